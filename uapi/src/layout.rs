@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The macros that declare the ABI, and the description of it that they leave behind for the header test.
+//!
+//! Every struct and constant is declared once, inside `abi_structs!` or `abi_consts!`. The macro emits the
+//! item and an entry of the module's `STRUCTS` or `CONSTS` list, so nothing can be declared and stay
+//! unchecked. `#[c = "..."]` on a struct is its C type where that is not `struct <name>`; on a field its path
+//! where that isn't the field's name; on a constant its C name. `"."` on a field is the whole object (the
+//! storage of a union), `""` on a constant a value that no header exports.
+
+/// What the test needs to know of one field.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Name in Rust.
+    pub name: &'static str,
+    /// Path in C.
+    pub c: &'static str,
+    /// Offset in bytes.
+    pub offset: usize,
+    /// Size in bytes; 0 for a flexible array.
+    pub size: usize,
+}
+
+/// What the test needs to know of one struct.
+#[derive(Clone, Copy, Debug)]
+pub struct Struct {
+    /// Name in Rust.
+    pub name: &'static str,
+    /// Type in C.
+    pub c: &'static str,
+    /// Size in bytes.
+    pub size: usize,
+    /// Alignment in bytes.
+    pub align: usize,
+    /// The fields in order.
+    pub fields: &'static [Field],
+}
+
+/// What the test needs to know of one constant.
+#[derive(Clone, Copy, Debug)]
+pub struct Const {
+    /// Name in Rust.
+    pub name: &'static str,
+    /// Name in C; empty if no header exports it.
+    pub c: &'static str,
+    /// The value, widened.
+    pub value: u64,
+}
+
+/// One source module, with what it declares.
+#[derive(Clone, Copy, Debug)]
+pub struct Module {
+    /// Its path below `src`.
+    pub path: &'static str,
+    /// Its structs.
+    pub structs: &'static [Struct],
+    /// Its constants.
+    pub consts: &'static [Const],
+}
+
+/// Declares `#[repr(C)]` structs and the module's `STRUCTS` list. At most once in a module.
+macro_rules! abi_structs {
+    ($(
+        $(#[doc = $doc:literal])*
+        $(#[c = $c:literal])?
+        pub struct $name:ident {
+            $(
+                $(#[doc = $fdoc:literal])*
+                $(#[c = $fc:literal])?
+                pub $field:ident: $ty:ty,
+            )*
+        }
+    )*) => {
+        $(
+            $(#[doc = $doc])*
+            #[derive(
+                Clone, Copy, Debug, Default, PartialEq, Eq,
+                zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout,
+            )]
+            #[repr(C)]
+            pub struct $name {
+                $(
+                    $(#[doc = $fdoc])*
+                    pub $field: $ty,
+                )*
+            }
+        )*
+
+        /// The layout of this module's structs, for the header test.
+        pub(crate) const STRUCTS: &[$crate::layout::Struct] = &[$(
+            $crate::layout::Struct {
+                name: stringify!($name),
+                c: $crate::layout::c_name!([$($c)?] concat!("struct ", stringify!($name))),
+                size: size_of::<$name>(),
+                align: align_of::<$name>(),
+                fields: &[$(
+                    $crate::layout::Field {
+                        name: stringify!($field),
+                        c: $crate::layout::c_name!([$($fc)?] stringify!($field)),
+                        offset: core::mem::offset_of!($name, $field),
+                        size: size_of::<$ty>(),
+                    },
+                )*],
+            },
+        )*];
+    };
+}
+
+/// Declares constants and the module's `CONSTS` list. At most once in a module.
+macro_rules! abi_consts {
+    ($(
+        $(#[doc = $doc:literal])*
+        $(#[c = $c:literal])?
+        pub const $name:ident: $ty:ty = $value:expr;
+    )*) => {
+        $(
+            $(#[doc = $doc])*
+            pub const $name: $ty = $value;
+        )*
+
+        /// The values of this module's constants, for the header test.
+        pub(crate) const CONSTS: &[$crate::layout::Const] = &[$(
+            $crate::layout::Const {
+                name: stringify!($name),
+                c: $crate::layout::c_name!([$($c)?] stringify!($name)),
+                value: $name as u64,
+            },
+        )*];
+    };
+}
+
+/// The stated C name, or else the one given by rule.
+macro_rules! c_name {
+    ([$c:literal] $rule:expr) => {
+        $c
+    };
+    ([] $rule:expr) => {
+        $rule
+    };
+}
+
+/// Declares how a C union, kept as plain words, is read and written as one of its arms.
+macro_rules! abi_union {
+    ($union:ident { $($(#[doc = $doc:literal])* $get:ident, $set:ident: $arm:ty;)* }) => {
+        $(
+            const _: () = assert!(size_of::<$arm>() <= size_of::<$union>());
+            const _: () = assert!(align_of::<$arm>() <= align_of::<$union>());
+
+            impl From<$arm> for $union {
+                /// The arm followed by zeros.
+                #[inline]
+                fn from(arm: $arm) -> Self {
+                    let mut union = Self::default();
+                    union.$set(arm);
+                    union
+                }
+            }
+        )*
+
+        impl $union {
+            $(
+                $(#[doc = $doc])*
+                #[inline]
+                pub fn $get(&self) -> $arm {
+                    // The assertion above makes the `Err` case unreachable.
+                    <$arm as zerocopy::FromBytes>::read_from_prefix(zerocopy::IntoBytes::as_bytes(self))
+                        .map(|(arm, _)| arm)
+                        .unwrap_or_default()
+                }
+
+                /// Stores this arm over the first bytes and leaves the rest as it is.
+                #[inline]
+                pub fn $set(&mut self, arm: $arm) {
+                    let fits = zerocopy::IntoBytes::write_to_prefix(
+                        &arm, zerocopy::IntoBytes::as_mut_bytes(self));
+                    debug_assert!(fits.is_ok());
+                }
+            )*
+        }
+    };
+}
+
+pub(crate) use {abi_consts, abi_structs, abi_union, c_name};

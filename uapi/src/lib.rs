@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The Linux RDMA (uverbs) kernel ABI as bytes.
+//!
+//! Structs and constants carry their C names, are plain integers and convert to and from bytes with zerocopy.
+//! Nothing here does I/O, checks a value or decides anything. Values that the kernel may write are integers,
+//! so no answer of it is invalid. Flexible array members are kept as zero-length arrays: they give the struct
+//! its alignment and the tail its offset. A union is words with a typed struct for each arm.
+//!
+//! `tests/headers.rs` compares all of it with the C headers, the newest and those installed. Layouts are
+//! those of 64-bit targets.
+//!
+//! | module    | header                                         |
+//! |-----------|------------------------------------------------|
+//! | [`ioctl`] | `rdma/rdma_user_ioctl_cmds.h`                  |
+//! | [`ids`]   | `rdma/ib_user_ioctl_cmds.h`                    |
+//! | [`verbs`] | `rdma/ib_user_ioctl_verbs.h`                   |
+//! | [`cmd`]   | `rdma/ib_user_verbs.h`                         |
+//! | [`event`] | `rdma/ib_user_verbs.h`, `infiniband/verbs.h`   |
+//! | [`rxe`]   | `rdma/rdma_user_rxe.h`, `linux/in.h`, `in6.h`  |
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod be;
+pub mod cmd;
+pub mod event;
+pub mod ids;
+pub mod ioctl;
+#[doc(hidden)]
+pub mod layout;
+pub mod rxe;
+pub mod verbs;
+
+/// Every module that declares a part of the ABI. The header test fails if a declaration isn't in here.
+#[doc(hidden)]
+pub const MODULES: &[layout::Module] = &[
+    layout::Module { path: "ioctl.rs", structs: ioctl::STRUCTS, consts: ioctl::CONSTS },
+    layout::Module { path: "ids.rs", structs: &[], consts: ids::CONSTS },
+    layout::Module { path: "verbs/mod.rs", structs: verbs::STRUCTS, consts: verbs::CONSTS },
+    layout::Module { path: "verbs/kern.rs", structs: &[], consts: verbs::kern::CONSTS },
+    layout::Module { path: "cmd/mod.rs", structs: cmd::STRUCTS, consts: cmd::CONSTS },
+    layout::Module { path: "cmd/ah.rs", structs: cmd::ah::STRUCTS, consts: &[] },
+    layout::Module { path: "cmd/cq.rs", structs: cmd::cq::STRUCTS, consts: cmd::cq::CONSTS },
+    layout::Module { path: "cmd/device.rs", structs: cmd::device::STRUCTS, consts: cmd::device::CONSTS },
+    layout::Module { path: "cmd/flow.rs", structs: cmd::flow::STRUCTS, consts: &[] },
+    layout::Module { path: "cmd/mr.rs", structs: cmd::mr::STRUCTS, consts: &[] },
+    layout::Module { path: "cmd/post.rs", structs: cmd::post::STRUCTS, consts: cmd::post::CONSTS },
+    layout::Module { path: "cmd/qp.rs", structs: cmd::qp::STRUCTS, consts: cmd::qp::CONSTS },
+    layout::Module { path: "cmd/srq.rs", structs: cmd::srq::STRUCTS, consts: &[] },
+    layout::Module { path: "cmd/wq.rs", structs: cmd::wq::STRUCTS, consts: cmd::wq::CONSTS },
+    layout::Module { path: "event.rs", structs: event::STRUCTS, consts: event::CONSTS },
+    layout::Module { path: "rxe.rs", structs: rxe::STRUCTS, consts: rxe::CONSTS },
+];

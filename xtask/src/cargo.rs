@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Cargo, as the other chores use it: plain calls, and static builds for a guest that has no libc of ours.
+
+use crate::{repo_root, run};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The only target of the lab; naming it keeps `RUSTFLAGS` away from build scripts and proc macros.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// A cargo call at the top of the repository, with the toolchain that we were started by.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut cmd = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cmd.args(args).current_dir(repo_root());
+    cmd
+}
+
+/// Runs cargo and passes its output on.
+pub(crate) fn call(args: &[&str]) -> Result<()> {
+    run::inherit(&mut cargo(args))
+}
+
+/// A static executable to build.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Program<'a> {
+    /// A package's binary.
+    Bin { package: &'a str, name: &'a str },
+    /// The executable of a package's integration test.
+    Test { package: &'a str, name: &'a str },
+}
+
+/// Builds a static executable with the profile `vm`; its path.
+pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
+    let (verb, package, kind, name) = match program {
+        Program::Bin { package, name } => (&["build"][..], package, "bin", name),
+        Program::Test { package, name } => (&["test", "--no-run"][..], package, "test", name),
+    };
+    let mut cmd = cargo(verb);
+    cmd.args(["--package", package, &format!("--{kind}"), name, "--profile", "vm", "--target", TARGET]);
+    cmd.arg("--message-format=json-render-diagnostics");
+    // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
+    cmd.arg("--target-dir").arg(repo_root().join("target/lab/cargo"));
+    cmd.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let out = cmd
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start `{}`", run::shown(&cmd)))?;
+    if !out.status.success() {
+        bail!("`{}` failed: {}", run::shown(&cmd), out.status);
+    }
+    let messages = String::from_utf8(out.stdout).context("cargo printed something that is not UTF-8")?;
+    executable(&messages, kind, name).with_context(|| format!("cargo built no {kind} {name} in {package}"))
+}
+
+/// The path of an executable in cargo's messages.
+fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
+    messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
+        let target = &message["target"];
+        let wanted = message["reason"] == "compiler-artifact"
+            && target["name"] == name
+            && target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == kind));
+        if wanted { message["executable"].as_str().map(PathBuf::from) } else { None }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_executable_is_found_among_the_messages() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"vm"},"executable":null}
+not json
+{"reason":"compiler-artifact","target":{"kind":["test"],"name":"vm"},"executable":"/t/vm-1"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executable(messages, "test", "vm"), Some(PathBuf::from("/t/vm-1")));
+        assert_eq!(executable(messages, "bin", "vm"), None);
+    }
+}

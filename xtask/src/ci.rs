@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask ci`: what can be told of a change without running it.
+
+use crate::{cargo, repo_root, run};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// Check what needs no run: format, lints, documentation, licence headers, forbidden dependencies
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// A check and its name.
+type Step = (&'static str, fn() -> Result<()>);
+
+const STEPS: [Step; 5] = [
+    ("format", || cargo::call(&["fmt", "--all", "--check"])),
+    ("licence headers", licence_headers),
+    ("dependencies", dependencies),
+    ("lints", || cargo::call(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+    ("documentation", documentation),
+];
+
+/// Packages that would bring C, or somebody else's bindings, back in (`deny.toml` has the same list).
+const FORBIDDEN: [&str; 5] = ["bindgen", "cmake", "ibverbs-sys", "rdma-sys", "rdma-mummy-sys"];
+
+/// Runs the chore.
+pub(crate) fn main(_: &Args) -> Result<ExitCode> {
+    for (name, check) in STEPS {
+        let start = Instant::now();
+        check().with_context(|| format!("ci: {name} failed"))?;
+        eprintln!("ci: {name} passed in {:.1} s", start.elapsed().as_secs_f32());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn documentation() -> Result<()> {
+    let mut cmd = cargo::cargo(&["doc", "--workspace", "--no-deps"]);
+    run::inherit(cmd.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Every Rust file of ours begins with its licence.
+fn licence_headers() -> Result<()> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "--", "*.rs"]).current_dir(repo_root());
+    let files = run::output(&mut git)?;
+    ensure!(!files.is_empty(), "git knows no Rust file");
+    let without: Vec<_> = files
+        .lines()
+        .filter(|file| {
+            let text = fs::read_to_string(repo_root().join(file)).unwrap_or_default();
+            !text.starts_with("// SPDX-License-Identifier: MIT OR Apache-2.0\n")
+        })
+        .collect();
+    if !without.is_empty() {
+        bail!("no SPDX line in {}", without.join(", "));
+    }
+    Ok(())
+}
+
+fn dependencies() -> Result<()> {
+    let tree =
+        run::output(&mut cargo::cargo(&["tree", "--workspace", "--prefix", "none", "--edges", "all"]))?;
+    let found: Vec<_> =
+        tree.lines().filter(|line| FORBIDDEN.contains(&line.split(' ').next().unwrap_or_default())).collect();
+    if !found.is_empty() {
+        bail!("forbidden: {}", found.join(", "));
+    }
+    Ok(())
+}

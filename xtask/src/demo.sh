@@ -1,0 +1,23 @@
+# The demo's guest side: $1 names who plays the client.
+set -e
+echo "== kernel $(uname -r): $LAB_DEV_A and $LAB_DEV_B, joined by a link"
+if [ "$1" = uverbs ]; then
+    uverbs devinfo
+    client="uverbs pingpong rc"
+else
+    ibv_devinfo
+    client=ibv_rc_pingpong
+fi
+# Two ends that poll on two emulated CPUs wait for each other's time slices; asleep they leave them to the device.
+for events in "" -e; do
+    echo "== server: ibv_rc_pingpong $events of rdma-core on $LAB_DEV_A; client: $client $events on $LAB_DEV_B"
+    $LAB_NS_A ibv_rc_pingpong -d "$LAB_DEV_A" -g "$LAB_GID_INDEX" -c $events >/tmp/server 2>&1 &
+    server=$!
+    until $LAB_NS_A grep -qE ':4853 [0-9A-F:]+ 0A' /proc/net/tcp /proc/net/tcp6; do usleep 10000; done
+    $LAB_NS_B $client -d "$LAB_DEV_B" -g "$LAB_GID_INDEX" -c $events "$LAB_TCP_HOST"
+    wait $server
+    echo "== the server says"
+    cat /tmp/server
+done
+echo "== packets that crossed the link"
+lab-counters sent_pkts rcvd_pkts

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask fuzz`: the targets of `fuzz/`, under AddressSanitizer.
+//!
+//! They are built by plain cargo with the flags that stand in `fuzz/.cargo/config.toml`, so cargo-fuzz need not be
+//! installed. Only the nightly compiler has the sanitizer.
+
+use crate::{repo_root, run};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// Run fuzz targets
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Targets; all of them if none is named
+    targets: Vec<String>,
+    /// Seconds for each
+    #[arg(long, default_value_t = 30)]
+    seconds: u32,
+}
+
+/// The target that `fuzz/.cargo/config.toml` names, next to the sanitizer's flags.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Targets that run at the same time.
+const PARALLEL: usize = 2;
+
+/// Runs the chore.
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    run_some(&args.targets, args.seconds)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs every target for so many seconds; fails on the first finding.
+pub(crate) fn run_all(seconds: u32) -> Result<()> {
+    run_some(&[], seconds)
+}
+
+fn run_some(names: &[String], seconds: u32) -> Result<()> {
+    let all = targets()?;
+    if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
+        bail!("no fuzz target {unknown}; there are {}", all.join(", "));
+    }
+    let chosen = if names.is_empty() { &all[..] } else { names };
+    ensure!(!chosen.is_empty(), "there are no fuzz targets");
+    let bin = build()?;
+    for group in chosen.chunks(PARALLEL) {
+        let running =
+            group.iter().map(|name| Ok((name, start(&bin, name, seconds)?))).collect::<Result<Vec<_>>>()?;
+        for (name, mut child) in running {
+            let status = child.wait().with_context(|| format!("fuzz target {name}"))?;
+            let log = fs::read(log_of(name)).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            if !status.success() {
+                bail!("fuzz target {name} found something: {status}\n{log}");
+            }
+            let done = log.lines().rev().find(|l| l.contains("Done ")).unwrap_or("no count").trim();
+            println!("fuzz: {name}: {done}");
+        }
+    }
+    Ok(())
+}
+
+/// The targets, by their files.
+fn targets() -> Result<Vec<String>> {
+    let dir = repo_root().join("fuzz/fuzz_targets");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|e| e == "rs")
+            && let Some(stem) = path.file_stem().and_then(|s| s.to_str())
+        {
+            names.push(stem.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Builds all targets; the folder with the executables.
+fn build() -> Result<PathBuf> {
+    let target_dir = repo_root().join("target/fuzz");
+    // Not `$CARGO`: that is the pinned toolchain's. The proxy in PATH picks the one that the variable names.
+    let mut cmd = Command::new("cargo");
+    cmd.args(["build", "--release", "--bins"]).arg("--target-dir").arg(&target_dir);
+    cmd.current_dir(repo_root().join("fuzz"));
+    cmd.env("RUSTUP_TOOLCHAIN", "nightly");
+    for var in ["CARGO", "CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "RUSTC", "RUSTDOC"] {
+        cmd.env_remove(var);
+    }
+    run::inherit(&mut cmd)
+        .context("fuzzing needs the nightly toolchain (`rustup toolchain install nightly`)")?;
+    Ok(target_dir.join(TARGET).join("release"))
+}
+
+/// What a target prints.
+fn log_of(name: &str) -> PathBuf {
+    repo_root().join("target/fuzz/work").join(name).join("log")
+}
+
+/// Starts a target on a copy of its corpus, so that the committed one stays small.
+fn start(bin: &Path, name: &str, seconds: u32) -> Result<Child> {
+    let work = repo_root().join("target/fuzz/work").join(name);
+    let corpus = work.join("corpus");
+    fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
+    let mut cmd = Command::new(bin.join(name));
+    cmd.arg(&corpus);
+    let committed = repo_root().join("fuzz/corpus").join(name);
+    if committed.is_dir() {
+        cmd.arg(committed);
+    }
+    cmd.arg(format!("-max_total_time={seconds}"));
+    // A target that hangs on one input is a finding, too.
+    cmd.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]);
+    cmd.arg(format!("-artifact_prefix={}/", work.display()));
+    // A file, not a pipe: nobody reads while another target is waited for.
+    let log =
+        fs::File::create(log_of(name)).with_context(|| format!("cannot make {}", log_of(name).display()))?;
+    cmd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    cmd.spawn().with_context(|| format!("cannot start `{}`", run::shown(&cmd)))
+}

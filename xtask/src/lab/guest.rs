@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What runs inside the VM: the init script, its helpers, and the small initramfs part that is made for each boot.
+//!
+//! The environment that a command finds (the contract with the tests):
+//!
+//! | variable | value |
+//! |---|---|
+//! | `LAB_KERNEL` | the series, e.g. `6.1` |
+//! | `LAB_DEV_A`, `LAB_DEV_B` | the RDMA devices at the ends of the link |
+//! | `LAB_IP_A`, `LAB_IP_B` | their addresses |
+//! | `LAB_GID_INDEX` | the index of the GID made of that address, on both |
+//! | `LAB_NETDEV_A`, `LAB_NETDEV_B` | their network devices |
+//! | `LAB_NS_A`, `LAB_NS_B` | a command prefix that enters an end's network namespace; empty where both share one |
+//! | `LAB_TCP_HOST_A`, `LAB_TCP_HOST_B` | how the other end reaches a TCP server that runs behind that prefix, whatever is done to the link |
+//! | `LAB_TCP_HOST` | the same as `LAB_TCP_HOST_A` |
+//! | `LAB_BARE` | `1` in the bare guest, else not set |
+//!
+//! Helpers in the path of the full guest: `lab-link`, `lab-netem`, `lab-counters`.
+
+use super::cpio::Cpio;
+use super::kernel::Series;
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+
+const INIT: &str = include_str!("guest/init.sh");
+const HELPERS: [(&str, &str); 3] = [
+    ("lab-link", include_str!("guest/lab-link.sh")),
+    ("lab-netem", include_str!("guest/lab-netem.sh")),
+    ("lab-counters", include_str!("guest/lab-counters.sh")),
+];
+
+/// A file or folder of this machine that the guest gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Here.
+    pub(crate) host: PathBuf,
+    /// There, absolute.
+    pub(crate) guest: String,
+}
+
+impl core::str::FromStr for Share {
+    type Err = anyhow::Error;
+
+    /// `HOST[:GUEST]`; without `GUEST` it goes to `/usr/bin` under its own name.
+    fn from_str(text: &str) -> Result<Self> {
+        let (host, guest) = match text.rsplit_once(':') {
+            Some((host, guest)) if guest.starts_with('/') => (host, guest.to_owned()),
+            Some(_) => anyhow::bail!("the guest's path in `{text}` must be absolute"),
+            None => {
+                let name = PathBuf::from(text);
+                let name = name.file_name().with_context(|| format!("`{text}` has no name"))?;
+                (text, format!("/usr/bin/{}", name.to_string_lossy()))
+            }
+        };
+        Ok(Self { host: host.into(), guest })
+    }
+}
+
+/// What a guest is to do.
+#[derive(Clone, Debug)]
+pub(crate) enum Task {
+    /// Run this program with its arguments.
+    Command(Vec<String>),
+    /// Give the user a shell on the second serial port.
+    Shell,
+}
+
+/// The environment of the guest, as variables.
+pub(crate) fn environment(series: Series, bare: bool) -> Vec<(&'static str, String)> {
+    let (ns, tcp) = match (series.namespaces, bare) {
+        (false, _) => (["", ""], ["127.0.0.1", "127.0.0.1"]),
+        // By path, because a busybox shell would prefer its own ip, which knows no namespaces.
+        (true, false) => {
+            (["/usr/bin/ip netns exec h1", "/usr/bin/ip netns exec h2"], ["10.0.1.1", "10.0.1.2"])
+        }
+        (true, true) => {
+            (["nsenter --net=/run/netns/h1", "nsenter --net=/run/netns/h2"], ["10.0.1.1", "10.0.1.2"])
+        }
+    };
+    let mut vars = vec![
+        ("LAB_KERNEL", series.name),
+        ("LAB_DEV_A", "rxe0"),
+        ("LAB_DEV_B", "rxe1"),
+        ("LAB_IP_A", "10.0.0.1"),
+        ("LAB_IP_B", "10.0.0.2"),
+        ("LAB_GID_INDEX", "1"),
+        ("LAB_NETDEV_A", "v0"),
+        ("LAB_NETDEV_B", "v1"),
+        ("LAB_NS_A", ns[0]),
+        ("LAB_NS_B", ns[1]),
+        ("LAB_TCP_HOST_A", tcp[0]),
+        ("LAB_TCP_HOST_B", tcp[1]),
+        ("LAB_TCP_HOST", tcp[0]),
+    ];
+    if bare {
+        vars.push(("LAB_BARE", "1"));
+    }
+    vars.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
+}
+
+/// The initramfs part of one boot: init, helpers, environment, the user's files and the task.
+pub(crate) fn part(
+    series: Series,
+    bare: bool,
+    task: &Task,
+    shares: &[Share],
+    extra_env: &[(String, String)],
+) -> Result<Vec<u8>> {
+    let mut cpio = Cpio::new();
+    cpio.file("init", 0o755, INIT.as_bytes());
+    if !bare {
+        for (name, text) in HELPERS {
+            cpio.file(&format!("usr/bin/{name}"), 0o755, text.as_bytes());
+        }
+    }
+    let mut env = String::new();
+    for (name, value) in environment(series, bare) {
+        env.push_str(&format!("export {name}={}\n", quoted(&value)));
+    }
+    for (name, value) in extra_env {
+        env.push_str(&format!("export {name}={}\n", quoted(value)));
+    }
+    match task {
+        Task::Shell => env.push_str("LAB_SHELL=1\n"),
+        Task::Command(words) => {
+            let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+            cpio.file("lab/command", 0o644, format!("cd /root\nexec {}\n", words.join(" ")).as_bytes());
+        }
+    }
+    cpio.file("lab/env", 0o644, env.as_bytes());
+    for share in shares {
+        cpio.copy(&share.guest, &share.host).with_context(|| format!("--file {}", share.host.display()))?;
+    }
+    Ok(cpio.finish())
+}
+
+/// A word as the shell takes it literally.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::kernel;
+
+    #[test]
+    fn words_survive_the_shell() {
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn shares_have_a_place() {
+        let share: Share = "target/x/uverbs".parse().unwrap();
+        assert_eq!(share.guest, "/usr/bin/uverbs");
+        let share: Share = "a:/root/b".parse().unwrap();
+        assert_eq!((share.host.to_str(), share.guest.as_str()), (Some("a"), "/root/b"));
+        assert!("a:b".parse::<Share>().is_err());
+    }
+
+    #[test]
+    fn the_contract_holds_on_every_kernel() {
+        for series in kernel::ALL {
+            let env = environment(series, false);
+            let get = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+            assert_eq!(get("LAB_KERNEL").as_deref(), Some(series.name));
+            assert_eq!(get("LAB_NS_A").unwrap().is_empty(), !series.namespaces);
+            assert_eq!(get("LAB_TCP_HOST"), get("LAB_TCP_HOST_A"));
+        }
+    }
+}

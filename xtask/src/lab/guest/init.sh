@@ -1,0 +1,143 @@
+#!/bin/busybox sh
+# The first process of the guest: sets up the machine and two RDMA devices joined by a link, runs the command of
+# this boot, and tells the host how it ended. It talks over three virtio-serial ports: `ctl` (lines to the
+# host: "note TEXT", "up SECONDS", "fail TEXT", "exit STATUS"), `out` and `err` (the command's streams).
+export PATH=/usr/bin HOME=/root TERM=linux
+. /lab/env
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev 2>/dev/null
+mkdir -p /dev/pts /dev/shm /dev/lab
+mount -t devpts -o mode=620,ptmxmode=666 devpts /dev/pts
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
+chmod 1777 /tmp
+ln -sf /proc/self/fd /dev/fd
+ln -sf /proc/self/fd/0 /dev/stdin
+ln -sf /proc/self/fd/1 /dev/stdout
+ln -sf /proc/self/fd/2 /dev/stderr
+hostname lab
+ulimit -l unlimited
+ulimit -c 0
+echo 1 > /proc/sys/kernel/panic_on_oops
+
+# The full image has the real ip and rdma in the path. The bare one has them aside, until the links are up.
+# Always by path: this shell would prefer its own ip.
+if [ -d /lab/setup ]; then
+    run="/lab/setup/lib/ld-linux-x86-64.so.2 --library-path /lab/setup/lib"
+    ip="$run /lab/setup/ip" rdma="$run /lab/setup/rdma"
+else
+    ip=/usr/bin/ip rdma=/usr/bin/rdma
+fi
+
+ctl() { echo "$*" > /dev/lab/ctl; }
+
+# Without the control port nobody hears us: say it on the console and stop.
+stop() {
+    if [ -e /dev/lab/ctl ]; then ctl "fail $*"; else echo "lab: fail: $*" > /dev/console; fi
+    sleep 2
+    reboot -f
+}
+
+must() { "$@" > /lab/why 2>&1 || stop "$*: $(cat /lab/why)"; }
+
+must /sbin/modprobe virtio_pci
+must /sbin/modprobe virtio_console
+
+# The ports' names arrive some time after the device.
+tries=0
+while ! [ -e /dev/lab/ctl -a -e /dev/lab/out -a -e /dev/lab/err ]; do
+    for port in /sys/class/virtio-ports/*; do
+        [ -s "$port/name" ] && ln -sf "../${port##*/}" "/dev/lab/$(cat "$port/name")"
+    done
+    tries=$((tries + 1))
+    [ $tries -gt 1000 ] && stop "no virtio-serial ports"
+    usleep 10000
+done
+
+ctl "note kernel $(uname -r), init after $(cut -d' ' -f1 /proc/uptime) s"
+must $ip link set lo up
+
+for module in veth rdma_rxe ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
+/sbin/modprobe -q ib_umad
+
+if [ -n "$LAB_NS_A" ]; then
+    # One namespace for each end; the RDMA devices stay visible to all of them. A second link, c0 - c1, is for
+    # whatever must get through when the first one is down or lossy.
+    must $rdma system set netns shared
+    for n in 1 2; do
+        must $ip netns add h$n
+        must $ip -n h$n link set lo up
+    done
+    must $ip link add v0 netns h1 type veth peer name v1 netns h2
+    must $ip link add c0 netns h1 type veth peer name c1 netns h2
+    must $ip -n h1 addr add 10.0.0.1/24 dev v0
+    must $ip -n h2 addr add 10.0.0.2/24 dev v1
+    must $ip -n h1 addr add 10.0.1.1/24 dev c0
+    must $ip -n h2 addr add 10.0.1.2/24 dev c1
+    for dev in v0 c0; do must $ip -n h1 link set $dev up; done
+    for dev in v1 c1; do must $ip -n h2 link set $dev up; done
+    must nsenter --net=/run/netns/h1 $rdma link add rxe0 type rxe netdev v0
+    must nsenter --net=/run/netns/h2 $rdma link add rxe1 type rxe netdev v1
+else
+    must $ip link add v0 type veth peer name v1
+    must $ip addr add 10.0.0.1/24 dev v0
+    must $ip addr add 10.0.0.2/24 dev v1
+    must $ip link set v0 up
+    must $ip link set v1 up
+    # Both ends belong to this host: ARP and packets between them pass only when that is allowed.
+    for dev in all v0 v1; do
+        echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
+        echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
+    done
+    must $rdma link add rxe0 type rxe netdev v0
+    must $rdma link add rxe1 type rxe netdev v1
+fi
+
+# The kernel fills the GID tables a little later.
+wait_gid() {
+    tries=0
+    until [ "$(cat /sys/class/infiniband/$1/ports/1/gids/$LAB_GID_INDEX 2>/dev/null)" = "$2" ]; do
+        tries=$((tries + 1))
+        [ $tries -gt 500 ] && stop "gid $LAB_GID_INDEX of $1 is not $2: $(cat /sys/class/infiniband/$1/ports/1/gids/[0-3])"
+        usleep 10000
+    done
+}
+wait_gid rxe0 0000:0000:0000:0000:0000:ffff:0a00:0001
+wait_gid rxe1 0000:0000:0000:0000:0000:ffff:0a00:0002
+# The kernel came up on one CPU; see the kernel arguments for why.
+for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
+    [ -e "$cpu" ] && echo 1 > "$cpu"
+done
+rm -rf /lab/setup
+ctl "up $(cut -d' ' -f1 /proc/uptime)"
+
+if [ -n "$LAB_SHELL" ]; then
+    cd /root
+    echo "The devices are in LAB_* (see env). Leave with exit." > /dev/ttyS1
+    setsid sh -c 'exec sh -i </dev/ttyS1 >/dev/ttyS1 2>&1'
+    ctl "exit 0"
+    sleep 2
+    reboot -f
+fi
+
+# The streams go through pipes, because a port can be open only once and programs may open /dev/stderr again.
+mkfifo /lab/out /lab/err
+cat /lab/out > /dev/lab/out &
+out=$!
+cat /lab/err > /dev/lab/err &
+err=$!
+/bin/sh /lab/command </dev/null >/lab/out 2>/lab/err &
+wait $!
+status=$?
+# All that was written reaches the host, but a process left behind must not hold us for ever.
+tries=0
+while kill -0 $out 2>/dev/null || kill -0 $err 2>/dev/null; do
+    tries=$((tries + 1))
+    [ $tries -gt 200 ] && break
+    usleep 10000
+done
+ctl "exit $status"
+sleep 2
+reboot -f

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The emulator: fetched, unpacked and started from `target/lab`, and never left behind.
+//!
+//! KVM is not used, even where it exists: an emulated CPU behaves the same everywhere.
+
+use super::Lab;
+use super::apt::{self, Suite};
+use super::root::Root;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+/// The size and shape of a machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine {
+    /// CPUs.
+    pub(crate) smp: u32,
+    /// Memory in MiB.
+    pub(crate) mem: u32,
+}
+
+/// An unpacked QEMU.
+pub(crate) struct Qemu {
+    root: Root,
+}
+
+/// A running machine; killed when dropped.
+pub(crate) struct Running {
+    child: Child,
+}
+
+/// What a boot consists of.
+pub(crate) struct Boot<'a> {
+    /// The kernel image.
+    pub(crate) kernel: &'a Path,
+    /// The initramfs.
+    pub(crate) initrd: &'a Path,
+    /// The log of the kernel's console.
+    pub(crate) console: &'a Path,
+    /// Names of the virtio-serial ports, each with the abstract Unix socket at which somebody listens.
+    pub(crate) ports: Vec<(&'static str, String)>,
+    /// The abstract Unix socket at which somebody listens to the monitor.
+    pub(crate) monitor: String,
+    /// Further kernel arguments.
+    pub(crate) append: &'a str,
+    /// Whether the second serial port is our terminal.
+    pub(crate) terminal: bool,
+}
+
+/// Kernel arguments. An oops ends the machine; what an emulated CPU need not do is off.
+///
+/// `maxcpus=1`: the kernel comes up on one CPU and init starts the others last. The kernel patches its own code while
+/// it boots, and an emulated second CPU that is in the middle of it has been seen to die of a breakpoint.
+///
+/// `tsc=reliable`: QEMU's TSC is one clock for all CPUs, and the check of it is what fails. On 7.2 the clocksource
+/// watchdog and the switch to the TSC (stop_machine) can wait for each other for ever when the CPUs do not really
+/// run at the same time; 6.1 falls back to the HPET, whose every read leaves the emulated CPU.
+const CMDLINE: &str = "console=ttyS0 quiet loglevel=5 oops=panic panic=-1 rdinit=/init mitigations=off nokaslr \
+                       maxcpus=1 tsc=reliable no_timer_check nowatchdog audit=0 apparmor=0 random.trust_cpu=on";
+
+impl Qemu {
+    /// QEMU of a suite, unpacked when it is not there yet. The caller holds the lab's lock.
+    pub(crate) fn prepare(lab: &Lab, suite: &str) -> Result<Self> {
+        let packages = ["qemu-system-x86"];
+        let recipe = format!("{suite} {}\n", packages.join(" "));
+        let dir = lab.cached(&format!("qemu-{suite}"), &recipe, |dir| {
+            apt::unpack(&Suite::open(lab, suite)?.closure(&packages)?, dir)
+        })?;
+        Ok(Self { root: Root::at(dir) })
+    }
+
+    /// Starts a machine.
+    pub(crate) fn start(&self, machine: Machine, boot: &Boot<'_>) -> Result<Running> {
+        let qemu = self.root.command("qemu-system-x86_64")?;
+        // The kernel kills QEMU when we are killed, whatever the way.
+        let mut cmd = Command::new("setpriv");
+        cmd.args(["--pdeathsig", "KILL", "--"]).arg(qemu.get_program()).args(qemu.get_args());
+        for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+            cmd.arg("-L").arg(self.root.path(data));
+        }
+        let modules: PathBuf = self.root.path("usr/lib/x86_64-linux-gnu/qemu");
+        cmd.env("QEMU_MODULE_DIR", modules);
+        cmd.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        cmd.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+        cmd.args(["-smp", &machine.smp.to_string(), "-m", &format!("{}M", machine.mem)]);
+        cmd.arg("-kernel").arg(boot.kernel).arg("-initrd").arg(boot.initrd).arg("-append");
+        cmd.arg(format!("{CMDLINE} {}", boot.append));
+        cmd.arg("-serial").arg(format!("file:{}", comma_escaped(boot.console)));
+        cmd.args(["-device", "virtio-serial-pci"]);
+        for (name, socket) in &boot.ports {
+            cmd.args(["-chardev", &format!("socket,id={name},path={socket},abstract=on")]);
+            cmd.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
+        }
+        cmd.args(["-chardev", &format!("socket,id=monitor,path={},abstract=on", boot.monitor)]);
+        cmd.args(["-mon", "chardev=monitor,mode=readline"]);
+        if boot.terminal {
+            cmd.args(["-chardev", "stdio,id=terminal,signal=off", "-serial", "chardev:terminal"]);
+        } else {
+            cmd.stdin(Stdio::null()).stdout(Stdio::null());
+        }
+        let child = cmd.spawn().context("cannot start QEMU (by `setpriv` of util-linux)")?;
+        Ok(Running { child })
+    }
+}
+
+/// A path inside a QEMU option, where a comma is written twice.
+fn comma_escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+impl Running {
+    /// How it ended, if it did.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().context("cannot ask after QEMU")
+    }
+
+    /// Ends it now.
+    pub(crate) fn kill(&mut self) {
+        // Both fail only when it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

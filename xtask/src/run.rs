@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Running other programs, with errors that say which one failed and what it had to say.
+
+use anyhow::{Context, Result, bail};
+use std::process::{Command, ExitStatus, Stdio};
+
+/// The command line as one would type it, for messages.
+pub(crate) fn shown(cmd: &Command) -> String {
+    let mut text = cmd.get_program().to_string_lossy().into_owned();
+    for arg in cmd.get_args() {
+        text.push(' ');
+        text.push_str(&arg.to_string_lossy());
+    }
+    text
+}
+
+/// Runs a command that inherits our streams and must succeed.
+pub(crate) fn inherit(cmd: &mut Command) -> Result<()> {
+    let status = status(cmd)?;
+    if !status.success() {
+        bail!("`{}` failed: {status}", shown(cmd));
+    }
+    Ok(())
+}
+
+/// Runs a command that inherits our streams and gives back how it ended.
+pub(crate) fn status(cmd: &mut Command) -> Result<ExitStatus> {
+    cmd.status().with_context(|| format!("cannot start `{}`", shown(cmd)))
+}
+
+/// Runs a command quietly; its stdout when it succeeds, all it said in the error when it does not.
+pub(crate) fn output(cmd: &mut Command) -> Result<String> {
+    let out = cmd.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{}`", shown(cmd)))?;
+    if !out.status.success() {
+        bail!(
+            "`{}` failed: {}\n{}{}",
+            shown(cmd),
+            out.status,
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+    String::from_utf8(out.stdout)
+        .with_context(|| format!("`{}` printed something that is not UTF-8", shown(cmd)))
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask setup`: installs the system packages that building and testing need, from this machine's own suite.
+
+use crate::lab::Lab;
+use crate::lab::guest::Task;
+use crate::lab::kernel;
+use crate::lab::vm::{Parts, Spec};
+use crate::run;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::process::{Command, ExitCode};
+
+/// What is needed, and what for.
+const PACKAGES: [(&str, &str); 7] = [
+    ("gcc", "linking, and compiling the C programs that tests compare with"),
+    ("g++", "libFuzzer, which the fuzz targets link"),
+    ("libc6-dev", "static programs for the VM"),
+    ("linux-libc-dev", "the kernel's headers, with which the ABI is compared"),
+    ("libibverbs-dev", "the C library's headers, with which names and layouts are compared"),
+    ("librdmacm-dev", "the same, for connection management"),
+    ("valgrind", "memory checks and instruction counts"),
+];
+
+/// Install the packages that building and testing need (Debian, as root)
+///
+/// Does nothing when all are there. Only packages of this machine's own suite are installed; what the VM lab needs
+/// besides is fetched into target/lab by the lab itself and not installed.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Also fetch all that the VM lab needs, so that later runs need no network
+    #[arg(long)]
+    lab: bool,
+    /// Say what is missing and install nothing; the status is 1 when something is
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the chore.
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    let missing: Vec<_> = PACKAGES.into_iter().filter(|(name, _)| !installed(name)).collect();
+    for (name, purpose) in &missing {
+        eprintln!("setup: {name} is missing: {purpose}");
+    }
+    if args.check {
+        return Ok(ExitCode::from(u8::from(!missing.is_empty())));
+    }
+    if missing.is_empty() {
+        eprintln!("setup: all {} packages are there", PACKAGES.len());
+    } else {
+        install(&missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
+    }
+    if args.lab {
+        let lab = Lab::open(true)?;
+        for series in kernel::ALL {
+            Parts::prepare(&lab, &Spec::new(series, Task::Shell))?;
+        }
+        eprintln!("setup: the VM lab is complete");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a package is installed.
+fn installed(name: &str) -> bool {
+    run::output(Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}\n", name]))
+        .is_ok_and(|text| text.lines().any(|line| line == "installed"))
+}
+
+fn install(names: &[&str]) -> Result<()> {
+    let command = format!("apt-get update && apt-get install -y --no-install-recommends {}", names.join(" "));
+    let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+    let root =
+        status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"));
+    if !root {
+        bail!("only root can install packages; run this as root:\n  {command}");
+    }
+    let mut update = Command::new("apt-get");
+    update.args(["update", "-qq"]);
+    // Old lists may still do; if not, the installation says what is wrong.
+    if let Err(e) = run::inherit(&mut update) {
+        eprintln!("setup: note: {e:#}");
+    }
+    let mut install = Command::new("apt-get");
+    install.args(["install", "-y", "-qq", "--no-install-recommends"]).args(names);
+    run::inherit(install.env("DEBIAN_FRONTEND", "noninteractive"))
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask test`: every test, those that fail soonest first.
+//!
+//! Unit, property and doc tests by `cargo test`; the locks under loom's model checker; every fuzz target for a short
+//! while; and the end-to-end suite in the VM. Nothing is skipped in silence: a kind that is left out by a flag is
+//! named at the end.
+
+use crate::{cargo, fuzz, repo_root, run, vm};
+use anyhow::{Context, Result};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Run all tests: cargo's, loom's, the fuzz targets, and the suite in the VM
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Leave the VM out
+    #[arg(long)]
+    no_vm: bool,
+    /// Leave the fuzz targets out
+    #[arg(long)]
+    no_fuzz: bool,
+    /// Seconds for each fuzz target
+    #[arg(long, default_value_t = 30)]
+    fuzz_seconds: u32,
+    #[command(flatten)]
+    vm: vm::TestArgs,
+}
+
+/// Runs the chore.
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    step("cargo test", || cargo::call(&["test", "--workspace"]))?;
+    step("loom", loom)?;
+    if args.no_fuzz {
+        eprintln!("test: left out: fuzz targets (--no-fuzz)");
+    } else {
+        step("fuzz", || fuzz::run_all(args.fuzz_seconds))?;
+    }
+    if args.no_vm {
+        eprintln!("test: left out: the end-to-end suite in the VM (--no-vm)");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let start = Instant::now();
+    let code = vm::test(&args.vm)?;
+    eprintln!("test: VM suite done in {:.1} s", start.elapsed().as_secs_f32());
+    Ok(code)
+}
+
+/// The locks, in every interleaving that matters.
+fn loom() -> Result<()> {
+    let mut cmd = cargo::cargo(&["test", "--package", "uverbs-core", "--lib", "loom"]);
+    // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
+    cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cmd.arg("--target-dir").arg(repo_root().join("target/loom"));
+    run::inherit(&mut cmd)
+}
+
+/// Runs a step and says how long it took.
+fn step(name: &str, f: impl FnOnce() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    eprintln!("test: {name}");
+    f().with_context(|| format!("test: {name} failed"))?;
+    eprintln!("test: {name} passed in {:.1} s", start.elapsed().as_secs_f32());
+    Ok(())
+}

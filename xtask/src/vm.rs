@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask vm`: runs a command, or the test suite, in a VM that has two RDMA devices joined by a link.
+
+use crate::cargo::{self, Program};
+use crate::lab::HOME_SUITE;
+use crate::lab::Lab;
+use crate::lab::guest::{Share, Task};
+use crate::lab::kernel::{self, Series};
+use crate::lab::qemu::Machine;
+use crate::lab::vm::{self, Outcome, Spec};
+use anyhow::{Result, ensure};
+use core::time::Duration;
+use std::process::ExitCode;
+
+/// Run a command in a VM with two RDMA devices (rxe) joined by a link
+///
+/// The status is the command's; 124 when the time limit struck, 125 when the guest's kernel or the lab failed.
+/// The guest has the C tools of rdma-core (ibv_*, perftest, rping, ...), ip, rdma, tc, and these helpers:
+/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters. Its devices are named in the environment:
+/// LAB_KERNEL, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX, LAB_NETDEV_A, LAB_NETDEV_B,
+/// LAB_NS_A, LAB_NS_B (command prefixes, empty where no namespaces are needed), LAB_TCP_HOST_A, LAB_TCP_HOST_B.
+/// Everything is fetched on first use and kept in target/lab, which may be deleted at any time.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "Example:\n  cargo xtask vm --kernel all -- sh -c \
+    'ibv_rc_pingpong -d $LAB_DEV_A -g 1 & sleep 1; ibv_rc_pingpong -d $LAB_DEV_B -g 1 $LAB_TCP_HOST; lab-counters'")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+    #[command(flatten)]
+    boot: BootArgs,
+    /// Give an interactive shell instead of running a command
+    #[arg(long, conflicts_with = "command")]
+    shell: bool,
+    /// The command and its arguments
+    #[arg(last = true, required_unless_present = "shell")]
+    command: Vec<String>,
+}
+
+/// What else than a command can be run.
+#[derive(clap::Subcommand)]
+enum What {
+    Test(TestArgs),
+}
+
+/// Run the end-to-end suite in the VM
+///
+/// Builds `uverbs` and the suite (package uverbs-tests, test `vm`) statically, puts both into the guest as
+/// /usr/bin/uverbs and /usr/bin/vm-suite, and runs the suite in one boot of each kernel.
+#[derive(clap::Args, Clone)]
+pub(crate) struct TestArgs {
+    /// Run only tests whose name contains this; may be given several times
+    #[arg(long, value_name = "F")]
+    filter: Vec<String>,
+    #[command(flatten)]
+    boot: BootArgs,
+    /// Further arguments for the suite, e.g. --list or --exact
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// What every boot can be told.
+#[derive(clap::Args, Clone)]
+pub(crate) struct BootArgs {
+    /// The kernel: 6.1, 6.12, 7.2, or all of them one after the other
+    #[arg(long, default_value = "6.1")]
+    kernel: String,
+    /// Stop the guest after so many seconds, boot included [default: 120 for a command, 900 for the suite]
+    #[arg(long, value_name = "SECS")]
+    timeout: Option<u64>,
+    /// CPUs of the guest
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    smp: u32,
+    /// Memory of the guest in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    mem: u32,
+    /// Bring a file or folder along; goes to /usr/bin under its name unless GUEST says otherwise.
+    /// Programs should be static, or need no more than libc, libgcc_s, libibverbs and librdmacm
+    #[arg(long = "file", value_name = "HOST[:GUEST]")]
+    files: Vec<Share>,
+    /// Set a variable for the command
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// Further kernel arguments, e.g. loglevel=8
+    #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
+    append: String,
+    /// The Debian suite whose C tools and libc the guest has
+    #[arg(long, value_name = "SUITE", default_value = HOME_SUITE)]
+    peers: String,
+    /// The Debian suite whose QEMU is used
+    #[arg(long, value_name = "SUITE", default_value = HOME_SUITE)]
+    qemu: String,
+    /// Leave nothing in the guest but busybox, the kernel's modules and the --file's: no libc, no C tools
+    #[arg(long)]
+    bare: bool,
+    /// Keep the console's log after a success, too
+    #[arg(long)]
+    keep_log: bool,
+    /// Tell timings and print the guest's console
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// Parses `NAME=VALUE`.
+fn variable(text: &str) -> Result<(String, String)> {
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    let valid = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    ensure!(valid, "`{name}` is not the name of a variable");
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl BootArgs {
+    /// The kernels asked for.
+    pub(crate) fn kernels(&self) -> Result<Vec<Series>> {
+        if self.kernel == "all" { Ok(kernel::ALL.to_vec()) } else { Ok(vec![Series::named(&self.kernel)?]) }
+    }
+
+    /// The lab to use.
+    pub(crate) fn lab(&self) -> Result<Lab> {
+        Lab::open(self.verbose)
+    }
+
+    /// One boot of a kernel.
+    pub(crate) fn spec(&self, series: Series, task: Task) -> Spec {
+        Spec {
+            peers: self.peers.clone(),
+            qemu: self.qemu.clone(),
+            bare: self.bare,
+            machine: Machine { smp: self.smp, mem: self.mem },
+            timeout: Duration::from_secs(self.timeout.unwrap_or(120)),
+            shares: self.files.clone(),
+            env: self.env.clone(),
+            append: self.append.clone(),
+            keep_log: self.keep_log,
+            ..Spec::new(series, task)
+        }
+    }
+}
+
+/// Runs the chore.
+pub(crate) fn main(args: Args) -> Result<ExitCode> {
+    if let Some(What::Test(args)) = &args.what {
+        return test(args);
+    }
+    let lab = args.boot.lab()?;
+    let task = if args.shell { Task::Shell } else { Task::Command(args.command) };
+    let outcome = each_kernel(&lab, &args.boot, |series| args.boot.spec(series, task.clone()))?;
+    Ok(ExitCode::from(outcome.code()))
+}
+
+/// What the guest runs for a whole suite: the driver's own tests on the device, then the suite. Both always run.
+const WHOLE: &str = "rxe-device --ignored --test-threads 1; device=$?; vm-suite && exit $device";
+
+/// What the bare guest runs: the static `uverbs` is all there is.
+const BARE: &str = include_str!("bare.sh");
+
+/// Builds the suite and runs it in one boot of each kernel; a whole run also shows the static binary in a bare guest.
+pub(crate) fn test(args: &TestArgs) -> Result<ExitCode> {
+    let lab = args.boot.lab()?;
+    let whole = args.filter.is_empty() && args.args.is_empty();
+    let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
+    let suite = cargo::build_static(Program::Test { package: "uverbs-tests", name: "vm" })?;
+    let uverbs = Share { host: uverbs, guest: "/usr/bin/uverbs".into() };
+    let mut boot = args.boot.clone();
+    boot.timeout.get_or_insert(900);
+    boot.env.insert(0, ("RUST_BACKTRACE".into(), "1".into()));
+    boot.files.push(uverbs.clone());
+    boot.files.push(Share { host: suite, guest: "/usr/bin/vm-suite".into() });
+    let task = if whole {
+        let device = cargo::build_static(Program::Test { package: "uverbs-rxe", name: "device" })?;
+        boot.files.push(Share { host: device, guest: "/usr/bin/rxe-device".into() });
+        Task::Command(["sh", "-c", WHOLE].map(str::to_owned).to_vec())
+    } else {
+        let words = ["vm-suite"].map(str::to_owned).into_iter();
+        Task::Command(words.chain(args.filter.iter().cloned()).chain(args.args.iter().cloned()).collect())
+    };
+    let outcome = each_kernel(&lab, &boot, |series| boot.spec(series, task.clone()))?;
+    if !whole || outcome != Outcome::Exit(0) {
+        return Ok(ExitCode::from(outcome.code()));
+    }
+    let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(200), ..args.boot.clone() };
+    let task = Task::Command(["sh", "-c", BARE].map(str::to_owned).to_vec());
+    let outcome = each_kernel(&lab, &bare, |series| bare.spec(series, task.clone()))?;
+    Ok(ExitCode::from(outcome.code()))
+}
+
+/// Boots every kernel asked for, also after a failure; the first outcome that is not a success.
+pub(crate) fn each_kernel(lab: &Lab, boot: &BootArgs, spec: impl Fn(Series) -> Spec) -> Result<Outcome> {
+    let kernels = boot.kernels()?;
+    let mut first = Outcome::Exit(0);
+    for series in &kernels {
+        if kernels.len() > 1 {
+            lab.say(format!("kernel {}", series.name));
+        }
+        let outcome = vm::run(lab, &spec(*series))?;
+        if kernels.len() > 1 {
+            lab.say(format!("kernel {}: status {}", series.name, outcome.code()));
+        }
+        if first == Outcome::Exit(0) {
+            first = outcome;
+        }
+    }
+    Ok(first)
+}
