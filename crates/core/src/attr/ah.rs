@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Address vectors: where a datagram or a connected QP sends to (ibv_create_ah(3), ibv_modify_qp(3)).
+
+use super::Gid;
+use crate::error::{Error, Result};
+
+/// `struct ibv_global_route`: the fields of the global routing header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GlobalRoute {
+    /// Destination GID: for RoCE the IPv6 (or IPv4-mapped) address of the peer or of the multicast group.
+    pub dgid: Gid,
+    /// Flow label, 20 bits; on RoCE v2 it picks the UDP source port where the driver says so.
+    pub flow_label: u32,
+    /// Index of the source GID in the port's GID table.
+    pub sgid_index: u8,
+    /// Hop limit (TTL on RoCE v2 over IPv4). The kernel sets it itself when it resolves a RoCE unicast address.
+    pub hop_limit: u8,
+    /// Traffic class (DSCP and ECN on RoCE v2).
+    pub traffic_class: u8,
+}
+
+/// `struct ibv_ah_attr`: one destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AhAttr {
+    /// The global route. `None` is `is_global = 0`: local to an InfiniBand subnet; RoCE always needs one.
+    pub grh: Option<GlobalRoute>,
+    /// Destination LID; InfiniBand only.
+    pub dlid: u16,
+    /// Service level, 4 bits (3 on RoCE, where it is the priority).
+    pub sl: u8,
+    /// Path bits that are added to the port's base LID; InfiniBand only, 7 bits.
+    pub src_path_bits: u8,
+    /// `enum ibv_rate`: inter-packet delay; 0 is the port's full rate.
+    pub static_rate: u8,
+    /// The local port that it leaves by, from 1.
+    pub port_num: u8,
+}
+
+impl AhAttr {
+    /// A RoCE or globally routed destination.
+    #[must_use]
+    pub fn global(port_num: u8, sgid_index: u8, dgid: Gid) -> Self {
+        let grh = GlobalRoute { dgid, sgid_index, hop_limit: 64, ..GlobalRoute::default() };
+        Self { grh: Some(grh), port_num, ..Self::default() }
+    }
+
+    /// Values that no device can mean. `field` is the name under which the caller passed this.
+    pub(crate) fn check(&self, verb: &'static str, field: &'static str) -> Result<()> {
+        let wrong = |reason: String| Err(Error::invalid(verb, field, reason));
+        if self.port_num == 0 {
+            return wrong("port_num is 0; ports count from 1".into());
+        }
+        if self.sl > 15 {
+            return wrong(format!("sl {} does not fit in 4 bits", self.sl));
+        }
+        if self.src_path_bits > 0x7f {
+            return wrong(format!("src_path_bits {:#x} does not fit in 7 bits", self.src_path_bits));
+        }
+        match self.grh {
+            Some(grh) if grh.flow_label > 0xf_ffff => {
+                wrong(format!("flow_label {:#x} does not fit in 20 bits", grh.flow_label))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_does_not_fit_is_named() {
+        let good = AhAttr::global(1, 0, Gid::default());
+        good.check("create_ah", "attr").unwrap();
+        let no_port = AhAttr { port_num: 0, ..good };
+        assert!(no_port.check("create_ah", "attr").unwrap_err().to_string().contains("port_num"));
+        let sl = AhAttr { sl: 16, ..good };
+        assert!(sl.check("create_ah", "attr").unwrap_err().to_string().contains("sl 16"));
+        let mut flow = good;
+        flow.grh.as_mut().unwrap().flow_label = 1 << 20;
+        assert!(flow.check("create_ah", "attr").unwrap_err().to_string().contains("flow_label"));
+    }
+}

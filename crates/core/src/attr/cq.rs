@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion queues (ibv_create_cq(3), ibv_create_cq_ex(3), ibv_modify_cq(3)).
+
+bitflags::bitflags! {
+    /// `enum ibv_create_cq_wc_flags`: the completion fields that the extended poll must be able to read.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[repr(transparent)]
+    pub struct WcExFlags: u64 {
+        /// `byte_len`
+        const BYTE_LEN = 1 << 0;
+        /// `imm_data`
+        const IMM = 1 << 1;
+        /// `qp_num`
+        const QP_NUM = 1 << 2;
+        /// `src_qp`
+        const SRC_QP = 1 << 3;
+        /// `slid`
+        const SLID = 1 << 4;
+        /// `sl`
+        const SL = 1 << 5;
+        /// `dlid_path_bits`
+        const DLID_PATH_BITS = 1 << 6;
+        /// `completion_ts`, in ticks of the device's clock
+        const COMPLETION_TIMESTAMP = 1 << 7;
+        /// `cvlan`
+        const CVLAN = 1 << 8;
+        /// `flow_tag`
+        const FLOW_TAG = 1 << 9;
+        /// `tm_info`
+        const TM_INFO = 1 << 10;
+        /// `completion_wallclock_ns`
+        const COMPLETION_TIMESTAMP_WALLCLOCK = 1 << 11;
+    }
+}
+
+impl WcExFlags {
+    /// `IBV_WC_STANDARD_FLAGS`: what the legacy poll tells.
+    pub const STANDARD: Self = Self::BYTE_LEN
+        .union(Self::IMM)
+        .union(Self::QP_NUM)
+        .union(Self::SRC_QP)
+        .union(Self::SLID)
+        .union(Self::SL)
+        .union(Self::DLID_PATH_BITS);
+
+    /// Either kind of timestamp.
+    pub const TIMESTAMPS: Self = Self::COMPLETION_TIMESTAMP.union(Self::COMPLETION_TIMESTAMP_WALLCLOCK);
+}
+
+bitflags::bitflags! {
+    /// `enum ibv_create_cq_attr_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[repr(transparent)]
+    pub struct CqFlags: u32 {
+        /// Polled by one thread at a time: no lock. The driver's business, the kernel is not told.
+        const SINGLE_THREADED = 1 << 0;
+        /// Overruns are the user's business.
+        const IGNORE_OVERRUN = 1 << 1;
+    }
+}
+
+/// `struct ibv_cq_init_attr_ex` without the objects that it refers to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CqInitAttr {
+    /// Entries; the answer may be larger.
+    pub cqe: u32,
+    /// Completion vector (interrupt) that signals events, below the context's `num_comp_vectors`.
+    pub comp_vector: u32,
+    /// Fields that the extended poll must have; empty for a CQ that is polled the legacy way.
+    pub wc_flags: WcExFlags,
+    /// Flags.
+    pub flags: CqFlags,
+}
+
+/// `struct ibv_moderate_cq`: one event for several completions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CqModeration {
+    /// Completions that make an event.
+    pub cq_count: u16,
+    /// Microseconds after which there is one anyway.
+    pub cq_period: u16,
+}

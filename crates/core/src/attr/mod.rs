@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The attributes of the control verbs: what is asked of a device, and what it answers.
+//!
+//! Field names are those of `<infiniband/verbs.h>` without the `ibv_` of the types, so the man pages apply. A value
+//! that the kernel or the device may return is an integer newtype with named constants (an unknown one is data, not
+//! UB); a value that only we send may be a Rust enum. Numbers are in host byte order unless a field says otherwise.
+//! Nothing here knows the kernel's structs: `control` translates.
+
+#[macro_use]
+pub(crate) mod values;
+
+mod ah;
+mod cq;
+mod device;
+mod event;
+mod gid;
+mod mr;
+mod port;
+mod qp;
+mod qp_attr;
+mod srq;
+pub mod transition;
+
+pub use ah::{AhAttr, GlobalRoute};
+pub use cq::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
+pub use device::{
+    AtomicCap, CqModerationCaps, DeviceAttr, DeviceCapFlags, OdpCaps, OdpGeneralCaps, OdpTransportCaps,
+    PacketPacingCaps, PciAtomicCaps, RawPacketCaps, RssCaps, TmCaps, TsoCaps,
+};
+pub use event::{AsyncEvent, EventScope, EventType};
+pub use gid::{Gid, GidEntry, GidType, ParseGidError};
+pub use mr::{AccessFlags, AdviseFlags, MrAdvice, MwBindInfo, MwType, ReregFlags};
+pub use port::{LinkLayer, Mtu, PhysState, PortAttr, PortCapFlags, PortCapFlags2, PortFlags, PortState};
+pub use qp::{QpCap, QpCreateFlags, QpInitAttr, QpState, QpType, SendOpsFlags};
+pub use qp_attr::{MigState, QpAttr, QpAttrMask};
+pub use srq::{SrqAttr, SrqAttrMask, SrqInitAttr, SrqType};

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `struct ibv_qp_attr`: what `modify_qp` sets and `query_qp` tells (ibv_modify_qp(3), ibv_query_qp(3)).
+
+use super::{AccessFlags, AhAttr, Mtu, QpCap, QpState};
+use crate::error::{Error, Result};
+
+bitflags::bitflags! {
+    /// `enum ibv_qp_attr_mask`: which fields of [`QpAttr`] are meant.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[repr(transparent)]
+    pub struct QpAttrMask: u32 {
+        /// [`QpAttr::qp_state`]
+        const STATE = 1 << 0;
+        /// [`QpAttr::cur_qp_state`]
+        const CUR_STATE = 1 << 1;
+        /// [`QpAttr::en_sqd_async_notify`]
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// [`QpAttr::qp_access_flags`]
+        const ACCESS_FLAGS = 1 << 3;
+        /// [`QpAttr::pkey_index`]
+        const PKEY_INDEX = 1 << 4;
+        /// [`QpAttr::port_num`]
+        const PORT = 1 << 5;
+        /// [`QpAttr::qkey`]
+        const QKEY = 1 << 6;
+        /// [`QpAttr::ah_attr`]
+        const AV = 1 << 7;
+        /// [`QpAttr::path_mtu`]
+        const PATH_MTU = 1 << 8;
+        /// [`QpAttr::timeout`]
+        const TIMEOUT = 1 << 9;
+        /// [`QpAttr::retry_cnt`]
+        const RETRY_CNT = 1 << 10;
+        /// [`QpAttr::rnr_retry`]
+        const RNR_RETRY = 1 << 11;
+        /// [`QpAttr::rq_psn`]
+        const RQ_PSN = 1 << 12;
+        /// [`QpAttr::max_rd_atomic`]
+        const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// [`QpAttr::alt_ah_attr`], [`QpAttr::alt_pkey_index`], [`QpAttr::alt_port_num`], [`QpAttr::alt_timeout`]
+        const ALT_PATH = 1 << 14;
+        /// [`QpAttr::min_rnr_timer`]
+        const MIN_RNR_TIMER = 1 << 15;
+        /// [`QpAttr::sq_psn`]
+        const SQ_PSN = 1 << 16;
+        /// [`QpAttr::max_dest_rd_atomic`]
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// [`QpAttr::path_mig_state`]
+        const PATH_MIG_STATE = 1 << 18;
+        /// [`QpAttr::cap`]; no Linux driver can change it.
+        const CAP = 1 << 19;
+        /// [`QpAttr::dest_qp_num`]
+        const DEST_QPN = 1 << 20;
+        /// [`QpAttr::rate_limit`]
+        const RATE_LIMIT = 1 << 25;
+    }
+}
+
+impl QpAttrMask {
+    /// The names of the set bits, as C has them without `IBV_QP_`, separated by a comma and a blank.
+    #[must_use]
+    pub fn names(self) -> String {
+        self.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
+    }
+}
+
+open_values! {
+    /// `enum ibv_mig_state`: path migration.
+    MigState(u32), "IBV_MIG_" {
+        MIGRATED = 0 "migrated",
+        REARM = 1 "rearm",
+        ARMED = 2 "armed",
+    }
+}
+
+/// `struct ibv_qp_attr`. Which fields count, a [`QpAttrMask`] says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QpAttr {
+    /// State to move to.
+    pub qp_state: QpState,
+    /// State that the caller thinks the QP is in.
+    pub cur_qp_state: QpState,
+    /// Path MTU; connected QPs only.
+    pub path_mtu: Mtu,
+    /// Path migration state.
+    pub path_mig_state: MigState,
+    /// Q_Key of the QP; UD. A value with the top bit set needs `CAP_NET_RAW`.
+    pub qkey: u32,
+    /// Packet sequence number that the first received packet must carry, 24 bits.
+    pub rq_psn: u32,
+    /// Packet sequence number of the first sent packet, 24 bits.
+    pub sq_psn: u32,
+    /// QP number of the peer, 24 bits.
+    pub dest_qp_num: u32,
+    /// What the peer may do: remote read, write, atomic.
+    pub qp_access_flags: AccessFlags,
+    /// Sizes; answered by `query_qp`.
+    pub cap: QpCap,
+    /// Primary path.
+    pub ah_attr: AhAttr,
+    /// Alternate path.
+    pub alt_ah_attr: AhAttr,
+    /// Index into the port's P_Key table.
+    pub pkey_index: u16,
+    /// The same of the alternate path.
+    pub alt_pkey_index: u16,
+    /// Raise an event when the send queue is drained.
+    pub en_sqd_async_notify: bool,
+    /// The send queue is being drained; answered by `query_qp`.
+    pub sq_draining: bool,
+    /// RDMA reads and atomics that may be outstanding to the peer.
+    pub max_rd_atomic: u8,
+    /// RDMA reads and atomics of the peer that are served at once.
+    pub max_dest_rd_atomic: u8,
+    /// What a peer shall wait after "receiver not ready": a code of 5 bits (InfiniBand specification, table 45).
+    pub min_rnr_timer: u8,
+    /// Primary port, from 1.
+    pub port_num: u8,
+    /// Time to wait for an acknowledgement: 4.096 us * 2^value, 5 bits; 0 is for ever.
+    pub timeout: u8,
+    /// Retries after a timeout or a sequence error, 3 bits.
+    pub retry_cnt: u8,
+    /// Retries after "receiver not ready", 3 bits; 7 is for ever.
+    pub rnr_retry: u8,
+    /// Port of the alternate path.
+    pub alt_port_num: u8,
+    /// Timeout of the alternate path.
+    pub alt_timeout: u8,
+    /// Rate limit in kb/s; 0 is none. Raw packet QPs.
+    pub rate_limit: u32,
+}
+
+impl QpAttr {
+    /// Values of the masked fields that no device can mean, named by field.
+    pub(crate) fn check(&self, mask: QpAttrMask) -> Result<()> {
+        const VERB: &str = "modify_qp";
+        let fits = |bit: QpAttrMask, field: &'static str, value: u32, bits: u32| {
+            if mask.contains(bit) && value >> bits != 0 {
+                return Err(Error::invalid(VERB, field, format!("{value:#x} does not fit in {bits} bits")));
+            }
+            Ok(())
+        };
+        let unknown = mask.difference(QpAttrMask::all());
+        if !unknown.is_empty() {
+            return Err(Error::invalid(VERB, "attr_mask", format!("unknown bits {:#x}", unknown.bits())));
+        }
+        for (bit, field, state) in [
+            (QpAttrMask::STATE, "qp_state", self.qp_state),
+            (QpAttrMask::CUR_STATE, "cur_qp_state", self.cur_qp_state),
+        ] {
+            if mask.contains(bit) && state > QpState::ERR {
+                return Err(Error::invalid(VERB, field, format!("{state:?} is no state to be in")));
+            }
+        }
+        if mask.contains(QpAttrMask::PATH_MTU) && self.path_mtu.bytes().is_none() {
+            return Err(Error::invalid(VERB, "path_mtu", format!("{:?} is no MTU code", self.path_mtu)));
+        }
+        if mask.contains(QpAttrMask::PATH_MIG_STATE) && self.path_mig_state > MigState::ARMED {
+            return Err(Error::invalid(VERB, "path_mig_state", format!("{:?}", self.path_mig_state)));
+        }
+        if mask.contains(QpAttrMask::PORT) && self.port_num == 0 {
+            return Err(Error::invalid(VERB, "port_num", "ports count from 1"));
+        }
+        fits(QpAttrMask::RQ_PSN, "rq_psn", self.rq_psn, 24)?;
+        fits(QpAttrMask::SQ_PSN, "sq_psn", self.sq_psn, 24)?;
+        fits(QpAttrMask::DEST_QPN, "dest_qp_num", self.dest_qp_num, 24)?;
+        fits(QpAttrMask::TIMEOUT, "timeout", self.timeout.into(), 5)?;
+        fits(QpAttrMask::RETRY_CNT, "retry_cnt", self.retry_cnt.into(), 3)?;
+        fits(QpAttrMask::RNR_RETRY, "rnr_retry", self.rnr_retry.into(), 3)?;
+        fits(QpAttrMask::MIN_RNR_TIMER, "min_rnr_timer", self.min_rnr_timer.into(), 5)?;
+        if mask.contains(QpAttrMask::AV) {
+            self.ah_attr.check(VERB, "ah_attr")?;
+        }
+        if mask.contains(QpAttrMask::ALT_PATH) {
+            fits(QpAttrMask::ALT_PATH, "alt_timeout", self.alt_timeout.into(), 5)?;
+            self.alt_ah_attr.check(VERB, "alt_ah_attr")?;
+            // uverbs compares them (modify_qp() in uverbs_cmd.c).
+            if self.alt_port_num != self.alt_ah_attr.port_num {
+                return Err(Error::invalid(VERB, "alt_port_num", "differs from alt_ah_attr.port_num"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_masked_fields_are_checked_and_the_wrong_one_is_named() {
+        let wrong = QpAttr {
+            qp_state: QpState::UNKNOWN,
+            rq_psn: 1 << 24,
+            sq_psn: u32::MAX,
+            dest_qp_num: 1 << 24,
+            timeout: 32,
+            retry_cnt: 8,
+            rnr_retry: 8,
+            min_rnr_timer: 32,
+            ..QpAttr::default()
+        };
+        wrong.check(QpAttrMask::PKEY_INDEX).unwrap();
+        for (bit, field) in [
+            (QpAttrMask::STATE, "qp_state"),
+            (QpAttrMask::PATH_MTU, "path_mtu"),
+            (QpAttrMask::RQ_PSN, "rq_psn"),
+            (QpAttrMask::SQ_PSN, "sq_psn"),
+            (QpAttrMask::DEST_QPN, "dest_qp_num"),
+            (QpAttrMask::TIMEOUT, "timeout"),
+            (QpAttrMask::RETRY_CNT, "retry_cnt"),
+            (QpAttrMask::RNR_RETRY, "rnr_retry"),
+            (QpAttrMask::MIN_RNR_TIMER, "min_rnr_timer"),
+            (QpAttrMask::PORT, "port_num"),
+            (QpAttrMask::AV, "ah_attr"),
+            (QpAttrMask::ALT_PATH, "alt_ah_attr"),
+            (QpAttrMask::from_bits_retain(1 << 30), "attr_mask"),
+        ] {
+            let error = wrong.check(bit).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("modify_qp: invalid {field}:")), "{error}");
+        }
+    }
+
+    #[test]
+    fn mask_names_are_those_of_c() {
+        assert_eq!((QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN).names(), "PATH_MTU, DEST_QPN");
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion channels (ibv_create_comp_channel(3), ibv_get_cq_event(3)).
+
+use super::{Result, device_error};
+use crate::errno::Errno;
+use crate::error::Error;
+use crate::kernel::{Command, Kernel};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use uverbs_uapi::cmd::{
+    IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, ib_uverbs_create_comp_channel, ib_uverbs_create_comp_channel_resp,
+};
+use uverbs_uapi::event::ib_uverbs_comp_event_desc;
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_INVOKE_WRITE,
+    UVERBS_OBJECT_DEVICE,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A completion channel: a file that completion events are read from. Closed on drop; the kernel object lives until
+/// its last CQ is gone.
+#[derive(Debug)]
+pub struct CompChannelHandle {
+    fd: OwnedFd,
+    device: Box<str>,
+}
+
+/// Creates a completion channel. Reading it blocks, until [`CompChannelHandle::set_nonblocking`] says otherwise.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn create(kernel: &Arc<dyn Kernel>) -> Result<CompChannelHandle> {
+    const VERB: &str = "create_comp_channel";
+    let request = ib_uverbs_create_comp_channel::default();
+    let mut resp = ib_uverbs_create_comp_channel_resp::default();
+    let mut command = Command::<3>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
+    command
+        .constant(UVERBS_ATTR_WRITE_CMD, IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL)
+        .input(UVERBS_ATTR_CORE_IN, &request)
+        // The answer is nothing but the file descriptor.
+        .output_with_fd_inner(UVERBS_ATTR_CORE_OUT, resp.as_mut_bytes(), 0)
+        .run(&**kernel)
+        .map_err(|errno| device_error(VERB, &**kernel, errno))?;
+    let fd =
+        command.take_fd(UVERBS_ATTR_CORE_OUT).ok_or_else(|| Error::protocol(VERB, "no file descriptor"))?;
+    Ok(CompChannelHandle { fd, device: kernel.name().into() })
+}
+
+impl CompChannelHandle {
+    /// Makes reading it fail with `EAGAIN` (here: return `None`) instead of blocking, or the reverse.
+    ///
+    /// # Errors
+    /// That of fcntl(2).
+    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
+        set_nonblocking(self.fd.as_fd(), nonblocking).map_err(|errno| self.error("fcntl", errno))
+    }
+
+    /// Takes the next event and returns the `user_handle` of its CQ; `None` if there is none and the channel does not
+    /// block. The number may be that of a CQ that is gone, or nonsense: look it up, don't believe it.
+    ///
+    /// # Errors
+    /// `EIO` when the device is gone.
+    pub fn next_event(&self) -> Result<Option<u64>> {
+        const VERB: &str = "get_cq_event";
+        let mut event = ib_uverbs_comp_event_desc::default();
+        match read_record(self.fd.as_fd(), event.as_mut_bytes()) {
+            Ok(Some(true)) => Ok(Some(event.cq_handle)),
+            Ok(Some(false)) => Err(Error::protocol(VERB, "part of an event")),
+            Ok(None) => Ok(None),
+            Err(errno) => Err(self.error(VERB, errno)),
+        }
+    }
+
+    /// As [`CompChannelHandle::next_event`], with `EAGAIN` as an error.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none and the channel does not block; else as [`CompChannelHandle::next_event`].
+    pub fn read_event(&self) -> Result<u64> {
+        self.next_event()?.ok_or_else(|| self.error("get_cq_event", Errno::EAGAIN))
+    }
+
+    /// The file, to poll(2) it or to give it away.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    fn error(&self, verb: &'static str, errno: Errno) -> Error {
+        Error::os(verb, format!("completion channel of {}", self.device), errno)
+    }
+}
+
+impl AsFd for CompChannelHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The `user_handle` of the CQ that a record read from a completion channel is about.
+#[must_use]
+pub fn parse_event(record: &[u8]) -> Option<u64> {
+    ib_uverbs_comp_event_desc::read_from_bytes(record).ok().map(|event| event.cq_handle)
+}
+
+/// Sets or clears `O_NONBLOCK`.
+pub(super) fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<(), Errno> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    let mut wanted = flags;
+    wanted.set(OFlag::O_NONBLOCK, nonblocking);
+    if wanted != flags {
+        fcntl(fd, FcntlArg::F_SETFL(wanted))?;
+    }
+    Ok(())
+}
+
+/// Reads one record: `None` if there is none and the file does not block, else whether it was whole. The kernel gives
+/// one record per read, whole or not at all (`ib_uverbs_event_read()`); end of file is the end of the device.
+pub(super) fn read_record(fd: BorrowedFd<'_>, record: &mut [u8]) -> Result<Option<bool>, Errno> {
+    loop {
+        match nix::unistd::read(fd, record) {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(n) => return Ok(Some(n == record.len())),
+            Err(nix::errno::Errno::EAGAIN) => return Ok(None),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::script::Script;
+
+    fn channel() -> (CompChannelHandle, OwnedFd) {
+        let (read, write) = nix::unistd::pipe().unwrap();
+        let script = Script::new();
+        let mut given = Some(read);
+        script.expect_write::<ib_uverbs_create_comp_channel>(
+            IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL,
+            move |request, command| {
+                assert_eq!(request, ib_uverbs_create_comp_channel::default());
+                assert!(command.mark_valid(UVERBS_ATTR_CORE_OUT));
+                assert!(command.new_fd(UVERBS_ATTR_CORE_OUT, given.take().unwrap()));
+                Ok(())
+            },
+        );
+        (create(&script.kernel()).unwrap(), write)
+    }
+
+    #[test]
+    fn events_are_read_one_by_one_and_nonblocking_tells_when_there_is_none() {
+        let (channel, write) = channel();
+        channel.set_nonblocking(true).unwrap();
+        assert_eq!(channel.next_event().unwrap(), None);
+        assert_eq!(channel.read_event().unwrap_err().errno(), Errno::EAGAIN);
+        nix::unistd::write(&write, [7_u64, 9].as_bytes()).unwrap();
+        assert_eq!(channel.next_event().unwrap(), Some(7));
+        assert_eq!(channel.next_event().unwrap(), Some(9));
+        assert_eq!(channel.next_event().unwrap(), None);
+        nix::unistd::write(&write, &[1, 2, 3]).unwrap();
+        assert!(matches!(channel.next_event(), Err(Error::Protocol { .. })));
+        drop(write);
+        assert_eq!(channel.next_event().unwrap_err().errno(), Errno::EIO);
+    }
+
+    #[test]
+    fn an_answer_without_a_descriptor_is_nonsense() {
+        let script = Script::new();
+        script.expect_write::<ib_uverbs_create_comp_channel>(
+            IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL,
+            |_, command| {
+                command.answer(UVERBS_ATTR_CORE_OUT, &0_u32.to_ne_bytes());
+                Ok(())
+            },
+        );
+        assert!(matches!(create(&script.kernel()), Err(Error::Protocol { .. })));
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The context: what makes an open device file ready for everything else (ibv_open_device(3)).
+
+use super::{AsyncFd, Result, async_event, device_error};
+use crate::attr::AccessFlags;
+use crate::kernel::{Command, Kernel, Uhw};
+use std::sync::Arc;
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS,
+    UVERBS_METHOD_GET_CONTEXT, UVERBS_OBJECT_DEVICE,
+};
+use uverbs_uapi::verbs::IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
+
+/// `enum ib_uverbs_core_support`: what this kernel's uverbs can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreSupport(pub u64);
+
+impl CoreSupport {
+    /// `access` without the optional flags, if this kernel would refuse them.
+    #[must_use]
+    pub fn effective_access(self, access: AccessFlags) -> AccessFlags {
+        if self.0 & IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS != 0 {
+            access
+        } else {
+            access.difference(AccessFlags::OPTIONAL_RANGE)
+        }
+    }
+}
+
+/// What comes with a new context.
+#[derive(Debug)]
+pub struct ContextInfo {
+    /// Completion vectors (interrupts) that a CQ can use.
+    pub num_comp_vectors: u32,
+    /// What this kernel's uverbs can do; registering memory needs to know.
+    pub core_support: CoreSupport,
+    /// Where the events of all objects go.
+    pub async_fd: AsyncFd,
+}
+
+/// Makes the context of an open device file, with its asynchronous event file; must come first, and once. It lives as
+/// long as the file is open.
+///
+/// # Errors
+/// The kernel's refusal; `EINVAL` if there is a context already.
+pub fn open(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<ContextInfo> {
+    let (mut num_comp_vectors, mut core_support) = (0_u32, 0_u64);
+    let mut command = Command::<4>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT);
+    command
+        .output(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &mut num_comp_vectors)
+        .output(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &mut core_support)
+        .uhw(uhw)
+        .run(&**kernel)
+        .map_err(|errno| device_error("open_device", &**kernel, errno))?;
+    // The native method makes no event file, and objects created before there is one have nowhere to report to.
+    let async_fd = async_event::alloc(kernel)?;
+    Ok(ContextInfo { num_comp_vectors, core_support: CoreSupport(core_support), async_fd })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::script::Script;
+    use uverbs_uapi::ids::{UVERBS_METHOD_ASYNC_EVENT_ALLOC, UVERBS_OBJECT_ASYNC_EVENT};
+
+    #[test]
+    fn a_context_comes_with_its_event_file() {
+        let script = Script::new();
+        script
+            .expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT, |c| {
+                assert_eq!(c.attrs().map(|a| (a.id, a.len)).collect::<Vec<_>>(), [(0, 4), (1, 8)]);
+                assert!(c.answer(0, &8_u32.to_ne_bytes()));
+                assert!(c.answer(1, &1_u64.to_ne_bytes()));
+                Ok(())
+            })
+            .expect(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, |c| {
+                assert!(c.new_fd(0, tempfile::tempfile().unwrap().into()));
+                Ok(())
+            });
+        let info = open(&script.kernel(), Uhw::none()).unwrap();
+        assert_eq!((info.num_comp_vectors, info.core_support), (8, CoreSupport(1)));
+        script.done();
+    }
+
+    #[test]
+    fn optional_access_is_dropped_for_a_kernel_that_does_not_know_it() {
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING;
+        assert_eq!(CoreSupport(1).effective_access(access), access);
+        assert_eq!(CoreSupport(2).effective_access(access), AccessFlags::LOCAL_WRITE);
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion queues (ibv_create_cq_ex(3), ibv_resize_cq(3), ibv_modify_cq(3)).
+
+use super::{
+    CompChannelHandle, Object, Result, device_error, explain, handle_common, invoke, invoke_only, new_object,
+};
+use crate::attr::{CqFlags, CqInitAttr, CqModeration, DeviceAttr, WcExFlags};
+use crate::errno::Errno;
+use crate::error::Error;
+use crate::kernel::{Command, Kernel, Uhw, req_notify_cq};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use uverbs_uapi::cmd::{
+    IB_USER_VERBS_CMD_FLAG_EXTENDED, IB_USER_VERBS_CMD_RESIZE_CQ, IB_USER_VERBS_EX_CMD_MODIFY_CQ,
+    IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN, IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION, ib_uverbs_cq_moderation,
+    ib_uverbs_destroy_cq_resp, ib_uverbs_ex_modify_cq, ib_uverbs_resize_cq, ib_uverbs_resize_cq_resp,
+};
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, UVERBS_ATTR_CREATE_CQ_CQE,
+    UVERBS_ATTR_CREATE_CQ_FLAGS, UVERBS_ATTR_CREATE_CQ_HANDLE, UVERBS_ATTR_CREATE_CQ_RESP_CQE,
+    UVERBS_ATTR_CREATE_CQ_USER_HANDLE, UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP,
+    UVERBS_METHOD_CQ_CREATE, UVERBS_METHOD_CQ_DESTROY, UVERBS_OBJECT_CQ,
+};
+
+/// `IBV_CQ_ATTR_MODERATE`
+const MODERATE: u32 = 1 << 0;
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct CqHandle {
+    object: Object,
+    cqe: AtomicU32,
+}
+
+handle_common!(CqHandle, "cq");
+
+/// How many events a CQ raised in its life; what was not taken from its files by now was thrown away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CqEvents {
+    /// Completion events that were read from the channel.
+    pub comp_events_reported: u32,
+    /// Asynchronous events that were read.
+    pub async_events_reported: u32,
+}
+
+/// Creates a CQ. Its events carry `user_handle`; completion events go to `channel`, asynchronous ones to the context's
+/// first [asynchronous event file](super::async_event), which must be there before.
+///
+/// # Errors
+/// An attribute that can't be, or the kernel's refusal.
+pub fn create(
+    kernel: &Arc<dyn Kernel>,
+    attr: &CqInitAttr,
+    channel: Option<&CompChannelHandle>,
+    user_handle: u64,
+    uhw: Uhw<'_>,
+) -> Result<CqHandle> {
+    const VERB: &str = "create_cq";
+    check_cqe(VERB, attr.cqe)?;
+    let mut flags = 0;
+    if attr.wc_flags.intersects(WcExFlags::TIMESTAMPS) {
+        flags |= IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION;
+    }
+    if attr.flags.contains(CqFlags::IGNORE_OVERRUN) {
+        flags |= IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN;
+    }
+    let mut cqe = 0_u32;
+    let mut command = Command::<9>::new(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE);
+    command
+        .handle_new(UVERBS_ATTR_CREATE_CQ_HANDLE)
+        .u32(UVERBS_ATTR_CREATE_CQ_CQE, attr.cqe)
+        .u64(UVERBS_ATTR_CREATE_CQ_USER_HANDLE, user_handle)
+        .u32(UVERBS_ATTR_CREATE_CQ_COMP_VECTOR, attr.comp_vector)
+        .output(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &mut cqe);
+    if let Some(channel) = channel {
+        command.fd_in(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, channel.as_fd());
+    }
+    if flags != 0 {
+        command.flags(UVERBS_ATTR_CREATE_CQ_FLAGS, flags);
+    }
+    command.uhw(uhw).run(&**kernel).map_err(|errno| {
+        let explained =
+            explain::over_limit(VERB, kernel, errno, |device| [("cqe", attr.cqe, device.max_cqe)]);
+        explained.unwrap_or_else(|| device_error(VERB, &**kernel, errno))
+    })?;
+    let object = new_object(VERB, kernel, &command, UVERBS_ATTR_CREATE_CQ_HANDLE)?;
+    let cq = CqHandle { object, cqe: AtomicU32::new(cqe) };
+    if cqe < attr.cqe {
+        let _ = cq.destroy();
+        return Err(Error::protocol(VERB, format!("{cqe} entries where {} were asked for", attr.cqe)));
+    }
+    Ok(cq)
+}
+
+/// The kernel keeps the number as a signed int.
+fn check_cqe(verb: &'static str, cqe: u32) -> Result<()> {
+    if cqe == 0 {
+        return Err(Error::invalid(verb, "cqe", "0 entries"));
+    }
+    if i32::try_from(cqe).is_err() {
+        return Err(Error::invalid(verb, "cqe", format!("{cqe} entries are more than a signed int counts")));
+    }
+    Ok(())
+}
+
+impl CqHandle {
+    /// Entries, as the kernel rounded them.
+    #[must_use]
+    pub fn cqe(&self) -> u32 {
+        self.cqe.load(Ordering::Relaxed)
+    }
+
+    /// Resizes it and returns the new number of entries. Moving what is in the old ring is the driver's business.
+    ///
+    /// # Errors
+    /// A number that can't be, or the kernel's refusal (`EINVAL` if more completions are waiting than would fit).
+    pub fn resize(&self, cqe: u32, uhw: Uhw<'_>) -> Result<u32> {
+        const VERB: &str = "resize_cq";
+        check_cqe(VERB, cqe)?;
+        let request = ib_uverbs_resize_cq { cq_handle: self.handle(), cqe, ..Default::default() };
+        let resp: ib_uverbs_resize_cq_resp =
+            invoke(&**self.kernel(), IB_USER_VERBS_CMD_RESIZE_CQ, &request, uhw)
+                .map_err(|errno| self.resize_error(VERB, cqe, errno))?;
+        if resp.cqe < cqe {
+            return Err(Error::protocol(VERB, format!("{} entries where {cqe} were asked for", resp.cqe)));
+        }
+        self.cqe.store(resp.cqe, Ordering::Relaxed);
+        Ok(resp.cqe)
+    }
+
+    fn resize_error(&self, verb: &'static str, cqe: u32, errno: Errno) -> Error {
+        let over = |device: &DeviceAttr| [("cqe", cqe, device.max_cqe)];
+        match explain::over_limit(verb, self.kernel(), errno, over) {
+            Some(error) => error,
+            // What is left: more is in the queue. (The number is the old one if it was resized behind our back.)
+            None if errno == Errno::EINVAL && cqe < self.cqe() => {
+                Error::invalid(verb, "cqe", format!("more completions are waiting than {cqe}"))
+            }
+            None => self.error(verb, errno),
+        }
+    }
+
+    /// Sets how completions are gathered into one event.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn moderate(&self, moderation: CqModeration) -> Result<()> {
+        let request = ib_uverbs_ex_modify_cq {
+            cq_handle: self.handle(),
+            attr_mask: MODERATE,
+            attr: ib_uverbs_cq_moderation { cq_count: moderation.cq_count, cq_period: moderation.cq_period },
+            ..Default::default()
+        };
+        let command = IB_USER_VERBS_EX_CMD_MODIFY_CQ | IB_USER_VERBS_CMD_FLAG_EXTENDED;
+        invoke_only(&**self.kernel(), command, &request, Uhw::none())
+            .map_err(|errno| self.error("modify_cq", errno))
+    }
+
+    /// Asks the kernel for an event at the next completion, for drivers whose device can't be armed directly.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
+        req_notify_cq(&**self.kernel(), self.handle(), solicited_only)
+            .map_err(|errno| self.error("req_notify_cq", errno))
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// `EBUSY` while a QP or an SRQ completes to it; the handle comes back.
+    pub fn destroy(self) -> Result<CqEvents, (Self, Error)> {
+        match self.object.destroy_with::<ib_uverbs_destroy_cq_resp>(
+            UVERBS_OBJECT_CQ,
+            UVERBS_METHOD_CQ_DESTROY,
+            UVERBS_ATTR_DESTROY_CQ_HANDLE,
+            UVERBS_ATTR_DESTROY_CQ_RESP,
+        ) {
+            Ok(resp) => Ok(CqEvents {
+                comp_events_reported: resp.comp_events_reported,
+                async_events_reported: resp.async_events_reported,
+            }),
+            Err(errno) => {
+                let error = self.error("destroy_cq", errno);
+                Err((self, error))
+            }
+        }
+    }
+}

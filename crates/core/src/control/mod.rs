@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The control verbs over the kernel port, one file per kind of object.
+//!
+//! Each verb takes the port (or the handles of what it uses), typed attributes and the driver's private data, sends
+//! one command and checks the answer. Native ioctl methods where kernel 6.1, the oldest one supported, has them,
+//! `UVERBS_METHOD_INVOKE_WRITE` for the rest.
+//!
+//! # Handles
+//! A handle names a kernel object. It holds the port, and no other object: the kernel answers `EBUSY` to destroying
+//! what is still in use, and the order is the caller's business. Dropping a handle does nothing; `destroy` takes it,
+//! and gives it back with the error if the kernel refuses. In a process that forked off the one that opened the
+//! device, destroying does nothing and is fine: the objects are the parent's.
+//!
+//! # Errors
+//! What the kernel, its driver or the device lacks is [`Error::Unsupported`], so are methods and attributes that only
+//! later kernels have. An answer that makes no sense is [`Error::Protocol`]; if it came with a new object, the object
+//! is destroyed again.
+
+pub mod ah;
+pub mod async_event;
+pub mod comp_channel;
+pub mod context;
+pub mod cq;
+mod explain;
+pub mod mcast;
+pub mod mr;
+pub mod mw;
+pub mod pd;
+pub mod qp;
+mod qp_state;
+pub mod query;
+pub mod slab;
+pub mod srq;
+pub mod xrcd;
+
+pub use ah::AhHandle;
+pub use async_event::AsyncFd;
+pub use comp_channel::CompChannelHandle;
+pub use context::{ContextInfo, CoreSupport};
+pub use cq::{CqEvents, CqHandle};
+pub use mr::{MrHandle, MrInfo, MrRange, Rereg};
+pub use mw::MwHandle;
+pub use pd::PdHandle;
+pub use qp::{QpHandle, QpParents};
+pub use slab::Slab;
+pub use srq::{SrqHandle, SrqParents};
+pub use xrcd::XrcdHandle;
+
+#[cfg(test)]
+mod tests;
+
+use crate::errno::Errno;
+use crate::error::{Error, Result};
+use crate::kernel::{Command, Kernel, Uhw};
+use std::sync::Arc;
+use uverbs_uapi::ids::UVERBS_ATTR_CORE_OUT;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// What every handle is: an object of one kernel.
+#[derive(Clone, Debug)]
+struct Object {
+    kernel: Arc<dyn Kernel>,
+    handle: u32,
+}
+
+impl Object {
+    /// Takes a handle from an answer.
+    fn new(verb: &'static str, kernel: &Arc<dyn Kernel>, handle: u32) -> Result<Self> {
+        check_handle(verb, handle)?;
+        Ok(Self { kernel: Arc::clone(kernel), handle })
+    }
+
+    /// `kind 5 of rxe0`, for messages.
+    fn describe(&self, kind: &str) -> String {
+        format!("{kind} {} of {}", self.handle, self.kernel.name())
+    }
+
+    /// The kernel's refusal of `verb` on this object.
+    fn error(&self, verb: &'static str, kind: &str, errno: Errno) -> Error {
+        Error::os(verb, self.describe(kind), errno)
+    }
+
+    /// Runs the destroy method of an object that answers nothing.
+    fn destroy(&self, object: u16, method: u16, attr_id: u16) -> Result<(), Errno> {
+        if !self.kernel.is_creator_process() {
+            return Ok(());
+        }
+        let mut command = Command::<1>::new(object, method);
+        command.handle_in(attr_id, self.handle).run(&*self.kernel)
+    }
+
+    /// Runs the destroy method of an object that answers how many events it raised.
+    fn destroy_with<T: FromBytes + IntoBytes + Default>(
+        &self,
+        object: u16,
+        method: u16,
+        attr_id: u16,
+        resp_id: u16,
+    ) -> Result<T, Errno> {
+        let mut resp = T::default();
+        if self.kernel.is_creator_process() {
+            let mut command = Command::<2>::new(object, method);
+            command.handle_in(attr_id, self.handle).output(resp_id, &mut resp).run(&*self.kernel)?;
+        }
+        Ok(resp)
+    }
+}
+
+/// The kernel hands out the lowest free number (`xa_alloc()` in rdma_core.c), so one above INT_MAX stands for more
+/// objects than fit in any memory: it is an error code or garbage.
+fn check_handle(verb: &'static str, handle: u32) -> Result<()> {
+    if i32::try_from(handle).is_err() {
+        return Err(Error::protocol(verb, format!("{handle:#x} can't be a handle")));
+    }
+    Ok(())
+}
+
+/// The kernel's refusal of a verb on the device itself.
+fn device_error(verb: &'static str, kernel: &dyn Kernel, errno: Errno) -> Error {
+    Error::os(verb, format!("device {}", kernel.name()), errno)
+}
+
+/// Runs a write command that answers a struct.
+fn invoke<I, O>(kernel: &dyn Kernel, command: u32, input: &I, uhw: Uhw<'_>) -> Result<O, Errno>
+where
+    I: IntoBytes + Immutable,
+    O: FromBytes + IntoBytes + Default,
+{
+    let mut output = O::default();
+    let mut command = Command::invoke_write(command, input, output.as_mut_bytes(), uhw);
+    command.run(kernel)?;
+    // The attribute is an optional one to the kernel, so the flag means something: no flag, no answer.
+    if !command.is_answered(UVERBS_ATTR_CORE_OUT) {
+        return Err(Errno::EPROTO);
+    }
+    Ok(output)
+}
+
+/// Runs a write command that answers nothing.
+fn invoke_only<I: IntoBytes + Immutable>(
+    kernel: &dyn Kernel,
+    command: u32,
+    input: &I,
+    uhw: Uhw<'_>,
+) -> Result<(), Errno> {
+    Command::invoke_write(command, input, &mut [], uhw).run(kernel)
+}
+
+/// The new object of a native create method.
+fn new_object<const N: usize>(
+    verb: &'static str,
+    kernel: &Arc<dyn Kernel>,
+    command: &Command<'_, N>,
+    attr_id: u16,
+) -> Result<Object> {
+    let handle =
+        command.handle(attr_id).ok_or_else(|| Error::protocol(verb, "no handle of the new object"))?;
+    Object::new(verb, kernel, handle)
+}
+
+/// What every handle type has.
+macro_rules! handle_common {
+    ($name:ident, $kind:literal) => {
+        impl $name {
+            /// The kernel's id of the object.
+            #[must_use]
+            pub fn handle(&self) -> u32 {
+                self.object.handle
+            }
+
+            /// The port that it was made on.
+            #[must_use]
+            pub fn kernel(&self) -> &std::sync::Arc<dyn $crate::kernel::Kernel> {
+                &self.object.kernel
+            }
+
+            pub(super) fn error(
+                &self,
+                verb: &'static str,
+                errno: $crate::errno::Errno,
+            ) -> $crate::error::Error {
+                self.object.error(verb, $kind, errno)
+            }
+        }
+    };
+}
+use handle_common;

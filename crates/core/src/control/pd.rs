@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Protection domains (ibv_alloc_pd(3)).
+
+use super::{Object, Result, device_error, handle_common, invoke};
+use crate::error::Error;
+use crate::kernel::{Kernel, Uhw};
+use std::sync::Arc;
+use uverbs_uapi::cmd::{IB_USER_VERBS_CMD_ALLOC_PD, ib_uverbs_alloc_pd, ib_uverbs_alloc_pd_resp};
+use uverbs_uapi::ids::{UVERBS_ATTR_DESTROY_PD_HANDLE, UVERBS_METHOD_PD_DESTROY, UVERBS_OBJECT_PD};
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct PdHandle {
+    object: Object,
+}
+
+handle_common!(PdHandle, "pd");
+
+/// Allocates a protection domain.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn alloc(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<PdHandle> {
+    const VERB: &str = "alloc_pd";
+    let resp: ib_uverbs_alloc_pd_resp =
+        invoke(&**kernel, IB_USER_VERBS_CMD_ALLOC_PD, &ib_uverbs_alloc_pd::default(), uhw)
+            .map_err(|errno| device_error(VERB, &**kernel, errno))?;
+    Ok(PdHandle { object: Object::new(VERB, kernel, resp.pd_handle)? })
+}
+
+impl PdHandle {
+    /// Deallocates it.
+    ///
+    /// # Errors
+    /// `EBUSY` while anything made in it exists; the handle comes back.
+    pub fn destroy(self) -> Result<(), (Self, Error)> {
+        match self.object.destroy(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, UVERBS_ATTR_DESTROY_PD_HANDLE) {
+            Ok(()) => Ok(()),
+            Err(errno) => {
+                let error = self.error("dealloc_pd", errno);
+                Err((self, error))
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Numbers for the kernel's `user_handle`s: an index with a generation, never a pointer.
+//!
+//! Events carry the user handle of their object. The kernel may deliver one that was queued before the object was
+//! destroyed, and a broken one may deliver anything. A number that is not that of a live object finds nothing here, so
+//! neither does harm.
+
+use core::num::NonZeroU32;
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: NonZeroU32,
+    value: Option<T>,
+}
+
+/// Values by number: the upper half of a number is the generation of the slot that the lower half names. 0 is no
+/// number. None is given out twice: a slot whose generations are used up is left alone.
+#[derive(Debug)]
+pub struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), len: 0 }
+    }
+}
+
+impl<T> Slab<T> {
+    /// An empty slab.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Keeps a value and returns its number; 0, which finds nothing, if 2^32 slots are in use.
+    ///
+    /// The kernel must know the number of an object before the object is there: insert what can be told already, and
+    /// complete it through [`Slab::get_mut`].
+    #[must_use]
+    pub fn insert(&mut self, value: T) -> u64 {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let Ok(index) = u32::try_from(self.slots.len()) else { return 0 };
+                self.slots.push(Slot { generation: NonZeroU32::MIN, value: None });
+                index
+            }
+        };
+        let Some(slot) = self.slots.get_mut(index as usize) else { return 0 };
+        slot.value = Some(value);
+        self.len += 1;
+        u64::from(slot.generation.get()) << 32 | u64::from(index)
+    }
+
+    /// The value with this number, if it is there. Any number may be asked for.
+    #[must_use]
+    pub fn get(&self, id: u64) -> Option<&T> {
+        let slot = self.slots.get(index(id)).filter(|slot| slot.generation.get() == generation(id))?;
+        slot.value.as_ref()
+    }
+
+    /// The value with this number, if it is there. Any number may be asked for.
+    #[must_use]
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
+        self.slot_mut(id)?.value.as_mut()
+    }
+
+    /// Takes the value out. From now on the number finds nothing.
+    pub fn remove(&mut self, id: u64) -> Option<T> {
+        let slot = self.slot_mut(id)?;
+        let value = slot.value.take()?;
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
+            self.free.push(index(id) as u32);
+        }
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// Every value.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
+    }
+
+    fn slot_mut(&mut self, id: u64) -> Option<&mut Slot<T>> {
+        self.slots.get_mut(index(id)).filter(|slot| slot.generation.get() == generation(id))
+    }
+}
+
+/// The lower half.
+fn index(id: u64) -> usize {
+    id as u32 as usize
+}
+
+/// The upper half.
+fn generation(id: u64) -> u32 {
+    (id >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn a_stale_number_finds_nothing() {
+        let mut slab = Slab::new();
+        let first = slab.insert("first");
+        assert_eq!(slab.get(first), Some(&"first"));
+        assert_eq!(slab.remove(first), Some("first"));
+        let second = slab.insert("second");
+        assert_eq!(index(first), index(second));
+        assert_ne!(first, second);
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get_mut(first), None);
+        *slab.get_mut(second).unwrap() = "changed";
+        assert_eq!(slab.iter().copied().collect::<Vec<_>>(), ["changed"]);
+        for nonsense in [0, 1, u64::MAX, second | 1, second + (1 << 32)] {
+            assert_eq!(slab.get(nonsense), None, "{nonsense:#x}");
+        }
+    }
+
+    #[test]
+    fn a_slot_whose_generations_are_used_up_is_left_alone() {
+        let mut slab = Slab::new();
+        let _ = slab.insert(1);
+        slab.slots[0].generation = NonZeroU32::MAX;
+        let last = u64::from(u32::MAX) << 32;
+        assert_eq!(slab.remove(last), Some(1));
+        assert_eq!(index(slab.insert(2)), 1);
+        assert_eq!(slab.get(last), None);
+    }
+
+    proptest! {
+        #[test]
+        fn it_behaves_as_a_map_with_fresh_keys(
+            ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..200),
+        ) {
+            let mut slab = Slab::new();
+            let mut model = HashMap::new();
+            let mut ids: Vec<u64> = Vec::new();
+            for (step, (insert, which)) in ops.into_iter().enumerate() {
+                if insert || ids.is_empty() {
+                    let id = slab.insert(step);
+                    prop_assert!(id != 0 && !ids.contains(&id), "reused");
+                    model.insert(id, step);
+                    ids.push(id);
+                } else {
+                    let id = ids[which.index(ids.len())];
+                    prop_assert_eq!(slab.remove(id), model.remove(&id));
+                }
+                prop_assert_eq!(slab.len(), model.len());
+                for id in &ids {
+                    prop_assert_eq!(slab.get(*id), model.get(id));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finding the RDMA devices of this machine (ibv_get_device_list(3)).
+//!
+//! sysfs is the source: `/sys/class/infiniband` has the devices, `/sys/class/infiniband_verbs` their device files. A
+//! device that can't be used is an entry with the reason, not a missing one and not a failure of the list.
+//!
+//! Which driver a device has is told by its PCI ids, and where it has none (rxe) by asking the kernel; never by its
+//! name, which anybody can change.
+
+pub mod parse;
+mod scan;
+
+pub use scan::Roots;
+pub(crate) use scan::read;
+
+use crate::attr::values::open_values;
+use crate::errno::Errno;
+use crate::error::Result;
+use crate::kernel::UverbsFd;
+use core::fmt;
+use std::path::{Path, PathBuf};
+
+open_values! {
+    /// `enum ibv_node_type`.
+    NodeType(u8), "IBV_NODE_" {
+        CA = 1 "InfiniBand channel adapter",
+        SWITCH = 2 "InfiniBand switch",
+        ROUTER = 3 "InfiniBand router",
+        RNIC = 4 "iWARP NIC",
+        USNIC = 5 "usNIC",
+        USNIC_UDP = 6 "usNIC UDP",
+        UNSPECIFIED = 7 "unspecified",
+    }
+}
+
+open_values! {
+    /// `enum ibv_transport_type`; C's `IBV_TRANSPORT_UNKNOWN` is -1, here any other number.
+    TransportType(u8), "IBV_TRANSPORT_" {
+        IB = 0 "InfiniBand",
+        IWARP = 1 "iWARP",
+        USNIC = 2 "usNIC",
+        USNIC_UDP = 3 "usNIC UDP",
+        UNSPECIFIED = 4 "unspecified",
+    }
+}
+
+impl NodeType {
+    /// The transport that such a node speaks. RoCE devices are channel adapters.
+    #[must_use]
+    pub const fn transport(self) -> TransportType {
+        match self {
+            Self::CA | Self::SWITCH | Self::ROUTER => TransportType::IB,
+            Self::RNIC => TransportType::IWARP,
+            Self::USNIC => TransportType::USNIC,
+            Self::USNIC_UDP => TransportType::USNIC_UDP,
+            Self::UNSPECIFIED => TransportType::UNSPECIFIED,
+            _ => TransportType(u8::MAX),
+        }
+    }
+}
+
+/// What a PCI device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PciId {
+    /// Vendor.
+    pub vendor: u16,
+    /// Device.
+    pub device: u16,
+}
+
+/// What the hardware behind a device is, by the kernel's module alias.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Modalias {
+    /// A PCI device.
+    Pci(PciId),
+    /// Something else.
+    Other(String),
+}
+
+/// The device file of an RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UverbsNode {
+    /// `uverbsN`
+    pub name: String,
+    /// Its path.
+    pub path: PathBuf,
+    /// Major and minor number.
+    pub dev: (u32, u32),
+    /// Version of the driver's private ABI.
+    pub abi_version: u32,
+}
+
+/// Why a device can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unusable {
+    /// The kernel offers no device file for it: ib_uverbs is not loaded, or the device has no user interface.
+    NoUverbs,
+    /// There is no such file; udev made none, or the container was given none.
+    NoNode(PathBuf),
+    /// The file is there, but it is none of this device.
+    WrongNode(PathBuf),
+    /// The file is there, but this process may not open it.
+    Inaccessible(PathBuf, Errno),
+    /// sysfs says something that makes no sense; which file.
+    Malformed(String),
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoUverbs => f.write_str("no uverbs device (is ib_uverbs loaded?)"),
+            Self::NoNode(path) => write!(f, "no device file {}", path.display()),
+            Self::WrongNode(path) => write!(f, "{} is not the device file of this device", path.display()),
+            Self::Inaccessible(path, errno) => write!(f, "{}: {errno}", path.display()),
+            Self::Malformed(what) => write!(f, "sysfs makes no sense: {what}"),
+        }
+    }
+}
+
+impl core::error::Error for Unusable {}
+
+/// One RDMA device. Attributes that sysfs does not have, or not in a form that makes sense, are `None`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// The kernel's name for it, such as `mlx5_0`. The user can change it.
+    pub name: String,
+    /// What kind of node it is.
+    pub node_type: Option<NodeType>,
+    /// Node GUID, host order.
+    pub node_guid: Option<u64>,
+    /// System image GUID, host order.
+    pub sys_image_guid: Option<u64>,
+    /// Firmware version.
+    pub fw_ver: Option<String>,
+    /// Model.
+    pub hca_type: Option<String>,
+    /// Hardware revision.
+    pub hw_rev: Option<String>,
+    /// Board.
+    pub board_id: Option<String>,
+    /// Description, as the user set it.
+    pub node_desc: Option<String>,
+    /// What the hardware is.
+    pub modalias: Option<Modalias>,
+    /// Its device file, or why it can't be used.
+    pub uverbs: Result<UverbsNode, Unusable>,
+    /// Its directory in sysfs.
+    pub sysfs: PathBuf,
+}
+
+/// A driver that can be opened: how its devices are known.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverMatch {
+    /// `enum rdma_driver_id`
+    pub driver_id: u32,
+    /// Whether a PCI device is one of this driver's.
+    pub pci: fn(PciId) -> bool,
+}
+
+/// The RDMA devices of this machine, sorted by name (numbers within it by value).
+///
+/// # Errors
+/// Only if sysfs is there and can't be read. No RDMA at all is an empty list.
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    Roots::default().devices()
+}
+
+impl DeviceInfo {
+    /// Its PCI ids, if it is a PCI device.
+    #[must_use]
+    pub fn pci_id(&self) -> Option<PciId> {
+        match self.modalias {
+            Some(Modalias::Pci(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Drivers that this device may have: those that know its PCI ids, or if there are none, all of them.
+    #[must_use]
+    pub fn candidates(&self, drivers: &[DriverMatch]) -> Vec<u32> {
+        let by_pci: Vec<_> = match self.pci_id() {
+            Some(id) => {
+                drivers.iter().filter(|driver| (driver.pci)(id)).map(|driver| driver.driver_id).collect()
+            }
+            None => Vec::new(),
+        };
+        if by_pci.is_empty() { drivers.iter().map(|driver| driver.driver_id).collect() } else { by_pci }
+    }
+
+    /// Opens its device file. Which of the drivers it has, [`Kernel::driver_id`](crate::kernel::Kernel::driver_id)
+    /// tells.
+    ///
+    /// # Errors
+    /// As [`UverbsFd::open`].
+    pub fn open(&self, drivers: &[DriverMatch]) -> Result<UverbsFd> {
+        UverbsFd::open(self, &self.candidates(drivers))
+    }
+
+    /// A file below the device's directory in sysfs, as text: what only some drivers have.
+    #[must_use]
+    pub fn sysfs_text(&self, file: impl AsRef<Path>) -> Option<String> {
+        parse::text(&read(&self.sysfs.join(file)).ok()?)
+    }
+}

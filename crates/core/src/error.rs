@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The control path's error: which verb failed, on which object, and why.
+//!
+//! The data path never makes one of these; its errors ([`PostError`](crate::provider::PostError),
+//! [`PollError`](crate::provider::PollError)) are small and `Copy`.
+
+use crate::errno::Errno;
+use std::borrow::Cow;
+
+/// A control verb that failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kernel, or a system call, refused.
+    #[error("{verb}({object}): {errno} ({errno:?})")]
+    Os {
+        /// The verb as the man pages name it, such as `ibv_create_qp` without its prefix: `create_qp`.
+        verb: &'static str,
+        /// What it was called on, such as `qp 17` or `device rxe0`.
+        object: Cow<'static, str>,
+        /// What the kernel answered.
+        errno: Errno,
+    },
+    /// The device, its driver or the kernel has no such thing.
+    #[error("{verb}: unsupported: {what}")]
+    Unsupported {
+        /// The verb.
+        verb: &'static str,
+        /// What is missing, and who lacks it.
+        what: Cow<'static, str>,
+    },
+    /// An argument that can be told wrong before the kernel is asked.
+    #[error("{verb}: invalid {field}: {reason}")]
+    Invalid {
+        /// The verb.
+        verb: &'static str,
+        /// The field or argument, by its verbs name.
+        field: &'static str,
+        /// What is wrong with it.
+        reason: Cow<'static, str>,
+    },
+    /// The kernel or the device gave an answer that makes no sense.
+    #[error("{verb}: nonsense answer: {what}")]
+    Protocol {
+        /// The verb.
+        verb: &'static str,
+        /// What makes no sense.
+        what: Cow<'static, str>,
+    },
+}
+
+/// Result of a control verb.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+impl Error {
+    /// `verb(object)` failed with `errno`; an errno that says "not offered" becomes [`Error::Unsupported`].
+    pub fn os(verb: &'static str, object: impl Into<Cow<'static, str>>, errno: Errno) -> Self {
+        let object = object.into();
+        if errno.is_unsupported() {
+            return Self::Unsupported {
+                verb,
+                what: format!("{object}: the kernel answers {errno:?}").into(),
+            };
+        }
+        Self::Os { verb, object, errno }
+    }
+
+    /// The device, driver or kernel lacks `what`.
+    pub fn unsupported(verb: &'static str, what: impl Into<Cow<'static, str>>) -> Self {
+        Self::Unsupported { verb, what: what.into() }
+    }
+
+    /// Argument `field` of `verb` is wrong.
+    pub fn invalid(verb: &'static str, field: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid { verb, field, reason: reason.into() }
+    }
+
+    /// The answer to `verb` makes no sense.
+    pub fn protocol(verb: &'static str, what: impl Into<Cow<'static, str>>) -> Self {
+        Self::Protocol { verb, what: what.into() }
+    }
+
+    /// The errno a C caller would see.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Os { errno, .. } => *errno,
+            Self::Unsupported { .. } => Errno::EOPNOTSUPP,
+            Self::Invalid { .. } => Errno::EINVAL,
+            Self::Protocol { .. } => Errno::EPROTO,
+        }
+    }
+
+    /// The verb that failed.
+    #[must_use]
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Self::Os { verb, .. }
+            | Self::Unsupported { verb, .. }
+            | Self::Invalid { verb, .. }
+            | Self::Protocol { verb, .. } => verb,
+        }
+    }
+
+    /// Whether this says that the device, driver or kernel has no such thing.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Unsupported { .. })
+    }
+}
+
+impl From<Error> for std::io::Error {
+    fn from(e: Error) -> Self {
+        let kind = Self::from_raw_os_error(e.errno().raw()).kind();
+        Self::new(kind, e)
+    }
+}

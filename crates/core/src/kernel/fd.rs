@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The real port: an open `/dev/infiniband/uverbsN`.
+// UNSAFETY: the ioctl system call, and taking ownership of file descriptors that it made.
+#![expect(unsafe_code)]
+
+use super::process::Process;
+use super::raw::Slot;
+use super::{Command, Kernel, Mapping, Protection, RawCommand, WriteCommand};
+use crate::device::{self, DeviceInfo, Unusable};
+use crate::errno::Errno;
+use crate::error::{Error, Result};
+use core::ptr::NonNull;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use uverbs_uapi::ids::UVERBS_OBJECT_DEVICE;
+use uverbs_uapi::ioctl::{RDMA_VERBS_IOCTL, UVERBS_ATTR_F_VALID_OUTPUT, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
+use zerocopy::FromBytes;
+
+/// Attributes of the longest command that is sent; the kernel's own limit is one page.
+const MAX_ATTRS: usize = 32;
+const HEADER_WORDS: usize = size_of::<ib_uverbs_ioctl_hdr>() / 8;
+const MAX_WORDS: usize = HEADER_WORDS + MAX_ATTRS * 2;
+
+/// A method that no object has: the kernel looks at the driver id first and at the method next, so the answer tells
+/// whether the driver id was right, and nothing is done.
+const PROBE_METHOD: u16 = 0x0fff;
+
+/// An open uverbs device file.
+#[derive(Debug)]
+pub struct UverbsFd {
+    fd: OwnedFd,
+    name: Box<str>,
+    sysfs: PathBuf,
+    driver_id: u32,
+    /// The process that opened it.
+    creator: Process,
+}
+
+impl UverbsFd {
+    /// Opens the device file of a device and finds out which of the drivers in `candidates` (`enum rdma_driver_id`)
+    /// the kernel has for it.
+    ///
+    /// # Errors
+    /// The reason why the device can't be used, the errno of open(2), or [`Error::Unsupported`] if the driver is none
+    /// of the candidates.
+    pub fn open(device: &DeviceInfo, candidates: &[u32]) -> Result<Self> {
+        let path = match &device.uverbs {
+            Ok(node) => &node.path,
+            // The list may be old: what was missing or forbidden then may be there now.
+            Err(Unusable::NoNode(path) | Unusable::WrongNode(path) | Unusable::Inaccessible(path, _)) => path,
+            Err(reason) => {
+                return Err(Error::unsupported("open_device", format!("{}: {reason}", device.name)));
+            }
+        };
+        let mut this = Self::open_path(path, &device.name, candidates)?;
+        this.sysfs.clone_from(&device.sysfs);
+        Ok(this)
+    }
+
+    /// As [`UverbsFd::open`], for a device file at a path; `name` is the device's.
+    ///
+    /// # Errors
+    /// As [`UverbsFd::open`].
+    pub fn open_path(path: &Path, name: &str, candidates: &[u32]) -> Result<Self> {
+        let fd = open(path, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())
+            .map_err(|e| Error::os("open_device", format!("{name} at {}", path.display()), e.into()))?;
+        Self::from_fd(fd, name, candidates)
+    }
+
+    /// As [`UverbsFd::open`], for a device file that is open already (ibv_import_device(3)).
+    ///
+    /// # Errors
+    /// As [`UverbsFd::open`].
+    pub fn from_fd(fd: OwnedFd, name: &str, candidates: &[u32]) -> Result<Self> {
+        let mut this = Self {
+            fd,
+            name: name.into(),
+            sysfs: device::Roots::default().sysfs.join("class/infiniband").join(name),
+            driver_id: 0,
+            creator: Process::register(),
+        };
+        for &candidate in candidates {
+            this.driver_id = candidate;
+            match this.probe() {
+                Ok(true) => return Ok(this),
+                Ok(false) => {}
+                Err(errno) => {
+                    return Err(Error::Os { verb: "open_device", object: name.to_owned().into(), errno });
+                }
+            }
+        }
+        Err(Error::unsupported("open_device", format!("{name}: the kernel's driver is none of ours")))
+    }
+
+    /// Whether the kernel accepts the driver id (`ib_uverbs_cmd_verbs()` in uverbs_ioctl.c).
+    fn probe(&self) -> Result<bool, Errno> {
+        match Command::<0>::new(UVERBS_OBJECT_DEVICE, PROBE_METHOD).run(self) {
+            Err(Errno::EINVAL) => Ok(false),
+            Ok(()) | Err(Errno::EPROTONOSUPPORT) => Ok(true),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn check_process(&self) -> Result<(), Errno> {
+        if self.is_creator_process() { Ok(()) } else { Err(Errno::ESTALE) }
+    }
+}
+
+impl AsFd for UverbsFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Kernel for UverbsFd {
+    fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        self.check_process()?;
+        let mut words = [0_u64; MAX_WORDS];
+        loop {
+            command.encode(&mut words)?;
+            // SAFETY: `words` is an aligned ioctl header followed by as many attributes as it says. Each address in it
+            // is that of a live slice of the attribute's length, borrowed exclusively where it is an output. What the
+            // inputs in turn name was promised by whoever made the `RawCommand`.
+            let ret = unsafe { libc::ioctl(self.fd.as_raw_fd(), RDMA_VERBS_IOCTL as _, words.as_mut_ptr()) };
+            if ret >= 0 {
+                break;
+            }
+            match Errno::last() {
+                Errno::EINTR => {}
+                errno => return Err(errno),
+            }
+        }
+        read_back(command, &words);
+        Ok(())
+    }
+
+    fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
+        self.check_process()?;
+        loop {
+            match nix::unistd::write(&self.fd, command.encode()) {
+                // The kernel takes a command whole or not at all.
+                Ok(_) => return Ok(()),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
+        self.check_process()?;
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let mut options = memmap2::MmapOptions::new();
+        options.offset(offset).len(len);
+        let map = match protection {
+            Protection::Read => options.map_raw_read_only(&self.fd),
+            Protection::ReadWrite => options.map_raw(&self.fd),
+        }
+        .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
+        let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EFAULT)?;
+        // SAFETY: `map` is a mapping of `len` bytes at `ptr`, which stays until it is dropped and which no reference
+        // points into.
+        Ok(unsafe { Mapping::new(ptr, len, map) })
+    }
+
+    fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        device::read(&self.sysfs.join(path))
+    }
+
+    fn driver_id(&self) -> u32 {
+        self.driver_id
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_creator_process(&self) -> bool {
+        Process::current() == self.creator
+    }
+}
+
+/// Takes over what a successful command left in the attributes: flags, handles, file descriptors.
+fn read_back(command: &mut RawCommand<'_, '_>, words: &[u64]) {
+    let answered = words[HEADER_WORDS..].chunks_exact(2);
+    for ((attr, slot), answer) in command.attrs.iter_mut().zip(command.slots.iter_mut()).zip(answered) {
+        let Ok(answer) = ib_uverbs_attr::read_from_bytes(zerocopy::IntoBytes::as_bytes(answer)) else {
+            continue;
+        };
+        attr.flags = answer.flags;
+        match slot {
+            Slot::NewHandle => attr.data = answer.data,
+            Slot::NewFd(fd) => {
+                attr.data = answer.data;
+                *fd = i32::try_from(answer.data_s64()).ok().and_then(own);
+            }
+            Slot::OutputFd(bytes, offset, fd) if answer.flags & UVERBS_ATTR_F_VALID_OUTPUT != 0 => {
+                let number = bytes.get(*offset..).and_then(|b| b.first_chunk());
+                *fd = number.map(|n| i32::from_ne_bytes(*n)).and_then(own);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Owns a file descriptor that the kernel just made.
+fn own(fd: i32) -> Option<OwnedFd> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: the command succeeded, so the kernel installed this descriptor for us (the promise of `fd_new` and
+    // `output_with_fd`), and nobody else knows of it.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::IntoRawFd;
+    use zerocopy::IntoBytes;
+
+    fn port(file: File, creator: Process) -> UverbsFd {
+        UverbsFd {
+            fd: file.into(),
+            name: "file0".into(),
+            sysfs: "/nonexistent".into(),
+            driver_id: 14,
+            creator,
+        }
+    }
+
+    #[test]
+    fn a_mapping_is_the_files_memory_until_it_is_dropped() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * 4096).unwrap();
+        let port = port(file.try_clone().unwrap(), Process::register());
+        let map = port.mmap(4096, 8192, Protection::ReadWrite).unwrap();
+        let read = port.mmap(4096, 8192, Protection::Read).unwrap();
+        drop(port);
+        let last = |map: &Mapping| map.as_ptr().as_ptr().wrapping_add(8191);
+        // SAFETY: the last byte of a mapping that is alive; nobody else writes.
+        unsafe { last(&map).write_volatile(0x5a) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { last(&read).read_volatile() }, 0x5a);
+        let mut byte = [0];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, 3 * 4096 - 1).unwrap();
+        assert_eq!(byte, [0x5a]);
+    }
+
+    #[test]
+    fn an_impossible_mapping_is_an_error() {
+        let port = port(File::open("/").unwrap(), Process::register());
+        assert_eq!(port.mmap(0, 0, Protection::Read).unwrap_err(), Errno::EINVAL);
+        for (offset, len) in [(0, usize::MAX), (u64::MAX, 4096), (0, 4096), (u64::MAX, usize::MAX)] {
+            assert!(port.mmap(offset, len, Protection::Read).is_err(), "{offset:#x} {len:#x}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_did_not_open_the_device_gets_estale() {
+        let port = port(File::open("/dev/null").unwrap(), Process::other());
+        assert!(!port.is_creator_process());
+        assert_eq!(Command::<0>::new(0, 0).run(&port), Err(Errno::ESTALE));
+        assert_eq!(port.mmap(0, 4096, Protection::Read).unwrap_err(), Errno::ESTALE);
+        assert_eq!(super::super::post_send_doorbell(&port, 1), Err(Errno::ESTALE));
+    }
+
+    #[test]
+    fn the_kernels_errno_comes_back() {
+        let port = port(File::open("/dev/null").unwrap(), Process::register());
+        assert_eq!(port.attribute("fw_ver"), Err(Errno::ENOENT));
+        assert_eq!(Command::<0>::new(0, 0).run(&port).unwrap_err().raw(), libc::ENOTTY);
+        // Not open for writing.
+        assert_eq!(super::super::post_send_doorbell(&port, 1), Err(Errno::EBADF));
+    }
+
+    #[test]
+    fn answers_are_read_back_by_kind() {
+        let mut bytes = [0_u8; 8];
+        let mut not_valid = [0_u8; 4];
+        let mut command = Command::<6>::new(0, 0);
+        command
+            .handle_new(0)
+            .fd_new_inner(1)
+            .output_with_fd_inner(2, &mut bytes, 4)
+            .u32(3, 7)
+            .output_with_fd_inner(4, &mut not_valid, 0)
+            .fd_new_inner(5);
+        let fds = [0; 2].map(|_| File::open("/").unwrap().into_raw_fd());
+        // SAFETY: the inputs name no memory.
+        let mut raw = unsafe { command.raw(14) }.unwrap();
+        raw.output(2).unwrap()[4..].copy_from_slice(&fds[1].to_ne_bytes());
+        let mut words = [0; MAX_WORDS];
+        raw.encode(&mut words).unwrap();
+        // What a kernel would write: flags and data words; -1 is no descriptor, and data of inputs is not looked at.
+        let data = |i: usize| HEADER_WORDS + 2 * i + 1;
+        words[data(0)] = 77;
+        words[data(1)] = fds[0] as u64;
+        words[data(3)] = 99;
+        words[data(5)] = u64::MAX;
+        let valid =
+            ib_uverbs_attr { attr_id: 2, len: 8, flags: UVERBS_ATTR_F_VALID_OUTPUT, ..Default::default() };
+        words[HEADER_WORDS + 4].as_mut_bytes().copy_from_slice(&valid.as_bytes()[..8]);
+        read_back(&mut raw, &words);
+        assert_eq!(raw.input(3), Some(&7_u32.to_ne_bytes()[..]));
+        assert_eq!(command.handle(0), Some(77));
+        assert_eq!(command.take_fd(1).map(|fd| fd.as_raw_fd()), Some(fds[0]));
+        assert_eq!(command.take_fd(2).map(|fd| fd.as_raw_fd()), Some(fds[1]));
+        assert!(command.take_fd(4).is_none() && command.take_fd(5).is_none());
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel port: everything that the control path asks of whoever owns the device.
+//!
+//! [`Kernel`] is the port. [`UverbsFd`] is the real one, an open `/dev/infiniband/uverbsN`; a software device in the
+//! same process is another. A [`Command`] is built on the stack and handed over as a [`RawCommand`], which is both the
+//! ioctl's bytes and, for a port that is no kernel, safe access to every buffer that the bytes stand for.
+//!
+//! # Where the `unsafe` stands
+//! A command may hand memory to the device (a region's address, a ring in the driver-private input), and no port can
+//! check that. So a [`RawCommand`] can't be had without `unsafe`: [`Command::execute`] and [`Command::raw`] take the
+//! promise, and so do [`Uhw::new`] and [`WriteCommand::new`], through which a driver adds private input to the safe
+//! verbs of `control`. Having one is the proof, which is why [`Kernel::ioctl`] itself is a safe method.
+
+mod command;
+mod fd;
+mod mapping;
+mod process;
+mod raw;
+#[cfg(test)]
+pub(crate) mod script;
+#[cfg(test)]
+mod tests;
+mod uhw;
+mod write;
+
+pub use command::Command;
+pub use fd::UverbsFd;
+pub use mapping::{Mapping, Protection};
+pub use raw::{RawAttr, RawCommand};
+pub use uhw::Uhw;
+pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};
+
+use crate::errno::Errno;
+use core::fmt;
+
+/// What the control path needs of a kernel. Cold, except for [`Kernel::write`]; used as `Arc<dyn Kernel>`.
+///
+/// An answer is not trusted: whoever calls checks handles, counts and lengths, and an implementation may be hostile.
+pub trait Kernel: Send + Sync + fmt::Debug {
+    /// Runs one ioctl command. Outputs, new handles and new file descriptors are left in `command`.
+    ///
+    /// # Errors
+    /// The kernel's errno; `ESTALE` in a process that did not open the device.
+    fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno>;
+
+    /// Runs one command of the legacy write interface. On the data path of rxe, so it does not allocate.
+    ///
+    /// # Errors
+    /// The kernel's errno; `ESTALE` in a process that did not open the device.
+    fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno>;
+
+    /// Maps `len` bytes of the device at `offset`. What an offset means, the driver knows.
+    ///
+    /// # Errors
+    /// The kernel's errno; `ESTALE` in a process that did not open the device.
+    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno>;
+
+    /// Reads an attribute of the device by its path below the device's directory in sysfs, such as
+    /// `ports/1/pkeys/0`. For the little that uverbs does not tell.
+    ///
+    /// # Errors
+    /// The kernel's errno; `ENOENT` if there is no such attribute.
+    fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno>;
+
+    /// The driver that the kernel has for the device (`enum rdma_driver_id`).
+    fn driver_id(&self) -> u32;
+
+    /// The device's name, for messages.
+    fn name(&self) -> &str;
+
+    /// Whether this is the process that opened the device, and not a child that it forked.
+    fn is_creator_process(&self) -> bool;
+}

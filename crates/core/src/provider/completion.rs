@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The completion queue a driver provides: typed iteration, `ibv_poll_cq`, and extended polling with lazy fields.
+
+use super::error::PollError;
+use crate::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+
+/// One completion; each field is decoded when it is asked for.
+///
+/// With a status other than success only `wr_id`, `status`, `qp_num` and `vendor_err` mean something.
+pub trait Completion {
+    /// Of the work request.
+    fn wr_id(&self) -> u64;
+    /// How it ended.
+    fn status(&self) -> WcStatus;
+    /// What it was.
+    fn opcode(&self) -> WcOpcode;
+    /// Vendor's reason of an error.
+    fn vendor_err(&self) -> u32;
+    /// Bytes: receives, reads, atomics.
+    fn byte_len(&self) -> u32;
+    /// The local QP.
+    fn qp_num(&self) -> u32;
+    /// The sender's QP (UD).
+    fn src_qp(&self) -> u32;
+    /// What is valid, and what the device checked.
+    fn wc_flags(&self) -> WcFlags;
+    /// `imm_data` (`__be32`) or `invalidated_rkey`, by [`wc_flags`](Self::wc_flags).
+    fn imm_data_or_invalidated_rkey(&self) -> u32;
+    /// Index of the P_Key (GSI).
+    fn pkey_index(&self) -> u16;
+    /// Source LID.
+    fn slid(&self) -> u32;
+    /// Service level.
+    fn sl(&self) -> u8;
+    /// Low bits of the destination LID.
+    fn dlid_path_bits(&self) -> u8;
+    /// Completion time in device clock ticks, where the device and the CQ offer it.
+    fn completion_ts(&self) -> Option<u64> {
+        None
+    }
+    /// Completion time in wall clock nanoseconds, where offered.
+    fn completion_wallclock_ns(&self) -> Option<u64> {
+        None
+    }
+    /// Customer VLAN tag, where offered.
+    fn cvlan(&self) -> Option<u16> {
+        None
+    }
+    /// Flow tag, where offered.
+    fn flow_tag(&self) -> Option<u32> {
+        None
+    }
+
+    /// All of `ibv_wc`'s fields at once.
+    #[inline(always)]
+    fn to_wc(&self) -> WorkCompletion {
+        WorkCompletion {
+            wr_id: self.wr_id(),
+            status: self.status(),
+            opcode: self.opcode(),
+            vendor_err: self.vendor_err(),
+            byte_len: self.byte_len(),
+            imm_data_or_invalidated_rkey: self.imm_data_or_invalidated_rkey(),
+            qp_num: self.qp_num(),
+            src_qp: self.src_qp(),
+            wc_flags: self.wc_flags(),
+            pkey_index: self.pkey_index(),
+            slid: self.slid() as u16,
+            sl: self.sl(),
+            dlid_path_bits: self.dlid_path_bits(),
+        }
+    }
+}
+
+/// A driver's completion queue engine. No lock; see [`Locked`](crate::sync::Locked).
+pub trait CompletionQueue: Send + core::fmt::Debug {
+    /// A completion where the device wrote it.
+    type Completion<'c>: Completion
+    where
+        Self: 'c;
+
+    /// Gives up to `max` completions to `f`, then returns their slots to the device. 0 when there is none.
+    ///
+    /// If `f` panics, the completion that it was given counts as polled.
+    /// An error that is met after some completions is reported by the next call: none is lost.
+    fn poll_each(&mut self, max: usize, f: impl FnMut(&Self::Completion<'_>)) -> Result<usize, PollError>;
+
+    /// `ibv_poll_cq`: fills `wc` from the front and says how many.
+    #[inline]
+    fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        let max = wc.len();
+        let mut slots = wc.iter_mut();
+        self.poll_each(max, |c| {
+            if let Some(slot) = slots.next() {
+                *slot = c.to_wc();
+            }
+        })
+    }
+
+    /// `ibv_start_poll`: opens a poll at the first completion, or [`PollError::Empty`] (and no poll is open).
+    fn start_poll(&mut self) -> Result<(), PollError>;
+
+    /// `ibv_next_poll`: moves on to the next, or [`PollError::Empty`]; the poll stays open.
+    fn next_poll(&mut self) -> Result<(), PollError>;
+
+    /// `ibv_end_poll`: returns the slots of all that the poll visited.
+    fn end_poll(&mut self);
+
+    /// The completion that an open poll stands at.
+    fn current(&self) -> Option<Self::Completion<'_>>;
+
+    /// `ibv_req_notify_cq`: asks for one event on the next (solicited) completion. Poll once more after arming:
+    /// a completion that came before makes no event.
+    fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError>;
+
+    /// How many completions fit.
+    fn cqe(&self) -> u32;
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a driver is: the queue types of its data path, and the control verbs that need its private data.
+//!
+//! A service that is generic over `D: Driver` compiles to direct, inlined code. The control verbs are cold; those that
+//! a driver has nothing to add to (regions, windows, domains) are not here but in [`crate::control`].
+
+use super::completion::CompletionQueue;
+use super::recv::RecvQueue;
+use super::send::WrBuilder;
+use super::wire::{WireRemote, WireSge};
+use crate::attr::{
+    AhAttr, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqAttr, SrqAttrMask, SrqInitAttr,
+};
+use crate::control::{
+    AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle,
+};
+use crate::error::{Error, Result};
+use crate::kernel::Kernel;
+use std::sync::Arc;
+
+/// A driver, opened on one device.
+///
+/// # Contract
+/// The engines that it hands out stay sound whatever the device and the kernel write into shared memory: indices are
+/// masked, lengths checked. An engine's memory outlives the kernel object: the faces destroy the object first and drop
+/// the engine after, or leak it if the kernel refuses.
+pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
+    /// As rdma-core names its provider: `rxe`, `mlx5`.
+    const NAME: &'static str;
+    /// The `driver_id` that the ioctl header must carry (`enum rdma_driver_id`).
+    const DRIVER_ID: u32;
+
+    /// Scatter/gather entry in the WQE's own form.
+    type Sge: WireSge;
+    /// Remote address in the WQE's own form.
+    type Remote: WireRemote;
+    /// What the encoder needs of an address handle.
+    type Ah: Send + Sync + core::fmt::Debug;
+    /// Send queue engine.
+    type SendQueue: WrBuilder<Sge = Self::Sge, Remote = Self::Remote, Ah = Self::Ah> + 'static;
+    /// Receive queue engine of a QP.
+    type RecvQueue: RecvQueue<Sge = Self::Sge> + 'static;
+    /// Engine of a shared receive queue.
+    type SharedRecvQueue: RecvQueue<Sge = Self::Sge> + 'static;
+    /// Completion queue engine.
+    type CompletionQueue: CompletionQueue + 'static;
+    /// What a QP's poster, its pollers and the control path share.
+    type QpShared: Send + Sync + core::fmt::Debug;
+    /// What a CQ's poller and the QPs that complete to it share.
+    type CqShared: Send + Sync + core::fmt::Debug;
+    /// What an SRQ's poster and the CQs that free its entries share.
+    type SrqShared: Send + Sync + core::fmt::Debug;
+    /// A thread domain: doorbell resources for the queues of one thread.
+    type Td: Send + Sync + core::fmt::Debug;
+
+    /// Opens a context on the device behind `kernel`.
+    fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)>;
+
+    /// The port that it was opened on.
+    fn kernel(&self) -> &Arc<dyn Kernel>;
+
+    /// Creates a completion queue. `user_handle` comes back in its events.
+    fn create_cq(
+        &self,
+        attr: &CqInitAttr,
+        channel: Option<&CompChannelHandle>,
+        user_handle: u64,
+    ) -> Result<CqParts<Self>>;
+
+    /// Resizes it while completions may be in flight; none is lost. Returns the new capacity.
+    fn resize_cq(&self, handle: &CqHandle, queue: &mut Self::CompletionQueue, cqe: u32) -> Result<u32>;
+
+    /// Creates a shared receive queue.
+    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
+
+    /// Changes its limit, or its size where the device can.
+    fn modify_srq(
+        &self,
+        handle: &SrqHandle,
+        queue: &mut Self::SharedRecvQueue,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+    ) -> Result<()>;
+
+    /// Creates a queue pair. An operation in `send_ops_flags`, or a QP type, that it can't do is
+    /// [`Error::Unsupported`].
+    fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>>;
+
+    /// Opens an XRC receive QP that another process made; it has no queues. Only of devices with XRC.
+    fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
+        let _ = (xrcd, qp_num, user_handle);
+        Err(Error::unsupported("open_qp", format!("{} has no XRC", Self::NAME)))
+    }
+
+    /// `ibv_modify_qp`; the queues learn of the state through `shared`.
+    fn modify_qp(
+        &self,
+        handle: &QpHandle,
+        shared: &Self::QpShared,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<()>;
+
+    /// Destroys a QP in the kernel and detaches it from the CQs that complete it. On failure the handle comes back and
+    /// its memory must stay.
+    fn destroy_qp(&self, handle: QpHandle, shared: &Arc<Self::QpShared>) -> Result<(), (QpHandle, Error)>;
+
+    /// Creates an address handle.
+    fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Self::Ah)>;
+
+    /// Allocates a thread domain.
+    fn alloc_td(&self) -> Result<Self::Td>;
+}
+
+/// A new completion queue.
+#[derive(Debug)]
+pub struct CqParts<D: Driver> {
+    /// The kernel's object.
+    pub handle: CqHandle,
+    /// For the QPs that complete to it.
+    pub shared: Arc<D::CqShared>,
+    /// The engine.
+    pub queue: D::CompletionQueue,
+    /// How many completions fit: at least as many as asked for.
+    pub cqe: u32,
+}
+
+/// What an SRQ is made from.
+#[derive(Debug)]
+pub struct SrqCreate<'a, D: Driver> {
+    /// Its protection domain.
+    pub pd: &'a PdHandle,
+    /// Sizes and type.
+    pub attr: &'a SrqInitAttr,
+    /// For [`SrqType::Xrc`](crate::attr::SrqType): the domain, and the CQ that its receives complete to.
+    pub xrc: Option<(&'a XrcdHandle, &'a CqHandle, &'a Arc<D::CqShared>)>,
+    /// Thread domain, if its PD is a parent domain with one.
+    pub td: Option<&'a D::Td>,
+    /// Comes back in its events.
+    pub user_handle: u64,
+}
+
+/// A new shared receive queue.
+#[derive(Debug)]
+pub struct SrqParts<D: Driver> {
+    /// The kernel's object.
+    pub handle: SrqHandle,
+    /// For the QPs and CQs that use it.
+    pub shared: Arc<D::SrqShared>,
+    /// The engine.
+    pub queue: D::SharedRecvQueue,
+    /// Its sizes as created: at least what was asked for.
+    pub attr: SrqAttr,
+}
+
+/// What a QP is made from.
+#[derive(Debug)]
+pub struct QpCreate<'a, D: Driver> {
+    /// Its protection domain; `None` for XRC receive QPs.
+    pub pd: Option<&'a PdHandle>,
+    /// Completes its sends; `None` for XRC receive QPs.
+    pub send_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
+    /// Completes its receives; `None` for XRC QPs.
+    pub recv_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
+    /// Takes its receives, instead of a receive queue of its own.
+    pub srq: Option<(&'a SrqHandle, &'a Arc<D::SrqShared>)>,
+    /// Of XRC receive QPs.
+    pub xrcd: Option<&'a XrcdHandle>,
+    /// Type, sizes, operations.
+    pub attr: &'a QpInitAttr,
+    /// Thread domain, if its PD is a parent domain with one.
+    pub td: Option<&'a D::Td>,
+    /// Comes back in its events.
+    pub user_handle: u64,
+}
+
+/// A new queue pair.
+#[derive(Debug)]
+pub struct QpParts<D: Driver> {
+    /// The kernel's object.
+    pub handle: QpHandle,
+    /// For the control path.
+    pub shared: Arc<D::QpShared>,
+    /// Send engine; `None` for XRC receive QPs.
+    pub send: Option<D::SendQueue>,
+    /// Receive engine; `None` for QPs with an SRQ and XRC QPs.
+    pub recv: Option<D::RecvQueue>,
+    /// Its sizes as created: at least what was asked for.
+    pub cap: QpCap,
+}

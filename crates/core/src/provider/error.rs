@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The data path's errors: small, `Copy`, made without allocation.
+
+use crate::errno::Errno;
+use crate::sync::Reentered;
+
+/// Why a work request was not posted.
+///
+/// `docs/semantics.md` has the table of which wrong post gives which error on which face, and the errno that C sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// As many WRs are outstanding as the queue was created for.
+    #[error("the work queue is full")]
+    QueueFull,
+    /// More scatter/gather entries than `max_send_sge` or `max_recv_sge`, or a negative number.
+    #[error("too many scatter/gather entries")]
+    TooManySge,
+    /// More inline data than `max_inline_data`.
+    #[error("inline data longer than max_inline_data")]
+    InlineTooLong,
+    /// The QP's state does not allow posting to this queue.
+    #[error("the QP's state does not allow posting to this queue")]
+    BadState,
+    /// The QP type, the device or this QP's `send_ops_flags` do not have this opcode.
+    #[error("opcode not available on this QP")]
+    IllegalOpcode,
+    /// A send flag that means nothing with this opcode or QP type (`INLINE` on a read).
+    #[error("send flag not allowed with this opcode or QP type")]
+    IllegalFlag,
+    /// An entry longer than 2^31 bytes, or a sum that no message may have.
+    #[error("invalid length of a scatter/gather entry or of the whole")]
+    InvalidLength,
+    /// A remote address of an atomic that is not aligned to 8 bytes.
+    #[error("remote address not aligned")]
+    Misaligned,
+    /// An argument of the work request that makes no sense (NULL handle, bad access flags, header size).
+    #[error("invalid argument in the work request")]
+    InvalidArgument,
+    /// A setter that the builder needs was not called.
+    #[error("a mandatory setter is missing")]
+    MissingSetter,
+    /// A setter was called twice for one builder.
+    #[error("a setter was called twice")]
+    DoubledSetter,
+    /// A setter without a builder before it, or one that the builder does not have.
+    #[error("a setter without a builder that takes it")]
+    OrphanSetter,
+    /// `wr_start` or `post_send` inside a session that this thread has open.
+    #[error("a session is already open on this queue")]
+    SessionOpen,
+    /// A builder, setter, `wr_complete` or `wr_abort` without `wr_start`.
+    #[error("no open session")]
+    NoSession,
+    /// A NULL list.
+    #[error("the list of work requests is NULL")]
+    NullList,
+    /// The QP has no such queue (a receive on a QP with an SRQ).
+    #[error("the QP has no such queue")]
+    NoQueue,
+    /// The doorbell failed after the WRs were published: they may still run, and nothing was rolled back.
+    #[error("the doorbell failed after publication: {0}")]
+    Doorbell(Errno),
+    /// The queue memory holds a value that no correct kernel or device writes.
+    #[error("the queue's shared indices are corrupt")]
+    Corrupt,
+}
+
+impl PostError {
+    /// The errno a C caller gets, unless the driver's reference differs (see [`SendQueue::errno`]).
+    ///
+    /// [`SendQueue::errno`]: crate::provider::SendQueue::errno
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::QueueFull => Errno::ENOMEM,
+            Self::Doorbell(errno) => errno,
+            Self::Corrupt => Errno::EIO,
+            Self::SessionOpen => Errno::EBUSY,
+            _ => Errno::EINVAL,
+        }
+    }
+}
+
+impl From<Reentered> for PostError {
+    fn from(_: Reentered) -> Self {
+        Self::SessionOpen
+    }
+}
+
+impl From<PostError> for std::io::Error {
+    fn from(e: PostError) -> Self {
+        Self::new(Self::from(e.errno()).kind(), e)
+    }
+}
+
+/// The first WR of a list that was not posted; all before it were.
+#[derive(Debug)]
+pub struct BadWr<W> {
+    /// Why.
+    pub error: PostError,
+    /// The WR, as C's `bad_wr`. NULL when no WR is to blame: an empty list, or a failed doorbell.
+    pub wr: *const W,
+}
+
+// Not derived: that would ask the same of `W`, which is only pointed to.
+impl<W> Clone for BadWr<W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<W> Copy for BadWr<W> {}
+impl<W> PartialEq for BadWr<W> {
+    fn eq(&self, other: &Self) -> bool {
+        self.error == other.error && self.wr == other.wr
+    }
+}
+impl<W> Eq for BadWr<W> {}
+
+/// Why a poll gave nothing, or nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollError {
+    /// Nothing to poll (extended polling; `ENOENT` in C).
+    #[error("the completion queue is empty")]
+    Empty,
+    /// The queue memory holds a value that no correct kernel or device writes.
+    #[error("the completion queue's memory is corrupt")]
+    Corrupt,
+    /// Another poll of this thread is open.
+    #[error("a poll is already open on this completion queue")]
+    SessionOpen,
+    /// `next_poll`, `end_poll` or a field without `start_poll`.
+    #[error("no open poll")]
+    NoSession,
+    /// The request itself was wrong.
+    #[error("invalid poll attributes")]
+    InvalidArgument,
+    /// The notification could not be requested.
+    #[error("arming failed: {0}")]
+    Arm(Errno),
+}
+
+impl PollError {
+    /// The errno a C caller gets.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::Empty => Errno::ENOENT,
+            Self::Corrupt => Errno::EIO,
+            Self::SessionOpen => Errno::EBUSY,
+            Self::NoSession | Self::InvalidArgument => Errno::EINVAL,
+            Self::Arm(errno) => errno,
+        }
+    }
+}
+
+impl From<Reentered> for PollError {
+    fn from(_: Reentered) -> Self {
+        Self::SessionOpen
+    }
+}
+
+impl From<PollError> for std::io::Error {
+    fn from(e: PollError) -> Self {
+        Self::new(Self::from(e.errno()).kind(), e)
+    }
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a driver implements, and what the faces are built on.
+//!
+//! The way of a post: a face (typed in `uverbs`, raw in [`raw`]) turns the user's call into an [`op`] (what to do), an
+//! address and a payload ([`payload`]), and gives them to the driver's [`SendBatch`] or [`WrBuilder`] ([`send`]). The
+//! driver's encoder is generic over all three, so each call site compiles to the stores of just that WQE.
+//!
+//! Every queue type here is an *engine*: `&mut self`, no lock. [`crate::sync::Locked`] adds one where it is wanted.
+
+pub mod completion;
+pub mod driver;
+pub mod error;
+pub mod op;
+pub mod payload;
+pub mod raw;
+pub mod recv;
+pub mod send;
+pub mod wire;
+
+pub use completion::{Completion, CompletionQueue};
+pub use driver::{CqParts, Driver, QpCreate, QpParts, SrqCreate, SrqParts};
+pub use error::{BadWr, PollError, PostError};
+pub use op::{Address, Connected, Operation, RemoteSrq, To};
+pub use payload::{Inline, InlineArray, InlineList, NoData, Payload};
+pub use recv::{RecvBatch, RecvQueue};
+pub use send::{SendBatch, SendQueue, Wr, WrBuilder};
+pub use wire::{WireRemote, WireSge};

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The operations of a send queue as types, and where a message goes.
+//!
+//! A driver's encoder is generic over [`Operation`] and [`Address`]. Everything that tells one opcode from another is
+//! an associated constant, or an accessor that returns `None` by its type, so what does not apply compiles away.
+
+use super::wire::WireRemote;
+use crate::wr::{ImmData, WrOpcode};
+
+/// What a window bind asks for, with pointers already resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MwBind {
+    /// The window's current rkey.
+    pub mw_rkey: u32,
+    /// 1 or 2.
+    pub mw_type: u32,
+    /// The rkey that it shall have.
+    pub rkey: u32,
+    /// Local key of the region that it opens.
+    pub mr_lkey: u32,
+    /// First address that it covers.
+    pub addr: u64,
+    /// Bytes; 0 unbinds.
+    pub length: u64,
+    /// `ibv_access_flags`, raw.
+    pub access: u32,
+}
+
+/// Compare-and-swap's or fetch-and-add's operands, host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicArgs {
+    /// Compare value, or the addend.
+    pub compare_add: u64,
+    /// Swap value; 0 for fetch-and-add.
+    pub swap: u64,
+}
+
+/// A flush's range and kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushArgs {
+    /// Bytes from the remote address; ignored when the level is the whole region.
+    pub length: u32,
+    /// `ib_placement_type`: 1 global visibility, 2 persistence.
+    pub placement: u8,
+    /// `ib_selectivity_level`: 0 range, 1 whole region.
+    pub level: u8,
+}
+
+/// A segmented send's header.
+#[derive(Clone, Copy, Debug)]
+pub struct TsoArgs<'a> {
+    /// Put before every segment.
+    pub header: &'a [u8],
+    /// Payload bytes of a segment.
+    pub mss: u16,
+}
+
+/// One operation of a send queue, with the arguments that no setter carries.
+pub trait Operation: Copy {
+    /// The driver's form of a remote address.
+    type Remote: WireRemote;
+    /// Which it is.
+    const OPCODE: WrOpcode;
+    /// Whether it takes data (by sges or inline). Windows and invalidations do not.
+    const HAS_DATA: bool = true;
+
+    /// Remote address and key: RDMA and atomics.
+    #[inline(always)]
+    fn remote(&self) -> Option<Self::Remote> {
+        None
+    }
+    /// Immediate data.
+    #[inline(always)]
+    fn imm_data(&self) -> Option<ImmData> {
+        None
+    }
+    /// Key to invalidate, here or at the peer.
+    #[inline(always)]
+    fn invalidate_rkey(&self) -> Option<u32> {
+        None
+    }
+    /// Operands of an atomic.
+    #[inline(always)]
+    fn atomic(&self) -> Option<AtomicArgs> {
+        None
+    }
+    /// Window bind.
+    #[inline(always)]
+    fn bind_mw(&self) -> Option<MwBind> {
+        None
+    }
+    /// Segmented send.
+    #[inline(always)]
+    fn tso(&self) -> Option<TsoArgs<'_>> {
+        None
+    }
+    /// Flush.
+    #[inline(always)]
+    fn flush(&self) -> Option<FlushArgs> {
+        None
+    }
+    /// The 8 bytes of an atomic write.
+    #[inline(always)]
+    fn atomic_write(&self) -> Option<[u8; 8]> {
+        None
+    }
+}
+
+macro_rules! operations {
+    ($($(#[$meta:meta])* $name:ident [$($lt:lifetime)?] $opcode:ident $({ $($(#[$fmeta:meta])* $field:ident : $ty:ty),* })?
+       $(=> { $($body:tt)* })?;)*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name<$($lt,)? R> {
+            $($($(#[$fmeta])* pub $field: $ty,)*)?
+            #[doc(hidden)]
+            pub _remote: core::marker::PhantomData<R>,
+        }
+        impl<$($lt,)? R: WireRemote> $name<$($lt,)? R> {
+            /// Makes the operation.
+            #[inline(always)]
+            #[must_use]
+            #[expect(clippy::new_without_default, reason = "an operation without arguments is still made on purpose")]
+            #[allow(unfulfilled_lint_expectations, clippy::allow_attributes, reason = "most have arguments")]
+            pub const fn new($($($field: $ty),*)?) -> Self {
+                Self { $($($field,)*)? _remote: core::marker::PhantomData }
+            }
+        }
+        impl<$($lt,)? R: WireRemote> Operation for $name<$($lt,)? R> {
+            type Remote = R;
+            const OPCODE: WrOpcode = WrOpcode::$opcode;
+            $($($body)*)?
+        }
+    )*};
+}
+
+operations! {
+    /// `IBV_WR_SEND`
+    Send [] SEND;
+    /// `IBV_WR_SEND_WITH_IMM`
+    SendImm [] SEND_WITH_IMM {
+        /// Arrives in the peer's completion.
+        imm: ImmData
+    } => {
+        #[inline(always)] fn imm_data(&self) -> Option<ImmData> { Some(self.imm) }
+    };
+    /// `IBV_WR_SEND_WITH_INV`
+    SendInv [] SEND_WITH_INV {
+        /// The peer's key that the send invalidates.
+        rkey: u32
+    } => {
+        #[inline(always)] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
+    };
+    /// `IBV_WR_RDMA_WRITE`
+    Write [] RDMA_WRITE {
+        /// Where to.
+        to: R
+    } => {
+        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
+    };
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`
+    WriteImm [] RDMA_WRITE_WITH_IMM {
+        /// Where to.
+        to: R,
+        /// Arrives in the peer's completion.
+        imm: ImmData
+    } => {
+        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
+        #[inline(always)] fn imm_data(&self) -> Option<ImmData> { Some(self.imm) }
+    };
+    /// `IBV_WR_RDMA_READ`
+    Read [] RDMA_READ {
+        /// Where from.
+        from: R
+    } => {
+        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.from) }
+    };
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: the old value arrives in the sges, 8 bytes.
+    CmpSwp [] ATOMIC_CMP_AND_SWP {
+        /// The 8-byte aligned word.
+        at: R,
+        /// Stores the swap value only if the word equals this.
+        compare: u64,
+        /// What is stored.
+        swap: u64
+    } => {
+        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
+        #[inline(always)] fn atomic(&self) -> Option<AtomicArgs> {
+            Some(AtomicArgs { compare_add: self.compare, swap: self.swap })
+        }
+    };
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: the old value arrives in the sges, 8 bytes.
+    FetchAdd [] ATOMIC_FETCH_AND_ADD {
+        /// The 8-byte aligned word.
+        at: R,
+        /// What is added.
+        add: u64
+    } => {
+        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
+        #[inline(always)] fn atomic(&self) -> Option<AtomicArgs> {
+            Some(AtomicArgs { compare_add: self.add, swap: 0 })
+        }
+    };
+    /// `IBV_WR_LOCAL_INV`
+    LocalInv [] LOCAL_INV {
+        /// The local window's (or region's) key to invalidate.
+        rkey: u32
+    } => {
+        const HAS_DATA: bool = false;
+        #[inline(always)] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
+    };
+    /// `IBV_WR_BIND_MW`
+    BindMw [] BIND_MW {
+        /// What to bind.
+        bind: MwBind
+    } => {
+        const HAS_DATA: bool = false;
+        #[inline(always)] fn bind_mw(&self) -> Option<MwBind> { Some(self.bind) }
+    };
+    /// `IBV_WR_TSO`
+    Tso ['a] TSO {
+        /// Header and segment size.
+        args: TsoArgs<'a>
+    } => {
+        #[inline(always)] fn tso(&self) -> Option<TsoArgs<'_>> { Some(self.args) }
+    };
+    /// `IBV_WR_FLUSH`
+    Flush [] FLUSH {
+        /// Start of the range.
+        at: R,
+        /// Range and kind.
+        args: FlushArgs
+    } => {
+        const HAS_DATA: bool = false;
+        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
+        #[inline(always)] fn flush(&self) -> Option<FlushArgs> { Some(self.args) }
+    };
+    /// `IBV_WR_ATOMIC_WRITE`
+    AtomicWrite [] ATOMIC_WRITE {
+        /// The 8-byte aligned word.
+        to: R,
+        /// What is stored there, all at once.
+        data: [u8; 8]
+    } => {
+        const HAS_DATA: bool = false;
+        #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
+        #[inline(always)] fn atomic_write(&self) -> Option<[u8; 8]> { Some(self.data) }
+    };
+}
+
+/// Where a message goes: by the QP's connection, or by what the WR carries.
+///
+/// `A` is the driver's address handle data ([`RawAh::driver`](crate::wr::RawAh)).
+pub trait Address<A>: Copy {
+    /// Datagram: address handle, destination QP number and queue key.
+    #[inline(always)]
+    fn datagram(&self) -> Option<(&A, u32, u32)> {
+        None
+    }
+    /// XRC: number of the remote shared receive queue.
+    #[inline(always)]
+    fn remote_srqn(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// The QP's connection says where to (RC, UC), or the frame itself does (raw packet).
+#[derive(Clone, Copy, Debug)]
+pub struct Connected;
+impl<A> Address<A> for Connected {}
+
+/// A datagram's destination.
+#[derive(Debug)]
+pub struct To<'a, A> {
+    /// The driver's data of the address handle.
+    pub ah: &'a A,
+    /// Destination QP number, 24 bits; 0xffffff for multicast.
+    pub remote_qpn: u32,
+    /// The destination's queue key; with the top bit set, the sending QP's own is used.
+    pub remote_qkey: u32,
+}
+impl<A> Clone for To<'_, A> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for To<'_, A> {}
+impl<A> Address<A> for To<'_, A> {
+    #[inline(always)]
+    fn datagram(&self) -> Option<(&A, u32, u32)> {
+        Some((self.ah, self.remote_qpn, self.remote_qkey))
+    }
+}
+
+/// An XRC destination: the connection, and which of the peer's shared receive queues.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteSrq(pub u32);
+impl<A> Address<A> for RemoteSrq {
+    #[inline(always)]
+    fn remote_srqn(&self) -> Option<u32> {
+        Some(self.0)
+    }
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a WR carries: registered memory by scatter/gather entries, or bytes copied into the WQE.
+//!
+//! As with operations, the kind is a type: an encoder that asks a payload for what it is not gets a constant `None`.
+
+use super::wire::WireSge;
+
+/// The data of a WR.
+pub trait Payload<S: WireSge>: Copy {
+    /// Whether the bytes are copied into the WQE.
+    const INLINE: bool;
+
+    /// The entries, when not inline.
+    #[inline(always)]
+    fn sges(&self) -> &[S] {
+        &[]
+    }
+    /// The buffers, when inline: calls `f` for each, in order.
+    #[inline(always)]
+    fn for_each_buf(&self, f: impl FnMut(&[u8])) {
+        let _ = f;
+    }
+    /// Sum of the buffers' lengths, when inline.
+    #[inline(always)]
+    fn inline_len(&self) -> usize {
+        0
+    }
+}
+
+/// No data: a message of 0 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct NoData;
+impl<S: WireSge> Payload<S> for NoData {
+    const INLINE: bool = false;
+}
+
+impl<S: WireSge> Payload<S> for &[S] {
+    const INLINE: bool = false;
+    #[inline(always)]
+    fn sges(&self) -> &[S] {
+        self
+    }
+}
+
+impl<S: WireSge, const N: usize> Payload<S> for &[S; N] {
+    const INLINE: bool = false;
+    #[inline(always)]
+    fn sges(&self) -> &[S] {
+        *self
+    }
+}
+
+/// Bytes to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Inline<'a>(pub &'a [u8]);
+impl<S: WireSge> Payload<S> for Inline<'_> {
+    const INLINE: bool = true;
+    #[inline(always)]
+    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
+        f(self.0);
+    }
+    #[inline(always)]
+    fn inline_len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// A number of bytes that the compiler knows: the copy becomes plain stores.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineArray<'a, const N: usize>(pub &'a [u8; N]);
+impl<S: WireSge, const N: usize> Payload<S> for InlineArray<'_, N> {
+    const INLINE: bool = true;
+    #[inline(always)]
+    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
+        f(self.0);
+    }
+    #[inline(always)]
+    fn inline_len(&self) -> usize {
+        N
+    }
+}
+
+/// Several buffers to copy one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineList<'a>(pub &'a [&'a [u8]]);
+impl<S: WireSge> Payload<S> for InlineList<'_> {
+    const INLINE: bool = true;
+    #[inline(always)]
+    fn for_each_buf(&self, f: impl FnMut(&[u8])) {
+        self.0.iter().copied().for_each(f);
+    }
+    #[inline(always)]
+    fn inline_len(&self) -> usize {
+        // Saturating: a sum beyond usize is too long by any limit.
+        self.0.iter().fold(0, |sum: usize, b| sum.saturating_add(b.len()))
+    }
+}

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The raw face: C-shaped calls on a shared reference, for any locking, and the `wr_*` vtable.
+//!
+//! The C ABI calls these; Rust programs that need lists or a QP whose type is known only at run time may, too. One set of
+//! function pointers exists per {driver, locking}, chosen at creation, so no call branches on either.
+#![expect(unsafe_code)]
+// UNSAFETY: C's contracts (lists, pointers, thread domains) cannot be borrows.
+
+use super::error::{BadWr, PollError, PostError};
+use super::op;
+use super::payload::{Inline, Payload};
+use super::recv::RecvQueue;
+use super::send::{Wr, WrBuilder};
+use super::wire::{WireRemote, WireSge};
+use super::{CompletionQueue, SendQueue};
+use crate::sync::{Locked, Locking};
+use crate::wc::WorkCompletion;
+use crate::wr::{
+    IbvAh, IbvDataBuf, IbvMr, IbvMw, IbvMwBindInfo, ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge,
+};
+use core::marker::PhantomData;
+
+/// `ibv_post_send` on a queue of any locking.
+///
+/// # Safety
+/// As [`SendQueue::post_send`]; and with an [`Exclusive`](crate::sync::Exclusive) queue no other thread uses it during
+/// the call.
+#[inline]
+pub unsafe fn post_send<Q: WrBuilder, L: Locking>(
+    queue: &Locked<Q, L>,
+    list: *const SendWr,
+) -> Result<(), BadWr<SendWr>> {
+    // SAFETY: entered and left in this function; exclusion without a lock is the caller's promise.
+    let q = match unsafe { queue.enter() } {
+        Ok(q) => q,
+        Err(reentered) => return Err(BadWr { error: reentered.into(), wr: list }),
+    };
+    let result = if q.wr_is_open() {
+        Err(BadWr { error: PostError::SessionOpen, wr: list })
+    } else {
+        // SAFETY: the caller's promise about the list.
+        unsafe { q.post_send(list) }
+    };
+    // SAFETY: entered above, and `q` is not used any more.
+    unsafe { queue.leave() };
+    result
+}
+
+/// `ibv_post_recv` and `ibv_post_srq_recv` on a queue of any locking.
+///
+/// # Safety
+/// As [`RecvQueue::post_recv`]; and with an exclusive queue no other thread uses it during the call.
+#[inline]
+pub unsafe fn post_recv<Q: RecvQueue, L: Locking>(
+    queue: &Locked<Q, L>,
+    list: *const RecvWr,
+) -> Result<(), BadWr<RecvWr>> {
+    // SAFETY: entered and left in this function; exclusion without a lock is the caller's promise.
+    let q = match unsafe { queue.enter() } {
+        Ok(q) => q,
+        Err(reentered) => return Err(BadWr { error: reentered.into(), wr: list }),
+    };
+    // SAFETY: the caller's promise about the list.
+    let result = unsafe { q.post_recv(list) };
+    // SAFETY: entered above, and `q` is not used any more.
+    unsafe { queue.leave() };
+    result
+}
+
+/// `ibv_poll_cq` on a queue of any locking.
+///
+/// # Safety
+/// With an exclusive queue no other thread uses it during the call.
+#[inline]
+pub unsafe fn poll_cq<Q: CompletionQueue, L: Locking>(
+    queue: &Locked<Q, L>,
+    wc: &mut [WorkCompletion],
+) -> Result<usize, PollError> {
+    // SAFETY: entered and left in this function; exclusion without a lock is the caller's promise.
+    let q = unsafe { queue.enter() }?;
+    let result = if q.current().is_some() { Err(PollError::SessionOpen) } else { q.poll_cq(wc) };
+    // SAFETY: entered above, and `q` is not used any more.
+    unsafe { queue.leave() };
+    result
+}
+
+/// The entries of a WR with `SEND_INLINE`: their addresses are pointers to the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineSges<'a>(&'a [Sge]);
+
+impl<'a> InlineSges<'a> {
+    /// # Safety
+    /// Every entry of non-zero length is readable memory for as long as the value is used.
+    #[must_use]
+    #[inline(always)]
+    pub unsafe fn new(sges: &'a [Sge]) -> Self {
+        Self(sges)
+    }
+}
+
+impl<S: WireSge> Payload<S> for InlineSges<'_> {
+    const INLINE: bool = true;
+    #[inline(always)]
+    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
+        for s in self.0.iter().filter(|s| s.length != 0) {
+            let start = core::ptr::with_exposed_provenance::<u8>(s.addr as usize);
+            // SAFETY: `new`'s caller promises readable memory; a length of 0 (and so a NULL pointer) is filtered out.
+            f(unsafe { core::slice::from_raw_parts(start, s.length as usize) });
+        }
+    }
+    #[inline(always)]
+    fn inline_len(&self) -> usize {
+        self.0.iter().fold(0, |sum: usize, s| sum.saturating_add(s.length as usize))
+    }
+}
+
+/// `wr_set_inline_data_list`'s buffers.
+#[derive(Clone, Copy, Debug)]
+pub struct InlineBufs<'a>(&'a [IbvDataBuf]);
+
+impl<'a> InlineBufs<'a> {
+    /// # Safety
+    /// Every buffer of non-zero length is readable memory for as long as the value is used.
+    #[must_use]
+    #[inline(always)]
+    pub unsafe fn new(bufs: &'a [IbvDataBuf]) -> Self {
+        Self(bufs)
+    }
+}
+
+impl<S: WireSge> Payload<S> for InlineBufs<'_> {
+    const INLINE: bool = true;
+    #[inline(always)]
+    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
+        for b in self.0.iter().filter(|b| b.length != 0) {
+            // SAFETY: `new`'s caller promises readable memory; a length of 0 (and so a NULL pointer) is filtered out.
+            f(unsafe { core::slice::from_raw_parts(b.addr, b.length) });
+        }
+    }
+    #[inline(always)]
+    fn inline_len(&self) -> usize {
+        self.0.iter().fold(0, |sum: usize, b| sum.saturating_add(b.length))
+    }
+}
+
+/// A slice from a C pointer and count; NULL is an empty one when the count is 0, and `None` when it is not.
+///
+/// # Safety
+/// `ptr` is NULL or points to `len` valid values that outlive `'a`.
+#[must_use]
+#[inline(always)]
+pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> {
+    if len == 0 {
+        return Some(&[]);
+    }
+    if ptr.is_null() || len > isize::MAX as usize / size_of::<T>().max(1) {
+        return None;
+    }
+    // SAFETY: not NULL, so `len` valid values by the caller's promise; no longer than an object may be.
+    Some(unsafe { core::slice::from_raw_parts(ptr, len) })
+}
+
+/// Resolves a window bind's pointers.
+///
+/// # Safety
+/// `mw` and `info.mr` are NULL or valid.
+#[inline]
+pub unsafe fn resolve_bind(
+    mw: *const IbvMw,
+    rkey: u32,
+    info: &IbvMwBindInfo,
+) -> Result<op::MwBind, PostError> {
+    // SAFETY: NULL or valid, by the caller's promise.
+    let mw: Option<&IbvMw> = unsafe { mw.as_ref() };
+    // SAFETY: NULL or valid, by the caller's promise.
+    let mr: Option<&IbvMr> = unsafe { info.mr.as_ref() };
+    let Some(mw) = mw else { return Err(PostError::InvalidArgument) };
+    // Unbinding names no region (ibv_bind_mw(3)); libibverbs lets `mr` be NULL only then.
+    let mr_lkey = match mr {
+        Some(mr) => mr.lkey,
+        None if info.length == 0 => 0,
+        None => return Err(PostError::InvalidArgument),
+    };
+    Ok(op::MwBind {
+        mw_rkey: mw.rkey,
+        mw_type: mw.mw_type,
+        rkey,
+        mr_lkey,
+        addr: info.addr,
+        length: info.length,
+        access: info.mw_access_flags,
+    })
+}
+
+macro_rules! wr_vtable {
+    ($($(#[$meta:meta])* $name:ident ( $($arg:ident : $ty:ty),* ) |$q:ident, $wr:ident| $body:expr;)*) => {
+        /// The functions of ibv_wr_post(3) for one {driver, locking}.
+        ///
+        /// The first argument is the `Locked` queue that [`WrVtable::of`] was made for.
+        #[derive(Debug, Clone, Copy)]
+        #[expect(missing_docs, reason = "named after the functions of ibv_wr_post(3)")]
+        pub struct WrVtable {
+            pub wr_start: unsafe fn(*const ()),
+            $(pub $name: unsafe fn(*const (), Wr, $($ty),*),)*
+            pub wr_complete: unsafe fn(*const ()) -> Result<(), PostError>,
+            pub wr_abort: unsafe fn(*const ()),
+        }
+
+        struct Entry<Q, L>(PhantomData<(Q, L)>);
+
+        impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
+            const VTABLE: WrVtable = WrVtable {
+                wr_start: Self::wr_start,
+                $($name: Self::$name,)*
+                wr_complete: Self::wr_complete,
+                wr_abort: Self::wr_abort,
+            };
+
+            $(
+                #[expect(clippy::too_many_arguments, reason = "C's signature")]
+                #[allow(unfulfilled_lint_expectations, clippy::allow_attributes, reason = "only some have that many")]
+                unsafe fn $name(this: *const (), $wr: Wr, $($arg: $ty),*) {
+                    // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+                    let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
+                    if !locked.is_entered() {
+                        return;
+                    }
+                    // SAFETY: this thread is inside the session that `wr_start` entered, or promises exclusion.
+                    let $q = unsafe { locked.entered() };
+                    $body
+                }
+            )*
+        }
+
+        /// A QP's builder face, as C's `struct ibv_qp_ex`: sticky `wr_id` and `wr_flags`, and the functions.
+        impl QpEx<'_> {
+            $(
+                $(#[$meta])*
+                ///
+                /// # Safety
+                /// Called inside a session, by the thread that opened it, with valid pointers and, where memory is named
+                /// by scatter/gather entries, with the promise of [`SendBatch::push`](super::SendBatch::push).
+                #[inline(always)]
+                pub unsafe fn $name(&mut self, $($arg: $ty),*) {
+                    let wr = Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
+                    // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+                    unsafe { (self.vtable.$name)(self.queue, wr, $($arg),*) }
+                }
+            )*
+        }
+    };
+}
+
+/// A remote address in the queue's own form.
+#[inline(always)]
+fn remote<Q: SendQueue>(addr: u64, rkey: u32) -> Q::Remote {
+    Q::Remote::new(addr, rkey)
+}
+
+wr_vtable! {
+    /// `ibv_wr_send`
+    wr_send() |q, wr| q.wr_begin(wr, op::Send::new());
+    /// `ibv_wr_send_imm`
+    wr_send_imm(imm: ImmData) |q, wr| q.wr_begin(wr, op::SendImm::new(imm));
+    /// `ibv_wr_send_inv`
+    wr_send_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::SendInv::new(invalidate_rkey));
+    /// `ibv_wr_rdma_write`
+    wr_rdma_write(rkey: u32, remote_addr: u64) |q, wr| q.wr_begin(wr, op::Write::new(remote::<Q>(remote_addr, rkey)));
+    /// `ibv_wr_rdma_write_imm`
+    wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm: ImmData)
+        |q, wr| q.wr_begin(wr, op::WriteImm::new(remote::<Q>(remote_addr, rkey), imm));
+    /// `ibv_wr_rdma_read`
+    wr_rdma_read(rkey: u32, remote_addr: u64) |q, wr| q.wr_begin(wr, op::Read::new(remote::<Q>(remote_addr, rkey)));
+    /// `ibv_wr_atomic_cmp_swp`
+    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64)
+        |q, wr| q.wr_begin(wr, op::CmpSwp::new(remote::<Q>(remote_addr, rkey), compare, swap));
+    /// `ibv_wr_atomic_fetch_add`
+    wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64)
+        |q, wr| q.wr_begin(wr, op::FetchAdd::new(remote::<Q>(remote_addr, rkey), add));
+    /// `ibv_wr_local_inv`
+    wr_local_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::LocalInv::new(invalidate_rkey));
+    /// `ibv_wr_bind_mw`
+    wr_bind_mw(mw: *const IbvMw, rkey: u32, bind_info: *const IbvMwBindInfo) |q, wr| {
+        // SAFETY: NULL or valid, by the caller's promise.
+        let bind = match unsafe { bind_info.as_ref() } {
+            // SAFETY: likewise.
+            Some(info) => unsafe { resolve_bind(mw, rkey, info) },
+            None => Err(PostError::InvalidArgument),
+        };
+        match bind {
+            Ok(bind) => q.wr_begin(wr, op::BindMw::new(bind)),
+            Err(e) => q.wr_latch(e),
+        }
+    };
+    /// `ibv_wr_send_tso`
+    wr_send_tso(hdr: *const u8, hdr_sz: u16, mss: u16) |q, wr| {
+        // SAFETY: NULL, or `hdr_sz` readable bytes by the caller's promise.
+        match unsafe { slice_from_c(hdr, usize::from(hdr_sz)) } {
+            Some(header) => q.wr_begin(wr, op::Tso::new(op::TsoArgs { header, mss })),
+            None => q.wr_latch(PostError::InvalidArgument),
+        }
+    };
+    /// `ibv_wr_flush`
+    wr_flush(rkey: u32, remote_addr: u64, length: usize, placement: u8, level: u8) |q, wr| {
+        match u32::try_from(length) {
+            Ok(length) => q.wr_begin(
+                wr,
+                op::Flush::new(remote::<Q>(remote_addr, rkey), op::FlushArgs { length, placement, level }),
+            ),
+            Err(_) => q.wr_latch(PostError::InvalidLength),
+        }
+    };
+    /// `ibv_wr_atomic_write`; `data` points to 8 bytes.
+    wr_atomic_write(rkey: u32, remote_addr: u64, data: *const u8) |q, wr| {
+        if data.is_null() {
+            return q.wr_latch(PostError::InvalidArgument);
+        }
+        // SAFETY: not NULL, and 8 readable bytes by the caller's promise; any alignment.
+        let data = unsafe { data.cast::<[u8; 8]>().read_unaligned() };
+        q.wr_begin(wr, op::AtomicWrite::new(remote::<Q>(remote_addr, rkey), data));
+    };
+    /// `ibv_wr_set_ud_addr`; `ah` was made by this QP's driver.
+    wr_set_ud_addr(ah: *const IbvAh, remote_qpn: u32, remote_qkey: u32) |q, _wr| {
+        // SAFETY: NULL or the `RawAh` of this driver, by the caller's promise.
+        match unsafe { ah.cast::<RawAh<Q::Ah>>().as_ref() } {
+            Some(ah) => q.wr_set_ud_addr(&ah.driver, remote_qpn, remote_qkey),
+            None => q.wr_latch(PostError::InvalidArgument),
+        }
+    };
+    /// `ibv_wr_set_xrc_srqn`
+    wr_set_xrc_srqn(remote_srqn: u32) |q, _wr| q.wr_set_xrc_srqn(remote_srqn);
+    /// `ibv_wr_set_inline_data`
+    wr_set_inline_data(addr: *const u8, length: usize) |q, _wr| {
+        // SAFETY: NULL, or `length` readable bytes by the caller's promise.
+        match unsafe { slice_from_c(addr, length) } {
+            Some(data) => q.wr_set_inline(Inline(data)),
+            None => q.wr_latch(PostError::InvalidArgument),
+        }
+    };
+    /// `ibv_wr_set_inline_data_list`
+    wr_set_inline_data_list(num_buf: usize, buf_list: *const IbvDataBuf) |q, _wr| {
+        // SAFETY: NULL, or `num_buf` valid entries by the caller's promise.
+        let bufs = unsafe { slice_from_c(buf_list, num_buf) };
+        match bufs.filter(|bufs| !bufs.iter().any(|b| b.addr.is_null() && b.length != 0)) {
+            // SAFETY: each readable by the caller's promise.
+            Some(bufs) => q.wr_set_inline(unsafe { InlineBufs::new(bufs) }),
+            None => q.wr_latch(PostError::InvalidArgument),
+        }
+    };
+    /// `ibv_wr_set_sge`
+    wr_set_sge(lkey: u32, addr: u64, length: u32) |q, _wr| {
+        // SAFETY: the caller's promise about the memory.
+        unsafe { q.wr_set_sges(&[Sge { addr, length, lkey }]) };
+    };
+    /// `ibv_wr_set_sge_list`
+    wr_set_sge_list(num_sge: usize, sg_list: *const Sge) |q, _wr| {
+        // SAFETY: NULL, or `num_sge` valid entries by the caller's promise.
+        match unsafe { slice_from_c(sg_list, num_sge) } {
+            // SAFETY: the caller's promise about the memory.
+            Some(sges) => unsafe { q.wr_set_sges(sges) },
+            None => q.wr_latch(PostError::InvalidArgument),
+        }
+    };
+}
+
+impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
+    unsafe fn wr_start(this: *const ()) {
+        // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+        let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
+        // SAFETY: left by `wr_complete` or `wr_abort`; exclusion without a lock is the caller's promise.
+        match unsafe { locked.enter() } {
+            Ok(q) => q.wr_start(),
+            // SAFETY: this thread has entered already, and uses no reference from then.
+            Err(_) => unsafe { locked.entered() }.wr_latch(PostError::SessionOpen),
+        }
+    }
+
+    unsafe fn wr_complete(this: *const ()) -> Result<(), PostError> {
+        // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+        let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
+        if !locked.is_entered() {
+            return Err(PostError::NoSession);
+        }
+        // SAFETY: this thread is inside the session, or promises exclusion.
+        let result = unsafe { locked.entered() }.wr_complete();
+        // SAFETY: entered by `wr_start`; no reference is used any more.
+        unsafe { locked.leave() };
+        result
+    }
+
+    unsafe fn wr_abort(this: *const ()) {
+        // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+        let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
+        if !locked.is_entered() {
+            return;
+        }
+        // SAFETY: this thread is inside the session, or promises exclusion.
+        unsafe { locked.entered() }.wr_abort();
+        // SAFETY: entered by `wr_start`; no reference is used any more.
+        unsafe { locked.leave() };
+    }
+}
+
+impl WrVtable {
+    /// The functions for a queue type and locking.
+    #[must_use]
+    pub fn of<Q: WrBuilder + 'static, L: Locking>() -> &'static Self {
+        const { &Entry::<Q, L>::VTABLE }
+    }
+}
+
+/// A QP's builder face, as C's `struct ibv_qp_ex`.
+///
+/// `wr_id` and `wr_flags` are sticky and sampled by each builder call.
+#[derive(Debug)]
+pub struct QpEx<'q> {
+    /// Id of the next WR.
+    pub wr_id: u64,
+    /// [`SendFlags`] of the next WR, raw.
+    pub wr_flags: u32,
+    queue: *const (),
+    vtable: &'static WrVtable,
+    _queue: PhantomData<&'q ()>,
+}
+
+// SAFETY: the queue is `Sync` (`Locked`); C moves `ibv_qp_ex` between threads, under the lock or by a thread domain.
+unsafe impl Send for QpEx<'_> {}
+
+impl<'q> QpEx<'q> {
+    /// The builder face of `queue`.
+    #[must_use]
+    pub fn new<Q: WrBuilder + 'static, L: Locking>(queue: &'q Locked<Q, L>) -> Self {
+        Self {
+            wr_id: 0,
+            wr_flags: 0,
+            queue: core::ptr::from_ref(queue).cast(),
+            vtable: WrVtable::of::<Q, L>(),
+            _queue: PhantomData,
+        }
+    }
+
+    /// `ibv_wr_start`
+    ///
+    /// # Safety
+    /// With an exclusive queue no other thread uses it until `wr_complete` or `wr_abort`.
+    #[inline(always)]
+    pub unsafe fn wr_start(&mut self) {
+        // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+        unsafe { (self.vtable.wr_start)(self.queue) }
+    }
+
+    /// `ibv_wr_complete`
+    ///
+    /// # Safety
+    /// By the thread that called `wr_start`.
+    #[inline(always)]
+    pub unsafe fn wr_complete(&mut self) -> Result<(), PostError> {
+        // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+        unsafe { (self.vtable.wr_complete)(self.queue) }
+    }
+
+    /// `ibv_wr_abort`
+    ///
+    /// # Safety
+    /// By the thread that called `wr_start`.
+    #[inline(always)]
+    pub unsafe fn wr_abort(&mut self) {
+        // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+        unsafe { (self.vtable.wr_abort)(self.queue) }
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The receive queue a driver provides; a shared receive queue is the same to its poster.
+#![expect(unsafe_code)]
+// UNSAFETY: declares the contracts of posting memory; the only promise a caller makes is about that memory.
+
+use super::error::{BadWr, PostError};
+use super::wire::WireSge;
+use crate::errno::Errno;
+use crate::wr::RecvWr;
+
+/// A driver's receive queue engine, of a QP or shared. No lock; see [`Locked`](crate::sync::Locked).
+pub trait RecvQueue: Send + core::fmt::Debug {
+    /// The driver's scatter/gather entry.
+    type Sge: WireSge;
+    /// An open batch.
+    type Batch<'q>: RecvBatch<Sge = Self::Sge>
+    where
+        Self: 'q;
+
+    /// Opens a batch. The device sees nothing before [`RecvBatch::complete`]; dropping it is an abort.
+    fn batch(&mut self) -> Self::Batch<'_>;
+
+    /// Posts one receive: a batch of one.
+    ///
+    /// # Safety
+    /// As [`RecvBatch::push`].
+    #[inline(always)]
+    unsafe fn post(&mut self, wr_id: u64, sges: &[Self::Sge]) -> Result<(), PostError> {
+        let mut batch = self.batch();
+        // SAFETY: the caller's promise is the one that `push` asks for.
+        unsafe { batch.push(wr_id, sges) };
+        batch.complete()
+    }
+
+    /// `ibv_post_recv` and `ibv_post_srq_recv`: posts a list up to the first bad WR and names that one.
+    ///
+    /// # Safety
+    /// - `list` is NULL or a NULL-terminated list of valid [`RecvWr`] with valid `sg_list`s.
+    /// - Every entry's memory stays registered and alive, and nobody touches it, until its WR is known to be complete.
+    unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>>;
+
+    /// The errno that the raw face reports; drivers differ where their C references do (`docs/semantics.md`).
+    #[must_use]
+    fn errno(error: PostError) -> Errno {
+        error.errno()
+    }
+}
+
+/// Receives on their way.
+pub trait RecvBatch {
+    /// The driver's scatter/gather entry.
+    type Sge: WireSge;
+
+    /// Adds one receive. An error latches and is reported by [`complete`](Self::complete).
+    ///
+    /// # Safety
+    /// The memory that `sges` name stays registered and alive, and nobody touches it, until this WR is known to be
+    /// complete.
+    unsafe fn push(&mut self, wr_id: u64, sges: &[Self::Sge]);
+
+    /// Makes the whole batch visible; or drops it all and reports the first error.
+    fn complete(self) -> Result<(), PostError>;
+
+    /// Drops the batch; the same as dropping it.
+    fn abort(self)
+    where
+        Self: Sized,
+    {
+    }
+}

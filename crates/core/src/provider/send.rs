@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The send queue a driver provides: typed batches, C's list, and the `wr_*` builder.
+//!
+//! All three end in the driver's one encoder. They differ in where the cursor lives (in the batch, or in the queue for
+//! a builder session) and in what an error does: a batch and a session latch the first one and drop everything at
+//! `complete`; a list stops at the bad WR and posts what came before it.
+#![expect(unsafe_code)]
+// UNSAFETY: declares the contracts of posting memory; the only promise a caller makes is about that memory.
+
+use super::error::{BadWr, PostError};
+use super::op::{Address, Operation};
+use super::payload::Payload;
+use super::wire::{WireRemote, WireSge};
+use crate::errno::Errno;
+use crate::wr::{SendFlags, SendWr, Sge};
+
+/// What every WR has: an id and flags. On the builder API these are the sticky `wr_id` and `wr_flags`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wr {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// [`SendFlags::INLINE`] means nothing here: the payload's type says it.
+    pub flags: SendFlags,
+}
+
+/// A driver's send queue engine. No lock; see [`Locked`](crate::sync::Locked).
+pub trait SendQueue: Send + core::fmt::Debug {
+    /// The driver's scatter/gather entry.
+    type Sge: WireSge;
+    /// The driver's remote address.
+    type Remote: WireRemote;
+    /// The driver's address handle data.
+    type Ah: Send + Sync;
+    /// An open batch.
+    type Batch<'q>: SendBatch<Sge = Self::Sge, Remote = Self::Remote, Ah = Self::Ah>
+    where
+        Self: 'q;
+
+    /// Opens a batch. Nothing is visible to the device before [`SendBatch::complete`]; dropping it is an abort.
+    fn batch(&mut self) -> Self::Batch<'_>;
+
+    /// Posts one WR: a batch of one, which a driver may fuse.
+    ///
+    /// # Safety
+    /// As [`SendBatch::push`].
+    #[inline(always)]
+    unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
+    where
+        A: Address<Self::Ah>,
+        O: Operation<Remote = Self::Remote>,
+        P: Payload<Self::Sge>,
+    {
+        let mut batch = self.batch();
+        // SAFETY: the caller's promise is the one that `push` asks for.
+        unsafe { batch.push(wr, to, op, data) };
+        batch.complete()
+    }
+
+    /// `ibv_post_send`: posts a list up to the first bad WR and names that one. The WRs before it are posted.
+    ///
+    /// # Safety
+    /// - `list` is NULL or a NULL-terminated list of valid [`SendWr`], whose `sg_list`, `ah`, `mw`, `mr` and `hdr` are
+    ///   valid where the opcode and the counts say so; `ah` was made by this driver.
+    /// - With `SEND_INLINE`, every entry's bytes are readable now.
+    /// - Otherwise, every entry's memory stays registered and alive until its WR is known to be complete, and nobody
+    ///   else writes what a device reads, or touches what it writes.
+    unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>>;
+
+    /// The errno that the raw face reports; drivers differ where their C references do (`docs/semantics.md`).
+    #[must_use]
+    fn errno(error: PostError) -> Errno {
+        error.errno()
+    }
+}
+
+/// WRs on their way: written past the published producer index, dropped unless completed.
+pub trait SendBatch {
+    /// The driver's scatter/gather entry.
+    type Sge: WireSge;
+    /// The driver's remote address.
+    type Remote: WireRemote;
+    /// The driver's address handle data.
+    type Ah;
+
+    /// Adds one WR. An error latches and is reported by [`complete`](Self::complete).
+    ///
+    /// # Safety
+    /// If `data` names memory by scatter/gather entries: it stays registered and alive until this WR is known to be
+    /// complete; until then nobody writes what the device reads, or touches what the device writes. (Inline data and
+    /// operations without data ask for nothing.)
+    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
+    where
+        A: Address<Self::Ah>,
+        O: Operation<Remote = Self::Remote>,
+        P: Payload<Self::Sge>;
+
+    /// Makes the whole batch visible and rings the doorbell; or drops it all and reports the first error.
+    fn complete(self) -> Result<(), PostError>;
+
+    /// Drops the batch; the same as dropping it.
+    fn abort(self)
+    where
+        Self: Sized,
+    {
+    }
+}
+
+/// The `wr_*` builder API of ibv_wr_post(3), with the session's state in the queue.
+///
+/// Errors latch: after one, builders and setters do nothing, and [`wr_complete`](Self::wr_complete) reports the first.
+pub trait WrBuilder: SendQueue {
+    /// Opens a session. Inside an open one it latches [`PostError::SessionOpen`] there.
+    fn wr_start(&mut self);
+
+    /// Whether a session is open.
+    fn wr_is_open(&self) -> bool;
+
+    /// Begins a WR (`wr_send`, `wr_rdma_write`, ...); checks that the one before got all of its setters.
+    fn wr_begin<O: Operation<Remote = Self::Remote>>(&mut self, wr: Wr, op: O);
+
+    /// `wr_set_ud_addr`
+    fn wr_set_ud_addr(&mut self, ah: &Self::Ah, remote_qpn: u32, remote_qkey: u32);
+
+    /// `wr_set_xrc_srqn`
+    fn wr_set_xrc_srqn(&mut self, remote_srqn: u32);
+
+    /// `wr_set_sge` and `wr_set_sge_list`.
+    ///
+    /// # Safety
+    /// As [`SendBatch::push`].
+    unsafe fn wr_set_sges(&mut self, sges: &[Sge]);
+
+    /// `wr_set_inline_data` and `wr_set_inline_data_list`.
+    fn wr_set_inline<P: Payload<Self::Sge>>(&mut self, data: P);
+
+    /// Latches an error that was found above the driver (a NULL handle).
+    fn wr_latch(&mut self, error: PostError);
+
+    /// Ends the session: publishes all of it and rings the doorbell, or nothing.
+    fn wr_complete(&mut self) -> Result<(), PostError>;
+
+    /// Ends the session without a trace.
+    fn wr_abort(&mut self);
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Scatter/gather entries and remote addresses in the form that a driver's WQE wants.
+//!
+//! A driver names its own types, built once and stored as they are: on mlx5 they are the big-endian segments, which
+//! saves the byte swaps of every post.
+
+use super::error::PostError;
+use crate::wr::Sge;
+
+/// The longest scatter/gather entry: the wire format writes 2^31 as 0 and has nothing above.
+pub const MAX_SGE_LENGTH: u32 = 1 << 31;
+
+/// A scatter/gather entry as the driver's WQE holds it.
+pub trait WireSge: Copy + Send + Sync + core::fmt::Debug + 'static {
+    /// From host values. [`PostError::InvalidLength`] above [`MAX_SGE_LENGTH`].
+    fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError>;
+    /// Start address.
+    fn addr(&self) -> u64;
+    /// Bytes.
+    fn length(&self) -> u32;
+    /// Local key.
+    fn lkey(&self) -> u32;
+}
+
+impl WireSge for Sge {
+    #[inline(always)]
+    fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError> {
+        if length > MAX_SGE_LENGTH {
+            return Err(PostError::InvalidLength);
+        }
+        Ok(Self { addr, length, lkey })
+    }
+    #[inline(always)]
+    fn addr(&self) -> u64 {
+        self.addr
+    }
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        self.length
+    }
+    #[inline(always)]
+    fn lkey(&self) -> u32 {
+        self.lkey
+    }
+}
+
+/// A remote address and its key as the driver's WQE holds them.
+pub trait WireRemote: Copy + Send + Sync + core::fmt::Debug + 'static {
+    /// From host values.
+    fn new(addr: u64, rkey: u32) -> Self;
+    /// Remote virtual address.
+    fn addr(&self) -> u64;
+    /// Remote key.
+    fn rkey(&self) -> u32;
+}
+
+/// The plain form: host byte order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteAddr {
+    /// Remote virtual address.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+impl WireRemote for RemoteAddr {
+    #[inline(always)]
+    fn new(addr: u64, rkey: u32) -> Self {
+        Self { addr, rkey }
+    }
+    #[inline(always)]
+    fn addr(&self) -> u64 {
+        self.addr
+    }
+    #[inline(always)]
+    fn rkey(&self) -> u32 {
+        self.rkey
+    }
+}

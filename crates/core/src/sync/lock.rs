@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Locking is a type: a queue is `Exclusive` (posted through `&mut`, no lock exists) or `Shared` (a spinlock).
+//!
+//! [`Locked`] pairs a queue with its lock. Safe code reaches an exclusive queue only by `&mut`, a shared one also by
+//! [`Locked::lock`]. The C-shaped face, which has no borrows, uses the `enter`/`leave` pair and takes over the promise
+//! that a thread domain makes: no two threads at once.
+#![expect(unsafe_code)]
+// UNSAFETY: the lock hands out a `&mut` from a `&`; the proof is local to this module and checked by loom.
+
+use core::fmt;
+use core::ops::{Deref, DerefMut};
+
+#[cfg(not(loom))]
+use core::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+#[cfg(loom)]
+use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+/// The calling thread already holds this queue (it is inside `wr_start .. wr_complete`, or holds a guard).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reentered;
+
+impl fmt::Display for Reentered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the calling thread already holds this queue")
+    }
+}
+
+impl core::error::Error for Reentered {}
+
+mod sealed {
+    /// The lock behind a [`Locking`](super::Locking).
+    pub trait RawLock: Default + Send + Sync {
+        /// Waits for the lock and takes it, unless this thread has it already.
+        fn acquire(&self) -> Result<(), super::Reentered>;
+        /// Gives the lock back.
+        fn release(&self);
+        /// Whether this thread has the lock (without a lock: always, by the caller's promise).
+        fn is_mine(&self) -> bool;
+    }
+    /// Keeps the set of lockings closed.
+    pub trait Sealed {}
+}
+use sealed::RawLock;
+
+/// How threads share a queue; a type parameter, so that an exclusive queue contains no lock at all.
+pub trait Locking: sealed::Sealed + Send + Sync + fmt::Debug + Default + 'static {
+    /// Whether several threads may use the queue at once.
+    const SHARED: bool;
+    #[doc(hidden)]
+    type Raw: RawLock;
+}
+
+/// One thread at a time, proven by `&mut` (or promised, on the C-shaped face, as with a thread domain).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exclusive;
+
+/// Any thread, behind a spinlock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shared;
+
+impl sealed::Sealed for Exclusive {}
+impl sealed::Sealed for Shared {}
+impl Locking for Exclusive {
+    const SHARED: bool = false;
+    type Raw = NoLock;
+}
+impl Locking for Shared {
+    const SHARED: bool = true;
+    type Raw = SpinLock;
+}
+
+/// No lock.
+#[derive(Debug, Default)]
+pub struct NoLock;
+
+impl RawLock for NoLock {
+    #[inline(always)]
+    fn acquire(&self) -> Result<(), Reentered> {
+        Ok(())
+    }
+    #[inline(always)]
+    fn release(&self) {}
+    #[inline(always)]
+    fn is_mine(&self) -> bool {
+        true
+    }
+}
+
+/// A spinlock that knows its owner, so that a thread which comes back gets an error and not a deadlock.
+#[derive(Debug)]
+pub struct SpinLock {
+    /// 0, or the owner's [`thread_token`].
+    owner: AtomicUsize,
+}
+
+impl Default for SpinLock {
+    fn default() -> Self {
+        Self { owner: AtomicUsize::new(0) }
+    }
+}
+
+/// A number that no other live thread has and that is never 0: the address of a thread-local byte.
+#[cfg(not(loom))]
+#[inline(always)]
+fn thread_token() -> usize {
+    thread_local!(static TOKEN: u8 = const { 0 });
+    TOKEN.with(|t| core::ptr::from_ref(t).addr())
+}
+#[cfg(loom)]
+fn thread_token() -> usize {
+    loom::thread_local!(static TOKEN: Box<u8> = Box::new(0));
+    TOKEN.with(|t| core::ptr::from_ref::<u8>(t).addr())
+}
+
+impl RawLock for SpinLock {
+    #[inline]
+    fn acquire(&self) -> Result<(), Reentered> {
+        let me = thread_token();
+        // Acquire pairs with the Release in `release`: this owner sees all that the last one wrote.
+        match self.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(owner) => self.contended(me, owner),
+        }
+    }
+
+    #[inline]
+    fn release(&self) {
+        self.owner.store(0, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn is_mine(&self) -> bool {
+        // Only this thread ever stores its own token, so Relaxed cannot be wrong about it.
+        self.owner.load(Ordering::Relaxed) == thread_token()
+    }
+}
+
+impl SpinLock {
+    #[cold]
+    #[inline(never)]
+    fn contended(&self, me: usize, owner: usize) -> Result<(), Reentered> {
+        // Only this thread ever stores its own token, so the value cannot be stale.
+        if owner == me {
+            return Err(Reentered);
+        }
+        let backoff = crossbeam_utils::Backoff::new();
+        loop {
+            if self.owner.load(Ordering::Relaxed) == 0
+                && self.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Ok(());
+            }
+            // The owner may be off its CPU: after some spins this gives up the time slice.
+            #[cfg(not(loom))]
+            backoff.snooze();
+            #[cfg(loom)]
+            {
+                let _ = &backoff;
+                loom::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// A value and its lock (or none).
+#[derive(Default)]
+pub struct Locked<T, L: Locking> {
+    raw: L::Raw,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `&Locked` gives access to the value only by `lock` (mutual exclusion, so `T: Send` is enough, as with Mutex),
+// or by the unsafe `enter`, whose caller promises exclusion where `L` has no lock.
+unsafe impl<T: Send, L: Locking> Sync for Locked<T, L> {}
+
+impl<T, L: Locking> Locked<T, L> {
+    /// Puts `value` behind a lock of kind `L`.
+    pub fn new(value: T) -> Self {
+        Self { raw: L::Raw::default(), value: UnsafeCell::new(value) }
+    }
+
+    /// The value, without a lock: `&mut` proves that nobody else has it.
+    #[inline(always)]
+    #[cfg(not(loom))]
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// Takes the value out.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
+    /// Takes the lock, if there is one, and gives the value. Pair it with [`leave`](Self::leave).
+    ///
+    /// # Safety
+    /// - No reference from an earlier `enter` that was not left may be used any more.
+    /// - If `L` is [`Exclusive`], no other thread may be between `enter` and `leave` (what a thread domain promises),
+    ///   and this thread may not be either.
+    #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
+    #[inline(always)]
+    pub unsafe fn enter(&self) -> Result<&mut T, Reentered> {
+        self.raw.acquire()?;
+        // SAFETY: for `Shared` the lock is held, so no other reference exists; for `Exclusive` the caller promises it.
+        Ok(unsafe { self.value_mut() })
+    }
+
+    /// Whether this thread is between [`enter`](Self::enter) and [`leave`](Self::leave). Without a lock nobody knows,
+    /// and the answer is yes.
+    #[inline(always)]
+    pub fn is_entered(&self) -> bool {
+        self.raw.is_mine()
+    }
+
+    /// The value of a session that this thread has already entered.
+    ///
+    /// # Safety
+    /// The calling thread is between [`enter`](Self::enter) and [`leave`](Self::leave), and uses no other reference to
+    /// the value.
+    #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
+    #[inline(always)]
+    pub unsafe fn entered(&self) -> &mut T {
+        // SAFETY: the caller holds the lock.
+        unsafe { self.value_mut() }
+    }
+
+    /// Gives the lock back.
+    ///
+    /// # Safety
+    /// The calling thread entered, and uses no reference from it any more.
+    #[inline(always)]
+    pub unsafe fn leave(&self) {
+        self.raw.release();
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "private; callers prove exclusion")]
+    #[inline(always)]
+    unsafe fn value_mut(&self) -> &mut T {
+        #[cfg(not(loom))]
+        // SAFETY: the caller has exclusive access, so the pointer to the value may be turned into `&mut`.
+        return unsafe { &mut *self.value.get() };
+        #[cfg(loom)]
+        // SAFETY: as above; loom checks that accesses do not overlap at the moment of this call.
+        return self.value.with_mut(|p| unsafe { &mut *p });
+    }
+}
+
+impl<T> Locked<T, Shared> {
+    /// Waits for the lock; an error if this thread holds it already (waiting would never end).
+    #[inline]
+    pub fn lock(&self) -> Result<Guard<'_, T>, Reentered> {
+        self.raw.acquire()?;
+        Ok(Guard { locked: self, _not_send: core::marker::PhantomData })
+    }
+}
+
+impl<T: fmt::Debug, L: Locking> fmt::Debug for Locked<T, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The value is not shown: reading it would need the lock, and a debug print must never wait.
+        f.debug_struct("Locked").field("locking", &L::default()).finish_non_exhaustive()
+    }
+}
+
+/// A held lock. It must be released by the thread that took it, so it is not `Send`.
+#[derive(Debug)]
+#[must_use]
+pub struct Guard<'a, T> {
+    locked: &'a Locked<T, Shared>,
+    _not_send: core::marker::PhantomData<*const ()>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this guard holds the lock, and its borrow rules out a `&mut` from `deref_mut` at the same time.
+        unsafe { self.locked.value_mut() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard holds the lock and is borrowed mutably.
+        unsafe { self.locked.value_mut() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.locked.raw.release();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_lock_of_a_thread_is_an_error_and_the_first_goes_on() {
+        let l = Locked::<u32, Shared>::new(1);
+        let mut g = l.lock().unwrap();
+        assert_eq!(l.lock().unwrap_err(), Reentered);
+        *g += 1;
+        drop(g);
+        assert_eq!(*l.lock().unwrap(), 2);
+    }
+
+    #[test]
+    fn threads_exclude_each_other() {
+        let l = std::sync::Arc::new(Locked::<u64, Shared>::new(0));
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| (0..10_000).for_each(|_| *l.lock().unwrap() += 1));
+            }
+        });
+        assert_eq!(*l.lock().unwrap(), 40_000);
+    }
+
+    #[test]
+    fn an_exclusive_queue_contains_no_lock() {
+        assert_eq!(size_of::<Locked<u64, Exclusive>>(), size_of::<u64>());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    #[test]
+    fn increments_are_not_lost() {
+        loom::model(|| {
+            let l = Arc::new(Locked::<u32, Shared>::new(0));
+            let other = l.clone();
+            let t = loom::thread::spawn(move || *other.lock().unwrap() += 1);
+            *l.lock().unwrap() += 1;
+            t.join().unwrap();
+            assert_eq!(*l.lock().unwrap(), 2);
+        });
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Choosing a device by name.
+
+use anyhow::{Result, bail};
+use uverbs::device::{DeviceInfo, devices};
+
+/// The device of that name; without one, the first that can be used.
+pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
+    pick(devices()?, name)
+}
+
+fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
+    if let Some(name) = name {
+        let names: Vec<_> = devices.iter().map(|d| d.name.clone()).collect();
+        return match devices.into_iter().find(|d| d.name == name) {
+            Some(device) => Ok(device),
+            None if names.is_empty() => bail!("no RDMA device {name}; there is none at all"),
+            None => bail!("no RDMA device {name}; there are: {}", names.join(", ")),
+        };
+    }
+    let reasons: Vec<_> =
+        devices.iter().filter_map(|d| Some(format!("{}: {}", d.name, d.uverbs.as_ref().err()?))).collect();
+    match devices.into_iter().find(|d| d.uverbs.is_ok()) {
+        Some(device) => Ok(device),
+        None if reasons.is_empty() => bail!("no RDMA devices found"),
+        None => bail!("no RDMA device can be used: {}", reasons.join("; ")),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use uverbs::device::{NodeType, Unusable, UverbsNode};
+
+    /// A device as sysfs would tell of it.
+    pub(crate) fn made_up(name: &str, uverbs: Result<(), Unusable>) -> DeviceInfo {
+        let node = |()| UverbsNode {
+            name: "uverbs0".into(),
+            path: "/dev/infiniband/uverbs0".into(),
+            dev: (231, 192),
+            abi_version: 1,
+        };
+        DeviceInfo {
+            name: name.into(),
+            node_type: Some(NodeType::CA),
+            node_guid: Some(0x0011_22ff_fe33_4455),
+            sys_image_guid: Some(0x0011_22ff_fe33_4455),
+            fw_ver: None,
+            hca_type: None,
+            hw_rev: None,
+            board_id: None,
+            node_desc: None,
+            modalias: None,
+            uverbs: uverbs.map(node),
+            sysfs: PathBuf::from("/nonexistent"),
+        }
+    }
+
+    #[test]
+    fn the_first_that_can_be_used_or_the_one_that_is_named() {
+        let list = || vec![made_up("rxe0", Err(Unusable::NoUverbs)), made_up("rxe1", Ok(()))];
+        assert_eq!(pick(list(), None).unwrap().name, "rxe1");
+        assert_eq!(pick(list(), Some("rxe0")).unwrap().name, "rxe0");
+        let error = pick(list(), Some("mlx5_0")).unwrap_err().to_string();
+        assert_eq!(error, "no RDMA device mlx5_0; there are: rxe0, rxe1");
+    }
+
+    #[test]
+    fn reasons_are_given_if_none_can_be_used() {
+        let error = pick(vec![made_up("rxe0", Err(Unusable::NoUverbs))], None).unwrap_err().to_string();
+        assert!(error.contains("rxe0: no uverbs device"), "{error}");
+        assert_eq!(pick(Vec::new(), None).unwrap_err().to_string(), "no RDMA devices found");
+    }
+}

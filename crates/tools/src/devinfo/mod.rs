@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `uverbs devinfo`: what ibv_devinfo shows, from our own ABI. Gathered in [`facts`], shown by [`text`] (its layout,
+//! with the [`names`] that it has for values) or [`json`].
+
+mod facts;
+mod json;
+mod names;
+mod text;
+
+use crate::device;
+use crate::number::positive;
+use anyhow::{Result, bail};
+use std::io::Write;
+use uverbs::device::{DeviceInfo, devices};
+
+/// Show RDMA devices and their attributes, as ibv_devinfo does
+///
+/// A device that can't be used is shown with the reason. The status tells whether everything could be asked.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Show only this device [default: all]
+    #[arg(short = 'd', long, value_name = "DEV")]
+    ib_dev: Option<String>,
+    /// Show only this port [default: all]
+    #[arg(short = 'i', long, value_name = "PORT", value_parser = positive::<u8>)]
+    ib_port: Option<u8>,
+    /// Show only the devices' names
+    #[arg(short, long)]
+    list: bool,
+    /// Show all attributes, and the GIDs
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn main(args: &Args) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let devices: Vec<DeviceInfo> = match &args.ib_dev {
+        Some(name) => vec![device::choose(Some(name))?],
+        None => devices()?,
+    };
+    if args.list {
+        let listing = if args.json { format!("{:#}\n", json::list(&devices)) } else { text::list(&devices) };
+        out.write_all(listing.as_bytes())?;
+        return Ok(());
+    }
+    if devices.is_empty() {
+        if args.json {
+            writeln!(out, "[]")?;
+        }
+        bail!("no RDMA devices found");
+    }
+    let facts: Vec<_> = devices.into_iter().map(|info| facts::gather(info, args)).collect();
+    if args.json {
+        writeln!(out, "{:#}", json::devices(&facts))?;
+    } else {
+        for device in &facts {
+            out.write_all(text::device(device, args.verbose).as_bytes())?;
+        }
+    }
+    let mut failures = 0;
+    for device in &facts {
+        let of_device = match &device.opened {
+            Ok(opened) => opened.failures.iter().collect(),
+            Err(error) => vec![error],
+        };
+        failures += of_device.len();
+        for error in of_device {
+            eprintln!("uverbs: {}: {error:#}", device.info.name);
+        }
+    }
+    match failures {
+        0 => Ok(()),
+        1 => bail!("devinfo: one thing could not be asked"),
+        n => bail!("devinfo: {n} things could not be asked"),
+    }
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the library logs (objects that could not be destroyed, mostly) goes to stderr.
+
+use log::{LevelFilter, Log, Metadata, Record};
+
+struct Stderr;
+
+impl Log for Stderr {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        eprintln!("uverbs: {}: {}", record.level().as_str().to_ascii_lowercase(), record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+/// Shows warnings and errors from now on.
+pub(crate) fn install() {
+    if log::set_logger(&Stderr).is_ok() {
+        log::set_max_level(LevelFilter::Warn);
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `uverbs`: the command line of the provider. Names and flags are those of rdma-core's tools.
+
+mod device;
+mod devinfo;
+mod logger;
+mod number;
+mod pingpong;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Look at RDMA devices and try them, without libibverbs
+#[derive(Debug, Parser)]
+#[command(name = "uverbs", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Devinfo(devinfo::Args),
+    Pingpong(pingpong::Args),
+}
+
+fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        Command::Devinfo(args) => devinfo::main(&args),
+        Command::Pingpong(args) => pingpong::main(args),
+    }
+}
+
+fn main() -> ExitCode {
+    logger::install();
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has had enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("uverbs: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Numbers as rdma-core's tools take them: decimal, or hexadecimal behind `0x`.
+
+use core::str::FromStr;
+
+/// A number on the command line, within the range of `T`.
+pub(crate) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let value = match hex {
+        // `from_str_radix` takes a sign.
+        Some(digits) if digits.starts_with('+') => return Err("not a number".into()),
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => u64::from_str(text),
+    };
+    let value = value.map_err(|e| e.to_string())?;
+    T::try_from(value).map_err(|_| format!("{value} is too large"))
+}
+
+/// A number that is not 0.
+pub(crate) fn positive<T: TryFrom<u64> + PartialEq + Default>(text: &str) -> Result<T, String> {
+    let value = number::<T>(text)?;
+    if value == T::default() { Err("must not be 0".into()) } else { Ok(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimal_and_hexadecimal_within_range() {
+        assert_eq!(number::<u32>("4096"), Ok(4096));
+        assert_eq!(number::<u32>("0x1000"), Ok(4096));
+        assert_eq!(number::<u8>("255"), Ok(255));
+        for bad in ["", "0x", "0x+1", "-1", "256", "1k", "99999999999999999999"] {
+            assert!(number::<u8>(bad).is_err(), "{bad}");
+        }
+        assert!(positive::<u16>("0").is_err());
+        assert_eq!(positive::<u16>("0x4853"), Ok(0x4853));
+    }
+}

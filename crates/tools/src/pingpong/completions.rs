@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The completion queue of a ping-pong: polled, or slept on by events; with timestamps, or without.
+
+use super::options::Common;
+use super::patience::Patience;
+use anyhow::{Context as _, Result, bail};
+use core::hint::spin_loop;
+use std::os::fd::AsFd;
+use uverbs::attr::{CqInitAttr, DeviceAttr, WcExFlags};
+use uverbs::provider::Completion;
+use uverbs::{CompletionChannel, CompletionQueue, Context, Driver, Error, PollError, WorkCompletion};
+
+/// Empty polls between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 1 << 10;
+
+/// A completion, and when it was made in the device's ticks.
+pub(crate) type Timed = (WorkCompletion, Option<u64>);
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct Completions<D: Driver> {
+    cq: CompletionQueue<D>,
+    channel: Option<CompletionChannel<D>>,
+    timestamps: bool,
+    /// Where plain polling puts them.
+    wc: Vec<WorkCompletion>,
+    /// Events that were taken.
+    pub(crate) events: u64,
+}
+
+impl<D: Driver> Completions<D> {
+    /// Makes a queue with room for `cqe`, as the options want it.
+    pub(crate) fn new(context: &Context<D>, device: &DeviceAttr, common: &Common, cqe: u32) -> Result<Self> {
+        let channel = if common.events { Some(context.create_comp_channel()?) } else { None };
+        let mut attr = CqInitAttr { cqe, ..CqInitAttr::default() };
+        if common.ts {
+            if device.completion_timestamp_mask == 0 {
+                let what = format!("{} has no completion timestamps (-t)", context.name());
+                return Err(Error::unsupported("create_cq_ex", what).into());
+            }
+            attr.wc_flags = WcExFlags::STANDARD | WcExFlags::COMPLETION_TIMESTAMP;
+        }
+        let cq = context.create_cq_ex(&attr, channel.as_ref())?;
+        let wc = vec![WorkCompletion::default(); cqe.clamp(1, 64) as usize];
+        Ok(Self { cq, channel, timestamps: common.ts, wc, events: 0 })
+    }
+
+    /// For the creation of QPs.
+    pub(crate) fn cq(&self) -> &CompletionQueue<D> {
+        &self.cq
+    }
+
+    /// Asks for an event at the next completion, if events are used.
+    pub(crate) fn arm(&mut self) -> Result<()> {
+        if self.channel.is_some() {
+            self.cq.req_notify(false).context("req_notify_cq")?;
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something and puts all that is there at once into `out`, which is emptied before.
+    pub(crate) fn wait(&mut self, patience: &Patience, out: &mut Vec<Timed>) -> Result<()> {
+        out.clear();
+        if self.channel.is_some() { self.sleep(patience, out) } else { self.spin(patience, out) }
+    }
+
+    fn spin(&mut self, patience: &Patience, out: &mut Vec<Timed>) -> Result<()> {
+        loop {
+            for _ in 0..POLLS_PER_LOOK {
+                self.poll(out)?;
+                if !out.is_empty() {
+                    return Ok(());
+                }
+                spin_loop();
+            }
+            patience.left("a completion")?;
+        }
+    }
+
+    /// An event says that something was added since the last arming. To lose nothing: take the event, arm, then poll
+    /// until there is nothing more.
+    fn sleep(&mut self, patience: &Patience, out: &mut Vec<Timed>) -> Result<()> {
+        while out.is_empty() {
+            if let Some(channel) = &self.channel {
+                patience.wait_readable(channel.as_fd(), "a completion event")?;
+                let id = channel.get_event()?;
+                if id != self.cq.id() {
+                    bail!("get_cq_event: an event for another CQ");
+                }
+                self.events += 1;
+            }
+            self.arm()?;
+            loop {
+                let before = out.len();
+                self.poll(out)?;
+                if out.len() == before {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends what is there, if anything.
+    fn poll(&mut self, out: &mut Vec<Timed>) -> Result<()> {
+        if !self.timestamps {
+            out.extend(self.cq.poll(&mut self.wc).context("poll_cq")?.iter().map(|wc| (*wc, None)));
+            return Ok(());
+        }
+        let session = self.cq.poll_session(|poll| {
+            loop {
+                if let Some(c) = poll.current() {
+                    out.push((c.to_wc(), c.completion_ts()));
+                }
+                poll.next()?;
+            }
+        });
+        match session {
+            Ok(Ok::<core::convert::Infallible, PollError>(never)) => match never {},
+            Ok(Err(PollError::Empty)) | Err(PollError::Empty) => Ok(()),
+            Ok(Err(error)) | Err(error) => Err(error).context("next_poll"),
+        }
+    }
+
+    /// Destroys it. The QPs must be gone.
+    pub(crate) fn close(self) -> Result<()> {
+        self.cq.close().map_err(|(_, error)| error).context("cannot destroy the CQ")
+    }
+}

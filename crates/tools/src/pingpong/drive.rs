@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The ping-pong itself, for any transport: from the first send to the last completion.
+
+use super::completions::Completions;
+use super::ledger::{Ledger, RECV_WRID};
+use super::patience::Patience;
+use super::timestamps::Timestamps;
+use anyhow::{Context as _, Result, bail};
+use core::time::Duration;
+use std::time::Instant;
+use uverbs::{Driver, Endpoint, WorkCompletion};
+
+/// The queues of a transport.
+pub(crate) trait Queues {
+    /// The QPs' numbers, in the order of their endpoints.
+    fn qp_nums(&self) -> Vec<u32>;
+    /// How many endpoints are exchanged; those beyond the QPs' are zeros.
+    fn num_endpoints(&self) -> usize;
+    /// Brings all QPs from INIT to RTS, connected to the remote ones.
+    fn connect(&mut self, local: &[Endpoint], remote: &[Endpoint]) -> Result<()>;
+    /// Posts receives.
+    fn post_recv(&mut self, count: u32) -> Result<()>;
+    /// Sends the message on one of the QPs.
+    fn post_send(&mut self, index: usize) -> Result<()>;
+    /// Destroys them.
+    fn close(self) -> Result<()>;
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) iters: u32,
+    pub(crate) rx_depth: u32,
+    pub(crate) is_client: bool,
+    /// Where the device's clock wraps around, if timestamps are wanted.
+    pub(crate) timestamp_mask: Option<u64>,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) elapsed: Duration,
+    pub(crate) timestamps: Option<Timestamps>,
+    pub(crate) events: u64,
+}
+
+/// Plays until so many messages went both ways. `rx_depth` receives are posted already and the queue is armed.
+pub(crate) fn play<D: Driver, Q: Queues>(
+    plan: &Plan,
+    completions: &mut Completions<D>,
+    queues: &mut Q,
+    patience: &mut Patience,
+) -> Result<Outcome> {
+    let qp_nums = queues.qp_nums();
+    let mut ledger = Ledger::new(qp_nums.len(), plan.rx_depth, plan.iters, plan.is_client);
+    let mut timestamps = plan.timestamp_mask.map(Timestamps::new);
+    let mut batch = Vec::new();
+    if plan.is_client {
+        (0..qp_nums.len()).try_for_each(|index| queues.post_send(index))?;
+    }
+    let start = Instant::now();
+    while !ledger.is_done() {
+        completions.wait(patience, &mut batch).with_context(|| ledger.progress())?;
+        for (wc, ticks) in &batch {
+            check(wc).with_context(|| ledger.progress())?;
+            let Some(index) = qp_nums.iter().position(|n| *n == wc.qp_num) else {
+                bail!("completion of QP {:#08x}, which is not ours", wc.qp_num);
+            };
+            if let (RECV_WRID, Some(stats), Some(ticks)) = (wc.wr_id, &mut timestamps, ticks) {
+                stats.received(*ticks);
+            }
+            let next = ledger.completed(index, wc.wr_id)?;
+            if next.recvs != 0 {
+                queues.post_recv(next.recvs)?;
+            }
+            if next.send {
+                queues.post_send(index)?;
+            }
+        }
+        patience.renew();
+    }
+    Ok(Outcome { elapsed: start.elapsed(), timestamps, events: completions.events })
+}
+
+/// A completion that is no success ends it all.
+fn check(wc: &WorkCompletion) -> Result<()> {
+    if wc.status.is_success() {
+        return Ok(());
+    }
+    bail!(
+        "completion with error {:?}: {}, wr_id {}, qp {:#08x}, vendor_err {:#x}",
+        wc.status,
+        wc.status,
+        wc.wr_id,
+        wc.qp_num,
+        wc.vendor_err
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uverbs::WcStatus;
+
+    #[test]
+    fn an_error_completion_says_what_which_and_where() {
+        let wc = WorkCompletion {
+            wr_id: 2,
+            status: WcStatus::RETRY_EXC_ERR,
+            qp_num: 0x11,
+            vendor_err: 0x81,
+            ..WorkCompletion::default()
+        };
+        assert_eq!(
+            check(&wc).unwrap_err().to_string(),
+            "completion with error RETRY_EXC_ERR: transport retry counter exceeded (12), wr_id 2, qp 0x000011, \
+             vendor_err 0x81"
+        );
+    }
+}

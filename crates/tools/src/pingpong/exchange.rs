@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The exchange of endpoints over TCP, as rdma-core's ping-pongs do it.
+//!
+//! The client sends its endpoints, the server connects its QPs to them and sends its own, the client says `done` and
+//! closes; then it connects its QPs and begins. An endpoint is a line of hexadecimal text with a NUL
+//! ([`Endpoint`]). RC, UC and UD exchange one; SRQ always 256, of which those beyond the number of QPs are zeros.
+//! A C server reads one endpoint, and `done`, by a single `read`: each must be written at once.
+
+use super::patience::Patience;
+use anyhow::{Context, Result, bail, ensure};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use uverbs::Endpoint;
+use uverbs::connect::ENDPOINT_LEN;
+
+/// What the client sends last, with C's NUL.
+const DONE: &[u8; 5] = b"done\0";
+
+/// Connects to a server.
+pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<TcpStream> {
+    // An IP address is taken as it is; only names ask the resolver.
+    let addresses = (host, port).to_socket_addrs().with_context(|| format!("cannot resolve {host}"))?;
+    let mut failure = None;
+    for address in addresses {
+        let attempt = match patience.left("the server")? {
+            Some(left) => TcpStream::connect_timeout(&address, left),
+            None => TcpStream::connect(address),
+        };
+        match attempt {
+            Ok(stream) => return prepare(stream, patience),
+            Err(error) => failure = Some(error),
+        }
+    }
+    let error = failure.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it has no address"));
+    Err(error).with_context(|| format!("cannot connect to {host}:{port}"))
+}
+
+/// Waits for a client.
+pub(crate) fn answer(bind: Option<IpAddr>, port: u16, patience: &Patience) -> Result<TcpStream> {
+    let listener = match bind {
+        Some(ip) => TcpListener::bind(SocketAddr::new(ip, port)),
+        // Both IP versions where there are both.
+        None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))),
+    };
+    let listener = listener.with_context(|| match bind {
+        Some(ip) => format!("cannot listen on {}", SocketAddr::new(ip, port)),
+        None => format!("cannot listen on port {port}"),
+    })?;
+    listener.set_nonblocking(true).context("cannot set up the listening socket")?;
+    loop {
+        patience.wait_readable(listener.as_fd(), "a client")?;
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).context("cannot set up the client's socket")?;
+                return prepare(stream, patience);
+            }
+            // The client has gone again.
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
+            Err(error) => return Err(error).context("accept failed"),
+        }
+    }
+}
+
+fn prepare(stream: TcpStream, patience: &Patience) -> Result<TcpStream> {
+    let left = patience.left("the peer")?;
+    stream.set_read_timeout(left).context("cannot set the socket's timeout")?;
+    stream.set_write_timeout(left).context("cannot set the socket's timeout")?;
+    Ok(stream)
+}
+
+/// The client's part. Gives back as many endpoints as were given.
+pub(crate) fn as_client(mut stream: impl Read + Write, mine: &[Endpoint]) -> Result<Vec<Endpoint>> {
+    send(&mut stream, mine)?;
+    let theirs = receive(&mut stream, mine.len())?;
+    stream.write_all(DONE).context("cannot tell the server that all was received")?;
+    Ok(theirs)
+}
+
+/// The server's part. `connect` is called between receiving and sending.
+pub(crate) fn as_server(
+    mut stream: impl Read + Write,
+    mine: &[Endpoint],
+    connect: impl FnOnce(&[Endpoint]) -> Result<()>,
+) -> Result<Vec<Endpoint>> {
+    let theirs = receive(&mut stream, mine.len())?;
+    connect(&theirs)?;
+    send(&mut stream, mine)?;
+    let mut done = [0; DONE.len()];
+    stream.read_exact(&mut done).context("the client did not confirm our address")?;
+    ensure!(done == *DONE, "the client confirmed by {:?}", String::from_utf8_lossy(&done));
+    Ok(theirs)
+}
+
+fn send(stream: &mut impl Write, mine: &[Endpoint]) -> Result<()> {
+    let mut text = Vec::with_capacity(mine.len() * ENDPOINT_LEN);
+    mine.iter().try_for_each(|e| e.send(&mut text)).context("cannot write an endpoint")?;
+    stream.write_all(&text).context("cannot send our address")
+}
+
+fn receive(stream: &mut impl Read, count: usize) -> Result<Vec<Endpoint>> {
+    let one =
+        |i| Endpoint::receive(&mut *stream).with_context(|| format!("cannot read the peer's address {i}"));
+    (0..count).map(one).collect()
+}
+
+/// The endpoints of the peer's QPs, of which there must be as many as ours.
+pub(crate) fn in_use(theirs: &[Endpoint], num_qp: usize) -> Result<&[Endpoint]> {
+    let count = theirs.iter().position(|e| e.qp_num == 0).unwrap_or(theirs.len());
+    if count != num_qp {
+        bail!("the peer has {count} QPs and we have {num_qp}: give both the same --num-qp");
+    }
+    Ok(theirs.get(..count).unwrap_or(theirs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use std::thread;
+    use uverbs::attr::Gid;
+
+    fn endpoint(qp_num: u32) -> Endpoint {
+        Endpoint { lid: 7, qp_num, psn: 0xabc, gid: "::ffff:10.0.0.1".parse::<Gid>().unwrap() }
+    }
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let patience = Patience::new(Some(Duration::from_secs(10)));
+        let client = dial("127.0.0.1", port, &patience).unwrap();
+        (prepare(listener.accept().unwrap().0, &patience).unwrap(), client)
+    }
+
+    #[test]
+    fn the_server_connects_before_it_answers() {
+        for count in [1, 256] {
+            let (server, client) = pair();
+            let mine: Vec<_> = (1..=count).map(endpoint).collect();
+            let theirs: Vec<_> = (1001..=1000 + count).map(endpoint).collect();
+            let expected = theirs.clone();
+            let client = thread::spawn(move || as_client(client, &theirs).unwrap());
+            let mut connected = false;
+            let got = as_server(server, &mine, |remote| {
+                connected = true;
+                assert_eq!(remote, expected);
+                Ok(())
+            });
+            assert!(connected);
+            assert_eq!(got.unwrap(), expected);
+            assert_eq!(client.join().unwrap(), mine);
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_c_programs() {
+        let (mut server, client) = pair();
+        let client = thread::spawn(move || as_client(client, &[endpoint(0x11)]).unwrap());
+        let mut message = [0; 52];
+        server.read_exact(&mut message).unwrap();
+        assert_eq!(&message, b"0007:000011:000abc:00000000000000000000ffff0a000001\0");
+        server.write_all(b"0000:000012:ffffff:00000000000000000000ffff0a000002\0").unwrap();
+        let mut rest = Vec::new();
+        server.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"done\0");
+        let theirs = client.join().unwrap();
+        assert_eq!((theirs[0].qp_num, theirs[0].psn), (0x12, 0xff_ffff));
+    }
+
+    #[test]
+    fn a_wrong_confirmation_and_a_short_peer_are_errors() {
+        let (server, mut client) = pair();
+        client.write_all(b"0000:000012:ffffff:00000000000000000000ffff0a000002\0nope\0").unwrap();
+        assert!(as_server(server, &[endpoint(1)], |_| Ok(())).unwrap_err().to_string().contains("nope"));
+
+        let (server, client) = pair();
+        drop(client);
+        assert!(as_server(server, &[endpoint(1)], |_| Ok(())).is_err());
+
+        let theirs = [endpoint(5), endpoint(6), Endpoint::default()];
+        assert_eq!(in_use(&theirs, 2).unwrap().len(), 2);
+        for num_qp in [1, 3] {
+            assert!(in_use(&theirs, num_qp).unwrap_err().to_string().contains("the peer has 2 QPs"));
+        }
+    }
+
+    #[test]
+    fn nobody_there_is_an_error_in_time() {
+        let patience = Patience::new(Some(Duration::from_millis(50)));
+        let error = answer(Some(Ipv4Addr::LOCALHOST.into()), 0, &patience).unwrap_err();
+        assert!(error.to_string().contains("timed out"), "{error}");
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posting the message and its receives: the same for every transport but for the destination.
+#![expect(unsafe_code)]
+// UNSAFETY: posts scatter/gather entries and calls the `wr_*` builders.
+
+use super::buffer::Buffer;
+use super::ledger::{RECV_WRID, SEND_WRID};
+use anyhow::{Context as _, Result};
+use std::sync::Arc;
+use uverbs::attr::{QpCap, SendOpsFlags};
+use uverbs::provider::WireSge;
+use uverbs::provider::op::Address;
+use uverbs::provider::raw::QpEx;
+use uverbs::provider::recv::RecvQueue;
+use uverbs::qp::recv::RecvBatch;
+use uverbs::qp::transport::Sends;
+use uverbs::qp::wr::{Now, Wr};
+use uverbs::{Driver, PostError, SendFlags};
+
+/// The message and how it is sent.
+///
+/// It keeps the buffer alive, so queues that hold it can post its bytes at any time: they are dropped before it. (Were
+/// they not, the region would still be deregistered before its memory goes: the device would fail, not write.) The
+/// buffer is touched by nobody but the device and [`Buffer`]'s copies (atomic, byte by byte), and any bytes will do.
+#[derive(Debug)]
+pub(crate) struct Message<D: Driver> {
+    buffer: Arc<Buffer<D>>,
+    send: D::Sge,
+    recv: D::Sge,
+    /// Room for the bytes if they are sent inline.
+    inline: Option<Vec<u8>>,
+    new_send: bool,
+}
+
+impl<D: Driver> Message<D> {
+    /// Sent by the `wr_*` builders if `new_send`; never inline before [`Message::fit_inline`].
+    pub(crate) fn new(buffer: &Arc<Buffer<D>>, new_send: bool) -> Result<Self> {
+        Ok(Self {
+            send: buffer.send_sge()?,
+            recv: buffer.recv_sge()?,
+            buffer: buffer.clone(),
+            inline: None,
+            new_send,
+        })
+    }
+
+    /// What QPs that send it must be able to do.
+    pub(crate) fn send_ops(&self) -> SendOpsFlags {
+        if self.new_send { SendOpsFlags::SEND } else { SendOpsFlags::empty() }
+    }
+
+    /// Sends it inline if it fits into a QP with these sizes.
+    pub(crate) fn fit_inline(&mut self, cap: &QpCap) {
+        let size = self.send.length();
+        self.inline = (size <= cap.max_inline_data).then(|| vec![0; size as usize]);
+    }
+
+    /// Whether the builders are to be used.
+    pub(crate) fn wants_builder(&self) -> bool {
+        self.new_send
+    }
+
+    /// Posts it by the typed face.
+    pub(crate) fn post<T: Sends, A: Address<D::Ah>>(&mut self, wr: Wr<Now<'_, D>, D, T, A>) -> Result<()> {
+        let wr = wr.signaled();
+        let posted = match &mut self.inline {
+            Some(bytes) => {
+                self.buffer.copy_to(bytes)?;
+                wr.send_inline(bytes)
+            }
+            // SAFETY: the buffer is registered, and outlives the QP (see `Message`).
+            None => unsafe { wr.send(&[self.send]) },
+        };
+        posted.context("post_send")
+    }
+
+    /// Posts it by the builders. `address` sets the destination of a datagram.
+    pub(crate) fn build(&mut self, qp: Option<QpEx<'_>>, address: impl FnOnce(&mut QpEx<'_>)) -> Result<()> {
+        let mut qp = qp.context("the QP has no wr_* builders")?;
+        if let Some(bytes) = &mut self.inline {
+            self.buffer.copy_to(bytes)?;
+        }
+        qp.wr_id = SEND_WRID;
+        qp.wr_flags = SendFlags::SIGNALED.bits();
+        // SAFETY: this thread alone uses the QP.
+        unsafe { qp.wr_start() };
+        // SAFETY: inside the session.
+        unsafe { qp.wr_send() };
+        address(&mut qp);
+        match &self.inline {
+            // SAFETY: inside the session; the bytes are readable and copied by the call.
+            Some(bytes) => unsafe { qp.wr_set_inline_data(bytes.as_ptr(), bytes.len()) },
+            None => {
+                let (lkey, addr, length) = (self.send.lkey(), self.send.addr(), self.send.length());
+                // SAFETY: inside the session; the buffer is registered, and outlives the QP (see `Message`).
+                unsafe { qp.wr_set_sge(lkey, addr, length) };
+            }
+        }
+        // SAFETY: this thread opened the session.
+        unsafe { qp.wr_complete() }.context("wr_complete")
+    }
+
+    /// Posts receives of it.
+    pub(crate) fn post_recv<Q: RecvQueue<Sge = D::Sge>>(
+        &self,
+        mut batch: RecvBatch<'_, Q>,
+        count: u32,
+    ) -> Result<(), PostError> {
+        for _ in 0..count {
+            // SAFETY: the buffer is registered for local writes, and outlives the queue (see `Message`).
+            unsafe { batch.push(RECV_WRID, &[self.recv]) };
+        }
+        batch.complete()
+    }
+}

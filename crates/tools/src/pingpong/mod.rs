@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `uverbs pingpong`: messages to and fro, with rdma-core's C programs or with itself.
+//!
+//! One file for each matter: [`options`], [`exchange`] of endpoints over TCP, the [`buffer`] and its [`pattern`], the
+//! [`completions`], the rules of the game ([`ledger`]) and the loop ([`drive`]), the [`report`]; and the queues of each
+//! transport in [`rc_uc`], [`ud`], [`srq`], which post by [`message`].
+
+mod buffer;
+mod completions;
+mod drive;
+mod exchange;
+mod ledger;
+mod message;
+mod options;
+mod patience;
+mod pattern;
+mod rc_uc;
+mod report;
+mod srq;
+mod timestamps;
+mod ud;
+
+pub(crate) use options::Args;
+
+use crate::device;
+use anyhow::{Context as _, Result, bail};
+use buffer::Buffer;
+use completions::Completions;
+use core::hash::{BuildHasher, Hasher};
+use drive::{Plan, Queues};
+use message::Message;
+use options::{Options, Program};
+use patience::Patience;
+use report::{Figures, Side};
+use std::hash::RandomState;
+use std::io::Write;
+use std::sync::Arc;
+use uverbs::attr::{AccessFlags, DeviceAttr, Gid, LinkLayer, OdpGeneralCaps, OdpTransportCaps, PortAttr};
+use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, Rc, Uc, open_with};
+
+/// Runs the subcommand.
+pub(crate) fn main(args: Args) -> Result<()> {
+    let options = args.resolve().map_err(|reason| anyhow::anyhow!("pingpong: {reason}"))?;
+    let info = device::choose(options.common.ib_dev.as_deref())?;
+    let place = format!("{} on {} port {}", options.program.name(), info.name, options.common.ib_port);
+    open_with(&info, Visit(options)).map_err(Into::into).flatten().context(place)
+}
+
+/// The rest, compiled for each driver.
+struct Visit(Options);
+
+impl DriverVisitor for Visit {
+    type Out = Result<()>;
+
+    fn visit<D: Driver>(self, context: Context<D>) -> Result<()> {
+        let options = self.0;
+        let device = context.query_device()?;
+        let port = context.query_port(options.common.ib_port)?;
+        let attr = connect_attr(&options, &port)?;
+        check_memory(&options, &device, context.name())?;
+        let pd = context.alloc_pd()?;
+        let offset = if options.program == Program::Ud { buffer::GRH_LEN } else { 0 };
+        if options.program == Program::Ud {
+            ud::check_size(options.size, &port)?;
+        }
+        let buffer = Arc::new(Buffer::new(&pd, &options, offset)?);
+        let cqe = options.common.rx_depth.saturating_add(options.num_qp.into());
+        let completions = Completions::new(&context, &device, &options.common, cqe)?;
+        let message = Message::new(&buffer, options.common.new_send)?;
+        let table = Table { context: &context, options: &options, device: &device, port: &port, buffer };
+        match options.program {
+            Program::Rc => {
+                let queues = rc_uc::OneConnected::<D, Rc>::new(&pd, &completions, message, &options, attr)?;
+                table.play(completions, queues)?;
+            }
+            Program::Uc => {
+                let queues = rc_uc::OneConnected::<D, Uc>::new(&pd, &completions, message, &options, attr)?;
+                table.play(completions, queues)?;
+            }
+            Program::Ud => {
+                let queues = ud::Datagrams::new(&pd, &completions, message, &options, attr)?;
+                table.play(completions, queues)?;
+            }
+            Program::Srq => {
+                let queues = srq::SharedReceives::new(&pd, &completions, message, &options, attr)?;
+                table.play(completions, queues)?;
+            }
+        }
+        pd.close().map_err(|(_, error)| error).context("cannot deallocate the protection domain")
+    }
+}
+
+/// How the QPs are connected: as the C programs do it.
+fn connect_attr(options: &Options, port: &PortAttr) -> Result<ConnectAttr> {
+    let common = &options.common;
+    if port.link_layer == LinkLayer::ETHERNET {
+        if common.gid_idx.is_none() {
+            bail!("the port is Ethernet (RoCE): name one of its GIDs by -g (`uverbs devinfo -v` shows them)");
+        }
+    } else if port.lid == 0 && common.gid_idx.is_none() {
+        bail!("the port has no LID: is a subnet manager running?");
+    }
+    Ok(ConnectAttr {
+        port_num: common.ib_port,
+        sgid_index: common.gid_idx,
+        path_mtu: options.mtu,
+        sl: common.sl,
+        access: AccessFlags::empty(),
+        hop_limit: if options.program == Program::Ud { ud::HOP_LIMIT } else { 1 },
+        ..ConnectAttr::default()
+    })
+}
+
+/// Whether the device has the kind of memory that is asked for.
+fn check_memory(options: &Options, device: &DeviceAttr, name: &str) -> Result<()> {
+    if options.memory.dm {
+        return Err(Error::unsupported("alloc_dm", "device memory (-j) is not implemented").into());
+    }
+    if options.memory.odp {
+        let receives =
+            if options.program == Program::Srq { OdpTransportCaps::SRQ_RECV } else { OdpTransportCaps::RECV };
+        let has_odp = device.odp_caps.general_caps.contains(OdpGeneralCaps::SUPPORT);
+        if !has_odp || !device.odp_caps.rc_odp_caps.contains(OdpTransportCaps::SEND | receives) {
+            let what = format!("{name} has no on-demand paging for sends and receives of RC (-o)");
+            return Err(Error::unsupported("reg_mr", what).into());
+        }
+    }
+    Ok(())
+}
+
+/// What a game is played on, besides its queues.
+struct Table<'a, D: Driver> {
+    context: &'a Context<D>,
+    options: &'a Options,
+    device: &'a DeviceAttr,
+    port: &'a PortAttr,
+    buffer: Arc<Buffer<D>>,
+}
+
+impl<D: Driver> Table<'_, D> {
+    /// Meets the peer, plays, reports, and takes everything down.
+    fn play<Q: Queues>(self, mut completions: Completions<D>, mut queues: Q) -> Result<()> {
+        let Self { context, options, device, port, buffer } = self;
+        let common = &options.common;
+        let mut patience = Patience::new(options.patience());
+        let mut out = std::io::stdout().lock();
+
+        queues.post_recv(common.rx_depth)?;
+        completions.arm()?;
+        let local = endpoints(context, options, port, &queues.qp_nums())?;
+        let mut show = |side: Side, endpoints: &[Endpoint]| -> Result<()> {
+            if !common.json {
+                for e in endpoints {
+                    writeln!(out, "{}", report::endpoint_line(options.program, side, e))?;
+                }
+            }
+            Ok(())
+        };
+        show(Side::Local, &local)?;
+        let remote = meet(options, &mut queues, &local, &patience)?;
+        show(Side::Remote, &remote)?;
+        if options.is_client() {
+            queues.connect(&local, &remote)?;
+        }
+
+        patience.renew();
+        let plan = Plan {
+            iters: common.iters,
+            rx_depth: common.rx_depth,
+            is_client: options.is_client(),
+            timestamp_mask: common.ts.then_some(device.completion_timestamp_mask),
+        };
+        let outcome = drive::play(&plan, &mut completions, &mut queues, &mut patience)?;
+        let figures = Figures::new(options, &outcome);
+        if common.json {
+            let value = report::json(options, context.name(), (&local, &remote), &figures, &outcome);
+            writeln!(out, "{value:#}")?;
+        } else {
+            report::text(&mut out, &figures, &outcome)?;
+        }
+
+        // Nothing may be posted any more when the data is looked at.
+        queues.close()?;
+        completions.close()?;
+        let checked = if common.chk { buffer.check() } else { Ok(()) };
+        Buffer::close(buffer)?;
+        checked
+    }
+}
+
+/// This side's endpoints, one for each QP, with random packet sequence numbers.
+fn endpoints<D: Driver>(
+    context: &Context<D>,
+    options: &Options,
+    port: &PortAttr,
+    qp_nums: &[u32],
+) -> Result<Vec<Endpoint>> {
+    let gid = match options.common.gid_idx {
+        Some(index) => context.query_gid(options.common.ib_port, index.into())?,
+        None => Gid::ZERO,
+    };
+    // Each state is seeded anew by the system's randomness.
+    let psn = || RandomState::new().build_hasher().finish() as u32 & 0xff_ffff;
+    Ok(qp_nums.iter().map(|qp_num| Endpoint { lid: port.lid, qp_num: *qp_num, psn: psn(), gid }).collect())
+}
+
+/// Exchanges endpoints; the server's queues are connected afterwards, the client's are not. Gives back those of the
+/// peer's QPs.
+fn meet<Q: Queues>(
+    options: &Options,
+    queues: &mut Q,
+    local: &[Endpoint],
+    patience: &Patience,
+) -> Result<Vec<Endpoint>> {
+    let common = &options.common;
+    let num_qp = local.len();
+    let mut mine = local.to_vec();
+    mine.resize(queues.num_endpoints().max(num_qp), Endpoint::default());
+    let theirs = match &common.host {
+        Some(host) => exchange::as_client(exchange::dial(host, common.port, patience)?, &mine)?,
+        None => {
+            let stream = exchange::answer(common.bind, common.port, patience)?;
+            exchange::as_server(stream, &mine, |theirs| {
+                queues.connect(local, exchange::in_use(theirs, num_qp)?)
+            })?
+        }
+    };
+    Ok(exchange::in_use(&theirs, num_qp)?.to_vec())
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The ping-pong of several RC QPs that take their receives from one shared queue.
+
+use super::completions::Completions;
+use super::drive::Queues;
+use super::ledger::SEND_WRID;
+use super::message::Message;
+use super::options::{Options, SRQ_ENDPOINTS};
+use anyhow::{Context as _, Result, anyhow};
+use uverbs::attr::{QpCap, SrqAttr, SrqInitAttr};
+use uverbs::{ConnectAttr, Driver, Endpoint, Exclusive, ProtectionDomain, Qp, Rc, SharedReceiveQueue};
+
+/// The QPs, their receive queue, and the message. (In this order: the buffer must be the last to go.)
+#[derive(Debug)]
+pub(crate) struct SharedReceives<D: Driver> {
+    qps: Vec<Qp<D, Rc>>,
+    srq: SharedReceiveQueue<D, Exclusive>,
+    message: Message<D>,
+    attr: ConnectAttr,
+}
+
+impl<D: Driver> SharedReceives<D> {
+    /// Makes the queues; the QPs are in INIT.
+    pub(crate) fn new(
+        pd: &ProtectionDomain<D>,
+        completions: &Completions<D>,
+        mut message: Message<D>,
+        options: &Options,
+        attr: ConnectAttr,
+    ) -> Result<Self> {
+        let sizes = SrqAttr { max_wr: options.common.rx_depth, max_sge: 1, srq_limit: 0 };
+        let srq = pd.create_srq(&SrqInitAttr { attr: sizes, ..SrqInitAttr::default() })?;
+        let cap = QpCap { max_send_wr: 1, max_send_sge: 1, ..QpCap::default() };
+        let mut qps = Vec::with_capacity(options.num_qp.into());
+        for i in 0..options.num_qp {
+            let builder = pd.qp::<Rc>().cq(completions.cq()).srq(&srq).cap(cap).send_ops(message.send_ops());
+            let qp = builder.create().with_context(|| format!("QP {i}"))?;
+            message.fit_inline(qp.cap());
+            qp.init(&attr).with_context(|| format!("QP {i}"))?;
+            qps.push(qp);
+        }
+        Ok(Self { qps, srq, message, attr })
+    }
+}
+
+impl<D: Driver> Queues for SharedReceives<D> {
+    fn qp_nums(&self) -> Vec<u32> {
+        self.qps.iter().map(Qp::qp_num).collect()
+    }
+
+    fn num_endpoints(&self) -> usize {
+        SRQ_ENDPOINTS
+    }
+
+    fn connect(&mut self, local: &[Endpoint], remote: &[Endpoint]) -> Result<()> {
+        for (i, (qp, (local, remote))) in self.qps.iter().zip(local.iter().zip(remote)).enumerate() {
+            qp.connect(local, remote, &self.attr).with_context(|| format!("QP {i}"))?;
+        }
+        Ok(())
+    }
+
+    fn post_recv(&mut self, count: u32) -> Result<()> {
+        self.message.post_recv(self.srq.batch(), count).context("post_srq_recv")
+    }
+
+    fn post_send(&mut self, index: usize) -> Result<()> {
+        let qp = self.qps.get_mut(index).ok_or_else(|| anyhow!("there is no QP {index}"))?;
+        let sq = qp.sq()?;
+        if self.message.wants_builder() {
+            self.message.build(sq.qp_ex(), |_| ())
+        } else {
+            self.message.post(sq.post(SEND_WRID))
+        }
+    }
+
+    fn close(self) -> Result<()> {
+        for (i, qp) in self.qps.into_iter().enumerate() {
+            qp.close().with_context(|| format!("cannot destroy QP {i}"))?;
+        }
+        Ok(())
+    }
+}

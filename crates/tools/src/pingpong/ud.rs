@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The ping-pong of datagrams. Each arrives behind 40 bytes that the receive must have room for.
+#![expect(unsafe_code)]
+// UNSAFETY: sets a datagram's destination in a `wr_*` session.
+
+use super::completions::Completions;
+use super::drive::Queues;
+use super::ledger::SEND_WRID;
+use super::message::Message;
+use super::options::Options;
+use anyhow::{Context as _, Result};
+use uverbs::attr::{PortAttr, QpCap};
+use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, Error, PostError, ProtectionDomain, Qp, Ud};
+
+/// Hops of a datagram, as the C program sets them.
+pub(crate) const HOP_LIMIT: u8 = 64;
+
+/// A datagram QP, where it sends to, and its message. (The QP goes first: it must be gone before the message's buffer.)
+#[derive(Debug)]
+pub(crate) struct Datagrams<D: Driver> {
+    qp: Qp<D, Ud>,
+    /// Handle and QP of the peer, once it is known.
+    peer: Option<(AddressHandle<D>, u32)>,
+    message: Message<D>,
+    pd: ProtectionDomain<D>,
+    attr: ConnectAttr,
+}
+
+/// A datagram is one packet.
+pub(crate) fn check_size(size: u32, port: &PortAttr) -> Result<()> {
+    match port.active_mtu.bytes() {
+        Some(mtu) if size <= mtu => Ok(()),
+        Some(mtu) => {
+            let reason = format!("{size} bytes do not fit into the port's MTU of {mtu}");
+            Err(Error::invalid("post_send", "size", reason).into())
+        }
+        None => Err(Error::protocol("query_port", format!("active_mtu {:?}", port.active_mtu)).into()),
+    }
+}
+
+impl<D: Driver> Datagrams<D> {
+    /// Makes the QP, in INIT.
+    pub(crate) fn new(
+        pd: &ProtectionDomain<D>,
+        completions: &Completions<D>,
+        mut message: Message<D>,
+        options: &Options,
+        attr: ConnectAttr,
+    ) -> Result<Self> {
+        let cap = QpCap {
+            max_send_wr: 1,
+            max_recv_wr: options.common.rx_depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let qp = pd.qp::<Ud>().cq(completions.cq()).cap(cap).send_ops(message.send_ops()).create()?;
+        message.fit_inline(qp.cap());
+        qp.init(&attr)?;
+        Ok(Self { qp, peer: None, message, pd: pd.clone(), attr })
+    }
+}
+
+impl<D: Driver> Queues for Datagrams<D> {
+    fn qp_nums(&self) -> Vec<u32> {
+        vec![self.qp.qp_num()]
+    }
+
+    fn num_endpoints(&self) -> usize {
+        1
+    }
+
+    fn connect(&mut self, local: &[Endpoint], remote: &[Endpoint]) -> Result<()> {
+        for (local, remote) in local.iter().zip(remote) {
+            self.qp.connect(local, remote, &self.attr)?;
+            self.peer = Some((self.pd.create_ah(&self.attr.ah_attr(remote))?, remote.qp_num));
+        }
+        Ok(())
+    }
+
+    fn post_recv(&mut self, count: u32) -> Result<()> {
+        self.message.post_recv(self.qp.rq()?.batch(), count).context("post_recv")
+    }
+
+    fn post_send(&mut self, _: usize) -> Result<()> {
+        let (ah, qpn) = self.peer.as_ref().ok_or(PostError::BadState).context("post_send")?;
+        let (sq, qkey) = (self.qp.sq()?, self.attr.qkey);
+        if self.message.wants_builder() {
+            self.message.build(sq.qp_ex(), |qp| {
+                // SAFETY: inside the session; the handle is this driver's and lives as long as `peer`.
+                unsafe { qp.wr_set_ud_addr(ah.as_raw(), *qpn, qkey) };
+            })
+        } else {
+            self.message.post(sq.post_to(SEND_WRID, ah, *qpn, qkey))
+        }
+    }
+
+    fn close(self) -> Result<()> {
+        self.qp.close().context("cannot destroy the QP")?;
+        match self.peer {
+            Some((ah, _)) => ah.close().context("cannot destroy the AH"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uverbs::attr::Mtu;
+
+    #[test]
+    fn a_datagram_must_fit_into_a_packet() {
+        let port = PortAttr { active_mtu: Mtu::MTU_1024, ..PortAttr::default() };
+        check_size(1024, &port).unwrap();
+        assert!(check_size(1025, &port).unwrap_err().to_string().contains("1024"));
+        assert!(check_size(1, &PortAttr::default()).is_err());
+    }
+}

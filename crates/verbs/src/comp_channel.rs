@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion channels: waiting for completions instead of polling for them.
+
+use crate::context::{ContextInner, Object};
+use crate::cq::CqId;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use uverbs_core::control::{self, CompChannelHandle};
+use uverbs_core::error::Result;
+use uverbs_core::provider::Driver;
+
+/// The channel that its CQs hold.
+#[derive(Debug)]
+pub(crate) struct ChannelInner<D: Driver> {
+    handle: CompChannelHandle,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> ChannelInner<D> {
+    pub(crate) fn handle(&self) -> &CompChannelHandle {
+        &self.handle
+    }
+}
+
+/// A completion channel. It is closed when it and all CQs made with it are gone.
+#[derive(Debug)]
+pub struct CompletionChannel<D: Driver> {
+    inner: Arc<ChannelInner<D>>,
+}
+
+impl<D: Driver> CompletionChannel<D> {
+    pub(crate) fn create(context: &Arc<ContextInner<D>>) -> Result<Self> {
+        let handle = control::comp_channel::create(context.kernel())?;
+        Ok(Self { inner: Arc::new(ChannelInner { handle, context: context.clone() }) })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<ChannelInner<D>> {
+        &self.inner
+    }
+
+    /// Whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
+        self.inner.handle.set_nonblocking(nonblocking)
+    }
+
+    /// `ibv_get_cq_event`: waits for an event and says whose. Arm the CQ again, and then poll it, for no completion to
+    /// be missed.
+    ///
+    /// An event is a value: there is nothing to acknowledge, and a CQ can be destroyed at any time (events of a CQ
+    /// that is gone are skipped). `EAGAIN` if the descriptor was made non-blocking and there is none.
+    pub fn get_event(&self) -> Result<CqId> {
+        loop {
+            let id = self.inner.handle.read_event()?;
+            if self.inner.context.object(id) == Some(Object::Cq) {
+                return Ok(CqId(id));
+            }
+        }
+    }
+}
+
+impl<D: Driver> AsFd for CompletionChannel<D> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.handle.as_fd()
+    }
+}

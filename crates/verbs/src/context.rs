@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An open device: queries, and the creation of everything that hangs on it.
+
+use crate::comp_channel::CompletionChannel;
+use crate::cq::CompletionQueue;
+use crate::event::{Event, EventSource};
+use crate::pd::{ProtectionDomain, ThreadDomain};
+use crate::xrcd::XrcDomain;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{CqInitAttr, DeviceAttr, Gid, GidEntry, PortAttr};
+use uverbs_core::control::slab::Slab;
+use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
+use uverbs_core::device::DeviceInfo;
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::Uhw;
+use uverbs_core::kernel::{Kernel, UverbsFd};
+use uverbs_core::provider::Driver;
+use uverbs_core::sync::{Locking, Shared};
+
+/// What an id in an event stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Object {
+    Cq,
+    Qp(u32),
+    Srq,
+}
+
+/// The open device that every object holds.
+#[derive(Debug)]
+pub(crate) struct ContextInner<D: Driver> {
+    driver: D,
+    num_comp_vectors: u32,
+    core_support: CoreSupport,
+    async_fd: AsyncFd,
+    /// Objects by the id that the kernel reports in events. Ids carry a generation, so a stale one names nothing.
+    objects: Mutex<Slab<Object>>,
+    name: String,
+}
+
+impl<D: Driver> ContextInner<D> {
+    pub(crate) fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    pub(crate) fn kernel(&self) -> &Arc<dyn Kernel> {
+        self.driver.kernel()
+    }
+
+    pub(crate) fn num_comp_vectors(&self) -> u32 {
+        self.num_comp_vectors
+    }
+
+    pub(crate) fn core_support(&self) -> CoreSupport {
+        self.core_support
+    }
+
+    pub(crate) fn remember_object(&self, object: Object) -> u64 {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner).insert(object)
+    }
+
+    pub(crate) fn update_object(&self, id: u64, object: Object) {
+        if let Some(o) = self.objects.lock().unwrap_or_else(PoisonError::into_inner).get_mut(id) {
+            *o = object;
+        }
+    }
+
+    pub(crate) fn forget_object(&self, id: u64) {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    pub(crate) fn object(&self, id: u64) -> Option<Object> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied()
+    }
+}
+
+/// Whether something that was made from `other` may be used with what is made from `context`. The kernel's handles are
+/// numbers that each context counts for itself, so a foreign one would name something else.
+pub(crate) fn same_context<D: Driver>(
+    context: &Arc<ContextInner<D>>,
+    other: &Arc<ContextInner<D>>,
+    verb: &'static str,
+    field: &'static str,
+) -> Result<()> {
+    if Arc::ptr_eq(context, other) {
+        return Ok(());
+    }
+    let reason = format!("made from another context (of {}, not {})", other.name, context.name);
+    Err(Error::invalid(verb, field, reason))
+}
+
+/// An open device. Cloning it shares it; it is closed when the last object made from it is gone.
+#[derive(Debug)]
+pub struct Context<D: Driver> {
+    inner: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> Clone for Context<D> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<D: Driver> Context<D> {
+    /// Opens a device that is known to be this driver's. [`open`](crate::open) finds out.
+    pub fn open(device: &DeviceInfo) -> Result<Self> {
+        let fd = UverbsFd::open(device, &[D::DRIVER_ID])?;
+        Self::from_kernel(Arc::new(fd))
+    }
+
+    /// Opens a device behind any kernel port.
+    pub fn from_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
+        let name = kernel.name().to_owned();
+        let (driver, info) = D::open(kernel)?;
+        let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
+        let objects = Mutex::new(Slab::new());
+        Ok(Self {
+            inner: Arc::new(ContextInner { driver, num_comp_vectors, core_support, async_fd, objects, name }),
+        })
+    }
+
+    /// The device's name, such as `rxe0`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Interrupt vectors for completion events: `comp_vector` must be smaller.
+    #[must_use]
+    pub fn num_comp_vectors(&self) -> u32 {
+        self.inner.num_comp_vectors
+    }
+
+    /// `ibv_query_device_ex`
+    pub fn query_device(&self) -> Result<DeviceAttr> {
+        query::device(self.inner.kernel(), Uhw::none())
+    }
+
+    /// `ibv_query_port`; ports count from 1.
+    pub fn query_port(&self, port_num: u8) -> Result<PortAttr> {
+        query::port(self.inner.kernel(), port_num)
+    }
+
+    /// `ibv_query_gid`
+    pub fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
+        Ok(self.query_gid_ex(port_num, index)?.gid)
+    }
+
+    /// `ibv_query_gid_ex`
+    pub fn query_gid_ex(&self, port_num: u8, index: u32) -> Result<GidEntry> {
+        query::gid_entry(self.inner.kernel(), port_num, index)
+    }
+
+    /// `ibv_query_gid_table`: all valid entries of all ports.
+    pub fn query_gid_table(&self) -> Result<Vec<GidEntry>> {
+        query::gid_table(self.inner.kernel())
+    }
+
+    /// `ibv_query_pkey`, host byte order.
+    pub fn query_pkey(&self, port_num: u8, index: u16) -> Result<u16> {
+        query::pkey(self.inner.kernel(), port_num, index)
+    }
+
+    /// `ibv_alloc_pd`
+    pub fn alloc_pd(&self) -> Result<ProtectionDomain<D>> {
+        ProtectionDomain::alloc(&self.inner)
+    }
+
+    /// `ibv_alloc_td`: doorbell resources for the queues of one thread.
+    pub fn alloc_td(&self) -> Result<ThreadDomain<D>> {
+        ThreadDomain::alloc(&self.inner)
+    }
+
+    /// `ibv_create_comp_channel`
+    pub fn create_comp_channel(&self) -> Result<CompletionChannel<D>> {
+        CompletionChannel::create(&self.inner)
+    }
+
+    /// `ibv_create_cq`, for any thread: the locking that C has.
+    pub fn create_cq(
+        &self,
+        cqe: u32,
+        channel: Option<&CompletionChannel<D>>,
+    ) -> Result<CompletionQueue<D, Shared>> {
+        self.create_cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
+    }
+
+    /// `ibv_create_cq_ex`, with the locking that `L` says.
+    pub fn create_cq_ex<L: Locking>(
+        &self,
+        attr: &CqInitAttr,
+        channel: Option<&CompletionChannel<D>>,
+    ) -> Result<CompletionQueue<D, L>> {
+        CompletionQueue::create(&self.inner, attr, channel.map(CompletionChannel::inner))
+    }
+
+    /// `ibv_open_xrcd`: the domain of a file's inode, or one of its own.
+    pub fn open_xrcd(
+        &self,
+        file: Option<BorrowedFd<'_>>,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<XrcDomain<D>> {
+        XrcDomain::open(&self.inner, file, create, exclusive)
+    }
+
+    /// `ibv_get_async_event`: waits for the next asynchronous event.
+    ///
+    /// Events of objects that are already gone are skipped. `EAGAIN` if the descriptor was made non-blocking and there
+    /// is none.
+    pub fn get_async_event(&self) -> Result<Event> {
+        loop {
+            let raw = self.inner.async_fd.read()?;
+            if let Some(source) = EventSource::of(&self.inner, raw) {
+                return Ok(Event { event_type: raw.event_type, source });
+            }
+        }
+    }
+
+    /// Whether [`get_async_event`](Self::get_async_event) returns `EAGAIN` instead of waiting.
+    pub fn set_async_nonblocking(&self, nonblocking: bool) -> Result<()> {
+        self.inner.async_fd.set_nonblocking(nonblocking)
+    }
+
+    /// The descriptor that is readable when there is an asynchronous event; for `poll(2)` and `O_NONBLOCK`.
+    #[must_use]
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        self.inner.async_fd.as_fd()
+    }
+
+    /// The kernel port, for what this crate does not offer.
+    #[must_use]
+    pub fn kernel(&self) -> &Arc<dyn Kernel> {
+        self.inner.kernel()
+    }
+}

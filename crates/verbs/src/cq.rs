@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion queues: polling, arming, resizing.
+
+use crate::comp_channel::ChannelInner;
+use crate::context::{ContextInner, Object};
+use core::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{CqInitAttr, CqModeration};
+use uverbs_core::control::CqHandle;
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::completion::CompletionQueue as Engine;
+use uverbs_core::provider::{CqParts, Driver, PollError, raw};
+use uverbs_core::sync::{Exclusive, Locked, Locking, Reentered, Shared};
+use uverbs_core::wc::WorkCompletion;
+
+/// The kernel object of a CQ; QPs hold it, so it outlives them.
+#[derive(Debug)]
+pub(crate) struct CqInner<D: Driver> {
+    handle: Option<CqHandle>,
+    shared: Arc<D::CqShared>,
+    event_id: u64,
+    /// The engine, once its face is gone.
+    engine: Mutex<Option<D::CompletionQueue>>,
+    channel: Option<Arc<ChannelInner<D>>>,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> CqInner<D> {
+    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
+        &self.context
+    }
+
+    /// For the creation of QPs and SRQs.
+    pub(crate) fn parts(&self) -> Result<(&CqHandle, &Arc<D::CqShared>)> {
+        let handle =
+            self.handle.as_ref().ok_or_else(|| Error::invalid("cq", "handle", "the CQ is destroyed"))?;
+        Ok((handle, &self.shared))
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        let Some(handle) = self.handle.take() else { return Ok(()) };
+        self.context.forget_object(self.event_id);
+        match handle.destroy() {
+            Ok(_events) => Ok(()),
+            Err((handle, error)) => {
+                // The device may still write to the ring.
+                core::mem::forget(handle);
+                core::mem::forget(self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<D: Driver> Drop for CqInner<D> {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            log::error!("cq: {error}; its memory is leaked");
+        }
+    }
+}
+
+/// A completion queue.
+///
+/// With [`Exclusive`] locking it is polled through `&mut`; with [`Shared`], by any thread through `&`.
+#[derive(Debug)]
+pub struct CompletionQueue<D: Driver, L: Locking = Exclusive> {
+    engine: ManuallyDrop<Locked<D::CompletionQueue, L>>,
+    inner: Arc<CqInner<D>>,
+}
+
+impl<D: Driver, L: Locking> CompletionQueue<D, L> {
+    pub(crate) fn create(
+        context: &Arc<ContextInner<D>>,
+        attr: &CqInitAttr,
+        channel: Option<&Arc<ChannelInner<D>>>,
+    ) -> Result<Self> {
+        let vectors = context.num_comp_vectors();
+        if attr.comp_vector >= vectors.max(1) {
+            let reason = format!("{} where the device has {vectors}", attr.comp_vector);
+            return Err(Error::invalid("create_cq", "comp_vector", reason));
+        }
+        let event_id = context.remember_object(Object::Cq);
+        let channel_handle = channel.map(|c| c.handle());
+        let parts = context
+            .driver()
+            .create_cq(attr, channel_handle, event_id)
+            .inspect_err(|_| context.forget_object(event_id))?;
+        let CqParts { handle, shared, queue, cqe: _ } = parts;
+        let inner = CqInner {
+            handle: Some(handle),
+            shared,
+            event_id,
+            engine: Mutex::new(None),
+            channel: channel.cloned(),
+            context: context.clone(),
+        };
+        Ok(Self { engine: ManuallyDrop::new(Locked::new(queue)), inner: Arc::new(inner) })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<CqInner<D>> {
+        &self.inner
+    }
+
+    /// Identifies this CQ in the events of its completion channel and in asynchronous events.
+    #[must_use]
+    pub fn id(&self) -> CqId {
+        CqId(self.inner.event_id)
+    }
+
+    /// Whether it was created with a completion channel.
+    #[must_use]
+    pub fn has_channel(&self) -> bool {
+        self.inner.channel.is_some()
+    }
+
+    /// `ibv_modify_cq`: how many completions, and how many microseconds, an event may be held back.
+    pub fn modify_moderation(&self, moderation: CqModeration) -> Result<()> {
+        self.inner.parts()?.0.moderate(moderation)
+    }
+
+    /// `ibv_poll_cq`, as C calls it.
+    ///
+    /// # Safety
+    /// With [`Exclusive`] locking no other thread uses this queue during the call.
+    #[expect(unsafe_code, reason = "C's contract: exclusion is promised, not proven")]
+    pub unsafe fn poll_raw(&self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        // SAFETY: the caller's promise.
+        unsafe { raw::poll_cq(&self.engine, wc) }
+    }
+
+    /// The engine behind its lock, for faces that are built on this crate.
+    ///
+    /// # Safety
+    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this CQ.
+    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another CQ's")]
+    #[must_use]
+    pub unsafe fn as_locked(&self) -> &Locked<D::CompletionQueue, L> {
+        &self.engine
+    }
+
+    /// Destroys it and reports a failure, which `Drop` would only log. `EBUSY` while QPs or SRQs use it; then it is
+    /// given back.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        if Arc::strong_count(&self.inner) != 1 {
+            let error = Error::Os {
+                verb: "destroy_cq",
+                object: "cq: QPs or SRQs still use it".into(),
+                errno: uverbs_core::Errno::EBUSY,
+            };
+            return Err((self, error));
+        }
+        drop(self);
+        Ok(())
+    }
+}
+
+/// Identifies a CQ in events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CqId(pub(crate) u64);
+
+impl<D: Driver> CompletionQueue<D, Exclusive> {
+    #[inline(always)]
+    fn with<R>(&mut self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, Reentered> {
+        Ok(f(self.engine.get_mut()))
+    }
+}
+
+impl<D: Driver> CompletionQueue<D, Shared> {
+    #[inline(always)]
+    fn with<R>(&self, f: impl FnOnce(&mut D::CompletionQueue) -> R) -> Result<R, Reentered> {
+        Ok(f(&mut *self.engine.lock()?))
+    }
+}
+
+/// The polling calls: through `&mut` without a lock, through `&` with one.
+macro_rules! polling {
+    ($locking:ident, $($this:tt)*) => {
+        impl<D: Driver> CompletionQueue<D, $locking> {
+            /// Gives up to `max` completions to `f`, whose fields are decoded as they are asked for. Returns how many.
+            #[inline]
+            pub fn poll_each(
+                $($this)* self,
+                max: usize,
+                f: impl FnMut(&<D::CompletionQueue as Engine>::Completion<'_>),
+            ) -> Result<usize, PollError> {
+                self.with(|engine| engine.poll_each(max, f))?
+            }
+
+            /// `ibv_poll_cq`: fills `wc` from the front and returns the part that was filled.
+            #[inline]
+            pub fn poll<'w>(
+                $($this)* self,
+                wc: &'w mut [WorkCompletion],
+            ) -> Result<&'w [WorkCompletion], PollError> {
+                let n = self.with(|engine| engine.poll_cq(wc))??;
+                Ok(wc.get(..n).unwrap_or_default())
+            }
+
+            /// Extended polling (`ibv_start_poll` .. `ibv_end_poll`): `f` starts at the first completion and walks on
+            /// by [`Poll::next`]. [`PollError::Empty`] if there is none.
+            #[inline]
+            pub fn poll_session<R>($($this)* self, f: impl FnOnce(&mut Poll<'_, D>) -> R) -> Result<R, PollError> {
+                self.with(|engine| {
+                    engine.start_poll()?;
+                    Ok(f(&mut Poll { engine }))
+                })?
+            }
+
+            /// `ibv_req_notify_cq`: asks for one event at the next (solicited) completion.
+            ///
+            /// Poll once more after arming: a completion that came in between makes no event.
+            pub fn req_notify($($this)* self, solicited_only: bool) -> Result<(), PollError> {
+                self.with(|engine| engine.req_notify(solicited_only))?
+            }
+
+            /// `ibv_resize_cq`: room for at least `cqe` completions; none is lost. Returns the new room.
+            pub fn resize($($this)* self, cqe: u32) -> Result<u32> {
+                let inner = self.inner.clone();
+                let handle = inner.parts()?.0;
+                let resized = self.with(|engine| inner.context.driver().resize_cq(handle, engine, cqe));
+                resized.map_err(|_| Error::os("resize_cq", "cq: a poll is open", uverbs_core::Errno::EBUSY))?
+            }
+        }
+    };
+}
+
+polling!(Exclusive, &mut);
+polling!(Shared, &);
+
+/// An open extended poll; it ends when it is dropped.
+#[derive(Debug)]
+pub struct Poll<'q, D: Driver> {
+    engine: &'q mut D::CompletionQueue,
+}
+
+impl<D: Driver> Poll<'_, D> {
+    /// The completion that the poll stands at; `None` only after the queue turned out to be corrupt.
+    #[inline]
+    #[must_use]
+    pub fn current(&self) -> Option<<D::CompletionQueue as Engine>::Completion<'_>> {
+        self.engine.current()
+    }
+
+    /// Moves on. [`PollError::Empty`] after the last.
+    #[expect(clippy::should_implement_trait, reason = "`ibv_next_poll`; it lends, which an iterator can't")]
+    #[inline]
+    pub fn next(&mut self) -> Result<(), PollError> {
+        self.engine.next_poll()
+    }
+}
+
+impl<D: Driver> Drop for Poll<'_, D> {
+    fn drop(&mut self) {
+        self.engine.end_poll();
+    }
+}
+
+impl<D: Driver, L: Locking> Drop for CompletionQueue<D, L> {
+    fn drop(&mut self) {
+        // SAFETY: `engine` is not used after this: `drop` runs once.
+        #[expect(unsafe_code, reason = "ManuallyDrop")]
+        let engine = unsafe { ManuallyDrop::take(&mut self.engine) };
+        // The device may use the ring until the kernel object is gone.
+        *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine.into_inner());
+    }
+}

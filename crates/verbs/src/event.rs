@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Asynchronous events as values: they name what happened to whom by numbers, so nothing must be acknowledged before
+//! an object can be destroyed.
+
+use crate::context::{ContextInner, Object};
+use crate::cq::CqId;
+use crate::srq::SrqId;
+use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
+use uverbs_core::provider::Driver;
+
+/// An asynchronous event (ibv_get_async_event(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub event_type: EventType,
+    /// To whom.
+    pub source: EventSource,
+}
+
+/// Whom an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventSource {
+    /// The QP with this number.
+    Qp(u32),
+    /// A completion queue.
+    Cq(CqId),
+    /// A shared receive queue.
+    Srq(SrqId),
+    /// A port.
+    Port(u32),
+    /// The device, or what this crate does not know.
+    Device,
+}
+
+impl EventSource {
+    /// `None` if the object is gone.
+    pub(crate) fn of<D: Driver>(context: &ContextInner<D>, event: AsyncEvent) -> Option<Self> {
+        let id = event.element;
+        match event.event_type.scope() {
+            EventScope::Port => Some(event.port_num().map_or(Self::Device, Self::Port)),
+            EventScope::Cq | EventScope::Qp | EventScope::Srq | EventScope::Wq => {
+                Some(match context.object(id)? {
+                    Object::Cq => Self::Cq(CqId(id)),
+                    Object::Qp(qp_num) => Self::Qp(qp_num),
+                    Object::Srq => Self::Srq(SrqId(id)),
+                })
+            }
+            EventScope::Device | EventScope::Unknown => Some(Self::Device),
+        }
+    }
+}

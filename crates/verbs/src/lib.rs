@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! RDMA verbs in pure Rust: typed objects over drivers that drive the NIC directly.
+//!
+//! There is no libibverbs underneath, and no C: the kernel is reached through its uverbs ioctl ABI to create resources,
+//! and the data path writes the device's own work queues.
+//!
+//! # The way in
+//! [`devices`] lists what the machine has, [`open`] opens one with the driver that it needs. Names are those of the
+//! verbs (`post_send`, `wr_id`, `lkey`), so the man pages apply.
+//!
+//! # What is `unsafe`
+//! Only to post a work request that names memory by scatter/gather entries: the device will use that memory after the
+//! call. Inline sends, invalidations, polling and all of the control path are safe.
+
+pub mod ah;
+pub mod buf;
+pub mod comp_channel;
+pub mod connect;
+pub mod context;
+pub mod cq;
+pub mod event;
+pub mod mr;
+pub mod mw;
+pub mod open;
+pub mod pd;
+pub mod qp;
+pub mod srq;
+pub mod xrcd;
+
+pub use ah::AddressHandle;
+pub use buf::{PageBuf, StableBuf};
+pub use comp_channel::CompletionChannel;
+pub use connect::{ConnectAttr, Endpoint};
+pub use context::Context;
+pub use cq::CompletionQueue;
+pub use event::{Event, EventSource};
+pub use mr::MemoryRegion;
+pub use mw::MemoryWindow;
+pub use open::{DriverVisitor, devices, open_with};
+pub use pd::{ProtectionDomain, ThreadDomain};
+pub use qp::{Qp, RawPacket, Rc, Uc, Ud, XrcRecv, XrcSend};
+pub use srq::SharedReceiveQueue;
+pub use xrcd::XrcDomain;
+
+pub use uverbs_core::attr;
+pub use uverbs_core::device;
+pub use uverbs_core::provider::{self, Driver, PollError, PostError};
+pub use uverbs_core::sync::{Exclusive, Shared};
+pub use uverbs_core::wc::{self, WcFlags, WcOpcode, WcStatus, WorkCompletion};
+pub use uverbs_core::wr::{self, ImmData, SendFlags};
+pub use uverbs_core::{Errno, Error, Result};
+pub use uverbs_rxe as rxe;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory regions: registered memory, its keys, and safe access to what a peer may be writing.
+//!
+//! A region owns its buffer. What it lends depends on who may write it, and that is a type: a [`Private`] region (no
+//! remote write, no remote atomics, no windows) lends `&[u8]`; a [`Exposed`] one never does, because a peer may write
+//! at any moment. It copies in and out, and lends atomics.
+//!
+//! ```compile_fail,E0599
+//! use uverbs::{Driver, MemoryRegion, PageBuf};
+//! fn lend<D: Driver>(exposed: &MemoryRegion<D, PageBuf>) -> &[u8] {
+//!     exposed.as_slice()
+//! }
+//! ```
+#![expect(unsafe_code)]
+// UNSAFETY: reads and writes registered memory through its pointer.
+
+use crate::buf::{NoBuf, StableBuf};
+use crate::context::same_context;
+use crate::pd::{PdInner, ProtectionDomain};
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::ptr;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use uverbs_core::attr::{AccessFlags, AdviseFlags, MrAdvice};
+use uverbs_core::control::mr::{MrRange, Rereg};
+use uverbs_core::control::{self, MrHandle};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::Uhw;
+use uverbs_core::provider::{Driver, WireRemote, WireSge};
+use uverbs_core::wr::{IbvMr, Sge};
+
+/// Only this process (and its own device, as posted) writes the region.
+#[derive(Clone, Copy, Debug)]
+pub struct Private;
+/// Peers may write the region at any moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Exposed;
+
+/// What lets a peer write.
+const EXPOSING: AccessFlags =
+    AccessFlags::REMOTE_WRITE.union(AccessFlags::REMOTE_ATOMIC).union(AccessFlags::MW_BIND);
+
+/// A registered buffer.
+#[derive(Debug)]
+pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
+    handle: Option<MrHandle>,
+    /// `None` only after a failed deregistration leaked it.
+    buf: Option<B>,
+    /// The address that sges and peers use for the first byte.
+    iova: u64,
+    raw: Box<IbvMr>,
+    pd: Arc<PdInner<D>>,
+    _access: PhantomData<A>,
+}
+
+// SAFETY: the raw pointers are the buffer's, which is `Send`, or NULL.
+unsafe impl<D: Driver, B: StableBuf, A> Send for MemoryRegion<D, B, A> {}
+// SAFETY: through `&` only the region's own methods reach the buffer; a private region lends `&[u8]`, an exposed one
+// only atomics and copies. The owner `B` itself is never lent.
+unsafe impl<D: Driver, B: StableBuf, A> Sync for MemoryRegion<D, B, A> {}
+
+impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
+    fn from_handle(handle: MrHandle, buf: B, length: usize, iova: u64, pd: &Arc<PdInner<D>>) -> Self {
+        let raw = IbvMr {
+            context: ptr::null_mut(),
+            pd: ptr::null_mut(),
+            addr: buf.ptr().as_ptr().cast(),
+            length,
+            handle: handle.handle(),
+            lkey: handle.lkey(),
+            rkey: handle.rkey(),
+        };
+        Self {
+            handle: Some(handle),
+            buf: Some(buf),
+            iova,
+            raw: Box::new(raw),
+            pd: pd.clone(),
+            _access: PhantomData,
+        }
+    }
+
+    pub(crate) fn register(
+        pd: &Arc<PdInner<D>>,
+        buf: B,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Self, (B, Error)> {
+        let range =
+            MrRange { addr: buf.ptr().as_ptr().expose_provenance() as u64, length: buf.len() as u64, iova };
+        let handle = pd.handle().and_then(|handle| {
+            // SAFETY: `StableBuf` promises that the range stays until `buf` is dropped, which the region does after it
+            // deregistered. What device and peers may write is never lent as a reference: see `Private`, `Exposed`.
+            unsafe { control::mr::reg(pd.context().core_support(), handle, range, access, Uhw::none()) }
+        });
+        match handle {
+            Ok(handle) => {
+                let length = buf.len();
+                Ok(Self::from_handle(handle, buf, length, iova, pd))
+            }
+            Err(error) => Err((buf, error)),
+        }
+    }
+
+    /// `ibv_advise_mr`: prefetches a range of an on-demand region.
+    pub fn advise(&self, advice: MrAdvice, flags: AdviseFlags, range: Range<usize>) -> Result<()> {
+        self.check("advise_mr", &range)?;
+        let length = u32::try_from(range.len()).map_err(|_| {
+            Error::invalid("advise_mr", "length", format!("{} bytes are too many", range.len()))
+        })?;
+        let sge = Sge { addr: self.iova.wrapping_add(range.start as u64), length, lkey: self.lkey() };
+        control::mr::advise(self.pd.handle()?, advice, flags, &[sge])
+    }
+
+    /// `ibv_rereg_mr` of the access rights and the domain, where given. The keys may change.
+    ///
+    /// On failure the region may be unusable, and must still be closed (ibv_rereg_mr(3)).
+    pub fn rereg(&mut self, pd: Option<&ProtectionDomain<D>>, access: Option<AccessFlags>) -> Result<()>
+    where
+        A: WritableShared,
+    {
+        if let Some(pd) = pd {
+            same_context(self.pd.context(), pd.inner().context(), "rereg_mr", "pd")?;
+        }
+        let parent = pd.map(|pd| pd.inner().handle()).transpose()?;
+        self.rereg_with(&Rereg { range: None, pd: parent, access })?;
+        if let Some(pd) = pd {
+            self.pd = pd.inner().clone();
+        }
+        Ok(())
+    }
+
+    /// `ibv_rereg_mr` of the memory: the region moves to `buf`, and the old buffer comes back. On failure `buf` does,
+    /// and the region may be unusable; it must still be closed.
+    pub fn rereg_buf(&mut self, buf: B) -> Result<B, (B, Error)> {
+        let Some(old) = self.buf.take() else {
+            return Err((buf, Error::invalid("rereg_mr", "mr", "the region is deregistered")));
+        };
+        let addr = buf.ptr().as_ptr().expose_provenance() as u64;
+        let range = MrRange { addr, length: buf.len() as u64, iova: addr };
+        if let Err(error) = self.rereg_with(&Rereg { range: Some(range), pd: None, access: None }) {
+            self.buf = Some(old);
+            return Err((buf, error));
+        }
+        self.iova = addr;
+        self.raw.addr = buf.ptr().as_ptr().cast();
+        self.raw.length = buf.len();
+        self.buf = Some(buf);
+        Ok(old)
+    }
+
+    fn rereg_with(&mut self, change: &Rereg<'_>) -> Result<()> {
+        let support = self.pd.context().core_support();
+        let handle = self
+            .handle
+            .as_mut()
+            .ok_or_else(|| Error::invalid("rereg_mr", "mr", "the region is deregistered"))?;
+        // SAFETY: as in `register`; an exposed region's rights may grow, since it never lends references, and its
+        // callers keep the buffers of both ranges until the kernel answered.
+        unsafe { handle.rereg(support, change, Uhw::none()) }?;
+        self.raw.lkey = handle.lkey();
+        self.raw.rkey = handle.rkey();
+        Ok(())
+    }
+
+    /// Local key, for scatter/gather entries.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.raw.lkey
+    }
+
+    /// Remote key, for peers.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.raw.rkey
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.raw.length
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The address that scatter/gather entries and peers use for the first byte.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.iova
+    }
+
+    /// As C's lists and builders want it; valid as long as this region lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *const IbvMr {
+        &raw const *self.raw
+    }
+
+    /// A scatter/gather entry of these bytes, in the driver's own form.
+    pub fn sge(&self, range: Range<usize>) -> Result<D::Sge> {
+        self.check("sge", &range)?;
+        let wrong = |_| Error::invalid("sge", "length", format!("{} bytes are too many", range.len()));
+        let length = u32::try_from(range.len()).map_err(|_| wrong(()))?;
+        D::Sge::new(self.iova.wrapping_add(range.start as u64), length, self.lkey()).map_err(|_| wrong(()))
+    }
+
+    /// What a peer needs to reach the byte at `offset`, in the driver's own form.
+    #[must_use]
+    pub fn remote(&self, offset: usize) -> D::Remote {
+        D::Remote::new(self.iova.wrapping_add(offset as u64), self.rkey())
+    }
+
+    /// Copies bytes out. What a peer writes at the same time may arrive partly.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
+        let bytes = self.bytes(offset..offset.saturating_add(out.len()))?;
+        for (to, from) in out.iter_mut().zip(bytes) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<()>
+    where
+        A: WritableShared,
+    {
+        let bytes = self.bytes(offset..offset.saturating_add(data.len()))?;
+        for (to, from) in bytes.iter().zip(data) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Deregisters and gives the buffer back. On failure (`EBUSY`: a window is bound to it) the region comes back.
+    pub fn close(mut self) -> Result<B, (Self, Error)> {
+        let Some(handle) = self.handle.take() else {
+            return Err((self, Error::invalid("dereg_mr", "mr", "deregistered already")));
+        };
+        match (handle.destroy(), self.buf.take()) {
+            (Ok(()), Some(buf)) => Ok(buf),
+            (Err((handle, error)), buf) => {
+                self.handle = Some(handle);
+                self.buf = buf;
+                Err((self, error))
+            }
+            (Ok(()), None) => Err((self, Error::invalid("dereg_mr", "mr", "the buffer was leaked"))),
+        }
+    }
+
+    fn check(&self, verb: &'static str, range: &Range<usize>) -> Result<()> {
+        if range.start > range.end || range.end > self.len() {
+            return Err(Error::invalid(
+                verb,
+                "range",
+                format!("{range:?} is outside the region's {} bytes", self.len()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// These bytes as atomics. A private region only loads from them.
+    fn bytes(&self, range: Range<usize>) -> Result<&[AtomicU8]> {
+        self.check("mr", &range)?;
+        let Some(buf) = &self.buf else { return Ok(&[]) };
+        if range.end > buf.len() {
+            return Err(Error::unsupported("mr", "memory of a dma-buf is not mapped here"));
+        }
+        // SAFETY: `StableBuf` promises `len()` readable and writable bytes for as long as `buf` lives, and `&self` keeps
+        // it alive; the range was checked. `AtomicU8` has u8's layout. Every access of an exposed region by this process
+        // is atomic; of a private region this only loads, beside the `&[u8]` that it lends.
+        let all = unsafe { core::slice::from_raw_parts(buf.ptr().as_ptr().cast::<AtomicU8>(), buf.len()) };
+        Ok(all.get(range).unwrap_or_default())
+    }
+}
+
+/// Regions that [`MemoryRegion::write_at`] may write through `&`: those that lend no `&[u8]`.
+pub trait WritableShared {}
+impl WritableShared for Exposed {}
+
+impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
+    pub(crate) fn register_dmabuf(
+        pd: &Arc<PdInner<D>>,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Self> {
+        let bytes = usize::try_from(length)
+            .map_err(|_| Error::invalid("reg_dmabuf_mr", "length", format!("{length} bytes are too many")))?;
+        let support = pd.context().core_support();
+        let handle = control::mr::reg_dmabuf(support, pd.handle()?, fd, offset, length, iova, access)?;
+        Ok(Self::from_handle(handle, NoBuf, bytes, iova, pd))
+    }
+}
+
+impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
+    /// These bytes as atomics: what may be shared with peers and threads.
+    pub fn atomics(&self, range: Range<usize>) -> Result<&[AtomicU8]> {
+        self.bytes(range)
+    }
+
+    /// The aligned 8-byte word at `offset`, as remote atomics see it.
+    pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
+        let bytes = self.bytes(offset..offset.saturating_add(8))?;
+        let at = bytes.as_ptr().cast::<AtomicU64>();
+        if !at.is_aligned() {
+            return Err(Error::invalid(
+                "mr",
+                "offset",
+                format!("{offset} is not aligned to 8 bytes in memory"),
+            ));
+        }
+        // SAFETY: 8 bytes in range and aligned, checked above; only atomics reach them, as above.
+        Ok(unsafe { &*at })
+    }
+}
+
+impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
+    /// Refuses what would let a peer write.
+    pub(crate) fn check_access(access: AccessFlags) -> Result<()> {
+        if access.intersects(EXPOSING) {
+            return Err(Error::invalid(
+                "reg_mr",
+                "access",
+                format!("{:?} lets peers write; a private region can't have it", access & EXPOSING),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The bytes. (What the device writes for a posted receive or read is the promise of that post.)
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        let Some(buf) = &self.buf else { return &[] };
+        // SAFETY: `StableBuf` promises the bytes; no peer may write them, and this process writes only through
+        // `as_mut_slice`'s `&mut self`.
+        unsafe { core::slice::from_raw_parts(buf.ptr().as_ptr(), buf.len()) }
+    }
+
+    /// The bytes, to write.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let Some(buf) = &mut self.buf else { return &mut [] };
+        // SAFETY: `StableBuf` promises the bytes; `&mut self` rules out any other access by this process.
+        unsafe { core::slice::from_raw_parts_mut(buf.ptr().as_ptr(), buf.len()) }
+    }
+}
+
+impl<D: Driver, B: StableBuf, A> Drop for MemoryRegion<D, B, A> {
+    fn drop(&mut self) {
+        let Some(handle) = self.handle.take() else { return };
+        if let Err((handle, error)) = handle.destroy() {
+            log::error!("mr with lkey {:#x}: {error}; its memory is leaked", self.raw.lkey);
+            // The device may still reach it.
+            core::mem::forget((handle, self.buf.take()));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory windows: parts of a region that are opened to peers, and closed again, by work requests.
+
+use crate::buf::StableBuf;
+use crate::mr::MemoryRegion;
+use crate::pd::PdInner;
+use core::ptr;
+use std::sync::Arc;
+use uverbs_core::attr::{AccessFlags, MwType};
+use uverbs_core::control::{self, MwHandle};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::Uhw;
+use uverbs_core::provider::Driver;
+use uverbs_core::provider::op::MwBind;
+use uverbs_core::wr::IbvMw;
+
+/// A memory window.
+#[derive(Debug)]
+pub struct MemoryWindow<D: Driver> {
+    handle: Option<MwHandle>,
+    raw: Box<IbvMw>,
+    mw_type: MwType,
+    _pd: Arc<PdInner<D>>,
+}
+
+// SAFETY: the raw pointers of the C struct are NULL and never followed.
+#[expect(unsafe_code, reason = "NULL pointers of a C struct")]
+unsafe impl<D: Driver> Send for MemoryWindow<D> {}
+// SAFETY: as above; nothing is changed through `&`.
+#[expect(unsafe_code, reason = "NULL pointers of a C struct")]
+unsafe impl<D: Driver> Sync for MemoryWindow<D> {}
+
+/// The next key of a window or region: the device's index stays, the 8 bits that its owner chooses count up
+/// (`ibv_inc_rkey`).
+#[must_use]
+pub const fn inc_rkey(rkey: u32) -> u32 {
+    (rkey & 0xffff_ff00) | (rkey.wrapping_add(1) & 0xff)
+}
+
+impl<D: Driver> MemoryWindow<D> {
+    pub(crate) fn alloc(pd: &Arc<PdInner<D>>, mw_type: MwType) -> Result<Self> {
+        let handle = control::mw::alloc(pd.handle()?, mw_type, Uhw::none())?;
+        let raw = IbvMw {
+            context: ptr::null_mut(),
+            pd: ptr::null_mut(),
+            rkey: handle.rkey(),
+            handle: handle.handle(),
+            mw_type: mw_type as u32,
+        };
+        Ok(Self { handle: Some(handle), raw: Box::new(raw), mw_type, _pd: pd.clone() })
+    }
+
+    /// The key that peers use once a bind completed.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.raw.rkey
+    }
+
+    /// 1 or 2.
+    #[must_use]
+    pub fn mw_type(&self) -> MwType {
+        self.mw_type
+    }
+
+    /// As C's lists and builders want it; valid as long as this window lives.
+    #[must_use]
+    pub fn as_raw(&self) -> *const IbvMw {
+        &raw const *self.raw
+    }
+
+    /// What opens `length` bytes of `mr` from `addr` on, to be posted by `bind_mw`.
+    ///
+    /// The key that the window shall have is the next one (`ibv_inc_rkey`). A type 1 window gets it from the verb, as
+    /// `ibv_bind_mw` does; for type 2 the owner may choose the low 8 bits of [`MwBind::rkey`] in any other way.
+    /// When the bind is posted, tell the window by [`bound`](Self::bound).
+    #[must_use]
+    pub fn bind<B: StableBuf, A>(
+        &self,
+        mr: &MemoryRegion<D, B, A>,
+        addr: u64,
+        length: u64,
+        access: AccessFlags,
+    ) -> MwBind {
+        MwBind {
+            mw_rkey: self.raw.rkey,
+            mw_type: self.mw_type as u32,
+            rkey: inc_rkey(self.raw.rkey),
+            mr_lkey: mr.lkey(),
+            addr,
+            length,
+            access: access.bits(),
+        }
+    }
+
+    /// Notes the key that a posted bind gives the window.
+    pub fn bound(&mut self, bind: &MwBind) {
+        self.raw.rkey = bind.rkey;
+    }
+
+    /// Deallocates it and reports a failure, which `Drop` would only log.
+    pub fn close(mut self) -> Result<()> {
+        self.destroy()
+    }
+
+    fn destroy(&mut self) -> Result<(), Error> {
+        let Some(handle) = self.handle.take() else { return Ok(()) };
+        handle.destroy().map_err(|(_, error)| error)
+    }
+}
+
+impl<D: Driver> Drop for MemoryWindow<D> {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            log::error!("{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inc_rkey;
+
+    #[test]
+    fn only_the_low_byte_of_a_key_counts() {
+        assert_eq!(inc_rkey(0x1234_56fe), 0x1234_56ff);
+        assert_eq!(inc_rkey(0x1234_56ff), 0x1234_5600);
+        assert_eq!(inc_rkey(u32::MAX), 0xffff_ff00);
+    }
+}

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Finding devices, and opening one with the driver that it needs.
+
+use crate::context::Context;
+use std::sync::Arc;
+pub use uverbs_core::device::{DeviceInfo, devices};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::{Kernel, UverbsFd};
+use uverbs_core::provider::Driver;
+use uverbs_rxe::Rxe;
+
+/// What to do with an opened device; compiled once per driver, so it runs without dispatch.
+pub trait DriverVisitor {
+    /// What it gives back.
+    type Out;
+    /// Called with the context of the driver that the device has.
+    fn visit<D: Driver>(self, context: Context<D>) -> Self::Out;
+}
+
+/// Every driver's id, in the order in which they are probed.
+const DRIVER_IDS: &[u32] = &[Rxe::DRIVER_ID];
+
+/// Opens a device and calls `visitor` with it, typed by its driver.
+pub fn open_with<V: DriverVisitor>(device: &DeviceInfo, visitor: V) -> Result<V::Out> {
+    let fd: Arc<dyn Kernel> = Arc::new(UverbsFd::open(device, DRIVER_IDS)?);
+    match fd.driver_id() {
+        Rxe::DRIVER_ID => Ok(visitor.visit(Context::<Rxe>::from_kernel(fd)?)),
+        other => Err(Error::unsupported("open_device", format!("no driver for driver id {other}"))),
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Protection domains, and thread domains behind a parent domain: what queues and memory are made from.
+
+use crate::ah::{self, AddressHandle};
+use crate::buf::StableBuf;
+use crate::context::ContextInner;
+use crate::mr::{Exposed, MemoryRegion, Private};
+use crate::mw::MemoryWindow;
+use crate::qp::{Qp, QpBuilder, Transport};
+use crate::srq::SharedReceiveQueue;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use uverbs_core::attr::{AccessFlags, AhAttr, GlobalRoute, MwType, SrqInitAttr};
+use uverbs_core::control::{self, PdHandle};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::Uhw;
+use uverbs_core::provider::Driver;
+use uverbs_core::sync::{Exclusive, Locking};
+use uverbs_core::wc::{WcFlags, WorkCompletion};
+
+/// The domain that its objects hold.
+#[derive(Debug)]
+pub(crate) struct PdInner<D: Driver> {
+    handle: Option<PdHandle>,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> PdInner<D> {
+    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
+        &self.context
+    }
+
+    pub(crate) fn handle(&self) -> Result<&PdHandle> {
+        self.handle.as_ref().ok_or_else(|| Error::invalid("pd", "handle", "the protection domain is gone"))
+    }
+}
+
+impl<D: Driver> Drop for PdInner<D> {
+    fn drop(&mut self) {
+        if let Some(Err((_, error))) = self.handle.take().map(PdHandle::destroy) {
+            log::error!("{error}");
+        }
+    }
+}
+
+/// A thread domain: its queues are used by one thread at a time, and get doorbell resources of their own where the
+/// device has such.
+#[derive(Debug)]
+pub struct ThreadDomain<D: Driver> {
+    inner: Arc<D::Td>,
+}
+
+impl<D: Driver> ThreadDomain<D> {
+    pub(crate) fn alloc(context: &Arc<ContextInner<D>>) -> Result<Self> {
+        Ok(Self { inner: Arc::new(context.driver().alloc_td()?) })
+    }
+}
+
+/// A protection domain: only what belongs to the same one works together. Cloning shares it.
+#[derive(Debug)]
+pub struct ProtectionDomain<D: Driver> {
+    inner: Arc<PdInner<D>>,
+    td: Option<Arc<D::Td>>,
+}
+
+impl<D: Driver> Clone for ProtectionDomain<D> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), td: self.td.clone() }
+    }
+}
+
+impl<D: Driver> ProtectionDomain<D> {
+    pub(crate) fn alloc(context: &Arc<ContextInner<D>>) -> Result<Self> {
+        let handle = control::pd::alloc(context.kernel(), Uhw::none())?;
+        Ok(Self { inner: Arc::new(PdInner { handle: Some(handle), context: context.clone() }), td: None })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<PdInner<D>> {
+        &self.inner
+    }
+
+    pub(crate) fn td(&self) -> Option<&D::Td> {
+        self.td.as_deref()
+    }
+
+    /// `ibv_alloc_parent_domain`: this domain, whose new queues belong to the thread domain.
+    #[must_use]
+    pub fn parent_domain(&self, td: &ThreadDomain<D>) -> Self {
+        Self { inner: self.inner.clone(), td: Some(td.inner.clone()) }
+    }
+
+    /// `ibv_reg_mr` of a buffer that peers may write, as `access` says. On failure the buffer comes back.
+    pub fn reg_mr<B: StableBuf>(
+        &self,
+        buf: B,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<D, B>, (B, Error)> {
+        let iova = buf.ptr().as_ptr().expose_provenance() as u64;
+        self.reg_mr_iova(buf, iova, access)
+    }
+
+    /// `ibv_reg_mr_iova`: the region's first byte has the address `iova` for scatter/gather entries and peers.
+    pub fn reg_mr_iova<B: StableBuf>(
+        &self,
+        buf: B,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<D, B>, (B, Error)> {
+        MemoryRegion::register(&self.inner, buf, iova, access)
+    }
+
+    /// `ibv_reg_mr` of a buffer that no peer can write: it lends `&[u8]`.
+    pub fn reg_private<B: StableBuf>(
+        &self,
+        buf: B,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<D, B, Private>, (B, Error)> {
+        if let Err(error) = MemoryRegion::<D, B, Private>::check_access(access) {
+            return Err((buf, error));
+        }
+        let iova = buf.ptr().as_ptr().expose_provenance() as u64;
+        MemoryRegion::register(&self.inner, buf, iova, access)
+    }
+
+    /// `ibv_reg_dmabuf_mr`: memory of another device, which this process need not map.
+    pub fn reg_dmabuf_mr(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<D, crate::buf::NoBuf, Exposed>> {
+        MemoryRegion::register_dmabuf(&self.inner, fd, offset, length, iova, access)
+    }
+
+    /// `ibv_alloc_mw`
+    pub fn alloc_mw(&self, mw_type: MwType) -> Result<MemoryWindow<D>> {
+        MemoryWindow::alloc(&self.inner, mw_type)
+    }
+
+    /// `ibv_create_ah`
+    pub fn create_ah(&self, attr: &AhAttr) -> Result<AddressHandle<D>> {
+        AddressHandle::create(&self.inner, attr)
+    }
+
+    /// `ibv_create_ah_from_wc`: the way back to the sender of a datagram. `grh` is the first 40 bytes of its receive
+    /// buffer.
+    pub fn create_ah_from_wc(
+        &self,
+        wc: &WorkCompletion,
+        grh: &[u8; 40],
+        port_num: u8,
+    ) -> Result<AddressHandle<D>> {
+        self.create_ah(&self.ah_attr_from_wc(wc, grh, port_num)?)
+    }
+
+    /// `ibv_init_ah_from_wc`
+    pub fn ah_attr_from_wc(&self, wc: &WorkCompletion, grh: &[u8; 40], port_num: u8) -> Result<AhAttr> {
+        let mut attr = AhAttr {
+            dlid: wc.slid,
+            sl: wc.sl,
+            src_path_bits: wc.dlid_path_bits,
+            port_num,
+            ..AhAttr::default()
+        };
+        if wc.wc_flags.contains(WcFlags::GRH) {
+            let (sender, receiver, route) = ah::reply_gid(grh);
+            let kernel = self.inner.context.kernel();
+            let table = control::query::gid_table(kernel)?;
+            // A RoCE GID stands twice in the table, for either version: the way back is the version of the way here,
+            // which a GRH (version 1, or 2 over IPv6) does not tell. The first match is what libibverbs takes.
+            let mine = table.iter().filter(|e| e.port_num == u32::from(port_num) && e.gid == receiver);
+            let wants_v2 = receiver.ipv4().is_some();
+            let entry = mine
+                .clone()
+                .find(|e| !wants_v2 || e.gid_type == uverbs_core::attr::GidType::ROCE_V2)
+                .or_else(|| mine.clone().next())
+                .ok_or_else(|| {
+                    Error::invalid(
+                        "init_ah_from_wc",
+                        "grh",
+                        format!("{receiver} is not in the port's GID table"),
+                    )
+                })?;
+            let sgid_index = u8::try_from(entry.gid_index).map_err(|_| {
+                Error::invalid("init_ah_from_wc", "grh", "the GID's index does not fit in 8 bits")
+            })?;
+            attr.grh = Some(GlobalRoute {
+                dgid: sender,
+                sgid_index,
+                flow_label: route.flow_label,
+                hop_limit: route.hop_limit,
+                traffic_class: route.traffic_class,
+            });
+        }
+        Ok(attr)
+    }
+
+    /// `ibv_create_srq`
+    pub fn create_srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<SharedReceiveQueue<D, L>> {
+        SharedReceiveQueue::create(self, attr, None)
+    }
+
+    /// Begins the creation of a QP (`ibv_create_qp_ex`), posted to through `&mut`.
+    pub fn qp<T: Transport>(&self) -> QpBuilder<'_, D, T, Exclusive> {
+        Qp::builder(self)
+    }
+
+    /// Deallocates it and reports a failure, which `Drop` would only log. `EBUSY` while anything made from it lives;
+    /// then it comes back.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        let Self { inner, td } = self;
+        let mut inner = match Arc::try_unwrap(inner) {
+            Ok(inner) => inner,
+            Err(inner) => {
+                let error = Error::os("dealloc_pd", "pd", uverbs_core::Errno::EBUSY);
+                return Err((Self { inner, td }, error));
+            }
+        };
+        let Some(handle) = inner.handle.take() else { return Ok(()) };
+        handle.destroy().map_err(|(handle, error)| {
+            inner.handle = Some(handle);
+            (Self { inner: Arc::new(inner), td }, error)
+        })
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The states of a queue pair: modify, query, connect, multicast.
+
+use super::QpControl;
+use crate::connect::{ConnectAttr, Endpoint};
+use uverbs_core::attr::{Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType};
+use uverbs_core::error::Result;
+use uverbs_core::provider::Driver;
+
+impl<D: Driver> QpControl<D> {
+    /// The QP's number, 24 bits.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        self.inner.qp_num()
+    }
+
+    /// Its transport.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        self.inner.qp_type()
+    }
+
+    /// Its sizes as created: at least what was asked for.
+    #[must_use]
+    pub fn cap(&self) -> &QpCap {
+        self.inner.cap()
+    }
+
+    /// `ibv_modify_qp`. An `EINVAL` of the kernel is explained by what the transition needs.
+    pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let inner = &self.inner;
+        inner.context().driver().modify_qp(inner.handle()?, inner.shared(), attr, mask)
+    }
+
+    /// `ibv_query_qp`
+    pub fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
+        self.inner.handle()?.query(mask)
+    }
+
+    /// The state that the device has it in.
+    pub fn state(&self) -> Result<QpState> {
+        Ok(self.query(QpAttrMask::STATE)?.0.qp_state)
+    }
+
+    /// Only the state changes: to RESET or ERR, or what needs no more.
+    pub fn modify_state(&self, state: QpState) -> Result<()> {
+        self.modify(&QpAttr { qp_state: state, ..QpAttr::default() }, QpAttrMask::STATE)
+    }
+
+    /// From RESET to INIT; receives can be posted after.
+    pub fn init(&self, attr: &ConnectAttr) -> Result<()> {
+        let mut mask = QpAttrMask::STATE | QpAttrMask::PORT;
+        if self.qp_type() != QpType::RawPacket {
+            mask |= QpAttrMask::PKEY_INDEX;
+        }
+        match self.qp_type() {
+            QpType::Ud => mask |= QpAttrMask::QKEY,
+            QpType::RawPacket => {}
+            _ => mask |= QpAttrMask::ACCESS_FLAGS,
+        }
+        let qp_attr = QpAttr {
+            qp_state: QpState::INIT,
+            pkey_index: attr.pkey_index,
+            port_num: attr.port_num,
+            qkey: attr.qkey,
+            qp_access_flags: attr.access,
+            ..QpAttr::default()
+        };
+        self.modify(&qp_attr, mask)
+    }
+
+    /// From INIT to RTR, expecting packets from `remote`.
+    pub fn ready_to_receive(&self, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        let mut qp_attr = QpAttr { qp_state: QpState::RTR, ..QpAttr::default() };
+        let mut mask = QpAttrMask::STATE;
+        if self.qp_type().is_connected() {
+            qp_attr.path_mtu = attr.path_mtu;
+            qp_attr.dest_qp_num = remote.qp_num;
+            qp_attr.rq_psn = remote.psn;
+            qp_attr.ah_attr = attr.ah_attr(remote);
+            mask |= QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN | QpAttrMask::RQ_PSN;
+        }
+        if matches!(self.qp_type(), QpType::Rc | QpType::XrcRecv) {
+            qp_attr.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+            qp_attr.min_rnr_timer = attr.min_rnr_timer;
+            mask |= QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
+        }
+        self.modify(&qp_attr, mask)
+    }
+
+    /// From RTR to RTS, sending from `local.psn` on.
+    pub fn ready_to_send(&self, local: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        let mut qp_attr = QpAttr { qp_state: QpState::RTS, ..QpAttr::default() };
+        let mut mask = QpAttrMask::STATE;
+        if self.qp_type() != QpType::RawPacket {
+            qp_attr.sq_psn = local.psn;
+            mask |= QpAttrMask::SQ_PSN;
+        }
+        match self.qp_type() {
+            QpType::Rc | QpType::XrcSend => {
+                qp_attr.timeout = attr.timeout;
+                qp_attr.retry_cnt = attr.retry_cnt;
+                qp_attr.rnr_retry = attr.rnr_retry;
+                qp_attr.max_rd_atomic = attr.max_rd_atomic;
+                mask |= QpAttrMask::TIMEOUT
+                    | QpAttrMask::RETRY_CNT
+                    | QpAttrMask::RNR_RETRY
+                    | QpAttrMask::MAX_QP_RD_ATOMIC;
+            }
+            QpType::XrcRecv => {
+                qp_attr.timeout = attr.timeout;
+                mask |= QpAttrMask::TIMEOUT;
+            }
+            _ => {}
+        }
+        self.modify(&qp_attr, mask)
+    }
+
+    /// From INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
+    pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        self.ready_to_receive(remote, attr)?;
+        self.ready_to_send(local, attr)
+    }
+
+    /// This side's endpoint for the exchange, with the LID and GID of the port that `attr` names.
+    pub fn endpoint(&self, psn: u32, attr: &ConnectAttr) -> Result<Endpoint> {
+        let kernel = self.inner.context().kernel();
+        let port = uverbs_core::control::query::port(kernel, attr.port_num)?;
+        let gid = match attr.sgid_index {
+            Some(index) => uverbs_core::control::query::gid_entry(kernel, attr.port_num, index.into())?.gid,
+            None => Gid::ZERO,
+        };
+        Ok(Endpoint { lid: port.lid, qp_num: self.qp_num(), psn: psn & 0xff_ffff, gid })
+    }
+
+    /// `ibv_attach_mcast`: receive what is sent to the group. Datagram QPs only.
+    pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
+        uverbs_core::control::mcast::attach(self.inner.handle()?, gid, lid)
+    }
+
+    /// `ibv_detach_mcast`
+    pub fn detach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
+        uverbs_core::control::mcast::detach(self.inner.handle()?, gid, lid)
+    }
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Making a queue pair (ibv_create_qp_ex(3)).
+
+use super::inner::{QpFacts, QpInner, QpParents};
+use super::transport::{Sends, Transport};
+use super::{Qp, QpControl, RecvQueue, SendQueue};
+use crate::context::{ContextInner, Object, same_context};
+use crate::cq::{CompletionQueue, CqInner};
+use crate::pd::ProtectionDomain;
+use crate::srq::{SharedReceiveQueue, SrqInner};
+use crate::xrcd::{XrcDomain, XrcdInner};
+use core::marker::PhantomData;
+use std::sync::Arc;
+use uverbs_core::attr::{QpCap, QpCreateFlags, QpInitAttr, QpType, SendOpsFlags};
+use uverbs_core::error::Result;
+use uverbs_core::provider::{Driver, QpCreate, QpParts};
+use uverbs_core::sync::{Exclusive, Locking, Shared};
+
+/// A queue pair in the making.
+#[derive(Debug)]
+#[must_use]
+pub struct QpBuilder<'a, D: Driver, T, L> {
+    context: Arc<ContextInner<D>>,
+    pd: Option<&'a ProtectionDomain<D>>,
+    send_cq: Option<&'a Arc<CqInner<D>>>,
+    recv_cq: Option<&'a Arc<CqInner<D>>>,
+    srq: Option<&'a Arc<SrqInner<D>>>,
+    xrcd: Option<&'a Arc<XrcdInner<D>>>,
+    attr: QpInitAttr,
+    _types: PhantomData<fn() -> (T, L)>,
+}
+
+impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
+    /// Begins the creation in a domain.
+    pub(crate) fn builder(pd: &ProtectionDomain<D>) -> QpBuilder<'_, D, T, L> {
+        QpBuilder::new(pd.inner().context().clone(), Some(pd), None)
+    }
+}
+
+impl<D: Driver> XrcDomain<D> {
+    /// Begins the creation of an XRC receive QP.
+    pub fn recv_qp(&self) -> QpBuilder<'_, D, super::XrcRecv, Exclusive> {
+        QpBuilder::new(self.inner().context().clone(), None, Some(self.inner()))
+    }
+}
+
+impl<D: Driver> XrcDomain<D> {
+    /// `ibv_open_qp`: shares the XRC receive QP that another process of this domain made.
+    pub fn open_qp(&self, qp_num: u32) -> Result<QpControl<D>> {
+        let context = self.inner().context();
+        let event_id = context.remember_object(Object::Qp(qp_num));
+        let open = || context.driver().open_qp(self.inner().handle()?, qp_num, event_id);
+        let QpParts { handle, shared, cap, .. } = open().inspect_err(|_| context.forget_object(event_id))?;
+        let facts = QpFacts { qp_type: QpType::XrcRecv, cap, has_send_ops: false, event_id };
+        let parents = QpParents {
+            _pd: None,
+            _send_cq: None,
+            _recv_cq: None,
+            _srq: None,
+            _xrcd: Some(self.inner().clone()),
+        };
+        Ok(QpControl { inner: Arc::new(QpInner::new(handle, shared, facts, parents, context.clone())) })
+    }
+}
+
+impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
+    fn new(
+        context: Arc<ContextInner<D>>,
+        pd: Option<&'a ProtectionDomain<D>>,
+        xrcd: Option<&'a Arc<XrcdInner<D>>>,
+    ) -> Self {
+        let attr = QpInitAttr::new(T::QP_TYPE);
+        Self { context, pd, send_cq: None, recv_cq: None, srq: None, xrcd, attr, _types: PhantomData }
+    }
+
+    /// Any thread may post, behind a lock.
+    pub fn shared(self) -> QpBuilder<'a, D, T, Shared> {
+        let Self { context, pd, send_cq, recv_cq, srq, xrcd, attr, _types } = self;
+        QpBuilder { context, pd, send_cq, recv_cq, srq, xrcd, attr, _types: PhantomData }
+    }
+
+    /// The CQ of its sends and receives.
+    pub fn cq<LC: Locking>(mut self, cq: &'a CompletionQueue<D, LC>) -> Self {
+        self.send_cq = Some(cq.inner());
+        self.recv_cq = Some(cq.inner());
+        self
+    }
+
+    /// The CQ of its sends.
+    pub fn send_cq<LC: Locking>(mut self, cq: &'a CompletionQueue<D, LC>) -> Self {
+        self.send_cq = Some(cq.inner());
+        self
+    }
+
+    /// The CQ of its receives.
+    pub fn recv_cq<LC: Locking>(mut self, cq: &'a CompletionQueue<D, LC>) -> Self {
+        self.recv_cq = Some(cq.inner());
+        self
+    }
+
+    /// Takes its receives from a shared queue.
+    pub fn srq<LS: Locking>(mut self, srq: &'a SharedReceiveQueue<D, LS>) -> Self {
+        self.srq = Some(srq.inner());
+        self
+    }
+
+    /// Sizes of its queues.
+    pub fn cap(mut self, cap: QpCap) -> Self {
+        self.attr.cap = cap;
+        self
+    }
+
+    /// Every send makes a completion.
+    pub fn sq_sig_all(mut self, all: bool) -> Self {
+        self.attr.sq_sig_all = all;
+        self
+    }
+
+    /// What its `wr_*` builders must be able to do; what it can't do fails the creation.
+    pub fn send_ops(mut self, ops: SendOpsFlags) -> Self {
+        self.attr.send_ops_flags = ops;
+        self
+    }
+
+    /// Creation flags.
+    pub fn create_flags(mut self, flags: QpCreateFlags) -> Self {
+        self.attr.create_flags = flags;
+        self
+    }
+
+    /// Bytes of the longest header of a segmented send.
+    pub fn max_tso_header(mut self, bytes: u16) -> Self {
+        self.attr.max_tso_header = bytes;
+        self
+    }
+
+    /// Creates it, in state RESET.
+    pub fn create(self) -> Result<Qp<D, T, L>>
+    where
+        T: Sends,
+    {
+        let (inner, send, recv) = self.create_inner()?;
+        Ok(Qp {
+            send: send.map(|engine| SendQueue::new(engine, inner.clone())),
+            recv: recv.map(|engine| RecvQueue::new(engine, inner.clone())),
+            control: QpControl { inner },
+        })
+    }
+
+    #[expect(clippy::type_complexity, reason = "the parts of one object")]
+    fn create_inner(self) -> Result<(Arc<QpInner<D>>, Option<D::SendQueue>, Option<D::RecvQueue>)> {
+        let context = self.context;
+        for (field, cq) in [("send_cq", self.send_cq), ("recv_cq", self.recv_cq)] {
+            if let Some(cq) = cq {
+                same_context(&context, cq.context(), "create_qp", field)?;
+            }
+        }
+        if let Some(srq) = self.srq {
+            same_context(&context, srq.context(), "create_qp", "srq")?;
+        }
+        let event_id = context.remember_object(Object::Qp(0));
+        let create = || -> Result<QpParts<D>> {
+            let cq = |cq: Option<&'a Arc<CqInner<D>>>| cq.map(|c| c.parts()).transpose();
+            context.driver().create_qp(&QpCreate {
+                pd: self.pd.map(|pd| pd.inner().handle()).transpose()?,
+                send_cq: cq(self.send_cq)?,
+                recv_cq: cq(self.recv_cq)?,
+                srq: self.srq.map(|s| s.parts()).transpose()?,
+                xrcd: self.xrcd.map(|x| x.handle()).transpose()?,
+                attr: &self.attr,
+                td: self.pd.and_then(|pd| pd.td()),
+                user_handle: event_id,
+            })
+        };
+        let QpParts { handle, shared, send, recv, cap } =
+            create().inspect_err(|_| context.forget_object(event_id))?;
+        context.update_object(event_id, Object::Qp(handle.qp_num()));
+        let facts = QpFacts {
+            qp_type: T::QP_TYPE,
+            cap,
+            has_send_ops: !self.attr.send_ops_flags.is_empty(),
+            event_id,
+        };
+        let parents = QpParents {
+            _pd: self.pd.map(|pd| pd.inner().clone()),
+            _send_cq: self.send_cq.cloned(),
+            _recv_cq: self.recv_cq.cloned(),
+            _srq: self.srq.cloned(),
+            _xrcd: self.xrcd.cloned(),
+        };
+        Ok((Arc::new(QpInner::new(handle, shared, facts, parents, context.clone())), send, recv))
+    }
+}
+
+impl<D: Driver> QpBuilder<'_, D, super::XrcRecv, Exclusive> {
+    /// Creates it, in state RESET. It has states and nothing to post to.
+    pub fn create_recv(self) -> Result<QpControl<D>> {
+        Ok(QpControl { inner: self.create_inner()?.0 })
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The part of a QP that its halves and its control face share: the kernel object, and what it was made from.
+//!
+//! The halves may be dropped in any order. A ring that belongs to a kernel object must outlive it, so a dropped half
+//! leaves its engine here; the last owner destroys the kernel object first and frees the engines after.
+
+use crate::context::ContextInner;
+use crate::cq::CqInner;
+use crate::pd::PdInner;
+use crate::srq::SrqInner;
+use crate::xrcd::XrcdInner;
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{QpCap, QpType};
+use uverbs_core::control::QpHandle;
+use uverbs_core::error::Error;
+use uverbs_core::provider::Driver;
+
+/// What a QP was made from: held only because it must outlive the QP.
+#[derive(Debug)]
+pub(crate) struct QpParents<D: Driver> {
+    pub(crate) _pd: Option<Arc<PdInner<D>>>,
+    pub(crate) _send_cq: Option<Arc<CqInner<D>>>,
+    pub(crate) _recv_cq: Option<Arc<CqInner<D>>>,
+    pub(crate) _srq: Option<Arc<SrqInner<D>>>,
+    pub(crate) _xrcd: Option<Arc<XrcdInner<D>>>,
+}
+
+/// The kernel object of a QP.
+#[derive(Debug)]
+pub(crate) struct QpInner<D: Driver> {
+    /// `None` once it is destroyed.
+    handle: Option<QpHandle>,
+    shared: Arc<D::QpShared>,
+    qp_num: u32,
+    qp_type: QpType,
+    cap: QpCap,
+    has_send_ops: bool,
+    event_id: u64,
+    /// Engines whose halves are gone.
+    engines: Mutex<Engines<D>>,
+    _parents: QpParents<D>,
+    context: Arc<ContextInner<D>>,
+}
+
+#[derive(Debug)]
+struct Engines<D: Driver> {
+    send: Option<D::SendQueue>,
+    recv: Option<D::RecvQueue>,
+}
+
+/// What [`QpInner::new`] takes besides the parents.
+pub(crate) struct QpFacts {
+    pub(crate) qp_type: QpType,
+    pub(crate) cap: QpCap,
+    pub(crate) has_send_ops: bool,
+    pub(crate) event_id: u64,
+}
+
+impl<D: Driver> QpInner<D> {
+    pub(crate) fn new(
+        handle: QpHandle,
+        shared: Arc<D::QpShared>,
+        facts: QpFacts,
+        parents: QpParents<D>,
+        context: Arc<ContextInner<D>>,
+    ) -> Self {
+        let QpFacts { qp_type, cap, has_send_ops, event_id } = facts;
+        Self {
+            qp_num: handle.qp_num(),
+            handle: Some(handle),
+            shared,
+            qp_type,
+            cap,
+            has_send_ops,
+            event_id,
+            engines: Mutex::new(Engines { send: None, recv: None }),
+            _parents: parents,
+            context,
+        }
+    }
+
+    pub(crate) fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    pub(crate) fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    pub(crate) fn cap(&self) -> &QpCap {
+        &self.cap
+    }
+
+    pub(crate) fn has_send_ops(&self) -> bool {
+        self.has_send_ops
+    }
+
+    pub(crate) fn shared(&self) -> &D::QpShared {
+        &self.shared
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
+        &self.context
+    }
+
+    /// The kernel object; there as long as anyone but `Drop` can ask.
+    pub(crate) fn handle(&self) -> Result<&QpHandle, Error> {
+        self.handle.as_ref().ok_or_else(|| Error::invalid("qp", "handle", "the QP is destroyed"))
+    }
+
+    pub(crate) fn keep_send(&self, engine: D::SendQueue) {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner).send = Some(engine);
+    }
+
+    pub(crate) fn keep_recv(&self, engine: D::RecvQueue) {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner).recv = Some(engine);
+    }
+
+    /// Destroys the kernel object. On failure everything is leaked, because hardware may still write to the rings.
+    pub(crate) fn destroy(&mut self) -> Result<(), Error> {
+        let Some(handle) = self.handle.take() else { return Ok(()) };
+        self.context.forget_object(self.event_id);
+        self.context.driver().destroy_qp(handle, &self.shared).map_err(|(handle, error)| {
+            core::mem::forget(handle);
+            let engines = self.engines.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget((engines.send.take(), engines.recv.take(), self.shared.clone()));
+            error
+        })
+    }
+}
+
+impl<D: Driver> Drop for QpInner<D> {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            log::error!("qp {:#x}: {error}; its memory is leaked", self.qp_num);
+        }
+    }
+}

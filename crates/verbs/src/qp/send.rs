@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The send half of a QP: batches, single posts, and the way down to the raw face.
+
+use super::inner::QpInner;
+use super::transport::{Connected, Datagram, Sends, XrcSend};
+use super::wr::{Now, Push, Wr};
+use crate::ah::AddressHandle;
+use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
+use std::sync::Arc;
+use uverbs_core::provider::op::{self, RemoteSrq, To};
+use uverbs_core::provider::raw::QpEx;
+use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
+use uverbs_core::provider::{BadWr, Driver, PostError, raw};
+use uverbs_core::sync::{Exclusive, Guard, Locked, Locking, Reentered, Shared};
+use uverbs_core::wr::SendWr;
+
+/// The send queue of a QP.
+///
+/// With [`Exclusive`] locking it is posted to through `&mut`; with [`Shared`], after [`lock`](SendQueue::lock).
+#[derive(Debug)]
+pub struct SendQueue<D: Driver, T, L: Locking = Exclusive> {
+    engine: ManuallyDrop<Locked<D::SendQueue, L>>,
+    qp: Arc<QpInner<D>>,
+    _transport: PhantomData<fn() -> T>,
+}
+
+impl<D: Driver, T: Sends, L: Locking> SendQueue<D, T, L> {
+    pub(super) fn new(engine: D::SendQueue, qp: Arc<QpInner<D>>) -> Self {
+        Self { engine: ManuallyDrop::new(Locked::new(engine)), qp, _transport: PhantomData }
+    }
+
+    /// The QP's number.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        self.qp.qp_num()
+    }
+
+    /// The `wr_*` builder face, as C's `struct ibv_qp_ex`.
+    ///
+    /// `None` if the QP was created without `send_ops_flags`, as `ibv_qp_to_qp_ex` is then NULL.
+    #[must_use]
+    pub fn qp_ex(&self) -> Option<QpEx<'_>> {
+        self.qp.has_send_ops().then(|| QpEx::new::<_, L>(&*self.engine))
+    }
+
+    /// `ibv_post_send`, as C calls it.
+    ///
+    /// # Safety
+    /// As [`raw::post_send`].
+    #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
+    pub unsafe fn post_send(&self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
+        // SAFETY: the caller's promise.
+        unsafe { raw::post_send(&self.engine, list) }
+    }
+
+    /// The engine behind its lock, for faces that are built on this crate.
+    ///
+    /// # Safety
+    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this QP.
+    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another QP's")]
+    #[must_use]
+    pub unsafe fn as_locked(&self) -> &Locked<D::SendQueue, L> {
+        &self.engine
+    }
+}
+
+impl<D: Driver, T: Sends> SendQueue<D, T, Exclusive> {
+    /// Opens a batch: nothing is visible to the device before [`Batch::complete`], and dropping it is an abort.
+    #[inline(always)]
+    pub fn batch(&mut self) -> Batch<'_, D, T> {
+        Batch::new(self.engine.get_mut().batch())
+    }
+}
+
+macro_rules! single_posts {
+    ($($(#[$meta:meta])* [$bound:ident] $name:ident, $post:ident ($($arg:ident : $ty:ty),*) -> $addr:ty = $to:expr;)*) => {$(
+        impl<'q, D: Driver, T: $bound + Sends> Batch<'q, D, T> {
+            $(#[$meta])*
+            #[inline(always)]
+            pub fn $name<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<Push<'b, 'q, D>, D, T, $addr> {
+                Wr::new(Push(&mut self.inner), wr_id, $to)
+            }
+        }
+        impl<D: Driver, T: $bound + Sends> SendQueue<D, T, Exclusive> {
+            $(#[$meta])*
+            /// Posted at once.
+            #[inline(always)]
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<Now<'b, D>, D, T, $addr> {
+                Wr::new(Now(self.engine.get_mut()), wr_id, $to)
+            }
+        }
+        impl<D: Driver, T: $bound + Sends> SendGuard<'_, D, T> {
+            $(#[$meta])*
+            /// Posted at once.
+            #[inline(always)]
+            pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<Now<'b, D>, D, T, $addr> {
+                Wr::new(Now(&mut *self.guard), wr_id, $to)
+            }
+        }
+    )*};
+}
+
+/// Marks [`XrcSend`] alone.
+pub trait ToRemoteSrq: super::transport::Transport {}
+impl ToRemoteSrq for XrcSend {}
+/// Marks raw packet QPs alone.
+pub trait Frames: super::transport::Transport {}
+impl Frames for super::transport::RawPacket {}
+
+single_posts! {
+    /// Begins a work request to the QP's peer.
+    [Connected] wr, post() -> op::Connected = op::Connected;
+    /// Begins a datagram to `remote_qpn` (0xffffff for multicast) behind `ah`.
+    [Datagram] wr_to, post_to(ah: &'b AddressHandle<D>, remote_qpn: u32, remote_qkey: u32) -> To<'b, D::Ah>
+        = To { ah: ah.driver_data(), remote_qpn, remote_qkey };
+    /// Begins a work request to the peer's shared receive queue `remote_srqn`.
+    [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) -> RemoteSrq = RemoteSrq(remote_srqn);
+    /// Begins a frame.
+    [Frames] frame, post_frame() -> op::Connected = op::Connected;
+}
+
+impl<D: Driver, T: Sends> SendQueue<D, T, Shared> {
+    /// Waits for the lock; an error if this thread holds it already.
+    #[inline(always)]
+    pub fn lock(&self) -> Result<SendGuard<'_, D, T>, Reentered> {
+        Ok(SendGuard { guard: self.engine.lock()?, _transport: PhantomData })
+    }
+}
+
+/// A locked, shared send queue.
+#[derive(Debug)]
+pub struct SendGuard<'q, D: Driver, T> {
+    guard: Guard<'q, D::SendQueue>,
+    _transport: PhantomData<fn() -> T>,
+}
+
+impl<D: Driver, T: Sends> SendGuard<'_, D, T> {
+    /// Opens a batch: nothing is visible to the device before [`Batch::complete`], and dropping it is an abort.
+    #[inline(always)]
+    pub fn batch(&mut self) -> Batch<'_, D, T> {
+        Batch::new(self.guard.batch())
+    }
+}
+
+/// Work requests on their way. Errors latch and come out of [`complete`](Self::complete).
+#[must_use = "a batch that is not completed posts nothing"]
+pub struct Batch<'q, D: Driver, T> {
+    inner: <D::SendQueue as Engine>::Batch<'q>,
+    _transport: PhantomData<fn() -> T>,
+}
+
+impl<D: Driver, T> core::fmt::Debug for Batch<'_, D, T> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Batch").finish_non_exhaustive()
+    }
+}
+
+impl<'q, D: Driver, T: Sends> Batch<'q, D, T> {
+    #[inline(always)]
+    fn new(inner: <D::SendQueue as Engine>::Batch<'q>) -> Self {
+        Self { inner, _transport: PhantomData }
+    }
+
+    /// Makes all of it visible to the device and rings the doorbell; or, if any work request was wrong, drops all of it
+    /// and reports the first error.
+    #[inline(always)]
+    pub fn complete(self) -> Result<(), PostError> {
+        self.inner.complete()
+    }
+
+    /// Drops it: nothing was posted.
+    #[inline(always)]
+    pub fn abort(self) {
+        self.inner.abort();
+    }
+}
+
+impl<D: Driver, T, L: Locking> Drop for SendQueue<D, T, L> {
+    fn drop(&mut self) {
+        // SAFETY: `engine` is not used after this: `drop` runs once.
+        #[expect(unsafe_code, reason = "ManuallyDrop")]
+        let engine = unsafe { ManuallyDrop::take(&mut self.engine) };
+        // The device may use the ring until the kernel object is gone, so the QP keeps it until then.
+        self.qp.keep_send(engine.into_inner());
+    }
+}

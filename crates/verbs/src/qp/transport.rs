@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A QP's transport as a type, so that an operation it does not have does not compile.
+//!
+//! The traits follow the opcode table of ibv_post_send(3). What they rule out does not compile:
+//!
+//! An RDMA read on a datagram QP, because a datagram has no peer to read from.
+//! ```compile_fail,E0599
+//! use uverbs::{Context, Driver, Ud, qp::SendQueue};
+//! fn read<D: Driver>(sq: &mut SendQueue<D, Ud>, ah: &uverbs::AddressHandle<D>, from: D::Remote) {
+//!     let mut batch = sq.batch();
+//!     unsafe { batch.wr_to(1, ah, 2, 3).read(&[], from) };
+//! }
+//! ```
+//! A read on an unreliable connection.
+//! ```compile_fail,E0599
+//! use uverbs::{Driver, Uc, qp::SendQueue};
+//! fn read<D: Driver>(sq: &mut SendQueue<D, Uc>, from: D::Remote) {
+//!     let _ = unsafe { sq.post(1).read(&[], from) };
+//! }
+//! ```
+//! A datagram without a destination.
+//! ```compile_fail,E0599
+//! use uverbs::{Driver, Ud, qp::SendQueue};
+//! fn send<D: Driver>(sq: &mut SendQueue<D, Ud>) {
+//!     let _ = sq.post(1).send_inline(b"to whom?");
+//! }
+//! ```
+//! Two open batches on an exclusive queue, or a batch on a shared one without its lock.
+//! ```compile_fail,E0499
+//! use uverbs::{Driver, Rc, qp::SendQueue};
+//! fn two<D: Driver>(sq: &mut SendQueue<D, Rc>) {
+//!     let mut one = sq.batch();
+//!     let mut two = sq.batch();
+//!     one.wr(1).send_inline(b"1");
+//!     two.wr(2).send_inline(b"2");
+//! }
+//! ```
+//! ```compile_fail,E0599
+//! use uverbs::{Driver, Rc, Shared, qp::SendQueue};
+//! fn unlocked<D: Driver>(sq: &mut SendQueue<D, Rc, Shared>) {
+//!     sq.batch();
+//! }
+//! ```
+//! Memory named by an entry without a promise about it.
+//! ```compile_fail,E0133
+//! use uverbs::{Driver, Rc, qp::SendQueue};
+//! fn send<D: Driver>(sq: &mut SendQueue<D, Rc>, sge: D::Sge) {
+//!     let _ = sq.post(1).send(&[sge]);
+//! }
+//! ```
+
+use uverbs_core::attr::QpType;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// The transport service of a QP.
+pub trait Transport: sealed::Sealed + Send + Sync + core::fmt::Debug + 'static {
+    /// As the kernel and C name it.
+    const QP_TYPE: QpType;
+}
+/// Has a peer: RC, UC, XRC. RDMA writes, sends with invalidate, windows.
+pub trait HasPeer: Transport {}
+/// Acknowledged: RC, XRC. RDMA reads, atomics.
+pub trait Reliable: HasPeer {}
+/// Connected without a remote SRQ number in each WR: RC, UC.
+pub trait Connected: HasPeer {}
+/// Each WR names its destination: UD.
+pub trait Datagram: Transport {}
+/// Has a send queue: all but XRC receive QPs.
+pub trait Sends: Transport {}
+/// Can carry immediate data: all senders but raw packet QPs.
+pub trait SendsImm: Sends {}
+/// Has a receive queue or an SRQ of its own choice: all but the XRC types.
+pub trait Receives: Transport {}
+
+macro_rules! transports {
+    ($($(#[$meta:meta])* $name:ident = $qp_type:ident : $($tr:ident)*;)*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name;
+        impl sealed::Sealed for $name {}
+        impl Transport for $name {
+            const QP_TYPE: QpType = QpType::$qp_type;
+        }
+        $(impl $tr for $name {})*
+    )*};
+}
+
+transports! {
+    /// Reliable connection.
+    Rc = Rc: HasPeer Reliable Connected Sends SendsImm Receives;
+    /// Unreliable connection.
+    Uc = Uc: HasPeer Connected Sends SendsImm Receives;
+    /// Unreliable datagram.
+    Ud = Ud: Datagram Sends SendsImm Receives;
+    /// Send side of an extended reliable connection.
+    XrcSend = XrcSend: HasPeer Reliable Sends SendsImm;
+    /// Receive side of an extended reliable connection; its receives are those of XRC SRQs.
+    XrcRecv = XrcRecv: ;
+    /// Raw Ethernet frames.
+    RawPacket = RawPacket: Sends Receives;
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One work request in the making: flags first, then the operation that consumes it.
+//!
+//! A [`Wr`] ends in a [`Sink`]: an open [`Batch`](super::Batch), or a send queue that posts it at once. What names memory
+//! by scatter/gather entries is `unsafe`, because the device will use that memory later; what copies its bytes now is
+//! safe.
+#![expect(unsafe_code)]
+// UNSAFETY: passes the promise about memory on to the driver's encoder.
+
+use super::transport::{HasPeer, Reliable, Sends, SendsImm};
+use core::marker::PhantomData;
+use uverbs_core::provider::op::{self, Address, FlushArgs, MwBind, Operation, TsoArgs};
+use uverbs_core::provider::payload::{Inline, InlineArray, NoData, Payload};
+use uverbs_core::provider::send::{SendBatch, SendQueue, Wr as Head};
+use uverbs_core::provider::{Driver, PostError};
+use uverbs_core::wr::{ImmData, SendFlags};
+
+/// Where a finished work request goes.
+pub trait Sink<D: Driver>: Sized {
+    /// What the operation returns: nothing from a batch (errors come out of `complete`), a result from a single post.
+    type Out;
+
+    /// Puts it there.
+    ///
+    /// # Safety
+    /// As [`SendBatch::push`].
+    unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P) -> Self::Out
+    where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>;
+}
+
+/// Into an open batch.
+pub struct Push<'b, 'q, D: Driver>(pub(super) &'b mut <D::SendQueue as SendQueue>::Batch<'q>);
+
+impl<D: Driver> core::fmt::Debug for Push<'_, '_, D> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Push")
+    }
+}
+
+impl<D: Driver> Sink<D> for Push<'_, '_, D> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P)
+    where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.push(wr, to, op, data) }
+    }
+}
+
+/// Posted at once.
+#[derive(Debug)]
+pub struct Now<'q, D: Driver>(pub(super) &'q mut D::SendQueue);
+
+impl<D: Driver> Sink<D> for Now<'_, D> {
+    type Out = Result<(), PostError>;
+
+    #[inline(always)]
+    unsafe fn put<A, O, P>(self, wr: Head, to: A, op: O, data: P) -> Result<(), PostError>
+    where
+        A: Address<D::Ah>,
+        O: Operation<Remote = D::Remote>,
+        P: Payload<D::Sge>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.post(wr, to, op, data) }
+    }
+}
+
+/// A work request that has its id and destination, and wants flags and an operation.
+#[must_use = "a work request does nothing before its operation is named"]
+#[derive(Debug)]
+pub struct Wr<S, D: Driver, T, A> {
+    sink: S,
+    head: Head,
+    to: A,
+    _types: PhantomData<fn() -> (D, T)>,
+}
+
+impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, D, T, A> {
+    #[inline(always)]
+    pub(super) fn new(sink: S, wr_id: u64, to: A) -> Self {
+        Self { sink, head: Head { wr_id, flags: SendFlags::empty() }, to, _types: PhantomData }
+    }
+
+    /// Makes a completion (`IBV_SEND_SIGNALED`).
+    #[inline(always)]
+    pub fn signaled(self) -> Self {
+        self.flags(SendFlags::SIGNALED)
+    }
+
+    /// Waits for all earlier reads and atomics of this QP (`IBV_SEND_FENCE`).
+    #[inline(always)]
+    pub fn fenced(self) -> Self {
+        self.flags(SendFlags::FENCE)
+    }
+
+    /// Asks for a solicited event at the peer (`IBV_SEND_SOLICITED`).
+    #[inline(always)]
+    pub fn solicited(self) -> Self {
+        self.flags(SendFlags::SOLICITED)
+    }
+
+    /// Adds flags.
+    #[inline(always)]
+    pub fn flags(mut self, flags: SendFlags) -> Self {
+        self.head.flags |= flags;
+        self
+    }
+
+    /// # Safety
+    /// As [`SendBatch::push`].
+    #[inline(always)]
+    unsafe fn put<O: Operation<Remote = D::Remote>, P: Payload<D::Sge>>(self, op: O, data: P) -> S::Out {
+        // SAFETY: the caller's promise.
+        unsafe { self.sink.put(self.head, self.to, op, data) }
+    }
+}
+
+macro_rules! with_data {
+    ($(
+        $(#[$meta:meta])*
+        [$bound:ident] $name:ident, $inline:ident, $array:ident ($($arg:ident : $ty:ty),*) = $op:expr;
+    )*) => {$(
+        impl<S: Sink<D>, D: Driver, T: $bound, A: Address<D::Ah>> Wr<S, D, T, A> {
+            $(#[$meta])*
+            ///
+            /// # Safety
+            /// The memory that `sges` name stays registered and alive, and nobody writes it, until this work request
+            /// is known to be complete.
+            #[inline(always)]
+            pub unsafe fn $name(self, sges: &[D::Sge], $($arg: $ty),*) -> S::Out {
+                // SAFETY: the caller's promise.
+                unsafe { self.put($op, sges) }
+            }
+
+            $(#[$meta])*
+            /// The bytes are copied during the call and need no registration.
+            #[inline(always)]
+            pub fn $inline(self, data: &[u8], $($arg: $ty),*) -> S::Out {
+                // SAFETY: inline data names no memory that is used later.
+                unsafe { self.put($op, Inline(data)) }
+            }
+
+            $(#[$meta])*
+            /// A number of bytes known at compile time, copied during the call.
+            #[inline(always)]
+            pub fn $array<const N: usize>(self, data: &[u8; N], $($arg: $ty),*) -> S::Out {
+                // SAFETY: inline data names no memory that is used later.
+                unsafe { self.put($op, InlineArray(data)) }
+            }
+        }
+    )*};
+}
+
+with_data! {
+    /// `IBV_WR_SEND`.
+    [Sends] send, send_inline, send_array() = op::Send::new();
+    /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
+    [SendsImm] send_imm, send_imm_inline, send_imm_array(imm: ImmData) = op::SendImm::new(imm);
+    /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
+    [HasPeer] send_inv, send_inv_inline, send_inv_array(rkey: u32) = op::SendInv::new(rkey);
+    /// `IBV_WR_RDMA_WRITE`.
+    [HasPeer] write, write_inline, write_array(to: D::Remote) = op::Write::new(to);
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
+    [HasPeer] write_imm, write_imm_inline, write_imm_array(to: D::Remote, imm: ImmData) = op::WriteImm::new(to, imm);
+}
+
+impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
+    /// `IBV_WR_RDMA_READ`.
+    ///
+    /// # Safety
+    /// The memory that `sges` name stays registered (with local write access) and alive, and nobody touches it, until
+    /// this work request is known to be complete.
+    #[inline(always)]
+    pub unsafe fn read(self, sges: &[D::Sge], from: D::Remote) -> S::Out {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(op::Read::new(from), sges) }
+    }
+
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`: the old value arrives in 8 bytes of `sges`.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    #[inline(always)]
+    pub unsafe fn compare_swap(self, sges: &[D::Sge], at: D::Remote, compare: u64, swap: u64) -> S::Out {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(op::CmpSwp::new(at, compare, swap), sges) }
+    }
+
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`: the old value arrives in 8 bytes of `sges`.
+    ///
+    /// # Safety
+    /// As [`read`](Self::read).
+    #[inline(always)]
+    pub unsafe fn fetch_add(self, sges: &[D::Sge], at: D::Remote, add: u64) -> S::Out {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(op::FetchAdd::new(at, add), sges) }
+    }
+
+    /// `IBV_WR_FLUSH`: makes earlier writes visible or persistent at the peer.
+    #[inline(always)]
+    pub fn flush(self, at: D::Remote, args: FlushArgs) -> S::Out {
+        // SAFETY: no local memory is named.
+        unsafe { self.put(op::Flush::new(at, args), NoData) }
+    }
+
+    /// `IBV_WR_ATOMIC_WRITE`: stores 8 bytes at once.
+    #[inline(always)]
+    pub fn atomic_write(self, to: D::Remote, data: [u8; 8]) -> S::Out {
+        // SAFETY: no local memory is named.
+        unsafe { self.put(op::AtomicWrite::new(to, data), NoData) }
+    }
+}
+
+impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
+    /// `IBV_WR_LOCAL_INV`: invalidates a local window's key.
+    #[inline(always)]
+    pub fn local_inv(self, rkey: u32) -> S::Out {
+        // SAFETY: no memory is named.
+        unsafe { self.put(op::LocalInv::new(rkey), NoData) }
+    }
+
+    /// `IBV_WR_BIND_MW`: opens a window into a region for peers that know `bind.rkey`.
+    #[inline(always)]
+    pub fn bind_mw(self, bind: MwBind) -> S::Out {
+        // SAFETY: a bind touches no memory. What peers may do through the window was granted by the region's
+        // registration (`MW_BIND` makes it a region that lends no references).
+        unsafe { self.put(op::BindMw::new(bind), NoData) }
+    }
+}
+
+impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, D, T, A> {
+    /// `IBV_WR_TSO`: the device cuts the data into segments and puts the header before each. Which QPs have it is
+    /// told by their creation.
+    ///
+    /// # Safety
+    /// As [`send`](Self::send).
+    #[inline(always)]
+    pub unsafe fn send_tso(self, args: TsoArgs<'_>, sges: &[D::Sge]) -> S::Out {
+        // SAFETY: the caller's promise.
+        unsafe { self.put(op::Tso::new(args), sges) }
+    }
+
+    /// `IBV_WR_SEND` of several buffers, copied one after the other during the call.
+    #[inline(always)]
+    pub fn send_inline_list(self, bufs: &[&[u8]]) -> S::Out {
+        // SAFETY: inline data names no memory that is used later.
+        unsafe { self.put(op::Send::new(), uverbs_core::provider::InlineList(bufs)) }
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Shared receive queues.
+
+use crate::context::{ContextInner, Object, same_context};
+use crate::cq::CqInner;
+use crate::pd::{PdInner, ProtectionDomain};
+use crate::qp::recv::{Receiver, RecvBatch, RecvGuard};
+use crate::xrcd::{XrcDomain, XrcdInner};
+use core::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr};
+use uverbs_core::control::SrqHandle;
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::{BadWr, Driver, PostError, SrqCreate, SrqParts};
+use uverbs_core::sync::{Exclusive, Locked, Locking, Reentered, Shared};
+use uverbs_core::wr::RecvWr;
+
+/// What an XRC SRQ is made from besides its protection domain.
+#[derive(Debug)]
+pub(crate) struct Xrc<D: Driver> {
+    xrcd: Arc<XrcdInner<D>>,
+    cq: Arc<CqInner<D>>,
+}
+
+/// The kernel object of an SRQ; QPs hold it, so it outlives them.
+#[derive(Debug)]
+pub(crate) struct SrqInner<D: Driver> {
+    handle: Option<SrqHandle>,
+    shared: Arc<D::SrqShared>,
+    event_id: u64,
+    engine: Mutex<Option<D::SharedRecvQueue>>,
+    context: Arc<ContextInner<D>>,
+    _pd: Arc<PdInner<D>>,
+    _xrc: Option<Xrc<D>>,
+}
+
+impl<D: Driver> SrqInner<D> {
+    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
+        &self.context
+    }
+
+    /// For the creation of QPs.
+    pub(crate) fn parts(&self) -> Result<(&SrqHandle, &Arc<D::SrqShared>)> {
+        let handle =
+            self.handle.as_ref().ok_or_else(|| Error::invalid("srq", "handle", "the SRQ is destroyed"))?;
+        Ok((handle, &self.shared))
+    }
+}
+
+impl<D: Driver> Drop for SrqInner<D> {
+    fn drop(&mut self) {
+        let Some(handle) = self.handle.take() else { return };
+        self.context.forget_object(self.event_id);
+        if let Err((handle, error)) = handle.destroy() {
+            log::error!("{error}; its memory is leaked");
+            // The device may still use the ring.
+            let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            core::mem::forget((handle, engine, self.shared.clone()));
+        }
+    }
+}
+
+/// Identifies an SRQ in events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SrqId(pub(crate) u64);
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct SharedReceiveQueue<D: Driver, L: Locking = Exclusive> {
+    receiver: ManuallyDrop<Receiver<D::SharedRecvQueue, L>>,
+    inner: Arc<SrqInner<D>>,
+    attr: SrqAttr,
+}
+
+impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
+    pub(crate) fn create(pd: &ProtectionDomain<D>, attr: &SrqInitAttr, xrc: Option<Xrc<D>>) -> Result<Self> {
+        let context = pd.inner().context();
+        if let Some(Xrc { xrcd, cq }) = &xrc {
+            same_context(context, xrcd.context(), "create_srq", "xrcd")?;
+            same_context(context, cq.context(), "create_srq", "cq")?;
+        }
+        let event_id = context.remember_object(Object::Srq);
+        let create = || {
+            let xrc = match &xrc {
+                Some(Xrc { xrcd, cq }) => {
+                    let (cq, shared) = cq.parts()?;
+                    Some((xrcd.handle()?, cq, shared))
+                }
+                None => None,
+            };
+            let pd_handle = pd.inner().handle()?;
+            let create = SrqCreate { pd: pd_handle, attr, xrc, td: pd.td(), user_handle: event_id };
+            context.driver().create_srq(&create)
+        };
+        let SrqParts { handle, shared, queue, attr } =
+            create().inspect_err(|_| context.forget_object(event_id))?;
+        let inner = SrqInner {
+            handle: Some(handle),
+            shared,
+            event_id,
+            engine: Mutex::new(None),
+            context: context.clone(),
+            _pd: pd.inner().clone(),
+            _xrc: xrc,
+        };
+        Ok(Self { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
+    }
+
+    /// `ibv_create_srq_ex` of an XRC SRQ: its receives complete to `cq`.
+    pub fn create_xrc<LC: Locking>(
+        pd: &ProtectionDomain<D>,
+        attr: &SrqInitAttr,
+        xrcd: &XrcDomain<D>,
+        cq: &crate::cq::CompletionQueue<D, LC>,
+    ) -> Result<Self> {
+        Self::create(pd, attr, Some(Xrc { xrcd: xrcd.inner().clone(), cq: cq.inner().clone() }))
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<SrqInner<D>> {
+        &self.inner
+    }
+
+    /// Identifies this SRQ in asynchronous events.
+    #[must_use]
+    pub fn id(&self) -> SrqId {
+        SrqId(self.inner.event_id)
+    }
+
+    /// Its sizes as created: at least what was asked for.
+    #[must_use]
+    pub fn attr(&self) -> &SrqAttr {
+        &self.attr
+    }
+
+    /// `ibv_get_srq_num`: by which XRC senders name it.
+    pub fn srq_num(&self) -> Result<u32> {
+        let number = self.inner.parts()?.0.srq_num();
+        number.ok_or_else(|| Error::unsupported("get_srq_num", "only XRC SRQs have a number"))
+    }
+
+    /// `ibv_query_srq`
+    pub fn query(&self) -> Result<SrqAttr> {
+        self.inner.parts()?.0.query()
+    }
+
+    /// `ibv_post_srq_recv`, as C calls it.
+    ///
+    /// # Safety
+    /// As [`raw::post_recv`](uverbs_core::provider::raw::post_recv).
+    #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
+    pub unsafe fn post_srq_recv(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.receiver.post_list(list) }
+    }
+
+    /// The engine behind its lock, for faces that are built on this crate.
+    ///
+    /// # Safety
+    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this SRQ.
+    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another SRQ's")]
+    #[must_use]
+    pub unsafe fn as_locked(&self) -> &Locked<D::SharedRecvQueue, L> {
+        self.receiver.locked()
+    }
+}
+
+fn modify<D: Driver>(
+    inner: &SrqInner<D>,
+    engine: &mut D::SharedRecvQueue,
+    attr: &SrqAttr,
+    mask: SrqAttrMask,
+) -> Result<()> {
+    inner.context.driver().modify_srq(inner.parts()?.0, engine, attr, mask)
+}
+
+impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
+    /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
+        modify(&self.inner, self.receiver.engine_mut(), attr, mask)
+    }
+
+    /// Opens a batch of receives.
+    #[inline(always)]
+    pub fn batch(&mut self) -> RecvBatch<'_, D::SharedRecvQueue> {
+        self.receiver.batch()
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Safety
+    /// As [`RecvBatch::push`].
+    #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
+    #[inline(always)]
+    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.receiver.post(wr_id, sges) }
+    }
+}
+
+impl<D: Driver> SharedReceiveQueue<D, Shared> {
+    /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
+        let busy = |_| Error::os("modify_srq", "srq: held by this thread", uverbs_core::Errno::EBUSY);
+        modify(&self.inner, self.receiver.lock().map_err(busy)?.engine_mut(), attr, mask)
+    }
+
+    /// Waits for the lock; an error if this thread holds it already.
+    #[inline(always)]
+    pub fn lock(&self) -> Result<RecvGuard<'_, D::SharedRecvQueue>, Reentered> {
+        self.receiver.lock()
+    }
+}
+
+impl<D: Driver, L: Locking> Drop for SharedReceiveQueue<D, L> {
+    fn drop(&mut self) {
+        // SAFETY: `receiver` is not used after this: `drop` runs once.
+        #[expect(unsafe_code, reason = "ManuallyDrop")]
+        let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
+        // The device may use the ring until the kernel object is gone.
+        *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver.into_engine());
+    }
+}

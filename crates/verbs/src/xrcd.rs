@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! XRC domains: what XRC receive QPs and XRC SRQs of several processes share.
+
+use crate::context::ContextInner;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use uverbs_core::control::{self, XrcdHandle};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::Driver;
+
+/// The domain that its SRQs and QPs hold.
+#[derive(Debug)]
+pub(crate) struct XrcdInner<D: Driver> {
+    handle: Option<XrcdHandle>,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> XrcdInner<D> {
+    pub(crate) fn handle(&self) -> Result<&XrcdHandle> {
+        self.handle.as_ref().ok_or_else(|| Error::invalid("xrcd", "handle", "the XRC domain is closed"))
+    }
+}
+
+impl<D: Driver> XrcdInner<D> {
+    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
+        &self.context
+    }
+}
+
+impl<D: Driver> Drop for XrcdInner<D> {
+    fn drop(&mut self) {
+        if let Some(Err((_, error))) = self.handle.take().map(XrcdHandle::destroy) {
+            log::error!("xrcd of {}: {error}", self.context.kernel().name());
+        }
+    }
+}
+
+/// An XRC domain.
+#[derive(Debug)]
+pub struct XrcDomain<D: Driver> {
+    inner: Arc<XrcdInner<D>>,
+}
+
+impl<D: Driver> XrcDomain<D> {
+    pub(crate) fn open(
+        context: &Arc<ContextInner<D>>,
+        file: Option<BorrowedFd<'_>>,
+        create: bool,
+        exclusive: bool,
+    ) -> Result<Self> {
+        let handle = control::xrcd::open(context.kernel(), file, create, exclusive)?;
+        Ok(Self { inner: Arc::new(XrcdInner { handle: Some(handle), context: context.clone() }) })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<XrcdInner<D>> {
+        &self.inner
+    }
+}

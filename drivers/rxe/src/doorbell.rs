@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The system calls of rxe's data path.
+//!
+//! A send queue's doorbell is a `POST_SEND` without work requests: the kernel then looks into the shared ring. A
+//! receive queue needs none, except in ERR. Arming a completion queue is a command, too. All three go to the kernel
+//! that owns the object, by its handle, and allocate nothing.
+
+use crate::calls;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_core::kernel::{Kernel, post_send_doorbell, req_notify_cq};
+
+/// Tells the kernel that a send queue has something new.
+pub trait SendBell: Send + fmt::Debug {
+    /// Rings.
+    fn ring(&self) -> Result<(), Errno>;
+}
+
+/// Makes the kernel flush a receive queue whose QP is in ERR.
+pub trait FlushBell: Send + fmt::Debug {
+    /// Flushes what is in the ring now.
+    fn flush(&self) -> Result<(), Errno>;
+}
+
+/// Asks the kernel for a completion event.
+pub trait ArmBell: Send + fmt::Debug {
+    /// Asks for one, at the next (solicited) completion.
+    fn arm(&self, solicited_only: bool) -> Result<(), Errno>;
+}
+
+/// The kernel itself, for one object.
+///
+/// The write interface is the shortest way in (2291 instructions against 3306 by ioctl on 6.1, for a send queue's
+/// doorbell). It refuses a process that changed its credentials after it opened the device, and a sandbox may; what is
+/// refused once is then done by ioctl.
+pub struct KernelBell {
+    kernel: Arc<dyn Kernel>,
+    handle: u32,
+    by_ioctl: AtomicBool,
+}
+
+impl KernelBell {
+    /// For the object with this handle.
+    #[must_use]
+    pub fn new(kernel: Arc<dyn Kernel>, handle: u32) -> Self {
+        Self { kernel, handle, by_ioctl: AtomicBool::new(false) }
+    }
+
+    #[inline]
+    fn call(
+        &self,
+        write: impl FnOnce(&dyn Kernel, u32) -> Result<(), Errno>,
+        ioctl: impl FnOnce(&dyn Kernel, u32) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        if !self.by_ioctl.load(Ordering::Relaxed) {
+            match write(&*self.kernel, self.handle) {
+                Err(errno) if is_refusal(errno) => self.by_ioctl.store(true, Ordering::Relaxed),
+                result => return result,
+            }
+        }
+        ioctl(&*self.kernel, self.handle)
+    }
+}
+
+/// Whether the write interface is closed, as opposed to the command being wrong.
+fn is_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::EACCES | Errno::EPERM | Errno::ENOSYS | Errno::EOPNOTSUPP)
+}
+
+impl SendBell for KernelBell {
+    #[inline]
+    fn ring(&self) -> Result<(), Errno> {
+        self.call(post_send_doorbell, calls::post_send)
+    }
+}
+
+impl FlushBell for KernelBell {
+    /// `POST_RECV` would be the command for it, but rxe does not offer it to user space (`uverbs_cmd_mask`, up to 7.2).
+    fn flush(&self) -> Result<(), Errno> {
+        calls::modify_to_err(&*self.kernel, self.handle)
+    }
+}
+
+impl ArmBell for KernelBell {
+    #[inline]
+    fn arm(&self, solicited_only: bool) -> Result<(), Errno> {
+        self.call(
+            |kernel, handle| req_notify_cq(kernel, handle, solicited_only),
+            |kernel, handle| calls::req_notify(kernel, handle, solicited_only),
+        )
+    }
+}
+
+impl fmt::Debug for KernelBell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelBell")
+            .field("device", &self.kernel.name())
+            .field("handle", &self.handle)
+            .field("by_ioctl", &self.by_ioctl)
+            .finish()
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Driver for `rdma_rxe`, the kernel's software RDMA device (RoCE v2 over any network interface).
+//!
+//! The kernel does the work of the device: it reads WQEs from rings that it shares with us, and writes completions to
+//! another. This crate encodes the WQEs, decodes the completions, and rings: the doorbell is a system call. What is
+//! here and what is not follows the kernel's `drivers/infiniband/sw/rxe`: RC, UC and UD; no XRC, no raw packets, no
+//! segmentation offload.
+//!
+//! | module                    | what                                                                     |
+//! |---------------------------|--------------------------------------------------------------------------|
+//! | `queue`                   | the shared ring; all pointer access                                      |
+//! | `wqe`                     | the encoder                                                              |
+//! | `producer`                | cursor, room and publication, the same for every queue that is posted to |
+//! | `send`, `list`, `builder` | the three faces of the send queue                                        |
+//! | `recv`                    | receive queues, of a QP or shared                                        |
+//! | `cq`                      | completion queues                                                        |
+//! | `shared`                  | the QP's state, as the posters see it                                    |
+//! | `doorbell`, `calls`       | the system calls of the data path                                        |
+//! | `driver`, `av`            | control                                                                  |
+
+mod av;
+mod builder;
+mod calls;
+mod cq;
+mod doorbell;
+mod driver;
+mod list;
+mod producer;
+mod queue;
+mod recv;
+mod send;
+mod shared;
+#[cfg(any(test, feature = "test-utils"))]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod wqe;
+
+pub use cq::{Completion, CompletionQueue};
+pub use doorbell::{ArmBell, FlushBell, KernelBell, SendBell};
+pub use driver::{CqShared, Rxe, SrqShared, ThreadDomain};
+pub use queue::{Ring, RingError};
+pub use recv::{Batch as RecvBatch, RecvQueue};
+pub use send::{Batch as SendBatch, Extensions, SendConfig, SendQueue};
+pub use shared::QpShared;
+pub use wqe::Ah;

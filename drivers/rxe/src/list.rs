@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! C's lists: `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv`.
+//!
+//! Each walks its list to the first WR that can't be posted and publishes those before it with one doorbell.
+#![expect(unsafe_code)]
+// UNSAFETY: lists, entries and handles are C pointers, valid by the caller's promise.
+
+use crate::doorbell::{FlushBell, SendBell};
+use crate::producer::Cursor;
+use crate::recv::RecvQueue;
+use crate::send::SendQueue;
+use crate::wqe::{Ah, takes_inline};
+use uverbs_core::attr::QpType;
+use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
+use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::provider::{Address, BadWr, Connected, NoData, Operation, PostError, To, Wr, op};
+use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge, WrOpcode};
+
+/// Posts a list of sends.
+///
+/// # Safety
+/// As [`uverbs_core::provider::SendQueue::post_send`].
+pub(crate) unsafe fn post_send<B: SendBell>(
+    queue: &mut SendQueue<B>,
+    list: *const SendWr,
+) -> Result<(), BadWr<SendWr>> {
+    if list.is_null() {
+        return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
+    }
+    let mut cursor = queue.begin();
+    if let Some(error) = cursor.error() {
+        return Err(BadWr { error, wr: list });
+    }
+    let mut bad = None;
+    let mut next = list;
+    // SAFETY: each node is NULL or valid, by the caller's promise.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        // SAFETY: what the node points to is valid, by the caller's promise.
+        if let Err(error) = unsafe { push_send(queue, &mut cursor, wr) } {
+            bad = Some(BadWr { error, wr: next });
+            break;
+        }
+        next = wr.next;
+    }
+    // A doorbell that failed outranks a bad WR: what came before that one may not run. `wr` tells of both.
+    if let Err(error) = queue.publish(&cursor) {
+        return Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) });
+    }
+    bad.map_or(Ok(()), Err)
+}
+
+/// Writes one node.
+///
+/// # Safety
+/// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
+#[inline]
+unsafe fn push_send<B: SendBell>(
+    queue: &mut SendQueue<B>,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+) -> Result<(), PostError> {
+    match wr.opcode {
+        WrOpcode::SEND => {
+            // SAFETY: the caller's promise.
+            unsafe { push_message(queue, cursor, wr, op::Send::new()) }
+        }
+        WrOpcode::SEND_WITH_IMM => {
+            let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey);
+            // SAFETY: the caller's promise.
+            unsafe { push_message(queue, cursor, wr, op::SendImm::new(imm)) }
+        }
+        WrOpcode::SEND_WITH_INV => {
+            let op = op::SendInv::new(wr.imm_data_or_invalidate_rkey);
+            // SAFETY: the caller's promise.
+            unsafe { push_data(queue, cursor, wr, Connected, op) }
+        }
+        WrOpcode::RDMA_WRITE => {
+            // SAFETY: the caller's promise.
+            unsafe { push_data(queue, cursor, wr, Connected, op::Write::new(rdma(wr))) }
+        }
+        WrOpcode::RDMA_WRITE_WITH_IMM => {
+            let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey);
+            // SAFETY: the caller's promise.
+            unsafe { push_data(queue, cursor, wr, Connected, op::WriteImm::new(rdma(wr), imm)) }
+        }
+        WrOpcode::RDMA_READ => {
+            // SAFETY: the caller's promise.
+            unsafe { push_data(queue, cursor, wr, Connected, op::Read::new(rdma(wr))) }
+        }
+        WrOpcode::ATOMIC_CMP_AND_SWP => {
+            // SAFETY: an arm of plain integers; the opcode says that it is this one.
+            let atomic = unsafe { wr.wr.atomic };
+            let at = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
+            let op = op::CmpSwp::new(at, atomic.compare_add, atomic.swap);
+            // SAFETY: the caller's promise.
+            unsafe { push_data(queue, cursor, wr, Connected, op) }
+        }
+        WrOpcode::ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: an arm of plain integers; the opcode says that it is this one.
+            let atomic = unsafe { wr.wr.atomic };
+            let at = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
+            let op = op::FetchAdd::new(at, atomic.compare_add);
+            // SAFETY: the caller's promise.
+            unsafe { push_data(queue, cursor, wr, Connected, op) }
+        }
+        WrOpcode::LOCAL_INV => {
+            // Its entries are nothing to it; only their number is held against the limit, as for any WR.
+            num_sge(wr.num_sge, queue.limits.max_sge)?;
+            let op = op::LocalInv::new(wr.imm_data_or_invalidate_rkey);
+            queue.push(cursor, fields(wr), &Connected, &op, &NoData)
+        }
+        WrOpcode::BIND_MW => {
+            // SAFETY: the caller's promise.
+            unsafe { push_bind(queue, cursor, wr) }
+        }
+        // Flush and atomic write have no place in `struct ibv_send_wr`; they exist as builders only.
+        _ => Err(PostError::IllegalOpcode),
+    }
+}
+
+/// A WR's id and flags, `INLINE` among them.
+#[inline(always)]
+fn fields(wr: &SendWr) -> Wr {
+    Wr { wr_id: wr.wr_id, flags: SendFlags::from_bits_retain(wr.send_flags) }
+}
+
+/// The RDMA arm.
+#[inline(always)]
+fn rdma(wr: &SendWr) -> RemoteAddr {
+    // SAFETY: an arm of plain integers, any of which is valid.
+    let rdma = unsafe { wr.wr.rdma };
+    RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey }
+}
+
+/// A number of entries that the queue takes.
+#[inline(always)]
+fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
+    match usize::try_from(num) {
+        Ok(n) if n <= max as usize => Ok(n),
+        _ => Err(PostError::TooManySge),
+    }
+}
+
+/// A list of entries, if the pointer and the count fit together.
+///
+/// # Safety
+/// `list` is NULL or points to `num` entries.
+#[inline(always)]
+unsafe fn sges<'a>(list: *const Sge, num: i32, max: u32) -> Result<&'a [Sge], PostError> {
+    let num = num_sge(num, max)?;
+    // SAFETY: NULL or valid by the caller's promise.
+    unsafe { slice_from_c(list, num) }.ok_or(PostError::InvalidArgument)
+}
+
+/// A send, to the peer or to the address in the WR.
+///
+/// # Safety
+/// As [`push_send`].
+#[inline(always)]
+unsafe fn push_message<B: SendBell, O: Operation<Remote = RemoteAddr>>(
+    queue: &mut SendQueue<B>,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+    op: O,
+) -> Result<(), PostError> {
+    if queue.qp_type != QpType::Ud {
+        // SAFETY: the caller's promise.
+        return unsafe { push_data(queue, cursor, wr, Connected, op) };
+    }
+    // SAFETY: a UD QP's WR has this arm, by the caller's promise.
+    let ud = unsafe { wr.wr.ud };
+    // SAFETY: NULL, or an address handle that this driver made, by the caller's promise.
+    let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
+        return Err(PostError::InvalidArgument);
+    };
+    let to = To { ah: &ah.driver, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey };
+    // SAFETY: the caller's promise.
+    unsafe { push_data(queue, cursor, wr, to, op) }
+}
+
+/// A WR with data, inline or not.
+///
+/// # Safety
+/// As [`push_send`].
+#[inline(always)]
+unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAddr>>(
+    queue: &mut SendQueue<B>,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+    to: A,
+    op: O,
+) -> Result<(), PostError> {
+    // SAFETY: the caller's promise.
+    let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.limits.max_sge) }?;
+    let fields = fields(wr);
+    if !fields.flags.contains(SendFlags::INLINE) {
+        return queue.push(cursor, fields, &to, &op, &sges);
+    }
+    if !takes_inline(O::OPCODE) {
+        // An opcode that the QP does not have is the graver mistake.
+        return Err(if queue.has(O::OPCODE) { PostError::IllegalFlag } else { PostError::IllegalOpcode });
+    }
+    // SAFETY: with `INLINE` every entry is readable memory, by the caller's promise.
+    let data = unsafe { InlineSges::new(sges) };
+    queue.push(cursor, fields, &to, &op, &data)
+}
+
+/// A window bind.
+///
+/// # Safety
+/// As [`push_send`].
+#[inline(never)]
+unsafe fn push_bind<B: SendBell>(
+    queue: &mut SendQueue<B>,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+) -> Result<(), PostError> {
+    if !queue.has(WrOpcode::BIND_MW) {
+        return Err(PostError::IllegalOpcode);
+    }
+    if num_sge(wr.num_sge, queue.limits.max_sge)? != 0 {
+        return Err(PostError::InvalidArgument);
+    }
+    // SAFETY: the arm of this opcode; its pointers are NULL or valid, by the caller's promise.
+    let bind = unsafe { wr.tail.bind_mw };
+    // SAFETY: as above.
+    let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
+    queue.push(cursor, fields(wr), &Connected, &op::BindMw::new(bind), &NoData)
+}
+
+/// Posts a list of receives.
+///
+/// # Safety
+/// As [`uverbs_core::provider::RecvQueue::post_recv`].
+pub(crate) unsafe fn post_recv<B: FlushBell>(
+    queue: &mut RecvQueue<B>,
+    list: *const RecvWr,
+) -> Result<(), BadWr<RecvWr>> {
+    if list.is_null() {
+        return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
+    }
+    let mut cursor = queue.begin();
+    if let Some(error) = cursor.error() {
+        return Err(BadWr { error, wr: list });
+    }
+    let mut bad = None;
+    let mut next = list;
+    // SAFETY: each node is NULL or valid, by the caller's promise.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        // SAFETY: the node's entries are valid, by the caller's promise.
+        let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.max_sge()) };
+        if let Err(error) = sges.and_then(|sges| queue.push(&mut cursor, wr.wr_id, sges)) {
+            bad = Some(BadWr { error, wr: next });
+            break;
+        }
+        next = wr.next;
+    }
+    if let Err(error) = queue.publish(&cursor) {
+        return Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) });
+    }
+    bad.map_or(Ok(()), Err)
+}

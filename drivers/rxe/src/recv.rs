@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Receive queues, of a QP or shared: to their poster the two differ only in the state that is checked.
+#![expect(unsafe_code)]
+// UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
+// encoder never looks at that memory, so nothing unsafe is done here.
+
+use crate::doorbell::FlushBell;
+use crate::producer::{Cursor, Producer, Receives};
+use crate::queue::Ring;
+use crate::shared::QpShared;
+use crate::wqe;
+use core::fmt;
+use std::sync::Arc;
+use uverbs_core::attr::QpState;
+use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
+use uverbs_core::wr::{RecvWr, Sge};
+use uverbs_uapi::rxe::rxe_recv_wqe;
+
+/// A receive queue, with `B` as the way to flush it in ERR.
+pub struct RecvQueue<B> {
+    ring: Producer<rxe_recv_wqe, Receives>,
+    max_sge: u32,
+    bell: B,
+}
+
+impl<B: FlushBell> RecvQueue<B> {
+    /// The receive queue of the QP behind `shared`.
+    ///
+    /// # Errors
+    /// [`PostError::Corrupt`] if the ring's indices make no sense.
+    pub fn new(
+        ring: Ring<rxe_recv_wqe>,
+        max_sge: u32,
+        shared: Arc<QpShared>,
+        bell: B,
+    ) -> Result<Self, PostError> {
+        let room = u32::try_from(ring.tail() / 16).unwrap_or(u32::MAX);
+        Ok(Self { ring: Producer::new(ring, shared)?, max_sge: max_sge.min(room), bell })
+    }
+
+    /// A shared receive queue, which has no state of its own: as a QP that always takes receives and never flushes.
+    ///
+    /// # Errors
+    /// [`PostError::Corrupt`] if the ring's indices make no sense.
+    pub fn new_shared(ring: Ring<rxe_recv_wqe>, max_sge: u32, bell: B) -> Result<Self, PostError> {
+        Self::new(ring, max_sge, Arc::new(QpShared::new(QpState::RTR)), bell)
+    }
+
+    /// How many WRs fit: a power of two less one, at least what was asked for.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.ring.ring().capacity()
+    }
+
+    /// Entries of a WR.
+    #[inline(always)]
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// The way to flush.
+    pub fn bell(&self) -> &B {
+        &self.bell
+    }
+
+    /// Exchanges the ring, after the kernel moved the receives to a new one.
+    pub(crate) fn replace_ring(&mut self, ring: Ring<rxe_recv_wqe>) -> Result<(), PostError> {
+        if ring.tail() / 16 < self.max_sge as usize {
+            return Err(PostError::Corrupt);
+        }
+        self.ring.replace_ring(ring)
+    }
+
+    /// The kernel moved to a ring that could not be mapped: what is posted here would never be seen.
+    pub(crate) fn lose_ring(&mut self) {
+        self.ring.lose();
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin(&mut self) -> Cursor {
+        self.ring.begin()
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, cursor: &mut Cursor, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        let max_sge = self.max_sge;
+        let (mut slot, next) = self.ring.slot(cursor)?;
+        wqe::encode_recv(&mut slot, max_sge, wr_id, sges)?;
+        cursor.at = next;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+        if let Some(error) = cursor.error() {
+            return Err(error);
+        }
+        self.ring.check_state()?;
+        self.publish(cursor)
+    }
+
+    /// Publishes what the cursor has passed. The kernel looks into the ring when a message arrives, and once when the QP
+    /// goes to ERR; what is posted after that it must be told of. So the state is looked at after publishing.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+        if self.ring.publish(cursor) && self.ring.shared.state() == QpState::ERR {
+            return self.flush();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn flush(&mut self) -> Result<(), PostError> {
+        self.bell.flush().map_err(PostError::Doorbell)
+    }
+}
+
+impl<B: FlushBell> RecvQueueTrait for RecvQueue<B> {
+    type Sge = Sge;
+    type Batch<'q>
+        = Batch<'q, B>
+    where
+        Self: 'q;
+
+    #[inline(always)]
+    fn batch(&mut self) -> Batch<'_, B> {
+        let cursor = self.begin();
+        Batch { queue: self, cursor }
+    }
+
+    #[inline]
+    unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
+        // SAFETY: the caller's promise is the one that `list::post_recv` asks for.
+        unsafe { crate::list::post_recv(self, list) }
+    }
+}
+
+impl<B: fmt::Debug> fmt::Debug for RecvQueue<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvQueue")
+            .field("ring", self.ring.ring())
+            .field("max_sge", &self.max_sge)
+            .field("state", &self.ring.shared.state())
+            .field("bell", &self.bell)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Receives on their way.
+#[must_use = "a batch that is dropped posts nothing"]
+pub struct Batch<'q, B: FlushBell> {
+    queue: &'q mut RecvQueue<B>,
+    cursor: Cursor,
+}
+
+impl<B: FlushBell> RecvBatch for Batch<'_, B> {
+    type Sge = Sge;
+
+    #[inline(always)]
+    unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
+        if let Err(error) = self.queue.push(&mut self.cursor, wr_id, sges) {
+            self.cursor.latch(error);
+        }
+    }
+
+    #[inline(always)]
+    fn complete(self) -> Result<(), PostError> {
+        self.queue.finish(&self.cursor)
+    }
+}
+
+impl<B: FlushBell> fmt::Debug for Batch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("cursor", &self.cursor).finish_non_exhaustive()
+    }
+}

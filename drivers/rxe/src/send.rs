@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The send queue, and its typed face: batches.
+#![expect(unsafe_code)]
+// UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
+// encoder never looks at that memory, so nothing unsafe is done here.
+
+use crate::builder::Session;
+use crate::doorbell::SendBell;
+use crate::producer::{Cursor, Producer, Sends};
+use crate::queue::Ring;
+use crate::shared::QpShared;
+use crate::wqe::{self, Ah, Limits, opcode_bit, opcodes};
+use core::fmt;
+use std::sync::Arc;
+use uverbs_core::attr::{QpType, SendOpsFlags};
+use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::provider::{
+    Address, BadWr, Operation, Payload, PostError, SendBatch, SendQueue as SendQueueTrait, Wr,
+};
+use uverbs_core::wr::{SendWr, Sge, WrOpcode};
+use uverbs_uapi::rxe::rxe_send_wqe;
+
+/// What a QP may post, as sets of opcodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ops {
+    /// To the connected peer.
+    pub(crate) connected: u32,
+    /// To an address in the WR.
+    pub(crate) datagram: u32,
+    /// By the `wr_*` builders.
+    pub(crate) builder: u32,
+}
+
+/// What only some kernels' rxe has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extensions {
+    /// RDMA flush, by `device_cap_flags_ex`.
+    pub flush: bool,
+    /// Atomic write, likewise.
+    pub atomic_write: bool,
+}
+
+impl Ops {
+    /// By the table of ibv_post_send(3), less what rxe never has (TSO), plus what this kernel's rxe has.
+    pub(crate) fn new(qp_type: QpType, ext: Extensions, send_ops: SendOpsFlags) -> Self {
+        use WrOpcode as O;
+        const UC: u32 = opcodes(&[
+            O::SEND,
+            O::SEND_WITH_IMM,
+            O::SEND_WITH_INV,
+            O::RDMA_WRITE,
+            O::RDMA_WRITE_WITH_IMM,
+            O::LOCAL_INV,
+            O::BIND_MW,
+        ]);
+        const RC: u32 = UC | opcodes(&[O::RDMA_READ, O::ATOMIC_CMP_AND_SWP, O::ATOMIC_FETCH_AND_ADD]);
+        const UD: u32 = opcodes(&[O::SEND, O::SEND_WITH_IMM]);
+
+        let (mut connected, mut datagram) = (0, 0);
+        match qp_type {
+            QpType::Rc => {
+                connected = RC;
+                if ext.flush {
+                    connected |= opcode_bit(O::FLUSH);
+                }
+                if ext.atomic_write {
+                    connected |= opcode_bit(O::ATOMIC_WRITE);
+                }
+            }
+            QpType::Uc => connected = UC,
+            QpType::Ud => datagram = UD,
+            _ => {}
+        }
+        let builder = (connected | datagram) & builder_opcodes(send_ops);
+        Self { connected, datagram, builder }
+    }
+}
+
+/// The opcodes that `send_ops_flags` names.
+pub(crate) fn builder_opcodes(flags: SendOpsFlags) -> u32 {
+    use SendOpsFlags as F;
+    use WrOpcode as O;
+    const PAIRS: [(F, O); 12] = [
+        (F::RDMA_WRITE, O::RDMA_WRITE),
+        (F::RDMA_WRITE_WITH_IMM, O::RDMA_WRITE_WITH_IMM),
+        (F::SEND, O::SEND),
+        (F::SEND_WITH_IMM, O::SEND_WITH_IMM),
+        (F::RDMA_READ, O::RDMA_READ),
+        (F::ATOMIC_CMP_AND_SWP, O::ATOMIC_CMP_AND_SWP),
+        (F::ATOMIC_FETCH_AND_ADD, O::ATOMIC_FETCH_AND_ADD),
+        (F::LOCAL_INV, O::LOCAL_INV),
+        (F::BIND_MW, O::BIND_MW),
+        (F::SEND_WITH_INV, O::SEND_WITH_INV),
+        (F::FLUSH, O::FLUSH),
+        (F::ATOMIC_WRITE, O::ATOMIC_WRITE),
+    ];
+    PAIRS.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |set, (_, op)| set | opcode_bit(*op))
+}
+
+/// What a send queue is made with: what the QP was asked for, and what the kernel answered.
+#[derive(Clone, Copy, Debug)]
+pub struct SendConfig {
+    /// Transport.
+    pub qp_type: QpType,
+    /// Operations of the `wr_*` builders.
+    pub send_ops_flags: SendOpsFlags,
+    /// What the device has.
+    pub extensions: Extensions,
+    /// Entries of a WR.
+    pub max_sge: u32,
+    /// Inline bytes of a WR.
+    pub max_inline: u32,
+}
+
+/// A send queue, with `B` as its doorbell.
+pub struct SendQueue<B> {
+    pub(crate) ring: Producer<rxe_send_wqe, Sends>,
+    pub(crate) qp_type: QpType,
+    pub(crate) ops: Ops,
+    pub(crate) limits: Limits,
+    pub(crate) session: Session,
+    bell: B,
+}
+
+impl<B: SendBell> SendQueue<B> {
+    /// A queue on a ring whose elements have room for what `config` allows.
+    ///
+    /// # Errors
+    /// [`PostError::Corrupt`] if the ring's indices make no sense.
+    pub fn new(
+        ring: Ring<rxe_send_wqe>,
+        config: &SendConfig,
+        shared: Arc<QpShared>,
+        bell: B,
+    ) -> Result<Self, PostError> {
+        let tail = u32::try_from(ring.tail()).unwrap_or(u32::MAX);
+        let limits =
+            Limits { max_sge: config.max_sge.min(tail / 16), max_inline: config.max_inline.min(tail) };
+        Ok(Self {
+            ring: Producer::new(ring, shared)?,
+            qp_type: config.qp_type,
+            ops: Ops::new(config.qp_type, config.extensions, config.send_ops_flags),
+            limits,
+            session: Session::default(),
+            bell,
+        })
+    }
+
+    /// How many WRs fit: a power of two less one, at least what was asked for.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.ring.ring().capacity()
+    }
+
+    /// The doorbell.
+    pub fn bell(&self) -> &B {
+        &self.bell
+    }
+
+    /// Whether lists and batches may use this opcode.
+    pub(crate) fn has(&self, opcode: WrOpcode) -> bool {
+        (self.ops.connected | self.ops.datagram) & opcode_bit(opcode) != 0
+    }
+
+    /// Opens a cursor, unless a builder session has the queue.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self) -> Cursor {
+        if self.session.is_open() {
+            return Cursor::failed(PostError::SessionOpen);
+        }
+        self.ring.begin()
+    }
+
+    /// Writes one WR at the cursor and moves it on.
+    #[inline(always)]
+    pub(crate) fn push<A, O, P>(
+        &mut self,
+        cursor: &mut Cursor,
+        wr: Wr,
+        to: &A,
+        op: &O,
+        data: &P,
+    ) -> Result<(), PostError>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = RemoteAddr>,
+        P: Payload<Sge>,
+    {
+        let allowed = if to.datagram().is_some() { self.ops.datagram } else { self.ops.connected };
+        if allowed & opcode_bit(O::OPCODE) == 0 || to.remote_srqn().is_some() {
+            return Err(self.refuse(O::OPCODE));
+        }
+        if matches!(O::OPCODE, WrOpcode::BIND_MW) && !data.sges().is_empty() {
+            return Err(PostError::InvalidArgument);
+        }
+        let flags = wqe::flags_of::<O, P>(wr.flags)?;
+        let to = to.datagram().map(|(ah, qpn, qkey)| (ah, qpn, self.resolve_qkey(qkey)));
+        let limits = self.limits;
+        let (mut slot, next) = self.ring.slot(cursor)?;
+        wqe::encode_send(&mut slot, limits, wr.wr_id, flags, to, op, data)?;
+        cursor.at = next;
+        Ok(())
+    }
+
+    /// The queue key that goes on the wire. With the top bit set, the QP's own is meant (IBA 10.2.5).
+    #[inline(always)]
+    pub(crate) fn resolve_qkey(&self, qkey: u32) -> u32 {
+        if qkey >> 31 != 0 { self.ring.shared.qkey() } else { qkey }
+    }
+
+    /// Why an opcode can't be posted with or without an address.
+    #[cold]
+    fn refuse(&self, opcode: WrOpcode) -> PostError {
+        if self.has(opcode) {
+            // The QP has it, but the address is missing or out of place.
+            PostError::InvalidArgument
+        } else {
+            PostError::IllegalOpcode
+        }
+    }
+
+    /// Publishes a batch and rings.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+        if let Some(error) = cursor.error() {
+            return Err(error);
+        }
+        self.ring.check_state()?;
+        self.publish(cursor)
+    }
+
+    /// Publishes what the cursor has passed, if anything, and rings.
+    #[inline(always)]
+    pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
+        if !self.ring.is_new(cursor) {
+            return Ok(());
+        }
+        // The slot behind the last WR is always this side's. Kernels since 6.4 take a send queue that runs dry for
+        // drained (SQD) only if the WQE that would be next is marked as not begun, which after a lap it is not
+        // (`req_check_sq_drain_done()`).
+        wqe::clear_state(&mut self.ring.slot_at(cursor.at));
+        if self.ring.publish(cursor) {
+            // The WRs are the kernel's now, whatever the system call says.
+            self.bell.ring().map_err(PostError::Doorbell)?;
+        }
+        Ok(())
+    }
+}
+
+impl<B: SendBell> SendQueueTrait for SendQueue<B> {
+    type Sge = Sge;
+    type Remote = RemoteAddr;
+    type Ah = Ah;
+    type Batch<'q>
+        = Batch<'q, B>
+    where
+        Self: 'q;
+
+    #[inline(always)]
+    fn batch(&mut self) -> Batch<'_, B> {
+        let cursor = self.begin();
+        Batch { queue: self, cursor }
+    }
+
+    #[inline]
+    unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
+        // SAFETY: the caller's promise is the one that `list::post_send` asks for.
+        unsafe { crate::list::post_send(self, list) }
+    }
+}
+
+impl<B: fmt::Debug> fmt::Debug for SendQueue<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendQueue")
+            .field("ring", self.ring.ring())
+            .field("limits", &self.limits)
+            .field("state", &self.ring.shared.state())
+            .field("session", &self.session)
+            .field("bell", &self.bell)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Send WRs on their way.
+#[must_use = "a batch that is dropped posts nothing"]
+pub struct Batch<'q, B: SendBell> {
+    queue: &'q mut SendQueue<B>,
+    cursor: Cursor,
+}
+
+impl<B: SendBell> SendBatch for Batch<'_, B> {
+    type Sge = Sge;
+    type Remote = RemoteAddr;
+    type Ah = Ah;
+
+    #[inline(always)]
+    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = RemoteAddr>,
+        P: Payload<Sge>,
+    {
+        if let Err(error) = self.queue.push(&mut self.cursor, wr, &to, &op, &data) {
+            self.cursor.latch(error);
+        }
+    }
+
+    #[inline(always)]
+    fn complete(self) -> Result<(), PostError> {
+        self.queue.finish(&self.cursor)
+    }
+}
+
+impl<B: SendBell> fmt::Debug for Batch<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("cursor", &self.cursor).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Control over a kernel that is played: what it is asked, and what a nonsensical answer leads to.
+
+use crate::queue::heap_ring;
+use crate::{KernelBell, Rxe, SendBell as _};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use uverbs_core::attr::*;
+use uverbs_core::control::*;
+use uverbs_core::kernel::{Kernel, Mapping, Protection, RawCommand, Uhw, WriteCommand};
+use uverbs_core::provider::{CompletionQueue as _, Driver, PostError, QpCreate, RecvQueue as _, SrqCreate};
+use uverbs_core::{Errno, Error};
+use uverbs_uapi::cmd::*;
+use uverbs_uapi::ids::*;
+use uverbs_uapi::rxe::{mminfo, rxe_create_ah_resp, rxe_create_qp_resp};
+use uverbs_uapi::verbs::ib_uverbs_qp_cap;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A ring that the kernel offers: element size and slots that it claims, and slots that are really there.
+type Offer = (u32, u32, u32);
+
+#[derive(Debug)]
+struct Played {
+    /// Names of the commands that came.
+    log: Mutex<Vec<String>>,
+    /// Send queue, receive queue or completion queue.
+    rings: Mutex<[Offer; 3]>,
+    caps: Mutex<QpCap>,
+    device_cap_flags_ex: u64,
+    ah_num: u32,
+    refuse_writes: AtomicBool,
+    refuse_modify: AtomicBool,
+    refuse_mmap: AtomicBool,
+}
+
+impl Default for Played {
+    fn default() -> Self {
+        Self {
+            log: Mutex::default(),
+            rings: Mutex::new([(9, 16, 16), (7, 8, 8), (7, 128, 128)]),
+            caps: Mutex::new(QpCap {
+                max_send_wr: 10,
+                max_recv_wr: 5,
+                max_send_sge: 4,
+                max_recv_sge: 2,
+                max_inline_data: 64,
+            }),
+            device_cap_flags_ex: 1 << 38 | 1 << 40,
+            ah_num: 7,
+            refuse_writes: AtomicBool::new(false),
+            refuse_modify: AtomicBool::new(false),
+            refuse_mmap: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Played {
+    fn note(&self, what: impl Into<String>) {
+        self.log.lock().unwrap().push(what.into());
+    }
+
+    fn take_log(&self) -> Vec<String> {
+        core::mem::take(&mut self.log.lock().unwrap())
+    }
+
+    /// Where a ring is to be mapped: its place in `rings` as the offset.
+    fn info(&self, which: u64) -> mminfo {
+        mminfo { offset: which << 12, size: 1, pad: 0 }
+    }
+
+    fn write_command(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let number = c.input(UVERBS_ATTR_WRITE_CMD).map(|b| u64::read_from_bytes(b).unwrap()).unwrap() as u32;
+        let input = c.input(UVERBS_ATTR_CORE_IN).unwrap_or_default().to_vec();
+        self.note(format!("write {:#x}", number));
+        const EX: u32 = IB_USER_VERBS_CMD_FLAG_EXTENDED;
+        const QUERY_DEVICE: u32 = EX | IB_USER_VERBS_EX_CMD_QUERY_DEVICE;
+        const MODIFY_QP: u32 = EX | IB_USER_VERBS_EX_CMD_MODIFY_QP;
+        match number {
+            QUERY_DEVICE => {
+                let resp = ib_uverbs_ex_query_device_resp {
+                    response_length: size_of::<ib_uverbs_ex_query_device_resp>() as u32,
+                    device_cap_flags_ex: self.device_cap_flags_ex,
+                    ..Default::default()
+                };
+                assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
+            }
+            IB_USER_VERBS_CMD_ALLOC_PD => {
+                assert!(c.answer(
+                    UVERBS_ATTR_CORE_OUT,
+                    ib_uverbs_alloc_pd_resp { pd_handle: 1, ..Default::default() }.as_bytes()
+                ));
+            }
+            MODIFY_QP => {
+                if self.refuse_modify.load(Ordering::Relaxed) {
+                    return Err(Errno::ENOMEM);
+                }
+                assert!(c.answer(UVERBS_ATTR_CORE_OUT, ib_uverbs_ex_modify_qp_resp::default().as_bytes()));
+            }
+            IB_USER_VERBS_CMD_QUERY_QP => {
+                let resp = ib_uverbs_query_qp_resp { qp_state: QpState::ERR.0 as u8, ..Default::default() };
+                assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
+            }
+            IB_USER_VERBS_CMD_MODIFY_QP => {
+                let request = ib_uverbs_modify_qp::read_from_bytes(&input).unwrap();
+                assert_eq!((request.qp_handle, request.attr_mask, request.qp_state), (5, 1, 6));
+            }
+            IB_USER_VERBS_CMD_CREATE_AH => {
+                let resp = ib_uverbs_create_ah_resp { ah_handle: 3, ..Default::default() };
+                assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
+                let resp = rxe_create_ah_resp { ah_num: self.ah_num, reserved: 0 };
+                assert!(c.answer(UVERBS_ATTR_UHW_OUT, resp.as_bytes()));
+            }
+            IB_USER_VERBS_CMD_RESIZE_CQ => {
+                let resp = ib_uverbs_resize_cq_resp { cqe: 255, ..Default::default() };
+                assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
+                assert!(c.answer(UVERBS_ATTR_UHW_OUT, self.info(2).as_bytes()));
+            }
+            IB_USER_VERBS_CMD_MODIFY_SRQ => {
+                let address = u64::read_from_bytes(c.input(UVERBS_ATTR_UHW_IN).unwrap()).unwrap();
+                let info: [u64; 2] = zerocopy::transmute!(self.info(1));
+                let to = core::ptr::with_exposed_provenance_mut::<[u64; 2]>(address as usize);
+                // SAFETY: the driver's promise with `Uhw::new`: room for a `struct mminfo`, alive during the command.
+                unsafe { to.write(info) };
+            }
+            IB_USER_VERBS_CMD_POST_SEND => {
+                assert!(c.answer(UVERBS_ATTR_CORE_OUT, &[0; 4]));
+            }
+            IB_USER_VERBS_CMD_REQ_NOTIFY_CQ => {}
+            other => panic!("unexpected write command {other:#x}"),
+        }
+        Ok(())
+    }
+}
+
+impl Kernel for Played {
+    fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        match (c.object(), c.method()) {
+            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => return self.write_command(c),
+            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT) => {
+                assert!(c.answer(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &4_u32.to_ne_bytes()));
+                assert!(c.answer(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &1_u64.to_ne_bytes()));
+            }
+            (UVERBS_OBJECT_ASYNC_EVENT, _) => {
+                let fd = std::fs::File::open("/dev/null").unwrap();
+                assert!(c.new_fd(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, fd.into()));
+            }
+            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY) => {
+                let mut entry = [0_u8; 40];
+                entry[..16].copy_from_slice(&"10.0.0.1".parse::<Gid>().unwrap().0);
+                assert!(c.answer(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &entry));
+            }
+            (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE) => {
+                assert!(c.new_handle(UVERBS_ATTR_CREATE_CQ_HANDLE, 2));
+                assert!(c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &127_u32.to_ne_bytes()));
+                assert!(c.answer(UVERBS_ATTR_UHW_OUT, self.info(2).as_bytes()));
+            }
+            (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_CREATE) => {
+                assert!(c.new_handle(UVERBS_ATTR_CREATE_SRQ_HANDLE, 4));
+                assert!(c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, &5_u32.to_ne_bytes()));
+                assert!(c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, &2_u32.to_ne_bytes()));
+                assert!(c.answer(UVERBS_ATTR_UHW_OUT, self.info(1).as_bytes()));
+            }
+            (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE) => {
+                assert!(!c.has(UVERBS_ATTR_UHW_IN), "rxe refuses private input");
+                let asked =
+                    ib_uverbs_qp_cap::read_from_bytes(c.input(UVERBS_ATTR_CREATE_QP_CAP).unwrap()).unwrap();
+                self.note(format!("max_send_sge {}", asked.max_send_sge));
+                assert!(c.new_handle(UVERBS_ATTR_CREATE_QP_HANDLE, 5));
+                let cap = *self.caps.lock().unwrap();
+                let got = ib_uverbs_qp_cap {
+                    max_send_wr: cap.max_send_wr,
+                    max_recv_wr: cap.max_recv_wr,
+                    max_send_sge: cap.max_send_sge,
+                    max_recv_sge: cap.max_recv_sge,
+                    max_inline_data: cap.max_inline_data,
+                };
+                assert!(c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, got.as_bytes()));
+                assert!(c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &17_u32.to_ne_bytes()));
+                let resp = rxe_create_qp_resp { sq_mi: self.info(0), rq_mi: self.info(1) };
+                assert!(c.answer(UVERBS_ATTR_UHW_OUT, resp.as_bytes()));
+            }
+            (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY) => self.note("destroy qp"),
+            (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY) => self.note("destroy cq"),
+            (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY) => self.note("destroy srq"),
+            (UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY) => self.note("destroy ah"),
+            other => panic!("unexpected command {other:?}"),
+        }
+        Ok(())
+    }
+
+    fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
+        self.note(format!("direct {}", command.command()));
+        if self.refuse_writes.load(Ordering::Relaxed) { Err(Errno::EACCES) } else { Ok(()) }
+    }
+
+    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
+        assert_eq!((len, protection), (1, Protection::ReadWrite));
+        if self.refuse_mmap.load(Ordering::Relaxed) {
+            return Err(Errno::ENOMEM);
+        }
+        let (log2, slots, real) = self.rings.lock().unwrap()[(offset >> 12) as usize];
+        let (mapping, words) = heap_ring(log2, real);
+        words[0].store(zerocopy::transmute!([log2, slots - 1]), Ordering::Relaxed);
+        Ok(mapping)
+    }
+
+    fn attribute(&self, _: &str) -> Result<Vec<u8>, Errno> {
+        Err(Errno::ENOENT)
+    }
+
+    fn driver_id(&self) -> u32 {
+        Rxe::DRIVER_ID
+    }
+
+    fn name(&self) -> &str {
+        "rxe9"
+    }
+
+    fn is_creator_process(&self) -> bool {
+        true
+    }
+}
+
+struct Stage {
+    kernel: Arc<Played>,
+    rxe: Rxe,
+    pd: PdHandle,
+    cq: uverbs_core::provider::CqParts<Rxe>,
+}
+
+impl Stage {
+    fn new(kernel: Played) -> Self {
+        let kernel = Arc::new(kernel);
+        let (rxe, info) = Rxe::open(Arc::clone(&kernel) as Arc<dyn Kernel>).unwrap();
+        assert_eq!(info.num_comp_vectors, 4);
+        let pd = pd::alloc(rxe.kernel(), Uhw::none()).unwrap();
+        let cq = rxe.create_cq(&CqInitAttr { cqe: 100, ..Default::default() }, None, 0).unwrap();
+        assert_eq!((cq.cqe, cq.queue.cqe()), (127, 127));
+        kernel.take_log();
+        Self { kernel, rxe, pd, cq }
+    }
+
+    fn qp(&self, attr: &QpInitAttr) -> uverbs_core::Result<uverbs_core::provider::QpParts<Rxe>> {
+        let cq = Some((&self.cq.handle, &self.cq.shared));
+        self.rxe.create_qp(&QpCreate {
+            pd: Some(&self.pd),
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            xrcd: None,
+            attr,
+            td: None,
+            user_handle: 0,
+        })
+    }
+}
+
+fn rc() -> QpInitAttr {
+    QpInitAttr::new(QpType::Rc)
+}
+
+#[test]
+fn sizes_are_what_really_fits() {
+    let t = Stage::new(Played::default());
+    let mut attr = rc();
+    attr.cap.max_inline_data = 8;
+    let qp = t.qp(&attr).unwrap();
+    // An inline size without entries is asked for together with one: else newer kernels fail the WRs.
+    assert_eq!(t.kernel.take_log(), ["max_send_sge 1"]);
+    let want =
+        QpCap { max_send_wr: 15, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 64 };
+    assert_eq!(qp.cap, want);
+    assert_eq!(qp.shared.state(), QpState::RESET);
+    t.rxe.destroy_qp(qp.handle, &qp.shared).unwrap();
+    assert_eq!(t.kernel.take_log(), ["destroy qp"]);
+}
+
+#[test]
+fn rings_that_make_no_sense_fail_the_creation_and_leave_no_object() {
+    let t = Stage::new(Played::default());
+    for (which, offer) in [
+        (0, (8, 16, 16)),      // 208 bytes and 4 entries do not fit in 256
+        (0, (9, 32, 16)),      // more slots than are mapped
+        (0, (9, 15, 16)),      // no power of two
+        (0, (9, 1 << 30, 16)), // absurd
+        (1, (6, 8, 8)),        // 40 bytes and 2 entries do not fit in 64
+        (1, (7, 4, 4)),        // room for 3 of 5
+    ] {
+        let old = core::mem::replace(&mut t.kernel.rings.lock().unwrap()[which], offer);
+        let mut attr = rc();
+        attr.cap.max_recv_wr = 5;
+        let error = t.qp(&attr).unwrap_err();
+        assert!(matches!(error, Error::Protocol { verb: "create_qp", .. }), "{offer:?}: {error}");
+        assert_eq!(t.kernel.take_log().last().unwrap(), "destroy qp");
+        t.kernel.rings.lock().unwrap()[which] = old;
+    }
+    t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
+    assert_eq!(t.qp(&rc()).unwrap_err().errno(), Errno::ENOMEM);
+    assert_eq!(t.kernel.take_log().last().unwrap(), "destroy qp");
+    let error = t.rxe.create_cq(&CqInitAttr { cqe: 1, ..Default::default() }, None, 0).unwrap_err();
+    assert_eq!(error.errno(), Errno::ENOMEM);
+    assert_eq!(t.kernel.take_log(), ["destroy cq"]);
+}
+
+#[test]
+fn what_rxe_lacks_is_unsupported_before_the_kernel_is_asked() {
+    use SendOpsFlags as F;
+    let t = Stage::new(Played { device_cap_flags_ex: 0, ..Default::default() });
+    let with_ops = |qp_type, send_ops_flags| QpInitAttr { send_ops_flags, ..QpInitAttr::new(qp_type) };
+    for attr in [
+        QpInitAttr::new(QpType::RawPacket),
+        QpInitAttr::new(QpType::XrcSend),
+        QpInitAttr::new(QpType::XrcRecv),
+        QpInitAttr { create_flags: QpCreateFlags::BLOCK_SELF_MCAST_LB, ..QpInitAttr::new(QpType::Ud) },
+        QpInitAttr { max_tso_header: 1, ..rc() },
+        with_ops(QpType::Rc, F::TSO),
+        with_ops(QpType::Rc, F::FLUSH),
+        with_ops(QpType::Rc, F::ATOMIC_WRITE),
+        with_ops(QpType::Uc, F::RDMA_READ),
+        with_ops(QpType::Uc, F::SEND_WITH_INV),
+        with_ops(QpType::Ud, F::RDMA_WRITE),
+    ] {
+        let error = t.qp(&attr).unwrap_err();
+        assert!(error.is_unsupported(), "{attr:?}: {error}");
+    }
+    for attr in [
+        CqInitAttr { cqe: 1, wc_flags: WcExFlags::COMPLETION_TIMESTAMP, ..Default::default() },
+        CqInitAttr { cqe: 1, flags: CqFlags::IGNORE_OVERRUN, ..Default::default() },
+    ] {
+        assert!(t.rxe.create_cq(&attr, None, 0).unwrap_err().is_unsupported());
+    }
+    let attr = SrqInitAttr { srq_type: SrqType::Tm, ..Default::default() };
+    let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
+    assert!(t.rxe.create_srq(&create).unwrap_err().is_unsupported());
+    assert!(t.kernel.take_log().is_empty());
+    // And what it has, where the kernel says so.
+    let t = Stage::new(Played::default());
+    t.qp(&with_ops(QpType::Rc, F::all().difference(F::TSO))).unwrap();
+}
+
+#[test]
+fn the_posters_follow_the_state() {
+    let t = Stage::new(Played::default());
+    let mut qp = t.qp(&rc()).unwrap();
+    let to = |qp_state| QpAttr { qp_state, qkey: 7, ..Default::default() };
+    let modify = |qp: &uverbs_core::provider::QpParts<Rxe>, state, mask| {
+        t.rxe.modify_qp(&qp.handle, &qp.shared, &to(state), mask)
+    };
+    let state = QpAttrMask::STATE;
+    for s in [QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD] {
+        modify(&qp, s, state).unwrap();
+        assert_eq!(qp.shared.state(), s);
+    }
+    t.kernel.take_log();
+    modify(&qp, QpState::RTS, state | QpAttrMask::QKEY).unwrap();
+    let modified = format!("write {:#x}", IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_MODIFY_QP);
+    assert_eq!(t.kernel.take_log(), [modified.as_str(), "direct 28"], "leaving SQD rings");
+    // More reads than the played kernel serves, which are none.
+    let attr = QpAttr { max_dest_rd_atomic: 1, ..to(QpState::RTS) };
+    let error = t.rxe.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::MAX_DEST_RD_ATOMIC).unwrap_err();
+    assert_eq!(error.to_string(), "modify_qp: invalid max_dest_rd_atomic: 1 is above the device's 0");
+    assert!(t.kernel.take_log().is_empty(), "the kernel is not asked");
+    // A change of something else is no change of state.
+    modify(&qp, QpState::RESET, QpAttrMask::QKEY).unwrap();
+    assert_eq!((qp.shared.state(), qp.shared.qkey()), (QpState::RTS, 7));
+
+    modify(&qp, QpState::ERR, state).unwrap();
+    t.kernel.take_log();
+    let recv = qp.recv.as_mut().unwrap();
+    // SAFETY: no memory is named.
+    unsafe { recv.post(1, &[]) }.unwrap();
+    let flushed = format!("write {IB_USER_VERBS_CMD_MODIFY_QP:#x}");
+    assert_eq!(t.kernel.take_log(), [flushed.as_str()]);
+
+    // A refusal leaves the state as it is in the kernel, which went to ERR by itself.
+    modify(&qp, QpState::RTS, state).unwrap();
+    t.kernel.refuse_modify.store(true, Ordering::Relaxed);
+    for s in [QpState::SQD, QpState::RESET] {
+        assert_eq!(modify(&qp, s, state).unwrap_err().errno(), Errno::ENOMEM);
+        assert_eq!(qp.shared.state(), QpState::ERR);
+    }
+    t.rxe.destroy_qp(qp.handle, &qp.shared).unwrap();
+    // SAFETY: no memory is named.
+    let late = unsafe { qp.recv.as_mut().unwrap().post(1, &[]) };
+    assert_eq!(late, Err(PostError::BadState));
+}
+
+#[test]
+fn a_doorbell_that_is_refused_goes_by_ioctl_from_then_on() {
+    let kernel = Arc::new(Played::default());
+    let bell = KernelBell::new(Arc::clone(&kernel) as Arc<dyn Kernel>, 5);
+    bell.ring().unwrap();
+    assert_eq!(kernel.take_log(), ["direct 28"]);
+    kernel.refuse_writes.store(true, Ordering::Relaxed);
+    bell.ring().unwrap();
+    bell.ring().unwrap();
+    assert_eq!(kernel.take_log(), ["direct 28", "write 0x1c", "write 0x1c"]);
+    let t = Stage::new(Played::default());
+    let mut queue = t.cq.queue;
+    queue.req_notify(false).unwrap();
+    t.kernel.refuse_writes.store(true, Ordering::Relaxed);
+    queue.req_notify(true).unwrap();
+    assert_eq!(t.kernel.take_log(), ["direct 23", "direct 23", "write 0x17"]);
+}
+
+#[test]
+fn resizes_take_the_new_ring_or_say_that_it_is_lost() {
+    let mut t = Stage::new(Played::default());
+    t.kernel.rings.lock().unwrap()[2] = (7, 256, 256);
+    assert_eq!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200).unwrap(), 255);
+    assert_eq!((t.cq.queue.cqe(), t.cq.handle.cqe()), (255, 255));
+    // The kernel has resized it, to less than was asked for: it completes to a ring that nobody knows.
+    assert_eq!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 300).unwrap_err().errno(), Errno::EPROTO);
+    assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(uverbs_core::provider::PollError::Corrupt));
+    assert_eq!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200).unwrap(), 255);
+    assert_eq!(t.cq.queue.poll_each(1, |_| ()), Ok(0));
+
+    let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
+    let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
+    let mut srq = t.rxe.create_srq(&create).unwrap();
+    assert_eq!(srq.attr.max_wr, 7);
+    t.kernel.rings.lock().unwrap()[1] = (7, 64, 64);
+    let more = SrqAttr { max_wr: 40, srq_limit: 3, ..Default::default() };
+    t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::LIMIT).unwrap();
+    assert_eq!(srq.queue.capacity(), 7);
+    t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR).unwrap();
+    assert_eq!(srq.queue.capacity(), 63);
+
+    t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
+    assert_eq!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200).unwrap_err().errno(), Errno::ENOMEM);
+    assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(uverbs_core::provider::PollError::Corrupt));
+    let resized = t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR);
+    assert_eq!(resized.unwrap_err().errno(), Errno::ENOMEM);
+    // SAFETY: no memory is named.
+    assert_eq!(unsafe { srq.queue.post(1, &[]) }, Err(PostError::Corrupt));
+}
+
+#[test]
+fn address_handles() {
+    let attr = AhAttr::global(1, 3, "10.0.0.2".parse().unwrap());
+    let t = Stage::new(Played::default());
+    let (handle, ah) = t.rxe.create_ah(&t.pd, &attr).unwrap();
+    assert_eq!((ah.num, ah.av), (7, Default::default()), "the kernel has the address");
+    handle.destroy().unwrap();
+    let t = Stage::new(Played { ah_num: 0, ..Default::default() });
+    let (_, ah) = t.rxe.create_ah(&t.pd, &attr).unwrap();
+    assert_eq!((ah.num, ah.av.network_type, ah.av.grh.sgid_index), (0, 1, 3));
+}

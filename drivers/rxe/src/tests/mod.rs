@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Tests of the data path over heap rings, with a kernel that is played, and may lie.
+#![expect(unsafe_code)]
+// UNSAFETY: posting is an `unsafe fn`; the memory that these tests name is never touched by anybody.
+#![expect(clippy::multiple_unsafe_ops_per_block, reason = "the same promise holds for each post of a block")]
+
+mod control;
+mod cq;
+mod ring;
+mod roundtrip;
+mod semantics;
+mod vectors;
+
+use crate::send::{Extensions, SendConfig};
+use uverbs_core::attr::{QpType, SendOpsFlags};
+use uverbs_core::provider::op;
+use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::wr::Sge;
+
+pub(crate) type Send = op::Send<RemoteAddr>;
+pub(crate) type SendImm = op::SendImm<RemoteAddr>;
+pub(crate) type SendInv = op::SendInv<RemoteAddr>;
+pub(crate) type Write = op::Write<RemoteAddr>;
+pub(crate) type WriteImm = op::WriteImm<RemoteAddr>;
+pub(crate) type Read = op::Read<RemoteAddr>;
+pub(crate) type CmpSwp = op::CmpSwp<RemoteAddr>;
+pub(crate) type FetchAdd = op::FetchAdd<RemoteAddr>;
+pub(crate) type LocalInv = op::LocalInv<RemoteAddr>;
+pub(crate) type BindMw = op::BindMw<RemoteAddr>;
+pub(crate) type Flush = op::Flush<RemoteAddr>;
+pub(crate) type AtomicWrite = op::AtomicWrite<RemoteAddr>;
+
+/// A QP of this type that can do all that rxe ever could.
+pub(crate) fn config(qp_type: QpType) -> SendConfig {
+    SendConfig {
+        qp_type,
+        send_ops_flags: SendOpsFlags::all(),
+        extensions: Extensions { flush: true, atomic_write: true },
+        max_sge: 4,
+        max_inline: 64,
+    }
+}
+
+pub(crate) fn sge(addr: u64, length: u32, lkey: u32) -> Sge {
+    Sge { addr, length, lkey }
+}

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Wrap-around, full and empty, abort, resync after a reset, geometry and indices that lie.
+
+use super::*;
+use crate::queue::{Ring, RingError, heap_ring};
+use crate::testing::{decode_recv, decode_send, recv_queue, ring, send_queue};
+use core::ptr::null;
+use core::sync::atomic::Ordering;
+use proptest::prelude::*;
+use uverbs_core::attr::QpState;
+use uverbs_core::provider::{
+    Connected, Inline, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _, SendQueue as _, Wr,
+    WrBuilder as _,
+};
+use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
+use uverbs_uapi::rxe::{rxe_recv_wqe, rxe_send_wqe};
+
+fn wr(wr_id: u64) -> Wr {
+    Wr { wr_id, flags: SendFlags::SIGNALED }
+}
+
+fn post(q: &mut crate::SendQueue<crate::testing::FakeBell>, wr_id: u64) -> Result<(), PostError> {
+    // SAFETY: inline data asks for nothing.
+    unsafe { q.post(wr(wr_id), Connected, Send::new(), Inline(&wr_id.to_ne_bytes())) }
+}
+
+#[test]
+fn thousands_of_wrs_go_round_in_order() {
+    let (mut q, kernel, bell, _) = send_queue(8, &config(QpType::Rc)).unwrap();
+    let (mut sent, mut seen) = (0_u64, 0_u64);
+    let mut step = 0_u64;
+    while seen < 20_000 {
+        step += 1;
+        // Bursts of every length, by each face in turn.
+        let burst = step % 7 + 1;
+        let room = 7 - (sent - seen);
+        let n = burst.min(room);
+        match step % 3 {
+            0 => {
+                let mut batch = q.batch();
+                for i in 0..n {
+                    // SAFETY: inline data asks for nothing.
+                    unsafe {
+                        batch.push(wr(sent + i), Connected, Send::new(), Inline(&(sent + i).to_ne_bytes()))
+                    };
+                }
+                batch.complete().unwrap();
+            }
+            1 => {
+                q.wr_start();
+                for i in 0..n {
+                    q.wr_begin(wr(sent + i), Send::new());
+                    q.wr_set_inline(Inline(&(sent + i).to_ne_bytes()));
+                }
+                q.wr_complete().unwrap();
+            }
+            _ => {
+                let mut next: *const SendWr = null();
+                let data: Vec<[u8; 8]> = (0..n).map(|i| (sent + i).to_ne_bytes()).collect();
+                let sges: Vec<_> =
+                    data.iter().map(|d| sge(d.as_ptr().expose_provenance() as u64, 8, 0)).collect();
+                let mut nodes: Vec<Box<SendWr>> = Vec::new();
+                for i in (0..n as usize).rev() {
+                    let mut node = SendWr::new(sent + i as u64, WrOpcode::SEND);
+                    (node.send_flags, node.sg_list, node.num_sge, node.next) =
+                        (2 | 8, &raw const sges[i], 1, next);
+                    nodes.push(Box::new(node));
+                    next = &raw const **nodes.last().unwrap();
+                }
+                if n != 0 {
+                    // SAFETY: the list and its inline data are alive.
+                    unsafe { q.post_send(next) }.unwrap();
+                }
+            }
+        }
+        sent += n;
+        if n == room {
+            let e = post(&mut q, 0).unwrap_err();
+            assert_eq!(e, PostError::QueueFull);
+        }
+        for _ in 0..(step % 5).min(sent - seen) {
+            let wqe = decode_send(&kernel.consume().unwrap(), false);
+            assert_eq!(
+                (wqe.wr_id, wqe.inline, wqe.kernel_state_is_zero),
+                (seen, seen.to_ne_bytes().to_vec(), true)
+            );
+            seen += 1;
+        }
+    }
+    assert!(bell.rings() > 5_000);
+}
+
+#[test]
+fn receives_go_round_full_and_empty() {
+    let (mut q, kernel, _, _) = recv_queue(4, 2).unwrap();
+    for lap in 0..3000_u64 {
+        let n = lap % 4;
+        for i in 0..n {
+            // SAFETY: the memory is not touched.
+            unsafe { q.post(lap * 4 + i, &[sge(lap, 1, 2)]) }.unwrap();
+        }
+        if n == 3 {
+            // SAFETY: as above.
+            assert_eq!(unsafe { q.post(0, &[]) }, Err(PostError::QueueFull));
+        }
+        for i in 0..n {
+            assert_eq!(decode_recv(&kernel.consume().unwrap()).wr_id, lap * 4 + i);
+        }
+        assert!(kernel.consume().is_none());
+    }
+}
+
+#[test]
+fn nothing_fits_in_a_queue_of_no_entries() {
+    let (mut q, _, _, _) = recv_queue(1, 1).unwrap();
+    assert_eq!(q.capacity(), 0);
+    // SAFETY: no memory is named.
+    assert_eq!(unsafe { q.post(1, &[]) }, Err(PostError::QueueFull));
+}
+
+#[test]
+fn a_batch_too_long_for_the_ring_is_dropped_as_a_whole() {
+    let (mut q, kernel, bell, _) = send_queue(4, &config(QpType::Rc)).unwrap();
+    let mut batch = q.batch();
+    for i in 0..100 {
+        // SAFETY: no memory is named.
+        unsafe { batch.push(wr(i), Connected, Send::new(), NoData) };
+    }
+    assert_eq!(batch.complete(), Err(PostError::QueueFull));
+    assert_eq!((kernel.producer(), bell.rings()), (0, 0));
+    for i in 0..3 {
+        post(&mut q, i).unwrap();
+    }
+}
+
+#[test]
+fn abort_drop_forget_and_an_error_leave_no_trace() {
+    let (mut q, kernel, bell, _) = send_queue(8, &config(QpType::Rc)).unwrap();
+    for i in 0..3 {
+        post(&mut q, i).unwrap();
+    }
+    let before = kernel.snapshot();
+    let published = 384 + 3 * 512;
+    let same = |what: &str| {
+        let now = kernel.snapshot();
+        // Slots past the producer index are not the kernel's to look at.
+        assert!(now[..published] == before[..published], "{what} changed what is published");
+    };
+    let fill = |batch: &mut crate::SendBatch<'_, crate::testing::FakeBell>| {
+        for i in 10..14 {
+            // SAFETY: no memory is named.
+            unsafe { batch.push(wr(i), Connected, Send::new(), NoData) };
+        }
+    };
+
+    let mut batch = q.batch();
+    fill(&mut batch);
+    batch.abort();
+    same("abort");
+    let mut batch = q.batch();
+    fill(&mut batch);
+    drop(batch);
+    same("drop");
+    let mut batch = q.batch();
+    fill(&mut batch);
+    let _ = core::mem::ManuallyDrop::new(batch);
+    same("forget");
+    let mut batch = q.batch();
+    fill(&mut batch);
+    // SAFETY: no memory is named.
+    unsafe { batch.push(Wr { wr_id: 1, flags: SendFlags::IP_CSUM }, Connected, Send::new(), NoData) };
+    assert_eq!(batch.complete(), Err(PostError::IllegalFlag));
+    same("an error");
+    q.wr_start();
+    q.wr_begin(wr(20), Send::new());
+    q.wr_set_inline(Inline(b"x"));
+    q.wr_abort();
+    same("wr_abort");
+    assert_eq!(bell.rings(), 3);
+
+    // And what comes next goes where those went.
+    post(&mut q, 42).unwrap();
+    let ids: Vec<u64> =
+        core::iter::from_fn(|| kernel.consume()).map(|b| decode_send(&b, false).wr_id).collect();
+    assert_eq!(ids, [0, 1, 2, 42]);
+}
+
+#[test]
+fn an_empty_batch_does_not_ring() {
+    let (mut q, kernel, bell, _) = send_queue(4, &config(QpType::Rc)).unwrap();
+    q.batch().complete().unwrap();
+    q.wr_start();
+    q.wr_complete().unwrap();
+    assert_eq!((bell.rings(), kernel.producer()), (0, 0));
+}
+
+#[test]
+fn a_failed_doorbell_is_told_and_not_rolled_back() {
+    let (mut q, kernel, bell, _) = send_queue(4, &config(QpType::Rc)).unwrap();
+    let errno = uverbs_core::Errno::ENODEV;
+    bell.fail(Some(errno));
+    assert_eq!(post(&mut q, 1), Err(PostError::Doorbell(errno)));
+    bell.fail(None);
+    post(&mut q, 2).unwrap();
+    let ids: Vec<u64> =
+        core::iter::from_fn(|| kernel.consume()).map(|b| decode_send(&b, false).wr_id).collect();
+    assert_eq!(ids, [1, 2]);
+}
+
+#[test]
+fn after_a_reset_the_ring_is_where_the_kernel_says() {
+    // The kernel drops what it did not run and leaves the indices; a kernel that zeroed them would do, too.
+    for zeroed in [false, true] {
+        let (mut q, kernel, _, shared) = send_queue(4, &config(QpType::Rc)).unwrap();
+        for lap in 0..20 {
+            for i in 0..3 {
+                post(&mut q, i).unwrap();
+            }
+            shared.set_state(QpState::RESET);
+            assert_eq!(post(&mut q, 9), Err(PostError::BadState));
+            if zeroed {
+                kernel.set_producer(0);
+            }
+            kernel.set_consumer(kernel.producer());
+            kernel.fill(0);
+            for state in [QpState::INIT, QpState::RTR] {
+                shared.set_state(state);
+                assert_eq!(post(&mut q, 9), Err(PostError::BadState));
+            }
+            shared.set_state(QpState::RTS);
+            for i in 0..3 {
+                post(&mut q, 100 * lap + i).unwrap();
+            }
+            for i in 0..3 {
+                assert_eq!(decode_send(&kernel.consume().unwrap(), false).wr_id, 100 * lap + i);
+            }
+            assert!(kernel.consume().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_state_that_ends_during_a_batch_keeps_it_from_being_published() {
+    let (mut q, kernel, bell, shared) = send_queue(4, &config(QpType::Rc)).unwrap();
+    let mut batch = q.batch();
+    // SAFETY: no memory is named.
+    unsafe { batch.push(wr(1), Connected, Send::new(), NoData) };
+    shared.set_state(QpState::RESET);
+    shared.set_state(QpState::RTS);
+    assert_eq!(batch.complete(), Err(PostError::BadState));
+    q.wr_start();
+    q.wr_begin(wr(1), Send::new());
+    q.wr_set_inline(Inline(&[]));
+    shared.set_state(QpState::RESET);
+    assert_eq!(q.wr_complete(), Err(PostError::BadState));
+    assert_eq!((kernel.producer(), bell.rings()), (0, 0));
+    // From RTS to ERR is no obstacle: the device flushes.
+    shared.set_state(QpState::RTS);
+    let mut batch = q.batch();
+    // SAFETY: no memory is named.
+    unsafe { batch.push(wr(1), Connected, Send::new(), NoData) };
+    shared.set_state(QpState::ERR);
+    batch.complete().unwrap();
+    assert_eq!((kernel.producer(), bell.rings()), (1, 1));
+}
+
+#[test]
+fn receives_in_err_ask_to_be_flushed() {
+    let (mut q, kernel, bell, shared) = recv_queue(8, 1).unwrap();
+    // SAFETY: no memory is named.
+    unsafe { q.post(1, &[]) }.unwrap();
+    assert_eq!(bell.flushes(), 0);
+    let mut batch = q.batch();
+    // SAFETY: as above.
+    unsafe { batch.push(2, &[]) };
+    shared.set_state(QpState::ERR);
+    batch.complete().unwrap();
+    // SAFETY: as above.
+    unsafe { q.post(3, &[]) }.unwrap();
+    assert_eq!((bell.flushes(), kernel.producer()), (2, 3));
+    bell.fail(Some(uverbs_core::Errno::EPERM));
+    // SAFETY: as above.
+    let failed = unsafe { q.post(4, &[]) };
+    assert_eq!(failed, Err(PostError::Doorbell(uverbs_core::Errno::EPERM)));
+    q.batch().complete().unwrap();
+    assert_eq!(bell.flushes(), 3, "nothing new, nothing to flush");
+}
+
+#[test]
+fn a_ring_continues_where_the_kernel_left_it() {
+    let (mut q, kernel, _, _) = recv_queue(4, 1).unwrap();
+    // SAFETY: no memory is named.
+    unsafe { q.post(1, &[]) }.unwrap();
+    kernel.consume().unwrap();
+    // SAFETY: as above.
+    unsafe { q.post(2, &[]) }.unwrap();
+    // An SRQ resize: the kernel moves what is there into a larger ring (`resize_finish()`).
+    let (bigger, moved) = ring::<rxe_recv_wqe>(6, 16, 16);
+    assert!(moved.produce(&kernel.element(1)));
+    q.replace_ring(bigger).unwrap();
+    assert_eq!(q.capacity(), 15);
+    for id in 3..17 {
+        // SAFETY: as above.
+        unsafe { q.post(id, &[]) }.unwrap();
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { q.post(99, &[]) }, Err(PostError::QueueFull));
+    let ids: Vec<u64> = core::iter::from_fn(|| moved.consume()).map(|b| decode_recv(&b).wr_id).collect();
+    assert_eq!(ids, (2..17).collect::<Vec<_>>());
+    // One that makes no sense changes nothing.
+    let (broken, kernel) = ring::<rxe_recv_wqe>(6, 16, 16);
+    kernel.set_producer(16);
+    assert_eq!(q.replace_ring(broken), Err(PostError::Corrupt));
+    // SAFETY: as above.
+    unsafe { q.post(100, &[]) }.unwrap();
+    assert_eq!(decode_recv(&moved.consume().unwrap()).wr_id, 100);
+}
+
+#[test]
+fn wrong_geometry_is_refused() {
+    let try_one = |log2: u32, mask: u32, len_log2: u32, slots: u32| {
+        let (mapping, words) = heap_ring(len_log2, slots);
+        words[0].store(zerocopy::transmute!([log2, mask]), Ordering::Relaxed);
+        Ring::<rxe_send_wqe>::new(mapping, 64).map(|r| r.capacity())
+    };
+    assert_eq!(try_one(9, 7, 9, 8), Ok(7));
+    assert_eq!(try_one(9, 3, 9, 8), Ok(3));
+    assert_eq!(try_one(8, 7, 9, 8), Err(RingError::ElementSize(8)), "208 + 64 bytes do not fit in 256");
+    assert_eq!(try_one(32, 7, 9, 8), Err(RingError::ElementSize(32)));
+    assert_eq!(try_one(u32::MAX, 7, 9, 8), Err(RingError::ElementSize(u32::MAX)));
+    assert_eq!(try_one(9, 6, 9, 8), Err(RingError::IndexMask(6)));
+    assert_eq!(try_one(9, 15, 9, 8), Err(RingError::TooShort));
+    assert_eq!(try_one(9, u32::MAX, 9, 8), Err(RingError::TooShort));
+    let (mapping, _) = heap_ring(3, 0);
+    assert!(Ring::<rxe_send_wqe>::new(mapping, 0).is_err(), "no slots at all");
+}
+
+#[test]
+fn a_kernel_that_changes_the_geometry_later_changes_nothing() {
+    let (mut q, kernel, _, _) = send_queue(4, &config(QpType::Rc)).unwrap();
+    kernel.set_geometry(31, u32::MAX);
+    for i in 0..50 {
+        post(&mut q, i).unwrap();
+        assert_eq!(decode_send(&kernel.consume().unwrap(), false).wr_id, i);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the kernel writes into both indices at any time: no panic, no endless loop, nothing outside the slots.
+    #[test]
+    fn corrupt_indices_do_no_harm(
+        actions in prop::collection::vec((0_u8..6, prop_oneof![any::<u32>(), 0_u32..9]), 1..60),
+    ) {
+        let (mut q, kernel, _, shared) = send_queue(8, &config(QpType::Rc)).unwrap();
+        let (mut r, rkernel, _, _) = recv_queue(8, 1).unwrap();
+        for (action, value) in actions {
+            match action {
+                0 => { kernel.set_consumer(value); rkernel.set_consumer(value) }
+                1 => { kernel.set_producer(value); rkernel.set_producer(value) }
+                2 => {
+                    let mut batch = q.batch();
+                    let mut n = 0;
+                    for i in 0..(value % 20) {
+                        // SAFETY: no memory is named.
+                        unsafe { batch.push(wr(u64::from(i)), Connected, Send::new(), NoData) };
+                        n += 1;
+                    }
+                    let result = batch.complete();
+                    prop_assert!(result.is_err() || n <= 7);
+                }
+                3 => {
+                    shared.set_state(QpState::RESET);
+                    shared.set_state(QpState::RTS);
+                }
+                4 => {
+                    let mut batch = r.batch();
+                    for i in 0..(value % 20) {
+                        // SAFETY: no memory is named.
+                        unsafe { batch.push(u64::from(i), &[]) };
+                    }
+                    let _ = batch.complete();
+                }
+                _ => { let _ = post(&mut q, u64::from(value)); }
+            }
+        }
+    }
+
+    /// A model: posts and consumption in any order keep count and order.
+    #[test]
+    fn as_a_queue_of_seven(actions in prop::collection::vec((any::<bool>(), 0_u64..5, any::<bool>()), 1..200)) {
+        let (mut q, kernel, _, _) = send_queue(8, &config(QpType::Rc)).unwrap();
+        let mut model = std::collections::VecDeque::new();
+        let mut next = 0;
+        for (is_post, n, drop_it) in actions {
+            if is_post {
+                let mut batch = q.batch();
+                for i in 0..n {
+                    // SAFETY: no memory is named.
+                    unsafe { batch.push(wr(next + i), Connected, Send::new(), NoData) };
+                }
+                if drop_it {
+                    continue;
+                }
+                let fits = model.len() as u64 + n <= 7;
+                prop_assert_eq!(batch.complete(), if fits { Ok(()) } else { Err(PostError::QueueFull) });
+                if fits {
+                    model.extend(next..next + n);
+                    next += n;
+                }
+            } else {
+                for _ in 0..n {
+                    let got = kernel.consume().map(|b| decode_send(&b, false).wr_id);
+                    prop_assert_eq!(got, model.pop_front());
+                }
+            }
+        }
+    }
+}

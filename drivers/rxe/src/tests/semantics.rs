@@ -1,0 +1,613 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Wrong posts that the table in docs/semantics.md leaves out, by every face, in every state. (Its rows are held over
+//! heap rings by `tests/heap/semantics.rs`.)
+
+use super::*;
+use crate::Ah;
+use crate::testing::{FakeBell, KernelSide, ah, decode_send, recv_queue, send_queue};
+use core::ptr::null;
+use uverbs_core::Errno;
+use uverbs_core::attr::QpState;
+use uverbs_core::provider::op::{FlushArgs, MwBind};
+use uverbs_core::provider::raw::{self, QpEx};
+use uverbs_core::provider::{
+    BadWr, Connected, Inline, NoData, Operation, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _,
+    SendQueue as _, To, Wr, WrBuilder,
+};
+use uverbs_core::sync::{Exclusive, Locked, Shared};
+use uverbs_core::wr::{
+    IbvAh, IbvMw, IbvMwBindInfo, RawAh, RecvWr, SendFlags, SendWr, WrBindMw, WrOpcode, WrRdma, WrTail, WrUd,
+    WrUnion,
+};
+
+type Queue = crate::SendQueue<FakeBell>;
+type Batch<'q> = crate::SendBatch<'q, FakeBell>;
+
+const STATES: [QpState; 7] =
+    [QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD, QpState::SQE, QpState::ERR];
+
+/// What a list call said, comparable.
+fn told<W>(result: Result<(), BadWr<W>>) -> Result<(), (PostError, *const W)> {
+    result.map_err(|bad| (bad.error, bad.wr))
+}
+
+fn can_send(state: QpState) -> bool {
+    state.0 >= QpState::RTS.0
+}
+
+/// One wrong (or right) WR.
+struct Case {
+    name: &'static str,
+    qp_type: QpType,
+    want: Result<(), PostError>,
+    /// Makes a list node; `None` where a list can't say it.
+    list: Option<fn(&Stage) -> SendWr>,
+    batch: Option<fn(&mut Batch<'_>, &Stage)>,
+    builder: Option<fn(&mut Queue, &Stage)>,
+}
+
+/// What the WRs of all cases point to.
+struct Stage {
+    sges: [Sge; 5],
+    inline: [Sge; 2],
+    handle: RawAh<Ah>,
+    mw: IbvMw,
+}
+
+impl Stage {
+    fn new() -> Self {
+        static BYTES: [u8; 65] = [7; 65];
+        let bytes = BYTES.as_ptr().expose_provenance() as u64;
+        let null = core::ptr::null_mut::<core::ffi::c_void>();
+        Self {
+            sges: [sge(0x1000, 8, 1); 5],
+            inline: [sge(bytes, 60, 0), sge(bytes, 5, 0)],
+            handle: RawAh { base: IbvAh { context: null, pd: null, handle: 0 }, driver: ah(3, 1) },
+            mw: IbvMw { context: null, pd: null, rkey: 0x100, handle: 0, mw_type: 1 },
+        }
+    }
+
+    fn node(&self, opcode: WrOpcode, sges: &[Sge], flags: u32) -> SendWr {
+        let mut wr = SendWr::new(7, opcode);
+        (wr.sg_list, wr.num_sge, wr.send_flags) = (sges.as_ptr(), sges.len() as i32, flags);
+        wr
+    }
+
+    fn datagram(&self, opcode: WrOpcode, sges: &[Sge], flags: u32) -> SendWr {
+        let ah = (&raw const self.handle).cast();
+        let wr = WrUnion { ud: WrUd { ah, remote_qpn: 1, remote_qkey: 2 } };
+        SendWr { wr, ..self.node(opcode, sges, flags) }
+    }
+
+    fn to(&self) -> To<'_, Ah> {
+        To { ah: &self.handle.driver, remote_qpn: 1, remote_qkey: 2 }
+    }
+}
+
+fn wr(flags: u32) -> Wr {
+    Wr { wr_id: 7, flags: SendFlags::from_bits_retain(flags) }
+}
+
+/// SAFETY of every use: the memory that is named is never touched.
+fn push<O: Operation<Remote = RemoteAddr>>(b: &mut Batch<'_>, flags: u32, op: O, sges: &[Sge]) {
+    // SAFETY: the memory that is named is never touched.
+    unsafe { b.push(wr(flags), Connected, op, sges) }
+}
+
+fn set(q: &mut Queue, sges: &[Sge]) {
+    // SAFETY: the memory that is named is never touched.
+    unsafe { q.wr_set_sges(sges) }
+}
+
+const AT: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 5 };
+const ODD: RemoteAddr = RemoteAddr { addr: 0x1004, rkey: 5 };
+const BIND: MwBind =
+    MwBind { mw_rkey: 0x100, mw_type: 1, rkey: 0x101, mr_lkey: 0, addr: 0, length: 0, access: 0 };
+
+fn bind_node(stage: &Stage, mw: *const IbvMw, length: u64) -> SendWr {
+    let bind_info = IbvMwBindInfo { mr: null(), addr: 0, length, mw_access_flags: 0 };
+    let tail = WrTail { bind_mw: WrBindMw { mw, rkey: 0x101, bind_info } };
+    SendWr { tail, ..stage.node(WrOpcode::BIND_MW, &[], 0) }
+}
+
+macro_rules! cases {
+    ($($name:literal, $qp:ident, $want:expr, $list:expr, $batch:expr, $builder:expr;)*) => {
+        vec![$(Case {
+            name: $name,
+            qp_type: QpType::$qp,
+            want: $want,
+            list: $list,
+            batch: $batch,
+            builder: $builder,
+        }),*]
+    };
+}
+
+fn cases() -> Vec<Case> {
+    use PostError as E;
+    use WrOpcode as O;
+    cases! {
+        "a send", Rc, Ok(()),
+            Some(|s| s.node(O::SEND, &s.sges[..4], 7)),
+            Some(|b, s| push(b, 7, Send::new(), &s.sges[..4])),
+            Some(|q, s| { q.wr_begin(wr(7), Send::new()); set(q, &s.sges[..4]) });
+        "a datagram", Ud, Ok(()),
+            Some(|s| s.datagram(O::SEND, &s.sges[..1], 0)),
+            // SAFETY: the memory that is named is never touched.
+            Some(|b, s| unsafe { b.push(wr(0), s.to(), Send::new(), &s.sges[..1]) }),
+            Some(|q, s| { q.wr_begin(wr(0), Send::new()); set(q, &s.sges[..1]); q.wr_set_ud_addr(&s.handle.driver, 1, 2) });
+        "an unbind of a type 1 window", Rc, Ok(()),
+            Some(|s| bind_node(s, &raw const s.mw, 0)),
+            Some(|b, _| push(b, 0, BindMw::new(BIND), &[])),
+            Some(|q, _| q.wr_begin(wr(0), BindMw::new(BIND)));
+        "too many entries on a local invalidation", Rc, Err(E::TooManySge),
+            Some(|s| s.node(O::LOCAL_INV, &s.sges, 0)), None, None;
+        "an opcode whose bit would wrap", Rc, Err(E::IllegalOpcode), Some(|s| s.node(O(34), &[], 0)), None, None;
+        "an inline read on UC", Uc, Err(E::IllegalOpcode), Some(|s| s.node(O::RDMA_READ, &s.inline[..1], 8)), None, None;
+        "a misaligned atomic write", Rc, Err(E::Misaligned), None,
+            Some(|b, _| push(b, 0, AtomicWrite::new(ODD, [0; 8]), &[])),
+            Some(|q, _| q.wr_begin(wr(0), AtomicWrite::new(ODD, [0; 8])));
+        "data on an atomic write", Rc, Err(E::OrphanSetter), None, None,
+            Some(|q, _| { q.wr_begin(wr(0), AtomicWrite::new(AT, [0; 8])); q.wr_set_inline(Inline(&[])) });
+        "a NULL handle, found above", Ud, Err(E::InvalidArgument), None, None,
+            Some(|q, _| { q.wr_begin(wr(0), Send::new()); q.wr_latch(PostError::InvalidArgument) });
+    }
+}
+
+fn new_queue(qp_type: QpType, state: QpState) -> (Queue, KernelSide, FakeBell) {
+    let (q, kernel, bell, shared) = send_queue(8, &config(qp_type)).unwrap();
+    shared.set_state(state);
+    (q, kernel, bell)
+}
+
+fn good(stage: &Stage, qp_type: QpType, wr_id: u64) -> SendWr {
+    let mut wr = match qp_type {
+        QpType::Ud => stage.datagram(WrOpcode::SEND, &stage.sges[..1], 0),
+        _ => stage.node(WrOpcode::SEND, &stage.sges[..1], 0),
+    };
+    wr.wr_id = wr_id;
+    wr
+}
+
+fn ids(kernel: &KernelSide, datagram: bool) -> Vec<u64> {
+    core::iter::from_fn(|| kernel.consume()).map(|b| decode_send(&b, datagram).wr_id).collect()
+}
+
+#[test]
+fn lists() {
+    let stage = Stage::new();
+    for case in cases() {
+        let Some(make) = case.list else { continue };
+        for state in STATES {
+            let at = format!("{} in {state:?}", case.name);
+            let (mut q, kernel, bell) = new_queue(case.qp_type, state);
+            let third = good(&stage, case.qp_type, 9);
+            let second = SendWr { next: &raw const third, ..make(&stage) };
+            let first = SendWr { next: &raw const second, ..good(&stage, case.qp_type, 5) };
+            // SAFETY: the list and the inline data are alive; other memory is never touched.
+            let got = told(unsafe { q.post_send(&raw const first) });
+            if !can_send(state) {
+                assert_eq!(got, Err((PostError::BadState, &raw const first)), "{at}");
+                assert_eq!((ids(&kernel, false), bell.rings()), (vec![], 0), "{at}");
+                continue;
+            }
+            let datagram = case.qp_type == QpType::Ud;
+            match case.want {
+                Ok(()) => {
+                    assert_eq!(got, Ok(()), "{at}");
+                    assert_eq!(ids(&kernel, datagram), [5, 7, 9], "{at}");
+                }
+                Err(error) => {
+                    assert_eq!(got, Err((error, &raw const second)), "{at}");
+                    assert_eq!(ids(&kernel, datagram), [5], "{at}: those before it are posted");
+                }
+            }
+            assert_eq!(bell.rings(), 1, "{at}: rings once");
+            // A bad WR at the front posts nothing and does not ring.
+            if let Err(error) = case.want {
+                // SAFETY: as above.
+                let got = told(unsafe { q.post_send(&raw const second) });
+                assert_eq!(got, Err((error, &raw const second)), "{at}");
+                assert_eq!((ids(&kernel, datagram), bell.rings()), (vec![], 1), "{at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn batches() {
+    let stage = Stage::new();
+    for case in cases() {
+        let Some(push_case) = case.batch else { continue };
+        for state in STATES {
+            let at = format!("{} in {state:?}", case.name);
+            let (mut q, kernel, bell) = new_queue(case.qp_type, state);
+            let mut batch = q.batch();
+            let push_good = |batch: &mut Batch<'_>| match case.qp_type {
+                // SAFETY: the memory that is named is never touched.
+                QpType::Ud => unsafe { batch.push(wr(0), stage.to(), Send::new(), &stage.sges[..1]) },
+                _ => push(batch, 0, Send::new(), &stage.sges[..1]),
+            };
+            push_good(&mut batch);
+            push_case(&mut batch, &stage);
+            push_good(&mut batch);
+            let want = if can_send(state) { case.want } else { Err(PostError::BadState) };
+            assert_eq!(batch.complete(), want, "{at}");
+            let n = if want.is_ok() { 3 } else { 0 };
+            assert_eq!((kernel.producer(), bell.rings()), (n, n.min(1)), "{at}: all or nothing");
+        }
+    }
+}
+
+#[test]
+fn builders() {
+    let stage = Stage::new();
+    for case in cases() {
+        let Some(build) = case.builder else { continue };
+        for state in STATES {
+            let at = format!("{} in {state:?}", case.name);
+            let (mut q, kernel, bell) = new_queue(case.qp_type, state);
+            let build_good = |q: &mut Queue| {
+                q.wr_begin(wr(0), Send::new());
+                set(q, &stage.sges[..1]);
+                if case.qp_type == QpType::Ud {
+                    q.wr_set_ud_addr(&stage.handle.driver, 1, 2);
+                }
+            };
+            q.wr_start();
+            assert!(q.wr_is_open());
+            build_good(&mut q);
+            build(&mut q, &stage);
+            build_good(&mut q);
+            let want = if can_send(state) { case.want } else { Err(PostError::BadState) };
+            assert_eq!(q.wr_complete(), want, "{at}");
+            assert!(!q.wr_is_open());
+            let n = if want.is_ok() { 3 } else { 0 };
+            assert_eq!((kernel.producer(), bell.rings()), (n, n.min(1)), "{at}: all or nothing");
+            // A mistake in the last WR counts, too.
+            q.wr_start();
+            build(&mut q, &stage);
+            assert_eq!(q.wr_complete(), want, "{at}, alone");
+        }
+    }
+}
+
+#[test]
+fn a_null_list_names_nobody() {
+    for state in STATES {
+        let (mut q, _, bell) = new_queue(QpType::Rc, state);
+        // SAFETY: NULL is allowed.
+        let got = told(unsafe { q.post_send(null()) });
+        assert_eq!(got, Err((PostError::NullList, null())));
+        assert_eq!(bell.rings(), 0);
+        let (mut r, _, _, shared) = recv_queue(4, 1).unwrap();
+        shared.set_state(state);
+        // SAFETY: NULL is allowed.
+        let got = told(unsafe { r.post_recv(null()) });
+        assert_eq!(got, Err((PostError::NullList, null())));
+    }
+}
+
+#[test]
+fn a_full_queue_names_the_wr_that_did_not_fit() {
+    let stage = Stage::new();
+    let (mut q, kernel, bell) = new_queue(QpType::Rc, QpState::RTS);
+    let mut nodes: Vec<SendWr> = (0..9).map(|i| good(&stage, QpType::Rc, i)).collect();
+    for i in 0..8 {
+        nodes[i].next = &raw const nodes[i + 1];
+    }
+    // SAFETY: the list is alive; memory is never touched.
+    let got = told(unsafe { q.post_send(&raw const nodes[0]) });
+    assert_eq!(got, Err((PostError::QueueFull, &raw const nodes[7])));
+    assert_eq!(<Queue as uverbs_core::provider::SendQueue>::errno(PostError::QueueFull), Errno::ENOMEM);
+    assert_eq!((bell.rings(), kernel.producer()), (1, 7));
+    q.wr_start();
+    q.wr_begin(wr(0), LocalInv::new(1));
+    assert_eq!(q.wr_complete(), Err(PostError::QueueFull));
+    kernel.consume().unwrap();
+    // SAFETY: as above; this posts the last but one and stops at the last.
+    let got = told(unsafe { q.post_send(&raw const nodes[7]) });
+    assert_eq!(got, Err((PostError::QueueFull, &raw const nodes[8])));
+    assert_eq!(ids(&kernel, false), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn a_failed_doorbell_and_a_bad_wr_are_both_told() {
+    let stage = Stage::new();
+    let (mut q, kernel, bell) = new_queue(QpType::Rc, QpState::RTS);
+    bell.fail(Some(Errno::ENODEV));
+    let bad = stage.node(WrOpcode::TSO, &[], 0);
+    let first = SendWr { next: &raw const bad, ..good(&stage, QpType::Rc, 1) };
+    // SAFETY: the list is alive; memory is never touched.
+    let got = told(unsafe { q.post_send(&raw const first) });
+    assert_eq!(got, Err((PostError::Doorbell(Errno::ENODEV), &raw const bad)));
+    assert_eq!(ids(&kernel, false), [1]);
+}
+
+#[test]
+fn sessions_do_not_mix() {
+    let stage = Stage::new();
+    let (mut q, kernel, bell) = new_queue(QpType::Rc, QpState::RTS);
+    assert_eq!(q.wr_complete(), Err(PostError::NoSession));
+    q.wr_abort();
+    q.wr_begin(wr(0), Send::new());
+    set(&mut q, &[]);
+    q.wr_latch(PostError::Misaligned);
+    assert_eq!(q.wr_complete(), Err(PostError::NoSession));
+
+    q.wr_start();
+    q.wr_begin(wr(0), Send::new());
+    set(&mut q, &[]);
+    let node = good(&stage, QpType::Rc, 3);
+    // SAFETY: the list is alive; memory is never touched.
+    let got = told(unsafe { q.post_send(&raw const node) });
+    assert_eq!(got, Err((PostError::SessionOpen, &raw const node)));
+    let mut batch = q.batch();
+    push(&mut batch, 0, Send::new(), &[]);
+    assert_eq!(batch.complete(), Err(PostError::SessionOpen));
+    // The open session is none the worse.
+    q.wr_complete().unwrap();
+    assert_eq!((ids(&kernel, false), bell.rings()), (vec![7], 1));
+
+    // An orphan before any builder.
+    q.wr_start();
+    set(&mut q, &[]);
+    assert_eq!(q.wr_complete(), Err(PostError::OrphanSetter));
+    q.wr_start();
+    q.wr_abort();
+    assert_eq!(q.wr_complete(), Err(PostError::NoSession));
+}
+
+#[test]
+fn builders_that_were_not_asked_for_at_creation() {
+    use uverbs_core::attr::SendOpsFlags as F;
+    let mut c = config(QpType::Rc);
+    c.send_ops_flags = F::SEND;
+    let (mut q, kernel, _, _) = send_queue(4, &c).unwrap();
+    q.wr_start();
+    q.wr_begin(wr(0), Write::new(AT));
+    set(&mut q, &[]);
+    assert_eq!(q.wr_complete(), Err(PostError::IllegalOpcode));
+    q.wr_start();
+    q.wr_begin(wr(0), Send::new());
+    set(&mut q, &[]);
+    q.wr_complete().unwrap();
+    // Lists and batches can do what the QP type can.
+    // SAFETY: no memory is named.
+    unsafe { q.post(wr(0), Connected, Write::new(AT), NoData) }.unwrap();
+    assert_eq!(kernel.producer(), 2);
+}
+
+#[test]
+fn flush_and_atomic_write_only_where_the_device_has_them() {
+    let mut c = config(QpType::Rc);
+    c.extensions = Extensions::default();
+    let (mut q, kernel, _, _) = send_queue(4, &c).unwrap();
+    let flush = Flush::new(AT, FlushArgs { length: 1, placement: 1, level: 0 });
+    // SAFETY: no memory is named.
+    assert_eq!(unsafe { q.post(wr(0), Connected, flush, NoData) }, Err(PostError::IllegalOpcode));
+    let write = AtomicWrite::new(AT, [0; 8]);
+    // SAFETY: as above.
+    assert_eq!(unsafe { q.post(wr(0), Connected, write, NoData) }, Err(PostError::IllegalOpcode));
+    q.wr_start();
+    q.wr_begin(wr(0), flush);
+    assert_eq!(q.wr_complete(), Err(PostError::IllegalOpcode));
+    assert_eq!(kernel.producer(), 0);
+}
+
+#[test]
+fn every_opcode_on_every_qp_type() {
+    // Rows: ibv_post_send(3). Columns: RC, UC, UD.
+    let table = [
+        (WrOpcode::SEND, [true, true, true]),
+        (WrOpcode::SEND_WITH_IMM, [true, true, true]),
+        (WrOpcode::RDMA_WRITE, [true, true, false]),
+        (WrOpcode::RDMA_WRITE_WITH_IMM, [true, true, false]),
+        (WrOpcode::RDMA_READ, [true, false, false]),
+        (WrOpcode::ATOMIC_CMP_AND_SWP, [true, false, false]),
+        (WrOpcode::ATOMIC_FETCH_AND_ADD, [true, false, false]),
+        (WrOpcode::LOCAL_INV, [true, true, false]),
+        (WrOpcode::BIND_MW, [true, true, false]),
+        (WrOpcode::SEND_WITH_INV, [true, true, false]),
+        (WrOpcode::TSO, [false, false, false]),
+    ];
+    let stage = Stage::new();
+    for (opcode, legal) in table {
+        for (qp_type, legal) in [QpType::Rc, QpType::Uc, QpType::Ud].into_iter().zip(legal) {
+            let (mut q, kernel, _) = new_queue(qp_type, QpState::RTS);
+            let mut node = match (qp_type, opcode) {
+                (_, WrOpcode::BIND_MW) => bind_node(&stage, &raw const stage.mw, 0),
+                (QpType::Ud, _) => stage.datagram(opcode, &stage.sges[..1], 0),
+                _ => SendWr {
+                    wr: WrUnion { rdma: WrRdma { remote_addr: 64, rkey: 1 } },
+                    ..stage.node(opcode, &stage.sges[..1], 0)
+                },
+            };
+            node.wr_id = 11;
+            // SAFETY: the list is alive; memory is never touched.
+            let got = told(unsafe { q.post_send(&raw const node) });
+            let want = if legal { Ok(()) } else { Err((PostError::IllegalOpcode, &raw const node)) };
+            assert_eq!(got, want, "{opcode:?} on {qp_type:?}");
+            assert_eq!(ids(&kernel, false).len(), usize::from(legal));
+        }
+    }
+}
+
+#[test]
+fn receives_by_state_and_mistake() {
+    let five = [sge(0, 1, 1); 5];
+    let large = [sge(0, 1 << 31, 1)];
+    type Make<'a> = &'a dyn Fn() -> RecvWr;
+    let make = |sges: &[Sge]| RecvWr { sg_list: sges.as_ptr(), num_sge: sges.len() as i32, ..RecvWr::new(7) };
+    let cases: [(&str, Result<(), PostError>, Make<'_>); 6] = [
+        ("right", Ok(()), &|| make(&five[..4])),
+        ("empty", Ok(()), &|| RecvWr::new(7)),
+        ("too many entries", Err(PostError::TooManySge), &|| make(&five)),
+        ("a negative number", Err(PostError::TooManySge), &|| RecvWr { num_sge: i32::MIN, ..make(&five) }),
+        ("NULL entries", Err(PostError::InvalidArgument), &|| RecvWr { num_sge: 1, ..RecvWr::new(7) }),
+        ("2^31 bytes", Err(PostError::InvalidLength), &|| make(&large)),
+    ];
+    for (name, want, case) in cases {
+        for state in STATES {
+            let at = format!("{name} in {state:?}");
+            let (mut q, kernel, bell, shared) = recv_queue(8, 4).unwrap();
+            shared.set_state(state);
+            let third = RecvWr::new(9);
+            let second = RecvWr { next: &raw const third, ..case() };
+            let first = RecvWr { next: &raw const second, ..RecvWr::new(5) };
+            // SAFETY: the list is alive; memory is never touched.
+            let got = told(unsafe { q.post_recv(&raw const first) });
+            let posted = match want {
+                _ if state == QpState::RESET => {
+                    assert_eq!(got, Err((PostError::BadState, &raw const first)), "{at}");
+                    0
+                }
+                Ok(()) => {
+                    assert_eq!(got, Ok(()), "{at}");
+                    3
+                }
+                Err(error) => {
+                    assert_eq!(got, Err((error, &raw const second)), "{at}");
+                    1
+                }
+            };
+            assert_eq!(kernel.producer(), posted, "{at}");
+            assert_eq!(bell.flushes(), u32::from(state == QpState::ERR), "{at}");
+        }
+    }
+    for state in STATES {
+        let (mut q, kernel, _, shared) = recv_queue(8, 4).unwrap();
+        shared.set_state(state);
+        for (sges, error) in [(&five[..], PostError::TooManySge), (&large[..], PostError::InvalidLength)] {
+            let mut batch = q.batch();
+            // SAFETY: memory is never touched.
+            unsafe {
+                batch.push(1, &[]);
+                batch.push(2, sges);
+                batch.push(3, &[]);
+            }
+            let want = if state == QpState::RESET { PostError::BadState } else { error };
+            assert_eq!(batch.complete(), Err(want));
+        }
+        assert_eq!(kernel.producer(), 0);
+    }
+}
+
+#[test]
+fn a_shared_receive_queue_has_no_state_and_never_flushes() {
+    let (ring, kernel) = crate::testing::ring(6, 4, 16);
+    let bell = FakeBell::default();
+    let mut q = crate::RecvQueue::new_shared(ring, 1, bell.clone()).unwrap();
+    for id in 0..3 {
+        // SAFETY: no memory is named.
+        unsafe { q.post(id, &[]) }.unwrap();
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { q.post(3, &[]) }, Err(PostError::QueueFull));
+    assert_eq!((kernel.producer(), bell.flushes()), (3, 0));
+}
+
+#[test]
+fn a_queue_key_with_the_top_bit_means_the_qps_own() {
+    use crate::testing::Part;
+    let (mut q, kernel, _, shared) = send_queue(4, &config(QpType::Ud)).unwrap();
+    shared.set_qkey(0x1111_1111);
+    let handle = ah(1, 0);
+    let to = To { ah: &handle, remote_qpn: 5, remote_qkey: 0x8000_0000 };
+    // SAFETY: no memory is named.
+    unsafe { q.post(wr(0), to, Send::new(), NoData) }.unwrap();
+    q.wr_start();
+    q.wr_begin(wr(0), Send::new());
+    q.wr_set_ud_addr(&handle, 5, 0xffff_ffff);
+    set(&mut q, &[]);
+    q.wr_complete().unwrap();
+    for _ in 0..2 {
+        let Part::Ud { remote_qkey, .. } = decode_send(&kernel.consume().unwrap(), true).part else {
+            panic!()
+        };
+        assert_eq!(remote_qkey, 0x1111_1111);
+    }
+}
+
+#[test]
+fn inline_data_may_be_overwritten_after_the_call() {
+    let (mut q, kernel, _) = new_queue(QpType::Rc, QpState::RTS);
+    let mut data = *b"first";
+    let sges = [sge(data.as_ptr().expose_provenance() as u64, 5, 0)];
+    let mut node = SendWr::new(1, WrOpcode::SEND);
+    (node.sg_list, node.num_sge, node.send_flags) = (sges.as_ptr(), 1, 8);
+    // SAFETY: the list and its inline data are alive.
+    unsafe { q.post_send(&raw const node) }.unwrap();
+    data.copy_from_slice(b"later");
+    assert_eq!(decode_send(&kernel.consume().unwrap(), false).inline, b"first");
+    assert_eq!(&data, b"later");
+}
+
+/// A payload that gives more than it says.
+#[derive(Clone, Copy)]
+struct Liar;
+impl uverbs_core::provider::Payload<Sge> for Liar {
+    const INLINE: bool = true;
+    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
+        f(&[1; 60]);
+        f(&[2; 60]);
+        f(&[3; 1]);
+    }
+    fn inline_len(&self) -> usize {
+        1
+    }
+}
+
+#[test]
+fn a_payload_that_lies_about_its_length_is_held_to_the_limit() {
+    let (mut q, kernel, _) = new_queue(QpType::Rc, QpState::RTS);
+    let before = kernel.element(1);
+    // SAFETY: inline data asks for nothing.
+    assert_eq!(unsafe { q.post(wr(0), Connected, Send::new(), Liar) }, Err(PostError::InlineTooLong));
+    assert_eq!(kernel.element(1), before);
+}
+
+#[test]
+fn by_the_vtable_in_both_lockings() {
+    fn run<L: uverbs_core::sync::Locking>() {
+        let (q, kernel, bell, shared) = send_queue(8, &config(QpType::Rc)).unwrap();
+        let q = Locked::<_, L>::new(q);
+        let mut ex = QpEx::new(&q);
+        // SAFETY: one thread; no memory is touched.
+        unsafe {
+            (ex.wr_id, ex.wr_flags) = (1, 2);
+            ex.wr_start();
+            ex.wr_send();
+            // Sampled by the builder; sticky for the next.
+            (ex.wr_id, ex.wr_flags) = (2, 4 | 8);
+            ex.wr_set_sge(1, 0x1000, 4);
+            ex.wr_rdma_write(5, 0x2000);
+            ex.wr_set_sge_list(0, null());
+            ex.wr_local_inv(9);
+            ex.wr_complete().unwrap();
+
+            ex.wr_start();
+            ex.wr_send();
+            ex.wr_start();
+            let node = SendWr::new(1, WrOpcode::SEND);
+            assert_eq!(raw::post_send(&q, &raw const node).unwrap_err().error, PostError::SessionOpen);
+            assert_eq!(ex.wr_complete(), Err(PostError::SessionOpen));
+            // Without a lock nobody knows that there is no session but the queue itself.
+            assert_eq!(ex.wr_complete(), Err(PostError::NoSession));
+
+            shared.set_state(QpState::INIT);
+            ex.wr_start();
+            ex.wr_send();
+            ex.wr_set_sge(1, 0x1000, 4);
+            assert_eq!(ex.wr_complete(), Err(PostError::BadState));
+        }
+        assert_eq!(bell.rings(), 1);
+        let got: Vec<_> = core::iter::from_fn(|| kernel.consume())
+            .map(|b| decode_send(&b, false))
+            .map(|d| (d.wr_id, d.opcode, d.send_flags, d.length))
+            .collect();
+        assert_eq!(got, [(1, 2, 2, 4), (2, 0, 4, 0), (2, 7, 4, 0)]);
+    }
+    run::<Exclusive>();
+    run::<Shared>();
+}

@@ -1,0 +1,698 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The driver against the real kernel: both ends of every connection on one rxe device.
+//!
+//! Needs an rxe device, so the tests are ignored unless asked for; the VM lab has one
+//! (`cargo xtask vm --file TEST:device -- device --ignored --test-threads 1`). `LAB_DEV_A` and `LAB_GID_INDEX` name another
+//! device than `rxe0` and another GID index than 1.
+#![expect(unsafe_code)]
+// UNSAFETY: posting and registering memory are `unsafe`; all memory here is one leaked mapping, reached by atomics.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+use uverbs_core::attr::*;
+use uverbs_core::control::*;
+use uverbs_core::device::devices;
+use uverbs_core::kernel::{Kernel, Uhw, UverbsFd};
+use uverbs_core::provider::op::{self, FlushArgs, MwBind};
+use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::provider::{
+    CompletionQueue as _, Connected, CqParts, Driver, Inline, NoData, PostError, QpCreate, QpParts,
+    RecvQueue as _, SendBatch as _, SendQueue as _, SrqCreate, To, Wr, WrBuilder as _,
+};
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use uverbs_core::wr::{ImmData, SendFlags, Sge};
+use uverbs_rxe::{Ah, Rxe};
+
+const LEN: usize = 64 << 10;
+
+/// A device, a domain, a region and a completion queue.
+struct Bench {
+    driver: Rxe,
+    info: ContextInfo,
+    pd: PdHandle,
+    mr: MrHandle,
+    memory: &'static [AtomicU8],
+    cq: CqParts<Rxe>,
+    gid: Gid,
+    gid_index: u8,
+    qp_access: AccessFlags,
+}
+
+fn variable(name: &str, default: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| default.to_owned())
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::with_cqe(100)
+    }
+
+    fn with_cqe(cqe: u32) -> Self {
+        let name = variable("LAB_DEV_A", "rxe0");
+        let device = devices().unwrap().into_iter().find(|d| d.name == name).expect("a device of that name");
+        let fd = UverbsFd::open(&device, &[Rxe::DRIVER_ID]).unwrap();
+        let (driver, info) = Rxe::open(Arc::new(fd) as Arc<dyn Kernel>).unwrap();
+        let gid_index: u8 = variable("LAB_GID_INDEX", "1").parse().unwrap();
+        let gid = query::gid_entry(driver.kernel(), 1_u32, gid_index.into()).unwrap().gid;
+        let pd = pd::alloc(driver.kernel(), Uhw::none()).unwrap();
+        let memory: &'static [AtomicU8] = Vec::leak((0..LEN).map(|_| AtomicU8::new(0)).collect());
+        let addr = memory.as_ptr().expose_provenance() as u64;
+        let range = MrRange { addr, length: LEN as u64, iova: addr };
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC
+            | AccessFlags::MW_BIND;
+        // SAFETY: leaked, and made of atomics.
+        let mr = unsafe { mr::reg(info.core_support, &pd, range, access, Uhw::none()) }.unwrap();
+        let attr = CqInitAttr { cqe, ..Default::default() };
+        let cq = driver.create_cq(&attr, None, 0).unwrap();
+        assert!(cq.cqe >= cqe);
+        let qp_access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+        Self { driver, info, pd, mr, memory, cq, gid, gid_index, qp_access }
+    }
+
+    fn sge(&self, offset: usize, length: u32) -> Sge {
+        Sge { addr: self.memory[offset..].as_ptr().expose_provenance() as u64, length, lkey: self.mr.lkey() }
+    }
+
+    fn remote(&self, offset: usize) -> RemoteAddr {
+        RemoteAddr { addr: self.sge(offset, 0).addr, rkey: self.mr.rkey() }
+    }
+
+    fn put(&self, offset: usize, bytes: &[u8]) {
+        for (to, byte) in self.memory[offset..].iter().zip(bytes) {
+            to.store(*byte, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, offset: usize, len: usize) -> Vec<u8> {
+        self.memory[offset..offset + len].iter().map(|b| b.load(Ordering::Acquire)).collect()
+    }
+
+    fn qp(&self, qp_type: QpType, srq: Option<&uverbs_core::provider::SrqParts<Rxe>>) -> QpParts<Rxe> {
+        let mut attr = QpInitAttr::new(qp_type);
+        attr.cap =
+            QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
+        attr.send_ops_flags = SendOpsFlags::SEND | SendOpsFlags::SEND_WITH_IMM;
+        let cq = (&self.cq.handle, &self.cq.shared);
+        self.driver
+            .create_qp(&QpCreate {
+                pd: Some(&self.pd),
+                send_cq: Some(cq),
+                recv_cq: Some(cq),
+                srq: srq.map(|srq| (&srq.handle, &srq.shared)),
+                xrcd: None,
+                attr: &attr,
+                td: None,
+                user_handle: 0,
+            })
+            .unwrap()
+    }
+
+    fn modify(&self, qp: &QpParts<Rxe>, attr: &QpAttr, mask: QpAttrMask) {
+        self.driver.modify_qp(&qp.handle, &qp.shared, attr, mask).unwrap();
+    }
+
+    fn state(&self, qp: &QpParts<Rxe>, qp_state: QpState) {
+        self.modify(qp, &QpAttr { qp_state, ..Default::default() }, QpAttrMask::STATE);
+        assert_eq!(qp.shared.state(), qp_state);
+    }
+
+    fn init(&self, qp: &QpParts<Rxe>) {
+        let attr = QpAttr {
+            qp_state: QpState::INIT,
+            port_num: 1,
+            qkey: 0x1111,
+            qp_access_flags: self.qp_access,
+            ..Default::default()
+        };
+        let last =
+            if qp.handle.qp_type() == QpType::Ud { QpAttrMask::QKEY } else { QpAttrMask::ACCESS_FLAGS };
+        self.modify(qp, &attr, QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | last);
+    }
+
+    fn rtr(&self, qp: &QpParts<Rxe>, peer: u32) {
+        let attr = QpAttr {
+            qp_state: QpState::RTR,
+            path_mtu: Mtu::MTU_1024,
+            dest_qp_num: peer,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            ah_attr: AhAttr::global(1, self.gid_index, self.gid),
+            ..Default::default()
+        };
+        use QpAttrMask as M;
+        let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+        self.modify(
+            qp,
+            &attr,
+            M::STATE
+                | match qp.handle.qp_type() {
+                    QpType::Rc => connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
+                    QpType::Uc => connected,
+                    _ => M::empty(),
+                },
+        );
+    }
+
+    fn rts(&self, qp: &QpParts<Rxe>) {
+        let attr = QpAttr {
+            qp_state: QpState::RTS,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 4,
+            ..Default::default()
+        };
+        use QpAttrMask as M;
+        let mask = match qp.handle.qp_type() {
+            QpType::Rc => M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
+            _ => M::SQ_PSN,
+        };
+        self.modify(qp, &attr, M::STATE | mask);
+    }
+
+    fn connect(&self, a: &QpParts<Rxe>, b: &QpParts<Rxe>) {
+        self.init(a);
+        self.init(b);
+        self.rtr(a, b.handle.qp_num());
+        self.rtr(b, a.handle.qp_num());
+        self.rts(a);
+        self.rts(b);
+    }
+
+    fn pair(&self, qp_type: QpType) -> (QpParts<Rxe>, QpParts<Rxe>) {
+        let (a, b) = (self.qp(qp_type, None), self.qp(qp_type, None));
+        self.connect(&a, &b);
+        (a, b)
+    }
+
+    /// Waits for `n` completions.
+    fn wait(&mut self, n: usize) -> Vec<WorkCompletion> {
+        let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
+        while got.len() < n {
+            assert!(Instant::now() < end, "{} of {n} completions: {got:?}", got.len());
+            let mut wc = [WorkCompletion::default(); 8];
+            let max = wc.len().min(n - got.len());
+            let polled = self.cq.queue.poll_cq(&mut wc[..max]).unwrap();
+            got.extend_from_slice(&wc[..polled]);
+            if polled == 0 {
+                std::thread::yield_now();
+            }
+        }
+        got
+    }
+
+    /// No completion comes.
+    fn quiet(&mut self) {
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(self.cq.queue.poll_cq(&mut [WorkCompletion::default(); 4]), Ok(0));
+    }
+
+    /// Completions by `wr_id`, all of which succeeded.
+    fn wait_ok(&mut self, n: usize) -> Vec<WorkCompletion> {
+        let mut got = self.wait(n);
+        got.sort_by_key(|wc| wc.wr_id);
+        assert!(got.iter().all(|wc| wc.status == WcStatus::SUCCESS), "{got:?}");
+        got
+    }
+
+    fn close(self, qps: impl IntoIterator<Item = QpParts<Rxe>>) {
+        for qp in qps {
+            self.driver.destroy_qp(qp.handle, &qp.shared).unwrap();
+        }
+        self.mr.destroy().unwrap();
+        self.cq.handle.destroy().unwrap();
+        self.pd.destroy().unwrap();
+        drop(self.info);
+    }
+}
+
+fn wr(wr_id: u64) -> Wr {
+    Wr { wr_id, flags: SendFlags::SIGNALED }
+}
+
+type Q = <Rxe as Driver>::SendQueue;
+type R = <Rxe as Driver>::RecvQueue;
+
+fn sq(qp: &mut QpParts<Rxe>) -> &mut Q {
+    qp.send.as_mut().unwrap()
+}
+
+fn rq(qp: &mut QpParts<Rxe>) -> &mut R {
+    qp.recv.as_mut().unwrap()
+}
+
+/// SAFETY of every use: all memory is leaked and made of atomics.
+macro_rules! post {
+    ($qp:expr, $id:expr, $op:expr, $data:expr) => {
+        // SAFETY: all memory is leaked and made of atomics.
+        unsafe { sq(&mut $qp).post(wr($id), Connected, $op, $data) }
+    };
+}
+macro_rules! recv {
+    ($qp:expr, $id:expr, $sges:expr) => {
+        // SAFETY: all memory is leaked and made of atomics.
+        unsafe { rq(&mut $qp).post($id, $sges) }
+    };
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn every_operation_of_rc() {
+    let mut t = Bench::new();
+    let (mut a, mut b) = t.pair(QpType::Rc);
+
+    t.put(0, b"hello from registered memory");
+    recv!(b, 1, &[t.sge(4096, 5), Sge::default(), t.sge(8192, 100)]).unwrap();
+    post!(a, 2, op::Send::new(), &[t.sge(0, 10), t.sge(10, 18)]).unwrap();
+    let wc = t.wait_ok(2);
+    assert_eq!((wc[0].byte_len, wc[0].opcode, wc[0].qp_num), (28, WcOpcode::RECV, b.handle.qp_num()));
+    assert_eq!(t.get(4096, 5), b"hello");
+    assert_eq!(t.get(8192, 23), b" from registered memory");
+
+    recv!(b, 1, &[t.sge(4096, 64)]).unwrap();
+    post!(a, 2, op::SendImm::new(ImmData::new(0x1234_5678)), Inline(&[7; 64])).unwrap();
+    let wc = t.wait_ok(2);
+    assert_eq!((wc[0].byte_len, wc[0].imm_data()), (64, Some(ImmData::new(0x1234_5678))));
+    assert_eq!(t.get(4096, 64), [7; 64]);
+
+    post!(a, 3, op::Write::new(t.remote(12288)), Inline(b"written")).unwrap();
+    t.wait_ok(1);
+    assert_eq!(t.get(12288, 7), b"written");
+    recv!(b, 1, &[]).unwrap();
+    post!(a, 2, op::WriteImm::new(t.remote(12288), ImmData::new(9)), &[t.sge(0, 5000)]).unwrap();
+    let wc = t.wait_ok(2);
+    assert_eq!((wc[0].opcode, wc[0].byte_len), (WcOpcode::RECV_RDMA_WITH_IMM, 5000));
+    assert_eq!(t.get(12288, 5000), t.get(0, 5000));
+
+    t.put(20000, b"to be read");
+    post!(a, 3, op::Read::new(t.remote(20000)), &[t.sge(30000, 4), t.sge(31000, 6)]).unwrap();
+    t.wait_ok(1);
+    assert_eq!((t.get(30000, 4), t.get(31000, 6)), (b"to b".to_vec(), b"e read".to_vec()));
+
+    let word = (0..8).find(|i| t.remote(40000 + i).addr.is_multiple_of(8)).unwrap() + 40000;
+    t.put(word, &5_u64.to_ne_bytes());
+    post!(a, 3, op::FetchAdd::new(t.remote(word), 37), &[t.sge(30000, 8)]).unwrap();
+    t.wait_ok(1);
+    assert_eq!(
+        (t.get(word, 8), t.get(30000, 8)),
+        (42_u64.to_ne_bytes().to_vec(), 5_u64.to_ne_bytes().to_vec())
+    );
+    post!(a, 3, op::CmpSwp::new(t.remote(word), 42, 1 << 40), &[t.sge(30000, 8)]).unwrap();
+    t.wait_ok(1);
+    assert_eq!(
+        (t.get(word, 8), t.get(30000, 8)),
+        ((1_u64 << 40).to_ne_bytes().to_vec(), 42_u64.to_ne_bytes().to_vec())
+    );
+
+    t.close([a, b]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn windows_of_both_types_and_invalidation() {
+    let mut t = Bench::new();
+    let (mut a, mut b) = t.pair(QpType::Rc);
+    let one = mw::alloc(&t.pd, MwType::Type1, Uhw::none()).unwrap();
+    let two = mw::alloc(&t.pd, MwType::Type2, Uhw::none()).unwrap();
+    let bind = |mw: &MwHandle, mw_type: u32, step: u32| MwBind {
+        mw_rkey: mw.rkey(),
+        mw_type,
+        rkey: (mw.rkey() & !0xff) | (mw.rkey().wrapping_add(step) & 0xff),
+        mr_lkey: t.mr.lkey(),
+        addr: t.remote(8192).addr,
+        length: 100,
+        access: AccessFlags::REMOTE_WRITE.bits(),
+    };
+    let (first, second) = (bind(&one, 1, 1), bind(&two, 2, 3));
+    post!(b, 1, op::BindMw::new(first), NoData).unwrap();
+    post!(b, 2, op::BindMw::new(second), NoData).unwrap();
+    let wc = t.wait_ok(2);
+    assert!(wc.iter().all(|wc| wc.opcode == WcOpcode::BIND_MW));
+    let addr = t.remote(8192).addr;
+    for (n, rkey) in [(1, first.rkey), (2, second.rkey)] {
+        post!(a, 3, op::Write::new(RemoteAddr { addr, rkey }), Inline(&[n; 10])).unwrap();
+        t.wait_ok(1);
+        assert_eq!(t.get(8192, 10), [n; 10]);
+    }
+    // The peer invalidates the type 2 window; the old key is then good for nothing.
+    recv!(b, 1, &[t.sge(0, 10)]).unwrap();
+    post!(a, 2, op::SendInv::new(second.rkey), Inline(b"gone")).unwrap();
+    let wc = t.wait_ok(2);
+    assert!(wc[0].wc_flags.contains(WcFlags::WITH_INV));
+    assert_eq!(wc[0].invalidated_rkey(), Some(second.rkey));
+    // Bound again, and invalidated here.
+    let again = MwBind { mw_rkey: second.rkey, rkey: second.rkey ^ 1, ..second };
+    post!(b, 1, op::BindMw::new(again), NoData).unwrap();
+    post!(b, 2, op::LocalInv::new(again.rkey), NoData).unwrap();
+    let wc = t.wait_ok(2);
+    assert_eq!(wc[1].opcode, WcOpcode::LOCAL_INV);
+    post!(a, 3, op::Write::new(RemoteAddr { addr, rkey: again.rkey }), Inline(&[9; 10])).unwrap();
+    assert_eq!(t.wait(1)[0].status, WcStatus::REM_ACCESS_ERR);
+    assert_eq!(t.get(8192, 10), [2; 10]);
+    for mw in [one, two] {
+        mw.destroy().unwrap();
+    }
+    t.close([a, b]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn flush_and_atomic_write_where_the_kernel_has_them() {
+    let mut t = Bench::new();
+    let caps = query::device(t.driver.kernel(), Uhw::none()).unwrap().device_cap_flags;
+    t.qp_access.set(AccessFlags::FLUSH_GLOBAL, caps.contains(DeviceCapFlags::FLUSH_GLOBAL));
+    let (mut a, b) = t.pair(QpType::Rc);
+    let word = (0..8).find(|i| t.remote(40000 + i).addr.is_multiple_of(8)).unwrap() + 40000;
+    let write = post!(a, 1, op::AtomicWrite::new(t.remote(word), *b"8 bytes!"), NoData);
+    if caps.contains(DeviceCapFlags::ATOMIC_WRITE) {
+        write.unwrap();
+        assert_eq!(t.wait_ok(1)[0].opcode, WcOpcode::ATOMIC_WRITE);
+        assert_eq!(t.get(word, 8), b"8 bytes!");
+    } else {
+        assert_eq!(write, Err(PostError::IllegalOpcode));
+    }
+    let args = FlushArgs { length: 64, placement: 1, level: 0 };
+    let has_flush = caps.contains(DeviceCapFlags::FLUSH_GLOBAL);
+    let mut flushed = None;
+    let mut at = t.remote(0);
+    if has_flush {
+        let range = MrRange { addr: at.addr, length: 4096, iova: at.addr };
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::FLUSH_GLOBAL;
+        // SAFETY: leaked, and made of atomics.
+        let mr = unsafe { mr::reg(t.info.core_support, &t.pd, range, access, Uhw::none()) }.unwrap();
+        at.rkey = mr.rkey();
+        flushed = Some(mr);
+    }
+    let flush = post!(a, 1, op::Flush::new(at, args), NoData);
+    if has_flush {
+        flush.unwrap();
+        assert_eq!(t.wait_ok(1)[0].opcode, WcOpcode::FLUSH);
+    } else {
+        assert_eq!(flush, Err(PostError::IllegalOpcode));
+    }
+    if let Some(mr) = flushed {
+        mr.destroy().unwrap();
+    }
+    t.close([a, b]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn datagrams() {
+    let mut t = Bench::new();
+    let (mut a, mut b) = t.pair(QpType::Ud);
+    let (handle, ah): (AhHandle, Ah) =
+        t.driver.create_ah(&t.pd, &AhAttr::global(1, t.gid_index, t.gid)).unwrap();
+    assert_ne!(ah.num, 0, "kernels since 5.16 have an index");
+    let to = |remote_qkey| To { ah: &ah, remote_qpn: b.handle.qp_num(), remote_qkey };
+    let (own, given) = (to(0x8000_0000), to(0x1111));
+    for (n, to) in [own, given].into_iter().enumerate() {
+        recv!(b, 1, &[t.sge(0, 200)]).unwrap();
+        // SAFETY: inline data asks for nothing.
+        unsafe { sq(&mut a).post(wr(2), to, op::SendImm::new(ImmData::new(3)), Inline(&[n as u8; 20])) }
+            .unwrap();
+        let wc = t.wait_ok(2);
+        assert_eq!((wc[0].byte_len, wc[0].src_qp), (60, a.handle.qp_num()));
+        assert_eq!(wc[0].imm_data(), Some(ImmData::new(3)));
+        assert!(wc[0].wc_flags.contains(WcFlags::GRH));
+        assert_eq!(t.get(40, 20), [n as u8; 20]);
+    }
+    // Longer than the MTU: the device sends nothing and says that it did.
+    let to = To { ah: &ah, remote_qpn: b.handle.qp_num(), remote_qkey: 0x1111 };
+    recv!(b, 1, &[t.sge(0, 60000)]).unwrap();
+    // SAFETY: all memory is leaked and made of atomics.
+    unsafe { sq(&mut a).post(wr(2), to, op::Send::new(), &[t.sge(0, 20000)]) }.unwrap();
+    assert_eq!(t.wait_ok(1)[0].wr_id, 2);
+    t.quiet();
+    handle.destroy().unwrap();
+    t.close([a, b]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn unreliable_connections() {
+    let mut t = Bench::new();
+    let (mut a, mut b) = t.pair(QpType::Uc);
+    recv!(b, 1, &[t.sge(0, 5000)]).unwrap();
+    t.put(8192, &[5; 3000]);
+    post!(a, 2, op::Send::new(), &[t.sge(8192, 3000)]).unwrap();
+    assert_eq!(t.wait_ok(2)[0].byte_len, 3000);
+    assert_eq!(t.get(0, 3000), [5; 3000]);
+    post!(a, 3, op::Write::new(t.remote(20000)), Inline(b"uc")).unwrap();
+    t.wait_ok(1);
+    // Legal by ibv_post_send(3), and more than rxe can: it says so in a completion. Later kernels flush the WR that
+    // they failed at before they report why (`rxe_requester()` calls `rxe_qp_error()` at once).
+    post!(a, 4, op::SendInv::new(1), NoData).unwrap();
+    let status = t.wait(1)[0].status;
+    assert!(matches!(status, WcStatus::LOC_QP_OP_ERR | WcStatus::WR_FLUSH_ERR), "{status}");
+    t.close([a, b]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn thousands_of_wrs_wrap_around() {
+    let mut t = Bench::new();
+    let (mut a, mut b) = t.pair(QpType::Rc);
+    let (mut sent, mut done) = (0_u64, 0_u64);
+    while done < 3000 {
+        let n = 1 + sent % 7;
+        for i in 0..n {
+            recv!(b, 1 << 32 | (sent + i), &[t.sge(((sent + i) % 32) as usize * 64, 64)]).unwrap();
+        }
+        if sent % 2 == 0 {
+            let mut batch = sq(&mut a).batch();
+            for i in 0..n {
+                // SAFETY: inline data asks for nothing.
+                unsafe {
+                    batch.push(wr(sent + i), Connected, op::Send::new(), Inline(&(sent + i).to_ne_bytes()))
+                };
+            }
+            batch.complete().unwrap();
+        } else {
+            let q = sq(&mut a);
+            q.wr_start();
+            for i in 0..n {
+                q.wr_begin(wr(sent + i), op::Send::new());
+                q.wr_set_inline(Inline(&(sent + i).to_ne_bytes()));
+            }
+            q.wr_complete().unwrap();
+        }
+        sent += n;
+        let mut seen: Vec<u64> = t.wait_ok(2 * n as usize).iter().map(|wc| wc.wr_id).collect();
+        seen.retain(|id| *id >> 32 == 0);
+        assert_eq!(seen, (sent - n..sent).collect::<Vec<_>>());
+        for i in sent - n..sent {
+            assert_eq!(t.get((i % 32) as usize * 64, 8), i.to_ne_bytes());
+        }
+        done += n;
+    }
+    t.close([a, b]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn what_is_posted_in_err_is_flushed() {
+    let mut t = Bench::new();
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+        let (mut a, b) = t.pair(qp_type);
+        recv!(a, 1, &[t.sge(0, 10)]).unwrap();
+        t.state(&a, QpState::ERR);
+        assert_eq!(t.wait(1)[0].status, WcStatus::WR_FLUSH_ERR);
+        std::thread::sleep(Duration::from_millis(100));
+        for id in 2..6 {
+            recv!(a, id, &[t.sge(0, 10)]).unwrap();
+        }
+        let mut got = t.wait(4);
+        got.sort_by_key(|wc| wc.wr_id);
+        assert_eq!(got.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [2, 3, 4, 5], "{qp_type}");
+        assert!(got.iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR));
+        if qp_type != QpType::Ud {
+            for id in 7..9 {
+                post!(a, id, op::Send::new(), Inline(b"x")).unwrap();
+            }
+            let got: Vec<_> = t.wait(2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
+            assert_eq!(got, [(7, WcStatus::WR_FLUSH_ERR), (8, WcStatus::WR_FLUSH_ERR)], "{qp_type}");
+        }
+        for qp in [a, b] {
+            t.driver.destroy_qp(qp.handle, &qp.shared).unwrap();
+        }
+    }
+    t.close([]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn reset_drops_what_is_queued_and_the_rings_go_on() {
+    let mut t = Bench::new();
+    let (mut a, mut b) = t.pair(QpType::Rc);
+    for lap in 0..5 {
+        // Some traffic, so that the indices are somewhere.
+        for i in 0..lap + 1 {
+            recv!(b, 100 + i, &[t.sge(0, 10)]).unwrap();
+            post!(a, i, op::Send::new(), Inline(b"x")).unwrap();
+            t.wait_ok(2);
+        }
+        for i in 0..5 {
+            recv!(a, 200 + i, &[t.sge(0, 10)]).unwrap();
+        }
+        t.state(&a, QpState::RESET);
+        t.state(&b, QpState::RESET);
+        assert_eq!(post!(a, 1, op::Send::new(), NoData), Err(PostError::BadState));
+        assert_eq!(recv!(a, 1, &[]), Err(PostError::BadState));
+        t.quiet();
+        t.connect(&a, &b);
+        // The whole queue is free again.
+        let room = sq(&mut a).capacity().min(16);
+        for i in 0..u64::from(room) {
+            recv!(b, 300 + i, &[t.sge(0, 10)]).unwrap();
+        }
+        for i in 0..u64::from(room) {
+            post!(a, i, op::Send::new(), Inline(b"y")).unwrap();
+        }
+        t.wait_ok(2 * room as usize);
+    }
+    t.close([a, b]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn what_is_posted_in_sqd_runs_after_it() {
+    let mut t = Bench::new();
+    let (mut a, mut b) = t.pair(QpType::Rc);
+    t.state(&a, QpState::SQD);
+    // Draining takes a moment; until then the kernel refuses to go back.
+    std::thread::sleep(Duration::from_millis(50));
+    recv!(b, 1, &[t.sge(0, 10)]).unwrap();
+    post!(a, 2, op::Send::new(), Inline(b"held back")).unwrap();
+    t.quiet();
+    t.state(&a, QpState::RTS);
+    t.wait_ok(2);
+    assert_eq!(t.get(0, 9), b"held back");
+    t.close([a, b]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn resizing_loses_nothing() {
+    let mut t = Bench::with_cqe(7);
+    let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
+    let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
+    let mut srq = t.driver.create_srq(&create).unwrap();
+    let (mut a, b) = (t.qp(QpType::Rc, None), t.qp(QpType::Rc, Some(&srq)));
+    assert!(b.recv.is_none());
+    t.connect(&a, &b);
+    let receive = |srq: &mut uverbs_core::provider::SrqParts<Rxe>, sge: Sge, id: u64| {
+        // SAFETY: all memory is leaked and made of atomics.
+        unsafe { srq.queue.post(id, &[sge]) }
+    };
+    // Uneven indices first.
+    for id in 0..3 {
+        receive(&mut srq, t.sge(0, 10), id).unwrap();
+        post!(a, 100 + id, op::Send::new(), Inline(b"x")).unwrap();
+        t.wait_ok(2);
+    }
+    let mut posted = 0;
+    while receive(&mut srq, t.sge(0, 10), posted).is_ok() {
+        posted += 1;
+    }
+    assert_eq!(posted, u64::from(srq.attr.max_wr));
+    let attr = SrqAttr { max_wr: 40, ..Default::default() };
+    t.driver.modify_srq(&srq.handle, &mut srq.queue, &attr, SrqAttrMask::MAX_WR).unwrap();
+    assert!(srq.handle.query().unwrap().max_wr >= 40);
+    let limit = SrqAttr { srq_limit: 2, ..Default::default() };
+    t.driver.modify_srq(&srq.handle, &mut srq.queue, &limit, SrqAttrMask::LIMIT).unwrap();
+    while receive(&mut srq, t.sge(0, 10), posted).is_ok() {
+        posted += 1;
+    }
+    assert!(posted >= 40);
+    // Two completions are left unpolled over the resize of the CQ.
+    post!(a, 1000, op::Send::new(), Inline(b"x")).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let cqe = t.driver.resize_cq(&t.cq.handle, &mut t.cq.queue, 200).unwrap();
+    assert!(cqe >= 200);
+    let wc = t.wait_ok(2);
+    assert_eq!((wc[0].wr_id, wc[1].wr_id), (0, 1000));
+    for id in 1..posted {
+        post!(a, 1000 + id, op::Send::new(), Inline(b"x")).unwrap();
+        let wc = t.wait_ok(2);
+        assert_eq!((wc[0].wr_id, wc[1].wr_id), (id, 1000 + id), "in the order in which they were posted");
+    }
+    t.driver.destroy_qp(b.handle, &b.shared).unwrap();
+    srq.handle.destroy().unwrap();
+    t.close([a]);
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn by_ioctl_where_writes_are_refused() {
+    let mut t = Bench::new();
+    let (mut a, mut b) = t.pair(QpType::Rc);
+    // From here on the process has other credentials than at the open, if equal ones.
+    let status = replace_credentials();
+    assert_eq!(status, 0);
+    recv!(b, 1, &[t.sge(0, 10)]).unwrap();
+    post!(a, 2, op::Send::new(), Inline(b"x")).unwrap();
+    t.wait_ok(2);
+    t.cq.queue.req_notify(true).unwrap();
+    let debug = format!("{:?} {:?}", sq(&mut a).bell(), t.cq.queue.bell());
+    assert_eq!(debug.matches("by_ioctl: true").count(), 2, "{debug}");
+    t.close([a, b]);
+}
+
+/// Replaces the credentials of this thread by equal ones: no supplementary groups, as root has in the lab.
+fn replace_credentials() -> i64 {
+    // SAFETY: a plain system call; with a count of 0 the list is not read.
+    unsafe { libc::syscall(libc::SYS_setgroups, 0_i64, 0_i64) }
+}
+
+#[test]
+#[ignore = "needs an rxe device"]
+fn sizes_at_the_edge() {
+    let mut t = Bench::new();
+    let cq = (&t.cq.handle, &t.cq.shared);
+    let mut attr = QpInitAttr::new(QpType::Rc);
+    let create = |attr: &QpInitAttr| {
+        t.driver.create_qp(&QpCreate {
+            pd: Some(&t.pd),
+            send_cq: Some(cq),
+            recv_cq: Some(cq),
+            srq: None,
+            xrcd: None,
+            attr,
+            td: None,
+            user_handle: 0,
+        })
+    };
+    let nothing = create(&attr).unwrap();
+    println!("asked for nothing: {:?}", nothing.cap);
+    attr.cap.max_inline_data = 8;
+    attr.cap.max_send_wr = 1;
+    let inline = create(&attr).unwrap();
+    println!("asked for 8 bytes inline: {:?}", inline.cap);
+    attr.cap =
+        QpCap { max_send_wr: 100, max_recv_wr: 33, max_send_sge: 32, max_recv_sge: 32, max_inline_data: 512 };
+    let large = create(&attr).unwrap();
+    println!("asked for {:?}: {:?}", attr.cap, large.cap);
+    for (field, cap) in [
+        ("max_send_wr", QpCap { max_send_wr: u32::MAX, ..attr.cap }),
+        ("max_send_sge", QpCap { max_send_sge: 33, ..attr.cap }),
+        ("max_recv_sge", QpCap { max_recv_sge: 33, ..attr.cap }),
+        ("max_inline_data", QpCap { max_inline_data: 513, ..attr.cap }),
+    ] {
+        attr.cap = cap;
+        println!("{field}: {}", create(&attr).unwrap_err());
+    }
+    // The smallest inline size works in spite of no entries having been asked for.
+    let (mut a, mut b) = (inline, t.qp(QpType::Rc, None));
+    t.connect(&a, &b);
+    recv!(b, 1, &[t.sge(0, 10)]).unwrap();
+    post!(a, 2, op::Send::new(), Inline(b"8 bytes!")).unwrap();
+    t.wait_ok(2);
+    assert_eq!(t.get(0, 8), b"8 bytes!");
+    t.close([a, b, nothing, large]);
+}
