@@ -1,0 +1,577 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sends by all three faces, in any order, against a queue model.
+//!
+//! Held: what is right by the verbs is posted, what is wrong is not; each WQE, read back by a decoder that shares nothing
+//! with the encoder, says what was asked for and nothing of an earlier lap; a batch or session that fails, is aborted,
+//! dropped or forgotten leaves no trace; the published index moves by what was posted, and the doorbell rings once for it.
+#![no_main]
+#![expect(unsafe_code)]
+// UNSAFETY: posting is an `unsafe fn`; the kernel that is played here looks at no memory, and lists live as long as the
+// call.
+#![expect(clippy::multiple_unsafe_ops_per_block, reason = "the same promise holds for each post of a block")]
+
+use arbitrary::Arbitrary;
+use core::ptr::{null, null_mut};
+use libfuzzer_sys::fuzz_target;
+use std::collections::VecDeque;
+use uverbs_core::Errno;
+use uverbs_core::attr::QpState;
+use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::provider::{
+    Connected, InlineList, NoData, Operation, PostError, RemoteSrq, SendBatch as _, SendQueue as _, To, Wr,
+    WrBuilder,
+};
+use uverbs_core::wr::{
+    IbvAh, IbvMr, IbvMw, IbvMwBindInfo, RawAh, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTail,
+    WrUd, WrUnion,
+};
+use uverbs_fuzz::request::{
+    Bind, Data, Dest, INLINE, Op, Request, Rules, Visit, flags_are_right, rest_is_zero,
+};
+use uverbs_fuzz::steps::{End, MAX_STEPS, sges};
+use uverbs_rxe::testing::{DecodedSend, FakeBell, KernelSide, ah, decode_send, send_queue};
+use uverbs_rxe::{Ah, QpShared, SendBatch, SendQueue};
+
+#[derive(Arbitrary, Debug)]
+struct Program {
+    rules: Rules,
+    log2_slots: u8,
+    dirt: u8,
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Step {
+    Batch { requests: Vec<Request>, eat: bool, state: Option<u8>, end: End },
+    List(Vec<Node>),
+    NullList,
+    Start,
+    Begin { wr_id: u64, flags: u8, op: Op },
+    SetUdAddr(u32, u8, u32, u32),
+    SetXrcSrqn(u32),
+    SetData(Data),
+    Latch,
+    Complete,
+    Abort,
+    Consume(u8),
+    State(u8),
+    Qkey(u32),
+    Bell(bool),
+}
+
+/// A node of a C list.
+#[derive(Arbitrary, Debug)]
+struct Node {
+    request: Request,
+    /// In the place of the opcode, where it is one that no list has.
+    opcode: Option<u32>,
+    /// In the place of the number of entries, where it is one that must be refused unseen.
+    num_sge: Option<i32>,
+    null_sges: bool,
+}
+
+/// What a builder session has so far.
+struct Session {
+    resets: u32,
+    failed: bool,
+    wrs: Vec<DecodedSend>,
+    current: Option<Current>,
+}
+
+/// The builder that setters belong to.
+struct Current {
+    op: Op,
+    needs_data: bool,
+    needs_address: bool,
+}
+
+struct World {
+    rules: Rules,
+    queue: SendQueue<FakeBell>,
+    kernel: KernelSide,
+    bell: FakeBell,
+    shared: std::sync::Arc<QpShared>,
+    /// What is published and not consumed.
+    ring: VecDeque<DecodedSend>,
+    published: u32,
+    rings: u32,
+    resets: u32,
+    qkey: u32,
+    bell_fails: bool,
+    session: Option<Session>,
+}
+
+fuzz_target!(|program: Program| {
+    let slots = 1 << (program.log2_slots % 5);
+    let (queue, kernel, bell, shared) =
+        send_queue(slots, &program.rules.config()).expect("a well-formed ring");
+    kernel.fill(program.dirt);
+    let mut world = World {
+        rules: program.rules,
+        queue,
+        kernel,
+        bell,
+        shared,
+        ring: VecDeque::new(),
+        published: 0,
+        rings: 0,
+        resets: 0,
+        qkey: 0,
+        bell_fails: false,
+        session: None,
+    };
+    for step in program.steps.iter().take(MAX_STEPS) {
+        world.run(step);
+        assert_eq!(world.kernel.producer(), world.published, "after {step:?}");
+        assert_eq!(world.bell.rings(), world.rings, "after {step:?}");
+    }
+    world.consume(u32::MAX);
+});
+
+fn can_send(shared: &QpShared) -> bool {
+    (3..=6).contains(&shared.state().0)
+}
+
+const DOORBELL: Errno = Errno::ENODEV;
+
+impl World {
+    fn run(&mut self, step: &Step) {
+        match step {
+            Step::Batch { requests, eat, state, end } => self.batch(requests, *eat, *state, *end),
+            Step::List(nodes) => self.list(nodes),
+            Step::NullList => {
+                // SAFETY: NULL is a list that may be given.
+                let bad = unsafe { self.queue.post_send(null()) }.expect_err("NULL");
+                assert_eq!((bad.error, bad.wr), (PostError::NullList, null()));
+            }
+            Step::Start => self.start(),
+            Step::Begin { wr_id, flags, op } => self.begin(*wr_id, *flags, op),
+            Step::SetUdAddr(num, byte, qpn, qkey) => self.set_ud_addr(*num, *byte, *qpn, *qkey),
+            Step::SetXrcSrqn(number) => {
+                self.queue.wr_set_xrc_srqn(*number);
+                self.fail_session();
+            }
+            Step::SetData(data) => self.set_data(data),
+            Step::Latch => {
+                self.queue.wr_latch(PostError::InvalidArgument);
+                self.fail_session();
+            }
+            Step::Complete => self.complete(),
+            Step::Abort => {
+                self.queue.wr_abort();
+                self.session = None;
+            }
+            Step::Consume(n) => self.consume((*n).into()),
+            Step::State(state) => self.set_state(*state),
+            Step::Qkey(key) => {
+                self.shared.set_qkey(*key);
+                self.qkey = *key;
+            }
+            Step::Bell(fails) => {
+                self.bell_fails = *fails;
+                self.bell.fail(fails.then_some(DOORBELL));
+            }
+        }
+    }
+
+    fn mask(&self) -> usize {
+        self.kernel.slots() as usize - 1
+    }
+
+    fn has_room(&self, written: usize) -> bool {
+        self.ring.len() + written < self.mask()
+    }
+
+    fn fail_session(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.failed = true;
+        }
+    }
+
+    /// Consumes as the kernel does, and compares.
+    fn consume(&mut self, n: u32) {
+        for _ in 0..n {
+            let bytes = self.kernel.consume();
+            assert_eq!(bytes.is_some(), !self.ring.is_empty());
+            let (Some(bytes), Some(expected)) = (bytes, self.ring.pop_front()) else { break };
+            assert_eq!(decode_send(&bytes, self.rules.is_datagram()), expected);
+            assert!(rest_is_zero(&bytes, &expected.part), "stale bytes beside {expected:?}");
+        }
+    }
+
+    fn set_state(&mut self, state: u8) {
+        let state = QpState(u32::from(state % 9));
+        self.shared.set_state(state);
+        if state == QpState::RESET {
+            // The kernel drops what it has not run.
+            self.resets += 1;
+            self.ring.clear();
+            self.kernel.set_consumer(self.kernel.producer());
+        }
+    }
+
+    /// Takes over what a face should have published; what a post of it should have given.
+    fn publish(&mut self, wrs: Vec<DecodedSend>) -> Result<(), PostError> {
+        if wrs.is_empty() {
+            return Ok(());
+        }
+        self.published = (self.published + wrs.len() as u32) & self.mask() as u32;
+        self.ring.extend(wrs);
+        self.rings += 1;
+        if self.bell_fails { Err(PostError::Doorbell(DOORBELL)) } else { Ok(()) }
+    }
+
+    fn batch(&mut self, requests: &[Request], eat: bool, state: Option<u8>, end: End) {
+        let resets = self.resets;
+        let (in_session, closed) = (self.session.is_some(), !can_send(&self.shared));
+        let mut wrong = in_session || closed;
+        let mut only_full = !wrong;
+        let mut wrs = Vec::new();
+        // The batch borrows the queue alone, and the model needs the rest meanwhile.
+        let spare = send_queue(1, &self.rules.config()).expect("a queue of no entries").0;
+        let mut queue = core::mem::replace(&mut self.queue, spare);
+        let mut batch = queue.batch();
+        for request in requests.iter().take(20) {
+            request.op.visit(Push { batch: &mut batch, request });
+            let right = request.is_right_in_a_batch(&self.rules);
+            only_full &= right;
+            wrong |= !right || !self.has_room(wrs.len());
+            if !wrong {
+                wrs.push(request.wqe(self.qkey, self.rules.is_datagram()));
+            }
+            if eat {
+                self.consume(1);
+            }
+        }
+        if let Some(state) = state {
+            self.set_state(state);
+        }
+        match end {
+            End::Complete => {
+                let result = batch.complete();
+                let closed = !can_send(&self.shared) || self.resets != resets;
+                if wrong || closed {
+                    let error = result.expect_err("a batch with something wrong");
+                    assert_ne!(error, PostError::Corrupt);
+                    assert!(!wrong || !only_full || error == PostError::QueueFull, "{error}");
+                    assert!(!in_session || error == PostError::SessionOpen, "{error}");
+                } else {
+                    assert_eq!(result, self.publish(wrs));
+                }
+            }
+            End::Abort => batch.abort(),
+            End::Drop => drop(batch),
+            End::Forget => {
+                let _ = core::mem::ManuallyDrop::new(batch);
+            }
+        }
+        self.queue = queue;
+    }
+
+    fn list(&mut self, nodes: &[Node]) {
+        let mut arena = Arena::default();
+        let mut list: Vec<SendWr> = nodes.iter().take(20).map(|n| arena.node(n, &self.rules)).collect();
+        for i in (1..list.len()).rev() {
+            let next = &raw const list[i];
+            list[i - 1].next = next;
+        }
+        let Some(first) = list.first() else { return };
+        // SAFETY: the list and all that it points to are alive.
+        let result = unsafe { self.queue.post_send(first) };
+
+        let mut wrs = Vec::new();
+        let closed = self.session.is_some() || !can_send(&self.shared);
+        let mut bad = closed.then_some(0);
+        for (i, node) in nodes.iter().take(list.len()).enumerate() {
+            if bad.is_some() {
+                break;
+            }
+            if node.is_right(&self.rules) && self.has_room(wrs.len()) {
+                wrs.push(node.wqe(self.qkey, &self.rules));
+            } else {
+                bad = Some(i);
+            }
+        }
+        let bad = bad.map(|i| &raw const list[i]);
+        match (self.publish(wrs), result) {
+            (Ok(()), result) => assert_eq!(result.err().map(|e| e.wr), bad),
+            (Err(doorbell), result) => {
+                let result = result.expect_err("the doorbell fails");
+                assert_eq!((result.error, result.wr), (doorbell, bad.unwrap_or(null())));
+            }
+        }
+    }
+
+    fn start(&mut self) {
+        self.queue.wr_start();
+        match &mut self.session {
+            Some(session) => session.failed = true,
+            None => {
+                let failed = !can_send(&self.shared);
+                self.session = Some(Session { resets: self.resets, failed, wrs: Vec::new(), current: None });
+            }
+        }
+    }
+
+    fn begin(&mut self, wr_id: u64, flags: u8, op: &Op) {
+        let request = Request { wr_id, flags, op: *op, data: Data::None, to: Dest::Connected };
+        op.visit(Begin { queue: &mut self.queue, wr: request.wr() });
+        let written = self.session.as_ref().map_or(0, |s| s.wrs.len());
+        let has_room = self.has_room(written);
+        let Some(session) = &mut self.session else { return };
+        session.end_wr();
+        if session.failed {
+            return;
+        }
+        if !self.rules.has_builder(op) || !flags_are_right(flags) || !op.is_right() || !has_room {
+            session.failed = true;
+            return;
+        }
+        session.wrs.push(request.head(self.qkey, false));
+        let (needs_data, needs_address) = (op.has_data(), self.rules.is_datagram());
+        session.current = Some(Current { op: *op, needs_data, needs_address });
+    }
+
+    fn set_ud_addr(&mut self, num: u32, byte: u8, qpn: u32, qkey: u32) {
+        self.queue.wr_set_ud_addr(&ah(num, byte), qpn, qkey);
+        let Some(session) = self.session.as_mut().filter(|s| !s.failed) else { return };
+        match (&mut session.current, session.wrs.last_mut()) {
+            (Some(current), Some(wqe)) if current.needs_address => {
+                current.needs_address = false;
+                let to = Dest::To(num, byte, qpn, qkey);
+                let request = Request { wr_id: 0, flags: 0, op: current.op, data: Data::None, to };
+                wqe.part = request.head(self.qkey, true).part;
+            }
+            _ => session.failed = true,
+        }
+    }
+
+    fn set_data(&mut self, data: &Data) {
+        let bufs = data.bufs();
+        let slices: Vec<&[u8]> = bufs.iter().map(Vec::as_slice).collect();
+        if data.is_inline() {
+            self.queue.wr_set_inline(InlineList(&slices));
+        } else {
+            // SAFETY: nobody touches the memory that is named.
+            unsafe { self.queue.wr_set_sges(&data.sges()) };
+        }
+        let Some(session) = self.session.as_mut().filter(|s| !s.failed) else { return };
+        match (&mut session.current, session.wrs.last_mut()) {
+            (Some(current), Some(wqe))
+                if current.needs_data && data.is_right(&current.op, &self.rules, usize::MAX) =>
+            {
+                current.needs_data = false;
+                data.describe(wqe);
+            }
+            _ => session.failed = true,
+        }
+    }
+
+    fn complete(&mut self) {
+        let result = self.queue.wr_complete();
+        let Some(mut session) = self.session.take() else {
+            assert_eq!(result, Err(PostError::NoSession));
+            return;
+        };
+        session.end_wr();
+        if session.failed || !can_send(&self.shared) || session.resets != self.resets {
+            assert_ne!(result.expect_err("a session with something wrong"), PostError::Corrupt);
+        } else {
+            assert_eq!(result, self.publish(session.wrs));
+        }
+    }
+}
+
+impl Session {
+    /// A WR without all of its setters fails the session.
+    fn end_wr(&mut self) {
+        if let Some(current) = self.current.take() {
+            self.failed |= current.needs_data || current.needs_address;
+        }
+    }
+}
+
+/// Adds a request to a batch.
+struct Push<'a, 'q> {
+    batch: &'a mut SendBatch<'q, FakeBell>,
+    request: &'a Request,
+}
+
+impl Visit for Push<'_, '_> {
+    type Out = ();
+
+    fn visit<O: Operation<Remote = RemoteAddr>>(self, op: O) {
+        let Self { batch, request } = self;
+        let (sges, bufs) = (request.data.sges(), request.data.bufs());
+        let slices: Vec<&[u8]> = bufs.iter().map(Vec::as_slice).collect();
+        let inline = InlineList(&slices);
+        let handle = match request.to {
+            Dest::To(num, byte, ..) => ah(num, byte),
+            _ => Ah::default(),
+        };
+        // SAFETY: nobody touches the memory that is named.
+        unsafe {
+            match (request.to, &request.data) {
+                (Dest::Connected, Data::None) => batch.push(request.wr(), Connected, op, NoData),
+                (Dest::Connected, Data::Sges(_)) => batch.push(request.wr(), Connected, op, &sges[..]),
+                (Dest::Connected, Data::Inline(_)) => batch.push(request.wr(), Connected, op, inline),
+                (Dest::To(_, _, remote_qpn, remote_qkey), data) => {
+                    let to = To { ah: &handle, remote_qpn, remote_qkey };
+                    match data {
+                        Data::Inline(_) => batch.push(request.wr(), to, op, inline),
+                        _ => batch.push(request.wr(), to, op, &sges[..]),
+                    }
+                }
+                (Dest::RemoteSrq(number), _) => {
+                    batch.push(request.wr(), RemoteSrq(number), op, &sges[..]);
+                }
+            }
+        }
+    }
+}
+
+/// Calls a builder.
+struct Begin<'a> {
+    queue: &'a mut SendQueue<FakeBell>,
+    wr: Wr,
+}
+
+impl Visit for Begin<'_> {
+    type Out = ();
+
+    fn visit<O: Operation<Remote = RemoteAddr>>(self, op: O) {
+        self.queue.wr_begin(self.wr, op);
+    }
+}
+
+impl Node {
+    fn opcode(&self) -> u32 {
+        self.opcode.filter(|o| *o > 9).unwrap_or(self.request.op.opcode())
+    }
+
+    fn num_sge(&self, rules: &Rules) -> Option<i32> {
+        // Any other number would be a list that is longer than its memory.
+        self.num_sge.filter(|n| *n < 0 || n.unsigned_abs() > rules.max_sge())
+    }
+
+    fn num_entries(&self) -> usize {
+        match &self.request.data {
+            Data::None => 0,
+            Data::Sges(entries) => entries.len(),
+            Data::Inline(bufs) => bufs.len(),
+        }
+    }
+
+    fn is_right(&self, rules: &Rules) -> bool {
+        let Request { op, data, to, flags, .. } = &self.request;
+        if self.opcode() > 9 || !rules.has(op) {
+            return false;
+        }
+        let num = self.num_entries();
+        if self.num_sge(rules).is_some() || num > rules.max_sge() as usize {
+            return false;
+        }
+        let data = match op {
+            Op::LocalInv(_) => true,
+            Op::BindMw(b) => num == 0 && !b.null_mw && (!b.null_mr || b.length == 0),
+            _ => (num == 0 || !self.null_sges) && data.is_right(op, rules, rules.max_sge() as usize),
+        };
+        let to = !rules.is_datagram() || matches!(to, Dest::To(..));
+        data && to && op.is_right() && flags_are_right(*flags)
+    }
+
+    fn wqe(&self, qkey: u32, rules: &Rules) -> DecodedSend {
+        let mut request = self.request.clone();
+        match &mut request.op {
+            Op::BindMw(b) if b.null_mr => b.mr_lkey = 0,
+            _ => {}
+        }
+        request.wqe(qkey, rules.is_datagram())
+    }
+}
+
+/// Everything that a list points to.
+#[derive(Default)]
+#[expect(clippy::vec_box, reason = "lists point at the values, which must not move when the vector grows")]
+struct Arena {
+    sges: Vec<Vec<Sge>>,
+    bufs: Vec<Vec<u8>>,
+    handles: Vec<Box<RawAh<Ah>>>,
+    mrs: Vec<Box<IbvMr>>,
+    mws: Vec<Box<IbvMw>>,
+}
+
+impl Arena {
+    fn node(&mut self, node: &Node, rules: &Rules) -> SendWr {
+        let request = &node.request;
+        let mut wr = SendWr::new(request.wr_id, WrOpcode(node.opcode()));
+        // Without inline data the bit would make a list of wild pointers.
+        wr.send_flags = u32::from(request.flags) & !INLINE;
+        let entries = match &request.data {
+            Data::None => Vec::new(),
+            Data::Sges(entries) => sges(entries),
+            Data::Inline(_) => {
+                wr.send_flags |= INLINE;
+                let bufs = request.data.bufs();
+                let entries = bufs.iter().map(|b| Sge {
+                    addr: b.as_ptr().expose_provenance() as u64,
+                    length: b.len() as u32,
+                    lkey: 0xdead,
+                });
+                let entries = entries.collect();
+                self.bufs.extend(bufs);
+                entries
+            }
+        };
+        wr.num_sge = node.num_sge(rules).unwrap_or(entries.len() as i32);
+        wr.sg_list = if node.null_sges { null() } else { entries.as_ptr() };
+        self.sges.push(entries);
+        let garbage = 0xbad_bad_u32;
+        wr.imm_data_or_invalidate_rkey = garbage;
+        let remote = request.op.remote().unwrap_or(RemoteAddr { addr: !0, rkey: !0 });
+        let RemoteAddr { addr: remote_addr, rkey } = remote;
+        wr.wr = WrUnion { rdma: WrRdma { remote_addr, rkey } };
+        match request.op {
+            Op::SendImm(x) | Op::SendInv(x) | Op::LocalInv(x) | Op::WriteImm(_, x) => {
+                wr.imm_data_or_invalidate_rkey = x;
+            }
+            Op::CmpSwp(_, compare_add, swap) => {
+                wr.wr = WrUnion { atomic: WrAtomic { remote_addr, compare_add, swap, rkey } };
+            }
+            Op::FetchAdd(_, compare_add) => {
+                wr.wr = WrUnion { atomic: WrAtomic { remote_addr, compare_add, swap: !0, rkey } };
+            }
+            Op::BindMw(bind) => wr.tail = self.bind(&bind),
+            _ => {}
+        }
+        if rules.is_datagram() {
+            let mut ud = WrUd { ah: null(), remote_qpn: 0, remote_qkey: 0 };
+            if let Dest::To(num, byte, remote_qpn, remote_qkey) = request.to {
+                let base = IbvAh { context: null_mut(), pd: null_mut(), handle: 0 };
+                let handle = Box::new(RawAh { base, driver: ah(num, byte) });
+                ud = WrUd { ah: (&raw const *handle).cast(), remote_qpn, remote_qkey };
+                self.handles.push(handle);
+            }
+            wr.wr = WrUnion { ud };
+        }
+        wr
+    }
+
+    fn bind(&mut self, bind: &Bind) -> WrTail {
+        let (context, pd) = (null_mut(), null_mut());
+        let Bind { mw_rkey, rkey, mr_lkey, addr, length, access, .. } = *bind;
+        let mr =
+            Box::new(IbvMr { context, pd, addr: null_mut(), length: 0, handle: 0, lkey: mr_lkey, rkey: 0 });
+        let mw = Box::new(IbvMw { context, pd, rkey: mw_rkey, handle: 0, mw_type: bind.mw_type() });
+        let bind_info = IbvMwBindInfo {
+            mr: if bind.null_mr { null() } else { &raw const *mr },
+            addr,
+            length,
+            mw_access_flags: access,
+        };
+        let mw_ptr = if bind.null_mw { null() } else { &raw const *mw };
+        self.mrs.push(mr);
+        self.mws.push(mw);
+        WrTail { bind_mw: WrBindMw { mw: mw_ptr, rkey, bind_info } }
+    }
+}

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Send requests: how a program asks for them by any face, whether the verbs allow them, and what the WQE must say.
+//!
+//! What is allowed is written down here a second time, from ibv_post_send(3), ibv_wr_post(3) and the project's own rules,
+//! and shares nothing with the encoder.
+
+use crate::steps::{Entry, expected_sges, sges};
+use arbitrary::Arbitrary;
+use uverbs_core::attr::{QpType, SendOpsFlags};
+use uverbs_core::provider::op::{self, FlushArgs, MwBind, TsoArgs};
+use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::provider::{Operation, Wr};
+use uverbs_core::wr::{ImmData, SendFlags, Sge};
+use uverbs_rxe::testing::{DecodedSend, Part};
+use uverbs_rxe::{Extensions, SendConfig};
+
+/// `IBV_SEND_INLINE`
+pub const INLINE: u32 = 8;
+
+/// A remote address, mostly aligned.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub struct Remote {
+    addr: u64,
+    skew: u8,
+    rkey: u32,
+}
+
+impl Remote {
+    fn at(self) -> RemoteAddr {
+        let skew = if self.skew < 16 { self.skew & 7 } else { 0 };
+        RemoteAddr { addr: self.addr & !7 | u64::from(skew), rkey: self.rkey }
+    }
+}
+
+/// A window bind, with what of its pointers is NULL in a list.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the names of `ibv_mw_bind_info`")]
+pub struct Bind {
+    pub mw_rkey: u32,
+    pub type_2: bool,
+    pub rkey: u32,
+    pub mr_lkey: u32,
+    pub addr: u64,
+    pub length: u64,
+    pub access: u32,
+    pub null_mw: bool,
+    pub null_mr: bool,
+}
+
+impl Bind {
+    /// `IBV_MW_TYPE_*`
+    #[must_use]
+    pub fn mw_type(&self) -> u32 {
+        1 + u32::from(self.type_2)
+    }
+}
+
+/// An operation.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the names of the verbs")]
+pub enum Op {
+    Send,
+    SendImm(u32),
+    SendInv(u32),
+    Write(Remote),
+    WriteImm(Remote, u32),
+    Read(Remote),
+    CmpSwp(Remote, u64, u64),
+    FetchAdd(Remote, u64),
+    LocalInv(u32),
+    BindMw(Bind),
+    Flush(Remote, u32, u8, u8),
+    AtomicWrite(Remote, [u8; 8]),
+    Tso(u8, u16),
+}
+
+/// Bytes to send inline: this many, counting up from the first.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub struct Buf {
+    len: u8,
+    first: u8,
+}
+
+impl Buf {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(self) -> Vec<u8> {
+        (0..self.len).map(|i| self.first.wrapping_add(i)).collect()
+    }
+}
+
+/// Data of a request.
+#[derive(Arbitrary, Clone, Debug)]
+pub enum Data {
+    /// None.
+    None,
+    /// By reference.
+    Sges(Vec<Entry>),
+    /// By value.
+    Inline(Vec<Buf>),
+}
+
+/// Where to.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub enum Dest {
+    /// The peer of the connection.
+    Connected,
+    /// A datagram's destination: number of the address handle, the byte that its address is made of, QP number, key.
+    To(u32, u8, u32, u32),
+    /// An XRC SRQ.
+    RemoteSrq(u32),
+}
+
+/// A request.
+#[derive(Arbitrary, Clone, Debug)]
+pub struct Request {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Mostly legal: the illegal ones need bits that `Arbitrary` rarely sets alone.
+    pub flags: u8,
+    /// What to do.
+    pub op: Op,
+    /// With what.
+    pub data: Data,
+    /// Where to.
+    pub to: Dest,
+}
+
+/// What a queue is made with.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub struct Rules {
+    qp_type: u8,
+    max_sge: u8,
+    max_inline: u8,
+    flush: bool,
+    atomic_write: bool,
+    without_ops: u16,
+}
+
+/// Does something with the operation, typed.
+pub trait Visit {
+    /// What comes out.
+    type Out;
+    /// Does it.
+    fn visit<O: Operation<Remote = RemoteAddr>>(self, op: O) -> Self::Out;
+}
+
+impl Op {
+    /// `IBV_WR_*`
+    #[must_use]
+    pub fn opcode(&self) -> u32 {
+        match self {
+            Self::Write(..) => 0,
+            Self::WriteImm(..) => 1,
+            Self::Send => 2,
+            Self::SendImm(_) => 3,
+            Self::Read(..) => 4,
+            Self::CmpSwp(..) => 5,
+            Self::FetchAdd(..) => 6,
+            Self::LocalInv(_) => 7,
+            Self::BindMw(_) => 8,
+            Self::SendInv(_) => 9,
+            Self::Tso(..) => 10,
+            Self::Flush(..) => 14,
+            Self::AtomicWrite(..) => 15,
+        }
+    }
+
+    /// Whether a WR of it takes data.
+    #[must_use]
+    pub fn has_data(&self) -> bool {
+        !matches!(self, Self::LocalInv(_) | Self::BindMw(_) | Self::Flush(..) | Self::AtomicWrite(..))
+    }
+
+    /// Whether the data may be inline.
+    #[must_use]
+    pub fn takes_inline(&self) -> bool {
+        matches!(self, Self::Send | Self::SendImm(_) | Self::SendInv(_) | Self::Write(_) | Self::WriteImm(..))
+    }
+
+    /// The remote address, if it has one.
+    #[must_use]
+    pub fn remote(&self) -> Option<RemoteAddr> {
+        match self {
+            Self::Write(r)
+            | Self::WriteImm(r, _)
+            | Self::Read(r)
+            | Self::CmpSwp(r, ..)
+            | Self::FetchAdd(r, _)
+            | Self::Flush(r, ..)
+            | Self::AtomicWrite(r, _) => Some(r.at()),
+            _ => None,
+        }
+    }
+
+    /// Whether the operation's own arguments are right.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        match self {
+            Self::CmpSwp(r, ..) | Self::FetchAdd(r, _) | Self::AtomicWrite(r, _) => r.at().addr % 8 == 0,
+            _ => true,
+        }
+    }
+
+    fn needs_8_bytes(&self) -> bool {
+        matches!(self, Self::CmpSwp(..) | Self::FetchAdd(..))
+    }
+
+    /// Calls a visitor.
+    pub fn visit<V: Visit>(&self, v: V) -> V::Out {
+        match *self {
+            Self::Send => v.visit(op::Send::new()),
+            Self::SendImm(imm) => v.visit(op::SendImm::new(ImmData::from_be(imm))),
+            Self::SendInv(key) => v.visit(op::SendInv::new(key)),
+            Self::Write(r) => v.visit(op::Write::new(r.at())),
+            Self::WriteImm(r, imm) => v.visit(op::WriteImm::new(r.at(), ImmData::from_be(imm))),
+            Self::Read(r) => v.visit(op::Read::new(r.at())),
+            Self::CmpSwp(r, compare, swap) => v.visit(op::CmpSwp::new(r.at(), compare, swap)),
+            Self::FetchAdd(r, add) => v.visit(op::FetchAdd::new(r.at(), add)),
+            Self::LocalInv(key) => v.visit(op::LocalInv::new(key)),
+            Self::BindMw(b) => {
+                let Bind { mw_rkey, rkey, mr_lkey, addr, length, access, .. } = b;
+                let mw_type = b.mw_type();
+                v.visit(op::BindMw::new(MwBind { mw_rkey, mw_type, rkey, mr_lkey, addr, length, access }))
+            }
+            Self::Flush(r, length, placement, level) => {
+                v.visit(op::Flush::new(r.at(), FlushArgs { length, placement, level }))
+            }
+            Self::AtomicWrite(r, bytes) => v.visit(op::AtomicWrite::new(r.at(), bytes)),
+            Self::Tso(len, mss) => {
+                let header = vec![0xaa; len.into()];
+                v.visit(op::Tso::new(TsoArgs { header: &header, mss }))
+            }
+        }
+    }
+}
+
+impl Data {
+    /// The entries of one that is by reference.
+    #[must_use]
+    pub fn sges(&self) -> Vec<Sge> {
+        match self {
+            Self::Sges(entries) => sges(entries),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The buffers of one that is by value.
+    #[must_use]
+    pub fn bufs(&self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Inline(bufs) => bufs.iter().map(|b| b.bytes()).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether it is by value.
+    #[must_use]
+    pub fn is_inline(&self) -> bool {
+        matches!(self, Self::Inline(_))
+    }
+
+    /// Whether this operation may have it on such a queue. `max_bufs` is how many buffers the face has room for.
+    #[must_use]
+    pub fn is_right(&self, op: &Op, rules: &Rules, max_bufs: usize) -> bool {
+        match self {
+            Self::Inline(bufs) => {
+                let len: usize = bufs.iter().map(|b| usize::from(b.len)).sum();
+                op.takes_inline() && bufs.len() <= max_bufs && len <= rules.max_inline as usize
+            }
+            _ => {
+                let sges = self.sges();
+                let (sum, _) = expected_sges(&sges);
+                let enough = if op.needs_8_bytes() { 8 } else { 0 };
+                sges.len() <= rules.max_sge() as usize && (enough..1 << 31).contains(&sum)
+            }
+        }
+    }
+
+    /// Notes it in what a WQE must say.
+    pub fn describe(&self, wqe: &mut DecodedSend) {
+        let (sum, sges) = expected_sges(&self.sges());
+        let inline = self.bufs().concat();
+        let len = if self.is_inline() { inline.len() as u32 } else { sum as u32 };
+        (wqe.length, wqe.resid, wqe.sges, wqe.inline) = (len, len, sges, inline);
+        wqe.send_flags &= !INLINE;
+        if self.is_inline() {
+            wqe.send_flags |= INLINE;
+        }
+    }
+}
+
+impl Rules {
+    /// The transport; raw packet QPs stand for those that rxe has nothing for.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        [
+            QpType::Rc,
+            QpType::Uc,
+            QpType::Ud,
+            QpType::Rc,
+            QpType::Rc,
+            QpType::Uc,
+            QpType::Ud,
+            QpType::RawPacket,
+        ][usize::from(self.qp_type % 8)]
+    }
+
+    /// Whether it sends datagrams.
+    #[must_use]
+    pub fn is_datagram(&self) -> bool {
+        self.qp_type() == QpType::Ud
+    }
+
+    /// Entries of a WR.
+    #[must_use]
+    pub fn max_sge(&self) -> u32 {
+        u32::from(self.max_sge % 9)
+    }
+
+    /// For the queue.
+    #[must_use]
+    pub fn config(&self) -> SendConfig {
+        SendConfig {
+            qp_type: self.qp_type(),
+            send_ops_flags: SendOpsFlags::from_bits_retain(self.send_ops()),
+            extensions: Extensions { flush: self.flush, atomic_write: self.atomic_write },
+            max_sge: self.max_sge(),
+            max_inline: self.max_inline.into(),
+        }
+    }
+
+    fn send_ops(&self) -> u64 {
+        0x1fff & !u64::from(self.without_ops)
+    }
+
+    /// Whether lists and batches may have this operation.
+    #[must_use]
+    pub fn has(&self, op: &Op) -> bool {
+        match (self.qp_type(), op.opcode()) {
+            (QpType::Rc, 0..=9) | (QpType::Uc, 0..=3 | 7..=9) | (QpType::Ud, 2 | 3) => true,
+            (QpType::Rc, 14) => self.flush,
+            (QpType::Rc, 15) => self.atomic_write,
+            _ => false,
+        }
+    }
+
+    /// Whether builders may have it.
+    #[must_use]
+    pub fn has_builder(&self, op: &Op) -> bool {
+        let bit = match op.opcode() {
+            14 => 11,
+            15 => 12,
+            n => n,
+        };
+        self.has(op) && self.send_ops() >> bit & 1 != 0
+    }
+}
+
+/// Whether the flags are those that a WR may have.
+#[must_use]
+pub fn flags_are_right(flags: u8) -> bool {
+    flags < 16
+}
+
+impl Request {
+    /// Id and flags.
+    #[must_use]
+    pub fn wr(&self) -> Wr {
+        Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.flags.into()) }
+    }
+
+    /// Whether a typed batch takes it.
+    #[must_use]
+    pub fn is_right_in_a_batch(&self, rules: &Rules) -> bool {
+        let to = match self.to {
+            Dest::Connected => !rules.is_datagram(),
+            Dest::To(..) => rules.is_datagram(),
+            Dest::RemoteSrq(_) => false,
+        };
+        let data = match (&self.op, &self.data) {
+            (Op::BindMw(_), Data::Sges(entries)) => entries.is_empty(),
+            (op, data) => !op.has_data() || data.is_right(op, rules, usize::MAX),
+        };
+        to && data && rules.has(&self.op) && self.op.is_right() && flags_are_right(self.flags)
+    }
+
+    /// What the WQE must say, without data.
+    #[must_use]
+    pub fn head(&self, own_qkey: u32, is_datagram: bool) -> DecodedSend {
+        let RemoteAddr { addr: remote_addr, rkey } = self.op.remote().unwrap_or_default();
+        let mut part = match self.op {
+            Op::Write(_) | Op::WriteImm(..) | Op::Read(_) | Op::AtomicWrite(..) => {
+                Part::Rdma { remote_addr, rkey }
+            }
+            Op::CmpSwp(_, compare_add, swap) => Part::Atomic { remote_addr, compare_add, swap, rkey },
+            Op::FetchAdd(_, compare_add) => Part::Atomic { remote_addr, compare_add, swap: 0, rkey },
+            Op::BindMw(Bind { mw_rkey, rkey, mr_lkey, addr, length, access, .. }) => {
+                Part::Mw { addr, length, mr_lkey, mw_rkey, rkey, access }
+            }
+            Op::Flush(_, length, kind, level) => Part::Flush { remote_addr, length, rkey, kind, level },
+            Op::Send | Op::SendImm(_) | Op::SendInv(_) | Op::LocalInv(_) | Op::Tso(..) => Part::None,
+        };
+        if let (true, Dest::To(ah_num, byte, remote_qpn, key)) = (is_datagram, self.to) {
+            part = Part::Ud {
+                remote_qpn,
+                remote_qkey: if key >> 31 == 1 { own_qkey } else { key },
+                pkey_index: 0,
+                ah_num,
+                av: vec![byte; 88],
+            };
+        }
+        let (length, inline) = match self.op {
+            Op::Flush(_, length, ..) => (length, Vec::new()),
+            Op::AtomicWrite(_, bytes) => (8, bytes.to_vec()),
+            _ => (0, Vec::new()),
+        };
+        DecodedSend {
+            wr_id: self.wr_id,
+            opcode: self.op.opcode(),
+            send_flags: u32::from(self.flags) & 7,
+            imm_or_key: match self.op {
+                Op::SendImm(x) | Op::WriteImm(_, x) | Op::SendInv(x) | Op::LocalInv(x) => x,
+                _ => 0,
+            },
+            part,
+            iova: remote_addr,
+            length,
+            resid: length,
+            sges: Vec::new(),
+            inline,
+            kernel_state_is_zero: true,
+        }
+    }
+
+    /// What the WQE must say, if the request is right.
+    #[must_use]
+    pub fn wqe(&self, own_qkey: u32, is_datagram: bool) -> DecodedSend {
+        let mut wqe = self.head(own_qkey, is_datagram);
+        if self.op.has_data() {
+            self.data.describe(&mut wqe);
+        }
+        wqe
+    }
+}
+
+/// Whether the bytes of the union that no field of `part` covers are 0: what an earlier lap left must not stay there.
+#[must_use]
+pub fn rest_is_zero(wqe: &[u8], part: &Part) -> bool {
+    let is_zero = |from: usize, to: usize| wqe[from..to].iter().all(|b| *b == 0);
+    match part {
+        Part::Ud { .. } => is_zero(34, 36) && is_zero(40, 56),
+        Part::None => is_zero(24, 144),
+        Part::Rdma { .. } => is_zero(36, 144),
+        Part::Flush { .. } => is_zero(42, 144),
+        Part::Atomic { .. } => is_zero(52, 144),
+        Part::Mw { .. } => is_zero(56, 144),
+    }
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The two devices of a test, opened.
+
+use crate::env::{End, LabEnv};
+use anyhow::{Context as _, Result};
+use uverbs::attr::{AccessFlags, DeviceAttr, DeviceCapFlags, PortAttr};
+use uverbs::open::DeviceInfo;
+use uverbs::{ConnectAttr, Context, Driver};
+
+/// What every test gets.
+#[derive(Debug)]
+pub struct Lab<D: Driver> {
+    /// The device at end A.
+    pub a: Context<D>,
+    /// The device at end B.
+    pub b: Context<D>,
+    /// The lab's environment.
+    pub env: LabEnv,
+    /// What device A says of itself; B is of the same kind.
+    pub device: DeviceAttr,
+    /// What the port of A says of itself.
+    pub port: PortAttr,
+}
+
+/// The port that all tests use.
+pub const PORT: u8 = 1;
+
+/// Finds a device by its name.
+pub fn find(name: &str) -> Result<DeviceInfo> {
+    let all = uverbs::devices().context("devices()")?;
+    let names: Vec<_> = all.iter().map(|d| d.name.clone()).collect();
+    all.into_iter().find(|d| d.name == name).with_context(|| format!("no device {name} among {names:?}"))
+}
+
+impl<D: Driver> Lab<D> {
+    /// Opens B next to A.
+    pub fn new(a: Context<D>, env: LabEnv) -> Result<Self> {
+        let b = Context::open(&find(env.dev(End::B))?).context("open B")?;
+        let device = a.query_device()?;
+        let port = a.query_port(PORT)?;
+        Ok(Self { a, b, env, device, port })
+    }
+
+    /// The context at an end.
+    pub fn end(&self, end: End) -> &Context<D> {
+        match end {
+            End::A => &self.a,
+            End::B => &self.b,
+        }
+    }
+
+    /// Whether the device has this.
+    pub fn has(&self, cap: DeviceCapFlags) -> bool {
+        self.device.device_cap_flags.contains(cap)
+    }
+
+    /// Whether it has RDMA flush.
+    pub fn has_flush(&self) -> bool {
+        self.has(DeviceCapFlags::FLUSH_GLOBAL)
+    }
+
+    /// Every right that a region or QP can have here.
+    pub fn full_access(&self) -> AccessFlags {
+        let mut access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        access.set(
+            AccessFlags::MW_BIND,
+            self.has(DeviceCapFlags::MEM_WINDOW) || self.has(DeviceCapFlags::MEM_WINDOW_TYPE_2B),
+        );
+        access.set(AccessFlags::FLUSH_GLOBAL, self.has_flush());
+        access
+    }
+
+    /// How QPs are connected by default: all rights, patience for a slow machine.
+    pub fn connect_attr(&self) -> ConnectAttr {
+        ConnectAttr {
+            port_num: PORT,
+            sgid_index: Some(self.env.gid_index),
+            access: self.full_access() - AccessFlags::LOCAL_WRITE - AccessFlags::MW_BIND,
+            hop_limit: 64,
+            timeout: 16,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            ..ConnectAttr::default()
+        }
+    }
+
+    /// Says something about the test that is running, after all tests.
+    pub fn note(&self, text: impl core::fmt::Display) {
+        crate::runner::note(text);
+    }
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two QPs, one at either end, connected to each other, each with a CQ and a region.
+
+use crate::lab::Lab;
+use crate::pattern;
+use crate::post::{Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv};
+use crate::sges::sge;
+use crate::wait;
+use anyhow::{Context as _, Result, ensure};
+use core::ops::Range;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use uverbs::attr::{AccessFlags, AhAttr, Gid, QpAttrMask, QpCap, QpState, QpType, SendOpsFlags};
+use uverbs::qp::transport::Sends;
+use uverbs::wr::Sge;
+use uverbs::{
+    AddressHandle, CompletionQueue, ConnectAttr, Context, Driver, Endpoint, MemoryRegion, PageBuf,
+    ProtectionDomain, Qp, Shared, SharedReceiveQueue, WorkCompletion,
+};
+
+/// Bytes before the data of a datagram in its receive buffer.
+pub const GRH: usize = 40;
+
+/// How a pair shall be.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Sizes of the QPs.
+    pub cap: QpCap,
+    /// Entries of each CQ.
+    pub cqe: u32,
+    /// Bytes of each region.
+    pub len: usize,
+    /// Rights on each region.
+    pub access: AccessFlags,
+    /// Every send makes a completion.
+    pub sq_sig_all: bool,
+    /// How they are connected.
+    pub attr: ConnectAttr,
+}
+
+impl Spec {
+    /// What most tests want: room for 64 requests of 4 entries, 64 KiB of memory.
+    pub fn new<D: Driver>(lab: &Lab<D>) -> Self {
+        Self {
+            cap: QpCap {
+                max_send_wr: 64,
+                max_recv_wr: 64,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 64,
+            },
+            cqe: 256,
+            len: 64 << 10,
+            access: lab.full_access(),
+            sq_sig_all: false,
+            attr: lab.connect_attr(),
+        }
+    }
+}
+
+/// One end.
+///
+/// The fields are dropped from the first to the last: the QP before what it uses.
+#[derive(Debug)]
+pub struct Side<D: Driver, T: Sends, L: Lock> {
+    /// The QP.
+    pub qp: Qp<D, T, L>,
+    /// The address of the peer's port, of a datagram QP.
+    pub ah: Option<AddressHandle<D>>,
+    /// The CQ of its sends and receives.
+    pub cq: CompletionQueue<D, Shared>,
+    /// Memory.
+    pub mr: MemoryRegion<D, PageBuf>,
+    /// The domain of all.
+    pub pd: ProtectionDomain<D>,
+    /// This side, as the peer sees it.
+    pub here: Endpoint,
+    /// The peer's number and queue key.
+    pub there: (u32, u32),
+}
+
+/// Both ends.
+#[derive(Debug)]
+pub struct Pair<D: Driver, T: Sends, L: Lock> {
+    /// On device A.
+    pub a: Side<D, T, L>,
+    /// On device B.
+    pub b: Side<D, T, L>,
+}
+
+impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
+    /// Connected, with the usual sizes.
+    pub fn new(lab: &Lab<D>) -> Result<Self> {
+        Self::with(lab, &Spec::new(lab))
+    }
+
+    /// Connected.
+    pub fn with(lab: &Lab<D>, spec: &Spec) -> Result<Self> {
+        let mut pair = Self::unconnected(lab, spec)?;
+        pair.connect(&spec.attr)?;
+        Ok(pair)
+    }
+
+    /// Both in RESET.
+    pub fn unconnected(lab: &Lab<D>, spec: &Spec) -> Result<Self> {
+        let ops = builder_ops::<D, T>(lab)?;
+        let a = Side::new(&lab.a, spec, ops, 0xa1_0000).context("end A")?;
+        let b = Side::new(&lab.b, spec, ops, 0xb2_ffff).context("end B")?;
+        Ok(Self { a, b })
+    }
+
+    /// From RESET to RTS.
+    pub fn connect(&mut self, attr: &ConnectAttr) -> Result<()> {
+        let (a, b) = (self.a.here, self.b.here);
+        self.a.connect(&b, attr).context("connect A")?;
+        self.b.connect(&a, attr).context("connect B")
+    }
+
+    /// Both to RESET, and up again.
+    pub fn reconnect(&mut self, attr: &ConnectAttr) -> Result<()> {
+        for control in [&self.a.qp.control, &self.b.qp.control] {
+            control.modify_state(QpState::RESET)?;
+        }
+        self.connect(attr)
+    }
+
+    /// Sends `len` bytes from A to B through a face, and checks them there.
+    pub fn message(&mut self, face: Face, len: usize, seed: u64) -> Result<()> {
+        let Self { a, b } = self;
+        a.fill(0..len, seed)?;
+        let grh = grh::<T>();
+        b.recv(Face::Single, seed, 0..len + grh)?;
+        let data = [a.sge(0..len)];
+        a.post(face, &[Req::new(seed, Op::Send).signaled().sges(&data)])?;
+        wait::successes(&a.cq, 1).context("sender")?;
+        let wc = wait::successes(&b.cq, 1).context("receiver")?;
+        ensure!(wc[0].byte_len as usize == len + grh, "byte_len {}", wc[0].byte_len);
+        b.check(grh..grh + len, seed)
+    }
+}
+
+/// What stands before the data in a receive buffer of this transport.
+#[must_use]
+pub fn grh<T: Sends>() -> usize {
+    if T::QP_TYPE == QpType::Ud { GRH } else { 0 }
+}
+
+/// The operations that the transport has by ibv_post_send(3), less those that the device says it has not.
+pub fn wanted_ops<D: Driver>(lab: &Lab<D>, qp_type: QpType) -> SendOpsFlags {
+    use SendOpsFlags as F;
+    use uverbs::attr::DeviceCapFlags as C;
+    let mut ops = F::SEND | F::SEND_WITH_IMM;
+    if matches!(qp_type, QpType::Rc | QpType::Uc) {
+        ops |= F::RDMA_WRITE | F::RDMA_WRITE_WITH_IMM | F::SEND_WITH_INV | F::LOCAL_INV | F::BIND_MW;
+    }
+    if qp_type == QpType::Rc {
+        ops |= F::RDMA_READ | F::ATOMIC_CMP_AND_SWP | F::ATOMIC_FETCH_AND_ADD;
+        ops.set(F::FLUSH, lab.has_flush());
+        ops.set(F::ATOMIC_WRITE, lab.has(C::ATOMIC_WRITE));
+    }
+    ops
+}
+
+/// The operations whose builders a QP of this transport can have: asked of the device one by one, once.
+pub fn builder_ops<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<SendOpsFlags> {
+    static KNOWN: Mutex<Option<HashMap<QpType, SendOpsFlags>>> = Mutex::new(None);
+    if let Some(ops) =
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().get(&T::QP_TYPE)
+    {
+        return Ok(*ops);
+    }
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(4, None)?;
+    let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let mut has = SendOpsFlags::empty();
+    for op in wanted_ops(lab, T::QP_TYPE) {
+        match pd.qp::<T>().cq(&cq).cap(cap).send_ops(op).create() {
+            Ok(_) => has |= op,
+            Err(e) if e.is_unsupported() => lab.note(format_args!("no builder on {}: {e}", T::QP_TYPE)),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().insert(T::QP_TYPE, has);
+    Ok(has)
+}
+
+/// A zeroed region with these rights.
+pub fn region<D: Driver>(
+    pd: &ProtectionDomain<D>,
+    len: usize,
+    access: AccessFlags,
+) -> Result<MemoryRegion<D, PageBuf>> {
+    pd.reg_mr(PageBuf::new(len)?, access).map_err(|(_, e)| e).context("reg_mr")
+}
+
+impl<D: Driver, T: Typed, L: Lock> Side<D, T, L> {
+    fn new(context: &Context<D>, spec: &Spec, ops: SendOpsFlags, psn: u32) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let cq = context.create_cq(spec.cqe, None)?;
+        Self::on(pd, cq, spec, ops, psn, None::<&SharedReceiveQueue<D, Shared>>)
+    }
+
+    /// On a domain and CQ made before, receiving from an SRQ if there is one.
+    pub fn on<LS: Lock>(
+        pd: ProtectionDomain<D>,
+        cq: CompletionQueue<D, Shared>,
+        spec: &Spec,
+        ops: SendOpsFlags,
+        psn: u32,
+        srq: Option<&SharedReceiveQueue<D, LS>>,
+    ) -> Result<Self> {
+        let mr = region(&pd, spec.len, spec.access)?;
+        let mut builder =
+            L::builder::<D, T>(&pd).cq(&cq).cap(spec.cap).sq_sig_all(spec.sq_sig_all).send_ops(ops);
+        if let Some(srq) = srq {
+            builder = builder.srq(srq);
+        }
+        let qp = builder.create()?;
+        let here = qp.control.endpoint(psn, &spec.attr)?;
+        Ok(Self { qp, ah: None, cq, mr, pd, here, there: (0, 0) })
+    }
+
+    /// From RESET to RTS.
+    pub fn connect(&mut self, peer: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        self.there = (peer.qp_num, attr.qkey);
+        self.qp.init(attr)?;
+        self.qp.connect(&self.here, peer, attr)?;
+        if T::QP_TYPE == QpType::Ud && self.ah.is_none() {
+            self.ah = Some(self.pd.create_ah(&attr.ah_attr(peer))?);
+        }
+        Ok(())
+    }
+
+    /// An entry of the region, in C's form.
+    pub fn sge(&self, range: Range<usize>) -> Sge {
+        sge(&self.mr, range)
+    }
+
+    /// A place in this region, for the peer.
+    pub fn remote(&self, offset: usize) -> Remote {
+        Remote { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
+    }
+
+    /// Writes a pattern.
+    pub fn fill(&self, range: Range<usize>, seed: u64) -> Result<()> {
+        Ok(self.mr.write_at(range.start, &pattern::bytes(seed, range.len()))?)
+    }
+
+    /// Makes bytes known to be different from any pattern that is expected.
+    pub fn clear(&self, range: Range<usize>) -> Result<()> {
+        Ok(self.mr.write_at(range.start, &vec![0; range.len()])?)
+    }
+
+    /// Bytes of the region.
+    pub fn bytes(&self, range: Range<usize>) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; range.len()];
+        self.mr.read_at(range.start, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// An aligned word of the region.
+    pub fn word(&self, offset: usize) -> Result<&core::sync::atomic::AtomicU64> {
+        Ok(self.mr.atomic_u64(offset)?)
+    }
+
+    /// Compares with a pattern.
+    pub fn check(&self, range: Range<usize>, seed: u64) -> Result<()> {
+        let bytes = self.bytes(range.clone())?;
+        if let Some(at) = pattern::first_difference(seed, &bytes) {
+            let near: Vec<_> = bytes[at..].iter().take(8).collect();
+            let want: Vec<_> = (at..at + 8).map(|i| pattern::byte(seed, i)).collect();
+            anyhow::bail!("byte {at} of {range:?} is wrong: {near:02x?}, expected {want:02x?}");
+        }
+        Ok(())
+    }
+
+    /// Posts through a face. Datagrams without an address go to the peer.
+    pub fn post(&mut self, face: Face, reqs: &[Req<'_, D>]) -> Result<(), Refused> {
+        let Self { qp, ah, there: (qpn, qkey), .. } = self;
+        let to = ah.as_ref().map(|ah| To { ah, qpn: *qpn, qkey: *qkey });
+        let reqs: Vec<_> = reqs.iter().map(|r| r.to(r.to.or(to))).collect();
+        post(qp, face, &reqs)
+    }
+
+    /// Posts a receive into the region.
+    pub fn recv(&mut self, face: Face, wr_id: u64, range: Range<usize>) -> Result<()> {
+        let sges = [self.sge(range)];
+        post_recv(self.qp.rq()?, face, &[(wr_id, &sges)])?;
+        Ok(())
+    }
+
+    /// Posts `n` receives without memory, for messages of 0 bytes.
+    pub fn recv_empty(&mut self, n: usize) -> Result<()> {
+        let recvs: Vec<(u64, &[Sge])> = (0..n as u64).map(|i| (i, &[][..])).collect();
+        post_recv(self.qp.rq()?, Face::Batch, &recvs)?;
+        Ok(())
+    }
+
+    /// Waits for `n` completions.
+    pub fn wait(&self, n: usize) -> Result<Vec<WorkCompletion>> {
+        wait::completions(&self.cq, n)
+    }
+
+    /// Waits for `n` successful completions.
+    pub fn ok(&self, n: usize) -> Result<Vec<WorkCompletion>> {
+        wait::successes(&self.cq, n)
+    }
+
+    /// Makes sure that there is no completion.
+    pub fn idle(&self) -> Result<()> {
+        wait::none(&self.cq)
+    }
+
+    /// The state that the device has the QP in.
+    pub fn state(&self) -> Result<QpState> {
+        Ok(self.qp.control.state()?)
+    }
+
+    /// From RTS to SQD, and waits until the send queue is drained: before, no device lets the QP go back.
+    pub fn drain(&self) -> Result<()> {
+        self.set_state(QpState::SQD)?;
+        wait::until("the send queue is drained", wait::LIMIT, || {
+            let (attr, _) = self.qp.query(QpAttrMask::STATE)?;
+            ensure!(attr.qp_state == QpState::SQD, "{attr:?}");
+            Ok(!attr.sq_draining)
+        })
+    }
+
+    /// Changes the state alone.
+    pub fn set_state(&self, state: QpState) -> Result<()> {
+        Ok(self.qp.control.modify_state(state)?)
+    }
+}
+
+/// A global address of a GID, as the lab's port reaches it.
+#[must_use]
+pub fn ah_attr<D: Driver>(lab: &Lab<D>, gid: Gid) -> AhAttr {
+    let attr = lab.connect_attr();
+    attr.ah_attr(&Endpoint { gid, ..Endpoint::default() })
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posting one description of a work request through any face: C's list, the `wr_*` builder, a typed batch, a single
+//! typed post; on a queue of any locking.
+//!
+//! # Why this is safe
+//! Posting takes a promise about the memory that a request names. It is kept for all tests by what they are made of.
+//! Whatever a request names by entries is either a region of the suite, or nothing. Every region is a `MemoryRegion<_, _,
+//! Exposed>`: it owns its pages until it is deregistered, and this process reaches them only as atomics, so a device that
+//! reads or writes them at any time breaks no rule. (The few private regions are not looked at while a request is on its
+//! way.) What names no region, in tests of wrong keys, is refused by the device. C's lists and their arrays live until
+//! the call returns, and inline bytes are borrowed for it. So [`post`] and its like can be safe functions, and the rest of
+//! the suite has no `unsafe`.
+#![expect(unsafe_code)]
+// UNSAFETY: posts receives, for the reason above; the other faces are in the modules below.
+
+mod list;
+mod lock;
+mod req;
+mod session;
+mod typed;
+
+pub use list::{List, post_prepared, recv_nodes, refused};
+pub use lock::Lock;
+pub use req::{Data, Face, Op, Refused, Remote, Req, To, has_data, opcode};
+pub use session::{Session, session};
+pub use typed::Typed;
+
+use crate::sges::wire;
+use core::ptr;
+use list::post_list;
+use session::post_builder;
+use uverbs::qp::RecvQueue;
+use uverbs::wr::Sge;
+use uverbs::{Driver, Qp, SharedReceiveQueue};
+
+/// Posts requests through a face. Single posts stop at the first that is refused.
+pub fn post<D: Driver, T: Typed, L: Lock>(
+    qp: &mut Qp<D, T, L>,
+    face: Face,
+    reqs: &[Req<'_, D>],
+) -> Result<(), Refused> {
+    let sq = qp.sq()?;
+    match face {
+        Face::List => post_list(sq, reqs),
+        Face::Builder => Ok(post_builder(sq, reqs)?),
+        Face::Batch => Ok(L::batch(sq, reqs)?),
+        Face::Single => {
+            for (i, req) in reqs.iter().enumerate() {
+                L::single(sq, req).map_err(|e| Refused::new(e, Some(i)))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Posts receives: as a list (C's face), as a batch, or one by one.
+pub fn post_recv<D: Driver, L: Lock>(
+    rq: &mut RecvQueue<D, L>,
+    face: Face,
+    recvs: &[(u64, &[Sge])],
+) -> Result<(), Refused> {
+    match face {
+        Face::List => {
+            let nodes = recv_nodes(recvs);
+            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
+            // SAFETY: NULL or a list of live nodes, on one thread; memory as told above.
+            let result = unsafe { rq.post_recv(list) };
+            result.map_err(|bad| refused(&nodes, &bad))
+        }
+        Face::Batch | Face::Builder => Ok(L::recv_batch(rq, recvs)?),
+        Face::Single => {
+            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
+                L::recv(rq, *wr_id, &wire::<D>(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The same for a shared receive queue.
+pub fn post_srq_recv<D: Driver, L: Lock>(
+    srq: &mut SharedReceiveQueue<D, L>,
+    face: Face,
+    recvs: &[(u64, &[Sge])],
+) -> Result<(), Refused> {
+    match face {
+        Face::List => {
+            let nodes = recv_nodes(recvs);
+            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
+            // SAFETY: NULL or a list of live nodes, on one thread; memory as told above.
+            let result = unsafe { srq.post_srq_recv(list) };
+            result.map_err(|bad| refused(&nodes, &bad))
+        }
+        Face::Batch | Face::Builder => Ok(L::srq_recv_batch(srq, recvs)?),
+        Face::Single => {
+            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
+                L::srq_recv(srq, *wr_id, &wire::<D>(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
+            }
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs the tests one after the other, in the order in which they are listed, each within a time limit.
+//!
+//! Every test opens both devices anew, and must leave no file open. A test that does not end takes the suite down with
+//! its name; whatever it waits for in the kernel can't be left behind.
+
+use crate::child::open_files;
+use crate::env::{End, LabEnv};
+use crate::lab::{Lab, find};
+use anyhow::{Context as _, ensure};
+use core::time::Duration;
+use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
+use std::process;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+use uverbs::{Context, Driver, DriverVisitor, open_with};
+
+/// How a test ends.
+pub type Outcome = anyhow::Result<()>;
+
+/// A test, for any driver.
+pub trait LabTest: Send + 'static {
+    /// Runs it.
+    fn run<D: Driver>(self, lab: &Lab<D>) -> Outcome;
+}
+
+/// A test with its name.
+#[derive(Debug)]
+pub struct Test {
+    trial: Trial,
+}
+
+impl Test {
+    /// A test that gets the lab.
+    pub fn new(name: &str, test: impl LabTest) -> Self {
+        let label = name.to_owned();
+        Self { trial: Trial::test(name, move || limited(&label, || in_lab(test))) }
+    }
+
+    /// A test that runs programs only.
+    pub fn without_devices(name: &str, test: impl FnOnce(&LabEnv) -> Outcome + Send + 'static) -> Self {
+        let label = name.to_owned();
+        Self { trial: Trial::test(name, move || limited(&label, || test(&LabEnv::get().context(NEEDS_VM)?))) }
+    }
+}
+
+const NEEDS_VM: &str = "needs the VM: cargo xtask vm test";
+
+/// How long a test may take.
+const TEST_LIMIT: Duration = Duration::from_secs(90);
+
+/// What takes longer is worth a line.
+const SLOW: Duration = Duration::from_secs(3);
+
+/// The running test and when it began.
+static RUNNING: Mutex<Option<(String, Instant)>> = Mutex::new(None);
+
+fn running() -> std::sync::MutexGuard<'static, Option<(String, Instant)>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What tests had to say.
+static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Notes something about the running test.
+pub fn note(text: impl core::fmt::Display) {
+    let name = running().as_ref().map_or_else(String::new, |(name, _)| name.clone());
+    NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {text}"));
+}
+
+/// Runs a test under the watchdog.
+fn limited(name: &str, test: impl FnOnce() -> Outcome) -> Result<(), Failed> {
+    /// Tells the watchdog that the test ended, also by a panic.
+    struct Ended;
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let elapsed = running().as_ref().map_or(Duration::ZERO, |(_, start)| start.elapsed());
+            if elapsed > SLOW {
+                note(format_args!("took {:.1} s", elapsed.as_secs_f32()));
+            }
+            *running() = None;
+        }
+    }
+    *running() = Some((name.to_owned(), Instant::now()));
+    let _ended = Ended;
+    test().map_err(|e| Failed::from(format!("{e:#}")))
+}
+
+fn watchdog() {
+    thread::spawn(|| {
+        loop {
+            thread::sleep(Duration::from_millis(500));
+            if let Some((name, start)) = &*running()
+                && start.elapsed() > TEST_LIMIT
+            {
+                eprintln!("watchdog: {name} did not end within {TEST_LIMIT:?}; the suite is given up");
+                process::exit(101);
+            }
+        }
+    });
+}
+
+/// Opens the devices, runs the test, and looks at what it left open.
+fn in_lab(test: impl LabTest) -> Outcome {
+    struct Visit<T>(T, LabEnv);
+    impl<T: LabTest> DriverVisitor for Visit<T> {
+        type Out = Outcome;
+        fn visit<D: Driver>(self, context: Context<D>) -> Outcome {
+            let lab = Lab::new(context, self.1)?;
+            self.0.run(&lab)
+        }
+    }
+    let env = LabEnv::get().context(NEEDS_VM)?;
+    let before = open_files()?;
+    let info = find(env.dev(End::A))?;
+    open_with(&info, Visit(test, env)).context("open A")??;
+    let after = open_files()?;
+    ensure!(before == after, "files left open: before {before:?}, after {after:?}");
+    Ok(())
+}
+
+/// Runs the tests that the command line asks for.
+pub fn main(tests: Vec<Test>) -> Conclusion {
+    let (mut args, filters) = arguments(std::env::args());
+    // The tests share the link.
+    args.test_threads = Some(1);
+    let in_lab = LabEnv::get().is_some();
+    if in_lab {
+        watchdog();
+    } else if !args.list {
+        eprintln!("{} tests ignored: {NEEDS_VM}", tests.len());
+    }
+    let wanted = |t: &Test| {
+        let name = t.trial.name();
+        filters.is_empty()
+            || filters.iter().any(|f| if args.exact { name == f } else { name.contains(f.as_str()) })
+    };
+    let trials = tests.into_iter().filter(wanted).map(|t| t.trial.with_ignored_flag(!in_lab)).collect();
+    let conclusion = libtest_mimic::run(&args, trials);
+    for note in NOTES.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        println!("note: {note}");
+    }
+    conclusion
+}
+
+/// The command line of libtest, except that several filters may be given: a test runs if it matches any.
+fn arguments(words: impl Iterator<Item = String>) -> (Arguments, Vec<String>) {
+    let (mut options, mut filters) = (Vec::new(), Vec::new());
+    let mut is_value = false;
+    for (i, word) in words.enumerate() {
+        if i > 0 && !is_value && !word.starts_with('-') {
+            filters.push(word);
+            continue;
+        }
+        is_value = ["--test-threads", "--skip", "--color", "--format", "--logfile"].contains(&word.as_str());
+        options.push(word);
+    }
+    (Arguments::from_iter(options), filters)
+}
+
+/// Lists the generic functions of a module as tests: `tests! { module: a, b }` makes `fn tests() -> Vec<Test>`.
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        /// The tests of this file.
+        pub(crate) fn tests() -> Vec<$crate::Test> {
+            let theme = module_path!().rsplit("::").next().unwrap_or_default();
+            vec![$({
+                struct Run;
+                impl $crate::LabTest for Run {
+                    fn run<D: uverbs::Driver>(self, lab: &$crate::Lab<D>) -> $crate::Outcome {
+                        $name(lab)
+                    }
+                }
+                $crate::Test::new(&format!("{theme}::{}", stringify!($name)), Run)
+            }),*]
+        }
+    };
+}

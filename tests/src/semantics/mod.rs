@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The table of wrong posts in docs/semantics.md, as a test: [`table`] reads its rows, [`sends`] and [`recvs`] know how
+//! to say each case, and hold a row on a queue in one state.
+//!
+//! What the queue belongs to is the business of a [`SendBench`] or [`RecvBench`]: a ring in plain memory, or a QP of a
+//! real device. It brings the queue into a state and tells what was really posted.
+
+pub mod recvs;
+pub mod sends;
+pub mod table;
+
+pub use recvs::{RecvBench, RecvFacts};
+pub use sends::{Facts, SendBench};
+pub use table::{Row, Table};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use table::Named;
+use uverbs::PostError;
+use uverbs::attr::{QpState, QpType};
+use uverbs::provider::BadWr;
+
+/// All states, in the order of their numbers.
+pub const STATES: [QpState; 7] =
+    [QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD, QpState::SQE, QpState::ERR];
+
+/// What a row asks for in a state: the error, and whom `bad_wr` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// The answer.
+    pub result: Result<(), PostError>,
+    /// The one to blame.
+    pub named: Named,
+}
+
+impl Want {
+    /// By the row, or by the rule for states that it does not name.
+    #[must_use]
+    pub fn of(row: &Row, state: QpState) -> Self {
+        if row.states.contains(&state) {
+            Self { result: row.result, named: row.named }
+        } else {
+            Self { result: Err(PostError::BadState), named: Named::First }
+        }
+    }
+}
+
+/// How many rows were held in how many states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Rows that apply.
+    pub rows: usize,
+    /// Posts that were compared: rows by faces by states.
+    pub posts: usize,
+}
+
+/// Compares what a list call said with what is wanted; gives how many of the nodes are posted.
+fn check_list<W>(want: Want, got: Result<(), BadWr<W>>, nodes: &[W], it: usize) -> Result<usize> {
+    let index = |bad: &BadWr<W>| match bad.wr {
+        wr if wr.is_null() => "NULL".to_owned(),
+        wr => match nodes.iter().position(|n| core::ptr::from_ref(n) == wr) {
+            Some(i) => format!("number {i}"),
+            None => "none of the list".to_owned(),
+        },
+    };
+    let named = match want.named {
+        Named::It => format!("number {it}"),
+        Named::First => "number 0".to_owned(),
+        Named::Null => "NULL".to_owned(),
+        Named::Nobody => String::new(),
+    };
+    match (want.result, &got) {
+        (Ok(()), Ok(())) => Ok(nodes.len()),
+        (Err(error), Err(bad)) if bad.error == error => {
+            ensure!(index(bad) == named, "{error:?} names {}, should name {named}", index(bad));
+            Ok(if want.named == Named::It { it } else { 0 })
+        }
+        (want, Ok(())) => bail!("posted, should be {want:?}"),
+        (want, Err(bad)) => bail!("{:?} naming {}, should be {want:?}", bad.error, index(bad)),
+    }
+}
+
+/// Holds all rows of one kind on one bench, in all states. `hold` posts one row on one face.
+fn hold_all<B>(
+    bench: &mut B,
+    qp_type: QpType,
+    faces: &[&str],
+    mut enter: impl FnMut(&mut B, QpState) -> Result<bool>,
+    mut hold: impl FnMut(&mut B, &Row, &str, Want) -> Result<()>,
+    mut leave: impl FnMut(&mut B) -> Result<()>,
+) -> Result<Held> {
+    let table = Table::read()?;
+    let mut held = Held::default();
+    let rows: Vec<_> = table.rows.iter().filter(|r| r.is_for(qp_type, faces)).collect();
+    held.rows = rows.len();
+    for state in STATES {
+        if !enter(bench, state).with_context(|| format!("to {state:?}"))? {
+            continue;
+        }
+        for row in &rows {
+            for face in row.faces.iter().filter(|f| faces.contains(&f.as_str())) {
+                // Another row may be about this state.
+                let other =
+                    |r: &&Row| r.case == row.case && r.faces.contains(face) && r.states.contains(&state);
+                if !row.states.contains(&state) && rows.iter().copied().any(|r| other(&r)) {
+                    continue;
+                }
+                hold(bench, row, face, Want::of(row, state)).with_context(|| {
+                    format!("line {}: {} by {face} on {qp_type} in {state:?}", row.line, row.case)
+                })?;
+                held.posts += 1;
+            }
+        }
+        leave(bench).with_context(|| format!("after all rows in {state:?}"))?;
+    }
+    ensure!(held.posts != 0, "no row is for {faces:?} on {qp_type}");
+    Ok(held)
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Waiting, always with an end.
+
+use anyhow::{Result, bail, ensure};
+use core::time::Duration;
+use std::os::fd::BorrowedFd;
+use std::thread;
+use std::time::Instant;
+use uverbs::{CompletionQueue, Driver, Shared, WcOpcode, WcStatus, WorkCompletion};
+
+/// How long anything may take; generous, because emulated machines stall.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+/// How long nothing must happen for "nothing happens".
+pub const QUIET: Duration = Duration::from_millis(30);
+
+/// A point in time, and what is waited for: politely at first, then with sleep.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    start: Instant,
+    limit: Duration,
+    turns: u32,
+}
+
+impl Deadline {
+    /// In so long.
+    #[must_use]
+    pub fn after(limit: Duration) -> Self {
+        Self { start: Instant::now(), limit, turns: 0 }
+    }
+
+    /// After the usual time.
+    #[must_use]
+    pub fn usual() -> Self {
+        Self::after(LIMIT)
+    }
+
+    /// Whether it has passed.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.start.elapsed() >= self.limit
+    }
+
+    /// Gives the CPU to whoever makes the progress.
+    pub fn pause(&mut self) {
+        self.turns = self.turns.saturating_add(1);
+        if self.turns < 100 { thread::yield_now() } else { thread::sleep(Duration::from_micros(200)) }
+    }
+
+    /// Something happened: wait briskly again.
+    pub fn progress(&mut self) {
+        self.turns = 0;
+    }
+}
+
+/// Waits until `f` says so.
+pub fn until(what: &str, limit: Duration, mut f: impl FnMut() -> Result<bool>) -> Result<()> {
+    let mut deadline = Deadline::after(limit);
+    while !f()? {
+        ensure!(!deadline.passed(), "{what}: not within {limit:?}");
+        deadline.pause();
+    }
+    Ok(())
+}
+
+/// Waits for exactly `n` completions, in the order in which they come.
+pub fn completions<D: Driver>(cq: &CompletionQueue<D, Shared>, n: usize) -> Result<Vec<WorkCompletion>> {
+    let mut deadline = Deadline::usual();
+    let mut all = Vec::with_capacity(n);
+    let mut some = [WorkCompletion::default(); 16];
+    while all.len() < n {
+        let want = (n - all.len()).min(some.len());
+        let got = cq.poll(&mut some[..want])?;
+        if got.is_empty() {
+            if deadline.passed() {
+                bail!("{} of {n} completions after {LIMIT:?}: {}", all.len(), list(&all));
+            }
+            deadline.pause();
+        } else {
+            deadline.progress();
+            all.extend_from_slice(got);
+        }
+    }
+    Ok(all)
+}
+
+/// As [`completions`], all with success.
+pub fn successes<D: Driver>(cq: &CompletionQueue<D, Shared>, n: usize) -> Result<Vec<WorkCompletion>> {
+    let all = completions(cq, n)?;
+    ensure!(all.iter().all(|wc| wc.status.is_success()), "not all successful: {}", list(&all));
+    Ok(all)
+}
+
+/// Makes sure that no completion comes.
+pub fn none<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
+    thread::sleep(QUIET);
+    let mut some = [WorkCompletion::default(); 16];
+    let got = cq.poll(&mut some)?;
+    ensure!(got.is_empty(), "completions that nobody asked for: {}", list(got));
+    Ok(())
+}
+
+/// Completions, short enough to read.
+#[must_use]
+pub fn list(all: &[WorkCompletion]) -> String {
+    let one = |wc: &WorkCompletion| {
+        let WorkCompletion { wr_id, status, opcode, byte_len, .. } = wc;
+        match *status {
+            WcStatus::SUCCESS => format!("{wr_id:#x}:{opcode:?}:{byte_len}"),
+            status => format!("{wr_id:#x}:{status:?}"),
+        }
+    };
+    let text: Vec<_> = all.iter().take(20).map(one).collect();
+    format!("[{}{}]", text.join(" "), if all.len() > 20 { " ..." } else { "" })
+}
+
+/// What tests compare: id and status of each.
+#[must_use]
+pub fn statuses(all: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
+    all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}
+
+/// What tests compare: id and opcode of each.
+#[must_use]
+pub fn opcodes(all: &[WorkCompletion]) -> Vec<(u64, WcOpcode)> {
+    all.iter().map(|wc| (wc.wr_id, wc.opcode)).collect()
+}
+
+/// Waits until a descriptor is readable; `false` if it is not in time.
+pub fn readable(fd: BorrowedFd<'_>, limit: Duration) -> Result<bool> {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
+            Ok(n) => return Ok(n > 0),
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}

@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Values out of range: every constructor and control verb answers with an error that names verb and field, whether the
+//! kernel was asked or not, and nothing is left behind.
+
+use anyhow::{Context as _, Result, ensure};
+use std::os::fd::AsFd;
+use uverbs::attr::{
+    AccessFlags, AhAttr, CqInitAttr, Gid, Mtu, MwType, QpAttr, QpAttrMask as M, QpCap, QpState, QpType,
+    SendOpsFlags, SrqAttr, SrqAttrMask, SrqInitAttr, WcExFlags,
+};
+use uverbs::{
+    CompletionQueue, Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared, SharedReceiveQueue, Uc,
+    Ud,
+};
+use uverbs_tests::child::rdma_resources;
+use uverbs_tests::env::End;
+use uverbs_tests::lab::PORT;
+use uverbs_tests::pair::region;
+use uverbs_tests::post::Typed;
+use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
+
+const CAP: QpCap =
+    QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
+
+/// The call failed, and says so by its verb and by what was wrong.
+fn refused<T>(what: &str, result: Result<T, Error>, verb: &str, field: &str) -> Result<String> {
+    let error = result.err().with_context(|| format!("{verb} takes {what}"))?;
+    ensure!(error.verb() == verb, "{what}: {error} names {}, not {verb}", error.verb());
+    let text = error.to_string();
+    ensure!(text.starts_with(verb) && text.contains(field), "{what}: {text:?} does not name {field}");
+    ensure!(!error.is_unsupported(), "{what}: {text}");
+    Ok(text)
+}
+
+/// The call failed because there is no such thing here.
+fn unsupported<T>(what: &str, result: Result<T, Error>, verb: &str) -> Result<()> {
+    let error = result.err().with_context(|| format!("{verb} takes {what}"))?;
+    ensure!(error.verb() == verb && error.is_unsupported(), "{what}: {error}");
+    Ok(())
+}
+
+/// Runs what is refused again and again; the kernel's objects and our files are as many as before.
+fn without_leaks<D: Driver>(lab: &Lab<D>, turn: impl Fn() -> Outcome) -> Outcome {
+    turn()?;
+    let (device, files) = (lab.env.dev(End::A), uverbs_tests::child::open_files()?);
+    let before = rdma_resources(device)?;
+    for _ in 0..3 {
+        turn()?;
+    }
+    let after = rdma_resources(device)?;
+    ensure!(before == after, "left behind: {before:?} became {after:?}");
+    ensure!(files == uverbs_tests::child::open_files()?, "files left open");
+    Ok(())
+}
+
+fn create_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let create = |cqe, comp_vector| {
+        let attr = CqInitAttr { cqe, comp_vector, ..CqInitAttr::default() };
+        lab.a.create_cq_ex::<Exclusive>(&attr, None)
+    };
+    without_leaks(lab, || {
+        refused("0 entries", create(0, 0), "create_cq", "cqe")?;
+        refused("2^31 entries", create(1 << 31, 0), "create_cq", "cqe")?;
+        refused("more than the device has", create(lab.device.max_cqe + 1, 0), "create_cq", "cqe")?;
+        for vector in [lab.a.num_comp_vectors(), u32::MAX] {
+            refused("a vector that is not there", create(16, vector), "create_cq", "comp_vector")?;
+        }
+        let attr =
+            CqInitAttr { cqe: 4, wc_flags: WcExFlags::from_bits_retain(1 << 40), ..CqInitAttr::default() };
+        unsupported("an unknown field", lab.a.create_cq_ex::<Exclusive>(&attr, None), "create_cq")
+    })
+}
+
+fn resize_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = Pair::<D, Rc, Exclusive>::new(lab)?;
+    without_leaks(lab, || {
+        let cq = &pair.a.cq;
+        refused("0 entries", cq.resize(0), "resize_cq", "cqe")?;
+        refused("2^31 entries", cq.resize(1 << 31), "resize_cq", "cqe")?;
+        refused("more than the device has", cq.resize(lab.device.max_cqe + 1), "resize_cq", "cqe")?;
+        Ok(())
+    })?;
+    // Below what waits in it: nothing is lost.
+    let data = [7; 8];
+    for wr_id in 0..20 {
+        let at = pair.b.remote(0);
+        pair.a.post(Face::Single, &[Req::new(wr_id, Op::Write(at)).signaled().inline(&data)])?;
+    }
+    // A write by another way, so that all have come.
+    uverbs_tests::wait::until("the last one", uverbs_tests::LIMIT, || Ok(pair.a.cq.resize(19).is_err()))?;
+    refused("fewer than wait", pair.a.cq.resize(4), "resize_cq", "cqe")?;
+    ensure!(pair.a.ok(20)?.iter().map(|wc| wc.wr_id).eq(0..20), "completions are lost");
+    pair.a.cq.resize(4)?;
+    pair.a.post(Face::Single, &[Req::new(1, Op::Write(pair.b.remote(0))).signaled().inline(&data)])?;
+    pair.a.ok(1)?;
+    Ok(())
+}
+
+/// A domain and a CQ to make QPs of.
+fn parents<D: Driver>(lab: &Lab<D>) -> Result<(ProtectionDomain<D>, CompletionQueue<D, Shared>)> {
+    Ok((lab.a.alloc_pd()?, lab.a.create_cq(16, None)?))
+}
+
+fn qp_sizes<D: Driver, T: Typed>(lab: &Lab<D>) -> Outcome {
+    let (pd, cq) = parents(lab)?;
+    let create = |cap| pd.qp::<T>().cq(&cq).cap(cap).create();
+    without_leaks(lab, || {
+        let device = &lab.device;
+        for huge in [device.max_qp_wr + 1, 1 << 31, u32::MAX] {
+            let what = format!("{huge} work requests");
+            refused(&what, create(QpCap { max_send_wr: huge, ..CAP }), "create_qp", "max_send_wr")?;
+            refused(&what, create(QpCap { max_recv_wr: huge, ..CAP }), "create_qp", "max_recv_wr")?;
+        }
+        for huge in [device.max_sge + 1, 1 << 31, u32::MAX] {
+            let what = format!("{huge} entries");
+            refused(&what, create(QpCap { max_send_sge: huge, ..CAP }), "create_qp", "max_send_sge")?;
+            refused(&what, create(QpCap { max_recv_sge: huge, ..CAP }), "create_qp", "max_recv_sge")?;
+        }
+        for huge in [1 << 20, u32::MAX] {
+            let what = format!("{huge} inline bytes");
+            refused(&what, create(QpCap { max_inline_data: huge, ..CAP }), "create_qp", "max_inline_data")?;
+        }
+        refused("no CQ", pd.qp::<T>().cap(CAP).create(), "create_qp", "send_cq")?;
+        refused("no receive CQ", pd.qp::<T>().send_cq(&cq).cap(CAP).create(), "create_qp", "recv_cq")?;
+        Ok(())
+    })
+}
+
+fn create_qp_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
+    qp_sizes::<D, Rc>(lab)
+}
+
+fn create_qp_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
+    qp_sizes::<D, Uc>(lab)
+}
+
+fn create_qp_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
+    qp_sizes::<D, Ud>(lab)
+}
+
+/// Queues for nothing: an error, or a QP that takes nothing and does no harm.
+fn qp_of_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
+    without_leaks(lab, || {
+        let (pd, cq) = parents(lab)?;
+        let nothing =
+            QpCap { max_send_wr: 0, max_recv_wr: 0, max_send_sge: 0, max_recv_sge: 0, max_inline_data: 0 };
+        for cap in [
+            nothing,
+            QpCap { max_send_sge: 0, max_recv_sge: 0, ..CAP },
+            QpCap { max_send_wr: 0, ..CAP },
+            QpCap { max_recv_wr: 0, ..CAP },
+        ] {
+            let mut qp = match pd.qp::<Rc>().cq(&cq).cap(cap).create() {
+                Ok(qp) => qp,
+                Err(e) => {
+                    ensure!(e.verb() == "create_qp", "{cap:?}: {e}");
+                    continue;
+                }
+            };
+            let got = *qp.cap();
+            qp.init(&lab.connect_attr())?;
+            let recvs: Vec<_> = (0..u64::from(got.max_recv_wr) + 1).map(|i| (i, &[][..])).collect();
+            let refused =
+                uverbs_tests::post_recv(qp.rq()?, Face::List, &recvs).err().context("one too many")?;
+            ensure!(
+                (refused.error, refused.bad) == (Some(uverbs::PostError::QueueFull), Some(recvs.len() - 1)),
+                "{cap:?}: {refused}"
+            );
+            qp.close()?;
+        }
+        Ok(())
+    })
+}
+
+/// Builders of operations that the type does not have.
+fn builders<D: Driver>(lab: &Lab<D>) -> Outcome {
+    use SendOpsFlags as F;
+    let (pd, cq) = parents(lab)?;
+    without_leaks(lab, || {
+        for op in [F::RDMA_READ, F::ATOMIC_CMP_AND_SWP, F::ATOMIC_FETCH_AND_ADD, F::FLUSH, F::TSO] {
+            unsupported(
+                &format!("{op:?} on UC"),
+                pd.qp::<Uc>().cq(&cq).cap(CAP).send_ops(op).create(),
+                "create_qp",
+            )?;
+        }
+        for op in
+            [F::RDMA_WRITE, F::RDMA_WRITE_WITH_IMM, F::RDMA_READ, F::SEND_WITH_INV, F::LOCAL_INV, F::BIND_MW]
+        {
+            let create = pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(F::SEND | op).create();
+            unsupported(&format!("{op:?} on UD"), create, "create_qp")?;
+        }
+        let unknown = F::from_bits_retain(1 << 50);
+        unsupported(
+            "an unknown operation",
+            pd.qp::<Rc>().cq(&cq).cap(CAP).send_ops(unknown).create(),
+            "create_qp",
+        )
+    })
+}
+
+fn srqs<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let create = |max_wr, max_sge, srq_limit| {
+        let attr = SrqAttr { max_wr, max_sge, srq_limit };
+        pd.create_srq::<Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })
+    };
+    without_leaks(lab, || {
+        let device = &lab.device;
+        refused("0 work requests", create(0, 1, 0), "create_srq", "max_wr")?;
+        for huge in [device.max_srq_wr + 1, 1 << 31, u32::MAX] {
+            refused(&format!("{huge} work requests"), create(huge, 1, 0), "create_srq", "max_wr")?;
+        }
+        for huge in [device.max_srq_sge + 1, 1 << 31, u32::MAX] {
+            refused(&format!("{huge} entries"), create(8, huge, 0), "create_srq", "max_sge")?;
+        }
+        refused("a limit above the size", create(8, 1, 9), "create_srq", "srq_limit")?;
+        Ok(())
+    })?;
+    let mut srq: SharedReceiveQueue<D> = create(8, 1, 0)?;
+    let (size, device) = (srq.attr().max_wr, &lab.device);
+    let mut modify = |attr: SrqAttr, mask| srq.modify(&attr, mask);
+    let none = SrqAttr::default();
+    refused("an empty mask", modify(none, SrqAttrMask::empty()), "modify_srq", "srq_attr_mask")?;
+    let unknown = SrqAttrMask::from_bits_retain(4);
+    refused("an unknown bit", modify(none, unknown), "modify_srq", "srq_attr_mask")?;
+    let limit = SrqAttr { srq_limit: size + 1, ..none };
+    refused("a limit above the size", modify(limit, SrqAttrMask::LIMIT), "modify_srq", "srq_limit")?;
+    refused("0 work requests", modify(none, SrqAttrMask::MAX_WR), "modify_srq", "max_wr")?;
+    let huge = SrqAttr { max_wr: device.max_srq_wr + 1, ..none };
+    refused("more than the device has", modify(huge, SrqAttrMask::MAX_WR), "modify_srq", "max_wr")?;
+    let both = SrqAttr { max_wr: 16, srq_limit: 17, ..none };
+    let result = modify(both, SrqAttrMask::MAX_WR | SrqAttrMask::LIMIT);
+    refused("both at once that do not fit", result, "modify_srq", "srq_limit")?;
+    // It is none the worse.
+    modify(SrqAttr { srq_limit: 3, ..none }, SrqAttrMask::LIMIT)?;
+    ensure!(srq.query()?.srq_limit == 3 && srq.query()?.max_wr >= 8, "{:?}", srq.query()?);
+    Ok(())
+}
+
+/// Every field of `modify_qp` that can be out of range.
+fn modify_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &Spec::new(lab))?;
+    let (a, b) = (&pair.a, &pair.b);
+    let attr = lab.connect_attr();
+    let path = attr.ah_attr(&b.here);
+    let modify = |attr: QpAttr, mask: M| a.qp.modify(&attr, mask);
+    let to = |qp_state| QpAttr { qp_state, ..QpAttr::default() };
+    let init = M::STATE | M::PORT | M::PKEY_INDEX | M::ACCESS_FLAGS;
+
+    for port_num in [0, 99, 255] {
+        let init_attr = QpAttr { port_num, ..to(QpState::INIT) };
+        refused(&format!("port {port_num}"), modify(init_attr, init), "modify_qp", "port_num")?;
+    }
+    let unknown = M::from_bits_retain(1 << 30);
+    refused("an unknown bit", modify(to(QpState::INIT), init | unknown), "modify_qp", "attr_mask")?;
+    refused("no state", modify(to(QpState(7)), M::STATE), "modify_qp", "qp_state")?;
+    let text = refused("a leap", modify(to(QpState::RTS), M::STATE), "modify_qp", "attr_mask")?;
+    ensure!(text.contains("RESET->RTS on RC is no legal transition"), "{text}");
+    ensure!(a.state()? == QpState::RESET);
+
+    a.qp.init(&attr)?;
+    let rtr =
+        M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+    let good = QpAttr {
+        path_mtu: Mtu::MTU_1024,
+        dest_qp_num: b.here.qp_num,
+        ah_attr: path,
+        max_dest_rd_atomic: 1,
+        ..to(QpState::RTR)
+    };
+    let grh = path.grh.context("a global route")?;
+    let off_table = u8::try_from(lab.port.gid_tbl_len).unwrap_or(u8::MAX);
+    let with_index =
+        |sgid_index| AhAttr { grh: Some(uverbs::attr::GlobalRoute { sgid_index, ..grh }), ..path };
+    let wrong = [
+        ("a PSN of 25 bits", "rq_psn", QpAttr { rq_psn: 1 << 24, ..good }),
+        ("a QP number of 25 bits", "dest_qp_num", QpAttr { dest_qp_num: 1 << 24, ..good }),
+        ("MTU code 9", "path_mtu", QpAttr { path_mtu: Mtu(9), ..good }),
+        ("MTU code 0", "path_mtu", QpAttr { path_mtu: Mtu(0), ..good }),
+        ("an RNR timer of 32", "min_rnr_timer", QpAttr { min_rnr_timer: 32, ..good }),
+        ("255 reads", "max_dest_rd_atomic", QpAttr { max_dest_rd_atomic: 255, ..good }),
+        ("port 0 in the path", "port_num", QpAttr { ah_attr: AhAttr { port_num: 0, ..path }, ..good }),
+        ("port 99 in the path", "port_num", QpAttr { ah_attr: AhAttr { port_num: 99, ..path }, ..good }),
+        ("no global route", "grh", QpAttr { ah_attr: AhAttr { grh: None, ..path }, ..good }),
+        ("a GID beyond the table", "sgid_index", QpAttr { ah_attr: with_index(off_table), ..good }),
+        ("an empty GID", "sgid_index", QpAttr { ah_attr: with_index(off_table - 1), ..good }),
+        ("service level 16", "sl", QpAttr { ah_attr: AhAttr { sl: 16, ..path }, ..good }),
+    ];
+    for (what, field, attr) in wrong {
+        refused(what, modify(attr, rtr), "modify_qp", field)?;
+        ensure!(a.state()? == QpState::INIT, "{what} left INIT");
+    }
+    let text = refused("no MTU", modify(good, rtr - M::PATH_MTU), "modify_qp", "attr_mask")?;
+    ensure!(text.contains("INIT->RTR on RC lacks PATH_MTU"), "{text}");
+
+    a.qp.control.ready_to_receive(&b.here, &attr)?;
+    let rts = M::STATE | M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+    let good = QpAttr { timeout: 14, retry_cnt: 7, rnr_retry: 7, max_rd_atomic: 1, ..to(QpState::RTS) };
+    let wrong = [
+        ("a PSN of 25 bits", "sq_psn", QpAttr { sq_psn: 1 << 24, ..good }),
+        ("a timeout of 32", "timeout", QpAttr { timeout: 32, ..good }),
+        ("8 retries", "retry_cnt", QpAttr { retry_cnt: 8, ..good }),
+        ("8 RNR retries", "rnr_retry", QpAttr { rnr_retry: 8, ..good }),
+        ("255 reads", "max_rd_atomic", QpAttr { max_rd_atomic: 255, ..good }),
+    ];
+    for (what, field, attr) in wrong {
+        refused(what, modify(attr, rts), "modify_qp", field)?;
+        ensure!(a.state()? == QpState::RTR, "{what} left RTR");
+    }
+    let text =
+        refused("a queue key", modify(QpAttr { qkey: 1, ..good }, rts | M::QKEY), "modify_qp", "attr_mask")?;
+    ensure!(text.contains("RTR->RTS on RC can't set QKEY"), "{text}");
+    refused("SQE", modify(to(QpState::SQE), M::STATE), "modify_qp", "attr_mask")?;
+
+    // After all that it comes up as if nothing had been.
+    a.set_state(QpState::RESET)?;
+    pair.connect(&attr)?;
+    pair.message(Face::Batch, 500, 3)
+}
+
+fn create_ah<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let gid = lab.b.query_gid(PORT, lab.env.gid_index.into())?;
+    let off_table = u8::try_from(lab.port.gid_tbl_len).unwrap_or(u8::MAX);
+    without_leaks(lab, || {
+        let good = AhAttr::global(PORT, lab.env.gid_index, gid);
+        let create = |attr: AhAttr| pd.create_ah(&attr);
+        for port_num in [0, 99, 255] {
+            refused(
+                &format!("port {port_num}"),
+                create(AhAttr { port_num, ..good }),
+                "create_ah",
+                "port_num",
+            )?;
+        }
+        refused("no global route", create(AhAttr { grh: None, ..good }), "create_ah", "grh")?;
+        for index in [off_table - 1, off_table] {
+            let what = format!("GID {index}");
+            refused(&what, create(AhAttr::global(PORT, index, gid)), "create_ah", "sgid_index")?;
+        }
+        refused("service level 16", create(AhAttr { sl: 16, ..good }), "create_ah", "sl")?;
+        let mut flow = good;
+        flow.grh.as_mut().context("a route")?.flow_label = 1 << 20;
+        refused("a flow label of 21 bits", create(flow), "create_ah", "flow_label")?;
+        create(good)?.close()?;
+        Ok(())
+    })
+}
+
+fn memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+    use AccessFlags as F;
+    let pd = lab.a.alloc_pd()?;
+    without_leaks(lab, || {
+        let buf = || PageBuf::new(8192);
+        let reg = |access| Ok::<_, Error>(pd.reg_mr(buf()?, access).map_err(|(_, e)| e));
+        refused("REMOTE_WRITE alone", reg(F::REMOTE_WRITE)?, "reg_mr", "access")?;
+        refused("REMOTE_ATOMIC alone", reg(F::REMOTE_ATOMIC)?, "reg_mr", "access")?;
+        refused("unknown bits", reg(F::LOCAL_WRITE | F::from_bits_retain(1 << 19))?, "reg_mr", "access")?;
+        refused("the top bit", reg(F::from_bits_retain(1 << 31))?, "reg_mr", "access")?;
+        let iova = |iova| Ok::<_, Error>(pd.reg_mr_iova(buf()?, iova, F::LOCAL_WRITE).map_err(|(_, e)| e));
+        refused("an address within a page", iova(0x1_0004)?, "reg_mr", "iova")?;
+        let private = |access| Ok::<_, Error>(pd.reg_private(buf()?, access).map_err(|(_, e)| e));
+        for access in [F::LOCAL_WRITE | F::REMOTE_WRITE, F::LOCAL_WRITE | F::REMOTE_ATOMIC, F::MW_BIND] {
+            refused(&format!("private {access:?}"), private(access)?, "reg_mr", "access")?;
+        }
+        // The buffer comes back as it was.
+        let (buf, _) = pd.reg_mr(vec![7_u8; 100], F::REMOTE_WRITE).err().context("REMOTE_WRITE alone")?;
+        ensure!(buf == [7; 100]);
+
+        let mr = region(&pd, 4096, lab.full_access())?;
+        let len = mr.len();
+        for range in [0..len + 1, len..len + 1, usize::MAX - 1..usize::MAX] {
+            refused(&format!("{range:?}"), mr.sge(range.clone()).map(drop), "sge", "range")?;
+        }
+        let mut out = [0; 2];
+        ensure!(mr.read_at(len - 1, &mut out).is_err() && mr.write_at(len - 1, &out).is_err());
+        ensure!(mr.read_at(usize::MAX, &mut out).is_err() && mr.write_at(usize::MAX, &out).is_err());
+        ensure!(mr.atomics(1..len + 1).is_err() && mr.atomic_u64(4).is_err() && mr.atomic_u64(len).is_err());
+
+        // No dma-buf at all; a driver that has them must tell by the file.
+        let file = std::fs::File::open("/dev/null")?;
+        let error = pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, F::LOCAL_WRITE).err().context("/dev/null")?;
+        let text = error.to_string();
+        ensure!(error.verb() == "reg_dmabuf_mr" && text.contains("fd "), "{text}");
+        let odp = pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, F::LOCAL_WRITE | F::ON_DEMAND);
+        refused("a dma-buf on demand", odp, "reg_dmabuf_mr", "access")?;
+        let wrap = pd.reg_dmabuf_mr(file.as_fd(), u64::MAX - 4095, 8192, 0, F::LOCAL_WRITE);
+        refused("a range that wraps", wrap, "reg_dmabuf_mr", "length")?;
+        // Windows have no value that can be wrong but their type, which is one of two.
+        for mw_type in [MwType::Type1, MwType::Type2] {
+            match pd.alloc_mw(mw_type) {
+                Ok(mw) => mw.close()?,
+                Err(e) => ensure!(e.verb() == "alloc_mw" && e.is_unsupported(), "{e}"),
+            }
+        }
+        Ok(())
+    })
+}
+
+fn queries<D: Driver>(lab: &Lab<D>) -> Outcome {
+    without_leaks(lab, || {
+        let a = &lab.a;
+        for port in [0, 99, 255] {
+            let what = format!("port {port}");
+            refused(&what, a.query_port(port), "query_port", "port")?;
+            refused(&what, a.query_gid(port, 0), "query_gid", "port")?;
+            refused(&what, a.query_pkey(port, 0), "query_pkey", "port")?;
+        }
+        let gids = lab.port.gid_tbl_len;
+        for index in [gids - 1, gids, u32::MAX] {
+            refused(
+                &format!("GID {index}"),
+                a.query_gid_ex(PORT, index),
+                "query_gid",
+                &format!("index {index} "),
+            )?;
+        }
+        for index in [lab.port.pkey_tbl_len, u16::MAX] {
+            refused(
+                &format!("P_Key {index}"),
+                a.query_pkey(PORT, index),
+                "query_pkey",
+                &format!("index {index} "),
+            )?;
+        }
+        Ok(())
+    })
+}
+
+fn multicast<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let (pd, cq) = parents(lab)?;
+    let group: Gid = "ff0e::ffff:ef01:0203".parse().ok().context("a group")?;
+    without_leaks(lab, || {
+        let qp = pd.qp::<Ud>().cq(&cq).cap(CAP).create()?;
+        qp.init(&lab.connect_attr())?;
+        for (what, gid) in [("a host's address", lab.a.query_gid(PORT, 0)?), ("no address", Gid::ZERO)] {
+            refused(what, qp.control.attach_mcast(gid, 0), "attach_mcast", "gid")?;
+            refused(what, qp.control.detach_mcast(gid, 0), "detach_mcast", "gid")?;
+        }
+        refused("a group that it is not in", qp.control.detach_mcast(group, 0), "detach_mcast", "qp")?;
+        for qp_type in [QpType::Rc, QpType::Uc] {
+            let connected = match qp_type {
+                QpType::Rc => pd.qp::<Rc>().cq(&cq).cap(CAP).create()?.control,
+                _ => pd.qp::<Uc>().cq(&cq).cap(CAP).create()?.control,
+            };
+            refused("a connected QP", connected.attach_mcast(group, 0), "attach_mcast", "qp")?;
+        }
+        Ok(())
+    })
+}
+
+/// Posts of values that no field holds are refused before anything is written, by any locking.
+fn posts<D: Driver>(lab: &Lab<D>) -> Outcome {
+    fn run<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
+        let mut pair = Pair::<D, Rc, L>::new(lab)?;
+        let too_long = [pair.a.sge(0..8); 64];
+        let inline = vec![1; 1 << 20];
+        for face in Face::ALL {
+            let at = pair.b.remote(0);
+            let req = Req::new(1, Op::Write(at)).signaled();
+            for wrong in [req.sges(&too_long), req.inline(&inline)] {
+                let refused = pair.a.post(face, &[wrong]).err().context("taken")?;
+                let error = refused.error.context("an error")?;
+                let text = error.to_string();
+                ensure!(
+                    text.contains("scatter/gather") || text.contains("max_inline_data"),
+                    "{face:?}: {text}"
+                );
+            }
+        }
+        let recv = uverbs_tests::post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &too_long)]);
+        ensure!(recv.is_err_and(|e| e.error == Some(uverbs::PostError::TooManySge)));
+        pair.a.idle()?;
+        pair.message(Face::Batch, 100, 1)
+    }
+    run::<D, Exclusive>(lab)?;
+    run::<D, Shared>(lab)
+}
+
+/// A parent that is in use is not destroyed; it comes back, and goes when its children are gone.
+fn close_in_use<D: Driver>(lab: &Lab<D>) -> Outcome {
+    without_leaks(lab, || {
+        let (pd, cq) = parents(lab)?;
+        let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create()?;
+        let (pd, e) = pd.close().err().context("a domain in use is closed")?;
+        ensure!(e.verb() == "dealloc_pd" && e.errno() == uverbs::Errno::EBUSY, "{e}");
+        let (cq, e) = cq.close().err().context("a CQ in use is closed")?;
+        ensure!(e.verb() == "destroy_cq" && e.errno() == uverbs::Errno::EBUSY, "{e}");
+        qp.close()?;
+        cq.close().map_err(|(_, e)| e)?;
+        pd.close().map_err(|(_, e)| e)?;
+        Ok(())
+    })
+}
+
+uverbs_tests::tests!(
+    create_cq,
+    resize_cq,
+    create_qp_rc,
+    create_qp_uc,
+    create_qp_ud,
+    qp_of_nothing,
+    builders,
+    srqs,
+    modify_qp,
+    create_ah,
+    memory,
+    queries,
+    multicast,
+    posts,
+    close_in_use,
+);

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion events: waiting instead of polling, solicited ones only, many CQs on one channel; and a full CQ.
+
+use anyhow::{Result, bail, ensure};
+use core::time::Duration;
+use std::os::fd::AsFd;
+use uverbs::attr::EventType;
+use uverbs::{
+    CompletionChannel, CompletionQueue, Driver, Errno, EventSource, Exclusive, Rc, SendFlags, Shared, Ud,
+};
+use uverbs_tests::pair::builder_ops;
+use uverbs_tests::post::Typed;
+use uverbs_tests::wait::{LIMIT, QUIET, readable};
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Side, Spec};
+
+type Srq<D> = uverbs::SharedReceiveQueue<D, Shared>;
+
+/// A pair whose B has a channel.
+fn pair_with_channel<D: Driver, T: Typed>(
+    lab: &Lab<D>,
+    channel: &CompletionChannel<D>,
+) -> Result<Pair<D, T, Exclusive>> {
+    let spec = Spec::new(lab);
+    let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, &spec)?;
+    let cq: CompletionQueue<D, Shared> = lab.b.create_cq(spec.cqe, Some(channel))?;
+    ensure!(cq.has_channel());
+    pair.b = Side::on(lab.b.alloc_pd()?, cq, &spec, builder_ops::<D, T>(lab)?, 77, None::<&Srq<D>>)?;
+    pair.connect(&spec.attr)?;
+    Ok(pair)
+}
+
+/// Waits for the CQ's event.
+fn expect<D: Driver>(channel: &CompletionChannel<D>, cq: &CompletionQueue<D, Shared>) -> Result<()> {
+    ensure!(readable(channel.as_fd(), LIMIT)?, "no event within {LIMIT:?}");
+    ensure!(channel.get_event()? == cq.id(), "an event of another CQ");
+    Ok(())
+}
+
+fn expect_none<D: Driver>(channel: &CompletionChannel<D>) -> Result<()> {
+    ensure!(!readable(channel.as_fd(), QUIET)?, "an event that nobody asked for");
+    Ok(())
+}
+
+/// Arm, wait, poll, hundreds of times: no event is lost.
+fn driven_by_events<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let channel = lab.b.create_comp_channel()?;
+    let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
+    for turn in 0..200_u64 {
+        b.recv(Face::Single, turn, 0..64)?;
+        b.cq.req_notify(false)?;
+        let data = turn.to_le_bytes();
+        a.post(Face::ALL[turn as usize % 4], &[Req::new(turn, Op::Send).signaled().inline(&data)])?;
+        expect(&channel, &b.cq)?;
+        ensure!(b.ok(1)?[0].wr_id == turn);
+        ensure!(b.bytes(0..8)? == data);
+        a.ok(1)?;
+    }
+    // One event for each time it was armed, however many completions come.
+    expect_none(&channel)?;
+    b.recv_empty(5)?;
+    b.cq.req_notify(false)?;
+    let many = [Req::new(1, Op::Send); 5];
+    a.post(Face::Batch, &many)?;
+    b.ok(5)?;
+    expect(&channel, &b.cq)?;
+    expect_none(&channel)
+}
+
+/// Not armed: no event. A channel that does not block says so.
+fn nothing_unasked<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let channel = lab.b.create_comp_channel()?;
+    let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
+    b.recv_empty(1)?;
+    a.post(Face::Single, &[Req::new(1, Op::Send).signaled()])?;
+    b.ok(1)?;
+    expect_none(&channel)?;
+    channel.set_nonblocking(true)?;
+    let errno = channel.get_event().map_err(|e| e.errno());
+    ensure!(errno == Err(Errno::EAGAIN), "{errno:?}");
+    channel.set_nonblocking(false)?;
+    Ok(())
+}
+
+/// Armed for solicited completions, the others make no event; an error does.
+fn solicited_only<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let channel = lab.b.create_comp_channel()?;
+    let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
+    for face in Face::ALL {
+        b.recv_empty(2)?;
+        b.cq.req_notify(true)?;
+        a.post(face, &[Req::new(1, Op::Send).signaled()])?;
+        b.ok(1)?;
+        a.ok(1)?;
+        expect_none(&channel)?;
+        a.post(face, &[Req::new(2, Op::Send).signaled().flags(SendFlags::SOLICITED)])?;
+        expect(&channel, &b.cq)?;
+        b.ok(1)?;
+        a.ok(1)?;
+    }
+    b.recv_empty(1)?;
+    b.cq.req_notify(true)?;
+    b.set_state(uverbs::attr::QpState::ERR)?;
+    b.wait(1)?;
+    // An error counts as solicited (ibv_req_notify_cq(3)); kernels whose rxe posts a flushed receive as any other
+    // (`flush_recv_wqe()`, from 6.4 on) forget that.
+    if readable(channel.as_fd(), QUIET)? {
+        expect(&channel, &b.cq)
+    } else {
+        lab.note("an error makes no solicited event");
+        Ok(())
+    }
+}
+
+/// The same for a write with immediate, and on UD.
+fn solicited_otherwise<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let channel = lab.b.create_comp_channel()?;
+    let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
+    b.recv_empty(1)?;
+    b.cq.req_notify(true)?;
+    let write = Req::new(1, Op::WriteImm(b.remote(0), 1)).flags(SendFlags::SOLICITED).inline(&[1]);
+    a.post(Face::Batch, &[write])?;
+    expect(&channel, &b.cq)?;
+    b.ok(1)?;
+    let Pair { mut a, mut b } = pair_with_channel::<D, Ud>(lab, &channel)?;
+    b.recv(Face::Single, 1, 0..64)?;
+    b.recv(Face::Single, 1, 0..64)?;
+    b.cq.req_notify(true)?;
+    a.post(Face::Batch, &[Req::new(1, Op::Send)])?;
+    b.ok(1)?;
+    expect_none(&channel)?;
+    a.post(Face::Batch, &[Req::new(1, Op::Send).flags(SendFlags::SOLICITED)])?;
+    expect(&channel, &b.cq)
+}
+
+/// A completion that came before the CQ was armed makes no event: this is why one polls again after arming.
+fn arm_then_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let channel = lab.b.create_comp_channel()?;
+    let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
+    for turn in 0..20 {
+        b.recv_empty(1)?;
+        a.post(Face::Single, &[Req::new(turn, Op::Send).signaled()])?;
+        a.ok(1)?;
+        b.cq.req_notify(false)?;
+        // Whether there is an event or not (devices differ), the completion is there.
+        b.ok(1)?;
+        if readable(channel.as_fd(), Duration::ZERO)? {
+            channel.get_event()?;
+        }
+    }
+    Ok(())
+}
+
+/// Several CQs on one channel are told apart, and one that is gone has no events.
+fn many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let channel = lab.b.create_comp_channel()?;
+    let mut pairs = Vec::new();
+    for _ in 0..4 {
+        pairs.push(pair_with_channel::<D, Rc>(lab, &channel)?);
+    }
+    for turn in [2, 0, 3, 1, 1, 2] {
+        let Pair { a, b } = &mut pairs[turn];
+        b.recv_empty(1)?;
+        b.cq.req_notify(false)?;
+        a.post(Face::Single, &[Req::new(1, Op::Send)])?;
+        expect(&channel, &b.cq)?;
+        b.ok(1)?;
+    }
+    // An event that waits when its CQ is destroyed is skipped.
+    let Pair { mut a, mut b } = pairs.remove(0);
+    b.recv_empty(1)?;
+    b.cq.req_notify(false)?;
+    a.post(Face::Single, &[Req::new(1, Op::Send)])?;
+    ensure!(readable(channel.as_fd(), LIMIT)?);
+    drop(b);
+    channel.set_nonblocking(true)?;
+    match channel.get_event() {
+        Err(e) if e.errno() == Errno::EAGAIN => Ok(()),
+        other => bail!("{other:?}"),
+    }
+}
+
+/// More completions than fit: where the kernel tells, an event says so; nothing crashes, and the rest can be polled.
+fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut spec = Spec::new(lab);
+    spec.cqe = 4;
+    let Pair { mut a, b } = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
+    let at = b.remote(0);
+    lab.a.set_async_nonblocking(true)?;
+    for id in 0..60 {
+        a.post(Face::Single, &[Req::new(id, Op::Write(at)).signaled().inline(&[1])])?;
+    }
+    std::thread::sleep(QUIET);
+    let mut told = None;
+    if readable(lab.a.async_fd(), QUIET * 4)? {
+        let event = lab.a.get_async_event()?;
+        told = Some(event);
+        ensure!(event.event_type == EventType::CQ_ERR, "{event:?}");
+        ensure!(event.source == EventSource::Cq(a.cq.id()), "{event:?}");
+    }
+    lab.note(format_args!("the event of a full CQ: {told:?}"));
+    let mut n = 0;
+    while a.cq.poll_each(8, |_| n += 1)? > 0 {}
+    ensure!((4..60).contains(&n), "{n} completions of a CQ for 4");
+    ensure!(told.is_some(), "an overrun that nobody hears of");
+    Ok(())
+}
+
+uverbs_tests::tests!(
+    driven_by_events,
+    nothing_unasked,
+    solicited_only,
+    solicited_otherwise,
+    arm_then_poll,
+    many_queues,
+    overrun,
+);

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the faces promise beyond single requests: batches, sticky fields, aborts without a trace, one queue for all.
+
+use anyhow::{Result, ensure};
+use uverbs::{Driver, Exclusive, PostError, Rc, SendFlags, Shared, WcOpcode};
+use uverbs_tests::post::{Session, session};
+use uverbs_tests::wait::{opcodes, statuses};
+use uverbs_tests::{Data, Face, Lab, Lock, Op, Outcome, Pair, Req, post_recv};
+
+fn both<D: Driver>(
+    lab: &Lab<D>,
+    exclusive: impl FnOnce(&Lab<D>) -> Outcome,
+    shared: impl FnOnce(&Lab<D>) -> Outcome,
+) -> Outcome {
+    exclusive(lab)?;
+    shared(lab)
+}
+
+/// Twenty writes in one batch, of which only the last makes a completion.
+fn a_batch_with_one_completion<D: Driver>(lab: &Lab<D>) -> Outcome {
+    both(lab, batch_in::<D, Exclusive>, batch_in::<D, Shared>)
+}
+
+fn batch_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
+    let Pair { mut a, b } = Pair::<D, Rc, L>::new(lab)?;
+    for (turn, face) in Face::ALL.into_iter().enumerate() {
+        let seed = 70 + turn as u64;
+        a.fill(0..20 * 300, seed)?;
+        b.clear(0..20 * 300)?;
+        let sges: Vec<_> = (0..20).map(|i| [a.sge(i * 300..(i + 1) * 300)]).collect();
+        let reqs: Vec<_> = (0..20)
+            .map(|i| {
+                let req = Req::new(i as u64, Op::Write(b.remote(i * 300))).sges(&sges[i]);
+                if i == 19 { req.signaled() } else { req }
+            })
+            .collect();
+        a.post(face, &reqs)?;
+        ensure!(opcodes(&a.ok(1)?) == [(19, WcOpcode::RDMA_WRITE)], "{face:?}");
+        a.idle()?;
+        b.check(0..6000, seed)?;
+    }
+    Ok(())
+}
+
+/// `wr_id` and `wr_flags` stay until they are changed, and are sampled by the builder, not by `wr_complete`.
+fn sticky_fields<D: Driver>(lab: &Lab<D>) -> Outcome {
+    both(lab, sticky_in::<D, Exclusive>, sticky_in::<D, Shared>)
+}
+
+fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<D, Rc, L>::new(lab)?;
+    b.recv_empty(6)?;
+    let sq = a.qp.sq()?;
+    let send = |wr: &mut Session<'_>| {
+        wr.op(Op::Send);
+        wr.data(Data::None);
+    };
+    session(sq, |wr| {
+        wr.sticky(0x51, SendFlags::SIGNALED);
+        send(wr);
+        send(wr);
+        wr.sticky(0x52, SendFlags::empty());
+        send(wr);
+        wr.sticky(0x53, SendFlags::SIGNALED);
+        send(wr);
+        // Too late for anybody.
+        wr.sticky(0x54, SendFlags::empty());
+    })?;
+    // They outlive a session.
+    let mut wr = Session::of(sq);
+    wr.sticky(0x55, SendFlags::SIGNALED);
+    for _ in 0..2 {
+        wr.start();
+        send(&mut wr);
+        wr.complete()?;
+    }
+    let ids: Vec<_> = a.ok(5)?.iter().map(|wc| wc.wr_id).collect();
+    ensure!(ids == [0x51, 0x51, 0x53, 0x55, 0x55], "{ids:x?}");
+    b.ok(6)?;
+    a.idle()
+}
+
+/// What is aborted, dropped or refused leaves nothing: no completion, no data, no room taken.
+fn abort_leaves_no_trace<D: Driver>(lab: &Lab<D>) -> Outcome {
+    both(lab, abort_in::<D, Exclusive>, abort_in::<D, Shared>)
+}
+
+fn abort_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<D, Rc, L>::new(lab)?;
+    let sges = [a.sge(0..4096)];
+    a.fill(0..4096, 9)?;
+    let room = a.qp.cap().max_send_wr as usize;
+    let write: Req<'_, D> = Req::new(1, Op::Write(b.remote(0))).signaled().sges(&sges);
+    // More than fits in all, so room that was not given back would be missed.
+    for turn in 0..room {
+        let sq = a.qp.sq()?;
+        let mut wr = Session::of(sq);
+        wr.start();
+        wr.request(&write);
+        wr.request(&write);
+        wr.abort();
+        L::batch_lost(sq, &[write, write], turn % 2 == 0)?;
+        // One wrong request spoils all, and nothing of it happens.
+        let wrong = write.inline(&[1; 4096]);
+        ensure!(L::batch(sq, &[write, wrong, write]) == Err(PostError::InlineTooLong));
+        let result = session(sq, |wr| {
+            wr.request(&write);
+            wr.request(&wrong);
+            wr.request(&write);
+        });
+        ensure!(result == Err(PostError::InlineTooLong), "{result:?}");
+    }
+    a.idle()?;
+    ensure!(b.bytes(0..4096)? == vec![0; 4096], "an aborted write was done");
+    // The queue is as it was: all of it can be used.
+    b.recv_empty(1)?;
+    let mut many = vec![write; room];
+    many[room - 1] = Req::new(2, Op::Send).signaled();
+    a.post(Face::Builder, &many)?;
+    ensure!(a.ok(room)?.last().is_some_and(|wc| wc.wr_id == 2));
+    b.ok(1)?;
+    b.check(0..4096, 9)
+}
+
+/// Batches of all faces on one queue, one after the other: everything in the order of posting.
+fn faces_interleaved<D: Driver>(lab: &Lab<D>) -> Outcome {
+    both(lab, interleaved_in::<D, Exclusive>, interleaved_in::<D, Shared>)
+}
+
+fn interleaved_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<D, Rc, L>::new(lab)?;
+    let mut next = 0_u64;
+    for turn in 0..24 {
+        let n = 1 + turn % 5;
+        let ids: Vec<u64> = (next..next + n as u64).collect();
+        next += n as u64;
+        let ranges: Vec<_> = (0..n).map(|i| [b.sge(i * 8..i * 8 + 8)]).collect();
+        let recvs: Vec<_> = ids.iter().zip(&ranges).map(|(id, sges)| (*id, &sges[..])).collect();
+        post_recv(b.qp.rq()?, [Face::List, Face::Batch, Face::Single][turn % 3], &recvs)?;
+        let data: Vec<_> = ids.iter().map(|id| id.to_le_bytes()).collect();
+        let reqs: Vec<_> =
+            ids.iter().zip(&data).map(|(id, data)| Req::new(*id, Op::Send).signaled().inline(data)).collect();
+        a.post(Face::ALL[turn % 4], &reqs)?;
+        let sent: Vec<_> = a.ok(n)?.iter().map(|wc| wc.wr_id).collect();
+        let got: Vec<_> = b.ok(n)?.iter().map(|wc| wc.wr_id).collect();
+        ensure!(sent == ids && got == ids, "{ids:?} became {sent:?} and {got:?}");
+        ensure!(b.bytes(0..8 * n)? == data.concat(), "the messages came in another order");
+    }
+    Ok(())
+}
+
+/// The halves of a QP work apart from each other, and the last one keeps the QP.
+fn halves_apart<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Pair { a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
+    b.recv_empty(2)?;
+    let uverbs_tests::Side { qp, cq, .. } = a;
+    let uverbs::Qp { send, recv: rq, control } = qp;
+    drop(control);
+    let mut sq = send.ok_or(PostError::NoQueue)?;
+    sq.post(1).signaled().send_inline(&[])?;
+    drop(rq);
+    sq.post(2).signaled().send_inline(&[])?;
+    uverbs_tests::wait::successes(&cq, 2)?;
+    b.ok(2)?;
+    drop(sq);
+    // Now it is gone, so the CQ is free.
+    cq.close().map_err(|(_, e)| e)?;
+    Ok(())
+}
+
+/// Receives by each face, and what is aborted was not posted.
+fn receives<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
+    let rq = b.qp.rq()?;
+    let sges = [[uverbs_tests::sges::sge(&b.mr, 0..8)], [uverbs_tests::sges::sge(&b.mr, 8..16)]];
+    let pair = |first| [(first, &sges[0][..]), (first + 1, &sges[1][..])];
+    drop(rq.batch());
+    rq.batch().abort();
+    ensure!(post_recv(rq, Face::List, &[]) == Err(uverbs_tests::Refused::new(PostError::NullList, None)));
+    for (i, face) in [Face::List, Face::Batch, Face::Single].into_iter().enumerate() {
+        post_recv(rq, face, &pair(i as u64 * 2))?;
+    }
+    let data = [[1_u8; 8], [2; 8], [3; 8], [4; 8], [5; 8], [6; 8]];
+    let reqs: Vec<_> = data.iter().map(|d| Req::new(0, Op::Send).inline(d)).collect();
+    a.post(Face::Batch, &reqs)?;
+    let got = b.ok(6)?;
+    ensure!(statuses(&got).iter().map(|s| s.0).eq(0..6), "{got:?}");
+    ensure!(b.bytes(0..16)? == [data[4], data[5]].concat());
+    Ok(())
+}
+
+/// A queue that a thread holds says so to the same thread, instead of waiting for ever.
+fn a_shared_queue_tells_its_owner<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Pair { mut a, mut b } = Pair::<D, Rc, Shared>::new(lab)?;
+    b.recv_empty(1)?;
+    let sq = &*a.qp.sq()?;
+    let guard = sq.lock().map_err(PostError::from)?;
+    ensure!(sq.lock().is_err(), "locked twice");
+    let one: Req<'_, D> = Req::new(1, Op::Send).signaled();
+    let list = uverbs_tests::post::List::new(&[one]);
+    let refused = uverbs_tests::post::post_prepared(sq, &list);
+    ensure!(refused == Err(uverbs_tests::Refused::new(PostError::SessionOpen, Some(0))), "{refused:?}");
+    drop(guard);
+    uverbs_tests::post::post_prepared(sq, &list)?;
+    a.ok(1)?;
+    Ok(())
+}
+
+/// `send_ops_flags` are what a QP's builders can do, and no more.
+fn builders_that_were_asked_for<D: Driver>(lab: &Lab<D>) -> Result<()> {
+    use uverbs::attr::{QpCap, SendOpsFlags};
+    let Pair { a, .. } = Pair::<D, Rc, Exclusive>::new(lab)?;
+    let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
+    let without = a.pd.qp::<Rc>().cq(&a.cq).cap(cap).create()?;
+    ensure!(
+        without.send.as_ref().is_some_and(|sq| sq.qp_ex().is_none()),
+        "a builder face without send_ops_flags"
+    );
+    let mut with = a.pd.qp::<Rc>().cq(&a.cq).cap(cap).send_ops(SendOpsFlags::SEND).create()?;
+    with.init(&lab.connect_attr())?;
+    with.connect(&a.here, &a.here, &lab.connect_attr())?;
+    let write: Req<'_, D> = Req::new(1, Op::Write(a.remote(0)));
+    let result = session(with.sq()?, |wr| wr.request(&write));
+    ensure!(result == Err(PostError::IllegalOpcode), "{result:?}");
+    Ok(())
+}
+
+uverbs_tests::tests!(
+    a_batch_with_one_completion,
+    sticky_fields,
+    abort_leaves_no_trace,
+    faces_interleaved,
+    halves_apart,
+    receives,
+    a_shared_queue_tells_its_owner,
+    builders_that_were_asked_for,
+);

@@ -1,0 +1,553 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ends of all kinds: of a peer, of the link, of the device, of a forked child; and that nothing is left after any.
+
+use anyhow::{Context as _, Result, ensure};
+use core::marker::PhantomData;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use uverbs::attr::{DeviceCapFlags, EventType, MwType, PortState, QpState, SrqAttr, SrqInitAttr};
+use uverbs::{
+    Context, Driver, DriverVisitor, Errno, Event, EventSource, Exclusive, Rc, Shared, Uc, Ud, WcStatus,
+    WorkCompletion, open_with,
+};
+use uverbs_tests::child::{in_fork, open_files, rdma_resources, spawn};
+use uverbs_tests::env::End;
+use uverbs_tests::lab::{PORT, find};
+use uverbs_tests::post::Typed;
+use uverbs_tests::roles::PeerProcess;
+use uverbs_tests::wait::{LIMIT, list, readable, statuses, until};
+use uverbs_tests::{Child, Face, Lab, LabEnv, Lock, Op, Outcome, Pair, Req, Spec, Test, run};
+
+/// How long a tool may take.
+const TOOL_LIMIT: Duration = Duration::from_secs(20);
+
+/// The counts of both devices.
+fn resources(env: &LabEnv) -> Result<[String; 2]> {
+    Ok([rdma_resources(env.dev(End::A))?, rdma_resources(env.dev(End::B))?])
+}
+
+/// Waits until the counts are these.
+fn resources_become(env: &LabEnv, wanted: &[String; 2]) -> Result<()> {
+    let mut last = resources(env)?;
+    until("the counts of `rdma resource` are as before", Duration::from_secs(5), || {
+        last = resources(env)?;
+        Ok(last == *wanted)
+    })
+    .with_context(|| format!("before {wanted:?}, after {last:?}"))
+}
+
+/// Finds out that nobody answers: after six timeouts of 4.096 us << `timeout`. Seven retries would be endless on some
+/// devices.
+fn impatient<D: Driver>(lab: &Lab<D>, timeout: u8) -> Spec {
+    let mut spec = Spec::new(lab);
+    spec.attr.timeout = timeout;
+    spec.attr.retry_cnt = 5;
+    spec
+}
+
+// ---- A peer that is killed.
+
+/// A peer is killed with messages on the way: what was not acknowledged fails, once, and the rest is flushed. The QP
+/// is good for another peer after.
+fn peer_killed<D: Driver>(lab: &Lab<D>) -> Outcome {
+    const MESSAGES: usize = 40;
+    let before = resources(&lab.env)?;
+    // 17 ms.
+    let spec = impatient(lab, 12);
+    let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
+    let with_pair = resources(&lab.env)?;
+    let mut child = PeerProcess::start(&lab.env, End::B)?;
+    ensure!(resources(&lab.env)? != with_pair, "`rdma resource` does not show the peer's objects");
+    let a = &mut pair.a;
+    child.connect(&a.here)?;
+    a.connect(&child.endpoint, &spec.attr)?;
+    until("the peer's QP is connected", LIMIT, || {
+        let all = run(Command::new("/usr/bin/rdma").args(["resource", "show", "qp"]), TOOL_LIMIT)?;
+        let qp = format!(" lqpn {} ", child.endpoint.qp_num);
+        let device = format!("link {}/", lab.env.dev(End::B));
+        Ok(all.lines().any(|l| l.contains(&device) && l.contains(&qp) && l.contains(" state RTS ")))
+    })?;
+    a.recv_empty(3)?;
+    // It lives.
+    a.post(Face::Single, &[Req::new(99, Op::Send).signaled().inline(&[1])])?;
+    a.ok(1)?;
+    let send = |i: usize| Req::new(1000 + i as u64, Op::Send).signaled().inline(&[2]);
+    let (early, late): (Vec<_>, Vec<_>) =
+        ((0..MESSAGES / 2).map(send).collect(), (MESSAGES / 2..MESSAGES).map(send).collect());
+    a.post(Face::Batch, &early)?;
+    child.kill()?;
+    a.post(Face::Batch, &late)?;
+
+    let all = a.wait(MESSAGES + 3)?;
+    let (sends, recvs): (Vec<&WorkCompletion>, Vec<_>) = all.iter().partition(|wc| wc.wr_id >= 1000);
+    let good = sends.iter().take_while(|wc| wc.status.is_success()).count();
+    lab.note(format_args!("{good} of {MESSAGES} messages arrived before the peer's end"));
+    ensure!(good <= MESSAGES / 2 && sends.len() == MESSAGES, "{}", list(&all));
+    ensure!(sends.iter().map(|wc| wc.wr_id).eq((0..MESSAGES as u64).map(|i| 1000 + i)), "{}", list(&all));
+    ensure!(sends[good].status == WcStatus::RETRY_EXC_ERR, "{:?}", sends[good]);
+    let flushed = sends[good + 1..].iter().chain(&recvs).all(|wc| wc.status == WcStatus::WR_FLUSH_ERR);
+    ensure!(flushed, "{}", list(&all));
+    ensure!(a.state()? == QpState::ERR, "{:?}", a.state()?);
+    a.idle()?;
+    resources_become(&lab.env, &with_pair)?;
+
+    pair.reconnect(&spec.attr)?;
+    for face in Face::ALL {
+        pair.message(face, 3000, 5)?;
+    }
+    drop(pair);
+    resources_become(&lab.env, &before)
+}
+
+// ---- The link.
+
+/// An end of the link that is down, as long as this lives.
+struct Down(End);
+
+impl Down {
+    fn new(end: End) -> Result<Self> {
+        let this = Self(end);
+        this.set("down")?;
+        Ok(this)
+    }
+
+    fn set(&self, what: &str) -> Result<String> {
+        run(Command::new("lab-link").args([what, self.0.name()]), TOOL_LIMIT)
+    }
+}
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        if let Err(e) = self.set("up") {
+            eprintln!("    the link stays down: {e:#}");
+        }
+    }
+}
+
+/// Waits for an event of the port; others (of its addresses) may come before it.
+fn port_event<D: Driver>(context: &Context<D>, wanted: EventType) -> Result<()> {
+    let mut seen: Vec<Event> = Vec::new();
+    until(&format!("{wanted:?} at {}", context.name()), LIMIT, || {
+        if readable(context.async_fd(), Duration::from_millis(100))? {
+            let event = context.get_async_event()?;
+            ensure!(event.source == EventSource::Port(PORT.into()), "{event:?}");
+            seen.push(event);
+        }
+        Ok(seen.last().is_some_and(|e| e.event_type == wanted))
+    })
+    .with_context(|| format!("seen: {seen:?}"))
+}
+
+fn port_states<D: Driver>(lab: &Lab<D>, active: bool) -> Result<()> {
+    for context in [&lab.a, &lab.b] {
+        let state = context.query_port(PORT)?.state;
+        ensure!((state == PortState::ACTIVE) == active, "{}: {state:?}", context.name());
+    }
+    Ok(())
+}
+
+/// One end goes down: ports report it, a message fails, the rest is flushed. Up again, all works.
+fn down_and_up<D: Driver>(lab: &Lab<D>, end: End, first: &[WcStatus]) -> Result<()> {
+    // 17 ms.
+    let spec = impatient(lab, 12);
+    let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
+    pair.message(Face::Batch, 3000, 1)?;
+
+    let down = Down::new(end)?;
+    for context in [&lab.a, &lab.b] {
+        port_event(context, EventType::PORT_ERR)?;
+    }
+    port_states(lab, false)?;
+    let reqs = [5, 6, 7].map(|id| Req::new(id, Op::Send).inline(&[3]));
+    pair.a.post(Face::Batch, &reqs)?;
+    let all = pair.a.wait(3)?;
+    lab.note(format_args!("with the link down: {}", list(&all)));
+    ensure!(first.contains(&all[0].status), "{}", list(&all));
+    let flushed = [(6, WcStatus::WR_FLUSH_ERR), (7, WcStatus::WR_FLUSH_ERR)];
+    ensure!(statuses(&all)[1..] == flushed && all[0].wr_id == 5, "{}", list(&all));
+    ensure!(pair.a.state()? == QpState::ERR);
+
+    drop(down);
+    for context in [&lab.a, &lab.b] {
+        port_event(context, EventType::PORT_ACTIVE)?;
+    }
+    port_states(lab, true)?;
+    let mut last = None;
+    until("the QPs can be connected again", LIMIT, || {
+        last = pair.reconnect(&spec.attr).err();
+        Ok(last.is_none())
+    })
+    .with_context(|| format!("{last:?}"))?;
+    for face in Face::ALL {
+        pair.message(face, 3000, 2)?;
+    }
+    Ok(())
+}
+
+fn link_down_at_the_peer<D: Driver>(lab: &Lab<D>) -> Outcome {
+    down_and_up(lab, End::B, &[WcStatus::RETRY_EXC_ERR])
+}
+
+/// Without a way out, a software device may notice at once that it can't send.
+fn link_down_here<D: Driver>(lab: &Lab<D>) -> Outcome {
+    down_and_up(lab, End::A, &[WcStatus::RETRY_EXC_ERR, WcStatus::LOC_QP_OP_ERR])
+}
+
+/// An outage that is shorter than patience: nothing fails.
+fn short_outage<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut spec = Spec::new(lab);
+    // 4.096 us << 17 is 0.5 s.
+    spec.attr.timeout = 17;
+    let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
+    pair.message(Face::Batch, 3000, 1)?;
+    let Pair { a, b } = &mut pair;
+    for turn in 0..3 {
+        let down = Down::new(End::B)?;
+        a.fill(0..3000, turn)?;
+        b.clear(0..3000)?;
+        b.recv(Face::Single, turn, 0..3000)?;
+        let sges = [a.sge(0..3000)];
+        a.post(Face::Batch, &[Req::new(turn, Op::Send).signaled().sges(&sges)])?;
+        std::thread::sleep(Duration::from_millis(100));
+        drop(down);
+        a.ok(1)?;
+        b.ok(1)?;
+        b.check(0..3000, turn)?;
+    }
+    Ok(())
+}
+
+// ---- The device.
+
+/// A device of its own, on a link of its own, made as the lab's are.
+struct Device;
+
+impl Device {
+    const NAME: &str = "rxedel";
+    const ADDRESS: &str = "10.0.9.1";
+
+    fn ip(words: &[&str]) -> Result<String> {
+        run(Command::new("/usr/bin/ip").args(words), TOOL_LIMIT)
+    }
+
+    fn new() -> Result<Self> {
+        let this = Self;
+        Self::ip(&["link", "add", "x0", "type", "veth", "peer", "name", "x1"])?;
+        Self::ip(&["addr", "add", &format!("{}/24", Self::ADDRESS), "dev", "x0"])?;
+        Self::ip(&["link", "set", "x0", "up"])?;
+        Self::ip(&["link", "set", "x1", "up"])?;
+        this.add()?;
+        Ok(this)
+    }
+
+    fn add(&self) -> Result<()> {
+        let words = ["link", "add", Self::NAME, "type", "rxe", "netdev", "x0"];
+        run(Command::new("/usr/bin/rdma").args(words), TOOL_LIMIT)?;
+        Ok(())
+    }
+
+    fn delete() -> Result<Child> {
+        spawn(Command::new("/usr/bin/rdma").args(["link", "delete", Self::NAME]).stdin(Stdio::null()))
+    }
+
+    fn exists() -> bool {
+        Path::new("/sys/class/infiniband").join(Self::NAME).exists()
+    }
+
+    /// Opens it, with both ends of a lab on it.
+    fn with<R>(env: &LabEnv, f: impl DeviceTest<R>) -> Result<R> {
+        struct Visit<R, F>(F, LabEnv, PhantomData<R>);
+        impl<R, F: DeviceTest<R>> DriverVisitor for Visit<R, F> {
+            type Out = Result<R>;
+            fn visit<D: Driver>(self, context: Context<D>) -> Result<R> {
+                let Self(f, mut env, _) = self;
+                let gid = format!("::ffff:{}", Device::ADDRESS).parse()?;
+                let mut index = None;
+                until("the address's GID is there", LIMIT, || {
+                    let table = context.query_gid_table()?;
+                    // RoCE version 2.
+                    let entry =
+                        table.iter().find(|e| e.gid == gid && e.gid_type == uverbs::attr::GidType::ROCE_V2);
+                    index = entry.and_then(|e| u8::try_from(e.gid_index).ok());
+                    Ok(index.is_some())
+                })?;
+                env.gid_index = index.context("no GID")?;
+                let (device, port) = (context.query_device()?, context.query_port(PORT)?);
+                f.run(Lab { a: context.clone(), b: context, env, device, port })
+            }
+        }
+        open_with(&find(Self::NAME)?, Visit(f, env.clone(), PhantomData))?
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The device goes with its network device.
+        if let Err(e) = Self::ip(&["link", "delete", "x0"]) {
+            eprintln!("    the extra link stays: {e:#}");
+        }
+    }
+}
+
+/// What is done with the device.
+trait DeviceTest<R> {
+    fn run<D: Driver>(self, lab: Lab<D>) -> Result<R>;
+}
+
+/// Traffic, no more.
+struct Traffic;
+
+impl DeviceTest<()> for Traffic {
+    fn run<D: Driver>(self, lab: Lab<D>) -> Outcome {
+        Pair::<D, Rc, Exclusive>::new(&lab)?.message(Face::Batch, 3000, 1)
+    }
+}
+
+/// The device is deleted while it is in use.
+struct DeletedInUse;
+
+impl DeviceTest<Child> for DeletedInUse {
+    fn run<D: Driver>(self, lab: Lab<D>) -> Result<Child> {
+        let mut pair = Pair::<D, Rc, Exclusive>::new(&lab)?;
+        pair.message(Face::Batch, 3000, 1)?;
+        let mut child = Device::delete()?;
+        std::thread::sleep(Duration::from_millis(500));
+        if child.is_running()? {
+            lab.note("the deletion waits for its users");
+            // Nothing was taken away from us.
+            lab.a.alloc_pd()?;
+            let message = pair.message(Face::Batch, 3000, 2);
+            lab.note(format_args!("a message meanwhile: {message:?}"));
+            ensure!(child.is_running()?, "the deletion did not wait");
+        } else {
+            lab.note("the deletion does not wait");
+            let errno = lab.a.alloc_pd().map_err(|e| e.errno());
+            ensure!(errno.as_ref().err() == Some(&Errno::EIO), "{errno:?}");
+        }
+        drop(pair);
+        drop(lab);
+        Ok(child)
+    }
+}
+
+/// `rdma link delete` while in use: it ends when we have closed everything, and nothing is left. A new one works.
+fn device_deleted_in_use(env: &LabEnv) -> Outcome {
+    let files = open_files()?;
+    let device = Device::new()?;
+    for turn in 0..2 {
+        Device::with(env, Traffic).context("before")?;
+        let child = Device::with(env, DeletedInUse)?;
+        child.success(TOOL_LIMIT)?;
+        until("the device is gone", TOOL_LIMIT, || Ok(!Device::exists()))?;
+        ensure!(find(Device::NAME).is_err(), "the device is still listed");
+        let left = open_files()?;
+        ensure!(left == files, "turn {turn}: open before {files:?}, after {left:?}");
+        ensure!(mappings()? == 0, "turn {turn}: mappings of the device are left");
+        device.add().context("a new device")?;
+    }
+    Device::with(env, Traffic).context("after")?;
+    // Without a user, at once.
+    Device::delete()?.success(TOOL_LIMIT)?;
+    Ok(())
+}
+
+// ---- A forked child.
+
+/// What a child of fork(2) does to its copies has no effect here.
+fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
+    let before = resources(&lab.env)?;
+    let spec = Spec::new(lab);
+    let mut pair = Pair::<D, Rc, L>::with(lab, &spec)?;
+    let channel = lab.b.create_comp_channel()?;
+    let cq = lab.b.create_cq(4, Some(&channel))?;
+    let mw =
+        if lab.has(DeviceCapFlags::MEM_WINDOW) { Some(pair.a.pd.alloc_mw(MwType::Type1)?) } else { None };
+    pair.message(Face::Batch, 3000, 1)?;
+    let during = resources(&lab.env)?;
+
+    let mut copies = Some((pair, channel, cq, mw));
+    in_fork(LIMIT, || {
+        let (mut pair, channel, cq, mw) = copies.take().context("no copies")?;
+        let stale = |what: &str, errno: Option<Errno>| -> Result<()> {
+            ensure!(errno == Some(Errno::ESTALE), "{what} in the child: {errno:?}");
+            Ok(())
+        };
+        stale("query_device", lab.a.query_device().err().map(|e| e.errno()))?;
+        stale("alloc_pd", lab.a.alloc_pd().err().map(|e| e.errno()))?;
+        stale("create_cq", lab.a.create_cq(4, None).err().map(|e| e.errno()))?;
+        stale("query_qp", pair.a.qp.control.state().err().map(|e| e.errno()))?;
+        stale("modify_qp", pair.a.qp.control.modify_state(QpState::ERR).err().map(|e| e.errno()))?;
+        stale("create_comp_channel", lab.a.create_comp_channel().err().map(|e| e.errno()))?;
+        ensure!(cq.req_notify(false).is_err(), "the child armed a CQ");
+        let refused = pair.a.post(Face::Single, &[Req::new(66, Op::Send).signaled().inline(&[6])]);
+        ensure!(refused.is_err(), "the child posted");
+        drop((pair, channel, cq, mw));
+        Ok(())
+    })?;
+
+    let (mut pair, channel, cq, mw) = copies.take().context("the parent's objects")?;
+    ensure!(resources(&lab.env)? == during, "the child destroyed something");
+    for face in Face::ALL {
+        pair.message(face, 3000, 2).context("after the child's end")?;
+    }
+    pair.a.idle()?;
+    pair.b.idle()?;
+    // A child that does nothing and lives along, as one that will exec does, disturbs nobody, either.
+    pair.a.fill(0..3000, 77)?;
+    let mut sleeper = spawn(Command::new("/bin/sleep").arg("30"))?;
+    pair.message(Face::Batch, 3000, 3)?;
+    ensure!(sleeper.is_running()?);
+    drop((pair, channel, cq, mw));
+    resources_become(&lab.env, &before)
+}
+
+fn fork_exclusive<D: Driver>(lab: &Lab<D>) -> Outcome {
+    forked_child::<D, Exclusive>(lab)
+}
+
+fn fork_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
+    forked_child::<D, Shared>(lab)
+}
+
+// ---- Nothing is left.
+
+/// Mappings of RDMA devices in this process.
+fn mappings() -> Result<usize> {
+    Ok(fs::read_to_string("/proc/self/maps")?.lines().filter(|l| l.contains("/dev/infiniband/")).count())
+}
+
+/// Objects by kind, of a line of counts.
+fn counts(line: &str) -> BTreeMap<&str, u64> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    words.chunks_exact(2).filter_map(|w| Some((w[0], w[1].parse().ok()?))).collect()
+}
+
+fn traffic<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
+    Pair::<D, T, Exclusive>::new(lab)?.message(Face::List, 700, 1)?;
+    Pair::<D, T, Shared>::new(lab)?.message(Face::Single, 700, 1)
+}
+
+/// One of everything is made, used and dropped.
+fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
+    let channel = lab.a.create_comp_channel()?;
+    let cq = lab.a.create_cq(16, Some(&channel))?;
+    drop(channel);
+    let td = lab.a.alloc_td()?;
+    let pd = lab.a.alloc_pd()?;
+    let own = pd.parent_domain(&td);
+    drop(td);
+    let mr = uverbs_tests::pair::region(&pd, 1 << 16, lab.full_access())?;
+    let mut windows = Vec::new();
+    for (cap, mw_type) in
+        [(DeviceCapFlags::MEM_WINDOW, MwType::Type1), (DeviceCapFlags::MEM_WINDOW_TYPE_2B, MwType::Type2)]
+    {
+        if lab.has(cap) {
+            windows.push(pd.alloc_mw(mw_type)?);
+        }
+    }
+    let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
+    let srq = pd.create_srq::<Exclusive>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+    let spec = Spec::new(lab);
+    let qp = own.qp::<Rc>().cq(&cq).srq(&srq).cap(spec.cap).create()?;
+    let here = qp.control.endpoint(1, &spec.attr)?;
+    let ah = pd.create_ah(&spec.attr.ah_attr(&here))?;
+    match lab.a.open_xrcd(None, true, false) {
+        Ok(xrcd) => drop(xrcd),
+        Err(e) => ensure!(e.is_unsupported(), "{e}"),
+    }
+
+    let line = rdma_resources(lab.env.dev(End::A))?;
+    let (old, new) = (counts(before), counts(&line));
+    for kind in ["pd", "cq", "qp", "mr"] {
+        let more = new.get(kind) > old.get(kind);
+        ensure!(more, "no {kind} was made, says `rdma resource`: {before} before, {line} now");
+    }
+    traffic::<D, Rc>(lab)?;
+    traffic::<D, Uc>(lab)?;
+    traffic::<D, Ud>(lab)?;
+    // In an order in which C could not: what is used lives on.
+    drop((pd, srq, cq, own, mr));
+    drop((windows, ah));
+    drop(qp);
+    Ok(())
+}
+
+/// Create, use and drop everything, again and again: counts of kernel objects, files and mappings stay.
+fn full_cycles<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let before = resources(&lab.env)?;
+    let files = open_files()?;
+    let maps = mappings()?;
+    for turn in 0..3 {
+        cycle(lab, &before[0]).with_context(|| format!("turn {turn}"))?;
+        resources_become(&lab.env, &before).with_context(|| format!("turn {turn}"))?;
+        let left = open_files()?;
+        ensure!(left == files, "turn {turn}: files before {files:?}, after {left:?}");
+        ensure!(mappings()? == maps, "turn {turn}: {maps} mappings before, {} after", mappings()?);
+    }
+    Ok(())
+}
+
+/// A context lives as long as anything made from it, and is closed then.
+fn contexts_are_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let before = resources(&lab.env)?;
+    let files = open_files()?;
+    for dev in [End::A, End::B] {
+        let context = Context::<D>::open(&find(lab.env.dev(dev))?)?;
+        ensure!(open_files()?.len() > files.len());
+        let cq = context.create_cq(16, None)?;
+        let pd = context.alloc_pd()?;
+        drop(context);
+        let mr = uverbs_tests::pair::region(&pd, 4096, lab.full_access())?;
+        drop((cq, pd));
+        mr.write_at(0, &[1])?;
+        ensure!(open_files()?.len() > files.len(), "closed too early");
+        drop(mr);
+        ensure!(open_files()? == files, "{:?}", open_files()?);
+    }
+    resources_become(&lab.env, &before)
+}
+
+/// What there was before the first test.
+static BEGINNING: OnceLock<Option<([String; 2], Vec<String>)>> = OnceLock::new();
+
+/// Looks at the devices before the first test.
+fn beginning() -> &'static Option<([String; 2], Vec<String>)> {
+    BEGINNING.get_or_init(|| {
+        let env = LabEnv::get()?;
+        Some((resources(&env).ok()?, open_files().ok()?))
+    })
+}
+
+/// After all tests, the devices and this process are as they were before the first.
+fn nothing_left_at_the_end(env: &LabEnv) -> Outcome {
+    let (resources, files) = beginning().as_ref().context("the beginning was not seen")?;
+    resources_become(env, resources)?;
+    let left = open_files()?;
+    ensure!(left == *files, "open at the beginning {files:?}, now {left:?}");
+    ensure!(mappings()? == 0, "mappings of devices are left");
+    Ok(())
+}
+
+uverbs_tests::tests!(
+    peer_killed,
+    link_down_at_the_peer,
+    link_down_here,
+    short_outage,
+    fork_exclusive,
+    fork_shared,
+    full_cycles,
+    contexts_are_closed,
+);
+
+/// All tests of this file. The last one looks at what the whole suite left.
+pub(crate) fn all_tests() -> Vec<Test> {
+    beginning();
+    let mut tests = tests();
+    tests.push(Test::without_devices("lifecycle::device_deleted_in_use", device_deleted_in_use));
+    tests.push(Test::without_devices("lifecycle::nothing_left_at_the_end", nothing_left_at_the_end));
+    tests
+}

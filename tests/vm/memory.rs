@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory regions: addresses of their own, rights, registering anew, what a device can't do with memory.
+
+use anyhow::{Context as _, Result, ensure};
+use core::sync::atomic::Ordering;
+use std::os::fd::AsFd;
+use uverbs::attr::{AccessFlags, AdviseFlags, MrAdvice, OdpGeneralCaps};
+use uverbs::{Driver, Exclusive, MemoryRegion, PageBuf, Rc, WcStatus};
+use uverbs_tests::pair::region;
+use uverbs_tests::sges::sge;
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Remote, Req, pattern};
+
+type RcPair<D> = Pair<D, Rc, Exclusive>;
+type Region<D> = MemoryRegion<D, PageBuf>;
+
+fn place<D: Driver>(mr: &Region<D>, offset: usize) -> Remote {
+    Remote { addr: mr.addr() + offset as u64, rkey: mr.rkey() }
+}
+
+/// Writes a pattern from A into a region of B, and reads it back through another.
+fn round_trip<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, seed: u64) -> Result<()> {
+    let len = mr.len().min(8000) - 3;
+    pair.a.fill(0..len, seed)?;
+    let (from, to) = ([pair.a.sge(0..len)], [pair.a.sge(16 << 10..(16 << 10) + len)]);
+    let reqs = [
+        Req::new(1, Op::Write(place(mr, 1))).sges(&from),
+        Req::new(2, Op::Read(place(mr, 1))).signaled().sges(&to),
+    ];
+    pair.a.post(Face::Batch, &reqs)?;
+    pair.a.ok(1)?;
+    pair.a.check(16 << 10..(16 << 10) + len, seed)?;
+    let mut bytes = vec![0; len];
+    mr.read_at(1, &mut bytes)?;
+    ensure!(bytes == pattern::bytes(seed, len), "the region's memory differs");
+    Ok(())
+}
+
+/// A region whose first byte has any address that its owner likes.
+fn address_of_its_own<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = RcPair::new(lab)?;
+    for (i, iova) in [0x1000, 0x7f00_0000_0000, 0xffff_ffff_f000 - 0x10000].into_iter().enumerate() {
+        let buf = PageBuf::new(16 << 10)?;
+        let mr = pair.b.pd.reg_mr_iova(buf, iova, lab.full_access()).map_err(|(_, e)| e)?;
+        ensure!(mr.addr() == iova);
+        round_trip(&mut pair, &mr, i as u64).with_context(|| format!("iova {iova:#x}"))?;
+        // Also as the local end.
+        let from = [sge(&mr, 1..101)];
+        pair.b.post(Face::Single, &[Req::new(1, Op::Write(pair.a.remote(60_000))).signaled().sges(&from)])?;
+        pair.b.ok(1)?;
+        pair.a.check(60_000..60_100, i as u64)?;
+    }
+    // What the page offset of the memory does not allow is told before the kernel is asked.
+    let e = pair.b.pd.reg_mr_iova(PageBuf::new(4096)?, 0x1234, lab.full_access()).err().context("0x1234")?.1;
+    ensure!(e.to_string().contains("reg_mr: invalid iova"), "{e}");
+    Ok(())
+}
+
+/// Memory that begins and ends anywhere.
+fn unaligned_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = RcPair::new(lab)?;
+    for len in [64, 4097, 9000] {
+        let mr = pair.b.pd.reg_mr(vec![0_u8; len], lab.full_access()).map_err(|(_, e)| e)?;
+        let at = Remote { addr: mr.addr() + 1, rkey: mr.rkey() };
+        pair.a.fill(0..len - 2, len as u64)?;
+        let from = [pair.a.sge(0..len - 2)];
+        pair.a.post(Face::Single, &[Req::new(1, Op::Write(at)).signaled().sges(&from)])?;
+        pair.a.ok(1)?;
+        let bytes = mr.close().map_err(|(_, e)| e)?;
+        ensure!((bytes[0], bytes[len - 1]) == (0, 0), "written beyond the ends");
+        ensure!(bytes[1..len - 1] == pattern::bytes(len as u64, len - 2));
+    }
+    Ok(())
+}
+
+/// A private region lends its bytes, and refuses what would let a peer write them.
+fn private_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+    use AccessFlags as F;
+    let mut pair = RcPair::new(lab)?;
+    for access in [F::REMOTE_WRITE, F::REMOTE_ATOMIC, F::MW_BIND] {
+        let refused = pair.a.pd.reg_private(PageBuf::new(4096)?, F::LOCAL_WRITE | access);
+        let e = refused.err().context("exposed")?.1;
+        ensure!(e.to_string().contains("reg_mr: invalid access"), "{e}");
+    }
+    let mut mr = pair.a.pd.reg_private(PageBuf::new(4096)?, F::LOCAL_WRITE).map_err(|(_, e)| e)?;
+    mr.as_mut_slice()[..5].copy_from_slice(b"hello");
+    let from = [sge(&mr, 0..5)];
+    pair.a.post(Face::Single, &[Req::new(1, Op::Write(pair.b.remote(0))).signaled().sges(&from)])?;
+    pair.a.ok(1)?;
+    ensure!(pair.b.bytes(0..5)? == b"hello");
+    ensure!(&mr.as_slice()[..6] == b"hello\0");
+    // Received into while nobody looks.
+    let recv = [sge(&mr, 100..110)];
+    uverbs_tests::post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &recv)])?;
+    pair.b.post(Face::Single, &[Req::new(1, Op::Send).inline(b"0123456789")])?;
+    pair.a.ok(1)?;
+    ensure!(&mr.as_slice()[100..110] == b"0123456789");
+    Ok(())
+}
+
+/// Atomics of the peer and of this process on one word: none is lost.
+fn atomics_with_the_cpu<D: Driver>(lab: &Lab<D>) -> Outcome {
+    use uverbs::attr::AtomicCap;
+    let mut pair = RcPair::new(lab)?;
+    let sges = [pair.a.sge(0..8)];
+    let at = pair.b.remote(64);
+    let both = lab.device.atomic_cap >= AtomicCap::GLOB;
+    for _ in 0..100 {
+        pair.a.post(Face::Single, &[Req::new(1, Op::FetchAdd(at, 1)).signaled().sges(&sges)])?;
+        if both {
+            pair.b.word(64)?.fetch_add(1 << 32, Ordering::AcqRel);
+        }
+        pair.a.ok(1)?;
+    }
+    let word = pair.b.word(64)?.load(Ordering::Acquire);
+    ensure!(word == if both { 100 << 32 | 100 } else { 100 }, "{word:#x}");
+    Ok(())
+}
+
+/// Registered anew with other rights, another domain, other memory: done, or told to be unsupported, and then as before.
+fn registered_anew<D: Driver>(lab: &Lab<D>) -> Outcome {
+    use AccessFlags as F;
+    let mut pair = RcPair::new(lab)?;
+    let read_only = F::LOCAL_WRITE | F::REMOTE_READ;
+    let mut mr = region(&pair.b.pd, 8192, read_only)?;
+    match mr.rereg(None, Some(lab.full_access())) {
+        Ok(()) => round_trip(&mut pair, &mr, 3).context("with more rights")?,
+        Err(e) => {
+            ensure!(e.is_unsupported() && e.verb() == "rereg_mr", "{e}");
+            lab.note(format_args!("{e}"));
+            let to = [pair.a.sge(0..100)];
+            pair.a.post(Face::Single, &[Req::new(1, Op::Read(place(&mr, 0))).signaled().sges(&to)])?;
+            pair.a.ok(1).context("the region after a refused rereg_mr")?;
+            return Ok(());
+        }
+    }
+    // Another domain: its QPs reach it, this one's don't.
+    let mut mr = region(&pair.b.pd, 8192, lab.full_access())?;
+    let other = RcPair::new(lab)?;
+    match mr.rereg(Some(&other.b.pd), None) {
+        Ok(()) => {
+            let mut other = other;
+            round_trip(&mut other, &mr, 4).context("in another domain")?;
+            let data = [pair.a.sge(0..8)];
+            pair.a.post(Face::Single, &[Req::new(1, Op::Write(place(&mr, 0))).signaled().sges(&data)])?;
+            ensure!(pair.a.wait(1)?[0].status == WcStatus::REM_ACCESS_ERR);
+        }
+        Err(e) => ensure!(e.is_unsupported(), "{e}"),
+    }
+    // Other memory.
+    let mut pair = RcPair::new(lab)?;
+    let mut mr = region(&pair.b.pd, 8192, lab.full_access())?;
+    match mr.rereg_buf(PageBuf::new(16 << 10)?) {
+        Ok(old) => {
+            ensure!(uverbs::StableBuf::len(&old) >= 8192);
+            round_trip(&mut pair, &mr, 5).context("on other memory")
+        }
+        Err((_, e)) => {
+            ensure!(e.is_unsupported(), "{e}");
+            lab.note(format_args!("of the memory: {e}"));
+            round_trip(&mut pair, &mr, 6).context("the region after a refused rereg_mr")
+        }
+    }
+}
+
+/// As [`round_trip`], one packet to the start of each page: rxe of 7.2 takes any address for that of its page
+/// (`__rxe_odp_mr_copy()` adds the offset to nothing), so nothing else arrives where it should, for any program.
+fn page_round_trip<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, seed: u64) -> Result<()> {
+    const LEN: usize = 1000;
+    let (pages, page, back) = (4, 4096, 32 << 10);
+    pair.a.fill(0..pages * LEN, seed)?;
+    pair.a.clear(back..back + pages * LEN)?;
+    for i in 0..pages {
+        let from = [pair.a.sge(i * LEN..(i + 1) * LEN)];
+        let to = [pair.a.sge(back + i * LEN..back + (i + 1) * LEN)];
+        let reqs = [
+            Req::new(1, Op::Write(place(mr, i * page))).sges(&from),
+            Req::new(2, Op::Read(place(mr, i * page))).signaled().sges(&to),
+        ];
+        pair.a.post(Face::Batch, &reqs)?;
+        pair.a.ok(1)?;
+        let (mut sent, mut there) = ([0; LEN], [0; LEN]);
+        pair.a.mr.read_at(i * LEN, &mut sent)?;
+        mr.read_at(i * page, &mut there)?;
+        ensure!(there == sent, "page {i} of the region differs");
+    }
+    pair.a.check(back..back + pages * LEN, seed)
+}
+
+/// Memory that is faulted in when it is touched.
+fn on_demand<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = RcPair::new(lab)?;
+    let offered = lab.device.odp_caps.general_caps.contains(OdpGeneralCaps::SUPPORT);
+    let access = AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::ON_DEMAND;
+    match pair.b.pd.reg_mr(PageBuf::new(64 << 10)?, access) {
+        Ok(mr) => {
+            ensure!(offered, "registered, though the device has no on-demand paging");
+            page_round_trip(&mut pair, &mr, 1)?;
+            match mr.advise(MrAdvice::PrefetchWrite, AdviseFlags::FLUSH, 0..8192) {
+                Ok(()) => lab.note("advise_mr works"),
+                Err(e) => lab.note(format_args!("advise_mr: {e}")),
+            }
+            page_round_trip(&mut pair, &mr, 2)
+        }
+        Err((_, e)) => {
+            ensure!(!offered && e.verb() == "reg_mr", "{e}");
+            lab.note(format_args!("{e}"));
+            Ok(())
+        }
+    }
+}
+
+/// Advice about memory that is not on demand, or beyond it.
+fn advice_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let mr = region(&pd, 4096, lab.full_access())?;
+    let e = mr.advise(MrAdvice::Prefetch, AdviseFlags::empty(), 0..4097).err().context("beyond")?;
+    ensure!(e.to_string().contains("advise_mr: invalid range"), "{e}");
+    let e = mr.advise(MrAdvice::Prefetch, AdviseFlags::FLUSH, 0..4096).err().context("not on demand")?;
+    ensure!(e.verb() == "advise_mr", "{e}");
+    Ok(())
+}
+
+/// A dma-buf: where it can't be had, the answer is clear.
+fn dmabuf<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    // No file that a lab has is a dma-buf, so a driver that has them says EINVAL, and one that has not, unsupported.
+    let file = std::fs::File::open("/dev/null")?;
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
+    let e = pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, access).err().context("/dev/null")?;
+    ensure!(e.verb() == "reg_dmabuf_mr", "{e}");
+    lab.note(format_args!("{e}"));
+    let e = pd.reg_dmabuf_mr(file.as_fd(), 1, 4096, 0, access).err().context("iova")?;
+    ensure!(e.to_string().contains("invalid iova"), "{e}");
+    Ok(())
+}
+
+/// Hints that a device may ignore are no error.
+fn relaxed_ordering<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = RcPair::new(lab)?;
+    let mr = region(&pair.b.pd, 8192, lab.full_access() | AccessFlags::RELAXED_ORDERING)?;
+    round_trip(&mut pair, &mr, 12)
+}
+
+/// After deregistration the keys open nothing.
+fn deregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = RcPair::new(lab)?;
+    let mr = region(&pair.b.pd, 4096, lab.full_access())?;
+    let at = place(&mr, 0);
+    let mine = region(&pair.a.pd, 4096, lab.full_access())?;
+    let from = [sge(&mine, 0..8)];
+    pair.a.post(Face::Single, &[Req::new(1, Op::Write(at)).signaled().sges(&from)])?;
+    pair.a.ok(1)?;
+    mr.close().map_err(|(_, e)| e)?;
+    pair.a.post(Face::Single, &[Req::new(1, Op::Write(at)).signaled().sges(&from)])?;
+    ensure!(pair.a.wait(1)?[0].status == WcStatus::REM_ACCESS_ERR);
+    pair.reconnect(&lab.connect_attr())?;
+    mine.close().map_err(|(_, e)| e)?;
+    pair.a.post(Face::Single, &[Req::new(1, Op::Write(pair.b.remote(0))).signaled().sges(&from)])?;
+    let status = pair.a.wait(1)?[0].status;
+    // The last: see LOCAL_PROTECTION in `errors`.
+    let local = [WcStatus::LOC_PROT_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
+    ensure!(local.contains(&status), "{status:?}");
+    Ok(())
+}
+
+uverbs_tests::tests!(
+    address_of_its_own,
+    unaligned_memory,
+    private_memory,
+    atomics_with_the_cpu,
+    registered_anew,
+    on_demand,
+    advice_refused,
+    dmabuf,
+    relaxed_ordering,
+    deregistered,
+);

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A link that loses, delays, reorders, repeats and damages packets: reliable QPs deliver everything all the same, once,
+//! in order and intact.
+
+use anyhow::{Context as _, Result, ensure};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use std::fs;
+use std::process::Command;
+use uverbs::provider::Completion;
+use uverbs::{Driver, Exclusive, Rc, Shared, Uc, WcOpcode};
+use uverbs_tests::env::End;
+use uverbs_tests::wait::{QUIET, list, opcodes};
+use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, Req, Spec, run};
+
+/// A disturbance of both ends of the link, as long as this lives.
+struct Netem;
+
+impl Netem {
+    fn new(what: &str) -> Result<Self> {
+        let this = Self;
+        for end in [End::A, End::B] {
+            Self::set(end, what).with_context(|| format!("lab-netem {} {what}", end.name()))?;
+        }
+        Ok(this)
+    }
+
+    fn set(end: End, what: &str) -> Result<String> {
+        let words = what.split_whitespace();
+        run(Command::new("lab-netem").arg(end.name()).args(words), Duration::from_secs(10))
+    }
+}
+
+impl Drop for Netem {
+    fn drop(&mut self) {
+        for end in [End::A, End::B] {
+            if let Err(e) = Self::set(end, "off") {
+                eprintln!("    the link stays disturbed: {e:#}");
+            }
+        }
+    }
+}
+
+/// What reliability had to do, by the counters of both devices that there are.
+fn repairs<D: Driver>(lab: &Lab<D>) -> u64 {
+    const NAMES: [&str; 5] = [
+        "duplicate_request",
+        "out_of_seq_request",
+        "rcvd_seq_err",
+        "completer_retry_err",
+        "retry_rnr_exceeded_err",
+    ];
+    let read = |dev: &str, name: &str| -> Option<u64> {
+        let path = format!("/sys/class/infiniband/{dev}/ports/1/hw_counters/{name}");
+        fs::read_to_string(path).ok()?.trim().parse().ok()
+    };
+    lab.env.dev.iter().flat_map(|dev| NAMES.map(|name| read(dev, name).unwrap_or(0))).sum()
+}
+
+/// Requests of a round.
+const ROUND: usize = 8;
+/// Bytes of each: three packets, the last one short.
+const LEN: usize = 2500;
+/// From one message's place to the next.
+const STEP: usize = 4096;
+/// The word that atomics add to, and where their answers go.
+const WORD: usize = ROUND * STEP;
+
+/// How connections are to be: quick to try again, because every loss waits for a timeout.
+fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
+    let mut spec = Spec::new(lab);
+    // 4.096 us << 13 is 34 ms.
+    spec.attr.timeout = 13;
+    spec
+}
+
+/// Rounds of sends, writes, reads and atomics in flight together; everything is looked at after each round.
+fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> Result<()> {
+    const ADD: u64 = 0x1_0000_0001;
+    let Pair { a, b } = pair;
+    let word = b.word(WORD)?.load(Ordering::Acquire);
+    for round in 0..n {
+        let seed = |i: usize| round * 100 + i as u64 + 7;
+        let at = |i: usize| i * STEP..i * STEP + LEN;
+        b.clear(0..WORD)?;
+        a.clear(0..WORD)?;
+        for i in 0..ROUND {
+            match i % 4 {
+                0 => {
+                    a.fill(at(i), seed(i))?;
+                    b.recv(Face::Batch, seed(i), at(i))?;
+                }
+                1 => a.fill(at(i), seed(i))?,
+                2 => b.fill(at(i), seed(i))?,
+                _ => {}
+            }
+        }
+        let sges: Vec<_> = (0..ROUND).map(|i| [a.sge(at(i))]).collect();
+        let answers: Vec<_> = (0..ROUND).map(|i| [a.sge(WORD + i * 8..WORD + i * 8 + 8)]).collect();
+        let req = |i: usize| {
+            let remote = b.remote(i * STEP);
+            match i % 4 {
+                0 => Req::new(seed(i), Op::SendImm(i as u32)).sges(&sges[i]),
+                1 => Req::new(seed(i), Op::Write(remote)).sges(&sges[i]),
+                2 => Req::new(seed(i), Op::Read(remote)).sges(&sges[i]),
+                _ => Req::new(seed(i), Op::FetchAdd(b.remote(WORD), ADD)).sges(&answers[i]),
+            }
+            .signaled()
+        };
+        let reqs: Vec<_> = (0..ROUND).map(req).collect();
+        a.post(face, &reqs)?;
+
+        let done = a.ok(ROUND).with_context(|| format!("round {round}"))?;
+        const ORDER: [WcOpcode; 4] =
+            [WcOpcode::SEND, WcOpcode::RDMA_WRITE, WcOpcode::RDMA_READ, WcOpcode::FETCH_ADD];
+        let expected: Vec<_> = (0..ROUND).map(|i| (seed(i), ORDER[i % 4])).collect();
+        ensure!(opcodes(&done) == expected, "round {round}: another order: {}", list(&done));
+        let got = b.ok(ROUND / 4)?;
+        for (k, wc) in got.iter().enumerate() {
+            let i = k * 4;
+            let imm = wc.imm_data().map(|i| i.get());
+            ensure!(
+                wc.wr_id == seed(i) && wc.byte_len as usize == LEN && imm == Some(i as u32),
+                "round {round}: receive {k}: {wc:?}"
+            );
+        }
+        for i in 0..ROUND {
+            let what = || format!("round {round}, request {i}");
+            match i % 4 {
+                0 | 1 => b.check(at(i), seed(i)).with_context(what)?,
+                2 => a.check(at(i), seed(i)).with_context(what)?,
+                _ => {
+                    // Each was done exactly once, in its turn.
+                    let before = word.wrapping_add(ADD * (round * (ROUND as u64 / 4) + i as u64 / 4));
+                    let answer = a.word(WORD + i * 8)?.load(Ordering::Acquire);
+                    ensure!(answer == before, "{}: {answer:#x} was there, not {before:#x}", what());
+                }
+            }
+        }
+    }
+    let adds = ADD * n * (ROUND as u64 / 4);
+    let end = b.word(WORD)?.load(Ordering::Acquire);
+    ensure!(end == word.wrapping_add(adds), "{end:#x} after {n} rounds from {word:#x}");
+    a.idle()?;
+    b.idle()
+}
+
+/// Rounds on a disturbed link, in which reliability must have had something to do, and on the clean one after.
+fn disturbed<D: Driver, L: Lock>(lab: &Lab<D>, what: &str, n: u64, repaired: bool) -> Outcome {
+    let mut pair = Pair::<D, Rc, L>::with(lab, &spec(lab))?;
+    let before = repairs(lab);
+    let netem = Netem::new(what)?;
+    for (i, face) in Face::ALL.into_iter().enumerate() {
+        rounds(&mut pair, face, n).with_context(|| format!("{what}: {face:?}, part {i}"))?;
+    }
+    let repairs = repairs(lab) - before;
+    lab.note(format_args!("{what}: {repairs} repairs"));
+    ensure!(!repaired || repairs > 0, "the link was not disturbed");
+    drop(netem);
+    rounds(&mut pair, Face::Single, 5).context("on the clean link")
+}
+
+fn loss<D: Driver>(lab: &Lab<D>) -> Outcome {
+    disturbed::<D, Exclusive>(lab, "loss 1%", 12, true)
+}
+
+fn heavy_loss<D: Driver>(lab: &Lab<D>) -> Outcome {
+    disturbed::<D, Shared>(lab, "loss 5%", 4, true)
+}
+
+fn delay<D: Driver>(lab: &Lab<D>) -> Outcome {
+    disturbed::<D, Exclusive>(lab, "delay 1ms", 3, false)
+}
+
+fn reordering<D: Driver>(lab: &Lab<D>) -> Outcome {
+    disturbed::<D, Exclusive>(lab, "delay 1ms reorder 90% 25%", 4, true)
+}
+
+fn duplicates<D: Driver>(lab: &Lab<D>) -> Outcome {
+    disturbed::<D, Exclusive>(lab, "duplicate 10%", 12, true)
+}
+
+fn damage<D: Driver>(lab: &Lab<D>) -> Outcome {
+    disturbed::<D, Exclusive>(lab, "corrupt 2%", 6, true)
+}
+
+fn everything_at_once<D: Driver>(lab: &Lab<D>) -> Outcome {
+    disturbed::<D, Shared>(lab, "loss 1% delay 1ms reorder 95% 25% duplicate 1%", 8, true)
+}
+
+/// Unreliable QPs lose messages, and only whole ones: what arrives is intact, in order, and nothing fails.
+fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
+    const MESSAGES: usize = 40;
+    const LEN: usize = 1500;
+    let place = |i: usize| i * 1600..i * 1600 + LEN;
+    let mut pair = Pair::<D, Uc, Exclusive>::with(lab, &spec(lab))?;
+    let netem = Netem::new("loss 5%")?;
+    let Pair { a, b } = &mut pair;
+    let mut arrived = 0;
+    for round in 0..4_u64 {
+        let seed = |i: usize| round * 100 + i as u64;
+        for i in 0..MESSAGES {
+            a.fill(place(i), seed(i))?;
+            b.clear(place(i))?;
+        }
+        if round == 0 {
+            (0..MESSAGES).try_for_each(|i| b.recv(Face::Batch, i as u64, place(i)))?;
+        }
+        for i in 0..MESSAGES {
+            let sges = [a.sge(place(i))];
+            let req = Req::new(1, Op::SendImm(i as u32)).signaled().sges(&sges);
+            a.post(Face::Batch, &[req])?;
+            a.ok(1)?;
+        }
+        std::thread::sleep(QUIET);
+        let mut got = Vec::new();
+        while b.cq.poll_each(MESSAGES, |c| got.push(c.to_wc()))? > 0 {}
+        let mut last = None;
+        for wc in &got {
+            let imm = wc.imm_data().map(|i| i.get());
+            ensure!(wc.status.is_success() && wc.byte_len as usize == LEN, "{}", list(&got));
+            ensure!(imm > last, "message {imm:?} after {last:?}");
+            last = imm;
+            let message = imm.unwrap_or_default() as usize;
+            b.check(place(wc.wr_id as usize), seed(message)).with_context(|| format!("message {message}"))?;
+        }
+        // The receives that were used go around.
+        for wc in &got {
+            b.recv(Face::Batch, wc.wr_id, place(wc.wr_id as usize))?;
+        }
+        arrived += got.len();
+    }
+    lab.note(format_args!("{arrived} of {} messages arrived", 4 * MESSAGES));
+    ensure!((2 * MESSAGES..4 * MESSAGES).contains(&arrived), "{arrived} of {} arrived", 4 * MESSAGES);
+    drop(netem);
+    Ok(())
+}
+
+uverbs_tests::tests!(
+    loss,
+    heavy_loss,
+    delay,
+    reordering,
+    duplicates,
+    damage,
+    everything_at_once,
+    unreliable_messages,
+);

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Objects among each other: what they were made from stays as long as they need it, in whatever order they go; and what
+//! the device and its port tell of themselves.
+
+use anyhow::{Context as _, Result, ensure};
+use uverbs::attr::{AccessFlags, GidType, LinkLayer, MwType, PortState, QpCap, SrqAttr, SrqInitAttr};
+use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Ud};
+use uverbs_tests::env::End;
+use uverbs_tests::lab::{PORT, find};
+use uverbs_tests::pair::{ah_attr, builder_ops, region};
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Side, Spec};
+
+type RcPair<D> = Pair<D, Rc, Exclusive>;
+
+const CAP: QpCap =
+    QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+
+/// Both devices are found by name, with a device file, and have the lab's address at the lab's index.
+fn discovered<D: Driver>(lab: &Lab<D>) -> Outcome {
+    for end in [End::A, End::B] {
+        let info = find(lab.env.dev(end))?;
+        let node = info.uverbs.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
+        ensure!(node.path.starts_with("/dev/infiniband"), "{info:?}");
+        let context = lab.end(end);
+        ensure!(context.name() == lab.env.dev(end));
+        let entry = context.query_gid_ex(PORT, lab.env.gid_index.into())?;
+        ensure!(entry.gid == lab.env.ip[end as usize].parse()?, "{entry:?}");
+        ensure!(entry.gid_type == GidType::ROCE_V2 && entry.port_num == u32::from(PORT), "{entry:?}");
+        ensure!(context.query_gid(PORT, lab.env.gid_index.into())? == entry.gid);
+        ensure!(context.query_gid_table()?.contains(&entry), "the table lacks {entry:?}");
+    }
+    Ok(())
+}
+
+/// What the port says, and that ports and indices beyond the last are told by verb.
+fn port_and_device<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let port = lab.a.query_port(PORT)?;
+    ensure!(port.state == PortState::ACTIVE && port.link_layer == LinkLayer::ETHERNET, "{port:?}");
+    ensure!(port.active_mtu <= port.max_mtu && port.active_mtu.bytes().is_some(), "{port:?}");
+    ensure!(port.gid_tbl_len > u32::from(lab.env.gid_index) && port.max_msg_sz >= 1 << 20, "{port:?}");
+    ensure!(lab.a.query_pkey(PORT, 0)? & 0x7fff == 0x7fff);
+    let device = &lab.device;
+    ensure!(device.phys_port_cnt == 1 && device.max_qp > 0 && device.max_sge > 3, "{device:?}");
+    ensure!(lab.a.num_comp_vectors() > 0);
+    for (what, e) in [
+        ("port 0", lab.a.query_port(0).err()),
+        ("port 2", lab.a.query_port(2).err()),
+        ("gid of port 7", lab.a.query_gid_ex(7, 0).err()),
+        ("gid 70000", lab.a.query_gid_ex(PORT, 70_000).err()),
+        ("pkey 60000", lab.a.query_pkey(PORT, 60_000).err()),
+    ] {
+        let e = e.with_context(|| format!("{what} was answered"))?;
+        ensure!(e.verb().starts_with("query_"), "{what}: {e}");
+    }
+    Ok(())
+}
+
+/// Closing what is in use is refused and gives it back; when its users are gone, it closes.
+fn closed_in_order<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(4, None)?;
+    let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create()?;
+    let mr = region(&pd, 4096, AccessFlags::LOCAL_WRITE)?;
+    let (pd, e) = pd.close().err().context("a domain in use was closed")?;
+    ensure!(e.errno() == Errno::EBUSY && e.verb() == "dealloc_pd", "{e}");
+    let (cq, e) = cq.close().err().context("a CQ in use was closed")?;
+    ensure!(e.errno() == Errno::EBUSY && e.verb() == "destroy_cq", "{e}");
+    let control = qp.control.clone();
+    let e = qp.close().err().context("a QP with a second control was closed")?;
+    ensure!(e.errno() == Errno::EBUSY && e.verb() == "destroy_qp", "{e}");
+    drop(control);
+    cq.close().map_err(|(_, e)| e)?;
+    let _: PageBuf = mr.close().map_err(|(_, e)| e)?;
+    pd.close().map_err(|(_, e)| e)?;
+    Ok(())
+}
+
+/// Everything that can be dropped is dropped before what needs it, and what is left still works.
+fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = RcPair::new(lab)?;
+    let spec = Spec::new(lab);
+    let (ctx, ops) = (lab.b.clone(), builder_ops::<D, Rc>(lab)?);
+    let pd = ctx.alloc_pd()?;
+    let attr =
+        SrqInitAttr { attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let mut srq = pd.create_srq::<Exclusive>(&attr)?;
+    let channel = ctx.create_comp_channel()?;
+    let cq = ctx.create_cq(16, Some(&channel))?;
+    let b = Side::on(pd.clone(), cq, &spec, ops, 1, Some(&srq))?;
+    uverbs_tests::post::post_srq_recv(&mut srq, Face::Single, &[(5, &[])])?;
+    let mw = pd.alloc_mw(MwType::Type1).ok();
+    let ah = pd.create_ah(&ah_attr(lab, pair.a.here.gid))?;
+    pair.b = b;
+    drop((ctx, pd, srq, channel));
+    pair.a.set_state(uverbs::attr::QpState::RESET)?;
+    pair.connect(&spec.attr)?;
+    pair.a.post(Face::Single, &[Req::new(1, Op::Send).signaled()])?;
+    pair.a.ok(1)?;
+    ensure!(pair.b.ok(1)?[0].wr_id == 5);
+    let Side { qp, cq, mr, pd, .. } = pair.b;
+    drop((pd, mr, cq));
+    drop((ah, mw));
+    drop(qp);
+    Ok(())
+}
+
+/// Two contexts on one device have nothing to do with each other, and what was made from one is no good for the other.
+fn two_contexts<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let other = uverbs::Context::<D>::open(&find(lab.env.dev(End::A))?)?;
+    let mut pair = RcPair::new(lab)?;
+    let pd = other.alloc_pd()?;
+    let cq = other.create_cq(4, None)?;
+    let attr =
+        SrqInitAttr { attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let srq = pd.create_srq::<Exclusive>(&attr)?;
+    let mine = &pair.a.pd;
+    for (field, e) in [
+        ("create_qp: invalid send_cq", pd.qp::<Rc>().cq(&pair.a.cq).cap(CAP).create().err()),
+        (
+            "create_qp: invalid recv_cq",
+            mine.qp::<Rc>().send_cq(&pair.a.cq).recv_cq(&cq).cap(CAP).create().err(),
+        ),
+        ("create_qp: invalid srq", mine.qp::<Rc>().cq(&pair.a.cq).srq(&srq).cap(CAP).create().err()),
+        ("rereg_mr: invalid pd", region(mine, 4096, AccessFlags::LOCAL_WRITE)?.rereg(Some(&pd), None).err()),
+    ] {
+        let e = e.with_context(|| format!("{field}: taken from another context"))?;
+        ensure!(e.to_string().starts_with(field) && e.to_string().contains("another context"), "{e}");
+    }
+    drop((srq, pd, cq, other));
+    pair.message(Face::Batch, 1000, 3)
+}
+
+/// Hundreds of objects, and all of them gone again.
+fn many<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(16, None)?;
+    for _ in 0..2 {
+        let mut qps = Vec::new();
+        let mut regions: Vec<MemoryRegion<D, PageBuf>> = Vec::new();
+        let mut handles = Vec::new();
+        for _ in 0..100 {
+            qps.push(pd.qp::<Ud>().cq(&cq).cap(CAP).create()?);
+            regions.push(region(&pd, 4096, AccessFlags::LOCAL_WRITE)?);
+            handles.push(pd.create_ah(&ah_attr(lab, lab.b.query_gid(PORT, lab.env.gid_index.into())?))?);
+        }
+        let mut numbers: Vec<_> = qps.iter().map(|q| q.qp_num()).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        ensure!(numbers.len() == 100, "QP numbers are not unique");
+        let mut keys: Vec<_> = regions.iter().map(MemoryRegion::lkey).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        ensure!(keys.len() == 100, "keys are not unique");
+    }
+    Ok(())
+}
+
+/// Queues of a thread domain work as any others.
+fn thread_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let spec = Spec::new(lab);
+    let mut pair = RcPair::new(lab)?;
+    let td = lab.b.alloc_td()?;
+    let pd = lab.b.alloc_pd()?.parent_domain(&td);
+    drop(td);
+    let cq = lab.b.create_cq(spec.cqe, None)?;
+    let none = None::<&uverbs::SharedReceiveQueue<D, Shared>>;
+    pair.b = Side::on(pd, cq, &spec, builder_ops::<D, Rc>(lab)?, 1, none)?;
+    pair.a.set_state(uverbs::attr::QpState::RESET)?;
+    pair.connect(&spec.attr)?;
+    pair.message(Face::Single, 3000, 8)
+}
+
+/// A peer's asynchronous events are read as values, and those of objects that are gone are skipped.
+fn events_of_what_is_gone<D: Driver>(lab: &Lab<D>) -> Result<()> {
+    lab.a.set_async_nonblocking(true)?;
+    for _ in 0..10 {
+        // Draining makes an event of the QP, which is gone when it is read.
+        let pair = RcPair::new(lab)?;
+        pair.a.drain()?;
+        drop(pair);
+    }
+    std::thread::sleep(uverbs_tests::wait::QUIET);
+    match lab.a.get_async_event() {
+        Err(e) if e.errno() == Errno::EAGAIN => Ok(()),
+        other => anyhow::bail!("{other:?}"),
+    }
+}
+
+uverbs_tests::tests!(
+    discovered,
+    port_and_device,
+    closed_in_order,
+    dropped_in_the_wrong_order,
+    two_contexts,
+    many,
+    thread_domain,
+    events_of_what_is_gone,
+);

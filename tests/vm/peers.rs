@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Our ping-pong and rdma-core's C programs across the link: every transport, both directions, with the flags that
+//! change what goes over the wire or how it is waited for.
+//!
+//! The server is always at end A. A test is named `peers::{transport}::{roles}::{flags}`, so the list is a matrix.
+
+use anyhow::{Context as _, Result, ensure};
+use core::time::Duration;
+use std::fs;
+use std::process::{Command, Stdio};
+use uverbs_tests::child::spawn;
+use uverbs_tests::env::End;
+use uverbs_tests::{LabEnv, Outcome, Test};
+
+/// Exchanges of a test: few, because two processes that poll are slow under emulation.
+const ITERS: u64 = 100;
+
+/// How long both programs may take.
+const PEER_LIMIT: Duration = Duration::from_secs(30);
+
+/// The TCP port of the first test; each has its own.
+const FIRST_PORT: u16 = 18600;
+
+/// Whose program it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Ours,
+    C,
+}
+
+/// A transport, with the size of its message by default.
+#[derive(Clone, Copy, Debug)]
+struct Transport {
+    name: &'static str,
+    bytes: u64,
+}
+
+const TRANSPORTS: [Transport; 4] = [
+    Transport { name: "rc", bytes: 4096 },
+    Transport { name: "uc", bytes: 4096 },
+    Transport { name: "ud", bytes: 1024 },
+    Transport { name: "srq", bytes: 4096 },
+];
+
+/// Who serves and who connects.
+const ROLES: [(&str, Who, Who); 3] = [
+    ("we_serve_c", Who::Ours, Who::C),
+    ("c_serves_us", Who::C, Who::Ours),
+    ("ours_x_ours", Who::Ours, Who::Ours),
+];
+
+/// Flags: a name, those of both ends, and those that only our end is given.
+const FLAGS: [(&str, &[&str], &[&str]); 5] = [
+    ("plain", &[], &[]),
+    ("e", &["-e"], &[]),
+    ("c", &["-c"], &[]),
+    ("N", &[], &["-N"]),
+    ("ecN", &["-e", "-c"], &["-N"]),
+];
+
+/// One test.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    transport: Transport,
+    server: Who,
+    client: Who,
+    both: &'static [&'static str],
+    ours: &'static [&'static str],
+    port: u16,
+}
+
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = Vec::new();
+    let mut port = FIRST_PORT;
+    for transport in TRANSPORTS {
+        for (roles, server, client) in ROLES {
+            for (flags, both, ours) in FLAGS {
+                let case = Case { transport, server, client, both, ours, port };
+                let name = format!("peers::{}::{roles}::{flags}", transport.name);
+                tests.push(Test::without_devices(&name, move |env| case.run(env)));
+                port += 1;
+            }
+        }
+    }
+    tests
+}
+
+/// A hardware counter of a device's port.
+fn counter(device: &str, name: &str) -> Result<u64> {
+    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{name}");
+    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+    text.trim().parse().with_context(|| format!("{path}: {text:?}"))
+}
+
+/// Packets that each device sent and received so far.
+fn packets(env: &LabEnv) -> Result<[[u64; 2]; 2]> {
+    let of = |device: &str| -> Result<[u64; 2]> {
+        Ok([counter(device, "sent_pkts")?, counter(device, "rcvd_pkts")?])
+    };
+    Ok([of(env.dev(End::A))?, of(env.dev(End::B))?])
+}
+
+impl Case {
+    /// The program of one end, without the host.
+    fn program(&self, env: &LabEnv, end: End, who: Who) -> Command {
+        let Transport { name, .. } = self.transport;
+        let mut command = match who {
+            Who::C => env.command(end, &format!("/usr/bin/ibv_{name}_pingpong")),
+            Who::Ours => {
+                let mut command = env.command(end, "/usr/bin/uverbs");
+                command.args(["pingpong", name, "--timeout", "20"]).args(self.ours);
+                command
+            }
+        };
+        command.args(["-d", env.dev(end), "-g", &env.gid_index.to_string()]);
+        command.args(["-p", &self.port.to_string(), "-n", &ITERS.to_string()]).args(self.both);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, env: &LabEnv) -> Outcome {
+        let before = packets(env)?;
+        let mut server = spawn(&mut self.program(env, End::A, self.server))?;
+        server.lowest_priority()?;
+        server.wait_listening(self.port)?;
+        let client = spawn(self.program(env, End::B, self.client).arg(&env.tcp_host[0]))?;
+        client.lowest_priority()?;
+        let client = client.end(PEER_LIMIT);
+        let server = server.end(PEER_LIMIT);
+        // If one of them failed, the other's words often say why.
+        let (client, server) = match (client, server) {
+            (Ok(client), Ok(server)) => (client, server),
+            (client, server) => anyhow::bail!("client: {client:?}\nserver: {server:?}"),
+        };
+        ensure!(
+            client.status.success() && server.status.success(),
+            "client: {}:\n{}\nserver: {}:\n{}",
+            client.status,
+            client.output,
+            server.status,
+            server.output
+        );
+        for (who, output) in [("client", &client.output), ("server", &server.output)] {
+            self.check(output).with_context(|| format!("{who}:\n{output}"))?;
+        }
+        self.check_packets(before, packets(env)?)
+    }
+
+    /// Looks at the figures that a program printed: `819200 bytes in ...` and `100 iters in ...`.
+    fn check(&self, output: &str) -> Result<()> {
+        let bytes = self.transport.bytes * ITERS * 2;
+        for start in [format!("{bytes} bytes in "), format!("{ITERS} iters in ")] {
+            ensure!(output.lines().any(|line| line.starts_with(&start)), "no line `{start}...`");
+        }
+        for side in ["local address:", "remote address:"] {
+            ensure!(output.contains(side), "no `{side}`");
+        }
+        ensure!(!output.contains("invalid data"), "wrong data");
+        Ok(())
+    }
+
+    /// At least every message's packets crossed the link, both ways.
+    fn check_packets(&self, before: [[u64; 2]; 2], after: [[u64; 2]; 2]) -> Result<()> {
+        // The programs' path MTU, and the largest datagram, is 1024.
+        let least = ITERS * self.transport.bytes.div_ceil(1024);
+        for (device, (before, after)) in before.iter().zip(&after).enumerate() {
+            for (what, (before, after)) in ["sent", "received"].iter().zip(before.iter().zip(after)) {
+                let n = after.wrapping_sub(*before);
+                ensure!(n >= least, "device {device} {what} {n} packets, the messages have {least}");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The table of docs/semantics.md, on the real kernel: every row on queues of real QPs, in every state that they can be
+//! in. What was posted is told by completions.
+#![expect(unsafe_code)]
+// UNSAFETY: borrows the engines of queues, which are not moved.
+
+use anyhow::{Context as _, Result, ensure};
+use uverbs::attr::{QpCap, QpState, QpType, SendOpsFlags, SrqAttr, SrqInitAttr};
+use uverbs::{
+    AddressHandle, CompletionQueue, Driver, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, Uc, Ud,
+    WcStatus, WorkCompletion,
+};
+use uverbs_core::sync::Locked;
+use uverbs_tests::pair::{ah_attr, builder_ops};
+use uverbs_tests::semantics::{Facts, Held, RecvBench, RecvFacts, SendBench, Table, recvs, sends};
+use uverbs_tests::{Deadline, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, Req, Side, Spec, Typed, wait};
+
+/// The driver's queues, as the benches name them.
+type Sq<D> = <D as Driver>::SendQueue;
+type Rq<D> = <D as Driver>::RecvQueue;
+type Srq<D> = <D as Driver>::SharedRecvQueue;
+
+/// Small, so that a queue is soon full.
+fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
+    let mut spec = Spec::new(lab);
+    spec.cap =
+        QpCap { max_send_wr: 7, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
+    spec.len = 16 << 10;
+    spec
+}
+
+/// Brings one side from a state on to another that lies behind it.
+fn climb<D: Driver, T: Typed, L: Lock>(
+    lab: &Lab<D>,
+    side: &Side<D, T, L>,
+    peer: &uverbs::Endpoint,
+    from: QpState,
+    to: QpState,
+) -> Result<()> {
+    let attr = lab.connect_attr();
+    let passes = |step: QpState| from.0 < step.0 && to.0 >= step.0;
+    if passes(QpState::INIT) {
+        side.qp.init(&attr)?;
+    }
+    if passes(QpState::RTR) {
+        side.qp.control.ready_to_receive(peer, &attr)?;
+    }
+    if passes(QpState::RTS) {
+        side.qp.control.ready_to_send(&side.here, &attr)?;
+    }
+    match to {
+        QpState::SQD => side.drain()?,
+        QpState::ERR => side.set_state(to)?,
+        _ => {}
+    }
+    ensure!(side.state()? == to, "{:?}, not {to:?}", side.state()?);
+    Ok(())
+}
+
+/// Posts as soon as there is room.
+fn when_there_is_room(mut post: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut deadline = Deadline::usual();
+    loop {
+        match post() {
+            Err(e) if e.downcast_ref() == Some(&PostError::QueueFull) && !deadline.passed() => {
+                deadline.pause()
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Takes completions until the one that marks the end; gives the ids before it.
+fn until_marker<D: Driver>(
+    cq: &CompletionQueue<D, Shared>,
+    marker: u64,
+    status: WcStatus,
+) -> Result<Vec<u64>> {
+    let (mut ids, mut deadline) = (Vec::new(), Deadline::usual());
+    loop {
+        let mut wc = [WorkCompletion::default()];
+        match cq.poll(&mut wc)?.first() {
+            None => {
+                ensure!(!deadline.passed(), "no completion of the last one; before it came {ids:?}");
+                deadline.pause();
+            }
+            Some(wc) => {
+                ensure!(wc.status == status, "{:#x}: {:?}, expected {status:?}", wc.wr_id, wc.status);
+                if wc.wr_id == marker {
+                    return Ok(ids);
+                }
+                ids.push(wc.wr_id);
+                deadline.progress();
+            }
+        }
+    }
+}
+
+fn forget<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
+    while !cq.poll(&mut [WorkCompletion::default(); 8])?.is_empty() {}
+    Ok(())
+}
+
+/// The id of what marks an end; no row has it.
+const MARKER: u64 = u64::MAX;
+
+/// The send queue of end A.
+struct Sends<'l, D: Driver, T: Typed, L: Lock> {
+    lab: &'l Lab<D>,
+    pair: Pair<D, T, L>,
+    /// Of the peer, also where the QP has no use for it.
+    ah: AddressHandle<D>,
+    state: QpState,
+}
+
+impl<'l, D: Driver, T: Typed, L: Lock> Sends<'l, D, T, L> {
+    fn new(lab: &'l Lab<D>) -> Result<Self> {
+        let spec = spec(lab);
+        let left_out = match T::QP_TYPE {
+            QpType::Ud => SendOpsFlags::SEND_WITH_IMM,
+            _ => SendOpsFlags::RDMA_WRITE_WITH_IMM,
+        };
+        let ops = builder_ops::<D, T>(lab)? - left_out;
+        let side = |context: &uverbs::Context<D>| -> Result<Side<D, T, L>> {
+            let (pd, cq) = (context.alloc_pd()?, context.create_cq(64, None)?);
+            Side::on(pd, cq, &spec, ops, 0x77, None::<&SharedReceiveQueue<D, Shared>>)
+        };
+        let pair = Pair { a: side(&lab.a)?, b: side(&lab.b)? };
+        let ah = pair.a.pd.create_ah(&ah_attr(lab, pair.b.here.gid))?;
+        Ok(Self { lab, pair, ah, state: QpState::RESET })
+    }
+
+    /// What is posted so far, from a queue whose device works on it.
+    fn collect(&self, status: WcStatus) -> Result<Vec<u64>> {
+        let (queue, facts) = (self.queue(), self.facts());
+        when_there_is_room(|| sends::post_right(queue, facts, T::QP_TYPE, MARKER))?;
+        let ids = until_marker(&self.pair.a.cq, MARKER, status)?;
+        // The kernel may tell of a completion before it takes the request out of the ring.
+        wait::until("the queue is empty", LIMIT, || sends::is_empty(queue, facts, T::QP_TYPE))?;
+        Ok(ids)
+    }
+}
+
+impl<D: Driver, T: Typed, L: Lock> SendBench for Sends<'_, D, T, L>
+where
+    Sq<D>: 'static,
+{
+    type Queue = Sq<D>;
+    type Lock = L;
+
+    fn qp_type(&self) -> QpType {
+        T::QP_TYPE
+    }
+
+    fn queue(&self) -> &Locked<Sq<D>, L> {
+        let sq = self.pair.a.qp.send.as_ref().expect("a send queue");
+        // SAFETY: the engine stays where it is.
+        unsafe { sq.as_locked() }
+    }
+
+    fn facts(&self) -> Facts {
+        let (a, b) = (&self.pair.a, &self.pair.b);
+        let cap = a.qp.cap();
+        Facts {
+            local: (a.mr.addr(), a.mr.lkey()),
+            remote: (b.mr.addr(), b.mr.rkey()),
+            ah: self.ah.as_raw(),
+            receiver: (b.qp.qp_num(), self.lab.connect_attr().qkey),
+            max_sge: cap.max_send_sge as usize,
+            max_inline: cap.max_inline_data as usize,
+            capacity: cap.max_send_wr as usize,
+        }
+    }
+
+    fn enter(&mut self, state: QpState) -> Result<bool> {
+        let (a, b) = (&self.pair.a, &self.pair.b);
+        if state == QpState::SQE {
+            // A state that the device enters by itself, if ever.
+            ensure!(a.set_state(QpState::SQE).is_err(), "the kernel takes SQE");
+            return Ok(false);
+        }
+        for side in [a, b] {
+            side.set_state(QpState::RESET)?;
+            forget(&side.cq)?;
+        }
+        climb(self.lab, b, &a.here, QpState::RESET, QpState::RTS)?;
+        if state == QpState::ERR {
+            climb(self.lab, a, &b.here, QpState::RESET, QpState::RTS)?;
+            climb(self.lab, a, &b.here, QpState::RTS, QpState::ERR)?;
+        } else {
+            climb(self.lab, a, &b.here, QpState::RESET, state)?;
+        }
+        self.state = state;
+        Ok(true)
+    }
+
+    fn posted(&mut self) -> Result<Vec<u64>> {
+        match self.state {
+            // Nothing may have been posted, and nothing would tell: `leave` looks.
+            QpState::RESET | QpState::INIT | QpState::RTR => Ok(vec![]),
+            QpState::ERR => self.collect(WcStatus::WR_FLUSH_ERR),
+            QpState::SQD => {
+                self.pair.a.set_state(QpState::RTS)?;
+                let ids = self.collect(WcStatus::SUCCESS)?;
+                climb(self.lab, &self.pair.a, &self.pair.b.here, QpState::RTS, QpState::SQD)?;
+                Ok(ids)
+            }
+            _ => self.collect(WcStatus::SUCCESS),
+        }
+    }
+
+    fn leave(&mut self) -> Result<()> {
+        if self.state.0 < QpState::RTS.0 {
+            climb(self.lab, &self.pair.a, &self.pair.b.here, self.state, QpState::RTS)?;
+            let ids = self.collect(WcStatus::SUCCESS)?;
+            ensure!(ids.is_empty(), "posted in {:?}: {ids:?}", self.state);
+        }
+        Ok(())
+    }
+}
+
+/// The receive queue of end A.
+struct Recvs<'l, D: Driver, T: Typed, L: Lock> {
+    lab: &'l Lab<D>,
+    pair: Pair<D, T, L>,
+    state: QpState,
+}
+
+impl<D: Driver, T: Typed, L: Lock> RecvBench for Recvs<'_, D, T, L>
+where
+    Rq<D>: 'static,
+{
+    type Queue = Rq<D>;
+    type Lock = L;
+
+    fn qp_type(&self) -> QpType {
+        T::QP_TYPE
+    }
+
+    fn is_srq(&self) -> bool {
+        false
+    }
+
+    fn queue(&self) -> &Locked<Rq<D>, L> {
+        let rq = self.pair.a.qp.recv.as_ref().expect("a receive queue");
+        // SAFETY: the engine stays where it is.
+        unsafe { rq.as_locked() }
+    }
+
+    fn facts(&self) -> RecvFacts {
+        let a = &self.pair.a;
+        let cap = a.qp.cap();
+        RecvFacts {
+            local: (a.mr.addr(), a.mr.lkey()),
+            max_sge: cap.max_recv_sge as usize,
+            capacity: cap.max_recv_wr as usize,
+        }
+    }
+
+    fn enter(&mut self, state: QpState) -> Result<bool> {
+        let Pair { a, b } = &self.pair;
+        if state == QpState::SQE {
+            return Ok(false);
+        }
+        a.set_state(QpState::RESET)?;
+        forget(&a.cq)?;
+        if state == QpState::ERR {
+            // From INIT, where nothing but receives can be.
+            climb(self.lab, a, &b.here, QpState::RESET, QpState::INIT)?;
+            a.set_state(state)?;
+        } else {
+            climb(self.lab, a, &b.here, QpState::RESET, state)?;
+        }
+        self.state = state;
+        Ok(true)
+    }
+
+    /// In ERR all are flushed, in order.
+    fn posted(&mut self) -> Result<Vec<u64>> {
+        let a = &self.pair.a;
+        if self.state == QpState::RESET {
+            climb(self.lab, a, &self.pair.b.here, QpState::RESET, QpState::INIT)?;
+        }
+        if self.state != QpState::ERR {
+            a.set_state(QpState::ERR)?;
+        }
+        when_there_is_room(|| recvs::post_right(self.queue(), MARKER))?;
+        let ids = until_marker(&a.cq, MARKER, WcStatus::WR_FLUSH_ERR)?;
+        wait::until("the queue is empty", LIMIT, || recvs::is_empty(self.queue(), self.facts()))?;
+        if self.state != QpState::ERR {
+            self.enter(self.state)?;
+        }
+        Ok(ids)
+    }
+}
+
+/// A shared receive queue of end B, and a QP on it that is in the state that a row names.
+struct SharedRecvs<'l, D: Driver, T: Typed, L: Lock> {
+    lab: &'l Lab<D>,
+    /// Whose sends consume what is posted.
+    pair: Pair<D, Rc, Exclusive>,
+    other: Side<D, T, Exclusive>,
+    srq: SharedReceiveQueue<D, L>,
+}
+
+impl<'l, D: Driver, T: Typed, L: Lock> SharedRecvs<'l, D, T, L> {
+    fn new(lab: &'l Lab<D>) -> Result<Self> {
+        let spec = spec(lab);
+        let ops = builder_ops::<D, Rc>(lab)?;
+        let pd = lab.b.alloc_pd()?;
+        let attr = SrqAttr { max_wr: 7, max_sge: 4, srq_limit: 0 };
+        let srq = pd.create_srq::<L>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
+        let a = Side::on(
+            lab.a.alloc_pd()?,
+            lab.a.create_cq(64, None)?,
+            &spec,
+            ops,
+            1,
+            None::<&SharedReceiveQueue<D, Shared>>,
+        )?;
+        let b = Side::on(pd.clone(), lab.b.create_cq(64, None)?, &spec, ops, 2, Some(&srq))?;
+        let ops = builder_ops::<D, T>(lab)?;
+        let other = Side::on(pd, lab.b.create_cq(64, None)?, &spec, ops, 3, Some(&srq))?;
+        let mut pair = Pair { a, b };
+        pair.connect(&spec.attr)?;
+        Ok(Self { lab, pair, other, srq })
+    }
+}
+
+impl<D: Driver, T: Typed, L: Lock> RecvBench for SharedRecvs<'_, D, T, L>
+where
+    Srq<D>: 'static,
+{
+    type Queue = Srq<D>;
+    type Lock = L;
+
+    fn qp_type(&self) -> QpType {
+        T::QP_TYPE
+    }
+
+    fn is_srq(&self) -> bool {
+        true
+    }
+
+    fn queue(&self) -> &Locked<Srq<D>, L> {
+        // SAFETY: the engine stays where it is.
+        unsafe { self.srq.as_locked() }
+    }
+
+    fn facts(&self) -> RecvFacts {
+        let (attr, mr) = (self.srq.attr(), &self.pair.b.mr);
+        let (max_sge, capacity) = (attr.max_sge as usize, attr.max_wr as usize);
+        RecvFacts { local: (mr.addr(), mr.lkey()), max_sge, capacity }
+    }
+
+    fn enter(&mut self, state: QpState) -> Result<bool> {
+        if state == QpState::SQE {
+            return Ok(false);
+        }
+        let other = &self.other;
+        other.set_state(QpState::RESET)?;
+        // Whatever it is connected to: it sends nothing.
+        let peer = &self.pair.a.here;
+        if state == QpState::ERR {
+            climb(self.lab, other, peer, QpState::RESET, QpState::RTS)?;
+            other.set_state(state)?;
+        } else {
+            climb(self.lab, other, peer, QpState::RESET, state)?;
+        }
+        Ok(true)
+    }
+
+    /// One message for each, until the one that marks the end is consumed.
+    fn posted(&mut self) -> Result<Vec<u64>> {
+        if let Err(e) = recvs::post_right(self.queue(), MARKER) {
+            // Full to the brim: one message makes room.
+            let first = self.consume().context("of a full queue")?;
+            recvs::post_right(self.queue(), MARKER).context(e)?;
+            let mut ids = vec![first];
+            ids.extend(self.consume_all()?);
+            return Ok(ids);
+        }
+        self.consume_all()
+    }
+}
+
+impl<D: Driver, T: Typed, L: Lock> SharedRecvs<'_, D, T, L> {
+    fn consume(&mut self) -> Result<u64> {
+        let Pair { a, b } = &mut self.pair;
+        a.post(Face::Single, &[Req::new(1, Op::Send).signaled()])?;
+        let got = b.ok(1)?[0].wr_id;
+        a.ok(1)?;
+        Ok(got)
+    }
+
+    fn consume_all(&mut self) -> Result<Vec<u64>> {
+        let mut ids = vec![];
+        loop {
+            match self.consume()? {
+                MARKER => return Ok(ids),
+                id => ids.push(id),
+            }
+        }
+    }
+}
+
+fn told<D: Driver>(lab: &Lab<D>, held: Held) -> Outcome {
+    lab.note(format_args!("{} rows, {} posts", held.rows, held.posts));
+    Ok(())
+}
+
+fn sends_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
+    told(lab, sends::hold(&mut Sends::<D, T, L>::new(lab)?)?)
+}
+
+fn recvs_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
+    let pair = Pair::<D, T, L>::unconnected(lab, &spec(lab))?;
+    told(lab, recvs::hold(&mut Recvs { lab, pair, state: QpState::RESET })?)
+}
+
+fn srq_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
+    told(lab, recvs::hold(&mut SharedRecvs::<D, T, L>::new(lab)?)?)
+}
+
+/// Every row is held by one of the tests below.
+fn nothing_is_left_out<D: Driver>(_lab: &Lab<D>) -> Outcome {
+    for row in Table::read()?.rows {
+        let srq = row.faces.iter().any(|f| f.contains("srq"));
+        let held: &[QpType] =
+            if srq { &[QpType::Rc, QpType::Ud] } else { &[QpType::Rc, QpType::Uc, QpType::Ud] };
+        ensure!(
+            row.qp_types.iter().all(|t| held.contains(t)),
+            "docs/semantics.md:{}: nobody holds it",
+            row.line
+        );
+    }
+    Ok(())
+}
+
+macro_rules! matrix {
+    ($($name:ident = $hold:ident $transport:ident $locking:ident;)*) => {
+        $(fn $name<D: Driver>(lab: &Lab<D>) -> Outcome {
+            $hold::<D, $transport, $locking>(lab)
+        })*
+        uverbs_tests::tests!(nothing_is_left_out, $($name),*);
+    };
+}
+
+matrix! {
+    rc_exclusive = sends_in Rc Exclusive;
+    rc_shared = sends_in Rc Shared;
+    uc_exclusive = sends_in Uc Exclusive;
+    uc_shared = sends_in Uc Shared;
+    ud_exclusive = sends_in Ud Exclusive;
+    ud_shared = sends_in Ud Shared;
+    recv_rc_exclusive = recvs_in Rc Exclusive;
+    recv_rc_shared = recvs_in Rc Shared;
+    recv_uc = recvs_in Uc Exclusive;
+    recv_ud = recvs_in Ud Shared;
+    srq_rc_exclusive = srq_in Rc Exclusive;
+    srq_rc_shared = srq_in Rc Shared;
+    srq_ud = srq_in Ud Exclusive;
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads that share queues: nothing lost, nothing doubled, each thread's messages in its order.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Mutex;
+use std::thread;
+use uverbs::attr::{QpState, SrqAttr, SrqInitAttr};
+use uverbs::qp::SendQueue;
+use uverbs::wr::Sge;
+use uverbs::{Driver, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, WcStatus, WorkCompletion};
+use uverbs_tests::pair::{builder_ops, region};
+use uverbs_tests::post::{List, post_prepared, session};
+use uverbs_tests::{Deadline, Face, Lab, Op, Outcome, Pair, Refused, Req, Side, Spec, post_recv, wait};
+
+/// What a thread sends: who it is, and how many came before.
+fn message(thread: u64, n: u64) -> [u8; 8] {
+    (thread << 32 | n).to_le_bytes()
+}
+
+/// Posts one message by the face that belongs to the thread.
+fn post_one<D: Driver>(sq: &SendQueue<D, Rc, Shared>, thread: u64, n: u64) -> Result<(), PostError> {
+    let data = message(thread, n);
+    let req: Req<'_, D> = Req::new(thread << 32 | n, Op::Send).signaled().inline(&data);
+    match thread {
+        0 => sq.lock()?.post(req.wr_id).signaled().send_inline(&data),
+        1 => session(sq, |wr| wr.request(&req)),
+        _ => post_prepared(sq, &List::new(&[req]))
+            .map_err(|Refused { error, .. }| error.unwrap_or(PostError::NullList)),
+    }
+}
+
+/// Three threads post to one QP, by three faces, and poll its CQ; B sees all of it, each thread's in order.
+fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
+    const EACH: u64 = 300;
+    const THREADS: u64 = 3;
+    let mut spec = Spec::new(lab);
+    spec.cqe = 1024;
+    // A receiver that is late must not end the test.
+    (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
+    let Pair { a, mut b } = Pair::<D, Rc, Shared>::with(lab, &spec)?;
+    let sq = a.qp.send.as_ref().context("a send queue")?;
+    let done = Mutex::new(Vec::new());
+    let failed = AtomicBool::new(false);
+    let poll = || -> Result<bool> {
+        let mut some = [WorkCompletion::default(); 8];
+        let got = a.cq.poll(&mut some)?;
+        done.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.extend_from_slice(got);
+        Ok(!got.is_empty())
+    };
+    let work = |id: u64| -> Result<()> {
+        let mut deadline = Deadline::usual();
+        for n in 0..EACH {
+            loop {
+                match post_one(sq, id, n) {
+                    Ok(()) => break,
+                    Err(PostError::QueueFull) => {}
+                    Err(e) => bail!("thread {id}, message {n}: {e}"),
+                }
+                ensure!(!deadline.passed() && !failed.load(Ordering::Relaxed), "thread {id} stands still");
+                if !poll()? {
+                    deadline.pause();
+                }
+            }
+            if n % 4 == 3 {
+                poll()?;
+            }
+        }
+        Ok(())
+    };
+    // Receives stay in the order of their slots.
+    let slots: Vec<[Sge; 1]> = (0..64).map(|i| [b.sge(i * 8..i * 8 + 8)]).collect();
+    let mut next = [0_u64; THREADS as usize];
+    let post = |b: &mut Side<D, Rc, Shared>, slot: usize| {
+        post_recv(b.qp.rq()?, Face::Single, &[(slot as u64, &slots[slot])])
+    };
+    for slot in 0..64 {
+        post(&mut b, slot)?;
+    }
+    let all = (EACH * THREADS) as usize;
+    thread::scope(|scope| -> Result<()> {
+        let threads: Vec<_> = (0..THREADS).map(|id| scope.spawn(move || work(id))).collect();
+        let mut receive = || -> Result<()> {
+            for _ in 0..all {
+                let got = b.ok(1)?[0];
+                let slot = got.wr_id as usize;
+                let word =
+                    u64::from_le_bytes(b.bytes(slot * 8..slot * 8 + 8)?.try_into().unwrap_or_default());
+                let (id, n) = (word >> 32, word & 0xffff_ffff);
+                ensure!(id < THREADS && n == next[id as usize], "message {n} of thread {id} after {next:?}");
+                next[id as usize] += 1;
+                post(&mut b, slot)?;
+            }
+            Ok(())
+        };
+        let received = receive();
+        failed.store(received.is_err(), Ordering::Relaxed);
+        for thread in threads {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        }
+        received
+    })?;
+    let mut deadline = Deadline::usual();
+    while done.lock().map_or(0, |d| d.len()) < all {
+        ensure!(!deadline.passed(), "completions are missing");
+        if !poll()? {
+            deadline.pause();
+        }
+    }
+    let mut ids: Vec<_> = done.into_inner().unwrap_or_default();
+    ensure!(ids.iter().all(|wc| wc.status.is_success()), "{}", wait::list(&ids));
+    ids.sort_by_key(|wc| wc.wr_id);
+    let want = (0..THREADS).flat_map(|id| (0..EACH).map(move |n| id << 32 | n));
+    ensure!(ids.iter().map(|wc| wc.wr_id).eq(want), "completions are missing or doubled");
+    a.idle()
+}
+
+/// The halves of an exclusive QP belong to two threads.
+fn halves_in_two_threads<D: Driver>(lab: &Lab<D>) -> Outcome {
+    const N: u64 = 200;
+    let mut spec = Spec::new(lab);
+    (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
+    let Pair { a, b } = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
+    let Side { qp, cq, .. } = a;
+    let uverbs::Qp { send, recv, control } = qp;
+    let mut sq = send.context("a send queue")?;
+    let sender = thread::spawn(move || -> Result<()> {
+        for n in 0..N {
+            sq.post(n).signaled().send_inline(&n.to_le_bytes())?;
+            wait::successes(&cq, 1)?;
+        }
+        drop(sq);
+        Ok(())
+    });
+    drop(recv);
+    let mut b = b;
+    for n in 0..N {
+        b.recv(Face::Single, n, 0..8)?;
+        b.ok(1)?;
+        ensure!(b.bytes(0..8)? == n.to_le_bytes());
+    }
+    sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"))??;
+    ensure!(control.state()? == QpState::RTS, "the control face keeps the QP");
+    Ok(())
+}
+
+/// A thread posts on and on, while another moves the QP to ERR: every post that was taken is flushed, once.
+fn posted_while_it_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut spec = Spec::new(lab);
+    spec.cqe = 4096.min(lab.device.max_cqe);
+    for _ in 0..3 {
+        let Pair { a, b } = Pair::<D, Rc, Shared>::with(lab, &spec)?;
+        let sq = a.qp.send.as_ref().context("a send queue")?;
+        let at = b.remote(0);
+        let stop = AtomicBool::new(false);
+        let taken = AtomicUsize::new(0);
+        let mut all = Vec::new();
+        thread::scope(|scope| -> Result<()> {
+            let poster = scope.spawn(|| -> Result<()> {
+                let to = uverbs::provider::WireRemote::new(at.addr, at.rkey);
+                while !stop.load(Ordering::Acquire) && taken.load(Ordering::Relaxed) < 2000 {
+                    let id = taken.load(Ordering::Relaxed) as u64;
+                    match sq
+                        .lock()
+                        .map_err(PostError::from)?
+                        .post(id)
+                        .signaled()
+                        .write_inline(b"12345678", to)
+                    {
+                        Ok(()) => {
+                            taken.fetch_add(1, Ordering::Release);
+                        }
+                        Err(PostError::QueueFull) => thread::yield_now(),
+                        Err(e) => bail!("{e}"),
+                    }
+                }
+                Ok(())
+            });
+            let mut some = [WorkCompletion::default(); 16];
+            let mut deadline = Deadline::usual();
+            let mut failed = false;
+            while !deadline.passed() && !stop.load(Ordering::Relaxed) {
+                all.extend_from_slice(a.cq.poll(&mut some)?);
+                if !failed && all.len() > 40 {
+                    a.set_state(QpState::ERR)?;
+                    failed = true;
+                }
+                if failed && all.iter().filter(|wc| !wc.status.is_success()).count() > 100 {
+                    stop.store(true, Ordering::Release);
+                }
+                deadline.pause();
+            }
+            stop.store(true, Ordering::Release);
+            poster.join().map_err(|_| anyhow::anyhow!("the poster panicked"))?
+        })?;
+        let taken = taken.load(Ordering::Acquire);
+        all.extend(wait::completions(&a.cq, taken - all.len())?);
+        ensure!(all.iter().map(|wc| wc.wr_id).eq(0..taken as u64), "{}", wait::list(&all));
+        let good = all.iter().take_while(|wc| wc.status.is_success()).count();
+        ensure!(
+            all[good..].iter().all(|wc| wc.status == WcStatus::WR_FLUSH_ERR),
+            "{}",
+            wait::list(&all[good..])
+        );
+        a.idle()?;
+    }
+    Ok(())
+}
+
+/// Two threads post to one SRQ, and two QPs receive from it.
+fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
+    const EACH: u64 = 150;
+    let mut spec = Spec::new(lab);
+    (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
+    let pd = lab.b.alloc_pd()?;
+    let attr =
+        SrqInitAttr { attr: SrqAttr { max_wr: 32, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let srq: SharedReceiveQueue<D, Shared> = pd.create_srq(&attr)?;
+    let ops = builder_ops::<D, Rc>(lab)?;
+    let mut pairs = Vec::new();
+    for _ in 0..2 {
+        let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
+        let cq = lab.b.create_cq(spec.cqe, None)?;
+        pair.b = Side::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
+        pair.connect(&spec.attr)?;
+        pairs.push(pair);
+    }
+    let mr = region(&pd, 4096, lab.full_access())?;
+    let post = |id: u64| -> Result<()> {
+        let mut deadline = Deadline::usual();
+        let sge = uverbs_tests::sges::wire::<D>(&[uverbs_tests::sges::sge(&mr, 0..8)])?;
+        for n in 0..EACH {
+            loop {
+                let mut guard = srq.lock().map_err(PostError::from)?;
+                #[expect(unsafe_code, reason = "posting a receive")]
+                // SAFETY: a region that outlives the queue's QPs, and lends no references.
+                let result = unsafe { guard.post(id << 32 | n, &sge) };
+                drop(guard);
+                match result {
+                    Ok(()) => break,
+                    Err(PostError::QueueFull) => deadline.pause(),
+                    Err(e) => bail!("{e}"),
+                }
+                ensure!(!deadline.passed(), "thread {id} stands still at {n}");
+            }
+        }
+        Ok(())
+    };
+    let mut ids = Vec::new();
+    thread::scope(|scope| -> Result<()> {
+        let threads: Vec<_> = (0..2).map(|id| scope.spawn(move || post(id))).collect();
+        for n in 0..EACH {
+            for pair in &mut pairs {
+                pair.a.post(Face::Single, &[Req::new(n, Op::Send).signaled().inline(&[1; 8])])?;
+            }
+            for pair in &pairs {
+                pair.a.ok(1)?;
+                ids.push(pair.b.ok(1)?[0].wr_id);
+            }
+        }
+        for thread in threads {
+            thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        }
+        Ok(())
+    })?;
+    ids.sort_unstable();
+    let want: Vec<_> = (0..2).flat_map(|id| (0..EACH).map(move |n| id << 32 | n)).collect();
+    ensure!(ids == want, "receives are missing or doubled");
+    Ok(())
+}
+
+uverbs_tests::tests!(one_qp_and_one_cq, halves_in_two_threads, posted_while_it_fails, one_srq);

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Datagrams: the GRH before the data, answers to the sender, addresses that are destroyed early.
+
+use anyhow::{Context as _, ensure};
+use uverbs::attr::{GidType, QpAttr, QpAttrMask, QpState};
+use uverbs::{Driver, Exclusive, Ud, WcFlags, WcStatus, WorkCompletion};
+use uverbs_tests::lab::PORT;
+use uverbs_tests::pair::GRH;
+use uverbs_tests::wait::{self, statuses};
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Spec, To, pattern, post_recv};
+
+type UdPair<D> = Pair<D, Ud, Exclusive>;
+
+/// The 40 bytes stand before the data, in however many entries, and say who sent it.
+fn grh_on_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let UdPair { mut a, mut b } = UdPair::new(lab)?;
+    let data = pattern::bytes(9, 500);
+    a.mr.write_at(0, &data)?;
+    let sges = [a.sge(0..500)];
+    // In one entry; in one of its own; cut in the middle.
+    let layouts = [
+        vec![b.sge(0..540)],
+        vec![b.sge(0..40), b.sge(40..540)],
+        vec![b.sge(0..13), b.sge(13..300), b.sge(300..540)],
+    ];
+    for layout in &layouts {
+        b.clear(0..1024)?;
+        post_recv(b.qp.rq()?, Face::Single, &[(1, layout)])?;
+        a.post(Face::Single, &[Req::new(1, Op::Send).signaled().sges(&sges)])?;
+        a.ok(1)?;
+        let got = b.ok(1)?[0];
+        ensure!(got.byte_len == 540 && got.wc_flags.contains(WcFlags::GRH), "{got:?}");
+        ensure!((got.src_qp, got.qp_num) == (a.qp.qp_num(), b.qp.qp_num()), "{got:?}");
+        b.check(GRH..540, 9)?;
+        let mut grh = [0; GRH];
+        b.mr.read_at(0, &mut grh)?;
+        let attr = b.pd.ah_attr_from_wc(&got, &grh, PORT)?;
+        let route = attr.grh.context("a route")?;
+        ensure!(route.dgid == a.here.gid, "the sender is {}, not {}", a.here.gid, route.dgid);
+        ensure!(attr.port_num == PORT);
+        let entry = lab.b.query_gid_ex(PORT, route.sgid_index.into())?;
+        ensure!(entry.gid == b.here.gid && entry.gid_type == GidType::ROCE_V2, "{entry:?}");
+    }
+    Ok(())
+}
+
+/// B answers whoever sent, knowing nothing of A but the completion and the GRH.
+fn reply<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let UdPair { mut a, mut b } = UdPair::new(lab)?;
+    for turn in 0..3_u64 {
+        let question = pattern::bytes(turn, 32);
+        a.recv(Face::Single, 5, 4096..8192)?;
+        b.recv(Face::Single, 6, 0..4096)?;
+        a.post(Face::Single, &[Req::new(1, Op::SendImm(17)).signaled().inline(&question)])?;
+        a.ok(1)?;
+        let got = b.ok(1)?[0];
+        let mut grh = [0; GRH];
+        b.mr.read_at(0, &mut grh)?;
+        let ah = b.pd.create_ah_from_wc(&got, &grh, PORT)?;
+        let sges = [b.sge(GRH..GRH + 32)];
+        let to = Some(To { ah: &ah, qpn: got.src_qp, qkey: b.there.1 });
+        uverbs_tests::post(&mut b.qp, Face::Batch, &[Req::new(2, Op::Send).signaled().sges(&sges).to(to)])?;
+        b.ok(1)?;
+        let answer = a.ok(1)?[0];
+        ensure!(answer.src_qp == b.qp.qp_num() && answer.byte_len == 72, "{answer:?}");
+        a.check(4096 + GRH..4096 + GRH + 32, turn)?;
+    }
+    Ok(())
+}
+
+/// A receive that is too short for the datagram, for the GRH, or for anything: the sender does not care; the receiver
+/// gets an error or never hears of it, and nothing is written beyond the receive.
+fn short_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
+    for room in [0, 10, GRH, GRH + 99] {
+        let UdPair { mut a, mut b } = UdPair::new(lab)?;
+        b.recv(Face::Single, 1, 0..room)?;
+        let long = [a.sge(0..100)];
+        let message = Req::new(1, Op::Send).signaled();
+        a.post(Face::Single, &[message.sges(&long)])?;
+        a.ok(1)?;
+        std::thread::sleep(wait::QUIET);
+        let mut wc = [WorkCompletion::default()];
+        let got = b.cq.poll(&mut wc)?.first().copied();
+        match got {
+            Some(wc) => {
+                let told = [WcStatus::LOC_LEN_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::LOC_PROT_ERR];
+                ensure!(told.contains(&wc.status), "{room} bytes: {wc:?}");
+            }
+            None => lab.note(format_args!("a datagram of 100 bytes into {room} is dropped")),
+        }
+        ensure!(b.bytes(room..room + 200)? == vec![0; 200], "written beyond {room} bytes");
+        // What fits arrives after that, if the QP lives: in the next receive, or in this one if it was kept.
+        if b.state()? != QpState::RTS || (got.is_none() && room < GRH) {
+            continue;
+        }
+        let data = &pattern::bytes(3, 64)[..if got.is_none() { room - GRH } else { 64 }.min(64)];
+        b.recv(Face::Single, 2, 1000..2000)?;
+        a.post(Face::Single, &[message.inline(data)])?;
+        a.ok(1)?;
+        let wc = b.ok(1)?[0];
+        ensure!(wc.byte_len as usize == GRH + data.len(), "{wc:?}");
+        let at = if wc.wr_id == 2 { 1000 } else { 0 };
+        b.check(at + GRH..at + GRH + data.len(), 3)?;
+    }
+    Ok(())
+}
+
+/// As long as the path carries, and one more: taken, and sent to nobody.
+fn longest_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let UdPair { mut a, mut b } = UdPair::new(lab)?;
+    let mtu = lab.port.active_mtu.bytes().context("an MTU")? as usize;
+    a.fill(0..mtu + 1, 4)?;
+    let (fits, too_long) = ([a.sge(0..mtu)], [a.sge(0..mtu + 1)]);
+    b.recv(Face::Single, 1, 0..16 << 10)?;
+    a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().sges(&fits)])?;
+    a.ok(1)?;
+    ensure!(b.ok(1)?[0].byte_len as usize == mtu + GRH);
+    b.check(GRH..GRH + mtu, 4)?;
+    b.recv(Face::Single, 2, 0..16 << 10)?;
+    for face in Face::ALL {
+        // The device completes it and sends nothing (docs/semantics.md).
+        a.post(face, &[Req::new(2, Op::Send).signaled().sges(&too_long)])?;
+        a.ok(1)?;
+    }
+    b.idle()
+}
+
+/// An address handle may be destroyed while datagrams that name it wait.
+fn address_destroyed_while_posted<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let UdPair { mut a, mut b } = UdPair::new(lab)?;
+    for face in Face::ALL {
+        for _ in 0..4 {
+            b.recv(Face::Single, 1, 0..100)?;
+        }
+        a.drain()?;
+        let ah = a.pd.create_ah(&lab.connect_attr().ah_attr(&b.here))?;
+        let (qpn, qkey) = a.there;
+        let to = Some(To { ah: &ah, qpn, qkey });
+        let reqs: Vec<_> = (0..4).map(|i| Req::new(i, Op::Send).signaled().inline(&[7; 20]).to(to)).collect();
+        uverbs_tests::post(&mut a.qp, face, &reqs)?;
+        ah.close().context("destroy while posted")?;
+        a.set_state(QpState::RTS)?;
+        let sent = statuses(&a.wait(4)?);
+        // The kernel may find it gone; then it says so and does no harm.
+        let all_sent = sent.iter().all(|(_, s)| s.is_success());
+        if all_sent {
+            let mut arrived = 0;
+            let mut deadline = uverbs_tests::Deadline::after(wait::QUIET * 4);
+            while arrived < 4 && !deadline.passed() {
+                arrived += b.cq.poll(&mut [WorkCompletion::default(); 4])?.len();
+                deadline.pause();
+            }
+            lab.note(format_args!("{face:?}: {arrived} of 4 arrived after their address was destroyed"));
+        } else {
+            lab.note(format_args!("{face:?}: {sent:?}"));
+        }
+        // All is well with a new one.
+        a.set_state(QpState::RESET)?;
+        b.set_state(QpState::RESET)?;
+        while !b.cq.poll(&mut [WorkCompletion::default(); 4])?.is_empty() {}
+        let (here, there) = (a.here, b.here);
+        a.connect(&there, &lab.connect_attr())?;
+        b.connect(&here, &lab.connect_attr())?;
+        b.recv(Face::Single, 9, 0..100)?;
+        a.post(face, &[Req::new(9, Op::Send).signaled().inline(&[8; 20])])?;
+        a.ok(1)?;
+        ensure!(b.ok(1)?[0].wr_id == 9);
+        ensure!(b.bytes(GRH..GRH + 20)? == [8; 20]);
+    }
+    Ok(())
+}
+
+/// With the top bit of the queue key set, the sending QP's own is used.
+fn own_queue_key<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let UdPair { mut a, mut b } = UdPair::new(lab)?;
+    let (qpn, _) = a.there;
+    for face in Face::ALL {
+        a.there = (qpn, 0x8000_0000);
+        b.recv(Face::Single, 1, 0..100)?;
+        a.post(face, &[Req::new(1, Op::Send).inline(&[1])])?;
+        b.ok(1).with_context(|| format!("{face:?}"))?;
+    }
+    // The key can be changed on a QP that is up.
+    let key = 0x2222_2222;
+    let attr = QpAttr { qp_state: QpState::RTS, qkey: key, ..QpAttr::default() };
+    for side in [&a, &b] {
+        side.qp.modify(&attr, QpAttrMask::STATE | QpAttrMask::QKEY)?;
+        ensure!(side.qp.query(QpAttrMask::QKEY)?.0.qkey == key);
+    }
+    b.recv(Face::Single, 1, 0..100)?;
+    a.post(Face::Batch, &[Req::new(1, Op::Send).inline(&[1])])?;
+    b.ok(1)?;
+    Ok(())
+}
+
+/// Many QPs, one address, any order: each datagram finds its receiver.
+fn many_receivers<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut spec = Spec::new(lab);
+    spec.len = 4096;
+    let UdPair { mut a, b } = UdPair::with(lab, &spec)?;
+    let ah = a.ah.take().context("an address")?;
+    let mut receivers = vec![b];
+    for _ in 0..5 {
+        receivers.push(UdPair::with(lab, &spec)?.b);
+    }
+    for turn in 0..30_u64 {
+        let to = (turn as usize * 5 + turn as usize / 7) % receivers.len();
+        let b = &mut receivers[to];
+        b.recv(Face::Single, turn, 0..100)?;
+        let data = turn.to_le_bytes();
+        let to = Some(To { ah: &ah, qpn: b.qp.qp_num(), qkey: spec.attr.qkey });
+        let req = Req::new(turn, Op::Send).inline(&data).to(to);
+        uverbs_tests::post(&mut a.qp, Face::ALL[turn as usize % 4], &[req])?;
+        ensure!(b.ok(1)?[0].wr_id == turn);
+        ensure!(b.bytes(GRH..GRH + 8)? == data);
+    }
+    Ok(())
+}
+
+uverbs_tests::tests!(
+    grh_on_receive,
+    reply,
+    short_receives,
+    longest_datagram,
+    address_destroyed_while_posted,
+    own_queue_key,
+    many_receivers,
+);

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a device may lack as a whole: XRC, raw packets, segmentation, creation flags. The answer is `Unsupported`, at
+//! creation, and names what is missing.
+
+use anyhow::{Result, ensure};
+use uverbs::attr::{DeviceCapFlags, QpCap, QpCreateFlags, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType};
+use uverbs::{Driver, Error, Exclusive, RawPacket, Rc, SharedReceiveQueue, Ud, XrcSend};
+use uverbs_tests::{Lab, Outcome};
+
+const CAP: QpCap =
+    QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+
+/// The answer to what the device has or lacks.
+fn check<T>(result: Result<T, Error>, has: bool, verb: &str, names: &str) -> Outcome {
+    match result {
+        Ok(_) => ensure!(has, "{verb} of {names}: made, though the device does not offer it"),
+        Err(e) => {
+            ensure!(!has && e.is_unsupported(), "{verb} of {names}: {e}");
+            ensure!(e.verb() == verb, "{e}");
+            ensure!(
+                e.to_string().to_lowercase().contains(&names.to_lowercase()),
+                "{e} does not name {names}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn xrc<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let has = lab.has(DeviceCapFlags::XRC);
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(8, None)?;
+    check(lab.a.open_xrcd(None, true, false), has, "open_xrcd", "")?;
+    check(pd.qp::<XrcSend>().send_cq(&cq).cap(CAP).create(), has, "create_qp", "XRC_SEND")?;
+    if let Ok(xrcd) = lab.a.open_xrcd(None, true, false) {
+        check(xrcd.recv_qp().create_recv(), has, "create_qp", "XRC_RECV")?;
+        let attr = SrqInitAttr {
+            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
+            srq_type: SrqType::Xrc,
+            ..SrqInitAttr::default()
+        };
+        check(
+            SharedReceiveQueue::<D, Exclusive>::create_xrc(&pd, &attr, &xrcd, &cq),
+            has,
+            "create_srq",
+            "xrc",
+        )?;
+    }
+    Ok(())
+}
+
+/// SRQs of other types than plain, without what they need.
+fn srq_types<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    for srq_type in [SrqType::Xrc, SrqType::Tm] {
+        let attr = SrqInitAttr {
+            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
+            srq_type,
+            ..SrqInitAttr::default()
+        };
+        let e = pd.create_srq::<Exclusive>(&attr).err();
+        ensure!(e.as_ref().is_some_and(|e| e.verb() == "create_srq"), "{srq_type:?}: {e:?}");
+    }
+    Ok(())
+}
+
+fn raw_packets<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(8, None)?;
+    let has = lab.device.max_raw_ethy_qp != 0;
+    check(pd.qp::<RawPacket>().cq(&cq).cap(CAP).create(), has, "create_qp", "RAW_PACKET")
+}
+
+fn segmentation<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(8, None)?;
+    let has = lab.device.tso_caps.max_tso != 0;
+    let ops = SendOpsFlags::SEND | SendOpsFlags::TSO;
+    check(pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(ops).create(), has, "create_qp", "TSO")?;
+    check(pd.qp::<Ud>().cq(&cq).cap(CAP).max_tso_header(64).create(), has, "create_qp", "max_tso_header")
+}
+
+/// An operation that the transport has not can't be had by asking.
+fn operations_of_other_transports<D: Driver>(lab: &Lab<D>) -> Outcome {
+    use SendOpsFlags as F;
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(8, None)?;
+    for op in [F::RDMA_WRITE, F::RDMA_READ, F::ATOMIC_FETCH_AND_ADD, F::LOCAL_INV, F::BIND_MW] {
+        let name = format!("{op:?}");
+        let name = name.trim_start_matches("SendOpsFlags(").trim_end_matches(')');
+        check(pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(F::SEND | op).create(), false, "create_qp", name)?;
+    }
+    for (op, has) in [(F::FLUSH, lab.has_flush()), (F::ATOMIC_WRITE, lab.has(DeviceCapFlags::ATOMIC_WRITE))] {
+        let name = format!("{op:?}");
+        let name = name.trim_start_matches("SendOpsFlags(").trim_end_matches(')');
+        check(pd.qp::<Rc>().cq(&cq).cap(CAP).send_ops(op).create(), has, "create_qp", name)?;
+    }
+    Ok(())
+}
+
+fn creation_flags<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(8, None)?;
+    for flag in
+        [QpCreateFlags::SCATTER_FCS, QpCreateFlags::CVLAN_STRIPPING, QpCreateFlags::BLOCK_SELF_MCAST_LB]
+    {
+        let e = pd.qp::<Rc>().cq(&cq).cap(CAP).create_flags(flag).create().err();
+        ensure!(
+            e.as_ref().is_some_and(|e| e.verb() == "create_qp" && e.to_string().contains("create_flags")),
+            "{flag:?}: {e:?}"
+        );
+    }
+    Ok(())
+}
+
+uverbs_tests::tests!(
+    xrc,
+    srq_types,
+    raw_packets,
+    segmentation,
+    operations_of_other_transports,
+    creation_flags
+);
