@@ -397,11 +397,13 @@ impl FuzzKernel {
                 Some(QUERY_DEVICE_EX) => {
                     let device_cap_flags_ex = u64::from(state.byte() % 8) << 38;
                     let response_length = size_of::<ib_uverbs_ex_query_device_resp>() as u32;
-                    let device = ib_uverbs_ex_query_device_resp {
+                    let mut device = ib_uverbs_ex_query_device_resp {
                         response_length,
                         device_cap_flags_ex,
                         ..Default::default()
                     };
+                    // Drivers hold requests against it.
+                    device.base.max_qp_rd_atom = 128;
                     c.answer(UVERBS_ATTR_CORE_OUT, device.as_bytes());
                 }
                 Some(IB_USER_VERBS_CMD_RESIZE_CQ) => {

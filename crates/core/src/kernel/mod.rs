@@ -12,6 +12,7 @@
 //! verbs of `control`. Having one is the proof, which is why [`Kernel::ioctl`] itself is a safe method.
 
 mod command;
+mod doorbell;
 mod fd;
 mod mapping;
 mod process;
@@ -24,6 +25,7 @@ mod uhw;
 mod write;
 
 pub use command::Command;
+pub use doorbell::{DoorbellPage, DoorbellPort};
 pub use fd::UverbsFd;
 pub use mapping::{Mapping, Protection};
 pub use raw::{RawAttr, RawCommand};
@@ -54,6 +56,14 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// # Errors
     /// The kernel's errno; `ESTALE` in a process that did not open the device.
     fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno>;
+
+    /// Maps a page of doorbell registers. What an offset means, the driver knows.
+    ///
+    /// # Errors
+    /// As [`Kernel::mmap`].
+    fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
+        DoorbellPage::map(self, offset, len)
+    }
 
     /// Reads an attribute of the device by its path below the device's directory in sysfs, such as
     /// `ports/1/pkeys/0`. For the little that uverbs does not tell.

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Doorbell registers: a page mapped from the device, or calls into a software device of the same process.
+//!
+//! A NIC's doorbells are memory-mapped; a driver writes them by volatile stores with the barriers that its hardware
+//! asks for. A software device gets each write as a call, at once and in order, so that it never scans memory for
+//! doorbells and the same seed gives the same run. Which of the two a page is is decided when it is mapped: one
+//! predictable branch per doorbell, none per WR.
+
+use super::{Kernel, Mapping, Protection};
+use crate::errno::Errno;
+use core::fmt;
+use std::sync::Arc;
+
+/// A software device's doorbell page. The bytes are those that a device would see on the bus, in address order.
+///
+/// A call runs on the thread that rings and may execute work requests before it returns. It must neither panic nor
+/// call back into the queue that rings.
+pub trait DoorbellPort: Send + Sync + fmt::Debug {
+    /// One 8-byte register write at `offset` into the page.
+    fn ring(&self, offset: u32, value: [u8; 8]);
+
+    /// A write-combined burst at `offset`: a WQE by BlueFlame, a multiple of 64 bytes.
+    fn blueflame(&self, offset: u32, wqe: &[u8]);
+}
+
+/// A page of doorbell registers.
+#[derive(Clone)]
+pub enum DoorbellPage {
+    /// Registers of a device, mapped write-combining or uncached; nobody reads them.
+    Mapped(Arc<Mapping>),
+    /// A software device's.
+    Port(Arc<dyn DoorbellPort>),
+}
+
+impl DoorbellPage {
+    /// Maps it as registers: what [`Kernel::doorbells`] does for a real device.
+    ///
+    /// # Errors
+    /// The kernel's errno; `EINVAL` if it mapped less than was asked for.
+    pub fn map<K: Kernel + ?Sized>(kernel: &K, offset: u64, len: usize) -> Result<Self, Errno> {
+        let mapping = kernel.mmap(offset, len, Protection::ReadWrite)?;
+        if mapping.len() < len {
+            return Err(Errno::EINVAL);
+        }
+        Ok(Self::Mapped(Arc::new(mapping)))
+    }
+}
+
+impl fmt::Debug for DoorbellPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mapped(mapping) => f.debug_tuple("Mapped").field(mapping).finish(),
+            Self::Port(port) => f.debug_tuple("Port").field(port).finish(),
+        }
+    }
+}
