@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The two devices of a test, opened.
 
+use crate::bed::Bed;
 use crate::env::{End, LabEnv};
 use anyhow::{Context as _, Result};
 use uverbs::attr::{AccessFlags, DeviceAttr, DeviceCapFlags, PortAttr};
@@ -14,8 +15,10 @@ pub struct Lab<D: Driver> {
     pub a: Context<D>,
     /// The device at end B.
     pub b: Context<D>,
-    /// The lab's environment.
-    pub env: LabEnv,
+    /// Where they come from.
+    pub bed: Box<dyn Bed<D>>,
+    /// Index of the GID by which they reach each other.
+    pub gid_index: u8,
     /// What device A says of itself; B is of the same kind.
     pub device: DeviceAttr,
     /// What the port of A says of itself.
@@ -34,11 +37,17 @@ pub fn find(name: &str) -> Result<DeviceInfo> {
 
 impl<D: Driver> Lab<D> {
     /// Opens B next to A.
-    pub fn new(a: Context<D>, env: LabEnv) -> Result<Self> {
-        let b = Context::open(&find(env.dev(End::B))?).context("open B")?;
+    pub fn new(a: Context<D>, bed: Box<dyn Bed<D>>) -> Result<Self> {
+        let b = bed.open(End::B).context("open B")?;
         let device = a.query_device()?;
         let port = a.query_port(PORT)?;
-        Ok(Self { a, b, env, device, port })
+        let gid_index = bed.gid_index();
+        Ok(Self { a, b, bed, gid_index, device, port })
+    }
+
+    /// The VM's environment; tests that need it are for the VM only.
+    pub fn env(&self) -> Result<&LabEnv> {
+        self.bed.env().context("needs the VM")
     }
 
     /// The context at an end.
@@ -77,7 +86,7 @@ impl<D: Driver> Lab<D> {
     pub fn connect_attr(&self) -> ConnectAttr {
         ConnectAttr {
             port_num: PORT,
-            sgid_index: Some(self.env.gid_index),
+            sgid_index: Some(self.gid_index),
             access: self.full_access() - AccessFlags::LOCAL_WRITE - AccessFlags::MW_BIND,
             hop_limit: 64,
             timeout: 16,

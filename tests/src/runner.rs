@@ -4,6 +4,7 @@
 //! Every test opens both devices anew, and must leave no file open. A test that does not end takes the suite down with
 //! its name; whatever it waits for in the kernel can't be left behind.
 
+use crate::bed::{Place, VmBed};
 use crate::child::open_files;
 use crate::env::{End, LabEnv};
 use crate::lab::{Lab, find};
@@ -32,10 +33,10 @@ pub struct Test {
 }
 
 impl Test {
-    /// A test that gets the lab.
-    pub fn new(name: &str, test: impl LabTest) -> Self {
+    /// A test that gets the lab of a place.
+    pub fn new<P: Place>(name: &str, test: impl LabTest) -> Self {
         let label = name.to_owned();
-        Self { trial: Trial::test(name, move || limited(&label, || in_lab(test))) }
+        Self { trial: Trial::test(name, move || limited(&label, || P::run(test))) }
     }
 
     /// A test that runs programs only.
@@ -101,42 +102,60 @@ fn watchdog() {
     });
 }
 
-/// Opens the devices, runs the test, and looks at what it left open.
-fn in_lab(test: impl LabTest) -> Outcome {
-    struct Visit<T>(T, LabEnv);
-    impl<T: LabTest> DriverVisitor for Visit<T> {
-        type Out = Outcome;
-        fn visit<D: Driver>(self, context: Context<D>) -> Outcome {
-            let lab = Lab::new(context, self.1)?;
-            self.0.run(&lab)
+/// The VM: devices of its kernel, with the driver that each needs.
+#[derive(Debug)]
+pub struct Vm;
+
+impl Place for Vm {
+    fn run(test: impl LabTest) -> Outcome {
+        struct Visit<T>(T, LabEnv);
+        impl<T: LabTest> DriverVisitor for Visit<T> {
+            type Out = Outcome;
+            fn visit<D: Driver>(self, context: Context<D>) -> Outcome {
+                let lab = Lab::new(context, Box::new(VmBed(self.1)))?;
+                self.0.run(&lab)
+            }
         }
+        let env = LabEnv::get().context(NEEDS_VM)?;
+        without_open_files(|| {
+            let info = find(env.dev(End::A))?;
+            open_with(&info, Visit(test, env)).context("open A")?
+        })
     }
-    let env = LabEnv::get().context(NEEDS_VM)?;
+}
+
+/// Runs a test, after which no file may be open that was not before.
+pub fn without_open_files(test: impl FnOnce() -> Outcome) -> Outcome {
     let before = open_files()?;
-    let info = find(env.dev(End::A))?;
-    open_with(&info, Visit(test, env)).context("open A")??;
+    test()?;
     let after = open_files()?;
     ensure!(before == after, "files left open: before {before:?}, after {after:?}");
     Ok(())
 }
 
-/// Runs the tests that the command line asks for.
+/// Runs the tests that the command line asks for, in the VM; elsewhere all are ignored.
 pub fn main(tests: Vec<Test>) -> Conclusion {
+    let in_lab = LabEnv::get().is_some();
+    if !in_lab && !std::env::args().any(|a| a == "--list") {
+        eprintln!("{} tests ignored: {NEEDS_VM}", tests.len());
+    }
+    run(tests, in_lab)
+}
+
+/// Runs the tests that the command line asks for, or none of them.
+pub fn run(tests: Vec<Test>, enabled: bool) -> Conclusion {
     let (mut args, filters) = arguments(std::env::args());
     // The tests share the link.
     args.test_threads = Some(1);
-    let in_lab = LabEnv::get().is_some();
-    if in_lab {
+    if enabled {
         watchdog();
-    } else if !args.list {
-        eprintln!("{} tests ignored: {NEEDS_VM}", tests.len());
     }
     let wanted = |t: &Test| {
         let name = t.trial.name();
         filters.is_empty()
             || filters.iter().any(|f| if args.exact { name == f } else { name.contains(f.as_str()) })
     };
-    let trials = tests.into_iter().filter(wanted).map(|t| t.trial.with_ignored_flag(!in_lab)).collect();
+    let trials = tests.into_iter().filter(wanted).map(|t| t.trial.with_ignored_flag(!enabled)).collect();
     let conclusion = libtest_mimic::run(&args, trials);
     for note in NOTES.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         println!("note: {note}");
@@ -159,12 +178,12 @@ fn arguments(words: impl Iterator<Item = String>) -> (Arguments, Vec<String>) {
     (Arguments::from_iter(options), filters)
 }
 
-/// Lists the generic functions of a module as tests: `tests! { module: a, b }` makes `fn tests() -> Vec<Test>`.
+/// Lists the generic functions of a module as tests: `tests!(a, b)` makes `fn tests<P: Place>() -> Vec<Test>`.
 #[macro_export]
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
-        /// The tests of this file.
-        pub(crate) fn tests() -> Vec<$crate::Test> {
+        /// The tests of this file, in a place.
+        pub(crate) fn tests<P: $crate::Place>() -> Vec<$crate::Test> {
             let theme = module_path!().rsplit("::").next().unwrap_or_default();
             vec![$({
                 struct Run;
@@ -173,7 +192,7 @@ macro_rules! tests {
                         $name(lab)
                     }
                 }
-                $crate::Test::new(&format!("{theme}::{}", stringify!($name)), Run)
+                $crate::Test::new::<P>(&format!("{theme}::{}", stringify!($name)), Run)
             }),*]
         }
     };

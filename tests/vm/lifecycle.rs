@@ -14,13 +14,14 @@ use uverbs::{
     Context, Driver, DriverVisitor, Errno, Event, EventSource, Exclusive, Rc, Shared, Uc, Ud, WcStatus,
     WorkCompletion, open_with,
 };
+use uverbs_tests::bed::VmBed;
 use uverbs_tests::child::{in_fork, open_files, rdma_resources, spawn};
 use uverbs_tests::env::End;
 use uverbs_tests::lab::{PORT, find};
 use uverbs_tests::post::Typed;
 use uverbs_tests::roles::PeerProcess;
 use uverbs_tests::wait::{LIMIT, list, readable, statuses, until};
-use uverbs_tests::{Child, Face, Lab, LabEnv, Lock, Op, Outcome, Pair, Req, Spec, Test, run};
+use uverbs_tests::{Child, Face, Lab, LabEnv, Lock, Op, Outcome, Pair, Req, Spec, Test, Vm, run};
 
 /// How long a tool may take.
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
@@ -55,20 +56,20 @@ fn impatient<D: Driver>(lab: &Lab<D>, timeout: u8) -> Spec {
 /// is good for another peer after.
 fn peer_killed<D: Driver>(lab: &Lab<D>) -> Outcome {
     const MESSAGES: usize = 40;
-    let before = resources(&lab.env)?;
+    let before = resources(lab.env()?)?;
     // 17 ms.
     let spec = impatient(lab, 12);
     let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
-    let with_pair = resources(&lab.env)?;
-    let mut child = PeerProcess::start(&lab.env, End::B)?;
-    ensure!(resources(&lab.env)? != with_pair, "`rdma resource` does not show the peer's objects");
+    let with_pair = resources(lab.env()?)?;
+    let mut child = PeerProcess::start(lab.env()?, End::B)?;
+    ensure!(resources(lab.env()?)? != with_pair, "`rdma resource` does not show the peer's objects");
     let a = &mut pair.a;
     child.connect(&a.here)?;
     a.connect(&child.endpoint, &spec.attr)?;
     until("the peer's QP is connected", LIMIT, || {
         let all = run(Command::new("/usr/bin/rdma").args(["resource", "show", "qp"]), TOOL_LIMIT)?;
         let qp = format!(" lqpn {} ", child.endpoint.qp_num);
-        let device = format!("link {}/", lab.env.dev(End::B));
+        let device = format!("link {}/", lab.env()?.dev(End::B));
         Ok(all.lines().any(|l| l.contains(&device) && l.contains(&qp) && l.contains(" state RTS ")))
     })?;
     a.recv_empty(3)?;
@@ -93,14 +94,14 @@ fn peer_killed<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(flushed, "{}", list(&all));
     ensure!(a.state()? == QpState::ERR, "{:?}", a.state()?);
     a.idle()?;
-    resources_become(&lab.env, &with_pair)?;
+    resources_become(lab.env()?, &with_pair)?;
 
     pair.reconnect(&spec.attr)?;
     for face in Face::ALL {
         pair.message(face, 3000, 5)?;
     }
     drop(pair);
-    resources_become(&lab.env, &before)
+    resources_become(lab.env()?, &before)
 }
 
 // ---- The link.
@@ -277,7 +278,14 @@ impl Device {
                 })?;
                 env.gid_index = index.context("no GID")?;
                 let (device, port) = (context.query_device()?, context.query_port(PORT)?);
-                f.run(Lab { a: context.clone(), b: context, env, device, port })
+                f.run(Lab {
+                    a: context.clone(),
+                    b: context,
+                    gid_index: env.gid_index,
+                    bed: Box::new(VmBed(env)),
+                    device,
+                    port,
+                })
             }
         }
         open_with(&find(Self::NAME)?, Visit(f, env.clone(), PhantomData))?
@@ -359,7 +367,7 @@ fn device_deleted_in_use(env: &LabEnv) -> Outcome {
 
 /// What a child of fork(2) does to its copies has no effect here.
 fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
-    let before = resources(&lab.env)?;
+    let before = resources(lab.env()?)?;
     let spec = Spec::new(lab);
     let mut pair = Pair::<D, Rc, L>::with(lab, &spec)?;
     let channel = lab.b.create_comp_channel()?;
@@ -367,7 +375,7 @@ fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
     let mw =
         if lab.has(DeviceCapFlags::MEM_WINDOW) { Some(pair.a.pd.alloc_mw(MwType::Type1)?) } else { None };
     pair.message(Face::Batch, 3000, 1)?;
-    let during = resources(&lab.env)?;
+    let during = resources(lab.env()?)?;
 
     let mut copies = Some((pair, channel, cq, mw));
     in_fork(LIMIT, || {
@@ -390,7 +398,7 @@ fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
     })?;
 
     let (mut pair, channel, cq, mw) = copies.take().context("the parent's objects")?;
-    ensure!(resources(&lab.env)? == during, "the child destroyed something");
+    ensure!(resources(lab.env()?)? == during, "the child destroyed something");
     for face in Face::ALL {
         pair.message(face, 3000, 2).context("after the child's end")?;
     }
@@ -402,7 +410,7 @@ fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
     pair.message(Face::Batch, 3000, 3)?;
     ensure!(sleeper.is_running()?);
     drop((pair, channel, cq, mw));
-    resources_become(&lab.env, &before)
+    resources_become(lab.env()?, &before)
 }
 
 fn fork_exclusive<D: Driver>(lab: &Lab<D>) -> Outcome {
@@ -460,7 +468,7 @@ fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
         Err(e) => ensure!(e.is_unsupported(), "{e}"),
     }
 
-    let line = rdma_resources(lab.env.dev(End::A))?;
+    let line = rdma_resources(lab.env()?.dev(End::A))?;
     let (old, new) = (counts(before), counts(&line));
     for kind in ["pd", "cq", "qp", "mr"] {
         let more = new.get(kind) > old.get(kind);
@@ -478,12 +486,12 @@ fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
 
 /// Create, use and drop everything, again and again: counts of kernel objects, files and mappings stay.
 fn full_cycles<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let before = resources(&lab.env)?;
+    let before = resources(lab.env()?)?;
     let files = open_files()?;
     let maps = mappings()?;
     for turn in 0..3 {
         cycle(lab, &before[0]).with_context(|| format!("turn {turn}"))?;
-        resources_become(&lab.env, &before).with_context(|| format!("turn {turn}"))?;
+        resources_become(lab.env()?, &before).with_context(|| format!("turn {turn}"))?;
         let left = open_files()?;
         ensure!(left == files, "turn {turn}: files before {files:?}, after {left:?}");
         ensure!(mappings()? == maps, "turn {turn}: {maps} mappings before, {} after", mappings()?);
@@ -493,10 +501,10 @@ fn full_cycles<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// A context lives as long as anything made from it, and is closed then.
 fn contexts_are_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let before = resources(&lab.env)?;
+    let before = resources(lab.env()?)?;
     let files = open_files()?;
     for dev in [End::A, End::B] {
-        let context = Context::<D>::open(&find(lab.env.dev(dev))?)?;
+        let context = Context::<D>::open(&find(lab.env()?.dev(dev))?)?;
         ensure!(open_files()?.len() > files.len());
         let cq = context.create_cq(16, None)?;
         let pd = context.alloc_pd()?;
@@ -508,7 +516,7 @@ fn contexts_are_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
         drop(mr);
         ensure!(open_files()? == files, "{:?}", open_files()?);
     }
-    resources_become(&lab.env, &before)
+    resources_become(lab.env()?, &before)
 }
 
 /// What there was before the first test.
@@ -546,7 +554,7 @@ uverbs_tests::tests!(
 /// All tests of this file. The last one looks at what the whole suite left.
 pub(crate) fn all_tests() -> Vec<Test> {
     beginning();
-    let mut tests = tests();
+    let mut tests = tests::<Vm>();
     tests.push(Test::without_devices("lifecycle::device_deleted_in_use", device_deleted_in_use));
     tests.push(Test::without_devices("lifecycle::nothing_left_at_the_end", nothing_left_at_the_end));
     tests

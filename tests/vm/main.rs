@@ -3,53 +3,39 @@
 //!
 //! The tests run in this order in one boot; those that disturb the link or the devices come last.
 
-mod constructors;
-mod errors;
-mod events;
-mod faces;
-mod inline;
 mod lifecycle;
-mod mcast;
-mod memory;
-mod mw;
-mod netem;
-mod objects;
-mod opcodes;
 mod peers;
-mod polling;
-mod ring;
-mod semantics;
-mod srq;
-mod states;
-mod threads;
-mod ud;
-mod xrc;
+#[path = "../themes/mod.rs"]
+mod themes;
+
+use themes::*;
+use uverbs_tests::Vm;
 
 fn main() -> std::process::ExitCode {
     if let Some(code) = uverbs_tests::roles::play() {
         return code;
     }
     let themes = [
-        opcodes::tests,
-        faces::tests,
-        inline::tests,
-        ring::tests,
-        errors::tests,
-        polling::tests,
-        events::tests,
-        srq::tests,
-        ud::tests,
-        mcast::tests,
-        memory::tests,
-        mw::tests,
-        states::tests,
-        objects::tests,
-        semantics::tests,
-        constructors::tests,
-        xrc::tests,
-        threads::tests,
+        opcodes::tests::<Vm>,
+        faces::tests::<Vm>,
+        inline::tests::<Vm>,
+        ring::tests::<Vm>,
+        errors::tests::<Vm>,
+        polling::tests::<Vm>,
+        events::tests::<Vm>,
+        srq::tests::<Vm>,
+        ud::tests::<Vm>,
+        mcast::tests::<Vm>,
+        memory::tests::<Vm>,
+        mw::tests::<Vm>,
+        states::tests::<Vm>,
+        objects::tests::<Vm>,
+        semantics::tests::<Vm>,
+        constructors::tests::<Vm>,
+        xrc::tests::<Vm>,
+        threads::tests::<Vm>,
         peers::tests,
-        netem::tests,
+        netem::tests::<Vm>,
         lifecycle::all_tests,
     ];
     uverbs_tests::runner::main(themes.into_iter().flat_map(|t| t()).collect()).exit_code()

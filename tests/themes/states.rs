@@ -45,7 +45,7 @@ fn round_trip<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
         ensure!((attr.dest_qp_num, attr.rq_psn) == (b.here.qp_num, b.here.psn), "{attr:?}");
         ensure!(attr.path_mtu == Mtu::MTU_512, "{attr:?}");
         let grh = attr.ah_attr.grh.context("a route")?;
-        ensure!(grh.dgid == b.here.gid && grh.sgid_index == lab.env.gid_index, "{attr:?}");
+        ensure!(grh.dgid == b.here.gid && grh.sgid_index == lab.gid_index, "{attr:?}");
         ensure!(attr.ah_attr.port_num == 1, "{attr:?}");
     }
     if is_rc {

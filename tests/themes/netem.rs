@@ -5,57 +5,10 @@
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::fs;
-use std::process::Command;
 use uverbs::provider::Completion;
 use uverbs::{Driver, Exclusive, Rc, Shared, Uc, WcOpcode};
-use uverbs_tests::env::End;
 use uverbs_tests::wait::{QUIET, list, opcodes};
-use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, Req, Spec, run};
-
-/// A disturbance of both ends of the link, as long as this lives.
-struct Netem;
-
-impl Netem {
-    fn new(what: &str) -> Result<Self> {
-        let this = Self;
-        for end in [End::A, End::B] {
-            Self::set(end, what).with_context(|| format!("lab-netem {} {what}", end.name()))?;
-        }
-        Ok(this)
-    }
-
-    fn set(end: End, what: &str) -> Result<String> {
-        let words = what.split_whitespace();
-        run(Command::new("lab-netem").arg(end.name()).args(words), Duration::from_secs(10))
-    }
-}
-
-impl Drop for Netem {
-    fn drop(&mut self) {
-        for end in [End::A, End::B] {
-            if let Err(e) = Self::set(end, "off") {
-                eprintln!("    the link stays disturbed: {e:#}");
-            }
-        }
-    }
-}
-
-/// What reliability had to do, by the counters of both devices that there are.
-fn repairs<D: Driver>(lab: &Lab<D>) -> u64 {
-    const NAMES: [&str; 5] = [
-        "duplicate_request",
-        "out_of_seq_request",
-        "rcvd_seq_err",
-        "completer_retry_err",
-        "retry_rnr_exceeded_err",
-    ];
-    let read = |dev: &str, name: &str| -> Option<u64> {
-        let path = format!("/sys/class/infiniband/{dev}/ports/1/hw_counters/{name}");
-        fs::read_to_string(path).ok()?.trim().parse().ok()
-    };
-    lab.env.dev.iter().flat_map(|dev| NAMES.map(|name| read(dev, name).unwrap_or(0))).sum()
-}
+use uverbs_tests::{Disturbance, Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
 
 /// Requests of a round.
 const ROUND: usize = 8;
@@ -65,6 +18,13 @@ const LEN: usize = 2500;
 const STEP: usize = 4096;
 /// The word that atomics add to, and where their answers go.
 const WORD: usize = ROUND * STEP;
+
+const NONE: Disturbance =
+    Disturbance { loss: 0, delay: Duration::ZERO, reorder: None, duplicate: 0, corrupt: 0 };
+const LOSS_5: Disturbance = Disturbance { loss: 5, ..NONE };
+const MS: Duration = Duration::from_millis(1);
+const EVERYTHING: Disturbance =
+    Disturbance { loss: 1, delay: MS, reorder: Some((95, 25)), duplicate: 1, corrupt: 0 };
 
 /// How connections are to be: quick to try again, because every loss waits for a timeout.
 fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
@@ -146,46 +106,46 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> 
 }
 
 /// Rounds on a disturbed link, in which reliability must have had something to do, and on the clean one after.
-fn disturbed<D: Driver, L: Lock>(lab: &Lab<D>, what: &str, n: u64, repaired: bool) -> Outcome {
+fn disturbed<D: Driver, L: Lock>(lab: &Lab<D>, what: Disturbance, n: u64, repaired: bool) -> Outcome {
     let mut pair = Pair::<D, Rc, L>::with(lab, &spec(lab))?;
-    let before = repairs(lab);
-    let netem = Netem::new(what)?;
+    let before = lab.bed.repairs();
+    let disturbed = lab.bed.disturb(&what)?;
     for (i, face) in Face::ALL.into_iter().enumerate() {
         rounds(&mut pair, face, n).with_context(|| format!("{what}: {face:?}, part {i}"))?;
     }
-    let repairs = repairs(lab) - before;
+    let repairs = lab.bed.repairs() - before;
     lab.note(format_args!("{what}: {repairs} repairs"));
     ensure!(!repaired || repairs > 0, "the link was not disturbed");
-    drop(netem);
+    drop(disturbed);
     rounds(&mut pair, Face::Single, 5).context("on the clean link")
 }
 
 fn loss<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, "loss 1%", 12, true)
+    disturbed::<D, Exclusive>(lab, Disturbance { loss: 1, ..NONE }, 12, true)
 }
 
 fn heavy_loss<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Shared>(lab, "loss 5%", 4, true)
+    disturbed::<D, Shared>(lab, LOSS_5, 4, true)
 }
 
 fn delay<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, "delay 1ms", 3, false)
+    disturbed::<D, Exclusive>(lab, Disturbance { delay: MS, ..NONE }, 3, false)
 }
 
 fn reordering<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, "delay 1ms reorder 90% 25%", 4, true)
+    disturbed::<D, Exclusive>(lab, Disturbance { delay: MS, reorder: Some((90, 25)), ..NONE }, 4, true)
 }
 
 fn duplicates<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, "duplicate 10%", 12, true)
+    disturbed::<D, Exclusive>(lab, Disturbance { duplicate: 10, ..NONE }, 12, true)
 }
 
 fn damage<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Exclusive>(lab, "corrupt 2%", 6, true)
+    disturbed::<D, Exclusive>(lab, Disturbance { corrupt: 2, ..NONE }, 6, true)
 }
 
 fn everything_at_once<D: Driver>(lab: &Lab<D>) -> Outcome {
-    disturbed::<D, Shared>(lab, "loss 1% delay 1ms reorder 95% 25% duplicate 1%", 8, true)
+    disturbed::<D, Shared>(lab, EVERYTHING, 8, true)
 }
 
 /// Unreliable QPs lose messages, and only whole ones: what arrives is intact, in order, and nothing fails.
@@ -194,7 +154,7 @@ fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
     const LEN: usize = 1500;
     let place = |i: usize| i * 1600..i * 1600 + LEN;
     let mut pair = Pair::<D, Uc, Exclusive>::with(lab, &spec(lab))?;
-    let netem = Netem::new("loss 5%")?;
+    let disturbed = lab.bed.disturb(&LOSS_5)?;
     let Pair { a, b } = &mut pair;
     let mut arrived = 0;
     for round in 0..4_u64 {
@@ -232,7 +192,7 @@ fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     lab.note(format_args!("{arrived} of {} messages arrived", 4 * MESSAGES));
     ensure!((2 * MESSAGES..4 * MESSAGES).contains(&arrived), "{arrived} of {} arrived", 4 * MESSAGES);
-    drop(netem);
+    drop(disturbed);
     Ok(())
 }
 

@@ -6,7 +6,6 @@ use uverbs::attr::Gid;
 use uverbs::{Driver, Exclusive, Rc, Ud};
 use uverbs_tests::env::End;
 use uverbs_tests::pair::{GRH, ah_attr};
-use uverbs_tests::roles::join_group;
 use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, To};
 
 type UdPair<D> = Pair<D, Ud, Exclusive>;
@@ -28,7 +27,7 @@ fn send<D: Driver>(lab: &Lab<D>, pair: &mut UdPair<D>, gid: Gid, face: Face, dat
 fn attach_and_detach<D: Driver>(lab: &Lab<D>) -> Outcome {
     let gid: Gid = GROUP.parse()?;
     ensure!(gid.is_multicast());
-    let _membership = join_group(&lab.env, End::B, GROUP)?;
+    let _membership = lab.bed.join_group(End::B, GROUP)?;
     let mut pair = UdPair::new(lab)?;
     pair.b.qp.control.attach_mcast(gid, 0)?;
     for (turn, face) in Face::ALL.into_iter().enumerate() {
@@ -48,7 +47,7 @@ fn attach_and_detach<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// Every QP that is attached gets its own copy.
 fn several_members<D: Driver>(lab: &Lab<D>) -> Outcome {
     let gid: Gid = GROUP.parse()?;
-    let _membership = join_group(&lab.env, End::B, GROUP)?;
+    let _membership = lab.bed.join_group(End::B, GROUP)?;
     let mut first = UdPair::new(lab)?;
     let mut second = UdPair::new(lab)?;
     for pair in [&mut first, &mut second] {

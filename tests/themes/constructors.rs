@@ -12,7 +12,6 @@ use uverbs::{
     CompletionQueue, Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared, SharedReceiveQueue, Uc,
     Ud,
 };
-use uverbs_tests::child::rdma_resources;
 use uverbs_tests::env::End;
 use uverbs_tests::lab::PORT;
 use uverbs_tests::pair::region;
@@ -42,12 +41,12 @@ fn unsupported<T>(what: &str, result: Result<T, Error>, verb: &str) -> Result<()
 /// Runs what is refused again and again; the kernel's objects and our files are as many as before.
 fn without_leaks<D: Driver>(lab: &Lab<D>, turn: impl Fn() -> Outcome) -> Outcome {
     turn()?;
-    let (device, files) = (lab.env.dev(End::A), uverbs_tests::child::open_files()?);
-    let before = rdma_resources(device)?;
+    let files = uverbs_tests::child::open_files()?;
+    let before = lab.bed.resources(End::A)?;
     for _ in 0..3 {
         turn()?;
     }
-    let after = rdma_resources(device)?;
+    let after = lab.bed.resources(End::A)?;
     ensure!(before == after, "left behind: {before:?} became {after:?}");
     ensure!(files == uverbs_tests::child::open_files()?, "files left open");
     Ok(())
@@ -321,10 +320,10 @@ fn modify_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 fn create_ah<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
-    let gid = lab.b.query_gid(PORT, lab.env.gid_index.into())?;
+    let gid = lab.b.query_gid(PORT, lab.gid_index.into())?;
     let off_table = u8::try_from(lab.port.gid_tbl_len).unwrap_or(u8::MAX);
     without_leaks(lab, || {
-        let good = AhAttr::global(PORT, lab.env.gid_index, gid);
+        let good = AhAttr::global(PORT, lab.gid_index, gid);
         let create = |attr: AhAttr| pd.create_ah(&attr);
         for port_num in [0, 99, 255] {
             refused(

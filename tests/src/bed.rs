@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where the two devices of a test come from, and what can be done to them and to the link between them besides verbs.
+//!
+//! The VM's is here; the other one, software HCAs in this process, belongs to the test target that uses it.
+
+use crate::child::{rdma_resources, run};
+use crate::env::{End, LabEnv};
+use crate::lab::find;
+use crate::roles;
+use crate::runner::{LabTest, Outcome};
+use anyhow::{Context as _, Result};
+use core::any::Any;
+use core::fmt;
+use core::time::Duration;
+use std::fs;
+use std::process::Command;
+use uverbs::attr::Gid;
+use uverbs::{Context, Driver};
+
+/// A kind of bed: runs a test on a new one.
+pub trait Place: Send + 'static {
+    /// Opens the devices, with whatever driver they have, runs the test, and looks at what it left open.
+    fn run(test: impl LabTest) -> Outcome;
+}
+
+/// Something that holds until it is dropped.
+pub type Held = Box<dyn Any>;
+
+/// Two devices that a driver can open.
+pub trait Bed<D: Driver>: fmt::Debug {
+    /// Opens the device at an end, anew each time.
+    fn open(&self, end: End) -> Result<Context<D>>;
+    /// The name that the device at an end has.
+    fn name(&self, end: End) -> &str;
+    /// Index of the GID by which the ends reach each other.
+    fn gid_index(&self) -> u8;
+    /// That GID.
+    fn gid(&self, end: End) -> Result<Gid>;
+    /// Counts of the kernel's objects at an end: `qp 1 cq 1 ...`.
+    fn resources(&self, end: End) -> Result<String>;
+    /// Lets the host at an end take a group's packets.
+    fn join_group(&self, end: End, group: &str) -> Result<Held>;
+    /// Disturbs the link both ways.
+    fn disturb(&self, what: &Disturbance) -> Result<Held>;
+    /// What reliability had to do so far, by the devices' counters.
+    fn repairs(&self) -> u64;
+    /// The environment, of the VM.
+    fn env(&self) -> Option<&LabEnv>;
+}
+
+/// What a link does to packets, in percent of them. The default is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Disturbance {
+    /// Lost.
+    pub loss: u8,
+    /// Delayed by this.
+    pub delay: Duration,
+    /// Of those that are delayed, sent at once, so that they overtake others; and how much that follows the packet before.
+    pub reorder: Option<(u8, u8)>,
+    /// Sent twice.
+    pub duplicate: u8,
+    /// Damaged by a bit.
+    pub corrupt: u8,
+}
+
+/// In the words of netem.
+impl fmt::Display for Disturbance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { loss, delay, reorder, duplicate, corrupt } = *self;
+        let mut words = Vec::new();
+        if loss != 0 {
+            words.push(format!("loss {loss}%"));
+        }
+        if !delay.is_zero() {
+            words.push(format!("delay {}ms", delay.as_millis()));
+        }
+        if let Some((share, correlation)) = reorder {
+            words.push(format!("reorder {share}% {correlation}%"));
+        }
+        if duplicate != 0 {
+            words.push(format!("duplicate {duplicate}%"));
+        }
+        if corrupt != 0 {
+            words.push(format!("corrupt {corrupt}%"));
+        }
+        f.write_str(&words.join(" "))
+    }
+}
+
+/// The VM's devices, found by the names in its environment.
+#[derive(Debug)]
+pub struct VmBed(pub LabEnv);
+
+impl<D: Driver> Bed<D> for VmBed {
+    fn open(&self, end: End) -> Result<Context<D>> {
+        Ok(Context::open(&find(self.0.dev(end))?)?)
+    }
+    fn name(&self, end: End) -> &str {
+        self.0.dev(end)
+    }
+    fn gid_index(&self) -> u8 {
+        self.0.gid_index
+    }
+    fn gid(&self, end: End) -> Result<Gid> {
+        self.0.ip[end as usize].parse().ok().context("an address of the lab")
+    }
+    fn resources(&self, end: End) -> Result<String> {
+        rdma_resources(self.0.dev(end))
+    }
+    fn join_group(&self, end: End, group: &str) -> Result<Held> {
+        Ok(Box::new(roles::join_group(&self.0, end, group)?))
+    }
+    fn disturb(&self, what: &Disturbance) -> Result<Held> {
+        Ok(Box::new(Netem::new(&what.to_string())?))
+    }
+    fn repairs(&self) -> u64 {
+        const NAMES: [&str; 5] = [
+            "duplicate_request",
+            "out_of_seq_request",
+            "rcvd_seq_err",
+            "completer_retry_err",
+            "retry_rnr_exceeded_err",
+        ];
+        let read = |dev: &str, name: &str| -> Option<u64> {
+            let path = format!("/sys/class/infiniband/{dev}/ports/1/hw_counters/{name}");
+            fs::read_to_string(path).ok()?.trim().parse().ok()
+        };
+        self.0.dev.iter().flat_map(|dev| NAMES.map(|name| read(dev, name).unwrap_or(0))).sum()
+    }
+    fn env(&self) -> Option<&LabEnv> {
+        Some(&self.0)
+    }
+}
+
+/// A disturbance of both ends of the VM's link, as long as this lives.
+struct Netem;
+
+impl Netem {
+    fn new(what: &str) -> Result<Self> {
+        let this = Self;
+        for end in [End::A, End::B] {
+            Self::set(end, what).with_context(|| format!("lab-netem {} {what}", end.name()))?;
+        }
+        Ok(this)
+    }
+
+    fn set(end: End, what: &str) -> Result<String> {
+        let words = what.split_whitespace();
+        run(Command::new("lab-netem").arg(end.name()).args(words), Duration::from_secs(10))
+    }
+}
+
+impl Drop for Netem {
+    fn drop(&mut self) {
+        for end in [End::A, End::B] {
+            if let Err(e) = Self::set(end, "off") {
+                eprintln!("    the link stays disturbed: {e:#}");
+            }
+        }
+    }
+}
