@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The hardware format of mlx5 (ConnectX) queues as bytes: WQE segments, completion entries, doorbells.
+//!
+//! A driver writes these and a device reads them, or the other way round; both sides of this project share the
+//! format here and nothing else. Structs are plain bytes with big-endian words, convert with zerocopy, and have
+//! accessors for their bit fields. Nothing here decides, checks or does I/O. What a device may write is an integer,
+//! so no byte pattern is invalid.
+//!
+//! `tests/headers.rs` compares every struct and constant with `<infiniband/mlx5dv.h>`. What that header lacks says
+//! so, and names the source of the fact: the ConnectX Programmer's Reference Manual (*PRM*), or a Linux header.
+//!
+//! | module       | what                                                    |
+//! |--------------|---------------------------------------------------------|
+//! | [`wqe`]      | segments of send and receive work queue elements        |
+//! | [`cqe`]      | completion queue entries                                |
+//! | [`doorbell`] | doorbell records, the registers of a UAR page           |
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod cqe;
+pub mod doorbell;
+#[doc(hidden)]
+pub mod layout;
+pub mod wqe;
+
+pub use uverbs_uapi::be::{Be16, Be32, Be64};
+
+/// Every module that declares a part of the format, for the header test.
+#[doc(hidden)]
+pub const MODULES: &[layout::Module] = &[
+    layout::Module { path: "cqe.rs", structs: cqe::STRUCTS, consts: cqe::CONSTS },
+    layout::Module { path: "doorbell.rs", structs: doorbell::STRUCTS, consts: doorbell::CONSTS },
+    layout::Module { path: "wqe.rs", structs: wqe::STRUCTS, consts: wqe::CONSTS },
+];

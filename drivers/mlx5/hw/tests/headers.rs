@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compares the structs and constants of the crate with `<infiniband/mlx5dv.h>`.
+//!
+//! From the list that the crate's macros leave behind comes one C program, which asserts every size, offset and
+//! value at compile time: a difference is a compile error that names it.
+
+use core::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+use uverbs_mlx5_hw::MODULES;
+
+/// What `mlx5dv.h` does not have. A name that joins or leaves the list is looked at by hand.
+const LACKING: &[&str] = &[
+    "CQE_VLAN_STRIPPED",
+    "CqDoorbell",
+    "CQ_SET_CI",
+    "CQ_ARM_DB",
+    "DBREC_BYTES",
+    "UAR_BYTES",
+    "BF_OFFSET",
+    "BFREGS_PER_UAR",
+    "ALL_BFREGS_PER_UAR",
+    "XrcSeg",
+    "DS_BYTES",
+    "DS_MASK",
+    "ETH_L2_INLINE_HEADER_SIZE",
+    "ETH_L2_MIN_HEADER_SIZE",
+];
+
+#[test]
+fn everything_equals_mlx5dv() {
+    let mut text = String::from("#include <stddef.h>\n#include <infiniband/mlx5dv.h>\n");
+    let mut lacking = Vec::new();
+    let mut compared = 0;
+    let mut assert = |condition: String, name: &str| {
+        compared += 1;
+        writeln!(text, "_Static_assert({condition}, \"{name}\");").expect("writing to a string");
+    };
+    for module in MODULES {
+        for s in module.structs {
+            if s.c.is_empty() {
+                lacking.push(s.name);
+                continue;
+            }
+            assert(format!("sizeof({}) == {}", s.c, s.size), s.name);
+            for f in s.fields {
+                let name = format!("{}.{}", s.name, f.name);
+                assert(format!("offsetof({}, {}) == {}", s.c, f.c, f.offset), &name);
+                assert(format!("sizeof((({} *)0)->{}) == {}", s.c, f.c, f.size), &name);
+            }
+        }
+        for c in module.consts {
+            if c.c.is_empty() {
+                lacking.push(c.name);
+            } else {
+                assert(format!("(unsigned long long)(unsigned)({}) == {}ull", c.c, c.value), c.name);
+            }
+        }
+    }
+    assert_eq!(lacking, LACKING);
+    assert!(compared > 250, "only {compared} facts");
+
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = dir.join("mlx5dv.c");
+    fs::write(&source, text).expect("target directory is writable");
+    let cc = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let output = Command::new(cc)
+        .args(["-std=gnu11", "-w", "-fsyntax-only", "-fmax-errors=0"])
+        .arg(&source)
+        .output()
+        .expect("a C compiler (cc, or $CC)");
+    assert!(
+        output.status.success(),
+        "differs from <infiniband/mlx5dv.h> (libibverbs-dev):\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
