@@ -343,7 +343,7 @@ fn unreliable_connection<D: Driver>(lab: &Lab<D>) -> Outcome {
     a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().inline(&data)])?;
     a.post(Face::Batch, &[Req::new(2, Op::Write(wrong)).signaled().inline(&data)])?;
     a.ok(2)?;
-    std::thread::sleep(wait::QUIET);
+    wait::rest(wait::QUIET);
     ensure!(b.bytes(0..16)? == [0; 16]);
     b.recv(Face::Single, 3, 0..16)?;
     a.post(Face::Batch, &[Req::new(3, Op::Send).signaled().inline(&data)])?;

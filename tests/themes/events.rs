@@ -189,7 +189,7 @@ fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
     for id in 0..60 {
         a.post(Face::Single, &[Req::new(id, Op::Write(at)).signaled().inline(&[1])])?;
     }
-    std::thread::sleep(QUIET);
+    uverbs_tests::wait::rest(QUIET);
     let mut told = None;
     if readable(lab.a.async_fd(), QUIET * 4)? {
         let event = lab.a.get_async_event()?;

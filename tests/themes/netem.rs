@@ -172,7 +172,7 @@ fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
             a.post(Face::Batch, &[req])?;
             a.ok(1)?;
         }
-        std::thread::sleep(QUIET);
+        uverbs_tests::wait::rest(QUIET);
         let mut got = Vec::new();
         while b.cq.poll_each(MESSAGES, |c| got.push(c.to_wc()))? > 0 {}
         let mut last = None;

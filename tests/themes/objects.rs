@@ -181,7 +181,7 @@ fn events_of_what_is_gone<D: Driver>(lab: &Lab<D>) -> Result<()> {
         pair.a.drain()?;
         drop(pair);
     }
-    std::thread::sleep(uverbs_tests::wait::QUIET);
+    uverbs_tests::wait::rest(uverbs_tests::wait::QUIET);
     match lab.a.get_async_event() {
         Err(e) if e.errno() == Errno::EAGAIN => Ok(()),
         other => anyhow::bail!("{other:?}"),

@@ -21,7 +21,7 @@ fn complete<D: Driver>(pair: &mut RcPair<D>, first: u64, n: u64) -> Result<()> {
     wait::until("the writes", LIMIT, || {
         Ok(pair.b.word(0)?.load(core::sync::atomic::Ordering::Acquire) == first + n - 1)
     })?;
-    std::thread::sleep(core::time::Duration::from_millis(10));
+    wait::rest(core::time::Duration::from_millis(10));
     Ok(())
 }
 

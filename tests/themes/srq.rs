@@ -110,7 +110,7 @@ fn short_receives_of_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
         post_srq_recv(&mut srq, Face::Batch, &[(1, &[sge(&mr, 0..room)])])?;
         a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().inline(&[5; 16])])?;
         a.ok(1)?;
-        std::thread::sleep(QUIET);
+        uverbs_tests::wait::rest(QUIET);
         let mut wc = [uverbs::WorkCompletion::default()];
         match b.cq.poll(&mut wc)? {
             [] => lab.note(format_args!("16 bytes into {room} are dropped")),

@@ -78,7 +78,7 @@ fn short_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
         let message = Req::new(1, Op::Send).signaled();
         a.post(Face::Single, &[message.sges(&long)])?;
         a.ok(1)?;
-        std::thread::sleep(wait::QUIET);
+        wait::rest(wait::QUIET);
         let mut wc = [WorkCompletion::default()];
         let got = b.cq.poll(&mut wc)?.first().copied();
         match got {
