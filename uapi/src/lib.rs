@@ -17,6 +17,7 @@
 //! | [`cmd`]   | `rdma/ib_user_verbs.h`                         |
 //! | [`event`] | `rdma/ib_user_verbs.h`, `infiniband/verbs.h`   |
 //! | [`rxe`]   | `rdma/rdma_user_rxe.h`, `linux/in.h`, `in6.h`  |
+//! | [`mlx5`]  | `rdma/mlx5-abi.h`, `mlx5_user_ioctl_*.h`       |
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ pub mod ids;
 pub mod ioctl;
 #[doc(hidden)]
 pub mod layout;
+pub mod mlx5;
 pub mod rxe;
 pub mod verbs;
 
@@ -48,5 +50,7 @@ pub const MODULES: &[layout::Module] = &[
     layout::Module { path: "cmd/srq.rs", structs: cmd::srq::STRUCTS, consts: &[] },
     layout::Module { path: "cmd/wq.rs", structs: cmd::wq::STRUCTS, consts: cmd::wq::CONSTS },
     layout::Module { path: "event.rs", structs: event::STRUCTS, consts: event::CONSTS },
+    layout::Module { path: "mlx5/mod.rs", structs: mlx5::STRUCTS, consts: mlx5::CONSTS },
+    layout::Module { path: "mlx5/cmds.rs", structs: &[], consts: mlx5::cmds::CONSTS },
     layout::Module { path: "rxe.rs", structs: rxe::STRUCTS, consts: rxe::CONSTS },
 ];

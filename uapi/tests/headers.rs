@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use uverbs_uapi::layout::{Const, Field, Struct};
-use uverbs_uapi::{MODULES, cmd, ioctl, rxe};
+use uverbs_uapi::{MODULES, cmd, ioctl, mlx5, rxe};
 
 /// The kernel whose headers hold nothing that we lack; of later ones it is only reported.
 const COMPLETE_UP_TO: (u64, u64) = (7, 2);
@@ -32,8 +32,10 @@ const REMOVED: [&str; 2] = ["UVERBS_UDATA_DRIVER_DATA_NS", "UVERBS_UDATA_DRIVER_
 /// Constants that no header exports.
 const UNCHECKED: [&str; 2] = ["IB_WC_WITH_INVALIDATE", "IB_WC_IP_CSUM_OK"];
 
-/// Fields whose size was different in older headers.
-const GREW_OUT_OF: [&str; 1] = [
+/// Fields and structs whose size was different in older headers.
+const GREW_OUT_OF: [&str; 2] = [
+    // Kernels of 2024 appended reg_c0.
+    "mlx5_ib_query_device_resp",
     // Six bytes before active_speed_ex took four of them.
     "ib_uverbs_query_port_resp_ex.reserved",
 ];
@@ -59,6 +61,10 @@ const ARMS: &[Struct] = &[
     arms::<rxe::rxe_send_wr>(
         "struct rxe_send_wr",
         &[arm("ex.invalidate_rkey", offset_of!(rxe::rxe_send_wr, imm_data), 4)],
+    ),
+    arms::<mlx5::mlx5_ib_create_qp>(
+        "struct mlx5_ib_create_qp",
+        &[arm("access_key", offset_of!(mlx5::mlx5_ib_create_qp, sq_buf_addr), 8)],
     ),
     arms::<rxe::rxe_gid>("union rxe_gid", &[arm("raw", 0, 16), arm("global.interface_id", 8, 8)]),
     arms::<rxe::rxe_dma_info>(
@@ -86,6 +92,9 @@ const KERNEL: &[&str] = &[
     "rdma/ib_user_ioctl_cmds.h",
     "rdma/ib_user_ioctl_verbs.h",
     "rdma/ib_user_verbs.h",
+    "rdma/mlx5-abi.h",
+    "rdma/mlx5_user_ioctl_cmds.h",
+    "rdma/mlx5_user_ioctl_verbs.h",
     "rdma/rdma_user_ioctl_cmds.h",
     "rdma/rdma_user_rxe.h",
 ];

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Objects, methods and attributes that the mlx5 driver adds to the ioctl interface.
+//!
+//! Facts from `<rdma/mlx5_user_ioctl_cmds.h>`, SPDX-less with the text of `GPL-2.0 OR Linux-OpenIB`. Ids are in the
+//! driver namespace; conventions as in [`ids`](crate::ids).
+
+use crate::ids::{UVERBS_ID_DRIVER_NS, UVERBS_ID_DRIVER_NS_WITH_UHW};
+use crate::layout::abi_consts;
+
+abi_consts! {
+    /// Steering matcher.
+    pub const MLX5_IB_OBJECT_FLOW_MATCHER: u16 = UVERBS_ID_DRIVER_NS + 3;
+    /// Doorbell page.
+    pub const MLX5_IB_OBJECT_UAR: u16 = UVERBS_ID_DRIVER_NS + 8;
+
+    /// Allocates a UAR.
+    pub const MLX5_IB_METHOD_UAR_OBJ_ALLOC: u16 = UVERBS_ID_DRIVER_NS;
+    /// Frees a UAR.
+    pub const MLX5_IB_METHOD_UAR_OBJ_DESTROY: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// New UAR.
+    pub const MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+    /// In, constant: [`MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF`](super::MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) or the other.
+    pub const MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// Out, u64: offset for mmap.
+    pub const MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET: u16 = UVERBS_ID_DRIVER_NS + 2;
+    /// Out, u32: bytes to map.
+    pub const MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH: u16 = UVERBS_ID_DRIVER_NS + 3;
+    /// Out, u32: page number that QPs and CQs name.
+    pub const MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID: u16 = UVERBS_ID_DRIVER_NS + 4;
+    /// The UAR to free.
+    pub const MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+
+    /// Out, u64, on allocating device memory: its offset in the mapped page.
+    pub const MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET: u16 = UVERBS_ID_DRIVER_NS;
+    /// Out, u16, on allocating device memory: page for mmap.
+    pub const MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX: u16 = UVERBS_ID_DRIVER_NS + 1;
+    /// In, constant, on allocating device memory: `MLX5_IB_UAPI_DM_TYPE_*`.
+    pub const MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE: u16 = UVERBS_ID_DRIVER_NS + 2;
+
+    /// Reads a PD's hardware number.
+    pub const MLX5_IB_METHOD_PD_QUERY: u16 = UVERBS_ID_DRIVER_NS;
+    /// The PD.
+    pub const MLX5_IB_ATTR_QUERY_PD_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
+    /// Out, u32: the number.
+    pub const MLX5_IB_ATTR_QUERY_PD_RESP_PDN: u16 = UVERBS_ID_DRIVER_NS + 1;
+
+    /// Out, on querying the context: [`mlx5_ib_alloc_ucontext_resp`](super::mlx5_ib_alloc_ucontext_resp).
+    pub const MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX: u16 = UVERBS_ID_DRIVER_NS;
+
+    /// In, optional u32 constant, on creating a CQ: UAR page. Kernels of 2024 and later.
+    pub const MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX: u16 = UVERBS_ID_DRIVER_NS_WITH_UHW;
+}
