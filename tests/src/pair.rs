@@ -116,10 +116,14 @@ impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
         self.b.connect(&a, attr).context("connect B")
     }
 
-    /// Both to RESET, and up again.
+    /// Both to RESET, and up again, with other packet numbers: a packet of the old connection that waited for a link
+    /// or a neighbour is none of the new one (IBA 9.7.1 wants them to differ for this).
     pub fn reconnect(&mut self, attr: &ConnectAttr) -> Result<()> {
         for control in [&self.a.qp.control, &self.b.qp.control] {
             control.modify_state(QpState::RESET)?;
+        }
+        for here in [&mut self.a.here, &mut self.b.here] {
+            here.psn = (here.psn + 0x10_0000) & 0xff_ffff;
         }
         self.connect(attr)
     }

@@ -193,9 +193,11 @@ fn link_down_at_the_peer<D: Driver>(lab: &Lab<D>) -> Outcome {
     down_and_up(lab, End::B, &[WcStatus::RETRY_EXC_ERR])
 }
 
-/// Without a way out, a software device may notice at once that it can't send.
+/// Without a way out, a software device may notice at once that it can't send; kernels since 6.4 report that as a
+/// flush.
 fn link_down_here<D: Driver>(lab: &Lab<D>) -> Outcome {
-    down_and_up(lab, End::A, &[WcStatus::RETRY_EXC_ERR, WcStatus::LOC_QP_OP_ERR])
+    let first = [WcStatus::RETRY_EXC_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
+    down_and_up(lab, End::A, &first)
 }
 
 /// An outage that is shorter than patience: nothing fails.
