@@ -4,3 +4,8 @@
 //! Queues are page-aligned memory of ours that the kernel pins when it creates the object; the doorbell registers
 //! (UARs) are mapped from the device. A post writes WQEs to the queue, its index to the doorbell record and eight
 //! bytes, or a whole WQE, to the register. The format of all of it stands in `uverbs-mlx5-hw`.
+
+pub mod buf;
+pub mod dbrec;
+pub mod shared;
+pub mod uar;

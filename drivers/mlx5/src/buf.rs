@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queue memory: what the kernel pins when a queue is created, and how the data path reaches it.
+//!
+//! The only module that touches queue memory. It is handed out as atomics of 8 bytes, each at a masked index: no value of
+//! an index, from whomever, leaves the queue, and no interleaving with the device or with another thread is a data
+//! race. A relaxed store of 8 bytes is a plain store on every machine that has such a device.
+#![expect(unsafe_code)]
+// UNSAFETY: mapped memory becomes references to atomics; every access is inside the geometry that a constructor checked.
+
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use memmap2::{MmapMut, MmapRaw};
+use std::io;
+use std::sync::Arc;
+
+/// Page-aligned memory of one queue or of several, zeroed. The device may read and write it from the moment that the
+/// kernel was told of it until the object is destroyed; so it lives in an `Arc` of everything that uses it, and is
+/// leaked if the kernel refuses to destroy.
+pub struct QueueBuf {
+    map: MmapRaw,
+}
+
+impl QueueBuf {
+    /// `len` bytes, rounded up to whole pages.
+    pub fn new(len: usize) -> io::Result<Arc<Self>> {
+        let map = MmapMut::map_anon(len.max(1).next_multiple_of(PAGE))?;
+        Ok(Arc::new(Self { map: MmapRaw::from(map) }))
+    }
+
+    /// Its address, for the kernel.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.map.as_mut_ptr().expose_provenance() as u64
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether there are none: never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.map.len() == 0
+    }
+
+    /// The start of `len` bytes at `offset`, if they are inside and a multiple of 64 from the start.
+    fn part(&self, offset: usize, len: usize) -> Option<NonNull<AtomicU64>> {
+        if !offset.is_multiple_of(64) || offset > self.len() || len > self.len() - offset {
+            return None;
+        }
+        // SAFETY: `offset` is at most the mapping's length.
+        let start = unsafe { self.map.as_mut_ptr().add(offset) };
+        NonNull::new(start.cast())
+    }
+
+    /// All of it as words, for a software device and for tests.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: a mapping starts at a page and is as long as it says, readable and writable while it is borrowed;
+        // whoever else uses it does so by atomics, or is a device.
+        unsafe { core::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.map.len() / 8) }
+    }
+}
+
+impl fmt::Debug for QueueBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueBuf").field("addr", &self.map.as_mut_ptr()).field("len", &self.len()).finish()
+    }
+}
+
+/// The alignment that the kernel is told of: its page, and the unit in which it maps for the device.
+pub const PAGE: usize = 4096;
+
+/// A send queue's ring of 64-byte basic blocks.
+///
+/// # Invariants
+/// `mask + 1` is a power of two, and so many blocks from `base` on are inside `buf`; `base` is aligned to 64.
+pub struct SqRing {
+    base: NonNull<AtomicU64>,
+    mask: u32,
+    buf: Arc<QueueBuf>,
+}
+
+// SAFETY: `base` points into `buf`, which is owned; all access is by atomics.
+unsafe impl Send for SqRing {}
+// SAFETY: likewise.
+unsafe impl Sync for SqRing {}
+
+impl SqRing {
+    /// `blocks` basic blocks, a power of two up to 2^16 (a WQE index has 16 bits), at `offset` of `buf`, a multiple of 64.
+    #[must_use]
+    pub fn new(buf: Arc<QueueBuf>, offset: usize, blocks: u32) -> Option<Self> {
+        if !blocks.is_power_of_two() || blocks > 1 << 16 {
+            return None;
+        }
+        let base = buf.part(offset, blocks as usize * 64)?;
+        Some(Self { base, mask: blocks - 1, buf })
+    }
+
+    /// The largest index of a block.
+    #[inline(always)]
+    #[must_use]
+    pub fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// The memory that it is in.
+    #[must_use]
+    pub fn buf(&self) -> &Arc<QueueBuf> {
+        &self.buf
+    }
+
+    /// The block at `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn block(&self, index: u32) -> &[AtomicU64; 8] {
+        // SAFETY: the masked index names one of the ring's blocks (invariant).
+        let block = unsafe { self.base.add((index & self.mask) as usize * 8) };
+        // SAFETY: 64 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        unsafe { block.cast().as_ref() }
+    }
+
+    /// The 16 bytes at `unit`, counted from the ring's start and modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn unit(&self, unit: u32) -> &[AtomicU64; 2] {
+        let unit = unit & (self.mask << 2 | 3);
+        // SAFETY: the masked unit is inside the ring (invariant), which has four to the block.
+        let unit = unsafe { self.base.add(unit as usize * 2) };
+        // SAFETY: 16 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        unsafe { unit.cast().as_ref() }
+    }
+
+    /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn word(&self, word: u32) -> &AtomicU64 {
+        let word = word & (self.mask << 3 | 7);
+        // SAFETY: the masked word is inside the ring (invariant), which has eight to the block.
+        let word = unsafe { self.base.add(word as usize) };
+        // SAFETY: inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        unsafe { word.as_ref() }
+    }
+}
+
+impl fmt::Debug for SqRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blocks = u64::from(self.mask) + 1;
+        f.debug_struct("SqRing").field("blocks", &blocks).field("buf", &self.buf).finish_non_exhaustive()
+    }
+}
+
+/// A ring of elements of one size: receive queues, shared receive queues, completion queues.
+///
+/// # Invariants
+/// `mask + 1` is a power of two; an element has `1 << shift` bytes, 16 at least; so many of them from `base` on are
+/// inside `buf`; `base` is aligned to 64.
+pub struct StrideRing {
+    base: NonNull<AtomicU64>,
+    mask: u32,
+    shift: u32,
+    buf: Arc<QueueBuf>,
+}
+
+// SAFETY: `base` points into `buf`, which is owned; all access is by atomics.
+unsafe impl Send for StrideRing {}
+// SAFETY: likewise.
+unsafe impl Sync for StrideRing {}
+
+impl StrideRing {
+    /// `count` elements, a power of two, of `stride` bytes, a power of two from 16 on, at `offset` of `buf`.
+    #[must_use]
+    pub fn new(buf: Arc<QueueBuf>, offset: usize, count: u32, stride: u32) -> Option<Self> {
+        if !count.is_power_of_two() || !stride.is_power_of_two() || stride < 16 {
+            return None;
+        }
+        let base = buf.part(offset, (count as usize).checked_mul(stride as usize)?)?;
+        Some(Self { base, mask: count - 1, shift: stride.trailing_zeros(), buf })
+    }
+
+    /// The largest index of an element.
+    #[inline(always)]
+    #[must_use]
+    pub fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// Bytes of an element.
+    #[inline(always)]
+    #[must_use]
+    pub fn stride(&self) -> usize {
+        1 << self.shift
+    }
+
+    /// The memory that it is in.
+    #[must_use]
+    pub fn buf(&self) -> &Arc<QueueBuf> {
+        &self.buf
+    }
+
+    /// The element at `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn element(&self, index: u32) -> &[AtomicU64] {
+        let at = ((index & self.mask) as usize) << (self.shift - 3);
+        // SAFETY: the masked index names one of the ring's elements (invariant).
+        let element = unsafe { self.base.add(at) };
+        // SAFETY: that many words inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        unsafe { core::slice::from_raw_parts(element.as_ptr(), 1 << (self.shift - 3)) }
+    }
+
+    /// The `unit`th 16 bytes of the element at `index`, both modulo what there is.
+    #[inline(always)]
+    #[must_use]
+    pub fn unit(&self, index: u32, unit: u32) -> &[AtomicU64; 2] {
+        let at = ((index & self.mask) as usize) << (self.shift - 3);
+        let unit = (unit as usize & ((1 << (self.shift - 4)) - 1)) * 2;
+        // SAFETY: the masked index names an element, the masked unit a part of it (invariant).
+        let unit = unsafe { self.base.add(at + unit) };
+        // SAFETY: 16 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        unsafe { unit.cast().as_ref() }
+    }
+}
+
+impl fmt::Debug for StrideRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StrideRing")
+            .field("count", &(u64::from(self.mask) + 1))
+            .field("stride", &self.stride())
+            .field("buf", &self.buf)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A table with an entry per block or element of a ring, indexed modulo its length.
+///
+/// # Invariants
+/// The length is a power of two.
+#[derive(Debug)]
+pub struct Table<T>(Box<[T]>);
+
+impl<T: Default> Table<T> {
+    /// `len` entries, a power of two; rounded up to one.
+    #[must_use]
+    pub fn new(len: u32) -> Self {
+        Self((0..len.max(1).next_power_of_two()).map(|_| T::default()).collect())
+    }
+}
+
+impl<T> Table<T> {
+    /// The entry at `index`, modulo the length.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(&self, index: u32) -> &T {
+        let index = index as usize & (self.0.len() - 1);
+        // SAFETY: an index masked by the length less one is less than the length, a power of two (invariant).
+        unsafe { self.0.get_unchecked(index) }
+    }
+
+    /// The entry at `index`, which a mask that is less than [`len`](Self::len) was applied to.
+    ///
+    /// # Safety
+    /// `index` is less than the length.
+    #[inline(always)]
+    pub(crate) unsafe fn get_masked(&self, index: u32) -> &T {
+        debug_assert!((index as usize) < self.0.len(), "an index that was not masked");
+        // SAFETY: the caller's promise.
+        unsafe { self.0.get_unchecked(index as usize) }
+    }
+
+    /// Entries.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// All entries.
+    pub fn iter(&self) -> core::slice::Iter<'_, T> {
+        self.0.iter()
+    }
+}
+
+/// The words of a page of doorbell records.
+pub(crate) fn dwords(buf: &QueueBuf) -> &[AtomicU32] {
+    // SAFETY: as in `QueueBuf::words`; this module gives out a page of records by this function only.
+    unsafe { core::slice::from_raw_parts(buf.map.as_mut_ptr().cast(), buf.map.len() / 4) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn geometry_is_checked() {
+        let buf = QueueBuf::new(4096).unwrap();
+        assert!(buf.addr().is_multiple_of(4096));
+        let sq = |offset, blocks| SqRing::new(Arc::clone(&buf), offset, blocks).is_some();
+        assert!(sq(0, 64) && sq(2048, 32) && sq(4032, 1));
+        assert!(!sq(64, 64) && !sq(0, 128) && !sq(0, 3) && !sq(0, 0) && !sq(32, 1) && !sq(8192, 1));
+        assert!(!sq(0, 1 << 17));
+        let rq = |offset, count, stride| StrideRing::new(Arc::clone(&buf), offset, count, stride).is_some();
+        assert!(rq(0, 256, 16) && rq(64, 4, 512) && rq(0, 1, 4096));
+        assert!(
+            !rq(0, 256, 8) && !rq(0, 512, 16) && !rq(0, 5, 16) && !rq(0, 1 << 31, 1 << 31) && !rq(0, 1, 48)
+        );
+    }
+
+    #[test]
+    fn every_index_is_inside() {
+        let buf = QueueBuf::new(4096).unwrap();
+        let sq = SqRing::new(Arc::clone(&buf), 2048, 32).unwrap();
+        let rq = StrideRing::new(Arc::clone(&buf), 0, 16, 64).unwrap();
+        let first = |word: &AtomicU64| core::ptr::from_ref(word).addr() as u64 - buf.addr();
+        for i in [0, 1, 31, 32, 1 << 16, u32::MAX - 1, u32::MAX] {
+            assert_eq!(first(&sq.block(i)[0]), 2048 + u64::from(i % 32) * 64);
+            assert_eq!(first(&sq.unit(i)[0]), 2048 + u64::from(i % 128) * 16);
+            assert_eq!(first(sq.word(i)), 2048 + u64::from(i % 256) * 8);
+            assert_eq!(first(&rq.element(i)[0]), u64::from(i % 16) * 64);
+            assert_eq!(first(&rq.unit(i, i)[0]), u64::from(i % 16) * 64 + u64::from(i % 4) * 16);
+        }
+        assert_eq!(rq.element(3).len(), 8);
+        sq.block(33)[7].store(9, Relaxed);
+        assert_eq!(buf.words()[(2048 + 64) / 8 + 7].load(Relaxed), 9);
+    }
+
+    #[test]
+    fn tables_are_a_power_of_two() {
+        let table = Table::<u32>::new(5);
+        assert_eq!((table.len(), *table.get(u32::MAX)), (8, 0));
+        assert_eq!(Table::<u8>::new(0).len(), 1);
+    }
+}

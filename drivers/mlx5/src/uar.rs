@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Doorbells: the registers of a UAR through which a queue tells the device that there is work.
+//!
+//! A send doorbell is 8 bytes (the start of the last WQE), or a whole WQE written to the same place, which saves the device the
+//! fetch (BlueFlame). A register has two halves, used in turn, so that a burst that still sits in a write-combining buffer
+//! is not mixed with the next. A register of several QPs needs a lock around all of that; a dedicated one does not.
+//! Facts from PRM, "UAR Page Format" (8.7), and rdma-core's `udma_barrier.h` for the order of stores.
+#![expect(unsafe_code)]
+// UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
+
+use crate::buf::SqRing;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping};
+use uverbs_core::sync::barrier::{write_combining_flush, write_combining_start};
+use uverbs_core::sync::{Locked, Shared};
+use uverbs_mlx5_hw::doorbell::MLX5_CQ_DOORBELL;
+
+/// A register, or two halves of one, at some offset of a page.
+enum Register {
+    /// Mapped from a device. The pointer is that of the register.
+    Mapped(NonNull<u64>, #[expect(dead_code, reason = "keeps the page mapped")] Arc<Mapping>),
+    /// A software device's, with the register's offset in the page.
+    Port(Arc<dyn DoorbellPort>, u32),
+}
+
+// SAFETY: the address of a register, good from any thread while the mapping lives, which it owns.
+unsafe impl Send for Register {}
+// SAFETY: likewise; concurrent stores to a register are the device's to order.
+unsafe impl Sync for Register {}
+
+impl Register {
+    /// The register at `offset`, if `len` bytes from there on are inside the page.
+    fn new(page: &DoorbellPage, offset: u32, len: u32) -> Option<Self> {
+        if !offset.is_multiple_of(8) {
+            return None;
+        }
+        match page {
+            DoorbellPage::Mapped(map) => {
+                let end = (offset as usize).checked_add(len as usize)?;
+                if end > map.len() || !map.as_ptr().addr().get().is_multiple_of(8) {
+                    return None;
+                }
+                // SAFETY: `offset` is inside the mapping.
+                let register = unsafe { map.as_ptr().add(offset as usize) };
+                Some(Self::Mapped(register.cast(), Arc::clone(map)))
+            }
+            DoorbellPage::Port(port) => Some(Self::Port(Arc::clone(port), offset)),
+        }
+    }
+
+    /// One store of 8 bytes. `at` is below the `len` of `new`, and a multiple of 8.
+    #[inline(always)]
+    fn ring(&self, at: u32, value: u64) {
+        match self {
+            Self::Mapped(register, _) => {
+                // SAFETY: inside the mapping: `at` is below the length that `new` checked (the callers' constants).
+                let register = unsafe { register.byte_add(at as usize) };
+                // SAFETY: a mapped register, aligned to 8.
+                unsafe { register.write_volatile(value) };
+            }
+            Self::Port(port, offset) => port.ring(offset + at, value.to_ne_bytes()),
+        }
+    }
+
+    /// A burst: the `blocks` basic blocks from `first` on.
+    #[inline(always)]
+    fn burst(&self, at: u32, ring: &SqRing, first: u32, blocks: u32) {
+        match self {
+            Self::Mapped(register, _) => {
+                for i in 0..blocks {
+                    let block = ring.block(first.wrapping_add(i));
+                    for (j, word) in block.iter().enumerate() {
+                        // SAFETY: inside the mapping: a burst is no longer than a half (`Doorbell::post`).
+                        let to = unsafe { register.byte_add(at as usize + i as usize * 64 + j * 8) };
+                        // SAFETY: a mapped register, aligned to 8.
+                        unsafe { to.write_volatile(word.load(Ordering::Relaxed)) };
+                    }
+                }
+            }
+            Self::Port(port, offset) => port_burst(&**port, offset + at, ring, first, blocks),
+        }
+    }
+}
+
+/// A burst to a software device: the bytes as they would pass the bus.
+#[cold]
+fn port_burst(port: &dyn DoorbellPort, at: u32, ring: &SqRing, first: u32, blocks: u32) {
+    let mut bytes = [0_u8; MAX_BURST as usize];
+    let blocks = blocks.min(MAX_BURST / 64);
+    for i in 0..blocks {
+        for (j, word) in ring.block(first.wrapping_add(i)).iter().enumerate() {
+            let at = i as usize * 64 + j * 8;
+            bytes[at..at + 8].copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+    port.blueflame(at, &bytes[..blocks as usize * 64]);
+}
+
+/// The longest burst: half of the largest register.
+const MAX_BURST: u32 = 512;
+
+/// What a register can do, by the context's answer and the environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlueFlame {
+    /// Bytes of a half: the longest burst, and how far apart the halves are. A power of two from 64 to 512; 0 for a register
+    /// without halves.
+    pub half: u32,
+    /// Whether bursts are allowed: `MLX5_SHUT_UP_BF` and the first register of an old kernel's UARs forbid them.
+    pub burst: bool,
+    /// Whether a WQE without inline data is worth one (`MLX5_POST_SEND_PREFER_BF`).
+    pub prefer: bool,
+}
+
+/// A register that several QPs ring: its lock, and which half is next.
+pub type SharedHalf = Locked<u32, Shared>;
+
+/// A send queue's doorbell.
+pub struct Doorbell {
+    register: Register,
+    half: u32,
+    bf: BlueFlame,
+    shared: Option<Arc<SharedHalf>>,
+}
+
+impl Doorbell {
+    /// The register at `offset` of `page`. With `shared`, other QPs ring it, too, and use the same `shared`. `None` if
+    /// it does not fit in the page.
+    #[must_use]
+    pub fn new(
+        page: &DoorbellPage,
+        offset: u32,
+        bf: BlueFlame,
+        shared: Option<Arc<SharedHalf>>,
+    ) -> Option<Self> {
+        if bf.half != 0 && (!bf.half.is_power_of_two() || !(64..=MAX_BURST).contains(&bf.half)) {
+            return None;
+        }
+        let register = Register::new(page, offset, (bf.half * 2).max(8))?;
+        let bf = BlueFlame { burst: bf.burst && bf.half != 0, ..bf };
+        Some(Self { register, half: 0, bf, shared })
+    }
+
+    /// Whether the register has a lock because other QPs may ring it.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Tells the device of the WQEs up to the one at block `last`, which begins with `ctrl`. A single one that is short enough is
+    /// written whole. The doorbell record was written before.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, ring: &SqRing, last: u32, ctrl: u64, single: bool, inline: bool) {
+        if let Some(shared) = &self.shared {
+            return self.post_shared(shared, ring, last, ctrl, single, inline);
+        }
+        write_combining_start();
+        self.write(self.half, ring, last, ctrl, single, inline);
+        write_combining_flush();
+        self.half ^= self.bf.half;
+    }
+
+    #[inline(never)]
+    fn post_shared(
+        &self,
+        shared: &SharedHalf,
+        ring: &SqRing,
+        last: u32,
+        ctrl: u64,
+        single: bool,
+        inline: bool,
+    ) {
+        // Held for the stores only, so this thread can't have it; and a software device does not call back.
+        let Ok(mut half) = shared.lock() else {
+            write_combining_start();
+            self.register.ring(0, ctrl);
+            return write_combining_flush();
+        };
+        write_combining_start();
+        self.write(*half & self.bf.half, ring, last, ctrl, single, inline);
+        // Before the lock is released: the next holder's store must not overtake this one on its way out of this CPU.
+        write_combining_flush();
+        *half ^= self.bf.half;
+    }
+
+    #[inline(always)]
+    fn write(&self, half: u32, ring: &SqRing, last: u32, ctrl: u64, single: bool, inline: bool) {
+        let ds = u64::from_be(ctrl) as u32 & 0x3f;
+        // A WQE of one unit has nothing that the 8 bytes do not say.
+        if single && self.bf.burst && (self.bf.prefer || inline) && ds > 1 && ds * 16 <= self.bf.half {
+            if ds <= 4 {
+                self.register.burst(half, ring, last, 1);
+            } else {
+                self.register.burst(half, ring, last, ds.div_ceil(4));
+            }
+        } else {
+            self.register.ring(half, ctrl);
+        }
+    }
+}
+
+impl fmt::Debug for Doorbell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Doorbell")
+            .field("register", &self.register)
+            .field("bf", &self.bf)
+            .field("shared", &self.is_shared())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mapped(register, _) => f.debug_tuple("Mapped").field(register).finish(),
+            Self::Port(port, offset) => f.debug_tuple("Port").field(port).field(offset).finish(),
+        }
+    }
+}
+
+/// The register by which CQs ask for events. One store of 8 bytes, so all CQs of a context share it without a lock.
+#[derive(Debug)]
+pub struct ArmRegister(Register);
+
+impl ArmRegister {
+    /// That of `page`, a UAR that starts at `offset`.
+    #[must_use]
+    pub fn new(page: &DoorbellPage, offset: u32) -> Option<Self> {
+        Register::new(page, offset.checked_add(MLX5_CQ_DOORBELL as u32)?, 8).map(Self)
+    }
+
+    /// Rings with the bytes of a `CqDoorbell`. The arm word of the doorbell record was written before.
+    #[inline]
+    pub fn arm(&self, bytes: [u8; 8]) {
+        // The record is in ordinary memory and the register is not.
+        write_combining_start();
+        self.0.ring(0, u64::from_ne_bytes(bytes));
+        write_combining_flush();
+    }
+}
