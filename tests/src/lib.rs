@@ -15,6 +15,7 @@ pub mod lab;
 pub mod pair;
 pub mod pattern;
 pub mod post;
+pub mod programs;
 pub mod roles;
 pub mod runner;
 pub mod semantics;

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Steps that end something, after which all that it concerns is known and looked at; and the end of a program.
+
+use super::model::{self, SLOTS, Sent};
+use super::world::World;
+use crate::post::{Face, Lock, Typed};
+use crate::wait::{Deadline, QUIET, rest};
+use anyhow::{Context as _, Result, ensure};
+use uverbs::Driver;
+use uverbs::attr::{QpState, QpType};
+
+impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
+    /// Posts receives until no message of a reliable pair waits for one. `false` if there is no room for as many now.
+    fn feed(&mut self, pair: usize, end: usize) -> Result<bool> {
+        // Several pairs take from an SRQ.
+        let pairs = if self.config.srq { 0..self.pairs.len() } else { pair..pair + 1 };
+        let wanted: usize = pairs.map(|p| self.pairs[p].model[1 - end].mail.len()).sum();
+        let posted = if self.config.srq {
+            self.places[end].srq_recvs.len()
+        } else {
+            self.pairs[pair].model[end].recvs.len()
+        };
+        let missing = wanted.saturating_sub(posted);
+        Ok(missing == 0 || self.recv(pair, end, Face::Batch, missing, 100)? == missing)
+    }
+
+    /// To SQD. What is posted is done before, so it must not wait for receives.
+    pub(super) fn drain(&mut self, pair: usize, end: usize) -> Result<()> {
+        let rc = T::QP_TYPE == QpType::Rc;
+        if self.pairs[pair].model[end].drained || (rc && !self.feed(pair, 1 - end)?) {
+            return Ok(());
+        }
+        self.set_state(pair, end, QpState::SQD)?;
+        let mut deadline = Deadline::usual();
+        loop {
+            let (attr, _) = self.pairs[pair].qps[end].query(uverbs::attr::QpAttrMask::STATE)?;
+            if !attr.sq_draining {
+                break;
+            }
+            ensure!(!deadline.passed(), "the send queue does not drain");
+            deadline.pause();
+        }
+        self.pairs[pair].model[end].drained = true;
+        Ok(())
+    }
+
+    /// Back to RTS.
+    pub(super) fn resume(&mut self, pair: usize, end: usize) -> Result<()> {
+        if core::mem::take(&mut self.pairs[pair].model[end].drained) {
+            self.set_state(pair, end, QpState::RTS)?;
+        }
+        Ok(())
+    }
+
+    /// Both ends to ERR, the given one first, until all that was posted has come back; then up again.
+    pub(super) fn fail(&mut self, pair: usize, end: usize) -> Result<()> {
+        self.tally.endings += 1;
+        self.failing = Some(pair);
+        for end in [end, 1 - end] {
+            self.set_state(pair, end, QpState::ERR)?;
+        }
+        let markers = [self.post_marker(pair, 0)?, self.post_marker(pair, 1)?];
+        let mut deadline = Deadline::usual();
+        loop {
+            let polled = self.poll_all()?;
+            let model = &self.pairs[pair].model;
+            if model.iter().all(|m| m.sent.is_empty() && m.recvs.is_empty()) {
+                break;
+            }
+            if polled == 0 {
+                ensure!(
+                    !deadline.passed(),
+                    "not flushed: {:?} sends, {:?} receives",
+                    model.each_ref().map(|m| m.sent.iter().map(|s| s.id).collect::<Vec<_>>()),
+                    model.each_ref().map(|m| m.recvs.len())
+                );
+                deadline.pause();
+            }
+        }
+        for (model, marker) in self.pairs[pair].model.iter().zip(markers) {
+            ensure!(model.failed.last().is_some_and(|s| s.id == marker), "posted in ERR, and not flushed");
+        }
+        self.check_mail(pair)?;
+        let failed = self.pairs[pair].model.each_mut().map(|m| core::mem::take(&mut m.failed));
+        self.failing = None;
+        self.check_uncertain(pair, &failed).context("after a failure")?;
+        for end in 0..2 {
+            self.set_state(pair, end, QpState::RESET)?;
+        }
+        self.begin_anew(pair)
+    }
+
+    /// Both ends to RESET without a warning.
+    pub(super) fn reset(&mut self, pair: usize) -> Result<()> {
+        if self.config.srq {
+            // Nobody could tell which of the SRQ's receives were taken.
+            return self.fail(pair, 0);
+        }
+        self.tally.endings += 1;
+        for end in 0..2 {
+            self.set_state(pair, end, QpState::RESET)?;
+        }
+        self.forget(pair).context("after a reset")?;
+        self.begin_anew(pair)
+    }
+
+    /// Both QPs are destroyed without a warning, and others made.
+    pub(super) fn destroy(&mut self, pair: usize) -> Result<()> {
+        if self.config.srq {
+            self.fail(pair, 1)?;
+        }
+        self.tally.endings += 1;
+        let generation = self.pairs[pair].generation + 1;
+        let new = self.make_pair(pair, generation)?;
+        let old = core::mem::replace(&mut self.pairs[pair], new);
+        let new_model = core::mem::replace(&mut self.pairs[pair].model, old.model);
+        let [a, b] = old.qps;
+        a.close()?;
+        b.close()?;
+        self.forget(pair).context("after QPs were destroyed")?;
+        self.pairs[pair].model = new_model;
+        Ok(())
+    }
+
+    /// What was on its way is lost: nothing of it will come, and nobody knows how far it came.
+    fn forget(&mut self, pair: usize) -> Result<()> {
+        let lost = self.pairs[pair].model.each_mut().map(|m| m.sent.drain(..).collect::<Vec<_>>());
+        let slots = self.pairs[pair].model.each_mut().map(|m| m.recvs.drain(..).collect::<Vec<_>>());
+        for (end, slots) in slots.iter().enumerate() {
+            for posted in slots {
+                self.settle_slot(end, posted.slot)?;
+            }
+        }
+        self.check_uncertain(pair, &lost)
+    }
+
+    fn begin_anew(&mut self, pair: usize) -> Result<()> {
+        let this = &mut self.pairs[pair];
+        this.generation += 1;
+        this.model = Default::default();
+        // Taken out, because the rest of the world is needed to connect it.
+        let mut taken = self.pairs.swap_remove(pair);
+        let result = self.connect(&mut taken);
+        self.pairs.push(taken);
+        let last = self.pairs.len() - 1;
+        self.pairs.swap(pair, last);
+        result.context("up again")
+    }
+
+    /// What a reliable sender knows to be received has been received.
+    fn check_mail(&mut self, pair: usize) -> Result<()> {
+        for end in 0..2 {
+            let model = &self.pairs[pair].model[end];
+            let missing = model.mail.iter().find(|m| model.last_ok.is_some_and(|ok| m.id <= ok));
+            if let (QpType::Rc, Some(missing)) = (T::QP_TYPE, missing) {
+                anyhow::bail!("{:#x} succeeded, and was never received", missing.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The memory of a pair, each direction of which may have come any way through the requests whose end is not known.
+    fn check_uncertain(&mut self, pair: usize, maybe: &[Vec<Sent>; 2]) -> Result<()> {
+        let actual = [self.places[0].bytes()?, self.places[1].bytes()?];
+        for (initiator, maybe) in maybe.iter().enumerate() {
+            if maybe.is_empty() {
+                continue;
+            }
+            let histories = model::histories(&self.memory, maybe, initiator);
+            for (end, window) in model::windows(pair, initiator) {
+                for at in window {
+                    let now = actual[end][at];
+                    ensure!(
+                        histories.iter().any(|m| m.0[end][at] == now),
+                        "byte {at} at end {end} is {now:#04x}, which it never was"
+                    );
+                    self.memory.0[end][at] = now;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a program: everything that was posted completes, and all memory is as it should be.
+    pub fn finish(&mut self) -> Result<()> {
+        let rc = T::QP_TYPE == QpType::Rc;
+        for pair in 0..self.pairs.len() {
+            for end in 0..2 {
+                self.resume(pair, end)?;
+                if self.pairs[pair].model[end].sent.back().is_some_and(|s| !s.signaled) {
+                    if rc {
+                        self.feed(pair, 1 - end)?;
+                    }
+                    self.finish_feeding(pair, end)?;
+                }
+            }
+        }
+        let mut deadline = Deadline::usual();
+        loop {
+            let mut done = true;
+            let polled = self.poll_all()?;
+            for pair in 0..self.pairs.len() {
+                for end in 0..2 {
+                    let model = &self.pairs[pair].model[end];
+                    done &= model.sent.is_empty() && (!rc || model.mail.is_empty());
+                    if rc && !model.mail.is_empty() {
+                        self.feed(pair, 1 - end)?;
+                    }
+                }
+            }
+            if done {
+                break;
+            }
+            if polled == 0 {
+                ensure!(!deadline.passed(), "not everything completed: {}", self.waiting());
+                deadline.pause();
+            }
+        }
+        if !rc {
+            // What is on the way arrives, or is lost.
+            rest(QUIET);
+            self.poll_all()?;
+        }
+        ensure!(self.poll_all()? == 0, "completions after all was complete");
+        for (end, place) in self.places.iter().enumerate() {
+            let bytes = place.bytes()?;
+            let wrong = bytes.iter().zip(&self.memory.0[end]).position(|(a, b)| a != b);
+            if let Some(at) = wrong {
+                let all = bytes.iter().zip(&self.memory.0[end]).filter(|(a, b)| a != b).count();
+                anyhow::bail!(
+                    "byte {at} at end {end} is {:#04x}, should be {:#04x}; {all} bytes differ",
+                    bytes[at],
+                    self.memory.0[end][at]
+                );
+            }
+            ensure!(place.guards()?.iter().all(|b| *b == 0), "memory was written that is not registered");
+        }
+        self.receives_are_whole()
+    }
+
+    /// The marker of a queue whose last request makes no completion; with receives, if it has to wait for room.
+    fn finish_feeding(&mut self, pair: usize, end: usize) -> Result<()> {
+        let mut deadline = Deadline::usual();
+        let cap = self.pairs[pair].qps[end].cap().max_send_wr as usize;
+        while self.pairs[pair].model[end].sent.len() >= cap {
+            if T::QP_TYPE == QpType::Rc {
+                self.feed(pair, 1 - end)?;
+            }
+            if self.poll_all()? == 0 {
+                // Nothing in a full queue makes a completion: it can never be used again.
+                if self.pairs[pair].model[end].sent.iter().all(|s| !s.signaled) {
+                    return self.fail(pair, end);
+                }
+                ensure!(!deadline.passed(), "the send queue stays full: {}", self.waiting());
+                deadline.pause();
+            }
+        }
+        self.post_marker(pair, end).map(drop)
+    }
+
+    /// No receive got lost: as many as there is memory for can be posted.
+    fn receives_are_whole(&mut self) -> Result<()> {
+        for pair in 0..self.pairs.len() {
+            for end in 0..2 {
+                self.recv(pair, end, Face::List, SLOTS, 0).context("all receives at the end")?;
+                let posted = if self.config.srq {
+                    self.places[end].srq_recvs.len()
+                } else {
+                    self.pairs[pair].model[end].recvs.len()
+                };
+                ensure!(posted == SLOTS, "{posted} receives, of {SLOTS}");
+            }
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> String {
+        let one = |(i, pair): (usize, &super::world::Pair<D, T, L>)| {
+            let ends = pair.model.each_ref().map(|m| {
+                format!("{} sends, {} messages, {} receives", m.sent.len(), m.mail.len(), m.recvs.len())
+            });
+            format!("pair {i}: {} | {}", ends[0], ends[1])
+        };
+        self.pairs.iter().enumerate().map(one).collect::<Vec<_>>().join("; ")
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Random programs of verbs, held against a model that is simple enough to be believed.
+//!
+//! A program is a list of [`Step`]s: posts of all kinds by all faces, receives, polls, changes of state, ends of QPs, on
+//! several pairs of QPs that share CQs and perhaps an SRQ. [`world`] runs it on two devices, [`model`] knows what must
+//! come of it: every signaled work request completes exactly once, in the order of its queue, with the right data, and no
+//! byte changes that should not. [`endings`] are the steps after which everything is looked at.
+//!
+//! What a program names is reduced to what there is, so any list of steps is a program, and so is any part of it: a
+//! failing one can be made shorter.
+
+pub mod endings;
+pub mod model;
+pub mod world;
+
+use crate::post::Face;
+use uverbs::attr::Mtu;
+
+/// The circumstances of a program.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Connected pairs of QPs, 1 to 3.
+    pub pairs: usize,
+    /// CQs at each end, 1 to 3: sends and receives of a pair may complete to different ones.
+    pub cqs: usize,
+    /// Receives come from one SRQ at each end.
+    pub srq: bool,
+    /// Every send makes a completion.
+    pub sq_sig_all: bool,
+    /// Of the send queues.
+    pub max_send_wr: u32,
+    /// Entries of a work request.
+    pub max_sge: u32,
+    /// Inline bytes of a work request.
+    pub max_inline: u32,
+    /// Of connected QPs.
+    pub mtu: Mtu,
+    /// The link loses, repeats and reorders packets. Then reads name only memory that nobody writes: a repeated read
+    /// may see what was written after it.
+    pub lossy: bool,
+}
+
+/// What a work request does, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named after the opcodes")]
+pub enum Verb {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+    FetchAdd,
+    CmpSwp,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read, Self::FetchAdd, Self::CmpSwp];
+}
+
+/// What is wrong with a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// One entry too many.
+    Sges,
+    /// One inline byte too many.
+    Inline,
+}
+
+/// A work request.
+#[derive(Clone, Debug)]
+pub struct Wr {
+    /// What it does; what the transport has not becomes a send.
+    pub verb: Verb,
+    /// Makes a completion.
+    pub signaled: bool,
+    /// Waits for reads and atomics.
+    pub fence: bool,
+    /// Makes an event.
+    pub solicited: bool,
+    /// Carries its bytes.
+    pub inline: bool,
+    /// Bytes.
+    pub len: u16,
+    /// Where they begin, here and there.
+    pub at: (u16, u16),
+    /// Where they are cut into entries.
+    pub cuts: [u16; 3],
+    /// Operands and immediate.
+    pub word: u64,
+    /// A mistake, which must be refused.
+    pub wrong: Option<Wrong>,
+}
+
+/// A step. `pair` and `end` say whose.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "told by the variants")]
+pub enum Step {
+    /// Work requests by one call.
+    Post { pair: u8, end: u8, face: Face, wrs: Vec<Wr> },
+    /// Receives, as many as there is memory for.
+    Recv { pair: u8, end: u8, face: Face, count: u8, cut: u16 },
+    /// Up to so many completions, in one of three ways.
+    Poll { end: u8, cq: u8, max: u8, way: u8 },
+    /// The send queue takes no more work to do: SQD.
+    Drain { pair: u8, end: u8 },
+    /// It does again.
+    Resume { pair: u8, end: u8 },
+    /// To ERR, one end and then the other; all is flushed; up again.
+    Fail { pair: u8, end: u8 },
+    /// Both to RESET, with whatever is on its way; up again.
+    Reset { pair: u8 },
+    /// Both QPs are destroyed, with whatever is on its way, and others made.
+    Destroy { pair: u8 },
+    /// A CQ becomes another size.
+    Resize { end: u8, cq: u8, cqe: u16 },
+    /// Time passes, in milliseconds.
+    Rest { ms: u8 },
+}
+
+/// What a program did, so that one can see that programs do something.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Work requests that were posted.
+    pub posted: u64,
+    /// Posts that were refused, as they should.
+    pub refused: u64,
+    /// Successful completions of sends and of receives.
+    pub completed: [u64; 2],
+    /// Completions with an error, as they should.
+    pub flushed: u64,
+    /// QPs that failed, were reset or destroyed.
+    pub endings: u64,
+}
+
+impl core::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.posted += other.posted;
+        self.refused += other.refused;
+        self.completed[0] += other.completed[0];
+        self.completed[1] += other.completed[1];
+        self.flushed += other.flushed;
+        self.endings += other.endings;
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What must come of a program: copies of the memory at both ends, and lists of what is on its way.
+//!
+//! Everything of one direction of a pair happens in memory that no other direction touches, and in the order of posting.
+//! So each request has one effect that can be told in advance, whatever the devices do at the same time.
+
+use crate::pattern;
+use core::ops::Range;
+use std::collections::VecDeque;
+use uverbs::WcOpcode;
+
+/// Bytes of a window of memory.
+pub const WINDOW: usize = 1024;
+/// Words that atomics work on.
+pub const WORDS: usize = 8;
+/// Longest message.
+pub const LONGEST: usize = 600;
+/// From one receive's memory to the next: a GRH, the longest message, and a gap.
+pub const SLOT: usize = 704;
+/// Receives of a queue pair, or of an SRQ, at one time.
+pub const SLOTS: usize = 24;
+/// Where the receives of a pair begin.
+const FIRST_SLOT: usize = 4608;
+/// From one pair's memory to the next.
+pub const PAIR: usize = 24 << 10;
+/// Memory of an end: three pairs, and the SRQ's receives.
+pub const LEN: usize = 4 * PAIR;
+/// Nobody's memory, before and behind it.
+pub const GUARD: usize = 4096;
+
+/// Where a direction's initiator takes data from: never changes.
+pub fn source(pair: usize) -> usize {
+    pair * PAIR
+}
+/// Where it puts the answers of reads and atomics.
+pub fn results(pair: usize) -> usize {
+    pair * PAIR + WINDOW
+}
+/// Where the responder is written.
+pub fn target(pair: usize) -> usize {
+    pair * PAIR + 2 * WINDOW
+}
+/// Where it is read only.
+pub fn constant(pair: usize) -> usize {
+    pair * PAIR + 3 * WINDOW
+}
+/// Where its words are.
+pub fn words(pair: usize) -> usize {
+    pair * PAIR + 4 * WINDOW
+}
+/// A receive's memory.
+pub fn slot(owner: usize, index: usize) -> usize {
+    if owner == SRQ { 3 * PAIR + index * SLOT } else { owner * PAIR + FIRST_SLOT + index * SLOT }
+}
+/// The owner of an SRQ's receives.
+pub const SRQ: usize = 3;
+
+const _: () = assert!(FIRST_SLOT + SLOTS * SLOT <= PAIR && SLOTS * SLOT <= PAIR);
+
+/// The memory of both ends, as it should be.
+#[derive(Clone, Debug)]
+pub struct Memory(pub [Vec<u8>; 2]);
+
+impl Memory {
+    /// A pattern that differs everywhere.
+    pub fn new() -> Self {
+        Self([pattern::bytes(0xa, LEN), pattern::bytes(0xb, LEN)])
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a request does to memory.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "offsets in the memory of an end")]
+pub enum Effect {
+    /// Only the receiver sees it.
+    Message,
+    /// Bytes that arrive in the target.
+    Write { at: usize, data: Vec<u8> },
+    /// Bytes of the responder that arrive here.
+    Read { from: usize, to: usize, len: usize },
+    /// A word of the responder's changes, and its old value arrives here.
+    Atomic { at: usize, to: usize, change: Change },
+}
+
+/// What an atomic does.
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the operands of the verbs")]
+pub enum Change {
+    /// Fetch and add.
+    Add(u64),
+    /// Compare and swap.
+    Swap { compare: u64, swap: u64 },
+}
+
+impl Effect {
+    /// Does it: `initiator` is the end that posted.
+    pub fn apply(&self, memory: &mut Memory, initiator: usize) {
+        let responder = 1 - initiator;
+        match self {
+            Self::Message => {}
+            Self::Write { at, data } => memory.0[responder][*at..at + data.len()].copy_from_slice(data),
+            Self::Read { from, to, len } => {
+                let data = memory.0[responder][*from..from + len].to_vec();
+                memory.0[initiator][*to..to + len].copy_from_slice(&data);
+            }
+            Self::Atomic { at, to, change } => {
+                let word: [u8; 8] = core::array::from_fn(|i| memory.0[responder][at + i]);
+                memory.0[initiator][*to..to + 8].copy_from_slice(&word);
+                let old = u64::from_ne_bytes(word);
+                let new = match *change {
+                    Change::Add(add) => old.wrapping_add(add),
+                    Change::Swap { compare, swap } if old == compare => swap,
+                    Change::Swap { .. } => old,
+                };
+                memory.0[responder][*at..at + 8].copy_from_slice(&new.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// A request that was posted, and whose end is not known.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// Its id.
+    pub id: u64,
+    /// Makes a completion.
+    pub signaled: bool,
+    /// Of that completion.
+    pub opcode: WcOpcode,
+    /// Length that the completion tells, of reads and atomics.
+    pub byte_len: Option<u32>,
+    /// What it does.
+    pub effect: Effect,
+}
+
+/// A message that was posted, and whose receive is not known.
+#[derive(Clone, Debug)]
+pub struct Mail {
+    /// Id of the request that brings it.
+    pub id: u64,
+    /// What arrives in the receive.
+    pub data: Vec<u8>,
+    /// Length that the completion tells.
+    pub byte_len: usize,
+    /// Immediate data.
+    pub imm: Option<u32>,
+    /// Of the completion.
+    pub opcode: WcOpcode,
+}
+
+/// A receive that was posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Posted {
+    /// Its id.
+    pub id: u64,
+    /// Its memory.
+    pub slot: usize,
+}
+
+/// One end of a pair.
+#[derive(Clone, Debug, Default)]
+pub struct EndModel {
+    /// On their way, in the order of posting.
+    pub sent: VecDeque<Sent>,
+    /// To the other end.
+    pub mail: VecDeque<Mail>,
+    /// Of this end's own receive queue.
+    pub recvs: VecDeque<Posted>,
+    /// Id of the last request that is known to have succeeded.
+    pub last_ok: Option<u64>,
+    /// Requests that ended with an error, in order, while the pair fails.
+    pub failed: Vec<Sent>,
+    /// In SQD.
+    pub drained: bool,
+}
+
+/// The windows that a direction from `initiator` may change: end and range.
+pub fn windows(pair: usize, initiator: usize) -> [(usize, Range<usize>); 3] {
+    let window = |at| at..at + WINDOW;
+    [
+        (initiator, window(results(pair))),
+        (1 - initiator, window(target(pair))),
+        (1 - initiator, words(pair)..words(pair) + WORDS * 8),
+    ]
+}
+
+/// The memory of a direction after each number of the requests `maybe` was done, from none to all of them.
+pub fn histories(memory: &Memory, maybe: &[Sent], initiator: usize) -> Vec<Memory> {
+    let mut all = vec![memory.clone()];
+    let mut state = memory.clone();
+    for sent in maybe {
+        sent.effect.apply(&mut state, initiator);
+        all.push(state.clone());
+    }
+    all
+}

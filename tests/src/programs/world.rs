@@ -1,0 +1,672 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two devices, the QPs of a program on them, and the steps that post and poll.
+#![expect(unsafe_code)]
+// UNSAFETY: registers the middle of a mapping that this module owns, so that what lies around it can be watched.
+
+use super::model::{self, Change, Effect, EndModel, GUARD, LEN, LONGEST, Mail, Memory, Posted, SLOTS, Sent};
+use super::{Config, Step, Tally, Verb, Wr, Wrong};
+use crate::lab::Lab;
+use crate::pair::{GRH, builder_ops, grh};
+use crate::post::{Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv, post_srq_recv};
+use crate::sges::sge;
+use crate::wait;
+use anyhow::{Context as _, Result, bail, ensure};
+use core::ptr::NonNull;
+use uverbs::attr::{AccessFlags, QpCap, QpState, QpType, SrqAttr, SrqInitAttr};
+use uverbs::buf::ForeignBuf;
+use uverbs::provider::Completion as _;
+use uverbs::wr::Sge;
+use uverbs::{
+    AddressHandle, CompletionQueue, ConnectAttr, Context, Driver, Endpoint, MemoryRegion, PageBuf, PollError,
+    PostError, ProtectionDomain, Qp, SendFlags, Shared, SharedReceiveQueue, StableBuf as _, WcOpcode,
+    WorkCompletion,
+};
+
+/// Marks ids of receives.
+const RECV: u64 = 1 << 63;
+/// Entries of each CQ: more than ever wait.
+pub const CQE: u32 = 600;
+
+/// What is at an end, besides QPs. The fields are dropped from the first to the last.
+pub struct Place<D: Driver, L: Lock> {
+    /// Takes receives for all QPs, if there is one.
+    pub srq: Option<SharedReceiveQueue<D, L>>,
+    /// Posted to it, in any order.
+    pub srq_recvs: Vec<Posted>,
+    /// Completions of everything.
+    pub cqs: Vec<CompletionQueue<D, Shared>>,
+    /// What work requests name: the middle of the memory.
+    pub mr: MemoryRegion<D, ForeignBuf>,
+    /// All of the memory, to look at. No work request names it.
+    pub all: MemoryRegion<D, PageBuf>,
+    /// Domain of everything.
+    pub pd: ProtectionDomain<D>,
+}
+
+impl<D: Driver, L: Lock> Place<D, L> {
+    fn new(context: &Context<D>, config: &Config, access: AccessFlags) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let buf = PageBuf::new(LEN + 2 * GUARD)?;
+        let middle = buf.ptr().as_ptr().wrapping_add(GUARD);
+        let all = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE).map_err(|(_, e)| e)?;
+        let middle = NonNull::new(middle).context("an address")?;
+        // SAFETY: `all` owns the memory, which stays where it is and is reached as atomics only; `mr` is dropped first.
+        let buf = unsafe { ForeignBuf::new(middle, LEN) };
+        let mr = pd.reg_mr(buf, access).map_err(|(_, e)| e)?;
+        let cqs = (0..config.cqs).map(|_| context.create_cq(CQE, None)).collect::<Result<_, _>>()?;
+        let srq = match config.srq {
+            true => {
+                let attr = SrqAttr { max_wr: SLOTS as u32, max_sge: 3, srq_limit: 0 };
+                Some(pd.create_srq::<L>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?)
+            }
+            false => None,
+        };
+        Ok(Self { srq, srq_recvs: vec![], cqs, mr, all, pd })
+    }
+
+    /// The memory that work requests name.
+    pub fn bytes(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; LEN];
+        self.mr.read_at(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// What lies before and behind it.
+    pub fn guards(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; 2 * GUARD];
+        let (before, behind) = bytes.split_at_mut(GUARD);
+        self.all.read_at(0, before)?;
+        self.all.read_at(GUARD + LEN, behind)?;
+        Ok(bytes)
+    }
+}
+
+/// Two connected QPs.
+pub struct Pair<D: Driver, T: Typed, L: Lock> {
+    /// By end.
+    pub qps: [Qp<D, T, L>; 2],
+    /// Addresses of the other end, of datagram QPs.
+    pub ahs: Option<[AddressHandle<D>; 2]>,
+    /// What should be true of them.
+    pub model: [EndModel; 2],
+    /// How often they began anew.
+    pub generation: u64,
+}
+
+/// A program's world.
+pub struct World<'l, D: Driver, T: Typed, L: Lock> {
+    pub(super) lab: &'l Lab<D>,
+    pub(super) config: Config,
+    pub(super) attr: ConnectAttr,
+    pub(super) pairs: Vec<Pair<D, T, L>>,
+    pub(super) places: [Place<D, L>; 2],
+    pub(super) memory: Memory,
+    /// What the program did.
+    pub tally: Tally,
+    next: u64,
+    /// The pair that is being ended: errors of it are expected.
+    pub(super) failing: Option<usize>,
+}
+
+impl<D: Driver, T: Typed, L: Lock> core::fmt::Debug for World<'_, D, T, L> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("World").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The verb that a transport has instead.
+fn verb<T: Typed>(verb: Verb) -> Verb {
+    match (T::QP_TYPE, verb) {
+        (QpType::Rc, verb) => verb,
+        (QpType::Uc, Verb::Send | Verb::SendImm | Verb::Write) => verb,
+        // A write with immediate that meets no receive may or may not have written.
+        (QpType::Uc, Verb::WriteImm) => Verb::Write,
+        (_, Verb::SendImm) => verb,
+        _ => Verb::Send,
+    }
+}
+
+impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
+    /// Everything connected.
+    pub fn new(lab: &'l Lab<D>, config: &Config) -> Result<Self> {
+        let mut attr = lab.connect_attr();
+        (attr.rnr_retry, attr.min_rnr_timer, attr.path_mtu) = (7, 1, config.mtu);
+        (attr.timeout, attr.retry_cnt) = (12, 7);
+        let access = lab.full_access();
+        let places = [Place::new(&lab.a, config, access)?, Place::new(&lab.b, config, access)?];
+        let memory = Memory::new();
+        for (place, bytes) in places.iter().zip(&memory.0) {
+            place.mr.write_at(0, bytes)?;
+        }
+        let mut world = Self {
+            lab,
+            config: config.clone(),
+            attr,
+            pairs: vec![],
+            places,
+            memory,
+            tally: Tally::default(),
+            next: 1,
+            failing: None,
+        };
+        for pair in 0..config.pairs {
+            let made = world.make_pair(pair, 0)?;
+            world.pairs.push(made);
+        }
+        Ok(world)
+    }
+
+    /// Two new QPs, connected.
+    pub(super) fn make_pair(&self, pair: usize, generation: u64) -> Result<Pair<D, T, L>> {
+        let ops = builder_ops::<D, T>(self.lab)?;
+        let config = &self.config;
+        let cap = QpCap {
+            max_send_wr: config.max_send_wr,
+            max_recv_wr: SLOTS as u32,
+            max_send_sge: config.max_sge,
+            max_recv_sge: 3,
+            max_inline_data: config.max_inline,
+        };
+        let make = |place: &Place<D, L>| -> Result<Qp<D, T, L>> {
+            let n = place.cqs.len();
+            let mut builder = L::builder::<D, T>(&place.pd)
+                .send_cq(&place.cqs[pair % n])
+                .recv_cq(&place.cqs[(pair + 1) % n])
+                .cap(cap)
+                .sq_sig_all(config.sq_sig_all)
+                .send_ops(ops);
+            if let Some(srq) = &place.srq {
+                builder = builder.srq(srq);
+            }
+            Ok(builder.create()?)
+        };
+        let qps = [make(&self.places[0])?, make(&self.places[1])?];
+        let model = [EndModel::default(), EndModel::default()];
+        let mut made = Pair { qps, ahs: None, model, generation };
+        self.connect(&mut made)?;
+        Ok(made)
+    }
+
+    /// From RESET to RTS, with new packet numbers.
+    pub(super) fn connect(&self, pair: &mut Pair<D, T, L>) -> Result<()> {
+        let psn = |end: u32| (pair.generation as u32 * 2 + end).wrapping_mul(0x00fe_dcb1) & 0xff_ffff;
+        let ends: [Endpoint; 2] = [
+            pair.qps[0].control.endpoint(psn(0), &self.attr)?,
+            pair.qps[1].control.endpoint(psn(1), &self.attr)?,
+        ];
+        for end in 0..2 {
+            pair.qps[end].init(&self.attr)?;
+            pair.qps[end].connect(&ends[end], &ends[1 - end], &self.attr)?;
+        }
+        if T::QP_TYPE == QpType::Ud {
+            let ah = |end: usize| self.places[end].pd.create_ah(&self.attr.ah_attr(&ends[1 - end]));
+            pair.ahs = Some([ah(0)?, ah(1)?]);
+        }
+        Ok(())
+    }
+
+    /// Runs a step.
+    pub fn step(&mut self, step: &Step) -> Result<()> {
+        let pairs = self.pairs.len();
+        let of = |pair: u8| usize::from(pair) % pairs;
+        let end = |end: u8| usize::from(end) % 2;
+        match step {
+            Step::Post { pair, end: e, face, wrs } => self.post(of(*pair), end(*e), *face, wrs),
+            Step::Recv { pair, end: e, face, count, cut } => {
+                self.recv(of(*pair), end(*e), *face, usize::from(*count), usize::from(*cut)).map(drop)
+            }
+            Step::Poll { end: e, cq, max, way } => {
+                let cq = usize::from(*cq) % self.config.cqs;
+                self.poll(end(*e), cq, usize::from(*max).max(1), *way).map(drop)
+            }
+            Step::Drain { pair, end: e } => self.drain(of(*pair), end(*e)),
+            Step::Resume { pair, end: e } => self.resume(of(*pair), end(*e)),
+            Step::Fail { pair, end: e } => self.fail(of(*pair), end(*e)),
+            Step::Reset { pair } => self.reset(of(*pair)),
+            Step::Destroy { pair } => self.destroy(of(*pair)),
+            Step::Resize { end: e, cq, cqe } => {
+                let cq = &mut self.places[end(*e)].cqs[usize::from(*cq) % self.config.cqs];
+                let got = cq.resize(CQE + u32::from(*cqe))?;
+                ensure!(got >= CQE + u32::from(*cqe), "resized to {got}");
+                Ok(())
+            }
+            Step::Rest { ms } => {
+                wait::rest(core::time::Duration::from_millis(u64::from(*ms)));
+                Ok(())
+            }
+        }
+    }
+
+    fn id(&mut self, pair: usize, end: usize) -> u64 {
+        self.next += 1;
+        (pair as u64) << 60 | (end as u64) << 59 | (self.pairs[pair].generation & 0xff) << 48 | self.next
+    }
+
+    /// What a work request is to do: its operation and entries, what it does in the model, and its message.
+    fn plan(&mut self, pair: usize, end: usize, wr: &Wr) -> Planned {
+        let id = self.id(pair, end);
+        let (here, there) = (&self.places[end], &self.places[1 - end]);
+        let verb = verb::<T>(wr.verb);
+        let atomic = matches!(verb, Verb::FetchAdd | Verb::CmpSwp);
+        let inline = wr.inline && !atomic && verb != Verb::Read;
+        let len = match verb {
+            _ if atomic => 8,
+            _ if inline => usize::from(wr.len) % (self.config.max_inline as usize + 1),
+            _ => usize::from(wr.len) % (LONGEST + 1),
+        };
+        let room = |from: u16| usize::from(from) % (model::WINDOW - len + 1);
+        let (from, at) = (room(wr.at.0), room(wr.at.1));
+        let word = usize::from(wr.at.1) % model::WORDS * 8;
+        let place = |offset: usize| Remote { addr: there.mr.addr() + offset as u64, rkey: there.mr.rkey() };
+        let imm = wr.word as u32;
+        // Words are small, so that swaps find them sometimes.
+        let (compare, swap) = (wr.word % 4, wr.word / 4 % 4);
+        let target = model::target(pair) + at;
+        let read_from = if self.config.lossy { model::constant(pair) + at } else { target };
+        let word = model::words(pair) + word;
+        let op = match verb {
+            Verb::Send => Op::Send,
+            Verb::SendImm => Op::SendImm(imm),
+            Verb::Write => Op::Write(place(target)),
+            Verb::WriteImm => Op::WriteImm(place(target), imm),
+            Verb::Read => Op::Read(place(read_from)),
+            Verb::FetchAdd => Op::FetchAdd(place(word), wr.word),
+            Verb::CmpSwp => Op::CmpSwp(place(word), compare, swap),
+        };
+        let to_here = atomic || verb == Verb::Read;
+        let base = if to_here { model::results(pair) } else { model::source(pair) };
+        let local = if atomic { base + usize::from(wr.at.0) % (model::WINDOW / 8) * 8 } else { base + from };
+        let data: Vec<u8> = match (inline, to_here) {
+            (true, _) => crate::pattern::bytes(wr.word, len),
+            (false, false) => self.memory.0[end][local..local + len].to_vec(),
+            (false, true) => vec![],
+        };
+        // Where an atomic's 8 bytes are cut, they arrive in parts: not every device can do that.
+        let max = if atomic { 1 } else { self.config.max_sge as usize };
+        let mut cuts: Vec<usize> =
+            wr.cuts.iter().map(|c| usize::from(*c) % (len + 1)).take(max - 1).collect();
+        cuts.sort_unstable();
+        cuts.insert(0, 0);
+        cuts.push(len);
+        let mut sges: Vec<Sge> = cuts.windows(2).map(|c| sge(&here.mr, local + c[0]..local + c[1])).collect();
+        let mut bytes = if inline { data.clone() } else { vec![] };
+        // A mistake that the request can make.
+        let wrong = match wr.wrong {
+            Some(Wrong::Sges) if !inline => {
+                sges = vec![sges[0]; self.pairs[pair].qps[end].cap().max_send_sge as usize + 1];
+                Some(PostError::TooManySge)
+            }
+            Some(Wrong::Inline) if inline => {
+                bytes = vec![0; self.pairs[pair].qps[end].cap().max_inline_data as usize + 1];
+                Some(PostError::InlineTooLong)
+            }
+            _ => None,
+        };
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, wr.signaled);
+        flags.set(SendFlags::FENCE, wr.fence && T::QP_TYPE == QpType::Rc);
+        flags.set(SendFlags::SOLICITED, wr.solicited);
+        let (opcode, effect) = match verb {
+            Verb::Send | Verb::SendImm => (WcOpcode::SEND, Effect::Message),
+            Verb::Write | Verb::WriteImm => {
+                (WcOpcode::RDMA_WRITE, Effect::Write { at: target, data: data.clone() })
+            }
+            Verb::Read => (WcOpcode::RDMA_READ, Effect::Read { from: read_from, to: local, len }),
+            Verb::FetchAdd => {
+                (WcOpcode::FETCH_ADD, Effect::Atomic { at: word, to: local, change: Change::Add(wr.word) })
+            }
+            Verb::CmpSwp => {
+                let change = Change::Swap { compare, swap };
+                (WcOpcode::COMP_SWAP, Effect::Atomic { at: word, to: local, change })
+            }
+        };
+        let signaled = wr.signaled || self.config.sq_sig_all;
+        let byte_len = to_here.then_some(len as u32);
+        let mail = |opcode, data: Vec<u8>, imm| Mail { id, byte_len: len, data, imm, opcode };
+        let mail = match verb {
+            Verb::Send => Some(mail(WcOpcode::RECV, data, None)),
+            Verb::SendImm => Some(mail(WcOpcode::RECV, data, Some(imm))),
+            Verb::WriteImm => Some(mail(WcOpcode::RECV_RDMA_WITH_IMM, vec![], Some(imm))),
+            _ => None,
+        };
+        let sent = Sent { id, signaled, opcode, byte_len, effect };
+        Planned { op, flags, sges, bytes: inline.then_some(bytes), sent, mail, wrong }
+    }
+
+    /// Posts, and compares the answer with what must be.
+    fn post(&mut self, pair: usize, end: usize, face: Face, wrs: &[Wr]) -> Result<()> {
+        let planned: Vec<_> = wrs.iter().map(|wr| self.plan(pair, end, wr)).collect();
+        let key = self.attr.qkey;
+        let Pair { qps, ahs, model, .. } = &mut self.pairs[pair];
+        let peer = qps[1 - end].qp_num();
+        let to = ahs.as_ref().map(|ahs| To { ah: &ahs[end], qpn: peer, qkey: key });
+        let reqs: Vec<Req<'_, D>> = planned
+            .iter()
+            .map(|p| {
+                let req = Req::new(p.sent.id, p.op).flags(p.flags).to(to);
+                match &p.bytes {
+                    Some(bytes) => req.inline(bytes),
+                    None => req.sges(&p.sges),
+                }
+            })
+            .collect();
+        let room = (qps[end].cap().max_send_wr as usize).saturating_sub(model[end].sent.len());
+        let result = post(&mut qps[end], face, &reqs);
+        let first_wrong = planned.iter().position(|p| p.wrong.is_some());
+        let posted = match result {
+            Ok(()) => {
+                // An empty list is an error of C's face only.
+                ensure!(first_wrong.is_none(), "{face:?}: posted, though {first_wrong:?} is wrong");
+                planned.len()
+            }
+            Err(Refused { error: Some(PostError::NullList), bad: None }) if planned.is_empty() => 0,
+            Err(Refused { error: Some(error), bad }) => {
+                self.tally.refused += 1;
+                let by_one = matches!(face, Face::List | Face::Single);
+                ensure!(by_one == bad.is_some(), "{face:?}: {error} names {bad:?}");
+                if error == PostError::QueueFull {
+                    // More than promised may fit, but not less.
+                    let taken = bad.unwrap_or(planned.len() - 1);
+                    ensure!(
+                        taken >= room,
+                        "{face:?}: full at {taken} of {}, with room for {room}",
+                        planned.len()
+                    );
+                    ensure!(
+                        first_wrong.is_none_or(|w| w >= taken || !by_one),
+                        "{face:?}: passed a wrong one"
+                    );
+                } else {
+                    let wrong =
+                        first_wrong.with_context(|| format!("{face:?}: {error} (request {bad:?})"))?;
+                    ensure!(
+                        planned[wrong].wrong == Some(error),
+                        "{face:?}: {error}, not {:?}",
+                        planned[wrong].wrong
+                    );
+                    ensure!(bad.is_none_or(|b| b == wrong), "{face:?}: {bad:?} is named, {wrong} is wrong");
+                }
+                bad.unwrap_or(0)
+            }
+            Err(refused) => bail!("{refused:?}"),
+        };
+        let model = &mut model[end];
+        for planned in planned.into_iter().take(posted) {
+            self.tally.posted += 1;
+            model.sent.push_back(planned.sent);
+            model.mail.extend(planned.mail);
+        }
+        Ok(())
+    }
+
+    /// Who owns the memory of an end's receives, and what is posted of it.
+    fn recvs(&mut self, pair: usize, end: usize) -> (usize, Vec<usize>) {
+        if self.config.srq {
+            (model::SRQ, self.places[end].srq_recvs.iter().map(|p| p.slot).collect())
+        } else {
+            (pair, self.pairs[pair].model[end].recvs.iter().map(|p| p.slot).collect())
+        }
+    }
+
+    /// Posts receives; gives how many.
+    pub(super) fn recv(
+        &mut self,
+        pair: usize,
+        end: usize,
+        face: Face,
+        count: usize,
+        cut: usize,
+    ) -> Result<usize> {
+        let (owner, used) = self.recvs(pair, end);
+        let slots: Vec<usize> =
+            (0..SLOTS).map(|i| model::slot(owner, i)).filter(|s| !used.contains(s)).take(count).collect();
+        if slots.is_empty() {
+            return Ok(0);
+        }
+        let posted: Vec<Posted> =
+            slots.iter().map(|slot| Posted { id: RECV | self.id(pair, end), slot: *slot }).collect();
+        let mr = &self.places[end].mr;
+        let len = LONGEST + GRH;
+        let (one, two) = (cut % (len + 1), cut / 3 % (len + 1));
+        let (one, two) = (one.min(two), one.max(two));
+        let sges: Vec<[Sge; 3]> = slots
+            .iter()
+            .map(|s| [sge(mr, *s..s + one), sge(mr, s + one..s + two), sge(mr, s + two..s + len)])
+            .collect();
+        let recvs: Vec<(u64, &[Sge])> = posted.iter().zip(&sges).map(|(p, s)| (p.id, &s[..])).collect();
+        match &mut self.places[end].srq {
+            Some(srq) => post_srq_recv(srq, face, &recvs).context("post_srq_recv")?,
+            None => post_recv(self.pairs[pair].qps[end].rq()?, face, &recvs).context("post_recv")?,
+        }
+        let n = posted.len();
+        if self.config.srq {
+            self.places[end].srq_recvs.extend(posted);
+        } else {
+            self.pairs[pair].model[end].recvs.extend(posted);
+        }
+        Ok(n)
+    }
+
+    /// Polls, in one of three ways; gives how many completions came.
+    pub(super) fn poll(&mut self, end: usize, cq: usize, max: usize, way: u8) -> Result<usize> {
+        let queue = &self.places[end].cqs[cq];
+        let mut got = Vec::new();
+        match way % 3 {
+            0 => {
+                let mut some = vec![WorkCompletion::default(); max];
+                got.extend_from_slice(queue.poll(&mut some)?);
+            }
+            1 => {
+                let n = queue.poll_each(max, |wc| got.push(wc.to_wc()))?;
+                ensure!(n == got.len(), "poll_each says {n}, and gave {}", got.len());
+            }
+            _ => {
+                let walked = queue.poll_session(|poll| -> Result<(), PollError> {
+                    loop {
+                        got.extend(poll.current().map(|wc| wc.to_wc()));
+                        if got.len() == max {
+                            return Ok(());
+                        }
+                        match poll.next() {
+                            Err(PollError::Empty) => return Ok(()),
+                            other => other?,
+                        }
+                    }
+                });
+                match walked {
+                    Ok(result) => result?,
+                    Err(PollError::Empty) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
+        }
+        for wc in &got {
+            self.completed(end, cq, wc)
+                .with_context(|| format!("completion {:#x} at end {end}: {wc:?}", wc.wr_id))?;
+        }
+        Ok(got.len())
+    }
+
+    fn completed(&mut self, end: usize, cq: usize, wc: &WorkCompletion) -> Result<()> {
+        let id = wc.wr_id & !RECV;
+        let (named, generation) = ((id >> 60) as usize, id >> 48 & 0xff);
+        let is_recv = wc.wr_id & RECV != 0;
+        // The pair that receives from an SRQ is told by the QP's number.
+        let pair = if is_recv && self.config.srq {
+            let found = self.pairs.iter().position(|p| p.qps[end].qp_num() == wc.qp_num);
+            found.context("a QP that is gone")?
+        } else {
+            ensure!(named < self.pairs.len(), "an id that nobody posted");
+            ensure!(generation == self.pairs[named].generation & 0xff, "of a QP that was reset or destroyed");
+            ensure!((id >> 59 & 1) as usize == end, "posted at the other end");
+            named
+        };
+        ensure!(wc.qp_num == self.pairs[pair].qps[end].qp_num(), "of another QP");
+        let n = self.config.cqs;
+        ensure!(cq == if is_recv { (pair + 1) % n } else { pair % n }, "on another CQ");
+        if is_recv { self.received(pair, end, wc) } else { self.sent(pair, end, wc) }
+    }
+
+    /// A completion of the send queue.
+    fn sent(&mut self, pair: usize, end: usize, wc: &WorkCompletion) -> Result<()> {
+        let model = &mut self.pairs[pair].model[end];
+        let at = model
+            .sent
+            .iter()
+            .position(|s| s.id == wc.wr_id)
+            .context("not on its way: doubled, or out of order")?;
+        let failing = self.failing == Some(pair);
+        for before in model.sent.drain(..at) {
+            ensure!(!before.signaled, "{:#x} before it has no completion", before.id);
+            ensure!(model.failed.is_empty(), "{:#x} before it was not flushed", before.id);
+            before.effect.apply(&mut self.memory, end);
+            model.last_ok = Some(before.id);
+        }
+        let Some(sent) = model.sent.pop_front() else { bail!("nothing was posted") };
+        if !wc.status.is_success() {
+            ensure!(failing, "an error that nobody asked for");
+            model.failed.push(sent);
+            self.tally.flushed += 1;
+            return Ok(());
+        }
+        ensure!(model.failed.is_empty(), "a success after an error");
+        ensure!(sent.signaled, "it was not signaled");
+        ensure!(wc.opcode == sent.opcode, "it is a {:?}", sent.opcode);
+        ensure!(
+            sent.byte_len.is_none_or(|len| len == wc.byte_len),
+            "{:?} bytes were asked for",
+            sent.byte_len
+        );
+        sent.effect.apply(&mut self.memory, end);
+        model.last_ok = Some(sent.id);
+        self.tally.completed[0] += 1;
+        Ok(())
+    }
+
+    /// A completion of a receive queue.
+    fn received(&mut self, pair: usize, end: usize, wc: &WorkCompletion) -> Result<()> {
+        let failing = self.failing == Some(pair);
+        let posted = if self.config.srq {
+            let recvs = &mut self.places[end].srq_recvs;
+            let at =
+                recvs.iter().position(|p| p.id == wc.wr_id).context("not posted to the SRQ, or doubled")?;
+            recvs.swap_remove(at)
+        } else {
+            let posted = self.pairs[pair].model[end].recvs.pop_front().context("nothing was posted")?;
+            ensure!(posted.id == wc.wr_id, "{:#x} is the next", posted.id);
+            posted
+        };
+        if !wc.status.is_success() {
+            ensure!(failing, "an error that nobody asked for");
+            self.tally.flushed += 1;
+            return self.settle_slot(end, posted.slot);
+        }
+        let header = grh::<T>();
+        let mail = &mut self.pairs[pair].model[1 - end].mail;
+        // Unreliable messages may be lost, in whole, when no receive is there.
+        let reliable = T::QP_TYPE == QpType::Rc;
+        let place = &self.places[end];
+        let arrived = |mail: &Mail| -> Result<bool> {
+            let mut bytes = vec![0; mail.data.len()];
+            place.mr.read_at(posted.slot + header, &mut bytes)?;
+            let imm = wc.imm_data().map(|i| i.get());
+            Ok(bytes == mail.data
+                && wc.byte_len as usize == mail.byte_len + header
+                && wc.opcode == mail.opcode
+                && imm == mail.imm)
+        };
+        let mail = loop {
+            let next = mail.pop_front().context("a message that nobody sent")?;
+            if arrived(&next)? {
+                break next;
+            }
+            ensure!(
+                !reliable,
+                "it should be {:#x}: {} bytes, immediate {:?}",
+                next.id,
+                next.byte_len,
+                next.imm
+            );
+        };
+        if header != 0 {
+            self.settle_range(end, posted.slot..posted.slot + header)?;
+        }
+        let at = posted.slot + header;
+        self.memory.0[end][at..at + mail.data.len()].copy_from_slice(&mail.data);
+        self.tally.completed[1] += 1;
+        Ok(())
+    }
+
+    /// Whatever is there now is right.
+    pub(super) fn settle_range(&mut self, end: usize, range: core::ops::Range<usize>) -> Result<()> {
+        let to = &mut self.memory.0[end][range.clone()];
+        Ok(self.places[end].mr.read_at(range.start, to)?)
+    }
+
+    /// Whatever a receive that failed left in its memory is right.
+    pub(super) fn settle_slot(&mut self, end: usize, slot: usize) -> Result<()> {
+        self.settle_range(end, slot..slot + LONGEST + GRH)
+    }
+
+    /// Everything that is there, until nothing is.
+    pub(super) fn poll_all(&mut self) -> Result<usize> {
+        let mut all = 0;
+        for end in 0..2 {
+            for cq in 0..self.config.cqs {
+                loop {
+                    match self.poll(end, cq, 16, (all % 3) as u8)? {
+                        0 => break,
+                        n => all += n,
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Posts the last work request before an end, which makes a completion.
+    pub(super) fn post_marker(&mut self, pair: usize, end: usize) -> Result<u64> {
+        let wr = Wr {
+            verb: if T::QP_TYPE == QpType::Ud { Verb::Send } else { Verb::Write },
+            signaled: true,
+            fence: false,
+            solicited: false,
+            inline: false,
+            len: 0,
+            at: (0, 0),
+            cuts: [0; 3],
+            word: 0,
+            wrong: None,
+        };
+        let mut deadline = wait::Deadline::usual();
+        loop {
+            let before = self.pairs[pair].model[end].sent.len();
+            self.post(pair, end, Face::List, core::slice::from_ref(&wr))?;
+            let model = &self.pairs[pair].model[end];
+            if model.sent.len() > before {
+                return Ok(model.sent.back().map_or(0, |s| s.id));
+            }
+            if self.poll_all()? == 0 {
+                ensure!(!deadline.passed(), "the send queue stays full");
+                deadline.pause();
+            }
+        }
+    }
+
+    /// The state that the device has a QP in.
+    pub(super) fn set_state(&self, pair: usize, end: usize, state: QpState) -> Result<()> {
+        let control = &self.pairs[pair].qps[end].control;
+        control.modify_state(state).with_context(|| format!("pair {pair}, end {end} to {state:?}"))
+    }
+}
+
+/// A work request, ready to be posted, and what must come of it.
+struct Planned {
+    op: Op,
+    flags: SendFlags,
+    sges: Vec<Sge>,
+    bytes: Option<Vec<u8>>,
+    sent: Sent,
+    mail: Option<Mail>,
+    wrong: Option<PostError>,
+}
