@@ -148,6 +148,31 @@ fn everything_at_once<D: Driver>(lab: &Lab<D>) -> Outcome {
     disturbed::<D, Shared>(lab, EVERYTHING, 8, true)
 }
 
+/// An outage that is shorter than patience: nothing fails. The ports stay up, for a device may fail at once what it
+/// can't send.
+fn short_outage<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut spec = spec(lab);
+    // 4.096 us << 17 is 0.5 s.
+    spec.attr.timeout = 17;
+    let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
+    pair.message(Face::Batch, 3000, 1)?;
+    let Pair { a, b } = &mut pair;
+    for turn in 0..3 {
+        let outage = lab.bed.disturb(&Disturbance { loss: 100, ..NONE })?;
+        a.fill(0..3000, turn)?;
+        b.clear(0..3000)?;
+        b.recv(Face::Single, turn, 0..3000)?;
+        let sges = [a.sge(0..3000)];
+        a.post(Face::Batch, &[Req::new(turn, Op::Send).signaled().sges(&sges)])?;
+        uverbs_tests::wait::rest(100 * MS);
+        drop(outage);
+        a.ok(1)?;
+        b.ok(1)?;
+        b.check(0..3000, turn)?;
+    }
+    Ok(())
+}
+
 /// Unreliable QPs lose messages, and only whole ones: what arrives is intact, in order, and nothing fails.
 fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
     const MESSAGES: usize = 40;
@@ -204,5 +229,6 @@ uverbs_tests::tests!(
     duplicates,
     damage,
     everything_at_once,
+    short_outage,
     unreliable_messages,
 );

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use uverbs::attr::{DeviceCapFlags, EventType, MwType, PortState, QpState, SrqAttr, SrqInitAttr};
+use uverbs::provider::{PollError, PostError};
 use uverbs::{
     Context, Driver, DriverVisitor, Errno, Event, EventSource, Exclusive, Rc, Shared, Uc, Ud, WcStatus,
     WorkCompletion, open_with,
@@ -200,30 +201,6 @@ fn link_down_here<D: Driver>(lab: &Lab<D>) -> Outcome {
     down_and_up(lab, End::A, &first)
 }
 
-/// An outage that is shorter than patience: nothing fails.
-fn short_outage<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let mut spec = Spec::new(lab);
-    // 4.096 us << 17 is 0.5 s.
-    spec.attr.timeout = 17;
-    let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
-    pair.message(Face::Batch, 3000, 1)?;
-    let Pair { a, b } = &mut pair;
-    for turn in 0..3 {
-        let down = Down::new(End::B)?;
-        a.fill(0..3000, turn)?;
-        b.clear(0..3000)?;
-        b.recv(Face::Single, turn, 0..3000)?;
-        let sges = [a.sge(0..3000)];
-        a.post(Face::Batch, &[Req::new(turn, Op::Send).signaled().sges(&sges)])?;
-        std::thread::sleep(Duration::from_millis(100));
-        drop(down);
-        a.ok(1)?;
-        b.ok(1)?;
-        b.check(0..3000, turn)?;
-    }
-    Ok(())
-}
-
 // ---- The device.
 
 /// A device of its own, on a link of its own, made as the lab's are.
@@ -393,8 +370,16 @@ fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
         stale("modify_qp", pair.a.qp.control.modify_state(QpState::ERR).err().map(|e| e.errno()))?;
         stale("create_comp_channel", lab.a.create_comp_channel().err().map(|e| e.errno()))?;
         ensure!(cq.req_notify(false).is_err(), "the child armed a CQ");
-        let refused = pair.a.post(Face::Single, &[Req::new(66, Op::Send).signaled().inline(&[6])]);
-        ensure!(refused.is_err(), "the child posted");
+        let mut wc = [WorkCompletion::default()];
+        let polled = pair.a.cq.poll(&mut wc).map(|wc| wc.len());
+        ensure!(polled == Err(PollError::Forked), "the child polled: {polled:?}");
+        for face in Face::ALL {
+            let refused = pair.a.post(face, &[Req::new(66, Op::Send).signaled().inline(&[6])]);
+            let refused = refused.err().and_then(|r| r.error);
+            ensure!(refused == Some(PostError::Forked), "the child posted by {face:?}: {refused:?}");
+            let refused = pair.b.recv(face, 67, 0..8).err();
+            ensure!(refused.is_some(), "the child posted a receive by {face:?}");
+        }
         drop((pair, channel, cq, mw));
         Ok(())
     })?;
@@ -546,7 +531,6 @@ uverbs_tests::tests!(
     peer_killed,
     link_down_at_the_peer,
     link_down_here,
-    short_outage,
     fork_exclusive,
     fork_shared,
     full_cycles,

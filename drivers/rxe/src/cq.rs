@@ -8,6 +8,7 @@ use crate::doorbell::ArmBell;
 use crate::queue::{Entry, Ring};
 use core::fmt;
 use core::mem::offset_of;
+use uverbs_core::kernel::Process;
 use uverbs_core::provider::{
     Completion as CompletionTrait, CompletionQueue as CompletionQueueTrait, PollError,
 };
@@ -23,6 +24,8 @@ pub struct CompletionQueue<B> {
     producer: u32,
     /// Where an open extended poll stands; `at` is where it began.
     open: Option<u32>,
+    /// Whose ring this is: a child of fork(2) shares it with its parent, and must leave it alone.
+    process: Process,
     /// The ring that the kernel writes could not be mapped after a resize.
     lost: bool,
     bell: B,
@@ -34,7 +37,8 @@ impl<B: ArmBell> CompletionQueue<B> {
     /// # Errors
     /// [`PollError::Corrupt`] if the ring's indices make no sense.
     pub fn new(ring: Ring<ib_uverbs_wc>, bell: B) -> Result<Self, PollError> {
-        let mut queue = Self { ring, at: 0, producer: 0, open: None, lost: false, bell };
+        let mut queue =
+            Self { ring, at: 0, producer: 0, open: None, process: Process::register(), lost: false, bell };
         queue.resync()?;
         Ok(queue)
     }
@@ -69,6 +73,18 @@ impl<B: ArmBell> CompletionQueue<B> {
             return Err(PollError::Corrupt);
         }
         (self.at, self.producer) = (consumer, consumer);
+        Ok(())
+    }
+
+    /// Whether a poll may begin.
+    #[inline(always)]
+    fn may_poll(&self) -> Result<(), PollError> {
+        if self.open.is_some() {
+            return Err(PollError::SessionOpen);
+        }
+        if !self.process.is_current() {
+            return Err(PollError::Forked);
+        }
         Ok(())
     }
 
@@ -117,9 +133,7 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
 
     #[inline]
     fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
-        if self.open.is_some() {
-            return Err(PollError::SessionOpen);
-        }
+        self.may_poll()?;
         let (mask, at) = (self.ring.mask(), self.at);
         let known = self.producer.wrapping_sub(at) & mask;
         if (known as usize) < max
@@ -144,9 +158,7 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
 
     #[inline]
     fn start_poll(&mut self) -> Result<(), PollError> {
-        if self.open.is_some() {
-            return Err(PollError::SessionOpen);
-        }
+        self.may_poll()?;
         if !self.available(self.at)? {
             return Err(PollError::Empty);
         }
@@ -168,7 +180,9 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
 
     #[inline]
     fn end_poll(&mut self) {
-        if let Some(at) = self.open.take() {
+        if let Some(at) = self.open.take()
+            && self.process.is_current()
+        {
             self.at = (at + 1) & self.ring.mask();
             self.ring.publish_consumer(self.at);
         }

@@ -8,6 +8,7 @@
 use crate::queue::{Ring, Slot};
 use crate::shared::{QpShared, Word};
 use std::sync::Arc;
+use uverbs_core::kernel::Process;
 use uverbs_core::provider::PostError;
 
 /// Where a batch writes: past what is published, invisible until it is.
@@ -78,6 +79,8 @@ pub(crate) struct Producer<H, S> {
     /// The state word under which posting was allowed last.
     seen: Word,
     pub(crate) shared: Arc<QpShared>,
+    /// Whose ring this is: a child of fork(2) shares it with its parent, and must leave it alone.
+    process: Process,
     /// The kernel reads another ring by now.
     lost: bool,
     _side: core::marker::PhantomData<fn(S)>,
@@ -92,6 +95,7 @@ impl<H, S: Side> Producer<H, S> {
             limit: 0,
             seen: Word::NONE,
             shared,
+            process: Process::register(),
             lost: false,
             _side: core::marker::PhantomData,
         };
@@ -125,7 +129,7 @@ impl<H, S: Side> Producer<H, S> {
     #[inline(always)]
     pub(crate) fn begin(&mut self) -> Cursor {
         let word = self.shared.word();
-        if word != self.seen {
+        if word != self.seen || !self.process.is_current() {
             return self.begin_cold(word);
         }
         Cursor { at: self.published, limit: self.limit, error: None }
@@ -134,6 +138,9 @@ impl<H, S: Side> Producer<H, S> {
     /// The state changed since the last batch, or this is the first.
     #[cold]
     fn begin_cold(&mut self, word: Word) -> Cursor {
+        if !self.process.is_current() {
+            return Cursor::failed(PostError::Forked);
+        }
         if self.lost {
             return Cursor::failed(PostError::Corrupt);
         }
@@ -213,6 +220,9 @@ impl<H, S: Side> Producer<H, S> {
     /// Whether the state still allows posting. Between the start of a batch and its end `modify_qp` may have run.
     #[inline(always)]
     pub(crate) fn check_state(&self) -> Result<(), PostError> {
+        if !self.process.is_current() {
+            return Err(PostError::Forked);
+        }
         let word = self.shared.word();
         if word == self.seen || (S::open(word) && !word.resets_differ(self.seen)) {
             return Ok(());

@@ -28,6 +28,7 @@ pub use command::Command;
 pub use doorbell::{DoorbellPage, DoorbellPort};
 pub use fd::UverbsFd;
 pub use mapping::{Mapping, Protection};
+pub use process::Process;
 pub use raw::{RawAttr, RawCommand};
 pub use uhw::Uhw;
 pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Whether this is still the process that opened a device, asked without a system call.
 //!
-//! rxe's doorbell asks on every post, and getpid(2) would add a seventh to its cost. A handler of pthread_atfork(3)
+//! Queues that a child of fork(2) shares with its parent ask on every batch and poll, and getpid(2) would add a seventh
+//! to the cost of rxe's doorbell. A handler of pthread_atfork(3)
 //! counts the forks that led to this process instead; a child that was made by a bare clone(2) is not told from its
 //! parent.
 // UNSAFETY: registers a handler with libc.
@@ -16,11 +17,12 @@ static REGISTER: Once = Once::new();
 
 /// Which process this is, among those that fork made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Process(u32);
+pub struct Process(u32);
 
 impl Process {
     /// This one. From the first call on, forks are counted.
-    pub(super) fn register() -> Self {
+    #[must_use]
+    pub fn register() -> Self {
         REGISTER.call_once(|| {
             // SAFETY: the handler only adds to an atomic, which is allowed in a child of a threaded process.
             let result = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
@@ -32,10 +34,18 @@ impl Process {
     }
 
     /// This one.
-    #[inline]
-    pub(super) fn current() -> Self {
+    #[inline(always)]
+    #[must_use]
+    pub fn current() -> Self {
         // Relaxed: the child starts with the one thread that forked, and the handler ran in it.
         Self(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is this one, and not one that forked this one.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_current(self) -> bool {
+        self == Self::current()
     }
 
     /// Another one, for tests.

@@ -58,6 +58,9 @@ pub enum PostError {
     /// The QP has no such queue (a receive on a QP with an SRQ).
     #[error("the QP has no such queue")]
     NoQueue,
+    /// The queue is that of the process that forked this one; a child that posted would disturb its parent.
+    #[error("the queue belongs to the process that forked this one")]
+    Forked,
     /// The doorbell failed after the WRs were published: they may still run, and nothing was rolled back.
     #[error("the doorbell failed after publication: {0}")]
     Doorbell(Errno),
@@ -76,6 +79,7 @@ impl PostError {
             Self::QueueFull => Errno::ENOMEM,
             Self::Doorbell(errno) => errno,
             Self::Corrupt => Errno::EIO,
+            Self::Forked => Errno::ESTALE,
             Self::SessionOpen => Errno::EBUSY,
             _ => Errno::EINVAL,
         }
@@ -127,6 +131,9 @@ pub enum PollError {
     /// The queue memory holds a value that no correct kernel or device writes.
     #[error("the completion queue's memory is corrupt")]
     Corrupt,
+    /// The queue is that of the process that forked this one; a child that polled would take its parent's completions.
+    #[error("the completion queue belongs to the process that forked this one")]
+    Forked,
     /// Another poll of this thread is open.
     #[error("a poll is already open on this completion queue")]
     SessionOpen,
@@ -148,6 +155,7 @@ impl PollError {
         match self {
             Self::Empty => Errno::ENOENT,
             Self::Corrupt => Errno::EIO,
+            Self::Forked => Errno::ESTALE,
             Self::SessionOpen => Errno::EBUSY,
             Self::NoSession | Self::InvalidArgument => Errno::EINVAL,
             Self::Arm(errno) => errno,
