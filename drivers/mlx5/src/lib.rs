@@ -6,6 +6,11 @@
 //! bytes, or a whole WQE, to the register. The format of all of it stands in `uverbs-mlx5-hw`.
 
 pub mod buf;
+pub mod cq;
+mod cqe;
 pub mod dbrec;
+pub mod lookup;
 pub mod shared;
 pub mod uar;
+
+pub use cq::{Completion, CompletionQueue, CqShared};

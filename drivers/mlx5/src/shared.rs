@@ -7,6 +7,7 @@
 //! was, and how many WRs are done when this one is. Both sides index by what the device says, so every index is masked.
 
 use crate::buf::{SqRing, StrideRing, Table};
+use crate::lookup::UserIndex;
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
 
@@ -22,6 +23,8 @@ pub struct QpShared {
     pub qp_num: u32,
     /// What its completions carry: the user index, or with `cqe_version` 0 its number.
     pub uidx: u32,
+    /// Keeps the user index taken, until the last poller that knows this QP forgets it.
+    _index: Option<UserIndex>,
     /// Its send queue.
     pub sq: Option<SqShared>,
     /// Its receive queue.
@@ -83,6 +86,7 @@ impl QpShared {
         Self {
             qp_num,
             uidx,
+            _index: None,
             sq,
             rq,
             srq,
@@ -90,6 +94,12 @@ impl QpShared {
             csum: AtomicBool::new(false),
             dead: AtomicBool::new(false),
         }
+    }
+
+    /// The same with a user index, which is its own from now on.
+    #[must_use]
+    pub fn with_index(self, index: UserIndex) -> Self {
+        Self { uidx: index.get(), _index: Some(index), ..self }
     }
 
     /// The state, as `modify_qp` left it. The device may have gone to ERR by itself.
@@ -208,6 +218,12 @@ impl SqShared {
         self.tail.load(Ordering::Acquire)
     }
 
+    /// Whether the WR whose WQE began at block `wqe_counter` was posted and is not done.
+    pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
+        let head = self.head.get(wqe_counter.into()).load(Ordering::Relaxed);
+        (1..=self.ring.mask() + 1).contains(&head.wrapping_sub(self.tail.load(Ordering::Relaxed)))
+    }
+
     fn reset(&self) {
         self.tail.store(0, Ordering::Release);
     }
@@ -307,6 +323,8 @@ impl RqShared {
 pub struct SrqShared {
     /// Its number, 24 bits.
     pub srqn: u32,
+    /// Of an SRQ that completions name themselves (XRC), with `cqe_version` 1.
+    index: Option<UserIndex>,
     /// The WQEs. There may be more than [`slots`](Self::slots): the rest is the device's.
     pub ring: StrideRing,
     slots: u32,
@@ -323,7 +341,19 @@ impl SrqShared {
             return None;
         }
         let free = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Some(Self { srqn, ring, slots, wr_id: Table::new(slots), free })
+        Some(Self { srqn, index: None, ring, slots, wr_id: Table::new(slots), free })
+    }
+
+    /// The same with a user index, which is its own from now on.
+    #[must_use]
+    pub fn with_index(self, index: UserIndex) -> Self {
+        Self { index: Some(index), ..self }
+    }
+
+    /// What completions name it by: its user index if it has one, else its number.
+    #[must_use]
+    pub fn uidx(&self) -> u32 {
+        self.index.as_ref().map_or(self.srqn, UserIndex::get)
     }
 
     /// Elements of the list; one less can be posted.

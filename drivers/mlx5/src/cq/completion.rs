@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One completion: what had to be read at once, and the rest where it stands.
+
+use super::clock::ClockInfo;
+use super::ring::{CqeRef, Tail};
+use crate::cqe::{self, Kind};
+use crate::shared::umr_op;
+use core::fmt;
+use uverbs_core::attr::WcExFlags;
+use uverbs_core::provider::completion::Completion as CompletionTrait;
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+
+/// What is known of a completion once its queue was told: the poster may reuse its entries from then on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parsed {
+    /// Where it stands.
+    pub position: u32,
+    pub tail: Tail,
+    pub wr_id: u64,
+    pub status: WcStatus,
+    /// What the queue remembers of a WQE that its opcode does not tell: `umr_op`.
+    pub posted: u8,
+    /// Whether the QP's port computes checksums.
+    pub csum: bool,
+}
+
+/// One completion, in the ring.
+#[derive(Clone, Copy)]
+pub struct Completion<'c> {
+    pub(super) cqe: CqeRef<'c>,
+    pub(super) parsed: Parsed,
+    /// The fields that the queue was created with.
+    pub(super) fields: WcExFlags,
+    pub(super) clock: Option<&'c ClockInfo>,
+}
+
+/// What the queue remembers, in `enum ibv_wc_opcode`.
+const fn posted_opcode(op: u8) -> u8 {
+    match op {
+        umr_op::BIND_MW => WcOpcode::BIND_MW.0 as u8,
+        umr_op::LOCAL_INV => WcOpcode::LOCAL_INV.0 as u8,
+        _ => 0,
+    }
+}
+
+impl Completion<'_> {
+    #[inline(always)]
+    fn kind(&self) -> Kind {
+        self.parsed.tail.op_own().kind()
+    }
+
+    #[inline(always)]
+    fn imm(&self) -> u32 {
+        let value = self.cqe.imm_inval_pkey();
+        // A key is a number, immediate data are bytes.
+        if cqe::message_flags(self.parsed.tail.op_own()).contains(WcFlags::WITH_INV) {
+            value
+        } else {
+            value.to_be()
+        }
+    }
+
+    #[inline(always)]
+    fn csum_flag(&self) -> WcFlags {
+        if self.parsed.csum {
+            cqe::csum_flag(self.cqe.hds_ip_ext(), self.cqe.l4_hdr_type_etc())
+        } else {
+            WcFlags::empty()
+        }
+    }
+}
+
+impl CompletionTrait for Completion<'_> {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        self.parsed.wr_id
+    }
+    #[inline(always)]
+    fn status(&self) -> WcStatus {
+        self.parsed.status
+    }
+    #[inline(always)]
+    fn opcode(&self) -> WcOpcode {
+        let tail = self.parsed.tail;
+        cqe::opcode(tail.op_own(), tail.send_opcode(), posted_opcode(self.parsed.posted))
+    }
+    #[inline(always)]
+    fn vendor_err(&self) -> u32 {
+        match self.kind() {
+            Kind::RequesterError | Kind::ResponderError => self.cqe.syndromes().1.into(),
+            _ => 0,
+        }
+    }
+    #[inline(always)]
+    fn byte_len(&self) -> u32 {
+        self.cqe.byte_cnt()
+    }
+    #[inline(always)]
+    fn qp_num(&self) -> u32 {
+        self.parsed.tail.qpn()
+    }
+    #[inline(always)]
+    fn src_qp(&self) -> u32 {
+        self.cqe.flags_rqpn() & 0xff_ffff
+    }
+    /// As libmlx5's extended polling: what a message carried is told of receives only, a GRH of all.
+    #[inline(always)]
+    fn wc_flags(&self) -> WcFlags {
+        cqe::message_flags(self.parsed.tail.op_own())
+            | cqe::grh_flag(self.cqe.flags_rqpn())
+            | self.csum_flag()
+    }
+    #[inline(always)]
+    fn imm_data_or_invalidated_rkey(&self) -> u32 {
+        self.imm()
+    }
+    #[inline(always)]
+    fn pkey_index(&self) -> u16 {
+        self.cqe.imm_inval_pkey() as u16
+    }
+    #[inline(always)]
+    fn slid(&self) -> u32 {
+        self.cqe.slid().into()
+    }
+    #[inline(always)]
+    fn sl(&self) -> u8 {
+        (self.cqe.flags_rqpn() >> 24 & 0xf) as u8
+    }
+    #[inline(always)]
+    fn dlid_path_bits(&self) -> u8 {
+        self.cqe.ml_path() & 0x7f
+    }
+    #[inline]
+    fn completion_ts(&self) -> Option<u64> {
+        self.fields.contains(WcExFlags::COMPLETION_TIMESTAMP).then(|| self.cqe.timestamp())
+    }
+    #[inline]
+    fn completion_wallclock_ns(&self) -> Option<u64> {
+        if !self.fields.contains(WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK) {
+            return None;
+        }
+        let ticks = self.cqe.timestamp();
+        // Without a clock to convert by, the device's own is the wall clock.
+        Some(self.clock.map_or(ticks, |clock| clock.wall_clock(ticks)))
+    }
+    #[inline]
+    fn cvlan(&self) -> Option<u16> {
+        self.fields.contains(WcExFlags::CVLAN).then(|| self.cqe.vlan_info())
+    }
+    #[inline]
+    fn flow_tag(&self) -> Option<u32> {
+        self.fields.contains(WcExFlags::FLOW_TAG).then(|| self.parsed.tail.qpn())
+    }
+
+    /// As libmlx5's `ibv_poll_cq`: of a requester's completion only what it has; the length of an atomic is 8.
+    #[inline(always)]
+    fn to_wc(&self) -> WorkCompletion {
+        let tail = self.parsed.tail;
+        let wc = WorkCompletion {
+            wr_id: self.parsed.wr_id,
+            status: self.parsed.status,
+            qp_num: tail.qpn(),
+            ..WorkCompletion::default()
+        };
+        match self.kind() {
+            Kind::Requester => WorkCompletion {
+                opcode: self.opcode(),
+                byte_len: cqe::requester_len(tail.send_opcode(), self.cqe.byte_cnt()),
+                wc_flags: cqe::requester_flags(tail.send_opcode()),
+                ..wc
+            },
+            Kind::Responder => WorkCompletion {
+                opcode: self.opcode(),
+                byte_len: self.cqe.byte_cnt(),
+                imm_data_or_invalidated_rkey: self.imm(),
+                src_qp: self.src_qp(),
+                wc_flags: self.wc_flags(),
+                pkey_index: self.pkey_index(),
+                slid: self.cqe.slid(),
+                sl: self.sl(),
+                dlid_path_bits: self.dlid_path_bits(),
+                ..wc
+            },
+            _ => WorkCompletion { opcode: self.opcode(), vendor_err: self.vendor_err(), ..wc },
+        }
+    }
+}
+
+impl fmt::Debug for Completion<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_wc().fmt(f)
+    }
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Data that came in the completion itself: copied to the memory that the WQE names.
+//!
+//! A device may put a short answer of a read or an atomic, or a short message, into the completion's entry and leave it
+//! to the poller to move it on (PRM 8.18.3, "Scatter to CQE"; asked for when the QP is created). Where to, the posted
+//! WQE says: its entries are still in the queue, because the poster gets the room back only afterwards.
+#![expect(unsafe_code)]
+// UNSAFETY: writes to the addresses that the poster promised to be its own until the completion.
+
+use super::ring::CqRing;
+use super::shared::CqShared;
+use crate::buf::StrideRing;
+use crate::cqe::Scatter;
+use crate::shared::SqShared;
+use core::ptr::with_exposed_provenance_mut;
+use core::sync::atomic::{AtomicU64, Ordering};
+use uverbs_core::wc::WcStatus;
+use uverbs_mlx5_hw::wqe::{
+    DS_MASK, DataSeg, MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_RDMA_READ,
+};
+
+/// An entry with data to move on. Every call gives `None` if there are letters: they may say that the queue has ended, and
+/// its memory with it.
+pub(super) struct Scattering<'a> {
+    pub ring: &'a CqRing,
+    pub shared: &'a CqShared,
+    pub position: u32,
+    pub dump_fill_mkey: u32,
+}
+
+impl Scattering<'_> {
+    /// To the entries of a posted read or atomic.
+    pub(super) fn to_sender(
+        &self,
+        which: Scatter,
+        sq: &SqShared,
+        wqe_counter: u16,
+        len: u32,
+    ) -> Option<WcStatus> {
+        /// Units before the entries: control, remote address.
+        const READ: u32 = 2;
+        /// The same and the operands.
+        const ATOMIC: u32 = 3;
+        let first = u32::from(wqe_counter) * 4;
+        let ctrl = read(sq.ring.unit(first));
+        let ds = u32::from_be_bytes([ctrl[4], ctrl[5], ctrl[6], ctrl[7]]) & DS_MASK;
+        let before = match ctrl[3] {
+            MLX5_OPCODE_RDMA_READ => READ,
+            MLX5_OPCODE_ATOMIC_CS | MLX5_OPCODE_ATOMIC_FA => ATOMIC,
+            // No other brings data.
+            _ => return Some(WcStatus::REM_INV_REQ_ERR),
+        };
+        if !sq.is_outstanding(wqe_counter) {
+            return Some(WcStatus::GENERAL_ERR);
+        }
+        let entries = (before..ds).map(|unit| read(sq.ring.unit(first + unit)));
+        self.copy(which, len, entries)
+    }
+
+    /// To the entries of a posted receive, which begin at unit `first` of its element.
+    pub(super) fn to_receiver(
+        &self,
+        which: Scatter,
+        ring: &StrideRing,
+        first: u32,
+        wqe_counter: u16,
+        len: u32,
+    ) -> Option<WcStatus> {
+        let units = (ring.stride() / 16) as u32;
+        let entries = (first..units).map(|unit| read(ring.unit(wqe_counter.into(), unit)));
+        self.copy(which, len, entries)
+    }
+
+    fn copy(&self, which: Scatter, len: u32, entries: impl Iterator<Item = [u8; 16]>) -> Option<WcStatus> {
+        let Some(data) = self.ring.scattered(self.position, which) else {
+            // Data before an entry that has nothing before it.
+            return Some(WcStatus::GENERAL_ERR);
+        };
+        let Some(data) = data.get(..len as usize).filter(|data| data.len() <= which.room()) else {
+            return Some(WcStatus::LOC_LEN_ERR);
+        };
+        let _gate = self.shared.gate();
+        if self.shared.has_mail() {
+            return None;
+        }
+        // SAFETY: the WQE is of a queue that has neither ended nor been reset: whoever ends one leaves a letter before it
+        // waits for the gate (`CqShared::sweep`). So the poster's promise holds until this entry's completion, which is
+        // given out after this.
+        Some(unsafe { copy(data, entries.map(|bytes| zerocopy::transmute!(bytes)), self.dump_fill_mkey) })
+    }
+}
+
+fn read(unit: &[AtomicU64; 2]) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(unit) {
+        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    bytes
+}
+
+/// Copies `data` to the memory of `entries`, in order; what does not fit is [`WcStatus::LOC_LEN_ERR`].
+///
+/// Memory behind `dump_fill_mkey` takes data and keeps none of them.
+///
+/// # Safety
+/// Every entry was posted with the promise of `SendBatch::push` or `RecvBatch::push`, and is not complete: its address
+/// and length are memory of this process that the device, and so the poller for it, may write.
+unsafe fn copy(mut data: &[u8], entries: impl Iterator<Item = DataSeg>, dump_fill_mkey: u32) -> WcStatus {
+    for entry in entries {
+        if data.is_empty() {
+            break;
+        }
+        // A count of 0 is 2^31 to the device; the posters skip empty entries, and end a list with one of `lkey` 0x100.
+        let room = entry.byte_count.get() as usize;
+        let (now, rest) = data.split_at(data.len().min(room));
+        if entry.lkey.get() != dump_fill_mkey && !now.is_empty() {
+            let to = with_exposed_provenance_mut::<u8>(entry.addr.get() as usize);
+            // SAFETY: the caller's promise; `now` is no longer than the entry, and is our own copy, so they don't overlap.
+            unsafe { core::ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
+        }
+        data = rest;
+    }
+    if data.is_empty() { WcStatus::SUCCESS } else { WcStatus::LOC_LEN_ERR }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(memory: &mut [u8], lkey: u32) -> DataSeg {
+        let addr = memory.as_mut_ptr().expose_provenance() as u64;
+        DataSeg::new(memory.len() as u32, lkey, addr)
+    }
+
+    #[test]
+    fn over_the_entries_in_order() {
+        let (mut a, mut b, mut c) = ([0; 3], [0; 2], [0; 8]);
+        let entries = [entry(&mut a, 1), entry(&mut b, 7), DataSeg::new(0, 0x100, 0), entry(&mut c, 1)];
+        // SAFETY: three arrays of ours, which nobody else uses now.
+        let status = unsafe { copy(&[1, 2, 3, 4, 5, 6, 7], entries.into_iter(), 7) };
+        assert_eq!(status, WcStatus::SUCCESS);
+        assert_eq!((a, b, c), ([1, 2, 3], [0, 0], [6, 7, 0, 0, 0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn more_than_there_is_room_for() {
+        let mut a = [0; 3];
+        let entries = [entry(&mut a, 1)];
+        // SAFETY: an array of ours, which nobody else uses now.
+        let status = unsafe { copy(&[1, 2, 3, 4], entries.into_iter(), 7) };
+        assert_eq!((status, a), (WcStatus::LOC_LEN_ERR, [1, 2, 3]));
+        // SAFETY: no memory is named.
+        assert_eq!(unsafe { copy(&[], core::iter::empty(), 7) }, WcStatus::SUCCESS);
+    }
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a completion queue entry says, as verbs say it: pure functions over the entry's values.
+//!
+//! No memory, no lock, no queue: where an entry stands and which resource it belongs to, `cq` knows. Every function
+//! takes any value, also those that no device writes. Facts: `<infiniband/mlx5dv.h>`, PRM 8.18; the reference vectors
+//! decide where those leave a choice (`docs/semantics.md`).
+
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
+use uverbs_mlx5_hw::cqe::{
+    MLX5_CQE_INVALID, MLX5_CQE_L3_HDR_TYPE_IPV4, MLX5_CQE_L3_OK, MLX5_CQE_L4_OK, MLX5_CQE_NO_PACKET,
+    MLX5_CQE_OWNER_MASK, MLX5_CQE_REQ, MLX5_CQE_REQ_ERR, MLX5_CQE_RESIZE_CQ, MLX5_CQE_RESP_ERR,
+    MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
+    MLX5_CQE_SIG_ERR, MLX5_CQE_SYNDROME_BAD_RESP_ERR, MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR,
+    MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR,
+    MLX5_CQE_SYNDROME_MW_BIND_ERR, MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR, MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR,
+    MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR, MLX5_CQE_SYNDROME_REMOTE_OP_ERR,
+    MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR, MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR,
+    MLX5_CQE_SYNDROME_WR_FLUSH_ERR, MLX5_INLINE_SCATTER_32, MLX5_INLINE_SCATTER_64,
+};
+use uverbs_mlx5_hw::wqe::{
+    MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE,
+    MLX5_OPCODE_RDMA_WRITE_IMM, MLX5_OPCODE_SEND, MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL,
+    MLX5_OPCODE_TSO,
+};
+
+/// The last byte of an entry: opcode, format, solicited bit and owner bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpOwn(pub u8);
+
+/// Where an entry carries data for the WQE's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scatter {
+    /// In the entry's own first 32 bytes.
+    Own32,
+    /// In the 64 bytes before it (entries of 128 bytes).
+    Before64,
+}
+
+/// What an entry is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A send queue's WQE is done.
+    Requester,
+    /// A receive is done.
+    Responder,
+    /// A send queue's WQE failed.
+    RequesterError,
+    /// A receive failed.
+    ResponderError,
+    /// The old buffer of a resized queue ends here.
+    Resize,
+    /// Nothing that this driver asks a device for: signatures, tag matching, an opcode without a meaning.
+    Foreign,
+}
+
+impl OpOwn {
+    /// `MLX5_CQE_*`.
+    #[inline(always)]
+    pub(crate) const fn opcode(self) -> u8 {
+        self.0 >> 4
+    }
+
+    /// Whether the device has written the entry for the lap whose owner bit is `phase`.
+    #[inline(always)]
+    pub(crate) const fn is_valid(self, phase: u8) -> bool {
+        self.opcode() != MLX5_CQE_INVALID && (self.0 ^ phase) & MLX5_CQE_OWNER_MASK == 0
+    }
+
+    /// Whether it is valid, a requester's success, and carries no data: everything but the solicited bit is 0.
+    #[inline(always)]
+    pub(crate) const fn is_plain_requester(self, phase: u8) -> bool {
+        (self.0 ^ phase) & 0xfd == 0
+    }
+
+    /// What it is about.
+    #[inline(always)]
+    pub(crate) const fn kind(self) -> Kind {
+        match self.opcode() {
+            MLX5_CQE_REQ => Kind::Requester,
+            MLX5_CQE_RESP_WR_IMM | MLX5_CQE_RESP_SEND | MLX5_CQE_RESP_SEND_IMM | MLX5_CQE_RESP_SEND_INV => {
+                Kind::Responder
+            }
+            MLX5_CQE_REQ_ERR => Kind::RequesterError,
+            MLX5_CQE_RESP_ERR => Kind::ResponderError,
+            MLX5_CQE_RESIZE_CQ => Kind::Resize,
+            // Told apart for the reader only: `MLX5_CQE_NO_PACKET` is tag matching, `MLX5_CQE_SIG_ERR` a signature.
+            MLX5_CQE_NO_PACKET | MLX5_CQE_SIG_ERR => Kind::Foreign,
+            _ => Kind::Foreign,
+        }
+    }
+
+    /// Data in the entry. Both format bits mean a compressed entry, which is not asked for; as libmlx5 does, the lower
+    /// one is looked at first.
+    #[inline(always)]
+    pub(crate) const fn scatter(self) -> Option<Scatter> {
+        if self.0 & MLX5_INLINE_SCATTER_32 != 0 {
+            Some(Scatter::Own32)
+        } else if self.0 & MLX5_INLINE_SCATTER_64 != 0 {
+            Some(Scatter::Before64)
+        } else {
+            None
+        }
+    }
+
+    /// The same with another owner bit.
+    #[inline]
+    pub(crate) const fn with_owner(self, phase: u8) -> Self {
+        Self(self.0 & !MLX5_CQE_OWNER_MASK | phase & MLX5_CQE_OWNER_MASK)
+    }
+}
+
+impl Scatter {
+    /// How many bytes there can be.
+    pub(crate) const fn room(self) -> usize {
+        match self {
+            Self::Own32 => 32,
+            Self::Before64 => 64,
+        }
+    }
+}
+
+/// The status of a failed completion.
+#[must_use]
+pub(crate) const fn status(syndrome: u8) -> WcStatus {
+    match syndrome {
+        MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR => WcStatus::LOC_LEN_ERR,
+        MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR => WcStatus::LOC_QP_OP_ERR,
+        MLX5_CQE_SYNDROME_LOCAL_PROT_ERR => WcStatus::LOC_PROT_ERR,
+        MLX5_CQE_SYNDROME_WR_FLUSH_ERR => WcStatus::WR_FLUSH_ERR,
+        MLX5_CQE_SYNDROME_MW_BIND_ERR => WcStatus::MW_BIND_ERR,
+        MLX5_CQE_SYNDROME_BAD_RESP_ERR => WcStatus::BAD_RESP_ERR,
+        MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR => WcStatus::LOC_ACCESS_ERR,
+        MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR => WcStatus::REM_INV_REQ_ERR,
+        MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR => WcStatus::REM_ACCESS_ERR,
+        MLX5_CQE_SYNDROME_REMOTE_OP_ERR => WcStatus::REM_OP_ERR,
+        MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR => WcStatus::RETRY_EXC_ERR,
+        MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR => WcStatus::RNR_RETRY_EXC_ERR,
+        MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR => WcStatus::REM_ABORT_ERR,
+        _ => WcStatus::GENERAL_ERR,
+    }
+}
+
+/// The opcode of a completion, in `enum ibv_wc_opcode`.
+///
+/// `posted` is what the queue remembers of a WQE whose opcode alone does not say what it was (UMR). An opcode that no WQE
+/// of ours has is told as that, too: there is nothing better to say.
+#[inline]
+#[must_use]
+pub(crate) const fn opcode(op_own: OpOwn, send_opcode: u8, posted: u8) -> WcOpcode {
+    match op_own.opcode() {
+        MLX5_CQE_RESP_WR_IMM => WcOpcode::RECV_RDMA_WITH_IMM,
+        MLX5_CQE_RESP_SEND | MLX5_CQE_RESP_SEND_IMM | MLX5_CQE_RESP_SEND_INV | MLX5_CQE_RESP_ERR => {
+            WcOpcode::RECV
+        }
+        _ => match send_opcode {
+            MLX5_OPCODE_RDMA_WRITE | MLX5_OPCODE_RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
+            MLX5_OPCODE_SEND | MLX5_OPCODE_SEND_IMM | MLX5_OPCODE_SEND_INVAL => WcOpcode::SEND,
+            MLX5_OPCODE_RDMA_READ => WcOpcode::RDMA_READ,
+            MLX5_OPCODE_ATOMIC_CS => WcOpcode::COMP_SWAP,
+            MLX5_OPCODE_ATOMIC_FA => WcOpcode::FETCH_ADD,
+            MLX5_OPCODE_TSO => WcOpcode::TSO,
+            _ => WcOpcode(posted as u32),
+        },
+    }
+}
+
+/// How many bytes a requester's completion scatters: an atomic's answer has 8, whatever the entry counts.
+#[inline]
+#[must_use]
+pub(crate) const fn requester_len(send_opcode: u8, byte_cnt: u32) -> u32 {
+    match send_opcode {
+        MLX5_OPCODE_RDMA_READ => byte_cnt,
+        MLX5_OPCODE_ATOMIC_CS | MLX5_OPCODE_ATOMIC_FA => 8,
+        _ => 0,
+    }
+}
+
+/// The flags that say what a message carried.
+#[inline]
+#[must_use]
+pub(crate) const fn message_flags(op_own: OpOwn) -> WcFlags {
+    match op_own.opcode() {
+        MLX5_CQE_RESP_WR_IMM | MLX5_CQE_RESP_SEND_IMM => WcFlags::WITH_IMM,
+        MLX5_CQE_RESP_SEND_INV => WcFlags::WITH_INV,
+        _ => WcFlags::empty(),
+    }
+}
+
+/// `ibv_poll_cq`'s flags of a requester's completion. (Extended polling has none for them.)
+#[inline]
+#[must_use]
+pub(crate) const fn requester_flags(send_opcode: u8) -> WcFlags {
+    match send_opcode {
+        MLX5_OPCODE_RDMA_WRITE_IMM | MLX5_OPCODE_SEND_IMM => WcFlags::WITH_IMM,
+        _ => WcFlags::empty(),
+    }
+}
+
+/// The flag of a GRH, from [`Cqe64::flags_rqpn`](uverbs_mlx5_hw::cqe::Cqe64).
+#[inline]
+#[must_use]
+pub(crate) const fn grh_flag(flags_rqpn: u32) -> WcFlags {
+    if flags_rqpn >> 28 & 3 != 0 { WcFlags::GRH } else { WcFlags::empty() }
+}
+
+/// The flag of good checksums: of an IPv4 packet whose IP and L4 checksums the device found right.
+#[inline]
+#[must_use]
+pub(crate) const fn csum_flag(hds_ip_ext: u8, l4_hdr_type_etc: u8) -> WcFlags {
+    const GOOD: u8 = MLX5_CQE_L3_OK | MLX5_CQE_L4_OK;
+    if hds_ip_ext & GOOD == GOOD && l4_hdr_type_etc >> 2 & 3 == MLX5_CQE_L3_HDR_TYPE_IPV4 {
+        WcFlags::IP_CSUM_OK
+    } else {
+        WcFlags::empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tables of the manual, value by value.
+
+use super::*;
+
+#[test]
+fn only_the_owner_and_the_opcode_say_whether_an_entry_is_there() {
+    for op_own in 0..=u8::MAX {
+        for phase in 0..2 {
+            let entry = OpOwn(op_own);
+            let valid = op_own >> 4 != 15 && op_own & 1 == phase;
+            assert_eq!(entry.is_valid(phase), valid, "{op_own:#x}");
+            let plain = valid && op_own & 0xfc == 0;
+            assert_eq!(entry.is_plain_requester(phase), plain, "{op_own:#x}");
+            assert!(!plain || entry.kind() == Kind::Requester && entry.scatter().is_none());
+            assert_eq!(entry.with_owner(phase).0, op_own & 0xfe | phase);
+        }
+    }
+}
+
+#[test]
+fn kinds() {
+    use Kind::{Foreign as F, Requester, RequesterError, Resize, Responder as R, ResponderError};
+    let kinds: Vec<_> = (0..16).map(|opcode| OpOwn(opcode << 4 | 0xf).kind()).collect();
+    assert_eq!(
+        kinds,
+        [Requester, R, R, R, R, Resize, F, F, F, F, F, F, F, RequesterError, ResponderError, F]
+    );
+}
+
+#[test]
+fn data_in_the_entry() {
+    let formats: Vec<_> = (0..4).map(|format| OpOwn(0x20 | format << 2).scatter()).collect();
+    assert_eq!(formats, [None, Some(Scatter::Own32), Some(Scatter::Before64), Some(Scatter::Own32)]);
+    assert_eq!((Scatter::Own32.room(), Scatter::Before64.room()), (32, 64));
+}
+
+#[test]
+fn syndromes() {
+    // PRM, table of error syndromes; the numbers of `enum ibv_wc_status`.
+    let known = [
+        (0x01, 1),
+        (0x02, 2),
+        (0x04, 4),
+        (0x05, 5),
+        (0x06, 6),
+        (0x10, 7),
+        (0x11, 8),
+        (0x12, 9),
+        (0x13, 10),
+        (0x14, 11),
+        (0x15, 12),
+        (0x16, 13),
+        (0x22, 16),
+    ];
+    for syndrome in 0..=u8::MAX {
+        let want = known.iter().find(|(s, _)| *s == syndrome).map_or(21, |(_, status)| *status);
+        assert_eq!(status(syndrome), WcStatus(want), "{syndrome:#x}");
+        assert!(!status(syndrome).is_success());
+    }
+}
+
+#[test]
+fn opcodes() {
+    let send = |opcode| super::opcode(OpOwn(0), opcode, 6).0;
+    // WQE opcode of the PRM, `enum ibv_wc_opcode`; 6 is what the queue remembers.
+    let known = [
+        (0x08, 1),
+        (0x09, 1),
+        (0x0a, 0),
+        (0x0b, 0),
+        (0x01, 0),
+        (0x10, 2),
+        (0x11, 3),
+        (0x12, 4),
+        (0x0e, 7),
+        (0x25, 6),
+        (0x00, 6),
+    ];
+    for (wqe, wc) in known {
+        assert_eq!(send(wqe), wc, "{wqe:#x}");
+    }
+    let receive = |opcode: u8| super::opcode(OpOwn(opcode << 4), 0x0a, 6);
+    assert_eq!(receive(1), WcOpcode::RECV_RDMA_WITH_IMM);
+    assert!([2, 3, 4, 14].into_iter().all(|opcode| receive(opcode) == WcOpcode::RECV));
+}
+
+#[test]
+fn flags_and_lengths() {
+    let flags: Vec<_> = (0..5).map(|opcode: u8| message_flags(OpOwn(opcode << 4)).bits()).collect();
+    assert_eq!(flags, [0, 2, 0, 2, 8]);
+    assert_eq!([0x08, 0x09, 0x0a, 0x0b, 0x01].map(|o| requester_flags(o).bits()), [0, 2, 0, 2, 0]);
+    assert_eq!([0x10, 0x11, 0x12, 0x0a].map(|o| requester_len(o, 77)), [77, 8, 8, 0]);
+    assert_eq!([0, 1 << 28, 1 << 29, 1 << 30].map(|f| grh_flag(f).bits()), [0, 1, 1, 0]);
+    // Both checksums, and IPv4.
+    assert_eq!(csum_flag(6, 2 << 2), WcFlags::IP_CSUM_OK);
+    assert!([(2, 8), (4, 8), (6, 4), (6, 0), (0, 8)].into_iter().all(|(a, b)| csum_flag(a, b).is_empty()));
+}
