@@ -1,8 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Choosing a device by name.
+//! Choosing a device by name, and opening it.
 
 use anyhow::{Result, bail};
 use uverbs::device::{DeviceInfo, devices};
+use uverbs::{Context, Driver, DriverVisitor, open_with};
+
+/// What to do with an opened device, compiled for each driver.
+pub(crate) trait Visitor {
+    /// What it gives back.
+    type Out;
+    /// Called with the device, and with what sysfs tells of it, if it is there.
+    fn visit<D: Driver>(self, context: Context<D>, info: Option<DeviceInfo>) -> Self::Out;
+}
+
+/// Opens the device of that name; without one, the first that can be used.
+pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out> {
+    struct Visit<V>(V, DeviceInfo);
+    impl<V: Visitor> DriverVisitor for Visit<V> {
+        type Out = V::Out;
+        fn visit<D: Driver>(self, context: Context<D>) -> V::Out {
+            self.0.visit(context, Some(self.1))
+        }
+    }
+    let info = choose(name)?;
+    Ok(open_with(&info.clone(), Visit(visitor, info))?)
+}
 
 /// The device of that name; without one, the first that can be used.
 pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {

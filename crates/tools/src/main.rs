@@ -6,6 +6,7 @@ mod devinfo;
 mod logger;
 mod number;
 mod pingpong;
+mod selftest;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -23,12 +24,14 @@ struct Cli {
 enum Command {
     Devinfo(devinfo::Args),
     Pingpong(pingpong::Args),
+    Selftest(selftest::Args),
 }
 
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Devinfo(args) => devinfo::main(&args),
         Command::Pingpong(args) => pingpong::main(args),
+        Command::Selftest(args) => selftest::main(&args),
     }
 }
 

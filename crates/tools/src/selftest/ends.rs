@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two QPs of one device that are connected to each other, with what they need.
+
+use super::post::{self, Data, Face, Kind, Op, Remote, Request, To};
+use anyhow::{Context as _, Result, bail, ensure};
+use core::time::Duration;
+use std::time::Instant;
+use uverbs::attr::{
+    AccessFlags, AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, QpCap, QpType, SendOpsFlags, SrqAttr,
+    SrqInitAttr, SrqType,
+};
+use uverbs::qp::QpControl;
+use uverbs::wr::Sge;
+use uverbs::{
+    AddressHandle, CompletionQueue, ConnectAttr, Context, Driver, Exclusive, MemoryRegion, PageBuf,
+    ProtectionDomain, Qp, Shared, SharedReceiveQueue, WorkCompletion, XrcDomain,
+};
+
+/// Memory of an end.
+pub(super) const MEMORY: usize = 32 << 10;
+/// Where the peer writes; before it is what is sent, and received.
+pub(super) const TARGET: usize = 16 << 10;
+/// Where receives arrive.
+pub(super) const ARRIVAL: usize = 8 << 10;
+
+/// The device, and how its port reaches itself.
+#[derive(Debug)]
+pub(super) struct Loop<'c, D: Driver> {
+    pub(super) context: &'c Context<D>,
+    pub(super) device: DeviceAttr,
+    pub(super) attr: ConnectAttr,
+    /// How long a completion may take.
+    pub(super) limit: Duration,
+}
+
+impl<'c, D: Driver> Loop<'c, D> {
+    pub(super) fn new(
+        context: &'c Context<D>,
+        port_num: u8,
+        sgid_index: Option<u8>,
+        limit: Duration,
+    ) -> Result<Self> {
+        let device = context.query_device()?;
+        let port = context.query_port(port_num)?;
+        let has = |cap| device.device_cap_flags.contains(cap);
+        let mut access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+        access.set(AccessFlags::REMOTE_ATOMIC, device.atomic_cap != AtomicCap::NONE);
+        access.set(AccessFlags::FLUSH_GLOBAL, has(DeviceCapFlags::FLUSH_GLOBAL));
+        ensure!(
+            sgid_index.is_some() || port.link_layer != LinkLayer::ETHERNET,
+            "the port has no GID that is usable: name one by -g"
+        );
+        let attr = ConnectAttr {
+            port_num,
+            sgid_index,
+            access,
+            hop_limit: 1,
+            path_mtu: port.active_mtu,
+            ..ConnectAttr::default()
+        };
+        Ok(Self { context, device, attr, limit })
+    }
+
+    fn access(&self) -> AccessFlags {
+        let has = |cap| self.device.device_cap_flags.contains(cap);
+        let mut access = self.attr.access | AccessFlags::LOCAL_WRITE;
+        access.set(
+            AccessFlags::MW_BIND,
+            has(DeviceCapFlags::MEM_WINDOW)
+                || has(DeviceCapFlags::MEM_WINDOW_TYPE_2A)
+                || has(DeviceCapFlags::MEM_WINDOW_TYPE_2B),
+        );
+        access
+    }
+}
+
+/// A send queue of either locking.
+#[derive(Debug)]
+enum Sender<D: Driver, T: Kind> {
+    Exclusive(Qp<D, T, Exclusive>),
+    Shared(Qp<D, T, Shared>),
+}
+
+impl<D: Driver, T: Kind> Sender<D, T> {
+    fn control(&self) -> &QpControl<D> {
+        match self {
+            Self::Exclusive(qp) => &qp.control,
+            Self::Shared(qp) => &qp.control,
+        }
+    }
+}
+
+/// One end. The fields are dropped from the first to the last.
+#[derive(Debug)]
+pub(super) struct End<D: Driver, T: Kind> {
+    sender: Sender<D, T>,
+    /// The receiving side of XRC.
+    xrc: Option<(QpControl<D>, SharedReceiveQueue<D>)>,
+    ah: Option<AddressHandle<D>>,
+    to: (u32, u32),
+    cq: CompletionQueue<D, Shared>,
+    pub(super) mr: MemoryRegion<D, PageBuf>,
+    pub(super) pd: ProtectionDomain<D>,
+    pub(super) max_inline: usize,
+    limit: Duration,
+}
+
+/// Both, connected.
+#[derive(Debug)]
+pub(super) struct Ends<D: Driver, T: Kind> {
+    pub(super) a: End<D, T>,
+    pub(super) b: End<D, T>,
+}
+
+const CAP: QpCap =
+    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 32 };
+
+impl<D: Driver, T: Kind> End<D, T> {
+    fn new(l: &Loop<'_, D>, face: Face, ops: SendOpsFlags) -> uverbs::Result<Self> {
+        let pd = l.context.alloc_pd()?;
+        let cq = l.context.create_cq(64, None)?;
+        let mr = pd.reg_mr(PageBuf::new(MEMORY)?, l.access()).map_err(|(_, e)| e)?;
+        let is_xrc = T::QP_TYPE == QpType::XrcSend;
+        // An XRC send QP has no receive queue.
+        let cap = if is_xrc { QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP } } else { CAP };
+        let builder = pd.qp::<T>().cap(cap).send_ops(ops);
+        let builder = if is_xrc { builder.send_cq(&cq) } else { builder.cq(&cq) };
+        let sender = match face {
+            Face::Locked => Sender::Shared(builder.shared().create()?),
+            _ => Sender::Exclusive(builder.create()?),
+        };
+        let xrc = if is_xrc {
+            let xrcd: XrcDomain<D> = l.context.open_xrcd(None, true, false)?;
+            let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
+            let attr = SrqInitAttr { attr, srq_type: SrqType::Xrc, ..SrqInitAttr::default() };
+            let srq = SharedReceiveQueue::create_xrc(&pd, &attr, &xrcd, &cq)?;
+            Some((xrcd.recv_qp().create_recv()?, srq))
+        } else {
+            None
+        };
+        let max_inline = sender.control().cap().max_inline_data as usize;
+        Ok(Self { sender, xrc, ah: None, to: (0, 0), cq, mr, pd, max_inline, limit: l.limit })
+    }
+
+    /// Where the peer's sends go.
+    fn receiver(&self) -> &QpControl<D> {
+        self.xrc.as_ref().map_or(self.sender.control(), |(control, _)| control)
+    }
+
+    /// From RESET to RTS, sending to the receiver of `peer`, whose sender sends to ours.
+    fn connect(&mut self, peer: &Self, attr: &ConnectAttr) -> Result<()> {
+        let there = peer.receiver().endpoint(0x100, attr)?;
+        let control = self.sender.control();
+        let here = control.endpoint(0x100, attr)?;
+        control.init(attr)?;
+        control.connect(&here, &there, attr).context("connect")?;
+        if let Some((control, _)) = &self.xrc {
+            let sender = peer.sender.control().endpoint(0x100, attr)?;
+            control.init(attr)?;
+            control.connect(&here, &sender, attr).context("connect the XRC receiver")?;
+        }
+        if T::QP_TYPE == QpType::Ud {
+            self.ah = Some(self.pd.create_ah(&attr.ah_attr(&there))?);
+            self.to = (there.qp_num, attr.qkey);
+        }
+        Ok(())
+    }
+
+    /// Posts a request to the peer `srqn`, if it is XRC.
+    fn post(&mut self, srqn: u32, face: Face, wr_id: u64, op: Op, data: Data<'_>) -> Result<()> {
+        let (qpn, qkey) = self.to;
+        let to = To { ah: self.ah.as_ref(), qpn, qkey, srqn };
+        let req = Request { wr_id, op, data };
+        match &mut self.sender {
+            Sender::Exclusive(qp) => post::post(qp.sq()?, face, to, &req),
+            Sender::Shared(qp) => post::post_locked(qp.sq()?, to, &req),
+        }
+        .with_context(|| format!("posting {op:?}"))
+    }
+
+    /// Posts a receive.
+    pub(super) fn recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        match (&mut self.xrc, &mut self.sender) {
+            (Some((_, srq)), _) => post::post_recv(srq.batch(), wr_id, sges),
+            (None, Sender::Exclusive(qp)) => post::post_recv(qp.rq()?.batch(), wr_id, sges),
+            (None, Sender::Shared(qp)) => post::post_recv(qp.rq()?.lock()?.batch(), wr_id, sges),
+        }
+        .context("posting a receive")
+    }
+
+    /// An entry of this end's memory.
+    pub(super) fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { addr: self.mr.addr() + at as u64, length: len as u32, lkey: self.mr.lkey() }
+    }
+
+    /// A place in this end's memory, for the peer.
+    pub(super) fn remote(&self, at: usize) -> Remote {
+        Remote { addr: self.mr.addr() + at as u64, rkey: self.mr.rkey() }
+    }
+
+    /// Waits for a completion, which must be a success.
+    pub(super) fn wait(&self, wr_id: u64) -> Result<WorkCompletion> {
+        let end = Instant::now() + self.limit;
+        let mut wc = [WorkCompletion::default()];
+        while self.cq.poll(&mut wc)?.is_empty() {
+            ensure!(Instant::now() < end, "no completion of work request {wr_id} within {:?}", self.limit);
+            std::thread::yield_now();
+        }
+        let [wc] = wc;
+        if !wc.status.is_success() {
+            bail!("completion with {:?} ({}), vendor_err {:#x}", wc.status, wc.status, wc.vendor_err);
+        }
+        ensure!(wc.wr_id == wr_id, "completion of work request {}, expected {wr_id}", wc.wr_id);
+        Ok(wc)
+    }
+
+    /// The number of its XRC SRQ.
+    fn srqn(&self) -> Result<u32> {
+        self.xrc.as_ref().map_or(Ok(0), |(_, srq)| Ok(srq.srq_num()?))
+    }
+
+    /// Bytes of its memory.
+    pub(super) fn bytes(&self, at: usize, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.mr.read_at(at, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl<D: Driver, T: Kind> Ends<D, T> {
+    /// Connected; an error that is [`uverbs::Error::is_unsupported`] if the device has no such QP.
+    pub(super) fn new(l: &Loop<'_, D>, face: Face, ops: SendOpsFlags) -> Result<Self> {
+        let (mut a, mut b) = (End::new(l, face, ops)?, End::new(l, face, ops)?);
+        a.connect(&b, &l.attr)?;
+        b.connect(&a, &l.attr)?;
+        Ok(Self { a, b })
+    }
+
+    /// Posts at A, to B, and waits for its completion.
+    pub(super) fn run(&mut self, face: Face, wr_id: u64, op: Op, data: Data<'_>) -> Result<WorkCompletion> {
+        let srqn = self.b.srqn()?;
+        self.a.post(srqn, face, wr_id, op, data)?;
+        self.a.wait(wr_id)
+    }
+
+    /// Posts at B, to A, and waits for its completion.
+    pub(super) fn run_back(
+        &mut self,
+        face: Face,
+        wr_id: u64,
+        op: Op,
+        data: Data<'_>,
+    ) -> Result<WorkCompletion> {
+        let srqn = self.a.srqn()?;
+        self.b.post(srqn, face, wr_id, op, data)?;
+        self.b.wait(wr_id)
+    }
+}

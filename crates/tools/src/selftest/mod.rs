@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `uverbs selftest`: every opcode by every face, in loopback on any device, and a report that its owner can send back.
+//!
+//! Each case runs on new QPs ([`ends`]), so that one that fails spoils no other. What the device does not have is told
+//! apart from what fails.
+
+mod cases;
+mod ends;
+mod post;
+mod report;
+
+use crate::device;
+use crate::number::{number, positive};
+use anyhow::{Context as _, Result, bail};
+use cases::Opcode;
+use core::time::Duration;
+use ends::Loop;
+use post::{Face, Kind};
+use report::{About, Case, Report};
+use std::io::Write;
+use std::time::Instant;
+use uverbs::attr::{GidEntry, GidType, LinkLayer};
+use uverbs::device::DeviceInfo;
+use uverbs::{Context, Driver, Rc, Uc, Ud, XrcSend};
+
+/// Try every opcode by every face on a device, in loopback, and print a report
+///
+/// The device's port is connected to itself, so no peer is needed. The status tells whether anything failed; what the
+/// device does not have is no failure. The report says which device, driver, firmware and kernel it was.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Device [default: the first]
+    #[arg(short = 'd', long, value_name = "DEV")]
+    ib_dev: Option<String>,
+    /// Port
+    #[arg(short = 'i', long, value_name = "PORT", default_value = "1", value_parser = positive::<u8>)]
+    ib_port: u8,
+    /// Index of the local GID [default: the first of RoCE version 2; none on InfiniBand]
+    #[arg(short = 'g', long, value_name = "INDEX", value_parser = number::<u8>)]
+    gid_idx: Option<u8>,
+    /// Seconds that a completion may take
+    #[arg(long, value_name = "SECS", default_value = "5", value_parser = positive::<u32>)]
+    timeout: u32,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn main(args: &Args) -> Result<()> {
+    let report = device::open(args.ib_dev.as_deref(), Visit(args)).context("selftest")??;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{:#}", report.json())?;
+    } else {
+        out.write_all(report.text().as_bytes())?;
+    }
+    match report.failures() {
+        0 => Ok(()),
+        1 => bail!("selftest: one case failed"),
+        n => bail!("selftest: {n} cases failed"),
+    }
+}
+
+struct Visit<'a>(&'a Args);
+
+impl device::Visitor for Visit<'_> {
+    type Out = Result<Report>;
+
+    fn visit<D: Driver>(self, context: Context<D>, info: Option<DeviceInfo>) -> Result<Report> {
+        let args = self.0;
+        let port = context.query_port(args.ib_port)?;
+        let gid = match args.gid_idx {
+            Some(index) => Some(index),
+            None if port.link_layer == LinkLayer::ETHERNET => usual_gid(&context, args.ib_port)?,
+            None => None,
+        };
+        let l = Loop::new(&context, args.ib_port, gid, Duration::from_secs(args.timeout.into()))?;
+        let start = Instant::now();
+        let mut cases = Vec::new();
+        transport::<D, Rc>(&l, &mut cases);
+        transport::<D, Uc>(&l, &mut cases);
+        transport::<D, Ud>(&l, &mut cases);
+        transport::<D, XrcSend>(&l, &mut cases);
+        let about = About::new::<D>(&context, info, &l.device, &port, args.ib_port, gid)?;
+        Ok(Report { about, cases, elapsed: start.elapsed() })
+    }
+}
+
+/// The GID that most want: of RoCE version 2, if there is one, and of an IPv4 address, if there is one.
+fn usual_gid<D: Driver>(context: &Context<D>, port_num: u8) -> Result<Option<u8>> {
+    let table = context.query_gid_table()?;
+    let rank = |e: &&GidEntry| (e.gid_type != GidType::ROCE_V2, e.gid.ipv4().is_none(), e.gid_index);
+    let of_port = table.iter().filter(|e| e.port_num == u32::from(port_num));
+    Ok(of_port.min_by_key(rank).and_then(|e| u8::try_from(e.gid_index).ok()))
+}
+
+/// Every opcode that the transport has, by every face.
+fn transport<D: Driver, T: Kind>(l: &Loop<'_, D>, cases: &mut Vec<Case>) {
+    for opcode in Opcode::ALL.into_iter().filter(|o| o.is_on(T::QP_TYPE)) {
+        for face in Face::ALL {
+            let verdict = cases::run::<D, T>(l, opcode, face);
+            cases.push(Case { qp_type: T::QP_TYPE, opcode, face, verdict });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
