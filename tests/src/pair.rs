@@ -154,11 +154,13 @@ pub fn wanted_ops<D: Driver>(lab: &Lab<D>, qp_type: QpType) -> SendOpsFlags {
     use SendOpsFlags as F;
     use uverbs::attr::DeviceCapFlags as C;
     let mut ops = F::SEND | F::SEND_WITH_IMM;
-    if matches!(qp_type, QpType::Rc | QpType::Uc) {
+    if matches!(qp_type, QpType::Rc | QpType::Uc | QpType::XrcSend) {
         ops |= F::RDMA_WRITE | F::RDMA_WRITE_WITH_IMM | F::SEND_WITH_INV | F::LOCAL_INV | F::BIND_MW;
     }
-    if qp_type == QpType::Rc {
+    if matches!(qp_type, QpType::Rc | QpType::XrcSend) {
         ops |= F::RDMA_READ | F::ATOMIC_CMP_AND_SWP | F::ATOMIC_FETCH_AND_ADD;
+    }
+    if qp_type == QpType::Rc {
         ops.set(F::FLUSH, lab.has_flush());
         ops.set(F::ATOMIC_WRITE, lab.has(C::ATOMIC_WRITE));
     }
@@ -178,7 +180,13 @@ pub fn builder_ops<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<SendOpsFlags> {
     let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let mut has = SendOpsFlags::empty();
     for op in wanted_ops(lab, T::QP_TYPE) {
-        match pd.qp::<T>().cq(&cq).cap(cap).send_ops(op).create() {
+        let builder = pd.qp::<T>();
+        let builder = match T::QP_TYPE {
+            // It receives nothing.
+            QpType::XrcSend => builder.send_cq(&cq).cap(QpCap { max_recv_wr: 0, max_recv_sge: 0, ..cap }),
+            _ => builder.cq(&cq).cap(cap),
+        };
+        match builder.send_ops(op).create() {
             Ok(_) => has |= op,
             Err(e) if e.is_unsupported() => lab.note(format_args!("no builder on {}: {e}", T::QP_TYPE)),
             Err(e) => return Err(e.into()),

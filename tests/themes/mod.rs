@@ -22,3 +22,4 @@ pub(crate) mod states;
 pub(crate) mod threads;
 pub(crate) mod ud;
 pub(crate) mod xrc;
+pub(crate) mod xrc_traffic;

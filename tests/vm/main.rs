@@ -33,6 +33,7 @@ fn main() -> std::process::ExitCode {
         semantics::tests::<Vm>,
         constructors::tests::<Vm>,
         xrc::tests::<Vm>,
+        xrc_traffic::tests::<Vm>,
         threads::tests::<Vm>,
         peers::tests,
         netem::tests::<Vm>,

@@ -118,6 +118,9 @@ impl List {
         if let Some(to) = &req.to {
             wr.wr = WrUnion { ud: WrUd { ah: to.ah.as_raw(), remote_qpn: to.qpn, remote_qkey: to.qkey } };
         }
+        if let Some(srqn) = req.srqn {
+            wr.xrc_remote_srqn = srqn;
+        }
         self.nodes.push(wr);
     }
 

@@ -101,6 +101,8 @@ pub struct Req<'a, D: Driver> {
     pub data: Data<'a>,
     /// Where to, if it is a datagram.
     pub to: Option<To<'a, D>>,
+    /// The peer's shared receive queue, on XRC.
+    pub srqn: Option<u32>,
 }
 
 impl<D: Driver> Clone for Req<'_, D> {
@@ -114,7 +116,7 @@ impl<'a, D: Driver> Req<'a, D> {
     /// Without flags and data.
     #[must_use]
     pub fn new(wr_id: u64, op: Op) -> Self {
-        Self { wr_id, flags: SendFlags::empty(), op, data: Data::None, to: None }
+        Self { wr_id, flags: SendFlags::empty(), op, data: Data::None, to: None, srqn: None }
     }
 
     /// Makes a completion.
@@ -148,6 +150,13 @@ impl<'a, D: Driver> Req<'a, D> {
     #[must_use]
     pub fn data(mut self, data: Data<'a>) -> Self {
         self.data = data;
+        self
+    }
+
+    /// To a shared receive queue.
+    #[must_use]
+    pub fn srqn(mut self, srqn: u32) -> Self {
+        self.srqn = Some(srqn);
         self
     }
 

@@ -87,6 +87,9 @@ impl<'q> Session<'q> {
         if let Some(to) = &req.to {
             self.to(to);
         }
+        if let Some(srqn) = req.srqn {
+            self.srqn(srqn);
+        }
     }
 
     /// A builder.
@@ -142,6 +145,12 @@ impl<'q> Session<'q> {
     pub fn to<D: Driver>(&mut self, to: &To<'_, D>) {
         // SAFETY: a live handle of this driver.
         unsafe { self.0.wr_set_ud_addr(to.ah.as_raw(), to.qpn, to.qkey) }
+    }
+
+    /// `wr_set_xrc_srqn`
+    pub fn srqn(&mut self, srqn: u32) {
+        // SAFETY: inside a session of this thread, or the call does nothing.
+        unsafe { self.0.wr_set_xrc_srqn(srqn) }
     }
 
     /// `wr_set_ud_addr` with NULL.

@@ -9,7 +9,7 @@ use uverbs::provider::Address;
 use uverbs::qp::transport::{HasPeer, Reliable, SendsImm};
 use uverbs::qp::wr::{Sink, Wr};
 use uverbs::qp::{Batch, SendGuard, SendQueue};
-use uverbs::{Driver, Exclusive, ImmData, PostError, Rc, Uc, Ud};
+use uverbs::{Driver, Exclusive, ImmData, PostError, Rc, Uc, Ud, XrcSend};
 
 /// A transport whose typed calls a [`Req`] can be turned into.
 pub trait Typed: SendsImm {
@@ -60,6 +60,21 @@ impl Typed for Ud {
     fn now_locked<D: Driver>(sq: &mut SendGuard<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError> {
         let to = req.to.expect("a datagram has an address");
         message(sq.post_to(req.wr_id, to.ah, to.qpn, to.qkey).flags(req.flags), req)
+    }
+}
+
+impl Typed for XrcSend {
+    fn push<D: Driver>(batch: &mut Batch<'_, D, Self>, req: &Req<'_, D>) {
+        let srqn = req.srqn.expect("an XRC request has a remote SRQ");
+        reliable(batch.wr_srq(req.wr_id, srqn).flags(req.flags), req);
+    }
+    fn now<D: Driver>(sq: &mut SendQueue<D, Self, Exclusive>, req: &Req<'_, D>) -> Result<(), PostError> {
+        let srqn = req.srqn.expect("an XRC request has a remote SRQ");
+        reliable(sq.post_srq(req.wr_id, srqn).flags(req.flags), req)
+    }
+    fn now_locked<D: Driver>(sq: &mut SendGuard<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError> {
+        let srqn = req.srqn.expect("an XRC request has a remote SRQ");
+        reliable(sq.post_srq(req.wr_id, srqn).flags(req.flags), req)
     }
 }
 

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! XRC, where the device has it: every opcode by every face, one receive QP that feeds several SRQs, and what belongs to a
+//! domain.
+
+use anyhow::{Context as _, Result, ensure};
+use core::sync::atomic::Ordering;
+use std::os::fd::AsFd;
+use uverbs::attr::{DeviceCapFlags, QpCap, QpState, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType};
+use uverbs::qp::QpControl;
+use uverbs::{
+    CompletionQueue, ConnectAttr, Driver, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Qp, Shared,
+    SharedReceiveQueue, WcOpcode, WcStatus, WorkCompletion, XrcDomain, XrcSend,
+};
+use uverbs_tests::pair::{builder_ops, region};
+use uverbs_tests::post::post_srq_recv;
+use uverbs_tests::sges::sge;
+use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Remote, Req, pattern, post, wait};
+
+const LONG: usize = 5003;
+
+/// Says when the device has no XRC.
+fn has<D: Driver>(lab: &Lab<D>) -> bool {
+    let has = lab.has(DeviceCapFlags::XRC);
+    if !has {
+        lab.note("the device has no XRC");
+    }
+    has
+}
+
+fn srq_attr(max_wr: u32) -> SrqInitAttr {
+    let attr = SrqAttr { max_wr, max_sge: 4, srq_limit: 0 };
+    SrqInitAttr { attr, srq_type: SrqType::Xrc, ..SrqInitAttr::default() }
+}
+
+/// The sending end: A. The fields are dropped from the first to the last.
+struct Sender<D: Driver, L: Lock> {
+    qp: Qp<D, XrcSend, L>,
+    cq: CompletionQueue<D, Shared>,
+    mr: MemoryRegion<D, PageBuf>,
+}
+
+/// The receiving end: B, with two SRQs that have a CQ each.
+struct Receiver<D: Driver> {
+    qp: QpControl<D>,
+    srqs: [SharedReceiveQueue<D>; 2],
+    cqs: [CompletionQueue<D, Shared>; 2],
+    mr: MemoryRegion<D, PageBuf>,
+    pd: ProtectionDomain<D>,
+    xrcd: XrcDomain<D>,
+}
+
+fn receiver<D: Driver>(lab: &Lab<D>) -> Result<Receiver<D>> {
+    let xrcd = lab.b.open_xrcd(None, true, false)?;
+    let pd = lab.b.alloc_pd()?;
+    let mr = region(&pd, 64 << 10, lab.full_access())?;
+    let cqs = [lab.b.create_cq(64, None)?, lab.b.create_cq(64, None)?];
+    let srq = |cq| SharedReceiveQueue::create_xrc(&pd, &srq_attr(16), &xrcd, cq);
+    let srqs = [srq(&cqs[0])?, srq(&cqs[1])?];
+    let qp = xrcd.recv_qp().create_recv()?;
+    Ok(Receiver { qp, srqs, cqs, mr, pd, xrcd })
+}
+
+fn sender<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<Sender<D, L>> {
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(64, None)?;
+    let mr = region(&pd, 64 << 10, lab.full_access())?;
+    let cap =
+        QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 4, max_recv_sge: 0, max_inline_data: 64 };
+    let ops = builder_ops::<D, XrcSend>(lab)?;
+    let qp = L::builder::<D, XrcSend>(&pd).send_cq(&cq).cap(cap).send_ops(ops).create()?;
+    Ok(Sender { qp, cq, mr })
+}
+
+fn connect<D: Driver, L: Lock>(from: &Sender<D, L>, to: &QpControl<D>, attr: &ConnectAttr) -> Result<()> {
+    let (here, there) = (from.qp.control.endpoint(0x11, attr)?, to.endpoint(0x22, attr)?);
+    from.qp.init(attr)?;
+    from.qp.connect(&here, &there, attr)?;
+    to.init(attr)?;
+    to.connect(&there, &here, attr)?;
+    Ok(())
+}
+
+fn ends<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<(Sender<D, L>, Receiver<D>)> {
+    let (a, b) = (sender::<D, L>(lab)?, receiver(lab)?);
+    connect(&a, &b.qp, &lab.connect_attr())?;
+    Ok((a, b))
+}
+
+impl<D: Driver, L: Lock> Sender<D, L> {
+    fn run(&mut self, face: Face, req: Req<'_, D>) -> Result<WorkCompletion> {
+        post(&mut self.qp, face, &[req.signaled()])?;
+        Ok(wait::successes(&self.cq, 1)?[0])
+    }
+}
+
+impl<D: Driver> Receiver<D> {
+    fn at(&self, offset: usize) -> Remote {
+        Remote { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
+    }
+
+    fn recv(&mut self, srq: usize, wr_id: u64, at: usize, len: usize) -> Result<()> {
+        let sges = [sge(&self.mr, at..at + len)];
+        Ok(post_srq_recv(&mut self.srqs[srq], Face::Batch, &[(wr_id, &sges)])?)
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.mr.read_at(at, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Every opcode of an XRC send QP.
+fn opcodes_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    let ops = builder_ops::<D, XrcSend>(lab)?;
+    ensure!(
+        ops.contains(
+            SendOpsFlags::SEND
+                | SendOpsFlags::RDMA_WRITE
+                | SendOpsFlags::RDMA_READ
+                | SendOpsFlags::SEND_WITH_IMM
+        ),
+        "{ops:?}"
+    );
+    let (mut a, mut b) = ends::<D, L>(lab)?;
+    for (turn, face) in Face::ALL.into_iter().enumerate() {
+        let srqn = [b.srqs[0].srq_num()?, b.srqs[1].srq_num()?];
+        for (to, op) in [(0, Op::Send), (1, Op::SendImm(77)), (1, Op::Send)] {
+            let seed = turn as u64 * 10 + to as u64;
+            a.mr.write_at(0, &pattern::bytes(seed, LONG))?;
+            b.mr.write_at(0, &vec![0; LONG + 1])?;
+            b.recv(to, seed, 0, LONG + 1)?;
+            let sges = [sge(&a.mr, 0..1000), sge(&a.mr, 1000..LONG)];
+            let sent = a.run(face, Req::new(5, op).sges(&sges).srqn(srqn[to]))?;
+            ensure!((sent.wr_id, sent.opcode) == (5, WcOpcode::SEND), "{sent:?}");
+            let got = wait::successes(&b.cqs[to], 1)?[0];
+            ensure!(got.wr_id == seed && got.byte_len as usize == LONG, "{got:?}");
+            ensure!(got.qp_num == b.qp.qp_num(), "{got:?}");
+            ensure!(got.imm_data().map(|i| i.get()) == matches!(op, Op::SendImm(_)).then_some(77), "{got:?}");
+            ensure!(b.bytes(0, LONG)? == pattern::bytes(seed, LONG), "{op:?} by {face:?}: the data differ");
+        }
+        // Inline, to an SRQ of several entries.
+        let data = pattern::bytes(turn as u64, 60);
+        b.recv(0, 9, 0, 100)?;
+        a.run(face, Req::new(6, Op::SendImm(3)).inline(&data).srqn(srqn[0]))?;
+        ensure!(wait::successes(&b.cqs[0], 1)?[0].imm_data().map(|i| i.get()) == Some(3));
+        ensure!(b.bytes(0, 60)? == data);
+
+        let from = [sge(&a.mr, 0..LONG)];
+        a.mr.write_at(0, &pattern::bytes(99, LONG))?;
+        a.run(face, Req::new(1, Op::Write(b.at(100))).sges(&from).srqn(srqn[0]))?;
+        ensure!(b.bytes(100, LONG)? == pattern::bytes(99, LONG), "a write by {face:?}");
+        b.recv(1, 4, 0, 0)?;
+        a.run(face, Req::new(1, Op::WriteImm(b.at(200), 5)).sges(&from).srqn(srqn[1]))?;
+        let got = wait::successes(&b.cqs[1], 1)?[0];
+        ensure!((got.wr_id, got.opcode) == (4, WcOpcode::RECV_RDMA_WITH_IMM), "{got:?}");
+        let to = [sge(&a.mr, 8192..8192 + LONG)];
+        a.run(face, Req::new(1, Op::Read(b.at(200))).sges(&to).srqn(srqn[0]))?;
+        let mut bytes = vec![0; LONG];
+        a.mr.read_at(8192, &mut bytes)?;
+        ensure!(bytes == pattern::bytes(99, LONG), "a read by {face:?}");
+        if ops.contains(SendOpsFlags::ATOMIC_FETCH_AND_ADD) {
+            b.mr.atomic_u64(64)?.store(5, Ordering::Release);
+            let to = [sge(&a.mr, 0..8)];
+            a.run(face, Req::new(1, Op::FetchAdd(b.at(64), 10)).sges(&to).srqn(srqn[0]))?;
+            ensure!(a.mr.atomic_u64(0)?.load(Ordering::Acquire) == 5);
+            a.run(face, Req::new(1, Op::CmpSwp(b.at(64), 15, 20)).sges(&to).srqn(srqn[0]))?;
+            ensure!(a.mr.atomic_u64(0)?.load(Ordering::Acquire) == 15);
+            ensure!(b.mr.atomic_u64(64)?.load(Ordering::Acquire) == 20, "by {face:?}");
+        }
+    }
+    wait::none(&a.cq)?;
+    wait::none(&b.cqs[0])?;
+    wait::none(&b.cqs[1])
+}
+
+fn opcodes_exclusive<D: Driver>(lab: &Lab<D>) -> Outcome {
+    opcodes_in::<D, Exclusive>(lab)
+}
+
+fn opcodes_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
+    opcodes_in::<D, Shared>(lab)
+}
+
+/// A message to an SRQ that is none: the sender is told, and no receive is taken.
+fn no_such_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    let (mut a, mut b) = ends::<D, Exclusive>(lab)?;
+    b.recv(0, 1, 0, 100)?;
+    let req = Req::new(1, Op::Send).signaled().inline(&[1; 8]).srqn(0x00ff_fff0);
+    post(&mut a.qp, Face::List, &[req])?;
+    let wc = wait::completions(&a.cq, 1)?[0];
+    let told = [
+        WcStatus::REM_INV_RD_REQ_ERR,
+        WcStatus::REM_INV_REQ_ERR,
+        WcStatus::REM_OP_ERR,
+        WcStatus::REM_ACCESS_ERR,
+    ];
+    ensure!(told.contains(&wc.status), "{wc:?}");
+    lab.note(format_args!("a message to no SRQ: {:?}", wc.status));
+    wait::none(&b.cqs[0])
+}
+
+/// Two senders and two receive QPs of one domain reach the same SRQ; what is in it is not flushed with any of them.
+fn many_to_one<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    let (mut first, mut b) = ends::<D, Exclusive>(lab)?;
+    let mut second = sender::<D, Exclusive>(lab)?;
+    let other = b.xrcd.recv_qp().create_recv()?;
+    connect(&second, &other, &lab.connect_attr())?;
+    let srqn = b.srqs[0].srq_num()?;
+    for turn in 0..20_u64 {
+        b.recv(0, turn, 0, 8)?;
+        let data = turn.to_le_bytes();
+        let sender = if turn % 3 == 0 { &mut second } else { &mut first };
+        sender.run(Face::Batch, Req::new(turn, Op::Send).inline(&data).srqn(srqn))?;
+        let got = wait::successes(&b.cqs[0], 1)?[0];
+        let qp = if turn % 3 == 0 { other.qp_num() } else { b.qp.qp_num() };
+        ensure!(got.wr_id == turn && got.qp_num == qp, "{got:?}");
+        ensure!(b.bytes(0, 8)? == data);
+    }
+    b.recv(0, 50, 0, 8)?;
+    other.modify_state(QpState::ERR)?;
+    wait::none(&b.cqs[0])?;
+    first.run(Face::Single, Req::new(1, Op::Send).srqn(srqn))?;
+    ensure!(wait::successes(&b.cqs[0], 1)?[0].wr_id == 50);
+    Ok(())
+}
+
+/// A domain of a file is found by whoever opens the file; a QP of another context is opened by its number.
+fn shared_by_a_file<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    let file = std::env::temp_dir().join(format!("uverbs-xrcd-{}", std::process::id()));
+    let file_b = std::fs::OpenOptions::new().create(true).truncate(true).write(true).open(&file)?;
+    std::fs::remove_file(&file)?;
+    let one = lab.b.open_xrcd(Some(file_b.as_fd()), true, false)?;
+    let e = lab
+        .b
+        .open_xrcd(Some(file_b.as_fd()), true, true)
+        .err()
+        .context("an exclusive open of what is there")?;
+    ensure!(e.verb() == "open_xrcd", "{e}");
+    let context = lab.bed.open(uverbs_tests::env::End::B)?;
+    let two = context.open_xrcd(Some(file_b.as_fd()), false, false)?;
+    let qp = one.recv_qp().create_recv()?;
+    let opened = two.open_qp(qp.qp_num())?;
+    ensure!(opened.qp_num() == qp.qp_num());
+    // The other context's SRQ takes what this one's QP receives.
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(16, None)?;
+    let mut srq: SharedReceiveQueue<D> = SharedReceiveQueue::create_xrc(&pd, &srq_attr(4), &two, &cq)?;
+    post_srq_recv(&mut srq, Face::List, &[(33, &[])])?;
+    let mut a = sender::<D, Exclusive>(lab)?;
+    connect(&a, &qp, &lab.connect_attr())?;
+    a.run(Face::Builder, Req::new(1, Op::Send).srqn(srq.srq_num()?))?;
+    ensure!(wait::successes(&cq, 1)?[0].wr_id == 33);
+    Ok(())
+}
+
+/// The SRQ of a receiver is closed before and after its QP.
+fn ends_in_any_order<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    let (mut a, b) = ends::<D, Shared>(lab)?;
+    let Receiver { qp, srqs, cqs, mr, pd, xrcd } = b;
+    drop((xrcd, pd, cqs));
+    let srqn = srqs[1].srq_num()?;
+    let [gone, mut srq] = srqs;
+    drop(gone);
+    post_srq_recv(&mut srq, Face::Single, &[(1, &[])])?;
+    a.run(Face::Single, Req::new(1, Op::Send).srqn(srqn))?;
+    drop((qp, srq, mr));
+    Ok(())
+}
+
+uverbs_tests::tests!(
+    opcodes_exclusive,
+    opcodes_shared,
+    no_such_srq,
+    many_to_one,
+    shared_by_a_file,
+    ends_in_any_order
+);
