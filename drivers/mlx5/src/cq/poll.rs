@@ -16,6 +16,7 @@ use crate::uar::ArmRegister;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::WcExFlags;
+use uverbs_core::kernel::Process;
 use uverbs_core::provider::PollError;
 use uverbs_core::provider::completion::CompletionQueue as CompletionQueueTrait;
 use uverbs_core::sync::barrier;
@@ -53,6 +54,8 @@ pub struct CompletionQueue {
     shared: Arc<CqShared>,
     /// Where an open extended poll stands.
     open: Option<Parsed>,
+    /// Whose queue this is: a child of fork(2) has a copy of the ring, but shares the doorbell.
+    process: Process,
     /// An error to be told by the next call.
     deferred: bool,
     /// The device writes to a ring that could not be taken over.
@@ -74,6 +77,7 @@ impl CompletionQueue {
             resources: Resources::new(config.version, config.dump_fill_mkey),
             shared: Arc::clone(&shared),
             open: None,
+            process: Process::register(),
             deferred: false,
             lost: false,
             fields: config.fields,
@@ -165,6 +169,9 @@ impl CompletionQueue {
     /// What every call begins with.
     #[inline(always)]
     fn begin(&mut self) -> Result<(), PollError> {
+        if !self.process.is_current() {
+            return Err(PollError::Forked);
+        }
         self.attend();
         if self.lost | self.deferred {
             self.deferred = false;
@@ -326,6 +333,9 @@ impl CompletionQueueTrait for CompletionQueue {
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
+        if !self.process.is_current() {
+            return Err(PollError::Forked);
+        }
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
         let shared = &self.shared;
         let doorbell = CqDoorbell::new(shared.arm_sn(), command, self.cursor & INDEX_MASK, shared.cqn());

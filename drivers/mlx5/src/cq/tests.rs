@@ -1,1 +1,587 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
+//! The engine with the device's side played by the test.
+
+use super::*;
+use crate::buf::{QueueBuf, SqRing, StrideRing};
+use crate::dbrec::DbRecPages;
+use crate::lookup::UserIndices;
+use crate::shared::{QpShared, RqShared, SqShared, SrqShared};
+use crate::uar::ArmRegister;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use uverbs_core::attr::{QpState, WcExFlags};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
+use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
+use uverbs_core::wc::{WcOpcode, WcStatus, WorkCompletion};
+use uverbs_mlx5_hw::cqe::{Cqe64, ErrCqe};
+use uverbs_mlx5_hw::wqe::DataSeg;
+use uverbs_mlx5_hw::{Be16, Be32, Be64};
+use zerocopy::IntoBytes;
+
+const BLOCKS: u32 = 16;
+
+#[derive(Debug, Default)]
+struct Port(Mutex<Vec<(u32, [u8; 8])>>);
+
+impl DoorbellPort for Port {
+    fn ring(&self, offset: u32, value: [u8; 8]) {
+        self.0.lock().unwrap().push((offset, value));
+    }
+    fn blueflame(&self, _: u32, _: &[u8]) {
+        panic!("a completion queue writes no WQEs");
+    }
+}
+
+/// A completion queue, and the device that writes to it.
+struct Bench {
+    queue: CompletionQueue,
+    shared: Arc<CqShared>,
+    buf: Arc<QueueBuf>,
+    size: usize,
+    /// Where the device writes next.
+    producer: u32,
+    port: Arc<Port>,
+    indices: Arc<UserIndices>,
+}
+
+fn bench(entries: u32, cqe_size: u32, version: CqeVersion) -> Bench {
+    let buf = QueueBuf::new((entries * cqe_size) as usize).unwrap();
+    let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size).unwrap();
+    ring.clear();
+    let port = Arc::new(Port::default());
+    let page = DoorbellPage::Port(Arc::clone(&port) as Arc<dyn DoorbellPort>);
+    let (queue, shared) = CompletionQueue::new(CqConfig {
+        cqn: 0x401,
+        ring,
+        dbrec: DbRecPages::default().alloc().unwrap(),
+        arm: Arc::new(ArmRegister::new(&page, 0).unwrap()),
+        version,
+        dump_fill_mkey: 0x300,
+        fields: WcExFlags::STANDARD | WcExFlags::COMPLETION_TIMESTAMP,
+        clock: None,
+    });
+    Bench { queue, shared, buf, size: cqe_size as usize, producer: 0, port, indices: Arc::default() }
+}
+
+fn words(buf: &QueueBuf, at: usize, bytes: &[u8]) {
+    for (word, bytes) in buf.words()[at / 8..].iter().zip(bytes.chunks(8)) {
+        word.store(u64::from_ne_bytes(bytes.try_into().unwrap()), Relaxed);
+    }
+}
+
+impl Bench {
+    fn entries(&self) -> u32 {
+        self.queue.cqe() + 1
+    }
+
+    /// The device writes an entry, with the right owner bit.
+    fn complete(&mut self, cqe: Cqe64) {
+        self.complete_with(cqe, &[]);
+    }
+
+    fn complete_with(&mut self, mut cqe: Cqe64, before: &[u8]) {
+        let slot = (self.producer & self.queue.cqe()) as usize;
+        cqe.op_own = cqe.op_own & !1 | u8::from(self.producer & self.entries() != 0);
+        words(&self.buf, slot * self.size, before);
+        words(&self.buf, (slot + 1) * self.size - 64, cqe.as_bytes());
+        self.producer += 1;
+    }
+
+    fn consumed(&self) -> u32 {
+        u32::from_be(self.shared.dbrec().word(0).load(Relaxed))
+    }
+
+    fn poll(&mut self, max: usize) -> Result<Vec<u64>, PollError> {
+        let mut ids = Vec::new();
+        self.queue.poll_each(max, |c| ids.push(c.wr_id()))?;
+        Ok(ids)
+    }
+
+    fn qp(&self, qp_num: u32, srq: Option<Arc<SrqShared>>) -> Arc<QpShared> {
+        let sq = SqShared::new(SqRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS).unwrap());
+        let rq = RqShared::new(StrideRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS, 64).unwrap());
+        for i in 0..BLOCKS {
+            sq.wr_id.get(i).store(send_id(qp_num, i), Relaxed);
+            sq.head.get(i).store(i + 1, Relaxed);
+            rq.wr_id.get(i).store(recv_id(qp_num, i), Relaxed);
+        }
+        let qp = QpShared::new(qp_num, qp_num, Some(sq), srq.is_none().then_some(rq), srq)
+            .with_index(self.indices.take().unwrap());
+        let qp = Arc::new(qp);
+        self.shared.attach_qp(&qp);
+        qp
+    }
+}
+
+fn send_id(qp_num: u32, index: u32) -> u64 {
+    u64::from(qp_num) << 32 | u64::from(index)
+}
+
+fn recv_id(qp_num: u32, index: u32) -> u64 {
+    send_id(qp_num, index) | 1 << 63
+}
+
+/// A completion of `opcode` (`MLX5_CQE_*`) of a QP.
+fn cqe(opcode: u8, qp: &QpShared, index: u32) -> Cqe64 {
+    Cqe64 {
+        srqn_uidx: Be32::new(qp.uidx),
+        sop_drop_qpn: Be32::new(0x0a << 24 | qp.qp_num),
+        wqe_counter: Be16::new(index as u16),
+        op_own: opcode << 4,
+        ..Cqe64::default()
+    }
+}
+
+fn srq(srqn: u32) -> SrqShared {
+    let ring = StrideRing::new(QueueBuf::new(4096).unwrap(), 0, 32, 64).unwrap();
+    let srq = SrqShared::new(srqn, ring, 16).unwrap();
+    (0..16).for_each(|i| srq.wr_id.get(i).store(recv_id(srqn, i), Relaxed));
+    srq
+}
+
+#[test]
+fn both_versions_find_the_queue() {
+    for version in [CqeVersion::V0, CqeVersion::V1] {
+        let mut b = bench(8, 64, version);
+        let srq = Arc::new(match version {
+            CqeVersion::V0 => srq(0xd01),
+            CqeVersion::V1 => srq(0xd01).with_index(b.indices.take().unwrap()),
+        });
+        let (one, two) = (b.qp(0xa1, None), b.qp(0xa2, Some(Arc::clone(&srq))));
+        b.shared.attach_srq(&srq);
+        let number = |qp: &QpShared| if version == CqeVersion::V0 { 0 } else { qp.uidx };
+        b.complete(Cqe64 { srqn_uidx: Be32::new(number(&one)), ..cqe(0, &one, 3) });
+        b.complete(Cqe64 { srqn_uidx: Be32::new(number(&one)), ..cqe(2, &one, 0) });
+        b.complete(Cqe64 { srqn_uidx: Be32::new(number(&two)), ..cqe(0, &two, 1) });
+        b.complete(Cqe64 {
+            srqn_uidx: Be32::new(srq.uidx()),
+            sop_drop_qpn: Be32::new(0x99),
+            ..cqe(2, &two, 5)
+        });
+        if version == CqeVersion::V1 {
+            b.complete(cqe(2, &two, 6));
+        }
+        let ids = b.poll(9).unwrap();
+        assert_eq!(ids[..4], [send_id(0xa1, 3), recv_id(0xa1, 0), send_id(0xa2, 1), recv_id(0xd01, 5)]);
+        assert_eq!(b.consumed(), b.producer);
+        b.shared.detach_srq(&srq);
+        b.complete(Cqe64 {
+            srqn_uidx: Be32::new(srq.uidx()),
+            sop_drop_qpn: Be32::new(0x99),
+            ..cqe(2, &two, 5)
+        });
+        assert_eq!(b.poll(9), Err(PollError::Corrupt), "written after it was gone");
+    }
+}
+
+#[test]
+fn an_error_does_not_cost_the_completions_before_it() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let qp = b.qp(7, None);
+    b.complete(cqe(0, &qp, 0));
+    b.complete(Cqe64 { srqn_uidx: Be32::new(0x1234), ..cqe(0, &qp, 0) });
+    b.complete(cqe(0, &qp, 1));
+    assert_eq!(b.poll(8), Ok(vec![send_id(7, 0)]));
+    assert_eq!(b.consumed(), 2);
+    assert_eq!(b.poll(8), Err(PollError::Corrupt));
+    assert_eq!(b.poll(8), Ok(vec![send_id(7, 1)]));
+    // Kinds that nobody asked the device for, an SRQ's element that there is not, a queue that the QP has not.
+    let shared = Arc::new(srq(1));
+    let other = b.qp(8, Some(shared));
+    for bad in [cqe(6, &qp, 0), cqe(12, &qp, 0), cqe(9, &qp, 0), cqe(2, &other, 16)] {
+        b.complete(bad);
+        assert_eq!(b.queue.start_poll(), Err(PollError::Corrupt));
+        assert_eq!(b.queue.start_poll(), Err(PollError::Empty));
+    }
+    b.complete(cqe(5, &qp, 0));
+    b.complete(cqe(0, &qp, 2));
+    assert_eq!(b.poll(8), Ok(vec![send_id(7, 2)]), "a mark of a resize is nobody's");
+}
+
+#[test]
+fn fields() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let qp = b.qp(0xa1_b2c3, None);
+    b.complete(Cqe64 {
+        flags_rqpn: Be32::new(0x1512_3456),
+        imm_inval_pkey: Be32::new(0xc1c2_c3c4),
+        slid: Be16::new(0x5657),
+        ml_path: 0xd1,
+        byte_cnt: Be32::new(100),
+        timestamp: Be64::new(77),
+        ..cqe(4, &qp, 0)
+    });
+    b.queue.start_poll().unwrap();
+    let c = b.queue.current().unwrap();
+    assert_eq!((c.imm_data_or_invalidated_rkey(), c.wc_flags().bits()), (0xc1c2_c3c4, 8 | 1));
+    assert_eq!((c.slid(), c.sl(), c.src_qp(), c.dlid_path_bits()), (0x5657, 5, 0x12_3456, 0x51));
+    assert_eq!((c.completion_ts(), c.cvlan(), c.flow_tag()), (Some(77), None, None));
+    assert_eq!((c.byte_len(), c.opcode(), c.vendor_err()), (100, WcOpcode::RECV, 0));
+    assert_eq!(b.queue.next_poll(), Err(PollError::Empty));
+    assert_eq!(b.queue.poll_cq(&mut [WorkCompletion::default()]), Err(PollError::SessionOpen));
+    assert_eq!(b.consumed(), 0);
+    b.queue.end_poll();
+    assert_eq!((b.consumed(), b.queue.next_poll()), (1, Err(PollError::NoSession)));
+    let err = ErrCqe {
+        srqn: Be32::new(qp.uidx),
+        s_wqe_opcode_qpn: Be32::new(qp.qp_num),
+        vendor_err_synd: 0x88,
+        syndrome: 0x13,
+        op_own: 0xd0,
+        ..ErrCqe::default()
+    };
+    b.complete(err.into());
+    let mut wc = [WorkCompletion::default(); 2];
+    assert_eq!(b.queue.poll_cq(&mut wc), Ok(1));
+    assert_eq!((wc[0].status, wc[0].vendor_err, wc[0].qp_num), (WcStatus::REM_ACCESS_ERR, 0x88, 0xa1_b2c3));
+}
+
+#[test]
+fn arming() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let qp = b.qp(1, None);
+    b.complete(cqe(0, &qp, 0));
+    b.poll(1).unwrap();
+    b.queue.req_notify(false).unwrap();
+    b.shared.event();
+    b.queue.req_notify(true).unwrap();
+    let want = [(0x20, [0, 0, 0, 1, 0, 0, 4, 1]), (0x20, [0x11, 0, 0, 1, 0, 0, 4, 1])];
+    assert_eq!(*b.port.0.lock().unwrap(), want);
+    assert_eq!(b.shared.dbrec().word(1).load(Relaxed).to_ne_bytes(), [0x11, 0, 0, 1]);
+}
+
+#[test]
+fn an_index_is_not_reused_before_the_tombstone_is_swept() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let (dead, alive) = (b.qp(1, None), b.qp(2, None));
+    b.poll(1).unwrap();
+    for i in 0..3 {
+        b.complete(cqe(0, &dead, i));
+        b.complete(cqe(2, &alive, i));
+    }
+    b.shared.detach_qp(&dead);
+    let index = dead.uidx;
+    drop(dead);
+    assert_ne!(b.indices.take().unwrap().get(), index);
+    let ids = b.poll(8).unwrap();
+    assert_eq!(ids, [recv_id(2, 0), recv_id(2, 1), recv_id(2, 2)]);
+    assert_eq!((b.consumed(), b.indices.take().unwrap().get()), (6, index));
+}
+
+#[test]
+fn a_sweep_leaves_the_next_life_and_gives_srq_entries_back() {
+    let mut b = bench(4, 128, CqeVersion::V1);
+    let srq = Arc::new(srq(5));
+    let (qp, other) = (b.qp(1, Some(Arc::clone(&srq))), b.qp(2, None));
+    b.complete(cqe(2, &qp, 9));
+    b.complete(cqe(14, &qp, 4));
+    b.complete(cqe(0, &other, 1));
+    b.shared.reset_qp(&qp);
+    b.complete(cqe(0, &qp, 0));
+    // In the middle of an extended poll, too: the swept entries are given back at its end.
+    b.queue.start_poll().unwrap();
+    assert_eq!(b.queue.current().unwrap().wr_id(), send_id(2, 1));
+    b.queue.next_poll().unwrap();
+    assert_eq!(b.queue.current().unwrap().wr_id(), send_id(1, 0));
+    b.queue.end_poll();
+    assert_eq!((b.queue.start_poll(), b.consumed()), (Err(PollError::Empty), 4));
+    let mut free = Vec::new();
+    srq.take(|i| free.push(i));
+    assert_eq!(free, [4, 9]);
+}
+
+#[test]
+fn a_queue_that_polls_meanwhile_sees_no_memory_of_a_queue_that_ended() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let qp = b.qp(1, None);
+    b.poll(1).unwrap();
+    let mut memory = [0_u8; 16];
+    let addr = memory.as_mut_ptr().expose_provenance() as u64;
+    let rq = qp.rq.as_ref().unwrap();
+    words(rq.ring.buf(), 0, DataSeg::new(16, 1, addr).as_bytes());
+    let other = b.qp(2, None);
+    b.complete(cqe(0, &other, 0));
+    b.complete(Cqe64 { rsvd4: [7; 13], byte_cnt: Be32::new(16), ..cqe(2, &qp, 0) }.scattered());
+    // The queue ends while the poll is at the completion before.
+    let shared = Arc::clone(&b.shared);
+    let n = b.queue.poll_each(8, |_| shared.detach_qp(&qp)).unwrap();
+    assert_eq!((n, memory), (1, [0; 16]));
+    assert_eq!(b.poll(8), Ok(vec![]));
+}
+
+trait Scattered {
+    fn scattered(self) -> Self;
+}
+
+impl Scattered for Cqe64 {
+    fn scattered(self) -> Self {
+        Self { op_own: self.op_own | 4, ..self }
+    }
+}
+
+#[test]
+fn data_in_the_completion() {
+    for size in [64, 128] {
+        let mut b = bench(8, size, CqeVersion::V1);
+        let qp = b.qp(1, None);
+        let mut memory = [[0_u8; 8]; 3];
+        let addr = memory.each_mut().map(|m| m.as_mut_ptr().expose_provenance() as u64);
+        let sq = qp.sq.as_ref().unwrap();
+        // A read at the last block, whose second entry is at the ring's start.
+        let read = |opcode: u8, ds: u8| {
+            let mut block = [0_u8; 64];
+            (block[3], block[7]) = (opcode, ds);
+            block[32..48].copy_from_slice(DataSeg::new(8, 1, addr[0]).as_bytes());
+            block[48..].copy_from_slice(DataSeg::new(8, 0x300, addr[1]).as_bytes());
+            block
+        };
+        words(sq.ring.buf(), (BLOCKS as usize - 1) * 64, &read(0x10, 5));
+        words(sq.ring.buf(), 0, DataSeg::new(8, 1, addr[2]).as_bytes());
+        let mut done = cqe(0, &qp, BLOCKS - 1).scattered();
+        done.sop_drop_qpn = Be32::new(0x10 << 24 | 1);
+        done.byte_cnt = Be32::new(20);
+        done.rsvd0 = [1, 2];
+        done.rsvd4 = [3; 13];
+        done.ml_path = 4;
+        done.rsvd20 = [5; 4];
+        // A plain one, an error of length, one that brings no data, one that is done already.
+        b.complete(done);
+        assert_eq!(b.queue.poll_cq(&mut [WorkCompletion::default()]), Ok(1));
+        assert_eq!(memory, [[1, 2, 0, 0, 3, 3, 3, 3], [0; 8], [3, 4, 5, 5, 0, 0, 0, 0]]);
+        let mut again = |change: &dyn Fn(&mut Cqe64), block: [u8; 64]| {
+            qp.set_state(QpState::RESET);
+            words(sq.ring.buf(), (BLOCKS as usize - 1) * 64, &block);
+            let mut cqe = done;
+            change(&mut cqe);
+            b.complete(cqe);
+            let mut wc = [WorkCompletion::default()];
+            assert_eq!(b.queue.poll_cq(&mut wc), Ok(1));
+            wc[0].status
+        };
+        assert_eq!(again(&|_| {}, read(0x10, 3)), WcStatus::LOC_LEN_ERR, "one entry of 8");
+        assert_eq!(
+            again(&|c| c.byte_cnt = Be32::new(33), read(0x10, 5)),
+            WcStatus::LOC_LEN_ERR,
+            "32 at most"
+        );
+        assert_eq!(again(&|_| {}, read(0x0a, 5)), WcStatus::REM_INV_REQ_ERR);
+        let before = again(&|c| c.op_own = c.op_own & !0xc | 8, read(0x10, 5));
+        let want = if size == 128 { WcStatus::SUCCESS } else { WcStatus::GENERAL_ERR };
+        assert_eq!(before, want, "data before the entry");
+        b.complete(done);
+        let mut wc = [WorkCompletion::default()];
+        assert_eq!(b.queue.poll_cq(&mut wc), Ok(1));
+        assert_eq!(wc[0].status, WcStatus::GENERAL_ERR, "that WR is done");
+    }
+}
+
+#[test]
+fn a_poll_that_panics_gives_back_what_it_was_given() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let qp = b.qp(1, None);
+    (0..3).for_each(|i| b.complete(cqe(0, &qp, i)));
+    let mut n = 0;
+    let poll = std::panic::AssertUnwindSafe(|| {
+        b.queue.poll_each(8, |_| {
+            n += 1;
+            assert!(n < 2, "on purpose");
+        })
+    });
+    assert!(std::panic::catch_unwind(poll).is_err());
+    assert_eq!(b.consumed(), 2);
+    assert_eq!(b.poll(8), Ok(vec![send_id(1, 2)]));
+}
+
+#[test]
+fn a_resize_without_its_mark_ends_the_queue() {
+    let mut b = bench(4, 64, CqeVersion::V1);
+    let qp = b.qp(1, None);
+    b.complete(cqe(0, &qp, 0));
+    let ring = || CqRing::new(QueueBuf::new(4096).unwrap(), 16, 64).unwrap();
+    b.queue.start_poll().unwrap();
+    assert_eq!(b.queue.replace_ring(ring()), Err(PollError::SessionOpen));
+    b.queue.end_poll();
+    assert_eq!(b.queue.replace_ring(ring()), Err(PollError::Corrupt));
+    assert_eq!(b.poll(1), Err(PollError::Corrupt));
+    assert_eq!(b.poll(1), Err(PollError::Corrupt), "for ever");
+}
+
+/// What a random program does.
+#[derive(Clone, Debug)]
+enum Step {
+    Complete { qp: usize, receive: bool, count: u32 },
+    Poll(usize),
+    Session(usize),
+    Reset(usize),
+    Replace(usize),
+    Resize { log_entries: u32, wide: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..3_usize, any::<bool>(), 1..5_u32).prop_map(|(qp, receive, count)| Step::Complete { qp, receive, count }),
+        6 => (0..9_usize).prop_map(Step::Poll),
+        4 => (1..9_usize).prop_map(Step::Session),
+        1 => (0..3_usize).prop_map(Step::Reset),
+        1 => (0..3_usize).prop_map(Step::Replace),
+        1 => (2..6_u32, any::<bool>()).prop_map(|(log_entries, wide)| Step::Resize { log_entries, wide }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Every completion is polled once, in order, but those of a QP that was reset or destroyed before.
+    #[test]
+    fn a_random_program(
+        version in prop_oneof![Just(CqeVersion::V0), Just(CqeVersion::V1)],
+        wide in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut b = bench(8, if wide { 128 } else { 64 }, version);
+        let number = |uidx| if version == CqeVersion::V1 { uidx } else { 0 };
+        let mut qps: Vec<_> = (0..3).map(|i| b.qp(100 + i, None)).collect();
+        let mut names = 200;
+        // What is in the ring: of which QP, and its id.
+        let mut model = VecDeque::<(u32, u64)>::new();
+        // Every entry that the device wrote takes room until it is given back.
+        let mut counters = [[0_u32; 2]; 3];
+        for step in steps {
+            match step {
+                Step::Complete { qp, receive, count } => {
+                    for _ in 0..count {
+                        if b.producer.wrapping_sub(b.consumed()) & 0xff_ffff >= b.queue.cqe() {
+                            break;
+                        }
+                        let counter = &mut counters[qp][usize::from(receive)];
+                        let (index, qp) = (*counter, &qps[qp]);
+                        *counter += 1;
+                        let opcode = if receive { 2 } else { 0 };
+                        b.complete(Cqe64 { srqn_uidx: Be32::new(number(qp.uidx)), ..cqe(opcode, qp, index) });
+                        let id = if receive { recv_id } else { send_id };
+                        model.push_back((qp.qp_num, id(qp.qp_num, index % BLOCKS)));
+                    }
+                }
+                Step::Poll(max) => {
+                    let want: Vec<_> = model.drain(..max.min(model.len())).map(|(_, id)| id).collect();
+                    prop_assert_eq!(b.poll(max), Ok(want));
+                }
+                Step::Session(max) => {
+                    let want: Vec<_> = model.drain(..max.min(model.len())).map(|(_, id)| id).collect();
+                    let mut got = Vec::new();
+                    let mut next = b.queue.start_poll();
+                    while next.is_ok() {
+                        got.push(b.queue.current().unwrap().wr_id());
+                        if got.len() == max {
+                            break;
+                        }
+                        next = b.queue.next_poll();
+                    }
+                    b.queue.end_poll();
+                    prop_assert_eq!(got, want);
+                }
+                Step::Reset(i) => {
+                    b.shared.reset_qp(&qps[i]);
+                    qps[i].set_state(QpState::RESET);
+                    counters[i] = [0; 2];
+                    model.retain(|(qp, _)| *qp != qps[i].qp_num);
+                }
+                Step::Replace(i) => {
+                    b.shared.detach_qp(&qps[i]);
+                    model.retain(|(qp, _)| *qp != qps[i].qp_num);
+                    // With version 0, the kernel may give the number to the next QP at once.
+                    let name = if version == CqeVersion::V0 { qps[i].qp_num } else { names };
+                    names += 1;
+                    qps[i] = b.qp(name, None);
+                    counters[i] = [0; 2];
+                }
+                Step::Resize { log_entries, wide } => {
+                    let (entries, size) = (1 << log_entries, if wide { 128 } else { 64 });
+                    if (model.len() as u32) < entries && b.producer.wrapping_sub(b.consumed()) & 0xff_ffff < b.entries() {
+                        let buf = QueueBuf::new((entries * size) as usize).unwrap();
+                        let ring = CqRing::new(Arc::clone(&buf), entries, size).unwrap();
+                        ring.clear();
+                        b.complete(Cqe64 { op_own: 0x50, ..Cqe64::default() });
+                        // What was swept but not told of makes room first.
+                        let before = b.producer;
+                        prop_assert_eq!(b.queue.replace_ring(ring), Ok(()));
+                        (b.buf, b.size, b.producer) = (buf, size as usize, before);
+                    }
+                }
+            }
+        }
+        let rest: Vec<_> = model.drain(..).map(|(_, id)| id).collect();
+        prop_assert_eq!(b.poll(100), Ok(rest));
+        prop_assert_eq!(b.consumed(), b.producer & 0xff_ffff);
+    }
+
+    /// Whatever bytes a device writes: every call ends, and gives no more than there is room for.
+    #[test]
+    fn any_bytes(
+        version in prop_oneof![Just(CqeVersion::V0), Just(CqeVersion::V1)],
+        wide in any::<bool>(),
+        bytes in prop::collection::vec(any::<u64>(), 128),
+        polls in prop::collection::vec((0..3_u8, 0..20_usize), 1..20),
+    ) {
+        let mut b = bench(8, if wide { 128 } else { 64 }, version);
+        let shared = Arc::new(srq(3));
+        let qps: [_; 2] = [b.qp(0, None), b.qp(1, Some(shared))];
+        for (i, (word, value)) in b.buf.words().iter().zip(&bytes).enumerate() {
+            // Most are of a queue that there is, and none writes to memory: no posted entry names any.
+            let value = match i % 8 {
+                4 => (u64::from_be(*value) & 0x1_ffff_ffff).to_be(),
+                _ => *value,
+            };
+            word.store(value, Relaxed);
+        }
+        for (how, max) in polls {
+            match how {
+                0 => {
+                    let mut wc = vec![WorkCompletion::default(); max];
+                    if let Ok(n) = b.queue.poll_cq(&mut wc) {
+                        prop_assert!(n <= max && n <= 8);
+                    }
+                }
+                1 => {
+                    if b.queue.start_poll().is_ok() {
+                        for _ in 0..max {
+                            let c = b.queue.current().unwrap();
+                            let _ = (c.to_wc(), c.completion_ts(), c.cvlan(), c.flow_tag(), c.completion_wallclock_ns());
+                            if b.queue.next_poll().is_err() {
+                                break;
+                            }
+                        }
+                        b.queue.end_poll();
+                    }
+                }
+                _ => b.shared.reset_qp(&qps[max % 2]),
+            }
+        }
+    }
+}
+
+#[test]
+fn two_threads_poll_and_destroy() {
+    let mut b = bench(64, 64, CqeVersion::V1);
+    let ended = AtomicU64::new(0);
+    let shared = Arc::clone(&b.shared);
+    for round in 0..200_u32 {
+        let qp = b.qp(1000 + round, None);
+        (0..10).for_each(|i| b.complete(cqe(0, &qp, i)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                shared.detach_qp(&qp);
+                ended.fetch_add(1, Relaxed);
+            });
+            let ids = b.poll(64).unwrap();
+            // Those that were polled before it ended, from the first on.
+            let want: Vec<_> = (0..ids.len() as u32).map(|i| send_id(1000 + round, i)).collect();
+            assert_eq!(ids, want);
+        });
+        assert_eq!(b.poll(64), Ok(vec![]), "round {round}");
+        assert_eq!(b.consumed(), b.producer & 0xff_ffff);
+    }
+    assert_eq!(ended.into_inner(), 200);
+}
