@@ -51,7 +51,10 @@ impl<D: Driver> CompletionChannel<D> {
     pub fn get_event(&self) -> Result<CqId> {
         loop {
             let id = self.inner.handle.read_event()?;
-            if self.inner.context.object(id) == Some(Object::Cq) {
+            if let Some(Object::Cq(shared)) = self.inner.context.object(id) {
+                if let Some(shared) = shared.upgrade() {
+                    self.inner.context.driver().cq_event(&shared);
+                }
                 return Ok(CqId(id));
             }
         }

@@ -7,7 +7,7 @@ use crate::event::{Event, EventSource};
 use crate::pd::{ProtectionDomain, ThreadDomain};
 use crate::xrcd::XrcDomain;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{CqInitAttr, DeviceAttr, Gid, GidEntry, PortAttr};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
@@ -19,11 +19,22 @@ use uverbs_core::provider::Driver;
 use uverbs_core::sync::{Locking, Shared};
 
 /// What an id in an event stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Object {
-    Cq,
+#[derive(Debug)]
+pub(crate) enum Object<D: Driver> {
+    /// With what the driver must be told of its events; dangling until it is created.
+    Cq(Weak<D::CqShared>),
     Qp(u32),
     Srq,
+}
+
+impl<D: Driver> Clone for Object<D> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Cq(shared) => Self::Cq(shared.clone()),
+            Self::Qp(qp_num) => Self::Qp(*qp_num),
+            Self::Srq => Self::Srq,
+        }
+    }
 }
 
 /// The open device that every object holds.
@@ -34,7 +45,7 @@ pub(crate) struct ContextInner<D: Driver> {
     core_support: CoreSupport,
     async_fd: AsyncFd,
     /// Objects by the id that the kernel reports in events. Ids carry a generation, so a stale one names nothing.
-    objects: Mutex<Slab<Object>>,
+    objects: Mutex<Slab<Object<D>>>,
     name: String,
 }
 
@@ -55,11 +66,11 @@ impl<D: Driver> ContextInner<D> {
         self.core_support
     }
 
-    pub(crate) fn remember_object(&self, object: Object) -> u64 {
+    pub(crate) fn remember_object(&self, object: Object<D>) -> u64 {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner).insert(object)
     }
 
-    pub(crate) fn update_object(&self, id: u64, object: Object) {
+    pub(crate) fn update_object(&self, id: u64, object: Object<D>) {
         if let Some(o) = self.objects.lock().unwrap_or_else(PoisonError::into_inner).get_mut(id) {
             *o = object;
         }
@@ -69,8 +80,8 @@ impl<D: Driver> ContextInner<D> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
-    pub(crate) fn object(&self, id: u64) -> Option<Object> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner).get(id).copied()
+    pub(crate) fn object(&self, id: u64) -> Option<Object<D>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 }
 

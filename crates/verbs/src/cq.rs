@@ -4,7 +4,7 @@
 use crate::comp_channel::ChannelInner;
 use crate::context::{ContextInner, Object};
 use core::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{CqInitAttr, CqModeration};
 use uverbs_core::control::CqHandle;
 use uverbs_core::error::{Error, Result};
@@ -80,13 +80,14 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
             let reason = format!("{} where the device has {vectors}", attr.comp_vector);
             return Err(Error::invalid("create_cq", "comp_vector", reason));
         }
-        let event_id = context.remember_object(Object::Cq);
+        let event_id = context.remember_object(Object::Cq(Weak::new()));
         let channel_handle = channel.map(|c| c.handle());
         let parts = context
             .driver()
             .create_cq(attr, channel_handle, event_id)
             .inspect_err(|_| context.forget_object(event_id))?;
         let CqParts { handle, shared, queue, cqe: _ } = parts;
+        context.update_object(event_id, Object::Cq(Arc::downgrade(&shared)));
         let inner = CqInner {
             handle: Some(handle),
             shared,

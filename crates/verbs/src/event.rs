@@ -40,7 +40,7 @@ impl EventSource {
             EventScope::Port => Some(event.port_num().map_or(Self::Device, Self::Port)),
             EventScope::Cq | EventScope::Qp | EventScope::Srq | EventScope::Wq => {
                 Some(match context.object(id)? {
-                    Object::Cq => Self::Cq(CqId(id)),
+                    Object::Cq(_) => Self::Cq(CqId(id)),
                     Object::Qp(qp_num) => Self::Qp(qp_num),
                     Object::Srq => Self::Srq(SrqId(id)),
                 })

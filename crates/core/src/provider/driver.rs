@@ -70,6 +70,11 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// Resizes it while completions may be in flight; none is lost. Returns the new capacity.
     fn resize_cq(&self, handle: &CqHandle, queue: &mut Self::CompletionQueue, cqe: u32) -> Result<u32>;
 
+    /// An event of the queue was read (`ibv_get_cq_event`); what its next arming says may depend on it.
+    fn cq_event(&self, shared: &Self::CqShared) {
+        let _ = shared;
+    }
+
     /// Creates a shared receive queue.
     fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
 

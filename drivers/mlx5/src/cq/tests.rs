@@ -383,7 +383,7 @@ fn a_poll_that_panics_gives_back_what_it_was_given() {
     let qp = b.qp(1, None);
     (0..3).for_each(|i| b.complete(cqe(0, &qp, i)));
     let mut n = 0;
-    let poll = std::panic::AssertUnwindSafe(|| {
+    let poll = core::panic::AssertUnwindSafe(|| {
         b.queue.poll_each(8, |_| {
             n += 1;
             assert!(n < 2, "on purpose");
