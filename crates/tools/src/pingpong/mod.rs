@@ -149,7 +149,7 @@ impl<D: Driver> Table<'_, D> {
         completions.arm()?;
         let local = endpoints(context, options, port, &queues.qp_nums())?;
         let mut show = |side: Side, endpoints: &[Endpoint]| -> Result<()> {
-            if !common.json {
+            if !common.json && !options.is_silent() {
                 for e in endpoints {
                     writeln!(out, "{}", report::endpoint_line(options.program, side, e))?;
                 }
@@ -172,7 +172,9 @@ impl<D: Driver> Table<'_, D> {
         };
         let outcome = drive::play(&plan, &mut completions, &mut queues, &mut patience)?;
         let figures = Figures::new(options, &outcome);
-        if common.json {
+        if options.is_silent() {
+            // The client's figures are the same.
+        } else if common.json {
             let value = report::json(options, context.name(), (&local, &remote), &figures, &outcome);
             writeln!(out, "{value:#}")?;
         } else {
@@ -216,9 +218,13 @@ fn meet<Q: Queues>(
     let num_qp = local.len();
     let mut mine = local.to_vec();
     mine.resize(queues.num_endpoints().max(num_qp), Endpoint::default());
-    let theirs = match &common.host {
-        Some(host) => exchange::as_client(exchange::dial(host, common.port, patience)?, &mine)?,
-        None => {
+    let theirs = match (&options.here, &common.host) {
+        (Some(stream), Some(_)) => exchange::as_client(&**stream, &mine)?,
+        (Some(stream), None) => exchange::as_server(&**stream, &mine, |theirs| {
+            queues.connect(local, exchange::in_use(theirs, num_qp)?)
+        })?,
+        (None, Some(host)) => exchange::as_client(exchange::dial(host, common.port, patience)?, &mine)?,
+        (None, None) => {
             let stream = exchange::answer(common.bind, common.port, patience)?;
             exchange::as_server(stream, &mine, |theirs| {
                 queues.connect(local, exchange::in_use(theirs, num_qp)?)

@@ -4,6 +4,8 @@
 use crate::number::{number, positive};
 use core::net::IpAddr;
 use core::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use uverbs::attr::Mtu;
 
 /// Endpoints that the SRQ ping-pong exchanges, whatever the number of QPs.
@@ -170,6 +172,8 @@ pub(crate) struct Options {
     pub(crate) num_qp: u8,
     pub(crate) memory: Memory,
     pub(crate) common: Common,
+    /// The other end, if it is in this process: then no TCP is needed, and the server is silent.
+    pub(crate) here: Option<Arc<UnixStream>>,
 }
 
 impl Args {
@@ -201,7 +205,7 @@ impl Args {
         if size > 1 << 30 {
             return Err(format!("--size {size} is more than 1 GiB"));
         }
-        Ok(Options { program, size, mtu, num_qp, memory, common })
+        Ok(Options { program, size, mtu, num_qp, memory, common, here: None })
     }
 }
 
@@ -209,6 +213,11 @@ impl Options {
     /// Whether it begins the exchange.
     pub(crate) fn is_client(&self) -> bool {
         self.common.host.is_some()
+    }
+
+    /// Whether it prints nothing, because the other end in this process does.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.here.is_some() && !self.is_client()
     }
 
     /// How long to wait without progress; `None` is for ever.
