@@ -13,7 +13,6 @@ use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, AhAttr, GlobalRoute, MwType, SrqInitAttr};
 use uverbs_core::control::{self, PdHandle};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::{Exclusive, Locking};
 use uverbs_core::wc::{WcFlags, WorkCompletion};
@@ -71,7 +70,7 @@ impl<D: Driver> Clone for ProtectionDomain<D> {
 
 impl<D: Driver> ProtectionDomain<D> {
     pub(crate) fn alloc(context: &Arc<ContextInner<D>>) -> Result<Self> {
-        let handle = control::pd::alloc(context.kernel(), Uhw::none())?;
+        let handle = context.driver().alloc_pd()?;
         Ok(Self { inner: Arc::new(PdInner { handle: Some(handle), context: context.clone() }), td: None })
     }
 

@@ -51,7 +51,7 @@ impl<D: Driver> Drop for SrqInner<D> {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         self.context.forget_object(self.event_id);
-        if let Err((handle, error)) = handle.destroy() {
+        if let Err((handle, error)) = self.context.driver().destroy_srq(handle, &self.shared) {
             log::error!("{error}; its memory is leaked");
             // The device may still use the ring.
             let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();

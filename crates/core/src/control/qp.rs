@@ -152,6 +152,7 @@ fn nonsense(qp_num: u32, asked: &QpCap, got: &QpCap, qp_type: QpType, has_srq: b
             || got.max_inline_data < asked.max_inline_data);
     let short_recv = qp_type.has_recv_queue()
         && !has_srq
+        && asked.max_recv_wr != 0
         && (got.max_recv_wr < asked.max_recv_wr || got.max_recv_sge < asked.max_recv_sge);
     (short_send || short_recv).then(|| format!("sizes {got:?} where {asked:?} were asked for"))
 }

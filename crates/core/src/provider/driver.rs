@@ -12,10 +12,10 @@ use crate::attr::{
     AhAttr, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqAttr, SrqAttrMask, SrqInitAttr,
 };
 use crate::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle,
+    self, AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle,
 };
 use crate::error::{Error, Result};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Uhw};
 use std::sync::Arc;
 
 /// A driver, opened on one device.
@@ -59,6 +59,11 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// The port that it was opened on.
     fn kernel(&self) -> &Arc<dyn Kernel>;
 
+    /// Allocates a protection domain.
+    fn alloc_pd(&self) -> Result<PdHandle> {
+        control::pd::alloc(self.kernel(), Uhw::none())
+    }
+
     /// Creates a completion queue. `user_handle` comes back in its events.
     fn create_cq(
         &self,
@@ -86,6 +91,17 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         attr: &SrqAttr,
         mask: SrqAttrMask,
     ) -> Result<()>;
+
+    /// Destroys an SRQ in the kernel and detaches it from the CQ that completes it. On failure the handle comes back and
+    /// its memory must stay.
+    fn destroy_srq(
+        &self,
+        handle: SrqHandle,
+        shared: &Arc<Self::SrqShared>,
+    ) -> Result<(), (SrqHandle, Error)> {
+        let _ = shared;
+        handle.destroy().map(drop)
+    }
 
     /// Creates a queue pair. An operation in `send_ops_flags`, or a QP type, that it can't do is
     /// [`Error::Unsupported`].
