@@ -2,6 +2,7 @@
 //! Choosing a device by name, and opening it.
 
 use anyhow::{Result, bail};
+use uverbs::attr::{GidEntry, GidType, LinkLayer};
 use uverbs::device::{DeviceInfo, devices};
 use uverbs::{Context, Driver, DriverVisitor, open_with};
 
@@ -9,8 +10,9 @@ use uverbs::{Context, Driver, DriverVisitor, open_with};
 pub(crate) trait Visitor {
     /// What it gives back.
     type Out;
-    /// Called with the device, and with what sysfs tells of it, if it is there.
-    fn visit<D: Driver>(self, context: Context<D>, info: Option<DeviceInfo>) -> Self::Out;
+    /// Called with the two ends of a link, and with what sysfs tells of the device. A device that is there is both ends
+    /// of its own loopback; one in this process has another one as its peer.
+    fn visit<D: Driver>(self, ends: [Context<D>; 2], info: Option<DeviceInfo>) -> Self::Out;
 }
 
 /// Opens the device of that name; without one, the first that can be used.
@@ -19,7 +21,7 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
     impl<V: Visitor> DriverVisitor for Visit<V> {
         type Out = V::Out;
         fn visit<D: Driver>(self, context: Context<D>) -> V::Out {
-            self.0.visit(context, Some(self.1))
+            self.0.visit([context.clone(), context], Some(self.1))
         }
     }
     let info = choose(name)?;
@@ -29,6 +31,22 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
 /// The device of that name; without one, the first that can be used.
 pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
     pick(devices()?, name)
+}
+
+/// The GID that was asked for, or the one that most want: of RoCE version 2, if there is one, and of an IPv4 address, if
+/// there is one. On InfiniBand none is needed.
+pub(crate) fn gid_index<D: Driver>(
+    context: &Context<D>,
+    port_num: u8,
+    asked: Option<u8>,
+) -> Result<Option<u8>> {
+    if asked.is_some() || context.query_port(port_num)?.link_layer != LinkLayer::ETHERNET {
+        return Ok(asked);
+    }
+    let table = context.query_gid_table()?;
+    let rank = |e: &&GidEntry| (e.gid_type != GidType::ROCE_V2, e.gid.ipv4().is_none(), e.gid_index);
+    let of_port = table.iter().filter(|e| e.port_num == u32::from(port_num));
+    Ok(of_port.min_by_key(rank).and_then(|e| u8::try_from(e.gid_index).ok()))
 }
 
 fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {

@@ -5,6 +5,7 @@ mod device;
 mod devinfo;
 mod logger;
 mod number;
+mod perf;
 mod pingpong;
 mod selftest;
 
@@ -23,6 +24,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Devinfo(devinfo::Args),
+    Perf(perf::Args),
     Pingpong(pingpong::Args),
     Selftest(selftest::Args),
 }
@@ -30,6 +32,7 @@ enum Command {
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Devinfo(args) => devinfo::main(&args),
+        Command::Perf(args) => perf::main(&args),
         Command::Pingpong(args) => pingpong::main(args),
         Command::Selftest(args) => selftest::main(&args),
     }

@@ -19,7 +19,6 @@ use post::{Face, Kind};
 use report::{About, Case, Report};
 use std::io::Write;
 use std::time::Instant;
-use uverbs::attr::{GidEntry, GidType, LinkLayer};
 use uverbs::device::DeviceInfo;
 use uverbs::{Context, Driver, Rc, Uc, Ud, XrcSend};
 
@@ -67,14 +66,10 @@ struct Visit<'a>(&'a Args);
 impl device::Visitor for Visit<'_> {
     type Out = Result<Report>;
 
-    fn visit<D: Driver>(self, context: Context<D>, info: Option<DeviceInfo>) -> Result<Report> {
+    fn visit<D: Driver>(self, [context, _]: [Context<D>; 2], info: Option<DeviceInfo>) -> Result<Report> {
         let args = self.0;
         let port = context.query_port(args.ib_port)?;
-        let gid = match args.gid_idx {
-            Some(index) => Some(index),
-            None if port.link_layer == LinkLayer::ETHERNET => usual_gid(&context, args.ib_port)?,
-            None => None,
-        };
+        let gid = device::gid_index(&context, args.ib_port, args.gid_idx)?;
         let l = Loop::new(&context, args.ib_port, gid, Duration::from_secs(args.timeout.into()))?;
         let start = Instant::now();
         let mut cases = Vec::new();
@@ -85,14 +80,6 @@ impl device::Visitor for Visit<'_> {
         let about = About::new::<D>(&context, info, &l.device, &port, args.ib_port, gid)?;
         Ok(Report { about, cases, elapsed: start.elapsed() })
     }
-}
-
-/// The GID that most want: of RoCE version 2, if there is one, and of an IPv4 address, if there is one.
-fn usual_gid<D: Driver>(context: &Context<D>, port_num: u8) -> Result<Option<u8>> {
-    let table = context.query_gid_table()?;
-    let rank = |e: &&GidEntry| (e.gid_type != GidType::ROCE_V2, e.gid.ipv4().is_none(), e.gid_index);
-    let of_port = table.iter().filter(|e| e.port_num == u32::from(port_num));
-    Ok(of_port.min_by_key(rank).and_then(|e| u8::try_from(e.gid_index).ok()))
 }
 
 /// Every opcode that the transport has, by every face.
