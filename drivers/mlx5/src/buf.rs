@@ -14,6 +14,12 @@ use memmap2::{MmapMut, MmapRaw};
 use std::io;
 use std::sync::Arc;
 
+// The tables' entries, which no device sees: loom's when its model checker runs.
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU8 as Entry8, AtomicU32 as Entry32, AtomicU64 as Entry64};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU8 as Entry8, AtomicU32 as Entry32, AtomicU64 as Entry64};
+
 /// Page-aligned memory of one queue or of several, zeroed. The device may read and write it from the moment that the
 /// kernel was told of it until the object is destroyed; so it lives in an `Arc` of everything that uses it, and is
 /// leaked if the kernel refuses to destroy.
@@ -74,12 +80,16 @@ impl fmt::Debug for QueueBuf {
 /// The alignment that the kernel is told of: its page, and the unit in which it maps for the device.
 pub const PAGE: usize = 4096;
 
-/// A send queue's ring of 64-byte basic blocks.
+/// A send queue's ring of 64-byte basic blocks, with an entry per block of what a completion needs.
 ///
 /// # Invariants
-/// `mask + 1` is a power of two, and so many blocks from `base` on are inside `buf`; `base` is aligned to 64.
+/// `mask + 1` is a power of two; so many blocks from `base` on are inside `buf`, and so many entries are in each table;
+/// `base` is aligned to 64.
 pub struct SqRing {
     base: NonNull<AtomicU64>,
+    wr_id: Box<[Entry64]>,
+    head: Box<[Entry32]>,
+    op: Box<[Entry8]>,
     mask: u32,
     buf: Arc<QueueBuf>,
 }
@@ -97,7 +107,14 @@ impl SqRing {
             return None;
         }
         let base = buf.part(offset, blocks as usize * 64)?;
-        Some(Self { base, mask: blocks - 1, buf })
+        Some(Self {
+            base,
+            wr_id: (0..blocks).map(|_| Entry64::new(0)).collect(),
+            head: (0..blocks).map(|_| Entry32::new(0)).collect(),
+            op: (0..blocks).map(|_| Entry8::new(0)).collect(),
+            mask: blocks - 1,
+            buf,
+        })
     }
 
     /// The largest index of a block.
@@ -113,36 +130,17 @@ impl SqRing {
         &self.buf
     }
 
-    /// The block at `index`, modulo the ring.
+    /// All of its addresses in one value, for registers.
     #[inline(always)]
     #[must_use]
-    pub fn block(&self, index: u32) -> &[AtomicU64; 8] {
-        // SAFETY: the masked index names one of the ring's blocks (invariant).
-        let block = unsafe { self.base.add((index & self.mask) as usize * 8) };
-        // SAFETY: 64 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
-        unsafe { block.cast().as_ref() }
-    }
-
-    /// The 16 bytes at `unit`, counted from the ring's start and modulo the ring.
-    #[inline(always)]
-    #[must_use]
-    pub fn unit(&self, unit: u32) -> &[AtomicU64; 2] {
-        let unit = unit & (self.mask << 2 | 3);
-        // SAFETY: the masked unit is inside the ring (invariant), which has four to the block.
-        let unit = unsafe { self.base.add(unit as usize * 2) };
-        // SAFETY: 16 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
-        unsafe { unit.cast().as_ref() }
-    }
-
-    /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.
-    #[inline(always)]
-    #[must_use]
-    pub fn word(&self, word: u32) -> &AtomicU64 {
-        let word = word & (self.mask << 3 | 7);
-        // SAFETY: the masked word is inside the ring (invariant), which has eight to the block.
-        let word = unsafe { self.base.add(word as usize) };
-        // SAFETY: inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
-        unsafe { word.as_ref() }
+    pub fn view(&self) -> SqView<'_> {
+        SqView {
+            base: self.base,
+            wr_id: NonNull::from(&*self.wr_id).cast(),
+            head: NonNull::from(&*self.head).cast(),
+            mask: self.mask,
+            ring: self,
+        }
     }
 }
 
@@ -150,6 +148,90 @@ impl fmt::Debug for SqRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let blocks = u64::from(self.mask) + 1;
         f.debug_struct("SqRing").field("blocks", &blocks).field("buf", &self.buf).finish_non_exhaustive()
+    }
+}
+
+/// The addresses of an [`SqRing`], for as long as it is borrowed.
+///
+/// A batch keeps this in registers: behind a reference, the compiler would have to load them anew after every store to
+/// the queue.
+///
+/// # Invariants
+/// All is that of `ring`.
+#[derive(Clone, Copy)]
+pub struct SqView<'r> {
+    base: NonNull<AtomicU64>,
+    wr_id: NonNull<Entry64>,
+    head: NonNull<Entry32>,
+    mask: u32,
+    ring: &'r SqRing,
+}
+
+impl<'r> SqView<'r> {
+    /// The block at `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn block(self, index: u32) -> &'r [AtomicU64; 8] {
+        // SAFETY: the masked index names one of the ring's blocks (invariant).
+        let block = unsafe { self.base.add((index & self.mask) as usize * 8) };
+        // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { block.cast().as_ref() }
+    }
+
+    /// The 16 bytes at `unit`, counted from the ring's start and modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn unit(self, unit: u32) -> &'r [AtomicU64; 2] {
+        let unit = unit & (self.mask << 2 | 3);
+        // SAFETY: the masked unit is inside the ring (invariant), which has four to the block.
+        let unit = unsafe { self.base.add(unit as usize * 2) };
+        // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { unit.cast().as_ref() }
+    }
+
+    /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn word(self, word: u32) -> &'r AtomicU64 {
+        let word = word & (self.mask << 3 | 7);
+        // SAFETY: the masked word is inside the ring (invariant), which has eight to the block.
+        let word = unsafe { self.base.add(word as usize) };
+        // SAFETY: inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { word.as_ref() }
+    }
+
+    /// The `wr_id` of the WQE that begins at block `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn wr_id(self, index: u32) -> &'r Entry64 {
+        // SAFETY: the table has an entry for every masked index (invariant).
+        let entry = unsafe { self.wr_id.add((index & self.mask) as usize) };
+        // SAFETY: an entry of the table, which lives while the ring is borrowed.
+        unsafe { entry.as_ref() }
+    }
+
+    /// How many WRs had been posted with the WQE that begins at block `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn head(self, index: u32) -> &'r Entry32 {
+        // SAFETY: the table has an entry for every masked index (invariant).
+        let entry = unsafe { self.head.add((index & self.mask) as usize) };
+        // SAFETY: an entry of the table, which lives while the ring is borrowed.
+        unsafe { entry.as_ref() }
+    }
+
+    /// What the UMR at block `index` was, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn op(self, index: u32) -> &'r Entry8 {
+        // SAFETY: the table has an entry for every masked index (invariant).
+        unsafe { self.ring.op.get_unchecked((index & self.mask) as usize) }
+    }
+}
+
+impl fmt::Debug for SqView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ring.fmt(f)
     }
 }
 
@@ -260,17 +342,6 @@ impl<T> Table<T> {
         unsafe { self.0.get_unchecked(index) }
     }
 
-    /// The entry at `index`, which a mask that is less than [`len`](Self::len) was applied to.
-    ///
-    /// # Safety
-    /// `index` is less than the length.
-    #[inline(always)]
-    pub(crate) unsafe fn get_masked(&self, index: u32) -> &T {
-        debug_assert!((index as usize) < self.0.len(), "an index that was not masked");
-        // SAFETY: the caller's promise.
-        unsafe { self.0.get_unchecked(index as usize) }
-    }
-
     /// Entries.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
@@ -313,13 +384,22 @@ mod tests {
     #[test]
     fn every_index_is_inside() {
         let buf = QueueBuf::new(4096).unwrap();
-        let sq = SqRing::new(Arc::clone(&buf), 2048, 32).unwrap();
+        let ring = SqRing::new(Arc::clone(&buf), 2048, 32).unwrap();
+        let sq = ring.view();
         let rq = StrideRing::new(Arc::clone(&buf), 0, 16, 64).unwrap();
         let first = |word: &AtomicU64| core::ptr::from_ref(word).addr() as u64 - buf.addr();
         for i in [0, 1, 31, 32, 1 << 16, u32::MAX - 1, u32::MAX] {
             assert_eq!(first(&sq.block(i)[0]), 2048 + u64::from(i % 32) * 64);
             assert_eq!(first(&sq.unit(i)[0]), 2048 + u64::from(i % 128) * 16);
             assert_eq!(first(sq.word(i)), 2048 + u64::from(i % 256) * 8);
+            sq.wr_id(i).store(u64::from(i), Relaxed);
+            sq.head(i).store(i, Relaxed);
+            sq.op(i).store(i as u8, Relaxed);
+            let entry = (sq.wr_id(i % 32), sq.head(i % 32), sq.op(i % 32));
+            assert_eq!(
+                (entry.0.load(Relaxed), entry.1.load(Relaxed), entry.2.load(Relaxed)),
+                (u64::from(i), i, i as u8)
+            );
             assert_eq!(first(&rq.element(i)[0]), u64::from(i % 16) * 64);
             assert_eq!(first(&rq.unit(i, i)[0]), u64::from(i % 16) * 64 + u64::from(i % 4) * 16);
         }

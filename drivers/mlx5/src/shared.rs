@@ -26,9 +26,9 @@ pub struct QpShared {
     /// Keeps the user index taken, until the last poller that knows this QP forgets it.
     _index: Option<UserIndex>,
     /// Its send queue.
-    pub sq: Option<SqShared>,
+    pub sq: Option<Arc<SqShared>>,
     /// Its receive queue.
-    pub rq: Option<RqShared>,
+    pub rq: Option<Arc<RqShared>>,
     /// The shared receive queue that it takes receives from.
     pub srq: Option<Arc<SrqShared>>,
     /// How often the QP was reset, and its state in the low 8 bits.
@@ -79,8 +79,8 @@ impl QpShared {
     pub fn new(
         qp_num: u32,
         uidx: u32,
-        sq: Option<SqShared>,
-        rq: Option<RqShared>,
+        sq: Option<Arc<SqShared>>,
+        rq: Option<Arc<RqShared>>,
         srq: Option<Arc<SrqShared>>,
     ) -> Self {
         Self {
@@ -174,15 +174,11 @@ pub struct RetiredSend {
     pub op: u8,
 }
 
-/// A send queue. Its tables have an entry per basic block and are used at the first block of a WQE.
+/// A send queue.
 #[derive(Debug)]
 pub struct SqShared {
-    /// The WQEs.
+    /// The WQEs, and the entries of their completions.
     pub ring: SqRing,
-    pub(crate) wr_id: Table<AtomicU64>,
-    /// How many WRs had been posted with this one.
-    pub(crate) head: Table<AtomicU32>,
-    pub(crate) op: Table<AtomicU8>,
     /// How many WRs are done.
     tail: AtomicU32,
 }
@@ -191,24 +187,17 @@ impl SqShared {
     /// An empty queue.
     #[must_use]
     pub fn new(ring: SqRing) -> Self {
-        let blocks = ring.mask() + 1;
-        Self {
-            ring,
-            wr_id: Table::new(blocks),
-            head: Table::new(blocks),
-            op: Table::new(blocks),
-            tail: AtomicU32::new(0),
-        }
+        Self { ring, tail: AtomicU32::new(0) }
     }
 
     /// The WR whose WQE began at block `wqe_counter`, and all before it, are done; for the poller of its CQ.
     #[inline(always)]
     pub fn retire(&self, wqe_counter: u16) -> RetiredSend {
-        let at = u32::from(wqe_counter);
-        let wr_id = self.wr_id.get(at).load(Ordering::Relaxed);
-        let op = self.op.get(at).load(Ordering::Relaxed);
+        let (at, view) = (u32::from(wqe_counter), self.ring.view());
+        let wr_id = view.wr_id(at).load(Ordering::Relaxed);
+        let op = view.op(at).load(Ordering::Relaxed);
         // Release: pairs with `tail`, so the poster reuses blocks and entries after these loads.
-        self.tail.store(self.head.get(at).load(Ordering::Relaxed), Ordering::Release);
+        self.tail.store(view.head(at).load(Ordering::Relaxed), Ordering::Release);
         RetiredSend { wr_id, op }
     }
 
@@ -220,7 +209,7 @@ impl SqShared {
 
     /// Whether the WR whose WQE began at block `wqe_counter` was posted and is not done.
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
-        let head = self.head.get(wqe_counter.into()).load(Ordering::Relaxed);
+        let head = self.ring.view().head(wqe_counter.into()).load(Ordering::Relaxed);
         (1..=self.ring.mask() + 1).contains(&head.wrapping_sub(self.tail.load(Ordering::Relaxed)))
     }
 
@@ -495,12 +484,12 @@ mod loom_tests {
         loom::model(|| {
             let ring = SqRing::new(QueueBuf::new(4096).unwrap(), 0, 1).unwrap();
             let sq = Arc::new(SqShared::new(ring));
-            sq.wr_id.get(0).store(1, Ordering::Relaxed);
-            sq.head.get(0).store(1, Ordering::Relaxed);
+            sq.ring.view().wr_id(0).store(1, Ordering::Relaxed);
+            sq.ring.view().head(0).store(1, Ordering::Relaxed);
             let poller = Arc::clone(&sq);
             let t = thread::spawn(move || poller.retire(0).wr_id);
             if sq.tail() == 1 {
-                sq.wr_id.get(1).store(2, Ordering::Relaxed);
+                sq.ring.view().wr_id(1).store(2, Ordering::Relaxed);
             }
             assert_eq!(t.join().unwrap(), 1);
         });
@@ -552,7 +541,13 @@ mod loom_tests {
     #[test]
     fn receives_held_back_are_told_by_one_side() {
         loom::model(|| {
-            let shared = Arc::new(QpShared::new(1, 1, None, Some(RqShared::new(stride(1))), None));
+            let shared = Arc::new(QpShared::new(
+                1,
+                1,
+                None,
+                Some(std::sync::Arc::new(RqShared::new(stride(1)))),
+                None,
+            ));
             shared.set_state(QpState::INIT);
             let control = Arc::clone(&shared);
             let t = thread::spawn(move || {

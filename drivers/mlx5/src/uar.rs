@@ -8,7 +8,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
 
-use crate::buf::SqRing;
+use crate::buf::SqView;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -67,7 +67,7 @@ impl Register {
 
     /// A burst: the `blocks` basic blocks from `first` on.
     #[inline(always)]
-    fn burst(&self, at: u32, ring: &SqRing, first: u32, blocks: u32) {
+    fn burst(&self, at: u32, ring: SqView<'_>, first: u32, blocks: u32) {
         match self {
             Self::Mapped(register, _) => {
                 for i in 0..blocks {
@@ -87,7 +87,7 @@ impl Register {
 
 /// A burst to a software device: the bytes as they would pass the bus.
 #[cold]
-fn port_burst(port: &dyn DoorbellPort, at: u32, ring: &SqRing, first: u32, blocks: u32) {
+fn port_burst(port: &dyn DoorbellPort, at: u32, ring: SqView<'_>, first: u32, blocks: u32) {
     let mut bytes = [0_u8; MAX_BURST as usize];
     let blocks = blocks.min(MAX_BURST / 64);
     for i in 0..blocks {
@@ -152,7 +152,7 @@ impl Doorbell {
     /// Tells the device of the WQEs up to the one at block `last`, which begins with `ctrl`. A single one that is short enough is
     /// written whole. The doorbell record was written before.
     #[inline(always)]
-    pub(crate) fn post(&mut self, ring: &SqRing, last: u32, ctrl: u64, single: bool, inline: bool) {
+    pub(crate) fn post(&mut self, ring: SqView<'_>, last: u32, ctrl: u64, single: bool, inline: bool) {
         if let Some(shared) = &self.shared {
             return self.post_shared(shared, ring, last, ctrl, single, inline);
         }
@@ -166,7 +166,7 @@ impl Doorbell {
     fn post_shared(
         &self,
         shared: &SharedHalf,
-        ring: &SqRing,
+        ring: SqView<'_>,
         last: u32,
         ctrl: u64,
         single: bool,
@@ -186,7 +186,7 @@ impl Doorbell {
     }
 
     #[inline(always)]
-    fn write(&self, half: u32, ring: &SqRing, last: u32, ctrl: u64, single: bool, inline: bool) {
+    fn write(&self, half: u32, ring: SqView<'_>, last: u32, ctrl: u64, single: bool, inline: bool) {
         let ds = u64::from_be(ctrl) as u32 & 0x3f;
         // A WQE of one unit has nothing that the 8 bytes do not say.
         if single && self.bf.burst && (self.bf.prefer || inline) && ds > 1 && ds * 16 <= self.bf.half {

@@ -37,6 +37,9 @@ pub enum PostError {
     /// An argument of the work request that makes no sense (NULL handle, bad access flags, header size).
     #[error("invalid argument in the work request")]
     InvalidArgument,
+    /// The device has no such operation, or not for these arguments (atomics on a device without them).
+    #[error("not supported by the device")]
+    Unsupported,
     /// A setter that the builder needs was not called.
     #[error("a mandatory setter is missing")]
     MissingSetter,
@@ -81,6 +84,7 @@ impl PostError {
             Self::Corrupt => Errno::EIO,
             Self::Forked => Errno::ESTALE,
             Self::SessionOpen => Errno::EBUSY,
+            Self::Unsupported => Errno::EOPNOTSUPP,
             _ => Errno::EINVAL,
         }
     }

@@ -20,7 +20,7 @@ pub mod wire;
 pub use completion::{Completion, CompletionQueue};
 pub use driver::{CqParts, Driver, QpCreate, QpParts, SrqCreate, SrqParts};
 pub use error::{BadWr, PollError, PostError};
-pub use op::{Address, Connected, Operation, RemoteSrq, To};
+pub use op::{Address, Connected, DcTarget, Operation, RemoteSrq, To};
 pub use payload::{Inline, InlineArray, InlineList, NoData, Payload};
 pub use recv::{RecvBatch, RecvQueue};
 pub use send::{SendBatch, SendQueue, Wr, WrBuilder};

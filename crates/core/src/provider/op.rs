@@ -262,6 +262,11 @@ pub trait Address<A>: Copy {
     fn remote_srqn(&self) -> Option<u32> {
         None
     }
+    /// Dynamically connected: address handle, DCT number and DC access key of the target.
+    #[inline(always)]
+    fn dc_target(&self) -> Option<(&A, u32, u64)> {
+        None
+    }
 }
 
 /// The QP's connection says where to (RC, UC), or the frame itself does (raw packet).
@@ -300,5 +305,29 @@ impl<A> Address<A> for RemoteSrq {
     #[inline(always)]
     fn remote_srqn(&self) -> Option<u32> {
         Some(self.0)
+    }
+}
+
+/// A dynamically connected target, for a driver that has DC.
+#[derive(Debug)]
+pub struct DcTarget<'a, A> {
+    /// The driver's data of the address handle.
+    pub ah: &'a A,
+    /// The target's DCT number, 24 bits.
+    pub remote_dctn: u32,
+    /// The target's DC access key.
+    pub remote_dc_key: u64,
+}
+impl<A> Clone for DcTarget<'_, A> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<A> Copy for DcTarget<'_, A> {}
+impl<A> Address<A> for DcTarget<'_, A> {
+    #[inline(always)]
+    fn dc_target(&self) -> Option<(&A, u32, u64)> {
+        Some((self.ah, self.remote_dctn, self.remote_dc_key))
     }
 }

@@ -68,7 +68,7 @@ impl Resources {
             CqeVersion::V0 => tail.qpn(),
         };
         match self.queues.find(number) {
-            Some(Resource::Qp(qp)) => qp.sq.as_ref(),
+            Some(Resource::Qp(qp)) => qp.sq.as_deref(),
             _ => None,
         }
     }

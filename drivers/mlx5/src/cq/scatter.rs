@@ -42,7 +42,7 @@ impl Scattering<'_> {
         /// The same and the operands.
         const ATOMIC: u32 = 3;
         let first = u32::from(wqe_counter) * 4;
-        let ctrl = read(sq.ring.unit(first));
+        let ctrl = read(sq.ring.view().unit(first));
         let ds = u32::from_be_bytes([ctrl[4], ctrl[5], ctrl[6], ctrl[7]]) & DS_MASK;
         let before = match ctrl[3] {
             MLX5_OPCODE_RDMA_READ => READ,
@@ -53,7 +53,7 @@ impl Scattering<'_> {
         if !sq.is_outstanding(wqe_counter) {
             return Some(WcStatus::GENERAL_ERR);
         }
-        let entries = (before..ds).map(|unit| read(sq.ring.unit(first + unit)));
+        let entries = (before..ds).map(|unit| read(sq.ring.view().unit(first + unit)));
         self.copy(which, len, entries)
     }
 

@@ -103,12 +103,13 @@ impl Bench {
         let sq = SqShared::new(SqRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS).unwrap());
         let rq = RqShared::new(StrideRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS, 64).unwrap());
         for i in 0..BLOCKS {
-            sq.wr_id.get(i).store(send_id(qp_num, i), Relaxed);
-            sq.head.get(i).store(i + 1, Relaxed);
+            sq.ring.view().wr_id(i).store(send_id(qp_num, i), Relaxed);
+            sq.ring.view().head(i).store(i + 1, Relaxed);
             rq.wr_id.get(i).store(recv_id(qp_num, i), Relaxed);
         }
-        let qp = QpShared::new(qp_num, qp_num, Some(sq), srq.is_none().then_some(rq), srq)
-            .with_index(self.indices.take().unwrap());
+        let qp =
+            QpShared::new(qp_num, qp_num, Some(Arc::new(sq)), srq.is_none().then_some(Arc::new(rq)), srq)
+                .with_index(self.indices.take().unwrap());
         let qp = Arc::new(qp);
         self.shared.attach_qp(&qp);
         qp

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `wr_*` builders of ibv_wr_post(3): a batch whose state lives in the queue.
+//!
+//! A builder writes what its opcode says and leaves room for the destination; its setters go back and add destination and
+//! data, in any order, since the place of each follows from transport and opcode. The last one completes the WQE. What a WR
+//! still needs is a few bits, looked at when the next begins and when the session ends; an error clears them, and
+//! setters that find theirs missing do nothing.
+#![expect(unsafe_code)]
+// UNSAFETY: implements the core's builder trait, whose `wr_set_sges` carries a promise about memory.
+
+use crate::encoder::{Kind, imm_of, put_op};
+use crate::poster::{Cursor, Queue};
+use crate::send::{SendQueue, Side};
+use crate::wqe::eth;
+use crate::wqe::{
+    Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, is_atomic, put_inline, put_raw_sges, put_sge,
+    takes_inline,
+};
+use uverbs_core::provider::op::BindMw;
+use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
+use uverbs_core::wr::{Sge as RawSge, WrOpcode};
+
+/// The data setter.
+const DATA: u8 = 1;
+/// The destination's setter.
+const ADDRESS: u8 = 2;
+
+/// A builder session, or none.
+#[derive(Debug)]
+pub(crate) struct Session {
+    open: bool,
+    cursor: Cursor,
+    wr: Current,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self { open: false, cursor: Cursor::failed(PostError::NoSession), wr: Current::default() }
+    }
+}
+
+impl Session {
+    /// Ends the last WR, which must have got its setters.
+    #[inline(always)]
+    fn end_wr(&mut self) {
+        if self.wr.needs != 0 {
+            self.fail(PostError::MissingSetter);
+        }
+    }
+
+    /// Latches an error: there is no WR any more, and no room for one.
+    #[cold]
+    fn fail(&mut self, error: PostError) {
+        self.cursor.latch(error);
+        self.wr = Current::default();
+    }
+}
+
+/// The WR that setters belong to.
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    wr_id: u64,
+    opcode: WrOpcode,
+    hw_opcode: u8,
+    /// Setters that it has, as bits.
+    takes: u8,
+    /// Those that were not called yet.
+    needs: u8,
+    /// A raw packet whose checksums the device computes.
+    csum: bool,
+    /// The unit where the data begins.
+    data: u32,
+    /// Units so far.
+    ds: u32,
+}
+
+impl Default for Current {
+    /// No WR: nothing that a setter could belong to.
+    fn default() -> Self {
+        Self {
+            wr_id: 0,
+            opcode: WrOpcode(u32::MAX),
+            hw_opcode: 0,
+            takes: 0,
+            needs: 0,
+            csum: false,
+            data: 0,
+            ds: 0,
+        }
+    }
+}
+
+impl Side {
+    /// Notes that a setter was called; `false` if the WR does not take it now.
+    #[inline(always)]
+    fn setter(&mut self, which: u8) -> bool {
+        if self.session.wr.needs & which == 0 {
+            self.refuse_setter(which);
+            return false;
+        }
+        self.session.wr.needs &= !which;
+        true
+    }
+
+    #[cold]
+    fn refuse_setter(&mut self, which: u8) {
+        let taken = self.session.wr.takes & which != 0;
+        self.session.fail(if taken { PostError::DoubledSetter } else { PostError::OrphanSetter });
+    }
+
+    /// Completes the WQE if nothing is missing any more.
+    #[inline(always)]
+    fn settle(&mut self, q: Queue<'_>) {
+        let wr = self.session.wr;
+        if wr.needs != 0 {
+            return;
+        }
+        let cursor = &mut self.session.cursor;
+        let ctrl = self.encoder.ctrl0(cursor.at, wr.hw_opcode, wr.ds);
+        Slot::new(q.view, cursor.at).put_ctrl0(ctrl);
+        cursor.finish(q.view, wr.wr_id, ctrl, wr.ds);
+    }
+
+    /// Takes in what a data setter wrote.
+    #[inline(always)]
+    fn set_data(&mut self, q: Queue<'_>, units: Result<u32, PostError>) {
+        match units {
+            Ok(units) => {
+                self.session.wr.ds = self.session.wr.data + units;
+                self.settle(q);
+            }
+            Err(error) => self.session.fail(error),
+        }
+    }
+
+    #[inline(always)]
+    fn begin_wr<O: Operation<Remote = Remote>>(
+        &mut self,
+        q: Queue<'_>,
+        wr: Wr,
+        op: &O,
+    ) -> Result<(), PostError> {
+        let Self { poster, encoder, session } = self;
+        if !O::HAS_DATA || !encoder.is_hot_builder(O::OPCODE) || !are_plain(wr.flags) {
+            return self.begin_rare(q, wr, op);
+        }
+        poster.reserve(q.sq, &mut session.cursor)?;
+        let slot = Slot::new(q.view, session.cursor.at);
+        slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(op)));
+        let unit = CTRL_UNITS + encoder.kind.units();
+        let data = unit + put_op(slot, unit, op)?;
+        let takes = if matches!(encoder.kind, Kind::Connected) { DATA } else { DATA | ADDRESS };
+        session.wr = Current {
+            wr_id: wr.wr_id,
+            opcode: O::OPCODE,
+            hw_opcode: const { hw_opcode(O::OPCODE) },
+            takes,
+            needs: takes,
+            csum: false,
+            data,
+            ds: data,
+        };
+        Ok(())
+    }
+
+    /// Local operations, raw packets, and what can't be.
+    #[inline(never)]
+    fn begin_rare<O: Operation<Remote = Remote>>(
+        &mut self,
+        q: Queue<'_>,
+        wr: Wr,
+        op: &O,
+    ) -> Result<(), PostError> {
+        let Self { poster, encoder, session } = self;
+        if let Some(error) = session.cursor.error() {
+            return Err(error);
+        }
+        if !encoder.has_builder(O::OPCODE) {
+            return Err(PostError::IllegalOpcode);
+        }
+        if !O::HAS_DATA {
+            session.wr = Current::default();
+            let cursor = &mut session.cursor;
+            return match op.bind_mw() {
+                // `wr_bind_mw` is for windows of type 2, whatever the window says of itself (ibv_wr_post(3)).
+                Some(mut bind) => {
+                    bind.mw_type = 2;
+                    encoder.push_local(poster, q, cursor, wr, &BindMw::<Remote>::new(bind), 0)
+                }
+                None => encoder.push_local(poster, q, cursor, wr, op, 0),
+            };
+        }
+        let csum = encoder.check_csum(q, wr.flags)?;
+        encoder.check_atomics(O::OPCODE)?;
+        let is_raw = encoder.kind == Kind::Raw;
+        let header = CTRL_UNITS
+            + match op.tso() {
+                Some(args) => eth::units(args.header.len()),
+                None if is_raw => eth::units(encoder.header_len()),
+                None => encoder.kind.units() + encoder.op_units(O::OPCODE),
+            };
+        // The setter is to come, so the most that it can write is reserved.
+        let units = header.saturating_add(encoder.data_units(O::OPCODE));
+        encoder.reserve_units(poster, q, &mut session.cursor, units)?;
+        let slot = Slot::new(q.view, session.cursor.at);
+        slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(op)));
+        let data = match op.tso() {
+            Some(args) => CTRL_UNITS + eth::put_tso(slot, csum, encoder.max_tso_header, args)?,
+            None if is_raw => header,
+            None => {
+                let unit = CTRL_UNITS + encoder.kind.units();
+                unit + put_op(slot, unit, op)?
+            }
+        };
+        let takes = if matches!(encoder.kind, Kind::Connected | Kind::Raw) { DATA } else { DATA | ADDRESS };
+        session.wr = Current {
+            wr_id: wr.wr_id,
+            opcode: O::OPCODE,
+            hw_opcode: hw_opcode(O::OPCODE),
+            takes,
+            needs: takes,
+            csum,
+            data,
+            ds: data,
+        };
+        Ok(())
+    }
+
+    /// Whether the WR is a frame, whose header the data setter writes.
+    #[inline(always)]
+    fn is_frame(&self) -> bool {
+        self.encoder.kind == Kind::Raw && self.session.wr.opcode == WrOpcode::SEND
+    }
+
+    /// The entries of all but the plainest WRs.
+    ///
+    /// # Safety
+    /// As [`WrBuilder::wr_set_sges`].
+    #[inline(never)]
+    unsafe fn put_sges(&self, slot: Slot<'_>, sges: &[RawSge]) -> Result<u32, PostError> {
+        let (wr, limits) = (self.session.wr, self.encoder.limits);
+        if self.is_frame() {
+            let sges = sges.iter().copied();
+            // SAFETY: the caller's promise.
+            let units = unsafe { eth::put_frame_sges(slot, limits, wr.csum, self.encoder.l2, sges) }?;
+            return Ok(units - wr.data);
+        }
+        if wr.opcode == WrOpcode::TSO {
+            self.encoder.check_tso(sges.iter().map(|sge| u64::from(sge.length)).sum())?;
+        }
+        put_raw_sges(slot, wr.data, limits, is_atomic(wr.opcode), sges.iter().copied())
+    }
+
+    /// `mlx5dv_wr_set_dc_addr`, and the other destinations.
+    #[inline(always)]
+    fn set_address(&mut self, q: Queue<'_>, kind: Kind, put: impl FnOnce(Slot<'_>)) {
+        if self.encoder.kind != kind {
+            // The WR has a setter for its destination, but not this one.
+            return self.session.fail(PostError::OrphanSetter);
+        }
+        if self.setter(ADDRESS) {
+            put(Slot::new(q.view, self.session.cursor.at));
+            self.settle(q);
+        }
+    }
+}
+
+impl SendQueue {
+    /// `mlx5dv_wr_set_dc_addr`: the target of a DC initiator's WR.
+    #[inline]
+    pub fn wr_set_dc_addr(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64) {
+        let (q, side) = self.split();
+        side.set_address(q, Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
+    }
+
+    /// Ends the session, if one is open; gives its cursor.
+    #[inline(always)]
+    fn close(&mut self) -> Option<Cursor> {
+        let side = &mut self.side;
+        if !side.session.open {
+            return None;
+        }
+        let cursor = side.session.cursor;
+        side.session.open = false;
+        side.session.wr.needs = 0;
+        side.session.wr.takes = 0;
+        // Builders and setters without a session find no room and no WR.
+        side.session.cursor = Cursor::failed(PostError::NoSession);
+        side.poster.close_session();
+        Some(cursor)
+    }
+}
+
+impl WrBuilder for SendQueue {
+    #[inline]
+    fn wr_start(&mut self) {
+        let (q, side) = self.split();
+        if side.session.open {
+            return side.session.fail(PostError::SessionOpen);
+        }
+        side.session.cursor = side.poster.open_session(q.qp, q.sq);
+        side.session.open = true;
+        side.session.wr.needs = 0;
+        side.session.wr.takes = 0;
+    }
+
+    #[inline(always)]
+    fn wr_is_open(&self) -> bool {
+        self.side.session.open
+    }
+
+    #[inline]
+    fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        let (q, side) = self.split();
+        side.session.end_wr();
+        if let Err(error) = side.begin_wr(q, wr, &op) {
+            side.session.fail(error);
+        }
+    }
+
+    #[inline]
+    fn wr_set_ud_addr(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
+        let (q, side) = self.split();
+        side.set_address(q, Kind::Datagram, |slot| {
+            slot.put_av(ah.to(u64::from(remote_qkey) << 32, remote_qpn));
+        });
+    }
+
+    #[inline]
+    fn wr_set_xrc_srqn(&mut self, remote_srqn: u32) {
+        let (q, side) = self.split();
+        side.set_address(q, Kind::Xrc, |slot| slot.put_srqn(remote_srqn));
+    }
+
+    #[inline]
+    unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
+        let (q, side) = self.split();
+        if !side.setter(DATA) {
+            return;
+        }
+        let slot = Slot::new(q.view, side.session.cursor.at);
+        let wr = side.session.wr;
+        let units = match sges {
+            [sge] if !is_atomic(wr.opcode) && side.encoder.kind != Kind::Raw => {
+                put_sge(slot, wr.data, side.encoder.limits, *sge)
+            }
+            // SAFETY: the caller's promise.
+            _ => unsafe { side.put_sges(slot, sges) },
+        };
+        side.set_data(q, units);
+    }
+
+    #[inline]
+    fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
+        let (q, side) = self.split();
+        if !side.setter(DATA) {
+            return;
+        }
+        let (wr, encoder) = (side.session.wr, &side.encoder);
+        if !takes_inline(wr.opcode) {
+            return side.session.fail(PostError::IllegalFlag);
+        }
+        let slot = Slot::new(q.view, side.session.cursor.at);
+        let units = if side.is_frame() {
+            eth::put_frame_inline(slot, encoder.limits, wr.csum, encoder.l2, &data).map(|u| u - wr.data)
+        } else {
+            put_inline(slot, wr.data, encoder.limits, &data)
+        };
+        side.session.cursor.inline = true;
+        side.set_data(q, units);
+    }
+
+    #[cold]
+    fn wr_latch(&mut self, error: PostError) {
+        if self.side.session.open {
+            self.side.session.fail(error);
+        }
+    }
+
+    #[inline]
+    fn wr_complete(&mut self) -> Result<(), PostError> {
+        self.side.session.end_wr();
+        let cursor = self.close().ok_or(PostError::NoSession)?;
+        let (q, side) = self.split();
+        side.finish(q, &cursor)
+    }
+
+    #[inline]
+    fn wr_abort(&mut self) {
+        let _ = self.close();
+    }
+}

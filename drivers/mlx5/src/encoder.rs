@@ -1,0 +1,593 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One WR at the cursor: what the queue allows, and the order of the segments.
+//!
+//! What most WRs are, an opcode of the queue's transport with plain flags, is decided by one test of a set that was made
+//! when the queue was created. All else takes the long way, [`Encoder::push_rare`], which also finds the reason why
+//! something can't be posted.
+#![expect(unsafe_code)]
+// UNSAFETY: passes on the promise about the memory that WRs name, for the one place that looks at it (`wqe::eth`).
+
+use crate::poster::{Cursor, Poster, Queue};
+use crate::shared::umr_op;
+use crate::wqe::eth;
+use crate::wqe::umr;
+use crate::wqe::{
+    AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, ctrl_base, ctrl0, ctrl1, fm_ce_se,
+    hw_opcode, is_atomic, opcode_bit, opcodes, put_inline, put_sges, takes_inline, units_of,
+};
+use core::sync::atomic::Ordering;
+use uverbs_core::attr::{QpType, SendOpsFlags};
+use uverbs_core::provider::op::MwBind;
+use uverbs_core::provider::{Address, Operation, Payload, PostError, WireSge, Wr};
+use uverbs_core::wr::{SendFlags, Sge as RawSge, WrOpcode};
+use uverbs_mlx5_hw::wqe::{ETH_L2_INLINE_HEADER_SIZE, MLX5_WQE_CTRL_CQ_UPDATE};
+
+/// What a send queue is made with: what the QP was asked for, and what kernel and device answered.
+#[derive(Clone, Copy, Debug)]
+pub struct SendConfig {
+    /// Transport; `Driver` is a DC initiator.
+    pub qp_type: QpType,
+    /// Number that WQEs carry.
+    pub qp_num: u32,
+    /// Whether every WR makes a completion.
+    pub sq_sig_all: bool,
+    /// Operations of the `wr_*` builders.
+    pub send_ops_flags: SendOpsFlags,
+    /// WRs that the queue takes.
+    pub max_send_wr: u32,
+    /// Entries of a WR.
+    pub max_send_sge: u32,
+    /// Inline bytes of a WR.
+    pub max_inline_data: u32,
+    /// Whether the device has atomics.
+    pub atomics: bool,
+    /// The device's longest message.
+    pub max_msg_sz: u64,
+    /// The device's longest payload of a segmented send.
+    pub max_tso: u32,
+    /// Longest header of a segmented send.
+    pub max_tso_header: u32,
+    /// Whether the device wants the Ethernet header of raw packets in the WQE.
+    pub l2_inline: bool,
+}
+
+/// How a WR says where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The connection says it: RC, UC.
+    Connected,
+    /// An address vector: UD.
+    Datagram,
+    /// The connection, and an SRQ of the peer: XRC.
+    Xrc,
+    /// An address vector with a key: DC.
+    Dc,
+    /// The frame says it: raw packets.
+    Raw,
+}
+
+impl Kind {
+    const fn of(qp_type: QpType) -> Self {
+        match qp_type {
+            QpType::Rc | QpType::Uc => Self::Connected,
+            QpType::Ud => Self::Datagram,
+            QpType::XrcSend | QpType::XrcRecv => Self::Xrc,
+            QpType::RawPacket => Self::Raw,
+            QpType::Driver => Self::Dc,
+        }
+    }
+
+    /// Units between the control segment and what the opcode asks for.
+    pub(crate) const fn units(self) -> u32 {
+        match self {
+            Self::Connected | Self::Raw => 0,
+            Self::Xrc => 1,
+            Self::Datagram | Self::Dc => AV_UNITS,
+        }
+    }
+
+    /// Whether an address says it this way. Local operations go nowhere, and don't mind.
+    fn matches<A: Address<Ah>>(self, to: &A) -> bool {
+        let says = (to.datagram().is_some(), to.remote_srqn().is_some(), to.dc_target().is_some());
+        says == (self == Self::Datagram, self == Self::Xrc, self == Self::Dc)
+    }
+}
+
+/// The opcodes of a transport: the table of ibv_post_send(3).
+const fn ops_of(qp_type: QpType) -> u32 {
+    use WrOpcode as O;
+    const UD: u32 = opcodes(&[O::SEND, O::SEND_WITH_IMM]);
+    const UC: u32 =
+        UD | opcodes(&[O::SEND_WITH_INV, O::RDMA_WRITE, O::RDMA_WRITE_WITH_IMM, O::LOCAL_INV, O::BIND_MW]);
+    const RC: u32 = UC | opcodes(&[O::RDMA_READ, O::ATOMIC_CMP_AND_SWP, O::ATOMIC_FETCH_AND_ADD]);
+    match qp_type {
+        QpType::Rc | QpType::XrcSend | QpType::Driver => RC,
+        QpType::Uc => UC,
+        QpType::Ud => UD,
+        QpType::RawPacket => opcodes(&[O::SEND, O::TSO]),
+        QpType::XrcRecv => 0,
+    }
+}
+
+/// The opcodes that `send_ops_flags` names.
+fn builder_opcodes(flags: SendOpsFlags) -> u32 {
+    use SendOpsFlags as F;
+    use WrOpcode as O;
+    const PAIRS: [(F, O); 11] = [
+        (F::RDMA_WRITE, O::RDMA_WRITE),
+        (F::RDMA_WRITE_WITH_IMM, O::RDMA_WRITE_WITH_IMM),
+        (F::SEND, O::SEND),
+        (F::SEND_WITH_IMM, O::SEND_WITH_IMM),
+        (F::RDMA_READ, O::RDMA_READ),
+        (F::ATOMIC_CMP_AND_SWP, O::ATOMIC_CMP_AND_SWP),
+        (F::ATOMIC_FETCH_AND_ADD, O::ATOMIC_FETCH_AND_ADD),
+        (F::LOCAL_INV, O::LOCAL_INV),
+        (F::BIND_MW, O::BIND_MW),
+        (F::SEND_WITH_INV, O::SEND_WITH_INV),
+        (F::TSO, O::TSO),
+    ];
+    PAIRS.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |set, (_, op)| set | opcode_bit(*op))
+}
+
+/// Units that an opcode wants between address and data.
+const fn op_units(opcode: WrOpcode) -> u32 {
+    match opcode {
+        WrOpcode::RDMA_WRITE | WrOpcode::RDMA_WRITE_WITH_IMM | WrOpcode::RDMA_READ => 1,
+        WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => 2,
+        _ => 0,
+    }
+}
+
+/// Sets of opcodes that take the short way, one per [`Kind`] that has one. All but the queue's own are empty.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hot {
+    connected: u32,
+    datagram: u32,
+    xrc: u32,
+    dc: u32,
+}
+
+/// What is constant in a queue's WQEs, and what it allows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Encoder {
+    /// [`ctrl0`]'s base.
+    base: u64,
+    /// What every `fm_ce_se` has.
+    signal: u8,
+    hot: Hot,
+    /// Builders that take the short way.
+    hot_builders: u32,
+    /// All that the transport has.
+    ops: u32,
+    builders: u32,
+    pub(crate) kind: Kind,
+    pub(crate) limits: DataLimits,
+    /// Blocks that every WR may take.
+    wr_blocks: u32,
+    atomics: bool,
+    max_tso: u32,
+    pub(crate) max_tso_header: u32,
+    pub(crate) l2: bool,
+}
+
+impl Encoder {
+    /// Of a queue with `blocks` basic blocks.
+    pub(crate) fn new(config: &SendConfig, blocks: u32) -> Self {
+        let kind = Kind::of(config.qp_type);
+        let ops = ops_of(config.qp_type);
+        let wr_blocks = blocks.checked_div(config.max_send_wr).unwrap_or(blocks).max(1);
+        // A short way where every WR's room is certain: no opcode's longest WQE is longer than its share.
+        let fits = |opcode: WrOpcode| {
+            let inline = config.max_inline_data.saturating_add(19) / 16;
+            let data = config.max_send_sge.max(if takes_inline(opcode) { inline } else { 0 });
+            (CTRL_UNITS + kind.units() + op_units(opcode)).saturating_add(data).div_ceil(4) <= wr_blocks
+        };
+        let plain = opcodes(&[
+            WrOpcode::SEND,
+            WrOpcode::SEND_WITH_IMM,
+            WrOpcode::SEND_WITH_INV,
+            WrOpcode::RDMA_WRITE,
+            WrOpcode::RDMA_WRITE_WITH_IMM,
+            WrOpcode::RDMA_READ,
+            WrOpcode::ATOMIC_CMP_AND_SWP,
+            WrOpcode::ATOMIC_FETCH_AND_ADD,
+        ]);
+        let hot = (0..32)
+            .map(WrOpcode)
+            .filter(|op| plain & ops & opcode_bit(*op) != 0 && fits(*op))
+            .filter(|op| config.atomics || !is_atomic(*op))
+            .fold(0, |set, op| set | opcode_bit(op));
+        let only = |k| if kind == k { hot } else { 0 };
+        let builders = ops & builder_opcodes(config.send_ops_flags);
+        Self {
+            base: ctrl_base(config.qp_num),
+            signal: if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 },
+            hot: Hot {
+                connected: only(Kind::Connected),
+                datagram: only(Kind::Datagram),
+                xrc: only(Kind::Xrc),
+                dc: only(Kind::Dc),
+            },
+            hot_builders: if kind == Kind::Raw { 0 } else { hot & builders },
+            ops,
+            builders,
+            kind,
+            limits: DataLimits {
+                max_sge: config.max_send_sge,
+                max_inline: config.max_inline_data,
+                max_msg: config.max_msg_sz,
+            },
+            wr_blocks,
+            atomics: config.atomics,
+            max_tso: config.max_tso,
+            max_tso_header: config.max_tso_header,
+            l2: config.l2_inline,
+        }
+    }
+
+    /// Whether a connected WR of this opcode takes the short way.
+    #[inline(always)]
+    pub(crate) fn is_hot(&self, opcode: u32) -> bool {
+        self.hot.connected >> (opcode & 31) & 1 != 0 && opcode < 32
+    }
+
+    /// Whether a builder takes the short way.
+    #[inline(always)]
+    pub(crate) fn is_hot_builder(&self, opcode: WrOpcode) -> bool {
+        self.hot_builders & opcode_bit(opcode) != 0
+    }
+
+    /// Whether lists and batches may use this opcode.
+    pub(crate) fn has(&self, opcode: WrOpcode) -> bool {
+        self.ops & opcode_bit(opcode) != 0
+    }
+
+    /// Whether there is a builder for this opcode.
+    pub(crate) fn has_builder(&self, opcode: WrOpcode) -> bool {
+        self.builders & opcode_bit(opcode) != 0
+    }
+
+    /// The control segment's second word for plain flags.
+    #[inline(always)]
+    pub(crate) fn ctrl1(&self, flags: SendFlags, imm: u32) -> u64 {
+        ctrl1(self.signal | fm_ce_se(flags), imm)
+    }
+
+    /// The control segment's first word.
+    #[inline(always)]
+    pub(crate) fn ctrl0(&self, index: u32, opcode: u8, ds: u32) -> u64 {
+        ctrl0(self.base, index, opcode, ds)
+    }
+
+    /// Units that an opcode wants between address and data.
+    pub(crate) fn op_units(&self, opcode: WrOpcode) -> u32 {
+        op_units(opcode)
+    }
+
+    /// Units that a WR's data takes at most.
+    pub(crate) fn data_units(&self, opcode: WrOpcode) -> u32 {
+        let inline = self.limits.max_inline.saturating_add(19) / 16;
+        self.limits.max_sge.max(if takes_inline(opcode) { inline } else { 0 })
+    }
+
+    /// Bytes of a frame's header in the WQE.
+    pub(crate) fn header_len(&self) -> usize {
+        if self.l2 { ETH_L2_INLINE_HEADER_SIZE } else { 0 }
+    }
+
+    /// Whether the device has this opcode, if it is an atomic.
+    pub(crate) fn check_atomics(&self, opcode: WrOpcode) -> Result<(), PostError> {
+        if is_atomic(opcode) && !self.atomics { Err(PostError::Unsupported) } else { Ok(()) }
+    }
+
+    /// Whether a segmented send may have so many bytes.
+    pub(crate) fn check_tso(&self, length: u64) -> Result<(), PostError> {
+        if length > self.max_tso.into() { Err(PostError::InvalidLength) } else { Ok(()) }
+    }
+
+    /// Writes one WR at the cursor and moves it on.
+    ///
+    /// # Safety
+    /// On a raw packet QP of a device that wants Ethernet headers in the WQE, the entries are readable memory at their
+    /// addresses.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "what a WR is made of")]
+    pub(crate) unsafe fn push<A, O, P>(
+        &self,
+        poster: &Poster,
+        q: Queue<'_>,
+        cursor: &mut Cursor,
+        wr: Wr,
+        to: &A,
+        op: &O,
+        data: &P,
+    ) -> Result<(), PostError>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+        P: Payload<Sge>,
+    {
+        let hot = if to.datagram().is_some() {
+            self.hot.datagram
+        } else if to.remote_srqn().is_some() {
+            self.hot.xrc
+        } else if to.dc_target().is_some() {
+            self.hot.dc
+        } else {
+            self.hot.connected
+        };
+        let is_plain = O::HAS_DATA && are_plain(wr.flags) && (!P::INLINE || takes_inline(O::OPCODE));
+        if hot & opcode_bit(O::OPCODE) == 0 || !is_plain {
+            // SAFETY: the caller's promise.
+            return unsafe { self.push_rare(poster, q, cursor, wr, to, op, data) };
+        }
+        poster.reserve(q.sq, cursor)?;
+        self.write(q, cursor, wr, to, op, data)
+    }
+
+    /// Writes a WR whose opcode, flags and room are checked.
+    #[inline(always)]
+    fn write<A, O, P>(
+        &self,
+        q: Queue<'_>,
+        cursor: &mut Cursor,
+        wr: Wr,
+        to: &A,
+        op: &O,
+        data: &P,
+    ) -> Result<(), PostError>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+        P: Payload<Sge>,
+    {
+        let slot = Slot::new(q.view, cursor.at);
+        let mut unit = CTRL_UNITS + put_address(slot, to);
+        unit += put_op(slot, unit, op)?;
+        unit += if P::INLINE {
+            cursor.inline = true;
+            put_inline(slot, unit, self.limits, data)?
+        } else {
+            put_sges(slot, unit, self.limits, is_atomic(O::OPCODE), data.sges())?
+        };
+        slot.put_ctrl1(self.ctrl1(wr.flags, imm_of(op)));
+        let ctrl = self.ctrl0(cursor.at, const { hw_opcode(O::OPCODE) }, unit);
+        slot.put_ctrl0(ctrl);
+        cursor.finish(q.view, wr.wr_id, ctrl, unit);
+        Ok(())
+    }
+
+    /// Checks that a WR of up to `units` fits in the queue, and takes what it counts beyond one WR.
+    pub(crate) fn reserve_units(
+        &self,
+        poster: &Poster,
+        q: Queue<'_>,
+        cursor: &mut Cursor,
+        units: u32,
+    ) -> Result<(), PostError> {
+        let more = (units.div_ceil(4).max(1) - 1) / self.wr_blocks;
+        if units > MAX_UNITS {
+            return Err(PostError::InvalidArgument);
+        }
+        poster.reserve_more(q.sq, cursor, more)
+    }
+
+    /// The long way: everything but the plainest WRs.
+    ///
+    /// # Safety
+    /// As [`push`](Self::push).
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "what a WR is made of")]
+    unsafe fn push_rare<A, O, P>(
+        &self,
+        poster: &Poster,
+        q: Queue<'_>,
+        cursor: &mut Cursor,
+        wr: Wr,
+        to: &A,
+        op: &O,
+        data: &P,
+    ) -> Result<(), PostError>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+        P: Payload<Sge>,
+    {
+        if let Some(error) = cursor.error() {
+            return Err(error);
+        }
+        if !self.has(O::OPCODE) {
+            return Err(PostError::IllegalOpcode);
+        }
+        if !O::HAS_DATA {
+            return self.push_local(poster, q, cursor, wr, op, data.sges().len());
+        }
+        if !self.kind.matches(to) {
+            return Err(PostError::InvalidArgument);
+        }
+        let csum = self.check_csum(q, wr.flags)?;
+        if P::INLINE && !takes_inline(O::OPCODE) {
+            return Err(PostError::IllegalFlag);
+        }
+        self.check_atomics(O::OPCODE)?;
+        if !P::INLINE && data.sges().len() > self.limits.max_sge as usize {
+            return Err(PostError::TooManySge);
+        }
+        if P::INLINE && data.inline_len() > self.limits.max_inline as usize + ETH_L2_INLINE_HEADER_SIZE {
+            return Err(PostError::InlineTooLong);
+        }
+        if self.kind == Kind::Raw {
+            // SAFETY: the caller's promise.
+            return unsafe { self.push_frame(poster, q, cursor, wr, csum, op, data) };
+        }
+        let head = CTRL_UNITS + self.kind.units() + op_units(O::OPCODE);
+        self.reserve_units(poster, q, cursor, head.saturating_add(units_of(data)))?;
+        self.write(q, cursor, wr, to, op, data)
+    }
+
+    /// Whether checksums are asked for; an error if they can't be, or for any other flag.
+    pub(crate) fn check_csum(&self, q: Queue<'_>, flags: SendFlags) -> Result<bool, PostError> {
+        let csum = flags.contains(SendFlags::IP_CSUM);
+        let rest = flags.difference(SendFlags::IP_CSUM);
+        if !are_plain(rest) || (csum && (self.kind != Kind::Raw || !q.qp.csum())) {
+            return Err(PostError::IllegalFlag);
+        }
+        Ok(csum)
+    }
+
+    /// A raw packet.
+    ///
+    /// # Safety
+    /// As [`push`](Self::push).
+    #[expect(clippy::too_many_arguments, reason = "what a WR is made of")]
+    unsafe fn push_frame<O, P>(
+        &self,
+        poster: &Poster,
+        q: Queue<'_>,
+        cursor: &mut Cursor,
+        wr: Wr,
+        csum: bool,
+        op: &O,
+        data: &P,
+    ) -> Result<(), PostError>
+    where
+        O: Operation<Remote = Remote>,
+        P: Payload<Sge>,
+    {
+        let header = match op.tso() {
+            Some(args) => args.header.len(),
+            None => self.header_len(),
+        };
+        let units = (CTRL_UNITS + eth::units(header)).saturating_add(units_of(data));
+        self.reserve_units(poster, q, cursor, units)?;
+        let slot = Slot::new(q.view, cursor.at);
+        let units = if let Some(args) = op.tso() {
+            let length: u64 = data.sges().iter().map(|sge| u64::from(sge.length())).sum();
+            self.check_tso(length)?;
+            let at = CTRL_UNITS + eth::put_tso(slot, csum, self.max_tso_header, args)?;
+            at + if P::INLINE {
+                put_inline(slot, at, self.limits, data)?
+            } else {
+                put_sges(slot, at, self.limits, false, data.sges())?
+            }
+        } else if P::INLINE {
+            eth::put_frame_inline(slot, self.limits, csum, self.l2, data)?
+        } else if data.sges().is_empty() {
+            // A frame has a header at least.
+            return Err(PostError::InvalidArgument);
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { eth::put_frame_sges(slot, self.limits, csum, self.l2, data.sges().iter().map(raw)) }?
+        };
+        cursor.inline |= P::INLINE;
+        slot.put_ctrl1(self.ctrl1(wr.flags, 0));
+        let ctrl = self.ctrl0(cursor.at, hw_opcode(O::OPCODE), units);
+        slot.put_ctrl0(ctrl);
+        cursor.finish(q.view, wr.wr_id, ctrl, units);
+        Ok(())
+    }
+
+    /// A bind or an invalidation: a local operation, after which the next WR must wait.
+    pub(crate) fn push_local<O: Operation<Remote = Remote>>(
+        &self,
+        poster: &Poster,
+        q: Queue<'_>,
+        cursor: &mut Cursor,
+        wr: Wr,
+        op: &O,
+        num_sge: usize,
+    ) -> Result<(), PostError> {
+        self.check_csum(q, wr.flags)?;
+        match (op.bind_mw(), op.invalidate_rkey()) {
+            (Some(_), _) if num_sge != 0 => Err(PostError::InvalidArgument),
+            (Some(bind), _) => self.push_umr(poster, q, cursor, wr, Some(&bind), bind.mw_rkey),
+            (None, Some(rkey)) => self.push_umr(poster, q, cursor, wr, None, rkey),
+            (None, None) => Err(PostError::IllegalOpcode),
+        }
+    }
+
+    fn push_umr(
+        &self,
+        poster: &Poster,
+        q: Queue<'_>,
+        cursor: &mut Cursor,
+        wr: Wr,
+        bind: Option<&MwBind>,
+        key: u32,
+    ) -> Result<(), PostError> {
+        self.reserve_units(poster, q, cursor, bind.map_or(umr::FREE_UNITS, |_| umr::BIND_UNITS))?;
+        let slot = Slot::new(q.view, cursor.at);
+        let units = match bind {
+            Some(bind) => umr::put_bind(slot, (self.base >> 8) as u32, bind)?,
+            None => umr::put_local_inv(slot),
+        };
+        slot.put_ctrl1(self.ctrl1(wr.flags, key));
+        if cursor.fence_local(q.view, units) {
+            slot.add_small_fence();
+        }
+        let op = if bind.is_some() { umr_op::BIND_MW } else { umr_op::LOCAL_INV };
+        q.view.op(cursor.at).store(op, Ordering::Relaxed);
+        let ctrl = self.ctrl0(cursor.at, hw_opcode(WrOpcode::BIND_MW), units);
+        slot.put_ctrl0(ctrl);
+        cursor.finish(q.view, wr.wr_id, ctrl, units);
+        Ok(())
+    }
+}
+
+/// The longest WQE: `ds` has six bits.
+pub(crate) const MAX_UNITS: u32 = 63;
+
+/// An entry in C's form.
+fn raw(sge: &Sge) -> RawSge {
+    RawSge { addr: sge.addr(), length: sge.length(), lkey: sge.lkey() }
+}
+
+/// What the control segment's last word holds, in host order.
+#[inline(always)]
+pub(crate) fn imm_of<O: Operation>(op: &O) -> u32 {
+    match (op.imm_data(), op.invalidate_rkey()) {
+        (Some(imm), _) => imm.get(),
+        (None, Some(rkey)) => rkey,
+        (None, None) => 0,
+    }
+}
+
+/// Writes where the WR goes, behind the control segment; how many units it took.
+#[inline(always)]
+pub(crate) fn put_address<A: Address<Ah>>(slot: Slot<'_>, to: &A) -> u32 {
+    if let Some((ah, qpn, qkey)) = to.datagram() {
+        slot.put_av(ah.to(u64::from(qkey) << 32, qpn));
+        AV_UNITS
+    } else if let Some((ah, dctn, key)) = to.dc_target() {
+        slot.put_av(ah.to(key, dctn));
+        AV_UNITS
+    } else if let Some(srqn) = to.remote_srqn() {
+        slot.put_srqn(srqn);
+        1
+    } else {
+        0
+    }
+}
+
+/// Writes what the opcode asks for, from `unit` on; how many units it took.
+#[inline(always)]
+pub(crate) fn put_op<O: Operation<Remote = Remote>>(
+    slot: Slot<'_>,
+    unit: u32,
+    op: &O,
+) -> Result<u32, PostError> {
+    let Some(remote) = op.remote() else { return Ok(0) };
+    slot.put(unit, remote.words);
+    let Some(atomic) = op.atomic() else { return Ok(1) };
+    // IBA 9.4.5: an atomic works on 8 aligned bytes.
+    if !u64::from_be(remote.words[0]).is_multiple_of(8) {
+        return Err(PostError::Misaligned);
+    }
+    let words = if matches!(O::OPCODE, WrOpcode::ATOMIC_CMP_AND_SWP) {
+        [atomic.swap, atomic.compare_add]
+    } else {
+        [atomic.compare_add, 0]
+    };
+    slot.put(unit + 1, words.map(u64::to_be));
+    Ok(2)
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! C's lists of sends: `ibv_post_send`.
+//!
+//! The list is walked to the first WR that can't be posted, and those before it are published with one doorbell. Three
+//! tiers: a plain WR (one ordinary entry, an RDMA write, read or send on a connection) is written here; a list of them is a
+//! loop over that; everything else goes through the encoder that the typed face uses.
+#![expect(unsafe_code)]
+// UNSAFETY: lists, entries and handles are C pointers, valid by the caller's promise.
+
+use crate::encoder::{Kind, MAX_UNITS};
+use crate::poster::{Cursor, Queue};
+use crate::send::{SendQueue, Side};
+use crate::wqe::{Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, hw_opcode, takes_inline};
+use uverbs_core::provider::op::TsoArgs;
+use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
+use uverbs_core::provider::wire::MAX_SGE_LENGTH;
+use uverbs_core::provider::{
+    Address, BadWr, Connected, NoData, Operation, PostError, RemoteSrq, To, WireRemote, WireSge, Wr, op,
+};
+use uverbs_core::wr::{ImmData, RawAh, SendFlags, SendWr, Sge as RawSge, WrOpcode};
+
+/// Posts a list of sends.
+///
+/// # Safety
+/// As [`uverbs_core::provider::SendQueue::post_send`].
+#[inline]
+pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
+    let (q, side) = queue.split();
+    let mut cursor = side.poster.begin(q.qp, q.sq);
+    // SAFETY: NULL or valid, by the caller's promise.
+    let Some(mut wr) = (unsafe { list.as_ref() }) else {
+        return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
+    };
+    loop {
+        // SAFETY: the node and what it points to are valid, by the caller's promise.
+        let result = match unsafe { plain(side, q, &mut cursor, wr) } {
+            Plain::Done => Ok(()),
+            // SAFETY: likewise.
+            Plain::No => unsafe { push(side, q, &mut cursor, wr) },
+        };
+        if let Err(error) = result {
+            side.poster.publish(q.view, &cursor);
+            return Err(BadWr { error, wr });
+        }
+        // SAFETY: NULL or valid, by the caller's promise.
+        match unsafe { wr.next.as_ref() } {
+            Some(next) => wr = next,
+            None => break,
+        }
+    }
+    side.poster.publish(q.view, &cursor);
+    Ok(())
+}
+
+/// Whether a node was plain, and is written.
+enum Plain {
+    Done,
+    No,
+}
+
+/// Writes a node if it is plain and there is room.
+///
+/// # Safety
+/// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
+#[inline(always)]
+unsafe fn plain(side: &Side, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr) -> Plain {
+    let flags = SendFlags::from_bits_retain(wr.send_flags);
+    let opcode = wr.opcode;
+    if cursor.head == cursor.limit
+        || wr.num_sge != 1
+        || wr.sg_list.is_null()
+        || !are_plain(flags)
+        || flags.contains(SendFlags::INLINE)
+        || !side.encoder.is_hot(opcode.0)
+    {
+        return Plain::No;
+    }
+    let (hw, has_remote) = match opcode {
+        WrOpcode::RDMA_WRITE => (const { hw_opcode(WrOpcode::RDMA_WRITE) }, true),
+        WrOpcode::SEND => (const { hw_opcode(WrOpcode::SEND) }, false),
+        WrOpcode::RDMA_READ => (const { hw_opcode(WrOpcode::RDMA_READ) }, true),
+        _ => return Plain::No,
+    };
+    // SAFETY: one entry, not NULL, valid by the caller's promise.
+    let sge = unsafe { &*wr.sg_list };
+    if sge.length.wrapping_sub(1) >= MAX_SGE_LENGTH - 1 {
+        return Plain::No;
+    }
+    let slot = Slot::new(q.view, cursor.at);
+    let words = [(u64::from(sge.length) << 32 | u64::from(sge.lkey)).to_be(), sge.addr.to_be()];
+    let ds = if has_remote {
+        slot.put(CTRL_UNITS, rdma(wr).words);
+        slot.put(CTRL_UNITS + 1, words);
+        CTRL_UNITS + 2
+    } else {
+        slot.put(CTRL_UNITS, words);
+        CTRL_UNITS + 1
+    };
+    slot.put_ctrl1(side.encoder.ctrl1(flags, 0));
+    let ctrl = side.encoder.ctrl0(cursor.at, hw, ds);
+    slot.put_ctrl0(ctrl);
+    cursor.finish(q.view, wr.wr_id, ctrl, ds);
+    Plain::Done
+}
+
+/// Writes any node.
+///
+/// # Safety
+/// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
+#[inline(never)]
+unsafe fn push(side: &Side, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr) -> Result<(), PostError> {
+    if let Some(error) = cursor.error() {
+        return Err(error);
+    }
+    if !side.encoder.has(wr.opcode) {
+        return Err(PostError::IllegalOpcode);
+    }
+    let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey);
+    match wr.opcode {
+        // SAFETY: the caller's promise.
+        WrOpcode::SEND => unsafe { push_to(side, q, cursor, wr, op::Send::new()) },
+        // SAFETY: the caller's promise.
+        WrOpcode::SEND_WITH_IMM => unsafe { push_to(side, q, cursor, wr, op::SendImm::new(imm)) },
+        WrOpcode::SEND_WITH_INV => {
+            let op = op::SendInv::new(wr.imm_data_or_invalidate_rkey);
+            // SAFETY: the caller's promise.
+            unsafe { push_to(side, q, cursor, wr, op) }
+        }
+        // SAFETY: the caller's promise.
+        WrOpcode::RDMA_WRITE => unsafe { push_to(side, q, cursor, wr, op::Write::new(rdma(wr))) },
+        WrOpcode::RDMA_WRITE_WITH_IMM => {
+            // SAFETY: the caller's promise.
+            unsafe { push_to(side, q, cursor, wr, op::WriteImm::new(rdma(wr), imm)) }
+        }
+        // SAFETY: the caller's promise.
+        WrOpcode::RDMA_READ => unsafe { push_to(side, q, cursor, wr, op::Read::new(rdma(wr))) },
+        WrOpcode::ATOMIC_CMP_AND_SWP => {
+            // SAFETY: an arm of plain integers; the opcode says that it is this one.
+            let atomic = unsafe { wr.wr.atomic };
+            let at = Remote::new(atomic.remote_addr, atomic.rkey);
+            // SAFETY: the caller's promise.
+            unsafe { push_to(side, q, cursor, wr, op::CmpSwp::new(at, atomic.compare_add, atomic.swap)) }
+        }
+        WrOpcode::ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: an arm of plain integers; the opcode says that it is this one.
+            let atomic = unsafe { wr.wr.atomic };
+            let at = Remote::new(atomic.remote_addr, atomic.rkey);
+            // SAFETY: the caller's promise.
+            unsafe { push_to(side, q, cursor, wr, op::FetchAdd::new(at, atomic.compare_add)) }
+        }
+        WrOpcode::LOCAL_INV => {
+            // Its entries are nothing to it; only their number is held against the limit, as for any WR.
+            num_sge(wr.num_sge, side.encoder.limits)?;
+            let op = op::LocalInv::<Remote>::new(wr.imm_data_or_invalidate_rkey);
+            side.encoder.push_local(&side.poster, q, cursor, fields(wr), &op, 0)
+        }
+        WrOpcode::BIND_MW => {
+            let num_sge = num_sge(wr.num_sge, side.encoder.limits)?;
+            // SAFETY: the arm of this opcode; its pointers are NULL or valid, by the caller's promise.
+            let bind = unsafe { wr.tail.bind_mw };
+            // SAFETY: as above.
+            let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
+            let op = op::BindMw::<Remote>::new(bind);
+            side.encoder.push_local(&side.poster, q, cursor, fields(wr), &op, num_sge)
+        }
+        WrOpcode::TSO => {
+            // SAFETY: the arm of this opcode.
+            let tso = unsafe { wr.tail.tso };
+            // SAFETY: NULL, or readable bytes by the caller's promise.
+            let header = unsafe { slice_from_c(tso.hdr, tso.hdr_sz.into()) };
+            let args = TsoArgs { header: header.ok_or(PostError::InvalidArgument)?, mss: tso.mss };
+            // SAFETY: the caller's promise.
+            unsafe { push_to(side, q, cursor, wr, op::Tso::new(args)) }
+        }
+        _ => Err(PostError::IllegalOpcode),
+    }
+}
+
+/// A WR's id and flags, `INLINE` among them.
+#[inline(always)]
+fn fields(wr: &SendWr) -> Wr {
+    Wr { wr_id: wr.wr_id, flags: SendFlags::from_bits_retain(wr.send_flags) }
+}
+
+/// The RDMA arm.
+#[inline(always)]
+fn rdma(wr: &SendWr) -> Remote {
+    // SAFETY: an arm of plain integers, any of which is valid.
+    let rdma = unsafe { wr.wr.rdma };
+    Remote::new(rdma.remote_addr, rdma.rkey)
+}
+
+/// A number of entries that the queue takes.
+#[inline(always)]
+fn num_sge(num: i32, limits: DataLimits) -> Result<usize, PostError> {
+    match usize::try_from(num) {
+        Ok(n) if n <= limits.max_sge as usize => Ok(n),
+        _ => Err(PostError::TooManySge),
+    }
+}
+
+/// A WR with data, to where the QP type has it.
+///
+/// # Safety
+/// As [`push`].
+#[inline(always)]
+unsafe fn push_to<O: Operation<Remote = Remote>>(
+    side: &Side,
+    q: Queue<'_>,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+    op: O,
+) -> Result<(), PostError> {
+    match side.encoder.kind {
+        Kind::Datagram => {
+            // SAFETY: a UD QP's WR has this arm, by the caller's promise.
+            let ud = unsafe { wr.wr.ud };
+            // SAFETY: NULL, or an address handle that this driver made, by the caller's promise.
+            let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
+                return Err(PostError::InvalidArgument);
+            };
+            let to = To { ah: &ah.driver, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey };
+            // SAFETY: the caller's promise.
+            unsafe { push_data(side, q, cursor, wr, to, op) }
+        }
+        // SAFETY: the caller's promise.
+        Kind::Xrc => unsafe { push_data(side, q, cursor, wr, RemoteSrq(wr.xrc_remote_srqn), op) },
+        // SAFETY: the caller's promise. A DC initiator's lists have no place for a target, which is found out there.
+        _ => unsafe { push_data(side, q, cursor, wr, Connected, op) },
+    }
+}
+
+/// A WR with data, inline or not.
+///
+/// # Safety
+/// As [`push`].
+#[inline(never)]
+unsafe fn push_data<A: Address<Ah>, O: Operation<Remote = Remote>>(
+    side: &Side,
+    q: Queue<'_>,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+    to: A,
+    op: O,
+) -> Result<(), PostError> {
+    let num = num_sge(wr.num_sge, side.encoder.limits)?;
+    // SAFETY: NULL or valid, by the caller's promise.
+    let sges = unsafe { slice_from_c(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)?;
+    let (fields, encoder, poster) = (fields(wr), &side.encoder, &side.poster);
+    if fields.flags.contains(SendFlags::INLINE) {
+        if !takes_inline(O::OPCODE) {
+            return Err(PostError::IllegalFlag);
+        }
+        if !sges.is_empty() {
+            // SAFETY: with `INLINE` every entry is readable memory, by the caller's promise.
+            let data = unsafe { InlineSges::new(sges) };
+            // SAFETY: inline data is not looked at by entries.
+            return unsafe { encoder.push(poster, q, cursor, fields, &to, &op, &data) };
+        }
+    }
+    match sges.len() {
+        // SAFETY: there is no entry.
+        0 => unsafe { encoder.push(poster, q, cursor, fields, &to, &op, &NoData) },
+        1..=4 => {
+            let mut wire = [Sge::EMPTY; 4];
+            // SAFETY: the caller's promise.
+            unsafe { encoder.push(poster, q, cursor, fields, &to, &op, &in_wire_form(sges, &mut wire)?) }
+        }
+        _ => {
+            let mut wire = [Sge::EMPTY; MAX_UNITS as usize];
+            // SAFETY: the caller's promise.
+            unsafe { encoder.push(poster, q, cursor, fields, &to, &op, &in_wire_form(sges, &mut wire)?) }
+        }
+    }
+}
+
+/// C's entries as the WQE has them.
+#[inline(always)]
+fn in_wire_form<'a>(sges: &[RawSge], wire: &'a mut [Sge]) -> Result<&'a [Sge], PostError> {
+    let wire = wire.get_mut(..sges.len()).ok_or(PostError::TooManySge)?;
+    for (to, sge) in wire.iter_mut().zip(sges) {
+        *to = Sge::new(sge.addr, sge.length, sge.lkey)?;
+    }
+    Ok(wire)
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The send queue, and its typed face: batches, and the fused post of one WR.
+#![expect(unsafe_code)]
+// UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
+// encoder looks at that memory only for the header of raw packets, which it is promised, too.
+
+use crate::builder::Session;
+use crate::dbrec::DbWord;
+use crate::encoder::{Encoder, SendConfig};
+use crate::poster::{Cursor, Poster, Queue};
+use crate::shared::{QpShared, SqShared};
+use crate::uar::Doorbell;
+use crate::wqe::{Ah, Remote, Sge};
+use core::fmt;
+use std::sync::Arc;
+use uverbs_core::errno::Errno;
+use uverbs_core::provider::{
+    Address, BadWr, Operation, Payload, PostError, SendBatch, SendQueue as SendQueueTrait, Wr,
+};
+use uverbs_core::wr::SendWr;
+
+/// A send queue.
+pub struct SendQueue {
+    pub(crate) qp: Arc<QpShared>,
+    sq: Arc<SqShared>,
+    pub(crate) side: Side,
+}
+
+/// What of a send queue only its poster has.
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) poster: Poster,
+    pub(crate) encoder: Encoder,
+    pub(crate) session: Session,
+}
+
+impl SendQueue {
+    /// The send queue of the QP behind `qp`, which has one: else `None`.
+    #[must_use]
+    pub fn new(config: &SendConfig, qp: Arc<QpShared>, record: DbWord, bell: Doorbell) -> Option<Self> {
+        let sq = Arc::clone(qp.sq.as_ref()?);
+        let blocks = sq.ring.mask() + 1;
+        let encoder = Encoder::new(config, blocks);
+        // Never more WRs than blocks, whatever the kernel answered.
+        let poster = Poster::new(config.max_send_wr.min(blocks), record, bell);
+        Some(Self { qp, sq, side: Side { poster, encoder, session: Session::default() } })
+    }
+
+    /// How many WRs it takes.
+    #[must_use]
+    pub fn max_send_wr(&self) -> u32 {
+        self.side.poster.max_post()
+    }
+
+    /// What it shares with the pollers of its completions.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<QpShared> {
+        &self.qp
+    }
+
+    /// The queue, for a batch to hold both halves of.
+    #[inline(always)]
+    pub(crate) fn split(&mut self) -> (Queue<'_>, &mut Side) {
+        (Queue { qp: &self.qp, sq: &self.sq, view: self.sq.ring.view() }, &mut self.side)
+    }
+
+    /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
+    #[cfg(any(test, feature = "test-utils"))]
+    pub fn start_at(&mut self, index: u32) {
+        self.side.poster.start_at(&self.qp, &self.sq, index);
+    }
+
+    /// Blocks and WRs published so far. For tests.
+    #[cfg(any(test, feature = "test-utils"))]
+    #[must_use]
+    pub fn published(&self) -> (u32, u32) {
+        self.side.poster.published()
+    }
+}
+
+impl Side {
+    /// Publishes a batch and rings.
+    #[inline(always)]
+    pub(crate) fn finish(&mut self, q: Queue<'_>, cursor: &Cursor) -> Result<(), PostError> {
+        if let Some(error) = cursor.error() {
+            return Err(error);
+        }
+        self.poster.check_state(q.qp)?;
+        self.poster.publish(q.view, cursor);
+        Ok(())
+    }
+}
+
+impl SendQueueTrait for SendQueue {
+    type Sge = Sge;
+    type Remote = Remote;
+    type Ah = Ah;
+    type Batch<'q> = Batch<'q>;
+
+    #[inline(always)]
+    fn batch(&mut self) -> Batch<'_> {
+        let (q, side) = self.split();
+        let cursor = side.poster.begin(q.qp, q.sq);
+        Batch { q, side, cursor }
+    }
+
+    #[inline(always)]
+    unsafe fn post<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P) -> Result<(), PostError>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+        P: Payload<Sge>,
+    {
+        // A batch of one without its latch: an error ends it where it is found.
+        let (q, side) = self.split();
+        let mut cursor = side.poster.begin(q.qp, q.sq);
+        // SAFETY: the caller's promise.
+        unsafe { side.encoder.push(&side.poster, q, &mut cursor, wr, &to, &op, &data) }?;
+        side.poster.publish(q.view, &cursor);
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
+        // SAFETY: the caller's promise is the one that `list::post_send` asks for.
+        unsafe { crate::list::post_send(self, list) }
+    }
+
+    fn errno(error: PostError) -> Errno {
+        match error {
+            PostError::TooManySge | PostError::InlineTooLong => Errno::ENOMEM,
+            _ => error.errno(),
+        }
+    }
+}
+
+impl fmt::Debug for SendQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendQueue")
+            .field("qp_num", &format_args!("{:#x}", self.qp.qp_num))
+            .field("state", &self.qp.state())
+            .field("ring", &self.sq.ring)
+            .field("published", &self.side.poster.published())
+            .field("bell", self.side.poster.bell())
+            .field("session", &self.side.session)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Send WRs on their way.
+#[must_use = "a batch that is dropped posts nothing"]
+pub struct Batch<'q> {
+    q: Queue<'q>,
+    side: &'q mut Side,
+    cursor: Cursor,
+}
+
+impl SendBatch for Batch<'_> {
+    type Sge = Sge;
+    type Remote = Remote;
+    type Ah = Ah;
+
+    #[inline(always)]
+    unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+        P: Payload<Sge>,
+    {
+        let Side { poster, encoder, .. } = &*self.side;
+        // SAFETY: the caller's promise.
+        let result = unsafe { encoder.push(poster, self.q, &mut self.cursor, wr, &to, &op, &data) };
+        if let Err(error) = result {
+            self.cursor.latch(error);
+        }
+    }
+
+    #[inline(always)]
+    fn complete(self) -> Result<(), PostError> {
+        self.side.finish(self.q, &self.cursor)
+    }
+}
+
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("cursor", &self.cursor).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The data of a WQE: entries that name registered memory, or bytes.
+//!
+//! An empty entry is left out. An entry, or all of them, of more than the device's longest message can't be.
+
+use super::{InlineWriter, Sge, Slot};
+use core::sync::atomic::{AtomicU64, Ordering};
+use uverbs_core::provider::wire::MAX_SGE_LENGTH;
+use uverbs_core::provider::{Payload, PostError, WireSge};
+use uverbs_core::wr::Sge as RawSge;
+use uverbs_mlx5_hw::wqe::{MLX5_INLINE_SEG, MLX5_INVALID_LKEY};
+
+/// What data a queue takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataLimits {
+    /// Entries of a WR.
+    pub(crate) max_sge: u32,
+    /// Inline bytes of a WR.
+    pub(crate) max_inline: u32,
+    /// Bytes of a message; matters only from 2^31 on, below which the device judges.
+    pub(crate) max_msg: u64,
+}
+
+impl DataLimits {
+    /// Whether a message may have so many bytes.
+    #[inline(always)]
+    fn check(self, length: u64) -> Result<(), PostError> {
+        if length >= u64::from(MAX_SGE_LENGTH) && length > self.max_msg.min(u64::from(MAX_SGE_LENGTH)) {
+            return Err(PostError::InvalidLength);
+        }
+        Ok(())
+    }
+}
+
+/// Units that a payload takes at most.
+#[inline(always)]
+pub(crate) fn units_of<P: Payload<Sge>>(data: &P) -> u32 {
+    let units = if P::INLINE { (data.inline_len() + 19) / 16 } else { data.sges().len() };
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+/// Writes entries from `unit` on; how many units they took.
+///
+/// Inlined where one ordinary entry is all; the rest is a call.
+#[inline(always)]
+pub(crate) fn put_sges(
+    slot: Slot<'_>,
+    unit: u32,
+    limits: DataLimits,
+    atomic: bool,
+    sges: &[Sge],
+) -> Result<u32, PostError> {
+    match sges {
+        [sge] if !sge.is_special() && !atomic && limits.max_sge != 0 => {
+            slot.put(unit, sge.words);
+            Ok(1)
+        }
+        [] if !atomic => Ok(0),
+        _ => put_many(slot, unit, limits, atomic, sges),
+    }
+}
+
+#[inline(never)]
+fn put_many(
+    slot: Slot<'_>,
+    unit: u32,
+    limits: DataLimits,
+    atomic: bool,
+    sges: &[Sge],
+) -> Result<u32, PostError> {
+    if sges.len() > limits.max_sge as usize {
+        return Err(PostError::TooManySge);
+    }
+    let (mut units, mut length) = (0, 0_u64);
+    for sge in sges {
+        if sge.is_special() && sge.length() == 0 {
+            continue;
+        }
+        length += u64::from(sge.length());
+        let words = if atomic { Sge::from_host(sge.addr(), 8, sge.lkey()).words } else { sge.words };
+        slot.put_far(unit + units, words);
+        units += 1;
+    }
+    limits.check(length)?;
+    // IBA 9.4.5: what an atomic answers is 8 bytes; the device is told so, whatever the room.
+    if atomic && length < 8 {
+        return Err(PostError::InvalidLength);
+    }
+    Ok(units)
+}
+
+/// Writes one entry of C's, and says how many units it took.
+#[inline(always)]
+pub(crate) fn put_sge(slot: Slot<'_>, unit: u32, limits: DataLimits, sge: RawSge) -> Result<u32, PostError> {
+    // Neither empty nor from 2^31 on.
+    if sge.length.wrapping_sub(1) >= MAX_SGE_LENGTH - 1 || limits.max_sge == 0 {
+        return put_special(slot, unit, limits, sge);
+    }
+    let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
+    slot.put(unit, [count_key.to_be(), sge.addr.to_be()]);
+    Ok(1)
+}
+
+#[cold]
+fn put_special(slot: Slot<'_>, unit: u32, limits: DataLimits, sge: RawSge) -> Result<u32, PostError> {
+    put_raw_sges(slot, unit, limits, false, [sge].into_iter())
+}
+
+/// Writes C's entries. As the `wr_*` setters do it, an atomic's entry keeps its length.
+#[inline]
+pub(crate) fn put_raw_sges(
+    slot: Slot<'_>,
+    unit: u32,
+    limits: DataLimits,
+    atomic: bool,
+    sges: impl ExactSizeIterator<Item = RawSge>,
+) -> Result<u32, PostError> {
+    if sges.len() > limits.max_sge as usize {
+        return Err(PostError::TooManySge);
+    }
+    let (mut units, mut length) = (0, 0_u64);
+    for sge in sges {
+        if sge.length == 0 {
+            continue;
+        }
+        length += u64::from(sge.length);
+        slot.put_far(unit + units, Sge::new(sge.addr, sge.length, sge.lkey)?.words);
+        units += 1;
+    }
+    limits.check(length)?;
+    if atomic && length < 8 {
+        return Err(PostError::InvalidLength);
+    }
+    Ok(units)
+}
+
+/// Copies inline data from `unit` on; how many units they took, none if there is not a byte.
+#[inline(always)]
+pub(crate) fn put_inline<P: Payload<Sge>>(
+    slot: Slot<'_>,
+    unit: u32,
+    limits: DataLimits,
+    data: &P,
+) -> Result<u32, PostError> {
+    let len = data.inline_len();
+    if len > limits.max_inline as usize {
+        return Err(PostError::InlineTooLong);
+    }
+    if len == 0 {
+        return Ok(0);
+    }
+    let head = (len as u32 | MLX5_INLINE_SEG).swap_bytes();
+    let mut writer = InlineWriter::new(slot, unit * 2, head.into(), 4);
+    let mut left = len;
+    data.for_each_buf(|bytes| {
+        // What a payload gives is not more than what it said.
+        if bytes.len() <= left {
+            writer.push(bytes);
+            left -= bytes.len();
+        } else {
+            left = usize::MAX;
+        }
+    });
+    if left != 0 {
+        return Err(PostError::InvalidLength);
+    }
+    writer.finish();
+    Ok((len as u32 + 19) / 16)
+}
+
+/// An entry of either form: the wire's or C's.
+pub(crate) trait WireEntry: Copy {
+    /// The wire's; an error if it is too long.
+    fn wire(self) -> Result<Sge, PostError>;
+}
+
+impl WireEntry for Sge {
+    #[inline(always)]
+    fn wire(self) -> Result<Sge, PostError> {
+        Ok(self)
+    }
+}
+
+impl WireEntry for RawSge {
+    #[inline(always)]
+    fn wire(self) -> Result<Sge, PostError> {
+        Sge::new(self.addr, self.length, self.lkey)
+    }
+}
+
+/// What ends a receive that has fewer entries than there is room for: no bytes of no memory.
+const TERMINATOR: [u64; 2] = [(MLX5_INVALID_LKEY as u64).to_be(), 0];
+
+/// Writes a receive's entries into the words of its element.
+#[inline(always)]
+pub(crate) fn put_recv_sges<S: WireEntry>(
+    element: &[AtomicU64],
+    max_sge: u32,
+    max_msg: u64,
+    sges: &[S],
+) -> Result<(), PostError> {
+    if let ([sge], [a, b, rest @ ..]) = (sges, element)
+        && max_sge != 0
+    {
+        let sge = sge.wire()?;
+        if !sge.is_special() {
+            store([a, b], sge.words);
+            if let [c, d, ..] = rest
+                && max_sge > 1
+            {
+                store([c, d], TERMINATOR);
+            }
+            return Ok(());
+        }
+    }
+    put_many_recv_sges(element, max_sge, max_msg, sges)
+}
+
+#[inline(always)]
+fn store([a, b]: [&AtomicU64; 2], words: [u64; 2]) {
+    a.store(words[0], Ordering::Relaxed);
+    b.store(words[1], Ordering::Relaxed);
+}
+
+#[inline(never)]
+fn put_many_recv_sges<S: WireEntry>(
+    element: &[AtomicU64],
+    max_sge: u32,
+    max_msg: u64,
+    sges: &[S],
+) -> Result<(), PostError> {
+    if sges.len() > max_sge as usize {
+        return Err(PostError::TooManySge);
+    }
+    let mut units = element.as_chunks::<2>().0.iter().take(max_sge as usize);
+    let mut length = 0_u64;
+    for sge in sges {
+        let sge = sge.wire()?;
+        if sge.is_special() && sge.length() == 0 {
+            continue;
+        }
+        length += u64::from(sge.length());
+        let Some([a, b]) = units.next() else { return Err(PostError::TooManySge) };
+        store([a, b], sge.words);
+    }
+    DataLimits { max_sge, max_inline: 0, max_msg }.check(length)?;
+    if let Some([a, b]) = units.next() {
+        store([a, b], TERMINATOR);
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Raw packets: the Ethernet segment, with the headers that it holds. PRM 8.9.4.2.
+//!
+//! Some devices want the Ethernet header (with a VLAN tag, 18 bytes) in the WQE, to steer by it before they have fetched the
+//! frame. It is copied out of the frame's first entries, which then begin behind it. A segmented send always has its
+//! header there.
+#![expect(unsafe_code)]
+// UNSAFETY: the header is read from the memory that a WR's entries name, which the poster promised.
+
+use super::{CTRL_UNITS, DataLimits, InlineWriter, Sge, Slot, put_inline, put_raw_sges};
+use uverbs_core::provider::op::TsoArgs;
+use uverbs_core::provider::{Payload, PostError};
+use uverbs_core::wr::Sge as RawSge;
+use uverbs_mlx5_hw::wqe::{
+    ETH_L2_INLINE_HEADER_SIZE, ETH_L2_MIN_HEADER_SIZE, MLX5_ETH_WQE_L3_CSUM, MLX5_ETH_WQE_L4_CSUM,
+};
+
+/// A header that the segment holds.
+pub(crate) type L2Header = [u8; ETH_L2_INLINE_HEADER_SIZE];
+const L2: usize = ETH_L2_INLINE_HEADER_SIZE;
+
+/// The segment's first 16 bytes, of which the header has the last two.
+fn put_eth(slot: Slot<'_>, csum: bool, mss: u16, header_len: u16, start: [u8; 2]) {
+    let csum = if csum { MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM } else { 0 };
+    let first = u64::from(csum) << 24 | u64::from(mss);
+    let second = u64::from(header_len) << 16 | u64::from(u16::from_be_bytes(start));
+    slot.put(CTRL_UNITS, [first.to_be(), second.to_be()]);
+}
+
+/// Writes the segment of a frame, with its header if the device wants it; how many units it took.
+pub(crate) fn put_frame(slot: Slot<'_>, csum: bool, header: Option<&L2Header>) -> u32 {
+    match header {
+        None => {
+            put_eth(slot, csum, 0, 0, [0; 2]);
+            1
+        }
+        Some([a, b, rest @ ..]) => {
+            put_eth(slot, csum, 0, L2 as u16, [*a, *b]);
+            slot.put(CTRL_UNITS + 1, zerocopy::transmute!(*rest));
+            2
+        }
+    }
+}
+
+/// Writes the segment of a segmented send; how many units it took.
+pub(crate) fn put_tso(
+    slot: Slot<'_>,
+    csum: bool,
+    max_header: u32,
+    args: TsoArgs<'_>,
+) -> Result<u32, PostError> {
+    let len = args.header.len();
+    let (Ok(header_len), [a, b, rest @ ..]) = (u16::try_from(len), args.header) else {
+        return Err(PostError::InvalidArgument);
+    };
+    if len < ETH_L2_MIN_HEADER_SIZE || len > max_header as usize {
+        return Err(PostError::InvalidArgument);
+    }
+    put_eth(slot, csum, args.mss, header_len, [*a, *b]);
+    let mut writer = InlineWriter::new(slot, (CTRL_UNITS + 1) * 2, 0, 0);
+    writer.push(rest);
+    writer.finish();
+    Ok(1 + rest.len().div_ceil(16) as u32)
+}
+
+/// Units of a segment with so long a header.
+pub(crate) fn units(header_len: usize) -> u32 {
+    u32::try_from(header_len.saturating_sub(2).div_ceil(16)).unwrap_or(u32::MAX - 1) + 1
+}
+
+/// Copies the header out of a frame's entries; `None` if they are shorter.
+///
+/// # Safety
+/// The entries are readable memory at their addresses.
+unsafe fn header_of(sges: impl Iterator<Item = RawSge>) -> Option<L2Header> {
+    let (mut header, mut at) = ([0; L2], 0);
+    for sge in sges {
+        let now = (sge.length as usize).min(L2 - at);
+        if now != 0 {
+            let from = core::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+            // SAFETY: `now` bytes of a readable entry, by the caller's promise; one of length 0 is not looked at.
+            let bytes = unsafe { core::slice::from_raw_parts(from, now) };
+            header[at..at + now].copy_from_slice(bytes);
+            at += now;
+        }
+        if at == L2 {
+            return Some(header);
+        }
+    }
+    None
+}
+
+/// Writes a frame of entries behind the control segment, its header inlined if `l2`; the WQE's units.
+///
+/// # Safety
+/// If `l2`, the entries are readable memory at their addresses.
+pub(crate) unsafe fn put_frame_sges(
+    slot: Slot<'_>,
+    limits: DataLimits,
+    csum: bool,
+    l2: bool,
+    sges: impl ExactSizeIterator<Item = RawSge> + Clone,
+) -> Result<u32, PostError> {
+    let header = if l2 {
+        // SAFETY: the caller's promise.
+        Some(unsafe { header_of(sges.clone()) }.ok_or(PostError::InvalidArgument)?)
+    } else {
+        None
+    };
+    let at = CTRL_UNITS + put_frame(slot, csum, header.as_ref());
+    let mut skip = if l2 { L2 as u32 } else { 0 };
+    let behind = sges.map(|sge| {
+        let now = skip.min(sge.length);
+        skip -= now;
+        RawSge { addr: sge.addr.wrapping_add(now.into()), length: sge.length - now, lkey: sge.lkey }
+    });
+    Ok(at + put_raw_sges(slot, at, limits, false, behind)?)
+}
+
+/// Writes a frame of inline bytes behind the control segment, its header in the segment if `l2`; the WQE's units.
+pub(crate) fn put_frame_inline<P: Payload<Sge>>(
+    slot: Slot<'_>,
+    limits: DataLimits,
+    csum: bool,
+    l2: bool,
+    data: &P,
+) -> Result<u32, PostError> {
+    if !l2 {
+        let at = CTRL_UNITS + put_frame(slot, csum, None);
+        return Ok(at + put_inline(slot, at, limits, data)?);
+    }
+    let (mut header, mut at) = ([0; L2], 0);
+    data.for_each_buf(|bytes| {
+        let now = bytes.len().min(L2 - at);
+        header[at..at + now].copy_from_slice(&bytes[..now]);
+        at += now;
+    });
+    if at < L2 {
+        return Err(PostError::InvalidArgument);
+    }
+    let at = CTRL_UNITS + put_frame(slot, csum, Some(&header));
+    Ok(at + put_inline(slot, at, limits, &Behind(data))?)
+}
+
+/// A payload without its first [`L2`] bytes, of which it has that many.
+#[derive(Clone, Copy)]
+struct Behind<'a, P>(&'a P);
+
+impl<P: Payload<Sge>> Payload<Sge> for Behind<'_, P> {
+    const INLINE: bool = true;
+    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
+        let mut skip = L2;
+        self.0.for_each_buf(|bytes| {
+            let now = skip.min(bytes.len());
+            skip -= now;
+            f(&bytes[now..]);
+        });
+    }
+    fn inline_len(&self) -> usize {
+        self.0.inline_len().saturating_sub(L2)
+    }
+}

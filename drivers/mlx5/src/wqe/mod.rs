@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The encoder: from a work request to the bytes of its WQE.
+//!
+//! Pure: it writes into a [`Slot`] of the ring and says how many 16-byte units it took. It rings no doorbell, takes no
+//! lock and knows no kernel. A WQE is a control segment, then by opcode and transport what the tables of PRM 8.9 ask for, then the
+//! data; the control segment is put last, because it has the length.
+//!
+//! Words are composed in host order with the first byte in the top bits, and stored with `to_be`: what is constant
+//! folds, and a swap or two remain.
+
+mod data;
+pub(crate) mod eth;
+mod slot;
+pub(crate) mod umr;
+
+pub(crate) use data::{
+    DataLimits, WireEntry, put_inline, put_raw_sges, put_recv_sges, put_sge, put_sges, units_of,
+};
+pub(crate) use slot::{InlineWriter, Slot};
+
+use core::fmt;
+use uverbs_core::provider::wire::MAX_SGE_LENGTH;
+use uverbs_core::provider::{PostError, WireRemote, WireSge};
+use uverbs_core::wr::{SendFlags, WrOpcode};
+use uverbs_mlx5_hw::wqe as hw;
+use uverbs_mlx5_hw::wqe::Av;
+
+/// Units of a control segment.
+pub(crate) const CTRL_UNITS: u32 = 1;
+/// Units of an address vector.
+pub(crate) const AV_UNITS: u32 = 3;
+
+/// A scatter/gather entry as the WQE holds it: the bytes of a `DataSeg`.
+///
+/// The wire writes 2^31 as 0 and has no entry of 0 bytes. An empty entry is kept as the count 2^31, which is never
+/// written: both need a second look, and have all lower bits 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Sge {
+    pub(crate) words: [u64; 2],
+}
+
+impl Sge {
+    /// No bytes.
+    pub(crate) const EMPTY: Self = Self::from_host(0, 0, 0);
+
+    /// The bits of the first word that are 0 in no ordinary entry.
+    const COUNT: u64 = (((MAX_SGE_LENGTH - 1) as u64) << 32).to_be();
+
+    /// From values in host order; `length` is at most 2^31.
+    #[inline(always)]
+    pub(crate) const fn from_host(addr: u64, length: u32, lkey: u32) -> Self {
+        // 0 and 2^31 change places.
+        let count = if length & (MAX_SGE_LENGTH - 1) == 0 { length ^ MAX_SGE_LENGTH } else { length };
+        Self { words: [((count as u64) << 32 | lkey as u64).to_be(), addr.to_be()] }
+    }
+
+    /// Whether it is empty or of 2^31 bytes.
+    #[inline(always)]
+    pub(crate) const fn is_special(&self) -> bool {
+        self.words[0] & Self::COUNT == 0
+    }
+}
+
+impl WireSge for Sge {
+    #[inline(always)]
+    fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError> {
+        if length > MAX_SGE_LENGTH {
+            return Err(PostError::InvalidLength);
+        }
+        Ok(Self::from_host(addr, length, lkey))
+    }
+    #[inline(always)]
+    fn addr(&self) -> u64 {
+        u64::from_be(self.words[1])
+    }
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        let count = (u64::from_be(self.words[0]) >> 32) as u32;
+        if self.is_special() { count ^ MAX_SGE_LENGTH } else { count }
+    }
+    #[inline(always)]
+    fn lkey(&self) -> u32 {
+        u64::from_be(self.words[0]) as u32
+    }
+}
+
+impl fmt::Debug for Sge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sge")
+            .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("length", &self.length())
+            .field("lkey", &format_args!("{:#x}", self.lkey()))
+            .finish()
+    }
+}
+
+/// A remote address as the WQE holds it: the bytes of a `RaddrSeg`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Remote {
+    pub(crate) words: [u64; 2],
+}
+
+impl WireRemote for Remote {
+    #[inline(always)]
+    fn new(addr: u64, rkey: u32) -> Self {
+        Self { words: [addr.to_be(), (u64::from(rkey) << 32).to_be()] }
+    }
+    #[inline(always)]
+    fn addr(&self) -> u64 {
+        u64::from_be(self.words[0])
+    }
+    #[inline(always)]
+    fn rkey(&self) -> u32 {
+        (u64::from_be(self.words[1]) >> 32) as u32
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remote")
+            .field("addr", &format_args!("{:#x}", self.addr()))
+            .field("rkey", &format_args!("{:#x}", self.rkey()))
+            .finish()
+    }
+}
+
+/// An address vector as the WQE holds it, less the destination's number and key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Ah {
+    words: [u64; 6],
+}
+
+impl Ah {
+    /// From an address vector; its number and keys do not count.
+    #[must_use]
+    pub fn new(av: &Av) -> Self {
+        let mut words: [u64; 6] = zerocopy::transmute!(*av);
+        words[0] = 0;
+        words[1] = (u64::from_be(words[1]) & 0xffff_ffff).to_be();
+        Self { words }
+    }
+
+    /// The address vector, with number and keys 0.
+    #[must_use]
+    pub fn av(&self) -> Av {
+        zerocopy::transmute!(self.words)
+    }
+
+    /// The 48 bytes for a datagram (`key` is the Q_Key in the upper half) or a DC target (`key` is the access key).
+    #[inline(always)]
+    pub(crate) fn to(&self, key: u64, number: u32) -> [u64; 6] {
+        let number = u64::from(number | hw::MLX5_EXTENDED_UD_AV) << 32;
+        let [_, w1, w2, w3, w4, w5] = self.words;
+        [key.to_be(), w1 | number.to_be(), w2, w3, w4, w5]
+    }
+}
+
+impl fmt::Debug for Ah {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.av().fmt(f)
+    }
+}
+
+/// A set of one opcode; empty for those that no set has.
+#[inline(always)]
+pub(crate) const fn opcode_bit(opcode: WrOpcode) -> u32 {
+    if opcode.0 < 32 { 1 << opcode.0 } else { 0 }
+}
+
+/// A set of opcodes.
+pub(crate) const fn opcodes(list: &[WrOpcode]) -> u32 {
+    let (mut set, mut i) = (0, 0);
+    while i < list.len() {
+        set |= opcode_bit(list[i]);
+        i += 1;
+    }
+    set
+}
+
+/// Opcodes whose data may be inline (ibv_post_send(3)).
+const INLINE_OPCODES: u32 = opcodes(&[
+    WrOpcode::SEND,
+    WrOpcode::SEND_WITH_IMM,
+    WrOpcode::SEND_WITH_INV,
+    WrOpcode::RDMA_WRITE,
+    WrOpcode::RDMA_WRITE_WITH_IMM,
+    WrOpcode::TSO,
+]);
+
+/// Opcodes that answer with the 8 bytes that were there.
+pub(crate) const ATOMIC_OPCODES: u32 =
+    opcodes(&[WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_FETCH_AND_ADD]);
+
+/// Whether this operation's data may be inline.
+#[inline(always)]
+pub(crate) const fn takes_inline(opcode: WrOpcode) -> bool {
+    INLINE_OPCODES & opcode_bit(opcode) != 0
+}
+
+/// Whether this operation needs room for 8 bytes.
+#[inline(always)]
+pub(crate) const fn is_atomic(opcode: WrOpcode) -> bool {
+    ATOMIC_OPCODES & opcode_bit(opcode) != 0
+}
+
+/// The hardware's opcode; those that a queue can't post have none that matters.
+#[inline(always)]
+pub(crate) const fn hw_opcode(opcode: WrOpcode) -> u8 {
+    match opcode {
+        WrOpcode::RDMA_WRITE => hw::MLX5_OPCODE_RDMA_WRITE,
+        WrOpcode::RDMA_WRITE_WITH_IMM => hw::MLX5_OPCODE_RDMA_WRITE_IMM,
+        WrOpcode::SEND => hw::MLX5_OPCODE_SEND,
+        WrOpcode::SEND_WITH_IMM => hw::MLX5_OPCODE_SEND_IMM,
+        WrOpcode::SEND_WITH_INV => hw::MLX5_OPCODE_SEND_INVAL,
+        WrOpcode::RDMA_READ => hw::MLX5_OPCODE_RDMA_READ,
+        WrOpcode::ATOMIC_CMP_AND_SWP => hw::MLX5_OPCODE_ATOMIC_CS,
+        WrOpcode::ATOMIC_FETCH_AND_ADD => hw::MLX5_OPCODE_ATOMIC_FA,
+        WrOpcode::LOCAL_INV | WrOpcode::BIND_MW => hw::MLX5_OPCODE_UMR,
+        WrOpcode::TSO => hw::MLX5_OPCODE_TSO,
+        _ => hw::MLX5_OPCODE_NOP,
+    }
+}
+
+/// Flags that every WR may have. `INLINE` says what the data is, and is told by that.
+const PLAIN_FLAGS: u32 =
+    SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED).union(SendFlags::INLINE).bits();
+
+/// Whether no flag is out of place on any QP type. `IP_CSUM` is, on all but raw packet QPs.
+#[inline(always)]
+pub(crate) const fn are_plain(flags: SendFlags) -> bool {
+    flags.bits() & !PLAIN_FLAGS == 0
+}
+
+/// The flags in the control segment's form.
+#[inline(always)]
+pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
+    const { assert!(SendFlags::FENCE.bits() << 7 == hw::MLX5_WQE_CTRL_FENCE as u32) };
+    const { assert!(SendFlags::SIGNALED.bits() << 2 == hw::MLX5_WQE_CTRL_CQ_UPDATE as u32) };
+    const { assert!(SendFlags::SOLICITED.bits() >> 1 == hw::MLX5_WQE_CTRL_SOLICITED as u32) };
+    let bits = flags.bits();
+    ((bits & SendFlags::FENCE.bits()) << 7
+        | (bits & SendFlags::SIGNALED.bits()) << 2
+        | (bits & SendFlags::SOLICITED.bits()) >> 1) as u8
+}
+
+/// The control segment's first word: `base` has the QP number in place.
+#[inline(always)]
+pub(crate) const fn ctrl0(base: u64, index: u32, opcode: u8, ds: u32) -> u64 {
+    (base | (index as u64 & 0xffff) << 40 | (opcode as u64) << 32 | ds as u64).to_be()
+}
+
+/// Its second word. `imm` is in host order.
+#[inline(always)]
+pub(crate) const fn ctrl1(fm_ce_se: u8, imm: u32) -> u64 {
+    ((fm_ce_se as u64) << 32 | imm as u64).to_be()
+}
+
+/// [`ctrl0`]'s base.
+pub(crate) const fn ctrl_base(qpn: u32) -> u64 {
+    (qpn as u64 & 0xff_ffff) << 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use uverbs_mlx5_hw::wqe::{CtrlSeg, DataSeg, RaddrSeg};
+    use uverbs_mlx5_hw::{Be16, Be32, Be64};
+
+    proptest! {
+        #[test]
+        fn an_entry_is_a_data_segment(addr: u64, length in 1..MAX_SGE_LENGTH, lkey: u32) {
+            let sge = Sge::new(addr, length, lkey).unwrap();
+            let seg: DataSeg = zerocopy::transmute!(sge.words);
+            prop_assert_eq!(seg, DataSeg::new(length, lkey, addr));
+            prop_assert_eq!((sge.addr(), sge.length(), sge.lkey()), (addr, length, lkey));
+            prop_assert!(!sge.is_special());
+        }
+
+        #[test]
+        fn a_remote_address_is_a_raddr_segment(raddr: u64, rkey: u32) {
+            let remote = Remote::new(raddr, rkey);
+            let seg: RaddrSeg = zerocopy::transmute!(remote.words);
+            let expected = RaddrSeg { raddr: Be64::new(raddr), rkey: Be32::new(rkey), reserved: Be32::new(0) };
+            prop_assert_eq!(seg, expected);
+            prop_assert_eq!((remote.addr(), remote.rkey()), (raddr, rkey));
+        }
+
+        #[test]
+        fn two_words_are_a_control_segment(qpn in 0_u32..1 << 24, index: u32, opcode: u8, ds in 1_u32..64, fm: u8, imm: u32) {
+            let words = [ctrl0(ctrl_base(qpn), index, opcode, ds), ctrl1(fm, imm)];
+            let seg: CtrlSeg = zerocopy::transmute!(words);
+            prop_assert_eq!(seg, CtrlSeg::new(0, index as u16, opcode, qpn, ds as u8, fm, Be32::new(imm)));
+        }
+
+        #[test]
+        fn an_address_vector_gets_number_and_key(bytes: [u8; 48], key: u64, number: u32) {
+            let av: Av = zerocopy::transmute!(bytes);
+            let ah = Ah::new(&av);
+            let mut expected = av;
+            expected.set_dc_key(key);
+            expected.dqp_dct = Be32::new(number | hw::MLX5_EXTENDED_UD_AV);
+            let got: Av = zerocopy::transmute!(ah.to(key, number));
+            prop_assert_eq!(got, expected);
+            prop_assert_eq!((ah.av().dc_key(), ah.av().dqp_dct.get(), ah.av().rlid), (0, 0, av.rlid));
+        }
+    }
+
+    #[test]
+    fn empty_and_longest_entries_are_told_apart() {
+        let (empty, longest) = (Sge::new(7, 0, 3).unwrap(), Sge::new(7, MAX_SGE_LENGTH, 3).unwrap());
+        assert!(empty.is_special() && longest.is_special());
+        assert_eq!((empty.length(), longest.length()), (0, MAX_SGE_LENGTH));
+        let seg: DataSeg = zerocopy::transmute!(longest.words);
+        assert_eq!(seg.byte_count.get(), 0, "the wire's 2^31");
+        assert_eq!(Sge::new(7, MAX_SGE_LENGTH + 1, 3), Err(PostError::InvalidLength));
+        assert_eq!(Sge::new(7, u32::MAX, 3), Err(PostError::InvalidLength));
+    }
+
+    #[test]
+    fn flags() {
+        let fm = |flags: SendFlags| (are_plain(flags), fm_ce_se(flags));
+        assert_eq!(fm(SendFlags::empty()), (true, 0));
+        assert_eq!(fm(SendFlags::FENCE), (true, 0x80));
+        assert_eq!(fm(SendFlags::SIGNALED | SendFlags::INLINE), (true, 8));
+        assert_eq!(fm(SendFlags::SOLICITED | SendFlags::FENCE), (true, 0x82));
+        assert_eq!(fm(SendFlags::IP_CSUM), (false, 0));
+        assert_eq!(fm(SendFlags::from_bits_retain(1 << 5)), (false, 0));
+        assert_eq!(Be16::new(1).get(), 1);
+    }
+}

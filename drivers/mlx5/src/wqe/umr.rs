@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Windows and invalidations: a UMR WQE that writes a memory key. PRM 8.9.4.7 and 8.9.4.8.
+//!
+//! Binding writes range, rights and one translation entry; unbinding and invalidating only free the key. A type 1
+//! window belongs to its PD, a type 2 window to the QP that binds it.
+
+use super::{CTRL_UNITS, Slot};
+use uverbs_core::attr::AccessFlags;
+use uverbs_core::provider::PostError;
+use uverbs_core::provider::op::MwBind;
+use uverbs_mlx5_hw::wqe::*;
+use uverbs_mlx5_hw::{Be16, Be32, Be64};
+use zerocopy::transmute;
+
+/// The longest range of a translation entry with a length.
+const MAX_KLM_LENGTH: u64 = 1 << 31;
+/// Translation entries are padded to 64 bytes, and counted in units.
+const KLM_OCTOWORDS: u16 = 4;
+/// Number of no QP: the key belongs to none.
+const ANY_QP: u32 = 0xff_ffff;
+
+/// Units of a WQE that frees a key.
+pub(crate) const FREE_UNITS: u32 = CTRL_UNITS + 3 + 4;
+/// Units of a WQE that binds.
+pub(crate) const BIND_UNITS: u32 = FREE_UNITS + 4;
+
+/// Writes what follows the control segment of an invalidation.
+pub(crate) fn put_local_inv(slot: Slot<'_>) -> u32 {
+    put_free(slot, true, 0)
+}
+
+/// Writes what follows the control segment of a bind, or of an unbind if its length is 0; the WQE's units.
+pub(crate) fn put_bind(slot: Slot<'_>, qpn: u32, bind: &MwBind) -> Result<u32, PostError> {
+    if bind.length > MAX_KLM_LENGTH {
+        return Err(PostError::Unsupported);
+    }
+    let type2 = match bind.mw_type {
+        1 => false,
+        2 => true,
+        _ => return Err(PostError::InvalidArgument),
+    };
+    if bind.length == 0 {
+        return Ok(put_free(slot, type2, bind.rkey));
+    }
+
+    let mut flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET;
+    let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE
+        | MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY
+        | MLX5_WQE_UMR_CTRL_MKEY_MASK_LEN
+        | MLX5_WQE_UMR_CTRL_MKEY_MASK_START_ADDR
+        | MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_LOCAL_WRITE
+        | MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_REMOTE_READ
+        | MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_REMOTE_WRITE
+        | MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_ATOMIC;
+    if type2 {
+        flags |= MLX5_WQE_UMR_CTRL_FLAG_CHECK_FREE;
+        mask |= MLX5_WQE_UMR_CTRL_MKEY_MASK_QPN;
+    }
+    put_ctrl(slot, flags, KLM_OCTOWORDS, mask);
+
+    let access = AccessFlags::from_bits_retain(bind.access);
+    let right = |flag, bit| if access.contains(flag) { bit } else { 0 };
+    let zero_based = access.contains(AccessFlags::ZERO_BASED);
+    put_mkey(
+        slot,
+        MkeyContextSeg {
+            access_flags: right(AccessFlags::REMOTE_READ, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_READ)
+                | right(AccessFlags::REMOTE_WRITE, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_WRITE)
+                | right(AccessFlags::REMOTE_ATOMIC, MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_ATOMIC),
+            qpn_mkey: qpn_mkey(if type2 { qpn } else { ANY_QP }, bind.rkey),
+            start_addr: Be64::new(if zero_based { 0 } else { bind.addr }),
+            len: Be64::new(bind.length),
+            ..Default::default()
+        },
+    );
+    let klm = KlmSeg {
+        byte_count: Be32::new(bind.length as u32),
+        mkey: Be32::new(bind.mr_lkey),
+        address: Be64::new(bind.addr),
+    };
+    slot.put(FREE_UNITS, transmute!(klm));
+    (1..4).for_each(|i| slot.put(FREE_UNITS + i, [0; 2]));
+    Ok(BIND_UNITS)
+}
+
+/// Frees a key.
+fn put_free(slot: Slot<'_>, type2: bool, rkey: u32) -> u32 {
+    let mut flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET;
+    let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE | MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY;
+    if type2 {
+        flags |= MLX5_WQE_UMR_CTRL_FLAG_CHECK_QPN;
+        mask |= MLX5_WQE_UMR_CTRL_MKEY_MASK_QPN;
+    }
+    put_ctrl(slot, flags, 0, mask);
+    put_mkey(
+        slot,
+        MkeyContextSeg {
+            free: MLX5_WQE_MKEY_CONTEXT_FREE,
+            qpn_mkey: qpn_mkey(ANY_QP, rkey),
+            ..Default::default()
+        },
+    );
+    FREE_UNITS
+}
+
+/// The number, and the byte of the key that its user may change.
+fn qpn_mkey(qpn: u32, rkey: u32) -> Be32 {
+    Be32::new(qpn << 8 | rkey & 0xff)
+}
+
+fn put_ctrl(slot: Slot<'_>, flags: u8, klm_octowords: u16, mask: u64) {
+    let seg = UmrCtrlSeg {
+        flags,
+        klm_octowords: Be16::new(klm_octowords),
+        mkey_mask: Be64::new(mask),
+        ..Default::default()
+    };
+    let units: [[u64; 2]; 3] = transmute!(seg);
+    (1..).zip(units).for_each(|(i, unit)| slot.put(i, unit));
+}
+
+fn put_mkey(slot: Slot<'_>, seg: MkeyContextSeg) {
+    let units: [[u64; 2]; 4] = transmute!(seg);
+    (4..).zip(units).for_each(|(i, unit)| slot.put(i, unit));
+}
