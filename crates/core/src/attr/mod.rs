@@ -13,6 +13,7 @@ mod ah;
 mod cq;
 mod device;
 mod event;
+mod flow;
 mod gid;
 mod mr;
 mod port;
@@ -20,6 +21,7 @@ mod qp;
 mod qp_attr;
 mod srq;
 pub mod transition;
+mod wq;
 
 pub use ah::{AhAttr, GlobalRoute};
 pub use cq::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
@@ -28,9 +30,14 @@ pub use device::{
     PacketPacingCaps, PciAtomicCaps, RawPacketCaps, RssCaps, TmCaps, TsoCaps,
 };
 pub use event::{AsyncEvent, EventScope, EventType};
+pub use flow::{
+    FlowAttr, FlowAttrType, FlowEth, FlowFlags, FlowGre, FlowHeader, FlowIpv4, FlowIpv6, FlowMatch,
+    FlowPorts, FlowSpec,
+};
 pub use gid::{Gid, GidEntry, GidType, ParseGidError};
 pub use mr::{AccessFlags, AdviseFlags, MrAdvice, MwBindInfo, MwType, ReregFlags};
 pub use port::{LinkLayer, Mtu, PhysState, PortAttr, PortCapFlags, PortCapFlags2, PortFlags, PortState};
 pub use qp::{QpCap, QpCreateFlags, QpInitAttr, QpState, QpType, SendOpsFlags};
 pub use qp_attr::{MigState, QpAttr, QpAttrMask};
 pub use srq::{SrqAttr, SrqAttrMask, SrqInitAttr, SrqType};
+pub use wq::{RxHashConf, RxHashFields, WqAttr, WqFlags, WqInitAttr, WqState};

@@ -21,7 +21,9 @@ pub mod async_event;
 pub mod comp_channel;
 pub mod context;
 pub mod cq;
+pub mod dm;
 mod explain;
+pub mod flow;
 pub mod mcast;
 pub mod mr;
 pub mod mw;
@@ -31,6 +33,7 @@ mod qp_state;
 pub mod query;
 pub mod slab;
 pub mod srq;
+pub mod wq;
 pub mod xrcd;
 
 pub use ah::AhHandle;
@@ -38,12 +41,15 @@ pub use async_event::AsyncFd;
 pub use comp_channel::CompChannelHandle;
 pub use context::{ContextInfo, CoreSupport};
 pub use cq::{CqEvents, CqHandle};
+pub use dm::DmHandle;
+pub use flow::FlowHandle;
 pub use mr::{MrHandle, MrInfo, MrRange, Rereg};
 pub use mw::MwHandle;
 pub use pd::PdHandle;
 pub use qp::{QpHandle, QpParents};
 pub use slab::Slab;
 pub use srq::{SrqHandle, SrqParents};
+pub use wq::{RwqIndTableHandle, WqHandle};
 pub use xrcd::XrcdHandle;
 
 #[cfg(test)]

@@ -215,6 +215,11 @@ pub struct Rereg<'a> {
 }
 
 impl MrHandle {
+    /// A region that another verb registered.
+    pub(super) fn new(object: Object, lkey: u32, rkey: u32) -> Self {
+        Self { object, lkey, rkey }
+    }
+
     /// Key by which this process names the region.
     #[must_use]
     pub fn lkey(&self) -> u32 {

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Work queues and receive hashing (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
+
+bitflags::bitflags! {
+    /// `enum ibv_wq_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[repr(transparent)]
+    pub struct WqFlags: u32 {
+        /// Receives lose the VLAN tag.
+        const CVLAN_STRIPPING = 1 << 0;
+        /// Receives keep the FCS.
+        const SCATTER_FCS = 1 << 1;
+        /// A packet without a receive waits instead of being dropped.
+        const DELAY_DROP = 1 << 2;
+        /// PCI writes are padded to a cache line.
+        const PCI_WRITE_END_PADDING = 1 << 3;
+    }
+}
+
+open_values! {
+    /// `enum ibv_wq_state`.
+    WqState(u32), "IBV_WQS_" {
+        RESET = 0 "reset",
+        RDY = 1 "ready",
+        ERR = 2 "error",
+    }
+}
+
+/// `struct ibv_wq_init_attr` without the objects that it refers to. The only type is `IBV_WQT_RQ`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WqInitAttr {
+    /// Outstanding receives.
+    pub max_wr: u32,
+    /// SGEs of a receive.
+    pub max_sge: u32,
+    /// Flags.
+    pub create_flags: WqFlags,
+}
+
+/// `struct ibv_wq_attr`: what `modify_wq` changes; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WqAttr {
+    /// New state.
+    pub wq_state: Option<WqState>,
+    /// The state that it is assumed to be in.
+    pub curr_wq_state: Option<WqState>,
+    /// New flags, and which of them change.
+    pub flags: Option<(WqFlags, WqFlags)>,
+}
+
+bitflags::bitflags! {
+    /// `enum ibv_rx_hash_fields`: what of a packet is hashed.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    #[repr(transparent)]
+    pub struct RxHashFields: u64 {
+        /// IPv4 source.
+        const SRC_IPV4 = 1 << 0;
+        /// IPv4 destination.
+        const DST_IPV4 = 1 << 1;
+        /// IPv6 source.
+        const SRC_IPV6 = 1 << 2;
+        /// IPv6 destination.
+        const DST_IPV6 = 1 << 3;
+        /// TCP source port.
+        const SRC_PORT_TCP = 1 << 4;
+        /// TCP destination port.
+        const DST_PORT_TCP = 1 << 5;
+        /// UDP source port.
+        const SRC_PORT_UDP = 1 << 6;
+        /// UDP destination port.
+        const DST_PORT_UDP = 1 << 7;
+        /// IPsec SPI.
+        const IPSEC_SPI = 1 << 8;
+        /// The headers inside a tunnel.
+        const INNER = 1 << 31;
+    }
+}
+
+/// `struct ibv_rx_hash_conf`, for the Toeplitz function, the only one that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RxHashConf<'a> {
+    /// The function's key; its length is the device's (40 bytes on mlx5).
+    pub key: &'a [u8],
+    /// What is hashed.
+    pub fields: RxHashFields,
+}
