@@ -49,6 +49,7 @@ pub use uverbs_core::sync::{Exclusive, Shared};
 pub use uverbs_core::wc::{self, WcFlags, WcOpcode, WcStatus, WorkCompletion};
 pub use uverbs_core::wr::{self, ImmData, SendFlags};
 pub use uverbs_core::{Errno, Error, Result};
+pub use uverbs_mlx5 as mlx5;
 pub use uverbs_rxe as rxe;
 
 #[cfg(doctest)]

@@ -7,6 +7,7 @@ pub use uverbs_core::device::{DeviceInfo, devices};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, UverbsFd};
 use uverbs_core::provider::Driver;
+use uverbs_mlx5::Mlx5;
 use uverbs_rxe::Rxe;
 
 /// What to do with an opened device; compiled once per driver, so it runs without dispatch.
@@ -18,12 +19,13 @@ pub trait DriverVisitor {
 }
 
 /// Every driver's id, in the order in which they are probed.
-const DRIVER_IDS: &[u32] = &[Rxe::DRIVER_ID];
+const DRIVER_IDS: &[u32] = &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID];
 
 /// Opens a device and calls `visitor` with it, typed by its driver.
 pub fn open_with<V: DriverVisitor>(device: &DeviceInfo, visitor: V) -> Result<V::Out> {
     let fd: Arc<dyn Kernel> = Arc::new(UverbsFd::open(device, DRIVER_IDS)?);
     match fd.driver_id() {
+        Mlx5::DRIVER_ID => Ok(visitor.visit(Context::<Mlx5>::from_kernel(fd)?)),
         Rxe::DRIVER_ID => Ok(visitor.visit(Context::<Rxe>::from_kernel(fd)?)),
         other => Err(Error::unsupported("open_device", format!("no driver for driver id {other}"))),
     }

@@ -5,24 +5,34 @@
 //! (UARs) are mapped from the device. A post writes WQEs to the queue, its index to the doorbell record and eight
 //! bytes, or a whole WQE, to the register. The format of all of it stands in `uverbs-mlx5-hw`.
 
+mod av;
 pub mod buf;
 mod builder;
+mod calls;
+mod context;
 pub mod cq;
 mod cqe;
 pub mod dbrec;
+mod driver;
 mod encoder;
 mod list;
 pub mod lookup;
+mod ops;
+mod options;
 mod poster;
 mod recv;
 mod send;
 pub mod shared;
+mod size;
 mod srq;
 pub mod uar;
+mod uars;
 mod wqe;
 
 pub use cq::{Completion, CompletionQueue, CqShared};
+pub use driver::{Mlx5, QpControl, SrqControl, ThreadDomain};
 pub use encoder::SendConfig;
+pub use options::Options;
 pub use recv::{Batch as RecvBatch, RecvConfig, RecvQueue};
 pub use send::{Batch as SendBatch, SendQueue};
 pub use srq::{Batch as SrqBatch, SharedRecvQueue};
