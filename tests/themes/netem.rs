@@ -16,6 +16,8 @@ const ROUND: usize = 8;
 const LEN: usize = 2500;
 /// From one message's place to the next.
 const STEP: usize = 4096;
+/// What each atomic adds.
+const ADD: u64 = 0x1_0000_0001;
 /// The word that atomics add to, and where their answers go.
 const WORD: usize = ROUND * STEP;
 
@@ -34,9 +36,9 @@ fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
     spec
 }
 
-/// Rounds of sends, writes, reads and atomics in flight together; everything is looked at after each round.
-fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> Result<()> {
-    const ADD: u64 = 0x1_0000_0001;
+/// Rounds of sends, writes, reads and (if `atomics`) atomics in flight together; everything is looked at after each
+/// round.
+fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64, atomics: bool) -> Result<()> {
     let Pair { a, b } = pair;
     let word = b.word(WORD)?.load(Ordering::Acquire);
     for round in 0..n {
@@ -47,13 +49,13 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> 
         a.clear(0..WORD + ROUND * 8)?;
         for i in 0..ROUND {
             match i % 4 {
+                3 if atomics => {}
                 0 => {
                     a.fill(at(i), seed(i))?;
                     b.recv(Face::Batch, seed(i), at(i))?;
                 }
-                1 => a.fill(at(i), seed(i))?,
                 2 => b.fill(at(i), seed(i))?,
-                _ => {}
+                _ => a.fill(at(i), seed(i))?,
             }
         }
         let sges: Vec<_> = (0..ROUND).map(|i| [a.sge(at(i))]).collect();
@@ -62,9 +64,9 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> 
             let remote = b.remote(i * STEP);
             match i % 4 {
                 0 => Req::new(seed(i), Op::SendImm(i as u32)).sges(&sges[i]),
-                1 => Req::new(seed(i), Op::Write(remote)).sges(&sges[i]),
                 2 => Req::new(seed(i), Op::Read(remote)).sges(&sges[i]),
-                _ => Req::new(seed(i), Op::FetchAdd(b.remote(WORD), ADD)).sges(&answers[i]),
+                3 if atomics => Req::new(seed(i), Op::FetchAdd(b.remote(WORD), ADD)).sges(&answers[i]),
+                _ => Req::new(seed(i), Op::Write(remote)).sges(&sges[i]),
             }
             .signaled()
         };
@@ -72,9 +74,9 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> 
         a.post(face, &reqs)?;
 
         let done = a.ok(ROUND).with_context(|| format!("round {round}"))?;
-        const ORDER: [WcOpcode; 4] =
-            [WcOpcode::SEND, WcOpcode::RDMA_WRITE, WcOpcode::RDMA_READ, WcOpcode::FETCH_ADD];
-        let expected: Vec<_> = (0..ROUND).map(|i| (seed(i), ORDER[i % 4])).collect();
+        let last = if atomics { WcOpcode::FETCH_ADD } else { WcOpcode::RDMA_WRITE };
+        let order = [WcOpcode::SEND, WcOpcode::RDMA_WRITE, WcOpcode::RDMA_READ, last];
+        let expected: Vec<_> = (0..ROUND).map(|i| (seed(i), order[i % 4])).collect();
         ensure!(opcodes(&done) == expected, "round {round}: another order: {}", list(&done));
         let got = b.ok(ROUND / 4)?;
         for (k, wc) in got.iter().enumerate() {
@@ -88,20 +90,44 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> 
         for i in 0..ROUND {
             let what = || format!("round {round}, request {i}");
             match i % 4 {
-                0 | 1 => b.check(at(i), seed(i)).with_context(what)?,
                 2 => a.check(at(i), seed(i)).with_context(what)?,
-                _ => {
+                3 if atomics => {
                     // Each was done exactly once, in its turn.
                     let before = word.wrapping_add(ADD * (round * (ROUND as u64 / 4) + i as u64 / 4));
                     let answer = a.word(WORD + i * 8)?.load(Ordering::Acquire);
                     ensure!(answer == before, "{}: {answer:#x} was there, not {before:#x}", what());
                 }
+                _ => b.check(at(i), seed(i)).with_context(what)?,
             }
         }
     }
-    let adds = ADD * n * (ROUND as u64 / 4);
+    let adds = if atomics { ADD * n * (ROUND as u64 / 4) } else { 0 };
     let end = b.word(WORD)?.load(Ordering::Acquire);
     ensure!(end == word.wrapping_add(adds), "{end:#x} after {n} rounds from {word:#x}");
+    a.idle()?;
+    b.idle()
+}
+
+/// Atomics alone in flight together.
+fn atomic_rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> Result<()> {
+    let Pair { a, b } = pair;
+    let mut before = b.word(WORD)?.load(Ordering::Acquire);
+    for round in 0..n {
+        a.clear(WORD..WORD + ROUND * 8)?;
+        let answers: Vec<_> = (0..ROUND).map(|i| [a.sge(WORD + i * 8..WORD + i * 8 + 8)]).collect();
+        let add = |i: usize| Op::FetchAdd(b.remote(WORD), ADD + i as u64);
+        let reqs: Vec<_> =
+            (0..ROUND).map(|i| Req::new(i as u64, add(i)).sges(&answers[i]).signaled()).collect();
+        a.post(face, &reqs)?;
+        a.ok(ROUND).with_context(|| format!("round {round} of atomics"))?;
+        for i in 0..ROUND {
+            let answer = a.word(WORD + i * 8)?.load(Ordering::Acquire);
+            ensure!(answer == before, "round {round}, atomic {i}: {answer:#x} was there, not {before:#x}");
+            before = before.wrapping_add(ADD + i as u64);
+        }
+    }
+    let end = b.word(WORD)?.load(Ordering::Acquire);
+    ensure!(end == before, "{end:#x} at the end, not {before:#x}");
     a.idle()?;
     b.idle()
 }
@@ -109,16 +135,23 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64) -> 
 /// Rounds on a disturbed link, in which reliability must have had something to do, and on the clean one after.
 fn disturbed<D: Driver, L: Lock>(lab: &Lab<D>, what: Disturbance, n: u64, repaired: bool) -> Outcome {
     let mut pair = Pair::<D, Rc, L>::with(lab, &spec(lab))?;
+    // rxe fails or never answers an atomic that is in flight with reads when packets overtake each other: on 6.1, 6.12
+    // and 7.2, and for a program of libibverbs just as well. Atomics alone it does right.
+    let mixed = what.reorder.is_none() || D::NAME != "rxe";
     let before = lab.bed.repairs();
     let disturbed = lab.bed.disturb(&what)?;
     for (i, face) in Face::ALL.into_iter().enumerate() {
-        rounds(&mut pair, face, n).with_context(|| format!("{what}: {face:?}, part {i}"))?;
+        let part = || format!("{what}: {face:?}, part {i}");
+        rounds(&mut pair, face, n, mixed).with_context(part)?;
+        if !mixed {
+            atomic_rounds(&mut pair, face, n).with_context(part)?;
+        }
     }
     let repairs = lab.bed.repairs() - before;
     lab.note(format_args!("{what}: {repairs} repairs"));
     ensure!(!repaired || repairs > 0, "the link was not disturbed");
     drop(disturbed);
-    rounds(&mut pair, Face::Single, 5).context("on the clean link")
+    rounds(&mut pair, Face::Single, 5, true).context("on the clean link")
 }
 
 fn loss<D: Driver>(lab: &Lab<D>) -> Outcome {
