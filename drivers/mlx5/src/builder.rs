@@ -72,6 +72,8 @@ struct Current {
     data: u32,
     /// Units so far.
     ds: u32,
+    /// It took the long way, so its room is looked at when its length is known; what it counts beyond one WR so far.
+    taken: Option<u32>,
 }
 
 impl Default for Current {
@@ -86,6 +88,7 @@ impl Default for Current {
             csum: false,
             data: 0,
             ds: 0,
+            taken: None,
         }
     }
 }
@@ -159,6 +162,7 @@ impl Side {
             csum: false,
             data,
             ds: data,
+            taken: None,
         };
         Ok(())
     }
@@ -199,9 +203,7 @@ impl Side {
                 None if is_raw => eth::units(encoder.header_len()),
                 None => encoder.kind.units() + encoder.op_units(O::OPCODE),
             };
-        // The setter is to come, so the most that it can write is reserved.
-        let units = header.saturating_add(encoder.data_units(O::OPCODE));
-        encoder.reserve_units(poster, q, &mut session.cursor, units)?;
+        let taken = encoder.reserve_units(poster, q, &mut session.cursor, header, 0)?;
         let slot = Slot::new(q.view, session.cursor.at);
         slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(op)));
         let data = match op.tso() {
@@ -222,8 +224,23 @@ impl Side {
             csum,
             data,
             ds: data,
+            taken: Some(taken),
         };
         Ok(())
+    }
+
+    /// Makes sure that data of up to `units` fits behind a WR that took the long way.
+    #[inline(always)]
+    fn reserve_data(&mut self, q: Queue<'_>, units: usize) -> Result<(), PostError> {
+        if self.session.wr.taken.is_some() { self.reserve_data_cold(q, units) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn reserve_data_cold(&mut self, q: Queue<'_>, units: usize) -> Result<(), PostError> {
+        let Self { poster, encoder, session } = self;
+        let (cursor, wr) = (&mut session.cursor, &session.wr);
+        let units = wr.data.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        encoder.reserve_units(poster, q, cursor, units, wr.taken.unwrap_or(0)).map(drop)
     }
 
     /// Whether the WR is a frame, whose header the data setter writes.
@@ -271,6 +288,15 @@ impl SendQueue {
     pub fn wr_set_dc_addr(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64) {
         let (q, side) = self.split();
         side.set_address(q, Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
+    }
+
+    /// `mlx5dv_wr_set_dc_addr_stream`: the same on a stream of the initiator.
+    pub fn wr_set_dc_addr_stream(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64, stream: u16) {
+        let (q, side) = self.split();
+        side.set_address(q, Kind::Dc, |slot| {
+            slot.put_av(ah.to(remote_dc_key, remote_dctn));
+            slot.add_stream(stream);
+        });
     }
 
     /// Ends the session, if one is open; gives its cursor.
@@ -338,6 +364,9 @@ impl WrBuilder for SendQueue {
         if !side.setter(DATA) {
             return;
         }
+        if let Err(error) = side.reserve_data(q, sges.len().min(side.encoder.limits.max_sge as usize)) {
+            return side.session.fail(error);
+        }
         let slot = Slot::new(q.view, side.session.cursor.at);
         let wr = side.session.wr;
         let units = match sges {
@@ -355,6 +384,10 @@ impl WrBuilder for SendQueue {
         let (q, side) = self.split();
         if !side.setter(DATA) {
             return;
+        }
+        let len = data.inline_len().min(side.encoder.limits.max_inline as usize);
+        if let Err(error) = side.reserve_data(q, (len + 19) / 16) {
+            return side.session.fail(error);
         }
         let (wr, encoder) = (side.session.wr, &side.encoder);
         if !takes_inline(wr.opcode) {

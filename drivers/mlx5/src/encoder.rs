@@ -264,12 +264,6 @@ impl Encoder {
         op_units(opcode)
     }
 
-    /// Units that a WR's data takes at most.
-    pub(crate) fn data_units(&self, opcode: WrOpcode) -> u32 {
-        let inline = self.limits.max_inline.saturating_add(19) / 16;
-        self.limits.max_sge.max(if takes_inline(opcode) { inline } else { 0 })
-    }
-
     /// Bytes of a frame's header in the WQE.
     pub(crate) fn header_len(&self) -> usize {
         if self.l2 { ETH_L2_INLINE_HEADER_SIZE } else { 0 }
@@ -357,19 +351,22 @@ impl Encoder {
         Ok(())
     }
 
-    /// Checks that a WR of up to `units` fits in the queue, and takes what it counts beyond one WR.
+    /// Checks that a WR of up to `units` fits in the queue, and takes what it counts beyond one WR. Of that, `taken` is
+    /// taken already.
     pub(crate) fn reserve_units(
         &self,
         poster: &Poster,
         q: Queue<'_>,
         cursor: &mut Cursor,
         units: u32,
-    ) -> Result<(), PostError> {
-        let more = (units.div_ceil(4).max(1) - 1) / self.wr_blocks;
+        taken: u32,
+    ) -> Result<u32, PostError> {
         if units > MAX_UNITS {
             return Err(PostError::InvalidArgument);
         }
-        poster.reserve_more(q.sq, cursor, more)
+        let more = (units.div_ceil(4).max(1) - 1) / self.wr_blocks;
+        poster.reserve_more(q.sq, cursor, more.saturating_sub(taken))?;
+        Ok(more)
     }
 
     /// The long way: everything but the plainest WRs.
@@ -421,7 +418,7 @@ impl Encoder {
             return unsafe { self.push_frame(poster, q, cursor, wr, csum, op, data) };
         }
         let head = CTRL_UNITS + self.kind.units() + op_units(O::OPCODE);
-        self.reserve_units(poster, q, cursor, head.saturating_add(units_of(data)))?;
+        self.reserve_units(poster, q, cursor, head.saturating_add(units_of(data)), 0)?;
         self.write(q, cursor, wr, to, op, data)
     }
 
@@ -459,7 +456,7 @@ impl Encoder {
             None => self.header_len(),
         };
         let units = (CTRL_UNITS + eth::units(header)).saturating_add(units_of(data));
-        self.reserve_units(poster, q, cursor, units)?;
+        self.reserve_units(poster, q, cursor, units, 0)?;
         let slot = Slot::new(q.view, cursor.at);
         let units = if let Some(args) = op.tso() {
             let length: u64 = data.sges().iter().map(|sge| u64::from(sge.length())).sum();
@@ -515,7 +512,7 @@ impl Encoder {
         bind: Option<&MwBind>,
         key: u32,
     ) -> Result<(), PostError> {
-        self.reserve_units(poster, q, cursor, bind.map_or(umr::FREE_UNITS, |_| umr::BIND_UNITS))?;
+        self.reserve_units(poster, q, cursor, bind.map_or(umr::FREE_UNITS, |_| umr::BIND_UNITS), 0)?;
         let slot = Slot::new(q.view, cursor.at);
         let units = match bind {
             Some(bind) => umr::put_bind(slot, (self.base >> 8) as u32, bind)?,

@@ -25,6 +25,11 @@ mod send;
 pub mod shared;
 mod size;
 mod srq;
+#[cfg(any(test, feature = "test-utils"))]
+#[doc(hidden)]
+pub mod testing;
+#[cfg(all(test, not(loom)))]
+mod tests;
 pub mod uar;
 mod uars;
 mod wqe;

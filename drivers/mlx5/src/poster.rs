@@ -140,7 +140,7 @@ impl Poster {
     /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     pub(crate) fn start_at(&mut self, qp: &QpShared, sq: &SqShared, index: u32) {
-        let _ = self.begin_cold(qp, sq, qp.word());
+        let _ = self.begin_cold(sq, qp.word());
         (self.at, self.head) = (index, index);
         self.limit = index.wrapping_add(self.max_post);
         if index != 0 {
@@ -168,14 +168,14 @@ impl Poster {
     pub(crate) fn begin(&mut self, qp: &QpShared, sq: &SqShared) -> Cursor {
         let word = qp.word();
         if word != self.seen {
-            return self.begin_cold(qp, sq, word);
+            return self.begin_cold(sq, word);
         }
         self.cursor(None)
     }
 
     /// The state changed since the last batch, or something is pending, or this is the first batch.
     #[cold]
-    fn begin_cold(&mut self, qp: &QpShared, sq: &SqShared, word: Word) -> Cursor {
+    fn begin_cold(&mut self, sq: &SqShared, word: Word) -> Cursor {
         if self.session {
             return Cursor::failed(PostError::SessionOpen);
         }
@@ -188,8 +188,6 @@ impl Poster {
             if let Ok(limit) = self.refresh(sq, 0, None) {
                 self.limit = limit;
             }
-            // Whatever the device says, the WQEs of before are gone.
-            debug_assert!(qp.sq.is_some());
         }
         self.since = word;
         if self.fence {
@@ -231,8 +229,7 @@ impl Poster {
         Ok(())
     }
 
-    /// The same for a WQE that counts as `1 + more` WRs, which are then taken.
-    #[cold]
+    /// The same for a WQE that counts as `1 + more` WRs, of which `more` are then taken.
     pub(crate) fn reserve_more(
         &self,
         sq: &SqShared,
@@ -268,7 +265,7 @@ impl Poster {
         if let Some(at) = cursor.fence_at {
             self.settle_fence(view, cursor.at, at);
         }
-        let single = cursor.head.wrapping_sub(self.head) == 1;
+        let single = cursor.last == self.at;
         (self.at, self.head, self.limit) = (cursor.at, cursor.head, cursor.limit);
         // WQEs before the record, the record before the register.
         to_device();

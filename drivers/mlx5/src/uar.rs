@@ -106,7 +106,7 @@ const MAX_BURST: u32 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlueFlame {
     /// Bytes of a half: the longest burst, and how far apart the halves are. A power of two from 64 to 512; 0 for a register
-    /// without halves.
+    /// without halves (one that is mapped uncached).
     pub half: u32,
     /// Whether bursts are allowed: `MLX5_SHUT_UP_BF` and the first register of an old kernel's UARs forbid them.
     pub burst: bool,

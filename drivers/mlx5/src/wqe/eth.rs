@@ -32,6 +32,8 @@ pub(crate) fn put_frame(slot: Slot<'_>, csum: bool, header: Option<&L2Header>) -
     match header {
         None => {
             put_eth(slot, csum, 0, 0, [0; 2]);
+            // The segment's second half, which data may stand in, or not: then nothing old is there.
+            slot.put(CTRL_UNITS + 1, [0; 2]);
             1
         }
         Some([a, b, rest @ ..]) => {

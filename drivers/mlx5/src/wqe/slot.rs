@@ -79,6 +79,12 @@ impl<'r> Slot<'r> {
         self.put(CTRL_UNITS, [(u64::from(srqn) << 32).to_be(), 0]);
     }
 
+    /// Names the stream of a DC initiator that the WR belongs to.
+    pub(crate) fn add_stream(self, stream: u16) {
+        let word = u64::from_be(self.head[1].load(Ordering::Relaxed));
+        self.put_ctrl1((word | u64::from(stream) << 40).to_be());
+    }
+
     /// Gives a WQE the fence that it was written without, unless it asks for a stronger one.
     #[cold]
     pub(crate) fn add_small_fence(self) {

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queues over plain memory, with the device's side in the caller's hands: for tests, fuzzers and benches.
+
+use crate::buf::{QueueBuf, SqRing, StrideRing};
+use crate::dbrec::{DbRec, DbRecPages};
+use crate::shared::{QpShared, RqShared, SqShared, SrqShared};
+use crate::uar::{BlueFlame, Doorbell, SharedHalf};
+use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue, SharedRecvQueue};
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping};
+
+/// A write to a doorbell register: its offset, and the bytes. A burst has 64 or more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Offset in the page.
+    pub offset: u32,
+    /// As on the bus.
+    pub bytes: Vec<u8>,
+}
+
+/// A doorbell page that keeps what was written to it.
+#[derive(Debug, Default)]
+pub struct Bell(Mutex<Vec<Ring>>);
+
+impl Bell {
+    /// All writes since the last call.
+    pub fn take(&self) -> Vec<Ring> {
+        core::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, offset: u32, bytes: &[u8]) {
+        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        log.push(Ring { offset, bytes: bytes.to_vec() });
+    }
+}
+
+impl DoorbellPort for Bell {
+    fn ring(&self, offset: u32, value: [u8; 8]) {
+        self.note(offset, &value);
+    }
+    fn blueflame(&self, offset: u32, wqe: &[u8]) {
+        self.note(offset, wqe);
+    }
+}
+
+/// What the registers of a device in its usual configuration can do.
+pub const BLUE_FLAME: BlueFlame = BlueFlame { half: 256, burst: true, prefer: true };
+
+/// A send queue's usual configuration: all builders that the transport has.
+#[must_use]
+pub fn send_config(qp_type: QpType) -> SendConfig {
+    SendConfig {
+        qp_type,
+        qp_num: 0xa1_b2c3,
+        sq_sig_all: false,
+        send_ops_flags: SendOpsFlags::all(),
+        max_send_wr: 16,
+        max_send_sge: 4,
+        max_inline_data: 64,
+        atomics: true,
+        max_msg_sz: 1 << 30,
+        max_tso: 1 << 18,
+        max_tso_header: 128,
+        l2_inline: false,
+    }
+}
+
+/// A send queue and the other side of it.
+#[derive(Debug)]
+pub struct Sends {
+    /// The queue.
+    pub queue: SendQueue,
+    /// For the states, and to retire.
+    pub qp: Arc<QpShared>,
+    /// Its memory: the ring and nothing else.
+    pub buf: Arc<QueueBuf>,
+    /// Its doorbell record.
+    pub record: Arc<DbRec>,
+    /// Its doorbell.
+    pub bell: Arc<Bell>,
+    blocks: u32,
+}
+
+impl Sends {
+    /// A queue of `blocks` basic blocks, a power of two, in RTS.
+    ///
+    /// # Panics
+    /// If the geometry is wrong or there is no memory: that is a mistake of the test.
+    #[must_use]
+    pub fn new(config: &SendConfig, blocks: u32, bf: BlueFlame) -> Self {
+        let bell = Arc::new(Bell::default());
+        let (queue, qp, buf, record) =
+            send_parts(config, blocks, bf, &DoorbellPage::Port(bell.clone()), None);
+        Self { queue, qp, buf, record, bell, blocks }
+    }
+
+    /// The bytes of `count` blocks from `index` on, over the ring's end.
+    #[must_use]
+    pub fn blocks(&self, index: u32, count: u32) -> Vec<u8> {
+        let blocks = (0..count).map(|i| (index.wrapping_add(i) & (self.blocks - 1)) as usize * 8);
+        let words = blocks.flat_map(|at| &self.buf.words()[at..at + 8]);
+        words.flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect()
+    }
+
+    /// Writes this byte all over the ring.
+    pub fn fill(&self, byte: u8) {
+        let words = &self.buf.words()[..self.blocks as usize * 8];
+        words.iter().for_each(|w| w.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed));
+    }
+
+    /// The doorbell record's word of sends.
+    #[must_use]
+    pub fn posted(&self) -> u32 {
+        u32::from_be(self.record.word(1).load(Ordering::Relaxed))
+    }
+
+    /// Completes the WQE that began at this block, and all before it: its `wr_id`.
+    ///
+    /// # Panics
+    /// Never: the QP has a send queue.
+    pub fn retire(&self, wqe_counter: u16) -> u64 {
+        self.qp.sq.as_ref().expect("a send queue").retire(wqe_counter).wr_id
+    }
+}
+
+/// A send queue in RTS on any doorbell page.
+///
+/// # Panics
+/// If the geometry is wrong or there is no memory.
+#[must_use]
+pub fn send_parts(
+    config: &SendConfig,
+    blocks: u32,
+    bf: BlueFlame,
+    page: &DoorbellPage,
+    shared: Option<Arc<SharedHalf>>,
+) -> (SendQueue, Arc<QpShared>, Arc<QueueBuf>, Arc<DbRec>) {
+    let buf = QueueBuf::new(blocks as usize * 64).expect("memory");
+    let ring = SqRing::new(Arc::clone(&buf), 0, blocks).expect("a power of two of blocks");
+    let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
+    let bell = Doorbell::new(page, 0x800, bf, shared).expect("a register in the page");
+    let sq = Arc::new(SqShared::new(ring));
+    let qp = Arc::new(QpShared::new(config.qp_num, 0, Some(sq), None, None));
+    qp.set_csum(true);
+    qp.set_state(QpState::RTS);
+    let queue = SendQueue::new(config, Arc::clone(&qp), record.send_word(), bell).expect("a send queue");
+    (queue, qp, buf, record)
+}
+
+/// A page of registers in plain memory.
+///
+/// # Panics
+/// If there is no memory.
+#[must_use]
+pub fn heap_page() -> DoorbellPage {
+    let words: Arc<[AtomicU64]> = (0..512).map(|_| AtomicU64::new(0)).collect();
+    DoorbellPage::Mapped(Arc::new(mapping_of(words)))
+}
+
+/// Makes memory of atomics a mapping.
+#[expect(unsafe_code, reason = "a mapping's address is a promise")]
+fn mapping_of(words: Arc<[AtomicU64]>) -> Mapping {
+    let (ptr, len) = (core::ptr::NonNull::from(&words[..]).cast(), words.len() * 8);
+    // SAFETY: the words live as long as the `Arc` that becomes the mapping's owner, and consist of atomics.
+    unsafe { Mapping::new(ptr, len, words) }
+}
+
+/// A receive queue and the other side of it.
+#[derive(Debug)]
+pub struct Receives {
+    /// The queue.
+    pub queue: RecvQueue,
+    /// For the states, and to retire.
+    pub qp: Arc<QpShared>,
+    /// Its doorbell record.
+    pub record: Arc<DbRec>,
+}
+
+impl Receives {
+    /// A queue of `count` elements of `stride` bytes, both powers of two, in RTS.
+    ///
+    /// # Panics
+    /// If the geometry is wrong or there is no memory.
+    #[must_use]
+    pub fn new(config: &RecvConfig, count: u32, stride: u32) -> Self {
+        let buf = QueueBuf::new(count as usize * stride as usize).expect("memory");
+        let ring = StrideRing::new(buf, 0, count, stride).expect("powers of two");
+        let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
+        let rq = Arc::new(RqShared::new(ring));
+        let qp = Arc::new(QpShared::new(0xa1_b2c3, 0, None, Some(rq), None));
+        qp.set_state(QpState::RTS);
+        let queue = RecvQueue::new(config, Arc::clone(&qp), record.recv_word()).expect("a receive queue");
+        Self { queue, qp, record }
+    }
+
+    /// The queue's shared half.
+    ///
+    /// # Panics
+    /// Never: the QP has a receive queue.
+    #[must_use]
+    pub fn rq(&self) -> &Arc<RqShared> {
+        self.qp.rq.as_ref().expect("a receive queue")
+    }
+
+    /// The doorbell record's word of receives.
+    #[must_use]
+    pub fn posted(&self) -> u32 {
+        u32::from_be(self.record.word(0).load(Ordering::Relaxed))
+    }
+}
+
+/// A shared receive queue and the other side of it.
+#[derive(Debug)]
+pub struct SharedReceives {
+    /// The queue.
+    pub queue: SharedRecvQueue,
+    /// To retire.
+    pub srq: Arc<SrqShared>,
+    /// Its doorbell record.
+    pub record: Arc<DbRec>,
+}
+
+impl SharedReceives {
+    /// A queue with a list of `slots` elements of `stride` bytes, both powers of two, in a ring twice as large.
+    ///
+    /// # Panics
+    /// If the geometry is wrong or there is no memory.
+    #[must_use]
+    pub fn new(slots: u32, stride: u32, max_sge: u32) -> Self {
+        let buf = QueueBuf::new(slots as usize * 2 * stride as usize).expect("memory");
+        let ring = StrideRing::new(buf, 0, slots * 2, stride).expect("powers of two");
+        let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
+        let srq = Arc::new(SrqShared::new(0xd01, ring, slots).expect("powers of two"));
+        let queue = SharedRecvQueue::new(Arc::clone(&srq), max_sge, 1 << 30, record.recv_word());
+        Self { queue, srq, record }
+    }
+
+    /// The doorbell record's word of receives.
+    #[must_use]
+    pub fn posted(&self) -> u32 {
+        u32::from_be(self.record.word(0).load(Ordering::Relaxed))
+    }
+}
+
+/// The bytes of an element.
+#[must_use]
+pub fn element(ring: &StrideRing, index: u32) -> Vec<u8> {
+    ring.element(index).iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect()
+}
