@@ -2,7 +2,8 @@
 //! Allocating doorbell registers.
 //!
 //! A UAR page has two registers that a process may use. A QP gets one of its own while there are (`num_low_lat_uuars`),
-//! then one that it shares with others behind a lock. A thread domain's QPs always get one of their own: a thread domain
+//! then one that it shares with others behind a lock; and if the device has no more pages, it rings at the uncached page of
+//! the context. A thread domain's QPs always get one of their own: a thread domain
 //! says that no other thread posts, but only a register that is not shared keeps that true whatever the program does.
 //! Pages are objects of the kernel, allocated as they are needed. A kernel that has no such objects (`tot_bfregs` in its
 //! answer) gives a context fixed pages and names a QP's register when it creates the QP; a thread domain's come from
@@ -314,20 +315,31 @@ impl Uars {
                     let new = self.registers(&page).map(|r| (Register { shared: Some(half_lock()), ..r }, 0));
                     pool.shared.extend(new);
                 }
-                // There is one to share already.
-                Err(_) if !pool.shared.is_empty() => {}
-                Err(error) => return Err(error),
+                Err(error) => log::debug!("{}: no more doorbell registers: {error}", self.kernel.name()),
             }
         }
         // Places in the list are for ever, and the list only grows.
         let least = (0..).zip(&pool.shared).min_by_key(|(_, (_, users))| *users).map(|(i, _): (usize, _)| i);
         let Some((register, users)) = least.and_then(|i| pool.shared.get_mut(i)) else {
-            return Err(Error::protocol("alloc_uar", "no register"));
+            drop(pool);
+            let Some(register) = self.uncached() else {
+                return Err(Error::protocol("alloc_uar", "no register"));
+            };
+            return made(register, Home::Fixed);
         };
         *users += 1;
         let register = register.clone();
         drop(pool);
         made(register, Home::Shared(least.unwrap_or_default()))
+    }
+
+    /// The register of the uncached page. A doorbell of 8 bytes is one store, so any number of QPs ring there without a
+    /// lock, but none writes a whole WQE.
+    fn uncached(&self) -> Option<Register> {
+        let nc = self.nc.as_ref()?;
+        let index = BfRegIndex { index: nc.page_id, flag: MLX5_QP_FLAG_UAR_PAGE_INDEX };
+        let bf = BlueFlame { half: 0, burst: false, prefer: false };
+        Some(Register { page: Arc::clone(nc), offset: BF_OFFSET as u32, index, bf, shared: None })
     }
 
     /// What a QP without a send queue is created with: a page that it does not use.

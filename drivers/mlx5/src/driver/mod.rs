@@ -5,6 +5,8 @@ mod ah;
 mod cq;
 mod qp;
 mod srq;
+#[cfg(test)]
+mod tests;
 
 pub use qp::QpControl;
 pub use srq::SrqControl;

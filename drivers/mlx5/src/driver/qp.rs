@@ -5,6 +5,7 @@ use super::{Mlx5, NO_UIDX};
 use crate::buf::{QueueBuf, SqRing, StrideRing};
 use crate::calls::{self, QpMemory};
 use crate::cq::CqShared;
+use crate::dbrec::DbRec;
 use crate::ops;
 use crate::shared::{QpShared, RqShared, SqShared};
 use crate::size::{self, RqSize, SendUse, SqSize};
@@ -46,6 +47,12 @@ impl QpControl {
     #[must_use]
     pub fn shared(&self) -> &Arc<QpShared> {
         &self.shared
+    }
+
+    /// Its doorbell record; QPs that another process made have none.
+    #[must_use]
+    pub fn dbrec(&self) -> Option<&Arc<DbRec>> {
+        self.memory.dbrec.as_ref()
     }
 
     /// The posting sides of its queues.

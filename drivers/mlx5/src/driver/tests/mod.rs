@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Control over a kernel that is played: what it is asked, and what a refusal or a nonsensical answer leads to.
+
+mod kernel;
+
+use super::qp::QpControl;
+use super::*;
+use core::sync::atomic::Ordering::Relaxed;
+use kernel::{Played, record_word};
+use uverbs_core::Errno;
+use uverbs_core::attr::{
+    Gid, QpCap, QpInitAttr, QpState, QpType, SendOpsFlags, SrqInitAttr, SrqType, WcExFlags,
+};
+use uverbs_core::control::xrcd;
+use uverbs_core::provider::wire::WireRemote as _;
+use uverbs_core::provider::{
+    CompletionQueue as _, Connected, NoData, PostError, RecvQueue, SendQueue as _, Wr, op,
+};
+use uverbs_mlx5_hw::doorbell::{MLX5_RCV_DBR, MLX5_SND_DBR};
+use uverbs_uapi::mlx5::*;
+
+struct Stage {
+    kernel: Arc<Played>,
+    mlx5: Mlx5,
+    pd: PdHandle,
+    cq: CqParts<Mlx5>,
+}
+
+impl Stage {
+    fn new(kernel: Played, options: &Options) -> Self {
+        let kernel = Arc::new(kernel);
+        let (mlx5, _) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, options).unwrap();
+        let pd = mlx5.alloc_pd().unwrap();
+        let cq = mlx5.create_cq(&CqInitAttr { cqe: 100, ..CqInitAttr::default() }, None, 0).unwrap();
+        assert_eq!((cq.cqe, cq.queue.cqe()), (127, 127));
+        kernel.take_log();
+        Self { kernel, mlx5, pd, cq }
+    }
+
+    fn plain() -> Self {
+        Self::new(Played::default(), &Options::default())
+    }
+
+    fn attr(qp_type: QpType) -> QpInitAttr {
+        let cap =
+            QpCap { max_send_wr: 16, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        QpInitAttr { cap, ..QpInitAttr::new(qp_type) }
+    }
+
+    fn try_qp(&self, attr: &QpInitAttr, td: Option<&ThreadDomain>) -> Result<QpParts<Mlx5>> {
+        let cq = Some((&self.cq.handle, &self.cq.shared));
+        self.mlx5.create_qp(&QpCreate {
+            pd: Some(&self.pd),
+            send_cq: cq,
+            recv_cq: if attr.qp_type.has_recv_queue() { cq } else { None },
+            srq: None,
+            xrcd: None,
+            attr,
+            td,
+            user_handle: 0,
+        })
+    }
+
+    fn qp(&self, qp_type: QpType) -> QpParts<Mlx5> {
+        self.try_qp(&Self::attr(qp_type), None).unwrap()
+    }
+
+    fn to(&self, qp: &QpParts<Mlx5>, state: QpState) -> Result<()> {
+        let attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
+        let mask =
+            QpAttrMask::STATE | if state == QpState::INIT { QpAttrMask::PORT } else { QpAttrMask::empty() };
+        self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask)
+    }
+}
+
+fn words(qp: &QpControl) -> (u32, u32) {
+    let dbrec = qp.dbrec().unwrap();
+    (record_word(dbrec, MLX5_RCV_DBR), record_word(dbrec, MLX5_SND_DBR))
+}
+
+/// Posts a receive without memory.
+fn post_recv(queue: &mut impl RecvQueue) {
+    // SAFETY: no memory is named.
+    #[expect(unsafe_code)]
+    let posted = unsafe { queue.post(7, &[]) };
+    posted.unwrap();
+}
+
+/// Posts a write of 0 bytes.
+fn post_send(qp: &mut QpParts<Mlx5>) -> core::result::Result<(), PostError> {
+    let write = op::Write::new(crate::Remote::new(0, 0));
+    // SAFETY: no memory is named.
+    #[expect(unsafe_code)]
+    unsafe {
+        qp.send.as_mut().unwrap().post(Wr::default(), Connected, write, NoData)
+    }
+}
+
+#[test]
+fn a_context_asks_for_what_it_can_use() {
+    let kernel = Arc::new(Played::default());
+    let options = Options { num_low_lat_uuars: 6, ..Options::default() };
+    let (mlx5, info) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, &options).unwrap();
+    assert_eq!(info.num_comp_vectors, 4);
+    let request: mlx5_ib_alloc_ucontext_req_v2 = kernel.private();
+    assert_eq!((request.total_num_bfregs, request.num_low_latency_bfregs), (16, 6));
+    assert_eq!((request.max_cqe_version, request.lib_caps), (1, 3));
+    let facts = &mlx5.facts;
+    assert_eq!((facts.min_inline, facts.max_tso, facts.dump_fill_mkey), (0, 1 << 18, 0x300));
+    assert!(facts.atomics && facts.raw_csum && facts.ece && !facts.real_time_ts);
+    assert_eq!(kernel.take_log(), ["alloc uar type 1"], "the page by which CQs are armed");
+    drop((mlx5, info));
+    assert_eq!(kernel.take_log(), ["destroy uar"]);
+}
+
+#[test]
+fn nonsense_in_the_contexts_answer_is_an_error() {
+    type Change = fn(&mut mlx5_ib_alloc_ucontext_resp);
+    let changes: [Change; 5] = [
+        |r| r.cqe_version = 2,
+        |r| r.num_ports = 0,
+        |r| r.num_ports = 256,
+        |r| r.num_uars_per_page = 17,
+        |r| r.tot_bfregs = 17,
+    ];
+    for change in changes {
+        let kernel = Played::default();
+        change(&mut kernel.context.lock().unwrap());
+        let error = Mlx5::open_with(Arc::new(kernel), &Options::default()).unwrap_err();
+        assert_eq!(error.errno(), Errno::EPROTO, "{error}");
+    }
+    // A register that can't be is no BlueFlame, and not the end.
+    let kernel = Played::default();
+    kernel.context.lock().unwrap().bf_reg_size = 300;
+    let stage = Stage::new(kernel, &Options::default());
+    stage.qp(QpType::Rc);
+    assert!(stage.kernel.take_log().is_empty(), "all ring at the uncached page");
+}
+
+#[test]
+fn a_qp_is_created_on_its_memory() {
+    let stage = Stage::plain();
+    let qp = stage.qp(QpType::Rc);
+    assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"]);
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!((request.sq_wqe_count, request.rq_wqe_count, request.rq_wqe_shift), (64, 8, 4));
+    assert_eq!(request.flags, MLX5_QP_FLAG_SCATTER_CQE | MLX5_QP_FLAG_UAR_PAGE_INDEX);
+    assert_eq!((request.uidx, request.ece_options, request.sq_buf_addr), (0, 0x1000_0000, 0));
+    assert!(request.buf_addr != 0 && request.buf_addr.is_multiple_of(4096));
+    assert_eq!(request.db_addr, qp.shared.dbrec().unwrap().addr());
+    assert_eq!((qp.cap.max_send_wr, qp.cap.max_recv_wr, qp.cap.max_inline_data), (16, 8, 60));
+    assert_eq!((qp.shared.shared().qp_num, qp.shared.shared().uidx), (qp.handle.qp_num(), 0));
+    let again = stage.qp(QpType::Rc);
+    assert_eq!(again.shared.shared().uidx, 1);
+    assert!(stage.kernel.take_log().is_empty(), "a page has two registers");
+}
+
+#[test]
+fn raw_packets_have_their_send_queue_apart() {
+    let stage = Stage::plain();
+    let mut qp = stage.qp(QpType::RawPacket);
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert!(request.buf_addr != 0 && request.sq_buf_addr != 0 && request.buf_addr != request.sq_buf_addr);
+    // The receive queue is live in INIT, so the record tells of receives only from RTR on.
+    stage.to(&qp, QpState::INIT).unwrap();
+    assert!(qp.shared.shared().csum());
+    post_recv(qp.recv.as_mut().unwrap());
+    post_recv(qp.recv.as_mut().unwrap());
+    assert_eq!(words(&qp.shared), (0, 0));
+    stage.to(&qp, QpState::RTR).unwrap();
+    assert_eq!(words(&qp.shared), (2, 0));
+    post_recv(qp.recv.as_mut().unwrap());
+    assert_eq!(words(&qp.shared), (3, 0));
+}
+
+#[test]
+fn qps_without_queues_take_no_register() {
+    let stage = Stage::plain();
+    let mut attr = Stage::attr(QpType::Rc);
+    attr.cap = QpCap { max_recv_sge: 3, ..QpCap::default() };
+    let qp = stage.try_qp(&attr, None).unwrap();
+    assert!(qp.send.is_none() && qp.recv.is_none());
+    assert_eq!(qp.cap, QpCap::default());
+    assert!(stage.kernel.take_log().is_empty());
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!((request.buf_addr, request.sq_wqe_count, request.rq_wqe_count), (0, 0, 0));
+    assert_ne!(request.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX, 0);
+}
+
+#[test]
+fn what_mlx5_lacks_is_unsupported_and_asks_nothing() {
+    let stage = Stage::plain();
+    let refused = |attr: QpInitAttr| stage.try_qp(&attr, None).unwrap_err();
+    let ops = SendOpsFlags::SEND | SendOpsFlags::TSO;
+    assert!(refused(QpInitAttr { send_ops_flags: ops, ..Stage::attr(QpType::Ud) }).is_unsupported());
+    assert!(
+        refused(QpInitAttr { send_ops_flags: SendOpsFlags::FLUSH, ..Stage::attr(QpType::Rc) })
+            .is_unsupported()
+    );
+    assert!(refused(QpInitAttr { max_tso_header: 64, ..Stage::attr(QpType::Rc) }).is_unsupported());
+    assert!(refused(Stage::attr(QpType::Driver)).is_unsupported());
+    let srq = SrqInitAttr { srq_type: SrqType::Tm, ..SrqInitAttr::default() };
+    let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
+    assert!(stage.mlx5.create_srq(&create).unwrap_err().is_unsupported());
+    let tm = CqInitAttr { cqe: 1, wc_flags: WcExFlags::TM_INFO, ..CqInitAttr::default() };
+    assert!(stage.mlx5.create_cq(&tm, None, 0).unwrap_err().is_unsupported());
+    let wall =
+        CqInitAttr { cqe: 1, wc_flags: WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK, ..CqInitAttr::default() };
+    assert!(stage.mlx5.create_cq(&wall, None, 0).unwrap_err().is_unsupported());
+    assert!(stage.kernel.take_log().is_empty());
+}
+
+#[test]
+fn registers_run_out_and_are_shared_then() {
+    let kernel = Played::default();
+    let options = Options { total_uuars: 8, num_low_lat_uuars: 4, ..Options::default() };
+    let stage = Stage::new(kernel, &options);
+    let shared = |qp: &QpParts<Mlx5>| format!("{:?}", qp.send.as_ref().unwrap()).contains("shared: true");
+    let qps: Vec<_> = (0..12).map(|_| stage.qp(QpType::Uc)).collect();
+    assert_eq!(qps.iter().map(shared).collect::<Vec<_>>(), [[false; 4], [true; 4], [true; 4]].concat());
+    // Two pages of their own, two to share.
+    assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"; 4]);
+    // A thread domain's are its own, always.
+    let td = stage.mlx5.alloc_td().unwrap();
+    let own = stage.try_qp(&Stage::attr(QpType::Uc), Some(&td)).unwrap();
+    assert!(!shared(&own));
+    assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"]);
+
+    // One that is given back is used again.
+    let mut qps = qps;
+    let gone = qps.remove(0);
+    let QpParts { handle, shared: control, send, recv, .. } = gone;
+    stage.mlx5.destroy_qp(handle, &control).unwrap();
+    drop((send, recv, control));
+    let new = stage.qp(QpType::Uc);
+    assert!(!shared(&new));
+    assert_eq!(stage.kernel.take_log(), ["destroy qp"]);
+}
+
+#[test]
+fn a_device_without_more_registers_still_has_one_for_all() {
+    let kernel = Played::default();
+    kernel.uars_left.store(2, Relaxed);
+    let stage = Stage::new(kernel, &Options::default());
+    // One page for the CQs, one for two QPs.
+    let _own = (stage.qp(QpType::Uc), stage.qp(QpType::Uc));
+    let mut qp = stage.qp(QpType::Uc);
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!(request.bfreg_index, stage.mlx5.uars.arm_page().unwrap());
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        stage.to(&qp, state).unwrap();
+    }
+    post_send(&mut qp).unwrap();
+    post_send(&mut qp).unwrap();
+    let rung: Vec<_> = stage.kernel.rung().iter().map(|(_, at, n)| (*at, *n)).collect();
+    assert_eq!(rung, [(0x800, 8), (0x800, 8)], "no halves, no bursts");
+    // A thread domain has nothing to fall back to: it was asked for.
+    let td = stage.mlx5.alloc_td().unwrap();
+    let refused = stage.try_qp(&Stage::attr(QpType::Uc), Some(&td));
+    assert_eq!(refused.unwrap_err().errno(), Errno::ENOSPC);
+}
+
+#[test]
+fn without_blueflame_all_ring_at_one_place() {
+    let options = Options { shut_up_bf: true, ..Options::default() };
+    let stage = Stage::new(Played::default(), &options);
+    let (_a, _b) = (stage.qp(QpType::Rc), stage.qp(QpType::Rc));
+    assert!(stage.kernel.take_log().is_empty());
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!(request.bfreg_index, stage.mlx5.uars.arm_page().unwrap());
+}
+
+#[test]
+fn an_old_kernel_names_the_register() {
+    let kernel = Played::default();
+    {
+        let mut context = kernel.context.lock().unwrap();
+        (context.tot_bfregs, context.num_dyn_bfregs) = (16, 4);
+    }
+    kernel.bfreg_index.store(8, Relaxed);
+    let stage = Stage::new(kernel, &Options::default());
+    assert!(stage.kernel.take_log().is_empty(), "no UAR objects");
+    let request: mlx5_ib_create_cq = stage.kernel.private();
+    assert_eq!(request.flags & MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX, 0);
+    let mut qp = stage.qp(QpType::Rc);
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!((request.flags, request.bfreg_index), (MLX5_QP_FLAG_SCATTER_CQE, 0));
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        stage.to(&qp, state).unwrap();
+    }
+    post_send(&mut qp).unwrap();
+    // Register 8 is the first of the third page.
+    assert_eq!(stage.kernel.rung(), [(2 << 12, 0x800, 64)]);
+    // A thread domain's come from the second set of pages, and that ends.
+    let td = stage.mlx5.alloc_td().unwrap();
+    for i in 0..4 {
+        let qp = stage.try_qp(&Stage::attr(QpType::Rc), Some(&td)).unwrap();
+        core::mem::forget(qp);
+        let request: mlx5_ib_create_qp = stage.kernel.private();
+        assert_eq!(
+            (request.flags & MLX5_QP_FLAG_BFREG_INDEX, request.bfreg_index),
+            (MLX5_QP_FLAG_BFREG_INDEX, i)
+        );
+    }
+    assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), Some(&td)).unwrap_err().errno(), Errno::ENOSPC);
+    // A register that does not exist.
+    stage.kernel.bfreg_index.store(32, Relaxed);
+    assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), None).unwrap_err().errno(), Errno::EPROTO);
+    assert_eq!(stage.kernel.take_log().last().unwrap(), "destroy qp");
+}
+
+#[test]
+fn a_number_that_cannot_be_undoes_the_creation() {
+    let stage = Stage::plain();
+    stage.kernel.number.store(1 << 24, Relaxed);
+    let cq = stage.mlx5.create_cq(&CqInitAttr { cqe: 1, ..CqInitAttr::default() }, None, 0);
+    assert_eq!(cq.unwrap_err().errno(), Errno::EPROTO);
+    let attr = SrqAttr { max_wr: 10, max_sge: 1, srq_limit: 0 };
+    let srq = SrqInitAttr { attr, ..SrqInitAttr::default() };
+    let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
+    assert_eq!(stage.mlx5.create_srq(&create).unwrap_err().errno(), Errno::EPROTO);
+    assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), None).unwrap_err().errno(), Errno::EPROTO);
+    assert_eq!(stage.kernel.take_log(), ["destroy cq", "destroy srq", "alloc uar type 0", "destroy qp"]);
+    // The register came back.
+    stage.kernel.number.store(5, Relaxed);
+    stage.qp(QpType::Rc);
+    assert!(stage.kernel.take_log().is_empty());
+}
+
+#[test]
+fn reset_forgets_all_that_was_posted() {
+    let stage = Stage::plain();
+    let mut qp = stage.qp(QpType::Rc);
+    assert_eq!(post_send(&mut qp), Err(PostError::BadState));
+    stage.to(&qp, QpState::INIT).unwrap();
+    post_recv(qp.recv.as_mut().unwrap());
+    stage.to(&qp, QpState::RTR).unwrap();
+    stage.to(&qp, QpState::RTS).unwrap();
+    post_send(&mut qp).unwrap();
+    post_send(&mut qp).unwrap();
+    assert_eq!(words(&qp.shared), (1, 2));
+    // The halves of the register take turns.
+    let rung: Vec<_> = stage.kernel.rung().iter().map(|(_, at, n)| (*at, *n)).collect();
+    assert_eq!(rung, [(0x800, 64), (0x900, 64)]);
+
+    // A refusal leaves everything.
+    stage.kernel.refuse_modify.store(true, Relaxed);
+    stage.kernel.qp_state.store(3, Relaxed);
+    stage.to(&qp, QpState::RESET).unwrap_err();
+    assert_eq!((words(&qp.shared), qp.shared.shared().state()), ((1, 2), QpState::RTS));
+    post_send(&mut qp).unwrap();
+    // A QP that the device moved to ERR is known to be there.
+    stage.kernel.qp_state.store(6, Relaxed);
+    stage.to(&qp, QpState::SQD).unwrap_err();
+    assert_eq!(qp.shared.shared().state(), QpState::ERR);
+    stage.kernel.refuse_modify.store(false, Relaxed);
+
+    stage.to(&qp, QpState::RESET).unwrap();
+    assert_eq!((words(&qp.shared), qp.shared.shared().state()), ((0, 0), QpState::RESET));
+    assert_eq!(post_send(&mut qp), Err(PostError::BadState));
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        stage.to(&qp, state).unwrap();
+    }
+    post_send(&mut qp).unwrap();
+    assert_eq!(words(&qp.shared), (0, 1));
+}
+
+#[test]
+fn a_refused_destroy_gives_the_qp_back() {
+    let stage = Stage::plain();
+    let mut qp = stage.qp(QpType::Rc);
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        stage.to(&qp, state).unwrap();
+    }
+    stage.kernel.refuse_destroy.store(true, Relaxed);
+    let (handle, error) = stage.mlx5.destroy_qp(qp.handle, &qp.shared).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBUSY);
+    qp.handle = handle;
+    assert!(!qp.shared.shared().is_dead());
+    post_send(&mut qp).unwrap();
+    stage.kernel.refuse_destroy.store(false, Relaxed);
+    let shared = Arc::clone(&qp.shared);
+    let QpParts { handle, shared: control, mut send, recv, cap } = qp;
+    stage.mlx5.destroy_qp(handle, &control).unwrap();
+    assert!(shared.shared().is_dead());
+    // What is left of it posts nothing.
+    let write = op::Write::new(crate::Remote::new(0, 0));
+    // SAFETY: no memory is named.
+    #[expect(unsafe_code)]
+    let posted = unsafe { send.as_mut().unwrap().post(Wr::default(), Connected, write, NoData) };
+    assert_eq!(posted, Err(PostError::BadState));
+    drop((recv, cap));
+}
+
+#[test]
+fn a_user_index_is_taken_until_the_queue_has_swept() {
+    let mut stage = Stage::plain();
+    let index = |stage: &Stage| stage.kernel.private::<mlx5_ib_create_qp>().uidx;
+    let first = stage.qp(QpType::Rc);
+    assert_eq!(index(&stage), 0);
+    let QpParts { handle, shared, send, recv, .. } = first;
+    stage.mlx5.destroy_qp(handle, &shared).unwrap();
+    drop((shared, send, recv));
+    let _second = stage.qp(QpType::Rc);
+    assert_eq!(index(&stage), 1, "the queue may still hold completions of 0");
+    // A poll reads the mail, and lets go of what is gone.
+    let mut wcs = [uverbs_core::wc::WorkCompletion::default(); 1];
+    assert_eq!(stage.cq.queue.poll_cq(&mut wcs), Ok(0));
+    let _third = stage.qp(QpType::Rc);
+    assert_eq!(index(&stage), 0);
+}
+
+#[test]
+fn an_srq_has_its_own_index_only_for_xrc() {
+    let stage = Stage::plain();
+    let attr = SrqAttr { max_wr: 100, max_sge: 2, srq_limit: 5 };
+    let init = SrqInitAttr { attr, ..SrqInitAttr::default() };
+    let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
+    let mut basic = stage.mlx5.create_srq(&create).unwrap();
+    let request: mlx5_ib_create_srq = stage.kernel.private();
+    assert_eq!((request.uidx, basic.attr.max_wr, basic.attr.max_sge), (0, 127, 3));
+    post_recv(&mut basic.queue);
+
+    let xrcd = xrcd::open(stage.mlx5.kernel(), None, false, false).unwrap();
+    let _qp = stage.qp(QpType::Rc);
+    let init = SrqInitAttr { srq_type: SrqType::Xrc, ..init };
+    let xrc = Some((&xrcd, &stage.cq.handle, &stage.cq.shared));
+    let create = SrqCreate { xrc, attr: &init, ..create };
+    let xrc = stage.mlx5.create_srq(&create).unwrap();
+    let request: mlx5_ib_create_srq = stage.kernel.private();
+    assert_eq!((request.uidx, xrc.shared.shared().uidx()), (1, 1));
+    let SrqParts { handle, shared, queue, .. } = xrc;
+    stage.mlx5.destroy_srq(handle, &shared).unwrap();
+    drop(queue);
+    let resize = stage.mlx5.modify_srq(&basic.handle, &mut basic.queue, &attr, SrqAttrMask::MAX_WR);
+    assert!(resize.unwrap_err().is_unsupported());
+    stage.mlx5.modify_srq(&basic.handle, &mut basic.queue, &attr, SrqAttrMask::LIMIT).unwrap();
+}
+
+#[test]
+fn version_0_completes_by_number() {
+    let kernel = Played::default();
+    kernel.context.lock().unwrap().cqe_version = 0;
+    let stage = Stage::new(kernel, &Options::default());
+    let qp = stage.qp(QpType::Rc);
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!(request.uidx, NO_UIDX);
+    assert_eq!(qp.shared.shared().uidx, qp.handle.qp_num());
+}
+
+#[test]
+fn address_handles_by_link_layer() {
+    let stage = Stage::plain();
+    let attr = AhAttr::global(1, 3, "10.0.0.9".parse::<Gid>().unwrap());
+    stage.mlx5.create_ah(&stage.pd, &attr).unwrap();
+    let refused = |mlx5: &Mlx5, attr: AhAttr| mlx5.create_ah(&stage.pd, &attr).unwrap_err().to_string();
+    assert!(refused(&stage.mlx5, AhAttr { grh: None, ..attr }).contains("grh"));
+    assert!(refused(&stage.mlx5, AhAttr { port_num: 2, ..attr }).contains("port_num"));
+    assert!(refused(&stage.mlx5, AhAttr { port_num: 0, ..attr }).contains("port_num"));
+
+    let mut kernel = Played::default();
+    kernel.link_layer = 1;
+    let ib = Stage::new(kernel, &Options::default());
+    ib.mlx5.create_ah(&ib.pd, &AhAttr { grh: None, dlid: 4, ..attr }).unwrap();
+    let old = Played::default();
+    old.context.lock().unwrap().cmds_supp_uhw = 0;
+    let old = Stage::new(old, &Options::default());
+    assert!(old.mlx5.create_ah(&old.pd, &attr).unwrap_err().is_unsupported());
+}
+
+#[test]
+fn a_cq_of_large_entries() {
+    let options = Options { cqe_size: 128, ..Options::default() };
+    let stage = Stage::new(Played::default(), &options);
+    let request: mlx5_ib_create_cq = stage.kernel.private();
+    assert_eq!((request.cqe_size, request.flags), (128, MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX));
+    assert_eq!(u32::from(request.uar_page_index), stage.mlx5.uars.arm_page().unwrap());
+}
