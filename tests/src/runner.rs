@@ -34,13 +34,13 @@ pub struct Test {
 
 impl Test {
     /// A test that gets the lab of a place.
-    pub fn new<P: Place>(name: &str, test: impl LabTest) -> Self {
+    pub fn new<P: Place>(name: &str, test: impl LabTest + Copy) -> Self {
         let label = name.to_owned();
         Self { trial: Trial::test(name, move || limited(&label, || P::run(test))) }
     }
 
     /// A test that runs programs only.
-    pub fn without_devices(name: &str, test: impl FnOnce(&LabEnv) -> Outcome + Send + 'static) -> Self {
+    pub fn without_devices(name: &str, test: impl Fn(&LabEnv) -> Outcome + Send + 'static) -> Self {
         let label = name.to_owned();
         Self { trial: Trial::test(name, move || limited(&label, || test(&LabEnv::get().context(NEEDS_VM)?))) }
     }
@@ -70,8 +70,23 @@ pub fn note(text: impl core::fmt::Display) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {text}"));
 }
 
+/// How often a test that failed may be run again. The VM shares its CPUs with whatever else the machine does, and its
+/// software devices have timers; a gate may not depend on that, and says by name what it forgave.
+fn retries() -> u32 {
+    std::env::var("UVERBS_TEST_RETRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// Runs a test, again if it may.
+fn limited(name: &str, test: impl Fn() -> Outcome) -> Result<(), Failed> {
+    for _ in 0..retries() {
+        let Err(e) = watched(name, &test) else { return Ok(()) };
+        note(format_args!("{name} is FLAKY, it is run again: {e:#}"));
+    }
+    watched(name, &test).map_err(|e| Failed::from(format!("{e:#}")))
+}
+
 /// Runs a test under the watchdog.
-fn limited(name: &str, test: impl FnOnce() -> Outcome) -> Result<(), Failed> {
+fn watched(name: &str, test: impl Fn() -> Outcome) -> Outcome {
     /// Tells the watchdog that the test ended, also by a panic.
     struct Ended;
     impl Drop for Ended {
@@ -85,7 +100,7 @@ fn limited(name: &str, test: impl FnOnce() -> Outcome) -> Result<(), Failed> {
     }
     *running() = Some((name.to_owned(), Instant::now()));
     let _ended = Ended;
-    test().map_err(|e| Failed::from(format!("{e:#}")))
+    test()
 }
 
 fn watchdog() {
@@ -186,6 +201,7 @@ macro_rules! tests {
         pub(crate) fn tests<P: $crate::Place>() -> Vec<$crate::Test> {
             let theme = module_path!().rsplit("::").next().unwrap_or_default();
             vec![$({
+                #[derive(Clone, Copy)]
                 struct Run;
                 impl $crate::LabTest for Run {
                     fn run<D: uverbs::Driver>(self, lab: &$crate::Lab<D>) -> $crate::Outcome {

@@ -18,6 +18,9 @@ pub(crate) struct Args {
     /// Seconds for each
     #[arg(long, default_value_t = 30)]
     seconds: u32,
+    /// Where their random numbers begin; 0 means anew each time
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
 }
 
 /// The target that `fuzz/.cargo/config.toml` names, next to the sanitizer's flags.
@@ -28,16 +31,16 @@ const PARALLEL: usize = 2;
 
 /// Runs the chore.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    run_some(&args.targets, args.seconds)?;
+    run_some(&args.targets, args.seconds, args.seed)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Runs every target for so many seconds; fails on the first finding.
-pub(crate) fn run_all(seconds: u32) -> Result<()> {
-    run_some(&[], seconds)
+pub(crate) fn run_all(seconds: u32, seed: u32) -> Result<()> {
+    run_some(&[], seconds, seed)
 }
 
-fn run_some(names: &[String], seconds: u32) -> Result<()> {
+fn run_some(names: &[String], seconds: u32, seed: u32) -> Result<()> {
     let all = targets()?;
     if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
         bail!("no fuzz target {unknown}; there are {}", all.join(", "));
@@ -46,8 +49,10 @@ fn run_some(names: &[String], seconds: u32) -> Result<()> {
     ensure!(!chosen.is_empty(), "there are no fuzz targets");
     let bin = build()?;
     for group in chosen.chunks(PARALLEL) {
-        let running =
-            group.iter().map(|name| Ok((name, start(&bin, name, seconds)?))).collect::<Result<Vec<_>>>()?;
+        let running = group
+            .iter()
+            .map(|name| Ok((name, start(&bin, name, seconds, seed)?)))
+            .collect::<Result<Vec<_>>>()?;
         for (name, mut child) in running {
             let status = child.wait().with_context(|| format!("fuzz target {name}"))?;
             let log = fs::read(log_of(name)).unwrap_or_default();
@@ -100,7 +105,7 @@ fn log_of(name: &str) -> PathBuf {
 }
 
 /// Starts a target on a copy of its corpus, so that the committed one stays small.
-fn start(bin: &Path, name: &str, seconds: u32) -> Result<Child> {
+fn start(bin: &Path, name: &str, seconds: u32, seed: u32) -> Result<Child> {
     let work = repo_root().join("target/fuzz/work").join(name);
     let corpus = work.join("corpus");
     fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
@@ -110,7 +115,7 @@ fn start(bin: &Path, name: &str, seconds: u32) -> Result<Child> {
     if committed.is_dir() {
         cmd.arg(committed);
     }
-    cmd.arg(format!("-max_total_time={seconds}"));
+    cmd.args([format!("-max_total_time={seconds}"), format!("-seed={seed}")]);
     // A target that hangs on one input is a finding, too.
     cmd.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]);
     cmd.arg(format!("-artifact_prefix={}/", work.display()));

@@ -52,6 +52,9 @@ pub(crate) struct TestArgs {
     /// Run only tests whose name contains this; may be given several times
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
+    /// Run a test that failed again, so often; the notes at the end name it
+    #[arg(long, value_name = "N")]
+    retries: Option<u32>,
     #[command(flatten)]
     boot: BootArgs,
     /// Further arguments for the suite, e.g. --list or --exact
@@ -141,7 +144,7 @@ impl BootArgs {
 /// Runs the chore.
 pub(crate) fn main(args: Args) -> Result<ExitCode> {
     if let Some(What::Test(args)) = &args.what {
-        return test(args);
+        return test(args, None);
     }
     let lab = args.boot.lab()?;
     let task = if args.shell { Task::Shell } else { Task::Command(args.command) };
@@ -156,7 +159,7 @@ const WHOLE: &str = "rxe-device --ignored --test-threads 1; device=$?; vm-suite 
 const BARE: &str = include_str!("bare.sh");
 
 /// Builds the suite and runs it in one boot of each kernel; a whole run also shows the static binary in a bare guest.
-pub(crate) fn test(args: &TestArgs) -> Result<ExitCode> {
+pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<ExitCode> {
     let lab = args.boot.lab()?;
     let whole = args.filter.is_empty() && args.args.is_empty();
     let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
@@ -165,6 +168,9 @@ pub(crate) fn test(args: &TestArgs) -> Result<ExitCode> {
     let mut boot = args.boot.clone();
     boot.timeout.get_or_insert(900);
     boot.env.insert(0, ("RUST_BACKTRACE".into(), "1".into()));
+    if let Some(n) = args.retries.or(default_retries) {
+        boot.env.insert(0, ("UVERBS_TEST_RETRIES".into(), n.to_string()));
+    }
     boot.files.push(uverbs.clone());
     boot.files.push(Share { host: suite, guest: "/usr/bin/vm-suite".into() });
     let task = if whole {
