@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion queue entries as bytes (`struct mlx5_cqe64`, `struct mlx5_err_cqe` of `<infiniband/mlx5dv.h>`).
+
+use crate::bytes::put;
+use uverbs_mlx5_hw::cqe as hw;
+
+/// An error syndrome with what the vendor says to it.
+///
+/// The vendor's numbers are those that ConnectX devices report in the field for the same errors; nothing may depend on
+/// them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Syndrome(pub(crate) u8, pub(crate) u8);
+
+impl Syndrome {
+    pub(crate) const LOCAL_LENGTH: Self = Self(hw::MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, 0x66);
+    pub(crate) const LOCAL_QP_OP: Self = Self(hw::MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, 0x68);
+    pub(crate) const LOCAL_PROT: Self = Self(hw::MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, 0x33);
+    pub(crate) const FLUSH: Self = Self(hw::MLX5_CQE_SYNDROME_WR_FLUSH_ERR, 0xf9);
+    pub(crate) const MW_BIND: Self = Self(hw::MLX5_CQE_SYNDROME_MW_BIND_ERR, 0x20);
+    pub(crate) const BAD_RESP: Self = Self(hw::MLX5_CQE_SYNDROME_BAD_RESP_ERR, 0x59);
+    pub(crate) const LOCAL_ACCESS: Self = Self(hw::MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR, 0x57);
+    pub(crate) const REMOTE_INVALID: Self = Self(hw::MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR, 0x8a);
+    pub(crate) const REMOTE_ACCESS: Self = Self(hw::MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR, 0x88);
+    pub(crate) const REMOTE_OP: Self = Self(hw::MLX5_CQE_SYNDROME_REMOTE_OP_ERR, 0x8b);
+    pub(crate) const RETRY: Self = Self(hw::MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, 0x81);
+    pub(crate) const RNR: Self = Self(hw::MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR, 0x87);
+}
+
+/// The fields of an entry; those that its kind does not have stay 0.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cqe {
+    pub(crate) kind: u8,
+    /// User index of the resource, or the SRQ's number with entries of version 0.
+    pub(crate) srqn_uidx: u32,
+    /// Immediate data, invalidated key, or the index of the P_Key.
+    pub(crate) imm: u32,
+    pub(crate) byte_cnt: u32,
+    pub(crate) timestamp: u64,
+    /// Hardware opcode of the completed WQE, or a flow tag's upper byte.
+    pub(crate) opcode: u8,
+    pub(crate) qpn: u32,
+    pub(crate) wqe_counter: u16,
+    /// The event that it raises is a solicited one.
+    pub(crate) solicited: bool,
+    pub(crate) syndrome: Option<Syndrome>,
+    /// Path of a datagram: source LID.
+    pub(crate) slid: u16,
+    /// Path bits and multicast flag.
+    pub(crate) ml_path: u8,
+    /// GRH, service level or RoCE header type, and the sender's QP.
+    pub(crate) flags_rqpn: u32,
+    /// Checksums of a frame (`hds_ip_ext`) and its headers (`l4_hdr_type_etc`).
+    pub(crate) checks: (u8, u8),
+    /// Data in the entry itself.
+    pub(crate) inline: Option<Vec<u8>>,
+}
+
+/// Where the entry proper starts in one of this size.
+const fn proper(size: usize) -> usize {
+    size - 64
+}
+
+impl Cqe {
+    /// The bytes, with this owner bit in the last one.
+    pub(crate) fn encode(&self, size: usize, owner: u8) -> Vec<u8> {
+        let mut bytes = vec![0; size];
+        let at = proper(size);
+        put(&mut bytes, at + 32, &self.srqn_uidx.to_be_bytes());
+        let head = u32::from(self.opcode) << 24 | self.qpn & 0xff_ffff;
+        put(&mut bytes, at + 56, &head.to_be_bytes());
+        put(&mut bytes, at + 60, &self.wqe_counter.to_be_bytes());
+        let mut format = 0;
+        if let Some(Syndrome(syndrome, vendor)) = self.syndrome {
+            put(&mut bytes, at + 54, &[vendor, syndrome]);
+        } else {
+            put(&mut bytes, at + 17, &[self.ml_path]);
+            put(&mut bytes, at + 22, &self.slid.to_be_bytes());
+            put(&mut bytes, at + 24, &self.flags_rqpn.to_be_bytes());
+            put(&mut bytes, at + 28, &[self.checks.0, self.checks.1]);
+            put(&mut bytes, at + 36, &self.imm.to_be_bytes());
+            put(&mut bytes, at + 44, &self.byte_cnt.to_be_bytes());
+            put(&mut bytes, at + 48, &self.timestamp.to_be_bytes());
+            if let Some(data) = &self.inline {
+                // Up to 32 bytes at the start of the entry proper, up to 64 in the half before it.
+                let (bit, start) = if size == 128 && data.len() <= 64 {
+                    (hw::MLX5_INLINE_SCATTER_64, 0)
+                } else {
+                    (hw::MLX5_INLINE_SCATTER_32, at)
+                };
+                format = bit;
+                put(&mut bytes, start, data);
+            }
+        }
+        let op_own = self.kind << 4 | format | u8::from(self.solicited) << 1 | owner & 1;
+        put(&mut bytes, at + 63, &[op_own]);
+        bytes
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the bytes of a work queue element to a typed request.
+//!
+//! Written from the hardware format (`<infiniband/mlx5dv.h>`, the PRM's chapter on WQEs), not from any encoder. Any bytes
+//! decode to a request or to the reason why not; nothing panics. Per field it knows *must be zero* from *ignored*: what
+//! hardware does not look at may hold stale bytes of the ring's previous lap, and libmlx5 leaves such bytes.
+
+mod recv;
+mod segment;
+mod send;
+
+pub use recv::{RecvWqe, recv_wqe, srq_next};
+pub use segment::{Av, Segment, Umr};
+pub(crate) use send::Ctrl;
+pub use send::{Eth, Op, Request, send_wqe};
+
+use core::fmt;
+
+/// What the decoder must know of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueKind {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Datagram: an address vector in every WQE.
+    Ud,
+    /// XRC initiator: the number of an SRQ in every WQE.
+    Xrc,
+    /// DC initiator: an address vector in every WQE.
+    Dci,
+    /// Ethernet frames.
+    Raw,
+}
+
+/// Why bytes are no WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// Fewer bytes than the size field says, or too few for the segments of the opcode.
+    Short,
+    /// An opcode that there is not, or not on this kind of queue.
+    Opcode(u8),
+    /// A field that must be zero is not; the offset is within the WQE.
+    NotZero(u16),
+    /// A completion or fence mode that there is not.
+    Mode(u8),
+    /// Inline data longer than the WQE.
+    Inline,
+    /// A memory key update of a form that windows don't have.
+    Umr,
+    /// Ethernet header fields that can't be.
+    Eth,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}

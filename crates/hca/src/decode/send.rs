@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Send WQEs: a control segment, what the transport and the opcode add, the data.
+
+use super::segment::{AV, Av, SEG, Segment, Umr, av, data, umr};
+use super::{Malformed, QueueKind};
+use crate::bytes::{be16, be32, be64, zero};
+use uverbs_mlx5_hw::wqe::{
+    ETH_L2_MIN_HEADER_SIZE, MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_NOP,
+    MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_RDMA_WRITE_IMM, MLX5_OPCODE_SEND,
+    MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_TSO, MLX5_OPCODE_UMR,
+};
+
+/// What a WQE asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Nothing; it completes.
+    Nop,
+    /// A message into a receive.
+    Send {
+        /// Immediate data as it stands in the WQE.
+        imm: Option<u32>,
+        /// Key that the peer invalidates.
+        invalidate: Option<u32>,
+    },
+    /// A write into the peer's memory.
+    Write {
+        /// Address at the peer.
+        addr: u64,
+        /// Key at the peer.
+        rkey: u32,
+        /// Immediate data, which take a receive.
+        imm: Option<u32>,
+    },
+    /// A read from the peer's memory.
+    Read {
+        /// Address at the peer.
+        addr: u64,
+        /// Key at the peer.
+        rkey: u32,
+    },
+    /// Compare and swap.
+    CmpSwap {
+        /// Address at the peer.
+        addr: u64,
+        /// Key at the peer.
+        rkey: u32,
+        /// Compared with what is there.
+        compare: u64,
+        /// Stored if equal.
+        swap: u64,
+    },
+    /// Fetch and add.
+    FetchAdd {
+        /// Address at the peer.
+        addr: u64,
+        /// Key at the peer.
+        rkey: u32,
+        /// Added.
+        add: u64,
+    },
+    /// A local change of a memory key.
+    Umr(Umr),
+    /// A frame, or with a segment size many.
+    Frame(Eth),
+}
+
+/// The Ethernet segment (`struct mlx5_wqe_eth_seg`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Eth {
+    /// The device fills in the IPv4 header's checksum.
+    pub l3_csum: bool,
+    /// The device fills in the TCP or UDP checksum.
+    pub l4_csum: bool,
+    /// Payload bytes of one segment, with TSO.
+    pub mss: Option<u16>,
+    /// First bytes of the frame, or of every segment.
+    pub header: Vec<u8>,
+}
+
+/// A decoded send WQE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Index of its first basic block, 16 bits.
+    pub index: u16,
+    /// Its size in units of 16 bytes.
+    pub ds: u8,
+    /// The hardware opcode, which the completion repeats.
+    pub opcode: u8,
+    /// A completion is wanted in case of success too.
+    pub signaled: bool,
+    /// The peer's completion is a solicited event.
+    pub solicited: bool,
+    /// Waits until all reads and atomics before it are done.
+    pub fence: bool,
+    /// Waits until local operations before it are done.
+    pub small_fence: bool,
+    /// What it asks for.
+    pub op: Op,
+    /// Where it goes, on datagram and DC queues.
+    pub av: Option<Av>,
+    /// SRQ at the peer, on XRC queues.
+    pub srqn: Option<u32>,
+    /// What is sent, or where the answer goes.
+    pub data: Vec<Segment>,
+}
+
+impl Request {
+    /// Basic blocks of 64 bytes that it takes.
+    #[must_use]
+    pub fn blocks(&self) -> u16 {
+        u16::from(self.ds).div_ceil(4)
+    }
+
+    /// Bytes of data.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.data.iter().map(Segment::len).sum()
+    }
+
+    /// Whether it carries none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The control segment's fields (`struct mlx5_wqe_ctrl_seg`) that the fetch looks at before it has the whole WQE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ctrl {
+    pub(crate) index: u16,
+    pub(crate) qpn: u32,
+    pub(crate) ds: u8,
+}
+
+impl Ctrl {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        let (head, size) = (be32(bytes, 0), be32(bytes, 4));
+        Self { index: (head >> 8) as u16, qpn: size >> 8, ds: size as u8 }
+    }
+}
+
+/// Fence modes, 3 bits above bit 5: none, small (initiator), 2 and 3 (older forms), strong and fence.
+const FENCE_SMALL: u8 = 1;
+const FENCE: u8 = 4;
+
+/// Decodes the WQE at the start of `bytes`, which are at least as many as its size field says.
+///
+/// # Errors
+/// The bytes are no WQE.
+pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
+    if bytes.len() < SEG {
+        return Err(Malformed::Short);
+    }
+    let ctrl = Ctrl::of(bytes);
+    // Six bits of size; the two above are not defined.
+    if ctrl.ds & 0xc0 != 0 {
+        return Err(Malformed::NotZero(7));
+    }
+    let wqe = bytes.get(..usize::from(ctrl.ds) * SEG).ok_or(Malformed::Short)?;
+    let opcode = wqe.get(3).copied().ok_or(Malformed::Short)?;
+    // opmod; byte 8 is the signature, which is not looked at here.
+    if wqe[0] != 0 {
+        return Err(Malformed::NotZero(0));
+    }
+    // The DCI stream that the request belongs to; nobody else has streams.
+    if kind != QueueKind::Dci && !zero(wqe, 9..11) {
+        return Err(Malformed::NotZero(9));
+    }
+    let mode = wqe[11];
+    let (complete, fence) = (mode >> 2 & 3, mode >> 5);
+    if mode & 0x11 != 0 || !matches!(complete, 0 | 2) || !matches!(fence, 0 | FENCE_SMALL | FENCE) {
+        return Err(Malformed::Mode(mode));
+    }
+    let imm = be32(wqe, 12);
+    let mut at = SEG;
+    let (mut address, mut srqn) = (None, None);
+    let local = matches!(opcode, MLX5_OPCODE_NOP | MLX5_OPCODE_UMR);
+    if !local {
+        match kind {
+            QueueKind::Ud | QueueKind::Dci => {
+                address = Some(av(wqe, at)?);
+                at += AV;
+            }
+            QueueKind::Xrc => {
+                // The other 12 bytes are not looked at.
+                srqn = Some(be32(wqe, at) & 0xff_ffff);
+                at += SEG;
+            }
+            QueueKind::Rc | QueueKind::Uc | QueueKind::Raw => {}
+        }
+    }
+    let op = op(kind, opcode, imm, wqe, &mut at)?;
+    if at > wqe.len() {
+        return Err(Malformed::Short);
+    }
+    let data = match op {
+        // What follows a local operation is not looked at.
+        Op::Nop | Op::Umr(_) => Vec::new(),
+        _ => data(wqe, at)?,
+    };
+    Ok(Request {
+        index: ctrl.index,
+        ds: ctrl.ds,
+        opcode,
+        signaled: complete == 2,
+        solicited: mode & 2 != 0,
+        fence: fence == FENCE,
+        small_fence: fence == FENCE_SMALL,
+        op,
+        av: address,
+        srqn,
+        data,
+    })
+}
+
+/// The part that depends on the opcode; `at` is moved behind it.
+fn op(kind: QueueKind, opcode: u8, imm: u32, wqe: &[u8], at: &mut usize) -> Result<Op, Malformed> {
+    let reliable = matches!(kind, QueueKind::Rc | QueueKind::Xrc | QueueKind::Dci);
+    let connected = reliable || kind == QueueKind::Uc;
+    let op = match opcode {
+        MLX5_OPCODE_NOP => Op::Nop,
+        MLX5_OPCODE_SEND if kind == QueueKind::Raw => Op::Frame(eth(wqe, at, false)?),
+        MLX5_OPCODE_TSO if kind == QueueKind::Raw => Op::Frame(eth(wqe, at, true)?),
+        MLX5_OPCODE_SEND => Op::Send { imm: None, invalidate: None },
+        MLX5_OPCODE_SEND_IMM if kind != QueueKind::Raw => Op::Send { imm: Some(imm), invalidate: None },
+        MLX5_OPCODE_SEND_INVAL if connected => Op::Send { imm: None, invalidate: Some(imm) },
+        MLX5_OPCODE_RDMA_WRITE if connected => {
+            let (addr, rkey) = remote(wqe, at)?;
+            Op::Write { addr, rkey, imm: None }
+        }
+        MLX5_OPCODE_RDMA_WRITE_IMM if connected => {
+            let (addr, rkey) = remote(wqe, at)?;
+            Op::Write { addr, rkey, imm: Some(imm) }
+        }
+        MLX5_OPCODE_RDMA_READ if reliable => {
+            let (addr, rkey) = remote(wqe, at)?;
+            Op::Read { addr, rkey }
+        }
+        MLX5_OPCODE_ATOMIC_CS if reliable => {
+            let (addr, rkey) = remote(wqe, at)?;
+            let (swap, compare) = (be64(wqe, *at), be64(wqe, *at + 8));
+            *at += SEG;
+            Op::CmpSwap { addr, rkey, compare, swap }
+        }
+        MLX5_OPCODE_ATOMIC_FA if reliable => {
+            let (addr, rkey) = remote(wqe, at)?;
+            // The half with the value to compare is not looked at.
+            let add = be64(wqe, *at);
+            *at += SEG;
+            Op::FetchAdd { addr, rkey, add }
+        }
+        MLX5_OPCODE_UMR if connected => Op::Umr(umr(wqe, *at, imm)?),
+        _ => return Err(Malformed::Opcode(opcode)),
+    };
+    Ok(op)
+}
+
+/// `struct mlx5_wqe_raddr_seg`
+fn remote(wqe: &[u8], at: &mut usize) -> Result<(u64, u32), Malformed> {
+    let from = *at;
+    *at += SEG;
+    if *at > wqe.len() {
+        return Err(Malformed::Short);
+    }
+    if !zero(wqe, from + 12..from + 16) {
+        return Err(Malformed::NotZero(from as u16 + 12));
+    }
+    Ok((be64(wqe, from), be32(wqe, from + 8)))
+}
+
+fn eth(wqe: &[u8], at: &mut usize, tso: bool) -> Result<Eth, Malformed> {
+    let from = *at;
+    if from + SEG > wqe.len() {
+        return Err(Malformed::Short);
+    }
+    for (first, end) in [(0, 4), (5, 6), (8, 12)] {
+        if !zero(wqe, from + first..from + end) {
+            return Err(Malformed::NotZero((from + first) as u16));
+        }
+    }
+    let flags = wqe[from + 4];
+    if flags & 0x3f != 0 {
+        return Err(Malformed::NotZero(from as u16 + 4));
+    }
+    let (mss, len) = (be16(wqe, from + 6), usize::from(be16(wqe, from + 12)));
+    if (mss != 0) != tso || tso && len < ETH_L2_MIN_HEADER_SIZE {
+        return Err(Malformed::Eth);
+    }
+    // Two bytes of the header are in the segment, the rest follows in units of 16.
+    let header = wqe.get(from + 14..).and_then(|b| b.get(..len)).ok_or(Malformed::Short)?.to_vec();
+    *at = from + SEG + len.saturating_sub(2).next_multiple_of(SEG);
+    Ok(Eth { l3_csum: flags & 1 << 6 != 0, l4_csum: flags & 1 << 7 != 0, mss: tso.then_some(mss), header })
+}

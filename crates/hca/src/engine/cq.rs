@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion queues: writing entries, arming, overrun, resizing.
+
+use super::{Device, Notice, Port};
+use crate::cqe::Cqe;
+use crate::memory::{Area, Fault};
+use crate::violation::{Mistake, Object};
+use uverbs_mlx5_hw::cqe::MLX5_CQE_RESIZE_CQ;
+
+/// Consumer indices have 24 bits (`MLX5_CQ_DB` layout in the PRM).
+const CI_MASK: u32 = 0xff_ffff;
+
+/// What an arming asks for.
+#[derive(Clone, Copy, Debug)]
+struct Arm {
+    sn: u8,
+    solicited_only: bool,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    ring: Area,
+    entry: usize,
+    /// Entries, a power of two.
+    entries: u32,
+    record: Area,
+    producer: u32,
+    /// The page on which it is armed.
+    pub(crate) page: u32,
+    ignore_overrun: bool,
+    armed: Option<Arm>,
+    /// Number of the arming that raised the last event.
+    fired: Option<u8>,
+    /// Index behind the last entry that is a solicited event.
+    solicited: Option<u32>,
+    broken: bool,
+    /// Events only after so many completions, or so many microseconds: kept, as the device has no interrupts to spare.
+    pub(crate) moderation: (u16, u16),
+}
+
+/// What a CQ is made of.
+#[derive(Debug)]
+pub(crate) struct CqParts {
+    pub(crate) ring: Area,
+    /// Bytes of an entry, 64 or 128.
+    pub(crate) entry: usize,
+    /// The doorbell record: consumer index, arming.
+    pub(crate) record: Area,
+    pub(crate) page: u32,
+    pub(crate) ignore_overrun: bool,
+}
+
+impl Cq {
+    /// `None` if the sizes can't be.
+    pub(crate) fn new(parts: CqParts) -> Option<Self> {
+        let entries = entries(&parts.ring, parts.entry)?;
+        Some(Self {
+            ring: parts.ring,
+            entry: parts.entry,
+            entries,
+            record: parts.record,
+            producer: 0,
+            page: parts.page,
+            ignore_overrun: parts.ignore_overrun,
+            armed: None,
+            fired: None,
+            solicited: None,
+            broken: false,
+            moderation: (0, 0),
+        })
+    }
+
+    pub(crate) fn entry_size(&self) -> usize {
+        self.entry
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Entries written and not consumed, by the consumer index in the record.
+    fn unread(&self) -> Result<u32, Fault> {
+        Ok(self.producer.wrapping_sub(self.record.load_be32(0)?) & CI_MASK)
+    }
+
+    fn store(&self, index: u32, cqe: &Cqe) -> Result<(), Fault> {
+        let owner = ((index / self.entries) & 1) as u8;
+        let bytes = cqe.encode(self.entry, owner);
+        let at = u64::from(index & (self.entries - 1)) * self.entry as u64;
+        let last = bytes.len() - 8;
+        self.ring.write(at, &bytes[..last])?;
+        // The owner bit is in the last word: who sees it sees the entry.
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[last..]);
+        self.ring.publish(at + last as u64, word)
+    }
+
+    /// Writes an entry. The event that it raises, if any; or what is wrong.
+    fn push(&mut self, cqe: &Cqe) -> Result<bool, Mistake> {
+        let unread = self.unread().map_err(|Fault| Mistake::MemoryGone)?;
+        if !self.ignore_overrun {
+            if unread > CI_MASK / 2 {
+                return Err(Mistake::CqBackwards);
+            }
+            if unread >= self.entries {
+                return Err(Mistake::CqOverrun);
+            }
+        }
+        self.store(self.producer, cqe).map_err(|Fault| Mistake::MemoryGone)?;
+        self.producer = self.producer.wrapping_add(1);
+        // An error is always one that wakes up who waits for solicited events.
+        let solicited = cqe.solicited || cqe.syndrome.is_some();
+        if solicited {
+            self.solicited = Some(self.producer);
+        }
+        Ok(self.fire(|arm| !arm.solicited_only || solicited))
+    }
+
+    fn fire(&mut self, raises: impl Fn(Arm) -> bool) -> bool {
+        let Some(arm) = self.armed.filter(|arm| raises(*arm)) else { return false };
+        self.armed = None;
+        self.fired = Some(arm.sn);
+        true
+    }
+
+    /// The doorbell that arms it: sequence number, command and consumer index in one word. Returns whether an event is
+    /// due at once, because entries came in behind that index already.
+    pub(crate) fn arm(&mut self, word: u32) -> bool {
+        let (sn, solicited_only, ci) = ((word >> 28 & 3) as u8, word >> 24 & 1 != 0, word & CI_MASK);
+        // One event per number: who asks again before having taken the event gets no second one.
+        if self.fired == Some(sn) {
+            return false;
+        }
+        self.armed = Some(Arm { sn, solicited_only });
+        let behind = |index: u32| {
+            let distance = index.wrapping_sub(ci) & CI_MASK;
+            distance != 0 && distance <= CI_MASK / 2
+        };
+        let (any, solicited) = (behind(self.producer), self.solicited.is_some_and(behind));
+        self.fire(|arm| if arm.solicited_only { solicited } else { any })
+    }
+
+    /// Marks the end of the old ring by an entry and goes on in another one. `false` if what is not consumed would not
+    /// fit; then nothing changed.
+    pub(crate) fn resize(&mut self, ring: Area, entry: usize) -> Result<bool, Fault> {
+        let Some(count) = entries(&ring, entry) else { return Ok(false) };
+        let unread = self.unread()?;
+        // Each moves one on, to make room for the marker.
+        if unread >= count || unread >= self.entries {
+            return Ok(false);
+        }
+        self.store(self.producer, &Cqe { kind: MLX5_CQE_RESIZE_CQ, ..Cqe::default() })?;
+        self.producer = self.producer.wrapping_add(1);
+        (self.ring, self.entry, self.entries) = (ring, entry, count);
+        Ok(true)
+    }
+}
+
+fn entries(ring: &Area, entry: usize) -> Option<u32> {
+    let count = ring.size() / entry as u64;
+    let count = u32::try_from(count).ok()?;
+    (matches!(entry, 64 | 128) && count.is_power_of_two() && count <= 1 << 22).then_some(count)
+}
+
+impl Device {
+    /// Completes to a CQ.
+    pub(crate) fn complete(&mut self, cx: &mut Port<'_>, cqn: u32, mut cqe: Cqe) {
+        cqe.timestamp = cx.now;
+        let Some(cq) = self.cqs.get_mut(&cqn) else { return };
+        if cq.broken {
+            return;
+        }
+        let index = cq.producer;
+        match cq.push(&cqe) {
+            Ok(false) => {}
+            Ok(true) => self.notices.push(Notice::Completion { cqn }),
+            Err(mistake) => {
+                cq.broken = true;
+                self.blame(cx.now, Object::Cq(cqn), index, mistake);
+                self.notices.push(Notice::CqError { cqn });
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Moving data between the network and the memory that a WQE names.
+
+use super::Device;
+use super::mkey::{Denied, User, access};
+use crate::cqe::Syndrome;
+use crate::decode::Segment;
+
+impl Device {
+    /// `len` bytes at `offset` of what the segments hold.
+    pub(crate) fn gather(
+        &self,
+        user: User,
+        segments: &[Segment],
+        offset: u64,
+        len: usize,
+    ) -> Result<Vec<u8>, Syndrome> {
+        let mut out = vec![0; len];
+        let mut done = 0;
+        walk(segments, offset, len, |segment, at, n| {
+            let place = out.get_mut(done..done + n).ok_or(Syndrome::LOCAL_LENGTH)?;
+            done += n;
+            match segment {
+                Segment::Inline(bytes) => {
+                    let from = bytes.get(at as usize..).and_then(|b| b.get(..n));
+                    place.copy_from_slice(from.ok_or(Syndrome::LOCAL_LENGTH)?);
+                    Ok(())
+                }
+                Segment::Memory { lkey, addr, .. } => {
+                    let addr = addr.wrapping_add(at);
+                    self.mkeys
+                        .resolve(user, *lkey, addr, n as u64, access::LOCAL_READ)
+                        .map_err(|Denied| Syndrome::LOCAL_PROT)?
+                        .map_or(Ok(()), |(memory, offset)| memory.read(offset, place))
+                        .map_err(|_| Syndrome::LOCAL_PROT)
+                }
+            }
+        })?;
+        if done == len { Ok(out) } else { Err(Syndrome::LOCAL_LENGTH) }
+    }
+
+    /// Checks all of a WQE's memory before anything is sent from it.
+    pub(crate) fn check_gather(&self, user: User, segments: &[Segment]) -> Result<(), Syndrome> {
+        self.check(user, segments, access::LOCAL_READ)
+    }
+
+    /// Checks all of a WQE's memory before an answer is asked for.
+    pub(crate) fn check_scatter(&self, user: User, segments: &[Segment]) -> Result<(), Syndrome> {
+        self.check(user, segments, access::LOCAL_WRITE)
+    }
+
+    fn check(&self, user: User, segments: &[Segment], need: u32) -> Result<(), Syndrome> {
+        for segment in segments {
+            if let Segment::Memory { length, lkey, addr } = segment {
+                let found = self.mkeys.resolve(user, *lkey, *addr, u64::from(*length), need);
+                found.map_err(|Denied| Syndrome::LOCAL_PROT)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts `data` at `offset` of where the segments point.
+    pub(crate) fn scatter(
+        &self,
+        user: User,
+        segments: &[Segment],
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Syndrome> {
+        let mut done = 0;
+        walk(segments, offset, data.len(), |segment, at, n| {
+            let from = data.get(done..done + n).ok_or(Syndrome::LOCAL_LENGTH)?;
+            done += n;
+            // Answers go to memory only.
+            let Segment::Memory { lkey, addr, .. } = segment else { return Err(Syndrome::LOCAL_QP_OP) };
+            let addr = addr.wrapping_add(at);
+            self.mkeys
+                .resolve(user, *lkey, addr, n as u64, access::LOCAL_WRITE)
+                .map_err(|Denied| Syndrome::LOCAL_PROT)?
+                .map_or(Ok(()), |(memory, offset)| memory.write(offset, from))
+                .map_err(|_| Syndrome::LOCAL_PROT)
+        })?;
+        if done == data.len() { Ok(()) } else { Err(Syndrome::LOCAL_LENGTH) }
+    }
+}
+
+/// Calls `f` for each part of a segment that `len` bytes at `offset` of the list cover.
+fn walk(
+    segments: &[Segment],
+    mut offset: u64,
+    mut len: usize,
+    mut f: impl FnMut(&Segment, u64, usize) -> Result<(), Syndrome>,
+) -> Result<(), Syndrome> {
+    for segment in segments {
+        if len == 0 {
+            break;
+        }
+        let size = segment.len();
+        if offset >= size {
+            offset -= size;
+            continue;
+        }
+        let n = usize::try_from(size - offset).unwrap_or(usize::MAX).min(len);
+        f(segment, offset, n)?;
+        len -= n;
+        offset = 0;
+    }
+    Ok(())
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Datagrams and the sending side of unreliable connections.
+
+use super::packet::{Body, Grh, Packet, Path, psn_add};
+use super::qp::{Qp, QpKind};
+use super::requester::{MAX_MESSAGE, peer};
+use super::{Device, Port};
+use crate::bytes::put;
+use crate::cqe::{Cqe, Syndrome};
+use crate::decode::{Av, Op, Request, Segment};
+use uverbs_mlx5_hw::cqe::{MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM};
+
+/// The QP number that means a multicast group.
+const MULTICAST_QPN: u32 = 0xff_ffff;
+/// Bytes in front of every datagram: its global route header, or room for one.
+const GRH: usize = 40;
+/// UDP, the next header of RoCE version 2.
+const UDP: u8 = 17;
+/// InfiniBand's transport header, the next header of a GRH.
+const IBA: u8 = 0x1b;
+
+impl Device {
+    /// Executes a send on an unreliable connection.
+    pub(crate) fn send_unreliable(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        request: &Request,
+    ) -> Result<(), Syndrome> {
+        let user = qp.user();
+        match &request.op {
+            Op::Nop => return Ok(()),
+            Op::Umr(umr) => return self.mkeys.update(user, umr).map_err(|_| Syndrome::MW_BIND),
+            _ => {}
+        }
+        let len = request.len();
+        if len > MAX_MESSAGE {
+            return Err(Syndrome::LOCAL_LENGTH);
+        }
+        self.check_gather(user, &request.data)?;
+        let mtu = u64::from(qp.attr.mtu.max(1));
+        let count = len.div_ceil(mtu).max(1);
+        for i in 0..count {
+            let (at, is_first, is_last) = (i * mtu, i == 0, i + 1 == count);
+            let data = self.gather(user, &request.data, at, (len - at).min(mtu) as usize)?;
+            let body = match request.op {
+                Op::Send { imm, invalidate } => Body::Send {
+                    first: is_first,
+                    last: is_last,
+                    imm: imm.filter(|_| is_last),
+                    invalidate: invalidate.filter(|_| is_last),
+                    data,
+                },
+                Op::Write { addr, rkey, imm } => Body::Write {
+                    start: is_first.then_some((addr, rkey, len as u32)),
+                    last: is_last,
+                    imm: imm.filter(|_| is_last),
+                    data,
+                },
+                _ => return Err(Syndrome::LOCAL_QP_OP),
+            };
+            let psn = qp.req.take_psn();
+            let packet = Packet { solicited: request.solicited && is_last, ..packet(cx, qp, psn, body) };
+            if let Some(to) = peer(cx, qp) {
+                cx.net.send(cx.now, to, packet);
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes a send of a datagram.
+    pub(crate) fn send_datagram(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        request: &Request,
+    ) -> Result<(), Syndrome> {
+        let (Op::Send { imm, .. }, Some(av)) = (&request.op, &request.av) else {
+            return if request.op == Op::Nop { Ok(()) } else { Err(Syndrome::LOCAL_QP_OP) };
+        };
+        let len = request.len();
+        if len > u64::from(qp.attr.mtu) {
+            return Err(Syndrome::LOCAL_LENGTH);
+        }
+        self.check_gather(qp.user(), &request.data)?;
+        let data = self.gather(qp.user(), &request.data, 0, len as usize)?;
+        let qkey = (av.key >> 32) as u32;
+        // The key's top bit asks for the QP's own.
+        let qkey = if qkey >> 31 == 0 { qkey } else { qp.attr.qkey };
+        let path = self.path(cx, av);
+        let psn = qp.req.take_psn();
+        let body = Body::Datagram { qkey, imm: *imm, data };
+        let packet = Packet { path, solicited: request.solicited, ..packet(cx, qp, psn, body) };
+        if av.dest == MULTICAST_QPN {
+            for (to, dest_qpn) in cx.net.members(&av.rgid) {
+                cx.net.send(cx.now, to, Packet { dest_qpn, ..packet.clone() });
+            }
+        } else if let Some(to) = self.route(cx, av) {
+            cx.net.send(cx.now, to, Packet { dest_qpn: av.dest, ..packet });
+        }
+        Ok(())
+    }
+
+    /// What the receiver of a datagram sees of its way.
+    fn path(&self, cx: &Port<'_>, av: &Av) -> Path {
+        let Some(port) = cx.net.ports.get(cx.me) else { return Path::default() };
+        let (sgid, version_2) =
+            port.gids.get(usize::from(av.sgid_index)).copied().unwrap_or(([0; 16], false));
+        let grh = (self.ethernet || av.grh).then_some(Grh {
+            sgid,
+            dgid: av.rgid,
+            flow_label: av.flow_label,
+            tclass: av.tclass,
+            hop_limit: av.hop_limit,
+            ip: self.ethernet && version_2,
+        });
+        Path {
+            slid: port.lid | u16::from(av.path_bits),
+            sl: if self.ethernet { av.sl >> 1 & 7 } else { av.sl },
+            path_bits: 0,
+            grh,
+        }
+    }
+
+    /// A datagram arrives.
+    pub(crate) fn datagram(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+        let Body::Datagram { qkey, imm, data } = &packet.body else { return };
+        if *qkey != qp.attr.qkey {
+            return;
+        }
+        let srqn = qp.srqn;
+        let Some(taken) = self.take_receive(cx, qp, srqn) else { return };
+        let user = super::mkey::User {
+            pd: srqn.and_then(|n| self.srqs.get(&n)).map_or(qp.pd, |srq| srq.pd),
+            qpn: qp.qpn,
+        };
+        let segments = &taken.wqe.scatter;
+        let room: u64 = segments.iter().map(Segment::len).sum();
+        let total = GRH + data.len();
+        let grh = packet.path.grh.as_ref();
+        let result = if total as u64 > room {
+            Err(Syndrome::LOCAL_LENGTH)
+        } else {
+            let header = match grh {
+                // Without one, the room in front is left as it is.
+                None => Ok(()),
+                Some(grh) => self.scatter(user, segments, 0, &header(grh, data.len())),
+            };
+            header.and_then(|()| self.scatter(user, segments, GRH as u64, data))
+        };
+        if let Err(syndrome) = result {
+            self.fail_receive(cx, qp, srqn, &taken, syndrome);
+            self.fail_responder(cx, qp, None);
+            return;
+        }
+        let (cqn, cqe) = self.receive_cqe(qp, srqn, &taken);
+        let level = match grh {
+            // Ethernet: what kind of header it is. The priority is the VLAN tag's business.
+            Some(grh) if self.ethernet => match (grh.ip, mapped(&grh.sgid)) {
+                (false, _) => 0,
+                (true, false) => 1,
+                (true, true) => 2,
+            },
+            _ => u32::from(packet.path.sl),
+        };
+        let cqe = Cqe {
+            kind: if imm.is_some() { MLX5_CQE_RESP_SEND_IMM } else { MLX5_CQE_RESP_SEND },
+            imm: imm.unwrap_or(0),
+            byte_cnt: total as u32,
+            solicited: packet.solicited,
+            slid: packet.path.slid,
+            ml_path: packet.path.path_bits,
+            flags_rqpn: u32::from(grh.is_some()) << 28 | level << 24 | packet.src_qpn,
+            ..cqe
+        };
+        self.complete(cx, cqn, cqe);
+    }
+}
+
+/// A packet of a QP to its peer.
+fn packet(cx: &Port<'_>, qp: &Qp, psn: u32, body: Body) -> Packet {
+    debug_assert!(matches!(qp.kind, QpKind::Uc | QpKind::Ud));
+    Packet {
+        from: cx.me,
+        transport: qp.kind.transport(),
+        src_qpn: qp.qpn,
+        dest_qpn: qp.attr.dest_qpn,
+        psn,
+        ack: false,
+        solicited: false,
+        srqn: 0,
+        dc: None,
+        path: Path::default(),
+        body,
+    }
+}
+
+/// Whether a GID is an IPv4 address.
+fn mapped(gid: &[u8; 16]) -> bool {
+    gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
+}
+
+/// The 40 bytes in front of a datagram's data: a GRH, an IPv6 header, or an IPv4 header in their second half.
+fn header(grh: &Grh, payload: usize) -> Vec<u8> {
+    let mut bytes = vec![0; GRH];
+    if grh.ip && mapped(&grh.sgid) {
+        let ip = &mut bytes[20..];
+        // Transport headers and checksum are part of the packet: UDP 8, BTH 12, DETH 8, ICRC 4.
+        let len = (20 + 32 + payload) as u16;
+        put(ip, 0, &[0x45, grh.tclass]);
+        put(ip, 2, &len.to_be_bytes());
+        put(ip, 6, &[0x40, 0, grh.hop_limit, UDP]);
+        put(ip, 12, &grh.sgid[12..]);
+        put(ip, 16, &grh.dgid[12..]);
+        let sum = super::ethernet::checksum(ip);
+        put(ip, 10, &sum.to_be_bytes());
+        return bytes;
+    }
+    let word = 6 << 28 | u32::from(grh.tclass) << 20 | grh.flow_label & 0xf_ffff;
+    put(&mut bytes, 0, &word.to_be_bytes());
+    let (next, extra) = if grh.ip { (UDP, 32) } else { (IBA, 24) };
+    put(&mut bytes, 4, &((payload + extra) as u16).to_be_bytes());
+    put(&mut bytes, 6, &[next, grh.hop_limit]);
+    put(&mut bytes, 8, &grh.sgid);
+    put(&mut bytes, 24, &grh.dgid);
+    bytes
+}
+
+impl super::requester::Requester {
+    /// The next number of a queue whose packets are not answered.
+    fn take_psn(&mut self) -> u32 {
+        let psn = self.next;
+        self.next = psn_add(psn, 1);
+        psn
+    }
+}

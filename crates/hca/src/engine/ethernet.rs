@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Raw packet queues: frames out (checksums, segmentation), frames in (steering, hashing, checks).
+
+use super::flow::{Headers, Target};
+use super::packet::{Body, Packet, Path, Transport};
+use super::qp::Qp;
+use super::recv::Taken;
+use super::{Device, Notice, Port, event};
+use crate::bytes::{array, be16, put};
+use crate::cqe::{Cqe, Syndrome};
+use crate::decode::{Eth, Op, Request, Segment};
+use crate::violation::Object;
+use uverbs_mlx5_hw::cqe::{
+    MLX5_CQE_L2_OK, MLX5_CQE_L3_HDR_TYPE_IPV4, MLX5_CQE_L3_HDR_TYPE_IPV6, MLX5_CQE_L3_OK, MLX5_CQE_L4_OK,
+    MLX5_CQE_RESP_ERR, MLX5_CQE_RESP_SEND,
+};
+
+/// The longest frame without VLAN tags, at an MTU of 9000 and some.
+const MAX_FRAME: usize = 9216;
+/// Where the IPv4 and the IPv6 header's type is in `l4_hdr_type_etc` (bits 3:2).
+const L3_TYPE_SHIFT: u8 = 2;
+
+impl Device {
+    /// Executes a send of a raw packet queue.
+    pub(crate) fn send_frame(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        request: &Request,
+    ) -> Result<(), Syndrome> {
+        let Op::Frame(eth) = &request.op else {
+            return if request.op == Op::Nop { Ok(()) } else { Err(Syndrome::LOCAL_QP_OP) };
+        };
+        let len = usize::try_from(request.len()).map_err(|_| Syndrome::LOCAL_LENGTH)?;
+        if len > 1 << 18 || eth.mss.is_none() && len + eth.header.len() > MAX_FRAME {
+            return Err(Syndrome::LOCAL_LENGTH);
+        }
+        self.check_gather(qp.user(), &request.data)?;
+        let data = self.gather(qp.user(), &request.data, 0, len)?;
+        let frames = match eth.mss {
+            None => vec![[&eth.header[..], &data].concat()],
+            Some(mss) => segments(&eth.header, &data, mss),
+        };
+        for mut frame in frames {
+            fill_checksums(&mut frame, eth);
+            self.emit(cx, qp.qpn, frame);
+        }
+        Ok(())
+    }
+
+    /// Puts a frame on the wire: every port that may want it gets it.
+    fn emit(&self, cx: &mut Port<'_>, src_qpn: u32, frame: Vec<u8>) {
+        let Some(dmac) = array::<6>(&frame, 0) else { return };
+        let known = cx.net.by_mac(&dmac);
+        for to in 0..cx.net.ports.len() {
+            let ethernet = cx.net.ports.get(to).is_some_and(|p| p.ethernet);
+            // A switch: what it knows goes to its port, anything else to all but the one it came from.
+            let wanted = match known {
+                Some(port) => port == to,
+                None => to != cx.me || dmac[0] & 1 != 0,
+            };
+            if ethernet && wanted {
+                let packet = Packet {
+                    from: cx.me,
+                    transport: Transport::Ethernet,
+                    src_qpn,
+                    dest_qpn: 0,
+                    psn: 0,
+                    ack: false,
+                    solicited: false,
+                    srqn: 0,
+                    dc: None,
+                    path: Path::default(),
+                    body: Body::Frame(frame.clone()),
+                };
+                cx.net.send(cx.now, to, packet);
+            }
+        }
+    }
+
+    /// A frame arrives: each rule of the best priority that matches takes it.
+    pub(crate) fn receive_frame(&mut self, cx: &mut Port<'_>, frame: &[u8]) {
+        let Some(headers) = Headers::parse(frame) else { return };
+        for hit in self.steering.find(&headers) {
+            match self.steering.queue(hit.target, &headers) {
+                Some(Target::Qp(qpn)) => {
+                    self.with_qp(cx, qpn, |device, cx, qp| {
+                        if qp.state.receives() {
+                            device.frame_to_qp(cx, qp, frame, &headers, hit.tag);
+                        }
+                    });
+                }
+                Some(Target::Wq(wqn)) => self.frame_to_wq(cx, wqn, frame, &headers, hit.tag),
+                _ => {}
+            }
+        }
+    }
+
+    fn frame_to_qp(&mut self, cx: &mut Port<'_>, qp: &mut Qp, frame: &[u8], headers: &Headers, tag: u32) {
+        let srqn = qp.srqn;
+        let Some(taken) = self.take_receive(cx, qp, srqn) else { return };
+        let (cqn, cqe) = self.receive_cqe(qp, srqn, &taken);
+        if self.put_frame(cx, qp.user(), &taken, frame, headers, (cqn, cqe), tag).is_err() {
+            self.fail_responder(cx, qp, None);
+        }
+    }
+
+    fn frame_to_wq(&mut self, cx: &mut Port<'_>, wqn: u32, frame: &[u8], headers: &Headers, tag: u32) {
+        let Some(wq) = self.wqs.get_mut(&wqn).filter(|wq| wq.ready) else { return };
+        let index = u32::from(wq.rq.taken);
+        let (pd, cqn, uidx) = (wq.pd, wq.cqn, wq.uidx);
+        let taken = match wq.rq.take() {
+            Ok(None) => return,
+            Ok(Some(taken)) => taken,
+            Err(mistake) => {
+                (wq.ready, wq.rq.broken) = (false, true);
+                self.blame(cx.now, Object::Wq(wqn), index, mistake);
+                self.notices.push(Notice::Wq { wqn, event: event::WQ_FATAL });
+                return;
+            }
+        };
+        let user = super::mkey::User { pd, qpn: wqn };
+        let srqn_uidx = if self.cqe_version == 0 { 0 } else { uidx };
+        let cqe = Cqe { srqn_uidx, qpn: wqn, wqe_counter: taken.index, ..Cqe::default() };
+        if self.put_frame(cx, user, &taken, frame, headers, (cqn, cqe), tag).is_err()
+            && let Some(wq) = self.wqs.get_mut(&wqn)
+        {
+            wq.ready = false;
+            self.notices.push(Notice::Wq { wqn, event: event::WQ_FATAL });
+        }
+    }
+
+    /// Puts a frame into a receive and completes it.
+    #[expect(clippy::too_many_arguments, reason = "two callers, both above")]
+    fn put_frame(
+        &mut self,
+        cx: &mut Port<'_>,
+        user: super::mkey::User,
+        taken: &Taken,
+        frame: &[u8],
+        headers: &Headers,
+        (cqn, cqe): (u32, Cqe),
+        tag: u32,
+    ) -> Result<(), Syndrome> {
+        let segments = &taken.wqe.scatter;
+        let room: u64 = segments.iter().map(Segment::len).sum();
+        let result = if frame.len() as u64 > room {
+            Err(Syndrome::LOCAL_LENGTH)
+        } else {
+            self.scatter(user, segments, 0, frame)
+        };
+        let cqe = match result {
+            Err(syndrome) => Cqe { kind: MLX5_CQE_RESP_ERR, syndrome: Some(syndrome), ..cqe },
+            Ok(()) => {
+                let ok = |good, bit| if good { bit } else { 0 };
+                let l3 = match headers.ip_version {
+                    4 => MLX5_CQE_L3_HDR_TYPE_IPV4,
+                    6 => MLX5_CQE_L3_HDR_TYPE_IPV6,
+                    _ => 0,
+                };
+                Cqe {
+                    kind: MLX5_CQE_RESP_SEND,
+                    byte_cnt: frame.len() as u32,
+                    // A raw packet's completion has the flow tag where others have the QP.
+                    qpn: tag,
+                    checks: (
+                        MLX5_CQE_L2_OK
+                            | ok(headers.l3_ok, MLX5_CQE_L3_OK)
+                            | ok(headers.l4_ok, MLX5_CQE_L4_OK),
+                        l3 << L3_TYPE_SHIFT,
+                    ),
+                    ..cqe
+                }
+            }
+        };
+        self.complete(cx, cqn, cqe);
+        result
+    }
+}
+
+/// One's complement sum of 16-bit words, complemented (RFC 1071).
+pub(super) fn checksum(bytes: &[u8]) -> u16 {
+    !fold(sum(bytes))
+}
+
+fn sum(bytes: &[u8]) -> u32 {
+    let words = bytes.chunks_exact(2);
+    let odd = words.remainder().first().map_or(0, |b| u32::from(*b) << 8);
+    words.map(|w| u32::from(be16(w, 0))).sum::<u32>() + odd
+}
+
+fn fold(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// The checksum of TCP or UDP over `segment` and the pseudo header, with the field as it is.
+pub(super) fn transport_sum(ip: &[u8], version: u8, proto: u8, segment: &[u8]) -> u16 {
+    let addresses = if version == 4 { ip.get(12..20) } else { ip.get(8..40) };
+    let len = segment.len() as u32;
+    let pseudo = sum(addresses.unwrap_or_default()) + u32::from(proto) + (len >> 16) + (len & 0xffff);
+    let folded = u32::from(fold(pseudo));
+    fold(folded + u32::from(fold(sum(segment))))
+}
+
+/// Fills in the checksums that the WQE asks for.
+fn fill_checksums(frame: &mut [u8], eth: &Eth) {
+    let Some(headers) = Headers::parse(frame) else { return };
+    let ip = headers.ip_at;
+    if eth.l3_csum && headers.ip_version == 4 {
+        put(frame, ip + 10, &[0; 2]);
+        let header = frame.get(ip..headers.l4_at).map(checksum);
+        if let Some(sum) = header {
+            put(frame, ip + 10, &sum.to_be_bytes());
+        }
+    }
+    let field = match headers.proto {
+        6 => 16,
+        17 => 6,
+        _ => return,
+    };
+    if eth.l4_csum && headers.ip_version != 0 {
+        let at = headers.l4_at + field;
+        put(frame, at, &[0; 2]);
+        let (Some(header), Some(segment)) = (frame.get(ip..), frame.get(headers.l4_at..)) else { return };
+        let sum = !transport_sum(header, headers.ip_version, headers.proto, segment);
+        // A UDP checksum of 0 means none.
+        let sum = if sum == 0 && headers.proto == 17 { 0xffff } else { sum };
+        put(frame, at, &sum.to_be_bytes());
+    }
+}
+
+/// Cuts a large send into frames: lengths, identification, sequence numbers and flags as TCP needs them.
+fn segments(header: &[u8], data: &[u8], mss: u16) -> Vec<Vec<u8>> {
+    let parsed = Headers::parse(header);
+    let parts: Vec<&[u8]> =
+        if data.is_empty() { vec![&[]] } else { data.chunks(mss.max(1).into()).collect() };
+    let count = parts.len();
+    let mut done = 0_u32;
+    let mut frames = Vec::with_capacity(count);
+    for (i, part) in parts.into_iter().enumerate() {
+        let mut frame = [header, part].concat();
+        let total = frame.len();
+        if let Some(h) = &parsed {
+            let len = |from: usize| ((total - from.min(total)) as u16).to_be_bytes();
+            match h.ip_version {
+                4 => {
+                    put(&mut frame, h.ip_at + 2, &len(h.ip_at));
+                    let id = be16(header, h.ip_at + 4).wrapping_add(i as u16);
+                    put(&mut frame, h.ip_at + 4, &id.to_be_bytes());
+                }
+                6 => put(&mut frame, h.ip_at + 4, &len(h.ip_at + 40)),
+                _ => {}
+            }
+            if h.proto == 6 && h.ip_version != 0 {
+                let sequence = crate::bytes::be32(header, h.l4_at + 4).wrapping_add(done);
+                put(&mut frame, h.l4_at + 4, &sequence.to_be_bytes());
+                let mut flags = header.get(h.l4_at + 13).copied().unwrap_or(0);
+                if i + 1 < count {
+                    // FIN and PSH belong to the last one.
+                    flags &= !0x09;
+                }
+                if i > 0 {
+                    // CWR belongs to the first one.
+                    flags &= !0x80;
+                }
+                put(&mut frame, h.l4_at + 13, &[flags]);
+            } else if h.proto == 17 && h.ip_version != 0 {
+                put(&mut frame, h.l4_at + 4, &len(h.l4_at));
+            }
+        }
+        done = done.wrapping_add(part.len() as u32);
+        frames.push(frame);
+    }
+    frames
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The network between the devices of a fabric: addresses, delivery in order of a clock, faults by a seed.
+
+use super::packet::Packet;
+use std::collections::BTreeMap;
+
+/// What the network does to packets. Probabilities are of 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    pub(crate) loss: f64,
+    pub(crate) duplicate: f64,
+    pub(crate) reorder: f64,
+    /// Nanoseconds that a packet takes.
+    pub(crate) delay: u64,
+}
+
+/// How far a reordered packet falls behind, ns.
+const REORDER_NS: u64 = 20_000;
+
+/// A port's addresses.
+#[derive(Clone, Debug)]
+pub(crate) struct Address {
+    pub(crate) ethernet: bool,
+    pub(crate) lid: u16,
+    pub(crate) mac: [u8; 6],
+    /// By index; `true` for RoCE version 2.
+    pub(crate) gids: Vec<([u8; 16], bool)>,
+    pub(crate) up: bool,
+}
+
+impl Address {
+    pub(crate) fn has_gid(&self, gid: &[u8; 16]) -> bool {
+        self.gids.iter().any(|(g, _)| g == gid)
+    }
+}
+
+/// The network.
+#[derive(Debug, Default)]
+pub(crate) struct Net {
+    pub(crate) ports: Vec<Address>,
+    pub(crate) faults: Faults,
+    /// Members of multicast groups: group, device, QP.
+    groups: Vec<([u8; 16], usize, u32)>,
+    packets: BTreeMap<(u64, u64), (usize, Packet)>,
+    timers: BTreeMap<(u64, u64), (usize, u32)>,
+    sequence: u64,
+    seed: u64,
+}
+
+impl Net {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { seed, ..Self::default() }
+    }
+
+    /// The next number of the seed's sequence (SplitMix64).
+    fn random(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.seed ^ self.seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn chance(&mut self, p: f64) -> bool {
+        // No number is drawn for what never happens, so that a fault that is off changes nothing.
+        p > 0.0 && ((self.random() >> 11) as f64) / ((1_u64 << 53) as f64) < p
+    }
+
+    /// Sends a packet to a device.
+    pub(crate) fn send(&mut self, now: u64, to: usize, packet: Packet) {
+        let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
+        // A down port still reaches itself, as on hardware.
+        if to != packet.from && !(up(to) && up(packet.from)) {
+            return;
+        }
+        let faults = self.faults;
+        if self.chance(faults.loss) {
+            return;
+        }
+        let copies = 1 + u32::from(self.chance(faults.duplicate));
+        for _ in 0..copies {
+            let mut at = now + faults.delay;
+            if self.chance(faults.reorder) {
+                at += 1 + self.random() % REORDER_NS;
+            }
+            self.sequence += 1;
+            self.packets.insert((at, self.sequence), (to, packet.clone()));
+        }
+    }
+
+    /// When something is due next: a packet, a timer.
+    pub(crate) fn next_packet(&self) -> Option<u64> {
+        self.packets.keys().next().map(|(at, _)| *at)
+    }
+
+    pub(crate) fn next_timer(&self) -> Option<u64> {
+        self.timers.keys().next().map(|(at, _)| *at)
+    }
+
+    /// The first packet that is due by `until`, with its time and device.
+    pub(crate) fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, Packet)> {
+        let key = *self.packets.keys().next().filter(|(at, _)| *at <= until)?;
+        let (to, packet) = self.packets.remove(&key)?;
+        Some((key.0, to, packet))
+    }
+
+    /// Calls a QP's timer at a time.
+    pub(crate) fn wake(&mut self, at: u64, device: usize, qpn: u32) {
+        self.sequence += 1;
+        self.timers.insert((at, self.sequence), (device, qpn));
+    }
+
+    /// The first timer that is due by `until`.
+    pub(crate) fn pop_timer(&mut self, until: u64) -> Option<(u64, usize, u32)> {
+        let key = *self.timers.keys().next().filter(|(at, _)| *at <= until)?;
+        let (device, qpn) = self.timers.remove(&key)?;
+        Some((key.0, device, qpn))
+    }
+
+    /// The device with this GID.
+    pub(crate) fn by_gid(&self, gid: &[u8; 16]) -> Option<usize> {
+        self.ports.iter().position(|p| p.has_gid(gid))
+    }
+
+    pub(crate) fn by_lid(&self, lid: u16) -> Option<usize> {
+        self.ports.iter().position(|p| !p.ethernet && p.lid == lid)
+    }
+
+    pub(crate) fn by_mac(&self, mac: &[u8; 6]) -> Option<usize> {
+        self.ports.iter().position(|p| p.ethernet && p.mac == *mac)
+    }
+
+    /// Adds a QP to a group; `false` if it is in it.
+    pub(crate) fn join(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
+        let member = (group, device, qpn);
+        let new = !self.groups.contains(&member);
+        if new {
+            self.groups.push(member);
+        }
+        new
+    }
+
+    /// Takes a QP out of a group; `false` if it is not in it.
+    pub(crate) fn leave(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
+        let before = self.groups.len();
+        self.groups.retain(|m| *m != (group, device, qpn));
+        self.groups.len() < before
+    }
+
+    /// Takes a QP out of all groups.
+    pub(crate) fn leave_all(&mut self, device: usize, qpn: u32) {
+        self.groups.retain(|(_, d, q)| (*d, *q) != (device, qpn));
+    }
+
+    /// Whether the QP is in any group.
+    pub(crate) fn is_member(&self, device: usize, qpn: u32) -> bool {
+        self.groups.iter().any(|(_, d, q)| (*d, *q) == (device, qpn))
+    }
+
+    /// The members of a group.
+    pub(crate) fn members(&self, group: &[u8; 16]) -> Vec<(usize, u32)> {
+        self.groups.iter().filter(|(g, ..)| g == group).map(|(_, d, q)| (*d, *q)).collect()
+    }
+}

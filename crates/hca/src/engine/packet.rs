@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What travels between devices: the parts of InfiniBand's headers that mean something here.
+
+/// Bits of a packet sequence number.
+pub(crate) const PSN: u32 = 0xff_ffff;
+
+/// `a - b` in sequence space: negative if `a` is before `b`.
+pub(crate) fn psn_diff(a: u32, b: u32) -> i32 {
+    ((a.wrapping_sub(b) << 8).cast_signed()) >> 8
+}
+
+/// `psn + n` in sequence space.
+pub(crate) fn psn_add(psn: u32, n: u32) -> u32 {
+    psn.wrapping_add(n) & PSN
+}
+
+/// The transport that a packet belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Rc,
+    Uc,
+    Ud,
+    Xrc,
+    Dc,
+    Ethernet,
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nak {
+    /// Another packet was expected: the one whose number comes along.
+    Sequence,
+    /// Invalid request.
+    Invalid,
+    /// Remote access error.
+    Access,
+    /// Remote operational error.
+    Operation,
+}
+
+/// An atomic operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Atomic {
+    CmpSwap { compare: u64, swap: u64 },
+    FetchAdd(u64),
+}
+
+/// The address part that a datagram's receiver sees.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Path {
+    pub(crate) slid: u16,
+    pub(crate) sl: u8,
+    pub(crate) path_bits: u8,
+    pub(crate) grh: Option<Grh>,
+}
+
+/// A global route.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grh {
+    pub(crate) sgid: [u8; 16],
+    pub(crate) dgid: [u8; 16],
+    pub(crate) flow_label: u32,
+    pub(crate) tclass: u8,
+    pub(crate) hop_limit: u8,
+    /// On Ethernet: RoCE version 2, whose header is IP.
+    pub(crate) ip: bool,
+}
+
+/// The session of a DC packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dc {
+    pub(crate) key: u64,
+    /// Which of the initiator's sessions; they count up.
+    pub(crate) session: u32,
+    /// Sequence number of its first packet.
+    pub(crate) first: u32,
+}
+
+/// A packet.
+#[derive(Clone, Debug)]
+pub(crate) struct Packet {
+    /// Device that sent it, by number in the fabric.
+    pub(crate) from: usize,
+    pub(crate) transport: Transport,
+    pub(crate) src_qpn: u32,
+    pub(crate) dest_qpn: u32,
+    pub(crate) psn: u32,
+    /// The sender wants to hear about it.
+    pub(crate) ack: bool,
+    pub(crate) solicited: bool,
+    /// SRQ, of XRC requests.
+    pub(crate) srqn: u32,
+    pub(crate) dc: Option<Dc>,
+    pub(crate) path: Path,
+    pub(crate) body: Body,
+}
+
+/// What a packet carries.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    Send {
+        first: bool,
+        last: bool,
+        imm: Option<u32>,
+        invalidate: Option<u32>,
+        data: Vec<u8>,
+    },
+    /// `start`, in the first packet: address, key, length of the message.
+    Write {
+        start: Option<(u64, u32, u32)>,
+        last: bool,
+        imm: Option<u32>,
+        data: Vec<u8>,
+    },
+    Read {
+        addr: u64,
+        rkey: u32,
+        len: u32,
+    },
+    Atomic {
+        addr: u64,
+        rkey: u32,
+        op: Atomic,
+    },
+    ReadResponse {
+        data: Vec<u8>,
+    },
+    AtomicResponse(u64),
+    Ack,
+    Nak(Nak),
+    /// Receiver not ready, with the timer's code.
+    Rnr(u8),
+    Datagram {
+        qkey: u32,
+        imm: Option<u32>,
+        data: Vec<u8>,
+    },
+    Frame(Vec<u8>),
+}
+
+impl Body {
+    /// Whether it answers a request.
+    pub(crate) fn is_response(&self) -> bool {
+        matches!(
+            self,
+            Self::ReadResponse { .. } | Self::AtomicResponse(_) | Self::Ack | Self::Nak(_) | Self::Rnr(_)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        assert_eq!(psn_add(PSN, 1), 0);
+        assert_eq!(psn_diff(0, PSN), 1);
+        assert_eq!(psn_diff(PSN, 0), -1);
+        assert_eq!(psn_diff(5, 5), 0);
+        assert_eq!(psn_diff(0x80_0000, 0), -0x80_0000);
+    }
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queue pairs: what they are made of, their states, flushing.
+
+use super::mkey::User;
+use super::packet::Transport;
+use super::recv::{RecvRing, Taken};
+use super::requester::Requester;
+use super::responder::Responder;
+use super::{Device, Notice, Port, event};
+use crate::cqe::{Cqe, Syndrome};
+use crate::decode::{Op, QueueKind, Request};
+use crate::memory::Area;
+use crate::violation::{Mistake, Object};
+use std::collections::BTreeMap;
+use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_REQ_ERR};
+
+/// What a QP is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QpKind {
+    Rc,
+    Uc,
+    Ud,
+    XrcSend,
+    XrcRecv,
+    Dci,
+    Dct,
+    Raw,
+}
+
+impl QpKind {
+    pub(crate) fn transport(self) -> Transport {
+        match self {
+            Self::Rc => Transport::Rc,
+            Self::Uc => Transport::Uc,
+            Self::Ud => Transport::Ud,
+            Self::XrcSend | Self::XrcRecv => Transport::Xrc,
+            Self::Dci | Self::Dct => Transport::Dc,
+            Self::Raw => Transport::Ethernet,
+        }
+    }
+
+    /// The kind of its send queue.
+    pub(crate) fn queue(self) -> Option<QueueKind> {
+        match self {
+            Self::Rc => Some(QueueKind::Rc),
+            Self::Uc => Some(QueueKind::Uc),
+            Self::Ud => Some(QueueKind::Ud),
+            Self::XrcSend => Some(QueueKind::Xrc),
+            Self::Dci => Some(QueueKind::Dci),
+            Self::Raw => Some(QueueKind::Raw),
+            Self::XrcRecv | Self::Dct => None,
+        }
+    }
+}
+
+/// `IB_QPS_*`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    #[default]
+    Reset,
+    Init,
+    Rtr,
+    Rts,
+    Sqd,
+    Sqe,
+    Err,
+}
+
+impl State {
+    /// Whether packets are looked at.
+    pub(crate) fn receives(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
+    }
+}
+
+/// The attributes that execution needs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attr {
+    pub(crate) dest_qpn: u32,
+    pub(crate) qkey: u32,
+    /// Bytes of payload in a packet.
+    pub(crate) mtu: u32,
+    pub(crate) sq_psn: u32,
+    pub(crate) rq_psn: u32,
+    pub(crate) access: u32,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) max_dest_rd_atomic: u8,
+    /// Peer of a connection: by GID if there is one, else by LID.
+    pub(crate) dgid: Option<[u8; 16]>,
+    pub(crate) dlid: u16,
+    pub(crate) sl: u8,
+    pub(crate) notify_drained: bool,
+}
+
+/// A send queue.
+#[derive(Debug)]
+pub(crate) struct SendRing {
+    pub(crate) ring: Area,
+    /// Basic blocks, a power of two.
+    pub(crate) count: u32,
+    /// The doorbell record; its second word counts the blocks posted, 16 bits.
+    pub(crate) record: Area,
+    /// Block of the next WQE to fetch, 16 bits.
+    pub(crate) next: u16,
+    /// Block behind the last WQE that a doorbell told of.
+    pub(crate) posted: u16,
+}
+
+/// One timer, which may be queued in the network too early but never too late.
+#[derive(Debug, Default)]
+pub(crate) struct Timer {
+    pub(crate) deadline: Option<u64>,
+    pub(crate) queued: Option<u64>,
+}
+
+impl Timer {
+    pub(crate) fn arm(&mut self, cx: &mut Port<'_>, qpn: u32, at: u64) {
+        self.deadline = Some(at);
+        if self.queued.is_none_or(|queued| queued > at) {
+            self.queued = Some(at);
+            cx.net.wake(at, cx.me, qpn);
+        }
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) qpn: u32,
+    pub(crate) kind: QpKind,
+    pub(crate) pd: u32,
+    pub(crate) uidx: u32,
+    /// The page of its doorbells, if it was created with one.
+    pub(crate) page: Option<u32>,
+    pub(crate) state: State,
+    pub(crate) attr: Attr,
+    pub(crate) sq: Option<SendRing>,
+    pub(crate) rq: Option<RecvRing>,
+    pub(crate) srqn: Option<u32>,
+    pub(crate) xrcd: u32,
+    pub(crate) send_cqn: u32,
+    pub(crate) recv_cqn: u32,
+    /// Up to so many bytes of an answer go to the completion instead of memory.
+    pub(crate) scatter_req: usize,
+    /// Up to so many bytes of a message go to the completion instead of memory.
+    pub(crate) scatter_resp: usize,
+    /// Of DC targets.
+    pub(crate) dc_key: u64,
+    pub(crate) req: Requester,
+    pub(crate) resp: Responder,
+    /// Responders of a DC target, by device and QP of the initiator.
+    pub(crate) sessions: BTreeMap<(usize, u32), Responder>,
+    pub(crate) timer: Timer,
+    pub(crate) established: bool,
+    /// The event of the last WQE of an SRQ was raised.
+    pub(crate) last_wqe: bool,
+}
+
+impl Qp {
+    pub(crate) fn new(qpn: u32, kind: QpKind) -> Self {
+        Self {
+            qpn,
+            kind,
+            pd: 0,
+            uidx: 0,
+            page: None,
+            state: State::Reset,
+            attr: Attr::default(),
+            sq: None,
+            rq: None,
+            srqn: None,
+            xrcd: 0,
+            send_cqn: 0,
+            recv_cqn: 0,
+            scatter_req: 0,
+            scatter_resp: 0,
+            dc_key: 0,
+            req: Requester::default(),
+            resp: Responder::default(),
+            sessions: BTreeMap::new(),
+            timer: Timer::default(),
+            established: false,
+            last_wqe: false,
+        }
+    }
+
+    pub(crate) fn user(&self) -> User {
+        User { pd: self.pd, qpn: self.qpn }
+    }
+
+    /// Whether its answers come reliably.
+    pub(crate) fn is_reliable(&self) -> bool {
+        matches!(self.kind, QpKind::Rc | QpKind::XrcSend | QpKind::Dci)
+    }
+}
+
+impl Device {
+    /// Moves a QP to a state. Whether it may be moved there, the front has checked.
+    pub(crate) fn set_state(&mut self, cx: &mut Port<'_>, qp: &mut Qp, to: State) {
+        let from = qp.state;
+        qp.state = to;
+        match to {
+            State::Reset => {
+                qp.req = Requester::default();
+                qp.resp = Responder::default();
+                qp.sessions.clear();
+                qp.timer.deadline = None;
+                (qp.established, qp.last_wqe) = (false, false);
+                if let Some(sq) = &mut qp.sq {
+                    (sq.next, sq.posted) = (0, 0);
+                }
+                if let Some(rq) = &mut qp.rq {
+                    rq.taken = 0;
+                }
+            }
+            State::Rtr if from == State::Init => qp.resp = Responder::new(qp.attr.rq_psn),
+            State::Rts if from == State::Rtr => {
+                qp.req = Requester::new(qp.attr.sq_psn, &qp.attr);
+                self.transmit(cx, qp);
+            }
+            State::Rts => self.transmit(cx, qp),
+            State::Sqd => self.drained(qp),
+            State::Sqe => self.flush_sends(cx, qp),
+            State::Err => {
+                self.flush_sends(cx, qp);
+                self.flush_receives(cx, qp);
+                self.last_wqe(qp);
+            }
+            State::Init | State::Rtr => {}
+        }
+    }
+
+    /// A drained send queue that was asked to tell.
+    pub(crate) fn drained(&mut self, qp: &mut Qp) {
+        if qp.state == State::Sqd && qp.req.is_idle() && qp.attr.notify_drained {
+            qp.attr.notify_drained = false;
+            self.notices.push(Notice::Qp { qpn: qp.qpn, event: event::SQ_DRAINED });
+        }
+    }
+
+    fn last_wqe(&mut self, qp: &mut Qp) {
+        if qp.srqn.is_some() && !qp.last_wqe {
+            qp.last_wqe = true;
+            self.notices.push(Notice::Qp { qpn: qp.qpn, event: event::QP_LAST_WQE_REACHED });
+        }
+    }
+
+    /// To the error state, once.
+    pub(crate) fn fail(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        // Datagrams and unreliable connections go on receiving.
+        let to = if matches!(qp.kind, QpKind::Ud | QpKind::Uc) { State::Sqe } else { State::Err };
+        if qp.state != State::Err && qp.state != to {
+            self.set_state(cx, qp, to);
+        }
+    }
+
+    /// To the error state because of the receiving side.
+    pub(crate) fn fail_responder(&mut self, cx: &mut Port<'_>, qp: &mut Qp, event: Option<u32>) {
+        if let Some(event) = event {
+            self.notices.push(Notice::Qp { qpn: qp.qpn, event });
+        }
+        if qp.state != State::Err {
+            self.set_state(cx, qp, State::Err);
+        }
+    }
+
+    /// A mistake of the driver's that the device can't go on after.
+    pub(crate) fn fatal(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        object: Object,
+        index: u32,
+        mistake: Mistake,
+    ) {
+        self.blame(cx.now, object, index, mistake);
+        self.notices.push(Notice::Qp { qpn: qp.qpn, event: event::QP_FATAL });
+        if qp.state != State::Err {
+            self.set_state(cx, qp, State::Err);
+        }
+    }
+
+    /// Completes a send. Success of an unsignaled one is silent.
+    pub(crate) fn complete_send(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &Qp,
+        request: &Request,
+        result: Result<Option<Vec<u8>>, Syndrome>,
+    ) {
+        let byte_cnt = match request.op {
+            // An atomic's answer has 8 bytes, whatever the list has room for.
+            Op::CmpSwap { .. } | Op::FetchAdd { .. } => 8,
+            _ => request.len() as u32,
+        };
+        let cqe = match result {
+            Ok(_) if !request.signaled => return,
+            Ok(inline) => {
+                Cqe { kind: MLX5_CQE_REQ, opcode: request.opcode, byte_cnt, inline, ..Cqe::default() }
+            }
+            Err(syndrome) => Cqe {
+                kind: MLX5_CQE_REQ_ERR,
+                opcode: request.opcode,
+                syndrome: Some(syndrome),
+                ..Cqe::default()
+            },
+        };
+        let srqn_uidx = if self.cqe_version == 0 { 0 } else { qp.uidx };
+        self.complete(cx, qp.send_cqn, Cqe { srqn_uidx, qpn: qp.qpn, wqe_counter: request.index, ..cqe });
+    }
+
+    /// Ends everything that the send queue holds.
+    pub(crate) fn flush_sends(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        qp.timer.deadline = None;
+        for request in qp.req.drain() {
+            self.complete_send(cx, qp, &request, Err(Syndrome::FLUSH));
+        }
+        while let Some(fetched) = self.fetch(cx, qp) {
+            match fetched {
+                Ok(request) => self.complete_send(cx, qp, &request, Err(Syndrome::FLUSH)),
+                Err(_) => break,
+            }
+        }
+    }
+
+    /// Ends everything that the receive queue holds.
+    pub(crate) fn flush_receives(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        let mut open: Vec<(Option<u32>, Taken)> = qp.resp.abort().into_iter().collect();
+        open.extend(qp.sessions.values_mut().filter_map(Responder::abort));
+        for (srqn, taken) in open {
+            self.fail_receive(cx, qp, srqn, &taken, Syndrome::FLUSH);
+        }
+        while qp.srqn.is_none() {
+            let Some(taken) = self.take_receive(cx, qp, None) else { break };
+            self.fail_receive(cx, qp, None, &taken, Syndrome::FLUSH);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where receives come from: a QP's own queue, a shared one, a work queue.
+
+use crate::decode::{RecvWqe, recv_wqe, srq_next};
+use crate::memory::{Area, Fault};
+use crate::violation::Mistake;
+
+/// A cyclic receive queue (of a QP, or a WQ of RSS).
+#[derive(Debug)]
+pub(crate) struct RecvRing {
+    pub(crate) ring: Area,
+    /// Bytes of a WQE.
+    pub(crate) stride: u64,
+    /// WQEs, a power of two.
+    pub(crate) count: u32,
+    /// The doorbell record; its first word counts the WQEs posted, 16 bits.
+    pub(crate) record: Area,
+    /// WQEs taken, 16 bits.
+    pub(crate) taken: u16,
+    /// A mistake in it was found: nothing is taken any more.
+    pub(crate) broken: bool,
+}
+
+/// A receive WQE and its index, as the completion tells it.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub(crate) index: u16,
+    pub(crate) wqe: RecvWqe,
+}
+
+impl RecvRing {
+    /// WQEs that wait.
+    pub(crate) fn posted(&self) -> Result<u32, Mistake> {
+        let record = self.record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
+        let posted = u32::from((record as u16).wrapping_sub(self.taken));
+        if posted > self.count {
+            return Err(Mistake::RingOverrun { posted, size: self.count });
+        }
+        Ok(posted)
+    }
+
+    /// Takes the next WQE, if there is one.
+    pub(crate) fn take(&mut self) -> Result<Option<Taken>, Mistake> {
+        if self.broken || self.posted()? == 0 {
+            return Ok(None);
+        }
+        let index = self.taken;
+        let mut bytes = vec![0; self.stride as usize];
+        let slot = u64::from(u32::from(index) & (self.count - 1));
+        self.ring.read(slot * self.stride, &mut bytes).map_err(|Fault| Mistake::MemoryGone)?;
+        self.taken = index.wrapping_add(1);
+        let wqe = recv_wqe(&bytes).map_err(|_| Mistake::ReceiveMalformed)?;
+        Ok(Some(Taken { index, wqe }))
+    }
+}
+
+/// A shared receive queue: a list through its WQEs.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub(crate) ring: Area,
+    pub(crate) stride: u64,
+    pub(crate) count: u32,
+    /// The doorbell record; its first word counts the WQEs posted, 32 bits.
+    pub(crate) record: Area,
+    /// Head of the list.
+    pub(crate) head: u16,
+    pub(crate) taken: u32,
+    /// Below so many waiting receives an event is raised, once; 0 is never.
+    pub(crate) limit: u32,
+    pub(crate) pd: u32,
+    /// Of XRC SRQs: domain and completion queue.
+    pub(crate) xrc: Option<(u32, u32)>,
+    pub(crate) uidx: u32,
+    /// A mistake in it was found: nothing is taken any more.
+    pub(crate) broken: bool,
+}
+
+/// Bytes of the header of an SRQ's WQE.
+const NEXT: usize = 16;
+
+impl Srq {
+    /// WQEs that wait.
+    pub(crate) fn posted(&self) -> Result<u32, Mistake> {
+        let record = self.record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
+        let posted = record.wrapping_sub(self.taken);
+        if posted > self.count {
+            return Err(Mistake::RingOverrun { posted, size: self.count });
+        }
+        Ok(posted)
+    }
+
+    /// Takes the next WQE, if there is one.
+    pub(crate) fn take(&mut self) -> Result<Option<Taken>, Mistake> {
+        if self.broken || self.posted()? == 0 {
+            return Ok(None);
+        }
+        let index = self.head;
+        let mut bytes = vec![0; self.stride as usize];
+        let slot = u64::from(u32::from(index) & (self.count - 1));
+        self.ring.read(slot * self.stride, &mut bytes).map_err(|Fault| Mistake::MemoryGone)?;
+        self.head = srq_next(&bytes);
+        self.taken = self.taken.wrapping_add(1);
+        let wqe = recv_wqe(bytes.get(NEXT..).unwrap_or_default()).map_err(|_| Mistake::ReceiveMalformed)?;
+        Ok(Some(Taken { index, wqe }))
+    }
+
+    /// Whether the limit event is due; it disarms the limit.
+    pub(crate) fn below_limit(&mut self) -> bool {
+        let below = self.limit != 0 && self.posted().is_ok_and(|n| n < self.limit);
+        if below {
+            self.limit = 0;
+        }
+        below
+    }
+}

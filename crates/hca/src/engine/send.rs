@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Doorbells and the fetching of send WQEs from the ring.
+
+use super::qp::{Qp, QpKind, State};
+use super::{Device, Notice, Port};
+use crate::bytes::be32;
+use crate::cqe::{Cqe, Syndrome};
+use crate::decode::{Ctrl, Malformed, Request, send_wqe};
+use crate::violation::{Mistake, Object};
+use uverbs_mlx5_hw::cqe::MLX5_CQE_REQ_ERR;
+
+/// Bytes of a basic block (`MLX5_SEND_WQE_BB`).
+const BB: u64 = 64;
+/// Offset of the send counter in a doorbell record.
+const SEND_RECORD: u64 = 4;
+
+/// Registers of a page: two send doorbells with two halves each, the CQ's (PRM, UAR page format).
+const CQ_ARM: u32 = 0x20;
+const SEND: [u32; 4] = [0x800, 0x900, 0xa00, 0xb00];
+
+impl Device {
+    /// A register write of 8 bytes, or the first 8 bytes of a burst.
+    pub(crate) fn doorbell(
+        &mut self,
+        cx: &mut Port<'_>,
+        page: u32,
+        offset: u32,
+        value: [u8; 8],
+        burst: Option<&[u8]>,
+    ) {
+        if offset == CQ_ARM && burst.is_none() {
+            self.arm(cx, page, value);
+        } else if SEND.contains(&offset) {
+            self.ring(cx, page, value, burst);
+        } else {
+            self.blame(cx.now, Object::Page(page), 0, Mistake::NoSuchRegister(offset));
+        }
+    }
+
+    fn arm(&mut self, cx: &mut Port<'_>, page: u32, value: [u8; 8]) {
+        let cqn = be32(&value, 4);
+        match self.cqs.get_mut(&cqn) {
+            None => self.blame(cx.now, Object::Cq(cqn), 0, Mistake::NoSuchCq),
+            Some(cq) if cq.page != page => {
+                self.blame(cx.now, Object::Cq(cqn), 0, Mistake::ForeignPage { page });
+            }
+            Some(cq) => {
+                if cq.arm(be32(&value, 0)) {
+                    self.notices.push(Notice::Completion { cqn });
+                }
+            }
+        }
+    }
+
+    /// The send doorbell: the first 8 bytes of the last WQE.
+    fn ring(&mut self, cx: &mut Port<'_>, page: u32, value: [u8; 8], burst: Option<&[u8]>) {
+        let ctrl = Ctrl::of(&value);
+        let known = self.with_qp(cx, ctrl.qpn, |device, cx, qp| {
+            let index = u32::from(ctrl.index);
+            let object = Object::Qp(qp.qpn);
+            if qp.page.is_some_and(|own| own != page) {
+                device.blame(cx.now, object, index, Mistake::ForeignPage { page });
+                return;
+            }
+            if matches!(qp.state, State::Reset | State::Init | State::Rtr) || qp.sq.is_none() {
+                device.blame(cx.now, object, index, Mistake::NotReady);
+                return;
+            }
+            if let Err(mistake) = look(qp, ctrl, burst) {
+                device.fatal(cx, qp, object, index, mistake);
+                return;
+            }
+            match qp.state {
+                State::Err | State::Sqe => device.flush_sends(cx, qp),
+                _ => device.transmit(cx, qp),
+            }
+        });
+        if known.is_none() {
+            self.blame(cx.now, Object::Qp(ctrl.qpn), u32::from(ctrl.index), Mistake::NoSuchQp);
+        }
+    }
+
+    /// The next WQE of the ring; `None` if all that doorbells told of were fetched. One that is wrong is reported,
+    /// completes in error and ends the QP.
+    pub(crate) fn fetch(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> Option<Result<Request, ()>> {
+        let kind = qp.kind.queue()?;
+        let sq = qp.sq.as_mut()?;
+        let (index, left) = (sq.next, sq.posted.wrapping_sub(sq.next));
+        if left == 0 {
+            return None;
+        }
+        let at = u64::from(u32::from(index) & (sq.count - 1)) * BB;
+        let read = |len: usize| {
+            let mut bytes = vec![0; len];
+            sq.ring.read_wrapped(at, &mut bytes).map(|()| bytes).map_err(|_| Mistake::MemoryGone)
+        };
+        let fetched = read(16).and_then(|head| {
+            let ctrl = Ctrl::of(&head);
+            if ctrl.index != index {
+                return Err(Mistake::WrongIndex { found: ctrl.index });
+            }
+            if ctrl.qpn != qp.qpn {
+                return Err(Mistake::WrongQp { found: ctrl.qpn });
+            }
+            if ctrl.ds == 0 || u16::from(ctrl.ds).div_ceil(4) > left {
+                return Err(Mistake::WrongSize { ds: ctrl.ds });
+            }
+            send_wqe(kind, &read(usize::from(ctrl.ds) * 16)?).map_err(Mistake::Malformed)
+        });
+        match fetched {
+            Ok(request) => {
+                sq.next = index.wrapping_add(request.blocks());
+                Some(Ok(request))
+            }
+            Err(mistake) => {
+                // Nothing behind it can be found.
+                sq.next = sq.posted;
+                let opcode = match mistake {
+                    Mistake::Malformed(Malformed::Opcode(opcode)) => opcode,
+                    _ => 0,
+                };
+                let srqn_uidx = if self.cqe_version == 0 { 0 } else { qp.uidx };
+                let cqe = Cqe {
+                    kind: MLX5_CQE_REQ_ERR,
+                    srqn_uidx,
+                    opcode,
+                    qpn: qp.qpn,
+                    wqe_counter: index,
+                    syndrome: Some(Syndrome::LOCAL_QP_OP),
+                    ..Cqe::default()
+                };
+                // What came before it is ended first: completions of a queue are in order.
+                for request in qp.req.drain() {
+                    self.complete_send(cx, qp, &request, Err(Syndrome::FLUSH));
+                }
+                self.complete(cx, qp.send_cqn, cqe);
+                self.fatal(cx, qp, Object::Qp(qp.qpn), u32::from(index), mistake);
+                Some(Err(()))
+            }
+        }
+    }
+
+    /// Executes what the send queue holds, as far as it can.
+    pub(crate) fn transmit(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        match qp.kind {
+            QpKind::Rc | QpKind::XrcSend | QpKind::Dci => self.transmit_reliable(cx, qp),
+            QpKind::Uc | QpKind::Ud | QpKind::Raw => self.transmit_unreliable(cx, qp),
+            QpKind::XrcRecv | QpKind::Dct => {}
+        }
+    }
+
+    /// Executes one WQE after the other: they are done when they are sent.
+    fn transmit_unreliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        while qp.state == State::Rts {
+            let Some(Ok(request)) = self.fetch(cx, qp) else { break };
+            let result = match qp.kind {
+                QpKind::Uc => self.send_unreliable(cx, qp, &request),
+                QpKind::Ud => self.send_datagram(cx, qp, &request),
+                _ => self.send_frame(cx, qp, &request),
+            };
+            self.complete_send(cx, qp, &request, result.map(|()| None));
+            if result.is_err() {
+                self.fail(cx, qp);
+            }
+        }
+        self.drained(qp);
+    }
+}
+
+/// Looks at a doorbell, its record and its burst, and takes over the new end of the queue.
+fn look(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>) -> Result<(), Mistake> {
+    let Some(sq) = &mut qp.sq else { return Ok(()) };
+    let record = sq.record.load_be32(SEND_RECORD).map_err(|_| Mistake::MemoryGone)? as u16;
+    let (posted, new) = (u32::from(record.wrapping_sub(sq.next)), record.wrapping_sub(sq.posted));
+    if new.cast_signed() < 0 {
+        return Err(Mistake::RingBackwards);
+    }
+    if posted > sq.count {
+        return Err(Mistake::RingOverrun { posted, size: sq.count });
+    }
+    let blocks = u16::from(ctrl.ds).div_ceil(4);
+    // A doorbell that says nothing new repeats the last one.
+    if record.wrapping_sub(blocks) != ctrl.index {
+        return Err(Mistake::DoorbellMismatch { doorbell: ctrl.index, record: record.wrapping_sub(blocks) });
+    }
+    if let Some(burst) = burst {
+        let len = usize::from(ctrl.ds) * 16;
+        if len > burst.len() || burst.len() != len.next_multiple_of(BB as usize) {
+            return Err(Mistake::BlueFlameSize(burst.len()));
+        }
+        let mut wqe = vec![0; len];
+        let at = u64::from(u32::from(ctrl.index) & (sq.count - 1)) * BB;
+        sq.ring.read_wrapped(at, &mut wqe).map_err(|_| Mistake::MemoryGone)?;
+        if wqe != burst[..len] {
+            return Err(Mistake::BlueFlameDiffers);
+        }
+    }
+    sq.posted = record;
+    Ok(())
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a user makes: a fabric, devices on it, contexts on them.
+
+use crate::engine::net::Address;
+use crate::engine::{Device, Notice, event};
+use crate::kernel::front::Front;
+use crate::kernel::{HcaKernel, front};
+use crate::violation::Violation;
+use crate::world::Shared;
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use uverbs_core::kernel::Kernel;
+
+/// What is below the transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// InfiniBand: ports have LIDs.
+    InfiniBand,
+    /// Ethernet: RoCE version 1 and 2, raw packets.
+    #[default]
+    Ethernet,
+}
+
+/// How much of a frame's headers the device wants inside of the WQE (`eth_min_inline`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InlineMode {
+    /// Nothing.
+    #[default]
+    None,
+    /// The first 18 bytes.
+    L2,
+}
+
+/// How a device is; fixed when it is built.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) name: String,
+    pub(crate) link: Link,
+    pub(crate) cqe_version: u8,
+    pub(crate) blue_flame: bool,
+    pub(crate) atomics: bool,
+    pub(crate) dynamic_uars: bool,
+    pub(crate) max_uars: u32,
+    pub(crate) inline_mode: InlineMode,
+}
+
+/// Keeps the thread of a fabric; ends it with the last user.
+pub(crate) struct Alive {
+    pub(crate) shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Alive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric").field("deterministic", &self.shared.deterministic).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Devices that reach each other. A clone is the same fabric.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    alive: Arc<Alive>,
+}
+
+impl Fabric {
+    /// A fabric in real time. The seed decides which packets its faults hit.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let shared = Arc::new(Shared::new(seed, false));
+        let clock = Arc::clone(&shared);
+        // Without a thread, timers run at the next doorbell or command.
+        let thread = std::thread::Builder::new().name("uverbs-hca".into()).spawn(move || clock.run_timers());
+        if let Err(error) = &thread {
+            log::warn!("no thread for the fabric's timers: {error}");
+        }
+        Self { alive: Arc::new(Alive { shared, thread: thread.ok() }) }
+    }
+
+    /// A fabric with a virtual clock and no thread: the same calls give the same run.
+    #[must_use]
+    pub fn deterministic(seed: u64) -> Self {
+        Self { alive: Arc::new(Alive { shared: Arc::new(Shared::new(seed, true)), thread: None }) }
+    }
+
+    /// A new device of this name.
+    pub fn device(&self, name: &str) -> DeviceBuilder {
+        let config = Config {
+            name: name.into(),
+            link: Link::default(),
+            cqe_version: 1,
+            blue_flame: true,
+            atomics: true,
+            dynamic_uars: true,
+            max_uars: 1024,
+            inline_mode: InlineMode::default(),
+        };
+        DeviceBuilder { fabric: self.clone(), config }
+    }
+
+    /// Loses packets with this probability.
+    #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
+    pub fn loss(&self, p: f64) -> &Self {
+        self.faults(|f| f.loss = p)
+    }
+
+    /// Delivers packets twice with this probability.
+    #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
+    pub fn duplicate(&self, p: f64) -> &Self {
+        self.faults(|f| f.duplicate = p)
+    }
+
+    /// Lets packets fall behind later ones with this probability.
+    #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
+    pub fn reorder(&self, p: f64) -> &Self {
+        self.faults(|f| f.reorder = p)
+    }
+
+    /// Delays every packet.
+    #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
+    pub fn delay(&self, delay: Duration) -> &Self {
+        self.faults(|f| f.delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn faults(&self, change: impl FnOnce(&mut crate::engine::net::Faults)) -> &Self {
+        self.alive.shared.enter(|world| change(&mut world.net.faults));
+        self
+    }
+
+    /// Lets time pass until nothing is left to wait for: all packets delivered, all timers run. Who waits for a
+    /// receiver for ever is looked at, and goes on waiting. In real time it only does what is due.
+    pub fn run(&self) {
+        self.alive.shared.run();
+    }
+
+    /// The clock, in nanoseconds since the fabric was made.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.alive.shared.enter(|world| world.now))
+    }
+}
+
+/// A device that is to be built.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before it is built"]
+pub struct DeviceBuilder {
+    fabric: Fabric,
+    config: Config,
+}
+
+impl DeviceBuilder {
+    /// What is below the transport; Ethernet unless said otherwise.
+    pub fn link(mut self, link: Link) -> Self {
+        self.config.link = link;
+        self
+    }
+
+    /// Version of completion entries, 0 or 1: whether they name resources by number or by user index.
+    pub fn cqe_version(mut self, version: u8) -> Self {
+        self.config.cqe_version = version.min(1);
+        self
+    }
+
+    /// Whether WQEs may be written to the doorbell register.
+    pub fn blue_flame(mut self, blue_flame: bool) -> Self {
+        self.config.blue_flame = blue_flame;
+        self
+    }
+
+    /// Whether it executes atomics.
+    pub fn atomics(mut self, atomics: bool) -> Self {
+        self.config.atomics = atomics;
+        self
+    }
+
+    /// Whether doorbell pages are objects that can be allocated (kernels from 5.7 on), or come with the context.
+    pub fn dynamic_uars(mut self, dynamic: bool) -> Self {
+        self.config.dynamic_uars = dynamic;
+        self
+    }
+
+    /// How many doorbell pages there are for all contexts together.
+    pub fn max_uars(mut self, max: u32) -> Self {
+        self.config.max_uars = max;
+        self
+    }
+
+    /// What raw packets must have inline.
+    pub fn inline_mode(mut self, mode: InlineMode) -> Self {
+        self.config.inline_mode = mode;
+        self
+    }
+
+    /// Plugs it in.
+    pub fn build(self) -> Hca {
+        let ethernet = self.config.link == Link::Ethernet;
+        let name = self.config.name.clone();
+        let index = self.fabric.alive.shared.enter(|world| {
+            let index = world.devices.len();
+            let (address, guid) = address(index, ethernet);
+            world.net.ports.push(address);
+            world.devices.push(Device::new(ethernet, self.config.cqe_version));
+            world.fronts.push(Front::new(self.config, guid));
+            index
+        });
+        Hca { alive: self.fabric.alive, index, name }
+    }
+}
+
+/// Addresses by the device's number: MAC and GUID of a local range, IPv4 10.77.x.y.
+fn address(index: usize, ethernet: bool) -> (Address, u64) {
+    let n = (index + 1) as u16;
+    let [high, low] = n.to_be_bytes();
+    let mac = [0x02, 0x55, 0x56, 0x00, high, low];
+    let eui64 = [0x00, 0x55, 0x56, 0xff, 0xfe, 0x00, high, low];
+    let mut link_local = [0; 16];
+    link_local[..2].copy_from_slice(&[0xfe, 0x80]);
+    link_local[8..].copy_from_slice(&eui64);
+    let gids = if ethernet {
+        let mut mapped = [0; 16];
+        mapped[10..12].copy_from_slice(&[0xff; 2]);
+        mapped[12..].copy_from_slice(&[10, 77, high, low]);
+        // As mlx5_ib fills the table: each address as RoCE version 1 and 2.
+        vec![(link_local, false), (link_local, true), (mapped, false), (mapped, true)]
+    } else {
+        vec![(link_local, false)]
+    };
+    let lid = if ethernet { 0 } else { n };
+    (Address { ethernet, lid, mac, gids, up: true }, u64::from_be_bytes(eui64))
+}
+
+/// A software HCA. A clone is the same device.
+#[derive(Clone)]
+pub struct Hca {
+    alive: Arc<Alive>,
+    index: usize,
+    name: String,
+}
+
+impl fmt::Debug for Hca {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hca").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Default for Hca {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Hca {
+    /// One RoCE device, `hca0`, alone on its fabric, in real time. It reaches itself.
+    #[must_use]
+    pub fn new() -> Self {
+        Fabric::new(0).device("hca0").build()
+    }
+
+    /// A new context's kernel: what an open device file is. All objects made on it are destroyed with it.
+    #[must_use]
+    pub fn open(&self) -> Arc<dyn Kernel> {
+        let context = self.alive.shared.enter(|world| world.fronts[self.index].open());
+        Arc::new(HcaKernel::new(Arc::clone(&self.alive), self.index, context, self.name.clone()))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The fabric it is on.
+    #[must_use]
+    pub fn fabric(&self) -> Fabric {
+        Fabric { alive: Arc::clone(&self.alive) }
+    }
+
+    /// As [`Fabric::run`].
+    pub fn run(&self) {
+        self.alive.shared.run();
+    }
+
+    /// What drivers did wrong so far.
+    #[must_use]
+    pub fn violations(&self) -> Vec<Violation> {
+        self.alive.shared.enter(|world| world.devices[self.index].violations.clone())
+    }
+
+    /// As [`Hca::violations`]; they are forgotten.
+    #[must_use]
+    pub fn take_violations(&self) -> Vec<Violation> {
+        self.alive.shared.enter(|world| core::mem::take(&mut world.devices[self.index].violations))
+    }
+
+    /// Takes the port's link down, or up again: an event in every context, and no packets in between.
+    pub fn set_link_up(&self, up: bool) {
+        self.alive.shared.enter(|world| {
+            let port = &mut world.net.ports[self.index];
+            if port.up != up {
+                port.up = up;
+                let event = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
+                world.devices[self.index].notices.push(Notice::Port { event });
+            }
+        });
+    }
+
+    /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.
+    pub fn add_gid(&self, gid: [u8; 16]) -> usize {
+        self.alive.shared.enter(|world| {
+            let port = &mut world.net.ports[self.index];
+            port.gids.push((gid, port.ethernet));
+            let index = port.gids.len() - 1;
+            world.devices[self.index].notices.push(Notice::Port { event: front::GID_CHANGE });
+            index
+        })
+    }
+}

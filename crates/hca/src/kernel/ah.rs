@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Address handles and multicast groups.
+
+use super::front::Object;
+use super::{Call, core_in, core_out, uhw_out};
+use crate::engine::Port;
+use crate::engine::qp::QpKind;
+use uverbs_core::Errno;
+use uverbs_core::attr::Gid;
+use uverbs_core::kernel::RawCommand;
+use uverbs_uapi::cmd::{
+    ib_uverbs_attach_mcast, ib_uverbs_create_ah, ib_uverbs_create_ah_resp, ib_uverbs_detach_mcast,
+};
+use uverbs_uapi::mlx5::mlx5_ib_create_ah_resp;
+use zerocopy::IntoBytes;
+
+/// The MAC address behind a GID: a group's, a neighbour's, or the one in a link-local address.
+pub(super) fn resolve(cx: &Port<'_>, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
+    if let Some(port) = cx.net.by_gid(gid).and_then(|i| cx.net.ports.get(i)) {
+        return Ok(port.mac);
+    }
+    let [.., a, b, c, d] = *gid;
+    if Gid(*gid).is_multicast() {
+        return Ok([0x33, 0x33, a, b, c, d]);
+    }
+    let is_mapped = gid[..10] == [0; 10] && gid[10..12] == [0xff; 2];
+    // 224.0.0.0/4
+    if is_mapped && a >> 4 == 0xe {
+        return Ok([0x01, 0x00, 0x5e, b & 0x7f, c, d]);
+    }
+    if gid[..8] == [0xfe, 0x80, 0, 0, 0, 0, 0, 0] {
+        return Ok([gid[8] ^ 2, gid[9], gid[10], b, c, d]);
+    }
+    Err(Errno::EHOSTUNREACH)
+}
+
+impl Call<'_, '_> {
+    pub(super) fn create_ah(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_create_ah = core_in(c)?;
+        self.pdn(request.pd_handle)?;
+        let (attr, grh) = (&request.attr, &request.attr.grh);
+        let port = self.cx.net.ports.get(self.cx.me).ok_or(Errno::EIO)?;
+        let global = attr.is_global != 0;
+        if attr.port_num != 1
+            || port.ethernet && !global
+            || global && usize::from(grh.sgid_index) >= port.gids.len()
+        {
+            return Err(Errno::EINVAL);
+        }
+        let mut resp = mlx5_ib_create_ah_resp {
+            response_length: size_of::<mlx5_ib_create_ah_resp>() as u32,
+            ..Default::default()
+        };
+        if port.ethernet {
+            resp.dmac = resolve(self.cx, &grh.dgid)?;
+        }
+        let ah_handle =
+            self.front.add(self.context, Object::Ah, &[request.pd_handle], request.user_handle)?;
+        uhw_out(c, resp.as_bytes());
+        core_out(c, ib_uverbs_create_ah_resp { ah_handle, ..Default::default() }.as_bytes())
+    }
+
+    fn group_qp(&mut self, handle: u32) -> Result<u32, Errno> {
+        match self.object(handle)? {
+            Object::Qp(qp) if qp.kind == QpKind::Ud => Ok(qp.qpn),
+            Object::Qp(_) => Err(Errno::EINVAL),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    pub(super) fn attach_mcast(&mut self, c: &RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_attach_mcast = core_in(c)?;
+        let qpn = self.group_qp(request.qp_handle)?;
+        // Attaching again is nothing.
+        self.cx.net.join(request.gid, self.cx.me, qpn);
+        Ok(())
+    }
+
+    pub(super) fn detach_mcast(&mut self, c: &RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_detach_mcast = core_in(c)?;
+        let qpn = self.group_qp(request.qp_handle)?;
+        if self.cx.net.leave(request.gid, self.cx.me, qpn) { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion queues and completion channels.
+
+use super::context::VECTORS;
+use super::front::Object;
+use super::lend::lend_area;
+use super::query::MAX_CQE;
+use super::{Call, core_in, core_out, flags, known, number, number32, uhw, uhw_out};
+use crate::engine::cq::{Cq, CqParts};
+use std::os::fd::OwnedFd;
+use uverbs_core::Errno;
+use uverbs_core::kernel::RawCommand;
+use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
+use uverbs_uapi::cmd::{
+    IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN, IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION,
+    ib_uverbs_create_comp_channel, ib_uverbs_destroy_cq_resp, ib_uverbs_ex_modify_cq, ib_uverbs_resize_cq,
+    ib_uverbs_resize_cq_resp,
+};
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR,
+    UVERBS_ATTR_CREATE_CQ_CQE, UVERBS_ATTR_CREATE_CQ_EVENT_FD, UVERBS_ATTR_CREATE_CQ_FLAGS,
+    UVERBS_ATTR_CREATE_CQ_HANDLE, UVERBS_ATTR_CREATE_CQ_RESP_CQE, UVERBS_ATTR_CREATE_CQ_USER_HANDLE,
+    UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT,
+};
+use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX;
+use uverbs_uapi::mlx5::{
+    MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD, MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX, mlx5_ib_create_cq,
+    mlx5_ib_create_cq_resp, mlx5_ib_resize_cq,
+};
+use uverbs_uapi::verbs::IB_CQ_MODERATE;
+use zerocopy::IntoBytes;
+
+/// Entries for at least so many completions: one more, rounded up to a power of two (`mlx5_ib_create_cq()`).
+fn entries(cqe: u32) -> Result<u32, Errno> {
+    if cqe == 0 || cqe > MAX_CQE {
+        return Err(Errno::EINVAL);
+    }
+    Ok((cqe + 1).next_power_of_two())
+}
+
+fn entry_size(size: u32) -> Result<usize, Errno> {
+    match size {
+        64 => Ok(64),
+        128 => Ok(128),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+impl Call<'_, '_> {
+    pub(super) fn create_comp_channel(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let _: ib_uverbs_create_comp_channel = core_in(c)?;
+        if !c.mark_valid(UVERBS_ATTR_CORE_OUT) {
+            return Err(Errno::ENOSPC);
+        }
+        let fd = self.front.add_channel()?;
+        if c.new_fd(UVERBS_ATTR_CORE_OUT, fd) { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
+    fn channel(&self, c: &RawCommand<'_, '_>) -> Result<Option<(usize, OwnedFd)>, Errno> {
+        if !c.has(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL) {
+            return Ok(None);
+        }
+        let fd = c.fd(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL).ok_or(Errno::EINVAL)?;
+        let (id, _) = self.front.channels.iter().find(|(_, file)| file.is(fd)).ok_or(Errno::EBADF)?;
+        Ok(Some((*id, fd.try_clone_to_owned().map_err(|_| Errno::EMFILE)?)))
+    }
+
+    pub(super) fn create_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(
+            c,
+            &[
+                UVERBS_ATTR_CREATE_CQ_HANDLE,
+                UVERBS_ATTR_CREATE_CQ_CQE,
+                UVERBS_ATTR_CREATE_CQ_USER_HANDLE,
+                UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL,
+                UVERBS_ATTR_CREATE_CQ_COMP_VECTOR,
+                UVERBS_ATTR_CREATE_CQ_FLAGS,
+                UVERBS_ATTR_CREATE_CQ_RESP_CQE,
+                UVERBS_ATTR_CREATE_CQ_EVENT_FD,
+                UVERBS_ATTR_UHW_IN,
+                UVERBS_ATTR_UHW_OUT,
+                MLX5_IB_ATTR_CREATE_CQ_UAR_INDEX,
+            ],
+        )?;
+        let entries = entries(number32(c, UVERBS_ATTR_CREATE_CQ_CQE)?)?;
+        let user_handle = number(c, UVERBS_ATTR_CREATE_CQ_USER_HANDLE).ok_or(Errno::EINVAL)?;
+        if number32(c, UVERBS_ATTR_CREATE_CQ_COMP_VECTOR)? >= VECTORS {
+            return Err(Errno::EINVAL);
+        }
+        let flags = flags(c, UVERBS_ATTR_CREATE_CQ_FLAGS)?;
+        if flags & !(IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION | IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let channel = self.channel(c)?;
+        let private: mlx5_ib_create_cq = uhw(c, 24)?;
+        let entry = entry_size(private.cqe_size)?;
+        let known_flags = MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD | MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
+        // No compressed entries, no real time.
+        if private.cqe_comp_en != 0 || private.flags & !known_flags != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let context = self.front.context(self.context)?;
+        let page = if private.flags & MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX != 0 {
+            context.page(private.uar_page_index.into())?
+        } else {
+            // The first page of those that came with the context.
+            context.static_pages.first().copied().ok_or(Errno::EINVAL)?
+        };
+        let parts = CqParts {
+            ring: lend_area(c, private.buf_addr, u64::from(entries) * entry as u64)?,
+            entry,
+            record: lend_area(c, private.db_addr, DBREC_BYTES as u64)?,
+            page,
+            ignore_overrun: flags & IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN != 0,
+        };
+        let cqn = self.device.number();
+        self.device.cqs.insert(cqn, Cq::new(parts).ok_or(Errno::EINVAL)?);
+        c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &(entries - 1).to_ne_bytes());
+        uhw_out(c, mlx5_ib_create_cq_resp { cqn, reserved: 0 }.as_bytes());
+        self.give(c, UVERBS_ATTR_CREATE_CQ_HANDLE, Object::Cq { cqn, channel }, &[], user_handle)
+    }
+
+    pub(super) fn destroy_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(c, &[UVERBS_ATTR_DESTROY_CQ_HANDLE, UVERBS_ATTR_DESTROY_CQ_RESP])?;
+        let reported = self.destroy(c, UVERBS_ATTR_DESTROY_CQ_HANDLE, |o| matches!(o, Object::Cq { .. }))?;
+        let resp = ib_uverbs_destroy_cq_resp {
+            comp_events_reported: reported.completions,
+            async_events_reported: reported.asyncs,
+        };
+        c.answer(UVERBS_ATTR_DESTROY_CQ_RESP, resp.as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn resize_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_resize_cq = core_in(c)?;
+        let cqn = self.cqn(request.cq_handle)?;
+        let entries = entries(request.cqe)?;
+        let private: mlx5_ib_resize_cq = uhw(c, size_of::<mlx5_ib_resize_cq>())?;
+        if private.reserved0 != 0 || private.reserved1 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let entry = entry_size(private.cqe_size.into())?;
+        let ring = lend_area(c, private.buf_addr, u64::from(entries) * entry as u64)?;
+        let cq = self.device.cqs.get_mut(&cqn).ok_or(Errno::EINVAL)?;
+        if cq.is_broken() || !cq.resize(ring, entry).map_err(|_| Errno::EFAULT)? {
+            return Err(Errno::EINVAL);
+        }
+        core_out(c, ib_uverbs_resize_cq_resp { cqe: entries - 1, ..Default::default() }.as_bytes())
+    }
+
+    pub(super) fn modify_cq(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_ex_modify_cq = core_in(c)?;
+        if request.attr_mask & !IB_CQ_MODERATE != 0 || request.reserved != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let cqn = self.cqn(request.cq_handle)?;
+        let cq = self.device.cqs.get_mut(&cqn).ok_or(Errno::EINVAL)?;
+        if request.attr_mask & IB_CQ_MODERATE != 0 {
+            cq.moderation = (request.attr.cq_count, request.attr.cq_period);
+        }
+        Ok(())
+    }
+}

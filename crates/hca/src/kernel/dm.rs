@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Device memory: a little memory of the device's own, registered like any other, and mapped.
+// UNSAFETY: lends memory of the device as a mapping.
+#![expect(unsafe_code)]
+
+use super::front::Object;
+use super::memory::check_access;
+use super::query::MAX_DM;
+use super::{Call, known, number};
+use crate::engine::mkey::Kind;
+use crate::memory::Memory;
+use crate::process::ProcessRange;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_core::kernel::{Mapping, RawCommand};
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_ALLOC_DM_ALIGNMENT, UVERBS_ATTR_ALLOC_DM_HANDLE, UVERBS_ATTR_ALLOC_DM_LENGTH,
+    UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS, UVERBS_ATTR_REG_DM_MR_DM_HANDLE, UVERBS_ATTR_REG_DM_MR_HANDLE,
+    UVERBS_ATTR_REG_DM_MR_LENGTH, UVERBS_ATTR_REG_DM_MR_OFFSET, UVERBS_ATTR_REG_DM_MR_PD_HANDLE,
+    UVERBS_ATTR_REG_DM_MR_RESP_LKEY, UVERBS_ATTR_REG_DM_MR_RESP_RKEY,
+};
+use uverbs_uapi::mlx5::cmds::{
+    MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE, MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX,
+    MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
+};
+use uverbs_uapi::mlx5::{MLX5_IB_MMAP_DEVICE_MEM, MLX5_IB_UAPI_DM_TYPE_MEMIC};
+use uverbs_uapi::verbs::IB_UVERBS_ACCESS_ZERO_BASED;
+
+const PAGE: u64 = 4096;
+
+/// Memory of the device, in whole pages.
+#[derive(Debug)]
+pub(super) struct DeviceMemory {
+    words: Arc<[AtomicU64]>,
+    /// Bytes as asked for.
+    len: u64,
+    /// Number of its first page, by which it is mapped.
+    page: u16,
+}
+
+/// A part of a device memory, kept alive by whoever has it.
+#[derive(Debug)]
+struct Part {
+    range: ProcessRange,
+    _words: Arc<[AtomicU64]>,
+}
+
+impl Memory for Part {
+    fn len(&self) -> u64 {
+        self.range.len()
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), crate::memory::Fault> {
+        self.range.read(offset, to)
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), crate::memory::Fault> {
+        self.range.write(offset, from)
+    }
+
+    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, crate::memory::Fault> {
+        self.range.update(offset, f)
+    }
+
+    fn load_be32(&self, offset: u64) -> Result<u32, crate::memory::Fault> {
+        self.range.load_be32(offset)
+    }
+
+    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), crate::memory::Fault> {
+        self.range.publish(offset, bytes)
+    }
+}
+
+impl DeviceMemory {
+    fn part(&self, offset: u64, len: u64) -> Option<Part> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        let addr = self.words.as_ptr().expose_provenance() as u64 + offset;
+        // SAFETY: inside of the words (checked), which are atomics, and alive while the part holds them.
+        let range = unsafe { ProcessRange::new(addr, len) }?;
+        Some(Part { range, _words: Arc::clone(&self.words) })
+    }
+}
+
+impl Call<'_, '_> {
+    pub(super) fn alloc_dm(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(
+            c,
+            &[
+                UVERBS_ATTR_ALLOC_DM_HANDLE,
+                UVERBS_ATTR_ALLOC_DM_LENGTH,
+                UVERBS_ATTR_ALLOC_DM_ALIGNMENT,
+                MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
+                MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX,
+                MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE,
+            ],
+        )?;
+        let kind = number(c, MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE).unwrap_or(MLX5_IB_UAPI_DM_TYPE_MEMIC);
+        if kind != MLX5_IB_UAPI_DM_TYPE_MEMIC {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let len = number(c, UVERBS_ATTR_ALLOC_DM_LENGTH).ok_or(Errno::EINVAL)?;
+        let used = |o: &Object| match o {
+            Object::Dm { memory } => Some((u64::from(memory.page), memory.words.len() as u64 * 8)),
+            _ => None,
+        };
+        let contexts = self.front.contexts.values();
+        let all: Vec<(u64, u64)> =
+            contexts.flat_map(|c| c.objects.values()).filter_map(|e| used(&e.object)).collect();
+        let size = len.checked_next_multiple_of(PAGE).filter(|n| *n > 0).ok_or(Errno::EINVAL)?;
+        if all.iter().map(|(_, n)| n).sum::<u64>() + size > MAX_DM {
+            return Err(Errno::ENOMEM);
+        }
+        // First fit among the pages of all contexts.
+        let page = (0..MAX_DM / PAGE).find(|first| {
+            let end = first + size / PAGE;
+            end <= MAX_DM / PAGE && all.iter().all(|(p, n)| end <= *p || *first >= p + n / PAGE)
+        });
+        let page = page.and_then(|p| u16::try_from(p).ok()).ok_or(Errno::ENOMEM)?;
+        let words = (0..size / 8).map(|_| AtomicU64::new(0)).collect();
+        let memory = Arc::new(DeviceMemory { words, len, page });
+        c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, &0_u64.to_ne_bytes());
+        c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, &page.to_ne_bytes());
+        self.give(c, UVERBS_ATTR_ALLOC_DM_HANDLE, Object::Dm { memory }, &[], 0)
+    }
+
+    pub(super) fn reg_dm_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(
+            c,
+            &[
+                UVERBS_ATTR_REG_DM_MR_HANDLE,
+                UVERBS_ATTR_REG_DM_MR_OFFSET,
+                UVERBS_ATTR_REG_DM_MR_LENGTH,
+                UVERBS_ATTR_REG_DM_MR_PD_HANDLE,
+                UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS,
+                UVERBS_ATTR_REG_DM_MR_DM_HANDLE,
+                UVERBS_ATTR_REG_DM_MR_RESP_LKEY,
+                UVERBS_ATTR_REG_DM_MR_RESP_RKEY,
+            ],
+        )?;
+        let pd_handle = super::handle(c, UVERBS_ATTR_REG_DM_MR_PD_HANDLE)?;
+        let dm_handle = super::handle(c, UVERBS_ATTR_REG_DM_MR_DM_HANDLE)?;
+        let pd = self.pdn(pd_handle)?;
+        let Object::Dm { memory } = self.object(dm_handle)? else { return Err(Errno::ENOENT) };
+        let access = check_access(super::flags(c, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS)?)?;
+        // Device memory has no address of the program's: regions on it start at 0.
+        if access & IB_UVERBS_ACCESS_ZERO_BASED == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let offset = number(c, UVERBS_ATTR_REG_DM_MR_OFFSET).ok_or(Errno::EINVAL)?;
+        let len = number(c, UVERBS_ATTR_REG_DM_MR_LENGTH).ok_or(Errno::EINVAL)?;
+        let part = memory.part(offset, len).ok_or(Errno::EINVAL)?;
+        let kind = Kind::Region { memory: Arc::new(part), iova: 0 };
+        let key = self.device.mkeys.add(0, pd, access, kind);
+        c.answer(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, &key.to_ne_bytes());
+        c.answer(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, &key.to_ne_bytes());
+        let object = Object::Mr { key, iova: 0, len };
+        self.give(c, UVERBS_ATTR_REG_DM_MR_HANDLE, object, &[pd_handle, dm_handle], 0)
+    }
+
+    /// Maps device memory: a command in bits 15:8 of the page number, the first page in the others.
+    pub(super) fn map_dm(&mut self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+        let number = offset / PAGE;
+        let (command, index) = (number >> 8 & 0xff, number & 0xff | number >> 16 << 8);
+        if !offset.is_multiple_of(PAGE) || command != MLX5_IB_MMAP_DEVICE_MEM {
+            return Err(Errno::EINVAL);
+        }
+        let objects = &self.front.context(self.context)?.objects;
+        let found = objects.values().find_map(|e| match &e.object {
+            Object::Dm { memory } if u64::from(memory.page) == index => Some(memory),
+            _ => None,
+        });
+        let words = Arc::clone(&found.ok_or(Errno::EINVAL)?.words);
+        if len == 0 || len > size_of_val(&*words) {
+            return Err(Errno::EINVAL);
+        }
+        let ptr = NonNull::from(&*words).cast();
+        // SAFETY: `len` bytes of the words (checked), which are atomics, alive while the owner holds them.
+        Ok(unsafe { Mapping::new(ptr, len, words) })
+    }
+}

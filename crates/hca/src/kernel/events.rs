@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Event files: completion channels and asynchronous events, as sockets that keep records apart.
+//!
+//! A program reads and polls its end like the kernel's event files; the end of the device is an end of file.
+
+use nix::errno::Errno as Nix;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use nix::sys::stat::fstat;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use uverbs_core::Errno;
+
+/// The longest record: that of an asynchronous event.
+const RECORD: usize = 16;
+/// Records that wait for a reader beyond what the socket holds; more are thrown away.
+const BACKLOG: usize = 1 << 16;
+
+/// The kernel's end of an event file.
+#[derive(Debug)]
+pub(crate) struct EventFile {
+    tx: OwnedFd,
+    /// Which file it is, to recognise it when a program hands it in.
+    inode: u64,
+    backlog: VecDeque<Vec<u8>>,
+}
+
+impl EventFile {
+    /// A new file: the kernel's end, the program's end.
+    pub(crate) fn new() -> Result<(Self, OwnedFd), Errno> {
+        let (tx, rx) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let inode = inode(rx.as_fd())?;
+        Ok((Self { tx, inode, backlog: VecDeque::new() }, rx))
+    }
+
+    pub(crate) fn is(&self, fd: BorrowedFd<'_>) -> bool {
+        inode(fd) == Ok(self.inode)
+    }
+
+    /// Whether the program has closed its end, and every copy of it.
+    pub(crate) fn is_closed(&self) -> bool {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut fds = [PollFd::new(self.tx.as_fd(), PollFlags::POLLOUT)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok()
+            && fds[0].revents().is_some_and(|r| r.contains(PollFlags::POLLHUP))
+    }
+
+    /// Appends a record.
+    pub(crate) fn push(&mut self, record: &[u8]) {
+        if self.backlog.len() < BACKLOG {
+            self.backlog.push_back(record.to_vec());
+        }
+        self.flush();
+    }
+
+    /// Hands over what the socket has room for.
+    pub(crate) fn flush(&mut self) {
+        while let Some(record) = self.backlog.front() {
+            match send(self.tx.as_raw_fd(), record, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+                Ok(_) => {}
+                Err(Nix::EAGAIN | Nix::ENOBUFS) => return,
+                // Nobody will read it.
+                Err(_) => return self.backlog.clear(),
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Takes the records for which `mine` says so out of the file, as the kernel does when their object goes. `rx` is
+    /// a copy of the program's end. Returns how many there were.
+    pub(crate) fn purge(&mut self, rx: BorrowedFd<'_>, mine: impl Fn(&[u8]) -> bool) -> u32 {
+        let mut records = VecDeque::new();
+        let mut buffer = [0; RECORD];
+        while let Ok(n @ 1..) = recv(rx.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            records.push_back(buffer[..n].to_vec());
+        }
+        records.append(&mut self.backlog);
+        let before = records.len();
+        records.retain(|record| !mine(record));
+        let purged = before - records.len();
+        self.backlog = records;
+        self.flush();
+        u32::try_from(purged).unwrap_or(u32::MAX)
+    }
+}
+
+fn inode(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    Ok(fstat(fd)?.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(fd: &OwnedFd) -> Option<Vec<u8>> {
+        let mut buffer = [0; 32];
+        let n = recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()?;
+        Some(buffer[..n].to_vec())
+    }
+
+    #[test]
+    fn records_stay_apart_in_order_and_none_is_lost() {
+        let (mut file, rx) = EventFile::new().unwrap();
+        for i in 0..2000_u64 {
+            file.push(&i.to_ne_bytes());
+        }
+        assert!(file.has_backlog());
+        for i in 0..2000_u64 {
+            assert_eq!(read(&rx).unwrap(), i.to_ne_bytes());
+            file.flush();
+        }
+        assert_eq!(read(&rx), None);
+    }
+
+    #[test]
+    fn purging_takes_only_what_is_meant() {
+        let (mut file, rx) = EventFile::new().unwrap();
+        for i in 0..10_u8 {
+            file.push(&[i; 8]);
+        }
+        assert_eq!(file.purge(rx.as_fd(), |record| record[0] % 2 == 0), 5);
+        assert_eq!([read(&rx).unwrap()[0], read(&rx).unwrap()[0]], [1, 3]);
+        assert!(!file.is_closed() && file.is(rx.as_fd()));
+        drop(rx);
+        assert!(file.is_closed());
+        file.push(&[1; 8]);
+        assert!(!file.has_backlog());
+    }
+
+    #[test]
+    fn the_end_of_the_device_is_an_end_of_file() {
+        let (file, rx) = EventFile::new().unwrap();
+        drop(file);
+        assert_eq!(read(&rx), Some(vec![]));
+    }
+}

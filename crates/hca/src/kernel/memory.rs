@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Protection domains, memory regions, memory windows.
+
+use super::front::Object;
+use super::lend::lend;
+use super::{Call, core_in, core_out, known, uhw_out};
+use crate::engine::mkey::{Kind, access};
+use uverbs_core::Errno;
+use uverbs_core::kernel::RawCommand;
+use uverbs_uapi::cmd::{
+    ib_uverbs_alloc_mw, ib_uverbs_alloc_mw_resp, ib_uverbs_alloc_pd, ib_uverbs_alloc_pd_resp,
+    ib_uverbs_reg_mr, ib_uverbs_reg_mr_resp, ib_uverbs_rereg_mr, ib_uverbs_rereg_mr_resp,
+};
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_QUERY_MR_HANDLE, UVERBS_ATTR_QUERY_MR_RESP_IOVA, UVERBS_ATTR_QUERY_MR_RESP_LENGTH,
+    UVERBS_ATTR_QUERY_MR_RESP_LKEY, UVERBS_ATTR_QUERY_MR_RESP_RKEY,
+};
+use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
+use uverbs_uapi::verbs::{
+    IB_MR_REREG_ACCESS, IB_MR_REREG_PD, IB_MR_REREG_TRANS, IB_MW_TYPE_1, IB_MW_TYPE_2,
+    IB_UVERBS_ACCESS_HUGETLB, IB_UVERBS_ACCESS_ON_DEMAND, IB_UVERBS_ACCESS_OPTIONAL_RANGE,
+    IB_UVERBS_ACCESS_ZERO_BASED,
+};
+use zerocopy::IntoBytes;
+
+const PAGE_MASK: u64 = 0xfff;
+
+/// `ib_check_mr_access()`
+pub(super) fn check_access(flags: u32) -> Result<u32, Errno> {
+    let plain = flags & !IB_UVERBS_ACCESS_OPTIONAL_RANGE;
+    let writes = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
+    if plain & writes != 0 && plain & access::LOCAL_WRITE == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let known = 0x1f | IB_UVERBS_ACCESS_ZERO_BASED | IB_UVERBS_ACCESS_ON_DEMAND | IB_UVERBS_ACCESS_HUGETLB;
+    if plain & !known != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // No page faults here: all memory is there.
+    if plain & IB_UVERBS_ACCESS_ON_DEMAND != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(plain)
+}
+
+impl Call<'_, '_> {
+    pub(super) fn alloc_pd(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let _: ib_uverbs_alloc_pd = core_in(c)?;
+        let pdn = self.front.number();
+        let pd_handle = self.front.add(self.context, Object::Pd { pdn }, &[], 0)?;
+        uhw_out(c, mlx5_ib_alloc_pd_resp { pdn }.as_bytes());
+        core_out(c, ib_uverbs_alloc_pd_resp { pd_handle, driver_data: [] }.as_bytes())
+    }
+
+    pub(super) fn reg_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_reg_mr = core_in(c)?;
+        let pd = self.pdn(request.pd_handle)?;
+        let access = check_access(request.access_flags)?;
+        if request.start & PAGE_MASK != request.hca_va & PAGE_MASK {
+            return Err(Errno::EINVAL);
+        }
+        let memory = lend(c, request.start, request.length)?;
+        let iova = if access & IB_UVERBS_ACCESS_ZERO_BASED != 0 { 0 } else { request.hca_va };
+        let key = self.device.mkeys.add(0, pd, access, Kind::Region { memory, iova });
+        let object = Object::Mr { key, iova, len: request.length };
+        let mr_handle = self.front.add(self.context, object, &[request.pd_handle], 0)?;
+        let resp = ib_uverbs_reg_mr_resp { mr_handle, lkey: key, rkey: key, ..Default::default() };
+        core_out(c, resp.as_bytes())
+    }
+
+    pub(super) fn rereg_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_rereg_mr = core_in(c)?;
+        let flags = request.flags;
+        if flags == 0 || flags & !(IB_MR_REREG_TRANS | IB_MR_REREG_PD | IB_MR_REREG_ACCESS) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        if flags & IB_MR_REREG_TRANS != 0
+            && (request.start & PAGE_MASK != request.hca_va & PAGE_MASK || request.length == 0)
+        {
+            return Err(Errno::EINVAL);
+        }
+        let Object::Mr { key, mut iova, mut len } = *self.object(request.mr_handle)? else {
+            return Err(Errno::ENOENT);
+        };
+        let old = self.device.mkeys.get(key).ok_or(Errno::EINVAL)?;
+        let (mut pd, mut access, mut kind) = (old.pd, old.access, old.kind.clone());
+        if !matches!(kind, Kind::Region { .. }) {
+            return Err(Errno::EINVAL);
+        }
+        if flags & IB_MR_REREG_PD != 0 {
+            pd = self.pdn(request.pd_handle)?;
+        }
+        if flags & IB_MR_REREG_ACCESS != 0 {
+            access = check_access(request.access_flags)?;
+        }
+        if flags & IB_MR_REREG_TRANS != 0 {
+            (iova, len) = (request.hca_va, request.length);
+            kind = Kind::Region { memory: lend(c, request.start, len)?, iova };
+        }
+        // A new key: the old one opens nothing any more.
+        self.device.mkeys.remove(key);
+        let key = self.device.mkeys.add(0, pd, access, kind);
+        let context = self.front.context(self.context)?;
+        if flags & IB_MR_REREG_PD != 0 {
+            let from = context.first_parent(request.mr_handle).ok_or(Errno::EINVAL)?;
+            context.change_parent(request.mr_handle, from, request.pd_handle);
+        }
+        if let Some(entry) = context.objects.get_mut(&request.mr_handle) {
+            entry.object = Object::Mr { key, iova, len };
+        }
+        core_out(c, ib_uverbs_rereg_mr_resp { lkey: key, rkey: key, driver_data: [] }.as_bytes())
+    }
+
+    pub(super) fn query_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(
+            c,
+            &[
+                UVERBS_ATTR_QUERY_MR_HANDLE,
+                UVERBS_ATTR_QUERY_MR_RESP_LKEY,
+                UVERBS_ATTR_QUERY_MR_RESP_RKEY,
+                UVERBS_ATTR_QUERY_MR_RESP_LENGTH,
+                UVERBS_ATTR_QUERY_MR_RESP_IOVA,
+            ],
+        )?;
+        let handle = super::handle(c, UVERBS_ATTR_QUERY_MR_HANDLE)?;
+        let Object::Mr { key, iova, len } = *self.object(handle)? else { return Err(Errno::ENOENT) };
+        c.answer(UVERBS_ATTR_QUERY_MR_RESP_LKEY, &key.to_ne_bytes());
+        c.answer(UVERBS_ATTR_QUERY_MR_RESP_RKEY, &key.to_ne_bytes());
+        c.answer(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, &len.to_ne_bytes());
+        c.answer(UVERBS_ATTR_QUERY_MR_RESP_IOVA, &iova.to_ne_bytes());
+        Ok(())
+    }
+
+    pub(super) fn alloc_mw(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_alloc_mw = core_in(c)?;
+        let pd = self.pdn(request.pd_handle)?;
+        let two = match request.mw_type {
+            IB_MW_TYPE_1 => false,
+            IB_MW_TYPE_2 => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        let rkey = self.device.mkeys.add(0, pd, 0, Kind::Window { two, bound: None });
+        let mw_handle = self.front.add(self.context, Object::Mw { key: rkey }, &[request.pd_handle], 0)?;
+        core_out(c, ib_uverbs_alloc_mw_resp { mw_handle, rkey, ..Default::default() }.as_bytes())
+    }
+}

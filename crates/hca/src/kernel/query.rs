@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the device tells of itself and its port.
+
+use super::context::MAX_WQES;
+use super::{Call, core_in, core_out, known, uhw_out};
+use crate::fabric::Link;
+use uverbs_core::Errno;
+use uverbs_core::kernel::RawCommand;
+use uverbs_uapi::be::Be64;
+use uverbs_uapi::cmd::{
+    IB_UVERBS_DEVICE_MANAGED_FLOW_STEERING, IB_UVERBS_DEVICE_MEM_WINDOW, IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B,
+    IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT, IB_UVERBS_DEVICE_RAW_IP_CSUM, IB_UVERBS_DEVICE_RC_RNR_NAK_GEN,
+    IB_UVERBS_DEVICE_SYS_IMAGE_GUID, IB_UVERBS_DEVICE_XRC, IB_UVERBS_RAW_PACKET_CAP_IP_CSUM,
+    ib_uverbs_cq_moderation_caps, ib_uverbs_ex_query_device, ib_uverbs_ex_query_device_resp,
+    ib_uverbs_query_device, ib_uverbs_query_device_resp, ib_uverbs_query_port_resp, ib_uverbs_rss_caps,
+};
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
+    UVERBS_ATTR_QUERY_GID_ENTRY_PORT, UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
+    UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS,
+    UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES,
+    UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_ATTR_UHW_OUT,
+};
+use uverbs_uapi::mlx5::{
+    MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD, MLX5_RX_HASH_FUNC_TOEPLITZ, mlx5_ib_query_device_resp,
+    mlx5_ib_rss_caps, mlx5_ib_tso_caps,
+};
+use uverbs_uapi::verbs::{
+    IB_ATOMIC_HCA, IB_ATOMIC_NONE, IB_LINK_LAYER_ETHERNET, IB_LINK_LAYER_INFINIBAND, IB_MTU_4096,
+    IB_PORT_ACTIVE, IB_PORT_DOWN, ib_uverbs_gid_entry, ib_uverbs_query_port_resp_ex,
+};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// Limits that several places look at.
+pub(super) const MAX_SGE: u32 = 30;
+pub(super) const MAX_SRQ_SGE: u32 = 31;
+pub(super) const MAX_CQE: u32 = (1 << 22) - 1;
+pub(super) const MAX_RD_ATOMIC: u8 = 16;
+pub(super) const MAX_DM: u64 = 1 << 17;
+/// Entries of the GID table.
+const GIDS: u32 = 256;
+const PKEYS: u16 = 128;
+const IB_QPT_RAW_PACKET: u32 = 8;
+/// `MLX5_RX_HASH_*`: addresses and ports of both versions and transports.
+const HASH_FIELDS: u64 = 0xff;
+/// Payload bytes of the largest send that is cut into frames.
+const MAX_TSO: u32 = 1 << 18;
+
+impl Call<'_, '_> {
+    fn base(&self) -> ib_uverbs_query_device_resp {
+        let guid = Be64::new(self.front.guid);
+        let raw = if self.front.config.link == Link::Ethernet {
+            IB_UVERBS_DEVICE_RAW_IP_CSUM | IB_UVERBS_DEVICE_MANAGED_FLOW_STEERING
+        } else {
+            0
+        };
+        let flags = IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT
+            | IB_UVERBS_DEVICE_SYS_IMAGE_GUID
+            | IB_UVERBS_DEVICE_RC_RNR_NAK_GEN
+            | IB_UVERBS_DEVICE_MEM_WINDOW
+            | IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B
+            | IB_UVERBS_DEVICE_XRC
+            | raw;
+        ib_uverbs_query_device_resp {
+            fw_ver: 22 << 32 | 36 << 16 | 1010,
+            node_guid: guid,
+            sys_image_guid: guid,
+            max_mr_size: u64::MAX,
+            page_size_cap: 0xffff_ffff_ffff_f000,
+            vendor_id: 0x2c9,
+            vendor_part_id: 0x101d,
+            max_qp: 1 << 17,
+            max_qp_wr: MAX_WQES,
+            device_cap_flags: flags as u32,
+            max_sge: MAX_SGE,
+            max_sge_rd: MAX_SGE,
+            max_cq: 1 << 24,
+            max_cqe: MAX_CQE,
+            max_mr: 1 << 24,
+            max_pd: 1 << 24,
+            max_qp_rd_atom: MAX_RD_ATOMIC.into(),
+            max_res_rd_atom: u32::from(MAX_RD_ATOMIC) << 17,
+            max_qp_init_rd_atom: MAX_RD_ATOMIC.into(),
+            atomic_cap: if self.front.config.atomics { IB_ATOMIC_HCA } else { IB_ATOMIC_NONE },
+            max_mw: 1 << 24,
+            max_mcast_grp: 1 << 21,
+            max_mcast_qp_attach: 240,
+            max_total_mcast_qp_attach: 240 << 21,
+            max_ah: i32::MAX as u32,
+            max_srq: 1 << 23,
+            max_srq_wr: MAX_WQES - 1,
+            max_srq_sge: MAX_SRQ_SGE,
+            max_pkeys: PKEYS,
+            local_ca_ack_delay: 16,
+            phys_port_cnt: 1,
+            ..Default::default()
+        }
+    }
+
+    pub(super) fn query_device(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let _: ib_uverbs_query_device = core_in(c)?;
+        core_out(c, self.base().as_bytes())
+    }
+
+    pub(super) fn query_device_ex(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_ex_query_device = core_in(c)?;
+        if request != ib_uverbs_ex_query_device::default() {
+            return Err(Errno::EINVAL);
+        }
+        let ethernet = self.front.config.link == Link::Ethernet;
+        let raw = |n: u32| if ethernet { n } else { 0 };
+        let base = self.base();
+        let resp = ib_uverbs_ex_query_device_resp {
+            base,
+            response_length: size_of::<ib_uverbs_ex_query_device_resp>() as u32,
+            timestamp_mask: i64::MAX as u64,
+            // The clock counts nanoseconds; in kHz.
+            hca_core_clock: 1_000_000,
+            device_cap_flags_ex: base.device_cap_flags.into(),
+            rss_caps: ib_uverbs_rss_caps {
+                supported_qpts: raw(1 << IB_QPT_RAW_PACKET),
+                max_rwq_indirection_tables: raw(1 << 20),
+                max_rwq_indirection_table_size: raw(1 << 11),
+                reserved: 0,
+            },
+            max_wq_type_rq: raw(1 << 23),
+            raw_packet_caps: raw(IB_UVERBS_RAW_PACKET_CAP_IP_CSUM),
+            cq_moderation_caps: ib_uverbs_cq_moderation_caps {
+                max_cq_moderation_count: u16::MAX,
+                max_cq_moderation_period: 0xfff,
+                reserved: 0,
+            },
+            max_dm_size: MAX_DM,
+            ..Default::default()
+        };
+        core_out(c, resp.as_bytes())?;
+        let len = c.output(UVERBS_ATTR_UHW_OUT).map_or(0, |b| b.len());
+        let known = size_of::<mlx5_ib_query_device_resp>().min(len) as u32;
+        let private = mlx5_ib_query_device_resp {
+            response_length: known,
+            tso_caps: mlx5_ib_tso_caps { max_tso: raw(MAX_TSO), supported_qpts: raw(1 << IB_QPT_RAW_PACKET) },
+            rss_caps: mlx5_ib_rss_caps {
+                rx_hash_fields_mask: if ethernet { HASH_FIELDS } else { 0 },
+                rx_hash_function: if ethernet { MLX5_RX_HASH_FUNC_TOEPLITZ } else { 0 },
+                reserved: [0; 7],
+            },
+            flags: MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD,
+            ..FromZeros::new_zeroed()
+        };
+        uhw_out(c, private.as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn query_port(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(c, &[UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP])?;
+        if super::number(c, UVERBS_ATTR_QUERY_PORT_PORT_NUM) != Some(1) {
+            return Err(Errno::EINVAL);
+        }
+        let port = self.cx.net.ports.get(self.cx.me).ok_or(Errno::EIO)?;
+        let (width_4x, speed_edr, up) = (2, 32, port.up);
+        let resp = ib_uverbs_query_port_resp_ex {
+            legacy_resp: ib_uverbs_query_port_resp {
+                // Of InfiniBand: automatic migration, trap, system image GUID, extended speeds and the like.
+                port_cap_flags: if port.ethernet { 0x0401_0000 } else { 0x2651_e848 },
+                max_msg_sz: 1 << 30,
+                gid_tbl_len: if port.ethernet { GIDS } else { 8 },
+                pkey_tbl_len: if port.ethernet { 1 } else { PKEYS },
+                lid: port.lid,
+                sm_lid: u16::from(!port.ethernet),
+                state: if up { IB_PORT_ACTIVE } else { IB_PORT_DOWN },
+                max_mtu: IB_MTU_4096,
+                active_mtu: IB_MTU_4096,
+                max_vl_num: if port.ethernet { 0 } else { 4 },
+                active_width: width_4x,
+                active_speed: speed_edr,
+                // LinkUp, or Polling.
+                phys_state: if up { 5 } else { 2 },
+                link_layer: if port.ethernet { IB_LINK_LAYER_ETHERNET } else { IB_LINK_LAYER_INFINIBAND },
+                // A GRH is needed on RoCE (`IB_UVERBS_QPF_GRH_REQUIRED`).
+                flags: u8::from(port.ethernet),
+                ..Default::default()
+            },
+            active_speed_ex: speed_edr.into(),
+            ..Default::default()
+        };
+        c.answer(UVERBS_ATTR_QUERY_PORT_RESP, resp.as_bytes());
+        Ok(())
+    }
+
+    fn gid(&self, index: usize) -> Option<ib_uverbs_gid_entry> {
+        let port = self.cx.net.ports.get(self.cx.me)?;
+        let (gid, version_2) = *port.gids.get(index)?;
+        let kind = match (port.ethernet, version_2) {
+            // `IBV_GID_TYPE_IB`, `_ROCE_V1`, `_ROCE_V2`
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => 2,
+        };
+        Some(ib_uverbs_gid_entry {
+            gid: zerocopy::transmute!(gid),
+            gid_index: index as u32,
+            port_num: 1,
+            gid_type: kind,
+            netdev_ifindex: u32::from(port.ethernet),
+        })
+    }
+
+    pub(super) fn query_gid_table(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(
+            c,
+            &[
+                UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE,
+                UVERBS_ATTR_QUERY_GID_TABLE_FLAGS,
+                UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES,
+                UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES,
+            ],
+        )?;
+        let size = size_of::<ib_uverbs_gid_entry>();
+        let asked = super::number(c, UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
+        if super::flags(c, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS)? != 0 || asked != Some(size as u64) {
+            return Err(Errno::EINVAL);
+        }
+        let entries: Vec<_> = (0..).map_while(|i| self.gid(i)).collect();
+        let room = c.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES).map_or(0, |b| b.len() / size);
+        if entries.len() > room {
+            return Err(Errno::EINVAL);
+        }
+        c.answer(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, entries.as_bytes());
+        let count = entries.len() as u64;
+        c.answer(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, &count.to_ne_bytes());
+        Ok(())
+    }
+
+    pub(super) fn query_gid_entry(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(
+            c,
+            &[
+                UVERBS_ATTR_QUERY_GID_ENTRY_PORT,
+                UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX,
+                UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS,
+                UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
+            ],
+        )?;
+        let index = super::number(c, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
+        let ethernet = self.device.ethernet;
+        let index = index.filter(|i| *i < u64::from(if ethernet { GIDS } else { 8 })).ok_or(Errno::EINVAL)?;
+        if super::flags(c, UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS)? != 0
+            || super::number(c, UVERBS_ATTR_QUERY_GID_ENTRY_PORT) != Some(1)
+        {
+            return Err(Errno::EINVAL);
+        }
+        let entry = self.gid(index as usize).ok_or(Errno::ENODATA)?;
+        c.answer(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, entry.as_bytes());
+        Ok(())
+    }
+
+    /// What sysfs tells below the device's directory.
+    pub(super) fn sysfs(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        let guid = self.front.guid.to_be_bytes();
+        let guid = guid.chunks(2).map(|w| format!("{:02x}{:02x}", w[0], w[1])).collect::<Vec<_>>().join(":");
+        let text = match path {
+            "fw_ver" => "22.36.1010".into(),
+            "board_id" => "MT_0000000359".into(),
+            "hw_rev" => "0".into(),
+            "hca_type" => "MT4125".into(),
+            "node_type" => "1: CA".into(),
+            "node_desc" => self.front.config.name.clone(),
+            "node_guid" | "sys_image_guid" => guid,
+            _ => match path.strip_prefix("ports/1/pkeys/").map(str::parse::<u16>) {
+                Some(Ok(0)) => "0xffff".into(),
+                Some(Ok(1..PKEYS)) if !self.device.ethernet => "0x0000".into(),
+                _ => return Err(Errno::ENOENT),
+            },
+        };
+        Ok(format!("{text}\n").into_bytes())
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Doorbell pages (UARs): as objects, or as what comes with a context of an older kernel.
+
+use super::front::Object;
+use super::{Call, known};
+use crate::fabric::Alive;
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_core::kernel::{DoorbellPort, RawCommand};
+use uverbs_mlx5_hw::doorbell::UAR_BYTES;
+use uverbs_uapi::mlx5::cmds::{
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE,
+};
+use uverbs_uapi::mlx5::{
+    MLX5_IB_MMAP_NC_PAGE, MLX5_IB_MMAP_REGULAR_PAGE, MLX5_IB_MMAP_WC_PAGE, MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF,
+    MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC,
+};
+
+/// Where the pages that are objects are mapped: far above the offsets of commands.
+const OBJECTS: u64 = 1 << 44;
+const PAGE: u64 = UAR_BYTES as u64;
+
+/// A page, as its driver rings it.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) alive: Arc<Alive>,
+    pub(super) device: usize,
+    pub(super) page: u32,
+}
+
+impl Page {
+    fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
+        self.alive.shared.enter(|world| {
+            if let Some((device, mut port)) = world.device(self.device) {
+                device.doorbell(&mut port, self.page, offset, value, burst);
+            }
+        });
+    }
+}
+
+impl DoorbellPort for Page {
+    fn ring(&self, offset: u32, value: [u8; 8]) {
+        self.doorbell(offset, value, None);
+    }
+
+    fn blueflame(&self, offset: u32, wqe: &[u8]) {
+        let value = wqe.first_chunk().copied().unwrap_or_default();
+        self.doorbell(offset, value, Some(wqe));
+    }
+}
+
+impl Call<'_, '_> {
+    pub(super) fn alloc_uar(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        if !self.front.config.dynamic_uars {
+            return Err(Errno::EPROTONOSUPPORT);
+        }
+        known(
+            c,
+            &[
+                MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE,
+                MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE,
+                MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET,
+                MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
+                MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
+            ],
+        )?;
+        match super::number(c, MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE) {
+            Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) => {}
+            Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) if self.front.config.blue_flame => {}
+            Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) => return Err(Errno::EOPNOTSUPP),
+            _ => return Err(Errno::EINVAL),
+        }
+        let page = self.front.add_page()?;
+        let offset = OBJECTS + u64::from(page) * PAGE;
+        c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, &offset.to_ne_bytes());
+        c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &(UAR_BYTES as u32).to_ne_bytes());
+        c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, &page.to_ne_bytes());
+        self.give(c, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, Object::Uar { page }, &[], 0)
+    }
+
+    pub(super) fn destroy_uar(&mut self, c: &RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(c, &[MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE])?;
+        self.destroy(c, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, |o| matches!(o, Object::Uar { .. }))?;
+        Ok(())
+    }
+
+    /// The page behind an offset: of an object, or with a command and an index (`mlx5_ib_mmap()`).
+    pub(super) fn map_page(&mut self, offset: u64, len: usize) -> Result<u32, Errno> {
+        if len != UAR_BYTES || !offset.is_multiple_of(PAGE) {
+            return Err(Errno::EINVAL);
+        }
+        let context = self.front.context(self.context)?;
+        let number = offset / PAGE;
+        if let Some(page) = offset.checked_sub(OBJECTS).and_then(|o| u32::try_from(o / PAGE).ok()) {
+            let own = |o: &Object| matches!(o, Object::Uar { page: own } if *own == page);
+            return match context.objects.values().any(|e| own(&e.object)) {
+                true => Ok(page),
+                false => Err(Errno::EINVAL),
+            };
+        }
+        // Bits 15:8 of the page number are the command, the others the index.
+        let (command, index) = (number >> 8 & 0xff, number & 0xff | number >> 16 << 8);
+        if !matches!(command, MLX5_IB_MMAP_REGULAR_PAGE | MLX5_IB_MMAP_WC_PAGE | MLX5_IB_MMAP_NC_PAGE) {
+            return Err(Errno::EINVAL);
+        }
+        let index = usize::try_from(index).map_err(|_| Errno::EINVAL)?;
+        context.static_pages.get(index).copied().ok_or(Errno::EINVAL)
+    }
+}

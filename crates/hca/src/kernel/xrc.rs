@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! XRC domains, and targets that several contexts have open.
+
+use super::front::{Object, Xrcd};
+use super::qp::QpObject;
+use super::{Call, core_in, core_out};
+use crate::engine::qp::QpKind;
+use uverbs_core::Errno;
+use uverbs_core::attr::QpType;
+use uverbs_core::kernel::RawCommand;
+use uverbs_uapi::cmd::{
+    ib_uverbs_create_qp_resp, ib_uverbs_open_qp, ib_uverbs_open_xrcd, ib_uverbs_open_xrcd_resp,
+};
+use zerocopy::IntoBytes;
+
+impl Call<'_, '_> {
+    pub(super) fn open_xrcd(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_open_xrcd = core_in(c)?;
+        let (create, exclusive) = (libc::O_CREAT as u32, libc::O_EXCL as u32);
+        if request.oflags & !(create | exclusive) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let inode = match request.fd.cast_signed() {
+            -1 => None,
+            fd => Some(inode(fd)?),
+        };
+        let found = inode.and_then(|_| self.front.xrcds.iter_mut().find(|x| x.inode == inode));
+        let xrcdn = match found {
+            Some(_) if request.oflags & exclusive != 0 => return Err(Errno::EINVAL),
+            Some(xrcd) => {
+                xrcd.users += 1;
+                xrcd.xrcdn
+            }
+            // A file that has none, and none is to be made.
+            None if inode.is_some() && request.oflags & create == 0 => return Err(Errno::EAGAIN),
+            None => {
+                let xrcdn = self.front.number();
+                self.front.xrcds.push(Xrcd { xrcdn, inode, users: 1 });
+                xrcdn
+            }
+        };
+        let xrcd_handle = self.front.add(self.context, Object::Xrcd { xrcdn }, &[], 0)?;
+        core_out(c, ib_uverbs_open_xrcd_resp { xrcd_handle, driver_data: [] }.as_bytes())
+    }
+
+    pub(super) fn open_qp(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let request: ib_uverbs_open_qp = core_in(c)?;
+        // The field's name in C; it is the domain.
+        let Object::Xrcd { xrcdn } = *self.object(request.pd_handle)? else { return Err(Errno::EINVAL) };
+        let found = self.device.qps.get(&request.qpn);
+        let is_target = found.is_some_and(|qp| qp.kind == QpKind::XrcRecv && qp.xrcd == xrcdn);
+        if !is_target || u32::from(request.qp_type) != QpType::XrcRecv as u32 {
+            return Err(Errno::EINVAL);
+        }
+        *self.front.shared_qps.entry(request.qpn).or_default() += 1;
+        if let Some(xrcd) = self.front.xrcds.iter_mut().find(|x| x.xrcdn == xrcdn) {
+            xrcd.users += 1;
+        }
+        let object = QpObject {
+            holds_xrcd: Some(xrcdn),
+            ..QpObject::new(request.qpn, QpType::XrcRecv, QpKind::XrcRecv)
+        };
+        let object = Object::Qp(Box::new(object));
+        let qp_handle = self.front.add(self.context, object, &[request.pd_handle], request.user_handle)?;
+        core_out(c, ib_uverbs_create_qp_resp { qp_handle, qpn: request.qpn, ..Default::default() }.as_bytes())
+    }
+}
+
+/// Device and inode of an open file of this process, by its number.
+fn inode(fd: i32) -> Result<(u64, u64), Errno> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::metadata(format!("/proc/self/fd/{fd}")).map_err(|_| Errno::EBADF)?;
+    Ok((meta.dev(), meta.ino()))
+}

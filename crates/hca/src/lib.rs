@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A software mlx5 HCA: RDMA with no NIC, no root and no VM.
+//!
+//! A device of this crate executes what an mlx5 driver writes: send, receive and completion queues in memory, doorbell
+//! records, doorbells and BlueFlame. It comes with the kernel's half, a [`Kernel`](uverbs_core::kernel::Kernel) port
+//! that answers the uverbs ioctl ABI in this process, so everything above the system call is the real code.
+//!
+//! # One line
+//! A service's test opens a context on it as it would open one on a NIC:
+//! ```text
+//! let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
+//! ```
+//! Each [`Hca::open`] is a new context of the same device, as a second `open` of `/dev/infiniband/uverbs0` is.
+//!
+//! # More devices, and a bad network
+//! ```
+//! use uverbs_hca::{Fabric, Link};
+//!
+//! let fabric = Fabric::deterministic(7);
+//! let a = fabric.device("hca0").link(Link::InfiniBand).build();
+//! let b = fabric.device("hca1").link(Link::InfiniBand).build();
+//! fabric.loss(0.01).duplicate(0.01).reorder(0.05);
+//! let (client, server) = (a.open(), b.open());
+//! # let _ = (client, server);
+//! ```
+//!
+//! # Time
+//! By default the fabric lives in real time: packets are delivered within the doorbell that sends them (unless there is
+//! a delay), timers are run by a thread that sleeps while there are none. A [deterministic](Fabric::deterministic)
+//! fabric has a virtual clock and no thread: the same calls with the same seed give the same run. Its clock moves when
+//! nothing else is to do; each doorbell and each command looks once at what waits (a receiver that was not ready, a lost
+//! answer), and [`Fabric::run`] goes on until nothing is left to wait for.
+//!
+//! # Mistakes
+//! What a NIC would punish silently (a doorbell before its WQE, a wrong index or size, an overrun CQ) is treated as
+//! hardware would, recorded, and told by [`Hca::violations`]. Tests should end with that being empty.
+
+mod bytes;
+mod cqe;
+pub mod decode;
+mod engine;
+mod fabric;
+mod kernel;
+pub mod memory;
+mod process;
+mod violation;
+mod world;
+
+pub use fabric::{DeviceBuilder, Fabric, Hca, InlineMode, Link};
+pub use violation::{Mistake, Object, Violation};

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory as the device sees it: one [`Memory`] per registration (a region, a queue, a doorbell record), addressed by
+//! offset from its start.
+//!
+//! The engine knows nothing else of memory, so the same engine serves a process (here) or a guest's page lists.
+
+use core::fmt;
+use std::sync::Arc;
+
+/// An access outside of the registered range, or a misaligned one where alignment is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an access outside of the registered memory")]
+pub struct Fault;
+
+/// One registered range. Others (the program, other devices) read and write it at any time.
+#[expect(clippy::len_without_is_empty, reason = "a range may be empty, nobody asks")]
+pub trait Memory: Send + Sync + fmt::Debug {
+    /// Bytes in the range.
+    fn len(&self) -> u64;
+
+    /// Copies out `to.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault>;
+
+    /// Copies in `from` at `offset`.
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault>;
+
+    /// Replaces the 8-byte word (host order) at `offset` by what `f` makes of it, in one atomic step, and returns what
+    /// was there. `f` may run more than once.
+    ///
+    /// # Errors
+    /// The word is not inside or not aligned.
+    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault>;
+
+    /// The big-endian 4-byte word at `offset`; what its writer stored before it is visible afterwards (acquire).
+    ///
+    /// # Errors
+    /// The word is not inside or not aligned.
+    fn load_be32(&self, offset: u64) -> Result<u32, Fault>;
+
+    /// Stores 8 bytes at `offset`; who sees them sees everything that was written before (release).
+    ///
+    /// # Errors
+    /// The bytes are not inside or not aligned.
+    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault>;
+}
+
+/// A part of a registration: a ring, or the doorbell record of a queue.
+#[derive(Clone, Debug)]
+pub struct Area {
+    memory: Arc<dyn Memory>,
+    base: u64,
+    len: u64,
+}
+
+impl Area {
+    /// `len` bytes at `base` of `memory`; `None` if they are not all inside.
+    #[must_use]
+    pub fn new(memory: Arc<dyn Memory>, base: u64, len: u64) -> Option<Self> {
+        (base.checked_add(len)? <= memory.len()).then_some(Self { memory, base, len })
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.len
+    }
+
+    fn at(&self, offset: u64, len: u64) -> Result<u64, Fault> {
+        let end = offset.checked_add(len).ok_or(Fault)?;
+        if end <= self.len { Ok(self.base + offset) } else { Err(Fault) }
+    }
+
+    pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        self.memory.read(self.at(offset, to.len() as u64)?, to)
+    }
+
+    pub(crate) fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        self.memory.write(self.at(offset, from.len() as u64)?, from)
+    }
+
+    pub(crate) fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
+        self.memory.load_be32(self.at(offset, 4)?)
+    }
+
+    pub(crate) fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.memory.publish(self.at(offset, 8)?, bytes)
+    }
+
+    /// Reads `to.len()` bytes of a ring, starting at `offset`, going on at its beginning after its end.
+    pub(crate) fn read_wrapped(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        if self.len == 0 || to.len() as u64 > self.len {
+            return Err(Fault);
+        }
+        let offset = offset % self.len;
+        let first = usize::try_from(self.len - offset).unwrap_or(usize::MAX).min(to.len());
+        let (head, tail) = to.split_at_mut(first);
+        self.read(offset, head)?;
+        self.read(0, tail)
+    }
+}

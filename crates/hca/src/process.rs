@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory of this process, as the in-process kernel registers it.
+// UNSAFETY: a software device reads and writes memory by address, as a NIC does.
+#![expect(unsafe_code)]
+
+use crate::memory::{Fault, Memory};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+const WORD: usize = size_of::<u64>();
+
+/// A registered range of this process's memory.
+///
+/// Every access is a relaxed atomic one of a word or a byte: other threads of the program access the memory at the same
+/// time, as they do with a NIC, and there is never a Rust reference to it. Words and bytes overlap, which is what
+/// hardware does too; each compiles to a plain load or store.
+///
+/// # Invariants
+/// `len` bytes at `base` are readable, and writable if the device has been told to write there, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ProcessRange {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the range is memory of the process, good from any thread (the invariant), and accessed by atomics alone.
+unsafe impl Send for ProcessRange {}
+// SAFETY: as above; no access needs exclusion.
+unsafe impl Sync for ProcessRange {}
+
+impl ProcessRange {
+    /// The range of `len` bytes at `addr`; `None` if it wraps around the address space or starts at 0.
+    ///
+    /// # Safety
+    /// Until the value is dropped, the range is mapped, readable, and writable if anything may be written through it,
+    /// and such accesses by the device violate nothing that Rust code believes of the memory (no shared reference to
+    /// what is written, no exclusive one to what is accessed).
+    pub(crate) unsafe fn new(addr: u64, len: u64) -> Option<Self> {
+        addr.checked_add(len)?;
+        let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
+        let base = if len == 0 {
+            NonNull::dangling()
+        } else {
+            NonNull::new(core::ptr::with_exposed_provenance_mut::<u8>(addr))?
+        };
+        Some(Self { base, len })
+    }
+
+    /// The offset of `len` bytes, checked to be inside.
+    fn check(&self, offset: u64, len: usize) -> Result<usize, Fault> {
+        let offset = usize::try_from(offset).map_err(|_| Fault)?;
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(offset),
+            _ => Err(Fault),
+        }
+    }
+
+    fn aligned(&self, offset: u64, size: usize) -> Result<usize, Fault> {
+        let at = self.check(offset, size)?;
+        if (self.base.as_ptr().addr() + at).is_multiple_of(size) { Ok(at) } else { Err(Fault) }
+    }
+
+    /// # Safety
+    /// `at < self.len`
+    unsafe fn byte(&self, at: usize) -> &AtomicU8 {
+        // SAFETY: inside of the range (the caller), so the sum does not leave the allocation.
+        let ptr = unsafe { self.base.add(at) };
+        // SAFETY: mapped (the invariant), aligned as a byte is; accessed atomically or by code outside of Rust's view.
+        unsafe { ptr.cast::<AtomicU8>().as_ref() }
+    }
+
+    /// # Safety
+    /// `at + 8 <= self.len`, and the address is a multiple of 8.
+    unsafe fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: inside of the range (the caller), so the sum does not leave the allocation.
+        let ptr = unsafe { self.base.add(at) };
+        // SAFETY: mapped (the invariant), aligned (the caller); accessed atomically or by code outside of Rust's view.
+        unsafe { ptr.cast::<AtomicU64>().as_ref() }
+    }
+
+    /// # Safety
+    /// `at + 4 <= self.len`, and the address is a multiple of 4.
+    unsafe fn half(&self, at: usize) -> &AtomicU32 {
+        // SAFETY: inside of the range (the caller), so the sum does not leave the allocation.
+        let ptr = unsafe { self.base.add(at) };
+        // SAFETY: mapped (the invariant), aligned (the caller); accessed atomically or by code outside of Rust's view.
+        unsafe { ptr.cast::<AtomicU32>().as_ref() }
+    }
+
+    /// How many bytes come of `len` at `at` come before the first aligned word.
+    fn lead(&self, at: usize, len: usize) -> usize {
+        ((self.base.as_ptr().addr() + at).wrapping_neg() % WORD).min(len)
+    }
+}
+
+impl Memory for ProcessRange {
+    fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        let mut at = self.check(offset, to.len())?;
+        let lead = self.lead(at, to.len());
+        let (head, rest) = to.split_at_mut(lead);
+        let mut words = rest.chunks_exact_mut(WORD);
+        for b in head {
+            // SAFETY: `check` covered `to.len()` bytes from the first one on.
+            *b = unsafe { self.byte(at) }.load(Ordering::Relaxed);
+            at += 1;
+        }
+        for w in &mut words {
+            // SAFETY: as above; `lead` bytes on, the address is aligned.
+            let word = unsafe { self.word(at) }.load(Ordering::Relaxed);
+            w.copy_from_slice(&word.to_ne_bytes());
+            at += WORD;
+        }
+        for b in words.into_remainder() {
+            // SAFETY: as above.
+            *b = unsafe { self.byte(at) }.load(Ordering::Relaxed);
+            at += 1;
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        let mut at = self.check(offset, from.len())?;
+        let lead = self.lead(at, from.len());
+        let (head, rest) = from.split_at(lead);
+        let words = rest.chunks_exact(WORD);
+        let tail = words.remainder();
+        for b in head {
+            // SAFETY: `check` covered `from.len()` bytes from the first one on.
+            unsafe { self.byte(at) }.store(*b, Ordering::Relaxed);
+            at += 1;
+        }
+        for w in words {
+            let word = w.try_into().map_or(0, u64::from_ne_bytes);
+            // SAFETY: as above; `lead` bytes on, the address is aligned.
+            unsafe { self.word(at) }.store(word, Ordering::Relaxed);
+            at += WORD;
+        }
+        for b in tail {
+            // SAFETY: as above.
+            unsafe { self.byte(at) }.store(*b, Ordering::Relaxed);
+            at += 1;
+        }
+        Ok(())
+    }
+
+    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
+        let at = self.aligned(offset, WORD)?;
+        // SAFETY: `aligned` checked both conditions.
+        let word = unsafe { self.word(at) };
+        let mut old = word.load(Ordering::Acquire);
+        loop {
+            match word.compare_exchange_weak(old, f(old), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(old),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
+        let at = self.aligned(offset, 4)?;
+        // SAFETY: `aligned` checked both conditions.
+        let half = unsafe { self.half(at) };
+        // Pairs with the driver's store of a doorbell record, which it orders after its stores to the ring.
+        Ok(u32::from_be(half.load(Ordering::Acquire)))
+    }
+
+    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        let at = self.aligned(offset, WORD)?;
+        // SAFETY: `aligned` checked both conditions.
+        let word = unsafe { self.word(at) };
+        // Pairs with the poller's acquiring load of the owner byte.
+        word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(memory: &[AtomicU64], skip: usize, len: usize) -> ProcessRange {
+        let addr = memory.as_ptr().expose_provenance() + skip;
+        // SAFETY: the array outlives the range in every test, and consists of atomics.
+        unsafe { ProcessRange::new(addr as u64, len as u64) }.unwrap()
+    }
+
+    #[test]
+    fn any_alignment_and_length_is_copied_and_nothing_beside_it() {
+        for skip in 0..9 {
+            for len in 0..20 {
+                let memory = [const { AtomicU64::new(u64::MAX) }; 4];
+                let range = range(&memory, skip, len);
+                let data: Vec<u8> = (0..len as u8).collect();
+                range.write(0, &data).unwrap();
+                let mut back = vec![0xaa; len];
+                range.read(0, &mut back).unwrap();
+                assert_eq!(back, data);
+                let all: Vec<u8> =
+                    memory.iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect();
+                assert!(all[..skip].iter().chain(&all[skip + len..]).all(|b| *b == 0xff));
+                assert_eq!(range.write(1, &data), Err(Fault));
+                assert_eq!(range.read(u64::MAX, &mut back), Err(Fault));
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_atomic_and_aligned() {
+        let memory = [AtomicU64::new(5), AtomicU64::new(0x0102_0304_u64.to_be())];
+        let range = range(&memory, 0, 16);
+        assert_eq!(range.update(0, &|v| v + 3), Ok(5));
+        assert_eq!(memory[0].load(Ordering::Relaxed), 8);
+        assert_eq!(range.update(4, &|v| v), Err(Fault));
+        assert_eq!(range.update(16, &|v| v), Err(Fault));
+        assert_eq!(range.load_be32(12), Ok(0x0102_0304));
+        assert_eq!(range.load_be32(14), Err(Fault));
+        range.publish(8, [9; 8]).unwrap();
+        assert_eq!(memory[1].load(Ordering::Relaxed), u64::from_ne_bytes([9; 8]));
+        assert_eq!(range.publish(12, [9; 8]), Err(Fault));
+    }
+
+    #[test]
+    fn a_range_that_cannot_be_is_none() {
+        // SAFETY: nothing is accessed.
+        let made = [(u64::MAX, 2), (0, 1)].map(|(addr, len)| unsafe { ProcessRange::new(addr, len) });
+        assert!(made.iter().all(Option::is_none));
+    }
+}

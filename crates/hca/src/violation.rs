@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a driver did wrong: things that a NIC punishes silently or by an error that says little. Each is recorded, and
+//! then treated as hardware would.
+
+use crate::decode::Malformed;
+use core::fmt;
+
+/// What was done wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mistake {
+    /// A write to a register that there is not, at this offset of the page.
+    NoSuchRegister(u32),
+    /// A doorbell for a QP number that there is not, or not any more.
+    NoSuchQp,
+    /// An arming of a CQ number that there is not, or not any more.
+    NoSuchCq,
+    /// A doorbell on a page of another context, or on another page than the one that the object was created with.
+    ForeignPage {
+        /// The page that was written.
+        page: u32,
+    },
+    /// A send doorbell for a QP that has no send queue, or before RTS.
+    NotReady,
+    /// The doorbell record runs ahead of the ring's size.
+    RingOverrun {
+        /// Basic blocks (send) or WQEs (receive) not executed yet.
+        posted: u32,
+        /// How many the ring has.
+        size: u32,
+    },
+    /// The doorbell record is behind what was executed already.
+    RingBackwards,
+    /// The doorbell names another WQE than the doorbell record.
+    DoorbellMismatch {
+        /// Index in the doorbell.
+        doorbell: u16,
+        /// First index of the last WQE before the doorbell record.
+        record: u16,
+    },
+    /// A block before the doorbell record holds no WQE of this index: nothing was written there, or elsewhere.
+    WrongIndex {
+        /// What it holds.
+        found: u16,
+    },
+    /// A WQE that names another QP.
+    WrongQp {
+        /// The number that it names.
+        found: u32,
+    },
+    /// The size of a WQE reaches beyond the doorbell record, is 0, or is above the limit.
+    WrongSize {
+        /// The size, in units of 16 bytes.
+        ds: u8,
+    },
+    /// A WQE that can't be decoded.
+    Malformed(Malformed),
+    /// The WQE written to the BlueFlame register differs from the one in the ring.
+    BlueFlameDiffers,
+    /// A BlueFlame burst that is not the WQE's size or longer than the register.
+    BlueFlameSize(usize),
+    /// A receive WQE that can't be.
+    ReceiveMalformed,
+    /// A completion came to a full CQ.
+    CqOverrun,
+    /// The consumer index of a CQ is ahead of its producer.
+    CqBackwards,
+    /// An object's memory is gone.
+    MemoryGone,
+}
+
+/// One mistake, where and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The fabric's clock, ns.
+    pub time: u64,
+    /// The object: a QP, CQ, SRQ or WQ, with its number.
+    pub object: Object,
+    /// Index of the WQE or CQE, where one is concerned.
+    pub index: u32,
+    /// What it was.
+    pub mistake: Mistake,
+}
+
+/// An object of the device, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Object {
+    /// A queue pair.
+    Qp(u32),
+    /// A completion queue.
+    Cq(u32),
+    /// A shared receive queue.
+    Srq(u32),
+    /// A receive work queue.
+    Wq(u32),
+    /// A page of registers.
+    Page(u32),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {:?}, index {} ({} ns)", self.mistake, self.object, self.index, self.time)
+    }
+}
