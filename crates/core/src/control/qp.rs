@@ -2,7 +2,8 @@
 //! Queue pairs: creation, opening of shared XRC targets, destruction (ibv_create_qp_ex(3), ibv_open_qp(3)).
 
 use super::{
-    CqHandle, Object, PdHandle, Result, SrqHandle, XrcdHandle, explain, handle_common, invoke, new_object,
+    CqHandle, Object, PdHandle, Result, RwqIndTableHandle, SrqHandle, XrcdHandle, explain, handle_common,
+    invoke, new_object,
 };
 use crate::attr::{QpCap, QpCreateFlags, QpInitAttr, QpType};
 use crate::errno::Errno;
@@ -14,11 +15,12 @@ use uverbs_uapi::cmd::{
 };
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_FLAGS, UVERBS_ATTR_CREATE_QP_HANDLE,
-    UVERBS_ATTR_CREATE_QP_PD_HANDLE, UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_RESP_CAP,
-    UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE,
-    UVERBS_ATTR_CREATE_QP_SOURCE_QPN, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, UVERBS_ATTR_CREATE_QP_TYPE,
-    UVERBS_ATTR_CREATE_QP_USER_HANDLE, UVERBS_ATTR_CREATE_QP_XRCD_HANDLE, UVERBS_ATTR_DESTROY_QP_HANDLE,
-    UVERBS_ATTR_DESTROY_QP_RESP, UVERBS_METHOD_QP_CREATE, UVERBS_METHOD_QP_DESTROY, UVERBS_OBJECT_QP,
+    UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE,
+    UVERBS_ATTR_CREATE_QP_RECV_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_RESP_CAP, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM,
+    UVERBS_ATTR_CREATE_QP_SEND_CQ_HANDLE, UVERBS_ATTR_CREATE_QP_SOURCE_QPN, UVERBS_ATTR_CREATE_QP_SRQ_HANDLE,
+    UVERBS_ATTR_CREATE_QP_TYPE, UVERBS_ATTR_CREATE_QP_USER_HANDLE, UVERBS_ATTR_CREATE_QP_XRCD_HANDLE,
+    UVERBS_ATTR_DESTROY_QP_HANDLE, UVERBS_ATTR_DESTROY_QP_RESP, UVERBS_METHOD_QP_CREATE,
+    UVERBS_METHOD_QP_DESTROY, UVERBS_OBJECT_QP,
 };
 use uverbs_uapi::verbs::{IB_UVERBS_QP_CREATE_SQ_SIG_ALL, ib_uverbs_qp_cap};
 
@@ -108,6 +110,37 @@ pub fn create(
         return Err(Error::protocol(VERB, what));
     }
     Ok((qp, got))
+}
+
+/// Creates a raw packet QP without queues, whose packets go to the work queues of a table. What is hashed, the driver's
+/// private input says.
+///
+/// # Errors
+/// The kernel's refusal (`EPERM` without `CAP_NET_RAW`).
+pub fn create_rss(
+    pd: &PdHandle,
+    table: &RwqIndTableHandle,
+    user_handle: u64,
+    uhw: Uhw<'_>,
+) -> Result<QpHandle> {
+    const VERB: &str = "create_qp";
+    let (cap, mut got) = (ib_uverbs_qp_cap::default(), ib_uverbs_qp_cap::default());
+    let mut qp_num = 0_u32;
+    let mut command = Command::<10>::new(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE);
+    command
+        .handle_new(UVERBS_ATTR_CREATE_QP_HANDLE)
+        .u64(UVERBS_ATTR_CREATE_QP_USER_HANDLE, user_handle)
+        .input(UVERBS_ATTR_CREATE_QP_CAP, &cap)
+        .constant(UVERBS_ATTR_CREATE_QP_TYPE, QpType::RawPacket as u32)
+        .output(UVERBS_ATTR_CREATE_QP_RESP_CAP, &mut got)
+        .output(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &mut qp_num)
+        .handle_in(UVERBS_ATTR_CREATE_QP_PD_HANDLE, pd.handle())
+        .handle_in(UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, table.handle())
+        .uhw(uhw)
+        .run(&**pd.kernel())
+        .map_err(|errno| pd.error(VERB, errno))?;
+    let object = new_object(VERB, pd.kernel(), &command, UVERBS_ATTR_CREATE_QP_HANDLE)?;
+    Ok(QpHandle { object, qp_num, qp_type: QpType::RawPacket })
 }
 
 /// The kernel's refusal, with the size that is too large or, as there is no limit of inline data to ask for, all sizes.

@@ -4,8 +4,11 @@
 // sending one to another thread takes an `unsafe impl`.
 #![expect(unsafe_code)]
 
+use super::Kernel;
+use crate::errno::Errno;
 use core::fmt;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// How a mapping may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,19 @@ impl Mapping {
         self.len
     }
 
+    /// Words of 4 bytes, if they are inside and aligned.
+    fn words(&self, offset: usize, bytes: usize) -> Option<&[AtomicU32]> {
+        let end = offset.checked_add(bytes)?;
+        if end > self.len || !(self.ptr.addr().get() + offset).is_multiple_of(4) {
+            return None;
+        }
+        // SAFETY: `offset` is inside the mapping.
+        let first = unsafe { self.ptr.add(offset) };
+        // SAFETY: in range and aligned, checked above; alive while `self` is borrowed; others write it at any time, and
+        // nobody reaches it but by atomics (`new`).
+        Some(unsafe { core::slice::from_raw_parts(first.cast().as_ptr(), bytes / 4) })
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -71,10 +87,54 @@ impl fmt::Debug for Mapping {
     }
 }
 
+/// Memory in the device, mapped for reading and writing.
+#[derive(Debug)]
+pub struct DeviceMapping(Mapping);
+
+impl DeviceMapping {
+    /// Maps it. What an offset means, the driver knows.
+    ///
+    /// # Errors
+    /// The kernel's errno; `EINVAL` if it mapped less than was asked for.
+    pub fn map(kernel: &dyn Kernel, offset: u64, len: usize) -> Result<Self, Errno> {
+        let mapping = kernel.mmap(offset, len, Protection::ReadWrite)?;
+        if mapping.len() < len { Err(Errno::EINVAL) } else { Ok(Self(mapping)) }
+    }
+
+    /// Copies bytes in, by stores of 4 bytes, as device memory wants it; offset and length are multiples of 4. `false` if they
+    /// are not, or not inside.
+    #[must_use]
+    pub fn copy_in(&self, offset: usize, data: &[u8]) -> bool {
+        let (words, rest) = data.as_chunks::<4>();
+        rest.is_empty()
+            && self.0.words(offset, data.len()).is_some_and(|to| {
+                to.iter()
+                    .zip(words)
+                    .for_each(|(to, word)| to.store(u32::from_ne_bytes(*word), Ordering::Relaxed));
+                true
+            })
+    }
+
+    /// Copies bytes out, by loads of 4 bytes; as [`copy_in`](Self::copy_in).
+    #[must_use]
+    pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> bool {
+        let length = out.len();
+        let (words, rest) = out.as_chunks_mut::<4>();
+        rest.is_empty()
+            && self.0.words(offset, length).is_some_and(|from| {
+                words
+                    .iter_mut()
+                    .zip(from)
+                    .for_each(|(word, from)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
+                true
+            })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::sync::atomic::{AtomicU64, Ordering};
+    use core::sync::atomic::AtomicU64;
     use std::sync::Arc;
 
     #[test]
@@ -91,5 +151,21 @@ mod tests {
         assert_eq!(memory[0].load(Ordering::Relaxed), 5);
         drop(mapping);
         assert_eq!(Arc::strong_count(&memory), 1);
+    }
+
+    #[test]
+    fn copies_are_words_and_inside() {
+        let memory: Arc<[AtomicU64; 2]> = Arc::default();
+        let ptr = NonNull::from(&memory[..]).cast();
+        // SAFETY: the array is alive while the `Arc` that is the owner is, and consists of atomics.
+        let mapping = DeviceMapping(unsafe { Mapping::new(ptr, 16, Arc::clone(&memory)) });
+        assert!(mapping.copy_in(4, &[1, 2, 3, 4, 5, 6, 7, 8]));
+        let mut out = [0; 12];
+        assert!(mapping.copy_out(4, &mut out));
+        assert_eq!(out, [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0]);
+        for (offset, length) in [(2, 4), (0, 3), (12, 8), (16, 4), (usize::MAX - 3, 4)] {
+            assert!(!mapping.copy_in(offset, &[0; 8][..length]), "{length} at {offset}");
+        }
+        assert!(mapping.copy_in(16, &[]) && !mapping.copy_out(8, &mut [0; 12]));
     }
 }

@@ -27,7 +27,7 @@ mod write;
 pub use command::Command;
 pub use doorbell::{DoorbellPage, DoorbellPort};
 pub use fd::UverbsFd;
-pub use mapping::{Mapping, Protection};
+pub use mapping::{DeviceMapping, Mapping, Protection};
 pub use process::Process;
 pub use raw::{RawAttr, RawCommand};
 pub use uhw::Uhw;

@@ -9,13 +9,15 @@ use super::recv::RecvQueue;
 use super::send::WrBuilder;
 use super::wire::{WireRemote, WireSge};
 use crate::attr::{
-    AhAttr, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqAttr, SrqAttrMask, SrqInitAttr,
+    AhAttr, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, RxHashConf, SrqAttr, SrqAttrMask, SrqInitAttr,
+    WqAttr, WqInitAttr,
 };
 use crate::control::{
-    self, AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle,
+    self, AhHandle, CompChannelHandle, ContextInfo, CqHandle, DmHandle, PdHandle, QpHandle,
+    RwqIndTableHandle, SrqHandle, WqHandle, XrcdHandle,
 };
 use crate::error::{Error, Result};
-use crate::kernel::{Kernel, Uhw};
+use crate::kernel::{DeviceMapping, Kernel, Uhw};
 use std::sync::Arc;
 
 /// A driver, opened on one device.
@@ -126,6 +128,37 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// its memory must stay.
     fn destroy_qp(&self, handle: QpHandle, shared: &Arc<Self::QpShared>) -> Result<(), (QpHandle, Error)>;
 
+    /// Allocates memory in the device, aligned to `1 << log_align`. Only of devices that have such.
+    fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
+        let _ = (length, log_align);
+        Err(Error::unsupported("alloc_dm", format!("{} has no device memory", Self::NAME)))
+    }
+
+    /// Creates a work queue: receives without a QP. Only of devices that have such.
+    fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+        let _ = create;
+        Err(Error::unsupported("create_wq", format!("{} has no work queues", Self::NAME)))
+    }
+
+    /// `ibv_modify_wq`; the queue learns of the state through `shared`.
+    fn modify_wq(&self, handle: &WqHandle, shared: &Self::QpShared, attr: &WqAttr) -> Result<()> {
+        let _ = shared;
+        handle.modify(attr, Uhw::none())
+    }
+
+    /// Destroys a work queue in the kernel and detaches it from the CQ that completes it. On failure the handle comes back
+    /// and its memory must stay.
+    fn destroy_wq(&self, handle: WqHandle, shared: &Arc<Self::QpShared>) -> Result<(), (WqHandle, Error)> {
+        let _ = shared;
+        handle.destroy().map(drop)
+    }
+
+    /// Creates a raw packet QP that spreads what it receives over the work queues of a table. Only of devices that can.
+    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
+        let _ = create;
+        Err(Error::unsupported("create_qp", format!("{} does not hash packets", Self::NAME)))
+    }
+
     /// Creates an address handle.
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Self::Ah)>;
 
@@ -208,4 +241,96 @@ pub struct QpParts<D: Driver> {
     pub recv: Option<D::RecvQueue>,
     /// Its sizes as created: at least what was asked for.
     pub cap: QpCap,
+}
+
+/// New device memory.
+#[derive(Debug)]
+pub struct DmParts {
+    /// The kernel's object.
+    pub handle: DmHandle,
+    /// Where this process can reach it.
+    pub mapping: DeviceMapping,
+    /// Offset of its first byte in the mapping.
+    pub start: usize,
+}
+
+/// What a work queue is made from.
+#[derive(Debug)]
+pub struct WqCreate<'a, D: Driver> {
+    /// Its protection domain.
+    pub pd: &'a PdHandle,
+    /// Completes its receives.
+    pub cq: (&'a CqHandle, &'a Arc<D::CqShared>),
+    /// Sizes and flags.
+    pub attr: &'a WqInitAttr,
+    /// Comes back in its events.
+    pub user_handle: u64,
+}
+
+/// A new work queue.
+#[derive(Debug)]
+pub struct WqParts<D: Driver> {
+    /// The kernel's object.
+    pub handle: WqHandle,
+    /// For the control path.
+    pub shared: Arc<D::QpShared>,
+    /// The engine.
+    pub queue: D::RecvQueue,
+    /// Its sizes as created: at least what was asked for.
+    pub attr: WqInitAttr,
+}
+
+/// What a QP that spreads packets is made from.
+#[derive(Debug)]
+pub struct RssQpCreate<'a> {
+    /// Its protection domain.
+    pub pd: &'a PdHandle,
+    /// The work queues.
+    pub table: &'a RwqIndTableHandle,
+    /// What is hashed, and how.
+    pub hash: RxHashConf<'a>,
+    /// Comes back in its events.
+    pub user_handle: u64,
+}
+
+/// A driver whose devices have dynamic connections: initiators that send to many targets, one after the other.
+///
+/// An initiator is a QP of type [`QpType::Driver`](crate::attr::QpType), created by [`Driver::create_qp`]; its WRs say
+/// where they go ([`DcTarget`](super::op::DcTarget)).
+pub trait DcDriver: Driver {
+    /// Creates a target. It has no queues: it receives into its SRQ. It gets its number when it goes to RTR.
+    fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>>;
+
+    /// Moves it to INIT or RTR; what RTR answers is its number, 24 bits.
+    fn modify_dct(
+        &self,
+        handle: &QpHandle,
+        shared: &Self::QpShared,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Option<u32>>;
+}
+
+/// What a DC target is made from.
+#[derive(Debug)]
+pub struct DctCreate<'a, D: Driver> {
+    /// Its protection domain.
+    pub pd: &'a PdHandle,
+    /// Completes its receives.
+    pub cq: (&'a CqHandle, &'a Arc<D::CqShared>),
+    /// Takes its receives.
+    pub srq: (&'a SrqHandle, &'a Arc<D::SrqShared>),
+    /// What initiators must know.
+    pub dc_key: u64,
+    /// Comes back in its events.
+    pub user_handle: u64,
+}
+
+/// A new DC target.
+#[derive(Debug)]
+pub struct DctParts<D: Driver> {
+    /// The kernel's object.
+    pub handle: QpHandle,
+    /// For the control path.
+    pub shared: Arc<D::QpShared>,
 }

@@ -18,7 +18,10 @@ pub mod send;
 pub mod wire;
 
 pub use completion::{Completion, CompletionQueue};
-pub use driver::{CqParts, Driver, QpCreate, QpParts, SrqCreate, SrqParts};
+pub use driver::{
+    CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
+    SrqParts, WqCreate, WqParts,
+};
 pub use error::{BadWr, PollError, PostError};
 pub use op::{Address, Connected, DcTarget, Operation, RemoteSrq, To};
 pub use payload::{Inline, InlineArray, InlineList, NoData, Payload};
