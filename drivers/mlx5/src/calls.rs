@@ -7,13 +7,15 @@
 use crate::buf::QueueBuf;
 use crate::dbrec::DbRec;
 use std::sync::Arc;
-use uverbs_core::attr::{CqInitAttr, QpCap, QpInitAttr, SrqInitAttr};
+use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqInitAttr, WqInitAttr};
 use uverbs_core::control::{
-    CompChannelHandle, CqHandle, QpHandle, QpParents, SrqHandle, SrqParents, cq, qp, srq,
+    CompChannelHandle, CqHandle, DmHandle, PdHandle, QpHandle, QpParents, RwqIndTableHandle, SrqHandle,
+    SrqParents, WqHandle, cq, dm, qp, srq, wq,
 };
 use uverbs_core::kernel::{Command, Kernel, Mapping, Protection, Uhw};
 use uverbs_core::{Errno, Error, Result};
 use uverbs_uapi::mlx5::cmds::{
+    MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
@@ -21,8 +23,9 @@ use uverbs_uapi::mlx5::cmds::{
 };
 use uverbs_uapi::mlx5::{
     MLX5_IB_MMAP_CLOCK_INFO, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_create_cq,
-    mlx5_ib_create_cq_resp, mlx5_ib_create_qp, mlx5_ib_create_qp_resp, mlx5_ib_create_srq,
-    mlx5_ib_create_srq_resp, mlx5_ib_resize_cq,
+    mlx5_ib_create_cq_resp, mlx5_ib_create_qp, mlx5_ib_create_qp_resp, mlx5_ib_create_qp_rss,
+    mlx5_ib_create_srq, mlx5_ib_create_srq_resp, mlx5_ib_create_wq, mlx5_ib_create_wq_resp,
+    mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp, mlx5_ib_modify_wq, mlx5_ib_resize_cq,
 };
 use zerocopy::IntoBytes;
 
@@ -169,15 +172,95 @@ pub(crate) fn create_qp(
     Ok((handle, cap, resp))
 }
 
-/// Maps the page in which the kernel tells how the device's clock runs.
-pub(crate) fn map_clock_info(kernel: &dyn Kernel) -> Result<Mapping, Errno> {
-    let page = page_size();
-    let offset = (MLX5_IB_MMAP_CLOCK_INFO << MMAP_CMD_SHIFT) * u64::from(page);
-    kernel.mmap(offset, page as usize, Protection::Read)
+/// Creates a DC target, which has no memory of ours.
+pub(crate) fn create_dct(
+    parents: QpParents<'_>,
+    attr: &QpInitAttr,
+    user_handle: u64,
+    request: mlx5_ib_create_qp,
+) -> Result<QpHandle> {
+    // What stands in `sq_buf_addr` is the access key.
+    let request = mlx5_ib_create_qp { buf_addr: 0, db_addr: 0, ..request };
+    let mut resp = mlx5_ib_create_qp_resp::default();
+    // SAFETY: a target has no queues, so the request has no address.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    Ok(qp::create(parents, attr, user_handle, uhw)?.0)
 }
 
-/// mmap offsets carry the command in pages from this bit on (`MLX5_IB_MMAP_CMD_SHIFT` of `mlx5_ib.h`).
-pub(crate) const MMAP_CMD_SHIFT: u32 = 8;
+/// Modifies a DC target; its number, if the kernel tells one.
+pub(crate) fn modify_dct(handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<u32>> {
+    let request = mlx5_ib_modify_qp::default();
+    let mut resp = mlx5_ib_modify_qp_resp::default();
+    // SAFETY: the struct has no address.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    handle.modify(None, attr, mask, uhw)?;
+    let told = core::mem::offset_of!(mlx5_ib_modify_qp_resp, dctn) + size_of_val(&resp.dctn);
+    Ok((resp.response_length as usize >= told).then_some(resp.dctn))
+}
+
+/// Creates a WQ on `buf`. The caller keeps the memory until the WQ is destroyed. The addresses in `request` are filled
+/// in here.
+pub(crate) fn create_wq(
+    pd: &PdHandle,
+    cq: &CqHandle,
+    attr: &WqInitAttr,
+    user_handle: u64,
+    mut request: mlx5_ib_create_wq,
+    buf: &Arc<QueueBuf>,
+    dbrec: &DbRec,
+) -> Result<(WqHandle, WqInitAttr)> {
+    (request.buf_addr, request.db_addr) = (buf.addr(), dbrec.addr());
+    let mut resp = mlx5_ib_create_wq_resp::default();
+    // SAFETY: as in `create_cq`.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    wq::create(pd, cq, attr, user_handle, uhw)
+}
+
+/// Private data of modifying a WQ.
+pub(crate) fn modify_wq(request: &mlx5_ib_modify_wq) -> Uhw<'_> {
+    // SAFETY: the struct has no address.
+    unsafe { Uhw::new(request.as_bytes(), &mut []) }
+}
+
+/// Creates a QP that spreads packets.
+pub(crate) fn create_rss_qp(
+    pd: &PdHandle,
+    table: &RwqIndTableHandle,
+    user_handle: u64,
+    request: &mlx5_ib_create_qp_rss,
+) -> Result<QpHandle> {
+    let mut resp = mlx5_ib_create_qp_resp::default();
+    // SAFETY: the struct has no address.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    qp::create_rss(pd, table, user_handle, uhw)
+}
+
+/// Allocates device memory: the object, its offset in the device, and the page by which it is mapped.
+pub(crate) fn alloc_dm(
+    kernel: &Arc<dyn Kernel>,
+    length: u64,
+    log_align: u32,
+) -> Result<(DmHandle, u64, u16)> {
+    let (mut start, mut page) = (0_u64, 0_u16);
+    let handle = dm::alloc(kernel, length, log_align, |command| {
+        command
+            .output(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, &mut start)
+            .output(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, &mut page);
+    })?;
+    Ok((handle, start, page))
+}
+
+/// Maps the page in which the kernel tells how the device's clock runs.
+pub(crate) fn map_clock_info(kernel: &dyn Kernel) -> Result<Mapping, Errno> {
+    kernel.mmap(mmap_offset(MLX5_IB_MMAP_CLOCK_INFO, 0), page_size() as usize, Protection::Read)
+}
+
+/// The offset by which the kernel maps something; `command` is `MLX5_IB_MMAP_*`. In pages: an index of 8 bits, the command
+/// in 8, the rest of the index (`MLX5_IB_MMAP_CMD_SHIFT` and `get_extended_index()` of `mlx5_ib`).
+pub(crate) fn mmap_offset(command: u64, index: u32) -> u64 {
+    let index = u64::from(index);
+    (command << 8 | index & 0xff | index >> 8 << 16) * u64::from(page_size())
+}
 
 /// Bytes of a page of this machine.
 pub(crate) fn page_size() -> u32 {

@@ -397,12 +397,9 @@ impl Uars {
 
     /// Maps a page of a kernel without UAR objects.
     fn map_page(&self, verb: &'static str, command: u64, index: u32) -> Result<Arc<UarPage>> {
-        // The index has 8 bits below the command, and the rest above it.
-        let index = u64::from(index);
-        let pages = command << calls::MMAP_CMD_SHIFT | index & 0xff | index >> 8 << 16;
         let page = self
             .kernel
-            .doorbells(pages * u64::from(self.page_bytes), self.page_bytes as usize)
+            .doorbells(calls::mmap_offset(command, index), self.page_bytes as usize)
             .map_err(|errno| Error::os(verb, format!("uar page {index} of {}", self.kernel.name()), errno))?;
         Ok(Arc::new(UarPage { page, page_id: 0, object: None }))
     }

@@ -3,10 +3,13 @@
 
 mod ah;
 mod cq;
+mod dct;
+mod dm;
 mod qp;
 mod srq;
 #[cfg(test)]
 mod tests;
+mod wq;
 
 pub use qp::QpControl;
 pub use srq::SrqControl;
@@ -20,13 +23,17 @@ use crate::uar::ArmRegister;
 use crate::uars::Uars;
 use std::io;
 use std::sync::Arc;
-use uverbs_core::attr::{AhAttr, CqInitAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask};
+use uverbs_core::attr::{AhAttr, CqInitAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle, pd,
+    AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
+    pd,
 };
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, Uhw};
-use uverbs_core::provider::{CqParts, Driver, QpCreate, QpParts, SrqCreate, SrqParts};
+use uverbs_core::provider::{
+    CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
+    SrqParts, WqCreate, WqParts,
+};
 use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 use zerocopy::IntoBytes;
@@ -72,6 +79,11 @@ impl Mlx5 {
             indices: Arc::default(),
         };
         Ok((this, info))
+    }
+
+    /// What a QP is created with where the kernel knows the enhanced connection establishment: begin, version 1.
+    fn ece(&self) -> u32 {
+        if self.facts.ece { 0x1000_0000 } else { 0 }
     }
 
     fn no_memory(&self, verb: &'static str, error: &io::Error) -> Error {
@@ -173,11 +185,47 @@ impl Driver for Mlx5 {
         handle.destroy().map(|_| shared.detach())
     }
 
+    fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
+        dm::alloc(self, length, log_align)
+    }
+
+    fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+        wq::create(self, create)
+    }
+
+    fn modify_wq(&self, handle: &WqHandle, shared: &QpControl, attr: &WqAttr) -> Result<()> {
+        wq::modify(handle, shared, attr)
+    }
+
+    fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<(), (WqHandle, Error)> {
+        handle.destroy().map(|_| shared.detach())
+    }
+
+    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
+        wq::create_rss(create)
+    }
+
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, crate::Ah)> {
         ah::create(self, pd, attr)
     }
 
     fn alloc_td(&self) -> Result<ThreadDomain> {
         Ok(ThreadDomain(()))
+    }
+}
+
+impl DcDriver for Mlx5 {
+    fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>> {
+        dct::create(self, create)
+    }
+
+    fn modify_dct(
+        &self,
+        handle: &QpHandle,
+        shared: &QpControl,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Option<u32>> {
+        dct::modify(handle, shared, attr, mask)
     }
 }

@@ -22,9 +22,6 @@ use uverbs_uapi::mlx5::{MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib
 
 const CREATE_QP: &str = "create_qp";
 
-/// Tells the kernel to begin the enhanced connection establishment, version 1 (`mlx5_ib_create_qp.ece_options`).
-const ECE_START: u32 = 0x1000_0000;
-
 /// A state that no posting is allowed in and that is no reset: while the kernel resets the QP.
 const BETWEEN: QpState = QpState::UNKNOWN;
 
@@ -98,6 +95,67 @@ impl QpControl {
         recv.into_iter().chain(send)
     }
 
+    /// A work queue's: a receive queue alone.
+    pub(super) fn of_wq(shared: Arc<QpShared>, cq: Arc<CqShared>, memory: QpMemory) -> Self {
+        Self {
+            shared,
+            qp_type: QpType::Driver,
+            send_cq: None,
+            recv_cq: Some(cq),
+            memory,
+            _bfreg: None,
+            modifying: Mutex::default(),
+        }
+    }
+
+    /// A DC target's: no queue at all.
+    pub(super) fn of_dct(shared: Arc<QpShared>, cq: Arc<CqShared>) -> Self {
+        Self::of_wq(shared, cq, QpMemory::default())
+    }
+
+    /// Has the kernel change it by `change`, and follows to `target` if that worked.
+    pub(super) fn modify_with(
+        &self,
+        target: Option<QpState>,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        let before = shared.state();
+        if target == Some(QpState::RESET) {
+            // No post may fall between the kernel's reset and ours.
+            shared.set_state(BETWEEN);
+        }
+        if let Err(error) = change() {
+            if target == Some(QpState::RESET) && shared.state() == BETWEEN {
+                shared.set_state(before);
+            }
+            return Err(error);
+        }
+        match target {
+            Some(QpState::RESET) => {
+                for cq in self.cqs() {
+                    cq.reset_qp(&self.shared);
+                }
+                if let Some(dbrec) = &self.memory.dbrec {
+                    dbrec.set_recv(0);
+                    dbrec.set_send(0);
+                }
+                shared.set_state(QpState::RESET);
+            }
+            Some(state) => shared.set_state(state),
+            None => {}
+        }
+        // The receive queue of a raw packet QP is ready before the QP is: it learns of receives only now.
+        if target == Some(QpState::RTR)
+            && self.qp_type == QpType::RawPacket
+            && let (Some(dbrec), Some(rq)) = (&self.memory.dbrec, &shared.rq)
+        {
+            dbrec.set_recv(rq.posted() & 0xffff);
+        }
+        Ok(())
+    }
+
     /// The kernel has destroyed it: its completions are nobody's.
     pub(super) fn detach(&self) {
         self.shared.set_dead();
@@ -108,21 +166,8 @@ impl QpControl {
     }
 }
 
-/// What of a QP is not in the verbs' attributes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Extra {
-    /// `MLX5_QP_FLAG_*`
-    pub(super) flags: u32,
-    /// Streams of a DC initiator, and those that may fail, as log2.
-    pub(super) dci_streams: (u8, u8),
-}
-
 /// What mlx5 does not have is told before anything is allocated.
-fn check(attr: &QpInitAttr, extra: &Extra) -> Result<()> {
-    let dci = extra.flags & MLX5_QP_FLAG_TYPE_DCI != 0;
-    if attr.qp_type == QpType::Driver && !dci {
-        return Err(Error::unsupported(CREATE_QP, "a QP of type DRIVER is created by the DC extension"));
-    }
+fn check(attr: &QpInitAttr) -> Result<()> {
     if attr.create_flags.contains(QpCreateFlags::SOURCE_QPN) {
         return Err(Error::unsupported(CREATE_QP, "create_flags SOURCE_QPN"));
     }
@@ -198,12 +243,8 @@ impl Queues {
 }
 
 pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts<Mlx5>> {
-    create_with(mlx5, create, Extra::default())
-}
-
-pub(super) fn create_with(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>, extra: Extra) -> Result<QpParts<Mlx5>> {
     let mut attr = create.attr.clone();
-    check(&attr, &extra)?;
+    check(&attr)?;
     let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some())?;
     if sq_size.wqe_cnt != 0 {
         attr.cap.max_inline_data = sq_size.max_inline;
@@ -221,11 +262,14 @@ pub(super) fn create_with(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>, extra: Extra
         None if queues.sq.is_none() => mlx5.uars.unused(),
         None => BfRegIndex::default(),
     };
-    let mut flags = extra.flags | uar.flag;
-    if mlx5.options.scatter_to_cqe && attr.qp_type != QpType::Driver {
+    let mut flags = uar.flag;
+    if attr.qp_type == QpType::Driver {
+        // A DC initiator's short data never go to the CQE.
+        flags |= MLX5_QP_FLAG_TYPE_DCI;
+    } else if mlx5.options.scatter_to_cqe {
         flags |= MLX5_QP_FLAG_SCATTER_CQE;
     }
-    let mut request = mlx5_ib_create_qp {
+    let request = mlx5_ib_create_qp {
         sq_wqe_count: sq_size.wqe_cnt,
         rq_wqe_count: rq_size.wqe_cnt,
         rq_wqe_shift: rq_size.wqe_shift,
@@ -236,10 +280,9 @@ pub(super) fn create_with(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>, extra: Extra
             (None, _) => 0,
         },
         bfreg_index: uar.index,
-        ece_options: if mlx5.facts.ece { ECE_START } else { 0 },
+        ece_options: mlx5.ece(),
         ..Default::default()
     };
-    (request.dci_streams.log_num_concurent, request.dci_streams.log_num_errored) = extra.dci_streams;
     let parents = QpParents {
         pd: create.pd,
         send_cq: create.send_cq.map(|(cq, _)| cq),
@@ -318,48 +361,21 @@ pub(super) fn modify(
     attr: &QpAttr,
     mask: QpAttrMask,
 ) -> Result<()> {
-    let _one = control.modifying.lock().unwrap_or_else(PoisonError::into_inner);
-    let shared = &*control.shared;
-    let before = shared.state();
     let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
-    if target == Some(QpState::RESET) {
-        // No post may fall between the kernel's reset and ours.
-        shared.set_state(BETWEEN);
-    }
-    if let Err(error) = handle.modify(None, attr, mask, Uhw::none()) {
-        // A QP that met an error on the wire is in ERR, and nobody told us.
-        let now = handle.query(QpAttrMask::STATE).map(|(now, _)| now.qp_state);
-        match now {
-            Ok(QpState::ERR) => shared.set_state(QpState::ERR),
-            _ if target == Some(QpState::RESET) => shared.set_state(before),
-            _ => {}
-        }
-        return Err(error);
-    }
-    if mask.contains(QpAttrMask::PORT) && control.qp_type == QpType::RawPacket {
-        let ethernet = mlx5.facts.port("modify_qp", attr.port_num).is_ok_and(|port| port.is_ethernet);
-        shared.set_csum(ethernet && mlx5.facts.raw_csum);
-    }
-    match target {
-        Some(QpState::RESET) => {
-            for cq in control.cqs() {
-                cq.reset_qp(&control.shared);
+    control.modify_with(target, || {
+        if let Err(error) = handle.modify(None, attr, mask, Uhw::none()) {
+            // A QP that met an error on the wire is in ERR, and nobody told us.
+            if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
+                && now.qp_state == QpState::ERR
+            {
+                control.shared.set_state(QpState::ERR);
             }
-            if let Some(dbrec) = &control.memory.dbrec {
-                dbrec.set_recv(0);
-                dbrec.set_send(0);
-            }
-            shared.set_state(QpState::RESET);
+            return Err(error);
         }
-        Some(state) => shared.set_state(state),
-        None => {}
-    }
-    // The receive queue of a raw packet QP is ready before the QP is: it learns of receives only now.
-    if target == Some(QpState::RTR)
-        && control.qp_type == QpType::RawPacket
-        && let (Some(dbrec), Some(rq)) = (&control.memory.dbrec, &shared.rq)
-    {
-        dbrec.set_recv(rq.posted() & 0xffff);
-    }
-    Ok(())
+        if mask.contains(QpAttrMask::PORT) && control.qp_type == QpType::RawPacket {
+            let ethernet = mlx5.facts.port("modify_qp", attr.port_num).is_ok_and(|port| port.is_ethernet);
+            control.shared.set_csum(ethernet && mlx5.facts.raw_csum);
+        }
+        Ok(())
+    })
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A kernel that is played: it answers as mlx5's does, and keeps what it was asked.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{
@@ -20,6 +21,9 @@ use zerocopy::{FromBytes, IntoBytes};
 const EX: u32 = IB_USER_VERBS_CMD_FLAG_EXTENDED;
 const QUERY_DEVICE: u32 = EX | IB_USER_VERBS_EX_CMD_QUERY_DEVICE;
 const MODIFY_QP: u32 = EX | IB_USER_VERBS_EX_CMD_MODIFY_QP;
+
+const MODIFY_WQ: u32 = EX | IB_USER_VERBS_EX_CMD_MODIFY_WQ;
+const CREATE_TABLE: u32 = EX | IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL;
 
 /// A doorbell page that notes where it was rung.
 #[derive(Debug)]
@@ -46,6 +50,7 @@ pub(super) struct Played {
     pub(super) uars_left: AtomicU32,
     pub(super) refuse_destroy: AtomicBool,
     pub(super) refuse_modify: AtomicBool,
+    pub(super) refuse_mmap: AtomicBool,
     /// What a create or modify command that is not refused answers for its number.
     pub(super) number: AtomicU32,
     pub(super) bfreg_index: AtomicU32,
@@ -85,6 +90,7 @@ impl Default for Played {
             uars_left: AtomicU32::new(u32::MAX),
             refuse_destroy: AtomicBool::default(),
             refuse_modify: AtomicBool::default(),
+            refuse_mmap: AtomicBool::default(),
             number: AtomicU32::new(0xa1_b2c3),
             bfreg_index: AtomicU32::new(u32::MAX),
             qp_state: AtomicU32::default(),
@@ -172,6 +178,9 @@ impl Played {
                 }
                 let resp = ib_uverbs_ex_modify_qp_resp::default();
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
+                let dctn = self.number.load(Ordering::Relaxed);
+                let resp = mlx5_ib_modify_qp_resp { response_length: 16, dctn, ..Default::default() };
+                c.answer(UVERBS_ATTR_UHW_OUT, resp.as_bytes());
             }
             IB_USER_VERBS_CMD_QUERY_QP => {
                 let qp_state = self.qp_state.load(Ordering::Relaxed) as u8;
@@ -187,6 +196,17 @@ impl Played {
             IB_USER_VERBS_CMD_RESIZE_CQ => {
                 let request = ib_uverbs_resize_cq::read_from_bytes(&input).unwrap();
                 let resp = ib_uverbs_resize_cq_resp { cqe: request.cqe, ..Default::default() };
+                assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
+            }
+            MODIFY_WQ => {
+                let request = ib_uverbs_ex_modify_wq::read_from_bytes(&input).unwrap();
+                self.note(format!("modify wq {:#x} to {}", request.attr_mask, request.wq_state));
+            }
+            CREATE_TABLE => {
+                let resp = ib_uverbs_ex_create_rwq_ind_table_resp {
+                    ind_tbl_handle: self.handle(),
+                    ..Default::default()
+                };
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
             }
             IB_USER_VERBS_CMD_MODIFY_SRQ => self.note("modify srq"),
@@ -271,6 +291,21 @@ impl Kernel for Played {
                 assert!(c.answer(UVERBS_ATTR_UHW_OUT, resp.as_bytes()));
             }
             (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE) => self.create_qp(c),
+            (UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_CREATE) => {
+                let word = |id: u16| c.input(id).unwrap().to_vec();
+                let (wr, sge) = (word(UVERBS_ATTR_CREATE_WQ_MAX_WR), word(UVERBS_ATTR_CREATE_WQ_MAX_SGE));
+                assert!(c.new_handle(UVERBS_ATTR_CREATE_WQ_HANDLE, self.handle().into()));
+                assert!(c.answer(UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR, &wr));
+                assert!(c.answer(UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, &sge));
+                assert!(c.answer(UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, &self.number().to_ne_bytes()));
+            }
+            (UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_DESTROY) => return self.destroy("wq"),
+            (UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC) => {
+                assert!(c.new_handle(UVERBS_ATTR_ALLOC_DM_HANDLE, self.handle().into()));
+                assert!(c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, &0x5_0040_u64.to_ne_bytes()));
+                assert!(c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, &0x102_u16.to_ne_bytes()));
+            }
+            (UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE) => return self.destroy("dm"),
             (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY) => return self.destroy("qp"),
             (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY) => return self.destroy("cq"),
             (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY) => return self.destroy("srq"),
@@ -284,8 +319,16 @@ impl Kernel for Played {
         Err(Errno::EACCES)
     }
 
-    fn mmap(&self, _: u64, _: usize, _: Protection) -> Result<Mapping, Errno> {
-        Err(Errno::ENODEV)
+    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
+        self.note(format!("mmap {offset:#x} {len} {protection:?}"));
+        if self.refuse_mmap.load(Ordering::Relaxed) {
+            return Err(Errno::ENOMEM);
+        }
+        let memory: Arc<[AtomicU64]> = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
+        let ptr = NonNull::from(&memory[..]).cast();
+        // SAFETY: the array is alive while the `Arc` that is the owner is, and consists of atomics.
+        #[expect(unsafe_code)]
+        Ok(unsafe { Mapping::new(ptr, len, memory) })
     }
 
     fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {

@@ -9,9 +9,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use kernel::{Played, record_word};
 use uverbs_core::Errno;
 use uverbs_core::attr::{
-    Gid, QpCap, QpInitAttr, QpState, QpType, SendOpsFlags, SrqInitAttr, SrqType, WcExFlags,
+    Gid, QpCap, QpInitAttr, QpState, QpType, RxHashConf, RxHashFields, SendOpsFlags, SrqInitAttr, SrqType,
+    WcExFlags, WqInitAttr, WqState,
 };
-use uverbs_core::control::xrcd;
+use uverbs_core::control::{wq, xrcd};
 use uverbs_core::provider::wire::WireRemote as _;
 use uverbs_core::provider::{
     CompletionQueue as _, Connected, NoData, PostError, RecvQueue, SendQueue as _, Wr, op,
@@ -198,7 +199,6 @@ fn what_mlx5_lacks_is_unsupported_and_asks_nothing() {
             .is_unsupported()
     );
     assert!(refused(QpInitAttr { max_tso_header: 64, ..Stage::attr(QpType::Rc) }).is_unsupported());
-    assert!(refused(Stage::attr(QpType::Driver)).is_unsupported());
     let srq = SrqInitAttr { srq_type: SrqType::Tm, ..SrqInitAttr::default() };
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
     assert!(stage.mlx5.create_srq(&create).unwrap_err().is_unsupported());
@@ -475,4 +475,104 @@ fn a_cq_of_large_entries() {
     let request: mlx5_ib_create_cq = stage.kernel.private();
     assert_eq!((request.cqe_size, request.flags), (128, MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX));
     assert_eq!(u32::from(request.uar_page_index), stage.mlx5.uars.arm_page().unwrap());
+}
+
+#[test]
+fn a_dc_initiator_is_a_qp_of_the_drivers_type() {
+    let stage = Stage::plain();
+    let mut attr = Stage::attr(QpType::Driver);
+    (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
+    let qp = stage.try_qp(&attr, None).unwrap();
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!(request.flags, MLX5_QP_FLAG_TYPE_DCI | MLX5_QP_FLAG_UAR_PAGE_INDEX);
+    assert!(qp.send.is_some() && qp.recv.is_none());
+}
+
+#[test]
+fn a_dc_target_is_known_by_what_rtr_answers() {
+    let stage = Stage::plain();
+    let init =
+        SrqInitAttr { attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
+    let srq = stage.mlx5.create_srq(&create).unwrap();
+    let create = DctCreate {
+        pd: &stage.pd,
+        cq: (&stage.cq.handle, &stage.cq.shared),
+        srq: (&srq.handle, &srq.shared),
+        dc_key: 0x1122_3344_5566_7788,
+        user_handle: 0,
+    };
+    let dct = stage.mlx5.create_dct(&create).unwrap();
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!((request.flags, request.sq_buf_addr), (MLX5_QP_FLAG_TYPE_DCT, create.dc_key));
+    assert_eq!((request.buf_addr, request.db_addr, request.sq_wqe_count), (0, 0, 0));
+    let modify = |state| {
+        let attr = QpAttr { qp_state: state, ..QpAttr::default() };
+        stage.mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE)
+    };
+    assert_eq!(modify(QpState::INIT).unwrap(), None);
+    stage.kernel.number.store(0x4321, Relaxed);
+    assert_eq!(modify(QpState::RTR).unwrap(), Some(0x4321));
+    stage.kernel.number.store(1 << 24, Relaxed);
+    assert_eq!(modify(QpState::RTR).unwrap_err().errno(), Errno::EPROTO);
+    stage.mlx5.destroy_qp(dct.handle, &dct.shared).unwrap();
+}
+
+#[test]
+fn a_work_queue_takes_receives_when_it_is_ready() {
+    let stage = Stage::plain();
+    let attr = WqInitAttr { max_wr: 5, max_sge: 3, ..WqInitAttr::default() };
+    let cq = (&stage.cq.handle, &stage.cq.shared);
+    let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
+    let mut wq = stage.mlx5.create_wq(&create).unwrap();
+    let request: mlx5_ib_create_wq = stage.kernel.private();
+    assert_eq!((request.rq_wqe_count, request.rq_wqe_shift, request.user_index), (8, 6, 0));
+    assert_eq!((wq.attr.max_wr, wq.attr.max_sge), (8, 4));
+    // SAFETY: no memory is named.
+    #[expect(unsafe_code)]
+    let early = unsafe { wq.queue.post(7, &[]) };
+    assert_eq!(early, Err(PostError::BadState));
+    let to = |wq: &WqParts<Mlx5>, state| {
+        let attr = WqAttr { wq_state: Some(state), ..WqAttr::default() };
+        stage.mlx5.modify_wq(&wq.handle, &wq.shared, &attr).unwrap();
+    };
+    to(&wq, WqState::RDY);
+    post_recv(&mut wq.queue);
+    assert_eq!(words(&wq.shared), (1, 0), "no QP state holds it back");
+    to(&wq, WqState::ERR);
+    to(&wq, WqState::RESET);
+    assert_eq!(words(&wq.shared), (0, 0));
+
+    let table = wq::create_rwq_ind_table(stage.mlx5.kernel(), &[&wq.handle], Uhw::none()).unwrap();
+    let hash = RxHashConf { key: &[7; 40], fields: RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4 };
+    let create = RssQpCreate { pd: &stage.pd, table: &table, hash, user_handle: 0 };
+    let qp = stage.mlx5.create_rss_qp(&create).unwrap();
+    let request: mlx5_ib_create_qp_rss = stage.kernel.private();
+    assert_eq!((request.rx_hash_fields_mask, request.rx_hash_function, request.rx_key_len), (3, 1, 40));
+    assert_eq!(request.rx_hash_key.concat()[38..42], [7, 7, 0, 0]);
+    let long = RxHashConf { key: &[7; 129], ..hash };
+    assert_eq!(
+        stage.mlx5.create_rss_qp(&RssQpCreate { hash: long, ..create }).unwrap_err().errno(),
+        Errno::EINVAL
+    );
+    qp.destroy().unwrap();
+    stage.kernel.take_log();
+    stage.mlx5.destroy_wq(wq.handle, &wq.shared).unwrap();
+    assert!(wq.shared.shared().is_dead());
+    assert_eq!(stage.kernel.take_log(), ["destroy wq"]);
+}
+
+#[test]
+fn device_memory_is_mapped_where_it_begins() {
+    let stage = Stage::plain();
+    let dm = stage.mlx5.alloc_dm(100, 0).unwrap();
+    // The command, and an index of more than 8 bits around it.
+    assert_eq!(stage.kernel.take_log(), [format!("mmap {:#x} 4096 ReadWrite", (8 << 8 | 2 | 1 << 16) << 12)]);
+    assert_eq!(dm.start, 0x40);
+    assert!(dm.mapping.copy_in(dm.start, &[1, 2, 3, 4]));
+    dm.handle.destroy().unwrap();
+    stage.kernel.refuse_mmap.store(true, Relaxed);
+    stage.kernel.take_log();
+    assert_eq!(stage.mlx5.alloc_dm(4096, 0).unwrap_err().errno(), Errno::ENOMEM);
+    assert_eq!(stage.kernel.take_log()[1..], ["destroy dm"]);
 }
