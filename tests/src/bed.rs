@@ -19,6 +19,8 @@ use uverbs::{Context, Driver};
 
 /// A kind of bed: runs a test on a new one.
 pub trait Place: Send + 'static {
+    /// Begins the names of its tests.
+    const PREFIX: &'static str = "";
     /// Opens the devices, with whatever driver they have, runs the test, and looks at what it left open.
     fn run(test: impl LabTest) -> Outcome;
 }

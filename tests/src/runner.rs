@@ -35,14 +35,22 @@ pub struct Test {
 impl Test {
     /// A test that gets the lab of a place.
     pub fn new<P: Place>(name: &str, test: impl LabTest + Copy) -> Self {
-        let label = name.to_owned();
-        Self { trial: Trial::test(name, move || limited(&label, || P::run(test))) }
+        let name = format!("{}{name}", P::PREFIX);
+        let label = name.clone();
+        Self { trial: Trial::test(name, move || limited(&label, TEST_LIMIT, || P::run(test))) }
     }
 
     /// A test that runs programs only.
     pub fn without_devices(name: &str, test: impl Fn(&LabEnv) -> Outcome + Send + 'static) -> Self {
         let label = name.to_owned();
-        Self { trial: Trial::test(name, move || limited(&label, || test(&LabEnv::get().context(NEEDS_VM)?))) }
+        let test = move || test(&LabEnv::get().context(NEEDS_VM)?);
+        Self { trial: Trial::test(name, move || limited(&label, TEST_LIMIT, test)) }
+    }
+
+    /// A test that makes what it needs, and may take longer than others.
+    pub fn long(name: &str, limit: Duration, test: impl Fn() -> Outcome + Send + 'static) -> Self {
+        let label = name.to_owned();
+        Self { trial: Trial::test(name, move || limited(&label, limit, test)) }
     }
 }
 
@@ -54,10 +62,10 @@ const TEST_LIMIT: Duration = Duration::from_secs(90);
 /// What takes longer is worth a line.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// The running test and when it began.
-static RUNNING: Mutex<Option<(String, Instant)>> = Mutex::new(None);
+/// The running test, when it began, and how long it may take.
+static RUNNING: Mutex<Option<(String, Instant, Duration)>> = Mutex::new(None);
 
-fn running() -> std::sync::MutexGuard<'static, Option<(String, Instant)>> {
+fn running() -> std::sync::MutexGuard<'static, Option<(String, Instant, Duration)>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -66,7 +74,7 @@ static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Notes something about the running test.
 pub fn note(text: impl core::fmt::Display) {
-    let name = running().as_ref().map_or_else(String::new, |(name, _)| name.clone());
+    let name = running().as_ref().map_or_else(String::new, |(name, ..)| name.clone());
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {text}"));
 }
 
@@ -77,28 +85,28 @@ fn retries() -> u32 {
 }
 
 /// Runs a test, again if it may.
-fn limited(name: &str, test: impl Fn() -> Outcome) -> Result<(), Failed> {
+fn limited(name: &str, limit: Duration, test: impl Fn() -> Outcome) -> Result<(), Failed> {
     for _ in 0..retries() {
-        let Err(e) = watched(name, &test) else { return Ok(()) };
+        let Err(e) = watched(name, limit, &test) else { return Ok(()) };
         note(format_args!("{name} is FLAKY, it is run again: {e:#}"));
     }
-    watched(name, &test).map_err(|e| Failed::from(format!("{e:#}")))
+    watched(name, limit, &test).map_err(|e| Failed::from(format!("{e:#}")))
 }
 
 /// Runs a test under the watchdog.
-fn watched(name: &str, test: impl Fn() -> Outcome) -> Outcome {
+fn watched(name: &str, limit: Duration, test: impl Fn() -> Outcome) -> Outcome {
     /// Tells the watchdog that the test ended, also by a panic.
     struct Ended;
     impl Drop for Ended {
         fn drop(&mut self) {
-            let elapsed = running().as_ref().map_or(Duration::ZERO, |(_, start)| start.elapsed());
+            let elapsed = running().as_ref().map_or(Duration::ZERO, |(_, start, _)| start.elapsed());
             if elapsed > SLOW {
                 note(format_args!("took {:.1} s", elapsed.as_secs_f32()));
             }
             *running() = None;
         }
     }
-    *running() = Some((name.to_owned(), Instant::now()));
+    *running() = Some((name.to_owned(), Instant::now(), limit));
     let _ended = Ended;
     test()
 }
@@ -107,10 +115,10 @@ fn watchdog() {
     thread::spawn(|| {
         loop {
             thread::sleep(Duration::from_millis(500));
-            if let Some((name, start)) = &*running()
-                && start.elapsed() > TEST_LIMIT
+            if let Some((name, start, limit)) = &*running()
+                && start.elapsed() > *limit
             {
-                eprintln!("watchdog: {name} did not end within {TEST_LIMIT:?}; the suite is given up");
+                eprintln!("watchdog: {name} did not end within {limit:?}; the suite is given up");
                 process::exit(101);
             }
         }

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask demo`: the shortest way to see it work, a ping-pong with the C library as the peer, in the VM.
+//! `cargo xtask demo`: the shortest way to see it work. Two software HCAs in one process, in about a second and without
+//! root; or, in the VM, a ping-pong with the C library as the peer.
 
 use crate::cargo::{self, Program};
 use crate::lab::guest::{Share, Task};
-use crate::vm;
+use crate::{run, vm};
 use anyhow::Result;
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// What the guest runs.
 const SCRIPT: &str = include_str!("demo.sh");
 
-/// Show a ping-pong between this provider and the C library over a link, in the VM
+/// Show messages between two software HCAs of one process, without root; or, in the VM, with the C library
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Who plays the client
-    #[arg(long, value_enum, default_value_t = Client::Uverbs)]
+    /// In the VM: a ping-pong with the C library as the peer, over a link between two devices of a real kernel
+    #[arg(long)]
+    vm: bool,
+    /// Who plays the client in the VM
+    #[arg(long, value_enum, default_value_t = Client::Uverbs, requires = "vm")]
     client: Client,
     #[command(flatten)]
     boot: vm::BootArgs,
@@ -31,6 +36,36 @@ enum Client {
 
 /// Runs the chore.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    if args.vm { in_vm(args) } else { here() }
+}
+
+/// What the command line shows on a software HCA.
+const HERE: [&[&str]; 4] = [
+    &["devinfo", "-d", "hca0"],
+    &["pingpong", "rc", "-d", "hca0", "-c"],
+    &["perf", "write-bw", "-d", "hca0", "-a", "-n", "200", "-t", "64", "-l", "16"],
+    &["selftest", "-d", "hca0"],
+];
+
+/// On the software HCA.
+fn here() -> Result<ExitCode> {
+    const TOOL: [&str; 4] = ["--release", "--quiet", "--package", "uverbs-tools"];
+    run::inherit(cargo::cargo(&["build"]).args(TOOL))?;
+    let start = Instant::now();
+    for words in HERE {
+        println!("== uverbs {}", words.join(" "));
+        run::inherit(cargo::cargo(&["run"]).args(TOOL).arg("--").args(words))?;
+        println!();
+    }
+    println!(
+        "== {:.1} s, no root, no kernel module, no NIC. With a real kernel: cargo xtask demo --vm",
+        start.elapsed().as_secs_f32()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// With the C library, on a real kernel.
+fn in_vm(args: &Args) -> Result<ExitCode> {
     let lab = args.boot.lab()?;
     let mut shares = Vec::new();
     if args.client == Client::Uverbs {
