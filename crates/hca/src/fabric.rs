@@ -9,6 +9,7 @@ use crate::violation::Violation;
 use crate::world::Shared;
 use core::fmt;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use uverbs_core::kernel::Kernel;
@@ -300,6 +301,19 @@ impl Hca {
     #[must_use]
     pub fn take_violations(&self) -> Vec<Violation> {
         self.alive.shared.enter(|world| core::mem::take(&mut world.devices[self.index].violations))
+    }
+
+    /// How many objects of each kind its contexts have: `pd`, `mr`, `qp` and so on, by the names of `rdma resource`.
+    /// Tests look at it for what was left behind.
+    #[must_use]
+    pub fn objects(&self) -> BTreeMap<&'static str, usize> {
+        self.alive.shared.enter(|world| world.fronts[self.index].counts())
+    }
+
+    /// How often its QPs had to ask or answer again, because packets were lost, doubled or out of order.
+    #[must_use]
+    pub fn repairs(&self) -> u64 {
+        self.alive.shared.enter(|world| world.devices[self.index].repairs)
     }
 
     /// Takes the port's link down, or up again: an event in every context, and no packets in between.

@@ -103,6 +103,8 @@ pub(crate) struct Device {
     pub(crate) steering: Steering,
     pub(crate) notices: Vec<Notice>,
     pub(crate) violations: Vec<Violation>,
+    /// How often its QPs had to ask or answer again.
+    pub(crate) repairs: u64,
     next_number: u32,
 }
 
@@ -121,6 +123,7 @@ impl Device {
             steering: Steering::default(),
             notices: Vec::new(),
             violations: Vec::new(),
+            repairs: 0,
             next_number: 0x100,
         }
     }

@@ -498,6 +498,7 @@ impl Device {
                 self.fail_oldest(cx, qp, Syndrome::RETRY);
                 return;
             }
+            self.repairs += 1;
             qp.req.retries -= 1;
             qp.req.resent = None;
             qp.req.send = qp.req.una;

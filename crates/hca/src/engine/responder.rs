@@ -120,6 +120,7 @@ impl Device {
         if ahead > 0 {
             if !resp.told {
                 resp.told = true;
+                self.repairs += 1;
                 reply(cx, qp, &packet, resp.expected, Body::Nak(Nak::Sequence));
             }
             return;
@@ -160,6 +161,7 @@ impl Device {
 
     /// A request that was executed before: its answer was lost, or it is a copy.
     fn duplicate(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &Responder, packet: Packet) {
+        self.repairs += 1;
         match packet.body {
             Body::Read { addr, rkey, len } => {
                 // The requester asks again for what it did not get; reading twice does no harm.

@@ -34,6 +34,25 @@ pub(super) enum Object {
 }
 
 impl Object {
+    /// What it is, as `rdma resource` names it where it does.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Pd { .. } => "pd",
+            Self::Mr { .. } => "mr",
+            Self::Mw { .. } => "mw",
+            Self::Cq { .. } => "cq",
+            Self::Qp(_) => "qp",
+            Self::Srq { .. } => "srq",
+            Self::Ah => "ah",
+            Self::Xrcd { .. } => "xrcd",
+            Self::Uar { .. } => "uar",
+            Self::Flow { .. } => "flow",
+            Self::Wq { .. } => "wq",
+            Self::Table { .. } => "rwq_ind_tbl",
+            Self::Dm { .. } => "dm",
+        }
+    }
+
     /// The number by which notices name it, with its kind.
     fn number(&self) -> Option<(Kind, u32)> {
         match self {
@@ -177,6 +196,15 @@ pub(crate) struct Front {
 }
 
 impl Front {
+    /// How many objects of each kind there are, in all contexts.
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for entry in self.contexts.values().flat_map(|c| c.objects.values()) {
+            *counts.entry(entry.object.name()).or_default() += 1;
+        }
+        counts
+    }
+
     pub(crate) fn new(config: Config, guid: u64) -> Self {
         Self {
             config,
