@@ -328,6 +328,27 @@ impl Hca {
         });
     }
 
+    /// The device itself, for tests that write its queues by hand.
+    #[cfg(test)]
+    pub(crate) fn with_device<R>(&self, f: impl FnOnce(&mut Device, &mut crate::engine::Port<'_>) -> R) -> R {
+        self.alive.shared.enter(|world| {
+            let (device, mut port) = world.device(self.index).expect("the device is in its world");
+            f(device, &mut port)
+        })
+    }
+
+    /// From now on, what the device tells its front is kept.
+    #[cfg(test)]
+    pub(crate) fn record_notices(&self) {
+        self.alive.shared.enter(|world| world.fronts[self.index].seen = Some(Vec::new()));
+    }
+
+    /// What was told since.
+    #[cfg(test)]
+    pub(crate) fn recorded_notices(&self) -> Vec<Notice> {
+        self.alive.shared.enter(|world| world.fronts[self.index].seen.take().unwrap_or_default())
+    }
+
     /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.
     pub fn add_gid(&self, gid: [u8; 16]) -> usize {
         self.alive.shared.enter(|world| {

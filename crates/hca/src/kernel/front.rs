@@ -193,6 +193,9 @@ pub(crate) struct Front {
     pages: BTreeSet<u32>,
     /// Who has an object.
     owners: BTreeMap<(Kind, u32), Vec<(u32, u32)>>,
+    /// What came, for tests.
+    #[cfg(test)]
+    pub(crate) seen: Option<Vec<Notice>>,
 }
 
 impl Front {
@@ -217,6 +220,8 @@ impl Front {
             shared_qps: BTreeMap::new(),
             pages: BTreeSet::new(),
             owners: BTreeMap::new(),
+            #[cfg(test)]
+            seen: None,
         }
     }
 
@@ -283,6 +288,10 @@ impl Front {
     pub(crate) fn deliver(&mut self, notices: &mut Vec<Notice>) {
         for channel in self.channels.values_mut().filter(|c| c.has_backlog()) {
             channel.flush();
+        }
+        #[cfg(test)]
+        if let Some(seen) = &mut self.seen {
+            seen.extend_from_slice(notices);
         }
         for notice in notices.drain(..) {
             match notice {

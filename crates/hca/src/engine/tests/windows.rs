@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory windows: bound by the format of a key update, used, invalidated at either end.
+
+use super::rig::{BASE, End, PD, on, pair, remote};
+use crate::engine::mkey::Kind;
+use crate::engine::qp::QpKind;
+use crate::fabric::Fabric;
+use uverbs_mlx5_hw::cqe as hw;
+use uverbs_mlx5_hw::wqe::{
+    KlmSeg, MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_UMR,
+    MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_READ as READ,
+    MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_REMOTE_WRITE as WRITE, MLX5_WQE_MKEY_CONTEXT_FREE,
+    MLX5_WQE_UMR_CTRL_FLAG_CHECK_FREE, MLX5_WQE_UMR_CTRL_FLAG_CHECK_QPN, MLX5_WQE_UMR_CTRL_FLAG_INLINE,
+    MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET, MkeyContextSeg, UmrCtrlSeg,
+};
+use uverbs_mlx5_hw::{Be16, Be32, Be64};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// FREE, MKEY, and for a window of type 2 QPN.
+const KEY_FIELDS: u64 = 1 << 29 | 1 << 13;
+const QPN_FIELD: u64 = 1 << 14;
+/// LEN, START_ADDR, access.
+const BIND_FIELDS: u64 = 1 | 1 << 6 | 0xf << 18;
+
+fn window(end: &End, two: bool) -> u32 {
+    on(&end.hca, |device, _| device.mkeys.add(0, PD, 0, Kind::Window { two, bound: None }))
+}
+
+/// Binds as the owner does; returns the new key and the syndrome.
+fn bind(end: &mut End, mw: u32, two: bool, variant: u8, at: u64, len: u32, access: u8) -> (u32, u8) {
+    let flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET;
+    let ctrl = UmrCtrlSeg {
+        flags: flags | if two { MLX5_WQE_UMR_CTRL_FLAG_CHECK_FREE } else { 0 },
+        klm_octowords: Be16::new(4),
+        mkey_mask: Be64::new(KEY_FIELDS | BIND_FIELDS | if two { QPN_FIELD } else { 0 }),
+        ..FromZeros::new_zeroed()
+    };
+    let qpn = if two { end.qpn } else { 0xff_ffff };
+    let mkey = MkeyContextSeg {
+        access_flags: access,
+        qpn_mkey: Be32::new(qpn << 8 | u32::from(variant)),
+        start_addr: Be64::new(BASE + at),
+        len: Be64::new(len.into()),
+        // What is not written has the ring's last lap in it.
+        reserved1: 0x5a,
+        ..FromZeros::new_zeroed()
+    };
+    let klm = KlmSeg { byte_count: Be32::new(len), mkey: Be32::new(end.key), address: Be64::new(BASE + at) };
+    let klm = [klm.as_bytes(), &[0; 48]].concat();
+    end.post(MLX5_OPCODE_UMR, mw, &[ctrl.as_bytes(), mkey.as_bytes(), &klm]);
+    let wc = end.send_cq.poll().unwrap();
+    (mw & !0xff | u32::from(variant), wc.syndrome)
+}
+
+fn local_invalidate(end: &mut End, rkey: u32) -> u8 {
+    let ctrl = UmrCtrlSeg {
+        flags: MLX5_WQE_UMR_CTRL_FLAG_INLINE
+            | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET
+            | MLX5_WQE_UMR_CTRL_FLAG_CHECK_QPN,
+        mkey_mask: Be64::new(KEY_FIELDS | QPN_FIELD),
+        ..FromZeros::new_zeroed()
+    };
+    let mkey = MkeyContextSeg {
+        free: MLX5_WQE_MKEY_CONTEXT_FREE,
+        qpn_mkey: Be32::new(0xffff_ff00),
+        ..FromZeros::new_zeroed()
+    };
+    end.post(MLX5_OPCODE_UMR, rkey, &[ctrl.as_bytes(), mkey.as_bytes()]);
+    end.send_cq.poll().unwrap().syndrome
+}
+
+fn write_at(from: &mut End, at: u64, rkey: u32) -> u8 {
+    let sge = from.sge(0, 16);
+    from.post(MLX5_OPCODE_RDMA_WRITE, 0, &[remote(BASE + at, rkey).as_bytes(), sge.as_bytes()]);
+    from.send_cq.poll().unwrap().syndrome
+}
+
+#[test]
+fn a_window_opens_what_it_was_bound_to_until_it_is_invalidated() {
+    let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
+    a.fill(0, 16, 7);
+    let mw = window(&b, true);
+    let (rkey, syndrome) = bind(&mut b, mw, true, 0x55, 1000, 100, WRITE | READ);
+    assert_eq!(syndrome, 0);
+    assert_eq!(write_at(&mut a, 1084, rkey), 0);
+    assert_eq!(b.memory.get(1084, 16), a.memory.get(0, 16));
+    assert_eq!(local_invalidate(&mut b, rkey), 0);
+    assert_eq!(write_at(&mut a, 1000, rkey), hw::MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR);
+}
+
+#[test]
+fn outside_of_the_window_and_without_the_right_is_no_access() {
+    for (at, access) in [(1085, WRITE), (999, WRITE), (1000, READ)] {
+        let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
+        let mw = window(&b, true);
+        let (rkey, _) = bind(&mut b, mw, true, 1, 1000, 100, access);
+        assert_eq!(write_at(&mut a, at, rkey), hw::MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR);
+    }
+}
+
+#[test]
+fn a_peer_can_invalidate_and_the_window_can_be_bound_again() {
+    let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
+    let mw = window(&b, true);
+    let (rkey, _) = bind(&mut b, mw, true, 1, 0, 100, WRITE);
+    b.recv(5000, 16);
+    let sge = a.sge(0, 16);
+    a.post(MLX5_OPCODE_SEND_INVAL, rkey, &[sge.as_bytes()]);
+    assert_eq!(a.send_cq.poll().unwrap().syndrome, 0);
+    let wc = b.recv_cq.poll().unwrap();
+    assert_eq!((wc.kind, wc.imm), (hw::MLX5_CQE_RESP_SEND_INV, rkey));
+    let (rkey, syndrome) = bind(&mut b, mw, true, 2, 0, 100, WRITE);
+    assert_eq!(syndrome, 0);
+    assert_eq!(write_at(&mut a, 0, rkey), 0);
+    // Bound already: a window of type 2 must be free.
+    assert_eq!(bind(&mut b, mw, true, 3, 0, 100, WRITE).1, hw::MLX5_CQE_SYNDROME_MW_BIND_ERR);
+}
+
+#[test]
+fn a_type_1_window_is_rebound_freely_and_not_invalidated_by_peers() {
+    let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
+    let mw = window(&b, false);
+    let (first, _) = bind(&mut b, mw, false, 1, 0, 100, WRITE);
+    let (second, syndrome) = bind(&mut b, first, false, 2, 200, 100, WRITE);
+    assert_eq!(syndrome, 0);
+    assert_eq!(write_at(&mut a, 200, second), 0);
+    b.recv(5000, 16);
+    let sge = a.sge(0, 16);
+    a.post(MLX5_OPCODE_SEND_INVAL, second, &[sge.as_bytes()]);
+    assert_ne!(a.send_cq.poll().unwrap().syndrome, 0);
+    assert_eq!(b.recv_cq.poll().unwrap().kind, hw::MLX5_CQE_RESP_ERR);
+}
+
+#[test]
+fn a_bind_beyond_the_region_or_its_rights_fails() {
+    let (_a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
+    let mw = window(&b, true);
+    let far = super::rig::MEMORY as u64 - 50;
+    assert_eq!(bind(&mut b, mw, true, 1, far, 100, WRITE).1, hw::MLX5_CQE_SYNDROME_MW_BIND_ERR);
+    let (_a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
+    let mw = window(&b, true);
+    on(&b.hca, |device, _| device.mkeys.get_mut(b.key).unwrap().access = 0xf);
+    assert_eq!(bind(&mut b, mw, true, 1, 0, 100, WRITE).1, hw::MLX5_CQE_SYNDROME_MW_BIND_ERR);
+}
