@@ -14,7 +14,6 @@ use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
 use uverbs_core::device::DeviceInfo;
 use uverbs_core::error::{Error, Result};
-use uverbs_core::kernel::Uhw;
 use uverbs_core::kernel::{Kernel, UverbsFd};
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::{Locking, Shared};
@@ -147,7 +146,7 @@ impl<D: Driver> Context<D> {
 
     /// `ibv_query_device_ex`
     pub fn query_device(&self) -> Result<DeviceAttr> {
-        query::device(self.inner.kernel(), Uhw::none())
+        self.inner.driver().query_device()
     }
 
     /// `ibv_query_port`; ports count from 1.

@@ -14,7 +14,7 @@ use uverbs::{
     CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, RawPacket, Rc,
     RwqIndTable, SharedReceiveQueue, WcStatus, WorkQueue,
 };
-use uverbs_hca::{Fabric, Hca};
+use uverbs_hca::{Fabric, Hca, Link};
 
 type Cq = CompletionQueue<Mlx5>;
 
@@ -74,17 +74,16 @@ fn clean(hca: &Hca) {
     assert!(hca.violations().is_empty(), "{:?}", hca.violations());
 }
 
-fn rc_pair(a: &End, b: &End) -> (Qp<Mlx5, Rc>, Qp<Mlx5, Rc>) {
-    let attr = ConnectAttr { sgid_index: Some(3), access: ALL, ..ConnectAttr::default() };
+fn rc_pair(a: &End, b: &End, attr: &ConnectAttr) -> (Qp<Mlx5, Rc>, Qp<Mlx5, Rc>) {
     let qp = |end: &End| {
         let qp = end.pd.qp::<Rc>().cq(&end.cq).cap(CAP).create().unwrap();
-        qp.init(&attr).unwrap();
-        let endpoint = qp.control.endpoint(17, &attr).unwrap();
+        qp.init(attr).unwrap();
+        let endpoint = qp.control.endpoint(17, attr).unwrap();
         (qp, endpoint)
     };
     let ((qa, ea), (qb, eb)) = (qp(a), qp(b));
-    qa.connect(&ea, &eb, &attr).unwrap();
-    qb.connect(&eb, &ea, &attr).unwrap();
+    qa.connect(&ea, &eb, attr).unwrap();
+    qb.connect(&eb, &ea, attr).unwrap();
     (qa, qb)
 }
 
@@ -92,7 +91,8 @@ fn rc_pair(a: &End, b: &End) -> (Qp<Mlx5, Rc>, Qp<Mlx5, Rc>) {
 fn device_memory_is_written_by_a_peer_and_read_by_this_process() {
     let hca = hca();
     let (mut a, b) = (End::new(&hca), End::new(&hca));
-    let (mut qa, _qb) = rc_pair(&a, &b);
+    let attr = ConnectAttr { sgid_index: Some(3), access: ALL, ..ConnectAttr::default() };
+    let (mut qa, _qb) = rc_pair(&a, &b, &attr);
     let dm = b.context.alloc_dm(256, 6).unwrap();
     let region = b.pd.reg_dm_mr(&dm, 64..256, ALL).unwrap();
     a.mr.write_at(0, b"into the device.").unwrap();
@@ -120,6 +120,57 @@ fn device_memory_is_written_by_a_peer_and_read_by_this_process() {
     region.close().unwrap();
     dm.close().unwrap();
     clean(&hca);
+}
+
+/// Sends, writes, reads and adds through one device.
+fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool) {
+    let (mut a, mut b) = (End::new(hca), End::new(hca));
+    let attr = ConnectAttr { sgid_index, access: ALL, ..ConnectAttr::default() };
+    // More QPs than there are registers of their own.
+    let mut pairs: Vec<_> = (0..12).map(|_| rc_pair(&a, &b, &attr)).collect();
+    for (n, (qa, qb)) in pairs.iter_mut().enumerate() {
+        let n = n as u64;
+        let at = n as usize * 64;
+        let sge = b.mr.sge(at..at + 64).unwrap();
+        // SAFETY: the regions live until the completions are polled.
+        unsafe { qb.rq().unwrap().post(n, &[sge]) }.unwrap();
+        let sq = qa.sq().unwrap();
+        sq.post(n).signaled().send_inline(&n.to_ne_bytes()).unwrap();
+        assert_eq!((a.poll_ok(hca).wr_id, b.poll_ok(hca).wr_id), (n, n));
+        let mut got = [0; 8];
+        b.mr.read_at(at, &mut got).unwrap();
+        assert_eq!(u64::from_ne_bytes(got), n);
+        let back = a.mr.sge(at..at + 8).unwrap();
+        let (sq, from) = (qa.sq().unwrap(), b.mr.remote(at));
+        if atomics {
+            // SAFETY: as above.
+            unsafe { sq.post(100 + n).signaled().fetch_add(&[back], from, 5) }.unwrap();
+        } else {
+            // SAFETY: as above.
+            unsafe { sq.post(100 + n).signaled().read(&[back], from) }.unwrap();
+        }
+        assert_eq!(a.poll_ok(hca).wr_id, 100 + n);
+        a.mr.read_at(at, &mut got).unwrap();
+        assert_eq!(u64::from_ne_bytes(got), n);
+    }
+    drop(pairs);
+    a.nothing(hca);
+    b.nothing(hca);
+    drop((a, b));
+    assert!(hca.objects().values().all(|n| *n == 0), "{:?}", hca.objects());
+    clean(hca);
+}
+
+#[test]
+fn every_kind_of_device_carries_traffic() {
+    let fabric = Fabric::deterministic(4);
+    traffic(&fabric.device("plain").build(), Some(3), true);
+    traffic(&fabric.device("ib").link(Link::InfiniBand).build(), None, true);
+    traffic(&fabric.device("v0").cqe_version(0).build(), Some(3), true);
+    traffic(&fabric.device("no_bf").blue_flame(false).build(), Some(3), true);
+    traffic(&fabric.device("old").dynamic_uars(false).build(), Some(3), true);
+    traffic(&fabric.device("few").max_uars(5).build(), Some(3), true);
+    traffic(&fabric.device("no_atomics").atomics(false).build(), Some(3), false);
 }
 
 /// An Ethernet frame with an IPv4 header.

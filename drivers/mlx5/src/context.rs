@@ -6,10 +6,12 @@ use crate::options::Options;
 use crate::size::Limits;
 use crate::uars::UarFacts;
 use std::sync::Arc;
-use uverbs_core::attr::{AtomicCap, DeviceCapFlags, LinkLayer, PortFlags, QpType};
+use uverbs_core::attr::{
+    AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, PacketPacingCaps, PortFlags, QpType, TsoCaps,
+};
 use uverbs_core::control::{ContextInfo, context, query};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::kernel::Kernel;
+use uverbs_core::kernel::{Kernel, Uhw};
 use uverbs_mlx5_hw::wqe::{ETH_L2_INLINE_HEADER_SIZE, MLX5_INVALID_LKEY};
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE,
@@ -43,6 +45,8 @@ pub(crate) struct Facts {
     pub(crate) cqe_version: u8,
     /// Bytes of headers that a raw packet's WQE must carry.
     pub(crate) min_inline: u32,
+    /// Querying the device has a private answer.
+    pub(crate) tells_private: bool,
     /// The kernel resolves RoCE addresses.
     pub(crate) kernel_resolves_ah: bool,
     /// Key of memory that swallows writes.
@@ -67,6 +71,33 @@ pub(crate) struct Facts {
     pub(crate) ports: Vec<Port>,
 }
 
+/// The device's attributes, and the driver's part if the kernel tells it.
+fn query_both(
+    kernel: &Arc<dyn Kernel>,
+    tells_private: bool,
+) -> Result<(DeviceAttr, mlx5_ib_query_device_resp)> {
+    let mut private = mlx5_ib_query_device_resp::default();
+    let uhw = if tells_private { private.as_mut_bytes() } else { &mut [] };
+    let device = query::device(kernel, Uhw::answer(uhw))?;
+    Ok((device, private))
+}
+
+/// The device's attributes, with what only the driver's part has.
+pub(crate) fn query_device(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<DeviceAttr> {
+    let (mut attr, private) = query_both(kernel, facts.tells_private)?;
+    attr.tso_caps =
+        TsoCaps { max_tso: private.tso_caps.max_tso, supported_qpts: private.tso_caps.supported_qpts };
+    attr.rss_caps.rx_hash_fields_mask = private.rss_caps.rx_hash_fields_mask;
+    attr.rss_caps.rx_hash_function = private.rss_caps.rx_hash_function;
+    let pacing = private.packet_pacing_caps;
+    attr.packet_pacing_caps = PacketPacingCaps {
+        qp_rate_limit_min: pacing.qp_rate_limit_min,
+        qp_rate_limit_max: pacing.qp_rate_limit_max,
+        supported_qpts: pacing.supported_qpts,
+    };
+    Ok(attr)
+}
+
 /// Creates the context of an open device file.
 pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts, ContextInfo)> {
     const VERB: &str = "open_device";
@@ -86,13 +117,8 @@ pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts
         return Err(Error::protocol(VERB, format!("{} ports", resp.num_ports)));
     }
 
-    let mut private = mlx5_ib_query_device_resp::default();
-    let uhw = if resp.cmds_supp_uhw & MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE != 0 {
-        private.as_mut_bytes()
-    } else {
-        &mut []
-    };
-    let device = query::device(kernel, uverbs_core::kernel::Uhw::answer(uhw))?;
+    let tells_private = resp.cmds_supp_uhw & MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE != 0;
+    let (device, private) = query_both(kernel, tells_private)?;
     let tso_on_raw = private.tso_caps.supported_qpts & 1 << QpType::RawPacket as u32 != 0;
     let mut ports = Vec::new();
     let mut max_msg_sz = u64::MAX;
@@ -125,6 +151,7 @@ pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts
             MLX5_USER_INLINE_MODE_NONE => 0,
             _ => ETH_L2_INLINE_HEADER_SIZE as u32,
         },
+        tells_private,
         kernel_resolves_ah: resp.cmds_supp_uhw & MLX5_USER_CMDS_SUPP_UHW_CREATE_AH != 0,
         dump_fill_mkey: if has(MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY) {
             resp.dump_fill_mkey

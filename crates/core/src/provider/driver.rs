@@ -9,8 +9,8 @@ use super::recv::RecvQueue;
 use super::send::WrBuilder;
 use super::wire::{WireRemote, WireSge};
 use crate::attr::{
-    AhAttr, CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, RxHashConf, SrqAttr, SrqAttrMask, SrqInitAttr,
-    WqAttr, WqInitAttr,
+    AhAttr, CqInitAttr, DeviceAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, RxHashConf, SrqAttr, SrqAttrMask,
+    SrqInitAttr, WqAttr, WqInitAttr,
 };
 use crate::control::{
     self, AhHandle, CompChannelHandle, ContextInfo, CqHandle, DmHandle, PdHandle, QpHandle,
@@ -60,6 +60,11 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// The port that it was opened on.
     fn kernel(&self) -> &Arc<dyn Kernel>;
+
+    /// Asks for the device's attributes, with those that only the driver's private answer has.
+    fn query_device(&self) -> Result<DeviceAttr> {
+        control::query::device(self.kernel(), Uhw::none())
+    }
 
     /// Allocates a protection domain.
     fn alloc_pd(&self) -> Result<PdHandle> {

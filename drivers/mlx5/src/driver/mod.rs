@@ -23,7 +23,7 @@ use crate::uar::ArmRegister;
 use crate::uars::Uars;
 use std::io;
 use std::sync::Arc;
-use uverbs_core::attr::{AhAttr, CqInitAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
+use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
 use uverbs_core::control::{
     AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
     pd,
@@ -120,6 +120,10 @@ impl Driver for Mlx5 {
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
         &self.kernel
+    }
+
+    fn query_device(&self) -> Result<DeviceAttr> {
+        context::query_device(&self.kernel, &self.facts)
     }
 
     fn alloc_pd(&self) -> Result<PdHandle> {

@@ -109,6 +109,8 @@ fn a_context_asks_for_what_it_can_use() {
     let facts = &mlx5.facts;
     assert_eq!((facts.min_inline, facts.max_tso, facts.dump_fill_mkey), (0, 1 << 18, 0x300));
     assert!(facts.atomics && facts.raw_csum && facts.ece && !facts.real_time_ts);
+    let device = mlx5.query_device().unwrap();
+    assert_eq!((device.tso_caps.max_tso, device.tso_caps.supported_qpts), (1 << 18, 1 << 8));
     assert_eq!(kernel.take_log(), ["alloc uar type 1"], "the page by which CQs are armed");
     drop((mlx5, info));
     assert_eq!(kernel.take_log(), ["destroy uar"]);
