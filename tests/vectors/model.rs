@@ -58,7 +58,10 @@ impl Pattern {
             b"xx" => Some(None),
             _ => u8::from_str_radix(core::str::from_utf8(p).ok()?, 16).ok().map(Some),
         };
-        (bytes.len() % 2 == 0).then(|| bytes.chunks(2).map(pair).collect::<Option<Vec<_>>>().map(Self))?
+        bytes
+            .len()
+            .is_multiple_of(2)
+            .then(|| bytes.chunks(2).map(pair).collect::<Option<Vec<_>>>().map(Self))?
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -114,7 +117,6 @@ pub(crate) struct Qp {
     pub qpn: u32,
     pub sq_wqe_cnt: u32,
     pub rq_wqe_cnt: u32,
-    pub rq_stride: u32,
     pub sq_start_index: u32,
     #[serde(default)]
     pub max_tso_header: u32,
@@ -135,7 +137,6 @@ pub(crate) struct Srq {
 pub(crate) struct Cq {
     pub cqe_cnt: u32,
     pub cqe_size: u32,
-    pub kind: String,
     pub wc_flags: Num,
 }
 
@@ -148,7 +149,6 @@ pub(crate) struct Sge {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Ah {
-    pub name: String,
     pub av: Pattern,
 }
 
@@ -162,7 +162,6 @@ pub(crate) struct Ud {
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Tso {
     pub mss: u16,
-    pub hdr_sz: u16,
     pub hdr: Pattern,
 }
 
@@ -231,7 +230,6 @@ pub(crate) struct Posted {
 
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct SrqPosted {
-    pub head_before: u32,
     pub wqes: Vec<Wqe>,
 }
 
@@ -397,13 +395,10 @@ pub(crate) enum Step {
         hex: Pattern,
     },
     CheckSrq {
-        head: u32,
-        tail: u32,
         next_wqe_index: Vec<u32>,
     },
     SrqInfo {
         stride: u32,
-        srqn: u32,
         wqe_total: u32,
     },
     #[serde(rename = "create_qp2")]

@@ -176,11 +176,13 @@ impl Poster {
     /// The state changed since the last batch, or something is pending, or this is the first batch.
     #[cold]
     fn begin_cold(&mut self, sq: &SqShared, word: Word) -> Cursor {
+        // Where the queue is, so that there is nothing to publish.
+        let failed = |error| Cursor { limit: self.head, error: Some(error), ..self.cursor(None) };
         if self.session {
-            return Cursor::failed(PostError::SessionOpen);
+            return failed(PostError::SessionOpen);
         }
         if !word.can_send() {
-            return Cursor::failed(PostError::BadState);
+            return failed(PostError::BadState);
         }
         if self.since == Word::NONE || word.resets_differ(self.since) {
             // A reset empties the queue on both sides; see `QpShared::set_state`.

@@ -15,8 +15,8 @@ const WORDS: usize = 8;
 /// The last word of an entry that the device has never written: opcode invalid.
 const NEVER_WRITTEN: u64 = 0xf0;
 
-/// The most entries: the kernel's limit (`log_max_cq_sz`). The consumer index has 24 bits.
-const MAX_ENTRIES: u32 = 1 << 22;
+/// The most entries. The consumer index has 24 bits, of which one must tell two laps apart.
+const MAX_ENTRIES: u32 = 1 << 23;
 
 /// The ring of a completion queue.
 #[derive(Debug)]
@@ -246,7 +246,7 @@ mod tests {
         let of = |bytes, entries, size| CqRing::new(QueueBuf::new(bytes).unwrap(), entries, size).is_some();
         assert!(of(4096, 64, 64) && of(4096, 32, 128) && of(4096, 1, 64));
         assert!(!of(4096, 128, 64) && !of(4096, 3, 64) && !of(4096, 32, 32) && !of(4096, 16, 256));
-        assert!(!of(4096, 0, 64) && !of(4096, 1 << 23, 64));
+        assert!(!of(4096, 0, 64) && !of(4096, 1 << 24, 64));
     }
 
     #[test]

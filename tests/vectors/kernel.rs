@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel of the reference run: a port that gives the same fixed answers, remembers what it was asked, and hands out
+//! doorbell pages that record what is written to them.
+//!
+//! What the device can do, the recorded answers of the control trace say; a context of another configuration is the same
+//! with a few bytes changed.
+
+use crate::memory;
+use crate::trace::{Ioctl, Trace};
+use core::mem::offset_of;
+use std::fs::File;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uverbs_core::Errno;
+use uverbs_core::kernel::{
+    DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand, WriteCommand,
+};
+use uverbs_uapi::cmd::{
+    IB_USER_VERBS_CMD_ALLOC_MW, IB_USER_VERBS_CMD_ALLOC_PD, IB_USER_VERBS_CMD_CREATE_AH,
+    IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, IB_USER_VERBS_CMD_FLAG_EXTENDED, IB_USER_VERBS_CMD_OPEN_XRCD,
+    IB_USER_VERBS_CMD_QUERY_QP, IB_USER_VERBS_CMD_REG_MR, IB_USER_VERBS_CMD_REREG_MR,
+    IB_USER_VERBS_CMD_RESIZE_CQ, IB_USER_VERBS_EX_CMD_QUERY_DEVICE, ib_uverbs_create_ah,
+    ib_uverbs_ex_query_device_resp, ib_uverbs_query_port_resp, ib_uverbs_resize_cq,
+};
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_CREATE_CQ_CQE, UVERBS_ATTR_CREATE_CQ_RESP_CQE,
+    UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_RESP_CAP, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM,
+    UVERBS_ATTR_CREATE_SRQ_MAX_SGE, UVERBS_ATTR_CREATE_SRQ_MAX_WR, UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE,
+    UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM,
+    UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS,
+    UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
+    UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT, UVERBS_ATTR_WRITE_CMD,
+    UVERBS_METHOD_CQ_CREATE, UVERBS_METHOD_GET_CONTEXT, UVERBS_METHOD_INVOKE_WRITE, UVERBS_METHOD_QP_CREATE,
+    UVERBS_METHOD_QUERY_GID_ENTRY, UVERBS_METHOD_QUERY_PORT, UVERBS_METHOD_SRQ_CREATE,
+    UVERBS_OBJECT_ASYNC_EVENT, UVERBS_OBJECT_CQ, UVERBS_OBJECT_DEVICE, UVERBS_OBJECT_QP, UVERBS_OBJECT_SRQ,
+};
+use uverbs_uapi::mlx5::cmds::{
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
+    MLX5_IB_OBJECT_UAR,
+};
+use uverbs_uapi::mlx5::{
+    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS, MLX5_IB_MMAP_CLOCK_INFO, MLX5_USER_INLINE_MODE_L2,
+    mlx5_ib_alloc_ucontext_resp, mlx5_ib_create_ah_resp, mlx5_ib_create_cq, mlx5_ib_create_cq_resp,
+    mlx5_ib_create_qp, mlx5_ib_create_qp_resp, mlx5_ib_create_srq, mlx5_ib_create_srq_resp,
+};
+use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What was written to a doorbell register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rung {
+    /// mmap offset of the page.
+    pub page: u64,
+    /// Where in it.
+    pub offset: u32,
+    /// The bytes, of one register write or of a burst.
+    pub bytes: Vec<u8>,
+}
+
+/// Everything that was written to registers, in order.
+pub(crate) type Rings = Arc<Mutex<Vec<Rung>>>;
+
+#[derive(Debug)]
+struct Page {
+    page: u64,
+    rings: Rings,
+}
+
+impl Page {
+    fn note(&self, offset: u32, bytes: &[u8]) {
+        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        rings.push(Rung { page: self.page, offset, bytes: bytes.to_vec() });
+    }
+}
+
+impl DoorbellPort for Page {
+    fn ring(&self, offset: u32, value: [u8; 8]) {
+        self.note(offset, &value);
+    }
+    fn blueflame(&self, offset: u32, wqe: &[u8]) {
+        self.note(offset, wqe);
+    }
+}
+
+/// The driver-private requests, in order of creation.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Made {
+    pub qps: Vec<mlx5_ib_create_qp>,
+    pub cqs: Vec<(mlx5_ib_create_cq, u32)>,
+    pub srqs: Vec<mlx5_ib_create_srq>,
+}
+
+#[derive(Debug)]
+struct State {
+    handle: u32,
+    uar: u32,
+    mkey: u32,
+    window: u32,
+    made: Made,
+    ioctls: Vec<Ioctl>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct FixedKernel {
+    ctx: String,
+    trace: Arc<Trace>,
+    state: Mutex<State>,
+    rings: Rings,
+}
+
+const CLOCK: [u64; 8] = [
+    0,
+    1_700_000_000_000_000_000,
+    0x1234_5678_9abc,
+    0x12345,
+    27 << 32 | 0x800_0000,
+    0x7fff_ffff_ffff_ffff,
+    0,
+    0,
+];
+
+fn bytes<T: IntoBytes + zerocopy::Immutable>(value: &T) -> &[u8] {
+    value.as_bytes()
+}
+
+fn input<T: FromBytes>(c: &RawCommand<'_, '_>, id: u16) -> Option<T> {
+    T::read_from_prefix(c.input(id)?).ok().map(|(value, _)| value)
+}
+
+/// A value from the front of an input that may be shorter: a driver may leave out what it has no use for.
+fn input_padded<T: FromBytes + IntoBytes>(c: &RawCommand<'_, '_>, id: u16) -> T {
+    let mut value = T::new_zeroed();
+    if let Some(given) = c.input(id) {
+        let n = given.len().min(size_of::<T>());
+        value.as_mut_bytes()[..n].copy_from_slice(&given[..n]);
+    }
+    value
+}
+
+impl FixedKernel {
+    pub(crate) fn new(ctx: &str, trace: &Arc<Trace>) -> Arc<Self> {
+        let state = State {
+            handle: 0,
+            uar: 0x10,
+            mkey: 0x18_1a00,
+            window: 0x28_0b00,
+            made: Made::default(),
+            ioctls: Vec::new(),
+        };
+        Arc::new(Self {
+            ctx: ctx.to_owned(),
+            trace: Arc::clone(trace),
+            state: Mutex::new(state),
+            rings: Rings::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was made so far.
+    pub(crate) fn made(&self) -> Made {
+        self.state().made.clone()
+    }
+
+    /// Every command, as it was answered.
+    pub(crate) fn ioctls(&self) -> Vec<Ioctl> {
+        self.state().ioctls.clone()
+    }
+
+    /// What was written to doorbell registers since the last call.
+    pub(crate) fn take_rings(&self) -> Vec<Rung> {
+        core::mem::take(&mut *self.rings.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn context(&self) -> mlx5_ib_alloc_ucontext_resp {
+        let mut resp: mlx5_ib_alloc_ucontext_resp = self.trace.context();
+        match self.ctx.as_str() {
+            "eth_cqe_v0" => resp.cqe_version = 0,
+            "eth_l2" => resp.eth_min_inline = MLX5_USER_INLINE_MODE_L2,
+            "eth_real_time_ts" => resp.comp_mask |= MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS,
+            // The registers of an old kernel: as many as were asked for.
+            "eth_legacy_uar" => resp.tot_bfregs = 16,
+            _ => {}
+        }
+        resp
+    }
+
+    fn device(&self) -> ib_uverbs_ex_query_device_resp {
+        let mut resp: ib_uverbs_ex_query_device_resp = self.trace.device();
+        if self.ctx == "eth_no_atomics" {
+            resp.base.atomic_cap = 0;
+        }
+        resp
+    }
+
+    fn invoke_write(&self, state: &mut State, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        const QUERY_DEVICE: u32 = IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED;
+        let number: u32 = input(c, UVERBS_ATTR_WRITE_CMD).ok_or(Errno::EINVAL)?;
+        match number {
+            QUERY_DEVICE => {
+                c.answer(UVERBS_ATTR_CORE_OUT, bytes(&self.device()));
+                c.answer(UVERBS_ATTR_UHW_OUT, &self.trace.device_private());
+            }
+            IB_USER_VERBS_CMD_ALLOC_PD => {
+                let handle = state.handle();
+                c.answer(UVERBS_ATTR_CORE_OUT, &handle.to_ne_bytes());
+                c.answer(UVERBS_ATTR_UHW_OUT, &0x31_u32.to_ne_bytes());
+            }
+            IB_USER_VERBS_CMD_REG_MR => {
+                let (handle, key) = (state.handle(), state.mkey);
+                state.mkey += 0x100;
+                c.answer(UVERBS_ATTR_CORE_OUT, bytes(&[handle, key, key]));
+            }
+            IB_USER_VERBS_CMD_REREG_MR => {
+                let key = state.mkey;
+                state.mkey += 0x100;
+                c.answer(UVERBS_ATTR_CORE_OUT, bytes(&[key, key]));
+            }
+            IB_USER_VERBS_CMD_ALLOC_MW => {
+                let (handle, key) = (state.handle(), state.window);
+                state.window += 0x100;
+                c.answer(UVERBS_ATTR_CORE_OUT, bytes(&[handle, key]));
+            }
+            IB_USER_VERBS_CMD_CREATE_AH => {
+                let request: ib_uverbs_create_ah = input_padded(c, UVERBS_ATTR_CORE_IN);
+                let handle = state.handle();
+                c.answer(UVERBS_ATTR_CORE_OUT, &handle.to_ne_bytes());
+                let resp = mlx5_ib_create_ah_resp {
+                    response_length: 16,
+                    dmac: dmac(request.attr.grh.dgid),
+                    ..Default::default()
+                };
+                c.answer(UVERBS_ATTR_UHW_OUT, bytes(&resp));
+            }
+            IB_USER_VERBS_CMD_RESIZE_CQ => {
+                let request: ib_uverbs_resize_cq = input_padded(c, UVERBS_ATTR_CORE_IN);
+                c.answer(UVERBS_ATTR_CORE_OUT, bytes(&request.cqe));
+            }
+            IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL => {
+                c.new_fd(UVERBS_ATTR_CORE_OUT, File::open("/dev/null").map_err(|_| Errno::EMFILE)?.into());
+            }
+            IB_USER_VERBS_CMD_OPEN_XRCD => {
+                let handle = state.handle();
+                c.answer(UVERBS_ATTR_CORE_OUT, &handle.to_ne_bytes());
+            }
+            IB_USER_VERBS_CMD_QUERY_QP => {
+                c.answer(UVERBS_ATTR_CORE_OUT, &[]);
+            }
+            // modify-QP, modify-SRQ and the like always succeed, and answer zeros.
+            _ => {
+                c.answer(UVERBS_ATTR_CORE_OUT, &[]);
+                c.answer(UVERBS_ATTR_UHW_OUT, &[]);
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&self, state: &mut State, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let ids: Vec<u16> = c.attrs().map(|a| a.id).collect();
+        match (c.object(), c.method()) {
+            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => return self.invoke_write(state, c),
+            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT) => {
+                c.answer(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, &8_u32.to_ne_bytes());
+                c.answer(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &1_u64.to_ne_bytes());
+                c.answer(UVERBS_ATTR_UHW_OUT, bytes(&self.context()));
+            }
+            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT) => {
+                const INFINIBAND: u8 = 1;
+                let mut port = self.trace.port();
+                if self.ctx == "ib" {
+                    // The answer is an extension of this struct.
+                    port[offset_of!(ib_uverbs_query_port_resp, link_layer)] = INFINIBAND;
+                }
+                c.answer(UVERBS_ATTR_QUERY_PORT_RESP, &port);
+            }
+            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY) => {
+                let index: u32 = input(c, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX).ok_or(Errno::EINVAL)?;
+                c.answer(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &gid_entry(index)?);
+            }
+            (UVERBS_OBJECT_ASYNC_EVENT, _) => {
+                state.handle();
+                c.new_fd(0, File::open("/dev/null").map_err(|_| Errno::EMFILE)?.into());
+            }
+            (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC) => {
+                if self.ctx == "eth_legacy_uar" {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let page = state.uar;
+                state.uar += 1;
+                let handle = state.handle();
+                c.new_handle(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, handle.into());
+                let offset = 0x1001_0000_0000_u64 + u64::from(page - 0x10) * 0x1000_0000;
+                c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, bytes(&offset));
+                c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, bytes(&4096_u32));
+                c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, bytes(&page));
+            }
+            (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE) => {
+                let cqe: u32 = input(c, UVERBS_ATTR_CREATE_CQ_CQE).ok_or(Errno::EINVAL)?;
+                state.made.cqs.push((input_padded(c, UVERBS_ATTR_UHW_IN), cqe));
+                let cqn = 0x400 + state.made.cqs.len() as u32;
+                c.new_handle(0, state.handle().into());
+                c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, bytes(&cqe));
+                c.answer(UVERBS_ATTR_UHW_OUT, bytes(&mlx5_ib_create_cq_resp { cqn, reserved: 0 }));
+            }
+            (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_CREATE) => {
+                let max_wr: u32 = input(c, UVERBS_ATTR_CREATE_SRQ_MAX_WR).ok_or(Errno::EINVAL)?;
+                let max_sge: u32 = input(c, UVERBS_ATTR_CREATE_SRQ_MAX_SGE).ok_or(Errno::EINVAL)?;
+                state.made.srqs.push(input_padded(c, UVERBS_ATTR_UHW_IN));
+                let srqn = 0xd00 + state.made.srqs.len() as u32;
+                c.new_handle(0, state.handle().into());
+                c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, bytes(&max_wr));
+                c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, bytes(&max_sge));
+                c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, bytes(&srqn));
+                c.answer(UVERBS_ATTR_UHW_OUT, bytes(&mlx5_ib_create_srq_resp { srqn, reserved: 0 }));
+            }
+            (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE) => {
+                let cap: [u32; 5] = input(c, UVERBS_ATTR_CREATE_QP_CAP).ok_or(Errno::EINVAL)?;
+                state.made.qps.push(input_padded(c, UVERBS_ATTR_UHW_IN));
+                let qpn = 0xa1_b2c2 + state.made.qps.len() as u32;
+                c.new_handle(0, state.handle().into());
+                c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, bytes(&cap));
+                c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, bytes(&qpn));
+                let bfreg_index = if self.ctx == "eth_legacy_uar" { 8 } else { 0 };
+                let resp = mlx5_ib_create_qp_resp { bfreg_index, ..Default::default() };
+                c.answer(UVERBS_ATTR_UHW_OUT, bytes(&resp));
+            }
+            // The flow matchers' namespace and the like: objects of driver extensions that this device has not.
+            (object, _) if object >= 0x1000 && object != MLX5_IB_OBJECT_UAR => return Err(Errno::EOPNOTSUPP),
+            // Destruction.
+            _ => {
+                for id in ids {
+                    c.answer(id, &[]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn handle(&mut self) -> u32 {
+        self.handle += 1;
+        self.handle
+    }
+}
+
+/// The MAC address that the kernel resolves: of a link-local GID, EUI-64; of a multicast one, by the rules of Ethernet;
+/// else made up.
+fn dmac(gid: [u8; 16]) -> [u8; 6] {
+    let g = gid;
+    match g {
+        [0xff, ..] => [0x33, 0x33, g[12], g[13], g[14], g[15]],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224..=239, ..] => [1, 0, 0x5e, g[13] & 0x7f, g[14], g[15]],
+        [0xfe, 0x80, ..] => [g[8] ^ 2, g[9], g[10], g[13], g[14], g[15]],
+        _ => [2, 0x11, g[12], g[13], g[14], g[15]],
+    }
+}
+
+/// Of `struct ib_uverbs_gid_entry`: link-local by RoCE v1 and v2, then IPv4-mapped likewise.
+fn gid_entry(index: u32) -> Result<[u8; 32], Errno> {
+    const LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xbe, 0x97, 0xe1, 0xff, 0xfe, 0x12, 0x34, 0x56];
+    const MAPPED: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 1, 10];
+    if index > 3 {
+        return Err(Errno::ENODATA);
+    }
+    let mut entry = [0; 32];
+    entry[..16].copy_from_slice(if index < 2 { &LOCAL } else { &MAPPED });
+    for (i, word) in [index, 1, 1 + index % 2, 1].into_iter().enumerate() {
+        entry[16 + i * 4..][..4].copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(entry)
+}
+
+impl Kernel for FixedKernel {
+    fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let mut state = self.state();
+        let mut ioctl = Ioctl::asked(command);
+        let result = self.run(&mut state, command);
+        ioctl.answered(command, result);
+        state.ioctls.push(ioctl);
+        result
+    }
+
+    fn write(&self, _: &mut WriteCommand<'_>) -> Result<(), Errno> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn mmap(&self, offset: u64, len: usize, _: Protection) -> Result<Mapping, Errno> {
+        /// mmap offsets carry the command from this bit of the page number on.
+        const CMD_SHIFT: u32 = 8;
+        if offset != (MLX5_IB_MMAP_CLOCK_INFO << CMD_SHIFT) * 4096 || len < size_of_val(&CLOCK) {
+            return Err(Errno::EINVAL);
+        }
+        memory::words(&CLOCK, len).ok_or(Errno::ENOMEM)
+    }
+
+    fn doorbells(&self, offset: u64, _: usize) -> Result<DoorbellPage, Errno> {
+        Ok(DoorbellPage::Port(Arc::new(Page { page: offset, rings: Arc::clone(&self.rings) })))
+    }
+
+    fn attribute(&self, _: &str) -> Result<Vec<u8>, Errno> {
+        Err(Errno::ENOENT)
+    }
+
+    fn driver_id(&self) -> u32 {
+        RDMA_DRIVER_MLX5
+    }
+
+    fn name(&self) -> &str {
+        "fixed0"
+    }
+
+    fn is_creator_process(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The reference vectors: what libmlx5 wrote and returned for thousands of inputs, held against the mlx5 driver.
+//!
+//! Every case runs on the real driver, opened on a kernel port that gives the reference run's fixed answers (`kernel`), by
+//! every face that can say it (`faces`). WQEs, doorbell records, register writes, return codes and completions must be the
+//! same, but for the rules in `rules`. Then the walk of the control trace is made, ioctl by ioctl (`walk`).
+//!
+//! `UVERBS_VECTORS=FILE.jsonl.gz` names another file of the same format. Arguments: words that the name of a category,
+//! `CATEGORY/ID` or a face must contain; `--list` names the categories, `--show=N` shows so many
+//! differences of each.
+
+mod create;
+mod faces;
+mod kernel;
+mod memory;
+mod model;
+mod request;
+mod rig;
+mod rules;
+mod run;
+mod trace;
+
+use anyhow::Result;
+use core::panic::AssertUnwindSafe;
+use model::Case;
+use run::Face;
+use std::collections::BTreeMap;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use trace::Trace;
+
+/// How many differences of a category are shown, without `--show=N`.
+const SHOWN: usize = 3;
+
+#[derive(Default)]
+struct Tally {
+    run: usize,
+    matched: usize,
+    excepted: usize,
+    failed: usize,
+    rules: BTreeMap<&'static str, usize>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
+}
+
+/// What the command line asks for: words, as libtest's filters.
+struct Filter(Vec<String>);
+
+impl Filter {
+    fn wants(&self, case: &Case, face: Face) -> bool {
+        let name = format!("vectors::{}/{}/{}", case.category, case.id, face.name());
+        self.0.is_empty() || self.0.iter().any(|word| name.contains(word.as_str()))
+    }
+}
+
+/// One case by one face: the rules that it is under, or what differs.
+fn hold(case: &Case, face: Face, trace: &Arc<Trace>) -> Result<Vec<&'static str>, String> {
+    let mut case = case.clone();
+    let rules = rules::apply(&mut case, face, trace.null_mr());
+    let result = catch_unwind(AssertUnwindSafe(|| match case.input {
+        Some(_) => create::run(&case, trace),
+        None => run::run(&case, face, trace),
+    }));
+    match result {
+        Ok(Ok(())) => Ok(rules),
+        Ok(Err(error)) => Err(format!("{error:#}")),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Err(format!("panic: {}", text.unwrap_or_default()))
+        }
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let (options, words): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|word| word.starts_with('-'));
+    let file = std::env::var_os("UVERBS_VECTORS").map(PathBuf::from);
+    let file = file.unwrap_or_else(|| folder().join("mlx5-vectors.jsonl.gz"));
+    let cases = model::read(&file)?;
+    if options.iter().any(|o| o == "--list") {
+        let mut categories: Vec<_> = cases.iter().map(|case| case.category.as_str()).collect();
+        categories.dedup();
+        categories.iter().for_each(|c| println!("vectors::{c}: test"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let shown = options.iter().find_map(|o| o.strip_prefix("--show=")?.parse().ok()).unwrap_or(SHOWN);
+    let filter = Filter(words);
+    let trace = Arc::new(Trace::read(&folder().join("mlx5-control-trace.jsonl.gz"))?);
+    memory::map()?;
+    std::panic::set_hook(Box::new(|_| {}));
+
+    let mut tallies = BTreeMap::<(String, Face), Tally>::new();
+    for case in &cases {
+        let faces = if case.input.is_some() { vec![Face::Raw] } else { run::faces_of(case) };
+        for face in faces.into_iter().filter(|face| filter.wants(case, *face)) {
+            let tally = tallies.entry((case.category.clone(), face)).or_default();
+            tally.run += 1;
+            match hold(case, face, &trace) {
+                Ok(rules) if rules.is_empty() => tally.matched += 1,
+                Ok(rules) => {
+                    tally.excepted += 1;
+                    rules.into_iter().for_each(|rule| *tally.rules.entry(rule).or_default() += 1);
+                }
+                Err(why) => {
+                    tally.failed += 1;
+                    if tally.failed <= shown {
+                        println!("{}/{}/{} ({}): {why}", case.category, case.id, face.name(), case.name);
+                    }
+                }
+            }
+        }
+    }
+
+    let mut all = Tally::default();
+    println!(
+        "{:<18} {:<8} {:>6} {:>8} {:>9} {:>7}",
+        "category", "face", "run", "matched", "excepted", "failed"
+    );
+    for ((category, face), t) in &tallies {
+        let rules: Vec<_> = t.rules.iter().map(|(rule, n)| format!("{rule} {n}")).collect();
+        let line = format!(
+            "{category:<18} {:<8} {:>6} {:>8} {:>9} {:>7}  {}",
+            face.name(),
+            t.run,
+            t.matched,
+            t.excepted,
+            t.failed,
+            rules.join(", ")
+        );
+        println!("{}", line.trim_end());
+        all.run += t.run;
+        all.matched += t.matched;
+        all.excepted += t.excepted;
+        all.failed += t.failed;
+    }
+    println!(
+        "vectors: {} run, {} matched, {} excepted, {} failed",
+        all.run, all.matched, all.excepted, all.failed
+    );
+    Ok(if all.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

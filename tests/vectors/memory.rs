@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory at the addresses that the vectors name, and the device's view of the driver's queues.
+//!
+//! The reference was given data at `0x2000_0000_0000` (byte `i` is `i * 7 + 3`) and let its completions scatter to
+//! `0x2100_0000_0000`; so the same addresses are mapped here, for as long as the process lives. Queues and doorbell
+//! records are reached by the addresses that the driver told the kernel, as a device does.
+#![expect(unsafe_code)]
+// UNSAFETY: maps fixed addresses, and reads and writes memory by address in the place of a device.
+
+use anyhow::{Result, bail};
+use core::num::NonZeroUsize;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+use std::sync::Arc;
+use uverbs_core::kernel::Mapping;
+
+/// Memory with data.
+pub(crate) const DATA: u64 = 0x2000_0000_0000;
+/// Memory that completions scatter to.
+pub(crate) const SCATTER: u64 = 0x2100_0000_0000;
+/// Bytes of each.
+pub(crate) const LEN: usize = 0x1_0000;
+/// What memory to scatter to is filled with.
+pub(crate) const FILL: u8 = 0xee;
+
+/// The byte at an offset of [`DATA`].
+fn pattern(i: usize) -> u8 {
+    (i * 7 + 3) as u8
+}
+
+/// Maps both, once.
+pub(crate) fn map() -> Result<()> {
+    for addr in [DATA, SCATTER] {
+        let (Some(addr), Some(len)) = (NonZeroUsize::new(addr as usize), NonZeroUsize::new(LEN)) else {
+            bail!("no address");
+        };
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED_NOREPLACE;
+        // SAFETY: a new mapping, which replaces none.
+        let got =
+            unsafe { mmap_anonymous(Some(addr), len, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, flags) }?;
+        if got.as_ptr().addr() != addr.get() {
+            bail!("{:#x} is taken", addr.get());
+        }
+        // Reached by number only, from here on.
+        got.as_ptr().expose_provenance();
+    }
+    refill();
+    Ok(())
+}
+
+/// Both as they were at first.
+pub(crate) fn refill() {
+    for i in 0..LEN {
+        write(DATA + i as u64, &[pattern(i)]);
+        write(SCATTER + i as u64, &[FILL]);
+    }
+}
+
+/// Only the memory that completions scatter to.
+pub(crate) fn refill_scatter() {
+    write(SCATTER, &[FILL; LEN]);
+}
+
+fn byte(addr: u64) -> *const AtomicU8 {
+    ptr::with_exposed_provenance(addr as usize)
+}
+
+/// Reads memory as a device does. `addr` is a queue or a record that a driver told of, or one of the two above.
+pub(crate) fn read(addr: u64, len: usize) -> Vec<u8> {
+    let at = |i: usize| {
+        // SAFETY: memory that the driver gave to the device, all of it atomics or reached by raw pointers; or `map`'s.
+        let byte = unsafe { &*byte(addr + i as u64) };
+        byte.load(Ordering::Relaxed)
+    };
+    (0..len).map(at).collect()
+}
+
+/// Writes memory as a device does.
+pub(crate) fn write(addr: u64, bytes: &[u8]) {
+    for (i, value) in bytes.iter().enumerate() {
+        // SAFETY: as in `read`.
+        let byte = unsafe { &*byte(addr + i as u64) };
+        byte.store(*value, Ordering::Relaxed);
+    }
+}
+
+/// A page of the kernel's with these words in front.
+pub(crate) fn words(front: &[u64], len: usize) -> Option<Mapping> {
+    let words: Arc<[AtomicU64]> =
+        (0..len.div_ceil(8)).map(|i| AtomicU64::new(front.get(i).copied().unwrap_or(0))).collect();
+    let ptr = NonNull::from(&words[..]).cast();
+    // SAFETY: the words are alive while the `Arc` that is the owner is, and are atomics.
+    Some(unsafe { Mapping::new(ptr, words.len() * 8, words) })
+}

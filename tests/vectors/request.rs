@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Work requests of the vectors as values that any face can post, and the recorded calls turned into them.
+
+use crate::model::{self, Op, Opcode};
+use uverbs_core::provider::op::MwBind;
+use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
+
+/// What a WR does.
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Send,
+    SendImm(u32),
+    SendInv(u32),
+    Write(u64, u32),
+    WriteImm(u64, u32, u32),
+    Read(u64, u32),
+    CmpSwp(u64, u32, u64, u64),
+    FetchAdd(u64, u32, u64),
+    LocalInv(u32),
+    BindMw(MwBind),
+    Tso(Vec<u8>, u16),
+}
+
+/// Where it goes.
+#[derive(Clone, Debug)]
+pub(crate) enum Dest {
+    Peer,
+    Ud { av: Vec<u8>, qpn: u32, qkey: u32 },
+    Xrc(u32),
+    Dc { av: Vec<u8>, dctn: u32, key: u64, stream: Option<u16> },
+}
+
+/// What it carries.
+#[derive(Clone, Debug)]
+pub(crate) enum Data {
+    None,
+    Sges(Vec<Sge>),
+    Inline(Vec<Vec<u8>>),
+}
+
+/// A WR.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    pub wr_id: u64,
+    pub flags: SendFlags,
+    pub what: What,
+    pub dest: Dest,
+    pub data: Data,
+}
+
+pub(crate) fn flags(names: &[String]) -> SendFlags {
+    names.iter().fold(SendFlags::empty(), |flags, name| {
+        flags
+            | match name.as_str() {
+                "FENCE" => SendFlags::FENCE,
+                "SIGNALED" => SendFlags::SIGNALED,
+                "SOLICITED" => SendFlags::SOLICITED,
+                "INLINE" => SendFlags::INLINE,
+                "IP_CSUM" => SendFlags::IP_CSUM,
+                other => panic!("send flag {other}"),
+            }
+    })
+}
+
+pub(crate) fn opcode(opcode: &Opcode) -> WrOpcode {
+    let name = match opcode {
+        Opcode::Number(number) => return WrOpcode(*number),
+        Opcode::Name(name) => name.as_str(),
+    };
+    match name {
+        "RDMA_WRITE" => WrOpcode::RDMA_WRITE,
+        "RDMA_WRITE_WITH_IMM" => WrOpcode::RDMA_WRITE_WITH_IMM,
+        "SEND" => WrOpcode::SEND,
+        "SEND_WITH_IMM" => WrOpcode::SEND_WITH_IMM,
+        "RDMA_READ" => WrOpcode::RDMA_READ,
+        "ATOMIC_CMP_AND_SWP" => WrOpcode::ATOMIC_CMP_AND_SWP,
+        "ATOMIC_FETCH_AND_ADD" => WrOpcode::ATOMIC_FETCH_AND_ADD,
+        "LOCAL_INV" => WrOpcode::LOCAL_INV,
+        "BIND_MW" => WrOpcode::BIND_MW,
+        "SEND_WITH_INV" => WrOpcode::SEND_WITH_INV,
+        "TSO" => WrOpcode::TSO,
+        "DRIVER1" => WrOpcode::DRIVER1,
+        "FLUSH" => WrOpcode::FLUSH,
+        "ATOMIC_WRITE" => WrOpcode::ATOMIC_WRITE,
+        number => WrOpcode(number.parse().unwrap_or_else(|_| panic!("opcode {number}"))),
+    }
+}
+
+pub(crate) fn sge(sge: &model::Sge) -> Sge {
+    Sge { addr: sge.addr.0, length: sge.length, lkey: sge.lkey.u32() }
+}
+
+pub(crate) fn sges(list: &[model::Sge]) -> Vec<Sge> {
+    list.iter().map(sge).collect()
+}
+
+pub(crate) fn bind(mw: &model::Mw, rkey: model::Num, info: &model::BindInfo) -> MwBind {
+    MwBind {
+        mw_rkey: mw.rkey.u32(),
+        mw_type: mw.mw_type,
+        rkey: rkey.u32(),
+        mr_lkey: info.mr_lkey.u32(),
+        addr: info.addr.0,
+        length: info.length.0,
+        access: info.access,
+    }
+}
+
+pub(crate) fn av(ah: &model::Ah) -> Vec<u8> {
+    // Bytes that differ from run to run (the UDP port of no flow label) are whatever: the WQE has them as `xx`, too.
+    ah.av.0.iter().map(|b| b.unwrap_or(0)).collect()
+}
+
+impl Request {
+    /// A WR of a list. `None` for an opcode that no other face can say.
+    pub(crate) fn of_list(wr: &model::SendWr) -> Option<Self> {
+        let num = |n: Option<model::Num>| n.map_or(0, |n| n.0);
+        let (addr, rkey) = (num(wr.remote_addr), num(wr.rkey) as u32);
+        let imm = num(wr.imm_data) as u32;
+        let key = num(wr.invalidate_rkey) as u32;
+        let (compare_add, swap) = (num(wr.compare_add), num(wr.swap));
+        let opcode = opcode(&wr.opcode);
+        let what = match opcode {
+            WrOpcode::SEND => What::Send,
+            WrOpcode::SEND_WITH_IMM => What::SendImm(imm),
+            WrOpcode::SEND_WITH_INV => What::SendInv(key),
+            WrOpcode::RDMA_WRITE => What::Write(addr, rkey),
+            WrOpcode::RDMA_WRITE_WITH_IMM => What::WriteImm(addr, rkey, imm),
+            WrOpcode::RDMA_READ => What::Read(addr, rkey),
+            WrOpcode::ATOMIC_CMP_AND_SWP => What::CmpSwp(addr, rkey, compare_add, swap),
+            WrOpcode::ATOMIC_FETCH_AND_ADD => What::FetchAdd(addr, rkey, compare_add),
+            WrOpcode::LOCAL_INV => What::LocalInv(key),
+            WrOpcode::BIND_MW => What::BindMw(bind(wr.mw.as_ref()?, wr.bind_rkey?, wr.bind_info.as_ref()?)),
+            WrOpcode::TSO => {
+                let tso = wr.tso.as_ref()?;
+                What::Tso(tso.hdr.bytes()?, tso.mss)
+            }
+            _ => return None,
+        };
+        let mut flags = flags(&wr.send_flags);
+        let list = sges(&wr.sg_list);
+        let data = match what {
+            What::LocalInv(_) | What::BindMw(_) => Data::None,
+            _ if flags.contains(SendFlags::INLINE) && !list.is_empty() => {
+                Data::Inline(list.iter().map(|s| crate::memory::read(s.addr, s.length as usize)).collect())
+            }
+            _ => Data::Sges(list),
+        };
+        flags.remove(SendFlags::INLINE);
+        let dest = match (&wr.ud, wr.xrc_remote_srqn) {
+            (Some(ud), _) => {
+                Dest::Ud { av: av(&ud.ah), qpn: ud.remote_qpn.u32(), qkey: ud.remote_qkey.u32() }
+            }
+            (None, Some(srqn)) => Dest::Xrc(srqn.u32()),
+            (None, None) => Dest::Peer,
+        };
+        Some(Self { wr_id: wr.wr_id.0, flags, what, dest, data })
+    }
+
+    /// The WRs of a session that a program would write with typed calls: each builder with its setters, once each, from
+    /// `start` to `complete`. `None` for any other.
+    pub(crate) fn of_session(ops: &[Op]) -> Option<Vec<Self>> {
+        let [Op::Start, ops @ .., Op::Complete] = ops else { return None };
+        let (mut wr_id, mut flags) = (0, SendFlags::empty());
+        let mut all: Vec<Self> = Vec::new();
+        for op in ops {
+            if op.is_builder() {
+                let what = match op {
+                    Op::Send => What::Send,
+                    Op::SendImm { imm_data } => What::SendImm(imm_data.u32()),
+                    Op::SendInv { invalidate_rkey } => What::SendInv(invalidate_rkey.u32()),
+                    Op::RdmaWrite { rkey, remote_addr } => What::Write(remote_addr.0, rkey.u32()),
+                    Op::RdmaWriteImm { rkey, remote_addr, imm_data } => {
+                        What::WriteImm(remote_addr.0, rkey.u32(), imm_data.u32())
+                    }
+                    Op::RdmaRead { rkey, remote_addr } => What::Read(remote_addr.0, rkey.u32()),
+                    Op::AtomicCmpSwp { rkey, remote_addr, compare, swap } => {
+                        What::CmpSwp(remote_addr.0, rkey.u32(), compare.0, swap.0)
+                    }
+                    Op::AtomicFetchAdd { rkey, remote_addr, add } => {
+                        What::FetchAdd(remote_addr.0, rkey.u32(), add.0)
+                    }
+                    Op::LocalInv { invalidate_rkey } => What::LocalInv(invalidate_rkey.u32()),
+                    Op::BindMw { mw, bind_rkey, bind_info } => What::BindMw(bind(mw, *bind_rkey, bind_info)),
+                    Op::SendTso { mss, hdr, .. } => What::Tso(hdr.bytes()?, *mss),
+                    _ => return None,
+                };
+                all.push(Self { wr_id, flags, what, dest: Dest::Peer, data: Data::None });
+                continue;
+            }
+            let last = all.last_mut();
+            let data = match op {
+                Op::Set { wr_id: id, wr_flags } => {
+                    wr_id = id.0;
+                    flags = self::flags(wr_flags).difference(SendFlags::INLINE);
+                    continue;
+                }
+                Op::SetSge { sge: s } => Data::Sges(vec![sge(s)]),
+                Op::SetSgeList { sg_list } => Data::Sges(sges(sg_list)),
+                Op::SetInlineData { data, .. } => Data::Inline(vec![data.bytes()?]),
+                Op::SetInlineDataList { bufs } => {
+                    Data::Inline(bufs.iter().map(|b| b.bytes()).collect::<Option<_>>()?)
+                }
+                other => {
+                    let dest = match other {
+                        Op::SetUdAddr { remote_qpn, remote_qkey, ah } => {
+                            Dest::Ud { av: av(ah), qpn: remote_qpn.u32(), qkey: remote_qkey.u32() }
+                        }
+                        Op::SetXrcSrqn { remote_srqn } => Dest::Xrc(remote_srqn.u32()),
+                        Op::SetDcAddr { remote_dctn, dc_key, ah } => {
+                            Dest::Dc { av: av(ah), dctn: remote_dctn.u32(), key: dc_key.0, stream: None }
+                        }
+                        Op::SetDcAddrStream { remote_dctn, dc_key, stream_id, ah } => Dest::Dc {
+                            av: av(ah),
+                            dctn: remote_dctn.u32(),
+                            key: dc_key.0,
+                            stream: Some(*stream_id),
+                        },
+                        _ => return None,
+                    };
+                    let last = last.filter(|r| matches!(r.dest, Dest::Peer))?;
+                    last.dest = dest;
+                    continue;
+                }
+            };
+            let last = last.filter(|r| matches!(r.data, Data::None))?;
+            last.data = data;
+        }
+        let complete = |r: &Self| {
+            let local = matches!(r.what, What::LocalInv(_) | What::BindMw(_));
+            local == matches!(r.data, Data::None)
+        };
+        all.iter().all(complete).then_some(all)
+    }
+
+    pub(crate) fn opcode(&self) -> WrOpcode {
+        match self.what {
+            What::Send => WrOpcode::SEND,
+            What::SendImm(_) => WrOpcode::SEND_WITH_IMM,
+            What::SendInv(_) => WrOpcode::SEND_WITH_INV,
+            What::Write(..) => WrOpcode::RDMA_WRITE,
+            What::WriteImm(..) => WrOpcode::RDMA_WRITE_WITH_IMM,
+            What::Read(..) => WrOpcode::RDMA_READ,
+            What::CmpSwp(..) => WrOpcode::ATOMIC_CMP_AND_SWP,
+            What::FetchAdd(..) => WrOpcode::ATOMIC_FETCH_AND_ADD,
+            What::LocalInv(_) => WrOpcode::LOCAL_INV,
+            What::BindMw(_) => WrOpcode::BIND_MW,
+            What::Tso(..) => WrOpcode::TSO,
+        }
+    }
+}

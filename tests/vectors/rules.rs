@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where this driver differs from the reference on purpose.
+//!
+//! A rule looks at the input of a case, never at its name or number, and rewrites what is expected: so a case under a rule
+//! is held, too. Anything else that differs fails. What a rule decides stands in docs/semantics.md, where libmlx5's own
+//! behaviour is told beside it.
+//!
+//! | rule                | input                                             | reference                | here                       |
+//! |---------------------|---------------------------------------------------|--------------------------|----------------------------|
+//! | `illegal-opcode`    | an opcode that ibv_post_send(3) denies the type   | posts some WQE           | EINVAL                     |
+//! | `ip-csum`           | IP_CSUM on anything but a raw packet              | ignores it               | EINVAL                     |
+//! | `dci-list`          | a list on a DC initiator: it has no address       | a WQE without one        | EINVAL                     |
+//! | `inline-read`       | inline data for a read or an atomic               | posts them               | EINVAL                     |
+//! | `atomic-length`     | an atomic with room for less than 8 bytes         | posts it                 | EINVAL                     |
+//! | `atomic-entry`      | an atomic with longer entries, by another face    | writes what it is given  | 8, as its own `post_send`  |
+//! | `long-sge`          | an entry of 2^31 bytes or more                    | sets the inline bit      | EINVAL                     |
+//! | `local-sges`        | entries on LOCAL_INV or BIND_MW                   | appends them             | none; EINVAL for a bind in a list |
+//! | `state`             | a list in a state that does not allow it          | ENOMEM                   | EINVAL                     |
+//! | `tso-wrap`          | a TSO header that goes round the ring's end       | entries 32 bytes too far | behind the header          |
+//! | `l2-header-only`    | a raw packet's one entry, all of it inlined       | sends it twice           | inlined                    |
+//! | `srq-zero-length`   | an entry of 0 bytes on an SRQ                     | writes it, it means 2 GiB | skips it                  |
+//! | `srq-null-mr`       | scattering to the null region on an SRQ           | writes to the address    | keeps nothing              |
+//! | `inline-underflow`  | a QP for no entries and no inline data            | max_inline_data is -4    | 0                          |
+//! | `raw-without-sends` | a raw QP for no sends                             | names a send buffer      | has none                   |
+//! | `srq-of-none`       | an SRQ for no receives                            | creates it               | EINVAL                     |
+//! | `ah-field-range`    | an address whose fields do not fit                | cuts them                | EINVAL                     |
+//! | `bind-verb`         | ibv_bind_mw() of a zero-based window              | the verb refuses it      | there is only the WR, which both post |
+//! | `scattered-send`    | data in the completion of a send, extended poll   | overlooks them           | REM_INV_REQ_ERR, as its own `ibv_poll_cq` |
+
+use crate::memory;
+use crate::model::{Bell, Case, Num, Op, Pattern, Posted, Qp, SendWr, Sent, Sge, Step, Wqe};
+use crate::request::{self, Request, What};
+use crate::run::Face;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use uverbs_core::wr::{SendFlags, WrOpcode};
+use uverbs_mlx5_hw::cqe::{Cqe64, MLX5_CQE_REQ};
+use uverbs_mlx5_hw::wqe::{MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_RDMA_READ};
+use zerocopy::FromBytes as _;
+
+const EINVAL: i32 = 22;
+const ENOMEM: i32 = 12;
+/// Units and bytes.
+const UNIT: usize = 16;
+const BLOCK: usize = 64;
+
+/// Puts the case under the rules that it meets, and names them.
+pub(crate) fn apply(case: &mut Case, face: Face, null_mr: u32) -> Vec<&'static str> {
+    let mut rules = Vec::new();
+    create(case, &mut rules);
+    if let Some(qp) = case.qp.clone() {
+        let (mut qp, mut shift) = (qp, 0);
+        for step in &mut case.steps {
+            send(step, &qp, face, &mut shift, &mut rules);
+            if let Step::Modify { state, .. } = step {
+                qp.state.clone_from(state);
+            }
+        }
+        if !rules.is_empty() {
+            bells(&mut case.steps);
+        }
+    }
+    receive(case, null_mr, &mut rules);
+    scattered_sends(&mut case.steps, &mut rules);
+    rules.sort_unstable();
+    rules.dedup();
+    rules
+}
+
+// Sends.
+
+/// The table of ibv_post_send(3), and of mlx5dv_wr_post(3) for DC.
+fn is_legal(qp_type: &str, opcode: WrOpcode) -> bool {
+    use WrOpcode as O;
+    let message = matches!(opcode, O::SEND | O::SEND_WITH_IMM);
+    let peer = message
+        || matches!(
+            opcode,
+            O::SEND_WITH_INV | O::RDMA_WRITE | O::RDMA_WRITE_WITH_IMM | O::LOCAL_INV | O::BIND_MW
+        );
+    match qp_type {
+        "UD" => message,
+        "UC" => peer,
+        "RAW_PACKET" => matches!(opcode, O::SEND | O::TSO),
+        _ => peer || matches!(opcode, O::RDMA_READ | O::ATOMIC_CMP_AND_SWP | O::ATOMIC_FETCH_AND_ADD),
+    }
+}
+
+fn is_atomic(opcode: WrOpcode) -> bool {
+    matches!(opcode, WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD)
+}
+
+/// Why a WR is refused here that the reference posts.
+fn refusal(qp: &Qp, opcode: WrOpcode, flags: SendFlags, sges: &[Sge], inline: bool) -> Option<&'static str> {
+    let is_read = opcode == WrOpcode::RDMA_READ || is_atomic(opcode);
+    if !is_legal(&qp.qp_type, opcode) {
+        return Some("illegal-opcode");
+    }
+    if flags.contains(SendFlags::IP_CSUM) && qp.qp_type != "RAW_PACKET" {
+        return Some("ip-csum");
+    }
+    if is_read && inline {
+        return Some("inline-read");
+    }
+    if is_atomic(opcode) && !inline && sges.iter().map(|s| u64::from(s.length)).sum::<u64>() < 8 {
+        return Some("atomic-length");
+    }
+    let is_local = matches!(opcode, WrOpcode::LOCAL_INV | WrOpcode::BIND_MW);
+    if !inline && !is_local && sges.iter().any(|s| s.length >= 1 << 31) {
+        return Some("long-sge");
+    }
+    None
+}
+
+fn wr_refusal(qp: &Qp, wr: &SendWr, face: Face) -> Option<&'static str> {
+    let (opcode, flags) = (request::opcode(&wr.opcode), request::flags(&wr.send_flags));
+    // To a list, INLINE means something with entries only; it is a mistake on a read all the same.
+    let inline = flags.contains(SendFlags::INLINE) && (face == Face::List || !wr.sg_list.is_empty());
+    let refused = refusal(qp, opcode, flags, &wr.sg_list, inline);
+    if qp.qp_type == "DCI" {
+        return Some("dci-list");
+    }
+    let bind = opcode == WrOpcode::BIND_MW && !wr.sg_list.is_empty() && face != Face::Typed;
+    refused.or(bind.then_some("local-sges"))
+}
+
+/// Why a session fails here that the reference completes: the first builder or setter that is wrong.
+fn session_refusal(qp: &Qp, ops: &[Op]) -> Option<&'static str> {
+    let (mut flags, mut opcode) = (SendFlags::empty(), WrOpcode::SEND);
+    for op in ops {
+        let refused = match op {
+            Op::Set { wr_flags, .. } => {
+                flags = request::flags(wr_flags);
+                None
+            }
+            Op::SetSge { sge } => refusal(qp, opcode, SendFlags::empty(), core::slice::from_ref(sge), false),
+            Op::SetSgeList { sg_list } => refusal(qp, opcode, SendFlags::empty(), sg_list, false),
+            Op::SetInlineData { .. } | Op::SetInlineDataList { .. } => {
+                refusal(qp, opcode, SendFlags::empty(), &[], true)
+            }
+            op if op.is_builder() => {
+                opcode = builder_opcode(op);
+                let enough = Sge { addr: Default::default(), length: 8, lkey: Default::default() };
+                refusal(qp, opcode, flags, &[enough], false)
+            }
+            _ => None,
+        };
+        if refused.is_some() {
+            return refused;
+        }
+    }
+    None
+}
+
+fn builder_opcode(op: &Op) -> WrOpcode {
+    match op {
+        Op::SendImm { .. } => WrOpcode::SEND_WITH_IMM,
+        Op::SendInv { .. } => WrOpcode::SEND_WITH_INV,
+        Op::RdmaWrite { .. } => WrOpcode::RDMA_WRITE,
+        Op::RdmaWriteImm { .. } => WrOpcode::RDMA_WRITE_WITH_IMM,
+        Op::RdmaRead { .. } => WrOpcode::RDMA_READ,
+        Op::AtomicCmpSwp { .. } => WrOpcode::ATOMIC_CMP_AND_SWP,
+        Op::AtomicFetchAdd { .. } => WrOpcode::ATOMIC_FETCH_AND_ADD,
+        Op::LocalInv { .. } => WrOpcode::LOCAL_INV,
+        Op::BindMw { .. } => WrOpcode::BIND_MW,
+        Op::SendTso { .. } => WrOpcode::TSO,
+        _ => WrOpcode::SEND,
+    }
+}
+
+/// Rewrites a step on the send queue. `shift` is by how many blocks the queue is behind the reference's.
+fn send(step: &mut Step, qp: &Qp, face: Face, shift: &mut u32, rules: &mut Vec<&'static str>) {
+    match step {
+        Step::Modify { state, .. } if state == "RESET" => *shift = 0,
+        Step::PostSend { wrs, out } => {
+            moved(out, *shift);
+            // The state is looked at before the WRs.
+            let state_refused = out.ret == ENOMEM && refuses(&qp.state);
+            if state_refused && out.bad_wr == 0 {
+                out.ret = EINVAL;
+                rules.push("state");
+                return;
+            }
+            let good = usize::try_from(out.bad_wr).unwrap_or(wrs.len());
+            let refused =
+                wrs.iter().take(good).enumerate().find_map(|(i, wr)| Some((i, wr_refusal(qp, wr, face)?)));
+            if let Some((i, rule)) = refused {
+                rules.push(rule);
+                cut(out, i, shift);
+                (out.ret, out.bad_wr) = (EINVAL, i as i32);
+            }
+            for (wr, wqe) in wrs.iter().zip(&mut out.sq.wqes) {
+                let opcode = request::opcode(&wr.opcode);
+                if matches!(opcode, WrOpcode::LOCAL_INV | WrOpcode::BIND_MW) && !wr.sg_list.is_empty() {
+                    rules.push("local-sges");
+                    drop_entries(wqe, wr.sg_list.iter().filter(|s| s.length != 0).count());
+                }
+                if let (Some(tso), "RAW_PACKET") = (&wr.tso, qp.qp_type.as_str()) {
+                    tso_wrap(wqe, qp, tso.hdr.len(), rules);
+                }
+            }
+            resized(out, shift, rules);
+        }
+        Step::WrApi { ops, out } => {
+            moved(out, *shift);
+            // Where both refuse it, the reasons may differ.
+            if matches!(out.ret, 0 | ENOMEM)
+                && matches!(ops.last(), Some(Op::Complete))
+                && let Some(rule) = session_refusal(qp, ops)
+            {
+                rules.push(rule);
+                cut(out, 0, shift);
+                (out.ret, out.bad_wr) = (EINVAL, if face == Face::List { -1 } else { out.bad_wr });
+            }
+            let requests = Request::of_session(ops).unwrap_or_default();
+            for (request, wqe) in requests.iter().zip(&mut out.sq.wqes) {
+                if is_atomic(request.opcode()) && face != Face::Wr && face != Face::Mixed {
+                    atomic_entries(wqe, qp, rules);
+                }
+                if let What::Tso(header, _) = &request.what {
+                    tso_wrap(wqe, qp, header.len(), rules);
+                }
+                if qp.qp_type == "RAW_PACKET" && qp.ctx == "eth_l2" {
+                    l2_header_only(wqe, request, rules);
+                }
+            }
+            resized(out, shift, rules);
+        }
+        Step::BindMw { out, bind_info, rkey_after, mw, .. } => {
+            const ZERO_BASED: u32 = 1 << 5;
+            /// Blocks of a bind.
+            const BLOCKS: u32 = 3;
+            moved(out, *shift);
+            if out.ret == EINVAL && bind_info.access & ZERO_BASED != 0 {
+                rules.push("bind-verb");
+                let (old, len) = (mw.rkey.u32(), BLOCKS as usize * BLOCK);
+                *rkey_after = Num((old & !0xff | (old + 1) & 0xff).into());
+                (out.ret, out.bad_wr) = (0, -1);
+                out.sq.end = (out.sq.start + BLOCKS) & 0xffff;
+                out.sq_dbrec = Some(out.sq.end);
+                out.bf = Some(Bell { offset: 0, len, hex: Pattern(vec![None; len]) });
+            }
+        }
+        _ => {}
+    }
+}
+
+fn refuses(state: &str) -> bool {
+    matches!(state, "RESET" | "INIT" | "RTR")
+}
+
+fn bytes(wqe: &mut Wqe) -> Option<&mut Vec<Option<u8>>> {
+    wqe.hex.as_mut().map(|hex| &mut hex.0)
+}
+
+fn blocks(wqes: &[Wqe]) -> u32 {
+    wqes.iter().map(|w| w.hex.as_ref().map_or(1, |hex| hex.len().div_ceil(BLOCK) as u32)).sum()
+}
+
+/// Numbers a step's WQEs anew, `shift` blocks earlier.
+fn moved(out: &mut Sent, shift: u32) {
+    if shift == 0 {
+        return;
+    }
+    let start = out.sq.start.wrapping_sub(shift) & 0xffff;
+    number(&mut out.sq, start);
+    if out.sq_dbrec.is_some() {
+        out.sq_dbrec = Some(out.sq.end);
+    }
+    rung(out);
+}
+
+fn number(sq: &mut Posted, start: u32) {
+    (sq.start, sq.end) = (start, start);
+    for wqe in &mut sq.wqes {
+        wqe.idx = sq.end;
+        let count = blocks(core::slice::from_ref(wqe));
+        if let Some(bytes) = wqe.hex.as_mut().map(|hex| &mut hex.0) {
+            bytes[1..3].copy_from_slice(&[Some((sq.end >> 8) as u8), Some(sq.end as u8)]);
+        }
+        sq.end = (sq.end + count) & 0xffff;
+    }
+}
+
+/// What the doorbell says of the last WQE: the same kind of doorbell as before.
+fn rung(out: &mut Sent) {
+    let Some(last) = out.sq.wqes.last().and_then(|w| w.hex.clone()) else { return };
+    if let Some(bf) = &mut out.bf {
+        let len = if bf.len == 8 { 8 } else { last.len() };
+        *bf = Bell { offset: bf.offset, len, hex: Pattern(last.0[..len].to_vec()) };
+    }
+}
+
+/// Only the first `good` WQEs are posted.
+fn cut(out: &mut Sent, good: usize, shift: &mut u32) {
+    *shift += blocks(&out.sq.wqes[good.min(out.sq.wqes.len())..]);
+    out.sq.wqes.truncate(good);
+    let start = out.sq.start;
+    number(&mut out.sq, start);
+    if good == 0 {
+        (out.sq_dbrec, out.bf) = (None, None);
+        return;
+    }
+    out.sq_dbrec = Some(out.sq.end);
+    // Of a single WQE the device might be given all; the vectors have no case of that.
+    if let Some(bf) = &mut out.bf {
+        bf.len = 8;
+    }
+    rung(out);
+}
+
+/// After WQEs of a step were made shorter.
+fn resized(out: &mut Sent, shift: &mut u32, rules: &[&'static str]) {
+    if rules.is_empty() || out.sq.wqes.is_empty() {
+        return;
+    }
+    let (start, end) = (out.sq.start, out.sq.end);
+    number(&mut out.sq, start);
+    *shift += end.wrapping_sub(out.sq.end) & 0xffff;
+    out.sq_dbrec = out.sq_dbrec.map(|_| out.sq.end);
+    rung(out);
+}
+
+/// The halves of the register take turns from the case's first doorbell on.
+fn bells(steps: &mut [Step]) {
+    let mut next = 0;
+    for step in steps {
+        if let Step::PostSend { out, .. } | Step::WrApi { out, .. } | Step::BindMw { out, .. } = step
+            && let Some(bf) = &mut out.bf
+        {
+            bf.offset = next;
+            next ^= 256;
+        }
+    }
+}
+
+fn ds(bytes: &[Option<u8>]) -> usize {
+    usize::from(bytes[7].unwrap_or(0) & 0x3f)
+}
+
+/// Takes the last `count` entries off a WQE.
+fn drop_entries(wqe: &mut Wqe, count: usize) {
+    let Some(bytes) = bytes(wqe) else { return };
+    let units = ds(bytes) - count;
+    bytes[7] = Some(units as u8);
+    bytes.truncate((units * UNIT).next_multiple_of(BLOCK));
+    bytes[units * UNIT..].fill(None);
+    wqe.ds = Some(units as u32);
+}
+
+/// An atomic's entries have 8 bytes.
+fn atomic_entries(wqe: &mut Wqe, qp: &Qp, rules: &mut Vec<&'static str>) {
+    let Some(bytes) = bytes(wqe) else { return };
+    // Control, destination, remote address, operands.
+    let first = match qp.qp_type.as_str() {
+        "XRC_SEND" => 4,
+        "DCI" => 6,
+        _ => 3,
+    };
+    for unit in first..ds(bytes) {
+        let count = &mut bytes[unit * UNIT..][..4];
+        let eight = [0, 0, 0, 8].map(Some);
+        if count != eight {
+            count.copy_from_slice(&eight);
+            rules.push("atomic-entry");
+        }
+    }
+}
+
+/// The reference counts a segment twice where a TSO header goes round the ring's end: its entries stand 32 bytes behind
+/// their place, of which `ds` knows nothing.
+fn tso_wrap(wqe: &mut Wqe, qp: &Qp, header: usize, rules: &mut Vec<&'static str>) {
+    /// Where the header begins in a WQE.
+    const START: usize = 30;
+    const TOO_FAR: usize = 32;
+    let to_end = (qp.sq_wqe_cnt - wqe.idx % qp.sq_wqe_cnt) as usize * BLOCK;
+    let end = (START + header).next_multiple_of(UNIT);
+    if START + header <= to_end {
+        return;
+    }
+    let Some(bytes) = bytes(wqe) else { return };
+    let units = ds(bytes);
+    let entries: Vec<_> = (end..units * UNIT).map(|i| bytes.get(i + TOO_FAR).copied().flatten()).collect();
+    if bytes.len() <= end || bytes[end..].iter().take(TOO_FAR).any(Option::is_some) {
+        return;
+    }
+    rules.push("tso-wrap");
+    bytes.resize((units * UNIT).next_multiple_of(BLOCK), None);
+    bytes[end..].fill(None);
+    bytes[end..end + entries.len()].copy_from_slice(&entries);
+}
+
+/// `wr_set_sge` with an entry that is just the inlined header: the reference sends its bytes again.
+fn l2_header_only(wqe: &mut Wqe, request: &Request, rules: &mut Vec<&'static str>) {
+    /// Bytes that the device wants inlined.
+    const HEADER: u32 = 18;
+    let request::Data::Sges(sges) = &request.data else { return };
+    let alone = matches!(sges[..], [uverbs_core::wr::Sge { length: HEADER, .. }]);
+    if alone && bytes(wqe).is_some_and(|bytes| ds(bytes) == 4) {
+        rules.push("l2-header-only");
+        drop_entries(wqe, 1);
+    }
+}
+
+// Receives.
+
+fn receive(case: &mut Case, null_mr: u32, rules: &mut Vec<&'static str>) {
+    let mut nulls = Vec::new();
+    for step in &mut case.steps {
+        match step {
+            Step::PostSrqRecv { wrs, srq, .. } => {
+                for (wr, wqe) in wrs.iter().zip(&mut srq.wqes) {
+                    let null = |s: &&Sge| s.lkey.0 == u64::from(null_mr) && s.length != 0;
+                    nulls.extend(wr.sg_list.iter().filter(null).map(|s| (s.addr.0, s.length)));
+                    let empty: Vec<_> = wr.sg_list.iter().map(|s| s.length == 0).collect();
+                    if let Some(bytes) = bytes(wqe).filter(|_| empty.contains(&true)) {
+                        rules.push("srq-zero-length");
+                        skip_entries(bytes, &empty);
+                    }
+                }
+            }
+            Step::CheckMem { addr, hex } => {
+                for (start, len) in &nulls {
+                    for (i, byte) in hex.0.iter_mut().enumerate() {
+                        let at = addr.0 + i as u64;
+                        if (*start..*start + u64::from(*len)).contains(&at) && *byte != Some(memory::FILL) {
+                            *byte = Some(memory::FILL);
+                            rules.push("srq-null-mr");
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes the empty entries out of an SRQ's element; what follows moves up, and the list ends where they were.
+fn skip_entries(bytes: &mut [Option<u8>], empty: &[bool]) {
+    /// `lkey` 0x100.
+    const END: [u8; UNIT] = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let entries: Vec<Vec<Option<u8>>> = bytes[UNIT..].chunks(UNIT).map(<[_]>::to_vec).collect();
+    let kept = entries.iter().enumerate().filter(|(i, _)| *i < empty.len() && !empty[*i]);
+    let mut new: Vec<Option<u8>> = kept.flat_map(|(_, entry)| entry.clone()).collect();
+    new.extend(END.map(Some));
+    new.resize(bytes.len() - UNIT, None);
+    bytes[UNIT..].copy_from_slice(&new);
+}
+
+/// Extended polling of the reference looks for data in the completions of reads and atomics only.
+fn scattered_sends(steps: &mut [Step], rules: &mut Vec<&'static str>) {
+    const REM_INV_REQ_ERR: u32 = 9;
+    let mut written = BTreeMap::new();
+    let mut position = 0;
+    for step in steps {
+        match step {
+            Step::HwCqes { cqes } => {
+                for cqe in cqes {
+                    let last: Vec<u8> =
+                        cqe.hex.0.iter().rev().take(BLOCK).rev().map(|b| b.unwrap_or(0)).collect();
+                    let entry = Cqe64::read_from_bytes(&last).unwrap_or_default();
+                    let brings = matches!(
+                        entry.send_opcode(),
+                        MLX5_OPCODE_RDMA_READ | MLX5_OPCODE_ATOMIC_CS | MLX5_OPCODE_ATOMIC_FA
+                    );
+                    let odd = entry.opcode() == MLX5_CQE_REQ && entry.format() != 0 && !brings;
+                    written.insert(cqe.pos, odd);
+                }
+            }
+            Step::PollCq { cq_ci_dbrec, .. } => position = *cq_ci_dbrec,
+            Step::StartPoll { wcs, cq_ci_dbrec, .. } => {
+                let first = cq_ci_dbrec.wrapping_sub(wcs.len() as u32).max(position);
+                for (at, wc) in (first..).zip(wcs) {
+                    if written.get(&at) == Some(&true) && wc.status == 0 {
+                        wc.status = REM_INV_REQ_ERR;
+                        rules.push("scattered-send");
+                    }
+                }
+                position = *cq_ci_dbrec;
+            }
+            _ => {}
+        }
+    }
+}
+
+// Creation.
+
+fn refuse(case: &mut Case, rule: &'static str, rules: &mut Vec<&'static str>) {
+    case.out = Some(json!({ "ok": false, "errno": EINVAL }));
+    rules.push(rule);
+}
+
+fn create(case: &mut Case, rules: &mut Vec<&'static str>) {
+    let Some(input) = case.input.clone() else { return };
+    if case.out.as_ref().and_then(|out| out.get("ok")) != Some(&json!(true)) {
+        return;
+    }
+    let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
+    let (cap, attr) = (&input["cap"], &input["attr"]);
+    match case.category.as_str() {
+        "create_qp" => {
+            let Some(out) = case.out.as_mut() else { return };
+            let asked = (number(cap.get("max_send_sge")), number(cap.get("max_inline_data")));
+            if asked == (0, 0) && number(out["cap"].get("max_inline_data")) == u64::from(u32::MAX - 3) {
+                out["cap"]["max_inline_data"] = json!(0);
+                rules.push("inline-underflow");
+            }
+            if input["type"] == "RAW_PACKET" && number(cap.get("max_send_wr")) == 0 {
+                out["cmd"]["has_sq_buf_addr"] = json!(false);
+                rules.push("raw-without-sends");
+            }
+        }
+        "create_srq" if number(input.get("max_wr")) == 0 => refuse(case, "srq-of-none", rules),
+        "create_ah" => {
+            let path_bits = number(attr.get("src_path_bits")) > 0x7f;
+            let label = number(attr.get("flow_label")) > 0xf_ffff && number(attr.get("is_global")) != 0;
+            if path_bits || label || number(attr.get("sl")) > 15 {
+                refuse(case, "ah-field-range", rules);
+            }
+        }
+        _ => {}
+    }
+}
