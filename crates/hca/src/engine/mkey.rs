@@ -163,10 +163,12 @@ impl Mkeys {
         if umr.check_free && now.is_some() {
             return Err(Denied);
         }
-        if umr.check_qpn && (now.and_then(|b| b.qpn) != Some(user.qpn) || key.key != umr.mkey) {
+        // A window that belongs to no QP is anyone's.
+        let foreign = now.is_none_or(|b| b.qpn.is_some_and(|qpn| qpn != user.qpn));
+        if umr.check_qpn && (foreign || key.key != umr.mkey) {
             return Err(Denied);
         }
-        let bound = if umr.free { None } else { Some(self.bind(user, umr, two)?) };
+        let bound = if umr.free { None } else { Some(self.bind(user, umr)?) };
         if let Some(key) = self.map.get_mut(&(umr.mkey >> 8)) {
             key.key = key.key & !0xff | u32::from(umr.variant);
             key.kind = Kind::Window { two, bound };
@@ -174,11 +176,12 @@ impl Mkeys {
         Ok(())
     }
 
-    fn bind(&self, user: User, umr: &Umr, two: bool) -> Result<Bound, Denied> {
+    fn bind(&self, user: User, umr: &Umr) -> Result<Bound, Denied> {
         let needed = Umr::MASK_LEN | Umr::MASK_START | Umr::MASK_ACCESS;
-        // A type 2 window belongs to the QP that binds it, a type 1 window to none.
+        // A type 2 window belongs to the QP that binds it, a type 1 window to none. To the key they are the same:
+        // libmlx5's builder names the QP for both.
         let named = umr.mask & Umr::MASK_QPN != 0 && umr.qpn != 0xff_ffff;
-        if umr.mask & needed != needed || named != two || named && umr.qpn != user.qpn {
+        if umr.mask & needed != needed || named && umr.qpn != user.qpn {
             return Err(Denied);
         }
         let (klm_len, mr, addr) = umr.klm.ok_or(Denied)?;
@@ -208,7 +211,13 @@ impl Mkeys {
             return Err(Denied);
         }
         inside(addr, umr.len, *iova, memory.len())?;
-        Ok(Bound { start: umr.start, len: umr.len, access, qpn: two.then_some(user.qpn), mr, addr })
+        Ok(Bound { start: umr.start, len: umr.len, access, qpn: named.then_some(user.qpn), mr, addr })
+    }
+
+    /// Whether a window is bound to this region.
+    pub(crate) fn is_bound(&self, key: u32) -> bool {
+        let to = |kind: &Kind| matches!(kind, Kind::Window { bound: Some(b), .. } if b.mr == key);
+        self.map.values().any(|mkey| to(&mkey.kind))
     }
 
     /// A peer's invalidation: the key must be a type 2 window bound by this QP.

@@ -26,6 +26,8 @@ use uverbs_uapi::mlx5::{
 use uverbs_uapi::verbs::IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
 use zerocopy::IntoBytes;
 
+/// Version of the clock page (`MLX5_IB_CLOCK_INFO_V1`).
+const MLX5_IB_CLOCK_INFO_V1: u8 = 0;
 /// Completion vectors.
 pub(super) const VECTORS: u32 = 8;
 /// Basic blocks of the largest send queue, entries of the largest receive queue.
@@ -124,6 +126,7 @@ impl Call<'_, '_> {
                 (true, InlineMode::None) => MLX5_USER_INLINE_MODE_NONE,
                 (true, InlineMode::L2) => MLX5_USER_INLINE_MODE_L2,
             },
+            clock_info_versions: 1 << MLX5_IB_CLOCK_INFO_V1,
             log_uar_size: UAR_BYTES.trailing_zeros(),
             num_uars_per_page: 1,
             dump_fill_mkey: NULL_MKEY,

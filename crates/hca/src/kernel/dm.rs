@@ -25,7 +25,7 @@ use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE, MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX,
     MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
 };
-use uverbs_uapi::mlx5::{MLX5_IB_MMAP_DEVICE_MEM, MLX5_IB_UAPI_DM_TYPE_MEMIC};
+use uverbs_uapi::mlx5::{MLX5_IB_MMAP_CLOCK_INFO, MLX5_IB_MMAP_DEVICE_MEM, MLX5_IB_UAPI_DM_TYPE_MEMIC};
 use uverbs_uapi::verbs::IB_UVERBS_ACCESS_ZERO_BASED;
 
 const PAGE: u64 = 4096;
@@ -161,13 +161,22 @@ impl Call<'_, '_> {
         self.give(c, UVERBS_ATTR_REG_DM_MR_HANDLE, object, &[pd_handle, dm_handle], 0)
     }
 
-    /// Maps device memory: a command in bits 15:8 of the page number, the first page in the others.
-    pub(super) fn map_dm(&mut self, offset: u64, len: usize) -> Result<Mapping, Errno> {
+    /// Maps what is no doorbell: a command in bits 15:8 of the page number, an index in the others.
+    pub(super) fn map(&mut self, offset: u64, len: usize) -> Result<Mapping, Errno> {
         let number = offset / PAGE;
         let (command, index) = (number >> 8 & 0xff, number & 0xff | number >> 16 << 8);
-        if !offset.is_multiple_of(PAGE) || command != MLX5_IB_MMAP_DEVICE_MEM {
+        if !offset.is_multiple_of(PAGE) {
             return Err(Errno::EINVAL);
         }
+        match command {
+            MLX5_IB_MMAP_DEVICE_MEM => self.map_dm(index, len),
+            MLX5_IB_MMAP_CLOCK_INFO if index == 0 => super::clock::map(self.cx.now, len),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Maps device memory by its first page.
+    fn map_dm(&mut self, index: u64, len: usize) -> Result<Mapping, Errno> {
         let objects = &self.front.context(self.context)?.objects;
         let found = objects.values().find_map(|e| match &e.object {
             Object::Dm { memory } if u64::from(memory.page) == index => Some(memory),

@@ -362,6 +362,8 @@ impl Front {
                     || device.steering.uses(Target::Qp(qp.qpn))
                     || device.steering.uses(Target::Rss(qp.qpn))
             }
+            // The device refuses to destroy a key that others lead to.
+            Object::Mr { key, .. } => device.mkeys.is_bound(*key),
             _ => false,
         }
     }

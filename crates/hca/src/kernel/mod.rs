@@ -6,6 +6,7 @@
 //! the rest. Facts from drivers/infiniband/core/uverbs_*.c and drivers/infiniband/hw/mlx5.
 
 mod ah;
+mod clock;
 mod context;
 mod cq;
 mod dm;
@@ -101,7 +102,7 @@ impl Kernel for HcaKernel {
         if !self.is_creator_process() {
             return Err(Errno::ESTALE);
         }
-        self.call(|call| call.map_dm(offset, len))
+        self.call(|call| call.map(offset, len))
     }
 
     fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
