@@ -209,6 +209,7 @@ impl Played {
                 };
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
             }
+            IB_USER_VERBS_CMD_QUERY_DEVICE => return Err(Errno::EOPNOTSUPP),
             IB_USER_VERBS_CMD_MODIFY_SRQ => self.note("modify srq"),
             other => panic!("unexpected write command {other:#x}"),
         }

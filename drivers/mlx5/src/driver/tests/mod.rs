@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Control over a kernel that is played: what it is asked, and what a refusal or a nonsensical answer leads to.
 
+mod hostile;
 mod kernel;
 
 use super::qp::QpControl;

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A kernel whose answers are wrong: every answer leads to an error or to an object that can be used, never to a panic.
+
+use super::kernel::Played;
+use super::*;
+use core::sync::atomic::{AtomicBool, AtomicU64};
+use proptest::prelude::*;
+use uverbs_core::Errno;
+use uverbs_core::kernel::{DoorbellPage, Mapping, Protection, RawCommand, WriteCommand};
+
+/// Answers as [`Played`] does, and then changes some of it.
+#[derive(Debug)]
+struct Hostile {
+    inner: Played,
+    random: AtomicU64,
+    /// One answer in so many is wrong.
+    rate: u64,
+    quiet: AtomicBool,
+}
+
+impl Hostile {
+    /// splitmix64
+    fn random(&self) -> u64 {
+        let x = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
+
+    fn strikes(&self) -> bool {
+        self.random().is_multiple_of(self.rate) && !self.quiet.load(Relaxed)
+    }
+
+    /// A number that is wrong in an interesting way.
+    fn wrong(&self, was: u32) -> u32 {
+        match self.random() % 8 {
+            0 => 0,
+            1 => u32::MAX,
+            2 => 1 << (self.random() % 32),
+            3 => was.wrapping_add(1),
+            4 => was.wrapping_sub(1),
+            5 => was ^ 1 << (self.random() % 32),
+            6 => (self.random() % 300) as u32,
+            _ => self.random() as u32,
+        }
+    }
+}
+
+impl Kernel for Hostile {
+    fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> core::result::Result<(), Errno> {
+        self.inner.ioctl(c)?;
+        if self.strikes() {
+            return Err(Errno::from_raw((self.random() % 200) as i32));
+        }
+        let ids: Vec<u16> = c.attrs().map(|a| a.id).collect();
+        for id in ids {
+            if self.strikes() {
+                let handle = self.wrong(1).into();
+                c.new_handle(id, handle);
+            }
+            let Some(output) = c.output(id) else { continue };
+            for word in output.chunks_exact_mut(4) {
+                if self.strikes() {
+                    let was = u32::from_ne_bytes(word.try_into().unwrap());
+                    word.copy_from_slice(&self.wrong(was).to_ne_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, command: &mut WriteCommand<'_>) -> core::result::Result<(), Errno> {
+        self.inner.write(command)
+    }
+
+    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> core::result::Result<Mapping, Errno> {
+        if len > 1 << 20 {
+            return Err(Errno::ENOMEM);
+        }
+        self.inner.mmap(offset, if self.strikes() { 8 } else { len }, protection)
+    }
+
+    fn doorbells(&self, offset: u64, len: usize) -> core::result::Result<DoorbellPage, Errno> {
+        if self.strikes() || len > 1 << 20 {
+            return Err(Errno::EAGAIN);
+        }
+        // Mapped, so that offsets are checked against its length.
+        DoorbellPage::map(self, offset, len)
+    }
+
+    fn attribute(&self, path: &str) -> core::result::Result<Vec<u8>, Errno> {
+        self.inner.attribute(path)
+    }
+
+    fn driver_id(&self) -> u32 {
+        self.inner.driver_id()
+    }
+
+    fn name(&self) -> &str {
+        "hostile0"
+    }
+
+    fn is_creator_process(&self) -> bool {
+        true
+    }
+}
+
+/// Makes one of everything that the kernel lets be made, and uses it.
+fn use_all(mlx5: &Mlx5) -> Result<()> {
+    let _ = mlx5.query_device();
+    let pd = mlx5.alloc_pd()?;
+    let cq_attr = CqInitAttr { cqe: 30, ..CqInitAttr::default() };
+    let mut cq = mlx5.create_cq(&cq_attr, None, 0)?;
+    let srq_attr = SrqAttr { max_wr: 10, max_sge: 2, srq_limit: 0 };
+    let srq_init = SrqInitAttr { attr: srq_attr, ..SrqInitAttr::default() };
+    let create = SrqCreate { pd: &pd, attr: &srq_init, xrc: None, td: None, user_handle: 0 };
+    let mut srq = mlx5.create_srq(&create).ok();
+    if let Some(srq) = &mut srq {
+        for _ in 0..20 {
+            // SAFETY: no memory is named.
+            #[expect(unsafe_code)]
+            let _ = unsafe { srq.queue.post(1, &[]) };
+        }
+    }
+    let td = mlx5.alloc_td()?;
+    let qp_types = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::RawPacket, QpType::XrcSend, QpType::Driver];
+    let mut qps = Vec::new();
+    for (n, qp_type) in qp_types.into_iter().cycle().take(18).enumerate() {
+        let mut attr = Stage::attr(qp_type);
+        attr.max_tso_header = if qp_type == QpType::RawPacket { 64 } else { 0 };
+        let both = Some((&cq.handle, &cq.shared));
+        let has_recv = qp_type.has_recv_queue();
+        let made = mlx5.create_qp(&QpCreate {
+            pd: Some(&pd),
+            send_cq: both,
+            recv_cq: both.filter(|_| has_recv),
+            srq: srq.as_ref().filter(|_| has_recv && n % 3 == 0).map(|s| (&s.handle, &s.shared)),
+            xrcd: None,
+            attr: &attr,
+            td: (n % 2 == 0).then_some(&td),
+            user_handle: 0,
+        });
+        qps.extend(made);
+    }
+    for qp in &mut qps {
+        for state in [QpState::INIT, QpState::RTR, QpState::RTS, QpState::ERR, QpState::RESET] {
+            let attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
+            let _ = mlx5.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE | QpAttrMask::PORT);
+            for _ in 0..40 {
+                if let Some(recv) = &mut qp.recv {
+                    // SAFETY: no memory is named.
+                    #[expect(unsafe_code)]
+                    let _ = unsafe { recv.post(1, &[]) };
+                }
+                if qp.send.is_some() {
+                    let _ = post_send(qp);
+                }
+            }
+        }
+    }
+    let mut wcs = [uverbs_core::wc::WorkCompletion::default(); 4];
+    let _ = cq.queue.poll_cq(&mut wcs);
+    let _ = mlx5.resize_cq(&cq.handle, &mut cq.queue, 100);
+    let _ = cq.queue.poll_cq(&mut wcs);
+    let _ = mlx5.create_ah(&pd, &AhAttr::global(1, 0, Gid::default()));
+    if let Ok(dm) = mlx5.alloc_dm(64, 0) {
+        let _ = dm.mapping.copy_in(dm.start, &[1; 64]);
+        let _ = dm.handle.destroy();
+    }
+    let wq_attr = WqInitAttr { max_wr: 8, max_sge: 1, ..WqInitAttr::default() };
+    let create = WqCreate { pd: &pd, cq: (&cq.handle, &cq.shared), attr: &wq_attr, user_handle: 0 };
+    if let Ok(mut wq) = mlx5.create_wq(&create) {
+        let attr = WqAttr { wq_state: Some(WqState::RDY), ..WqAttr::default() };
+        let _ = mlx5.modify_wq(&wq.handle, &wq.shared, &attr);
+        // SAFETY: no memory is named.
+        #[expect(unsafe_code)]
+        let _ = unsafe { wq.queue.post(1, &[]) };
+        let _ = mlx5.destroy_wq(wq.handle, &wq.shared);
+    }
+    if let Some(srq) = &srq {
+        let (cq, srq) = ((&cq.handle, &cq.shared), (&srq.handle, &srq.shared));
+        let create = DctCreate { pd: &pd, cq, srq, dc_key: 1, user_handle: 0 };
+        if let Ok(dct) = mlx5.create_dct(&create) {
+            let attr = QpAttr { qp_state: QpState::RTR, ..QpAttr::default() };
+            let _ = mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE);
+            let _ = mlx5.destroy_qp(dct.handle, &dct.shared);
+        }
+    }
+    for qp in qps {
+        if let Err((_, _)) = mlx5.destroy_qp(qp.handle, &qp.shared) {
+            core::mem::forget((qp.send, qp.recv, qp.shared));
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_answer_is_an_error_or_a_usable_object(seed: u64, rate in prop_oneof![Just(10_u64), Just(40), Just(200), Just(1000)], gentle: bool) {
+        let kernel = Hostile {
+            inner: Played::default(),
+            random: AtomicU64::new(seed),
+            rate,
+            // Half of the runs get at least a context.
+            quiet: AtomicBool::new(gentle),
+        };
+        let kernel = Arc::new(kernel);
+        if let Ok((mlx5, _)) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, &Options::default()) {
+            kernel.quiet.store(false, Relaxed);
+            let _ = use_all(&mlx5);
+        }
+    }
+}
