@@ -80,16 +80,26 @@ impl fmt::Debug for QueueBuf {
 /// The alignment that the kernel is told of: its page, and the unit in which it maps for the device.
 pub const PAGE: usize = 4096;
 
-/// A send queue's ring of 64-byte basic blocks, with an entry per block of what a completion needs.
+/// What a completion needs to know of a WQE, kept beside the ring at the WQE's first block.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Record {
+    /// The WR's.
+    pub(crate) wr_id: Entry64,
+    /// How many WRs had been posted with this one.
+    pub(crate) head: Entry32,
+    /// What a UMR was.
+    pub(crate) op: Entry8,
+}
+
+/// A send queue's ring of 64-byte basic blocks, with a record per block.
 ///
 /// # Invariants
-/// `mask + 1` is a power of two; so many blocks from `base` on are inside `buf`, and so many entries are in each table;
-/// `base` is aligned to 64.
+/// `mask + 1` is a power of two; so many blocks from `base` on are inside `buf`, and there are so many records; `base`
+/// is aligned to 64.
 pub struct SqRing {
     base: NonNull<AtomicU64>,
-    wr_id: Box<[Entry64]>,
-    head: Box<[Entry32]>,
-    op: Box<[Entry8]>,
+    records: Box<[Record]>,
     mask: u32,
     buf: Arc<QueueBuf>,
 }
@@ -107,14 +117,7 @@ impl SqRing {
             return None;
         }
         let base = buf.part(offset, blocks as usize * 64)?;
-        Some(Self {
-            base,
-            wr_id: (0..blocks).map(|_| Entry64::new(0)).collect(),
-            head: (0..blocks).map(|_| Entry32::new(0)).collect(),
-            op: (0..blocks).map(|_| Entry8::new(0)).collect(),
-            mask: blocks - 1,
-            buf,
-        })
+        Some(Self { base, records: (0..blocks).map(|_| Record::default()).collect(), mask: blocks - 1, buf })
     }
 
     /// The largest index of a block.
@@ -136,9 +139,8 @@ impl SqRing {
     pub fn view(&self) -> SqView<'_> {
         SqView {
             base: self.base,
-            wr_id: NonNull::from(&*self.wr_id).cast(),
-            head: NonNull::from(&*self.head).cast(),
-            mask: self.mask,
+            records: NonNull::from(&*self.records).cast(),
+            mask: self.mask << Place::SHIFT,
             ring: self,
         }
     }
@@ -151,49 +153,126 @@ impl fmt::Debug for SqRing {
     }
 }
 
+/// The index of a basic block, not masked, times 16: so it is the offset of a record, and with a factor that x86 has in an
+/// address, of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    const SHIFT: u32 = 4;
+
+    /// The block of this index.
+    #[inline(always)]
+    pub(crate) const fn of(index: u32) -> Self {
+        Self(index << Self::SHIFT)
+    }
+
+    /// Its index modulo 2^16, as WQEs and doorbell records have it.
+    #[inline(always)]
+    pub(crate) const fn index(self) -> u32 {
+        self.0 >> Self::SHIFT & 0xffff
+    }
+
+    /// [`index`](Self::index), shifted left by `by`, at least 4.
+    #[inline(always)]
+    pub(crate) const fn index_at(self, by: u32) -> u64 {
+        (self.0 as u64 & 0xf_fff0) << (by - Self::SHIFT)
+    }
+
+    /// So many blocks further.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn after(self, blocks: u32) -> Self {
+        Self(self.0.wrapping_add(blocks << Self::SHIFT))
+    }
+}
+
 /// The addresses of an [`SqRing`], for as long as it is borrowed.
 ///
 /// A batch keeps this in registers: behind a reference, the compiler would have to load them anew after every store to
 /// the queue.
 ///
 /// # Invariants
-/// All is that of `ring`.
+/// All is that of `ring`; `mask` is a [`Place`]'s.
 #[derive(Clone, Copy)]
 pub struct SqView<'r> {
     base: NonNull<AtomicU64>,
-    wr_id: NonNull<Entry64>,
-    head: NonNull<Entry32>,
+    records: NonNull<Record>,
     mask: u32,
     ring: &'r SqRing,
 }
 
 impl<'r> SqView<'r> {
+    /// The ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn ring(self) -> &'r SqRing {
+        self.ring
+    }
+
+    /// The block at a place, modulo the ring.
+    #[inline(always)]
+    pub(crate) fn at(self, place: Place) -> &'r [AtomicU64; 8] {
+        let offset = (place.0 & self.mask) as usize * 4;
+        // SAFETY: the masked place is 16 times the index of one of the ring's blocks (invariant).
+        let block = unsafe { self.base.byte_add(offset) };
+        // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { block.cast().as_ref() }
+    }
+
+    /// The record at a place, modulo the ring.
+    #[inline(always)]
+    pub(crate) fn record(self, place: Place) -> &'r Record {
+        let offset = (place.0 & self.mask) as usize;
+        #[cfg(not(loom))]
+        const {
+            assert!(size_of::<Record>() == 16)
+        };
+        // SAFETY: the masked place is the offset of one of the records (invariant), which have 16 bytes.
+        #[cfg(not(loom))]
+        let record = unsafe { self.records.byte_add(offset) };
+        // SAFETY: the same by index, for loom's atomics have another size.
+        #[cfg(loom)]
+        let record = unsafe { self.records.add(offset >> Place::SHIFT) };
+        // SAFETY: a record, which lives while the ring is borrowed.
+        unsafe { record.as_ref() }
+    }
+
     /// The block at `index`, modulo the ring.
     #[inline(always)]
     #[must_use]
     pub fn block(self, index: u32) -> &'r [AtomicU64; 8] {
-        // SAFETY: the masked index names one of the ring's blocks (invariant).
-        let block = unsafe { self.base.add((index & self.mask) as usize * 8) };
-        // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
-        unsafe { block.cast().as_ref() }
+        self.at(Place::of(index))
     }
 
     /// The 16 bytes at `unit`, counted from the ring's start and modulo the ring.
     #[inline(always)]
     #[must_use]
     pub fn unit(self, unit: u32) -> &'r [AtomicU64; 2] {
-        let unit = unit & (self.mask << 2 | 3);
+        let unit = unit & (self.mask >> 2 | 3);
         // SAFETY: the masked unit is inside the ring (invariant), which has four to the block.
         let unit = unsafe { self.base.add(unit as usize * 2) };
         // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
         unsafe { unit.cast().as_ref() }
     }
 
+    /// The 16 bytes at `unit` from a place on.
+    #[inline(always)]
+    pub(crate) fn unit_from(self, place: Place, unit: u32) -> &'r [AtomicU64; 2] {
+        self.unit((place.0 >> 2).wrapping_add(unit))
+    }
+
+    /// The 8 bytes at `word` from a place on.
+    #[inline(always)]
+    pub(crate) fn word_from(self, place: Place, word: u32) -> &'r AtomicU64 {
+        self.word((place.0 >> 1).wrapping_add(word))
+    }
+
     /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.
     #[inline(always)]
     #[must_use]
     pub fn word(self, word: u32) -> &'r AtomicU64 {
-        let word = word & (self.mask << 3 | 7);
+        let word = word & (self.mask >> 1 | 7);
         // SAFETY: the masked word is inside the ring (invariant), which has eight to the block.
         let word = unsafe { self.base.add(word as usize) };
         // SAFETY: inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
@@ -204,28 +283,21 @@ impl<'r> SqView<'r> {
     #[inline(always)]
     #[must_use]
     pub fn wr_id(self, index: u32) -> &'r Entry64 {
-        // SAFETY: the table has an entry for every masked index (invariant).
-        let entry = unsafe { self.wr_id.add((index & self.mask) as usize) };
-        // SAFETY: an entry of the table, which lives while the ring is borrowed.
-        unsafe { entry.as_ref() }
+        &self.record(Place::of(index)).wr_id
     }
 
     /// How many WRs had been posted with the WQE that begins at block `index`, modulo the ring.
     #[inline(always)]
     #[must_use]
     pub fn head(self, index: u32) -> &'r Entry32 {
-        // SAFETY: the table has an entry for every masked index (invariant).
-        let entry = unsafe { self.head.add((index & self.mask) as usize) };
-        // SAFETY: an entry of the table, which lives while the ring is borrowed.
-        unsafe { entry.as_ref() }
+        &self.record(Place::of(index)).head
     }
 
     /// What the UMR at block `index` was, modulo the ring.
     #[inline(always)]
     #[must_use]
     pub fn op(self, index: u32) -> &'r Entry8 {
-        // SAFETY: the table has an entry for every masked index (invariant).
-        unsafe { self.ring.op.get_unchecked((index & self.mask) as usize) }
+        &self.record(Place::of(index)).op
     }
 }
 

@@ -7,8 +7,9 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes on the promise about the memory that WRs name, for the one place that looks at it (`wqe::eth`).
 
+use crate::buf::Place;
 use crate::poster::{Cursor, Poster, Queue};
-use crate::shared::umr_op;
+use crate::shared::{QpShared, SqShared, umr_op};
 use crate::wqe::eth;
 use crate::wqe::umr;
 use crate::wqe::{
@@ -138,9 +139,14 @@ const fn op_units(opcode: WrOpcode) -> u32 {
     }
 }
 
-/// Sets of opcodes that take the short way, one per [`Kind`] that has one. All but the queue's own are empty.
+/// What the short way needs. A batch keeps a copy, for the same reason as it keeps an `SqView`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Hot {
+pub(crate) struct Hot {
+    /// [`ctrl0`]'s base.
+    base: u64,
+    /// What every control segment's second word has.
+    signal: u64,
+    /// Sets of opcodes that take the short way, one per [`Kind`] that has one. All but the queue's own are empty.
     connected: u32,
     datagram: u32,
     xrc: u32,
@@ -150,11 +156,7 @@ struct Hot {
 /// What is constant in a queue's WQEs, and what it allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Encoder {
-    /// [`ctrl0`]'s base.
-    base: u64,
-    /// What every `fm_ce_se` has.
-    signal: u8,
-    hot: Hot,
+    pub(crate) hot: Hot,
     /// Builders that take the short way.
     hot_builders: u32,
     /// All that the transport has.
@@ -168,6 +170,66 @@ pub(crate) struct Encoder {
     max_tso: u32,
     pub(crate) max_tso_header: u32,
     pub(crate) l2: bool,
+}
+
+impl Hot {
+    /// The control segment's second word for plain flags.
+    #[inline(always)]
+    pub(crate) fn ctrl1(&self, flags: SendFlags, imm: u32) -> u64 {
+        self.signal | ctrl1(fm_ce_se(flags), imm)
+    }
+
+    /// The control segment's first word.
+    #[inline(always)]
+    pub(crate) fn ctrl0(&self, place: Place, opcode: u8, ds: u32) -> u64 {
+        ctrl0(self.base, place, opcode, ds)
+    }
+
+    /// Whether this takes the short way, but for the data.
+    #[inline(always)]
+    fn takes<A: Address<Ah>, O: Operation<Remote = Remote>>(&self, to: &A, flags: SendFlags) -> bool {
+        let set = if to.datagram().is_some() {
+            self.datagram
+        } else if to.remote_srqn().is_some() {
+            self.xrc
+        } else if to.dc_target().is_some() {
+            self.dc
+        } else {
+            self.connected
+        };
+        O::HAS_DATA && set & opcode_bit(O::OPCODE) != 0 && are_plain(flags)
+    }
+
+    /// The WQE of a WR to the connected peer, with or without a remote address, and with one ordinary entry, which fits
+    /// in a block; and its units. `None` for all else.
+    #[inline(always)]
+    pub(crate) fn block<A, O>(
+        &self,
+        wr: Wr,
+        to: &A,
+        op: &O,
+        sges: &[Sge],
+    ) -> Option<(u32, impl FnOnce(Place) -> [u64; 8])>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+    {
+        let &[sge] = sges else { return None };
+        let elsewhere = to.datagram().is_some() || to.remote_srqn().is_some() || to.dc_target().is_some();
+        if elsewhere || is_atomic(O::OPCODE) || !self.takes::<A, O>(to, wr.flags) || sge.is_special() {
+            return None;
+        }
+        let (hot, second, remote) = (*self, self.ctrl1(wr.flags, imm_of(op)), op.remote());
+        let ds = CTRL_UNITS + 1 + u32::from(remote.is_some());
+        Some((ds, move |place| {
+            let first = hot.ctrl0(place, const { hw_opcode(O::OPCODE) }, ds);
+            let [a, b] = sge.words;
+            match remote {
+                Some(Remote { words: [c, d] }) => [first, second, c, d, a, b, 0, 0],
+                None => [first, second, a, b, 0, 0, 0, 0],
+            }
+        }))
+    }
 }
 
 impl Encoder {
@@ -195,14 +257,14 @@ impl Encoder {
         let hot = (0..32)
             .map(WrOpcode)
             .filter(|op| plain & ops & opcode_bit(*op) != 0 && fits(*op))
-            .filter(|op| config.atomics || !is_atomic(*op))
+            .filter(|op| config.max_send_sge != 0 && (config.atomics || !is_atomic(*op)))
             .fold(0, |set, op| set | opcode_bit(op));
         let only = |k| if kind == k { hot } else { 0 };
         let builders = ops & builder_opcodes(config.send_ops_flags);
         Self {
-            base: ctrl_base(config.qp_num),
-            signal: if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 },
             hot: Hot {
+                base: ctrl_base(config.qp_num),
+                signal: ctrl1(if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 }, 0),
                 connected: only(Kind::Connected),
                 datagram: only(Kind::Datagram),
                 xrc: only(Kind::Xrc),
@@ -250,13 +312,13 @@ impl Encoder {
     /// The control segment's second word for plain flags.
     #[inline(always)]
     pub(crate) fn ctrl1(&self, flags: SendFlags, imm: u32) -> u64 {
-        ctrl1(self.signal | fm_ce_se(flags), imm)
+        self.hot.ctrl1(flags, imm)
     }
 
     /// The control segment's first word.
     #[inline(always)]
-    pub(crate) fn ctrl0(&self, index: u32, opcode: u8, ds: u32) -> u64 {
-        ctrl0(self.base, index, opcode, ds)
+    pub(crate) fn ctrl0(&self, place: Place, opcode: u8, ds: u32) -> u64 {
+        self.hot.ctrl0(place, opcode, ds)
     }
 
     /// Units that an opcode wants between address and data.
@@ -288,7 +350,8 @@ impl Encoder {
     #[expect(clippy::too_many_arguments, reason = "what a WR is made of")]
     pub(crate) unsafe fn push<A, O, P>(
         &self,
-        poster: &Poster,
+        hot: &Hot,
+        poster: &mut Poster,
         q: Queue<'_>,
         cursor: &mut Cursor,
         wr: Wr,
@@ -301,28 +364,36 @@ impl Encoder {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let hot = if to.datagram().is_some() {
-            self.hot.datagram
-        } else if to.remote_srqn().is_some() {
-            self.hot.xrc
-        } else if to.dc_target().is_some() {
-            self.hot.dc
-        } else {
-            self.hot.connected
-        };
-        let is_plain = O::HAS_DATA && are_plain(wr.flags) && (!P::INLINE || takes_inline(O::OPCODE));
-        if hot & opcode_bit(O::OPCODE) == 0 || !is_plain {
-            // SAFETY: the caller's promise.
-            return unsafe { self.push_rare(poster, q, cursor, wr, to, op, data) };
+        // One entry that is empty or longest is rare; more than one are looked at one by one.
+        let is_special = !P::INLINE && matches!(data.sges(), [sge] if sge.is_special());
+        let can_be = !P::INLINE || takes_inline(O::OPCODE);
+        if !hot.takes::<A, O>(to, wr.flags) || is_special || !can_be {
+            // All that is lent out is a copy; see `Cursor::lend`.
+            let (to, op) = (*to, *op);
+            return cursor.lend(|cursor| match data.sges() {
+                // SAFETY: the caller's promise.
+                _ if P::INLINE => unsafe { self.push_rare(poster, q.qp, q.sq, cursor, wr, &to, &op, data) },
+                [one] => {
+                    let one = [*one];
+                    // SAFETY: the caller's promise.
+                    unsafe { self.push_rare(poster, q.qp, q.sq, cursor, wr, &to, &op, &&one[..]) }
+                }
+                // SAFETY: the caller's promise.
+                many => unsafe { self.push_rare(poster, q.qp, q.sq, cursor, wr, &to, &op, &many) },
+            });
         }
         poster.reserve(q.sq, cursor)?;
-        self.write(q, cursor, wr, to, op, data)
+        self.write::<A, O, P, false>(hot, q, cursor, wr, to, op, data)
     }
 
     /// Writes a WR whose opcode, flags and room are checked.
+    ///
+    /// Unless `SPECIAL`, a single entry is known to be neither empty nor longest.
     #[inline(always)]
-    fn write<A, O, P>(
+    #[expect(clippy::too_many_arguments, reason = "what a WR is made of")]
+    fn write<A, O, P, const SPECIAL: bool>(
         &self,
+        hot: &Hot,
         q: Queue<'_>,
         cursor: &mut Cursor,
         wr: Wr,
@@ -342,10 +413,16 @@ impl Encoder {
             cursor.inline = true;
             put_inline(slot, unit, self.limits, data)?
         } else {
-            put_sges(slot, unit, self.limits, is_atomic(O::OPCODE), data.sges())?
+            match data.sges() {
+                [sge] if !SPECIAL && !is_atomic(O::OPCODE) => {
+                    slot.put(unit, sge.words);
+                    1
+                }
+                sges => put_sges(slot, unit, self.limits, is_atomic(O::OPCODE), sges)?,
+            }
         };
-        slot.put_ctrl1(self.ctrl1(wr.flags, imm_of(op)));
-        let ctrl = self.ctrl0(cursor.at, const { hw_opcode(O::OPCODE) }, unit);
+        slot.put_ctrl1(hot.ctrl1(wr.flags, imm_of(op)));
+        let ctrl = hot.ctrl0(cursor.at, const { hw_opcode(O::OPCODE) }, unit);
         slot.put_ctrl0(ctrl);
         cursor.finish(q.view, wr.wr_id, ctrl, unit);
         Ok(())
@@ -355,7 +432,7 @@ impl Encoder {
     /// taken already.
     pub(crate) fn reserve_units(
         &self,
-        poster: &Poster,
+        poster: &mut Poster,
         q: Queue<'_>,
         cursor: &mut Cursor,
         units: u32,
@@ -377,8 +454,9 @@ impl Encoder {
     #[expect(clippy::too_many_arguments, reason = "what a WR is made of")]
     unsafe fn push_rare<A, O, P>(
         &self,
-        poster: &Poster,
-        q: Queue<'_>,
+        poster: &mut Poster,
+        qp: &QpShared,
+        sq: &SqShared,
         cursor: &mut Cursor,
         wr: Wr,
         to: &A,
@@ -390,6 +468,7 @@ impl Encoder {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
+        let q = Queue::new(qp, sq);
         if let Some(error) = cursor.error() {
             return Err(error);
         }
@@ -419,7 +498,7 @@ impl Encoder {
         }
         let head = CTRL_UNITS + self.kind.units() + op_units(O::OPCODE);
         self.reserve_units(poster, q, cursor, head.saturating_add(units_of(data)), 0)?;
-        self.write(q, cursor, wr, to, op, data)
+        self.write::<A, O, P, true>(&self.hot, q, cursor, wr, to, op, data)
     }
 
     /// Whether checksums are asked for; an error if they can't be, or for any other flag.
@@ -439,7 +518,7 @@ impl Encoder {
     #[expect(clippy::too_many_arguments, reason = "what a WR is made of")]
     unsafe fn push_frame<O, P>(
         &self,
-        poster: &Poster,
+        poster: &mut Poster,
         q: Queue<'_>,
         cursor: &mut Cursor,
         wr: Wr,
@@ -487,7 +566,7 @@ impl Encoder {
     /// A bind or an invalidation: a local operation, after which the next WR must wait.
     pub(crate) fn push_local<O: Operation<Remote = Remote>>(
         &self,
-        poster: &Poster,
+        poster: &mut Poster,
         q: Queue<'_>,
         cursor: &mut Cursor,
         wr: Wr,
@@ -505,7 +584,7 @@ impl Encoder {
 
     fn push_umr(
         &self,
-        poster: &Poster,
+        poster: &mut Poster,
         q: Queue<'_>,
         cursor: &mut Cursor,
         wr: Wr,
@@ -515,7 +594,7 @@ impl Encoder {
         self.reserve_units(poster, q, cursor, bind.map_or(umr::FREE_UNITS, |_| umr::BIND_UNITS), 0)?;
         let slot = Slot::new(q.view, cursor.at);
         let units = match bind {
-            Some(bind) => umr::put_bind(slot, (self.base >> 8) as u32, bind)?,
+            Some(bind) => umr::put_bind(slot, (self.hot.base >> 8) as u32, bind)?,
             None => umr::put_local_inv(slot),
         };
         slot.put_ctrl1(self.ctrl1(wr.flags, key));
@@ -523,7 +602,7 @@ impl Encoder {
             slot.add_small_fence();
         }
         let op = if bind.is_some() { umr_op::BIND_MW } else { umr_op::LOCAL_INV };
-        q.view.op(cursor.at).store(op, Ordering::Relaxed);
+        q.view.record(cursor.at).op.store(op, Ordering::Relaxed);
         let ctrl = self.ctrl0(cursor.at, hw_opcode(WrOpcode::BIND_MW), units);
         slot.put_ctrl0(ctrl);
         cursor.finish(q.view, wr.wr_id, ctrl, units);

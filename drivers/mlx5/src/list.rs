@@ -10,6 +10,7 @@
 use crate::encoder::{Kind, MAX_UNITS};
 use crate::poster::{Cursor, Queue};
 use crate::send::{SendQueue, Side};
+use crate::shared::{QpShared, SqShared};
 use crate::wqe::{Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, hw_opcode, takes_inline};
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
@@ -36,7 +37,7 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
         let result = match unsafe { plain(side, q, &mut cursor, wr) } {
             Plain::Done => Ok(()),
             // SAFETY: likewise.
-            Plain::No => unsafe { push(side, q, &mut cursor, wr) },
+            Plain::No => cursor.lend(|cursor| unsafe { push(side, q.qp, q.sq, cursor, wr) }),
         };
         if let Err(error) = result {
             side.poster.publish(q.view, &cursor);
@@ -108,7 +109,14 @@ unsafe fn plain(side: &Side, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr) -> 
 /// # Safety
 /// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
 #[inline(never)]
-unsafe fn push(side: &Side, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr) -> Result<(), PostError> {
+unsafe fn push(
+    side: &mut Side,
+    qp: &QpShared,
+    sq: &SqShared,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+) -> Result<(), PostError> {
+    let q = Queue::new(qp, sq);
     if let Some(error) = cursor.error() {
         return Err(error);
     }
@@ -152,7 +160,7 @@ unsafe fn push(side: &Side, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr) -> R
             // Its entries are nothing to it; only their number is held against the limit, as for any WR.
             num_sge(wr.num_sge, side.encoder.limits)?;
             let op = op::LocalInv::<Remote>::new(wr.imm_data_or_invalidate_rkey);
-            side.encoder.push_local(&side.poster, q, cursor, fields(wr), &op, 0)
+            side.encoder.push_local(&mut side.poster, q, cursor, fields(wr), &op, 0)
         }
         WrOpcode::BIND_MW => {
             let num_sge = num_sge(wr.num_sge, side.encoder.limits)?;
@@ -161,7 +169,7 @@ unsafe fn push(side: &Side, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr) -> R
             // SAFETY: as above.
             let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
             let op = op::BindMw::<Remote>::new(bind);
-            side.encoder.push_local(&side.poster, q, cursor, fields(wr), &op, num_sge)
+            side.encoder.push_local(&mut side.poster, q, cursor, fields(wr), &op, num_sge)
         }
         WrOpcode::TSO => {
             // SAFETY: the arm of this opcode.
@@ -205,7 +213,7 @@ fn num_sge(num: i32, limits: DataLimits) -> Result<usize, PostError> {
 /// As [`push`].
 #[inline(always)]
 unsafe fn push_to<O: Operation<Remote = Remote>>(
-    side: &Side,
+    side: &mut Side,
     q: Queue<'_>,
     cursor: &mut Cursor,
     wr: &SendWr,
@@ -236,7 +244,7 @@ unsafe fn push_to<O: Operation<Remote = Remote>>(
 /// As [`push`].
 #[inline(never)]
 unsafe fn push_data<A: Address<Ah>, O: Operation<Remote = Remote>>(
-    side: &Side,
+    side: &mut Side,
     q: Queue<'_>,
     cursor: &mut Cursor,
     wr: &SendWr,
@@ -246,7 +254,7 @@ unsafe fn push_data<A: Address<Ah>, O: Operation<Remote = Remote>>(
     let num = num_sge(wr.num_sge, side.encoder.limits)?;
     // SAFETY: NULL or valid, by the caller's promise.
     let sges = unsafe { slice_from_c(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)?;
-    let (fields, encoder, poster) = (fields(wr), &side.encoder, &side.poster);
+    let (fields, Side { encoder, poster, .. }) = (fields(wr), side);
     if fields.flags.contains(SendFlags::INLINE) {
         if !takes_inline(O::OPCODE) {
             return Err(PostError::IllegalFlag);
@@ -255,21 +263,43 @@ unsafe fn push_data<A: Address<Ah>, O: Operation<Remote = Remote>>(
             // SAFETY: with `INLINE` every entry is readable memory, by the caller's promise.
             let data = unsafe { InlineSges::new(sges) };
             // SAFETY: inline data is not looked at by entries.
-            return unsafe { encoder.push(poster, q, cursor, fields, &to, &op, &data) };
+            return unsafe { encoder.push(&encoder.hot, poster, q, cursor, fields, &to, &op, &data) };
         }
     }
     match sges.len() {
         // SAFETY: there is no entry.
-        0 => unsafe { encoder.push(poster, q, cursor, fields, &to, &op, &NoData) },
+        0 => unsafe { encoder.push(&encoder.hot, poster, q, cursor, fields, &to, &op, &NoData) },
         1..=4 => {
             let mut wire = [Sge::EMPTY; 4];
             // SAFETY: the caller's promise.
-            unsafe { encoder.push(poster, q, cursor, fields, &to, &op, &in_wire_form(sges, &mut wire)?) }
+            unsafe {
+                encoder.push(
+                    &encoder.hot,
+                    poster,
+                    q,
+                    cursor,
+                    fields,
+                    &to,
+                    &op,
+                    &in_wire_form(sges, &mut wire)?,
+                )
+            }
         }
         _ => {
             let mut wire = [Sge::EMPTY; MAX_UNITS as usize];
             // SAFETY: the caller's promise.
-            unsafe { encoder.push(poster, q, cursor, fields, &to, &op, &in_wire_form(sges, &mut wire)?) }
+            unsafe {
+                encoder.push(
+                    &encoder.hot,
+                    poster,
+                    q,
+                    cursor,
+                    fields,
+                    &to,
+                    &op,
+                    &in_wire_form(sges, &mut wire)?,
+                )
+            }
         }
     }
 }

@@ -6,32 +6,33 @@
 //! opcode that creation did not count with, counts as several.) Everything that forbids posting closes
 //! [`Cursor::limit`], so the hot path has one compare for all of it, and the reason is looked up where it is cold.
 
-use crate::buf::SqView;
+use crate::buf::{Place, SqRing, SqView};
 use crate::dbrec::DbWord;
 use crate::shared::{QpShared, SqShared, Word};
 use crate::uar::Doorbell;
 use crate::wqe::Slot;
 use core::sync::atomic::Ordering;
-use std::sync::Arc;
+use uverbs_core::kernel::Process;
 use uverbs_core::provider::PostError;
 use uverbs_core::sync::barrier::to_device;
 
 /// Where a batch writes: past what is published, invisible until it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
-    /// The next basic block. Only the low 16 bits are told to the device.
-    pub(crate) at: u32,
+    /// The next basic block.
+    pub(crate) at: Place,
     /// WRs written so far, since the queue was reset.
     pub(crate) head: u32,
     /// The `head` from which there is no room.
     pub(crate) limit: u32,
-    /// The last WQE's block, and the first word of its control segment: the doorbell.
-    pub(crate) last: u32,
+    /// The last WQE's block, its units, and the first word of its control segment: the doorbell.
+    pub(crate) last: Place,
+    pub(crate) ds: u32,
     pub(crate) ctrl: u64,
     /// Whether inline data was written: worth a BlueFlame burst even where others are not.
     pub(crate) inline: bool,
     /// The block of the WQE that must wait for a local operation before it; it may not be written yet.
-    fence_at: Option<u32>,
+    fence_at: Option<Place>,
     /// The first error; then `limit == head`.
     error: Option<PostError>,
 }
@@ -39,16 +40,34 @@ pub(crate) struct Cursor {
 impl Cursor {
     /// Of a batch that has failed before it began.
     pub(crate) const fn failed(error: PostError) -> Self {
-        Self { at: 0, head: 0, limit: 0, last: 0, ctrl: 0, inline: false, fence_at: None, error: Some(error) }
+        Self {
+            at: Place::of(0),
+            head: 0,
+            limit: 0,
+            last: Place::of(0),
+            ds: 0,
+            ctrl: 0,
+            inline: false,
+            fence_at: None,
+            error: Some(error),
+        }
     }
 
     /// Notes the first error, after which there is no room for anything.
-    #[cold]
+    #[inline(always)]
     pub(crate) fn latch(&mut self, error: PostError) {
-        if self.error.is_none() {
-            self.error = Some(error);
-        }
+        self.error = self.error.or(Some(error));
         self.limit = self.head;
+    }
+
+    /// Lets a function that is not inlined change the cursor. It gets a copy: the address of the cursor itself would
+    /// keep it out of the registers, on the short way, too.
+    #[inline(always)]
+    pub(crate) fn lend<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        let mut copy = *self;
+        let result = f(&mut copy);
+        *self = copy;
+        result
     }
 
     /// The latched error.
@@ -61,11 +80,11 @@ impl Cursor {
     #[inline(always)]
     pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, ctrl: u64, ds: u32) {
         self.head = self.head.wrapping_add(1);
-        view.wr_id(self.at).store(wr_id, Ordering::Relaxed);
-        view.head(self.at).store(self.head, Ordering::Relaxed);
-        self.last = self.at;
-        self.ctrl = ctrl;
-        self.at = self.at.wrapping_add(ds.div_ceil(4));
+        let record = view.record(self.at);
+        record.wr_id.store(wr_id, Ordering::Relaxed);
+        record.head.store(self.head, Ordering::Relaxed);
+        (self.last, self.ds, self.ctrl) = (self.at, ds, ctrl);
+        self.at = self.at.after(ds.div_ceil(4));
     }
 
     /// The WR that is written next is a local operation: whatever follows it waits, and so does it if one was before.
@@ -79,7 +98,7 @@ impl Cursor {
             }
             None => false,
         };
-        self.fence_at = Some(self.at.wrapping_add(ds.div_ceil(4)));
+        self.fence_at = Some(self.at.after(ds.div_ceil(4)));
         waits
     }
 }
@@ -88,7 +107,7 @@ impl Cursor {
 #[derive(Debug)]
 pub(crate) struct Poster {
     /// The next basic block, and the WRs so far, as published.
-    at: u32,
+    at: Place,
     head: u32,
     /// The `head` from which there is no room, as last seen.
     limit: u32,
@@ -101,6 +120,8 @@ pub(crate) struct Poster {
     since: Word,
     fence: bool,
     session: bool,
+    /// Whose queue this is: a child of fork(2) shares the doorbell with its parent, and must leave it alone.
+    process: Process,
     record: DbWord,
     bell: Doorbell,
 }
@@ -109,7 +130,7 @@ impl Poster {
     /// Of a queue that takes `max_post` WRs.
     pub(crate) fn new(max_post: u32, record: DbWord, bell: Doorbell) -> Self {
         Self {
-            at: 0,
+            at: Place::of(0),
             head: 0,
             limit: 0,
             max_post,
@@ -117,6 +138,7 @@ impl Poster {
             since: Word::NONE,
             fence: false,
             session: false,
+            process: Process::register(),
             record,
             bell,
         }
@@ -132,16 +154,16 @@ impl Poster {
         self.max_post
     }
 
-    /// Blocks and WRs that were published since the queue was reset.
+    /// Blocks, modulo 2^16, and WRs that were published since the queue was reset.
     pub(crate) fn published(&self) -> (u32, u32) {
-        (self.at, self.head)
+        (self.at.index(), self.head)
     }
 
     /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     pub(crate) fn start_at(&mut self, qp: &QpShared, sq: &SqShared, index: u32) {
         let _ = self.begin_cold(sq, qp.word());
-        (self.at, self.head) = (index, index);
+        (self.at, self.head) = (Place::of(index), index);
         self.limit = index.wrapping_add(self.max_post);
         if index != 0 {
             sq.ring.view().head(index - 1).store(index, Ordering::Relaxed);
@@ -149,64 +171,58 @@ impl Poster {
         }
     }
 
-    #[inline(always)]
-    fn cursor(&self, fence_at: Option<u32>) -> Cursor {
-        Cursor {
-            at: self.at,
-            head: self.head,
-            limit: self.limit,
-            last: self.at,
-            ctrl: 0,
-            inline: false,
-            fence_at,
-            error: None,
-        }
-    }
-
     /// Begins a batch.
     #[inline(always)]
     pub(crate) fn begin(&mut self, qp: &QpShared, sq: &SqShared) -> Cursor {
         let word = qp.word();
-        if word != self.seen {
-            return self.begin_cold(sq, word);
+        let (mut fence_at, mut error) = (None, None);
+        if word != self.seen || !self.process.is_current() {
+            match self.begin_cold(sq, word) {
+                Ok(fence) => fence_at = fence.then_some(self.at),
+                Err(e) => error = Some(e),
+            }
         }
-        self.cursor(None)
+        Cursor {
+            at: self.at,
+            head: self.head,
+            limit: if error.is_some() { self.head } else { self.limit },
+            last: self.at,
+            ds: 0,
+            ctrl: 0,
+            inline: false,
+            fence_at,
+            error,
+        }
     }
 
-    /// The state changed since the last batch, or something is pending, or this is the first batch.
+    /// The state changed since the last batch, or something is pending, or this is the first batch. Gives whether the
+    /// first WR must wait for what was posted before.
     #[cold]
-    fn begin_cold(&mut self, sq: &SqShared, word: Word) -> Cursor {
-        // Where the queue is, so that there is nothing to publish.
-        let failed = |error| Cursor { limit: self.head, error: Some(error), ..self.cursor(None) };
+    fn begin_cold(&mut self, sq: &SqShared, word: Word) -> Result<bool, PostError> {
         if self.session {
-            return failed(PostError::SessionOpen);
+            return Err(PostError::SessionOpen);
+        }
+        if !self.process.is_current() {
+            return Err(PostError::Forked);
         }
         if !word.can_send() {
-            return failed(PostError::BadState);
+            return Err(PostError::BadState);
         }
         if self.since == Word::NONE || word.resets_differ(self.since) {
             // A reset empties the queue on both sides; see `QpShared::set_state`.
-            (self.at, self.head, self.limit, self.fence) = (0, 0, 0, false);
-            if let Ok(limit) = self.refresh(sq, 0, None) {
-                self.limit = limit;
-            }
+            (self.at, self.head, self.limit, self.fence) = (Place::of(0), 0, 0, false);
+            let _ = self.refresh(sq, 0, None);
         }
         self.since = word;
-        if self.fence {
-            return self.cursor(Some(self.at));
+        if !self.fence {
+            self.seen = word;
         }
-        self.seen = word;
-        self.cursor(None)
+        Ok(self.fence)
     }
 
     /// The queue looks full: looks at the tail. Gives the new limit.
     #[cold]
-    pub(crate) fn refresh(
-        &self,
-        sq: &SqShared,
-        head: u32,
-        error: Option<PostError>,
-    ) -> Result<u32, PostError> {
+    fn refresh(&mut self, sq: &SqShared, head: u32, error: Option<PostError>) -> Result<u32, PostError> {
         if let Some(error) = error {
             return Err(error);
         }
@@ -219,12 +235,13 @@ impl Poster {
         if limit.wrapping_sub(head).cast_signed() <= 0 {
             return Err(PostError::QueueFull);
         }
+        self.limit = limit;
         Ok(limit)
     }
 
     /// Makes sure that there is room for one more WR.
     #[inline(always)]
-    pub(crate) fn reserve(&self, sq: &SqShared, cursor: &mut Cursor) -> Result<(), PostError> {
+    pub(crate) fn reserve(&mut self, sq: &SqShared, cursor: &mut Cursor) -> Result<(), PostError> {
         if cursor.head == cursor.limit {
             cursor.limit = self.refresh(sq, cursor.head, cursor.error)?;
         }
@@ -233,7 +250,7 @@ impl Poster {
 
     /// The same for a WQE that counts as `1 + more` WRs, of which `more` are then taken.
     pub(crate) fn reserve_more(
-        &self,
+        &mut self,
         sq: &SqShared,
         cursor: &mut Cursor,
         more: u32,
@@ -250,39 +267,77 @@ impl Poster {
     #[inline(always)]
     pub(crate) fn check_state(&self, qp: &QpShared) -> Result<(), PostError> {
         let word = qp.word();
-        if word == self.seen { Ok(()) } else { self.check_cold(word) }
+        if word == self.seen && self.process.is_current() { Ok(()) } else { self.check_cold(word) }
     }
 
     #[cold]
     fn check_cold(&self, word: Word) -> Result<(), PostError> {
+        if !self.process.is_current() {
+            return Err(PostError::Forked);
+        }
         if word.can_send() && !word.resets_differ(self.since) { Ok(()) } else { Err(PostError::BadState) }
     }
 
     /// Makes everything before the cursor visible to the device and rings. Nothing if that is nothing new.
     #[inline(always)]
     pub(crate) fn publish(&mut self, view: SqView<'_>, cursor: &Cursor) {
-        if cursor.at == self.at {
-            return;
+        if cursor.at != self.at {
+            self.publish_new(view, cursor);
         }
+    }
+
+    /// The same where there is something new.
+    #[inline(always)]
+    pub(crate) fn publish_new(&mut self, view: SqView<'_>, cursor: &Cursor) {
         if let Some(at) = cursor.fence_at {
-            self.settle_fence(view, cursor.at, at);
+            self.settle_fence(view.ring(), cursor.at, at);
         }
         let single = cursor.last == self.at;
-        (self.at, self.head, self.limit) = (cursor.at, cursor.head, cursor.limit);
+        (self.at, self.head) = (cursor.at, cursor.head);
         // WQEs before the record, the record before the register.
         to_device();
-        self.record.set(cursor.at & 0xffff);
-        self.bell.post(view, cursor.last, cursor.ctrl, single, cursor.inline);
+        self.record.set(cursor.at.index());
+        self.bell.post(view, cursor.last, cursor.ctrl, cursor.ds, single, cursor.inline);
+    }
+
+    /// Posts one WQE of up to four units that is in registers, if nothing at all is in the way. `words` makes it for a place;
+    /// what is behind its `ds` units is not part of it.
+    #[inline(always)]
+    pub(crate) fn post_block(
+        &mut self,
+        qp: &QpShared,
+        sq: &SqShared,
+        wr_id: u64,
+        ds: u32,
+        words: impl FnOnce(Place) -> [u64; 8],
+    ) -> bool {
+        let head = self.head;
+        if qp.word() != self.seen || !self.process.is_current() || head == self.limit {
+            return false;
+        }
+        let (view, at, head) = (sq.ring.view(), self.at, head.wrapping_add(1));
+        let words = words(at);
+        for (to, word) in view.at(at).iter().zip(words).take(ds as usize * 2) {
+            to.store(word, Ordering::Relaxed);
+        }
+        let record = view.record(at);
+        record.wr_id.store(wr_id, Ordering::Relaxed);
+        record.head.store(head, Ordering::Relaxed);
+        (self.at, self.head) = (at.after(1), head);
+        to_device();
+        self.record.set(self.at.index());
+        self.bell.post_block(view, at, &words, ds);
+        true
     }
 
     /// Gives the fence to the WQE that needs it, or keeps it for the next one.
     #[cold]
-    fn settle_fence(&mut self, view: SqView<'_>, end: u32, at: u32) {
+    fn settle_fence(&mut self, ring: &SqRing, end: Place, at: Place) {
         if at == end {
             self.fence = true;
             self.seen = Word::NONE;
         } else {
-            Slot::new(view, at).add_small_fence();
+            Slot::new(ring.view(), at).add_small_fence();
             if self.fence {
                 self.fence = false;
                 self.seen = self.since;
@@ -312,7 +367,15 @@ impl Poster {
 /// The parts of a queue that outlive a batch, for those who hold the poster by `&mut`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue<'q> {
-    pub(crate) qp: &'q Arc<QpShared>,
+    pub(crate) qp: &'q QpShared,
     pub(crate) sq: &'q SqShared,
     pub(crate) view: SqView<'q>,
+}
+
+impl<'q> Queue<'q> {
+    /// Of these two.
+    #[inline(always)]
+    pub(crate) fn new(qp: &'q QpShared, sq: &'q SqShared) -> Self {
+        Self { qp, sq, view: sq.ring.view() }
+    }
 }

@@ -14,6 +14,7 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use uverbs_core::attr::{QpState, QpType};
+use uverbs_core::kernel::Process;
 use uverbs_core::provider::raw::slice_from_c;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::sync::barrier::to_device;
@@ -31,10 +32,6 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    const fn failed(error: PostError) -> Self {
-        Self { head: 0, limit: 0, error: Some(error) }
-    }
-
     /// Notes the first error, after which there is no room for anything.
     #[cold]
     pub(crate) fn latch(&mut self, error: PostError) {
@@ -77,6 +74,8 @@ struct Side {
     /// The state word under which posting was allowed last.
     seen: Word,
     is_raw: bool,
+    /// Whose queue this is: a child of fork(2) has a copy that no device sees.
+    process: Process,
     record: DbWord,
 }
 
@@ -94,6 +93,7 @@ impl RecvQueue {
             max_msg: config.max_msg_sz,
             seen: Word::NONE,
             is_raw: config.qp_type == QpType::RawPacket,
+            process: Process::register(),
             record,
         };
         Some(Self { qp, rq, side })
@@ -117,7 +117,7 @@ impl Side {
     #[inline(always)]
     fn begin(&mut self, qp: &QpShared) -> Cursor {
         let word = qp.word();
-        if word != self.seen {
+        if word != self.seen || !self.process.is_current() {
             return self.begin_cold(word);
         }
         Cursor { head: self.head, limit: self.limit, error: None }
@@ -126,8 +126,13 @@ impl Side {
     /// The state changed since the last batch, or this is the first.
     #[cold]
     fn begin_cold(&mut self, word: Word) -> Cursor {
+        // Where the queue is, so that there is nothing to publish.
+        let failed = |error| Cursor { head: self.head, limit: self.head, error: Some(error) };
+        if !self.process.is_current() {
+            return failed(PostError::Forked);
+        }
         if !word.can_receive() {
-            return Cursor::failed(PostError::BadState);
+            return failed(PostError::BadState);
         }
         if self.seen == Word::NONE || word.resets_differ(self.seen) {
             // A reset empties the queue on both sides; see `QpShared::set_state`.

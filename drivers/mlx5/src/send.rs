@@ -6,7 +6,7 @@
 
 use crate::builder::Session;
 use crate::dbrec::DbWord;
-use crate::encoder::{Encoder, SendConfig};
+use crate::encoder::{Encoder, Hot, SendConfig};
 use crate::poster::{Cursor, Poster, Queue};
 use crate::shared::{QpShared, SqShared};
 use crate::uar::Doorbell;
@@ -61,7 +61,7 @@ impl SendQueue {
     /// The queue, for a batch to hold both halves of.
     #[inline(always)]
     pub(crate) fn split(&mut self) -> (Queue<'_>, &mut Side) {
-        (Queue { qp: &self.qp, sq: &self.sq, view: self.sq.ring.view() }, &mut self.side)
+        (Queue::new(&self.qp, &self.sq), &mut self.side)
     }
 
     /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
@@ -75,6 +75,42 @@ impl SendQueue {
     #[must_use]
     pub fn published(&self) -> (u32, u32) {
         self.side.poster.published()
+    }
+}
+
+impl SendQueue {
+    /// A batch of one without its latch: an error ends it where it is found.
+    ///
+    /// # Safety
+    /// As [`SendBatch::push`].
+    #[inline(always)]
+    unsafe fn post_one<A, O, P>(&mut self, wr: Wr, to: &A, op: &O, data: &P) -> Result<(), PostError>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+        P: Payload<Sge>,
+    {
+        let (q, side) = self.split();
+        let mut cursor = side.poster.begin(q.qp, q.sq);
+        let Side { encoder, poster, .. } = &mut *side;
+        // SAFETY: the caller's promise.
+        unsafe { encoder.push(&encoder.hot, poster, q, &mut cursor, wr, to, op, data) }?;
+        side.poster.publish_new(q.view, &cursor);
+        Ok(())
+    }
+
+    /// The same, for a post whose short way was not taken.
+    ///
+    /// # Safety
+    /// As [`SendBatch::push`].
+    #[inline(never)]
+    unsafe fn post_rare<A, O>(&mut self, wr: Wr, to: &A, op: &O, sges: &[Sge]) -> Result<(), PostError>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+    {
+        // SAFETY: the caller's promise.
+        unsafe { self.post_one(wr, to, op, &sges) }
     }
 }
 
@@ -101,7 +137,8 @@ impl SendQueueTrait for SendQueue {
     fn batch(&mut self) -> Batch<'_> {
         let (q, side) = self.split();
         let cursor = side.poster.begin(q.qp, q.sq);
-        Batch { q, side, cursor }
+        let hot = side.encoder.hot;
+        Batch { q, side, hot, cursor }
     }
 
     #[inline(always)]
@@ -111,13 +148,28 @@ impl SendQueueTrait for SendQueue {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        // A batch of one without its latch: an error ends it where it is found.
-        let (q, side) = self.split();
-        let mut cursor = side.poster.begin(q.qp, q.sq);
-        // SAFETY: the caller's promise.
-        unsafe { side.encoder.push(&side.poster, q, &mut cursor, wr, &to, &op, &data) }?;
-        side.poster.publish(q.view, &cursor);
-        Ok(())
+        // What is most often posted alone is kept in registers on its way to ring and doorbell.
+        if !P::INLINE
+            && let Some((ds, words)) = self.side.encoder.hot.block(wr, &to, &op, data.sges())
+            && self.side.poster.post_block(&self.qp, &self.sq, wr.wr_id, ds, words)
+        {
+            return Ok(());
+        }
+        if P::INLINE || to.datagram().is_some() || to.remote_srqn().is_some() || to.dc_target().is_some() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_one(wr, &to, &op, &data) };
+        }
+        // All that is lent out is a copy; see `Cursor::lend`.
+        let (to, op) = (to, op);
+        match data.sges() {
+            [one] => {
+                let one = [*one];
+                // SAFETY: the caller's promise.
+                unsafe { self.post_rare(wr, &to, &op, &one) }
+            }
+            // SAFETY: the caller's promise.
+            many => unsafe { self.post_rare(wr, &to, &op, many) },
+        }
     }
 
     #[inline]
@@ -152,6 +204,7 @@ impl fmt::Debug for SendQueue {
 pub struct Batch<'q> {
     q: Queue<'q>,
     side: &'q mut Side,
+    hot: Hot,
     cursor: Cursor,
 }
 
@@ -167,9 +220,10 @@ impl SendBatch for Batch<'_> {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let Side { poster, encoder, .. } = &*self.side;
+        let Side { poster, encoder, .. } = &mut *self.side;
         // SAFETY: the caller's promise.
-        let result = unsafe { encoder.push(poster, self.q, &mut self.cursor, wr, &to, &op, &data) };
+        let result =
+            unsafe { encoder.push(&self.hot, poster, self.q, &mut self.cursor, wr, &to, &op, &data) };
         if let Err(error) = result {
             self.cursor.latch(error);
         }

@@ -15,6 +15,7 @@ use crate::wqe::{Sge, WireEntry, put_recv_sges};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
+use uverbs_core::kernel::Process;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::sync::barrier::to_device;
 use uverbs_core::wr::RecvWr;
@@ -37,6 +38,8 @@ struct Side {
     count: u32,
     max_sge: u32,
     max_msg: u64,
+    /// Whose queue this is: a child of fork(2) has a copy that no device sees.
+    process: Process,
     record: DbWord,
 }
 
@@ -76,6 +79,7 @@ impl SharedRecvQueue {
             count: 0,
             max_sge: max_sge.min(units),
             max_msg: max_msg_sz,
+            process: Process::register(),
             record,
         };
         Self { srq, side }
@@ -109,6 +113,9 @@ fn link(srq: &SrqShared, element: u32, next: u32) {
 impl Side {
     #[inline(always)]
     fn begin(&self) -> Cursor {
+        if !self.process.is_current() {
+            return Cursor { head: 0, limit: 0, count: self.count, error: Some(PostError::Forked) };
+        }
         Cursor { head: self.head, limit: self.tail, count: self.count, error: None }
     }
 
@@ -181,8 +188,9 @@ impl RecvQueueTrait for SharedRecvQueue {
         let mut cursor = side.begin();
         let max_sge = side.max_sge;
         // SAFETY: the caller's promise about the list.
-        let result =
-            unsafe { walk(list, None, max_sge, |wr_id, sges| side.push(srq, &mut cursor, wr_id, sges)) };
+        let result = unsafe {
+            walk(list, cursor.error, max_sge, |wr_id, sges| side.push(srq, &mut cursor, wr_id, sges))
+        };
         side.publish(&cursor);
         result
     }

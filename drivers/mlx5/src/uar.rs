@@ -8,7 +8,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
 
-use crate::buf::SqView;
+use crate::buf::{Place, SqRing, SqView};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -55,43 +55,46 @@ impl Register {
     #[inline(always)]
     fn ring(&self, at: u32, value: u64) {
         match self {
-            Self::Mapped(register, _) => {
-                // SAFETY: inside the mapping: `at` is below the length that `new` checked (the callers' constants).
-                let register = unsafe { register.byte_add(at as usize) };
-                // SAFETY: a mapped register, aligned to 8.
-                unsafe { register.write_volatile(value) };
-            }
+            Self::Mapped(register, _) => put_word(*register, at, value),
             Self::Port(port, offset) => port.ring(offset + at, value.to_ne_bytes()),
         }
     }
 
-    /// A burst: the `blocks` basic blocks from `first` on.
+    /// A burst: the `blocks` basic blocks from `first` on. No longer than a half.
     #[inline(always)]
-    fn burst(&self, at: u32, ring: SqView<'_>, first: u32, blocks: u32) {
+    fn burst(&self, at: u32, ring: SqView<'_>, first: Place, blocks: u32) {
         match self {
             Self::Mapped(register, _) => {
                 for i in 0..blocks {
-                    let block = ring.block(first.wrapping_add(i));
-                    for (j, word) in block.iter().enumerate() {
-                        // SAFETY: inside the mapping: a burst is no longer than a half (`Doorbell::post`).
-                        let to = unsafe { register.byte_add(at as usize + i as usize * 64 + j * 8) };
-                        // SAFETY: a mapped register, aligned to 8.
-                        unsafe { to.write_volatile(word.load(Ordering::Relaxed)) };
-                    }
+                    let words = ring.at(first.after(i)).each_ref().map(|word| word.load(Ordering::Relaxed));
+                    put_block(*register, at + i * 64, &words);
                 }
             }
-            Self::Port(port, offset) => port_burst(&**port, offset + at, ring, first, blocks),
+            Self::Port(port, offset) => port_burst(&**port, offset + at, ring.ring(), first, blocks),
         }
+    }
+}
+
+/// Writes 64 bytes to a register. `at` and what is written is inside the mapping: the callers stay in the register's halves,
+/// which [`Register::new`] checked.
+#[inline(always)]
+fn put_block(register: NonNull<u64>, at: u32, words: &[u64; 8]) {
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: inside the mapping, see above.
+        let to = unsafe { register.byte_add(at as usize + i * 8) };
+        // SAFETY: a mapped register, aligned to 8.
+        unsafe { to.write_volatile(*word) };
     }
 }
 
 /// A burst to a software device: the bytes as they would pass the bus.
 #[cold]
-fn port_burst(port: &dyn DoorbellPort, at: u32, ring: SqView<'_>, first: u32, blocks: u32) {
+fn port_burst(port: &dyn DoorbellPort, at: u32, ring: &SqRing, first: Place, blocks: u32) {
+    let ring = ring.view();
     let mut bytes = [0_u8; MAX_BURST as usize];
     let blocks = blocks.min(MAX_BURST / 64);
     for i in 0..blocks {
-        for (j, word) in ring.block(first.wrapping_add(i)).iter().enumerate() {
+        for (j, word) in ring.at(first.after(i)).iter().enumerate() {
             let at = i as usize * 64 + j * 8;
             bytes[at..at + 8].copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
         }
@@ -119,10 +122,32 @@ pub type SharedHalf = Locked<u32, Shared>;
 
 /// A send queue's doorbell.
 pub struct Doorbell {
-    register: Register,
+    /// The register, if it is a device's and this queue's alone; else [`post_slow`](Self::post_slow) has it.
+    fast: Option<NonNull<u64>>,
+    /// Which half is next, as its offset: 0, or what is below.
     half: u32,
-    bf: BlueFlame,
+    /// How far the halves are apart.
+    toggle: u32,
+    /// Most units of a WQE that is written whole; 0 for none.
+    max_ds: u32,
+    /// The same for a WQE with inline data.
+    max_ds_inline: u32,
+    register: Register,
     shared: Option<Arc<SharedHalf>>,
+}
+
+// SAFETY: the address of a register that `register` keeps mapped, good from any thread.
+unsafe impl Send for Doorbell {}
+// SAFETY: `&Doorbell` gives nothing but its description.
+unsafe impl Sync for Doorbell {}
+
+/// The doorbell of a WQE, or of several.
+#[derive(Clone, Copy)]
+struct Call {
+    last: Place,
+    ctrl: u64,
+    burst: bool,
+    blocks: u32,
 }
 
 impl Doorbell {
@@ -139,8 +164,20 @@ impl Doorbell {
             return None;
         }
         let register = Register::new(page, offset, (bf.half * 2).max(8))?;
-        let bf = BlueFlame { burst: bf.burst && bf.half != 0, ..bf };
-        Some(Self { register, half: 0, bf, shared })
+        let fast = match &register {
+            Register::Mapped(register, _) if shared.is_none() => Some(*register),
+            _ => None,
+        };
+        let max_ds = |wanted| if bf.burst && wanted { bf.half / 16 } else { 0 };
+        Some(Self {
+            fast,
+            half: 0,
+            toggle: bf.half,
+            max_ds: max_ds(bf.prefer),
+            max_ds_inline: max_ds(true),
+            register,
+            shared,
+        })
     }
 
     /// Whether the register has a lock because other QPs may ring it.
@@ -149,63 +186,100 @@ impl Doorbell {
         self.shared.is_some()
     }
 
-    /// Tells the device of the WQEs up to the one at block `last`, which begins with `ctrl`. A single one that is short enough is
-    /// written whole. The doorbell record was written before.
+    /// Tells the device of the WQEs up to the one at `last`, which has `ds` units and begins with `ctrl`. A single one that
+    /// is short enough is written whole; one of one unit says no more than the 8 bytes. The doorbell record was written
+    /// before.
     #[inline(always)]
-    pub(crate) fn post(&mut self, ring: SqView<'_>, last: u32, ctrl: u64, single: bool, inline: bool) {
-        if let Some(shared) = &self.shared {
-            return self.post_shared(shared, ring, last, ctrl, single, inline);
-        }
-        write_combining_start();
-        self.write(self.half, ring, last, ctrl, single, inline);
-        write_combining_flush();
-        self.half ^= self.bf.half;
-    }
-
-    #[inline(never)]
-    fn post_shared(
-        &self,
-        shared: &SharedHalf,
+    pub(crate) fn post(
+        &mut self,
         ring: SqView<'_>,
-        last: u32,
+        last: Place,
         ctrl: u64,
+        ds: u32,
         single: bool,
         inline: bool,
     ) {
-        // Held for the stores only, so this thread can't have it; and a software device does not call back.
-        let Ok(mut half) = shared.lock() else {
-            write_combining_start();
-            self.register.ring(0, ctrl);
-            return write_combining_flush();
+        let max_ds = if inline { self.max_ds_inline } else { self.max_ds };
+        let burst = single && ds > 1 && ds <= max_ds;
+        let Some(register) = self.fast else {
+            let call = Call { last, ctrl, burst, blocks: ds.div_ceil(4) };
+            return self.post_slow(ring.ring(), call);
         };
         write_combining_start();
-        self.write(*half & self.bf.half, ring, last, ctrl, single, inline);
-        // Before the lock is released: the next holder's store must not overtake this one on its way out of this CPU.
-        write_combining_flush();
-        *half ^= self.bf.half;
-    }
-
-    #[inline(always)]
-    fn write(&self, half: u32, ring: SqView<'_>, last: u32, ctrl: u64, single: bool, inline: bool) {
-        let ds = u64::from_be(ctrl) as u32 & 0x3f;
-        // A WQE of one unit has nothing that the 8 bytes do not say.
-        if single && self.bf.burst && (self.bf.prefer || inline) && ds > 1 && ds * 16 <= self.bf.half {
-            if ds <= 4 {
-                self.register.burst(half, ring, last, 1);
-            } else {
-                self.register.burst(half, ring, last, ds.div_ceil(4));
+        if burst {
+            let first = ring.at(last).each_ref().map(|word| word.load(Ordering::Relaxed));
+            put_block(register, self.half, &first);
+            for i in 1..ds.div_ceil(4) {
+                let block = ring.at(last.after(i)).each_ref().map(|word| word.load(Ordering::Relaxed));
+                put_block(register, self.half + i * 64, &block);
             }
         } else {
-            self.register.ring(half, ctrl);
+            put_word(register, self.half, ctrl);
         }
+        write_combining_flush();
+        self.half ^= self.toggle;
     }
+
+    /// The same for a single WQE of up to four units whose `words` are at hand.
+    #[inline(always)]
+    pub(crate) fn post_block(&mut self, ring: SqView<'_>, at: Place, words: &[u64; 8], ds: u32) {
+        let burst = ds > 1 && ds <= self.max_ds;
+        let Some(register) = self.fast else {
+            return self.post_slow(ring.ring(), Call { last: at, ctrl: words[0], burst, blocks: 1 });
+        };
+        write_combining_start();
+        if burst {
+            put_block(register, self.half, words);
+        } else {
+            put_word(register, self.half, words[0]);
+        }
+        write_combining_flush();
+        self.half ^= self.toggle;
+    }
+
+    /// A register with a lock, or a software device's.
+    #[inline(never)]
+    fn post_slow(&mut self, ring: &SqRing, call: Call) {
+        let Some(shared) = &self.shared else {
+            self.write(self.half, ring.view(), call);
+            self.half ^= self.toggle;
+            return;
+        };
+        // Held for the stores only, so this thread can't have it; and a software device does not call back.
+        let Ok(mut half) = shared.lock() else {
+            return self.write(0, ring.view(), Call { burst: false, ..call });
+        };
+        self.write(*half & self.toggle, ring.view(), call);
+        *half ^= self.toggle;
+    }
+
+    fn write(&self, half: u32, ring: SqView<'_>, call: Call) {
+        write_combining_start();
+        if call.burst {
+            self.register.burst(half, ring, call.last, call.blocks);
+        } else {
+            self.register.ring(half, call.ctrl);
+        }
+        // Before a lock is released: the next holder's store must not overtake this one on its way out of this CPU.
+        write_combining_flush();
+    }
+}
+
+/// Writes 8 bytes to a register, as [`put_block`] does 64.
+#[inline(always)]
+fn put_word(register: NonNull<u64>, at: u32, word: u64) {
+    // SAFETY: inside the mapping, see `put_block`.
+    let to = unsafe { register.byte_add(at as usize) };
+    // SAFETY: a mapped register, aligned to 8.
+    unsafe { to.write_volatile(word) };
 }
 
 impl fmt::Debug for Doorbell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Doorbell")
             .field("register", &self.register)
-            .field("bf", &self.bf)
+            .field("halves", &self.toggle)
+            .field("max_ds", &self.max_ds)
             .field("shared", &self.is_shared())
             .finish_non_exhaustive()
     }

@@ -4,6 +4,7 @@
 //! An empty entry is left out. An entry, or all of them, of more than the device's longest message can't be.
 
 use super::{InlineWriter, Sge, Slot};
+use crate::buf::{Place, SqRing};
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Payload, PostError, WireSge};
@@ -40,8 +41,6 @@ pub(crate) fn units_of<P: Payload<Sge>>(data: &P) -> u32 {
 }
 
 /// Writes entries from `unit` on; how many units they took.
-///
-/// Inlined where one ordinary entry is all; the rest is a call.
 #[inline(always)]
 pub(crate) fn put_sges(
     slot: Slot<'_>,
@@ -50,24 +49,18 @@ pub(crate) fn put_sges(
     atomic: bool,
     sges: &[Sge],
 ) -> Result<u32, PostError> {
-    match sges {
-        [sge] if !sge.is_special() && !atomic && limits.max_sge != 0 => {
-            slot.put(unit, sge.words);
-            Ok(1)
-        }
-        [] if !atomic => Ok(0),
-        _ => put_many(slot, unit, limits, atomic, sges),
-    }
+    if sges.is_empty() && !atomic { Ok(0) } else { put_many(slot.lend(), unit, limits, atomic, sges) }
 }
 
 #[inline(never)]
 fn put_many(
-    slot: Slot<'_>,
+    (ring, place): (&SqRing, Place),
     unit: u32,
     limits: DataLimits,
     atomic: bool,
     sges: &[Sge],
 ) -> Result<u32, PostError> {
+    let slot = Slot::new(ring.view(), place);
     if sges.len() > limits.max_sge as usize {
         return Err(PostError::TooManySge);
     }
@@ -94,7 +87,7 @@ fn put_many(
 pub(crate) fn put_sge(slot: Slot<'_>, unit: u32, limits: DataLimits, sge: RawSge) -> Result<u32, PostError> {
     // Neither empty nor from 2^31 on.
     if sge.length.wrapping_sub(1) >= MAX_SGE_LENGTH - 1 || limits.max_sge == 0 {
-        return put_special(slot, unit, limits, sge);
+        return put_special(slot.lend(), unit, limits, sge);
     }
     let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
     slot.put(unit, [count_key.to_be(), sge.addr.to_be()]);
@@ -102,8 +95,13 @@ pub(crate) fn put_sge(slot: Slot<'_>, unit: u32, limits: DataLimits, sge: RawSge
 }
 
 #[cold]
-fn put_special(slot: Slot<'_>, unit: u32, limits: DataLimits, sge: RawSge) -> Result<u32, PostError> {
-    put_raw_sges(slot, unit, limits, false, [sge].into_iter())
+fn put_special(
+    (ring, place): (&SqRing, Place),
+    unit: u32,
+    limits: DataLimits,
+    sge: RawSge,
+) -> Result<u32, PostError> {
+    put_raw_sges(Slot::new(ring.view(), place), unit, limits, false, [sge].into_iter())
 }
 
 /// Writes C's entries. As the `wr_*` setters do it, an atomic's entry keeps its length.

@@ -18,6 +18,7 @@ pub(crate) use data::{
 };
 pub(crate) use slot::{InlineWriter, Slot};
 
+use crate::buf::Place;
 use core::fmt;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{PostError, WireRemote, WireSge};
@@ -245,11 +246,11 @@ pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
 
 /// The control segment's first word: `base` has the QP number in place.
 #[inline(always)]
-pub(crate) const fn ctrl0(base: u64, index: u32, opcode: u8, ds: u32) -> u64 {
-    (base | (index as u64 & 0xffff) << 40 | (opcode as u64) << 32 | ds as u64).to_be()
+pub(crate) const fn ctrl0(base: u64, place: Place, opcode: u8, ds: u32) -> u64 {
+    (base | place.index_at(40) | (opcode as u64) << 32 | ds as u64).to_be()
 }
 
-/// Its second word. `imm` is in host order.
+/// Its second word, as it stands in memory. `imm` is in host order.
 #[inline(always)]
 pub(crate) const fn ctrl1(fm_ce_se: u8, imm: u32) -> u64 {
     ((fm_ce_se as u64) << 32 | imm as u64).to_be()
@@ -288,7 +289,7 @@ mod tests {
 
         #[test]
         fn two_words_are_a_control_segment(qpn in 0_u32..1 << 24, index: u32, opcode: u8, ds in 1_u32..64, fm: u8, imm: u32) {
-            let words = [ctrl0(ctrl_base(qpn), index, opcode, ds), ctrl1(fm, imm)];
+            let words = [ctrl0(ctrl_base(qpn), Place::of(index), opcode, ds), ctrl1(fm, imm)];
             let seg: CtrlSeg = zerocopy::transmute!(words);
             prop_assert_eq!(seg, CtrlSeg::new(0, index as u16, opcode, qpn, ds as u8, fm, Be32::new(imm)));
         }

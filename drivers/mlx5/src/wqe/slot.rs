@@ -2,7 +2,7 @@
 //! Where a WQE is written: from a basic block on, over the end of the ring to its start where it must.
 
 use super::CTRL_UNITS;
-use crate::buf::SqView;
+use crate::buf::{Place, SqRing, SqView};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The place of one WQE. Nothing that is written here is seen before the doorbell rings.
@@ -11,15 +11,20 @@ pub(crate) struct Slot<'r> {
     ring: SqView<'r>,
     /// The first basic block, which never wraps.
     head: &'r [AtomicU64; 8],
-    /// Its index, not masked.
-    index: u32,
+    place: Place,
 }
 
 impl<'r> Slot<'r> {
-    /// The WQE that begins at block `index`.
+    /// The WQE that begins at this place.
     #[inline(always)]
-    pub(crate) fn new(ring: SqView<'r>, index: u32) -> Self {
-        Self { ring, head: ring.block(index), index }
+    pub(crate) fn new(ring: SqView<'r>, place: Place) -> Self {
+        Self { ring, head: ring.at(place), place }
+    }
+
+    /// Ring and place, for a function that is not inlined: so little fits in registers.
+    #[inline(always)]
+    pub(crate) fn lend(self) -> (&'r SqRing, Place) {
+        (self.ring.ring(), self.place)
     }
 
     /// Writes the 16 bytes at `unit`.
@@ -37,7 +42,7 @@ impl<'r> Slot<'r> {
     /// The same for a `unit` that only the run tells.
     #[inline(always)]
     pub(crate) fn put_far(self, unit: u32, words: [u64; 2]) {
-        let place = self.ring.unit(self.index.wrapping_mul(4).wrapping_add(unit));
+        let place = self.ring.unit_from(self.place, unit);
         place[0].store(words[0], Ordering::Relaxed);
         place[1].store(words[1], Ordering::Relaxed);
     }
@@ -48,8 +53,7 @@ impl<'r> Slot<'r> {
         if word < 8 {
             self.head[word as usize].store(value, Ordering::Relaxed);
         } else {
-            let place = self.ring.word(self.index.wrapping_mul(8).wrapping_add(word));
-            place.store(value, Ordering::Relaxed);
+            self.ring.word_from(self.place, word).store(value, Ordering::Relaxed);
         }
     }
 
@@ -173,7 +177,7 @@ fn short(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::{QueueBuf, SqRing};
+    use crate::buf::QueueBuf;
     use proptest::prelude::*;
 
     fn bytes(ring: &SqRing, from: u32, len: usize) -> Vec<u8> {
@@ -191,7 +195,7 @@ mod tests {
             let ring = SqRing::new(QueueBuf::new(4096).unwrap(), 0, 8).unwrap();
             ring.buf().words().iter().for_each(|w| w.store(u64::MAX, Ordering::Relaxed));
             let head = 0x1716_1514_1312_1110_u64 & ((1 << (filled * 8)) - 1);
-            let mut writer = InlineWriter::new(Slot::new(ring.view(), index), 3, head, filled);
+            let mut writer = InlineWriter::new(Slot::new(ring.view(), Place::of(index)), 3, head, filled);
             pieces.iter().for_each(|p| writer.push(p));
             writer.finish();
             let mut expected = head.to_le_bytes()[..filled as usize].to_vec();
@@ -214,7 +218,7 @@ mod tests {
     #[test]
     fn units_wrap_and_fences_are_added_once() {
         let ring = SqRing::new(QueueBuf::new(4096).unwrap(), 0, 4).unwrap();
-        let slot = Slot::new(ring.view(), 7);
+        let slot = Slot::new(ring.view(), Place::of(7));
         (0..8).for_each(|i| slot.put(i, [u64::from(i) << 32, 0]));
         let at = |unit| {
             u32::from_ne_bytes(
