@@ -98,6 +98,8 @@ struct State {
     window: u32,
     made: Made,
     ioctls: Vec<Ioctl>,
+    /// The new object of the present command: attribute and handle.
+    given: Option<(u16, u32)>,
 }
 
 /// See the module.
@@ -147,6 +149,7 @@ impl FixedKernel {
             window: 0x28_0b00,
             made: Made::default(),
             ioctls: Vec::new(),
+            given: None,
         };
         Arc::new(Self {
             ctx: ctx.to_owned(),
@@ -281,7 +284,6 @@ impl FixedKernel {
                 c.answer(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, &gid_entry(index)?);
             }
             (UVERBS_OBJECT_ASYNC_EVENT, _) => {
-                state.handle();
                 c.new_fd(0, File::open("/dev/null").map_err(|_| Errno::EMFILE)?.into());
             }
             (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC) => {
@@ -290,8 +292,7 @@ impl FixedKernel {
                 }
                 let page = state.uar;
                 state.uar += 1;
-                let handle = state.handle();
-                c.new_handle(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, handle.into());
+                state.give(c, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE);
                 let offset = 0x1001_0000_0000_u64 + u64::from(page - 0x10) * 0x1000_0000;
                 c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, bytes(&offset));
                 c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, bytes(&4096_u32));
@@ -301,7 +302,7 @@ impl FixedKernel {
                 let cqe: u32 = input(c, UVERBS_ATTR_CREATE_CQ_CQE).ok_or(Errno::EINVAL)?;
                 state.made.cqs.push((input_padded(c, UVERBS_ATTR_UHW_IN), cqe));
                 let cqn = 0x400 + state.made.cqs.len() as u32;
-                c.new_handle(0, state.handle().into());
+                state.give(c, 0);
                 c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, bytes(&cqe));
                 c.answer(UVERBS_ATTR_UHW_OUT, bytes(&mlx5_ib_create_cq_resp { cqn, reserved: 0 }));
             }
@@ -310,7 +311,7 @@ impl FixedKernel {
                 let max_sge: u32 = input(c, UVERBS_ATTR_CREATE_SRQ_MAX_SGE).ok_or(Errno::EINVAL)?;
                 state.made.srqs.push(input_padded(c, UVERBS_ATTR_UHW_IN));
                 let srqn = 0xd00 + state.made.srqs.len() as u32;
-                c.new_handle(0, state.handle().into());
+                state.give(c, 0);
                 c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, bytes(&max_wr));
                 c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, bytes(&max_sge));
                 c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, bytes(&srqn));
@@ -320,7 +321,7 @@ impl FixedKernel {
                 let cap: [u32; 5] = input(c, UVERBS_ATTR_CREATE_QP_CAP).ok_or(Errno::EINVAL)?;
                 state.made.qps.push(input_padded(c, UVERBS_ATTR_UHW_IN));
                 let qpn = 0xa1_b2c2 + state.made.qps.len() as u32;
-                c.new_handle(0, state.handle().into());
+                state.give(c, 0);
                 c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, bytes(&cap));
                 c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, bytes(&qpn));
                 let bfreg_index = if self.ctx == "eth_legacy_uar" { 8 } else { 0 };
@@ -344,6 +345,13 @@ impl State {
     fn handle(&mut self) -> u32 {
         self.handle += 1;
         self.handle
+    }
+
+    /// Tells the handle of a new object.
+    fn give(&mut self, c: &mut RawCommand<'_, '_>, id: u16) {
+        let handle = self.handle();
+        self.given = Some((id, handle));
+        c.new_handle(id, handle.into());
     }
 }
 
@@ -378,8 +386,9 @@ impl Kernel for FixedKernel {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let mut state = self.state();
         let mut ioctl = Ioctl::asked(command);
+        state.given = None;
         let result = self.run(&mut state, command);
-        ioctl.answered(command, result);
+        ioctl.answered(command, result, state.given);
         state.ioctls.push(ioctl);
         result
     }

@@ -19,6 +19,7 @@ mod rig;
 mod rules;
 mod run;
 mod trace;
+mod walk;
 
 use anyhow::Result;
 use core::panic::AssertUnwindSafe;
@@ -54,6 +55,12 @@ impl Filter {
     fn wants(&self, case: &Case, face: Face) -> bool {
         let name = format!("vectors::{}/{}/{}", case.category, case.id, face.name());
         self.0.is_empty() || self.0.iter().any(|word| name.contains(word.as_str()))
+    }
+}
+
+impl Filter {
+    fn wants_walk(&self) -> bool {
+        self.0.is_empty() || self.0.iter().any(|word| "vectors::control_trace".contains(word.as_str()))
     }
 }
 
@@ -136,6 +143,17 @@ fn main() -> Result<ExitCode> {
         all.matched += t.matched;
         all.excepted += t.excepted;
         all.failed += t.failed;
+    }
+    if filter.wants_walk() {
+        let report = walk::run(&trace)?;
+        report.wrong.iter().for_each(|wrong| println!("control trace: {wrong}"));
+        println!(
+            "control trace: {} ioctls, {} differences with a reason, {} without",
+            report.ioctls,
+            report.reasoned,
+            report.wrong.len()
+        );
+        all.failed += report.wrong.len();
     }
     println!(
         "vectors: {} run, {} matched, {} excepted, {} failed",

@@ -30,8 +30,7 @@ pub(crate) struct Attr {
     pub input: Option<Pattern>,
     /// Bytes that the kernel wrote.
     pub out: Option<Pattern>,
-    /// Of an object or a file: what was in the data word before, and after.
-    pub data_before: Option<Num>,
+    /// Of an object or a file: what was in the data word afterwards.
     pub data: Option<Num>,
 }
 
@@ -62,7 +61,6 @@ impl Ioctl {
                 elem_id: a.elem_id,
                 input: if a.len != 0 { command.input(a.id).map(pattern) } else { None },
                 out: command.output(a.id).map(|bytes| pattern(bytes)),
-                data_before: command.handle(a.id).map(Num),
                 data: None,
             })
             .collect();
@@ -71,11 +69,17 @@ impl Ioctl {
     }
 
     /// The same after it.
-    pub(crate) fn answered(&mut self, command: &mut RawCommand<'_, '_>, result: Result<(), Errno>) {
+    pub(crate) fn answered(
+        &mut self,
+        command: &mut RawCommand<'_, '_>,
+        result: Result<(), Errno>,
+        given: Option<(u16, u32)>,
+    ) {
         self.errno = result.err().map_or(0, Errno::raw);
         for attr in &mut self.attrs {
             attr.out = command.output(attr.id).map(|bytes| pattern(bytes));
-            attr.data = command.handle(attr.id).map(Num);
+            let new = given.filter(|(id, _)| *id == attr.id).map(|(_, handle)| handle.into());
+            attr.data = new.or(command.handle(attr.id)).map(Num);
         }
     }
 
