@@ -51,6 +51,7 @@ pub(crate) struct Config {
 pub(crate) struct Alive {
     pub(crate) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    pid: u32,
 }
 
 impl fmt::Debug for Alive {
@@ -61,10 +62,25 @@ impl fmt::Debug for Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
+        // The thread is not there in a child of fork, and the lock may be held by it for ever.
+        if !self.is_here() {
+            return;
+        }
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+impl Alive {
+    fn new(shared: Arc<Shared>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
+        Arc::new(Self { shared, thread, pid: std::process::id() })
+    }
+
+    /// Whether this is the process that made the fabric, and not a child of it.
+    pub(crate) fn is_here(&self) -> bool {
+        std::process::id() == self.pid
     }
 }
 
@@ -85,13 +101,13 @@ impl Fabric {
         if let Err(error) = &thread {
             log::warn!("no thread for the fabric's timers: {error}");
         }
-        Self { alive: Arc::new(Alive { shared, thread: thread.ok() }) }
+        Self { alive: Alive::new(shared, thread.ok()) }
     }
 
     /// A fabric with a virtual clock and no thread: the same calls give the same run.
     #[must_use]
     pub fn deterministic(seed: u64) -> Self {
-        Self { alive: Arc::new(Alive { shared: Arc::new(Shared::new(seed, true)), thread: None }) }
+        Self { alive: Alive::new(Arc::new(Shared::new(seed, true)), None) }
     }
 
     /// A new device of this name.

@@ -109,10 +109,11 @@ impl World {
             false
         };
         for index in 0..self.devices.len() {
-            if let Some((device, mut port)) = self.device(index)
-                && device.watches()
-            {
-                device.sweep(&mut port);
+            if let Some((device, mut port)) = self.device(index) {
+                device.end_users_of_broken_cqs(&mut port);
+                if device.watches() {
+                    device.sweep(&mut port);
+                }
             }
         }
         for (device, front) in self.devices.iter_mut().zip(&mut self.fronts) {

@@ -8,6 +8,8 @@
 mod recv;
 mod segment;
 mod send;
+#[cfg(test)]
+mod tests;
 
 pub use recv::{RecvWqe, recv_wqe, srq_next};
 pub use segment::{Av, Segment, Umr};

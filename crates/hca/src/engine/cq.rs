@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues: writing entries, arming, overrun, resizing.
 
-use super::{Device, Notice, Port};
+use super::qp::{Qp, State};
+use super::{Device, Notice, Port, event};
 use crate::cqe::Cqe;
 use crate::memory::{Area, Fault};
 use crate::violation::{Mistake, Object};
@@ -164,6 +165,21 @@ fn entries(ring: &Area, entry: usize) -> Option<u32> {
 }
 
 impl Device {
+    /// Queues whose CQ broke can't go on: their QPs end too.
+    pub(crate) fn end_users_of_broken_cqs(&mut self, cx: &mut Port<'_>) {
+        while let Some(cqn) = self.overrun.pop() {
+            let uses = |qp: &Qp| {
+                let live = !matches!(qp.state, State::Reset | State::Err);
+                live && (qp.send_cqn == cqn || qp.recv_cqn == cqn)
+            };
+            let users: Vec<u32> = self.qps.values().filter(|qp| uses(qp)).map(|qp| qp.qpn).collect();
+            for qpn in users {
+                self.notices.push(Notice::Qp { qpn, event: event::QP_FATAL });
+                self.with_qp(cx, qpn, |device, cx, qp| device.set_state(cx, qp, State::Err));
+            }
+        }
+    }
+
     /// Completes to a CQ.
     pub(crate) fn complete(&mut self, cx: &mut Port<'_>, cqn: u32, mut cqe: Cqe) {
         cqe.timestamp = cx.now;
@@ -179,6 +195,7 @@ impl Device {
                 cq.broken = true;
                 self.blame(cx.now, Object::Cq(cqn), index, mistake);
                 self.notices.push(Notice::CqError { cqn });
+                self.overrun.push(cqn);
             }
         }
     }

@@ -105,6 +105,8 @@ pub(crate) struct Device {
     pub(crate) violations: Vec<Violation>,
     /// How often its QPs had to ask or answer again.
     pub(crate) repairs: u64,
+    /// CQs that broke, whose QPs are still to be told.
+    overrun: Vec<u32>,
     next_number: u32,
 }
 
@@ -124,6 +126,7 @@ impl Device {
             notices: Vec::new(),
             violations: Vec::new(),
             repairs: 0,
+            overrun: Vec::new(),
             next_number: 0x100,
         }
     }

@@ -58,7 +58,6 @@ pub(crate) struct HcaKernel {
     device: usize,
     context: u32,
     name: String,
-    pid: u32,
 }
 
 /// A command in execution, with the state that it works on.
@@ -71,7 +70,7 @@ struct Call<'w, 'n> {
 
 impl HcaKernel {
     pub(crate) fn new(alive: Arc<Alive>, device: usize, context: u32, name: String) -> Self {
-        Self { alive, device, context, name, pid: std::process::id() }
+        Self { alive, device, context, name }
     }
 
     fn call<R>(&self, f: impl FnOnce(&mut Call<'_, '_>) -> Result<R, Errno>) -> Result<R, Errno> {
@@ -127,7 +126,7 @@ impl Kernel for HcaKernel {
     }
 
     fn is_creator_process(&self) -> bool {
-        std::process::id() == self.pid
+        self.alive.is_here()
     }
 }
 

@@ -32,6 +32,10 @@ pub(super) struct Page {
 
 impl Page {
     fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
+        // A child of fork has no device.
+        if !self.alive.is_here() {
+            return;
+        }
         self.alive.shared.enter(|world| {
             if let Some((device, mut port)) = world.device(self.device) {
                 device.doorbell(&mut port, self.page, offset, value, burst);

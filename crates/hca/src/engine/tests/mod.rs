@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The engine under queues that the tests write by hand.
 
+mod cqs;
+mod frames;
 mod mistakes;
 mod network;
 mod reliable;

@@ -74,7 +74,7 @@ impl Memory for Ram {
     }
 }
 
-fn area(ram: &Arc<Ram>) -> Area {
+pub(super) fn area(ram: &Arc<Ram>) -> Area {
     Area::new(Arc::clone(ram) as Arc<dyn Memory>, 0, ram.len()).unwrap()
 }
 
