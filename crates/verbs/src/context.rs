@@ -3,6 +3,7 @@
 
 use crate::comp_channel::CompletionChannel;
 use crate::cq::CompletionQueue;
+use crate::dm::DeviceMemory;
 use crate::event::{Event, EventSource};
 use crate::pd::{ProtectionDomain, ThreadDomain};
 use crate::xrcd::XrcDomain;
@@ -24,6 +25,7 @@ pub(crate) enum Object<D: Driver> {
     Cq(Weak<D::CqShared>),
     Qp(u32),
     Srq,
+    Wq(u32),
 }
 
 impl<D: Driver> Clone for Object<D> {
@@ -32,6 +34,7 @@ impl<D: Driver> Clone for Object<D> {
             Self::Cq(shared) => Self::Cq(shared.clone()),
             Self::Qp(qp_num) => Self::Qp(*qp_num),
             Self::Srq => Self::Srq,
+            Self::Wq(wq_num) => Self::Wq(*wq_num),
         }
     }
 }
@@ -202,6 +205,11 @@ impl<D: Driver> Context<D> {
         channel: Option<&CompletionChannel<D>>,
     ) -> Result<CompletionQueue<D, L>> {
         CompletionQueue::create(&self.inner, attr, channel.map(CompletionChannel::inner))
+    }
+
+    /// `ibv_alloc_dm`: memory in the device, aligned to `1 << log_align`.
+    pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DeviceMemory<D>> {
+        DeviceMemory::alloc(&self.inner, length, log_align)
     }
 
     /// `ibv_open_xrcd`: the domain of a file's inode, or one of its own.

@@ -26,6 +26,8 @@ pub enum EventSource {
     Cq(CqId),
     /// A shared receive queue.
     Srq(SrqId),
+    /// The work queue with this number.
+    Wq(u32),
     /// A port.
     Port(u32),
     /// The device, or what this crate does not know.
@@ -43,6 +45,7 @@ impl EventSource {
                     Object::Cq(_) => Self::Cq(CqId(id)),
                     Object::Qp(qp_num) => Self::Qp(qp_num),
                     Object::Srq => Self::Srq(SrqId(id)),
+                    Object::Wq(wq_num) => Self::Wq(wq_num),
                 })
             }
             EventScope::Device | EventScope::Unknown => Some(Self::Device),

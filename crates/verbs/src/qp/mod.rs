@@ -14,7 +14,7 @@ pub mod wr;
 
 pub use create::QpBuilder;
 pub use send::{Batch, SendGuard, SendQueue};
-pub use transport::{RawPacket, Rc, Transport, Uc, Ud, XrcRecv, XrcSend};
+pub use transport::{Dci, RawPacket, Rc, Transport, Uc, Ud, XrcRecv, XrcSend};
 
 use core::mem::ManuallyDrop;
 use inner::QpInner;
@@ -191,6 +191,11 @@ impl<D: Driver, L: Locking> Drop for RecvQueue<D, L> {
 }
 
 impl<D: Driver> QpControl<D> {
+    /// The kernel object.
+    pub(crate) fn handle(&self) -> Result<&uverbs_core::control::QpHandle> {
+        self.inner.handle()
+    }
+
     fn close(self) -> Result<()> {
         match Arc::into_inner(self.inner) {
             Some(mut inner) => inner.destroy(),

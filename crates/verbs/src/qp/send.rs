@@ -2,13 +2,13 @@
 //! The send half of a QP: batches, single posts, and the way down to the raw face.
 
 use super::inner::QpInner;
-use super::transport::{Connected, Datagram, Sends, XrcSend};
+use super::transport::{Connected, Datagram, Dci, Sends, XrcSend};
 use super::wr::{Now, Push, Wr};
 use crate::ah::AddressHandle;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
-use uverbs_core::provider::op::{self, RemoteSrq, To};
+use uverbs_core::provider::op::{self, DcTarget, RemoteSrq, To};
 use uverbs_core::provider::raw::QpEx;
 use uverbs_core::provider::send::{SendBatch, SendQueue as Engine};
 use uverbs_core::provider::{BadWr, Driver, PostError, raw};
@@ -104,6 +104,9 @@ macro_rules! single_posts {
 /// Marks [`XrcSend`] alone.
 pub trait ToRemoteSrq: super::transport::Transport {}
 impl ToRemoteSrq for XrcSend {}
+/// Marks [`Dci`] alone.
+pub trait ToDcTarget: super::transport::Transport {}
+impl ToDcTarget for Dci {}
 /// Marks raw packet QPs alone.
 pub trait Frames: super::transport::Transport {}
 impl Frames for super::transport::RawPacket {}
@@ -116,6 +119,10 @@ single_posts! {
         = To { ah: ah.driver_data(), remote_qpn, remote_qkey };
     /// Begins a work request to the peer's shared receive queue `remote_srqn`.
     [ToRemoteSrq] wr_srq, post_srq(remote_srqn: u32) -> RemoteSrq = RemoteSrq(remote_srqn);
+    /// Begins a work request to the DC target `remote_dctn` behind `ah`, which was created with this key
+    /// (`wr_set_dc_addr`).
+    [ToDcTarget] wr_dc, post_dc(ah: &'b AddressHandle<D>, remote_dctn: u32, remote_dc_key: u64) -> DcTarget<'b, D::Ah>
+        = DcTarget { ah: ah.driver_data(), remote_dctn, remote_dc_key };
     /// Begins a frame.
     [Frames] frame, post_frame() -> op::Connected = op::Connected;
 }

@@ -99,6 +99,9 @@ transports! {
     XrcSend = XrcSend: HasPeer Reliable Sends SendsImm;
     /// Receive side of an extended reliable connection; its receives are those of XRC SRQs.
     XrcRecv = XrcRecv: ;
+    /// Initiator of dynamic connections: each work request names its target. Only of drivers that have
+    /// [DC](crate::dc).
+    Dci = Driver: HasPeer Reliable Sends SendsImm;
     /// Raw Ethernet frames.
     RawPacket = RawPacket: Sends Receives;
 }

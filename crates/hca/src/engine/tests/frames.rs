@@ -218,5 +218,5 @@ fn priorities_defaults_and_sniffers() {
     on(&b.hca, |device, _| assert!(device.steering.remove(first)));
     // Unknown addresses are flooded; the port's own rules decide.
     send(&mut a, [0x02, 9, 9, 9, 9, 9]);
-    assert_eq!(came(&mut b, &mut c).0, false);
+    assert!(!came(&mut b, &mut c).0);
 }

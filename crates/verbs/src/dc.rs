@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Dynamic connections, an extension of some drivers (mlx5): one initiator QP reaches any number of targets, and connects
+//! to each as work requests name it.
+//!
+//! The initiator is a QP of transport [`Dci`]: [`ProtectionDomain::dci`] begins its creation, and its work requests begin
+//! with `wr_dc`. Its states are those of an RC QP without a peer: [`QpControl::connect_dci`]. The target is a
+//! [`DcTarget`], which receives into an SRQ. Facts: mlx5dv_create_qp(3), mlx5dv_wr_post(3).
+
+use crate::connect::ConnectAttr;
+use crate::context::{ContextInner, Object, same_context};
+use crate::cq::{CompletionQueue, CqInner};
+use crate::pd::{PdInner, ProtectionDomain};
+use crate::qp::{Dci, Qp, QpBuilder, QpControl};
+use crate::srq::{SharedReceiveQueue, SrqInner};
+use std::sync::{Arc, OnceLock};
+use uverbs_core::attr::{AhAttr, QpAttr, QpAttrMask, QpState};
+use uverbs_core::control::QpHandle;
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::{DcDriver, DctCreate, DctParts, Driver};
+use uverbs_core::sync::{Exclusive, Locking};
+
+impl<D: DcDriver> ProtectionDomain<D> {
+    /// Begins the creation of an initiator. It has no receive queue: leave the receive sizes 0. Both CQs are given, as
+    /// for any QP.
+    pub fn dci(&self) -> QpBuilder<'_, D, Dci, Exclusive> {
+        Qp::builder(self)
+    }
+
+    /// Creates a target, in state RESET. Whoever knows `dc_key` can reach it.
+    pub fn create_dct<LC: Locking, LS: Locking>(
+        &self,
+        cq: &CompletionQueue<D, LC>,
+        srq: &SharedReceiveQueue<D, LS>,
+        dc_key: u64,
+    ) -> Result<DcTarget<D>> {
+        const VERB: &str = "create_qp";
+        let context = self.inner().context();
+        same_context(context, cq.inner().context(), VERB, "cq")?;
+        same_context(context, srq.inner().context(), VERB, "srq")?;
+        let event_id = context.remember_object(Object::Qp(0));
+        let create = || {
+            context.driver().create_dct(&DctCreate {
+                pd: self.inner().handle()?,
+                cq: cq.inner().parts()?,
+                srq: srq.inner().parts()?,
+                dc_key,
+                user_handle: event_id,
+            })
+        };
+        let DctParts { handle, shared } = create().inspect_err(|_| context.forget_object(event_id))?;
+        Ok(DcTarget {
+            handle: Some(handle),
+            shared,
+            event_id,
+            dctn: OnceLock::new(),
+            _cq: cq.inner().clone(),
+            _srq: srq.inner().clone(),
+            _pd: self.inner().clone(),
+            context: context.clone(),
+        })
+    }
+}
+
+impl<D: DcDriver> QpControl<D> {
+    /// An initiator from RESET to RTS.
+    pub fn connect_dci(&self, attr: &ConnectAttr) -> Result<()> {
+        // The kernel's table for it (`modify_dci_qp_is_ok()` of mlx5_ib).
+        let init = QpAttr {
+            qp_state: QpState::INIT,
+            pkey_index: attr.pkey_index,
+            port_num: attr.port_num,
+            ..QpAttr::default()
+        };
+        self.modify(&init, QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT)?;
+        let rtr = QpAttr { qp_state: QpState::RTR, path_mtu: attr.path_mtu, ..QpAttr::default() };
+        self.modify(&rtr, QpAttrMask::STATE | QpAttrMask::PATH_MTU)?;
+        let rts = QpAttr {
+            qp_state: QpState::RTS,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+            max_rd_atomic: attr.max_rd_atomic,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::TIMEOUT
+            | QpAttrMask::RETRY_CNT
+            | QpAttrMask::RNR_RETRY
+            | QpAttrMask::MAX_QP_RD_ATOMIC
+            | QpAttrMask::SQ_PSN;
+        self.modify(&rts, mask)
+    }
+}
+
+/// The target of dynamic connections: receives into an SRQ, and is written and read by whoever knows its key.
+#[derive(Debug)]
+pub struct DcTarget<D: Driver> {
+    handle: Option<QpHandle>,
+    shared: Arc<D::QpShared>,
+    event_id: u64,
+    /// Its number, from RTR on.
+    dctn: OnceLock<u32>,
+    _cq: Arc<CqInner<D>>,
+    _srq: Arc<SrqInner<D>>,
+    _pd: Arc<PdInner<D>>,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: DcDriver> DcTarget<D> {
+    /// Its number, by which initiators name it; `None` before RTR.
+    #[must_use]
+    pub fn dctn(&self) -> Option<u32> {
+        self.dctn.get().copied()
+    }
+
+    /// `ibv_modify_qp`: to INIT or RTR.
+    pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let handle =
+            self.handle.as_ref().ok_or_else(|| Error::invalid("dct", "handle", "the target is destroyed"))?;
+        if let Some(dctn) = self.context.driver().modify_dct(handle, &self.shared, attr, mask)? {
+            self.context.update_object(self.event_id, Object::Qp(dctn));
+            // The kernel lets it go to RTR only once.
+            let _ = self.dctn.set(dctn);
+        }
+        Ok(())
+    }
+
+    /// From RESET to RTR; its number. `path` says how its answers leave: source GID, traffic class, hop limit.
+    pub fn connect(&self, attr: &ConnectAttr, path: &AhAttr) -> Result<u32> {
+        let init = QpAttr {
+            qp_state: QpState::INIT,
+            pkey_index: attr.pkey_index,
+            port_num: attr.port_num,
+            qp_access_flags: attr.access,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+        self.modify(&init, mask)?;
+        let rtr = QpAttr {
+            qp_state: QpState::RTR,
+            path_mtu: attr.path_mtu,
+            min_rnr_timer: attr.min_rnr_timer,
+            ah_attr: *path,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE | QpAttrMask::PATH_MTU | QpAttrMask::MIN_RNR_TIMER | QpAttrMask::AV;
+        self.modify(&rtr, mask)?;
+        self.dctn().ok_or_else(|| Error::protocol("modify_qp", "no number of the DC target"))
+    }
+
+    /// Destroys it and reports a failure, which `Drop` would only log.
+    pub fn close(mut self) -> Result<()> {
+        self.destroy()
+    }
+}
+
+impl<D: Driver> DcTarget<D> {
+    fn destroy(&mut self) -> Result<()> {
+        let Some(handle) = self.handle.take() else { return Ok(()) };
+        self.context.forget_object(self.event_id);
+        self.context.driver().destroy_qp(handle, &self.shared).map_err(|(handle, error)| {
+            core::mem::forget((handle, self.shared.clone()));
+            error
+        })
+    }
+}
+
+impl<D: Driver> Drop for DcTarget<D> {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            log::error!("{error}");
+        }
+    }
+}

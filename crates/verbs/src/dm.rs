@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Device memory: memory in the device itself, for data that should not cross PCI twice (ibv_alloc_dm(3)).
+
+use crate::context::{ContextInner, same_context};
+use crate::pd::{PdInner, ProtectionDomain};
+use core::ops::Range;
+use std::sync::Arc;
+use uverbs_core::attr::AccessFlags;
+use uverbs_core::control::{self, MrHandle};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::{DmParts, Driver, WireRemote, WireSge};
+
+/// The kernel object; regions hold it, so it outlives them.
+#[derive(Debug)]
+struct DmInner<D: Driver> {
+    parts: Option<DmParts>,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> DmInner<D> {
+    fn parts(&self) -> Result<&DmParts> {
+        self.parts.as_ref().ok_or_else(|| Error::invalid("dm", "handle", "the device memory is freed"))
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        let Some(DmParts { handle, mapping, start }) = self.parts.take() else { return Ok(()) };
+        handle.destroy().map_err(|(handle, error)| {
+            self.parts = Some(DmParts { handle, mapping, start });
+            error
+        })
+    }
+}
+
+impl<D: Driver> Drop for DmInner<D> {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            log::error!("{error}");
+        }
+    }
+}
+
+/// Memory in the device.
+#[derive(Debug)]
+pub struct DeviceMemory<D: Driver> {
+    inner: Arc<DmInner<D>>,
+}
+
+impl<D: Driver> DeviceMemory<D> {
+    pub(crate) fn alloc(context: &Arc<ContextInner<D>>, length: u64, log_align: u32) -> Result<Self> {
+        let parts = context.driver().alloc_dm(length, log_align)?;
+        Ok(Self { inner: Arc::new(DmInner { parts: Some(parts), context: context.clone() }) })
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.inner.parts.as_ref().map_or(0, |parts| parts.handle.length())
+    }
+
+    /// Whether there are none: never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `ibv_memcpy_to_dm`. Offset and length are multiples of 4, as the device wants them.
+    pub fn copy_to(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let parts = self.inner.parts()?;
+        let at = place(parts, "memcpy_to_dm", offset, data.len())?;
+        if parts.mapping.copy_in(at, data) {
+            Ok(())
+        } else {
+            Err(unaligned("memcpy_to_dm", offset, data.len()))
+        }
+    }
+
+    /// `ibv_memcpy_from_dm`. Offset and length are multiples of 4, as the device wants them.
+    pub fn copy_from(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let parts = self.inner.parts()?;
+        let length = out.len();
+        let at = place(parts, "memcpy_from_dm", offset, length)?;
+        if parts.mapping.copy_out(at, out) {
+            Ok(())
+        } else {
+            Err(unaligned("memcpy_from_dm", offset, length))
+        }
+    }
+
+    /// Frees it and reports a failure, which `Drop` would only log. `EBUSY` while a region is registered on it.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        match Arc::try_unwrap(self.inner) {
+            Ok(mut inner) => inner.destroy().map_err(|error| (Self { inner: Arc::new(inner) }, error)),
+            Err(inner) => Err((Self { inner }, Error::os("free_dm", "dm", uverbs_core::Errno::EBUSY))),
+        }
+    }
+}
+
+/// Where in the mapping an access begins that is inside the memory.
+fn place(parts: &DmParts, verb: &'static str, offset: u64, length: usize) -> Result<usize> {
+    let inside = offset.checked_add(length as u64).is_some_and(|end| end <= parts.handle.length());
+    let at =
+        usize::try_from(offset).ok().filter(|_| inside).and_then(|offset| parts.start.checked_add(offset));
+    at.ok_or_else(|| Error::invalid(verb, "length", format!("{length} bytes at {offset} are not inside")))
+}
+
+fn unaligned(verb: &'static str, offset: u64, length: usize) -> Error {
+    Error::invalid(verb, "offset", format!("{length} bytes at {offset}: not a multiple of 4"))
+}
+
+/// A region on device memory. Entries and peers name its bytes by their distance from its start.
+#[derive(Debug)]
+pub struct DmRegion<D: Driver> {
+    handle: Option<MrHandle>,
+    length: u64,
+    // In this order: the region goes first.
+    _dm: Arc<DmInner<D>>,
+    _pd: Arc<PdInner<D>>,
+}
+
+impl<D: Driver> ProtectionDomain<D> {
+    /// `ibv_reg_dm_mr`: registers `range` of device memory.
+    pub fn reg_dm_mr(
+        &self,
+        dm: &DeviceMemory<D>,
+        range: Range<u64>,
+        access: AccessFlags,
+    ) -> Result<DmRegion<D>> {
+        const VERB: &str = "reg_dm_mr";
+        let context = self.inner().context();
+        same_context(context, &dm.inner.context, VERB, "dm")?;
+        let length = range.end.checked_sub(range.start);
+        let length =
+            length.ok_or_else(|| Error::invalid(VERB, "length", format!("{range:?} is backwards")))?;
+        let (pd, parts) = (self.inner().handle()?, dm.inner.parts()?);
+        let handle =
+            control::dm::reg_mr(context.core_support(), pd, &parts.handle, range.start, length, access)?;
+        Ok(DmRegion { handle: Some(handle), length, _dm: dm.inner.clone(), _pd: self.inner().clone() })
+    }
+}
+
+impl<D: Driver> DmRegion<D> {
+    /// Local key, for scatter/gather entries.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.handle.as_ref().map_or(0, MrHandle::lkey)
+    }
+
+    /// Remote key, for peers.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.handle.as_ref().map_or(0, MrHandle::rkey)
+    }
+
+    /// A scatter/gather entry of these bytes, in the driver's own form.
+    pub fn sge(&self, range: Range<u64>) -> Result<D::Sge> {
+        let wrong = || Error::invalid("sge", "range", format!("{range:?} of {} bytes", self.length));
+        let length =
+            range.end.checked_sub(range.start).filter(|_| range.end <= self.length).ok_or_else(wrong)?;
+        let length = u32::try_from(length).map_err(|_| wrong())?;
+        D::Sge::new(range.start, length, self.lkey()).map_err(|_| wrong())
+    }
+
+    /// What a peer needs to reach the byte at `offset`, in the driver's own form.
+    #[must_use]
+    pub fn remote(&self, offset: u64) -> D::Remote {
+        D::Remote::new(offset, self.rkey())
+    }
+
+    /// Deregisters it and reports a failure, which `Drop` would only log.
+    pub fn close(mut self) -> Result<()> {
+        self.destroy()
+    }
+
+    fn destroy(&mut self) -> Result<()> {
+        let Some(handle) = self.handle.take() else { return Ok(()) };
+        handle.destroy().map_err(|(_, error)| error)
+    }
+}
+
+impl<D: Driver> Drop for DmRegion<D> {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            log::error!("{error}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Receive side scaling: work queues, a table of them, and a QP that spreads packets over the table by a hash
+//! (ibv_create_wq(3), ibv_create_rwq_ind_table(3), ibv_create_qp_ex(3)).
+
+use crate::context::{ContextInner, Object, same_context};
+use crate::cq::{CompletionQueue, CqInner};
+use crate::pd::{PdInner, ProtectionDomain};
+use crate::qp::recv::Receiver;
+use core::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{RxHashConf, WqAttr, WqInitAttr, WqState};
+use uverbs_core::control::{self, QpHandle, RwqIndTableHandle, WqHandle};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::Uhw;
+use uverbs_core::provider::{Driver, PostError, RssQpCreate, WqCreate, WqParts};
+use uverbs_core::sync::{Exclusive, Locking, Reentered, Shared};
+
+pub use crate::qp::recv::{RecvBatch, RecvGuard};
+
+/// The kernel object of a WQ; tables hold it, so it outlives them.
+#[derive(Debug)]
+struct WqInner<D: Driver> {
+    handle: Option<WqHandle>,
+    shared: Arc<D::QpShared>,
+    event_id: u64,
+    /// The engine, once its face is gone.
+    engine: Mutex<Option<D::RecvQueue>>,
+    context: Arc<ContextInner<D>>,
+    _cq: Arc<CqInner<D>>,
+    _pd: Arc<PdInner<D>>,
+}
+
+impl<D: Driver> WqInner<D> {
+    fn handle(&self) -> Result<&WqHandle> {
+        self.handle.as_ref().ok_or_else(|| Error::invalid("wq", "handle", "the WQ is destroyed"))
+    }
+}
+
+impl<D: Driver> Drop for WqInner<D> {
+    fn drop(&mut self) {
+        let Some(handle) = self.handle.take() else { return };
+        self.context.forget_object(self.event_id);
+        if let Err((handle, error)) = self.context.driver().destroy_wq(handle, &self.shared) {
+            log::error!("{error}; its memory is leaked");
+            // The device may still use the ring.
+            let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            core::mem::forget((handle, engine, self.shared.clone()));
+        }
+    }
+}
+
+/// A work queue: receives without a QP.
+#[derive(Debug)]
+pub struct WorkQueue<D: Driver, L: Locking = Exclusive> {
+    receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
+    inner: Arc<WqInner<D>>,
+    attr: WqInitAttr,
+}
+
+impl<D: Driver> ProtectionDomain<D> {
+    /// `ibv_create_wq`: a work queue in state RESET, which completes to `cq`.
+    pub fn create_wq<L: Locking, LC: Locking>(
+        &self,
+        cq: &CompletionQueue<D, LC>,
+        attr: &WqInitAttr,
+    ) -> Result<WorkQueue<D, L>> {
+        let context = self.inner().context();
+        same_context(context, cq.inner().context(), "create_wq", "cq")?;
+        let event_id = context.remember_object(Object::Wq(0));
+        let create = || {
+            context.driver().create_wq(&WqCreate {
+                pd: self.inner().handle()?,
+                cq: cq.inner().parts()?,
+                attr,
+                user_handle: event_id,
+            })
+        };
+        let WqParts { handle, shared, queue, attr } =
+            create().inspect_err(|_| context.forget_object(event_id))?;
+        context.update_object(event_id, Object::Wq(handle.wq_num()));
+        let inner = WqInner {
+            handle: Some(handle),
+            shared,
+            event_id,
+            engine: Mutex::new(None),
+            context: context.clone(),
+            _cq: cq.inner().clone(),
+            _pd: self.inner().clone(),
+        };
+        Ok(WorkQueue { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
+    }
+
+    /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues that spreads what its rules give it.
+    pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
+        let context = self.inner().context();
+        same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
+        let event_id = context.remember_object(Object::Qp(0));
+        let create = || {
+            context.driver().create_rss_qp(&RssQpCreate {
+                pd: self.inner().handle()?,
+                table: table.inner.handle()?,
+                hash,
+                user_handle: event_id,
+            })
+        };
+        let handle = create().inspect_err(|_| context.forget_object(event_id))?;
+        context.update_object(event_id, Object::Qp(handle.qp_num()));
+        let inner = RssInner {
+            handle: Some(handle),
+            event_id,
+            _table: table.inner.clone(),
+            _pd: self.inner().clone(),
+            context: context.clone(),
+        };
+        Ok(RssQp { inner: Arc::new(inner) })
+    }
+}
+
+impl<D: Driver, L: Locking> WorkQueue<D, L> {
+    /// Its number.
+    #[must_use]
+    pub fn wq_num(&self) -> u32 {
+        self.inner.handle.as_ref().map_or(0, WqHandle::wq_num)
+    }
+
+    /// Its sizes as created: at least what was asked for.
+    #[must_use]
+    pub fn attr(&self) -> &WqInitAttr {
+        &self.attr
+    }
+
+    /// `ibv_modify_wq`
+    pub fn modify(&self, attr: &WqAttr) -> Result<()> {
+        self.inner.context.driver().modify_wq(self.inner.handle()?, &self.inner.shared, attr)
+    }
+
+    /// Only the state changes; receives can be posted in RDY.
+    pub fn modify_state(&self, state: WqState) -> Result<()> {
+        self.modify(&WqAttr { wq_state: Some(state), ..WqAttr::default() })
+    }
+}
+
+impl<D: Driver> WorkQueue<D, Exclusive> {
+    /// Opens a batch of receives.
+    #[inline(always)]
+    pub fn batch(&mut self) -> RecvBatch<'_, D::RecvQueue> {
+        self.receiver.batch()
+    }
+
+    /// Posts one receive.
+    ///
+    /// # Safety
+    /// As [`RecvBatch::push`].
+    #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
+    #[inline(always)]
+    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.receiver.post(wr_id, sges) }
+    }
+}
+
+impl<D: Driver> WorkQueue<D, Shared> {
+    /// Waits for the lock; an error if this thread holds it already.
+    #[inline(always)]
+    pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, Reentered> {
+        self.receiver.lock()
+    }
+}
+
+impl<D: Driver, L: Locking> Drop for WorkQueue<D, L> {
+    fn drop(&mut self) {
+        // SAFETY: `receiver` is not used after this: `drop` runs once.
+        #[expect(unsafe_code, reason = "ManuallyDrop")]
+        let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
+        // The device may use the ring until the kernel object is gone.
+        *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver.into_engine());
+    }
+}
+
+/// A queue that stands in a table.
+trait Entry<D: Driver>: Send + Sync + core::fmt::Debug {
+    fn handle(&self) -> Result<&WqHandle>;
+}
+
+impl<D: Driver> Entry<D> for WqInner<D> {
+    fn handle(&self) -> Result<&WqHandle> {
+        self.handle()
+    }
+}
+
+#[derive(Debug)]
+struct TableInner<D: Driver> {
+    handle: Option<RwqIndTableHandle>,
+    _wqs: Vec<Arc<dyn Entry<D>>>,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> TableInner<D> {
+    fn handle(&self) -> Result<&RwqIndTableHandle> {
+        self.handle
+            .as_ref()
+            .ok_or_else(|| Error::invalid("rwq_ind_table", "handle", "the table is destroyed"))
+    }
+}
+
+impl<D: Driver> Drop for TableInner<D> {
+    fn drop(&mut self) {
+        if let Some(Err((_, error))) = self.handle.take().map(RwqIndTableHandle::destroy) {
+            log::error!("{error}");
+        }
+    }
+}
+
+/// A table of work queues; it keeps them.
+#[derive(Debug)]
+pub struct RwqIndTable<D: Driver> {
+    inner: Arc<TableInner<D>>,
+}
+
+impl<D: Driver> RwqIndTable<D> {
+    /// `ibv_create_rwq_ind_table` of a power of two of queues; one may be in it more than once.
+    pub fn create<L: Locking>(wqs: &[&WorkQueue<D, L>]) -> Result<Self> {
+        const VERB: &str = "create_rwq_ind_table";
+        let Some(first) = wqs.first() else {
+            return Err(Error::invalid(VERB, "ind_tbl", "no work queues"));
+        };
+        let context = &first.inner.context;
+        let wqs: Vec<Arc<dyn Entry<D>>> = wqs
+            .iter()
+            .map(|wq| {
+                same_context(context, &wq.inner.context, VERB, "ind_tbl")?;
+                Ok(wq.inner.clone() as Arc<dyn Entry<D>>)
+            })
+            .collect::<Result<_>>()?;
+        let handles: Vec<&WqHandle> = wqs.iter().map(|wq| wq.handle()).collect::<Result<_>>()?;
+        let handle = control::wq::create_rwq_ind_table(context.kernel(), &handles, Uhw::none())?;
+        let context = context.clone();
+        Ok(Self { inner: Arc::new(TableInner { handle: Some(handle), _wqs: wqs, context }) })
+    }
+}
+
+#[derive(Debug)]
+struct RssInner<D: Driver> {
+    handle: Option<QpHandle>,
+    event_id: u64,
+    _table: Arc<TableInner<D>>,
+    _pd: Arc<PdInner<D>>,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> Drop for RssInner<D> {
+    fn drop(&mut self) {
+        self.context.forget_object(self.event_id);
+        if let Some(Err((_, error))) = self.handle.take().map(QpHandle::destroy) {
+            log::error!("{error}");
+        }
+    }
+}
+
+/// A raw packet QP that spreads packets over a table. It has no states: its rules decide what it gets, its queues' states
+/// whether it is taken.
+#[derive(Debug)]
+pub struct RssQp<D: Driver> {
+    inner: Arc<RssInner<D>>,
+}
+
+impl<D: Driver> RssQp<D> {
+    pub(crate) fn handle(&self) -> Result<&QpHandle> {
+        self.inner.handle.as_ref().ok_or_else(|| Error::invalid("qp", "handle", "the QP is destroyed"))
+    }
+
+    /// What keeps it alive.
+    pub(crate) fn keep(&self) -> Arc<impl Send + Sync + core::fmt::Debug + use<D>> {
+        self.inner.clone()
+    }
+}
