@@ -88,6 +88,18 @@ pub(crate) struct CqRequest {
     pub(crate) uar_page_index: u16,
 }
 
+/// Leaks `memory` if nobody knows whether the kernel keeps the object: it answered nonsense, and its object was destroyed
+/// again as far as could be.
+fn unless_unsure<T, M>(result: Result<T>, memory: impl FnOnce() -> M) -> Result<T> {
+    result.inspect_err(|error| leak_if_unsure(error, memory))
+}
+
+fn leak_if_unsure<M>(error: &Error, memory: impl FnOnce() -> M) {
+    if error.errno() == Errno::EPROTO {
+        core::mem::forget(memory());
+    }
+}
+
 /// Creates a CQ on `buf`, and returns its number with it. The caller keeps the memory until the CQ is destroyed.
 pub(crate) fn create_cq(
     kernel: &Arc<dyn Kernel>,
@@ -96,8 +108,8 @@ pub(crate) fn create_cq(
     user_handle: u64,
     request: CqRequest,
     buf: &Arc<QueueBuf>,
-    dbrec: &DbRec,
-) -> Result<(CqHandle, u32)> {
+    dbrec: DbRec,
+) -> Result<(CqHandle, u32, DbRec)> {
     let request = mlx5_ib_create_cq {
         buf_addr: buf.addr(),
         db_addr: dbrec.addr(),
@@ -110,8 +122,14 @@ pub(crate) fn create_cq(
     // SAFETY: the addresses are those of the queue's own memory, which is given away with it: the new parts own it,
     // and by the contract of `Driver` they outlive the kernel's object or are leaked.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    let handle = cq::create(kernel, attr, channel, user_handle, uhw)?;
-    Ok((handle, resp.cqn))
+    let created = cq::create(kernel, attr, channel, user_handle, uhw);
+    match created {
+        Ok(handle) => Ok((handle, resp.cqn, dbrec)),
+        Err(error) => {
+            leak_if_unsure(&error, || (Arc::clone(buf), dbrec));
+            Err(error)
+        }
+    }
 }
 
 /// Makes the device complete to `buf` instead.
@@ -129,14 +147,15 @@ pub(crate) fn create_srq(
     user_handle: u64,
     uidx: u32,
     buf: &Arc<QueueBuf>,
-    dbrec: &DbRec,
+    dbrec: &Arc<DbRec>,
 ) -> Result<(SrqHandle, u32)> {
     let request =
         mlx5_ib_create_srq { buf_addr: buf.addr(), db_addr: dbrec.addr(), uidx, ..Default::default() };
     let mut resp = mlx5_ib_create_srq_resp::default();
     // SAFETY: as in `create_cq`.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    let (handle, _) = srq::create(parents, attr, user_handle, uhw)?;
+    let created = srq::create(parents, attr, user_handle, uhw);
+    let (handle, _) = unless_unsure(created, || (Arc::clone(buf), Arc::clone(dbrec)))?;
     Ok((handle, resp.srqn))
 }
 
@@ -168,7 +187,7 @@ pub(crate) fn create_qp(
     let mut resp = mlx5_ib_create_qp_resp::default();
     // SAFETY: as in `create_cq`.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    let (handle, cap) = qp::create(parents, attr, user_handle, uhw)?;
+    let (handle, cap) = unless_unsure(qp::create(parents, attr, user_handle, uhw), || memory.clone())?;
     Ok((handle, cap, resp))
 }
 
@@ -207,13 +226,13 @@ pub(crate) fn create_wq(
     user_handle: u64,
     mut request: mlx5_ib_create_wq,
     buf: &Arc<QueueBuf>,
-    dbrec: &DbRec,
+    dbrec: &Arc<DbRec>,
 ) -> Result<(WqHandle, WqInitAttr)> {
     (request.buf_addr, request.db_addr) = (buf.addr(), dbrec.addr());
     let mut resp = mlx5_ib_create_wq_resp::default();
     // SAFETY: as in `create_cq`.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    wq::create(pd, cq, attr, user_handle, uhw)
+    unless_unsure(wq::create(pd, cq, attr, user_handle, uhw), || (Arc::clone(buf), Arc::clone(dbrec)))
 }
 
 /// Private data of modifying a WQ.

@@ -64,7 +64,8 @@ pub(super) fn create(
     }
 
     let attr = CqInitAttr { cqe: entries - 1, ..*attr };
-    let (handle, cqn) = calls::create_cq(&mlx5.kernel, &attr, channel, user_handle, request, &buf, &dbrec)?;
+    let (handle, cqn, dbrec) =
+        calls::create_cq(&mlx5.kernel, &attr, channel, user_handle, request, &buf, dbrec)?;
     if cqn > 0xff_ffff {
         let _ = handle.destroy().map_err(|_| core::mem::forget((ring, dbrec)));
         return Err(Error::protocol(VERB, format!("CQ number {cqn:#x}")));
