@@ -13,7 +13,7 @@ use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, AhAttr, GlobalRoute, MwType, SrqInitAttr};
 use uverbs_core::control::{self, PdHandle};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::Driver;
+use uverbs_core::provider::{Driver, WireSge};
 use uverbs_core::sync::{Exclusive, Locking};
 use uverbs_core::wc::{WcFlags, WorkCompletion};
 
@@ -131,6 +131,14 @@ impl<D: Driver> ProtectionDomain<D> {
         access: AccessFlags,
     ) -> Result<MemoryRegion<D, crate::buf::NoBuf, Exposed>> {
         MemoryRegion::register_dmabuf(&self.inner, fd, offset, length, iova, access)
+    }
+
+    /// `ibv_alloc_null_mr`: an entry of `length` bytes that swallows what is received or read into it, and sends zeros.
+    /// Nothing is allocated: the device has one such memory, for every domain.
+    pub fn null_sge(&self, length: u32) -> Result<D::Sge> {
+        let lkey = self.inner.context.driver().null_lkey()?;
+        D::Sge::new(0, length, lkey)
+            .map_err(|_| Error::invalid("null_sge", "length", format!("{length} bytes are too many")))
     }
 
     /// `ibv_alloc_mw`

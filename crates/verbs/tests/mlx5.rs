@@ -6,9 +6,10 @@
 
 use uverbs::attr::{
     AccessFlags, AhAttr, CqInitAttr, FlowAttr, FlowEth, FlowHeader, FlowIpv4, FlowMatch, FlowSpec, Mtu,
-    QpCap, RxHashConf, RxHashFields, SrqAttr, SrqInitAttr, WqInitAttr, WqState,
+    QpCap, RxHashConf, RxHashFields, SrqAttr, SrqInitAttr, WcExFlags, WqInitAttr, WqState,
 };
 use uverbs::mlx5::Mlx5;
+use uverbs::provider::Completion as _;
 use uverbs::wc::WorkCompletion;
 use uverbs::{
     CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, RawPacket, Rc,
@@ -171,6 +172,53 @@ fn every_kind_of_device_carries_traffic() {
     traffic(&fabric.device("old").dynamic_uars(false).build(), Some(3), true);
     traffic(&fabric.device("few").max_uars(5).build(), Some(3), true);
     traffic(&fabric.device("no_atomics").atomics(false).build(), Some(3), false);
+}
+
+#[test]
+fn the_null_region_swallows_a_part_of_a_message() {
+    let hca = hca();
+    let (mut a, mut b) = (End::new(&hca), End::new(&hca));
+    let attr = ConnectAttr { sgid_index: Some(3), access: ALL, ..ConnectAttr::default() };
+    let (mut qa, _qb) = rc_pair(&a, &b, &attr);
+    b.mr.write_at(0, b"headerpayload").unwrap();
+    let sges = [a.pd.null_sge(6).unwrap(), a.mr.sge(0..7).unwrap()];
+    // SAFETY: the regions live until the completion is polled.
+    unsafe { qa.sq().unwrap().post(1).signaled().read(&sges, b.mr.remote(0)) }.unwrap();
+    a.poll_ok(&hca);
+    let mut got = [0; 7];
+    a.mr.read_at(0, &mut got).unwrap();
+    assert_eq!(&got, b"payload");
+    b.nothing(&hca);
+    clean(&hca);
+}
+
+#[test]
+fn completions_tell_wall_clock_time() {
+    let hca = hca();
+    let a = End::new(&hca);
+    let wc_flags = WcExFlags::COMPLETION_TIMESTAMP | WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK;
+    let attr = CqInitAttr { cqe: 16, wc_flags, ..CqInitAttr::default() };
+    let mut cq: Cq = a.context.create_cq_ex(&attr, None).unwrap();
+    let connect = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+    let mut qp = a.pd.qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
+    qp.init(&connect).unwrap();
+    let here = qp.control.endpoint(1, &connect).unwrap();
+    qp.connect(&here, &here, &connect).unwrap();
+    let mut times = Vec::new();
+    for wr_id in 0..3 {
+        let to = a.mr.remote(0);
+        qp.sq().unwrap().post(wr_id).signaled().write_inline(&[1; 8], to).unwrap();
+        hca.run();
+        let time = cq.poll_session(|poll| {
+            let wc = poll.current().unwrap();
+            assert_eq!((wc.wr_id(), wc.status()), (wr_id, WcStatus::SUCCESS));
+            (wc.completion_ts().unwrap(), wc.completion_wallclock_ns().unwrap())
+        });
+        times.push(time.unwrap());
+    }
+    assert!(times.is_sorted(), "{times:?}");
+    assert!(times[0].1 != 0, "{times:?}");
+    clean(&hca);
 }
 
 /// An Ethernet frame with an IPv4 header.

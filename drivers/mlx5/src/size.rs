@@ -13,7 +13,7 @@ use uverbs_mlx5_hw::wqe::{
 
 /// Bytes of the translation entries that a UMR WQE ends with: one entry of 16, padded.
 const UMR_ENTRIES: u32 = 64;
-/// The most CQEs: the kernel's limit (`log_max_cq_sz`).
+/// The most CQEs: the consumer index has 24 bits, one of which tells two laps apart.
 const MAX_CQE: u32 = 1 << 23;
 
 /// What the device and its kernel driver allow.

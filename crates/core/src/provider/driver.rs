@@ -133,6 +133,12 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// its memory must stay.
     fn destroy_qp(&self, handle: QpHandle, shared: &Arc<Self::QpShared>) -> Result<(), (QpHandle, Error)>;
 
+    /// The key of memory that swallows what is written and reads as zeros (`ibv_alloc_null_mr`). Only of devices that have
+    /// such.
+    fn null_lkey(&self) -> Result<u32> {
+        Err(Error::unsupported("alloc_null_mr", format!("{} has no null region", Self::NAME)))
+    }
+
     /// Allocates memory in the device, aligned to `1 << log_align`. Only of devices that have such.
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
         let _ = (length, log_align);

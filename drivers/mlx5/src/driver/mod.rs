@@ -34,6 +34,7 @@ use uverbs_core::provider::{
     CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
     SrqParts, WqCreate, WqParts,
 };
+use uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
 use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 use zerocopy::IntoBytes;
@@ -187,6 +188,13 @@ impl Driver for Mlx5 {
 
     fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<(), (QpHandle, Error)> {
         handle.destroy().map(|_| shared.detach())
+    }
+
+    fn null_lkey(&self) -> Result<u32> {
+        match self.facts.dump_fill_mkey {
+            MLX5_INVALID_LKEY => Err(Error::unsupported("alloc_null_mr", "the device has no such key")),
+            lkey => Ok(lkey),
+        }
     }
 
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
