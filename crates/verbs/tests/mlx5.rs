@@ -124,11 +124,20 @@ fn device_memory_is_written_by_a_peer_and_read_by_this_process() {
 }
 
 /// Sends, writes, reads and adds through one device.
-fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool) {
+fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, has_registers: bool) {
     let (mut a, mut b) = (End::new(hca), End::new(hca));
     let attr = ConnectAttr { sgid_index, access: ALL, ..ConnectAttr::default() };
-    // More QPs than there are registers of their own.
+    // More QPs than there are registers of their own; the last few are a thread domain's.
     let mut pairs: Vec<_> = (0..12).map(|_| rc_pair(&a, &b, &attr)).collect();
+    match a.context.alloc_td() {
+        Ok(td) => {
+            let parent = a.pd.parent_domain(&td);
+            let plain = core::mem::replace(&mut a.pd, parent);
+            pairs.extend((0..3).map(|_| rc_pair(&a, &b, &attr)));
+            a.pd = plain;
+        }
+        Err(error) => assert!(!has_registers, "{error}"),
+    }
     for (n, (qa, qb)) in pairs.iter_mut().enumerate() {
         let n = n as u64;
         let at = n as usize * 64;
@@ -165,13 +174,13 @@ fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool) {
 #[test]
 fn every_kind_of_device_carries_traffic() {
     let fabric = Fabric::deterministic(4);
-    traffic(&fabric.device("plain").build(), Some(3), true);
-    traffic(&fabric.device("ib").link(Link::InfiniBand).build(), None, true);
-    traffic(&fabric.device("v0").cqe_version(0).build(), Some(3), true);
-    traffic(&fabric.device("no_bf").blue_flame(false).build(), Some(3), true);
-    traffic(&fabric.device("old").dynamic_uars(false).build(), Some(3), true);
-    traffic(&fabric.device("few").max_uars(5).build(), Some(3), true);
-    traffic(&fabric.device("no_atomics").atomics(false).build(), Some(3), false);
+    traffic(&fabric.device("plain").build(), Some(3), true, true);
+    traffic(&fabric.device("ib").link(Link::InfiniBand).build(), None, true, true);
+    traffic(&fabric.device("v0").cqe_version(0).build(), Some(3), true, true);
+    traffic(&fabric.device("no_bf").blue_flame(false).build(), Some(3), true, true);
+    traffic(&fabric.device("old").dynamic_uars(false).build(), Some(3), true, false);
+    traffic(&fabric.device("few").max_uars(5).build(), Some(3), true, false);
+    traffic(&fabric.device("no_atomics").atomics(false).build(), Some(3), false, true);
 }
 
 #[test]

@@ -20,9 +20,9 @@ use crate::dbrec::DbRecPages;
 use crate::lookup::{UserIndex, UserIndices};
 use crate::options::Options;
 use crate::uar::ArmRegister;
-use crate::uars::Uars;
+use crate::uars::{BfReg, Uars};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
 use uverbs_core::control::{
     AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
@@ -55,9 +55,17 @@ pub struct Mlx5 {
     indices: Arc<UserIndices>,
 }
 
-/// A thread domain: its QPs get doorbell registers that no other QP has.
+/// A thread domain: its QPs get doorbell registers that no other QP has. The first one's is taken with the domain.
 #[derive(Debug)]
-pub struct ThreadDomain(());
+pub struct ThreadDomain {
+    first: Mutex<Option<BfReg>>,
+}
+
+impl ThreadDomain {
+    fn take(&self) -> Option<BfReg> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 impl Mlx5 {
     /// Opens a context with options other than the environment's.
@@ -222,7 +230,7 @@ impl Driver for Mlx5 {
     }
 
     fn alloc_td(&self) -> Result<ThreadDomain> {
-        Ok(ThreadDomain(()))
+        Ok(ThreadDomain { first: Mutex::new(self.uars.for_qp(true)?) })
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs, and following their state.
 
-use super::{Mlx5, NO_UIDX};
+use super::{Mlx5, NO_UIDX, ThreadDomain};
 use crate::buf::{QueueBuf, SqRing, StrideRing};
 use crate::calls::{self, QpMemory};
 use crate::cq::CqShared;
@@ -125,6 +125,15 @@ impl QpControl {
         if target == Some(QpState::RESET) {
             // No post may fall between the kernel's reset and ours.
             shared.set_state(BETWEEN);
+        }
+        if target == Some(QpState::INIT)
+            && before == QpState::RESET
+            && let Some(dbrec) = &self.memory.dbrec
+        {
+            // A post that was on its way during the reset may have told its old index after it. Nobody can post now, and
+            // from INIT on the device believes what stands here.
+            dbrec.set_recv(0);
+            dbrec.set_send(0);
         }
         if let Err(error) = change() {
             if target == Some(QpState::RESET) && shared.state() == BETWEEN {
@@ -256,7 +265,13 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
         _ => None,
     };
     // Only a QP that sends needs a register of its own; the others name a page because the kernel wants one.
-    let bfreg = if queues.sq.is_some() { mlx5.uars.for_qp(create.td.is_some())? } else { None };
+    let bfreg = if queues.sq.is_none() {
+        None
+    } else if let Some(first) = create.td.and_then(ThreadDomain::take) {
+        Some(first)
+    } else {
+        mlx5.uars.for_qp(create.td.is_some())?
+    };
     let uar = match &bfreg {
         Some(bfreg) => bfreg.index(),
         None if queues.sq.is_none() => mlx5.uars.unused(),
