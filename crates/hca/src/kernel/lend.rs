@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory that a command hands to the device.
-// UNSAFETY: takes the promise that came with a command.
+// UNSAFETY: takes the promise that came with a command; maps files.
 #![expect(unsafe_code)]
 
-use crate::memory::{Area, Memory};
+use crate::memory::{Area, Fault, Memory};
 use crate::process::ProcessRange;
+use core::ffi::c_void;
+use core::num::NonZeroUsize;
+use core::ptr::NonNull;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use std::fs::OpenOptions;
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -17,6 +22,77 @@ pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result
     // destroyed; every caller of this function passes what such an input says and keeps the range with its object.
     let range = unsafe { ProcessRange::new(addr, len) };
     range.map(|range| Arc::new(range) as Arc<dyn Memory>).ok_or(Errno::EFAULT)
+}
+
+/// Memory behind a file: a dma-buf, or anything else that can be mapped and shared (a memfd), which a kernel would
+/// refuse and a test may have at hand.
+#[derive(Debug)]
+struct FileRange {
+    range: ProcessRange,
+    base: NonNull<c_void>,
+    len: usize,
+}
+
+// SAFETY: the mapping is the process's, good from any thread, and unmapped by the one that drops it.
+unsafe impl Send for FileRange {}
+// SAFETY: shared access goes through the range, which is made for it.
+unsafe impl Sync for FileRange {}
+
+impl Drop for FileRange {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `lend_file`, by nobody else known; the range is not used any more.
+        let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
+impl Memory for FileRange {
+    fn len(&self) -> u64 {
+        self.range.len()
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        self.range.read(offset, to)
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        self.range.write(offset, from)
+    }
+
+    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
+        self.range.update(offset, f)
+    }
+
+    fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
+        self.range.load_be32(offset)
+    }
+
+    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.range.publish(offset, bytes)
+    }
+}
+
+/// `len` bytes at `offset` of a file of this process, by its number.
+pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
+    const PAGE: u64 = 4096;
+    // A file of its own: it stays open while the region is there, as a dma-buf does.
+    let path = format!("/proc/self/fd/{fd}");
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|_| Errno::EBADF)?;
+    let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::EINVAL)?;
+    // Beyond its end there is no memory.
+    if end > file.metadata().map_err(|_| Errno::EBADF)?.len() {
+        return Err(Errno::EINVAL);
+    }
+    let start = offset / PAGE * PAGE;
+    let size = usize::try_from(end - start).ok().and_then(NonZeroUsize::new).ok_or(Errno::EINVAL)?;
+    let start = i64::try_from(start).map_err(|_| Errno::EINVAL)?;
+    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, &file, start) }?;
+    let addr = base.as_ptr().expose_provenance() as u64 + offset % PAGE;
+    // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only; that the file
+    // is not cut short meanwhile is the promise of who handed it in, as with any dma-buf.
+    let range = unsafe { ProcessRange::new(addr, len) }.ok_or(Errno::EFAULT)?;
+    Ok(Arc::new(FileRange { range, base, len: size.get() }))
 }
 
 /// As [`lend`], all of it as an area.

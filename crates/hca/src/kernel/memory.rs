@@ -2,7 +2,7 @@
 //! Protection domains, memory regions, memory windows.
 
 use super::front::Object;
-use super::lend::lend;
+use super::lend::{lend, lend_file};
 use super::{Call, core_in, core_out, known, uhw_out};
 use crate::engine::mkey::{Kind, access};
 use uverbs_core::Errno;
@@ -13,7 +13,10 @@ use uverbs_uapi::cmd::{
 };
 use uverbs_uapi::ids::{
     UVERBS_ATTR_QUERY_MR_HANDLE, UVERBS_ATTR_QUERY_MR_RESP_IOVA, UVERBS_ATTR_QUERY_MR_RESP_LENGTH,
-    UVERBS_ATTR_QUERY_MR_RESP_LKEY, UVERBS_ATTR_QUERY_MR_RESP_RKEY,
+    UVERBS_ATTR_QUERY_MR_RESP_LKEY, UVERBS_ATTR_QUERY_MR_RESP_RKEY, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS,
+    UVERBS_ATTR_REG_DMABUF_MR_FD, UVERBS_ATTR_REG_DMABUF_MR_HANDLE, UVERBS_ATTR_REG_DMABUF_MR_IOVA,
+    UVERBS_ATTR_REG_DMABUF_MR_LENGTH, UVERBS_ATTR_REG_DMABUF_MR_OFFSET, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,
+    UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY,
 };
 use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::{
@@ -66,6 +69,39 @@ impl Call<'_, '_> {
         let mr_handle = self.front.add(self.context, object, &[request.pd_handle], 0)?;
         let resp = ib_uverbs_reg_mr_resp { mr_handle, lkey: key, rkey: key, ..Default::default() };
         core_out(c, resp.as_bytes())
+    }
+
+    pub(super) fn reg_dmabuf_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(
+            c,
+            &[
+                UVERBS_ATTR_REG_DMABUF_MR_HANDLE,
+                UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,
+                UVERBS_ATTR_REG_DMABUF_MR_OFFSET,
+                UVERBS_ATTR_REG_DMABUF_MR_LENGTH,
+                UVERBS_ATTR_REG_DMABUF_MR_IOVA,
+                UVERBS_ATTR_REG_DMABUF_MR_FD,
+                UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS,
+                UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY,
+                UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY,
+            ],
+        )?;
+        let pd_handle = super::handle(c, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE)?;
+        let pd = self.pdn(pd_handle)?;
+        let access = check_access(super::flags(c, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)?)?;
+        let input = |id| super::number(c, id).ok_or(Errno::EINVAL);
+        let (offset, len) =
+            (input(UVERBS_ATTR_REG_DMABUF_MR_OFFSET)?, input(UVERBS_ATTR_REG_DMABUF_MR_LENGTH)?);
+        let iova = input(UVERBS_ATTR_REG_DMABUF_MR_IOVA)?;
+        if offset & PAGE_MASK != iova & PAGE_MASK {
+            return Err(Errno::EINVAL);
+        }
+        let fd = super::number32(c, UVERBS_ATTR_REG_DMABUF_MR_FD)?.cast_signed();
+        let memory = lend_file(fd, offset, len)?;
+        let key = self.device.mkeys.add(0, pd, access, Kind::Region { memory, iova });
+        c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &key.to_ne_bytes());
+        c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, &key.to_ne_bytes());
+        self.give(c, UVERBS_ATTR_REG_DMABUF_MR_HANDLE, Object::Mr { key, iova, len }, &[pd_handle], 0)
     }
 
     pub(super) fn rereg_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
