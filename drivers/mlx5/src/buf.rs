@@ -8,6 +8,7 @@
 // UNSAFETY: mapped memory becomes references to atomics; every access is inside the geometry that a constructor checked.
 
 use core::fmt;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use memmap2::{MmapMut, MmapRaw};
@@ -376,6 +377,72 @@ impl StrideRing {
         let unit = unsafe { self.base.add(at + unit) };
         // SAFETY: 16 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
         unsafe { unit.cast().as_ref() }
+    }
+}
+
+/// The addresses of a [`StrideRing`] and of a table with an entry per element, as [`SqView`] is those of an [`SqRing`].
+///
+/// # Invariants
+/// All is that of the ring; the table has an entry for every masked index; `second` is 16 if an element has so many
+/// bytes twice, from `first` on, else 0.
+#[derive(Clone, Copy)]
+pub(crate) struct StrideView<'r> {
+    base: NonNull<AtomicU64>,
+    entries: NonNull<Entry64>,
+    mask: u32,
+    shift: u32,
+    second: usize,
+    _ring: PhantomData<&'r StrideRing>,
+}
+
+impl<'r> StrideView<'r> {
+    /// Of a ring and a table: of as many elements as both have. The first `skip` units of an element are left out, as long
+    /// as one remains.
+    #[inline(always)]
+    pub(crate) fn new(ring: &'r StrideRing, entries: &'r Table<Entry64>, skip: usize) -> Self {
+        let units = ring.stride() / 16;
+        let skip = skip.min(units - 1);
+        // SAFETY: still inside the first element, which has more units than are skipped.
+        let base = unsafe { ring.base.add(skip * 2) };
+        Self {
+            base,
+            entries: NonNull::from(&*entries.0).cast(),
+            // Both are powers of two less one, so the lower is, too.
+            mask: ring.mask.min((entries.0.len() - 1) as u32),
+            shift: ring.shift,
+            second: if units - skip > 1 { 16 } else { 0 },
+            _ring: PhantomData,
+        }
+    }
+
+    /// The first two units of the element at `index`, modulo the ring; the first twice if there is but one.
+    #[inline(always)]
+    pub(crate) fn units(self, index: u32) -> [&'r [AtomicU64; 2]; 2] {
+        let at = ((index & self.mask) as usize) << self.shift;
+        // SAFETY: the masked index names an element (invariant).
+        let first = unsafe { self.base.byte_add(at) };
+        // SAFETY: the next unit of it, or the same (invariant).
+        let second = unsafe { first.byte_add(self.second) };
+        // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        let first = unsafe { first.cast().as_ref() };
+        // SAFETY: likewise.
+        let second = unsafe { second.cast().as_ref() };
+        [first, second]
+    }
+
+    /// The table's entry at `index`, modulo the ring.
+    #[inline(always)]
+    pub(crate) fn entry(self, index: u32) -> &'r Entry64 {
+        // SAFETY: the table has an entry for every masked index (invariant).
+        let entry = unsafe { self.entries.add((index & self.mask) as usize) };
+        // SAFETY: an entry of the table, which lives while it is borrowed.
+        unsafe { entry.as_ref() }
+    }
+}
+
+impl fmt::Debug for StrideView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StrideView").field("base", &self.base).field("mask", &self.mask).finish_non_exhaustive()
     }
 }
 

@@ -8,15 +8,17 @@
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's builder trait, whose `wr_set_sges` carries a promise about memory.
 
+use crate::buf::SqView;
 use crate::encoder::{Kind, imm_of, put_op};
 use crate::poster::{Cursor, Queue};
 use crate::send::{SendQueue, Side};
+use crate::shared::{QpShared, SqShared};
 use crate::wqe::eth;
 use crate::wqe::{
-    Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, is_atomic, put_inline, put_raw_sges, put_sge,
-    takes_inline,
+    Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, is_atomic, put_inline, put_raw_sges, takes_inline,
 };
 use uverbs_core::provider::op::BindMw;
+use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
 use uverbs_core::wr::{Sge as RawSge, WrOpcode};
 
@@ -57,40 +59,41 @@ impl Session {
 }
 
 /// The WR that setters belong to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Current {
     wr_id: u64,
-    opcode: WrOpcode,
-    hw_opcode: u8,
-    /// Setters that it has, as bits.
-    takes: u8,
-    /// Those that were not called yet.
-    needs: u8,
-    /// A raw packet whose checksums the device computes.
-    csum: bool,
+    /// The control segment's first word in host order, less the units.
+    first: u64,
     /// The unit where the data begins.
     data: u32,
     /// Units so far.
     ds: u32,
-    /// It took the long way, so its room is looked at when its length is known; what it counts beyond one WR so far.
-    taken: Option<u32>,
+    /// What it counts beyond one WR so far, if it is `LONG`.
+    taken: u32,
+    /// Setters that it has, as bits.
+    takes: u8,
+    /// Those that were not called yet.
+    needs: u8,
+    /// What is not plain about it, as bits.
+    traits: u8,
 }
 
-impl Default for Current {
-    /// No WR: nothing that a setter could belong to.
-    fn default() -> Self {
-        Self {
-            wr_id: 0,
-            opcode: WrOpcode(u32::MAX),
-            hw_opcode: 0,
-            takes: 0,
-            needs: 0,
-            csum: false,
-            data: 0,
-            ds: 0,
-            taken: None,
-        }
-    }
+/// It answers with 8 bytes.
+const ATOMIC: u8 = 1;
+/// Its data can't be inline.
+const NO_INLINE: u8 = 2;
+/// A raw packet, whose header the data setter writes.
+const FRAME: u8 = 4;
+/// A segmented send.
+const TSO: u8 = 8;
+/// A raw packet whose checksums the device computes.
+const CSUM: u8 = 16;
+/// It took the long way, so its room is looked at when its length is known.
+const LONG: u8 = 32;
+
+/// The traits that an opcode has by itself.
+const fn traits_of(opcode: WrOpcode) -> u8 {
+    (if is_atomic(opcode) { ATOMIC } else { 0 }) | (if takes_inline(opcode) { 0 } else { NO_INLINE })
 }
 
 impl Side {
@@ -113,24 +116,21 @@ impl Side {
 
     /// Completes the WQE if nothing is missing any more.
     #[inline(always)]
-    fn settle(&mut self, q: Queue<'_>) {
-        let wr = self.session.wr;
-        if wr.needs != 0 {
-            return;
+    fn settle(&mut self, view: SqView<'_>) {
+        let Session { wr, cursor, .. } = &mut self.session;
+        if wr.needs == 0 {
+            Slot::new(view, cursor.at).put_ctrl0((wr.first | u64::from(wr.ds)).to_be());
+            cursor.finish(view, wr.wr_id, wr.ds);
         }
-        let cursor = &mut self.session.cursor;
-        let ctrl = self.encoder.ctrl0(cursor.at, wr.hw_opcode, wr.ds);
-        Slot::new(q.view, cursor.at).put_ctrl0(ctrl);
-        cursor.finish(q.view, wr.wr_id, ctrl, wr.ds);
     }
 
     /// Takes in what a data setter wrote.
     #[inline(always)]
-    fn set_data(&mut self, q: Queue<'_>, units: Result<u32, PostError>) {
+    fn set_data(&mut self, view: SqView<'_>, units: Result<u32, PostError>) {
         match units {
             Ok(units) => {
                 self.session.wr.ds = self.session.wr.data + units;
-                self.settle(q);
+                self.settle(view);
             }
             Err(error) => self.session.fail(error),
         }
@@ -139,30 +139,31 @@ impl Side {
     #[inline(always)]
     fn begin_wr<O: Operation<Remote = Remote>>(
         &mut self,
-        q: Queue<'_>,
+        qp: &QpShared,
+        sq: &SqShared,
         wr: Wr,
         op: &O,
     ) -> Result<(), PostError> {
-        let Self { poster, encoder, session } = self;
-        if !O::HAS_DATA || !encoder.is_hot_builder(O::OPCODE) || !are_plain(wr.flags) {
-            return self.begin_rare(q, wr, op);
+        let Self { encoder, session, .. } = self;
+        let is_hot = O::HAS_DATA && encoder.is_hot_builder(O::OPCODE) && are_plain(wr.flags);
+        if !is_hot || !session.cursor.has_room() {
+            return self.begin_rare(qp, sq, wr, *op);
         }
-        poster.reserve(q.sq, &mut session.cursor)?;
-        let slot = Slot::new(q.view, session.cursor.at);
+        let at = session.cursor.at;
+        let slot = Slot::new(sq.ring.view(), at);
         slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(op)));
-        let unit = CTRL_UNITS + encoder.kind.units();
+        let unit = CTRL_UNITS + encoder.address_units;
         let data = unit + put_op(slot, unit, op)?;
-        let takes = if matches!(encoder.kind, Kind::Connected) { DATA } else { DATA | ADDRESS };
+        let takes = if encoder.address_units == 0 { DATA } else { DATA | ADDRESS };
         session.wr = Current {
             wr_id: wr.wr_id,
-            opcode: O::OPCODE,
-            hw_opcode: const { hw_opcode(O::OPCODE) },
-            takes,
-            needs: takes,
-            csum: false,
+            first: encoder.hot.first(at, const { hw_opcode(O::OPCODE) }),
             data,
             ds: data,
-            taken: None,
+            taken: 0,
+            takes,
+            needs: takes,
+            traits: const { traits_of(O::OPCODE) },
         };
         Ok(())
     }
@@ -171,10 +172,12 @@ impl Side {
     #[inline(never)]
     fn begin_rare<O: Operation<Remote = Remote>>(
         &mut self,
-        q: Queue<'_>,
+        qp: &QpShared,
+        sq: &SqShared,
         wr: Wr,
-        op: &O,
+        op: O,
     ) -> Result<(), PostError> {
+        let q = Queue::new(qp, sq);
         let Self { poster, encoder, session } = self;
         if let Some(error) = session.cursor.error() {
             return Err(error);
@@ -191,40 +194,45 @@ impl Side {
                     bind.mw_type = 2;
                     encoder.push_local(poster, q, cursor, wr, &BindMw::<Remote>::new(bind), 0)
                 }
-                None => encoder.push_local(poster, q, cursor, wr, op, 0),
+                None => encoder.push_local(poster, q, cursor, wr, &op, 0),
             };
         }
         let csum = encoder.check_csum(q, wr.flags)?;
         encoder.check_atomics(O::OPCODE)?;
-        let is_raw = encoder.kind == Kind::Raw;
+        let is_frame = encoder.kind == Kind::Raw && O::OPCODE == WrOpcode::SEND;
         let header = CTRL_UNITS
             + match op.tso() {
                 Some(args) => eth::units(args.header.len()),
-                None if is_raw => eth::units(encoder.header_len()),
-                None => encoder.kind.units() + encoder.op_units(O::OPCODE),
+                None if is_frame => eth::units(encoder.header_len()),
+                None => encoder.address_units + encoder.op_units(O::OPCODE),
             };
         let taken = encoder.reserve_units(poster, q, &mut session.cursor, header, 0)?;
-        let slot = Slot::new(q.view, session.cursor.at);
-        slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(op)));
+        let at = session.cursor.at;
+        let slot = Slot::new(q.view, at);
+        slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
         let data = match op.tso() {
             Some(args) => CTRL_UNITS + eth::put_tso(slot, csum, encoder.max_tso_header, args)?,
-            None if is_raw => header,
+            None if is_frame => header,
             None => {
-                let unit = CTRL_UNITS + encoder.kind.units();
-                unit + put_op(slot, unit, op)?
+                let unit = CTRL_UNITS + encoder.address_units;
+                unit + put_op(slot, unit, &op)?
             }
         };
-        let takes = if matches!(encoder.kind, Kind::Connected | Kind::Raw) { DATA } else { DATA | ADDRESS };
+        let trait_if = |which, bit| if which { bit } else { 0 };
+        let takes = if encoder.address_units == 0 { DATA } else { DATA | ADDRESS };
         session.wr = Current {
             wr_id: wr.wr_id,
-            opcode: O::OPCODE,
-            hw_opcode: hw_opcode(O::OPCODE),
-            takes,
-            needs: takes,
-            csum,
+            first: encoder.hot.first(at, hw_opcode(O::OPCODE)),
             data,
             ds: data,
-            taken: Some(taken),
+            taken,
+            takes,
+            needs: takes,
+            traits: LONG
+                | traits_of(O::OPCODE)
+                | trait_if(is_frame, FRAME)
+                | trait_if(op.tso().is_some(), TSO)
+                | trait_if(csum, CSUM),
         };
         Ok(())
     }
@@ -232,21 +240,15 @@ impl Side {
     /// Makes sure that data of up to `units` fits behind a WR that took the long way.
     #[inline(always)]
     fn reserve_data(&mut self, q: Queue<'_>, units: usize) -> Result<(), PostError> {
-        if self.session.wr.taken.is_some() { self.reserve_data_cold(q, units) } else { Ok(()) }
+        if self.session.wr.traits & LONG != 0 { self.reserve_data_cold(q.qp, q.sq, units) } else { Ok(()) }
     }
 
     #[cold]
-    fn reserve_data_cold(&mut self, q: Queue<'_>, units: usize) -> Result<(), PostError> {
+    fn reserve_data_cold(&mut self, qp: &QpShared, sq: &SqShared, units: usize) -> Result<(), PostError> {
         let Self { poster, encoder, session } = self;
         let (cursor, wr) = (&mut session.cursor, &session.wr);
         let units = wr.data.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
-        encoder.reserve_units(poster, q, cursor, units, wr.taken.unwrap_or(0)).map(drop)
-    }
-
-    /// Whether the WR is a frame, whose header the data setter writes.
-    #[inline(always)]
-    fn is_frame(&self) -> bool {
-        self.encoder.kind == Kind::Raw && self.session.wr.opcode == WrOpcode::SEND
+        encoder.reserve_units(poster, Queue::new(qp, sq), cursor, units, wr.taken).map(drop)
     }
 
     /// The entries of all but the plainest WRs.
@@ -254,30 +256,45 @@ impl Side {
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
-    unsafe fn put_sges(&self, slot: Slot<'_>, sges: &[RawSge]) -> Result<u32, PostError> {
-        let (wr, limits) = (self.session.wr, self.encoder.limits);
-        if self.is_frame() {
-            let sges = sges.iter().copied();
+    unsafe fn set_sges(&mut self, qp: &QpShared, sq: &SqShared, sges: &[RawSge]) {
+        let q = Queue::new(qp, sq);
+        if !self.setter(DATA) {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let units = unsafe { self.put_sges(q, sges) };
+        self.set_data(q.view, units);
+    }
+
+    /// # Safety
+    /// As [`WrBuilder::wr_set_sges`].
+    unsafe fn put_sges(&mut self, q: Queue<'_>, sges: &[RawSge]) -> Result<u32, PostError> {
+        let limits = self.encoder.limits;
+        self.reserve_data(q, sges.len().min(limits.max_sge as usize))?;
+        let wr = self.session.wr;
+        let slot = Slot::new(q.view, self.session.cursor.at);
+        if wr.traits & FRAME != 0 {
+            let (csum, l2, sges) = (wr.traits & CSUM != 0, self.encoder.l2, sges.iter().copied());
             // SAFETY: the caller's promise.
-            let units = unsafe { eth::put_frame_sges(slot, limits, wr.csum, self.encoder.l2, sges) }?;
+            let units = unsafe { eth::put_frame_sges(slot, limits, csum, l2, sges) }?;
             return Ok(units - wr.data);
         }
-        if wr.opcode == WrOpcode::TSO {
+        if wr.traits & TSO != 0 {
             self.encoder.check_tso(sges.iter().map(|sge| u64::from(sge.length)).sum())?;
         }
-        put_raw_sges(slot, wr.data, limits, is_atomic(wr.opcode), sges.iter().copied())
+        put_raw_sges(slot, wr.data, limits, wr.traits & ATOMIC != 0, sges.iter().copied())
     }
 
     /// `mlx5dv_wr_set_dc_addr`, and the other destinations.
     #[inline(always)]
-    fn set_address(&mut self, q: Queue<'_>, kind: Kind, put: impl FnOnce(Slot<'_>)) {
+    fn set_address(&mut self, view: SqView<'_>, kind: Kind, put: impl FnOnce(Slot<'_>)) {
         if self.encoder.kind != kind {
             // The WR has a setter for its destination, but not this one.
             return self.session.fail(PostError::OrphanSetter);
         }
         if self.setter(ADDRESS) {
-            put(Slot::new(q.view, self.session.cursor.at));
-            self.settle(q);
+            put(Slot::new(view, self.session.cursor.at));
+            self.settle(view);
         }
     }
 }
@@ -287,13 +304,13 @@ impl SendQueue {
     #[inline]
     pub fn wr_set_dc_addr(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64) {
         let (q, side) = self.split();
-        side.set_address(q, Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
+        side.set_address(q.view, Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
     }
 
     /// `mlx5dv_wr_set_dc_addr_stream`: the same on a stream of the initiator.
     pub fn wr_set_dc_addr_stream(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64, stream: u16) {
         let (q, side) = self.split();
-        side.set_address(q, Kind::Dc, |slot| {
+        side.set_address(q.view, Kind::Dc, |slot| {
             slot.put_av(ah.to(remote_dc_key, remote_dctn));
             slot.add_stream(stream);
         });
@@ -337,9 +354,9 @@ impl WrBuilder for SendQueue {
 
     #[inline]
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        let (q, side) = self.split();
+        let Self { qp, sq, side } = self;
         side.session.end_wr();
-        if let Err(error) = side.begin_wr(q, wr, &op) {
+        if let Err(error) = side.begin_wr(qp, sq, wr, &op) {
             side.session.fail(error);
         }
     }
@@ -347,7 +364,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_set_ud_addr(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
         let (q, side) = self.split();
-        side.set_address(q, Kind::Datagram, |slot| {
+        side.set_address(q.view, Kind::Datagram, |slot| {
             slot.put_av(ah.to(u64::from(remote_qkey) << 32, remote_qpn));
         });
     }
@@ -355,28 +372,29 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_set_xrc_srqn(&mut self, remote_srqn: u32) {
         let (q, side) = self.split();
-        side.set_address(q, Kind::Xrc, |slot| slot.put_srqn(remote_srqn));
+        side.set_address(q.view, Kind::Xrc, |slot| slot.put_srqn(remote_srqn));
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
-        let (q, side) = self.split();
-        if !side.setter(DATA) {
-            return;
+        let Self { qp, sq, side } = self;
+        let wr = &mut side.session.wr;
+        // One entry, neither empty nor from 2^31 on, of a plain WR that waits for it.
+        if let &[sge] = sges
+            && wr.needs & DATA != 0
+            && wr.traits & !NO_INLINE == 0
+            && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1
+        {
+            let view = sq.ring.view();
+            let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
+            let slot = Slot::new(view, side.session.cursor.at);
+            slot.put(wr.data, [count_key.to_be(), sge.addr.to_be()]);
+            wr.needs &= !DATA;
+            wr.ds = wr.data + 1;
+            return side.settle(view);
         }
-        if let Err(error) = side.reserve_data(q, sges.len().min(side.encoder.limits.max_sge as usize)) {
-            return side.session.fail(error);
-        }
-        let slot = Slot::new(q.view, side.session.cursor.at);
-        let wr = side.session.wr;
-        let units = match sges {
-            [sge] if !is_atomic(wr.opcode) && side.encoder.kind != Kind::Raw => {
-                put_sge(slot, wr.data, side.encoder.limits, *sge)
-            }
-            // SAFETY: the caller's promise.
-            _ => unsafe { side.put_sges(slot, sges) },
-        };
-        side.set_data(q, units);
+        // SAFETY: the caller's promise.
+        unsafe { side.set_sges(qp, sq, sges) }
     }
 
     #[inline]
@@ -385,22 +403,25 @@ impl WrBuilder for SendQueue {
         if !side.setter(DATA) {
             return;
         }
-        let len = data.inline_len().min(side.encoder.limits.max_inline as usize);
-        if let Err(error) = side.reserve_data(q, (len + 19) / 16) {
-            return side.session.fail(error);
+        if side.session.wr.traits != 0 {
+            if side.session.wr.traits & NO_INLINE != 0 {
+                return side.session.fail(PostError::IllegalFlag);
+            }
+            let len = data.inline_len().min(side.encoder.limits.max_inline as usize);
+            if let Err(error) = side.reserve_data(q, (len + 19) / 16) {
+                return side.session.fail(error);
+            }
         }
         let (wr, encoder) = (side.session.wr, &side.encoder);
-        if !takes_inline(wr.opcode) {
-            return side.session.fail(PostError::IllegalFlag);
-        }
         let slot = Slot::new(q.view, side.session.cursor.at);
-        let units = if side.is_frame() {
-            eth::put_frame_inline(slot, encoder.limits, wr.csum, encoder.l2, &data).map(|u| u - wr.data)
+        let units = if wr.traits & FRAME != 0 {
+            let csum = wr.traits & CSUM != 0;
+            eth::put_frame_inline(slot, encoder.limits, csum, encoder.l2, &data).map(|u| u - wr.data)
         } else {
             put_inline(slot, wr.data, encoder.limits, &data)
         };
         side.session.cursor.inline = true;
-        side.set_data(q, units);
+        side.set_data(q.view, units);
     }
 
     #[cold]

@@ -159,6 +159,8 @@ pub(crate) struct Encoder {
     pub(crate) hot: Hot,
     /// Builders that take the short way.
     hot_builders: u32,
+    /// Units between a WR's control segment and what its opcode asks for.
+    pub(crate) address_units: u32,
     /// All that the transport has.
     ops: u32,
     builders: u32,
@@ -183,6 +185,18 @@ impl Hot {
     #[inline(always)]
     pub(crate) fn ctrl0(&self, place: Place, opcode: u8, ds: u32) -> u64 {
         ctrl0(self.base, place, opcode, ds)
+    }
+
+    /// Whether a WR of this opcode to the connected peer takes the short way.
+    #[inline(always)]
+    pub(crate) fn has_connected(&self, opcode: WrOpcode) -> bool {
+        self.connected & opcode_bit(opcode) != 0
+    }
+
+    /// The control segment's first word in host order, less the units.
+    #[inline(always)]
+    pub(crate) fn first(&self, place: Place, opcode: u8) -> u64 {
+        u64::from_be(ctrl0(self.base, place, opcode, 0))
     }
 
     /// Whether this takes the short way, but for the data.
@@ -270,6 +284,7 @@ impl Encoder {
                 xrc: only(Kind::Xrc),
                 dc: only(Kind::Dc),
             },
+            address_units: kind.units(),
             hot_builders: if kind == Kind::Raw { 0 } else { hot & builders },
             ops,
             builders,
@@ -285,12 +300,6 @@ impl Encoder {
             max_tso_header: config.max_tso_header,
             l2: config.l2_inline,
         }
-    }
-
-    /// Whether a connected WR of this opcode takes the short way.
-    #[inline(always)]
-    pub(crate) fn is_hot(&self, opcode: u32) -> bool {
-        self.hot.connected >> (opcode & 31) & 1 != 0 && opcode < 32
     }
 
     /// Whether a builder takes the short way.
@@ -422,9 +431,8 @@ impl Encoder {
             }
         };
         slot.put_ctrl1(hot.ctrl1(wr.flags, imm_of(op)));
-        let ctrl = hot.ctrl0(cursor.at, const { hw_opcode(O::OPCODE) }, unit);
-        slot.put_ctrl0(ctrl);
-        cursor.finish(q.view, wr.wr_id, ctrl, unit);
+        slot.put_ctrl0(hot.ctrl0(cursor.at, const { hw_opcode(O::OPCODE) }, unit));
+        cursor.finish(q.view, wr.wr_id, unit);
         Ok(())
     }
 
@@ -557,9 +565,8 @@ impl Encoder {
         };
         cursor.inline |= P::INLINE;
         slot.put_ctrl1(self.ctrl1(wr.flags, 0));
-        let ctrl = self.ctrl0(cursor.at, hw_opcode(O::OPCODE), units);
-        slot.put_ctrl0(ctrl);
-        cursor.finish(q.view, wr.wr_id, ctrl, units);
+        slot.put_ctrl0(self.ctrl0(cursor.at, hw_opcode(O::OPCODE), units));
+        cursor.finish(q.view, wr.wr_id, units);
         Ok(())
     }
 
@@ -603,9 +610,8 @@ impl Encoder {
         }
         let op = if bind.is_some() { umr_op::BIND_MW } else { umr_op::LOCAL_INV };
         q.view.record(cursor.at).op.store(op, Ordering::Relaxed);
-        let ctrl = self.ctrl0(cursor.at, hw_opcode(WrOpcode::BIND_MW), units);
-        slot.put_ctrl0(ctrl);
-        cursor.finish(q.view, wr.wr_id, ctrl, units);
+        slot.put_ctrl0(self.ctrl0(cursor.at, hw_opcode(WrOpcode::BIND_MW), units));
+        cursor.finish(q.view, wr.wr_id, units);
         Ok(())
     }
 }

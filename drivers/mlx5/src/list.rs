@@ -2,12 +2,12 @@
 //! C's lists of sends: `ibv_post_send`.
 //!
 //! The list is walked to the first WR that can't be posted, and those before it are published with one doorbell. Three
-//! tiers: a plain WR (one ordinary entry, an RDMA write, read or send on a connection) is written here; a list of them is a
-//! loop over that; everything else goes through the encoder that the typed face uses.
+//! tiers: a single plain WR (one ordinary entry, an RDMA write or send on a connection) is posted from registers; a list of
+//! such is a loop here; everything else goes through the encoder that the typed face uses.
 #![expect(unsafe_code)]
 // UNSAFETY: lists, entries and handles are C pointers, valid by the caller's promise.
 
-use crate::encoder::{Kind, MAX_UNITS};
+use crate::encoder::{Hot, Kind, MAX_UNITS};
 use crate::poster::{Cursor, Queue};
 use crate::send::{SendQueue, Side};
 use crate::shared::{QpShared, SqShared};
@@ -26,18 +26,71 @@ use uverbs_core::wr::{ImmData, RawAh, SendFlags, SendWr, Sge as RawSge, WrOpcode
 /// As [`uverbs_core::provider::SendQueue::post_send`].
 #[inline]
 pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
-    let (q, side) = queue.split();
-    let mut cursor = side.poster.begin(q.qp, q.sq);
+    // SAFETY: NULL or valid, by the caller's promise.
+    if let Some(wr) = unsafe { list.as_ref() }
+        && wr.next.is_null()
+        // SAFETY: the node's entries are valid, by the caller's promise.
+        && let Some(sge) = unsafe { plain(wr) }
+    {
+        let (hot, second) = (queue.side.encoder.hot, queue.side.encoder.ctrl1(fields(wr).flags, 0));
+        let [a, b] = words(sge);
+        let done = match wr.opcode {
+            WrOpcode::RDMA_WRITE if hot.has_connected(WrOpcode::RDMA_WRITE) => {
+                let [c, d] = rdma(wr).words;
+                queue.post_block(wr.wr_id, 3, |place| {
+                    let first = hot.ctrl0(place, const { hw_opcode(WrOpcode::RDMA_WRITE) }, 3);
+                    [first, second, c, d, a, b, 0, 0]
+                })
+            }
+            WrOpcode::SEND if hot.has_connected(WrOpcode::SEND) => queue.post_block(wr.wr_id, 2, |place| {
+                let first = hot.ctrl0(place, const { hw_opcode(WrOpcode::SEND) }, 2);
+                [first, second, a, b, 0, 0, 0, 0]
+            }),
+            _ => false,
+        };
+        if done {
+            return Ok(());
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { post_list(queue, list) }
+}
+
+/// The second and third tier.
+///
+/// # Safety
+/// As [`post_send`].
+#[inline(never)]
+unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
     // SAFETY: NULL or valid, by the caller's promise.
     let Some(mut wr) = (unsafe { list.as_ref() }) else {
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     };
+    let (q, side) = queue.split();
+    let hot = side.encoder.hot;
+    let mut cursor = side.poster.begin(q.qp, q.sq);
     loop {
-        // SAFETY: the node and what it points to are valid, by the caller's promise.
-        let result = match unsafe { plain(side, q, &mut cursor, wr) } {
-            Plain::Done => Ok(()),
-            // SAFETY: likewise.
-            Plain::No => cursor.lend(|cursor| unsafe { push(side, q.qp, q.sq, cursor, wr) }),
+        // SAFETY: the node's entries are valid, by the caller's promise.
+        let sge = if cursor.has_room() { unsafe { plain(wr) } } else { None };
+        let result = match (wr.opcode, sge) {
+            (WrOpcode::RDMA_WRITE, Some(sge)) if hot.has_connected(WrOpcode::RDMA_WRITE) => {
+                put_rdma(&hot, q, &mut cursor, wr, const { hw_opcode(WrOpcode::RDMA_WRITE) }, sge);
+                Ok(())
+            }
+            (WrOpcode::SEND, Some(sge)) if hot.has_connected(WrOpcode::SEND) => {
+                let slot = Slot::new(q.view, cursor.at);
+                slot.put(CTRL_UNITS, words(sge));
+                slot.put_ctrl1(hot.ctrl1(fields(wr).flags, 0));
+                slot.put_ctrl0(hot.ctrl0(cursor.at, const { hw_opcode(WrOpcode::SEND) }, 2));
+                cursor.finish(q.view, wr.wr_id, 2);
+                Ok(())
+            }
+            (WrOpcode::RDMA_READ, Some(sge)) if hot.has_connected(WrOpcode::RDMA_READ) => {
+                put_rdma(&hot, q, &mut cursor, wr, const { hw_opcode(WrOpcode::RDMA_READ) }, sge);
+                Ok(())
+            }
+            // SAFETY: the node and what it points to are valid, by the caller's promise.
+            _ => cursor.lend(|cursor| unsafe { push(side, q.qp, q.sq, cursor, wr) }),
         };
         if let Err(error) = result {
             side.poster.publish(q.view, &cursor);
@@ -53,55 +106,37 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
     Ok(())
 }
 
-/// Whether a node was plain, and is written.
-enum Plain {
-    Done,
-    No,
-}
-
-/// Writes a node if it is plain and there is room.
+/// The one entry of a node that is as plain as can be, but for its opcode.
 ///
 /// # Safety
-/// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
+/// Its `sg_list` is NULL or has `num_sge` entries.
 #[inline(always)]
-unsafe fn plain(side: &Side, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr) -> Plain {
+unsafe fn plain(wr: &SendWr) -> Option<RawSge> {
     let flags = SendFlags::from_bits_retain(wr.send_flags);
-    let opcode = wr.opcode;
-    if cursor.head == cursor.limit
-        || wr.num_sge != 1
-        || wr.sg_list.is_null()
-        || !are_plain(flags)
-        || flags.contains(SendFlags::INLINE)
-        || !side.encoder.is_hot(opcode.0)
-    {
-        return Plain::No;
+    if wr.num_sge != 1 || !are_plain(flags) || flags.contains(SendFlags::INLINE) {
+        return None;
     }
-    let (hw, has_remote) = match opcode {
-        WrOpcode::RDMA_WRITE => (const { hw_opcode(WrOpcode::RDMA_WRITE) }, true),
-        WrOpcode::SEND => (const { hw_opcode(WrOpcode::SEND) }, false),
-        WrOpcode::RDMA_READ => (const { hw_opcode(WrOpcode::RDMA_READ) }, true),
-        _ => return Plain::No,
-    };
-    // SAFETY: one entry, not NULL, valid by the caller's promise.
-    let sge = unsafe { &*wr.sg_list };
-    if sge.length.wrapping_sub(1) >= MAX_SGE_LENGTH - 1 {
-        return Plain::No;
-    }
+    // SAFETY: NULL or one entry, by the caller's promise.
+    let sge = *unsafe { wr.sg_list.as_ref() }?;
+    // Neither empty nor from 2^31 on.
+    (sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1).then_some(sge)
+}
+
+/// An ordinary entry as the WQE has it.
+#[inline(always)]
+fn words(sge: RawSge) -> [u64; 2] {
+    [(u64::from(sge.length) << 32 | u64::from(sge.lkey)).to_be(), sge.addr.to_be()]
+}
+
+/// Writes a plain node with a remote address.
+#[inline(always)]
+fn put_rdma(hot: &Hot, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr, opcode: u8, sge: RawSge) {
     let slot = Slot::new(q.view, cursor.at);
-    let words = [(u64::from(sge.length) << 32 | u64::from(sge.lkey)).to_be(), sge.addr.to_be()];
-    let ds = if has_remote {
-        slot.put(CTRL_UNITS, rdma(wr).words);
-        slot.put(CTRL_UNITS + 1, words);
-        CTRL_UNITS + 2
-    } else {
-        slot.put(CTRL_UNITS, words);
-        CTRL_UNITS + 1
-    };
-    slot.put_ctrl1(side.encoder.ctrl1(flags, 0));
-    let ctrl = side.encoder.ctrl0(cursor.at, hw, ds);
-    slot.put_ctrl0(ctrl);
-    cursor.finish(q.view, wr.wr_id, ctrl, ds);
-    Plain::Done
+    slot.put(CTRL_UNITS, rdma(wr).words);
+    slot.put(CTRL_UNITS + 1, words(sge));
+    slot.put_ctrl1(hot.ctrl1(fields(wr).flags, 0));
+    slot.put_ctrl0(hot.ctrl0(cursor.at, opcode, 3));
+    cursor.finish(q.view, wr.wr_id, 3);
 }
 
 /// Writes any node.

@@ -25,10 +25,8 @@ pub(crate) struct Cursor {
     pub(crate) head: u32,
     /// The `head` from which there is no room.
     pub(crate) limit: u32,
-    /// The last WQE's block, its units, and the first word of its control segment: the doorbell.
+    /// The last WQE's block.
     pub(crate) last: Place,
-    pub(crate) ds: u32,
-    pub(crate) ctrl: u64,
     /// Whether inline data was written: worth a BlueFlame burst even where others are not.
     pub(crate) inline: bool,
     /// The block of the WQE that must wait for a local operation before it; it may not be written yet.
@@ -45,8 +43,6 @@ impl Cursor {
             head: 0,
             limit: 0,
             last: Place::of(0),
-            ds: 0,
-            ctrl: 0,
             inline: false,
             fence_at: None,
             error: Some(error),
@@ -70,20 +66,26 @@ impl Cursor {
         result
     }
 
+    /// Whether there is room for one more WR, as far as is known.
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        self.head != self.limit
+    }
+
     /// The latched error.
     #[inline(always)]
     pub(crate) fn error(&self) -> Option<PostError> {
         self.error
     }
 
-    /// Moves behind a WQE of `ds` units whose first word is `ctrl`, and notes what its completion needs.
+    /// Moves behind a WQE of `ds` units, and notes what its completion needs.
     #[inline(always)]
-    pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, ctrl: u64, ds: u32) {
+    pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, ds: u32) {
         self.head = self.head.wrapping_add(1);
         let record = view.record(self.at);
         record.wr_id.store(wr_id, Ordering::Relaxed);
         record.head.store(self.head, Ordering::Relaxed);
-        (self.last, self.ds, self.ctrl) = (self.at, ds, ctrl);
+        self.last = self.at;
         self.at = self.at.after(ds.div_ceil(4));
     }
 
@@ -187,8 +189,6 @@ impl Poster {
             head: self.head,
             limit: if error.is_some() { self.head } else { self.limit },
             last: self.at,
-            ds: 0,
-            ctrl: 0,
             inline: false,
             fence_at,
             error,
@@ -297,7 +297,7 @@ impl Poster {
         // WQEs before the record, the record before the register.
         to_device();
         self.record.set(cursor.at.index());
-        self.bell.post(view, cursor.last, cursor.ctrl, cursor.ds, single, cursor.inline);
+        self.bell.post(view, cursor.last, single, cursor.inline);
     }
 
     /// Posts one WQE of up to four units that is in registers, if nothing at all is in the way. `words` makes it for a place;

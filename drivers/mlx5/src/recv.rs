@@ -9,7 +9,8 @@
 
 use crate::dbrec::DbWord;
 use crate::shared::{QpShared, RqShared, Word};
-use crate::wqe::{Sge, WireEntry, put_recv_sges};
+use crate::buf::StrideView;
+use crate::wqe::{Sge, WireEntry, put_recv_sge, put_recv_sges};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -33,11 +34,9 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     /// Notes the first error, after which there is no room for anything.
-    #[cold]
+    #[inline(always)]
     pub(crate) fn latch(&mut self, error: PostError) {
-        if self.error.is_none() {
-            self.error = Some(error);
-        }
+        self.error = self.error.or(Some(error));
         self.limit = self.head;
     }
 }
@@ -117,34 +116,34 @@ impl Side {
     #[inline(always)]
     fn begin(&mut self, qp: &QpShared) -> Cursor {
         let word = qp.word();
+        let mut error = None;
         if word != self.seen || !self.process.is_current() {
-            return self.begin_cold(word);
+            error = self.begin_cold(word).err();
         }
-        Cursor { head: self.head, limit: self.limit, error: None }
+        let limit = if error.is_some() { self.head } else { self.limit };
+        Cursor { head: self.head, limit, error }
     }
 
     /// The state changed since the last batch, or this is the first.
     #[cold]
-    fn begin_cold(&mut self, word: Word) -> Cursor {
-        // Where the queue is, so that there is nothing to publish.
-        let failed = |error| Cursor { head: self.head, limit: self.head, error: Some(error) };
+    fn begin_cold(&mut self, word: Word) -> Result<(), PostError> {
         if !self.process.is_current() {
-            return failed(PostError::Forked);
+            return Err(PostError::Forked);
         }
         if !word.can_receive() {
-            return failed(PostError::BadState);
+            return Err(PostError::BadState);
         }
         if self.seen == Word::NONE || word.resets_differ(self.seen) {
             // A reset empties the queue on both sides; see `QpShared::set_state`.
             (self.head, self.limit) = (0, self.max_post);
         }
         self.seen = word;
-        Cursor { head: self.head, limit: self.limit, error: None }
+        Ok(())
     }
 
     /// The queue looks full: looks at the tail. Gives the new limit.
     #[cold]
-    fn refresh(&self, rq: &RqShared, head: u32, error: Option<PostError>) -> Result<u32, PostError> {
+    fn refresh(&mut self, rq: &RqShared, head: u32, error: Option<PostError>) -> Result<u32, PostError> {
         if let Some(error) = error {
             return Err(error);
         }
@@ -157,14 +156,16 @@ impl Side {
         if limit.wrapping_sub(head).cast_signed() <= 0 {
             return Err(PostError::QueueFull);
         }
+        self.limit = limit;
         Ok(limit)
     }
 
     /// Writes one receive at the cursor and moves it on.
     #[inline(always)]
     fn push<S: WireEntry>(
-        &self,
+        &mut self,
         rq: &RqShared,
+        view: StrideView<'_>,
         cursor: &mut Cursor,
         wr_id: u64,
         sges: &[S],
@@ -172,10 +173,20 @@ impl Side {
         if cursor.head == cursor.limit {
             cursor.limit = self.refresh(rq, cursor.head, cursor.error)?;
         }
-        put_recv_sges(rq.ring.element(cursor.head), self.max_sge, self.max_msg, sges)?;
-        rq.wr_id.get(cursor.head).store(wr_id, Ordering::Relaxed);
+        if !put_recv_sge(view.units(cursor.head), self.max_sge, sges) {
+            // An address that is lent out would keep the entry out of the registers; so a copy of it is.
+            match sges {
+                [one] => self.put(rq, cursor.head, &[*one])?,
+                many => self.put(rq, cursor.head, many)?,
+            }
+        }
+        view.entry(cursor.head).store(wr_id, Ordering::Relaxed);
         cursor.head = cursor.head.wrapping_add(1);
         Ok(())
+    }
+
+    fn put<S: WireEntry>(&self, rq: &RqShared, index: u32, sges: &[S]) -> Result<(), PostError> {
+        put_recv_sges(rq.ring.element(index), self.max_sge, self.max_msg, sges)
     }
 
     /// Shows the device everything before the cursor.
@@ -184,7 +195,7 @@ impl Side {
         if cursor.head == self.head {
             return;
         }
-        (self.head, self.limit) = (cursor.head, cursor.limit);
+        self.head = cursor.head;
         to_device();
         if self.is_raw {
             return self.publish_raw(qp, rq);
@@ -223,14 +234,14 @@ impl RecvQueueTrait for RecvQueue {
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
         let cursor = self.side.begin(&self.qp);
-        Batch { qp: &self.qp, rq: &self.rq, side: &mut self.side, cursor }
+        Batch { qp: &self.qp, rq: &self.rq, view: self.rq.view(), side: &mut self.side, cursor }
     }
 
     #[inline(always)]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let Self { qp, rq, side } = self;
         let mut cursor = side.begin(qp);
-        side.push(rq, &mut cursor, wr_id, sges)?;
+        side.push(rq, rq.view(), &mut cursor, wr_id, sges)?;
         side.publish(qp, rq, &cursor);
         Ok(())
     }
@@ -239,9 +250,10 @@ impl RecvQueueTrait for RecvQueue {
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         let Self { qp, rq, side } = self;
         let mut cursor = side.begin(qp);
+        let (view, max_sge) = (rq.view(), side.max_sge);
         // SAFETY: the caller's promise about the list.
         let result = unsafe {
-            walk(list, cursor.error, side.max_sge, |wr_id, sges| side.push(rq, &mut cursor, wr_id, sges))
+            walk(list, cursor.error, max_sge, |wr_id, sges| side.push(rq, view, &mut cursor, wr_id, sges))
         };
         side.publish(qp, rq, &cursor);
         result
@@ -300,6 +312,7 @@ impl fmt::Debug for RecvQueue {
 pub struct Batch<'q> {
     qp: &'q QpShared,
     rq: &'q RqShared,
+    view: StrideView<'q>,
     side: &'q mut Side,
     cursor: Cursor,
 }
@@ -309,7 +322,7 @@ impl RecvBatch for Batch<'_> {
 
     #[inline(always)]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
-        if let Err(error) = self.side.push(self.rq, &mut self.cursor, wr_id, sges) {
+        if let Err(error) = self.side.push(self.rq, self.view, &mut self.cursor, wr_id, sges) {
             self.cursor.latch(error);
         }
     }

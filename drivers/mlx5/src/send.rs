@@ -4,6 +4,7 @@
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
 // encoder looks at that memory only for the header of raw packets, which it is promised, too.
 
+use crate::buf::Place;
 use crate::builder::Session;
 use crate::dbrec::DbWord;
 use crate::encoder::{Encoder, Hot, SendConfig};
@@ -22,7 +23,7 @@ use uverbs_core::wr::SendWr;
 /// A send queue.
 pub struct SendQueue {
     pub(crate) qp: Arc<QpShared>,
-    sq: Arc<SqShared>,
+    pub(crate) sq: Arc<SqShared>,
     pub(crate) side: Side,
 }
 
@@ -79,6 +80,17 @@ impl SendQueue {
 }
 
 impl SendQueue {
+    /// See [`Poster::post_block`].
+    #[inline(always)]
+    pub(crate) fn post_block(
+        &mut self,
+        wr_id: u64,
+        ds: u32,
+        words: impl FnOnce(Place) -> [u64; 8],
+    ) -> bool {
+        self.side.poster.post_block(&self.qp, &self.sq, wr_id, ds, words)
+    }
+
     /// A batch of one without its latch: an error ends it where it is found.
     ///
     /// # Safety
@@ -149,9 +161,10 @@ impl SendQueueTrait for SendQueue {
         P: Payload<Sge>,
     {
         // What is most often posted alone is kept in registers on its way to ring and doorbell.
+        let hot = self.side.encoder.hot;
         if !P::INLINE
-            && let Some((ds, words)) = self.side.encoder.hot.block(wr, &to, &op, data.sges())
-            && self.side.poster.post_block(&self.qp, &self.sq, wr.wr_id, ds, words)
+            && let Some((ds, words)) = hot.block(wr, &to, &op, data.sges())
+            && self.post_block(wr.wr_id, ds, words)
         {
             return Ok(());
         }

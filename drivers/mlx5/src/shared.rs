@@ -6,7 +6,7 @@
 //! complete in any order and to several CQs). In return the poster leaves what a completion needs: the `wr_id`, what a WQE
 //! was, and how many WRs are done when this one is. Both sides index by what the device says, so every index is masked.
 
-use crate::buf::{SqRing, StrideRing, Table};
+use crate::buf::{SqRing, StrideRing, StrideView, Table};
 use crate::lookup::UserIndex;
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
@@ -280,6 +280,12 @@ impl RqShared {
         self.tail.store(tail, Ordering::Release);
     }
 
+    /// The addresses that posting needs.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> StrideView<'_> {
+        StrideView::new(&self.ring, &self.wr_id, 0)
+    }
+
     /// How many receives are done, modulo 2^32. A device may make a poller store anything.
     #[inline]
     pub(crate) fn tail(&self) -> u32 {
@@ -349,6 +355,12 @@ impl SrqShared {
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
+    }
+
+    /// The addresses that posting needs; an element's link is left out.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> StrideView<'_> {
+        StrideView::new(&self.ring, &self.wr_id, 1)
     }
 
     /// The receive at `wqe_counter` is done: its `wr_id`. For any poller, also several at once.

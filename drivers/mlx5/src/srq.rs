@@ -11,7 +11,8 @@
 use crate::dbrec::DbWord;
 use crate::recv::walk;
 use crate::shared::SrqShared;
-use crate::wqe::{Sge, WireEntry, put_recv_sges};
+use crate::buf::StrideView;
+use crate::wqe::{Sge, WireEntry, put_recv_sge, put_recv_sges};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -54,11 +55,9 @@ struct Cursor {
 }
 
 impl Cursor {
-    #[cold]
+    #[inline(always)]
     fn latch(&mut self, error: PostError) {
-        if self.error.is_none() {
-            self.error = Some(error);
-        }
+        self.error = self.error.or(Some(error));
         self.limit = self.head;
     }
 }
@@ -144,6 +143,7 @@ impl Side {
     fn push<S: WireEntry>(
         &mut self,
         srq: &SrqShared,
+        view: StrideView<'_>,
         cursor: &mut Cursor,
         wr_id: u64,
         sges: &[S],
@@ -151,14 +151,24 @@ impl Side {
         if cursor.head == cursor.limit {
             cursor.limit = self.refill(srq, cursor.error)?;
         }
-        // The first unit is the link.
-        let (_, entries) = srq.ring.element(cursor.head).split_at(2);
-        put_recv_sges(entries, self.max_sge, self.max_msg, sges)?;
-        srq.wr_id.get(cursor.head).store(wr_id, Ordering::Relaxed);
+        if !put_recv_sge(view.units(cursor.head), self.max_sge, sges) {
+            // As in `recv`: a copy.
+            match sges {
+                [one] => self.put(srq, cursor.head, &[*one])?,
+                many => self.put(srq, cursor.head, many)?,
+            }
+        }
+        view.entry(cursor.head).store(wr_id, Ordering::Relaxed);
         let next = self.next.get(cursor.head as usize).copied();
         cursor.head = next.ok_or(PostError::Corrupt)?.into();
         cursor.count = cursor.count.wrapping_add(1);
         Ok(())
+    }
+
+    fn put<S: WireEntry>(&self, srq: &SrqShared, index: u32, sges: &[S]) -> Result<(), PostError> {
+        // The first unit is the link.
+        let (_, entries) = srq.ring.element(index).split_at(2);
+        put_recv_sges(entries, self.max_sge, self.max_msg, sges)
     }
 
     #[inline(always)]
@@ -179,17 +189,17 @@ impl RecvQueueTrait for SharedRecvQueue {
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
         let cursor = self.side.begin();
-        Batch { srq: &self.srq, side: &mut self.side, cursor }
+        Batch { srq: &self.srq, view: self.srq.view(), side: &mut self.side, cursor }
     }
 
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         let Self { srq, side } = self;
         let mut cursor = side.begin();
-        let max_sge = side.max_sge;
+        let (view, max_sge) = (srq.view(), side.max_sge);
         // SAFETY: the caller's promise about the list.
         let result = unsafe {
-            walk(list, cursor.error, max_sge, |wr_id, sges| side.push(srq, &mut cursor, wr_id, sges))
+            walk(list, cursor.error, max_sge, |wr_id, sges| side.push(srq, view, &mut cursor, wr_id, sges))
         };
         side.publish(&cursor);
         result
@@ -217,6 +227,7 @@ impl fmt::Debug for Side {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
     srq: &'q SrqShared,
+    view: StrideView<'q>,
     side: &'q mut Side,
     cursor: Cursor,
 }
@@ -226,7 +237,7 @@ impl RecvBatch for Batch<'_> {
 
     #[inline(always)]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
-        if let Err(error) = self.side.push(self.srq, &mut self.cursor, wr_id, sges) {
+        if let Err(error) = self.side.push(self.srq, self.view, &mut self.cursor, wr_id, sges) {
             self.cursor.latch(error);
         }
     }

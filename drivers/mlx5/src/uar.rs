@@ -186,19 +186,12 @@ impl Doorbell {
         self.shared.is_some()
     }
 
-    /// Tells the device of the WQEs up to the one at `last`, which has `ds` units and begins with `ctrl`. A single one that
-    /// is short enough is written whole; one of one unit says no more than the 8 bytes. The doorbell record was written
-    /// before.
+    /// Tells the device of the WQEs up to the one at `last`. A single one that is short enough is written whole; one of
+    /// one unit says no more than its first 8 bytes. The doorbell record was written before.
     #[inline(always)]
-    pub(crate) fn post(
-        &mut self,
-        ring: SqView<'_>,
-        last: Place,
-        ctrl: u64,
-        ds: u32,
-        single: bool,
-        inline: bool,
-    ) {
+    pub(crate) fn post(&mut self, ring: SqView<'_>, last: Place, single: bool, inline: bool) {
+        let ctrl = ring.at(last)[0].load(Ordering::Relaxed);
+        let ds = u64::from_be(ctrl) as u32 & 0x3f;
         let max_ds = if inline { self.max_ds_inline } else { self.max_ds };
         let burst = single && ds > 1 && ds <= max_ds;
         let Some(register) = self.fast else {

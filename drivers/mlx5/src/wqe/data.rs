@@ -82,28 +82,6 @@ fn put_many(
     Ok(units)
 }
 
-/// Writes one entry of C's, and says how many units it took.
-#[inline(always)]
-pub(crate) fn put_sge(slot: Slot<'_>, unit: u32, limits: DataLimits, sge: RawSge) -> Result<u32, PostError> {
-    // Neither empty nor from 2^31 on.
-    if sge.length.wrapping_sub(1) >= MAX_SGE_LENGTH - 1 || limits.max_sge == 0 {
-        return put_special(slot.lend(), unit, limits, sge);
-    }
-    let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
-    slot.put(unit, [count_key.to_be(), sge.addr.to_be()]);
-    Ok(1)
-}
-
-#[cold]
-fn put_special(
-    (ring, place): (&SqRing, Place),
-    unit: u32,
-    limits: DataLimits,
-    sge: RawSge,
-) -> Result<u32, PostError> {
-    put_raw_sges(Slot::new(ring.view(), place), unit, limits, false, [sge].into_iter())
-}
-
 /// Writes C's entries. As the `wr_*` setters do it, an atomic's entry keeps its length.
 #[inline]
 pub(crate) fn put_raw_sges(
@@ -189,29 +167,23 @@ impl WireEntry for RawSge {
 /// What ends a receive that has fewer entries than there is room for: no bytes of no memory.
 const TERMINATOR: [u64; 2] = [(MLX5_INVALID_LKEY as u64).to_be(), 0];
 
-/// Writes a receive's entries into the words of its element.
+/// Writes a receive of one entry that is neither empty nor longest: all but few. `false`, and nothing written, for others.
 #[inline(always)]
-pub(crate) fn put_recv_sges<S: WireEntry>(
-    element: &[AtomicU64],
+pub(crate) fn put_recv_sge<S: WireEntry>(
+    [first, second]: [&[AtomicU64; 2]; 2],
     max_sge: u32,
-    max_msg: u64,
     sges: &[S],
-) -> Result<(), PostError> {
-    if let ([sge], [a, b, rest @ ..]) = (sges, element)
-        && max_sge != 0
-    {
-        let sge = sge.wire()?;
-        if !sge.is_special() {
-            store([a, b], sge.words);
-            if let [c, d, ..] = rest
-                && max_sge > 1
-            {
-                store([c, d], TERMINATOR);
-            }
-            return Ok(());
-        }
+) -> bool {
+    let [sge] = sges else { return false };
+    let Ok(sge) = sge.wire() else { return false };
+    if max_sge == 0 || sge.is_special() {
+        return false;
     }
-    put_many_recv_sges(element, max_sge, max_msg, sges)
+    store(first.each_ref(), sge.words);
+    if max_sge > 1 {
+        store(second.each_ref(), TERMINATOR);
+    }
+    true
 }
 
 #[inline(always)]
@@ -220,8 +192,9 @@ fn store([a, b]: [&AtomicU64; 2], words: [u64; 2]) {
     b.store(words[1], Ordering::Relaxed);
 }
 
+/// Writes a receive's entries into the words of its element.
 #[inline(never)]
-fn put_many_recv_sges<S: WireEntry>(
+pub(crate) fn put_recv_sges<S: WireEntry>(
     element: &[AtomicU64],
     max_sge: u32,
     max_msg: u64,

@@ -14,7 +14,7 @@ mod slot;
 pub(crate) mod umr;
 
 pub(crate) use data::{
-    DataLimits, WireEntry, put_inline, put_raw_sges, put_recv_sges, put_sge, put_sges, units_of,
+    DataLimits, WireEntry, put_inline, put_raw_sges, put_recv_sge, put_recv_sges, put_sges, units_of,
 };
 pub(crate) use slot::{InlineWriter, Slot};
 
