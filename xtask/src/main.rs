@@ -4,6 +4,7 @@
 //! Each chore is a module with the arguments it takes; what several of them use is in [`cargo`], [`run`] and
 //! [`lab`]. Chores end with a status of their own: failures of the chore itself, as opposed to what it runs, are 125.
 
+mod bench;
 mod cargo;
 mod ci;
 mod demo;
@@ -34,6 +35,7 @@ enum Chore {
     Vm(vm::Args),
     Fuzz(fuzz::Args),
     Demo(demo::Args),
+    Bench(bench::Args),
     Ci(ci::Args),
 }
 
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Chore::Vm(args) => vm::main(args),
         Chore::Fuzz(args) => fuzz::main(&args),
         Chore::Demo(args) => demo::main(&args),
+        Chore::Bench(args) => bench::main(&args),
         Chore::Ci(args) => ci::main(&args),
     };
     result.unwrap_or_else(|e| {

@@ -48,13 +48,16 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The locks, in every interleaving that matters.
+/// The locks, and what posters and pollers share, in every interleaving that matters.
 fn loom() -> Result<()> {
-    let mut cmd = cargo::cargo(&["test", "--package", "uverbs-core", "--lib", "loom"]);
-    // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
-    cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    cmd.arg("--target-dir").arg(repo_root().join("target/loom"));
-    run::inherit(&mut cmd)
+    for package in ["uverbs-core", "uverbs-mlx5"] {
+        let mut cmd = cargo::cargo(&["test", "--package", package, "--lib", "loom"]);
+        // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
+        cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        cmd.arg("--target-dir").arg(repo_root().join("target/loom"));
+        run::inherit(&mut cmd)?;
+    }
+    Ok(())
 }
 
 /// Runs a step and says how long it took.

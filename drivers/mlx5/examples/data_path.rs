@@ -352,6 +352,8 @@ fn raw_sends<L: Locking>(cases: &mut Cases, suffix: &str) {
             };
             let (s, list) = (Sends::<L>::new(qp_type), List::new(each, what));
             cases.add(format!("post_send {name} x{each}{suffix}"), floor, move || {
+                // Captured whole: the nodes point into the rest.
+                let list = &list;
                 let t = stretch(STRETCH, each, |_| {
                     // SAFETY: a well-formed list; one thread.
                     let result = unsafe { raw::post_send(&s.queue, black_box(list.wrs.as_ptr())) };
@@ -681,7 +683,7 @@ fn cases() -> Cases {
 }
 
 /// Nanoseconds per operation: the median of rounds, in each of which a case and its floor take turns.
-fn time(cases: &mut Cases) {
+fn time(cases: &mut Cases, filter: &str) {
     const ROUNDS: usize = 31;
     const STRETCHES: u32 = 60;
     let round = |case: &mut Case| {
@@ -693,6 +695,9 @@ fn time(cases: &mut Cases) {
         values[values.len() / 2]
     };
     for i in 0..cases.0.len() {
+        if !cases.0[i].name.contains(filter) {
+            continue;
+        }
         let floor = cases.0[i].floor.and_then(|name| cases.0.iter().position(|c| c.name == name));
         let (mut ns, mut ratios) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -718,7 +723,8 @@ fn main() {
     let mut cases = cases();
     match &args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["list"] => cases.0.iter().for_each(|c| report(format_args!("{}\t{STRETCH}", c.name))),
-        ["ns"] => time(&mut cases),
+        ["ns"] => time(&mut cases, ""),
+        ["ns", filter] => time(&mut cases, filter),
         ["run", name, times] => {
             let times: u32 = times.parse().expect("a number");
             let case = cases.0.iter_mut().find(|c| c.name == *name).expect("a case");
@@ -726,6 +732,6 @@ fn main() {
                 (case.run)();
             }
         }
-        _ => panic!("usage: data_path list | ns | run CASE STRETCHES"),
+        _ => panic!("usage: data_path list | ns [FILTER] | run CASE STRETCHES"),
     }
 }

@@ -442,7 +442,10 @@ impl<'r> StrideView<'r> {
 
 impl fmt::Debug for StrideView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StrideView").field("base", &self.base).field("mask", &self.mask).finish_non_exhaustive()
+        f.debug_struct("StrideView")
+            .field("base", &self.base)
+            .field("mask", &self.mask)
+            .finish_non_exhaustive()
     }
 }
 

@@ -15,7 +15,8 @@ use crate::send::{SendQueue, Side};
 use crate::shared::{QpShared, SqShared};
 use crate::wqe::eth;
 use crate::wqe::{
-    Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, is_atomic, put_inline, put_raw_sges, takes_inline,
+    Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, is_atomic, put_inline, put_raw_sges,
+    takes_inline,
 };
 use uverbs_core::provider::op::BindMw;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;

@@ -7,9 +7,9 @@
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name, and
 // walks C's lists.
 
+use crate::buf::StrideView;
 use crate::dbrec::DbWord;
 use crate::shared::{QpShared, RqShared, Word};
-use crate::buf::StrideView;
 use crate::wqe::{Sge, WireEntry, put_recv_sge, put_recv_sges};
 use core::fmt;
 use core::sync::atomic::Ordering;

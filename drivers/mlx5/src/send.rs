@@ -82,12 +82,7 @@ impl SendQueue {
 impl SendQueue {
     /// See [`Poster::post_block`].
     #[inline(always)]
-    pub(crate) fn post_block(
-        &mut self,
-        wr_id: u64,
-        ds: u32,
-        words: impl FnOnce(Place) -> [u64; 8],
-    ) -> bool {
+    pub(crate) fn post_block(&mut self, wr_id: u64, ds: u32, words: impl FnOnce(Place) -> [u64; 8]) -> bool {
         self.side.poster.post_block(&self.qp, &self.sq, wr_id, ds, words)
     }
 
