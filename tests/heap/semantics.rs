@@ -47,6 +47,7 @@ impl<L: Locking> Sends<L> {
 impl<L: Locking> SendBench for Sends<L> {
     type Queue = SendQueue<FakeBell>;
     type Lock = L;
+    const DRIVER: &'static str = "rxe";
 
     fn qp_type(&self) -> QpType {
         self.qp_type
@@ -114,6 +115,7 @@ impl<L> Recvs<L> {
 impl<L> RecvBench for Recvs<L> {
     type Queue = RecvQueue<FakeBell>;
     type Lock = Exclusive;
+    const DRIVER: &'static str = "rxe";
 
     fn qp_type(&self) -> QpType {
         self.qp_type

@@ -10,6 +10,7 @@
 
 pub mod bed;
 pub mod child;
+pub mod dialect;
 pub mod env;
 pub mod lab;
 pub mod pair;
@@ -24,6 +25,7 @@ pub mod wait;
 
 pub use bed::{Bed, Disturbance, Place};
 pub use child::{Child, run};
+pub use dialect::Dialect;
 pub use env::LabEnv;
 pub use lab::Lab;
 pub use pair::{Pair, Side, Spec};

@@ -326,12 +326,13 @@ fn reset_forgets<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.b.idle()?;
     pair.connect(&lab.connect_attr())?;
     let room = pair.a.qp.cap().max_send_wr as usize;
-    pair.b.recv_empty(room)?;
-    let sends: Vec<_> = (0..room as u64).map(|i| Req::new(i, Op::Send).signaled()).collect();
+    let at = pair.b.remote(0);
+    let sends: Vec<_> = (0..room as u64).map(|i| Req::new(i, Op::Write(at)).signaled()).collect();
     pair.a.post(Face::List, &sends).context("the whole queue after a reset")?;
     let ids: Vec<_> = pair.a.ok(room)?.iter().map(|wc| wc.wr_id).collect();
     ensure!(ids == (0..room as u64).collect::<Vec<_>>(), "{ids:?}");
-    Ok(())
+    let room = pair.b.qp.cap().max_recv_wr as usize;
+    pair.b.recv_empty(room).context("the whole receive queue after a reset")
 }
 
 /// On UC the sender never knows; the receiver is not harmed.

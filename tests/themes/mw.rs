@@ -6,7 +6,7 @@ use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType};
 use uverbs::{Driver, Errno, Exclusive, MemoryWindow, Rc, WcStatus};
 use uverbs_tests::pair::region;
 use uverbs_tests::wait::{list, statuses};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec};
+use uverbs_tests::{Dialect, Face, Lab, Op, Outcome, Pair, Remote, Req, Spec};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -139,7 +139,8 @@ fn unbound<D: Driver>(lab: &Lab<D>) -> Outcome {
     let at = Remote { rkey: mw.rkey(), ..pair.b.remote(4096) };
     ensure!(write(&mut pair, at)? == WcStatus::SUCCESS);
     let bind = mw.bind(&pair.b.mr, 0, 0, AccessFlags::empty());
-    pair.b.post(Face::Builder, &[Req::new(1, Op::BindMw(bind)).signaled()])?;
+    let face = if Dialect::of::<D>().builder_binds_type1 { Face::Builder } else { Face::List };
+    pair.b.post(face, &[Req::new(1, Op::BindMw(bind)).signaled()])?;
     pair.b.ok(1)?;
     mw.bound(&bind);
     ensure!(write(&mut pair, at)? == WcStatus::REM_ACCESS_ERR);

@@ -7,7 +7,7 @@ use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, SendOpsFlags};
 use uverbs::provider::op::FlushArgs;
 use uverbs::{Driver, Exclusive, MemoryWindow, Rc, Shared, Uc, Ud, WcFlags, WcOpcode};
 use uverbs_tests::pair::{builder_ops, grh};
-use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, Remote, Req, Typed};
+use uverbs_tests::{Dialect, Face, Lab, Lock, Op, Outcome, Pair, Remote, Req, Typed};
 
 /// What a test of one opcode works with.
 struct Bench<D: Driver, T: Typed, L: Lock> {
@@ -155,7 +155,9 @@ impl<D: Driver, T: Typed, L: Lock> Bench<D, T, L> {
     /// A window at A is opened, used by B, and closed again by A.
     fn windows_and_invalidation(&mut self, mw_type: MwType, invalidate: bool) -> Result<()> {
         self.seed += 1;
-        let (seed, face) = (self.seed, self.face);
+        let seed = self.seed;
+        let by_builder = mw_type == MwType::Type2 || Dialect::of::<D>().builder_binds_type1;
+        let face = if by_builder || self.face != Face::Builder { self.face } else { Face::List };
         let Pair { a, b } = &mut self.pair;
         let mut mw = a.pd.alloc_mw(mw_type)?;
         let old = mw.rkey();

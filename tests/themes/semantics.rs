@@ -13,7 +13,9 @@ use uverbs::{
 use uverbs_core::sync::Locked;
 use uverbs_tests::pair::{ah_attr, builder_ops};
 use uverbs_tests::semantics::{Facts, Held, RecvBench, RecvFacts, SendBench, Table, recvs, sends};
-use uverbs_tests::{Deadline, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, Req, Side, Spec, Typed, wait};
+use uverbs_tests::{
+    Deadline, Dialect, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, Req, Side, Spec, Typed, wait,
+};
 
 /// The driver's queues, as the benches name them.
 type Sq<D> = <D as Driver>::SendQueue;
@@ -57,15 +59,24 @@ fn climb<D: Driver, T: Typed, L: Lock>(
     Ok(())
 }
 
-/// Posts as soon as there is room.
-fn when_there_is_room(mut post: impl FnMut() -> Result<()>) -> Result<()> {
-    let mut deadline = Deadline::usual();
+/// Posts as soon as there is room. Where polling is what makes room, completions are taken for it: their ids.
+fn when_there_is_room<D: Driver>(
+    cq: &CompletionQueue<D, Shared>,
+    status: WcStatus,
+    mut post: impl FnMut() -> Result<()>,
+) -> Result<Vec<u64>> {
+    let (mut ids, mut deadline) = (Vec::new(), Deadline::usual());
     loop {
         match post() {
             Err(e) if e.downcast_ref() == Some(&PostError::QueueFull) && !deadline.passed() => {
-                deadline.pause()
+                let mut wc = [WorkCompletion::default()];
+                if let (true, [wc]) = (Dialect::of::<D>().freed_by_polling, cq.poll(&mut wc)?) {
+                    ensure!(wc.status == status, "{:#x}: {:?}, expected {status:?}", wc.wr_id, wc.status);
+                    ids.push(wc.wr_id);
+                }
+                deadline.pause();
             }
-            result => return result,
+            result => return result.map(|()| ids),
         }
     }
 }
@@ -74,9 +85,10 @@ fn when_there_is_room(mut post: impl FnMut() -> Result<()>) -> Result<()> {
 fn until_marker<D: Driver>(
     cq: &CompletionQueue<D, Shared>,
     marker: u64,
-    status: WcStatus,
+    mut status: WcStatus,
 ) -> Result<Vec<u64>> {
     let (mut ids, mut deadline) = (Vec::new(), Deadline::usual());
+    let too_long = Dialect::of::<D>().datagram_too_long;
     loop {
         let mut wc = [WorkCompletion::default()];
         match cq.poll(&mut wc)?.first() {
@@ -85,6 +97,12 @@ fn until_marker<D: Driver>(
                 deadline.pause();
             }
             Some(wc) => {
+                if wc.status == too_long && status.is_success() && !too_long.is_success() {
+                    // Posted all the same; what follows it is flushed.
+                    status = WcStatus::WR_FLUSH_ERR;
+                    ids.push(wc.wr_id);
+                    continue;
+                }
                 ensure!(wc.status == status, "{:#x}: {:?}, expected {status:?}", wc.wr_id, wc.status);
                 if wc.wr_id == marker {
                     return Ok(ids);
@@ -133,8 +151,9 @@ impl<'l, D: Driver, T: Typed, L: Lock> Sends<'l, D, T, L> {
     /// What is posted so far, from a queue whose device works on it.
     fn collect(&self, status: WcStatus) -> Result<Vec<u64>> {
         let (queue, facts) = (self.queue(), self.facts());
-        when_there_is_room(|| sends::post_right(queue, facts, T::QP_TYPE, MARKER))?;
-        let ids = until_marker(&self.pair.a.cq, MARKER, status)?;
+        let cq = &self.pair.a.cq;
+        let mut ids = when_there_is_room(cq, status, || sends::post_right(queue, facts, T::QP_TYPE, MARKER))?;
+        ids.extend(until_marker(cq, MARKER, status)?);
         // The kernel may tell of a completion before it takes the request out of the ring.
         wait::until("the queue is empty", LIMIT, || sends::is_empty(queue, facts, T::QP_TYPE))?;
         Ok(ids)
@@ -147,6 +166,7 @@ where
 {
     type Queue = Sq<D>;
     type Lock = L;
+    const DRIVER: &'static str = D::NAME;
 
     fn qp_type(&self) -> QpType {
         T::QP_TYPE
@@ -202,10 +222,21 @@ where
             QpState::SQD => {
                 self.pair.a.set_state(QpState::RTS)?;
                 let ids = self.collect(WcStatus::SUCCESS)?;
+                if self.pair.a.state()? != QpState::RTS {
+                    self.enter(QpState::SQD)?;
+                    return Ok(ids);
+                }
                 climb(self.lab, &self.pair.a, &self.pair.b.here, QpState::RTS, QpState::SQD)?;
                 Ok(ids)
             }
-            _ => self.collect(WcStatus::SUCCESS),
+            _ => {
+                let ids = self.collect(WcStatus::SUCCESS)?;
+                if self.pair.a.state()? != self.state {
+                    // A datagram that was too long ended it.
+                    self.enter(self.state)?;
+                }
+                Ok(ids)
+            }
         }
     }
 
@@ -232,6 +263,7 @@ where
 {
     type Queue = Rq<D>;
     type Lock = L;
+    const DRIVER: &'static str = D::NAME;
 
     fn qp_type(&self) -> QpType {
         T::QP_TYPE
@@ -284,8 +316,9 @@ where
         if self.state != QpState::ERR {
             a.set_state(QpState::ERR)?;
         }
-        when_there_is_room(|| recvs::post_right(self.queue(), MARKER))?;
-        let ids = until_marker(&a.cq, MARKER, WcStatus::WR_FLUSH_ERR)?;
+        let flushed = WcStatus::WR_FLUSH_ERR;
+        let mut ids = when_there_is_room(&a.cq, flushed, || recvs::post_right(self.queue(), MARKER))?;
+        ids.extend(until_marker(&a.cq, MARKER, flushed)?);
         wait::until("the queue is empty", LIMIT, || recvs::is_empty(self.queue(), self.facts()))?;
         if self.state != QpState::ERR {
             self.enter(self.state)?;
@@ -333,6 +366,7 @@ where
 {
     type Queue = Srq<D>;
     type Lock = L;
+    const DRIVER: &'static str = D::NAME;
 
     fn qp_type(&self) -> QpType {
         T::QP_TYPE

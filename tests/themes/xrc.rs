@@ -3,7 +3,9 @@
 //! creation, and names what is missing.
 
 use anyhow::{Result, ensure};
-use uverbs::attr::{DeviceCapFlags, QpCap, QpCreateFlags, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType};
+use uverbs::attr::{
+    DeviceCapFlags, QpCap, QpCreateFlags, QpType, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType,
+};
 use uverbs::{Driver, Error, Exclusive, RawPacket, Rc, SharedReceiveQueue, Ud, XrcSend};
 use uverbs_tests::{Lab, Outcome};
 
@@ -67,14 +69,17 @@ fn srq_types<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn raw_packets<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(8, None)?;
-    let has = lab.device.max_raw_ethy_qp != 0;
+    // mlx5 does not number them, and tells what they can do.
+    let has = lab.device.max_raw_ethy_qp != 0 || !lab.device.raw_packet_caps.is_empty();
     check(pd.qp::<RawPacket>().cq(&cq).cap(CAP).create(), has, "create_qp", "RAW_PACKET")
 }
 
 fn segmentation<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(8, None)?;
-    let has = lab.device.tso_caps.max_tso != 0;
+    // Where there is any, it says which QPs have it.
+    let caps = &lab.device.tso_caps;
+    let has = caps.max_tso != 0 && caps.supported_qpts & 1 << QpType::Ud as u32 != 0;
     let ops = SendOpsFlags::SEND | SendOpsFlags::TSO;
     check(pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(ops).create(), has, "create_qp", "TSO")?;
     check(pd.qp::<Ud>().cq(&cq).cap(CAP).max_tso_header(64).create(), has, "create_qp", "max_tso_header")

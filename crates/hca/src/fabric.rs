@@ -160,6 +160,11 @@ impl Fabric {
         self.alive.shared.run();
     }
 
+    /// Lets so much time pass on a virtual clock, and happen what is due by then. In real time it only does what is due.
+    pub fn run_for(&self, time: Duration) {
+        self.alive.shared.run_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
     /// The clock, in nanoseconds since the fabric was made.
     #[must_use]
     pub fn now(&self) -> Duration {

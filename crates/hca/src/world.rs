@@ -108,6 +108,24 @@ impl World {
             self.settle_real();
             false
         };
+        self.tidy();
+        more
+    }
+
+    /// Everything that is due by `until`, which it is then.
+    fn pass(&mut self, until: u64) {
+        loop {
+            self.deliver_packets(until, true);
+            let Some((at, index, qpn)) = self.net.pop_timer(until) else { break };
+            self.now = self.now.max(at);
+            self.fire(index, qpn);
+        }
+        self.now = self.now.max(until);
+        self.tidy();
+    }
+
+    /// Looks at queues that nobody tells of, and tells the programs what there is to tell.
+    fn tidy(&mut self) {
         for index in 0..self.devices.len() {
             if let Some((device, mut port)) = self.device(index) {
                 device.end_users_of_broken_cqs(&mut port);
@@ -119,7 +137,6 @@ impl World {
         for (device, front) in self.devices.iter_mut().zip(&mut self.fronts) {
             front.deliver(&mut device.notices);
         }
-        more
     }
 
     /// When the thread must look next: `None` for never.
@@ -181,6 +198,16 @@ impl Shared {
     pub(crate) fn run(&self) {
         let mut world = self.lock();
         while world.settle(self.deterministic) {}
+    }
+
+    pub(crate) fn run_for(&self, time: u64) {
+        let mut world = self.lock();
+        if self.deterministic {
+            let until = world.now.saturating_add(time);
+            world.pass(until);
+        } else {
+            world.settle(false);
+        }
     }
 
     pub(crate) fn stop(&self) {

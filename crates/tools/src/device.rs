@@ -3,8 +3,10 @@
 
 use anyhow::{Result, bail};
 use uverbs::attr::{GidEntry, GidType, LinkLayer};
-use uverbs::device::{DeviceInfo, devices};
+use uverbs::device::{DeviceInfo, NodeType, UverbsNode, devices};
+use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver, DriverVisitor, open_with};
+use uverbs_hca::Fabric;
 
 /// What to do with an opened device, compiled for each driver.
 pub(crate) trait Visitor {
@@ -24,6 +26,11 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
             self.0.visit([context.clone(), context], Some(self.1))
         }
     }
+    if is_software(name) {
+        let ends = software()?;
+        let info = software_info(&ends[0])?;
+        return Ok(visitor.visit(ends, Some(info)));
+    }
     let info = choose(name)?;
     Ok(open_with(&info.clone(), Visit(visitor, info))?)
 }
@@ -31,6 +38,40 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
 /// The device of that name; without one, the first that can be used.
 pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
     pick(devices()?, name)
+}
+
+/// Name of the software HCA, which is in this process and in no other.
+const SOFTWARE: &str = "hca0";
+
+/// Whether the name means the software HCA. A device that is there goes first.
+pub(crate) fn is_software(name: Option<&str>) -> bool {
+    name == Some(SOFTWARE) && !devices().is_ok_and(|all| all.iter().any(|d| d.name == SOFTWARE))
+}
+
+/// Two new software HCAs that reach each other.
+pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
+    let fabric = Fabric::new(0);
+    let open = |name| Context::from_kernel(fabric.device(name).build().open());
+    Ok([open(SOFTWARE)?, open("hca1")?])
+}
+
+/// What sysfs would tell of it.
+pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
+    let attr = context.query_device()?;
+    Ok(DeviceInfo {
+        name: context.name().into(),
+        node_type: Some(NodeType::CA),
+        node_guid: Some(attr.node_guid),
+        sys_image_guid: Some(attr.sys_image_guid),
+        fw_ver: None,
+        hca_type: None,
+        hw_rev: None,
+        board_id: None,
+        node_desc: Some("a software HCA in this process".into()),
+        modalias: None,
+        uverbs: Ok(UverbsNode { name: "none".into(), path: "none".into(), dev: (0, 0), abi_version: 1 }),
+        sysfs: "none".into(),
+    })
 }
 
 /// The GID that was asked for, or the one that most want: of RoCE version 2, if there is one, and of an IPv4 address, if
@@ -71,7 +112,7 @@ fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
 pub(crate) mod tests {
     use super::*;
     use std::path::PathBuf;
-    use uverbs::device::{NodeType, Unusable, UverbsNode};
+    use uverbs::device::Unusable;
 
     /// A device as sysfs would tell of it.
     pub(crate) fn made_up(name: &str, uverbs: Result<(), Unusable>) -> DeviceInfo {

@@ -38,7 +38,10 @@ pub(crate) struct Args {
 /// Runs the subcommand.
 pub(crate) fn main(args: &Args) -> Result<()> {
     let mut out = std::io::stdout().lock();
+    let name = args.ib_dev.as_deref();
+    let software = if device::is_software(name) { Some(device::software()?) } else { None };
     let devices: Vec<DeviceInfo> = match &args.ib_dev {
+        Some(_) if let Some([context, _]) = &software => vec![device::software_info(context)?],
         Some(name) => vec![device::choose(Some(name))?],
         None => devices()?,
     };
@@ -53,7 +56,11 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         }
         bail!("no RDMA devices found");
     }
-    let facts: Vec<_> = devices.into_iter().map(|info| facts::gather(info, args)).collect();
+    let gather = |info| match &software {
+        Some([context, _]) => facts::ask(info, context.clone(), args),
+        None => facts::gather(info, args),
+    };
+    let facts: Vec<_> = devices.into_iter().map(gather).collect();
     if args.json {
         writeln!(out, "{:#}", json::devices(&facts))?;
     } else {

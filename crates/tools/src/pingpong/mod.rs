@@ -34,6 +34,7 @@ use patience::Patience;
 use report::{Figures, Side};
 use std::hash::RandomState;
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use uverbs::attr::{AccessFlags, DeviceAttr, Gid, LinkLayer, OdpGeneralCaps, OdpTransportCaps, PortAttr};
 use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, Rc, Uc, open_with};
@@ -41,9 +42,33 @@ use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, Rc, U
 /// Runs the subcommand.
 pub(crate) fn main(args: Args) -> Result<()> {
     let options = args.resolve().map_err(|reason| anyhow::anyhow!("pingpong: {reason}"))?;
-    let info = device::choose(options.common.ib_dev.as_deref())?;
+    let name = options.common.ib_dev.as_deref();
+    if device::is_software(name) {
+        return here(options).context("on the software HCA");
+    }
+    let info = device::choose(name)?;
     let place = format!("{} on {} port {}", options.program.name(), info.name, options.common.ib_port);
     open_with(&info, Visit(options)).map_err(Into::into).flatten().context(place)
+}
+
+/// Both ends in this process, on two software HCAs. The client's words are printed.
+fn here(mut options: Options) -> Result<()> {
+    if options.is_client() {
+        bail!("both ends are in this process: there is no HOST to name");
+    }
+    let [a, b] = device::software()?;
+    options.common.gid_idx = device::gid_index(&a, options.common.ib_port, options.common.gid_idx)?;
+    let (one, other) = UnixStream::pair()?;
+    let mut server = options.clone();
+    server.here = Some(Arc::new(one));
+    let mut client = options;
+    (client.here, client.common.host) = (Some(Arc::new(other)), Some(b.name().to_owned()));
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| Visit(server).visit(a).context("server"));
+        let client = Visit(client).visit(b).context("client");
+        let server = server.join().map_err(|_| anyhow::anyhow!("the server panicked"))?;
+        client.and(server)
+    })
 }
 
 /// The rest, compiled for each driver.
@@ -143,13 +168,15 @@ impl<D: Driver> Table<'_, D> {
         let Self { context, options, device, port, buffer } = self;
         let common = &options.common;
         let mut patience = Patience::new(options.patience());
-        let mut out = std::io::stdout().lock();
+        // The other end in this process may hold the lock of the standard output.
+        let mut out: Box<dyn Write> =
+            if options.is_silent() { Box::new(std::io::sink()) } else { Box::new(std::io::stdout().lock()) };
 
         queues.post_recv(common.rx_depth)?;
         completions.arm()?;
         let local = endpoints(context, options, port, &queues.qp_nums())?;
         let mut show = |side: Side, endpoints: &[Endpoint]| -> Result<()> {
-            if !common.json && !options.is_silent() {
+            if !common.json {
                 for e in endpoints {
                     writeln!(out, "{}", report::endpoint_line(options.program, side, e))?;
                 }
@@ -172,9 +199,7 @@ impl<D: Driver> Table<'_, D> {
         };
         let outcome = drive::play(&plan, &mut completions, &mut queues, &mut patience)?;
         let figures = Figures::new(options, &outcome);
-        if options.is_silent() {
-            // The client's figures are the same.
-        } else if common.json {
+        if common.json {
             let value = report::json(options, context.name(), (&local, &remote), &figures, &outcome);
             writeln!(out, "{value:#}")?;
         } else {

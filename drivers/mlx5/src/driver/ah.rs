@@ -26,7 +26,8 @@ pub(super) fn create(mlx5: &Mlx5, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHan
         return Err(Error::unsupported(VERB, "the kernel driver does not resolve RoCE addresses"));
     }
     let sgid_index = attr.grh.map_or(0, |grh| grh.sgid_index);
-    let sgid = query::gid_entry(&mlx5.kernel, attr.port_num, sgid_index.into())?;
+    let sgid = query::gid_entry(&mlx5.kernel, attr.port_num, sgid_index.into())
+        .map_err(|e| Error::invalid(VERB, "sgid_index", format!("{sgid_index}: {e}")))?;
     let mut resp = mlx5_ib_create_ah_resp::default();
     let handle = ah::create(pd, attr, Uhw::answer(resp.as_mut_bytes()))?;
     // A hasher with new keys is as random as a port needs to be.

@@ -165,11 +165,11 @@ impl Driver for Mlx5 {
     fn modify_srq(
         &self,
         handle: &SrqHandle,
-        _queue: &mut Self::SharedRecvQueue,
+        queue: &mut Self::SharedRecvQueue,
         attr: &SrqAttr,
         mask: SrqAttrMask,
     ) -> Result<()> {
-        srq::modify(handle, attr, mask)
+        srq::modify(handle, queue, attr, mask)
     }
 
     fn destroy_srq(&self, handle: SrqHandle, shared: &Arc<SrqControl>) -> Result<(), (SrqHandle, Error)> {

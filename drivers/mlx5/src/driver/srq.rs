@@ -95,10 +95,20 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
     Ok(SrqParts { handle, shared: control, queue, attr })
 }
 
-pub(super) fn modify(handle: &SrqHandle, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
+pub(super) fn modify(
+    handle: &SrqHandle,
+    queue: &SharedRecvQueue,
+    attr: &SrqAttr,
+    mask: SrqAttrMask,
+) -> Result<()> {
     const VERB: &str = "modify_srq";
     if mask.contains(SrqAttrMask::MAX_WR) {
         return Err(Error::unsupported(VERB, "mlx5 cannot resize an SRQ"));
+    }
+    // The kernel compares with the whole ring, more than half of which is not for the user.
+    if mask.contains(SrqAttrMask::LIMIT) && attr.srq_limit > queue.max_wr() {
+        let reason = format!("{} of max_wr {}", attr.srq_limit, queue.max_wr());
+        return Err(Error::invalid(VERB, "srq_limit", reason));
     }
     handle.modify(attr, mask, Uhw::none())
 }

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two software HCAs on a fabric, as a bed for tests.
+
+use anyhow::{Context as _, Result, ensure};
+use core::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use uverbs::Context;
+use uverbs::attr::Gid;
+use uverbs::mlx5::Mlx5;
+use uverbs_hca::Fabric;
+use uverbs_tests::bed::{Bed, Disturbance, Held};
+use uverbs_tests::env::End;
+use uverbs_tests::runner::without_open_files;
+use uverbs_tests::wait::work_while_waiting;
+use uverbs_tests::{Lab, LabEnv, LabTest, Outcome, Place};
+
+/// The fabric of the running test: waiting makes it work.
+static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
+
+fn current() -> Option<Fabric> {
+    FABRIC.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Lets waiting be the devices' time.
+pub(crate) fn install() {
+    work_while_waiting(|time| {
+        if let Some(fabric) = current() {
+            fabric.run_for(time);
+            // A virtual clock goes on as fast as one waits; other threads of the test don't.
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(time);
+        }
+    });
+}
+
+/// Two RoCE devices with a virtual clock.
+#[derive(Debug)]
+pub(crate) struct Hca;
+
+/// A bed of two devices.
+#[derive(Debug)]
+struct Two {
+    fabric: Fabric,
+    hcas: [uverbs_hca::Hca; 2],
+}
+
+/// Index of the GID made of the IPv4 address, of RoCE version 2.
+const GID_INDEX: u8 = 3;
+
+impl Two {
+    fn new(fabric: Fabric) -> Self {
+        let hcas = ["hca0", "hca1"].map(|name| fabric.device(name).build());
+        Self { fabric, hcas }
+    }
+
+    fn hca(&self, end: End) -> &uverbs_hca::Hca {
+        &self.hcas[end as usize]
+    }
+}
+
+impl Bed<Mlx5> for Two {
+    fn open(&self, end: End) -> Result<Context<Mlx5>> {
+        Ok(Context::from_kernel(self.hca(end).open())?)
+    }
+    fn name(&self, end: End) -> &str {
+        self.hca(end).name()
+    }
+    fn gid_index(&self) -> u8 {
+        GID_INDEX
+    }
+    fn gid(&self, end: End) -> Result<Gid> {
+        format!("::ffff:10.77.0.{}", end as usize + 1).parse().ok().context("an address")
+    }
+    fn resources(&self, end: End) -> Result<String> {
+        Ok(format!("{:?}", self.hca(end).objects()))
+    }
+    fn join_group(&self, _: End, _: &str) -> Result<Held> {
+        // The fabric knows by the attachment who is to get a group's packets.
+        Ok(Box::new(()))
+    }
+    fn disturb(&self, what: &Disturbance) -> Result<Held> {
+        struct Off(Fabric);
+        impl Drop for Off {
+            fn drop(&mut self) {
+                self.0.loss(0.0).duplicate(0.0).reorder(0.0).delay(Duration::ZERO);
+            }
+        }
+        let share = |percent: u8| f64::from(percent) / 100.0;
+        // A damaged packet fails its check and is dropped.
+        let lost = what.loss.saturating_add(what.corrupt);
+        let late = what.reorder.map_or(0.0, |(at_once, _)| 1.0 - share(at_once));
+        self.fabric.loss(share(lost)).duplicate(share(what.duplicate)).reorder(late).delay(what.delay);
+        Ok(Box::new(Off(self.fabric.clone())))
+    }
+    fn repairs(&self) -> u64 {
+        self.hcas.iter().map(|hca| hca.repairs()).sum()
+    }
+    fn env(&self) -> Option<&LabEnv> {
+        None
+    }
+}
+
+/// Runs a test on a bed, and looks at what it left.
+fn on_bed(bed: Two, test: impl LabTest) -> Outcome {
+    let hcas = bed.hcas.clone();
+    without_open_files(|| {
+        let lab = Lab::new(bed.open(End::A)?, Box::new(bed))?;
+        test.run(&lab)
+    })?;
+    for hca in &hcas {
+        let objects = hca.objects();
+        ensure!(objects.is_empty(), "{}: objects are left: {objects:?}", hca.name());
+        // A CQ that overruns is a test of its own; elsewhere its completions would be missing.
+        let wrong = |v: &uverbs_hca::Violation| v.mistake != uverbs_hca::Mistake::CqOverrun;
+        let mistakes: Vec<_> = hca.violations().into_iter().filter(wrong).map(|v| v.to_string()).collect();
+        ensure!(mistakes.is_empty(), "{}: the driver did wrong: {mistakes:?}", hca.name());
+    }
+    Ok(())
+}
+
+impl Place for Hca {
+    fn run(test: impl LabTest) -> Outcome {
+        /// Takes the fabric away again.
+        struct Used;
+        impl Drop for Used {
+            fn drop(&mut self) {
+                *FABRIC.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+        }
+        let fabric = Fabric::deterministic(1);
+        *FABRIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(fabric.clone());
+        let _used = Used;
+        on_bed(Two::new(fabric), test)
+    }
+}
+
+/// The same in real time, with the fabric's own thread: for what threads do to each other.
+#[derive(Debug)]
+pub(crate) struct RealTime;
+
+impl Place for RealTime {
+    const PREFIX: &'static str = "real_time::";
+
+    fn run(test: impl LabTest) -> Outcome {
+        on_bed(Two::new(Fabric::new(1)), test)
+    }
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The end-to-end suite on software mlx5 HCAs in this process: the themes of the VM, and what only an mlx5 device has.
+//! No root, no kernel module, no VM.
+//!
+//! Each test gets a fabric of its own with a virtual clock, so waiting costs no time and a failure comes again. After
+//! it, no object may be left in the device's kernel, no file open, and the driver must have made no mistake that the
+//! device saw.
+
+mod bed;
+mod programs;
+mod sharing;
+#[path = "../themes/mod.rs"]
+mod themes;
+
+use bed::{Hca, RealTime};
+use themes::*;
+
+fn main() -> std::process::ExitCode {
+    bed::install();
+    let themes = [
+        opcodes::tests::<Hca>,
+        faces::tests::<Hca>,
+        inline::tests::<Hca>,
+        ring::tests::<Hca>,
+        errors::tests::<Hca>,
+        polling::tests::<Hca>,
+        events::tests::<Hca>,
+        srq::tests::<Hca>,
+        ud::tests::<Hca>,
+        mcast::tests::<Hca>,
+        memory::tests::<Hca>,
+        mw::tests::<Hca>,
+        states::tests::<Hca>,
+        objects::tests::<Hca>,
+        semantics::tests::<Hca>,
+        constructors::tests::<Hca>,
+        xrc::tests::<Hca>,
+        xrc_traffic::tests::<Hca>,
+        threads::tests::<Hca>,
+        sharing::tests::<Hca>,
+        netem::tests::<Hca>,
+        threads::tests::<RealTime>,
+        sharing::tests::<RealTime>,
+        events::tests::<RealTime>,
+        programs::tests::<Hca>,
+    ];
+    uverbs_tests::runner::run(themes.into_iter().flat_map(|t| t()).collect(), true).exit_code()
+}

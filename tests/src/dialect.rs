@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What devices of different drivers may do differently, and none of them says of itself.
+
+use uverbs::{Driver, WcStatus};
+
+/// A driver's dialect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// Whether `wr_bind_mw` binds windows of type 1, too. ibv_wr_post(3) speaks of type 2 only; mlx5 encodes that always.
+    pub builder_binds_type1: bool,
+    /// How a datagram that no packet can carry completes. On mlx5 its QP fails; rxe sends nothing and says nothing.
+    pub datagram_too_long: WcStatus,
+    /// Whether a slot of a queue is free when its completion is polled (mlx5), or as soon as the kernel is done (rxe).
+    pub freed_by_polling: bool,
+}
+
+const RXE: Dialect =
+    Dialect { builder_binds_type1: true, datagram_too_long: WcStatus::SUCCESS, freed_by_polling: false };
+
+const MLX5: Dialect =
+    Dialect { builder_binds_type1: false, datagram_too_long: WcStatus::LOC_LEN_ERR, freed_by_polling: true };
+
+impl Dialect {
+    /// That of a driver.
+    #[must_use]
+    pub fn of<D: Driver>() -> Self {
+        if D::NAME == "mlx5" { MLX5 } else { RXE }
+    }
+}
