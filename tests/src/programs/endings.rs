@@ -64,7 +64,8 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
         loop {
             let polled = self.poll_all()?;
             let model = &self.pairs[pair].model;
-            if model.iter().all(|m| m.sent.is_empty() && m.recvs.is_empty()) {
+            let silent = |i: usize| markers[i].is_none() || model[i].sent.is_empty();
+            if silent(0) && silent(1) && model.iter().all(|m| m.recvs.is_empty()) {
                 break;
             }
             if polled == 0 {
@@ -77,7 +78,17 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
                 deadline.pause();
             }
         }
-        for (model, marker) in self.pairs[pair].model.iter().zip(markers) {
+        for (end, marker) in markers.into_iter().enumerate() {
+            let model = &mut self.pairs[pair].model[end];
+            let Some(marker) = marker else {
+                // None of them was signaled, and none failed: they were done.
+                ensure!(model.failed.is_empty(), "flushed in part");
+                for sent in model.sent.drain(..) {
+                    sent.effect.apply(&mut self.memory, end);
+                    model.last_ok = Some(sent.id);
+                }
+                continue;
+            };
             ensure!(model.failed.last().is_some_and(|s| s.id == marker), "posted in ERR, and not flushed");
         }
         self.check_mail(pair)?;

@@ -99,6 +99,16 @@ pub enum Change {
 }
 
 impl Effect {
+    /// Where its answer arrives.
+    #[must_use]
+    pub fn answer(&self) -> Option<Range<usize>> {
+        match *self {
+            Self::Read { to, len, .. } => Some(to..to + len),
+            Self::Atomic { to, .. } => Some(to..to + 8),
+            _ => None,
+        }
+    }
+
     /// Does it: `initiator` is the end that posted.
     pub fn apply(&self, memory: &mut Memory, initiator: usize) {
         let responder = 1 - initiator;

@@ -243,7 +243,10 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
     }
 
     /// What a work request is to do: its operation and entries, what it does in the model, and its message.
-    fn plan(&mut self, pair: usize, end: usize, wr: &Wr) -> Planned {
+    ///
+    /// Answers of requests that are on their way at once must not share memory: a short one may come in the completion,
+    /// and then arrives when it is polled. One that would is asked for nothing.
+    fn plan(&mut self, pair: usize, end: usize, wr: &Wr, before: &[Planned]) -> Planned {
         let id = self.id(pair, end);
         let (here, there) = (&self.places[end], &self.places[1 - end]);
         let verb = verb::<T>(wr.verb);
@@ -276,6 +279,12 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         let to_here = atomic || verb == Verb::Read;
         let base = if to_here { model::results(pair) } else { model::source(pair) };
         let local = if atomic { base + usize::from(wr.at.0) % (model::WINDOW / 8) * 8 } else { base + from };
+        let on_the_way = self.pairs[pair].model[end].sent.iter().chain(before.iter().map(|p| &p.sent));
+        let shares = |other: &Effect| other.answer().is_some_and(|o| o.start < local + len && local < o.end);
+        if to_here && on_the_way.map(|s| &s.effect).any(shares) {
+            let nothing = Wr { verb: Verb::Write, len: 0, inline: false, wrong: None, ..wr.clone() };
+            return self.plan(pair, end, &nothing, before);
+        }
         let data: Vec<u8> = match (inline, to_here) {
             (true, _) => crate::pattern::bytes(wr.word, len),
             (false, false) => self.memory.0[end][local..local + len].to_vec(),
@@ -335,7 +344,11 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
 
     /// Posts, and compares the answer with what must be.
     fn post(&mut self, pair: usize, end: usize, face: Face, wrs: &[Wr]) -> Result<()> {
-        let planned: Vec<_> = wrs.iter().map(|wr| self.plan(pair, end, wr)).collect();
+        let mut planned: Vec<Planned> = Vec::new();
+        for wr in wrs {
+            let next = self.plan(pair, end, wr, &planned);
+            planned.push(next);
+        }
         let key = self.attr.qkey;
         let Pair { qps, ahs, model, .. } = &mut self.pairs[pair];
         let peer = qps[1 - end].qp_num();
@@ -624,8 +637,9 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         Ok(all)
     }
 
-    /// Posts the last work request before an end, which makes a completion.
-    pub(super) fn post_marker(&mut self, pair: usize, end: usize) -> Result<u64> {
+    /// Posts the last work request before an end, which makes a completion. `None` if there is no room and will be none,
+    /// because nothing that was posted makes a completion.
+    pub(super) fn post_marker(&mut self, pair: usize, end: usize) -> Result<Option<u64>> {
         let wr = Wr {
             verb: if T::QP_TYPE == QpType::Ud { Verb::Send } else { Verb::Write },
             signaled: true,
@@ -644,9 +658,16 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             self.post(pair, end, Face::List, core::slice::from_ref(&wr))?;
             let model = &self.pairs[pair].model[end];
             if model.sent.len() > before {
-                return Ok(model.sent.back().map_or(0, |s| s.id));
+                return Ok(model.sent.back().map(|s| s.id));
             }
+            let silent = model.sent.iter().all(|s| !s.signaled);
             if self.poll_all()? == 0 {
+                if silent {
+                    wait::rest(wait::QUIET);
+                    if self.poll_all()? == 0 {
+                        return Ok(None);
+                    }
+                }
                 ensure!(!deadline.passed(), "the send queue stays full");
                 deadline.pause();
             }

@@ -106,12 +106,6 @@ impl Mkeys {
         self.map.get_mut(&(key >> 8)).filter(|m| m.key == key)
     }
 
-    /// Whether a window is bound to this region.
-    pub(crate) fn is_bound(&self, mr: u32) -> bool {
-        let to = |m: &Mkey| matches!(&m.kind, Kind::Window { bound: Some(bound), .. } if bound.mr == mr);
-        self.map.values().any(to)
-    }
-
     /// Removes it, whatever its variant is by now.
     pub(crate) fn remove(&mut self, key: u32) -> Option<Mkey> {
         self.map.remove(&(key >> 8))
