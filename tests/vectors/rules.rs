@@ -22,6 +22,7 @@
 //! | `srq-null-mr`       | scattering to the null region on an SRQ           | writes to the address    | keeps nothing              |
 //! | `inline-underflow`  | a QP for no entries and no inline data            | max_inline_data is -4    | 0                          |
 //! | `raw-without-sends` | a raw QP for no sends                             | names a send buffer      | has none                   |
+//! | `cq-of-2^24`        | a CQ of more than 2^23 entries                    | creates it               | EINVAL: no device has such |
 //! | `srq-of-none`       | an SRQ for no receives                            | creates it               | EINVAL                     |
 //! | `ah-field-range`    | an address whose fields do not fit                | cuts them                | EINVAL                     |
 //! | `bind-verb`         | ibv_bind_mw() of a zero-based window              | the verb refuses it      | there is only the WR, which both post |
@@ -510,6 +511,8 @@ fn create(case: &mut Case, rules: &mut Vec<&'static str>) {
                 rules.push("raw-without-sends");
             }
         }
+        // The index of a queue's entries has 24 bits, one of which tells two laps apart.
+        "create_cq" if number(input.get("cqe")) >= 1 << 23 => refuse(case, "cq-of-2^24", rules),
         "create_srq" if number(input.get("max_wr")) == 0 => refuse(case, "srq-of-none", rules),
         "create_ah" => {
             let path_bits = number(attr.get("src_path_bits")) > 0x7f;
