@@ -168,7 +168,7 @@ impl Fabric {
     /// The clock, in nanoseconds since the fabric was made.
     #[must_use]
     pub fn now(&self) -> Duration {
-        Duration::from_nanos(self.alive.shared.enter(|world| world.now))
+        Duration::from_nanos(self.alive.shared.look(|world| world.now))
     }
 }
 
@@ -315,7 +315,7 @@ impl Hca {
     /// What drivers did wrong so far.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
-        self.alive.shared.enter(|world| world.devices[self.index].violations.clone())
+        self.alive.shared.look(|world| world.devices[self.index].violations.clone())
     }
 
     /// As [`Hca::violations`]; they are forgotten.
@@ -328,13 +328,13 @@ impl Hca {
     /// Tests look at it for what was left behind.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.alive.shared.enter(|world| world.fronts[self.index].counts())
+        self.alive.shared.look(|world| world.fronts[self.index].counts())
     }
 
     /// How often its QPs had to ask or answer again, because packets were lost, doubled or out of order.
     #[must_use]
     pub fn repairs(&self) -> u64 {
-        self.alive.shared.enter(|world| world.devices[self.index].repairs)
+        self.alive.shared.look(|world| world.devices[self.index].repairs)
     }
 
     /// Takes the port's link down, or up again: an event in every context, and no packets in between.

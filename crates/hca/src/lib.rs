@@ -28,8 +28,8 @@
 //! By default the fabric lives in real time: packets are delivered within the doorbell that sends them (unless there is
 //! a delay), timers are run by a thread that sleeps while there are none. A [deterministic](Fabric::deterministic)
 //! fabric has a virtual clock and no thread: the same calls with the same seed give the same run. Its clock moves when
-//! nothing else is to do; each doorbell and each command looks once at what waits (a receiver that was not ready, a lost
-//! answer), and [`Fabric::run`] goes on until nothing is left to wait for.
+//! nothing else is to do; each doorbell and each command looks once at who waits for a receiver that was not ready, and
+//! [`Fabric::run`] lets all timers run until nothing is left to wait for.
 //!
 //! # Mistakes
 //! What a NIC would punish silently (a doorbell before its WQE, a wrong index or size, an overrun CQ) is treated as

@@ -68,8 +68,9 @@ impl World {
         }
     }
 
-    /// All packets, and one look at each timer that waits; whether any waits that is not for ever.
-    fn settle_virtual(&mut self) -> bool {
+    /// All packets, and one look at each timer that waits for a receiver, or at each timer; whether any waits that is
+    /// not for ever.
+    fn settle_virtual(&mut self, all_timers: bool) -> bool {
         self.deliver_packets(u64::MAX, true);
         let mut looked = BTreeSet::new();
         let mut later = Vec::new();
@@ -86,7 +87,8 @@ impl World {
                 self.fire(index, qpn);
                 continue;
             }
-            if !looked.insert((index, qpn)) {
+            let looks = all_timers || qp.req.waits_for_receiver();
+            if !looks || !looked.insert((index, qpn)) {
                 finite |= !qp.req.waits_for_ever(&qp.attr);
                 later.push((at, index, qpn));
                 continue;
@@ -101,9 +103,9 @@ impl World {
         finite
     }
 
-    fn settle(&mut self, is_virtual: bool) -> bool {
+    fn settle(&mut self, is_virtual: bool, all_timers: bool) -> bool {
         let more = if is_virtual {
-            self.settle_virtual()
+            self.settle_virtual(all_timers)
         } else {
             self.settle_real();
             false
@@ -182,9 +184,14 @@ impl Shared {
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.lock();
         let result = f(&mut world);
-        world.settle(self.deterministic);
+        world.settle(self.deterministic, false);
         self.tell_thread(&mut world);
         result
+    }
+
+    /// Asks something that changes nothing, and lets nothing happen.
+    pub(crate) fn look<R>(&self, f: impl FnOnce(&World) -> R) -> R {
+        f(&self.lock())
     }
 
     fn tell_thread(&self, world: &mut World) {
@@ -197,7 +204,7 @@ impl Shared {
 
     pub(crate) fn run(&self) {
         let mut world = self.lock();
-        while world.settle(self.deterministic) {}
+        while world.settle(self.deterministic, true) {}
     }
 
     pub(crate) fn run_for(&self, time: u64) {
@@ -219,7 +226,7 @@ impl Shared {
     pub(crate) fn run_timers(&self) {
         let mut world = self.lock();
         while !world.stop {
-            world.settle(false);
+            world.settle(false, true);
             let next = world.next();
             world.wakes = next;
             world = match next {

@@ -76,15 +76,19 @@ impl Net {
         if self.chance(faults.loss) {
             return;
         }
-        let copies = 1 + u32::from(self.chance(faults.duplicate));
-        for _ in 0..copies {
-            let mut at = now + faults.delay;
-            if self.chance(faults.reorder) {
-                at += 1 + self.random() % REORDER_NS;
-            }
-            self.sequence += 1;
-            self.packets.insert((at, self.sequence), (to, packet.clone()));
+        if self.chance(faults.duplicate) {
+            self.queue(now, to, packet.clone());
         }
+        self.queue(now, to, packet);
+    }
+
+    fn queue(&mut self, now: u64, to: usize, packet: Packet) {
+        let mut at = now.saturating_add(self.faults.delay);
+        if self.chance(self.faults.reorder) {
+            at = at.saturating_add(1 + self.random() % REORDER_NS);
+        }
+        self.sequence += 1;
+        self.packets.insert((at, self.sequence), (to, packet));
     }
 
     /// When something is due next: a packet, a timer.

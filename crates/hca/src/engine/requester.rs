@@ -92,6 +92,11 @@ impl Requester {
         self.sent.is_empty() && self.waiting.is_none()
     }
 
+    /// Whether it waits for a receiver to get ready.
+    pub(crate) fn waits_for_receiver(&self) -> bool {
+        self.rnr
+    }
+
     /// Whether it waits for a receiver with no limit of retries.
     pub(crate) fn waits_for_ever(&self, attr: &Attr) -> bool {
         self.rnr && attr.rnr_retry == FOR_EVER
@@ -280,8 +285,11 @@ impl Device {
                 data,
             }),
             Op::Read { addr, rkey } => {
-                after = sent.end();
-                Ok(Body::Read { addr: addr.wrapping_add(offset), rkey, len: (len - offset) as u32 })
+                // A long one asks for no more at a time than may be in flight.
+                let packets = (count - at).min(WINDOW.cast_unsigned());
+                after = psn_add(psn, packets);
+                let len = (len - offset).min(u64::from(packets) * mtu);
+                Ok(Body::Read { addr: addr.wrapping_add(offset), rkey, len: len as u32 })
             }
             Op::CmpSwap { addr, rkey, compare, swap } => {
                 Ok(Body::Atomic { addr, rkey, op: Atomic::CmpSwap { compare, swap } })

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Real time: timers by the thread, several threads on one fabric, its end; draining.
+
+use super::rig::{BASE, End, pair};
+use crate::engine::qp::{QpKind, State};
+use crate::engine::{Notice, event};
+use crate::fabric::Fabric;
+use core::time::Duration;
+use std::time::Instant;
+
+fn within<R>(limit: Duration, mut f: impl FnMut() -> Option<R>) -> R {
+    let start = Instant::now();
+    loop {
+        if let Some(result) = f() {
+            return result;
+        }
+        assert!(start.elapsed() < limit, "nothing within {limit:?}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_parked_message_goes_on_by_itself() {
+    let fabric = Fabric::new(1);
+    let (mut a, mut b) = pair(&fabric, QpKind::Rc, 0);
+    a.send(0, 100);
+    assert!(a.send_cq.poll().is_none());
+    b.recv(0, 100);
+    assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
+    assert_eq!(b.recv_cq.poll().unwrap().bytes, 100);
+    // A lost packet, with nobody ringing.
+    fabric.loss(1.0);
+    a.write(0, 10, BASE, b.key);
+    fabric.loss(0.0);
+    assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
+    // Receives posted to a queue in error are found.
+    b.set_state(State::Err);
+    b.recv(0, 10);
+    assert_eq!(within(LIMIT, || b.recv_cq.poll()).syndrome, 5);
+}
+
+#[test]
+fn packets_that_take_time_arrive_in_time() {
+    let fabric = Fabric::new(1);
+    fabric.delay(Duration::from_millis(3));
+    let (mut a, b) = pair(&fabric, QpKind::Rc, 0);
+    let start = Instant::now();
+    a.read(0, 2000, BASE, b.key);
+    assert!(a.send_cq.poll().is_none());
+    within(LIMIT, || a.send_cq.poll());
+    assert!(start.elapsed() >= Duration::from_millis(6), "{:?}", start.elapsed());
+}
+
+#[test]
+fn threads_do_not_disturb_each_other() {
+    let fabric = Fabric::new(1);
+    fabric.loss(0.001);
+    std::thread::scope(|scope| {
+        for seed in 0..4_u8 {
+            let fabric = &fabric;
+            scope.spawn(move || {
+                let (mut a, mut b) = {
+                    // Devices are numbered as they are built: one pair at a time has both ends on one device.
+                    let hca = fabric.device("own").link(crate::fabric::Link::InfiniBand).build();
+                    let lid = super::rig::on(&hca, |_, cx| cx.net.ports[cx.me].lid);
+                    let (a, b) = (End::new(&hca, QpKind::Rc), End::new(&hca, QpKind::Rc));
+                    a.connect(b.qpn, lid, 0);
+                    b.connect(a.qpn, lid, 0);
+                    (a, b)
+                };
+                for i in 0..200_u8 {
+                    let data = a.fill(0, 1500, seed.wrapping_mul(i));
+                    b.recv(0, 1500);
+                    a.send(0, 1500);
+                    assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
+                    within(LIMIT, || b.recv_cq.poll());
+                    assert_eq!(b.memory.get(0, 1500), data);
+                }
+                assert_eq!(a.hca.violations(), []);
+            });
+        }
+    });
+}
+
+#[test]
+fn the_thread_ends_with_the_fabric() {
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    let fabrics: Vec<_> = (0..50).map(Fabric::new).collect();
+    assert!(threads() >= before + 40, "other tests end theirs meanwhile");
+    let hcas: Vec<_> = fabrics.iter().map(|f| f.device("x").build()).collect();
+    drop(fabrics);
+    drop(hcas);
+    within(LIMIT, || (threads() < before + 40).then_some(()));
+}
+
+#[test]
+fn a_drained_queue_tells_and_goes_on() {
+    let fabric = Fabric::deterministic(1);
+    let (mut a, b) = pair(&fabric, QpKind::Rc, 0);
+    fabric.loss(1.0);
+    a.write(0, 10, BASE, b.key);
+    a.hca.record_notices();
+    a.attr(|attr| attr.notify_drained = true);
+    a.set_state(State::Sqd);
+    // Posted while draining: waits for RTS.
+    a.write(0, 10, BASE, b.key);
+    assert_eq!(a.hca.recorded_notices(), []);
+    a.hca.record_notices();
+    fabric.loss(0.0);
+    fabric.run();
+    assert_eq!(a.send_cq.poll().map(|wc| (wc.counter, wc.syndrome)), Some((0, 0)));
+    assert!(a.send_cq.poll().is_none());
+    assert_eq!(a.hca.recorded_notices(), [Notice::Qp { qpn: a.qpn, event: event::SQ_DRAINED }]);
+    a.set_state(State::Rts);
+    assert_eq!(a.send_cq.poll().map(|wc| (wc.counter, wc.syndrome)), Some((1, 0)));
+}
+
+#[test]
+fn long_messages_come_whole_on_a_bad_network() {
+    let fabric = Fabric::deterministic(9);
+    let (mut a, b) = pair(&fabric, QpKind::Rc, 0xff_ff00);
+    fabric.loss(0.01).reorder(0.01);
+    // As long as the memory: with packets of 16 bytes many more than may be in flight.
+    for end in [&a, &b] {
+        end.attr(|attr| attr.mtu = 16);
+    }
+    let len = 30_000;
+    let data = b.fill(0, len as usize, 3);
+    a.read(0, len, BASE, b.key);
+    a.write(0, len, BASE + 32_000, b.key);
+    fabric.run();
+    assert_eq!([(); 2].map(|()| a.send_cq.poll().unwrap().syndrome), [0; 2]);
+    assert_eq!(a.memory.get(0, len as usize), data);
+    assert_eq!(b.memory.get(32_000, len as usize), a.memory.get(0, len as usize));
+}
