@@ -213,7 +213,7 @@ impl Shared {
             let until = world.now.saturating_add(time);
             world.pass(until);
         } else {
-            world.settle(false);
+            world.settle(false, true);
         }
     }
 
