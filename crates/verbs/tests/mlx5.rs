@@ -4,6 +4,9 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::time::Instant;
 use uverbs::attr::{
     AccessFlags, AhAttr, CqInitAttr, FlowAttr, FlowEth, FlowHeader, FlowIpv4, FlowMatch, FlowSpec, Mtu,
     QpCap, RxHashConf, RxHashFields, SrqAttr, SrqInitAttr, WcExFlags, WqInitAttr, WqState,
@@ -13,7 +16,7 @@ use uverbs::provider::Completion as _;
 use uverbs::wc::WorkCompletion;
 use uverbs::{
     CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, RawPacket, Rc,
-    RwqIndTable, SharedReceiveQueue, WcStatus, WorkQueue,
+    RwqIndTable, Shared, SharedReceiveQueue, WcStatus, WorkQueue,
 };
 use uverbs_hca::{Fabric, Hca, Link};
 
@@ -400,5 +403,62 @@ fn an_initiator_reaches_two_targets() {
     // SAFETY: the region lives until the completion is polled.
     unsafe { dci.sq().unwrap().post_dc(6, &ah, numbers[1], KEY).signaled().write(&[sge], to) }.unwrap();
     assert_ne!(a.poll(&hca).status, WcStatus::SUCCESS);
+    clean(&hca);
+}
+
+#[test]
+fn queue_pairs_come_and_go_on_many_threads() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 60;
+    let hca = Hca::new();
+    let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    // One queue for all: each poller finds everyone's completions, and everyone's QPs vanish under it.
+    let cq: CompletionQueue<Mlx5, Shared> = context.create_cq(4096, None).unwrap();
+    let mr = pd.reg_mr(PageBuf::new(4096).unwrap(), ALL).map_err(|(_, e)| e).unwrap();
+    let done: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
+    let attr = ConnectAttr { sgid_index: Some(3), access: ALL, ..ConnectAttr::default() };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (pd, cq, mr, done, attr) = (&pd, &cq, &mr, &done, &attr);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mut qp = pd.qp::<Rc>().cq(cq).cap(CAP).create().unwrap();
+                    qp.init(attr).unwrap();
+                    let here = qp.control.endpoint(round as u32, attr).unwrap();
+                    qp.connect(&here, &here, attr).unwrap();
+                    let to = mr.remote(thread as usize * 8);
+                    let sq = qp.sq().unwrap();
+                    sq.post(thread).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
+                    // One more that nobody waits for: it is swept out with its QP, or told before.
+                    if round % 3 == 0 {
+                        sq.post(u64::MAX).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
+                    }
+                    let started = Instant::now();
+                    while done[thread as usize].load(Ordering::Relaxed) <= round {
+                        let mut wcs = [WorkCompletion::default(); 8];
+                        for wc in cq.poll(&mut wcs).unwrap() {
+                            assert_eq!(wc.status, WcStatus::SUCCESS);
+                            if let Some(done) = done.get(wc.wr_id as usize) {
+                                done.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                        assert!(
+                            started.elapsed() < Duration::from_secs(60),
+                            "thread {thread}, round {round}"
+                        );
+                    }
+                    qp.close().unwrap();
+                }
+            });
+        }
+    });
+    for thread in 0..THREADS {
+        let mut last = [0; 8];
+        mr.read_at(thread as usize * 8, &mut last).unwrap();
+        assert_eq!(u64::from_ne_bytes(last), ROUNDS - 1);
+    }
+    drop((cq, mr, pd, context));
+    assert!(hca.objects().values().all(|n| *n == 0), "{:?}", hca.objects());
     clean(&hca);
 }
