@@ -134,4 +134,16 @@ mod tests {
             assert_eq!(HEADING.find(column), text.find(start), "{column}");
         }
     }
+
+    #[test]
+    fn the_software_hca_carries_all_sizes() {
+        let [a, b] = device::software().unwrap();
+        let plan = Plan { iters: 20, tx_depth: 8, post_list: 3 };
+        let gid = device::gid_index(&a, 1, None).unwrap();
+        let mut ends = write_bw::Ends::new(&a, &b, (1, gid), &plan, 1 << 17).unwrap();
+        for size in [1, 2, 4096, 5000, 1 << 17] {
+            let row = ends.run(&plan, size).unwrap();
+            assert!(row.iters == 20 && row.peak >= row.average && row.average > 0.0, "{row:?}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The completion queue of a ping-pong: polled, or slept on by events; with timestamps, or without.
 
-use super::options::Common;
+use super::options::Options;
 use super::patience::Patience;
 use anyhow::{Context as _, Result, bail};
 use core::hint::spin_loop;
@@ -24,13 +24,21 @@ pub(crate) struct Completions<D: Driver> {
     timestamps: bool,
     /// Where plain polling puts them.
     wc: Vec<WorkCompletion>,
+    /// Lets other threads go first when there is nothing: the other end is one of them.
+    polite: bool,
     /// Events that were taken.
     pub(crate) events: u64,
 }
 
 impl<D: Driver> Completions<D> {
     /// Makes a queue with room for `cqe`, as the options want it.
-    pub(crate) fn new(context: &Context<D>, device: &DeviceAttr, common: &Common, cqe: u32) -> Result<Self> {
+    pub(crate) fn new(
+        context: &Context<D>,
+        device: &DeviceAttr,
+        options: &Options,
+        cqe: u32,
+    ) -> Result<Self> {
+        let common = &options.common;
         let channel = if common.events { Some(context.create_comp_channel()?) } else { None };
         let mut attr = CqInitAttr { cqe, ..CqInitAttr::default() };
         if common.ts {
@@ -42,7 +50,7 @@ impl<D: Driver> Completions<D> {
         }
         let cq = context.create_cq_ex(&attr, channel.as_ref())?;
         let wc = vec![WorkCompletion::default(); cqe.clamp(1, 64) as usize];
-        Ok(Self { cq, channel, timestamps: common.ts, wc, events: 0 })
+        Ok(Self { cq, channel, timestamps: common.ts, wc, polite: options.here.is_some(), events: 0 })
     }
 
     /// For the creation of QPs.
@@ -71,7 +79,11 @@ impl<D: Driver> Completions<D> {
                 if !out.is_empty() {
                     return Ok(());
                 }
-                spin_loop();
+                if self.polite {
+                    std::thread::yield_now();
+                } else {
+                    spin_loop();
+                }
             }
             patience.left("a completion")?;
         }

@@ -90,7 +90,7 @@ impl DriverVisitor for Visit {
         }
         let buffer = Arc::new(Buffer::new(&pd, &options, offset)?);
         let cqe = options.common.rx_depth.saturating_add(options.num_qp.into());
-        let completions = Completions::new(&context, &device, &options.common, cqe)?;
+        let completions = Completions::new(&context, &device, &options, cqe)?;
         let message = Message::new(&buffer, options.common.new_send)?;
         let table = Table { context: &context, options: &options, device: &device, port: &port, buffer };
         match options.program {
@@ -257,4 +257,20 @@ fn meet<Q: Queues>(
         }
     };
     Ok(exchange::in_use(&theirs, num_qp)?.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_in_this_process() {
+        for line in
+            ["rc -c -n 30", "uc -N -n 30", "ud -e -n 30", "srq -q 3 -c -n 30", "rc -t -e -N -c -n 30 --json"]
+        {
+            let options = options::tests::parse(line).unwrap();
+            here(options).with_context(|| line.to_owned()).unwrap();
+        }
+        assert!(here(options::tests::parse("rc host").unwrap()).is_err());
+    }
 }

@@ -48,3 +48,13 @@ fn opcodes_are_those_of_the_man_page() {
     let on = |t| Opcode::ALL.into_iter().filter(|o| o.is_on(t)).count();
     assert_eq!([QpType::Rc, QpType::Uc, QpType::Ud].map(on), [13, 8, 2]);
 }
+
+#[test]
+fn the_software_hca_passes() {
+    let args = Args { ib_dev: None, ib_port: 1, gid_idx: None, timeout: 10, json: false };
+    let report = device::Visitor::visit(Visit(&args), device::software().unwrap(), None).unwrap();
+    assert_eq!(report.failures(), 0, "{}", report.text());
+    let ok = report.cases.iter().filter(|c| matches!(c.verdict, Verdict::Ok)).count();
+    // All but the two opcodes that no mlx5 device has.
+    assert_eq!((report.cases.len(), ok), (150, 140), "{}", report.text());
+}
