@@ -373,9 +373,12 @@ fn raw_sends<L: Locking>(cases: &mut Cases, suffix: &str) {
                 qp.wr_flags = SIGNALED.bits();
                 // A C program does not know which functions stand behind the pointers.
                 let qp = black_box(&mut qp);
-                let t = stretch(STRETCH, each, |_| {
-                    session(qp, each, what, &p, core::ptr::from_ref(&*raw_ah).cast());
-                });
+                let ah = core::ptr::from_ref(&*raw_ah).cast();
+                let t = match what {
+                    What::Write => stretch(STRETCH, each, |_| session(qp, each, What::Write, &p, ah)),
+                    What::Inline => stretch(STRETCH, each, |_| session(qp, each, What::Inline, &p, ah)),
+                    What::Ud => stretch(STRETCH, each, |_| session(qp, each, What::Ud, &p, ah)),
+                };
                 s.retire();
                 t
             });

@@ -102,6 +102,8 @@ pub struct SqRing {
     base: NonNull<AtomicU64>,
     records: Box<[Record]>,
     mask: u32,
+    /// The same as a [`Place`].
+    place_mask: u32,
     buf: Arc<QueueBuf>,
 }
 
@@ -118,7 +120,13 @@ impl SqRing {
             return None;
         }
         let base = buf.part(offset, blocks as usize * 64)?;
-        Some(Self { base, records: (0..blocks).map(|_| Record::default()).collect(), mask: blocks - 1, buf })
+        Some(Self {
+            base,
+            records: (0..blocks).map(|_| Record::default()).collect(),
+            mask: blocks - 1,
+            place_mask: (blocks - 1) << Place::SHIFT,
+            buf,
+        })
     }
 
     /// The largest index of a block.
@@ -141,7 +149,7 @@ impl SqRing {
         SqView {
             base: self.base,
             records: NonNull::from(&*self.records).cast(),
-            mask: self.mask << Place::SHIFT,
+            mask: self.place_mask,
             ring: self,
         }
     }

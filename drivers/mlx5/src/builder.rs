@@ -61,22 +61,23 @@ impl Session {
 
 /// The WR that setters belong to.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 struct Current {
     wr_id: u64,
     /// The control segment's first word in host order, less the units.
     first: u64,
     /// The unit where the data begins.
     data: u32,
-    /// Units so far.
-    ds: u32,
-    /// What it counts beyond one WR so far, if it is `LONG`.
-    taken: u32,
     /// Setters that it has, as bits.
     takes: u8,
     /// Those that were not called yet.
     needs: u8,
     /// What is not plain about it, as bits.
     traits: u8,
+    /// Units with the data, if that was set.
+    ds: u32,
+    /// What it counts beyond one WR so far, if it is `LONG`.
+    taken: u32,
 }
 
 /// It answers with 8 bytes.
@@ -137,6 +138,7 @@ impl Side {
         }
     }
 
+    /// Begins a plain WR to the connected peer, where most calls are decided by a few tests.
     #[inline(always)]
     fn begin_wr<O: Operation<Remote = Remote>>(
         &mut self,
@@ -146,25 +148,56 @@ impl Side {
         op: &O,
     ) -> Result<(), PostError> {
         let Self { encoder, session, .. } = self;
+        if O::HAS_DATA
+            && encoder.address_units == 0
+            && encoder.is_hot_builder(O::OPCODE)
+            && session.cursor.has_room()
+            && let Some(second) = encoder.plain_ctrl1(wr.flags, imm_of(op))
+        {
+            let at = session.cursor.at;
+            let slot = Slot::new(sq.ring.view(), at);
+            slot.put_ctrl1(second);
+            let data = CTRL_UNITS + put_op(slot, CTRL_UNITS, op)?;
+            let current = &mut session.wr;
+            current.wr_id = wr.wr_id;
+            current.first = encoder.hot.first(at, const { hw_opcode(O::OPCODE) });
+            current.data = data;
+            (current.takes, current.needs) = (DATA, DATA);
+            current.traits = const { traits_of(O::OPCODE) };
+            return Ok(());
+        }
+        self.begin_other(qp, sq, wr, *op)
+    }
+
+    /// The same with an address, or what is rarer.
+    #[inline(never)]
+    fn begin_other<O: Operation<Remote = Remote>>(
+        &mut self,
+        qp: &QpShared,
+        sq: &SqShared,
+        wr: Wr,
+        op: O,
+    ) -> Result<(), PostError> {
+        let Self { encoder, session, .. } = self;
         let is_hot = O::HAS_DATA && encoder.is_hot_builder(O::OPCODE) && are_plain(wr.flags);
         if !is_hot || !session.cursor.has_room() {
-            return self.begin_rare(qp, sq, wr, *op);
+            return self.begin_rare(qp, sq, wr, op);
         }
         let at = session.cursor.at;
         let slot = Slot::new(sq.ring.view(), at);
-        slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(op)));
+        slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
         let unit = CTRL_UNITS + encoder.address_units;
-        let data = unit + put_op(slot, unit, op)?;
+        let data = unit + put_op(slot, unit, &op)?;
         let takes = if encoder.address_units == 0 { DATA } else { DATA | ADDRESS };
         session.wr = Current {
             wr_id: wr.wr_id,
             first: encoder.hot.first(at, const { hw_opcode(O::OPCODE) }),
             data,
-            ds: data,
-            taken: 0,
             takes,
             needs: takes,
             traits: const { traits_of(O::OPCODE) },
+            ds: data,
+            taken: 0,
         };
         Ok(())
     }
@@ -320,17 +353,16 @@ impl SendQueue {
     /// Ends the session, if one is open; gives its cursor.
     #[inline(always)]
     fn close(&mut self) -> Option<Cursor> {
-        let side = &mut self.side;
-        if !side.session.open {
+        let Side { session, poster, .. } = &mut self.side;
+        if !session.open {
             return None;
         }
-        let cursor = side.session.cursor;
-        side.session.open = false;
-        side.session.wr.needs = 0;
-        side.session.wr.takes = 0;
+        let cursor = session.cursor;
+        session.open = false;
+        (session.wr.takes, session.wr.needs) = (0, 0);
         // Builders and setters without a session find no room and no WR.
-        side.session.cursor = Cursor::failed(PostError::NoSession);
-        side.poster.close_session();
+        session.cursor.close(PostError::NoSession);
+        poster.close_session();
         Some(cursor)
     }
 }
@@ -379,23 +411,26 @@ impl WrBuilder for SendQueue {
     #[inline(always)]
     unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
         let Self { qp, sq, side } = self;
-        let wr = &mut side.session.wr;
-        // One entry, neither empty nor from 2^31 on, of a plain WR that waits for it.
-        if let &[sge] = sges
-            && wr.needs & DATA != 0
-            && wr.traits & !NO_INLINE == 0
-            && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1
-        {
+        let &[sge] = sges else {
+            // SAFETY: the caller's promise.
+            return unsafe { side.set_sges(qp, sq, sges) };
+        };
+        let Session { wr, cursor, .. } = &mut side.session;
+        // One entry, neither empty nor from 2^31 on, is all that a plain WR waits for, whose WQE is a single block then.
+        let is_plain = sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1;
+        if wr.needs == DATA && wr.traits & !NO_INLINE == 0 && is_plain && wr.data < 4 {
             let view = sq.ring.view();
+            let slot = Slot::new(view, cursor.at);
             let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
-            let slot = Slot::new(view, side.session.cursor.at);
             slot.put(wr.data, [count_key.to_be(), sge.addr.to_be()]);
-            wr.needs &= !DATA;
-            wr.ds = wr.data + 1;
-            return side.settle(view);
+            let ds = wr.data + 1;
+            slot.put_ctrl0((wr.first | u64::from(ds)).to_be());
+            wr.needs = 0;
+            return cursor.finish_block(view, wr.wr_id);
         }
+        // A copy: an address that is lent out would keep the entry out of the registers.
         // SAFETY: the caller's promise.
-        unsafe { side.set_sges(qp, sq, sges) }
+        unsafe { side.set_sges(qp, sq, &[sge]) }
     }
 
     #[inline]

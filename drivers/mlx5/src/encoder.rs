@@ -159,6 +159,8 @@ pub(crate) struct Encoder {
     pub(crate) hot: Hot,
     /// Builders that take the short way.
     hot_builders: u32,
+    /// [`Hot::ctrl1`] of all plain flags, with nothing immediate.
+    plain_ctrl1: [u64; 16],
     /// Units between a WR's control segment and what its opcode asks for.
     pub(crate) address_units: u32,
     /// All that the transport has.
@@ -284,6 +286,10 @@ impl Encoder {
                 xrc: only(Kind::Xrc),
                 dc: only(Kind::Dc),
             },
+            plain_ctrl1: core::array::from_fn(|flags| {
+                let signal = if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
+                ctrl1(signal | fm_ce_se(SendFlags::from_bits_retain(flags as u32)), 0)
+            }),
             address_units: kind.units(),
             hot_builders: if kind == Kind::Raw { 0 } else { hot & builders },
             ops,
@@ -300,6 +306,14 @@ impl Encoder {
             max_tso_header: config.max_tso_header,
             l2: config.l2_inline,
         }
+    }
+
+    /// [`Hot::ctrl1`] for flags that only the run tells; `None` if they are not plain.
+    #[inline(always)]
+    pub(crate) fn plain_ctrl1(&self, flags: SendFlags, imm: u32) -> Option<u64> {
+        const { assert!(are_plain(SendFlags::from_bits_retain(15))) };
+        let word = self.plain_ctrl1.get(flags.bits() as usize)?;
+        Some(word | ctrl1(0, imm))
     }
 
     /// Whether a builder takes the short way.

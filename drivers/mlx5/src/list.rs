@@ -32,7 +32,8 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
         // SAFETY: the node's entries are valid, by the caller's promise.
         && let Some(sge) = unsafe { plain(wr) }
     {
-        let (hot, second) = (queue.side.encoder.hot, queue.side.encoder.ctrl1(fields(wr).flags, 0));
+        let hot = queue.side.encoder.hot;
+        let second = queue.side.encoder.plain_ctrl1(fields(wr).flags, 0).unwrap_or_default();
         let [a, b] = words(sge);
         let done = match wr.opcode {
             WrOpcode::RDMA_WRITE if hot.has_connected(WrOpcode::RDMA_WRITE) => {

@@ -66,6 +66,19 @@ impl Cursor {
         result
     }
 
+    /// The same for a WQE of one block.
+    #[inline(always)]
+    pub(crate) fn finish_block(&mut self, view: SqView<'_>, wr_id: u64) {
+        self.finish(view, wr_id, 1);
+    }
+
+    /// Leaves no room and one error.
+    #[inline(always)]
+    pub(crate) fn close(&mut self, error: PostError) {
+        self.error = Some(error);
+        self.limit = self.head;
+    }
+
     /// Whether there is room for one more WR, as far as is known.
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
@@ -86,7 +99,8 @@ impl Cursor {
         record.wr_id.store(wr_id, Ordering::Relaxed);
         record.head.store(self.head, Ordering::Relaxed);
         self.last = self.at;
-        self.at = self.at.after(ds.div_ceil(4));
+        // Most fit in one block, which is cheaper to see than to compute.
+        self.at = self.at.after(if ds <= 4 { 1 } else { ds.div_ceil(4) });
     }
 
     /// The WR that is written next is a local operation: whatever follows it waits, and so does it if one was before.
