@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The posting half against what the reference wrote, and against models of its queues.
 
+mod faces;
+mod rings;
 mod vectors;

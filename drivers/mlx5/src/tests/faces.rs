@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What can be wrong with a WR, and what each face says then; and that an error leaves nothing behind.
+#![expect(unsafe_code)]
+// UNSAFETY: posting calls; no device reads the memory that they name.
+
+use crate::testing::{BLUE_FLAME, Sends, send_config};
+use crate::{Ah, Remote, Sge};
+use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
+use uverbs_core::provider::op::{
+    BindMw, CmpSwp, FetchAdd, Flush, FlushArgs, LocalInv, MwBind, Read, Send, Tso, TsoArgs, Write,
+};
+use uverbs_core::provider::wire::MAX_SGE_LENGTH;
+use uverbs_core::provider::{
+    Address, Connected, DcTarget, Inline, NoData, Operation, Payload, PostError, RemoteSrq, SendBatch as _,
+    SendQueue as _, To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
+};
+use uverbs_core::wr::SendFlags;
+use uverbs_mlx5_hw::wqe::Av;
+
+fn sends(qp_type: QpType) -> Sends {
+    Sends::new(&send_config(qp_type), 64, BLUE_FLAME)
+}
+
+fn remote() -> Remote {
+    Remote::new(0x1000, 1)
+}
+
+fn sge(length: u32) -> Sge {
+    Sge::new(0x2000, length, 3).unwrap()
+}
+
+fn ah() -> Ah {
+    Ah::new(&Av::default())
+}
+
+/// Posts by batch, with right ones around, and by the fused post: the same error, and nothing told to the device.
+fn refused<A, O, P>(s: &mut Sends, flags: SendFlags, to: A, op: O, data: P) -> PostError
+where
+    A: Address<Ah>,
+    O: Operation<Remote = Remote>,
+    P: Payload<Sge>,
+{
+    let wr = Wr { wr_id: 1, flags };
+    let before = (s.queue.published(), s.posted());
+    let mut batch = s.queue.batch();
+    // SAFETY: no device reads the memory.
+    unsafe { batch.push(wr, to, op, data) };
+    // SAFETY: likewise. After an error nothing counts.
+    unsafe { batch.push(Wr::default(), Connected, Send::new(), &[sge(9)]) };
+    let error = batch.complete().unwrap_err();
+    // SAFETY: likewise.
+    assert_eq!(unsafe { s.queue.post(wr, to, op, data) }, Err(error));
+    assert_eq!((s.queue.published(), s.posted()), before);
+    assert!(s.bell.take().is_empty());
+    error
+}
+
+#[test]
+fn errors_of_batches() {
+    use PostError as E;
+    let none = SendFlags::empty();
+    let mut s = sends(QpType::Rc);
+    let five = [sge(8); 5];
+    assert_eq!(refused(&mut s, none, Connected, Send::new(), &five), E::TooManySge);
+    assert_eq!(refused(&mut s, none, Connected, Send::new(), Inline(&[0; 65])), E::InlineTooLong);
+    assert_eq!(refused(&mut s, none, Connected, Read::new(remote()), Inline(&[0; 8])), E::IllegalFlag);
+    assert_eq!(refused(&mut s, SendFlags::IP_CSUM, Connected, Send::new(), &[sge(8)]), E::IllegalFlag);
+    let odd = SendFlags::from_bits_retain(1 << 9);
+    assert_eq!(refused(&mut s, odd, Connected, Send::new(), &[sge(8)]), E::IllegalFlag);
+    assert_eq!(refused(&mut s, none, Connected, Send::new(), &[sge(MAX_SGE_LENGTH)]), E::InvalidLength);
+    let both = [sge(MAX_SGE_LENGTH - 1), sge(1)];
+    assert_eq!(refused(&mut s, none, Connected, Send::new(), &both), E::InvalidLength);
+    let misaligned = CmpSwp::new(Remote::new(0x1004, 1), 1, 2);
+    assert_eq!(refused(&mut s, none, Connected, misaligned, &[sge(8)]), E::Misaligned);
+    assert_eq!(refused(&mut s, none, Connected, FetchAdd::new(remote(), 1), &[sge(7)]), E::InvalidLength);
+    let flush = Flush::new(remote(), FlushArgs { length: 1, placement: 1, level: 0 });
+    assert_eq!(refused(&mut s, none, Connected, flush, NoData), E::IllegalOpcode);
+    let tso = Tso::<Remote>::new(TsoArgs { header: &[0; 20], mss: 100 });
+    assert_eq!(refused(&mut s, none, Connected, tso, &[sge(8)]), E::IllegalOpcode);
+    assert_eq!(refused(&mut s, none, RemoteSrq(1), Send::new(), &[sge(8)]), E::InvalidArgument);
+    let bind = |length, mw_type| {
+        BindMw::<Remote>::new(MwBind { mw_rkey: 1, mw_type, rkey: 2, mr_lkey: 3, addr: 0, length, access: 0 })
+    };
+    assert_eq!(refused(&mut s, none, Connected, bind((1 << 31) + 1, 2), NoData), E::Unsupported);
+    assert_eq!(refused(&mut s, none, Connected, bind(8, 3), NoData), E::InvalidArgument);
+    assert_eq!(refused(&mut s, none, Connected, bind(8, 2), &[sge(8)]), E::InvalidArgument);
+    let a = ah();
+    let to = To { ah: &a, remote_qpn: 1, remote_qkey: 1 };
+    assert_eq!(refused(&mut s, none, to, Send::new(), &[sge(8)]), E::InvalidArgument);
+
+    let mut s = sends(QpType::Ud);
+    assert_eq!(refused(&mut s, none, Connected, Send::new(), &[sge(8)]), E::InvalidArgument);
+    assert_eq!(refused(&mut s, none, to, Read::new(remote()), &[sge(8)]), E::IllegalOpcode);
+    let mut s = sends(QpType::RawPacket);
+    assert_eq!(refused(&mut s, none, Connected, Send::new(), NoData), E::InvalidArgument);
+    let short = Tso::<Remote>::new(TsoArgs { header: &[0; 13], mss: 100 });
+    assert_eq!(refused(&mut s, none, Connected, short, &[sge(8)]), E::InvalidArgument);
+    assert_eq!(refused(&mut s, none, Connected, tso, &[sge((1 << 18) + 1)]), E::InvalidLength);
+
+    let mut config = send_config(QpType::Rc);
+    config.atomics = false;
+    let mut s = Sends::new(&config, 64, BLUE_FLAME);
+    assert_eq!(refused(&mut s, none, Connected, FetchAdd::new(remote(), 1), &[sge(8)]), E::Unsupported);
+}
+
+#[test]
+fn states_of_batches() {
+    let mut s = sends(QpType::Rc);
+    for state in [QpState::RESET, QpState::INIT, QpState::RTR] {
+        s.qp.set_state(state);
+        let error = refused(&mut s, SendFlags::empty(), Connected, Send::new(), &[sge(8)]);
+        assert_eq!(error, PostError::BadState);
+    }
+    for state in [QpState::RTS, QpState::SQD, QpState::SQE, QpState::ERR] {
+        s.qp.set_state(state);
+        // SAFETY: no device reads the memory.
+        assert_eq!(unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &[sge(8)]) }, Ok(()));
+    }
+    // What was begun before a reset is not published after it.
+    let mut batch = s.queue.batch();
+    // SAFETY: no device reads the memory.
+    unsafe { batch.push(Wr::default(), Connected, Send::new(), &[sge(8)]) };
+    s.qp.set_state(QpState::RESET);
+    s.qp.set_state(QpState::RTS);
+    assert_eq!(batch.complete(), Err(PostError::BadState));
+}
+
+/// A session; what it ends with, and that an error leaves nothing behind.
+fn session(s: &mut Sends, f: impl FnOnce(&mut crate::SendQueue)) -> Result<(), PostError> {
+    let before = s.queue.published();
+    s.queue.wr_start();
+    f(&mut s.queue);
+    let result = s.queue.wr_complete();
+    assert_eq!(s.bell.take().is_empty(), result.is_err());
+    if result.is_err() {
+        assert_eq!(s.queue.published(), before);
+    }
+    assert!(!s.queue.wr_is_open());
+    result
+}
+
+fn set(q: &mut crate::SendQueue) {
+    let sge = uverbs_core::wr::Sge { addr: 1, length: 8, lkey: 2 };
+    // SAFETY: no device reads the memory.
+    unsafe { q.wr_set_sges(&[sge]) };
+}
+
+#[test]
+fn setters() {
+    use PostError as E;
+    let wr = Wr::default();
+    let mut s = sends(QpType::Rc);
+    let ok = |q: &mut crate::SendQueue| {
+        q.wr_begin(wr, Send::new());
+        set(q);
+    };
+    assert_eq!(session(&mut s, ok), Ok(()));
+    assert_eq!(session(&mut s, |q| q.wr_begin(wr, Send::new())), Err(E::MissingSetter));
+    let missing = |q: &mut crate::SendQueue| {
+        q.wr_begin(wr, Send::new());
+        ok(q);
+    };
+    assert_eq!(session(&mut s, missing), Err(E::MissingSetter));
+    let doubled = |q: &mut crate::SendQueue| {
+        ok(q);
+        set(q);
+    };
+    assert_eq!(session(&mut s, doubled), Err(E::DoubledSetter));
+    assert_eq!(session(&mut s, set), Err(E::OrphanSetter));
+    let local = |q: &mut crate::SendQueue| {
+        q.wr_begin(wr, LocalInv::new(1));
+        set(q);
+    };
+    assert_eq!(session(&mut s, local), Err(E::OrphanSetter));
+    let srqn = |q: &mut crate::SendQueue| {
+        q.wr_begin(wr, Send::new());
+        q.wr_set_xrc_srqn(1);
+    };
+    assert_eq!(session(&mut s, srqn), Err(E::OrphanSetter));
+    let inline_read = |q: &mut crate::SendQueue| {
+        q.wr_begin(wr, Read::new(remote()));
+        q.wr_set_inline(Inline(&[1]));
+    };
+    assert_eq!(session(&mut s, inline_read), Err(E::IllegalFlag));
+    let second = |q: &mut crate::SendQueue| {
+        ok(q);
+        q.wr_start();
+    };
+    assert_eq!(session(&mut s, second), Err(E::SessionOpen));
+    // The first error is told, and what follows does nothing.
+    let two = |q: &mut crate::SendQueue| {
+        set(q);
+        q.wr_begin(wr, Send::new());
+        q.wr_set_inline(Inline(&[0; 999]));
+        q.wr_latch(E::InvalidArgument);
+    };
+    assert_eq!(session(&mut s, two), Err(E::OrphanSetter));
+    // Without a session, nothing happens.
+    ok(&mut s.queue);
+    assert_eq!(s.queue.wr_complete(), Err(E::NoSession));
+    assert!(s.bell.take().is_empty());
+    // Inside one, nobody else posts; and it goes on.
+    s.queue.wr_start();
+    // SAFETY: no device reads the memory.
+    let inside = unsafe { s.queue.post(wr, Connected, Send::new(), &[sge(8)]) };
+    assert_eq!(inside, Err(E::SessionOpen));
+    ok(&mut s.queue);
+    assert_eq!(s.queue.wr_complete(), Ok(()));
+}
+
+#[test]
+fn setters_of_addresses_come_in_any_order() {
+    let (wr, a) = (Wr::default(), ah());
+    let ud = |address_first: bool| {
+        let mut s = sends(QpType::Ud);
+        s.queue.wr_start();
+        s.queue.wr_begin(wr, Send::new());
+        if address_first {
+            s.queue.wr_set_ud_addr(&a, 5, 6);
+            set(&mut s.queue);
+        } else {
+            set(&mut s.queue);
+            s.queue.wr_set_ud_addr(&a, 5, 6);
+        }
+        assert_eq!(s.queue.wr_complete(), Ok(()));
+        s.blocks(0, 2)
+    };
+    assert_eq!(ud(true), ud(false));
+    let mut typed = sends(QpType::Ud);
+    let to = To { ah: &a, remote_qpn: 5, remote_qkey: 6 };
+    let one = [Sge::new(1, 8, 2).unwrap()];
+    // SAFETY: no device reads the memory.
+    unsafe { typed.queue.post(wr, to, Send::new(), &one) }.unwrap();
+    assert_eq!(ud(true), typed.blocks(0, 2));
+
+    let mut dc = sends(QpType::Driver);
+    dc.queue.wr_start();
+    dc.queue.wr_begin(wr, Write::new(remote()));
+    dc.queue.wr_set_dc_addr(&a, 5, 0x0102_0304_0506_0708);
+    set(&mut dc.queue);
+    assert_eq!(dc.queue.wr_complete(), Ok(()));
+    let mut typed = sends(QpType::Driver);
+    let to = DcTarget { ah: &a, remote_dctn: 5, remote_dc_key: 0x0102_0304_0506_0708 };
+    // SAFETY: no device reads the memory.
+    unsafe { typed.queue.post(wr, to, Write::new(remote()), &one) }.unwrap();
+    assert_eq!(dc.blocks(0, 2), typed.blocks(0, 2));
+
+    let mut xrc = sends(QpType::XrcSend);
+    let before = |q: &mut crate::SendQueue| {
+        q.wr_set_xrc_srqn(9);
+        q.wr_begin(wr, Send::new());
+    };
+    assert_eq!(session(&mut xrc, before), Err(PostError::OrphanSetter));
+}
+
+#[test]
+fn builders_need_to_be_asked_for() {
+    let mut config = send_config(QpType::Rc);
+    config.send_ops_flags = SendOpsFlags::SEND;
+    let mut s = Sends::new(&config, 64, BLUE_FLAME);
+    let write = |q: &mut crate::SendQueue| {
+        q.wr_begin(Wr::default(), Write::new(remote()));
+        set(q);
+    };
+    assert_eq!(session(&mut s, write), Err(PostError::IllegalOpcode));
+    // SAFETY: no device reads the memory.
+    let typed = unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), &[sge(8)]) };
+    assert_eq!(typed, Ok(()));
+}

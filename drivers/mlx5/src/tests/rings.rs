@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Random programs on the queues against models of them: posts by every face, aborts, completions, wrap-around, full queues.
+#![expect(unsafe_code)]
+// UNSAFETY: posting calls; no device reads or writes the memory that they name.
+
+use crate::testing::{BLUE_FLAME, Receives, Sends, SharedReceives, element, send_config};
+use crate::{RecvConfig, Remote, Sge};
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use uverbs_core::attr::{QpState, QpType};
+use uverbs_core::provider::op::{LocalInv, Send, Write};
+use uverbs_core::provider::{
+    Connected, InlineArray, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _,
+    SendQueue as _, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
+};
+use uverbs_core::wr::{RecvWr, SendFlags, SendWr, WrOpcode};
+
+/// What is posted.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Write,
+    SendOf(u8),
+    Inline,
+    Inv,
+    Fenced,
+}
+
+/// How.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Face {
+    Fused,
+    Batch,
+    List,
+    Builder,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Post(Face, Vec<What>),
+    Abort(Face, u8),
+    Retire(u8),
+    Reset,
+}
+
+fn what() -> impl Strategy<Value = What> {
+    prop_oneof![
+        4 => Just(What::Write),
+        3 => (0_u8..5).prop_map(What::SendOf),
+        2 => Just(What::Inline),
+        1 => Just(What::Inv),
+        1 => Just(What::Fenced),
+    ]
+}
+
+fn face() -> impl Strategy<Value = Face> {
+    prop_oneof![Just(Face::Fused), Just(Face::Batch), Just(Face::List), Just(Face::Builder)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (face(), proptest::collection::vec(what(), 1..6)).prop_map(|(f, w)| Step::Post(f, w)),
+        1 => (face(), 0_u8..4).prop_map(|(f, n)| Step::Abort(f, n)),
+        4 => (1_u8..20).prop_map(Step::Retire),
+        1 => Just(Step::Reset),
+    ]
+}
+
+const DATA: [u8; 32] = [0xd7; 32];
+
+impl What {
+    fn flags(self) -> SendFlags {
+        if matches!(self, Self::Fenced) { SendFlags::FENCE } else { SendFlags::SIGNALED }
+    }
+    /// Opcode and units of its WQE.
+    fn wqe(self) -> (u8, u32) {
+        match self {
+            Self::Write | Self::Fenced => (0x08, 3),
+            Self::SendOf(n) => (0x0a, 1 + u32::from(n)),
+            Self::Inline => (0x08, 2 + 3),
+            Self::Inv => (0x25, 8),
+        }
+    }
+}
+
+fn sges(n: u8) -> Vec<Sge> {
+    (0..n).map(|i| Sge::new(0x1000 * u64::from(i), 64, 7).unwrap()).collect()
+}
+
+/// A post.
+macro_rules! posted {
+    ($call:expr) => {
+        // SAFETY: no device reads the memory.
+        unsafe { $call }
+    };
+}
+
+/// Posts by a face. The number of those posted, and the error.
+fn post(s: &mut Sends, face: Face, all: &[What], first_id: u64) -> (usize, Result<(), PostError>) {
+    let remote = Remote::new(0xbeef, 9);
+    let wr = |i: usize, w: What| Wr { wr_id: first_id + i as u64, flags: w.flags() };
+    match face {
+        Face::Fused => {
+            for (i, w) in all.iter().enumerate() {
+                let (q, wr, one) = (&mut s.queue, wr(i, *w), sges(1));
+                let result = {
+                    match w {
+                        What::Write | What::Fenced => {
+                            posted!(q.post(wr, Connected, Write::new(remote), &[one[0]]))
+                        }
+                        What::SendOf(n) => posted!(q.post(wr, Connected, Send::new(), &sges(*n)[..])),
+                        What::Inline => {
+                            posted!(q.post(wr, Connected, Write::new(remote), InlineArray(&DATA)))
+                        }
+                        What::Inv => posted!(q.post(wr, Connected, LocalInv::new(5), NoData)),
+                    }
+                };
+                if result.is_err() {
+                    return (i, result);
+                }
+            }
+            (all.len(), Ok(()))
+        }
+        Face::Batch => {
+            let mut b = s.queue.batch();
+            for (i, w) in all.iter().enumerate() {
+                let (wr, one) = (wr(i, *w), sges(1));
+                {
+                    match w {
+                        What::Write | What::Fenced => {
+                            posted!(b.push(wr, Connected, Write::new(remote), &one[..]))
+                        }
+                        What::SendOf(n) => posted!(b.push(wr, Connected, Send::new(), &sges(*n)[..])),
+                        What::Inline => {
+                            posted!(b.push(wr, Connected, Write::new(remote), InlineArray(&DATA)))
+                        }
+                        What::Inv => posted!(b.push(wr, Connected, LocalInv::new(5), NoData)),
+                    }
+                }
+            }
+            let result = b.complete();
+            (if result.is_ok() { all.len() } else { 0 }, result)
+        }
+        Face::Builder => {
+            s.queue.wr_start();
+            for (i, w) in all.iter().enumerate() {
+                build(s, wr(i, *w), *w);
+            }
+            let result = s.queue.wr_complete();
+            (if result.is_ok() { all.len() } else { 0 }, result)
+        }
+        Face::List => {
+            let entries: Vec<Vec<_>> = all
+                .iter()
+                .map(|w| {
+                    let entry = |addr, length| uverbs_core::wr::Sge { addr, length, lkey: 7 };
+                    match w {
+                        What::SendOf(n) => (0..*n).map(|i| entry(0x1000 * u64::from(i), 64)).collect(),
+                        What::Inline => vec![entry(DATA.as_ptr().expose_provenance() as u64, 32)],
+                        What::Inv => vec![],
+                        _ => vec![entry(0, 64)],
+                    }
+                })
+                .collect();
+            let mut wrs: Vec<_> = all
+                .iter()
+                .enumerate()
+                .map(|(i, w)| {
+                    let opcode = match w {
+                        What::SendOf(_) => WrOpcode::SEND,
+                        What::Inv => WrOpcode::LOCAL_INV,
+                        _ => WrOpcode::RDMA_WRITE,
+                    };
+                    let mut wr = SendWr::new(first_id + i as u64, opcode);
+                    (wr.sg_list, wr.num_sge) = (entries[i].as_ptr(), entries[i].len() as i32);
+                    wr.send_flags = w.flags().bits();
+                    if matches!(w, What::Inline) {
+                        wr.send_flags |= SendFlags::INLINE.bits();
+                    }
+                    wr
+                })
+                .collect();
+            for i in (1..wrs.len()).rev() {
+                wrs[i - 1].next = &raw const wrs[i];
+            }
+            // SAFETY: a well-formed list; no device reads the memory.
+            match unsafe { s.queue.post_send(wrs.as_ptr()) } {
+                Ok(()) => (all.len(), Ok(())),
+                Err(e) => {
+                    let at = wrs.iter().position(|wr| core::ptr::eq(wr, e.wr)).unwrap();
+                    (at, Err(e.error))
+                }
+            }
+        }
+    }
+}
+
+/// A builder with its setter.
+fn build(s: &mut Sends, wr: Wr, w: What) {
+    let remote = Remote::new(0xbeef, 9);
+    let entry = |i: u8| uverbs_core::wr::Sge { addr: 0x1000 * u64::from(i), length: 64, lkey: 7 };
+    let entries: Vec<_> = match w {
+        What::SendOf(n) => (0..n).map(entry).collect(),
+        _ => vec![entry(0)],
+    };
+    match w {
+        What::SendOf(_) => s.queue.wr_begin(wr, Send::new()),
+        What::Inv => return s.queue.wr_begin(wr, LocalInv::new(5)),
+        _ => s.queue.wr_begin(wr, Write::new(remote)),
+    }
+    if matches!(w, What::Inline) {
+        return s.queue.wr_set_inline(InlineArray(&DATA));
+    }
+    // SAFETY: no device reads the memory.
+    unsafe { s.queue.wr_set_sges(&entries) };
+}
+
+/// A WQE that is posted and not complete.
+struct Posted {
+    wr_id: u64,
+    block: u32,
+}
+
+fn run(steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut config = send_config(QpType::Rc);
+    (config.max_send_wr, config.max_send_sge) = (8, 4);
+    let mut s = Sends::new(&config, 32, BLUE_FLAME);
+    let (mut at, mut ids, mut fence) = (0_u32, 0_u64, false);
+    let mut posted: VecDeque<Posted> = VecDeque::new();
+    for step in steps {
+        match step {
+            Step::Post(face, all) => {
+                let room = 8 - posted.len();
+                let (n, result) = post(&mut s, *face, all, ids);
+                let whole = matches!(face, Face::Batch | Face::Builder);
+                let expected = if all.len() <= room {
+                    all.len()
+                } else if whole {
+                    0
+                } else {
+                    room
+                };
+                prop_assert_eq!(n, expected);
+                let full = if n == all.len() { Ok(()) } else { Err(PostError::QueueFull) };
+                prop_assert_eq!(result, full);
+                let rings = s.bell.take();
+                let each = if *face == Face::Fused { n } else { usize::from(n != 0) };
+                prop_assert_eq!(rings.len(), each);
+                for (i, w) in all[..n].iter().enumerate() {
+                    let (opcode, ds) = w.wqe();
+                    let wqe = s.blocks(at, ds.div_ceil(4));
+                    prop_assert_eq!(&wqe[..4], &[0, (at >> 8) as u8, at as u8, opcode]);
+                    prop_assert_eq!(&wqe[4..8], &[0xa1, 0xb2, 0xc3, ds as u8]);
+                    let fm = match w {
+                        What::Fenced => 0x80,
+                        _ if fence => 0x28,
+                        _ => 0x08,
+                    };
+                    prop_assert_eq!(wqe[11], fm, "{:?} after a local operation: {}", w, fence);
+                    fence = matches!(w, What::Inv);
+                    posted.push_back(Posted { wr_id: ids + i as u64, block: at });
+                    at += ds.div_ceil(4);
+                }
+                ids += n as u64;
+                if n != 0 {
+                    prop_assert_eq!(s.posted(), at & 0xffff);
+                }
+            }
+            Step::Abort(face, n) => {
+                let all = vec![What::Write; usize::from(*n)];
+                if *face == Face::Builder {
+                    s.queue.wr_start();
+                    all.iter().for_each(|w| build(&mut s, Wr::default(), *w));
+                    s.queue.wr_abort();
+                } else {
+                    let mut batch = s.queue.batch();
+                    for _ in &all {
+                        // SAFETY: nothing is posted.
+                        unsafe { batch.push(Wr::default(), Connected, Send::new(), &sges(1)[..]) };
+                    }
+                    drop(batch);
+                }
+                prop_assert!(s.bell.take().is_empty());
+            }
+            // The device tells of a WQE, and all before it are done.
+            Step::Retire(n) => {
+                let n = usize::from(*n).min(posted.len());
+                if let Some(last) = posted.drain(..n).next_back() {
+                    prop_assert_eq!(s.retire(last.block as u16), last.wr_id);
+                }
+            }
+            Step::Reset => {
+                s.qp.set_state(QpState::RESET);
+                s.qp.set_state(QpState::RTS);
+                (at, fence) = (0, false);
+                posted.clear();
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn sends_are_as_the_model(steps in proptest::collection::vec(step(), 1..60)) {
+        run(&steps)?;
+    }
+
+    /// A device that names any WQE at any time does no harm here: errors, or posts.
+    #[test]
+    fn a_device_that_lies_breaks_nothing(lies in proptest::collection::vec((any::<u16>(), face(), what()), 1..60)) {
+        let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+        for (counter, face, what) in lies {
+            s.retire(counter);
+            let (_, result) = post(&mut s, face, &[what], 1);
+            prop_assert!(matches!(result, Ok(()) | Err(PostError::QueueFull | PostError::Corrupt)));
+        }
+    }
+
+    /// The device follows the links as many steps as were posted: it meets the receives in the order of the posts, whatever
+    /// order they complete in.
+    #[test]
+    fn shared_receives_are_as_the_model(
+        steps in proptest::collection::vec((0_usize..6, proptest::collection::vec(any::<prop::sample::Index>(), 0..6)), 1..40),
+    ) {
+        let mut s = SharedReceives::new(8, 32, 1);
+        let link = |s: &SharedReceives, at: u32| u32::from(element(&s.srq.ring, at)[3]);
+        let (mut device, mut ids) = (0_u32, 0_u64);
+        let mut running: Vec<(u32, u64)> = Vec::new();
+        for (posts, completions) in steps {
+            for _ in 0..posts {
+                // SAFETY: no device writes the memory.
+                let result = unsafe { s.queue.post(ids, &sges(1)) };
+                if running.len() == 7 {
+                    prop_assert_eq!(result, Err(PostError::QueueFull));
+                    continue;
+                }
+                prop_assert_eq!(result, Ok(()));
+                running.push((device, ids));
+                device = link(&s, device);
+                ids += 1;
+                prop_assert_eq!(s.posted(), ids as u32);
+            }
+            for which in completions {
+                if !running.is_empty() {
+                    let (at, id) = running.swap_remove(which.index(running.len()));
+                    prop_assert_eq!(s.srq.retire(at as u16), id);
+                }
+            }
+            // A batch that is dropped leaves no trace, even if it linked elements anew.
+            let mut batch = s.queue.batch();
+            // SAFETY: nothing is posted.
+            unsafe { batch.push(99, &sges(1)) };
+            drop(batch);
+        }
+    }
+
+    #[test]
+    fn receives_are_as_the_model(
+        steps in proptest::collection::vec((0_usize..6, proptest::collection::vec(any::<prop::sample::Index>(), 0..6)), 1..40),
+    ) {
+        let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
+        let mut s = Receives::new(&config, 8, 32);
+        let mut ids = 0_u64;
+        // Ids of all since the first that is not complete; `None` for those that are.
+        let mut window: VecDeque<Option<u64>> = VecDeque::new();
+        for (posts, completions) in steps {
+            for _ in 0..posts {
+                // SAFETY: no device writes the memory.
+                let result = unsafe { s.queue.post(ids, &sges(1)) };
+                if window.len() == 8 {
+                    prop_assert_eq!(result, Err(PostError::QueueFull));
+                    continue;
+                }
+                prop_assert_eq!(result, Ok(()));
+                window.push_back(Some(ids));
+                ids += 1;
+                prop_assert_eq!(s.posted(), ids as u32 & 0xffff);
+            }
+            for which in completions {
+                let open: Vec<_> = (0..window.len()).filter(|i| window[*i].is_some()).collect();
+                if !open.is_empty() {
+                    let id = window[*which.get(&open)].take().unwrap();
+                    prop_assert_eq!(s.rq().retire(id as u16), id);
+                }
+                while window.front().is_some_and(Option::is_none) {
+                    window.pop_front();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wqe_that_creation_did_not_count_with_counts_as_several() {
+    // One block to the WR; an invalidation has two.
+    let mut config = send_config(QpType::Rc);
+    (config.max_send_wr, config.max_send_sge, config.max_inline_data) = (8, 2, 0);
+    let mut s = Sends::new(&config, 8, BLUE_FLAME);
+    assert_eq!(post(&mut s, Face::List, &[What::Inv; 5], 0), (4, Err(PostError::QueueFull)));
+    assert_eq!(s.posted(), 8);
+    assert_eq!(s.retire(2), 1);
+    assert_eq!(post(&mut s, Face::Batch, &[What::Write; 5], 9), (0, Err(PostError::QueueFull)));
+    assert_eq!(post(&mut s, Face::Batch, &[What::Write; 4], 9), (4, Ok(())));
+    assert_eq!(post(&mut s, Face::Builder, &[What::Inv], 9), (0, Err(PostError::QueueFull)));
+}
+
+#[test]
+fn indices_go_over_the_end_of_16_and_of_32_bits() {
+    for start in [0xfffe_u32, 0x0fff_fffe, u32::MAX - 1] {
+        let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+        s.queue.start_at(start);
+        for i in 0..5_u32 {
+            assert_eq!(post(&mut s, Face::Batch, &[What::Write, What::SendOf(4)], i.into()), (2, Ok(())));
+            let at = start.wrapping_add(i * 3);
+            assert_eq!(s.blocks(at, 1)[..4], [0, (at >> 8) as u8, at as u8, 8]);
+            assert_eq!(s.posted(), at.wrapping_add(3) & 0xffff);
+            assert_eq!(s.retire(at.wrapping_add(1) as u16), u64::from(i) + 1);
+        }
+    }
+}
+
+#[test]
+fn receive_lists_stop_at_the_bad_one() {
+    let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
+    let mut s = Receives::new(&config, 8, 32);
+    let mut wrs = [RecvWr::new(1), RecvWr::new(2), RecvWr::new(3)];
+    wrs[1].num_sge = -1;
+    wrs[1].next = &raw const wrs[2];
+    wrs[0].next = &raw const wrs[1];
+    // SAFETY: a well-formed list.
+    let bad = unsafe { s.queue.post_recv(wrs.as_ptr()) }.unwrap_err();
+    assert_eq!((bad.error, bad.wr), (PostError::TooManySge, &raw const wrs[1]));
+    assert_eq!(s.posted(), 1);
+    // In RESET nothing is posted and nothing told, and what was is gone.
+    s.qp.set_state(QpState::RESET);
+    s.record.set_recv(0);
+    // SAFETY: a well-formed list.
+    let bad = unsafe { s.queue.post_recv(wrs.as_ptr()) }.unwrap_err();
+    assert_eq!((bad.error, bad.wr, s.posted()), (PostError::BadState, &raw const wrs[0], 0));
+}
