@@ -74,7 +74,8 @@ impl CqShared {
 
     /// Its doorbell record.
     #[inline(always)]
-    pub(super) fn dbrec(&self) -> &DbRec {
+    #[must_use]
+    pub fn dbrec(&self) -> &DbRec {
         &self.dbrec
     }
 

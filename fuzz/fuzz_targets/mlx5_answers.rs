@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! mlx5's control path on the software HCA's kernel, whose answers arrive changed: refused, with other bytes, with other
+//! handles, with shorter mappings.
+//!
+//! Held: every verb ends in an error or in an object that can be used, never in a panic, and whatever the objects' sizes
+//! and numbers were said to be, posting to them and polling them stays inside their memory. A kernel whose answers arrive as
+//! they were given is never found wrong.
+#![no_main]
+#![expect(unsafe_code)]
+// UNSAFETY: posting is an `unsafe fn`; the entries name no memory. A shorter mapping is made of a longer one. The
+// sanitizer asks for its options by name.
+
+use arbitrary::Arbitrary;
+use core::fmt;
+use libfuzzer_sys::fuzz_target;
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{
+    AhAttr, CqFlags, CqInitAttr, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendOpsFlags,
+    SrqAttr, SrqAttrMask, SrqInitAttr, SrqType, WcExFlags,
+};
+use uverbs_core::control::{PdHandle, query, xrcd};
+use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
+use uverbs_core::provider::op::{Send, Write};
+use uverbs_core::provider::{
+    CompletionQueue as _, Connected, CqParts, Driver, Inline, NoData, QpCreate, QpParts, RecvQueue as _,
+    SendQueue as _, SrqCreate, SrqParts, WireRemote as _, Wr,
+};
+use uverbs_core::wr::SendFlags;
+use uverbs_core::{Errno, Error};
+use uverbs_hca::Fabric;
+use uverbs_mlx5::{Mlx5, Options, Remote};
+
+/// What the kernel refuses to destroy is leaked on purpose.
+#[unsafe(no_mangle)]
+extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
+    c"detect_leaks=0".as_ptr()
+}
+
+#[derive(Arbitrary, Debug)]
+struct Input<'a> {
+    wide: bool,
+    actions: Vec<Action>,
+    answers: &'a [u8],
+}
+
+#[derive(Arbitrary, Debug)]
+enum Action {
+    Query(u8),
+    Cq { cqe: u8, fields: u16, flags: u8 },
+    Srq { max_wr: u8, max_sge: u8, xrc: bool },
+    Qp(NewQp),
+    Ah { port: u8, sgid_index: u8, global: bool },
+    Modify(u8, u8),
+    Post(u8, u8, bool),
+    Recv(u8, u8),
+    SrqRecv(u8, u8),
+    Poll(u8, u8),
+    Session(u8),
+    Resize(u8, u8),
+    Arm(u8),
+    Limit(u8, u8),
+    DropQp(u8),
+    DropCq(u8),
+    DropSrq(u8),
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct NewQp {
+    transport: u8,
+    cq: u8,
+    recv_cq: u8,
+    srq: Option<u8>,
+    max_wr: u8,
+    max_sge: u8,
+    max_inline: u8,
+    ops: Option<u16>,
+    td: bool,
+    tso: bool,
+}
+
+const MAX_ACTIONS: usize = 40;
+
+/// What is different about an answer, as bits; the two top ones must be set for anything to be.
+mod lie {
+    pub(super) const MARK: u8 = 0xc0;
+    pub(super) const REFUSE: u8 = 1;
+    pub(super) const BYTES: u8 = 2;
+    pub(super) const HANDLE: u8 = 4;
+    pub(super) const SHORT: u8 = 8;
+}
+
+#[derive(Default)]
+struct Lies {
+    bytes: Vec<u8>,
+    at: usize,
+    told: bool,
+}
+
+impl Lies {
+    fn byte(&mut self) -> u8 {
+        let byte = self.bytes.get(self.at).copied().unwrap_or(0);
+        self.at += 1;
+        byte
+    }
+
+    fn next(&mut self) -> u8 {
+        let byte = self.byte();
+        if byte & lie::MARK != lie::MARK {
+            return 0;
+        }
+        self.told |= byte & !lie::MARK != 0;
+        byte & !lie::MARK
+    }
+}
+
+/// The kernel, as it arrives.
+struct Liar {
+    inner: Arc<dyn Kernel>,
+    lies: Mutex<Lies>,
+}
+
+impl fmt::Debug for Liar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Liar")
+    }
+}
+
+impl Liar {
+    fn lies(&self) -> std::sync::MutexGuard<'_, Lies> {
+        self.lies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn was_honest(&self) -> bool {
+        !self.lies().told
+    }
+}
+
+impl Kernel for Liar {
+    fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let mut lies = self.lies();
+        let lie = lies.next();
+        if lie & lie::REFUSE != 0 {
+            let errno = [Errno::EINVAL, Errno::EBUSY, Errno::EOPNOTSUPP, Errno::ENOMEM, Errno::EIO];
+            return Err(errno[usize::from(lies.byte()) % errno.len()]);
+        }
+        self.inner.ioctl(command)?;
+        let ids: Vec<u16> = command.attrs().map(|a| a.id).collect();
+        for id in ids {
+            if lie & lie::HANDLE != 0 {
+                let handle = u64::from(lies.byte()) << (lies.byte() % 40);
+                command.new_handle(id, handle);
+            }
+            if lie & lie::BYTES != 0
+                && let Some(output) = command.output(id)
+            {
+                let count = lies.byte() % 8;
+                for _ in 0..count {
+                    let (at, value) = (usize::from(lies.byte()), lies.byte());
+                    let at = at % output.len().max(1);
+                    if let Some(byte) = output.get_mut(at) {
+                        *byte = value;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
+        self.inner.write(command)
+    }
+
+    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
+        let lie = self.lies().next();
+        if lie & lie::REFUSE != 0 || len > 1 << 20 {
+            return Err(Errno::EAGAIN);
+        }
+        let mapping = self.inner.mmap(offset, len, protection)?;
+        if lie & lie::SHORT == 0 {
+            return Ok(mapping);
+        }
+        let (ptr, len) = (mapping.as_ptr(), mapping.len() / 3);
+        // SAFETY: the beginning of a mapping, which is the owner.
+        Ok(unsafe { Mapping::new(ptr, len, mapping) })
+    }
+
+    fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
+        if self.lies().next() & lie::REFUSE != 0 {
+            return Err(Errno::EAGAIN);
+        }
+        self.inner.doorbells(offset, len)
+    }
+
+    fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        self.inner.attribute(path)
+    }
+
+    fn driver_id(&self) -> u32 {
+        self.inner.driver_id()
+    }
+
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn is_creator_process(&self) -> bool {
+        true
+    }
+}
+
+struct World {
+    mlx5: Mlx5,
+    pd: PdHandle,
+    cqs: Vec<CqParts<Mlx5>>,
+    srqs: Vec<SrqParts<Mlx5>>,
+    qps: Vec<QpParts<Mlx5>>,
+}
+
+fuzz_target!(|input: Input<'_>| {
+    let fabric = Fabric::deterministic(1);
+    let hca = fabric.device("hca0").build();
+    let lies = Lies { bytes: input.answers.to_vec(), ..Lies::default() };
+    let kernel = Arc::new(Liar { inner: hca.open(), lies: Mutex::new(lies) });
+    let mut options = Options::default();
+    options.cqe_size = if input.wide { 128 } else { 64 };
+    let port = Arc::clone(&kernel) as Arc<dyn Kernel>;
+    let opened = Mlx5::open_with(port, &options)
+        .and_then(|(mlx5, _info)| mlx5.alloc_pd().map(|pd| (mlx5, pd)));
+    let (mlx5, pd) = match opened {
+        Ok(both) => both,
+        Err(error) => {
+            assert!(!kernel.was_honest(), "{error}");
+            return;
+        }
+    };
+    let mut world = World { mlx5, pd, cqs: Vec::new(), srqs: Vec::new(), qps: Vec::new() };
+    for action in input.actions.iter().take(MAX_ACTIONS) {
+        if let Err(error) = world.run(action) {
+            assert!(!error.to_string().is_empty());
+        }
+    }
+    // The objects' memory goes last, as the faces see to it; here the kernel's world goes with it.
+    drop(fabric);
+});
+
+/// What an index names, if anything.
+fn pick<T>(all: &mut [T], index: u8) -> Option<&mut T> {
+    let len = all.len();
+    all.get_mut(usize::from(index) % len.max(1))
+}
+
+impl World {
+    fn run(&mut self, action: &Action) -> Result<(), Error> {
+        match action {
+            Action::Query(n) => {
+                let _ = self.mlx5.query_device()?;
+                let _ = query::port(self.mlx5.kernel(), *n)?;
+                let _ = query::gid_table(self.mlx5.kernel())?;
+            }
+            Action::Cq { cqe, fields, flags } => {
+                let attr = CqInitAttr {
+                    cqe: (*cqe).into(),
+                    wc_flags: WcExFlags::from_bits_retain((*fields).into()),
+                    flags: CqFlags::from_bits_truncate((*flags).into()),
+                    ..CqInitAttr::default()
+                };
+                self.cqs.push(self.mlx5.create_cq(&attr, None, 1)?);
+            }
+            Action::Srq { max_wr, max_sge, xrc } => {
+                let attr = SrqAttr { max_wr: (*max_wr).into(), max_sge: (*max_sge).into(), srq_limit: 0 };
+                let srq_type = if *xrc { SrqType::Xrc } else { SrqType::Basic };
+                let attr = SrqInitAttr { attr, srq_type, ..SrqInitAttr::default() };
+                let domain = xrc.then(|| xrcd::open(self.mlx5.kernel(), None, true, false)).transpose()?;
+                let xrc = domain.as_ref().zip(self.cqs.first()).map(|(d, cq)| (d, &cq.handle, &cq.shared));
+                let create = SrqCreate { pd: &self.pd, attr: &attr, xrc, td: None, user_handle: 2 };
+                self.srqs.push(self.mlx5.create_srq(&create)?);
+            }
+            Action::Qp(new) => self.create_qp(new)?,
+            Action::Ah { port, sgid_index, global } => {
+                let attr = match global {
+                    true => AhAttr::global(*port, *sgid_index, Gid([7; 16])),
+                    false => AhAttr { port_num: *port, dlid: 5, ..AhAttr::default() },
+                };
+                let _ = self.mlx5.create_ah(&self.pd, &attr)?;
+            }
+            Action::Modify(which, state) => {
+                let Some(qp) = pick(&mut self.qps, *which) else { return Ok(()) };
+                let attr =
+                    QpAttr { qp_state: QpState(u32::from(*state) % 8), port_num: 1, ..QpAttr::default() };
+                let mask = QpAttrMask::STATE | QpAttrMask::PORT;
+                self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask)?;
+                if *state & 0x80 != 0 {
+                    // As if the kernel had followed: the queues shall be posted to.
+                    qp.shared.shared().set_state(attr.qp_state);
+                }
+            }
+            Action::Post(which, count, inline) => {
+                let Some(queue) = pick(&mut self.qps, *which).and_then(|qp| qp.send.as_mut()) else {
+                    return Ok(());
+                };
+                for i in 0..*count {
+                    let wr = Wr { wr_id: i.into(), flags: SendFlags::SIGNALED };
+                    let bytes = vec![i; i.into()];
+                    // SAFETY: no memory is named.
+                    let _ = match *inline {
+                        true => unsafe { queue.post(wr, Connected, Send::new(), Inline(&bytes)) },
+                        false => {
+                            let to = Write::new(Remote::new(0, 0));
+                            unsafe { queue.post(wr, Connected, to, NoData) }
+                        }
+                    };
+                }
+            }
+            Action::Recv(which, count) => {
+                if let Some(queue) = pick(&mut self.qps, *which).and_then(|qp| qp.recv.as_mut()) {
+                    for i in 0..*count {
+                        // SAFETY: no memory is named.
+                        let _ = unsafe { queue.post(i.into(), &[]) };
+                    }
+                }
+            }
+            Action::SrqRecv(which, count) => {
+                if let Some(srq) = pick(&mut self.srqs, *which) {
+                    for i in 0..*count {
+                        // SAFETY: no memory is named.
+                        let _ = unsafe { srq.queue.post(i.into(), &[]) };
+                    }
+                }
+            }
+            Action::Poll(which, max) => {
+                if let Some(cq) = pick(&mut self.cqs, *which) {
+                    let _ = cq.queue.poll_each((*max).into(), |_| ());
+                }
+            }
+            Action::Session(which) => {
+                if let Some(cq) = pick(&mut self.cqs, *which)
+                    && cq.queue.start_poll().is_ok()
+                {
+                    while cq.queue.next_poll().is_ok() {}
+                    cq.queue.end_poll();
+                }
+            }
+            Action::Resize(which, cqe) => {
+                if let Some(cq) = pick(&mut self.cqs, *which) {
+                    self.mlx5.resize_cq(&cq.handle, &mut cq.queue, (*cqe).into())?;
+                }
+            }
+            Action::Arm(which) => {
+                if let Some(cq) = pick(&mut self.cqs, *which) {
+                    let _ = cq.queue.req_notify(false);
+                }
+            }
+            Action::Limit(which, limit) => {
+                if let Some(srq) = pick(&mut self.srqs, *which) {
+                    let attr = SrqAttr { srq_limit: (*limit).into(), ..SrqAttr::default() };
+                    self.mlx5.modify_srq(&srq.handle, &mut srq.queue, &attr, SrqAttrMask::LIMIT)?;
+                }
+            }
+            Action::DropQp(which) => {
+                if !self.qps.is_empty() {
+                    let qp = self.qps.swap_remove(usize::from(*which) % self.qps.len());
+                    let QpParts { handle, shared, send, recv, .. } = qp;
+                    if let Err((handle, error)) = self.mlx5.destroy_qp(handle, &shared) {
+                        // The device may use its memory for ever.
+                        core::mem::forget((handle, shared, send, recv));
+                        return Err(error);
+                    }
+                }
+            }
+            Action::DropCq(which) => {
+                if !self.cqs.is_empty() {
+                    let CqParts { handle, shared, queue, .. } =
+                        self.cqs.swap_remove(usize::from(*which) % self.cqs.len());
+                    if let Err((handle, error)) = handle.destroy() {
+                        core::mem::forget((handle, shared, queue));
+                        return Err(error);
+                    }
+                }
+            }
+            Action::DropSrq(which) => {
+                if !self.srqs.is_empty() {
+                    let SrqParts { handle, shared, queue, .. } =
+                        self.srqs.swap_remove(usize::from(*which) % self.srqs.len());
+                    if let Err((handle, error)) = self.mlx5.destroy_srq(handle, &shared) {
+                        core::mem::forget((handle, shared, queue));
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn create_qp(&mut self, new: &NewQp) -> Result<(), Error> {
+        const TYPES: [QpType; 7] = [
+            QpType::Rc,
+            QpType::Uc,
+            QpType::Ud,
+            QpType::RawPacket,
+            QpType::XrcSend,
+            QpType::XrcRecv,
+            QpType::Driver,
+        ];
+        let qp_type = TYPES[usize::from(new.transport) % TYPES.len()];
+        let mut attr = QpInitAttr::new(qp_type);
+        attr.cap = QpCap {
+            max_send_wr: new.max_wr.into(),
+            max_recv_wr: if qp_type.has_recv_queue() { new.max_wr.into() } else { 0 },
+            max_send_sge: u32::from(new.max_sge % 40),
+            max_recv_sge: u32::from(new.max_sge % 9),
+            max_inline_data: new.max_inline.into(),
+        };
+        attr.max_tso_header = if new.tso { 128 } else { 0 };
+        attr.send_ops_flags = SendOpsFlags::from_bits_retain(new.ops.unwrap_or(0).into());
+        let td = new.td.then(|| self.mlx5.alloc_td()).transpose()?;
+        let domain = (qp_type == QpType::XrcRecv)
+            .then(|| xrcd::open(self.mlx5.kernel(), None, true, false))
+            .transpose()?;
+        let cq = |n: u8| self.cqs.get(usize::from(n) % self.cqs.len().max(1)).map(|cq| (&cq.handle, &cq.shared));
+        let srq = new.srq.and_then(|n| self.srqs.get(usize::from(n) % self.srqs.len().max(1)));
+        let create = QpCreate {
+            pd: qp_type.has_send_queue().then_some(&self.pd),
+            send_cq: cq(new.cq).filter(|_| qp_type.has_send_queue()),
+            recv_cq: cq(new.recv_cq).filter(|_| qp_type.has_recv_queue()),
+            srq: srq.map(|srq| (&srq.handle, &srq.shared)),
+            xrcd: domain.as_ref(),
+            attr: &attr,
+            td: td.as_ref(),
+            user_handle: 3,
+        };
+        let qp = self.mlx5.create_qp(&create)?;
+        self.qps.push(qp);
+        Ok(())
+    }
+}

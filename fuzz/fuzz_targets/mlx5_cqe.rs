@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! mlx5's completion queue over any bytes, of a right device or of any, while queues come, are reset and go.
+//!
+//! Held: every call ends, gives no more than it was asked for nor than there are entries, and returns to the device no more
+//! than it wrote; whatever an entry says, only memory that a posted WQE names is written, and none of a queue that ended.
+#![no_main]
+
+use arbitrary::Arbitrary;
+use core::sync::atomic::Ordering::Relaxed;
+use libfuzzer_sys::fuzz_target;
+use std::sync::Arc;
+use uverbs_core::attr::{QpState, WcExFlags};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
+use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
+use uverbs_core::wc::WorkCompletion;
+use uverbs_mlx5::buf::{QueueBuf, SqRing, StrideRing};
+use uverbs_mlx5::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
+use uverbs_mlx5::dbrec::DbRecPages;
+use uverbs_mlx5::lookup::UserIndices;
+use uverbs_mlx5::shared::{QpShared, RqShared, SqShared, SrqShared};
+use uverbs_mlx5::testing::Bell;
+use uverbs_mlx5::uar::ArmRegister;
+
+#[derive(Arbitrary, Debug)]
+struct Program {
+    version_1: bool,
+    wide: bool,
+    log_entries: u8,
+    fields: u16,
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Step {
+    /// The next entry, as a right device orders them.
+    Next { entry: Entry },
+    /// Anything, anywhere.
+    Any { at: u16, word: u64 },
+    PollCq(u8),
+    PollEach(u8),
+    Session(u8),
+    Arm(bool),
+    Event,
+    Reset(u8),
+    Replace(u8),
+    Resize { log_entries: u8, wide: bool, mark: bool },
+}
+
+#[derive(Arbitrary, Debug)]
+struct Entry {
+    /// Opcode and format; the owner bit is made right.
+    op_own: u8,
+    /// Which queue it names: one that there is, or any.
+    queue: u8,
+    number: u32,
+    send_opcode: u8,
+    counter: u16,
+    byte_cnt: u8,
+    words: [u64; 3],
+}
+
+/// Entries of every work queue.
+const DEPTH: u32 = 8;
+/// Bytes that a posted receive names.
+const ROOM: usize = 24;
+const MAX_STEPS: usize = 64;
+
+struct Queue {
+    qp: Arc<QpShared>,
+    /// What its receives name, with a margin on both sides.
+    memory: Box<[u8; ROOM * 3]>,
+}
+
+struct World {
+    queue: CompletionQueue,
+    shared: Arc<CqShared>,
+    buf: Arc<QueueBuf>,
+    entries: u32,
+    size: usize,
+    version_1: bool,
+    /// Where a right device writes next.
+    producer: u32,
+    indices: Arc<UserIndices>,
+    queues: Vec<Queue>,
+    names: u32,
+}
+
+fuzz_target!(|program: Program| {
+    let (entries, size) = (1 << (program.log_entries % 6), if program.wide { 128 } else { 64 });
+    let buf = QueueBuf::new((entries * size) as usize).expect("memory");
+    let ring = CqRing::new(Arc::clone(&buf), entries, size).expect("powers of two");
+    ring.clear();
+    let port: Arc<dyn DoorbellPort> = Arc::new(Bell::default());
+    let (queue, shared) = CompletionQueue::new(CqConfig {
+        cqn: 0x401,
+        ring,
+        dbrec: DbRecPages::default().alloc().expect("memory"),
+        arm: Arc::new(ArmRegister::new(&DoorbellPage::Port(port), 0).expect("a register")),
+        version: if program.version_1 { CqeVersion::V1 } else { CqeVersion::V0 },
+        dump_fill_mkey: 0x300,
+        fields: WcExFlags::from_bits_retain(program.fields.into()),
+        clock: None,
+    });
+    let mut world = World {
+        queue,
+        shared,
+        buf,
+        entries,
+        size: size as usize,
+        version_1: program.version_1,
+        producer: 0,
+        indices: Arc::default(),
+        queues: Vec::new(),
+        names: 1,
+    };
+    for with_srq in [false, false, true] {
+        let queue = world.make(with_srq);
+        world.queues.push(queue);
+    }
+    for step in program.steps.iter().take(MAX_STEPS) {
+        world.run(step);
+        for queue in &world.queues {
+            let (before, after) = (&queue.memory[..ROOM], &queue.memory[ROOM * 2..]);
+            assert!(before.iter().chain(after).all(|b| *b == 0), "memory beside a receive after {step:?}");
+        }
+    }
+});
+
+fn store(buf: &QueueBuf, at: usize, bytes: &[u8]) {
+    for (word, bytes) in buf.words()[at / 8..].iter().zip(bytes.chunks_exact(8)) {
+        word.store(u64::from_ne_bytes(bytes.try_into().expect("8 bytes")), Relaxed);
+    }
+}
+
+impl World {
+    /// A QP whose receives name a memory of their own.
+    fn make(&mut self, with_srq: bool) -> Queue {
+        let number = self.names;
+        self.names += 1;
+        let mut memory = Box::new([0; ROOM * 3]);
+        let addr = memory[ROOM..].as_mut_ptr().expose_provenance() as u64;
+        let entry = |offset: u64, len: u32| {
+            let mut bytes = [0_u8; 16];
+            bytes[..4].copy_from_slice(&len.to_be_bytes());
+            bytes[4..8].copy_from_slice(&7_u32.to_be_bytes());
+            bytes[8..].copy_from_slice(&(addr + offset).to_be_bytes());
+            bytes
+        };
+        let list = |at: usize, buf: &QueueBuf| {
+            for slot in 0..DEPTH as usize {
+                store(buf, slot * 64 + at, &entry(0, 10));
+                store(buf, slot * 64 + at + 16, &entry(10, ROOM as u32 - 10));
+            }
+        };
+        let ring = || {
+            let buf = QueueBuf::new(4096).expect("memory");
+            StrideRing::new(buf, 0, DEPTH, 64).expect("powers of two")
+        };
+        let sq = SqRing::new(QueueBuf::new(4096).expect("memory"), 0, DEPTH).expect("powers of two");
+        let (mut rq, mut srq) = (None, None);
+        let ring = ring();
+        if with_srq {
+            list(16, ring.buf());
+            srq = Some(Arc::new(SrqShared::new(number, ring, DEPTH).expect("powers of two")));
+        } else {
+            list(0, ring.buf());
+            rq = Some(Arc::new(RqShared::new(ring)));
+        }
+        let qp = QpShared::new(number, number, Some(Arc::new(SqShared::new(sq))), rq, srq);
+        let qp = Arc::new(match self.version_1 {
+            true => qp.with_index(self.indices.take().expect("an index")),
+            false => qp,
+        });
+        qp.set_state(QpState::RTS);
+        self.shared.attach_qp(&qp);
+        Queue { qp, memory }
+    }
+
+    fn consumed(&self) -> u32 {
+        u32::from_be(self.shared.dbrec().word(0).load(Relaxed))
+    }
+
+    fn run(&mut self, step: &Step) {
+        match step {
+            Step::Next { entry } => self.write(entry),
+            Step::Any { at, word } => {
+                let words = self.buf.words();
+                let len = (self.entries as usize * self.size / 8).max(1);
+                words[usize::from(*at) % len].store(*word, Relaxed);
+            }
+            Step::PollCq(max) => {
+                let mut wc = vec![WorkCompletion::default(); (*max).into()];
+                if let Ok(n) = self.queue.poll_cq(&mut wc) {
+                    assert!(n <= wc.len() && n <= self.entries as usize);
+                }
+            }
+            Step::PollEach(max) => {
+                let mut n = 0;
+                let result = self.queue.poll_each((*max).into(), |c| {
+                    n += 1;
+                    let _ = (c.to_wc(), c.opcode(), c.completion_ts(), c.completion_wallclock_ns());
+                });
+                assert!(n <= usize::from(*max) && n <= self.entries as usize);
+                assert!(result.is_err() || result == Ok(n));
+            }
+            Step::Session(max) => {
+                if self.queue.start_poll().is_err() {
+                    assert!(self.queue.current().is_none());
+                    return;
+                }
+                assert_eq!(self.queue.start_poll(), Err(PollError::SessionOpen));
+                for _ in 0..*max {
+                    let c = self.queue.current().expect("a completion");
+                    let _ = (c.to_wc(), c.cvlan(), c.flow_tag(), c.slid());
+                    if self.queue.next_poll().is_err() {
+                        break;
+                    }
+                }
+                self.queue.end_poll();
+                assert!(self.queue.current().is_none());
+            }
+            Step::Arm(solicited) => self.queue.req_notify(*solicited).expect("a register"),
+            Step::Event => self.shared.event(),
+            Step::Reset(which) => {
+                let qp = &self.queues[usize::from(*which) % 3].qp;
+                self.shared.reset_qp(qp);
+                qp.set_state(QpState::RESET);
+                qp.set_state(QpState::RTS);
+            }
+            Step::Replace(which) => {
+                let which = usize::from(*which) % 3;
+                self.shared.detach_qp(&self.queues[which].qp);
+                // From here on its memory is gone: the sanitizer sees who touches it.
+                let new = self.make(which == 2);
+                self.queues[which] = new;
+            }
+            Step::Resize { log_entries, wide, mark } => self.resize(*log_entries, *wide, *mark),
+        }
+        assert!(self.consumed() <= 0xff_ffff);
+    }
+
+    fn write(&mut self, e: &Entry) {
+        let number = match self.queues.get(usize::from(e.queue % 4)) {
+            Some(queue) if self.version_1 => queue.qp.uidx,
+            Some(queue) => queue.qp.qp_num,
+            None => e.number,
+        };
+        let lap = u8::from(self.producer & self.entries != 0);
+        let mut bytes = [0_u8; 64];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(e.words) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        let uidx = if self.version_1 { number } else { 0 };
+        bytes[32..36].copy_from_slice(&uidx.to_be_bytes());
+        bytes[44..48].copy_from_slice(&u32::from(e.byte_cnt).to_be_bytes());
+        bytes[54..56].copy_from_slice(&[e.send_opcode, e.op_own]);
+        bytes[56] = e.send_opcode;
+        bytes[57..60].copy_from_slice(&number.to_be_bytes()[1..]);
+        bytes[60..62].copy_from_slice(&e.counter.to_be_bytes());
+        bytes[63] = e.op_own & 0xfe | lap;
+        let slot = (self.producer & (self.entries - 1)) as usize;
+        store(&self.buf, (slot + 1) * self.size - 64, &bytes);
+        self.producer = self.producer.wrapping_add(1);
+    }
+
+    fn resize(&mut self, log_entries: u8, wide: bool, mark: bool) {
+        let (entries, size) = (1 << (log_entries % 6), if wide { 128 } else { 64 });
+        let buf = QueueBuf::new((entries * size) as usize).expect("memory");
+        let ring = CqRing::new(Arc::clone(&buf), entries, size).expect("powers of two");
+        ring.clear();
+        if mark {
+            let lap = u8::from(self.producer & self.entries != 0);
+            let mut bytes = [0_u8; 64];
+            bytes[63] = 0x50 | lap;
+            let slot = (self.producer & (self.entries - 1)) as usize;
+            store(&self.buf, (slot + 1) * self.size - 64, &bytes);
+            self.producer = self.producer.wrapping_add(1);
+        }
+        if self.queue.replace_ring(ring).is_ok() {
+            (self.buf, self.entries, self.size) = (buf, entries, size as usize);
+        }
+    }
+}
