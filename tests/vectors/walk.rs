@@ -91,7 +91,7 @@ struct Walk {
 }
 
 enum Qp {
-    Plain(uverbs_core::provider::QpParts<Mlx5>),
+    Plain(Box<uverbs_core::provider::QpParts<Mlx5>>),
     Target(uverbs_core::provider::DctParts<Mlx5>),
 }
 
@@ -182,7 +182,7 @@ impl Walk {
             "ibv_query_device_ex" | "ibv_query_device" => {
                 self.driver()?.query_device()?;
             }
-            "ibv_query_port" => drop(query::port(&self.port(), number(1)?)?),
+            "ibv_query_port" => { query::port(&self.port(), number(1)?)?; },
             "ibv_query_gid" | "ibv_query_gid_ex" => {
                 query::gid_entry(&self.port(), number(1)?, number(2)?)?;
             }
@@ -342,7 +342,7 @@ impl Walk {
             td: None,
             user_handle: 4,
         };
-        self.qp = Some(Qp::Plain(self.driver()?.create_qp(&create)?));
+        self.qp = Some(Qp::Plain(Box::new(self.driver()?.create_qp(&create)?)));
         Ok(())
     }
 
@@ -377,7 +377,7 @@ impl Walk {
         let attr = QpAttr {
             qp_state: state_of(r.qp_state),
             cur_qp_state: state_of(r.cur_qp_state),
-            path_mtu: Mtu(r.path_mtu.into()),
+            path_mtu: Mtu(r.path_mtu),
             path_mig_state: MigState(r.path_mig_state.into()),
             qkey: r.qkey,
             rq_psn: r.rq_psn,
