@@ -167,6 +167,8 @@ pub struct Umr {
     pub klm: Option<(u32, u32, u64)>,
 }
 
+/// A key that belongs to no QP.
+const ANY_QPN: u32 = 0xff_ffff;
 const UMR_CTRL: usize = 48;
 const MKEY: usize = 64;
 const FLAG_INLINE: u8 = hw::MLX5_WQE_UMR_CTRL_FLAG_INLINE;
@@ -232,11 +234,12 @@ pub(super) fn umr(wqe: &[u8], at: usize, mkey: u32) -> Result<Umr, Malformed> {
         check_qpn: flags & FLAG_CHECK_QPN != 0,
         mask,
         free: wqe[key_at] & MKEY_FREE != 0,
-        access: wqe[key_at + 2],
+        // What the mask does not name is not looked at.
+        access: if mask & Umr::MASK_ACCESS == 0 { 0 } else { wqe[key_at + 2] },
         variant: key as u8,
-        qpn: key >> 8,
-        start: be64(wqe, key_at + 16),
-        len: be64(wqe, key_at + 24),
+        qpn: if mask & Umr::MASK_QPN == 0 { ANY_QPN } else { key >> 8 },
+        start: if mask & Umr::MASK_START == 0 { 0 } else { be64(wqe, key_at + 16) },
+        len: if mask & Umr::MASK_LEN == 0 { 0 } else { be64(wqe, key_at + 24) },
         klm,
     })
 }

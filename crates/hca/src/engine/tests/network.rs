@@ -40,9 +40,14 @@ fn storm(seed: u64, loss: f64) -> (u64, Vec<u64>) {
     (fabric.now().as_nanos() as u64, olds)
 }
 
+/// How many seeds a test tries: `HCA_SEEDS` for a longer run.
+fn seeds(usual: u64) -> core::ops::Range<u64> {
+    0..std::env::var("HCA_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
 #[test]
 fn nothing_is_lost_doubled_or_out_of_order() {
-    for seed in 0..20 {
+    for seed in seeds(20) {
         storm(seed, 0.03);
     }
 }
@@ -55,7 +60,7 @@ fn the_same_seed_gives_the_same_run() {
 
 #[test]
 fn many_requests_in_flight_survive_too() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let fabric = Fabric::deterministic(seed);
         let (mut a, mut b) = pair(&fabric, QpKind::Rc, 0);
         fabric.loss(0.02).duplicate(0.02).reorder(0.05).delay(core::time::Duration::from_micros(3));
