@@ -224,8 +224,8 @@ fuzz_target!(|input: Input<'_>| {
     let mut options = Options::default();
     options.cqe_size = if input.wide { 128 } else { 64 };
     let port = Arc::clone(&kernel) as Arc<dyn Kernel>;
-    let opened = Mlx5::open_with(port, &options)
-        .and_then(|(mlx5, _info)| mlx5.alloc_pd().map(|pd| (mlx5, pd)));
+    let opened =
+        Mlx5::open_with(port, &options).and_then(|(mlx5, _info)| mlx5.alloc_pd().map(|pd| (mlx5, pd)));
     let (mlx5, pd) = match opened {
         Ok(both) => both,
         Err(error) => {
@@ -416,7 +416,8 @@ impl World {
         let domain = (qp_type == QpType::XrcRecv)
             .then(|| xrcd::open(self.mlx5.kernel(), None, true, false))
             .transpose()?;
-        let cq = |n: u8| self.cqs.get(usize::from(n) % self.cqs.len().max(1)).map(|cq| (&cq.handle, &cq.shared));
+        let cq =
+            |n: u8| self.cqs.get(usize::from(n) % self.cqs.len().max(1)).map(|cq| (&cq.handle, &cq.shared));
         let srq = new.srq.and_then(|n| self.srqs.get(usize::from(n) % self.srqs.len().max(1)));
         let create = QpCreate {
             pd: qp_type.has_send_queue().then_some(&self.pd),

@@ -33,9 +33,14 @@ struct Program {
 #[derive(Arbitrary, Debug)]
 enum Step {
     /// The next entry, as a right device orders them.
-    Next { entry: Entry },
+    Next {
+        entry: Entry,
+    },
     /// Anything, anywhere.
-    Any { at: u16, word: u64 },
+    Any {
+        at: u16,
+        word: u64,
+    },
     PollCq(u8),
     PollEach(u8),
     Session(u8),
@@ -43,7 +48,11 @@ enum Step {
     Event,
     Reset(u8),
     Replace(u8),
-    Resize { log_entries: u8, wide: bool, mark: bool },
+    Resize {
+        log_entries: u8,
+        wide: bool,
+        mark: bool,
+    },
 }
 
 #[derive(Arbitrary, Debug)]

@@ -14,8 +14,8 @@ use libfuzzer_sys::fuzz_target;
 use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::provider::op::{self, Address, DcTarget};
 use uverbs_core::provider::{
-    Connected, InlineList, NoData, Operation, Payload, PostError, RemoteSrq, SendBatch as _,
-    SendQueue as _, To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
+    Connected, InlineList, NoData, Operation, Payload, PostError, RemoteSrq, SendBatch as _, SendQueue as _,
+    To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{
     IbvAh, ImmData, RawAh, SendFlags, SendWr, Sge, WrAtomic, WrOpcode, WrRdma, WrUd, WrUnion,
@@ -119,9 +119,10 @@ impl What {
 impl Request {
     fn sges(&self) -> Vec<Sge> {
         match &self.data {
-            Data::Sges(list) => {
-                list.iter().map(|(addr, len, lkey)| Sge { addr: *addr, length: u32::from(*len), lkey: *lkey }).collect()
-            }
+            Data::Sges(list) => list
+                .iter()
+                .map(|(addr, len, lkey)| Sge { addr: *addr, length: u32::from(*len), lkey: *lkey })
+                .collect(),
             Data::Inline(_) => Vec::new(),
         }
     }
@@ -174,9 +175,7 @@ impl Request {
             What::CmpSwp(addr, rkey, compare, swap) => {
                 decode::Op::CmpSwap { addr: self.what.at(addr), rkey, compare, swap }
             }
-            What::FetchAdd(addr, rkey, add) => {
-                decode::Op::FetchAdd { addr: self.what.at(addr), rkey, add }
-            }
+            What::FetchAdd(addr, rkey, add) => decode::Op::FetchAdd { addr: self.what.at(addr), rkey, add },
             What::LocalInv(_) => decode::Op::Nop,
         };
         let memory = |s: &Sge| Segment::Memory {
@@ -230,13 +229,13 @@ fuzz_target!(|program: Program| {
     let blocks = 1 << (program.log_blocks % 7);
     let max_wr = u32::from(program.max_wr % 32 + 1).min(blocks);
     let mut config = send_config(qp_type);
-    (config.max_send_wr, config.max_send_sge, config.max_inline_data) = (max_wr, MAX_SGE as u32, MAX_INLINE as u32);
+    (config.max_send_wr, config.max_send_sge, config.max_inline_data) =
+        (max_wr, MAX_SGE as u32, MAX_INLINE as u32);
     let mut sends = Sends::new(&config, blocks, BLUE_FLAME);
     sends.fill(program.dirt);
     let at = u32::from(program.start);
     sends.queue.start_at(at);
-    let mut world =
-        World { sends, qp_type, kind, blocks, max_wr, at, outstanding: Vec::new(), waits: false };
+    let mut world = World { sends, qp_type, kind, blocks, max_wr, at, outstanding: Vec::new(), waits: false };
     for step in program.steps.iter().take(MAX_STEPS) {
         world.run(step);
     }
@@ -339,7 +338,8 @@ impl World {
             let wr = Wr { wr_id: r.wr_id, flags: r.flags() };
             match &r.data {
                 Data::Sges(_) => {
-                    let sges: Vec<_> = r.sges().iter().map(|s| WireSge::new(s.addr, s.length, s.lkey)).collect();
+                    let sges: Vec<_> =
+                        r.sges().iter().map(|s| WireSge::new(s.addr, s.length, s.lkey)).collect();
                     let sges: Vec<_> = sges.into_iter().map(|s| s.expect("short entries")).collect();
                     to(&mut batch, wr, r, qp_type, &sges[..]);
                 }
@@ -454,8 +454,14 @@ impl World {
                 QpType::Ud => u64::from(r.key) << 32,
                 _ => u64::from(r.key) << 7,
             };
-            let expected = matches!(self.qp_type, QpType::Ud | QpType::Driver)
-                .then_some((r.number & 0xff_ffff, key, 3, rmac, 64, rgid));
+            let expected = matches!(self.qp_type, QpType::Ud | QpType::Driver).then_some((
+                r.number & 0xff_ffff,
+                key,
+                3,
+                rmac,
+                64,
+                rgid,
+            ));
             assert_eq!(av.map(|(dest, k, s, m, h, g)| (dest & 0xff_ffff, k, s, m, h, g)), expected);
             let srqn = (self.qp_type == QpType::XrcSend).then_some(r.number & 0xff_ffff);
             assert_eq!(got.srqn.map(|n| n & 0xff_ffff), srqn);
@@ -581,4 +587,3 @@ impl Keep {
         node
     }
 }
-

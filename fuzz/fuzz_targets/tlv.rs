@@ -12,7 +12,9 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Command, RawCommand};
-use uverbs_uapi::ioctl::{UVERBS_ATTR_F_MANDATORY, UVERBS_ATTR_F_VALID_OUTPUT, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
+use uverbs_uapi::ioctl::{
+    UVERBS_ATTR_F_MANDATORY, UVERBS_ATTR_F_VALID_OUTPUT, ib_uverbs_attr, ib_uverbs_ioctl_hdr,
+};
 use zerocopy::FromBytes;
 
 /// Room of the commands.
@@ -94,7 +96,10 @@ fuzz_target!(|program: Program| {
         }
     };
     assert!(fits, "what does not fit was built");
-    assert_eq!((raw.object(), raw.method(), raw.driver_id()), (program.object, program.method, program.driver_id));
+    assert_eq!(
+        (raw.object(), raw.method(), raw.driver_id()),
+        (program.object, program.method, program.driver_id)
+    );
     array(&program, &attrs, &raw);
 
     let mut valid = Vec::new();
@@ -108,8 +113,16 @@ fuzz_target!(|program: Program| {
             valid.push(*id);
         }
         assert_eq!(raw.new_handle(*id, *handle), matches!(attr, Attr::New));
-        assert!(!raw.answer(id.wrapping_add(1), bytes) || attrs.iter().any(|(other, ..)| *other == id.wrapping_add(1)));
-        valid.extend(attrs.iter().filter(|(other, a, _)| *other == id.wrapping_add(1) && matches!(a, Attr::Output(_))).map(|(id, ..)| *id));
+        assert!(
+            !raw.answer(id.wrapping_add(1), bytes)
+                || attrs.iter().any(|(other, ..)| *other == id.wrapping_add(1))
+        );
+        valid.extend(
+            attrs
+                .iter()
+                .filter(|(other, a, _)| *other == id.wrapping_add(1) && matches!(a, Attr::Output(_)))
+                .map(|(id, ..)| *id),
+        );
     }
     for (id, attr, _) in &attrs {
         assert_eq!(command.is_answered(*id), valid.contains(id));

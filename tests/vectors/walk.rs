@@ -182,7 +182,9 @@ impl Walk {
             "ibv_query_device_ex" | "ibv_query_device" => {
                 self.driver()?.query_device()?;
             }
-            "ibv_query_port" => { query::port(&self.port(), number(1)?)?; },
+            "ibv_query_port" => {
+                query::port(&self.port(), number(1)?)?;
+            }
             "ibv_query_gid" | "ibv_query_gid_ex" => {
                 query::gid_entry(&self.port(), number(1)?, number(2)?)?;
             }
