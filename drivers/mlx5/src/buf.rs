@@ -320,9 +320,10 @@ impl fmt::Debug for SqView<'_> {
 ///
 /// # Invariants
 /// `mask + 1` is a power of two; an element has `1 << shift` bytes, 16 at least; so many of them from `base` on are
-/// inside `buf`; `base` is aligned to 64.
+/// inside `buf`; `base` is aligned to 64. `last` is 64 bytes before the end of the first element, if it has so many.
 pub struct StrideRing {
     base: NonNull<AtomicU64>,
+    last: Option<NonNull<AtomicU64>>,
     mask: u32,
     shift: u32,
     buf: Arc<QueueBuf>,
@@ -341,7 +342,9 @@ impl StrideRing {
             return None;
         }
         let base = buf.part(offset, (count as usize).checked_mul(stride as usize)?)?;
-        Some(Self { base, mask: count - 1, shift: stride.trailing_zeros(), buf })
+        // SAFETY: inside the first element, which has 64 bytes at least.
+        let last = (stride >= 64).then(|| unsafe { base.byte_add(stride as usize - 64) });
+        Some(Self { base, last, mask: count - 1, shift: stride.trailing_zeros(), buf })
     }
 
     /// The largest index of an element.
@@ -373,6 +376,16 @@ impl StrideRing {
         let element = unsafe { self.base.add(at) };
         // SAFETY: that many words inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
         unsafe { core::slice::from_raw_parts(element.as_ptr(), 1 << (self.shift - 3)) }
+    }
+
+    /// The last 64 bytes of the element at `index`, modulo the ring; `None` if an element has fewer.
+    #[inline(always)]
+    pub(crate) fn last_block(&self, index: u32) -> Option<&[AtomicU64; 8]> {
+        let at = ((index & self.mask) as usize) << self.shift;
+        // SAFETY: the masked index names one of the ring's elements, as far from the first as it is long (invariant).
+        let block = unsafe { self.last?.byte_add(at) };
+        // SAFETY: 64 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        Some(unsafe { block.cast().as_ref() })
     }
 
     /// The `unit`th 16 bytes of the element at `index`, both modulo what there is.
@@ -554,6 +567,10 @@ mod tests {
             assert_eq!(first(&rq.unit(i, i)[0]), u64::from(i % 16) * 64 + u64::from(i % 4) * 16);
         }
         assert_eq!(rq.element(3).len(), 8);
+        let large = StrideRing::new(Arc::clone(&buf), 0, 16, 128).unwrap();
+        assert_eq!(first(&large.last_block(19).unwrap()[0]), 3 * 128 + 64);
+        assert_eq!(first(&rq.last_block(18).unwrap()[0]), 2 * 64);
+        assert!(StrideRing::new(Arc::clone(&buf), 0, 16, 32).unwrap().last_block(0).is_none());
         sq.block(33)[7].store(9, Relaxed);
         assert_eq!(buf.words()[(2048 + 64) / 8 + 7].load(Relaxed), 9);
     }

@@ -295,6 +295,17 @@ impl Side {
         if !self.setter(DATA) {
             return;
         }
+        let wr = self.session.wr;
+        // One entry, neither empty nor from 2^31 on: what else is missing is the address.
+        if let &[sge] = sges
+            && wr.traits & !NO_INLINE == 0
+            && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1
+        {
+            let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
+            let slot = Slot::new(q.view, self.session.cursor.at);
+            slot.put(wr.data, [count_key.to_be(), sge.addr.to_be()]);
+            return self.set_data(q.view, Ok(1));
+        }
         // SAFETY: the caller's promise.
         let units = unsafe { self.put_sges(q, sges) };
         self.set_data(q.view, units);

@@ -195,6 +195,12 @@ impl Hot {
         self.connected & opcode_bit(opcode) != 0
     }
 
+    /// Whether a datagram of this opcode takes the short way.
+    #[inline(always)]
+    pub(crate) fn has_datagram(&self, opcode: WrOpcode) -> bool {
+        self.datagram & opcode_bit(opcode) != 0
+    }
+
     /// The control segment's first word in host order, less the units.
     #[inline(always)]
     pub(crate) fn first(&self, place: Place, opcode: u8) -> u64 {

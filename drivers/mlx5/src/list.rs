@@ -7,11 +7,13 @@
 #![expect(unsafe_code)]
 // UNSAFETY: lists, entries and handles are C pointers, valid by the caller's promise.
 
-use crate::encoder::{Hot, Kind, MAX_UNITS};
+use crate::encoder::{Encoder, Hot, Kind, MAX_UNITS};
 use crate::poster::{Cursor, Queue};
 use crate::send::{SendQueue, Side};
 use crate::shared::{QpShared, SqShared};
-use crate::wqe::{Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, hw_opcode, takes_inline};
+use crate::wqe::{
+    AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, hw_opcode, takes_inline,
+};
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
@@ -86,6 +88,10 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
                 cursor.finish(q.view, wr.wr_id, 2);
                 Ok(())
             }
+            (WrOpcode::SEND, Some(sge)) if hot.has_datagram(WrOpcode::SEND) => {
+                // SAFETY: the node is valid, by the caller's promise.
+                cursor.lend(|cursor| unsafe { put_datagram(&side.encoder, q.sq, cursor, wr, sge) })
+            }
             (WrOpcode::RDMA_READ, Some(sge)) if hot.has_connected(WrOpcode::RDMA_READ) => {
                 put_rdma(&hot, q, &mut cursor, wr, const { hw_opcode(WrOpcode::RDMA_READ) }, sge);
                 Ok(())
@@ -138,6 +144,35 @@ fn put_rdma(hot: &Hot, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr, opcode: u
     slot.put_ctrl1(hot.ctrl1(fields(wr).flags, 0));
     slot.put_ctrl0(hot.ctrl0(cursor.at, opcode, 3));
     cursor.finish(q.view, wr.wr_id, 3);
+}
+
+/// Writes a plain datagram.
+///
+/// # Safety
+/// Its `ah` is NULL or an address handle that this driver made.
+#[inline(never)]
+unsafe fn put_datagram(
+    encoder: &Encoder,
+    sq: &SqShared,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+    sge: RawSge,
+) -> Result<(), PostError> {
+    // SAFETY: a UD QP's WR has this arm, by the caller's promise.
+    let ud = unsafe { wr.wr.ud };
+    // SAFETY: NULL, or an address handle that this driver made, by the caller's promise.
+    let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
+        return Err(PostError::InvalidArgument);
+    };
+    const UNITS: u32 = CTRL_UNITS + AV_UNITS + 1;
+    let view = sq.ring.view();
+    let slot = Slot::new(view, cursor.at);
+    slot.put_av(ah.driver.to(u64::from(ud.remote_qkey) << 32, ud.remote_qpn));
+    slot.put_far(CTRL_UNITS + AV_UNITS, words(sge));
+    slot.put_ctrl1(encoder.ctrl1(fields(wr).flags, 0));
+    slot.put_ctrl0(encoder.ctrl0(cursor.at, const { hw_opcode(WrOpcode::SEND) }, UNITS));
+    cursor.finish(view, wr.wr_id, UNITS);
+    Ok(())
 }
 
 /// Writes any node.

@@ -64,7 +64,7 @@ impl CqRing {
     pub(crate) fn entry(&self, position: u32) -> CqeRef<'_> {
         /// Stands for the entry of a ring whose elements are too small, which there is not.
         static NONE: [AtomicU64; WORDS] = [const { AtomicU64::new(NEVER_WRITTEN.to_be()) }; WORDS];
-        CqeRef(self.ring.element(position).last_chunk().unwrap_or(&NONE))
+        CqeRef(self.ring.last_block(position).unwrap_or(&NONE))
     }
 
     /// What is at a position, if the device has written it in that lap.

@@ -141,11 +141,30 @@ impl<'r> InlineWriter<'r> {
             self.flush();
         }
         let (words, tail) = rest.as_chunks::<8>();
+        self.put_words(words);
+        (self.part, self.filled) = (short(tail), tail.len() as u32);
+    }
+
+    /// Writes whole words.
+    #[inline(always)]
+    fn put_words(&mut self, words: &[[u8; 8]]) {
+        let from = self.word as usize;
+        // Mostly all of them are in the first block: one test for all.
+        if let Some(places) = self.slot.head.get(from..from.saturating_add(words.len())) {
+            for (place, word) in places.iter().zip(words) {
+                place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            }
+            self.word += words.len() as u32;
+        } else {
+            self.put_words_far(words);
+        }
+    }
+
+    fn put_words_far(&mut self, words: &[[u8; 8]]) {
         for word in words {
             self.part = u64::from_le_bytes(*word);
             self.flush();
         }
-        (self.part, self.filled) = (short(tail), tail.len() as u32);
     }
 
     /// Writes what is left, and zeros up to the end of its word.
