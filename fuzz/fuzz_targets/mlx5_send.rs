@@ -163,7 +163,7 @@ impl Request {
     }
 
     /// What the WQE must say.
-    fn expected(&self, index: u16, waits: bool) -> decode::Request {
+    fn expected(&self, index: u16, waits: bool, is_session: bool) -> decode::Request {
         let flags = self.flags();
         let op = match self.what {
             What::Send => decode::Op::Send { imm: None, invalidate: None },
@@ -179,7 +179,8 @@ impl Request {
             What::LocalInv(_) => decode::Op::Nop,
         };
         let memory = |s: &Sge| Segment::Memory {
-            length: if self.what.is_atomic() { 8 } else { s.length },
+            // The setters of a session write an atomic's entry as it is, as the reference's do.
+            length: if self.what.is_atomic() && !is_session { 8 } else { s.length },
             lkey: s.lkey,
             addr: s.addr,
         };
@@ -249,18 +250,18 @@ impl World {
             Step::Batch(all) => {
                 let all = cut(all);
                 let result = self.batch(&all, false);
-                self.whole(&all, result);
+                self.whole(&all, result, false);
             }
             Step::Session(all) => {
                 let all = cut(all);
                 let result = self.session(&all, false);
-                self.whole(&all, result);
+                self.whole(&all, result, true);
             }
             Step::Lost(all, session) => {
                 let all = cut(all);
                 let lost = if *session { self.session(&all, true) } else { self.batch(&all, true) };
                 assert!(lost.is_ok(), "what is dropped reports nothing");
-                self.posted(&[]);
+                self.posted(&[], false);
             }
             Step::Retire(n) => {
                 let n = usize::from(*n).min(self.outstanding.len());
@@ -280,17 +281,17 @@ impl World {
     }
 
     /// All or nothing.
-    fn whole(&mut self, all: &[Request], result: Result<(), PostError>) {
+    fn whole(&mut self, all: &[Request], result: Result<(), PostError>, is_session: bool) {
         let right = all.iter().all(|r| r.is_right(self.qp_type));
         match result {
             Ok(()) => {
                 assert!(right, "posted {all:?}");
-                self.posted(all);
+                self.posted(all, is_session);
             }
             Err(PostError::QueueFull) => self.must_be_full(all),
             Err(error) => {
                 assert!(!right, "{error:?} for {all:?}");
-                self.posted(&[]);
+                self.posted(&[], false);
             }
         }
     }
@@ -305,7 +306,7 @@ impl World {
         // A WQE of more blocks than a WR has on average counts as more than one.
         let counted = wrs as u32 * LONGEST;
         assert!(wrs as u32 > self.max_wr || blocks > self.blocks || counted > self.max_wr, "{wrs} WRs");
-        self.posted(&[]);
+        self.posted(&[], false);
     }
 
     fn list(&mut self, all: &[Request]) {
@@ -318,7 +319,7 @@ impl World {
         match result {
             Ok(()) => {
                 assert!(wrong.is_none() && !all.is_empty());
-                self.posted(all);
+                self.posted(all, false);
             }
             Err(bad) => {
                 let at = nodes.iter().position(|n| core::ptr::from_ref(n) == bad.wr);
@@ -327,7 +328,7 @@ impl World {
                     PostError::QueueFull => assert!(at <= wrong.or(Some(all.len()))),
                     error => assert_eq!(at, wrong, "{error:?}"),
                 }
-                self.posted(&all[..at.unwrap_or(0)]);
+                self.posted(&all[..at.unwrap_or(0)], false);
             }
         }
     }
@@ -414,7 +415,7 @@ impl World {
     }
 
     /// What a call has posted is what is in the ring, and was rung for.
-    fn posted(&mut self, all: &[Request]) {
+    fn posted(&mut self, all: &[Request], is_session: bool) {
         let rings = self.sends.bell.take();
         if all.is_empty() {
             assert!(rings.is_empty(), "a doorbell for nothing");
@@ -424,7 +425,7 @@ impl World {
         for r in all {
             let bytes = self.sends.blocks(self.at, self.blocks.min(16));
             let got = send_wqe(self.kind, &bytes).unwrap_or_else(|e| panic!("{e:?} of {r:?}: {bytes:02x?}"));
-            self.compare(r, &got);
+            self.compare(r, &got, is_session);
             last = (self.at, got.blocks());
             self.outstanding.push(self.at);
             self.at = self.at.wrapping_add(got.blocks().into());
@@ -440,8 +441,8 @@ impl World {
         assert!(rung.bytes.len() == 8 || rung.bytes == wqe, "a burst of something else");
     }
 
-    fn compare(&self, r: &Request, got: &decode::Request) {
-        let mut want = r.expected(self.at as u16, self.waits);
+    fn compare(&self, r: &Request, got: &decode::Request, is_session: bool) {
+        let mut want = r.expected(self.at as u16, self.waits, is_session);
         (want.ds, want.opcode) = (got.ds, got.opcode);
         if let What::LocalInv(key) = r.what {
             let decode::Op::Umr(umr) = &got.op else { panic!("{got:?}") };
