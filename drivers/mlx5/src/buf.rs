@@ -202,7 +202,7 @@ impl Place {
 /// the queue.
 ///
 /// # Invariants
-/// All is that of `ring`; `mask` is a [`Place`]'s.
+/// All is that of `ring`; `mask` is a `Place`'s.
 #[derive(Clone, Copy)]
 pub struct SqView<'r> {
     base: NonNull<AtomicU64>,
