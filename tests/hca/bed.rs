@@ -104,10 +104,13 @@ impl Bed<Mlx5> for Two {
 /// Runs a test on a bed, and looks at what it left.
 fn on_bed(bed: Two, test: impl LabTest) -> Outcome {
     let hcas = bed.hcas.clone();
-    without_open_files(|| {
+    let result = without_open_files(|| {
         let lab = Lab::new(bed.open(End::A)?, Box::new(bed))?;
         test.run(&lab)
-    })?;
+    });
+    // What the HCA saw may be why it failed.
+    result
+        .with_context(|| format!("{:?}", hcas.iter().flat_map(|hca| hca.violations()).collect::<Vec<_>>()))?;
     for hca in &hcas {
         let objects = hca.objects();
         ensure!(objects.is_empty(), "{}: objects are left: {objects:?}", hca.name());

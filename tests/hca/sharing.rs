@@ -163,8 +163,8 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
                         for n in 0..EACH {
                             let req = Req::new(n, Op::Send).signaled().inline(&[1; 8]);
                             pair.a.post(Face::ALL[n as usize % 4], &[req])?;
-                            pair.a.ok(1)?;
-                            let got = pair.b.ok(1)?[0];
+                            pair.a.ok(1).with_context(|| format!("sender {n}, {:?}", pair.b.qp.qp_num()))?;
+                            let got = pair.b.ok(1).with_context(|| format!("receiver {n}"))?[0];
                             ensure!(got.qp_num == pair.b.qp.qp_num() && got.byte_len == 8, "{got:?}");
                             ids.push(got.wr_id);
                             received.fetch_add(1, Ordering::Release);
@@ -181,6 +181,8 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
             let mut deadline = Deadline::usual();
             for id in 0..all {
                 loop {
+                    // Before the post: what is received later may be free only after it.
+                    let done = received.load(Ordering::Acquire);
                     match post_srq_recv(
                         &mut srq,
                         [Face::List, Face::Batch, Face::Single][id as usize % 3],
@@ -188,7 +190,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
                     ) {
                         Ok(()) => break,
                         Err(e) if e.error == Some(PostError::QueueFull) => {
-                            let out = id - received.load(Ordering::Acquire);
+                            let out = id - done;
                             ensure!(out + N as u64 >= room as u64, "full with {out} of {room}");
                             deadline.pause();
                         }
