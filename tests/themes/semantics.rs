@@ -70,7 +70,9 @@ fn when_there_is_room<D: Driver>(
         match post() {
             Err(e) if e.downcast_ref() == Some(&PostError::QueueFull) && !deadline.passed() => {
                 let mut wc = [WorkCompletion::default()];
-                if let (true, [wc]) = (Dialect::of::<D>().freed_by_polling, cq.poll(&mut wc)?) {
+                if Dialect::of::<D>().freed_by_polling
+                    && let [wc] = cq.poll(&mut wc)?
+                {
                     ensure!(wc.status == status, "{:#x}: {:?}, expected {status:?}", wc.wr_id, wc.status);
                     ids.push(wc.wr_id);
                 }
