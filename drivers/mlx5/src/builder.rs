@@ -14,11 +14,9 @@ use crate::poster::{Cursor, Queue};
 use crate::send::{SendQueue, Side};
 use crate::shared::{QpShared, SqShared};
 use crate::wqe::eth;
-use crate::wqe::{
-    Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, is_atomic, put_inline, put_raw_sges,
-    takes_inline,
-};
+use crate::wqe::{Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, put_inline, put_raw_sges};
 use uverbs_core::provider::op::BindMw;
+use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
 use uverbs_core::wr::{Sge as RawSge, WrOpcode};

@@ -14,11 +14,14 @@ use crate::wqe::eth;
 use crate::wqe::umr;
 use crate::wqe::{
     AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, ctrl_base, ctrl0, ctrl1, fm_ce_se,
-    hw_opcode, is_atomic, opcode_bit, opcodes, put_inline, put_sges, takes_inline, units_of,
+    hw_opcode, put_inline, put_sges, units_of,
 };
 use core::sync::atomic::Ordering;
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::provider::op::MwBind;
+use uverbs_core::provider::opcodes::{
+    RC_OPCODES, UC_OPCODES, UD_OPCODES, builder_opcodes, is_atomic, opcode_bit, opcodes, takes_inline,
+};
 use uverbs_core::provider::{Address, Operation, Payload, PostError, WireSge, Wr};
 use uverbs_core::wr::{SendFlags, Sge as RawSge, WrOpcode};
 use uverbs_mlx5_hw::wqe::{ETH_L2_INLINE_HEADER_SIZE, MLX5_WQE_CTRL_CQ_UPDATE};
@@ -97,37 +100,13 @@ impl Kind {
 /// The opcodes of a transport: the table of ibv_post_send(3).
 const fn ops_of(qp_type: QpType) -> u32 {
     use WrOpcode as O;
-    const UD: u32 = opcodes(&[O::SEND, O::SEND_WITH_IMM]);
-    const UC: u32 =
-        UD | opcodes(&[O::SEND_WITH_INV, O::RDMA_WRITE, O::RDMA_WRITE_WITH_IMM, O::LOCAL_INV, O::BIND_MW]);
-    const RC: u32 = UC | opcodes(&[O::RDMA_READ, O::ATOMIC_CMP_AND_SWP, O::ATOMIC_FETCH_AND_ADD]);
     match qp_type {
-        QpType::Rc | QpType::XrcSend | QpType::Driver => RC,
-        QpType::Uc => UC,
-        QpType::Ud => UD,
+        QpType::Rc | QpType::XrcSend | QpType::Driver => RC_OPCODES,
+        QpType::Uc => UC_OPCODES,
+        QpType::Ud => UD_OPCODES,
         QpType::RawPacket => opcodes(&[O::SEND, O::TSO]),
         QpType::XrcRecv => 0,
     }
-}
-
-/// The opcodes that `send_ops_flags` names.
-fn builder_opcodes(flags: SendOpsFlags) -> u32 {
-    use SendOpsFlags as F;
-    use WrOpcode as O;
-    const PAIRS: [(F, O); 11] = [
-        (F::RDMA_WRITE, O::RDMA_WRITE),
-        (F::RDMA_WRITE_WITH_IMM, O::RDMA_WRITE_WITH_IMM),
-        (F::SEND, O::SEND),
-        (F::SEND_WITH_IMM, O::SEND_WITH_IMM),
-        (F::RDMA_READ, O::RDMA_READ),
-        (F::ATOMIC_CMP_AND_SWP, O::ATOMIC_CMP_AND_SWP),
-        (F::ATOMIC_FETCH_AND_ADD, O::ATOMIC_FETCH_AND_ADD),
-        (F::LOCAL_INV, O::LOCAL_INV),
-        (F::BIND_MW, O::BIND_MW),
-        (F::SEND_WITH_INV, O::SEND_WITH_INV),
-        (F::TSO, O::TSO),
-    ];
-    PAIRS.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |set, (_, op)| set | opcode_bit(*op))
 }
 
 /// Units that an opcode wants between address and data.

@@ -11,10 +11,9 @@ use crate::encoder::{Encoder, Hot, Kind, MAX_UNITS};
 use crate::poster::{Cursor, Queue};
 use crate::send::{SendQueue, Side};
 use crate::shared::{QpShared, SqShared};
-use crate::wqe::{
-    AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, hw_opcode, takes_inline,
-};
+use crate::wqe::{AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, hw_opcode};
 use uverbs_core::provider::op::TsoArgs;
+use uverbs_core::provider::opcodes::takes_inline;
 use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{

@@ -8,12 +8,13 @@
 
 use crate::buf::{Place, SqRing, SqView};
 use crate::dbrec::DbWord;
-use crate::shared::{QpShared, SqShared, Word};
+use crate::shared::{QpShared, SqShared};
 use crate::uar::Doorbell;
 use crate::wqe::Slot;
 use core::sync::atomic::Ordering;
 use uverbs_core::kernel::Process;
 use uverbs_core::provider::PostError;
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::barrier::to_device;
 
 /// Where a batch writes: past what is published, invisible until it is.
@@ -131,9 +132,9 @@ pub(crate) struct Poster {
     max_post: u32,
     /// The state word under which posting was allowed last. `NONE` also while a session is open or a fence is pending, so
     /// that a batch begins with a look at both.
-    seen: Word,
+    seen: StateWord,
     /// The state word whose reset the indices belong to.
-    since: Word,
+    since: StateWord,
     fence: bool,
     session: bool,
     /// Whose queue this is: a child of fork(2) shares the doorbell with its parent, and must leave it alone.
@@ -150,8 +151,8 @@ impl Poster {
             head: 0,
             limit: 0,
             max_post,
-            seen: Word::NONE,
-            since: Word::NONE,
+            seen: StateWord::NONE,
+            since: StateWord::NONE,
             fence: false,
             session: false,
             process: Process::register(),
@@ -212,7 +213,7 @@ impl Poster {
     /// The state changed since the last batch, or something is pending, or this is the first batch. Gives whether the
     /// first WR must wait for what was posted before.
     #[cold]
-    fn begin_cold(&mut self, sq: &SqShared, word: Word) -> Result<bool, PostError> {
+    fn begin_cold(&mut self, sq: &SqShared, word: StateWord) -> Result<bool, PostError> {
         if self.session {
             return Err(PostError::SessionOpen);
         }
@@ -222,7 +223,7 @@ impl Poster {
         if !word.can_send() {
             return Err(PostError::BadState);
         }
-        if self.since == Word::NONE || word.resets_differ(self.since) {
+        if self.since == StateWord::NONE || word.resets_differ(self.since) {
             // A reset empties the queue on both sides; see `QpShared::set_state`.
             (self.at, self.head, self.limit, self.fence) = (Place::of(0), 0, 0, false);
             let _ = self.refresh(sq, 0, None);
@@ -285,7 +286,7 @@ impl Poster {
     }
 
     #[cold]
-    fn check_cold(&self, word: Word) -> Result<(), PostError> {
+    fn check_cold(&self, word: StateWord) -> Result<(), PostError> {
         if !self.process.is_current() {
             return Err(PostError::Forked);
         }
@@ -349,7 +350,7 @@ impl Poster {
     fn settle_fence(&mut self, ring: &SqRing, end: Place, at: Place) {
         if at == end {
             self.fence = true;
-            self.seen = Word::NONE;
+            self.seen = StateWord::NONE;
         } else {
             Slot::new(ring.view(), at).add_small_fence();
             if self.fence {
@@ -364,7 +365,7 @@ impl Poster {
     pub(crate) fn open_session(&mut self, qp: &QpShared, sq: &SqShared) -> Cursor {
         let cursor = self.begin(qp, sq);
         self.session = true;
-        self.seen = Word::NONE;
+        self.seen = StateWord::NONE;
         cursor
     }
 

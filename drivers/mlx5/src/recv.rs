@@ -9,7 +9,7 @@
 
 use crate::buf::StrideView;
 use crate::dbrec::DbWord;
-use crate::shared::{QpShared, RqShared, Word};
+use crate::shared::{QpShared, RqShared};
 use crate::wqe::{Sge, WireEntry, put_recv_sge, put_recv_sges};
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::kernel::Process;
 use uverbs_core::provider::raw::slice_from_c;
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::sync::barrier::to_device;
 use uverbs_core::wr::RecvWr;
@@ -71,7 +72,7 @@ struct Side {
     max_sge: u32,
     max_msg: u64,
     /// The state word under which posting was allowed last.
-    seen: Word,
+    seen: StateWord,
     is_raw: bool,
     /// Whose queue this is: a child of fork(2) has a copy that no device sees.
     process: Process,
@@ -90,7 +91,7 @@ impl RecvQueue {
             max_post: config.max_recv_wr.min(rq.ring.mask() + 1),
             max_sge: config.max_recv_sge.min(units),
             max_msg: config.max_msg_sz,
-            seen: Word::NONE,
+            seen: StateWord::NONE,
             is_raw: config.qp_type == QpType::RawPacket,
             process: Process::register(),
             record,
@@ -126,14 +127,14 @@ impl Side {
 
     /// The state changed since the last batch, or this is the first.
     #[cold]
-    fn begin_cold(&mut self, word: Word) -> Result<(), PostError> {
+    fn begin_cold(&mut self, word: StateWord) -> Result<(), PostError> {
         if !self.process.is_current() {
             return Err(PostError::Forked);
         }
         if !word.can_receive() {
             return Err(PostError::BadState);
         }
-        if self.seen == Word::NONE || word.resets_differ(self.seen) {
+        if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
             // A reset empties the queue on both sides; see `QpShared::set_state`.
             (self.head, self.limit) = (0, self.max_post);
         }

@@ -10,6 +10,7 @@ use crate::buf::{SqRing, StrideRing, StrideView, Table};
 use crate::lookup::UserIndex;
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
+use uverbs_core::provider::state::StateWord;
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -37,42 +38,6 @@ pub struct QpShared {
     dead: AtomicBool,
 }
 
-/// A [`QpShared`]'s state and reset count in one word, so that one compare tells whether anything changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word(u32);
-
-impl Word {
-    /// Equal to no word that [`QpShared`] ever holds.
-    pub(crate) const NONE: Self = Self(u32::MAX);
-
-    const fn new(resets: u32, state: QpState) -> Self {
-        Self(resets << 8 | (state.0 & 0xff))
-    }
-
-    /// The state.
-    pub(crate) const fn state(self) -> QpState {
-        QpState(self.0 & 0xff)
-    }
-
-    /// Whether the QP was reset between the two.
-    pub(crate) const fn resets_differ(self, other: Self) -> bool {
-        self.0 >> 8 != other.0 >> 8
-    }
-
-    /// Whether sends may be posted: the device takes them in SQD and flushes them in SQE and ERR.
-    pub(crate) const fn can_send(self) -> bool {
-        matches!(self.state(), QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR)
-    }
-
-    /// Whether receives may be posted (C10-97.2.1: not in RESET).
-    pub(crate) const fn can_receive(self) -> bool {
-        matches!(
-            self.state(),
-            QpState::INIT | QpState::RTR | QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR
-        )
-    }
-}
-
 impl QpShared {
     /// Of a new QP, in RESET.
     #[must_use]
@@ -90,7 +55,7 @@ impl QpShared {
             sq,
             rq,
             srq,
-            word: AtomicU32::new(Word::new(0, QpState::RESET).0),
+            word: AtomicU32::new(StateWord::new(QpState::RESET).bits()),
             csum: AtomicBool::new(false),
             dead: AtomicBool::new(false),
         }
@@ -109,14 +74,13 @@ impl QpShared {
     }
 
     #[inline(always)]
-    pub(crate) fn word(&self) -> Word {
-        Word(self.word.load(Ordering::Acquire))
+    pub(crate) fn word(&self) -> StateWord {
+        StateWord::from_bits(self.word.load(Ordering::Acquire))
     }
 
     /// Notes a new state. RESET empties both queues: call it after the QP's completions were taken out of its CQs.
     pub fn set_state(&self, state: QpState) {
-        let reset = u32::from(state == QpState::RESET);
-        if reset != 0 {
+        if state == QpState::RESET {
             if let Some(sq) = &self.sq {
                 sq.reset();
             }
@@ -127,8 +91,7 @@ impl QpShared {
         // Control calls on one QP may race; each leaves a word that some call wrote. Release: a poster that sees it, sees
         // the empty queues, too.
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
-            // The top value stays free for `Word::NONE`.
-            Some(Word::new(((word >> 8) + reset) & 0x7f_ffff, state).0)
+            Some(StateWord::from_bits(word).next(state).bits())
         });
         fence(Ordering::SeqCst);
     }
@@ -413,24 +376,6 @@ mod tests {
         assert!(before.resets_differ(after));
         shared.set_state(QpState::ERR);
         assert!(!after.resets_differ(shared.word()));
-    }
-
-    #[test]
-    fn the_reset_count_wraps_without_meeting_the_reserved_word() {
-        let shared = QpShared::new(1, 1, None, None, None);
-        shared.word.store(0x7f_ffff << 8 | 6, Ordering::Relaxed);
-        shared.set_state(QpState(0xffff_ffff));
-        assert_ne!(shared.word(), Word::NONE);
-        shared.set_state(QpState::RESET);
-        assert_eq!(shared.word.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn posting_by_state() {
-        let table: Vec<_> =
-            (0..9).map(|s| Word::new(3, QpState(s))).map(|w| (w.can_send(), w.can_receive())).collect();
-        let (t, f) = (true, false);
-        assert_eq!(table, [(f, f), (f, t), (f, t), (t, t), (t, t), (t, t), (t, t), (f, f), (f, f)]);
     }
 
     #[test]

@@ -9,8 +9,9 @@
 use crate::doorbell::SendBell;
 use crate::producer::Cursor;
 use crate::send::SendQueue;
-use crate::wqe::{self, Ah, Data, opcode_bit, takes_inline};
+use crate::wqe::{self, Ah, Data};
 use uverbs_core::attr::QpType;
+use uverbs_core::provider::opcodes::{opcode_bit, takes_inline};
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};

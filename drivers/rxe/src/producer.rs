@@ -6,10 +6,11 @@
 //! wrong state) moves [`Cursor::limit`] to where the cursor stands, so the hot path has one compare for all of them.
 
 use crate::queue::{Ring, Slot};
-use crate::shared::{QpShared, Word};
+use crate::shared::QpShared;
 use std::sync::Arc;
 use uverbs_core::kernel::Process;
 use uverbs_core::provider::PostError;
+use uverbs_core::provider::state::StateWord;
 
 /// Where a batch writes: past what is published, invisible until it is.
 #[derive(Clone, Copy, Debug)]
@@ -47,14 +48,14 @@ impl Cursor {
 /// Which states allow posting: what tells a send queue from a receive queue here.
 pub(crate) trait Side {
     /// Whether WRs may be posted now.
-    fn open(word: Word) -> bool;
+    fn open(word: StateWord) -> bool;
 }
 
 /// Send queues.
 #[derive(Debug)]
 pub(crate) enum Sends {}
 impl Side for Sends {
-    fn open(word: Word) -> bool {
+    fn open(word: StateWord) -> bool {
         word.can_send()
     }
 }
@@ -63,7 +64,7 @@ impl Side for Sends {
 #[derive(Debug)]
 pub(crate) enum Receives {}
 impl Side for Receives {
-    fn open(word: Word) -> bool {
+    fn open(word: StateWord) -> bool {
         word.can_receive()
     }
 }
@@ -77,7 +78,7 @@ pub(crate) struct Producer<H, S> {
     /// One before the consumer, as last seen.
     limit: u32,
     /// The state word under which posting was allowed last.
-    seen: Word,
+    seen: StateWord,
     pub(crate) shared: Arc<QpShared>,
     /// Whose ring this is: a child of fork(2) shares it with its parent, and must leave it alone.
     process: Process,
@@ -93,7 +94,7 @@ impl<H, S: Side> Producer<H, S> {
             ring,
             published: 0,
             limit: 0,
-            seen: Word::NONE,
+            seen: StateWord::NONE,
             shared,
             process: Process::register(),
             lost: false,
@@ -122,7 +123,7 @@ impl<H, S: Side> Producer<H, S> {
     /// Refuses everything from now on: the kernel moved to a ring that this side does not have.
     pub(crate) fn lose(&mut self) {
         self.lost = true;
-        self.seen = Word::NONE;
+        self.seen = StateWord::NONE;
     }
 
     /// Begins a batch.
@@ -137,7 +138,7 @@ impl<H, S: Side> Producer<H, S> {
 
     /// The state changed since the last batch, or this is the first.
     #[cold]
-    fn begin_cold(&mut self, word: Word) -> Cursor {
+    fn begin_cold(&mut self, word: StateWord) -> Cursor {
         if !self.process.is_current() {
             return Cursor::failed(PostError::Forked);
         }
@@ -149,7 +150,7 @@ impl<H, S: Side> Producer<H, S> {
         }
         // A reset empties the ring. The kernel leaves both indices where they were (`rxe_queue_reset()` zeroes only the
         // slots), but what counts is where they are now.
-        if (self.seen == Word::NONE || word.resets_differ(self.seen))
+        if (self.seen == StateWord::NONE || word.resets_differ(self.seen))
             && let Err(e) = self.resync()
         {
             return Cursor::failed(e);

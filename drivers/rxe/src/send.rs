@@ -9,10 +9,11 @@ use crate::doorbell::SendBell;
 use crate::producer::{Cursor, Producer, Sends};
 use crate::queue::Ring;
 use crate::shared::QpShared;
-use crate::wqe::{self, Ah, Limits, opcode_bit, opcodes};
+use crate::wqe::{self, Ah, Limits};
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::{QpType, SendOpsFlags};
+use uverbs_core::provider::opcodes::{RC_OPCODES, UC_OPCODES, UD_OPCODES, builder_opcodes, opcode_bit};
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
     Address, BadWr, Operation, Payload, PostError, SendBatch, SendQueue as SendQueueTrait, Wr,
@@ -43,58 +44,24 @@ pub struct Extensions {
 impl Ops {
     /// By the table of ibv_post_send(3), less what rxe never has (TSO), plus what this kernel's rxe has.
     pub(crate) fn new(qp_type: QpType, ext: Extensions, send_ops: SendOpsFlags) -> Self {
-        use WrOpcode as O;
-        const UC: u32 = opcodes(&[
-            O::SEND,
-            O::SEND_WITH_IMM,
-            O::SEND_WITH_INV,
-            O::RDMA_WRITE,
-            O::RDMA_WRITE_WITH_IMM,
-            O::LOCAL_INV,
-            O::BIND_MW,
-        ]);
-        const RC: u32 = UC | opcodes(&[O::RDMA_READ, O::ATOMIC_CMP_AND_SWP, O::ATOMIC_FETCH_AND_ADD]);
-        const UD: u32 = opcodes(&[O::SEND, O::SEND_WITH_IMM]);
-
         let (mut connected, mut datagram) = (0, 0);
         match qp_type {
             QpType::Rc => {
-                connected = RC;
+                connected = RC_OPCODES;
                 if ext.flush {
-                    connected |= opcode_bit(O::FLUSH);
+                    connected |= opcode_bit(WrOpcode::FLUSH);
                 }
                 if ext.atomic_write {
-                    connected |= opcode_bit(O::ATOMIC_WRITE);
+                    connected |= opcode_bit(WrOpcode::ATOMIC_WRITE);
                 }
             }
-            QpType::Uc => connected = UC,
-            QpType::Ud => datagram = UD,
+            QpType::Uc => connected = UC_OPCODES,
+            QpType::Ud => datagram = UD_OPCODES,
             _ => {}
         }
         let builder = (connected | datagram) & builder_opcodes(send_ops);
         Self { connected, datagram, builder }
     }
-}
-
-/// The opcodes that `send_ops_flags` names.
-pub(crate) fn builder_opcodes(flags: SendOpsFlags) -> u32 {
-    use SendOpsFlags as F;
-    use WrOpcode as O;
-    const PAIRS: [(F, O); 12] = [
-        (F::RDMA_WRITE, O::RDMA_WRITE),
-        (F::RDMA_WRITE_WITH_IMM, O::RDMA_WRITE_WITH_IMM),
-        (F::SEND, O::SEND),
-        (F::SEND_WITH_IMM, O::SEND_WITH_IMM),
-        (F::RDMA_READ, O::RDMA_READ),
-        (F::ATOMIC_CMP_AND_SWP, O::ATOMIC_CMP_AND_SWP),
-        (F::ATOMIC_FETCH_AND_ADD, O::ATOMIC_FETCH_AND_ADD),
-        (F::LOCAL_INV, O::LOCAL_INV),
-        (F::BIND_MW, O::BIND_MW),
-        (F::SEND_WITH_INV, O::SEND_WITH_INV),
-        (F::FLUSH, O::FLUSH),
-        (F::ATOMIC_WRITE, O::ATOMIC_WRITE),
-    ];
-    PAIRS.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |set, (_, op)| set | opcode_bit(*op))
 }
 
 /// What a send queue is made with: what the QP was asked for, and what the kernel answered.

@@ -8,6 +8,7 @@
 
 use crate::queue::Slot;
 use core::mem::offset_of;
+use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
 use uverbs_core::provider::wire::{RemoteAddr, WireRemote, WireSge};
 use uverbs_core::provider::{Operation, Payload, PostError};
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
@@ -50,46 +51,6 @@ impl Ah {
     pub(crate) fn destination(&self, remote_qpn: u32, remote_qkey: u32) -> rxe_send_wr_ud {
         rxe_send_wr_ud { remote_qpn, remote_qkey, ah_num: self.num, av: self.av, ..Default::default() }
     }
-}
-
-/// The bit of an opcode in a set of opcodes; 0 for those that no set has.
-#[inline(always)]
-pub(crate) const fn opcode_bit(opcode: WrOpcode) -> u32 {
-    if opcode.0 < 32 { 1 << opcode.0 } else { 0 }
-}
-
-/// A set of opcodes.
-pub(crate) const fn opcodes(list: &[WrOpcode]) -> u32 {
-    let (mut set, mut i) = (0, 0);
-    while i < list.len() {
-        set |= opcode_bit(list[i]);
-        i += 1;
-    }
-    set
-}
-
-/// Opcodes whose data may be inline (ibv_post_send(3)).
-const INLINE_OPCODES: u32 = opcodes(&[
-    WrOpcode::SEND,
-    WrOpcode::SEND_WITH_IMM,
-    WrOpcode::SEND_WITH_INV,
-    WrOpcode::RDMA_WRITE,
-    WrOpcode::RDMA_WRITE_WITH_IMM,
-]);
-
-/// Opcodes that answer with the 8 bytes that were there.
-const ATOMIC_OPCODES: u32 = opcodes(&[WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_FETCH_AND_ADD]);
-
-/// Whether this operation's data may be inline.
-#[inline(always)]
-pub(crate) const fn takes_inline(opcode: WrOpcode) -> bool {
-    INLINE_OPCODES & opcode_bit(opcode) != 0
-}
-
-/// Whether this operation needs room for 8 bytes.
-#[inline(always)]
-pub(crate) const fn is_atomic(opcode: WrOpcode) -> bool {
-    ATOMIC_OPCODES & opcode_bit(opcode) != 0
 }
 
 /// Flags that go into a WQE as they are (the kernel's `IB_SEND_*` have the same values). `INLINE` says what the data

@@ -11,10 +11,12 @@ pub mod completion;
 pub mod driver;
 pub mod error;
 pub mod op;
+pub mod opcodes;
 pub mod payload;
 pub mod raw;
 pub mod recv;
 pub mod send;
+pub mod state;
 pub mod wire;
 
 pub use completion::{Completion, CompletionQueue};

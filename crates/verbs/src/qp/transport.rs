@@ -8,6 +8,7 @@
 //! use uverbs::{Context, Driver, Ud, qp::SendQueue};
 //! fn read<D: Driver>(sq: &mut SendQueue<D, Ud>, ah: &uverbs::AddressHandle<D>, from: D::Remote) {
 //!     let mut batch = sq.batch();
+//!     // SAFETY: no memory is named.
 //!     unsafe { batch.wr_to(1, ah, 2, 3).read(&[], from) };
 //! }
 //! ```
@@ -15,6 +16,7 @@
 //! ```compile_fail,E0599
 //! use uverbs::{Driver, Uc, qp::SendQueue};
 //! fn read<D: Driver>(sq: &mut SendQueue<D, Uc>, from: D::Remote) {
+//!     // SAFETY: no memory is named.
 //!     let _ = unsafe { sq.post(1).read(&[], from) };
 //! }
 //! ```

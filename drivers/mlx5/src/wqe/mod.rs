@@ -162,48 +162,6 @@ impl fmt::Debug for Ah {
     }
 }
 
-/// A set of one opcode; empty for those that no set has.
-#[inline(always)]
-pub(crate) const fn opcode_bit(opcode: WrOpcode) -> u32 {
-    if opcode.0 < 32 { 1 << opcode.0 } else { 0 }
-}
-
-/// A set of opcodes.
-pub(crate) const fn opcodes(list: &[WrOpcode]) -> u32 {
-    let (mut set, mut i) = (0, 0);
-    while i < list.len() {
-        set |= opcode_bit(list[i]);
-        i += 1;
-    }
-    set
-}
-
-/// Opcodes whose data may be inline (ibv_post_send(3)).
-const INLINE_OPCODES: u32 = opcodes(&[
-    WrOpcode::SEND,
-    WrOpcode::SEND_WITH_IMM,
-    WrOpcode::SEND_WITH_INV,
-    WrOpcode::RDMA_WRITE,
-    WrOpcode::RDMA_WRITE_WITH_IMM,
-    WrOpcode::TSO,
-]);
-
-/// Opcodes that answer with the 8 bytes that were there.
-pub(crate) const ATOMIC_OPCODES: u32 =
-    opcodes(&[WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_FETCH_AND_ADD]);
-
-/// Whether this operation's data may be inline.
-#[inline(always)]
-pub(crate) const fn takes_inline(opcode: WrOpcode) -> bool {
-    INLINE_OPCODES & opcode_bit(opcode) != 0
-}
-
-/// Whether this operation needs room for 8 bytes.
-#[inline(always)]
-pub(crate) const fn is_atomic(opcode: WrOpcode) -> bool {
-    ATOMIC_OPCODES & opcode_bit(opcode) != 0
-}
-
 /// The hardware's opcode; those that a queue can't post have none that matters.
 #[inline(always)]
 pub(crate) const fn hw_opcode(opcode: WrOpcode) -> u8 {

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sets of opcodes, a bit each: what drivers ask before they encode, and the table of ibv_post_send(3).
+
+use crate::attr::SendOpsFlags;
+use crate::wr::WrOpcode;
+
+/// A set of one opcode; empty for those that no set has.
+#[inline(always)]
+#[must_use]
+pub const fn opcode_bit(opcode: WrOpcode) -> u32 {
+    if opcode.0 < 32 { 1 << opcode.0 } else { 0 }
+}
+
+/// A set of opcodes.
+#[must_use]
+pub const fn opcodes(list: &[WrOpcode]) -> u32 {
+    let (mut set, mut i) = (0, 0);
+    while i < list.len() {
+        set |= opcode_bit(list[i]);
+        i += 1;
+    }
+    set
+}
+
+/// What UD QPs have by ibv_post_send(3), less segmentation, which few devices do on datagrams.
+pub const UD_OPCODES: u32 = opcodes(&[WrOpcode::SEND, WrOpcode::SEND_WITH_IMM]);
+
+/// What UC QPs have by ibv_post_send(3).
+pub const UC_OPCODES: u32 = UD_OPCODES
+    | opcodes(&[
+        WrOpcode::SEND_WITH_INV,
+        WrOpcode::RDMA_WRITE,
+        WrOpcode::RDMA_WRITE_WITH_IMM,
+        WrOpcode::LOCAL_INV,
+        WrOpcode::BIND_MW,
+    ]);
+
+/// Opcodes that answer with the 8 bytes that were there.
+pub const ATOMIC_OPCODES: u32 = opcodes(&[WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_FETCH_AND_ADD]);
+
+/// What RC QPs (and XRC ones) have by ibv_post_send(3).
+pub const RC_OPCODES: u32 = UC_OPCODES | opcode_bit(WrOpcode::RDMA_READ) | ATOMIC_OPCODES;
+
+/// Opcodes whose data may be inline (ibv_post_send(3)).
+const INLINE_OPCODES: u32 = opcodes(&[
+    WrOpcode::SEND,
+    WrOpcode::SEND_WITH_IMM,
+    WrOpcode::SEND_WITH_INV,
+    WrOpcode::RDMA_WRITE,
+    WrOpcode::RDMA_WRITE_WITH_IMM,
+    WrOpcode::TSO,
+]);
+
+/// Whether this operation's data may be inline.
+#[inline(always)]
+#[must_use]
+pub const fn takes_inline(opcode: WrOpcode) -> bool {
+    INLINE_OPCODES & opcode_bit(opcode) != 0
+}
+
+/// Whether this operation needs room for 8 bytes.
+#[inline(always)]
+#[must_use]
+pub const fn is_atomic(opcode: WrOpcode) -> bool {
+    ATOMIC_OPCODES & opcode_bit(opcode) != 0
+}
+
+/// The opcodes that `send_ops_flags` names.
+#[must_use]
+pub fn builder_opcodes(flags: SendOpsFlags) -> u32 {
+    use SendOpsFlags as F;
+    use WrOpcode as O;
+    const PAIRS: [(F, O); 13] = [
+        (F::RDMA_WRITE, O::RDMA_WRITE),
+        (F::RDMA_WRITE_WITH_IMM, O::RDMA_WRITE_WITH_IMM),
+        (F::SEND, O::SEND),
+        (F::SEND_WITH_IMM, O::SEND_WITH_IMM),
+        (F::RDMA_READ, O::RDMA_READ),
+        (F::ATOMIC_CMP_AND_SWP, O::ATOMIC_CMP_AND_SWP),
+        (F::ATOMIC_FETCH_AND_ADD, O::ATOMIC_FETCH_AND_ADD),
+        (F::LOCAL_INV, O::LOCAL_INV),
+        (F::BIND_MW, O::BIND_MW),
+        (F::SEND_WITH_INV, O::SEND_WITH_INV),
+        (F::TSO, O::TSO),
+        (F::FLUSH, O::FLUSH),
+        (F::ATOMIC_WRITE, O::ATOMIC_WRITE),
+    ];
+    PAIRS.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |set, (_, op)| set | opcode_bit(*op))
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A QP's state as its posters see it: with a count of resets, in one word.
+//!
+//! `modify_qp` stores it, posters load it once a batch. Which states allow posting is the verbs' matter, not a driver's.
+
+use crate::attr::QpState;
+
+/// State and reset count, so that one compare tells whether anything changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateWord(u32);
+
+impl StateWord {
+    /// Equal to the word of no QP.
+    pub const NONE: Self = Self(u32::MAX);
+
+    /// Of a QP that was never reset.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(state: QpState) -> Self {
+        Self(state.0 & 0xff)
+    }
+
+    /// What a `modify_qp` to `state` makes of it; RESET counts.
+    #[inline(always)]
+    #[must_use]
+    pub const fn next(self, state: QpState) -> Self {
+        let resets = (self.0 >> 8) + (state.0 == QpState::RESET.0) as u32;
+        // The top value stays free for `NONE`.
+        Self((resets & 0x7f_ffff) << 8 | (state.0 & 0xff))
+    }
+
+    /// As an atomic holds it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// From what [`bits`](Self::bits) gave.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The state.
+    #[inline(always)]
+    #[must_use]
+    pub const fn state(self) -> QpState {
+        QpState(self.0 & 0xff)
+    }
+
+    /// Whether the QP was reset between the two.
+    #[inline(always)]
+    #[must_use]
+    pub const fn resets_differ(self, other: Self) -> bool {
+        self.0 >> 8 != other.0 >> 8
+    }
+
+    /// Whether sends may be posted: the device takes them in SQD and flushes them in SQE and ERR.
+    #[inline(always)]
+    #[must_use]
+    pub const fn can_send(self) -> bool {
+        matches!(self.state(), QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR)
+    }
+
+    /// Whether receives may be posted (C10-97.2.1: not in RESET).
+    #[inline(always)]
+    #[must_use]
+    pub const fn can_receive(self) -> bool {
+        matches!(
+            self.state(),
+            QpState::INIT | QpState::RTR | QpState::RTS | QpState::SQD | QpState::SQE | QpState::ERR
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reset_count_wraps_without_meeting_the_reserved_word() {
+        let last = StateWord::from_bits(0x7f_ffff << 8 | 6);
+        assert_ne!(last.next(QpState(u32::MAX)), StateWord::NONE);
+        assert_eq!(last.next(QpState::RESET).bits(), 0);
+        assert!(last.resets_differ(last.next(QpState::RESET)));
+        assert!(!last.resets_differ(last.next(QpState::ERR)));
+    }
+
+    #[test]
+    fn posting_by_state() {
+        let table: Vec<_> =
+            (0..9).map(|s| StateWord::new(QpState(s))).map(|w| (w.can_send(), w.can_receive())).collect();
+        let (t, f) = (true, false);
+        assert_eq!(table, [(f, f), (f, t), (f, t), (t, t), (t, t), (t, t), (t, t), (f, f), (f, f)]);
+    }
+}
