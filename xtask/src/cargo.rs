@@ -40,10 +40,23 @@ pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
     };
     let mut cmd = cargo(verb);
     cmd.args(["--package", package, &format!("--{kind}"), name, "--profile", "vm", "--target", TARGET]);
-    cmd.arg("--message-format=json-render-diagnostics");
     // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
     cmd.arg("--target-dir").arg(repo_root().join("target/lab/cargo"));
     cmd.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    build(cmd, package, kind, name)
+}
+
+/// Builds `uverbs-hca`, the process that plays mlx5 devices for a VM, with the profile `vm`; its path.
+pub(crate) fn build_hca() -> Result<PathBuf> {
+    let (package, name) = ("uverbs-hca", "uverbs-hca");
+    let mut cmd = cargo(&["build"]);
+    cmd.args(["--package", package, "--bin", name, "--features", "pci", "--profile", "vm"]);
+    build(cmd, package, "bin", name)
+}
+
+/// Runs a build; the path of the executable.
+fn build(mut cmd: Command, package: &str, kind: &str, name: &str) -> Result<PathBuf> {
+    cmd.arg("--message-format=json-render-diagnostics");
     let out = cmd
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())

@@ -74,8 +74,9 @@ fn in_vm(args: &Args) -> Result<ExitCode> {
     }
     let name = if args.client == Client::Uverbs { "uverbs" } else { "c" };
     let task = Task::Command(["sh", "-c", SCRIPT, "demo", name].map(str::to_owned).to_vec());
-    let outcome = vm::each_kernel(&lab, &args.boot, |series| {
-        let mut spec = args.boot.spec(series, task.clone());
+    let devices = args.boot.devices(vm::LinkArg::Ib)?;
+    let outcome = vm::each(&lab, &args.boot, &devices, |series, device| {
+        let mut spec = args.boot.spec(series, device, task.clone());
         spec.shares.extend(shares.iter().cloned());
         spec
     })?;

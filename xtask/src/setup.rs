@@ -2,12 +2,14 @@
 //! `cargo xtask setup`: installs the system packages that building and testing need, from this machine's own suite.
 
 use crate::lab::Lab;
+use crate::lab::device::{Device, Link};
 use crate::lab::guest::Task;
 use crate::lab::kernel;
 use crate::lab::vm::{Parts, Spec};
 use crate::run;
 use anyhow::{Context, Result, bail};
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// What is needed, and what for.
@@ -51,8 +53,12 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     }
     if args.lab {
         let lab = Lab::open(true)?;
+        // What is fetched does not depend on the program or the link.
+        let mlx5 = Device::Mlx5 { program: PathBuf::new(), link: Link::Ib };
         for series in kernel::ALL {
-            Parts::prepare(&lab, &Spec::new(series, Task::Shell))?;
+            for device in [Device::Rxe, mlx5.clone()] {
+                Parts::prepare(&lab, &Spec::new(series, device, Task::Shell))?;
+            }
         }
         eprintln!("setup: the VM lab is complete");
     }

@@ -4,6 +4,7 @@
 use crate::cargo::{self, Program};
 use crate::lab::HOME_SUITE;
 use crate::lab::Lab;
+use crate::lab::device::{Device, Link};
 use crate::lab::guest::{Share, Task};
 use crate::lab::kernel::{self, Series};
 use crate::lab::qemu::Machine;
@@ -11,13 +12,14 @@ use crate::lab::vm::{self, Outcome, Spec};
 use anyhow::{Result, ensure};
 use core::time::Duration;
 use std::process::ExitCode;
+use std::time::Instant;
 
-/// Run a command in a VM with two RDMA devices (rxe) joined by a link
+/// Run a command in a VM with two RDMA devices (rxe, or mlx5) joined by a link
 ///
 /// The status is the command's; 124 when the time limit struck, 125 when the guest's kernel or the lab failed.
 /// The guest has the C tools of rdma-core (ibv_*, perftest, rping, ...), ip, rdma, tc, and these helpers:
-/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters. Its devices are named in the environment:
-/// LAB_KERNEL, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX, LAB_NETDEV_A, LAB_NETDEV_B,
+/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters, with mlx5 lab-hca. Its devices are named in the environment:
+/// LAB_KERNEL, LAB_DEVICE, LAB_LINK, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX, LAB_NETDEV_A, LAB_NETDEV_B,
 /// LAB_NS_A, LAB_NS_B (command prefixes, empty where no namespaces are needed), LAB_TCP_HOST_A, LAB_TCP_HOST_B.
 /// Everything is fetched on first use and kept in target/lab, which may be deleted at any time.
 #[derive(clap::Args)]
@@ -68,6 +70,12 @@ pub(crate) struct BootArgs {
     /// The kernel: 6.1, 6.12, 7.2, or all of them one after the other
     #[arg(long, default_value = "6.1")]
     kernel: String,
+    /// The RDMA devices: the kernel's software device, or the kernel's mlx5 driver on software ConnectX NICs
+    #[arg(long, value_enum, default_value_t = DeviceArg::Rxe)]
+    device: DeviceArg,
+    /// What the ports of mlx5 devices are [default: ib for a command, all for the suite]
+    #[arg(long, value_enum)]
+    link: Option<LinkArg>,
     /// Stop the guest after so many seconds, boot included [default: 120 for a command, 900 for the suite]
     #[arg(long, value_name = "SECS")]
     timeout: Option<u64>,
@@ -90,9 +98,9 @@ pub(crate) struct BootArgs {
     /// The Debian suite whose C tools and libc the guest has
     #[arg(long, value_name = "SUITE", default_value = HOME_SUITE)]
     peers: String,
-    /// The Debian suite whose QEMU is used
-    #[arg(long, value_name = "SUITE", default_value = HOME_SUITE)]
-    qemu: String,
+    /// The Debian suite whose QEMU is used [default: bookworm; forky for mlx5]
+    #[arg(long, value_name = "SUITE")]
+    qemu: Option<String>,
     /// Leave nothing in the guest but busybox, the kernel's modules and the --file's: no libc, no C tools
     #[arg(long)]
     bare: bool,
@@ -102,6 +110,26 @@ pub(crate) struct BootArgs {
     /// Tell timings and print the guest's console
     #[arg(long, short)]
     verbose: bool,
+}
+
+/// The devices of `--device`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DeviceArg {
+    /// The kernel's software device
+    Rxe,
+    /// The kernel's mlx5 driver, on software ConnectX NICs
+    Mlx5,
+}
+
+/// The ports of `--link`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LinkArg {
+    /// InfiniBand
+    Ib,
+    /// Ethernet
+    Roce,
+    /// InfiniBand and Ethernet, one after the other
+    All,
 }
 
 /// Parses `NAME=VALUE`.
@@ -124,8 +152,23 @@ impl BootArgs {
         Lab::open(self.verbose)
     }
 
+    /// The devices asked for; what plays them is built.
+    pub(crate) fn devices(&self, default: LinkArg) -> Result<Vec<Device>> {
+        if self.device == DeviceArg::Rxe {
+            ensure!(self.link.is_none_or(|link| link == LinkArg::Roce), "rxe has no other link than roce");
+            return Ok(vec![Device::Rxe]);
+        }
+        let program = cargo::build_hca()?;
+        let links = match self.link.unwrap_or(default) {
+            LinkArg::Ib => &[Link::Ib][..],
+            LinkArg::Roce => &[Link::Roce],
+            LinkArg::All => &Link::ALL,
+        };
+        Ok(links.iter().map(|link| Device::Mlx5 { program: program.clone(), link: *link }).collect())
+    }
+
     /// One boot of a kernel.
-    pub(crate) fn spec(&self, series: Series, task: Task) -> Spec {
+    pub(crate) fn spec(&self, series: Series, device: Device, task: Task) -> Spec {
         Spec {
             peers: self.peers.clone(),
             qemu: self.qemu.clone(),
@@ -136,7 +179,7 @@ impl BootArgs {
             env: self.env.clone(),
             append: self.append.clone(),
             keep_log: self.keep_log,
-            ..Spec::new(series, task)
+            ..Spec::new(series, device, task)
         }
     }
 }
@@ -148,11 +191,14 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
     }
     let lab = args.boot.lab()?;
     let task = if args.shell { Task::Shell } else { Task::Command(args.command) };
-    let outcome = each_kernel(&lab, &args.boot, |series| args.boot.spec(series, task.clone()))?;
+    let devices = args.boot.devices(LinkArg::Ib)?;
+    let outcome =
+        each(&lab, &args.boot, &devices, |series, device| args.boot.spec(series, device, task.clone()))?;
     Ok(ExitCode::from(outcome.code()))
 }
 
-/// What the guest runs for a whole suite: the driver's own tests on the device, then the suite. Both always run.
+/// What the guest runs for a whole suite on rxe: the driver's own tests on the device, then the suite. Both always
+/// run.
 const WHOLE: &str = "rxe-device --ignored --test-threads 1; device=$?; vm-suite && exit $device";
 
 /// What the bare guest runs: the static `uverbs` is all there is.
@@ -173,7 +219,8 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     }
     boot.files.push(uverbs.clone());
     boot.files.push(Share { host: suite, guest: "/usr/bin/vm-suite".into() });
-    let task = if whole {
+    let devices = boot.devices(LinkArg::All)?;
+    let task = if whole && devices == [Device::Rxe] {
         let device = cargo::build_static(Program::Test { package: "uverbs-rxe", name: "device" })?;
         boot.files.push(Share { host: device, guest: "/usr/bin/rxe-device".into() });
         Task::Command(["sh", "-c", WHOLE].map(str::to_owned).to_vec())
@@ -181,30 +228,42 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
         let words = ["vm-suite"].map(str::to_owned).into_iter();
         Task::Command(words.chain(args.filter.iter().cloned()).chain(args.args.iter().cloned()).collect())
     };
-    let outcome = each_kernel(&lab, &boot, |series| boot.spec(series, task.clone()))?;
+    let outcome = each(&lab, &boot, &devices, |series, device| boot.spec(series, device, task.clone()))?;
     if !whole || outcome != Outcome::Exit(0) {
         return Ok(ExitCode::from(outcome.code()));
     }
     let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(200), ..args.boot.clone() };
     let task = Task::Command(["sh", "-c", BARE].map(str::to_owned).to_vec());
-    let outcome = each_kernel(&lab, &bare, |series| bare.spec(series, task.clone()))?;
+    let outcome = each(&lab, &bare, &devices, |series, device| bare.spec(series, device, task.clone()))?;
     Ok(ExitCode::from(outcome.code()))
 }
 
-/// Boots every kernel asked for, also after a failure; the first outcome that is not a success.
-pub(crate) fn each_kernel(lab: &Lab, boot: &BootArgs, spec: impl Fn(Series) -> Spec) -> Result<Outcome> {
+/// Boots every kernel asked for with each kind of devices, also after a failure; the first outcome that is not a
+/// success.
+pub(crate) fn each(
+    lab: &Lab,
+    boot: &BootArgs,
+    devices: &[Device],
+    spec: impl Fn(Series, Device) -> Spec,
+) -> Result<Outcome> {
     let kernels = boot.kernels()?;
+    let several = kernels.len() * devices.len() > 1;
     let mut first = Outcome::Exit(0);
     for series in &kernels {
-        if kernels.len() > 1 {
-            lab.say(format!("kernel {}", series.name));
-        }
-        let outcome = vm::run(lab, &spec(*series))?;
-        if kernels.len() > 1 {
-            lab.say(format!("kernel {}: status {}", series.name, outcome.code()));
-        }
-        if first == Outcome::Exit(0) {
-            first = outcome;
+        for device in devices {
+            let name = format!("kernel {}, {}", series.name, device.label());
+            if several {
+                lab.say(&name);
+            }
+            let start = Instant::now();
+            let outcome = vm::run(lab, &spec(*series, device.clone()))?;
+            if several {
+                let seconds = start.elapsed().as_secs_f32();
+                lab.say(format!("{name}: status {} after {seconds:.0} s", outcome.code()));
+            }
+            if first == Outcome::Exit(0) {
+                first = outcome;
+            }
         }
     }
     Ok(first)

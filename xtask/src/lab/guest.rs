@@ -6,26 +6,30 @@
 //! | variable | value |
 //! |---|---|
 //! | `LAB_KERNEL` | the series, e.g. `6.1` |
+//! | `LAB_DEVICE`, `LAB_LINK` | `rxe` or `mlx5`; `roce` or `ib` |
 //! | `LAB_DEV_A`, `LAB_DEV_B` | the RDMA devices at the ends of the link |
-//! | `LAB_IP_A`, `LAB_IP_B` | their addresses |
-//! | `LAB_GID_INDEX` | the index of the GID made of that address, on both |
-//! | `LAB_NETDEV_A`, `LAB_NETDEV_B` | their network devices |
+//! | `LAB_IP_A`, `LAB_IP_B` | their addresses; empty on InfiniBand |
+//! | `LAB_GID_INDEX` | the index of the GID made of that address, on both; on InfiniBand of the port's own |
+//! | `LAB_NETDEV_A`, `LAB_NETDEV_B` | their network devices; empty on InfiniBand |
 //! | `LAB_NS_A`, `LAB_NS_B` | a command prefix that enters an end's network namespace; empty where both share one |
 //! | `LAB_TCP_HOST_A`, `LAB_TCP_HOST_B` | how the other end reaches a TCP server that runs behind that prefix, whatever is done to the link |
 //! | `LAB_TCP_HOST` | the same as `LAB_TCP_HOST_A` |
 //! | `LAB_BARE` | `1` in the bare guest, else not set |
 //!
-//! Helpers in the path of the full guest: `lab-link`, `lab-netem`, `lab-counters`.
+//! Helpers in the path of the full guest: `lab-link`, `lab-netem`, `lab-counters`, and `lab-hca` with mlx5.
 
 use super::cpio::Cpio;
+use super::device::{Device, Link};
 use super::kernel::Series;
+use super::vm::Spec;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
 const INIT: &str = include_str!("guest/init.sh");
-const HELPERS: [(&str, &str); 3] = [
+const HELPERS: [(&str, &str); 4] = [
     ("lab-link", include_str!("guest/lab-link.sh")),
     ("lab-netem", include_str!("guest/lab-netem.sh")),
+    ("lab-hca", include_str!("guest/lab-hca.sh")),
     ("lab-counters", include_str!("guest/lab-counters.sh")),
 ];
 
@@ -66,8 +70,9 @@ pub(crate) enum Task {
 }
 
 /// The environment of the guest, as variables.
-pub(crate) fn environment(series: Series, bare: bool) -> Vec<(&'static str, String)> {
-    let (ns, tcp) = match (series.namespaces, bare) {
+fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str, String)> {
+    // Each rxe of a newer kernel has a network namespace of its own.
+    let (ns, tcp) = match (series.namespaces && *device == Device::Rxe, bare) {
         (false, _) => (["", ""], ["127.0.0.1", "127.0.0.1"]),
         // By path, because a busybox shell would prefer its own ip, which knows no namespaces.
         (true, false) => {
@@ -77,15 +82,31 @@ pub(crate) fn environment(series: Series, bare: bool) -> Vec<(&'static str, Stri
             (["nsenter --net=/run/netns/h1", "nsenter --net=/run/netns/h2"], ["10.0.1.1", "10.0.1.2"])
         }
     };
+    let names = match device {
+        Device::Rxe => ["rxe0", "rxe1"],
+        Device::Mlx5 { .. } => ["mlx5_0", "mlx5_1"],
+    };
+    let (ips, netdevs) = match device.link() {
+        Link::Roce => (["10.0.0.1", "10.0.0.2"], ["v0", "v1"]),
+        Link::Ib => (["", ""], ["", ""]),
+    };
+    // mlx5 has entries of both versions of RoCE for each address, those of the port's own one first.
+    let gid_index = match device {
+        Device::Rxe => "1",
+        Device::Mlx5 { link: Link::Roce, .. } => "3",
+        Device::Mlx5 { link: Link::Ib, .. } => "0",
+    };
     let mut vars = vec![
         ("LAB_KERNEL", series.name),
-        ("LAB_DEV_A", "rxe0"),
-        ("LAB_DEV_B", "rxe1"),
-        ("LAB_IP_A", "10.0.0.1"),
-        ("LAB_IP_B", "10.0.0.2"),
-        ("LAB_GID_INDEX", "1"),
-        ("LAB_NETDEV_A", "v0"),
-        ("LAB_NETDEV_B", "v1"),
+        ("LAB_DEVICE", device.name()),
+        ("LAB_LINK", device.link().name()),
+        ("LAB_DEV_A", names[0]),
+        ("LAB_DEV_B", names[1]),
+        ("LAB_IP_A", ips[0]),
+        ("LAB_IP_B", ips[1]),
+        ("LAB_GID_INDEX", gid_index),
+        ("LAB_NETDEV_A", netdevs[0]),
+        ("LAB_NETDEV_B", netdevs[1]),
         ("LAB_NS_A", ns[0]),
         ("LAB_NS_B", ns[1]),
         ("LAB_TCP_HOST_A", tcp[0]),
@@ -99,25 +120,20 @@ pub(crate) fn environment(series: Series, bare: bool) -> Vec<(&'static str, Stri
 }
 
 /// The initramfs part of one boot: init, helpers, environment, the user's files and the task.
-pub(crate) fn part(
-    series: Series,
-    bare: bool,
-    task: &Task,
-    shares: &[Share],
-    extra_env: &[(String, String)],
-) -> Result<Vec<u8>> {
+pub(crate) fn part(spec: &Spec) -> Result<Vec<u8>> {
+    let Spec { bare, task, shares, .. } = spec;
     let mut cpio = Cpio::new();
     cpio.file("init", 0o755, INIT.as_bytes());
-    if !bare {
+    if !*bare {
         for (name, text) in HELPERS {
             cpio.file(&format!("usr/bin/{name}"), 0o755, text.as_bytes());
         }
     }
     let mut env = String::new();
-    for (name, value) in environment(series, bare) {
+    for (name, value) in environment(spec.series, &spec.device, *bare) {
         env.push_str(&format!("export {name}={}\n", quoted(&value)));
     }
-    for (name, value) in extra_env {
+    for (name, value) in &spec.env {
         env.push_str(&format!("export {name}={}\n", quoted(value)));
     }
     match task {
@@ -159,13 +175,19 @@ mod tests {
     }
 
     #[test]
-    fn the_contract_holds_on_every_kernel() {
+    fn the_contract_holds_on_every_kernel_and_device() {
+        let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link };
         for series in kernel::ALL {
-            let env = environment(series, false);
-            let get = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
-            assert_eq!(get("LAB_KERNEL").as_deref(), Some(series.name));
-            assert_eq!(get("LAB_NS_A").unwrap().is_empty(), !series.namespaces);
-            assert_eq!(get("LAB_TCP_HOST"), get("LAB_TCP_HOST_A"));
+            for device in [Device::Rxe, mlx5(Link::Ib), mlx5(Link::Roce)] {
+                let env = environment(series, &device, false);
+                let get = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+                assert_eq!(get("LAB_KERNEL").as_deref(), Some(series.name));
+                assert_eq!(get("LAB_DEVICE").as_deref(), Some(device.name()));
+                let apart = series.namespaces && device == Device::Rxe;
+                assert_eq!(get("LAB_NS_A").unwrap().is_empty(), !apart);
+                assert_eq!(get("LAB_IP_A").unwrap().is_empty(), device.link() == Link::Ib);
+                assert_eq!(get("LAB_TCP_HOST"), get("LAB_TCP_HOST_A"));
+            }
         }
     }
 }

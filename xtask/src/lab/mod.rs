@@ -9,12 +9,14 @@
 //! - [`apt`] fetches packages of any suite with an apt state of its own
 //! - [`root`] runs programs of an unpacked tree by the tree's own loader
 //! - [`kernel`], [`userland`] and [`cpio`] build the pieces of an initramfs
+//! - [`device`] says which RDMA devices there are, and runs the software NICs beside QEMU
 //! - [`guest`] is what runs inside, [`qemu`] starts the machine, [`vm`] sees a boot through, by way of [`port`]
 //!   and [`console`]
 
 pub(crate) mod apt;
 pub(crate) mod console;
 pub(crate) mod cpio;
+pub(crate) mod device;
 pub(crate) mod guest;
 pub(crate) mod kernel;
 pub(crate) mod port;

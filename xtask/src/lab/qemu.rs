@@ -37,6 +37,12 @@ pub(crate) struct Boot<'a> {
     pub(crate) initrd: &'a Path,
     /// The log of the kernel's console.
     pub(crate) console: &'a Path,
+    /// The folder that sockets are relative to.
+    pub(crate) dir: &'a Path,
+    /// PCI devices that other processes play, by the Unix sockets at which they listen.
+    pub(crate) vfio_user: &'a [&'a str],
+    /// Names of further virtio-serial ports, each with the Unix socket that it is connected to.
+    pub(crate) wires: &'a [(&'a str, &'a str)],
     /// Names of the virtio-serial ports, each with the abstract Unix socket at which somebody listens.
     pub(crate) ports: Vec<(&'static str, String)>,
     /// The abstract Unix socket at which somebody listens to the monitor.
@@ -81,7 +87,22 @@ impl Qemu {
         let modules: PathBuf = self.root.path("usr/lib/x86_64-linux-gnu/qemu");
         cmd.env("QEMU_MODULE_DIR", modules);
         cmd.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        cmd.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+        cmd.current_dir(boot.dir).args(["-accel", "tcg,thread=multi", "-cpu", "max"]);
+        if boot.vfio_user.is_empty() {
+            cmd.args(["-machine", "q35"]);
+        } else {
+            // Who plays a device maps the guest's memory, so it must be a file that can be shared.
+            cmd.args(["-object", &format!("memory-backend-memfd,id=ram,size={}M,share=on", machine.mem)]);
+            cmd.args(["-machine", "q35,memory-backend=ram"]);
+        }
+        for (i, socket) in boot.vfio_user.iter().enumerate() {
+            // A root port for each, as a card's slot is, so that it can be taken out.
+            cmd.args(["-device", &format!("pcie-root-port,id=slot{i},chassis={i},slot={i}")]);
+            let device = serde_json::json!({
+                "driver": "vfio-user-pci", "bus": format!("slot{i}"), "socket": {"type": "unix", "path": socket},
+            });
+            cmd.args(["-device", &device.to_string()]);
+        }
         cmd.args(["-smp", &machine.smp.to_string(), "-m", &format!("{}M", machine.mem)]);
         cmd.arg("-kernel").arg(boot.kernel).arg("-initrd").arg(boot.initrd).arg("-append");
         cmd.arg(format!("{CMDLINE} {}", boot.append));
@@ -89,6 +110,10 @@ impl Qemu {
         cmd.args(["-device", "virtio-serial-pci"]);
         for (name, socket) in &boot.ports {
             cmd.args(["-chardev", &format!("socket,id={name},path={socket},abstract=on")]);
+            cmd.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
+        }
+        for (name, socket) in boot.wires {
+            cmd.args(["-chardev", &format!("socket,id={name},path={socket}")]);
             cmd.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
         }
         cmd.args(["-chardev", &format!("socket,id=monitor,path={},abstract=on", boot.monitor)]);

@@ -2,6 +2,7 @@
 //! One boot of the VM: starts it, passes its output on while it runs, and tells how it ended.
 
 use super::console;
+use super::device::{self, Device, Hca};
 use super::guest::{self, Share, Task};
 use super::kernel::{Kernel, Series};
 use super::port::{self, Event, Monitor, Port};
@@ -23,10 +24,12 @@ use std::time::Instant;
 pub(crate) struct Spec {
     /// The kernel.
     pub(crate) series: Series,
+    /// The RDMA devices.
+    pub(crate) device: Device,
     /// The suite of the C tools.
     pub(crate) peers: String,
-    /// The suite of QEMU.
-    pub(crate) qemu: String,
+    /// The suite of QEMU, if not the one that the devices need.
+    pub(crate) qemu: Option<String>,
     /// Whether busybox is to be the only userland.
     pub(crate) bare: bool,
     /// CPUs and memory.
@@ -47,11 +50,12 @@ pub(crate) struct Spec {
 
 impl Spec {
     /// A guest with the usual peers and size.
-    pub(crate) fn new(series: Series, task: Task) -> Self {
+    pub(crate) fn new(series: Series, device: Device, task: Task) -> Self {
         Self {
             series,
+            device,
             peers: HOME_SUITE.into(),
-            qemu: HOME_SUITE.into(),
+            qemu: None,
             bare: false,
             machine: Machine { smp: 2, mem: 1024 },
             timeout: Duration::from_secs(120),
@@ -97,7 +101,7 @@ impl Parts {
     /// Fetches and builds what is not there yet.
     pub(crate) fn prepare(lab: &Lab, spec: &Spec) -> Result<Self> {
         let _lock = lab.lock()?;
-        let qemu = Qemu::prepare(lab, &spec.qemu)?;
+        let qemu = Qemu::prepare(lab, spec.qemu.as_deref().unwrap_or(spec.device.qemu_suite()))?;
         let kernel = spec.series.prepare(lab, &Userland::host_tools(lab)?)?;
         let userland = Userland::prepare(lab, &spec.peers)?;
         Ok(Self { qemu, kernel, userland: if spec.bare { userland.bare } else { userland.image } })
@@ -107,7 +111,7 @@ impl Parts {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut image = read(&self.userland)?;
         image.extend(read(&self.kernel.modules)?);
-        image.extend(guest::part(spec.series, spec.bare, &spec.task, &spec.shares, &spec.env)?);
+        image.extend(guest::part(spec)?);
         Ok(image)
     }
 }
@@ -172,6 +176,10 @@ pub(crate) fn run(lab: &Lab, spec: &Spec) -> Result<Outcome> {
             Ending::Stuck | Ending::Gone { up: false } if tried < BOOT_TRIES => {
                 let log = dir.path.join(format!("boot-{tried}.log"));
                 fs::rename(dir.path.join("console.log"), &log).context("cannot keep the console's log")?;
+                if spec.device != Device::Rxe {
+                    let log = dir.path.join(format!("boot-{tried}.{}", Hca::LOG));
+                    fs::rename(dir.path.join(Hca::LOG), log).context("cannot keep the devices' log")?;
+                }
                 lab.say(format!("note: the guest did not come up, trying again (see {})", log.display()));
                 dir.keep = true;
                 tried += 1;
@@ -189,7 +197,12 @@ pub(crate) fn run(lab: &Lab, spec: &Spec) -> Result<Outcome> {
         lab.say(format!("note: the guest's kernel warned: {warning}"));
         dir.keep = true;
     }
+    let hca = devices_log(spec, &dir.path);
+    let complaints = hca.as_deref().map(device::complaints).unwrap_or_default();
     let (outcome, message) = match ending {
+        Ending::Exit(0) if !complaints.is_empty() => {
+            (Outcome::Broken, Some(format!("THE DEVICES COMPLAINED:\n{}", complaints.join("\n"))))
+        }
         Ending::Exit(code) => (Outcome::Exit(code), None),
         Ending::Timeout => (
             Outcome::Timeout,
@@ -198,13 +211,22 @@ pub(crate) fn run(lab: &Lab, spec: &Spec) -> Result<Outcome> {
         Ending::Stuck => (Outcome::Broken, Some(format!("THE GUEST DID NOT BOOT, {tried} times"))),
         Ending::Failed(why) => (Outcome::Broken, Some(format!("GUEST SETUP FAILED: {why}"))),
         Ending::Gone { .. } => (Outcome::Broken, Some(console::verdict(&log).to_owned())),
+        Ending::Devices(how) => (Outcome::Broken, Some(format!("THE DEVICES' PROCESS ENDED: {how}"))),
     };
-    if let Some(message) = message {
+    if let Some(message) = &message {
         dir.keep = true;
-        lab.say(format!("{message} (kernel {})", parts.kernel.version));
-        if !lab.verbose() {
-            eprintln!("--- end of the guest's console ---\n{}\n---", console::tail(&log, 70));
-        }
+        lab.say(format!("{message} (kernel {}, {})", parts.kernel.version, spec.device.label()));
+    }
+    // With devices of our own, a command's failure may be theirs.
+    let failed = message.is_some() || (hca.is_some() && outcome != Outcome::Exit(0));
+    if failed && !lab.verbose() {
+        eprintln!("--- end of the guest's console ---\n{}\n---", console::tail(&log, 70));
+    }
+    if let Some(hca) = hca
+        && (failed || lab.verbose())
+    {
+        dir.keep = true;
+        eprintln!("--- end of the devices' log ---\n{}\n---", console::tail(&hca, 70));
     }
     dir.keep |= spec.keep_log;
     if dir.keep {
@@ -214,6 +236,12 @@ pub(crate) fn run(lab: &Lab, spec: &Spec) -> Result<Outcome> {
     Ok(outcome)
 }
 
+/// The log of the devices' process, if there is one.
+fn devices_log(spec: &Spec, dir: &Path) -> Option<String> {
+    let bytes = (spec.device != Device::Rxe).then(|| fs::read(dir.join(Hca::LOG)).unwrap_or_default())?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// Why a boot ended.
 enum Ending {
     Exit(u8),
@@ -221,6 +249,8 @@ enum Ending {
     /// The links were not up in time.
     Stuck,
     Failed(String),
+    /// The process of the devices ended by itself.
+    Devices(String),
     /// QEMU ended by itself, so the guest's kernel rebooted, before or after the links were up.
     Gone {
         up: bool,
@@ -236,10 +266,14 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
     let err = Port::listen("err", |stream| port::copy(stream, std::io::stderr()))?;
     let monitor = Monitor::listen()?;
     let console = dir.join("console.log");
+    let hca = spec.device.start(dir)?;
     let boot = Boot {
         kernel: &parts.kernel.image,
         initrd: &dir.join("initrd"),
         console: &console,
+        dir,
+        vfio_user: if hca.is_some() { &Hca::SOCKETS } else { &[] },
+        wires: if hca.is_some() { &[("hca", Hca::CONTROL)] } else { &[] },
         ports: [&ctl, &out, &err].map(|port| (port.name, port.socket.clone())).to_vec(),
         monitor: monitor.socket(),
         append: &spec.append,
@@ -247,12 +281,16 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
     };
     let mut qemu = parts.qemu.start(spec.machine, &boot)?;
     let deadline = (!boot.terminal).then(|| start + spec.timeout);
-    let ending = watch(lab, &mut qemu, &received, deadline, start)?;
+    let mut ending = watch(lab, &mut qemu, &received, deadline, start)?;
     if matches!(ending, Ending::Stuck | Ending::Timeout) {
         let state = monitor.where_cpus_are();
         let mut log =
             fs::File::options().append(true).open(&console).context("cannot open the console's log")?;
         writeln!(log, "{state}").context("cannot write to the console's log")?;
+    }
+    // Before QEMU: a device may end when its guest does.
+    if let Some(how) = hca.map(Hca::end).transpose()?.flatten() {
+        ending = Ending::Devices(how);
     }
     qemu.kill();
     for port in [out, err, ctl] {

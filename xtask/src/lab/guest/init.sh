@@ -1,7 +1,8 @@
 #!/bin/busybox sh
 # The first process of the guest: sets up the machine and two RDMA devices joined by a link, runs the command of
 # this boot, and tells the host how it ended. It talks over three virtio-serial ports: `ctl` (lines to the
-# host: "note TEXT", "up SECONDS", "fail TEXT", "exit STATUS"), `out` and `err` (the command's streams).
+# host: "note TEXT", "up SECONDS", "fail TEXT", "exit STATUS"), `out` and `err` (the command's streams). With mlx5
+# devices there is a fourth, `hca`: see lab-hca.
 export PATH=/usr/bin HOME=/root TERM=linux
 . /lab/env
 
@@ -59,29 +60,8 @@ done
 ctl "note kernel $(uname -r), init after $(cut -d' ' -f1 /proc/uptime) s"
 must $ip link set lo up
 
-for module in veth rdma_rxe ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
-/sbin/modprobe -q ib_umad
-
-if [ -n "$LAB_NS_A" ]; then
-    # One namespace for each end; the RDMA devices stay visible to all of them. A second link, c0 - c1, is for
-    # whatever must get through when the first one is down or lossy.
-    must $rdma system set netns shared
-    for n in 1 2; do
-        must $ip netns add h$n
-        must $ip -n h$n link set lo up
-    done
-    must $ip link add v0 netns h1 type veth peer name v1 netns h2
-    must $ip link add c0 netns h1 type veth peer name c1 netns h2
-    must $ip -n h1 addr add 10.0.0.1/24 dev v0
-    must $ip -n h2 addr add 10.0.0.2/24 dev v1
-    must $ip -n h1 addr add 10.0.1.1/24 dev c0
-    must $ip -n h2 addr add 10.0.1.2/24 dev c1
-    for dev in v0 c0; do must $ip -n h1 link set $dev up; done
-    for dev in v1 c1; do must $ip -n h2 link set $dev up; done
-    must nsenter --net=/run/netns/h1 $rdma link add rxe0 type rxe netdev v0
-    must nsenter --net=/run/netns/h2 $rdma link add rxe1 type rxe netdev v1
-else
-    must $ip link add v0 type veth peer name v1
+# The end of a link, and how the other one is found: no address needs to be asked for.
+link_addresses() {
     must $ip addr add 10.0.0.1/24 dev v0
     must $ip addr add 10.0.0.2/24 dev v1
     must $ip link set v0 up
@@ -91,21 +71,92 @@ else
         echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
         echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
     done
-    must $rdma link add rxe0 type rxe netdev v0
-    must $rdma link add rxe1 type rxe netdev v1
-fi
+}
 
 # The kernel fills the GID tables a little later.
+gid() { cat /sys/class/infiniband/$1/ports/1/gids/$LAB_GID_INDEX 2>/dev/null; }
 wait_gid() {
     tries=0
-    until [ "$(cat /sys/class/infiniband/$1/ports/1/gids/$LAB_GID_INDEX 2>/dev/null)" = "$2" ]; do
+    until [ "$(gid $1)" = "$2" ]; do
         tries=$((tries + 1))
         [ $tries -gt 500 ] && stop "gid $LAB_GID_INDEX of $1 is not $2: $(cat /sys/class/infiniband/$1/ports/1/gids/[0-3])"
         usleep 10000
     done
 }
-wait_gid rxe0 0000:0000:0000:0000:0000:ffff:0a00:0001
-wait_gid rxe1 0000:0000:0000:0000:0000:ffff:0a00:0002
+wait_gids() {
+    wait_gid $LAB_DEV_A 0000:0000:0000:0000:0000:ffff:0a00:0001
+    wait_gid $LAB_DEV_B 0000:0000:0000:0000:0000:ffff:0a00:0002
+}
+
+setup_rxe() {
+    for module in veth rdma_rxe ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
+    /sbin/modprobe -q ib_umad
+    if [ -n "$LAB_NS_A" ]; then
+        # One namespace for each end; the RDMA devices stay visible to all of them. A second link, c0 - c1, is for
+        # whatever must get through when the first one is down or lossy.
+        must $rdma system set netns shared
+        for n in 1 2; do
+            must $ip netns add h$n
+            must $ip -n h$n link set lo up
+        done
+        must $ip link add v0 netns h1 type veth peer name v1 netns h2
+        must $ip link add c0 netns h1 type veth peer name c1 netns h2
+        must $ip -n h1 addr add 10.0.0.1/24 dev v0
+        must $ip -n h2 addr add 10.0.0.2/24 dev v1
+        must $ip -n h1 addr add 10.0.1.1/24 dev c0
+        must $ip -n h2 addr add 10.0.1.2/24 dev c1
+        for dev in v0 c0; do must $ip -n h1 link set $dev up; done
+        for dev in v1 c1; do must $ip -n h2 link set $dev up; done
+        must nsenter --net=/run/netns/h1 $rdma link add rxe0 type rxe netdev v0
+        must nsenter --net=/run/netns/h2 $rdma link add rxe1 type rxe netdev v1
+    else
+        must $ip link add v0 type veth peer name v1
+        link_addresses
+        must $rdma link add rxe0 type rxe netdev v0
+        must $rdma link add rxe1 type rxe netdev v1
+    fi
+    wait_gids
+}
+
+# The two PCI devices, in the order of their slots. Drivers probe them while modprobe runs, or soon after.
+setup_mlx5() {
+    for module in mlx5_core mlx5_ib ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
+    /sbin/modprobe -q ib_umad
+    for dev in $LAB_DEV_A $LAB_DEV_B; do
+        tries=0
+        until [ -e /sys/class/infiniband/$dev ]; do
+            tries=$((tries + 1))
+            [ $tries -gt 1000 ] && stop "no $dev: $(dmesg | tail -n 20)"
+            usleep 10000
+        done
+    done
+    if [ "$LAB_LINK" = roce ]; then
+        for end in "$LAB_DEV_A v0" "$LAB_DEV_B v1"; do
+            dev=${end% *} name=${end#* } tries=0
+            until [ -n "$(ls /sys/class/infiniband/$dev/device/net 2>/dev/null)" ]; do
+                tries=$((tries + 1))
+                [ $tries -gt 1000 ] && stop "$dev has no network device: $(dmesg | tail -n 20)"
+                usleep 10000
+            done
+            must $ip link set "$(ls /sys/class/infiniband/$dev/device/net)" name $name
+        done
+        link_addresses
+        # The link between them carries RDMA; neighbours need not be asked for.
+        must $ip neigh replace 10.0.0.2 lladdr "$(cat /sys/class/net/v1/address)" dev v0 nud permanent
+        must $ip neigh replace 10.0.0.1 lladdr "$(cat /sys/class/net/v0/address)" dev v1 nud permanent
+        wait_gids
+    fi
+    for dev in $LAB_DEV_A $LAB_DEV_B; do
+        tries=0
+        until grep -q ACTIVE /sys/class/infiniband/$dev/ports/1/state; do
+            tries=$((tries + 1))
+            [ $tries -gt 500 ] && stop "the port of $dev is $(cat /sys/class/infiniband/$dev/ports/1/state)"
+            usleep 10000
+        done
+    done
+}
+
+setup_$LAB_DEVICE
 # The kernel came up on one CPU; see the kernel arguments for why.
 for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
     [ -e "$cpu" ] && echo 1 > "$cpu"

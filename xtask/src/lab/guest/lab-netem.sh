@@ -1,6 +1,7 @@
 #!/bin/sh
 # lab-netem A|B ARGS...: disturbs what one end of the link sends, with the arguments of tc-netem(8), for example
-# `lab-netem A loss 1% delay 2ms`. lab-netem A|B off: ends it.
+# `lab-netem A loss 1% delay 2ms`. lab-netem A|B off: ends it. The fabric of mlx5 devices is disturbed as a whole,
+# whatever the end.
 case "$1" in
 A) ns=$LAB_NS_A dev=$LAB_NETDEV_A ;;
 B) ns=$LAB_NS_B dev=$LAB_NETDEV_B ;;
@@ -11,6 +12,7 @@ if [ $# -lt 2 ]; then
     exit 2
 fi
 shift
+[ "$LAB_DEVICE" = mlx5 ] && exec lab-hca netem "$@"
 if [ "$*" = off ]; then
     $ns /usr/bin/tc qdisc del dev "$dev" root 2>/dev/null
     exit 0

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The RDMA devices that a guest can have, two of them, on one link or fabric: rxe of the guest's own kernel, or
+//! software ConnectX NICs that a process of this machine offers to QEMU as PCI devices.
+//!
+//! This is all in which their labs differ: the QEMU they need, what runs beside it, and how the guest's init and its
+//! programs find them. [`super::guest`] has the environment, `guest/init.sh` the setup.
+
+use super::HOME_SUITE;
+use super::console;
+use anyhow::{Context, Result, bail};
+use core::time::Duration;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+/// The suite whose QEMU has vfio-user-pci, which came with 10.1.
+const VFIO_USER_SUITE: &str = "forky";
+
+/// What the ports of the mlx5 devices are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// InfiniBand: LIDs.
+    Ib,
+    /// Ethernet: RoCE version 2, over a network device of each.
+    Roce,
+}
+
+impl Link {
+    /// Both.
+    pub(crate) const ALL: [Self; 2] = [Self::Ib, Self::Roce];
+
+    /// As options and `LAB_LINK` have it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Ib => "ib",
+            Self::Roce => "roce",
+        }
+    }
+}
+
+/// The kind of devices of a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// The kernel's software device, over a veth link.
+    Rxe,
+    /// The kernel's own mlx5 driver, on devices that `program` (`uverbs-hca`) plays.
+    Mlx5 {
+        /// The devices' program.
+        program: PathBuf,
+        /// What their ports are.
+        link: Link,
+    },
+}
+
+impl Device {
+    /// As `LAB_DEVICE` has it.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe",
+            Self::Mlx5 { .. } => "mlx5",
+        }
+    }
+
+    /// What the devices' ports are.
+    pub(crate) const fn link(&self) -> Link {
+        match self {
+            Self::Rxe => Link::Roce,
+            Self::Mlx5 { link, .. } => *link,
+        }
+    }
+
+    /// The suite whose QEMU will do.
+    pub(crate) const fn qemu_suite(&self) -> &'static str {
+        match self {
+            Self::Rxe => HOME_SUITE,
+            Self::Mlx5 { .. } => VFIO_USER_SUITE,
+        }
+    }
+
+    /// For messages: `rxe`, `mlx5 roce`.
+    pub(crate) fn label(&self) -> String {
+        match self {
+            Self::Rxe => "rxe".into(),
+            Self::Mlx5 { link, .. } => format!("mlx5 {}", link.name()),
+        }
+    }
+
+    /// Starts what runs beside QEMU, in the folder of a boot.
+    pub(crate) fn start(&self, dir: &Path) -> Result<Option<Hca>> {
+        match self {
+            Self::Rxe => Ok(None),
+            Self::Mlx5 { program, link } => Hca::start(program, *link, dir).map(Some),
+        }
+    }
+}
+
+/// How long a device may take until QEMU can connect to it.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// The running process of the mlx5 devices; killed when dropped.
+pub(crate) struct Hca {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Hca {
+    /// Sockets of the devices, relative to the folder of the boot: the path of a Unix socket must be short.
+    pub(crate) const SOCKETS: [&'static str; 2] = ["hca0.sock", "hca1.sock"];
+
+    /// The socket at which the fabric takes commands; the guest's port `hca` is connected to it.
+    pub(crate) const CONTROL: &'static str = "hca.ctl";
+
+    /// The log of the process, in the folder of the boot.
+    pub(crate) const LOG: &'static str = "hca.log";
+
+    /// Starts the devices and waits until they listen.
+    fn start(program: &Path, link: Link, dir: &Path) -> Result<Self> {
+        let sockets = Self::SOCKETS.into_iter().chain([Self::CONTROL]).map(|name| dir.join(name));
+        for socket in sockets.clone() {
+            // Of an earlier try; a process that finds it would not listen.
+            let _ = fs::remove_file(socket);
+        }
+        let path = dir.join(Self::LOG);
+        let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        let both = log.try_clone().context("cannot share the devices' log")?;
+        // The kernel kills the devices when we are killed, whatever the way.
+        let mut cmd = Command::new("setpriv");
+        cmd.args(["--pdeathsig", "KILL", "--"]).arg(program).current_dir(dir);
+        cmd.args(["--link", link.name(), "--control", Self::CONTROL]);
+        for socket in Self::SOCKETS {
+            cmd.args(["--socket", socket]);
+        }
+        let child = cmd
+            .stdin(Stdio::null())
+            .stdout(both)
+            .stderr(log)
+            .spawn()
+            .context("cannot start the devices (by `setpriv` of util-linux)")?;
+        let mut this = Self { child, log: path };
+        let start = Instant::now();
+        while !sockets.clone().all(|socket| socket.exists()) {
+            if let Some(status) = this.child.try_wait().context("cannot ask after the devices")? {
+                bail!("the devices ended: {status}\n{}", this.tail(30));
+            }
+            if start.elapsed() > START_LIMIT {
+                bail!("the devices do not listen after {START_LIMIT:?}\n{}", this.tail(30));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(this)
+    }
+
+    /// The last lines of the log.
+    fn tail(&self, lines: usize) -> String {
+        console::tail(&String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()), lines)
+    }
+
+    /// Ends the devices, whose QEMU still runs; says how, if they had ended by themselves.
+    pub(crate) fn end(mut self) -> Result<Option<String>> {
+        let ended = self.child.try_wait().context("cannot ask after the devices")?;
+        self.kill();
+        Ok(ended.map(|status| status.to_string()))
+    }
+
+    fn kill(&mut self) {
+        // Both fail only when it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Hca {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Lines of the devices' log that must not be there: commands of the guest that no device implements, mistakes of
+/// a driver, panics.
+pub(crate) fn complaints(log: &str) -> Vec<&str> {
+    const SIGNS: [&str; 3] = ["unimplemented", "violation", "panicked at"];
+    log.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign))).take(20).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_end_at_once_are_reported_with_what_they_said() {
+        let dir = std::env::temp_dir().join(format!("uverbs-lab-device-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        // `false` ignores its arguments, as nothing else does that is everywhere.
+        let why = Hca::start(Path::new("/bin/false"), Link::Ib, &dir).err().expect("no devices").to_string();
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(why.starts_with("the devices ended: exit status: 1"), "{why}");
+    }
+
+    #[test]
+    fn the_devices_are_told_apart() {
+        let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link };
+        assert_eq!([Device::Rxe.name(), mlx5(Link::Ib).name()], ["rxe", "mlx5"]);
+        assert_eq!(Link::ALL.map(|l| mlx5(l).label()), ["mlx5 ib", "mlx5 roce"]);
+        assert_ne!(Device::Rxe.qemu_suite(), mlx5(Link::Ib).qemu_suite());
+    }
+}
