@@ -234,7 +234,7 @@ impl Side {
         let is_frame = encoder.kind == Kind::Raw && O::OPCODE == WrOpcode::SEND;
         let header = CTRL_UNITS
             + match op.tso() {
-                Some(args) => eth::units(args.header.len()),
+                Some(args) => eth::tso_units(encoder.max_tso_header, args)?,
                 None if is_frame => eth::units(encoder.header_len()),
                 None => encoder.address_units + encoder.op_units(O::OPCODE),
             };
@@ -243,7 +243,7 @@ impl Side {
         let slot = Slot::new(q.view, at);
         slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
         let data = match op.tso() {
-            Some(args) => CTRL_UNITS + eth::put_tso(slot, csum, encoder.max_tso_header, args)?,
+            Some(args) => CTRL_UNITS + eth::put_tso(slot, csum, args)?,
             None if is_frame => header,
             None => {
                 let unit = CTRL_UNITS + encoder.address_units;

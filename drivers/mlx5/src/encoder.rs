@@ -538,16 +538,16 @@ impl Encoder {
         P: Payload<Sge>,
     {
         let header = match op.tso() {
-            Some(args) => args.header.len(),
-            None => self.header_len(),
+            Some(args) => eth::tso_units(self.max_tso_header, args)?,
+            None => eth::units(self.header_len()),
         };
-        let units = (CTRL_UNITS + eth::units(header)).saturating_add(units_of(data));
+        let units = (CTRL_UNITS + header).saturating_add(units_of(data));
         self.reserve_units(poster, q, cursor, units, 0)?;
         let slot = Slot::new(q.view, cursor.at);
         let units = if let Some(args) = op.tso() {
             let length: u64 = data.sges().iter().map(|sge| u64::from(sge.length())).sum();
             self.check_tso(length)?;
-            let at = CTRL_UNITS + eth::put_tso(slot, csum, self.max_tso_header, args)?;
+            let at = CTRL_UNITS + eth::put_tso(slot, csum, args)?;
             at + if P::INLINE {
                 put_inline(slot, at, self.limits, data)?
             } else {

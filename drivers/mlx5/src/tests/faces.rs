@@ -96,6 +96,13 @@ fn errors_of_batches() {
     let short = Tso::<Remote>::new(TsoArgs { header: &[0; 13], mss: 100 });
     assert_eq!(refused(&mut s, none, Connected, short, &[sge(8)]), E::InvalidArgument);
     assert_eq!(refused(&mut s, none, Connected, tso, &[sge((1 << 18) + 1)]), E::InvalidLength);
+    // Too long for the QP, and for a short queue, which is not a reason to wait for room.
+    let mut s = Sends::new(&send_config(QpType::RawPacket), 4, BLUE_FLAME);
+    let long = Tso::<Remote>::new(TsoArgs { header: &[0; 255], mss: 100 });
+    assert_eq!(refused(&mut s, none, Connected, long, &[sge(8)]), E::InvalidArgument);
+    s.queue.wr_start();
+    s.queue.wr_begin(Wr::default(), long);
+    assert_eq!(s.queue.wr_complete(), Err(E::InvalidArgument));
 
     let mut config = send_config(QpType::Rc);
     config.atomics = false;

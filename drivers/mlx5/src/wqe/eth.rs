@@ -44,20 +44,21 @@ pub(crate) fn put_frame(slot: Slot<'_>, csum: bool, header: Option<&L2Header>) -
     }
 }
 
-/// Writes the segment of a segmented send; how many units it took.
-pub(crate) fn put_tso(
-    slot: Slot<'_>,
-    csum: bool,
-    max_header: u32,
-    args: TsoArgs<'_>,
-) -> Result<u32, PostError> {
+/// Units of a segmented send's segment; an error if its header is none. It is looked at before the queue's room is: one
+/// that is too long for the QP would be too long for a short queue, too, and wait for room for ever.
+pub(crate) fn tso_units(max_header: u32, args: TsoArgs<'_>) -> Result<u32, PostError> {
     let len = args.header.len();
-    let (Ok(header_len), [a, b, rest @ ..]) = (u16::try_from(len), args.header) else {
-        return Err(PostError::InvalidArgument);
-    };
     if len < ETH_L2_MIN_HEADER_SIZE || len > max_header as usize {
         return Err(PostError::InvalidArgument);
     }
+    Ok(units(len))
+}
+
+/// Writes the segment of a segmented send, whose header [`tso_units`] found right; how many units it took.
+pub(crate) fn put_tso(slot: Slot<'_>, csum: bool, args: TsoArgs<'_>) -> Result<u32, PostError> {
+    let (Ok(header_len), [a, b, rest @ ..]) = (u16::try_from(args.header.len()), args.header) else {
+        return Err(PostError::InvalidArgument);
+    };
     put_eth(slot, csum, args.mss, header_len, [*a, *b]);
     let mut writer = InlineWriter::new(slot, (CTRL_UNITS + 1) * 2, 0, 0);
     writer.push(rest);

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Sends as a program asks for them, whether the verbs allow them, and what their WQE must say.
+//!
+//! Written from ibv_post_send(3), ibv_wr_post(3), docs/semantics.md and the hardware's format; nothing of it is the
+//! encoder's.
+
+use arbitrary::Arbitrary;
+use std::sync::OnceLock;
+use uverbs_core::attr::{QpType, SendOpsFlags};
+use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
+use uverbs_fuzz::steps::Length;
+use uverbs_hca::decode::{self, Eth, QueueKind, Segment, Umr};
+use uverbs_mlx5::SendConfig;
+use uverbs_mlx5::testing::send_config;
+
+/// Entries of a WR.
+pub(crate) const MAX_SGE: usize = 4;
+/// Inline bytes of a WR.
+pub(crate) const MAX_INLINE: usize = 64;
+/// Bytes of an Ethernet header with a VLAN tag: what some devices want in the WQE.
+pub(crate) const L2: usize = 18;
+/// Longest header, and longest payload, of a segmented send.
+const MAX_TSO_HEADER: usize = 128;
+const MAX_TSO: u64 = 1 << 18;
+/// Longest range of a window.
+const MAX_WINDOW: u64 = 1 << 31;
+/// The queue's number.
+pub(crate) const QPN: u32 = 0xa1_b2c3;
+
+/// What the queue is made with.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    kind: u8,
+    /// `Self::*`, as bits.
+    options: u8,
+    without_ops: u16,
+}
+
+impl Shape {
+    const SIG_ALL: u8 = 1;
+    const NO_ATOMICS: u8 = 2;
+    const L2_INLINE: u8 = 4;
+    const LONGEST: u8 = 8;
+    const WITHOUT_OPS: u8 = 16;
+    const NO_CSUM: u8 = 32;
+
+    fn has(self, option: u8) -> bool {
+        self.options & option != 0
+    }
+
+    fn both(self) -> (QpType, QueueKind) {
+        [
+            (QpType::Rc, QueueKind::Rc),
+            (QpType::Uc, QueueKind::Uc),
+            (QpType::Ud, QueueKind::Ud),
+            (QpType::XrcSend, QueueKind::Xrc),
+            (QpType::Driver, QueueKind::Dci),
+            (QpType::RawPacket, QueueKind::Raw),
+        ][usize::from(self.kind % 6)]
+    }
+
+    pub(crate) fn qp_type(self) -> QpType {
+        self.both().0
+    }
+
+    /// The decoder's name of it.
+    pub(crate) fn kind(self) -> QueueKind {
+        self.both().1
+    }
+
+    pub(crate) fn csum(self) -> bool {
+        !self.has(Self::NO_CSUM)
+    }
+
+    /// Whether the headers of raw packets stand in the WQE, so that the entries are read when they are posted.
+    fn reads_entries(self) -> bool {
+        self.has(Self::L2_INLINE) && self.qp_type() == QpType::RawPacket
+    }
+
+    fn send_ops(self) -> SendOpsFlags {
+        let without = if self.has(Self::WITHOUT_OPS) { self.without_ops.into() } else { 0 };
+        SendOpsFlags::from_bits_truncate(!without)
+    }
+
+    fn max_msg(self) -> u64 {
+        if self.has(Self::LONGEST) { 1 << 31 } else { 1 << 30 }
+    }
+
+    pub(crate) fn config(self, max_send_wr: u32) -> SendConfig {
+        SendConfig {
+            qp_num: QPN,
+            sq_sig_all: self.has(Self::SIG_ALL),
+            send_ops_flags: self.send_ops(),
+            max_send_wr,
+            max_send_sge: MAX_SGE as u32,
+            max_inline_data: MAX_INLINE as u32,
+            atomics: !self.has(Self::NO_ATOMICS),
+            max_msg_sz: self.max_msg(),
+            max_tso: MAX_TSO as u32,
+            max_tso_header: MAX_TSO_HEADER as u32,
+            l2_inline: self.has(Self::L2_INLINE),
+            ..send_config(self.qp_type())
+        }
+    }
+}
+
+/// By which face something is posted; they differ in what they can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Face {
+    List,
+    Batch,
+    Session,
+}
+
+#[derive(Arbitrary, Clone, Debug)]
+pub(crate) struct Request {
+    pub(crate) wr_id: u64,
+    flags: u8,
+    pub(crate) what: What,
+    pub(crate) data: Data,
+    /// Of the datagram's or DC target's QP, or of the XRC SRQ.
+    pub(crate) number: u32,
+    pub(crate) key: u32,
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) enum What {
+    Send,
+    SendImm(u32),
+    SendInv(u32),
+    Write(u64, u32),
+    WriteImm(u64, u32, u32),
+    Read(u64, u32),
+    CmpSwp(u64, u32, u64, u64),
+    FetchAdd(u64, u32, u64),
+    LocalInv(u32),
+    BindMw(Bind),
+    Tso(Header),
+}
+
+/// A window's range and rights.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) struct Bind {
+    pub(crate) mw_rkey: u32,
+    /// Mostly 1 or 2.
+    mw_type: u8,
+    pub(crate) rkey: u32,
+    pub(crate) mr_lkey: u32,
+    pub(crate) addr: u64,
+    length: Length,
+    /// Added to the length, so that there are longer ones than 32 bits say.
+    more: bool,
+    pub(crate) access: u32,
+}
+
+impl Bind {
+    pub(crate) fn mw_type(self) -> u32 {
+        if self.mw_type < 0xf0 { 1 + u32::from(self.mw_type & 1) } else { self.mw_type.into() }
+    }
+
+    pub(crate) fn length(self) -> u64 {
+        u64::from(self.length.value()) + if self.more { 1 << 32 } else { 0 }
+    }
+
+    fn umr(self, mw_type: u32) -> Umr {
+        let type2 = mw_type == 2;
+        let qpn_mask = if type2 { Umr::MASK_QPN } else { 0 };
+        let free = freed(self.mw_rkey, self.rkey);
+        if self.length() == 0 {
+            return Umr { check_qpn: type2, mask: free.mask | qpn_mask, ..free };
+        }
+        // `enum ibv_access_flags`, and the rights of `<infiniband/mlx5dv.h>`.
+        let rights = [(4, 1 << 4), (2, 1 << 5), (8, 1 << 6)];
+        let access = rights.iter().filter(|(verb, _)| self.access & verb != 0).map(|(_, hw)| hw).sum();
+        let zero_based = self.access & 1 << 5 != 0;
+        Umr {
+            check_free: type2,
+            mask: free.mask | qpn_mask | Umr::MASK_LEN | Umr::MASK_START | Umr::MASK_ACCESS,
+            free: false,
+            access,
+            qpn: if type2 { QPN } else { free.qpn },
+            start: if zero_based { 0 } else { self.addr },
+            len: self.length(),
+            klm: Some((self.length() as u32, self.mr_lkey, self.addr)),
+            ..free
+        }
+    }
+}
+
+/// An update that frees a key; of a type 1 window.
+fn freed(mkey: u32, rkey: u32) -> Umr {
+    Umr {
+        mkey,
+        check_free: false,
+        check_qpn: false,
+        mask: Umr::MASK_FREE | Umr::MASK_KEY,
+        free: true,
+        access: 0,
+        variant: rkey as u8,
+        qpn: 0xff_ffff,
+        start: 0,
+        len: 0,
+        klm: None,
+    }
+}
+
+/// What stands before each segment.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) struct Header {
+    len: u8,
+    first: u8,
+    mss: u16,
+}
+
+impl Header {
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        (0..self.len).map(|i| self.first.wrapping_add(i)).collect()
+    }
+
+    /// Segments of no bytes are nothing that a program asks for.
+    pub(crate) fn mss(self) -> u16 {
+        self.mss.max(1)
+    }
+}
+
+#[derive(Arbitrary, Clone, Debug)]
+pub(crate) enum Data {
+    Sges(Vec<(u64, Length, u32)>),
+    Inline(Vec<Vec<u8>>),
+}
+
+impl What {
+    pub(crate) fn opcode(self) -> WrOpcode {
+        match self {
+            Self::Send => WrOpcode::SEND,
+            Self::SendImm(_) => WrOpcode::SEND_WITH_IMM,
+            Self::SendInv(_) => WrOpcode::SEND_WITH_INV,
+            Self::Write(..) => WrOpcode::RDMA_WRITE,
+            Self::WriteImm(..) => WrOpcode::RDMA_WRITE_WITH_IMM,
+            Self::Read(..) => WrOpcode::RDMA_READ,
+            Self::CmpSwp(..) => WrOpcode::ATOMIC_CMP_AND_SWP,
+            Self::FetchAdd(..) => WrOpcode::ATOMIC_FETCH_AND_ADD,
+            Self::LocalInv(_) => WrOpcode::LOCAL_INV,
+            Self::BindMw(_) => WrOpcode::BIND_MW,
+            Self::Tso(_) => WrOpcode::TSO,
+        }
+    }
+
+    fn is_atomic(self) -> bool {
+        matches!(self, Self::CmpSwp(..) | Self::FetchAdd(..))
+    }
+
+    /// Whether it is between the QP and its device alone, and has no data.
+    pub(crate) fn is_local(self) -> bool {
+        matches!(self, Self::LocalInv(_) | Self::BindMw(_))
+    }
+
+    /// A remote address; that of an atomic is mostly aligned.
+    pub(crate) fn at(self, addr: u64) -> u64 {
+        if self.is_atomic() && addr & 15 != 15 { addr & !7 } else { addr }
+    }
+
+    fn is_aligned(self) -> bool {
+        match self {
+            Self::CmpSwp(addr, ..) | Self::FetchAdd(addr, ..) => self.at(addr) % 8 == 0,
+            _ => true,
+        }
+    }
+}
+
+/// Memory for entries that are read when they are posted.
+fn arena() -> &'static [u8] {
+    static ARENA: OnceLock<Vec<u8>> = OnceLock::new();
+    ARENA.get_or_init(|| (0..4096_u32).map(|i| (i * 7 >> 3) as u8).collect())
+}
+
+/// What is in it at an address.
+fn arena_at(addr: u64) -> u8 {
+    arena()[(addr - arena().as_ptr().addr() as u64) as usize]
+}
+
+impl Request {
+    pub(crate) fn sges(&self, shape: Shape) -> Vec<Sge> {
+        let Data::Sges(list) = &self.data else { return Vec::new() };
+        let entry = |(addr, length, lkey): &(u64, Length, u32)| {
+            let (mut addr, mut length) = (*addr, length.value());
+            if shape.reads_entries() {
+                // Now and then so short that a header is made of several.
+                length %= if addr & 1 == 0 { 8 } else { 64 };
+                addr = arena().as_ptr().expose_provenance() as u64 + addr % (4096 - 64);
+            }
+            Sge { addr, length, lkey: *lkey }
+        };
+        list.iter().map(entry).collect()
+    }
+
+    pub(crate) fn flags(&self, shape: Shape) -> SendFlags {
+        let raw = shape.qp_type() == QpType::RawPacket;
+        let more = match self.flags & 0xf0 {
+            0xa0 => 1 << 5,
+            0x90 => SendFlags::IP_CSUM.bits(),
+            n if raw && n & 0x10 != 0 => SendFlags::IP_CSUM.bits(),
+            _ => 0,
+        };
+        SendFlags::from_bits_retain(u32::from(self.flags & 7) | more)
+    }
+
+    /// Whether it may be posted, by the tables of docs/semantics.md.
+    pub(crate) fn is_right(&self, shape: Shape, face: Face) -> bool {
+        let qp_type = shape.qp_type();
+        let legal = match (qp_type, self.what) {
+            (QpType::RawPacket, What::Send | What::Tso(_)) => true,
+            (QpType::RawPacket, _) | (_, What::Tso(_)) => false,
+            (_, What::Send | What::SendImm(_)) => true,
+            (QpType::Ud, _) => false,
+            (QpType::Uc, What::Read(..) | What::CmpSwp(..) | What::FetchAdd(..)) => false,
+            _ => true,
+        };
+        let has_builder = || shape.send_ops().bits() >> self.what.opcode().0 & 1 != 0;
+        // A list has no DC address.
+        let says_where = qp_type != QpType::Driver || face != Face::List || self.what.is_local();
+        let can_atomics = !(self.what.is_atomic() && shape.has(Shape::NO_ATOMICS));
+        legal
+            && says_where
+            && can_atomics
+            && (face != Face::Session || has_builder())
+            && self.flags_are_right(shape)
+            && self.what.is_aligned()
+            && if self.what.is_local() {
+                self.is_right_local(shape, face)
+            } else {
+                self.data_is_right(shape, face)
+            }
+    }
+
+    fn flags_are_right(&self, shape: Shape) -> bool {
+        let rest = self.flags(shape).bits() & !7;
+        rest == 0 || rest == SendFlags::IP_CSUM.bits() && shape.qp_type() == QpType::RawPacket && shape.csum()
+    }
+
+    fn is_right_local(&self, shape: Shape, face: Face) -> bool {
+        // Only a list can give entries to what takes none.
+        let num_sge = if face == Face::List { self.sges(shape).len() } else { 0 };
+        match self.what {
+            What::BindMw(bind) => {
+                let known = face == Face::Session || matches!(bind.mw_type(), 1 | 2);
+                known && bind.length() <= MAX_WINDOW && num_sge == 0
+            }
+            _ => num_sge <= MAX_SGE,
+        }
+    }
+
+    fn data_is_right(&self, shape: Shape, face: Face) -> bool {
+        let is_frame = shape.qp_type() == QpType::RawPacket && matches!(self.what, What::Send);
+        let is_tso = if let What::Tso(header) = self.what {
+            if !(14..=MAX_TSO_HEADER).contains(&usize::from(header.len)) {
+                return false;
+            }
+            true
+        } else {
+            false
+        };
+        let l2 = if is_frame && shape.reads_entries() { L2 } else { 0 };
+        match &self.data {
+            Data::Inline(bufs) => {
+                let sum = bufs.iter().map(Vec::len).sum::<usize>();
+                let is_read = self.what.is_atomic() || matches!(self.what, What::Read(..));
+                // In a list the buffers are entries, and none of them is none at all.
+                let entries = face != Face::List || bufs.len() <= MAX_SGE && !(is_frame && bufs.is_empty());
+                !is_read && entries && (l2..=MAX_INLINE + l2).contains(&sum)
+            }
+            Data::Sges(_) => {
+                let sges = self.sges(shape);
+                let sum: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+                let longest = if shape.max_msg() < 1 << 31 { (1 << 31) - 1 } else { 1 << 31 };
+                let least = if self.what.is_atomic() { 8 } else { l2 as u64 };
+                // A frame is made of something; a session can say otherwise where nobody looks.
+                let some = !is_frame || !sges.is_empty() || face == Face::Session;
+                sges.len() <= MAX_SGE
+                    && some
+                    && sges.iter().all(|s| s.length <= 1 << 31)
+                    && (least..=longest).contains(&sum)
+                    && (!is_tso || sum <= MAX_TSO)
+            }
+        }
+    }
+
+    /// What the WQE at `index` must say. `waits` is for a local operation before it.
+    pub(crate) fn expected(&self, shape: Shape, face: Face, index: u16, waits: bool) -> decode::Request {
+        let flags = self.flags(shape);
+        let (header, data) = self.expected_data(shape, face);
+        let csum = flags.contains(SendFlags::IP_CSUM);
+        let op = match self.what {
+            What::Send if shape.qp_type() == QpType::RawPacket => {
+                decode::Op::Frame(Eth { l3_csum: csum, l4_csum: csum, mss: None, header })
+            }
+            What::Tso(args) => {
+                let (header, mss) = (args.bytes(), Some(args.mss()));
+                decode::Op::Frame(Eth { l3_csum: csum, l4_csum: csum, mss, header })
+            }
+            What::Send => decode::Op::Send { imm: None, invalidate: None },
+            What::SendImm(imm) => decode::Op::Send { imm: Some(imm), invalidate: None },
+            What::SendInv(key) => decode::Op::Send { imm: None, invalidate: Some(key) },
+            What::Write(addr, rkey) => decode::Op::Write { addr, rkey, imm: None },
+            What::WriteImm(addr, rkey, imm) => decode::Op::Write { addr, rkey, imm: Some(imm) },
+            What::Read(addr, rkey) => decode::Op::Read { addr, rkey },
+            What::CmpSwp(addr, rkey, compare, swap) => {
+                decode::Op::CmpSwap { addr: self.what.at(addr), rkey, compare, swap }
+            }
+            What::FetchAdd(addr, rkey, add) => decode::Op::FetchAdd { addr: self.what.at(addr), rkey, add },
+            What::LocalInv(key) => {
+                let free = freed(key, 0);
+                decode::Op::Umr(Umr { check_qpn: true, mask: free.mask | Umr::MASK_QPN, ..free })
+            }
+            // The builder is for windows of type 2, whatever the window says of itself.
+            What::BindMw(bind) if face == Face::Session => decode::Op::Umr(bind.umr(2)),
+            What::BindMw(bind) => decode::Op::Umr(bind.umr(bind.mw_type())),
+        };
+        let fence = flags.contains(SendFlags::FENCE);
+        decode::Request {
+            index,
+            ds: 0,
+            opcode: 0,
+            signaled: flags.contains(SendFlags::SIGNALED) || shape.has(Shape::SIG_ALL),
+            solicited: flags.contains(SendFlags::SOLICITED),
+            fence,
+            small_fence: waits && !fence,
+            op,
+            av: None,
+            srqn: None,
+            data,
+        }
+    }
+
+    /// The header that a frame has in its WQE, and what follows.
+    fn expected_data(&self, shape: Shape, face: Face) -> (Vec<u8>, Vec<Segment>) {
+        if self.what.is_local() {
+            return (Vec::new(), Vec::new());
+        }
+        let is_frame = matches!(self.what, What::Send) && shape.reads_entries();
+        let mut skip = if is_frame { L2 } else { 0 };
+        let mut header = Vec::new();
+        match &self.data {
+            Data::Inline(bufs) => {
+                let bytes = bufs.concat();
+                let (header, rest) = bytes.split_at(skip);
+                let data = if rest.is_empty() { Vec::new() } else { vec![Segment::Inline(rest.to_vec())] };
+                (header.to_vec(), data)
+            }
+            Data::Sges(_) => {
+                let mut data = Vec::new();
+                for Sge { addr, length, lkey } in self.sges(shape) {
+                    let now = skip.min(length as usize) as u64;
+                    header.extend((addr..addr.wrapping_add(now)).map(arena_at));
+                    skip -= now as usize;
+                    let (addr, mut length) = (addr.wrapping_add(now), length - now as u32);
+                    if length == 0 {
+                        continue;
+                    }
+                    // The setters of a session write an atomic's entry as it is, as the reference's do.
+                    if self.what.is_atomic() && face != Face::Session {
+                        length = 8;
+                    }
+                    data.push(Segment::Memory { length, lkey, addr });
+                }
+                (header, data)
+            }
+        }
+    }
+}
