@@ -5,9 +5,9 @@ use anyhow::{Context as _, Result, ensure};
 use core::time::Duration;
 use std::sync::{Mutex, PoisonError};
 use uverbs::Context;
-use uverbs::attr::Gid;
+use uverbs::attr::{Gid, LinkLayer};
 use uverbs::mlx5::Mlx5;
-use uverbs_hca::Fabric;
+use uverbs_hca::{Fabric, Link};
 use uverbs_tests::bed::{Bed, Disturbance, Held};
 use uverbs_tests::env::End;
 use uverbs_tests::runner::without_open_files;
@@ -42,16 +42,21 @@ pub(crate) struct Hca;
 #[derive(Debug)]
 struct Two {
     fabric: Fabric,
+    link: Link,
     hcas: [uverbs_hca::Hca; 2],
 }
 
 /// Index of the GID made of the IPv4 address, of RoCE version 2.
 const GID_INDEX: u8 = 3;
 
+/// Two devices on InfiniBand, with a virtual clock.
+#[derive(Debug)]
+pub(crate) struct InfiniBand;
+
 impl Two {
-    fn new(fabric: Fabric) -> Self {
-        let hcas = ["hca0", "hca1"].map(|name| fabric.device(name).build());
-        Self { fabric, hcas }
+    fn new(fabric: Fabric, link: Link) -> Self {
+        let hcas = ["hca0", "hca1"].map(|name| fabric.device(name).link(link).build());
+        Self { fabric, link, hcas }
     }
 
     fn hca(&self, end: End) -> &uverbs_hca::Hca {
@@ -67,9 +72,15 @@ impl Bed<Mlx5> for Two {
         self.hca(end).name()
     }
     fn gid_index(&self) -> u8 {
-        GID_INDEX
+        if self.link == Link::Ethernet { GID_INDEX } else { 0 }
+    }
+    fn link_layer(&self) -> LinkLayer {
+        if self.link == Link::Ethernet { LinkLayer::ETHERNET } else { LinkLayer::INFINIBAND }
     }
     fn gid(&self, end: End) -> Result<Gid> {
+        if self.link == Link::InfiniBand {
+            return format!("fe80::55:56ff:fe00:{}", end as usize + 1).parse().ok().context("an address");
+        }
         format!("::ffff:10.77.0.{}", end as usize + 1).parse().ok().context("an address")
     }
     fn resources(&self, end: End) -> Result<String> {
@@ -122,19 +133,32 @@ fn on_bed(bed: Two, test: impl LabTest) -> Outcome {
     Ok(())
 }
 
+/// Runs a test on a fabric with a virtual clock.
+fn virtual_time(link: Link, test: impl LabTest) -> Outcome {
+    /// Takes the fabric away again.
+    struct Used;
+    impl Drop for Used {
+        fn drop(&mut self) {
+            *FABRIC.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+    let fabric = Fabric::deterministic(1);
+    *FABRIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(fabric.clone());
+    let _used = Used;
+    on_bed(Two::new(fabric, link), test)
+}
+
 impl Place for Hca {
     fn run(test: impl LabTest) -> Outcome {
-        /// Takes the fabric away again.
-        struct Used;
-        impl Drop for Used {
-            fn drop(&mut self) {
-                *FABRIC.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            }
-        }
-        let fabric = Fabric::deterministic(1);
-        *FABRIC.lock().unwrap_or_else(PoisonError::into_inner) = Some(fabric.clone());
-        let _used = Used;
-        on_bed(Two::new(fabric), test)
+        virtual_time(Link::Ethernet, test)
+    }
+}
+
+impl Place for InfiniBand {
+    const PREFIX: &'static str = "ib::";
+
+    fn run(test: impl LabTest) -> Outcome {
+        virtual_time(Link::InfiniBand, test)
     }
 }
 
@@ -146,6 +170,6 @@ impl Place for RealTime {
     const PREFIX: &'static str = "real_time::";
 
     fn run(test: impl LabTest) -> Outcome {
-        on_bed(Two::new(Fabric::new(1)), test)
+        on_bed(Two::new(Fabric::new(1), Link::Ethernet), test)
     }
 }

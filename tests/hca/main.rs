@@ -12,7 +12,7 @@ mod sharing;
 #[path = "../themes/mod.rs"]
 mod themes;
 
-use bed::{Hca, RealTime};
+use bed::{Hca, InfiniBand, RealTime};
 use themes::*;
 
 fn main() -> std::process::ExitCode {
@@ -42,6 +42,15 @@ fn main() -> std::process::ExitCode {
         threads::tests::<RealTime>,
         sharing::tests::<RealTime>,
         events::tests::<RealTime>,
+        opcodes::tests::<InfiniBand>,
+        errors::tests::<InfiniBand>,
+        ud::tests::<InfiniBand>,
+        mcast::tests::<InfiniBand>,
+        states::tests::<InfiniBand>,
+        objects::tests::<InfiniBand>,
+        constructors::tests::<InfiniBand>,
+        xrc_traffic::tests::<InfiniBand>,
+        netem::tests::<InfiniBand>,
         programs::tests::<Hca>,
     ];
     uverbs_tests::runner::run(themes.into_iter().flat_map(|t| t()).collect(), true).exit_code()

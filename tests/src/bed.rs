@@ -14,7 +14,7 @@ use core::fmt;
 use core::time::Duration;
 use std::fs;
 use std::process::Command;
-use uverbs::attr::Gid;
+use uverbs::attr::{Gid, LinkLayer};
 use uverbs::{Context, Driver};
 
 /// A kind of bed: runs a test on a new one.
@@ -36,6 +36,8 @@ pub trait Bed<D: Driver>: fmt::Debug {
     fn name(&self, end: End) -> &str;
     /// Index of the GID by which the ends reach each other.
     fn gid_index(&self) -> u8;
+    /// What is below the transport.
+    fn link_layer(&self) -> LinkLayer;
     /// That GID.
     fn gid(&self, end: End) -> Result<Gid>;
     /// Counts of the kernel's objects at an end: `qp 1 cq 1 ...`.
@@ -103,8 +105,16 @@ impl<D: Driver> Bed<D> for VmBed {
     fn gid_index(&self) -> u8 {
         self.0.gid_index
     }
+    fn link_layer(&self) -> LinkLayer {
+        if self.0.infiniband { LinkLayer::INFINIBAND } else { LinkLayer::ETHERNET }
+    }
     fn gid(&self, end: End) -> Result<Gid> {
-        self.0.ip[end as usize].parse().ok().context("an address of the lab")
+        if !self.0.infiniband {
+            return self.0.ip[end as usize].parse().ok().context("an address of the lab");
+        }
+        let path = format!("/sys/class/infiniband/{}/ports/1/gids/{}", self.0.dev(end), self.0.gid_index);
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        text.trim().parse().ok().with_context(|| format!("{path}: {text}"))
     }
     fn resources(&self, end: End) -> Result<String> {
         rdma_resources(self.0.dev(end))
@@ -116,6 +126,9 @@ impl<D: Driver> Bed<D> for VmBed {
         Ok(Box::new(Netem::new(&what.to_string())?))
     }
     fn repairs(&self) -> u64 {
+        if self.0.mlx5 {
+            return hca(&["repairs"]).ok().and_then(|answer| answer.trim().parse().ok()).unwrap_or(0);
+        }
         const NAMES: [&str; 5] = [
             "duplicate_request",
             "out_of_seq_request",
@@ -132,6 +145,12 @@ impl<D: Driver> Bed<D> for VmBed {
     fn env(&self) -> Option<&LabEnv> {
         Some(&self.0)
     }
+}
+
+/// Tells the fabric of the software NICs something; its answer, without the `ok`.
+pub fn hca(words: &[&str]) -> Result<String> {
+    let answer = run(Command::new("lab-hca").args(words), Duration::from_secs(10))?;
+    Ok(answer.trim().strip_prefix("ok").context("an answer")?.trim().to_owned())
 }
 
 /// A disturbance of both ends of the VM's link, as long as this lives.

@@ -30,17 +30,21 @@ impl End {
 pub struct LabEnv {
     /// The kernel's series, such as `6.1`.
     pub kernel: String,
+    /// Whether the devices are mlx5, and not rxe.
+    pub mlx5: bool,
+    /// Whether their ports are InfiniBand, and not Ethernet.
+    pub infiniband: bool,
     /// RDMA devices.
     pub dev: [String; 2],
-    /// Their addresses.
+    /// Their addresses; empty on InfiniBand.
     pub ip: [String; 2],
-    /// Their network devices.
+    /// Their network devices; empty on InfiniBand.
     pub netdev: [String; 2],
     /// Command prefixes that enter the ends' network namespaces; empty where both share one.
     pub ns: [Vec<String>; 2],
     /// Where a TCP server behind a prefix is reached by the other end.
     pub tcp_host: [String; 2],
-    /// Index of the GID made of the address.
+    /// Index of the GID made of the address; on InfiniBand of the port's own.
     pub gid_index: u8,
 }
 
@@ -60,6 +64,8 @@ impl LabEnv {
         let ns = both("LAB_NS")?.map(|words| words.split_whitespace().map(str::to_owned).collect());
         Ok(Self {
             kernel: var("LAB_KERNEL")?,
+            mlx5: var("LAB_DEVICE")? == "mlx5",
+            infiniband: var("LAB_LINK")? == "ib",
             dev: both("LAB_DEV")?,
             ip: both("LAB_IP")?,
             netdev: both("LAB_NETDEV")?,

@@ -4,7 +4,7 @@
 use crate::bed::Bed;
 use crate::env::{End, LabEnv};
 use anyhow::{Context as _, Result};
-use uverbs::attr::{AccessFlags, DeviceAttr, DeviceCapFlags, PortAttr};
+use uverbs::attr::{AccessFlags, DeviceAttr, DeviceCapFlags, LinkLayer, PortAttr};
 use uverbs::open::DeviceInfo;
 use uverbs::{ConnectAttr, Context, Driver};
 
@@ -56,6 +56,11 @@ impl<D: Driver> Lab<D> {
             End::A => &self.a,
             End::B => &self.b,
         }
+    }
+
+    /// Whether its ports are Ethernet, and not InfiniBand.
+    pub fn is_ethernet(&self) -> bool {
+        self.port.link_layer == LinkLayer::ETHERNET
     }
 
     /// Whether the device has this.

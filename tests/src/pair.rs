@@ -344,9 +344,9 @@ impl<D: Driver, T: Typed, L: Lock> Side<D, T, L> {
     }
 }
 
-/// A global address of a GID, as the lab's port reaches it.
+/// The address of a GID, as the lab's port reaches it; on InfiniBand the LID says which way.
 #[must_use]
-pub fn ah_attr<D: Driver>(lab: &Lab<D>, gid: Gid) -> AhAttr {
+pub fn ah_attr<D: Driver>(lab: &Lab<D>, gid: Gid, lid: u16) -> AhAttr {
     let attr = lab.connect_attr();
-    attr.ah_attr(&Endpoint { gid, ..Endpoint::default() })
+    attr.ah_attr(&Endpoint { gid, lid, ..Endpoint::default() })
 }

@@ -311,12 +311,14 @@ fn modify_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
         ("255 reads", "max_dest_rd_atomic", QpAttr { max_dest_rd_atomic: 255, ..good }),
         ("port 0 in the path", "port_num", QpAttr { ah_attr: AhAttr { port_num: 0, ..path }, ..good }),
         ("port 99 in the path", "port_num", QpAttr { ah_attr: AhAttr { port_num: 99, ..path }, ..good }),
-        ("no global route", "grh", QpAttr { ah_attr: AhAttr { grh: None, ..path }, ..good }),
         ("a GID beyond the table", "sgid_index", QpAttr { ah_attr: with_index(off_table), ..good }),
         ("an empty GID", "sgid_index", QpAttr { ah_attr: with_index(off_table - 1), ..good }),
         ("service level 16", "sl", QpAttr { ah_attr: AhAttr { sl: 16, ..path }, ..good }),
     ];
-    for (what, field, attr) in wrong {
+    let no_route = ("no global route", "grh", QpAttr { ah_attr: AhAttr { grh: None, ..path }, ..good });
+    // InfiniBand needs none.
+    let no_route = lab.is_ethernet().then_some(no_route);
+    for (what, field, attr) in wrong.into_iter().chain(no_route) {
         refused(what, modify(attr, rtr), "modify_qp", field)?;
         ensure!(a.state()? == QpState::INIT, "{what} left INIT");
     }
@@ -351,9 +353,11 @@ fn modify_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn create_ah<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let gid = lab.b.query_gid(PORT, lab.gid_index.into())?;
+    let dlid = lab.b.query_port(PORT)?.lid;
     let off_table = u8::try_from(lab.port.gid_tbl_len).unwrap_or(u8::MAX);
     without_leaks(lab, || {
-        let good = AhAttr::global(PORT, lab.gid_index, gid);
+        let global = |index| AhAttr { dlid, ..AhAttr::global(PORT, index, gid) };
+        let good = global(lab.gid_index);
         let create = |attr: AhAttr| pd.create_ah(&attr);
         for port_num in [0, 99, 255] {
             refused(
@@ -363,10 +367,12 @@ fn create_ah<D: Driver>(lab: &Lab<D>) -> Outcome {
                 "port_num",
             )?;
         }
-        refused("no global route", create(AhAttr { grh: None, ..good }), "create_ah", "grh")?;
+        if lab.is_ethernet() {
+            refused("no global route", create(AhAttr { grh: None, ..good }), "create_ah", "grh")?;
+        }
         for index in [off_table - 1, off_table] {
             let what = format!("GID {index}");
-            refused(&what, create(AhAttr::global(PORT, index, gid)), "create_ah", "sgid_index")?;
+            refused(&what, create(global(index)), "create_ah", "sgid_index")?;
         }
         refused("service level 16", create(AhAttr { sl: 16, ..good }), "create_ah", "sl")?;
         let mut flow = good;

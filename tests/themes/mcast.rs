@@ -10,12 +10,23 @@ use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, To};
 
 type UdPair<D> = Pair<D, Ud, Exclusive>;
 
-const GROUP: &str = "239.7.7.7";
+/// The group, and on InfiniBand its LID, which a subnet manager would have given it.
+struct Group {
+    text: &'static str,
+    gid: Gid,
+    lid: u16,
+}
+
+fn group<D: Driver>(lab: &Lab<D>) -> Result<Group> {
+    let (text, lid) = if lab.is_ethernet() { ("239.7.7.7", 0) } else { ("ff12:401b:ffff::7:707", 0xc007) };
+    Ok(Group { text, gid: text.parse()?, lid })
+}
+
 const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
 /// Sends to the group from A.
-fn send<D: Driver>(lab: &Lab<D>, pair: &mut UdPair<D>, gid: Gid, face: Face, data: &[u8]) -> Result<()> {
-    let ah = pair.a.pd.create_ah(&ah_attr(lab, gid)).context("create_ah of a group")?;
+fn send<D: Driver>(lab: &Lab<D>, pair: &mut UdPair<D>, group: &Group, face: Face, data: &[u8]) -> Result<()> {
+    let ah = pair.a.pd.create_ah(&ah_attr(lab, group.gid, group.lid)).context("create_ah of a group")?;
     let to = Some(To { ah: &ah, qpn: MULTICAST_QPN, qkey: pair.a.there.1 });
     let req = Req::new(1, Op::Send).signaled().inline(data).to(to);
     uverbs_tests::post(&mut pair.a.qp, face, &[req])?;
@@ -25,65 +36,66 @@ fn send<D: Driver>(lab: &Lab<D>, pair: &mut UdPair<D>, gid: Gid, face: Face, dat
 
 /// A sends to the group, B is in it, and then no more. B's host is told to take the group's packets, as rdma_cm does.
 fn attach_and_detach<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let gid: Gid = GROUP.parse()?;
-    ensure!(gid.is_multicast());
-    let _membership = lab.bed.join_group(End::B, GROUP)?;
+    let group = group(lab)?;
+    ensure!(group.gid.is_multicast());
+    let _membership = lab.bed.join_group(End::B, group.text)?;
     let mut pair = UdPair::new(lab)?;
-    pair.b.qp.control.attach_mcast(gid, 0)?;
+    pair.b.qp.control.attach_mcast(group.gid, group.lid)?;
     for (turn, face) in Face::ALL.into_iter().enumerate() {
         pair.b.recv(Face::Single, turn as u64, 0..256)?;
         let data = [turn as u8 + 1; 50];
-        send(lab, &mut pair, gid, face, &data)?;
+        send(lab, &mut pair, &group, face, &data)?;
         let got = pair.b.ok(1)?[0];
         ensure!(got.byte_len == 90 && got.src_qp == pair.a.qp.qp_num(), "{got:?}");
         ensure!(pair.b.bytes(GRH..90)? == data);
     }
-    pair.b.qp.control.detach_mcast(gid, 0)?;
+    pair.b.qp.control.detach_mcast(group.gid, group.lid)?;
     pair.b.recv(Face::Single, 9, 0..256)?;
-    send(lab, &mut pair, gid, Face::Batch, &[1; 50])?;
+    send(lab, &mut pair, &group, Face::Batch, &[1; 50])?;
     pair.b.idle().context("after the detach")
 }
 
 /// Every QP that is attached gets its own copy.
 fn several_members<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let gid: Gid = GROUP.parse()?;
-    let _membership = lab.bed.join_group(End::B, GROUP)?;
+    let group = group(lab)?;
+    let _membership = lab.bed.join_group(End::B, group.text)?;
     let mut first = UdPair::new(lab)?;
     let mut second = UdPair::new(lab)?;
     for pair in [&mut first, &mut second] {
-        pair.b.qp.control.attach_mcast(gid, 0)?;
+        pair.b.qp.control.attach_mcast(group.gid, group.lid)?;
         pair.b.recv(Face::Single, 1, 0..256)?;
     }
-    send(lab, &mut first, gid, Face::Single, b"to all")?;
+    send(lab, &mut first, &group, Face::Single, b"to all")?;
     for pair in [&first, &second] {
         pair.b.ok(1)?;
         ensure!(pair.b.bytes(GRH..GRH + 6)? == b"to all");
     }
     for pair in [&first, &second] {
-        pair.b.qp.control.detach_mcast(gid, 0)?;
+        pair.b.qp.control.detach_mcast(group.gid, group.lid)?;
     }
     Ok(())
 }
 
 /// Addresses that are no groups, and QPs that can't be in one.
 fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let group = group(lab)?;
     let pair = UdPair::new(lab)?;
     let e = pair.b.qp.control.attach_mcast(pair.a.here.gid, 0).err().context("a unicast address")?;
     ensure!(e.verb() == "attach_mcast", "{e}");
-    let e = pair.b.qp.control.detach_mcast(GROUP.parse()?, 0).err().context("not attached")?;
+    let e = pair.b.qp.control.detach_mcast(group.gid, group.lid).err().context("not attached")?;
     ensure!(e.verb() == "detach_mcast", "{e}");
     let rc = Pair::<D, Rc, Exclusive>::new(lab)?;
-    let e = rc.b.qp.control.attach_mcast(GROUP.parse()?, 0).err().context("an RC QP")?;
+    let e = rc.b.qp.control.attach_mcast(group.gid, group.lid).err().context("an RC QP")?;
     ensure!(e.verb() == "attach_mcast", "{e}");
     Ok(())
 }
 
 /// A QP that is in a group is not destroyed, and comes free by the detach.
 fn busy_while_attached<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let gid: Gid = GROUP.parse()?;
+    let group = group(lab)?;
     let UdPair { b, .. } = UdPair::new(lab)?;
-    b.qp.control.attach_mcast(gid, 0)?;
-    b.qp.control.detach_mcast(gid, 0)?;
+    b.qp.control.attach_mcast(group.gid, group.lid)?;
+    b.qp.control.detach_mcast(group.gid, group.lid)?;
     b.qp.close().context("after the detach")?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! the device and its port tell of themselves.
 
 use anyhow::{Context as _, Result, ensure};
-use uverbs::attr::{AccessFlags, GidType, LinkLayer, MwType, PortState, QpCap, SrqAttr, SrqInitAttr};
+use uverbs::attr::{AccessFlags, GidType, MwType, PortState, QpCap, SrqAttr, SrqInitAttr};
 use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Ud};
 use uverbs_tests::env::End;
 use uverbs_tests::lab::{PORT, find};
@@ -27,7 +27,8 @@ fn discovered<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(context.name() == lab.bed.name(end));
         let entry = context.query_gid_ex(PORT, lab.gid_index.into())?;
         ensure!(entry.gid == lab.bed.gid(end)?, "{entry:?}");
-        ensure!(entry.gid_type == GidType::ROCE_V2 && entry.port_num == u32::from(PORT), "{entry:?}");
+        let gid_type = if lab.is_ethernet() { GidType::ROCE_V2 } else { GidType::IB };
+        ensure!(entry.gid_type == gid_type && entry.port_num == u32::from(PORT), "{entry:?}");
         ensure!(context.query_gid(PORT, lab.gid_index.into())? == entry.gid);
         ensure!(context.query_gid_table()?.contains(&entry), "the table lacks {entry:?}");
     }
@@ -37,7 +38,7 @@ fn discovered<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// What the port says, and that ports and indices beyond the last are told by verb.
 fn port_and_device<D: Driver>(lab: &Lab<D>) -> Outcome {
     let port = lab.a.query_port(PORT)?;
-    ensure!(port.state == PortState::ACTIVE && port.link_layer == LinkLayer::ETHERNET, "{port:?}");
+    ensure!(port.state == PortState::ACTIVE && port.link_layer == lab.bed.link_layer(), "{port:?}");
     ensure!(port.active_mtu <= port.max_mtu && port.active_mtu.bytes().is_some(), "{port:?}");
     ensure!(port.gid_tbl_len > u32::from(lab.gid_index) && port.max_msg_sz >= 1 << 20, "{port:?}");
     ensure!(lab.a.query_pkey(PORT, 0)? & 0x7fff == 0x7fff);
@@ -91,7 +92,7 @@ fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     let b = Side::on(pd.clone(), cq, &spec, ops, 1, Some(&srq))?;
     uverbs_tests::post::post_srq_recv(&mut srq, Face::Single, &[(5, &[])])?;
     let mw = pd.alloc_mw(MwType::Type1).ok();
-    let ah = pd.create_ah(&ah_attr(lab, pair.a.here.gid))?;
+    let ah = pd.create_ah(&ah_attr(lab, pair.a.here.gid, pair.a.here.lid))?;
     pair.b = b;
     drop((ctx, pd, srq, channel));
     pair.a.set_state(uverbs::attr::QpState::RESET)?;
@@ -136,6 +137,7 @@ fn two_contexts<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn many<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(16, None)?;
+    let (gid, lid) = (lab.b.query_gid(PORT, lab.gid_index.into())?, lab.b.query_port(PORT)?.lid);
     for _ in 0..2 {
         let mut qps = Vec::new();
         let mut regions: Vec<MemoryRegion<D, PageBuf>> = Vec::new();
@@ -143,7 +145,7 @@ fn many<D: Driver>(lab: &Lab<D>) -> Outcome {
         for _ in 0..100 {
             qps.push(pd.qp::<Ud>().cq(&cq).cap(CAP).create()?);
             regions.push(region(&pd, 4096, AccessFlags::LOCAL_WRITE)?);
-            handles.push(pd.create_ah(&ah_attr(lab, lab.b.query_gid(PORT, lab.gid_index.into())?))?);
+            handles.push(pd.create_ah(&ah_attr(lab, gid, lid))?);
         }
         let mut numbers: Vec<_> = qps.iter().map(|q| q.qp_num()).collect();
         numbers.sort_unstable();

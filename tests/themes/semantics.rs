@@ -146,7 +146,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> Sends<'l, D, T, L> {
             Side::on(pd, cq, &spec, ops, 0x77, None::<&SharedReceiveQueue<D, Shared>>)
         };
         let pair = Pair { a: side(&lab.a)?, b: side(&lab.b)? };
-        let ah = pair.a.pd.create_ah(&ah_attr(lab, pair.b.here.gid))?;
+        let ah = pair.a.pd.create_ah(&ah_attr(lab, pair.b.here.gid, pair.b.here.lid))?;
         Ok(Self { lab, pair, ah, state: QpState::RESET })
     }
 

@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, ensure};
 use uverbs::attr::{GidType, QpAttr, QpAttrMask, QpState};
-use uverbs::{Driver, Exclusive, Ud, WcFlags, WcStatus, WorkCompletion};
+use uverbs::{Driver, Exclusive, Rc, Uc, Ud, WcFlags, WcStatus, WorkCompletion};
 use uverbs_tests::lab::PORT;
 use uverbs_tests::pair::GRH;
 use uverbs_tests::wait::{self, statuses};
@@ -39,7 +39,8 @@ fn grh_on_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(route.dgid == a.here.gid, "the sender is {}, not {}", a.here.gid, route.dgid);
         ensure!(attr.port_num == PORT);
         let entry = lab.b.query_gid_ex(PORT, route.sgid_index.into())?;
-        ensure!(entry.gid == b.here.gid && entry.gid_type == GidType::ROCE_V2, "{entry:?}");
+        let gid_type = if lab.is_ethernet() { GidType::ROCE_V2 } else { GidType::IB };
+        ensure!(entry.gid == b.here.gid && entry.gid_type == gid_type, "{entry:?}");
     }
     Ok(())
 }
@@ -222,7 +223,38 @@ fn many_receivers<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
+/// InfiniBand needs no global route: the LID finds the port, and the completion says that no GRH came.
+fn by_lid_alone<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut spec = Spec::new(lab);
+    spec.attr.sgid_index = None;
+    let UdPair { a, b } = UdPair::unconnected(lab, &spec)?;
+    if lab.is_ethernet() {
+        // RoCE has no other address.
+        let e = a.pd.create_ah(&spec.attr.ah_attr(&b.here)).err().context("an address by LID on Ethernet")?;
+        ensure!(e.verb() == "create_ah", "{e}");
+        return Ok(());
+    }
+    let mut pair = UdPair { a, b };
+    pair.connect(&spec.attr)?;
+    for face in Face::ALL {
+        let UdPair { a, b } = &mut pair;
+        b.recv(Face::Single, 1, 0..1024)?;
+        a.post(face, &[Req::new(1, Op::Send).signaled().inline(&[6; 24])])?;
+        a.ok(1)?;
+        let got = b.ok(1)?[0];
+        // Room for a GRH is kept all the same.
+        ensure!(got.byte_len == 64 && !got.wc_flags.contains(WcFlags::GRH), "{got:?}");
+        ensure!(got.slid == a.here.lid && got.src_qp == a.qp.qp_num(), "{got:?}");
+        ensure!(b.bytes(GRH..64)? == [6; 24]);
+        let back = b.pd.ah_attr_from_wc(&got, &[0; GRH], PORT)?;
+        ensure!(back.grh.is_none() && back.dlid == a.here.lid, "{back:?}");
+    }
+    Pair::<D, Rc, Exclusive>::with(lab, &spec)?.message(Face::Batch, 5000, 1).context("RC")?;
+    Pair::<D, Uc, Exclusive>::with(lab, &spec)?.message(Face::Batch, 5000, 2).context("UC")
+}
+
 uverbs_tests::tests!(
+    by_lid_alone,
     grh_on_receive,
     reply,
     short_receives,

@@ -129,6 +129,7 @@ pub(crate) fn part(spec: &Spec) -> Result<Vec<u8>> {
             cpio.file(&format!("usr/bin/{name}"), 0o755, text.as_bytes());
         }
     }
+    cpio.file("usr/bin/lab-mlx5-up", 0o755, include_bytes!("guest/lab-mlx5-up.sh"));
     let mut env = String::new();
     for (name, value) in environment(spec.series, &spec.device, *bare) {
         env.push_str(&format!("export {name}={}\n", quoted(&value)));

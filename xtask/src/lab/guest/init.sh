@@ -60,32 +60,14 @@ done
 ctl "note kernel $(uname -r), init after $(cut -d' ' -f1 /proc/uptime) s"
 must $ip link set lo up
 
-# The end of a link, and how the other one is found: no address needs to be asked for.
-link_addresses() {
-    must $ip addr add 10.0.0.1/24 dev v0
-    must $ip addr add 10.0.0.2/24 dev v1
-    must $ip link set v0 up
-    must $ip link set v1 up
-    # Both ends belong to this host: ARP and packets between them pass only when that is allowed.
-    for dev in all v0 v1; do
-        echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
-        echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
-    done
-}
-
 # The kernel fills the GID tables a little later.
-gid() { cat /sys/class/infiniband/$1/ports/1/gids/$LAB_GID_INDEX 2>/dev/null; }
 wait_gid() {
     tries=0
-    until [ "$(gid $1)" = "$2" ]; do
+    until [ "$(cat /sys/class/infiniband/$1/ports/1/gids/$LAB_GID_INDEX 2>/dev/null)" = "$2" ]; do
         tries=$((tries + 1))
         [ $tries -gt 500 ] && stop "gid $LAB_GID_INDEX of $1 is not $2: $(cat /sys/class/infiniband/$1/ports/1/gids/[0-3])"
         usleep 10000
     done
-}
-wait_gids() {
-    wait_gid $LAB_DEV_A 0000:0000:0000:0000:0000:ffff:0a00:0001
-    wait_gid $LAB_DEV_B 0000:0000:0000:0000:0000:ffff:0a00:0002
 }
 
 setup_rxe() {
@@ -111,49 +93,25 @@ setup_rxe() {
         must nsenter --net=/run/netns/h2 $rdma link add rxe1 type rxe netdev v1
     else
         must $ip link add v0 type veth peer name v1
-        link_addresses
+        must $ip addr add 10.0.0.1/24 dev v0
+        must $ip addr add 10.0.0.2/24 dev v1
+        must $ip link set v0 up
+        must $ip link set v1 up
+        # Both ends belong to this host: ARP and packets between them pass only when that is allowed.
+        for dev in all v0 v1; do
+            echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
+            echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
+        done
         must $rdma link add rxe0 type rxe netdev v0
         must $rdma link add rxe1 type rxe netdev v1
     fi
-    wait_gids
+    wait_gid rxe0 0000:0000:0000:0000:0000:ffff:0a00:0001
+    wait_gid rxe1 0000:0000:0000:0000:0000:ffff:0a00:0002
 }
 
-# The two PCI devices, in the order of their slots. Drivers probe them while modprobe runs, or soon after.
 setup_mlx5() {
-    for module in mlx5_core mlx5_ib ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
-    /sbin/modprobe -q ib_umad
-    for dev in $LAB_DEV_A $LAB_DEV_B; do
-        tries=0
-        until [ -e /sys/class/infiniband/$dev ]; do
-            tries=$((tries + 1))
-            [ $tries -gt 1000 ] && stop "no $dev: $(dmesg | tail -n 20)"
-            usleep 10000
-        done
-    done
-    if [ "$LAB_LINK" = roce ]; then
-        for end in "$LAB_DEV_A v0" "$LAB_DEV_B v1"; do
-            dev=${end% *} name=${end#* } tries=0
-            until [ -n "$(ls /sys/class/infiniband/$dev/device/net 2>/dev/null)" ]; do
-                tries=$((tries + 1))
-                [ $tries -gt 1000 ] && stop "$dev has no network device: $(dmesg | tail -n 20)"
-                usleep 10000
-            done
-            must $ip link set "$(ls /sys/class/infiniband/$dev/device/net)" name $name
-        done
-        link_addresses
-        # The link between them carries RDMA; neighbours need not be asked for.
-        must $ip neigh replace 10.0.0.2 lladdr "$(cat /sys/class/net/v1/address)" dev v0 nud permanent
-        must $ip neigh replace 10.0.0.1 lladdr "$(cat /sys/class/net/v0/address)" dev v1 nud permanent
-        wait_gids
-    fi
-    for dev in $LAB_DEV_A $LAB_DEV_B; do
-        tries=0
-        until grep -q ACTIVE /sys/class/infiniband/$dev/ports/1/state; do
-            tries=$((tries + 1))
-            [ $tries -gt 500 ] && stop "the port of $dev is $(cat /sys/class/infiniband/$dev/ports/1/state)"
-            usleep 10000
-        done
-    done
+    export ip
+    must sh /usr/bin/lab-mlx5-up
 }
 
 setup_$LAB_DEVICE
