@@ -517,12 +517,19 @@ fn posts<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn close_in_use<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let (pd, cq) = parents(lab)?;
-        let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create()?;
+        let srq = pd.create_srq::<Exclusive>(&SrqInitAttr {
+            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
+            ..SrqInitAttr::default()
+        })?;
+        let qp = pd.qp::<Rc>().cq(&cq).srq(&srq).cap(CAP).create()?;
+        let (srq, e) = srq.close().err().context("an SRQ in use is closed")?;
+        ensure!(e.verb() == "destroy_srq" && e.errno() == uverbs::Errno::EBUSY, "{e}");
         let (pd, e) = pd.close().err().context("a domain in use is closed")?;
         ensure!(e.verb() == "dealloc_pd" && e.errno() == uverbs::Errno::EBUSY, "{e}");
         let (cq, e) = cq.close().err().context("a CQ in use is closed")?;
         ensure!(e.verb() == "destroy_cq" && e.errno() == uverbs::Errno::EBUSY, "{e}");
         qp.close()?;
+        srq.close().map_err(|(_, e)| e)?;
         cq.close().map_err(|(_, e)| e)?;
         pd.close().map_err(|(_, e)| e)?;
         Ok(())

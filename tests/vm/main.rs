@@ -5,8 +5,10 @@
 
 mod lifecycle;
 mod peers;
+mod removal;
 #[path = "../themes/mod.rs"]
 mod themes;
+mod tools;
 
 use themes::*;
 use uverbs_tests::Vm;
@@ -15,6 +17,7 @@ fn main() -> std::process::ExitCode {
     if let Some(code) = uverbs_tests::roles::play() {
         return code;
     }
+    lifecycle::beginning();
     let themes = [
         opcodes::tests::<Vm>,
         faces::tests::<Vm>,
@@ -36,8 +39,11 @@ fn main() -> std::process::ExitCode {
         xrc_traffic::tests::<Vm>,
         threads::tests::<Vm>,
         peers::tests,
+        tools::tests,
         netem::tests::<Vm>,
-        lifecycle::all_tests,
+        lifecycle::tests::<Vm>,
+        removal::tests::<Vm>,
+        lifecycle::last_tests,
     ];
     uverbs_tests::runner::main(themes.into_iter().flat_map(|t| t()).collect()).exit_code()
 }

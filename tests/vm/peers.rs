@@ -49,14 +49,19 @@ const ROLES: [(&str, Who, Who); 3] = [
     ("ours_x_ours", Who::Ours, Who::Ours),
 ];
 
-/// Flags: a name, those of both ends, and those that only our end is given.
-const FLAGS: [(&str, &[&str], &[&str]); 5] = [
+/// A name, flags of both ends, and those that only our end is given.
+type Flags = (&'static str, &'static [&'static str], &'static [&'static str]);
+
+const FLAGS: [Flags; 5] = [
     ("plain", &[], &[]),
     ("e", &["-e"], &[]),
     ("c", &["-c"], &[]),
     ("N", &[], &["-N"]),
     ("ecN", &["-e", "-c"], &["-N"]),
 ];
+
+/// On InfiniBand the others go by LIDs alone.
+const GLOBAL_ROUTE: Flags = ("g", &["-g", "0"], &[]);
 
 /// One test.
 #[derive(Clone, Copy, Debug)]
@@ -73,9 +78,10 @@ struct Case {
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     let mut port = FIRST_PORT;
+    let on_infiniband = LabEnv::get().filter(|env| env.infiniband).map(|_| GLOBAL_ROUTE);
     for transport in TRANSPORTS {
         for (roles, server, client) in ROLES {
-            for (flags, both, ours) in FLAGS {
+            for (flags, both, ours) in FLAGS.into_iter().chain(on_infiniband) {
                 let case = Case { transport, server, client, both, ours, port };
                 let name = format!("peers::{}::{roles}::{flags}", transport.name);
                 tests.push(Test::without_devices(&name, move |env| case.run(env)));
@@ -86,7 +92,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests
 }
 
-/// A hardware counter of a device's port.
+/// A hardware counter of an rxe device's port.
 fn counter(device: &str, name: &str) -> Result<u64> {
     let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{name}");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -96,6 +102,12 @@ fn counter(device: &str, name: &str) -> Result<u64> {
 /// Packets that each device sent and received so far.
 fn packets(env: &LabEnv) -> Result<[[u64; 2]; 2]> {
     let of = |device: &str| -> Result<[u64; 2]> {
+        if env.mlx5 {
+            let n = env.dev.iter().position(|d| d == device).unwrap_or(0);
+            let answer = uverbs_tests::bed::hca(&["packets", &n.to_string()])?;
+            let (sent, received) = answer.split_once(' ').with_context(|| answer.clone())?;
+            return Ok([sent.parse()?, received.parse()?]);
+        }
         Ok([counter(device, "sent_pkts")?, counter(device, "rcvd_pkts")?])
     };
     Ok([of(env.dev(End::A))?, of(env.dev(End::B))?])
@@ -113,7 +125,10 @@ impl Case {
                 command
             }
         };
-        command.args(["-d", env.dev(end), "-g", &env.gid_index.to_string()]);
+        command.args(["-d", env.dev(end)]);
+        if !env.infiniband {
+            command.args(["-g", &env.gid_index.to_string()]);
+        }
         command.args(["-p", &self.port.to_string(), "-n", &ITERS.to_string()]).args(self.both);
         command.stdin(Stdio::null());
         command

@@ -37,15 +37,16 @@ impl<D: Driver> CqInner<D> {
         Ok((handle, &self.shared))
     }
 
+    /// Destroys the kernel object, which stays ours if the kernel refuses.
     fn destroy(&mut self) -> Result<()> {
         let Some(handle) = self.handle.take() else { return Ok(()) };
-        self.context.forget_object(self.event_id);
         match handle.destroy() {
-            Ok(_events) => Ok(()),
+            Ok(_events) => {
+                self.context.forget_object(self.event_id);
+                Ok(())
+            }
             Err((handle, error)) => {
-                // The device may still write to the ring.
-                core::mem::forget(handle);
-                core::mem::forget(self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+                self.handle = Some(handle);
                 Err(error)
             }
         }
@@ -56,6 +57,10 @@ impl<D: Driver> Drop for CqInner<D> {
     fn drop(&mut self) {
         if let Err(error) = self.destroy() {
             log::error!("cq: {error}; its memory is leaked");
+            self.context.forget_object(self.event_id);
+            // The device may still write to the ring.
+            let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            core::mem::forget((self.handle.take(), engine));
         }
     }
 }
@@ -140,19 +145,18 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
         &self.engine
     }
 
-    /// Destroys it and reports a failure, which `Drop` would only log. `EBUSY` while QPs or SRQs use it; then it is
-    /// given back.
-    pub fn close(self) -> Result<(), (Self, Error)> {
-        if Arc::strong_count(&self.inner) != 1 {
-            let error = Error::Os {
+    /// Destroys it and reports a failure, which `Drop` would only log; then it is given back. `EBUSY` while QPs or SRQs
+    /// use it.
+    pub fn close(mut self) -> Result<(), (Self, Error)> {
+        let destroyed = match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner.destroy(),
+            None => Err(Error::Os {
                 verb: "destroy_cq",
                 object: "cq: QPs or SRQs still use it".into(),
                 errno: uverbs_core::Errno::EBUSY,
-            };
-            return Err((self, error));
-        }
-        drop(self);
-        Ok(())
+            }),
+        };
+        destroyed.map_err(|error| (self, error))
     }
 }
 

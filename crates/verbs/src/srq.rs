@@ -47,15 +47,31 @@ impl<D: Driver> SrqInner<D> {
     }
 }
 
+impl<D: Driver> SrqInner<D> {
+    /// Destroys the kernel object, which stays ours if the kernel refuses.
+    fn destroy(&mut self) -> Result<()> {
+        let Some(handle) = self.handle.take() else { return Ok(()) };
+        match self.context.driver().destroy_srq(handle, &self.shared) {
+            Ok(()) => {
+                self.context.forget_object(self.event_id);
+                Ok(())
+            }
+            Err((handle, error)) => {
+                self.handle = Some(handle);
+                Err(error)
+            }
+        }
+    }
+}
+
 impl<D: Driver> Drop for SrqInner<D> {
     fn drop(&mut self) {
-        let Some(handle) = self.handle.take() else { return };
-        self.context.forget_object(self.event_id);
-        if let Err((handle, error)) = self.context.driver().destroy_srq(handle, &self.shared) {
+        if let Err(error) = self.destroy() {
             log::error!("{error}; its memory is leaked");
+            self.context.forget_object(self.event_id);
             // The device may still use the ring.
             let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            core::mem::forget((handle, engine, self.shared.clone()));
+            core::mem::forget((self.handle.take(), engine, self.shared.clone()));
         }
     }
 }
@@ -104,6 +120,15 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
             _xrc: xrc,
         };
         Ok(Self { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
+    }
+
+    /// Destroys it and reports a failure, which `Drop` would only log; then it is given back. `EBUSY` while QPs use it.
+    pub fn close(mut self) -> Result<(), (Self, Error)> {
+        let destroyed = match Arc::get_mut(&mut self.inner) {
+            Some(inner) => inner.destroy(),
+            None => Err(Error::os("destroy_srq", "srq: QPs still use it", uverbs_core::Errno::EBUSY)),
+        };
+        destroyed.map_err(|error| (self, error))
     }
 
     /// `ibv_create_srq_ex` of an XRC SRQ: its receives complete to `cq`.

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The device goes away while it is used: its driver is unloaded, or the PCI device taken out. Of mlx5 only: rxe makes
+//! the removal wait for its users (see `lifecycle`).
+//!
+//! The kernel then destroys all objects and tells every context by an event; calls answer `EIO`, doorbells lead
+//! nowhere, and destroying what is gone is fine (`ib_uverbs_free_hw_resources()` in uverbs_main.c).
+
+use anyhow::{Context as _, Result, ensure};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::time::Duration;
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::thread;
+use uverbs::attr::{
+    AccessFlags, EventType, MwType, QpAttr, QpAttrMask, QpState, SrqAttr, SrqAttrMask, SrqInitAttr,
+};
+use uverbs::{
+    CompletionChannel, CompletionQueue, Context, Driver, Errno, Error, EventSource, Exclusive, Rc, Shared,
+    WorkCompletion,
+};
+use uverbs_tests::child::spawn;
+use uverbs_tests::env::End;
+use uverbs_tests::lab::PORT;
+use uverbs_tests::pair::{builder_ops, region};
+use uverbs_tests::wait::{LIMIT, readable, until};
+use uverbs_tests::{Child, Face, Lab, LabEnv, Op, Outcome, Pair, Req, Side, Spec, run};
+
+/// How long the kernel may take to put a device away, or to find it again.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(40);
+
+/// A way to take the device at end A away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// `rmmod mlx5_ib`: the RDMA devices of both ends.
+    Driver,
+    /// `remove` of the PCI device of A.
+    Pci,
+}
+
+impl How {
+    /// Begins it.
+    fn begin(self, env: &LabEnv) -> Result<Child> {
+        let mut command = match self {
+            Self::Driver => {
+                let mut command = Command::new("/usr/bin/rmmod");
+                command.arg("mlx5_ib");
+                command
+            }
+            Self::Pci => {
+                let mut command = Command::new("/bin/sh");
+                command.args(["-c", "echo 1 > \"/sys/class/infiniband/$1/device/remove\"", "remove"]);
+                command.arg(env.dev(End::A));
+                command
+            }
+        };
+        spawn(command.stdin(Stdio::null()))
+    }
+
+    /// Brings it back, with its addresses.
+    fn undo(self) -> Result<()> {
+        if self == Self::Pci {
+            std::fs::write("/sys/bus/pci/rescan", "1").context("rescan")?;
+        }
+        run(&mut Command::new("lab-mlx5-up"), REMOVAL_LIMIT).map(drop)
+    }
+}
+
+/// Brings the devices back however the test ends: others follow.
+struct Undo(How);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if let Err(e) = self.0.undo() {
+            eprintln!("    the devices stay away: {e:#}");
+        }
+    }
+}
+
+/// What the call answered must be `EIO`.
+fn gone<T>(what: &str, result: Result<T, Error>) -> Result<()> {
+    let errno = result.err().map(|e| e.errno());
+    ensure!(errno == Some(Errno::EIO), "{what} on a device that is gone: {errno:?}");
+    Ok(())
+}
+
+/// Waits for events of both kinds, as a service does; ends when the device says that it is gone. The events of
+/// completions that it saw.
+fn listen<D: Driver>(
+    context: &Context<D>,
+    channel: &CompletionChannel<D>,
+    cq: &CompletionQueue<D, Shared>,
+) -> Result<usize> {
+    let mut events = 0;
+    let mut wc = [WorkCompletion::default(); 16];
+    cq.req_notify(false)?;
+    loop {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        let mut fds = [context.async_fd(), channel.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let limit = PollTimeout::try_from(REMOVAL_LIMIT).unwrap_or(PollTimeout::MAX);
+        ensure!(poll(&mut fds, limit)? > 0, "no event at all within {REMOVAL_LIMIT:?}");
+        let [of_device, of_cq] = fds.map(|fd| fd.any().unwrap_or(false));
+        if of_device {
+            let event = context.get_async_event()?;
+            if event.event_type == EventType::DEVICE_FATAL {
+                ensure!(event.source == EventSource::Device, "{event:?}");
+                return Ok(events);
+            }
+        }
+        if of_cq {
+            match channel.get_event() {
+                Ok(_) => events += 1,
+                // The channel may be closed before the other event is there.
+                Err(e) if e.errno() == Errno::EIO => continue,
+                Err(e) => return Err(e.into()),
+            }
+            // Arming is a doorbell: it may go nowhere by now.
+            cq.req_notify(false)?;
+            while !cq.poll(&mut wc)?.is_empty() {}
+        }
+    }
+}
+
+/// Objects of device A of each kind, besides those of a pair.
+struct Objects<D: Driver> {
+    channel: CompletionChannel<D>,
+    cq: CompletionQueue<D, Shared>,
+    srq: uverbs::SharedReceiveQueue<D, Exclusive>,
+    mr: uverbs::MemoryRegion<D, uverbs::PageBuf>,
+    mw: Option<uverbs::MemoryWindow<D>>,
+    pd: uverbs::ProtectionDomain<D>,
+}
+
+impl<D: Driver> Objects<D> {
+    fn new(context: &Context<D>) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let channel = context.create_comp_channel()?;
+        let attr = SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+        Ok(Self {
+            cq: context.create_cq(16, Some(&channel))?,
+            channel,
+            srq: pd.create_srq(&SrqInitAttr { attr, ..SrqInitAttr::default() })?,
+            mr: region(&pd, 1 << 20, AccessFlags::LOCAL_WRITE)?,
+            mw: pd.alloc_mw(MwType::Type2).ok(),
+            pd,
+        })
+    }
+}
+
+/// Every verb on a device that is gone.
+fn every_call<D: Driver>(
+    lab: &Lab<D>,
+    objects: &mut Objects<D>,
+    side: &Side<D, Rc, Exclusive>,
+) -> Result<()> {
+    let context = &lab.a;
+    let pd = &objects.pd;
+    let attr = lab.connect_attr();
+    gone("query_device", context.query_device())?;
+    gone("query_port", context.query_port(PORT))?;
+    gone("query_gid", context.query_gid_ex(PORT, lab.gid_index.into()))?;
+    gone("query_gid_table", context.query_gid_table())?;
+    gone("alloc_pd", context.alloc_pd())?;
+    gone("create_cq", context.create_cq(4, None))?;
+    gone("create_comp_channel", context.create_comp_channel())?;
+    gone("open_xrcd", context.open_xrcd(None, true, false))?;
+    gone("reg_mr", pd.reg_mr(uverbs::PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE).map_err(|(_, e)| e))?;
+    gone("alloc_mw", pd.alloc_mw(MwType::Type1))?;
+    gone("create_ah", pd.create_ah(&attr.ah_attr(&side.here)))?;
+    let srq = SrqInitAttr { attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
+    gone("create_srq", pd.create_srq::<Exclusive>(&srq))?;
+    gone("create_qp", pd.qp::<Rc>().cq(&objects.cq).cap(Spec::new(lab).cap).create())?;
+    gone("query_qp", side.qp.query(QpAttrMask::STATE))?;
+    gone("query_srq", objects.srq.query())?;
+    gone("modify_srq", objects.srq.modify(&SrqAttr { srq_limit: 1, ..srq.attr }, SrqAttrMask::LIMIT))?;
+    let error = QpAttr { qp_state: QpState::ERR, ..QpAttr::default() };
+    gone("modify_qp", side.qp.modify(&error, QpAttrMask::STATE))?;
+    gone("resize_cq", objects.cq.resize(32))?;
+    // sysfs went with the device.
+    ensure!(context.query_pkey(PORT, 0).is_err(), "a device that is gone has a P_Key");
+    context.set_async_nonblocking(true)?;
+    gone("get_async_event", context.get_async_event())?;
+    gone("get_cq_event", objects.channel.get_event())
+}
+
+/// The device of A goes while A sends to B as fast as it can, and a thread of A waits for events.
+fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
+    let env = lab.env()?;
+    if !env.mlx5 {
+        lab.note("the removal of rxe waits for its users: see lifecycle::device_deleted_in_use");
+        return Ok(());
+    }
+    let mut objects = Objects::new(&lab.a)?;
+    let spec = Spec::new(lab);
+    let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
+    let cq = lab.a.create_cq(spec.cqe, Some(&objects.channel))?;
+    let ops = builder_ops::<D, Rc>(lab)?;
+    pair.a =
+        Side::on(lab.a.alloc_pd()?, cq, &spec, ops, 0x33, None::<&uverbs::SharedReceiveQueue<D, Shared>>)?;
+    pair.connect(&spec.attr)?;
+
+    let (sent, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let _undo = Undo(how);
+    let Pair { a, b } = &mut pair;
+    let (remote, data) = (b.remote(0), [a.sge(0..4096)]);
+    let Side { qp, cq, .. } = a;
+    let (objects_ref, context, cq) = (&objects, &lab.a, &*cq);
+    let (events, posted) = thread::scope(|scope| -> Result<(usize, usize)> {
+        let listener = scope.spawn(|| {
+            let result = listen(context, &objects_ref.channel, cq);
+            ended.store(true, Ordering::Release);
+            result
+        });
+        // Posts until the listener has heard: beyond the removal, too. A full queue is what becomes of it then.
+        let poster = scope.spawn(|| -> Result<usize> {
+            let mut posted = 0;
+            while !ended.load(Ordering::Acquire) {
+                let write = Req::new(posted as u64, Op::Write(remote)).signaled().sges(&data);
+                match uverbs_tests::post(qp, Face::Batch, &[write]) {
+                    Ok(()) => {
+                        posted += 1;
+                        sent.store(posted, Ordering::Release);
+                    }
+                    Err(_) => thread::sleep(Duration::from_millis(1)),
+                }
+            }
+            Ok(posted)
+        });
+        let begun = until("traffic flows", LIMIT, || Ok(sent.load(Ordering::Acquire) > 300));
+        let removal = how.begin(env)?;
+        removal.success(REMOVAL_LIMIT).context("the removal")?;
+        let join = |e: &str| anyhow::anyhow!("the {e} panicked");
+        let events = listener.join().map_err(|_| join("listener"))?.context("the listener")?;
+        let posted = poster.join().map_err(|_| join("poster"))?.context("the poster")?;
+        begun?;
+        Ok((events, posted))
+    })?;
+    ensure!(events > 0, "no completion event before the removal");
+    lab.note(format_args!("{posted} writes posted, {events} completion events, then the fatal one"));
+
+    every_call(lab, &mut objects, &pair.a)?;
+    // Rings and registers may still be touched: nobody reads them.
+    let mut wc = [WorkCompletion::default(); 16];
+    while !pair.a.cq.poll(&mut wc)?.is_empty() {}
+    pair.a.cq.req_notify(false)?;
+    for face in Face::ALL {
+        let _ = pair.a.post(face, &[Req::new(1, Op::Send).signaled()]);
+        let _ = pair.a.recv(face, 2, 0..64);
+    }
+    if how == How::Driver {
+        ensure!(readable(lab.b.async_fd(), LIMIT)?, "B heard nothing");
+        let event = lab.b.get_async_event()?;
+        ensure!(event.event_type == EventType::DEVICE_FATAL, "{event:?}");
+        gone("alloc_pd at B", lab.b.alloc_pd())?;
+    } else {
+        // B lives: it finds out that A does not answer, when it asks.
+        drop(lab.b.alloc_pd()?);
+        ensure!(lab.b.query_device()?.max_qp > 0);
+    }
+
+    // All that is gone can be closed; memory that could not would be leaked.
+    let Objects { channel, cq, srq, mr, mw, pd } = objects;
+    let Pair { a, b } = pair;
+    let Side { qp, ah, cq: cq_a, mr: mr_a, pd: pd_a, .. } = a;
+    ensure!(ah.is_none());
+    qp.close().context("close a QP")?;
+    cq_a.close().map_err(|(_, e)| e).context("close a CQ")?;
+    mr_a.close().map_err(|(_, e)| e).context("close a region")?;
+    pd_a.close().map_err(|(_, e)| e).context("close a domain")?;
+    if let Some(mw) = mw {
+        mw.close().context("close a window")?;
+    }
+    mr.close().map_err(|(_, e)| e).context("close a region")?;
+    srq.close().map_err(|(_, e)| e).context("close an SRQ")?;
+    cq.close().map_err(|(_, e)| e).context("close a CQ with a channel")?;
+    pd.close().map_err(|(_, e)| e).context("close a domain")?;
+    drop((channel, b));
+    Ok(())
+}
+
+/// The devices are there again, and work.
+fn back<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = Pair::<D, Rc, Exclusive>::new(lab)?;
+    for face in Face::ALL {
+        pair.message(face, 5000, 3)?;
+    }
+    Ok(())
+}
+
+fn driver_unloaded<D: Driver>(lab: &Lab<D>) -> Outcome {
+    removed(lab, How::Driver)
+}
+
+fn works_after_the_driver_came_back<D: Driver>(lab: &Lab<D>) -> Outcome {
+    back(lab)
+}
+
+fn pci_device_removed<D: Driver>(lab: &Lab<D>) -> Outcome {
+    removed(lab, How::Pci)
+}
+
+fn works_after_the_device_came_back<D: Driver>(lab: &Lab<D>) -> Outcome {
+    back(lab)
+}
+
+uverbs_tests::tests!(
+    driver_unloaded,
+    works_after_the_driver_came_back,
+    pci_device_removed,
+    works_after_the_device_came_back,
+);

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Whole programs on the devices: `uverbs` next to rdma-core's, and rdma-core's among themselves, which must work on a
+//! software NIC as on any other.
+
+use anyhow::{Context as _, Result, ensure};
+use core::time::Duration;
+use std::process::{Command, Stdio};
+use uverbs_tests::child::spawn;
+use uverbs_tests::env::End;
+use uverbs_tests::{LabEnv, Outcome, Test, run};
+
+/// How long a program may take.
+const TOOL_LIMIT: Duration = Duration::from_secs(60);
+
+/// The TCP port of the first pair; each has its own.
+const FIRST_PORT: u16 = 18_900;
+
+/// Both programs' outputs, which end well; the server's one is started first, at end A.
+fn both(server: &mut Command, client: &mut Command, port: u16) -> Result<[String; 2]> {
+    let mut server = spawn(server.stdin(Stdio::null()))?;
+    server.lowest_priority()?;
+    server.wait_listening(port)?;
+    let client = spawn(client.stdin(Stdio::null()))?;
+    client.lowest_priority()?;
+    let (client, server) = (client.end(TOOL_LIMIT), server.end(TOOL_LIMIT));
+    match (client, server) {
+        (Ok(client), Ok(server)) if client.status.success() && server.status.success() => {
+            Ok([server.output, client.output])
+        }
+        (client, server) => anyhow::bail!("client: {client:?}\nserver: {server:?}"),
+    }
+}
+
+/// Two programs of C on the two devices: everything on the wire is theirs, so this is about the device.
+#[derive(Clone, Copy, Debug)]
+struct Peers {
+    name: &'static str,
+    program: &'static str,
+    args: &'static [&'static str],
+    /// The option that names the GID index, where the program has one.
+    gid: Option<&'static str>,
+    /// What the client's output must have.
+    says: &'static str,
+    port: u16,
+}
+
+impl Peers {
+    fn command(&self, env: &LabEnv, end: End) -> Command {
+        let mut command = env.command(end, self.program);
+        command.args(["-d", env.dev(end), "-p", &self.port.to_string()]).args(self.args);
+        // InfiniBand goes by LIDs.
+        if let Some(option) = self.gid.filter(|_| !env.infiniband) {
+            command.args([option, &env.gid_index.to_string()]);
+        }
+        command
+    }
+
+    fn run(&self, env: &LabEnv) -> Outcome {
+        let mut client = self.command(env, End::B);
+        let [_, output] = both(&mut self.command(env, End::A), client.arg(&env.tcp_host[0]), self.port)?;
+        ensure!(output.contains(self.says), "no `{}`:\n{output}", self.says);
+        ensure!(!output.contains("invalid data"), "wrong data:\n{output}");
+        Ok(())
+    }
+}
+
+const PINGPONG: [(&str, &str); 5] = [
+    ("c::pingpong::rc", "ibv_rc_pingpong"),
+    ("c::pingpong::uc", "ibv_uc_pingpong"),
+    ("c::pingpong::ud", "ibv_ud_pingpong"),
+    ("c::pingpong::srq", "ibv_srq_pingpong"),
+    ("c::pingpong::xsrq", "ibv_xsrq_pingpong"),
+];
+
+const PERFTEST: [(&str, &str); 8] = [
+    ("c::perftest::send_lat", "ib_send_lat"),
+    ("c::perftest::send_bw", "ib_send_bw"),
+    ("c::perftest::write_lat", "ib_write_lat"),
+    ("c::perftest::write_bw", "ib_write_bw"),
+    ("c::perftest::read_lat", "ib_read_lat"),
+    ("c::perftest::read_bw", "ib_read_bw"),
+    ("c::perftest::atomic_lat", "ib_atomic_lat"),
+    ("c::perftest::atomic_bw", "ib_atomic_bw"),
+];
+
+fn peers() -> impl Iterator<Item = Peers> {
+    let pingpong = PINGPONG.into_iter().map(|(name, program)| Peers {
+        name,
+        program,
+        // Events: two processes that poll wait for each other's time slices.
+        args: if program == "ibv_xsrq_pingpong" { &["-n", "100", "-e"] } else { &["-n", "100", "-e", "-c"] },
+        gid: Some("-g"),
+        says: "100 iters in ",
+        port: 0,
+    });
+    let perftest = PERFTEST.into_iter().map(|(name, program)| Peers {
+        name,
+        program,
+        args: &["-n", "100", "-F"],
+        gid: Some("-x"),
+        says: "#bytes",
+        port: 0,
+    });
+    pingpong.chain(perftest).zip(FIRST_PORT..).map(|(peers, port)| Peers { port, ..peers })
+}
+
+/// rdma_cm of C over RoCE: addresses, the connection's handshake over the GSI QP, and traffic.
+fn rping(env: &LabEnv) -> Outcome {
+    if env.infiniband {
+        // rdma_cm wants an IP address, and there is no IPoIB.
+        return Ok(());
+    }
+    let port = FIRST_PORT + 100;
+    let rping = |end: End, role: &str| {
+        let mut command = env.command(end, "/usr/bin/rping");
+        command.args([role, "-a", &env.ip[0], "-p", &port.to_string(), "-C", "20", "-V"]);
+        command
+    };
+    // Nothing listens in TCP's tables: give the server the time that it needs.
+    let server = spawn(rping(End::A, "-s").stdin(Stdio::null()))?;
+    std::thread::sleep(Duration::from_secs(1));
+    let client = spawn(rping(End::B, "-c").stdin(Stdio::null()))?.end(TOOL_LIMIT);
+    let server = server.end(TOOL_LIMIT);
+    match (&client, &server) {
+        (Ok(client), Ok(server)) if client.status.success() && server.status.success() => Ok(()),
+        _ => anyhow::bail!("client: {client:?}\nserver: {server:?}"),
+    }
+}
+
+/// `uverbs devinfo` says what `ibv_devinfo` says, in the same lines.
+fn devinfo(env: &LabEnv) -> Outcome {
+    for end in [End::A, End::B] {
+        for verbose in [&[][..], &["-v"]] {
+            let says = |program: &mut Command| -> Result<Vec<String>> {
+                let text = run(program.args(["-d", env.dev(end)]).args(verbose), TOOL_LIMIT)?;
+                Ok(text.lines().map(str::to_owned).collect())
+            };
+            let ours = says(Command::new("/usr/bin/uverbs").arg("devinfo"))?;
+            let c = says(&mut Command::new("/usr/bin/ibv_devinfo"))?;
+            let differ: Vec<_> = ours.iter().zip(&c).filter(|(ours, c)| ours != c).collect();
+            ensure!(differ.is_empty(), "{} differ, ours and C's: {differ:#?}", env.dev(end));
+            ensure!(ours.len() == c.len(), "{} lines, C has {}:\n{ours:#?}\n{c:#?}", ours.len(), c.len());
+            ensure!(c.len() > 10, "{c:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Every opcode by every face in loopback, as an owner of a device would try it.
+fn selftest(env: &LabEnv) -> Outcome {
+    for end in [End::A, End::B] {
+        let mut command = env.command(end, "/usr/bin/uverbs");
+        command.args(["selftest", "-d", env.dev(end), "-g", &env.gid_index.to_string()]);
+        let report = run(&mut command, TOOL_LIMIT).context("uverbs selftest")?;
+        ensure!(report.contains(" 0 failed"), "{report}");
+        // On mlx5 only what no mlx5 device has is missing; rxe lacks transports, too.
+        let line = report.lines().last().unwrap_or_default().to_owned();
+        uverbs_tests::runner::note(format_args!("{}: {line}", env.dev(end)));
+    }
+    Ok(())
+}
+
+/// The tests of this file. C's programs among themselves are asked of the software NIC only: rxe is not ours.
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = vec![
+        Test::without_devices("tools::devinfo", devinfo),
+        Test::without_devices("tools::selftest", selftest),
+    ];
+    if LabEnv::get().is_none_or(|env| env.mlx5) {
+        tests.extend(
+            peers().map(|p| Test::without_devices(&format!("tools::{}", p.name), move |env| p.run(env))),
+        );
+        tests.push(Test::without_devices("tools::c::rping", rping));
+    }
+    tests
+}
