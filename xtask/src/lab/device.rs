@@ -10,6 +10,7 @@ use super::console;
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -99,6 +100,9 @@ impl Device {
 /// How long a device may take until QEMU can connect to it.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
+/// How long they may take to end.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
 /// The running process of the mlx5 devices; killed when dropped.
 pub(crate) struct Hca {
     child: Child,
@@ -133,7 +137,7 @@ impl Hca {
             cmd.args(["--socket", socket]);
         }
         let child = cmd
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(both)
             .stderr(log)
             .spawn()
@@ -157,11 +161,26 @@ impl Hca {
         console::tail(&String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()), lines)
     }
 
-    /// Ends the devices, whose QEMU still runs; says how, if they had ended by themselves.
+    /// Ends the devices, whose QEMU still runs, and lets them say at the end of their log what they saw; says how, if
+    /// they had ended by themselves.
     pub(crate) fn end(mut self) -> Result<Option<String>> {
-        let ended = self.child.try_wait().context("cannot ask after the devices")?;
+        if let Some(status) = self.child.try_wait().context("cannot ask after the devices")? {
+            return Ok(Some(status.to_string()));
+        }
+        if let Some(mut stdin) = self.child.stdin.take() {
+            // It fails when they are just ending, which is seen below.
+            let _ = stdin.write_all(b"quit\n");
+        }
+        let start = Instant::now();
+        while start.elapsed() < END_LIMIT {
+            match self.child.try_wait().context("cannot ask after the devices")? {
+                Some(status) if status.success() => return Ok(None),
+                Some(status) => return Ok(Some(status.to_string())),
+                None => thread::sleep(Duration::from_millis(5)),
+            }
+        }
         self.kill();
-        Ok(ended.map(|status| status.to_string()))
+        Ok(Some(format!("not within {END_LIMIT:?} after they were told to")))
     }
 
     fn kill(&mut self) {
@@ -180,8 +199,12 @@ impl Drop for Hca {
 /// Lines of the devices' log that must not be there: commands of the guest that no device implements, mistakes of
 /// a driver, panics.
 pub(crate) fn complaints(log: &str) -> Vec<&str> {
-    const SIGNS: [&str; 3] = ["unimplemented", "violation", "panicked at"];
-    log.lines().filter(|line| SIGNS.iter().any(|sign| line.contains(sign))).take(20).collect()
+    log.lines()
+        .filter(|line| {
+            line.starts_with("unknown:") || line.starts_with("violation:") || line.contains("panicked at")
+        })
+        .take(20)
+        .collect()
 }
 
 #[cfg(test)]
@@ -196,6 +219,12 @@ mod tests {
         let why = Hca::start(Path::new("/bin/false"), Link::Ib, &dir).err().expect("no devices").to_string();
         fs::remove_dir_all(&dir).unwrap();
         assert!(why.starts_with("the devices ended: exit status: 1"), "{why}");
+    }
+
+    #[test]
+    fn complaints_are_those_of_the_end() {
+        let log = "INFO  hca0: command 0x100\nunknown: command 0x9 X, 2 times\nviolation: qp 3: y\nother";
+        assert_eq!(complaints(log), ["unknown: command 0x9 X, 2 times", "violation: qp 3: y"]);
     }
 
     #[test]

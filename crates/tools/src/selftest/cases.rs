@@ -3,7 +3,7 @@
 
 use super::ends::{ARRIVAL, Ends, Loop, TARGET};
 use super::post::{Data, Face, Kind, Op, Remote};
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::time::Instant;
@@ -27,10 +27,11 @@ pub(super) enum Opcode {
     LocalInv,
     Flush,
     AtomicWrite,
+    Tso,
 }
 
 impl Opcode {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Send,
         Self::SendImm,
         Self::SendInv,
@@ -44,6 +45,7 @@ impl Opcode {
         Self::LocalInv,
         Self::Flush,
         Self::AtomicWrite,
+        Self::Tso,
     ];
 
     /// As `enum ibv_wr_opcode` names it.
@@ -62,11 +64,12 @@ impl Opcode {
             Self::LocalInv => "LOCAL_INV",
             Self::Flush => "FLUSH",
             Self::AtomicWrite => "ATOMIC_WRITE",
+            Self::Tso => "TSO",
         }
     }
 
     /// What a QP must be able to do for it.
-    const fn ops(self) -> SendOpsFlags {
+    pub(super) const fn ops(self) -> SendOpsFlags {
         use SendOpsFlags as F;
         match self {
             Self::Send => F::SEND,
@@ -81,20 +84,25 @@ impl Opcode {
             Self::LocalInv => F::LOCAL_INV.union(F::BIND_MW),
             Self::Flush => F::FLUSH,
             Self::AtomicWrite => F::ATOMIC_WRITE,
+            Self::Tso => F::TSO,
         }
     }
 
-    /// Whether ibv_post_send(3) has it on this transport. Raw packet QPs are no part of the selftest.
+    /// Whether ibv_post_send(3), or mlx5dv_wr_post(3) for DC, has it on this transport.
     pub(super) const fn is_on(self, qp_type: QpType) -> bool {
         match self {
-            Self::Send | Self::SendImm => true,
-            Self::Write | Self::WriteImm => !matches!(qp_type, QpType::Ud),
-            // A window of the receiving end is bound by a QP of its own, which XRC does not have.
+            Self::Send => true,
+            Self::SendImm => !matches!(qp_type, QpType::RawPacket),
+            Self::Write | Self::WriteImm => !matches!(qp_type, QpType::Ud | QpType::RawPacket),
+            // A window of the receiving end is bound by a QP of its own, which XRC and DC do not have.
             Self::SendInv | Self::BindMw1 | Self::BindMw2 | Self::LocalInv => {
                 matches!(qp_type, QpType::Rc | QpType::Uc)
             }
-            Self::Read | Self::CmpSwp | Self::FetchAdd => matches!(qp_type, QpType::Rc | QpType::XrcSend),
+            Self::Read | Self::CmpSwp | Self::FetchAdd => {
+                matches!(qp_type, QpType::Rc | QpType::XrcSend | QpType::Driver)
+            }
             Self::Flush | Self::AtomicWrite => matches!(qp_type, QpType::Rc),
+            Self::Tso => matches!(qp_type, QpType::RawPacket),
         }
     }
 }
@@ -111,35 +119,49 @@ pub(super) enum Verdict {
 }
 
 /// Runs a case on new QPs.
-pub(super) fn run<D: Driver, T: Kind>(l: &Loop<'_, D>, opcode: Opcode, face: Face) -> Verdict {
-    if face == Face::List && matches!(opcode, Opcode::Flush | Opcode::AtomicWrite) {
-        return Verdict::Missing("not in C's lists".into());
+pub(super) fn run<D: Driver, T: Kind<D>>(l: &Loop<'_, D>, opcode: Opcode, face: Face) -> Verdict {
+    match (face, opcode) {
+        // An address of DC is mlx5dv's, not libibverbs'.
+        (Face::List | Face::Builder, _) if T::QP_TYPE == QpType::Driver => {
+            return Verdict::Missing("DC has the typed faces only".into());
+        }
+        (Face::List, Opcode::Flush | Opcode::AtomicWrite) => {
+            return Verdict::Missing("not in C's lists".into());
+        }
+        _ => {}
     }
     let tried = Ends::<D, T>::new(l, face, opcode.ops()).and_then(|ends| {
         // A builder can't have what its QP was not made for.
         Case { ends, face, next: 1 }.run(opcode)
     });
-    match tried {
-        Ok(()) => Verdict::Ok,
-        Err(e) => match e.downcast_ref::<uverbs::Error>() {
-            Some(reason) if reason.is_unsupported() => Verdict::Missing(format!("{reason}")),
-            _ => Verdict::Failed(format!("{e:#}")),
-        },
+    Verdict::of(tried)
+}
+
+impl Verdict {
+    /// What a case came to.
+    pub(super) fn of(tried: Result<()>) -> Self {
+        match tried {
+            Ok(()) => Self::Ok,
+            Err(e) => match e.downcast_ref::<uverbs::Error>() {
+                Some(reason) if reason.is_unsupported() => Self::Missing(format!("{reason}")),
+                _ => Self::Failed(format!("{e:#}")),
+            },
+        }
     }
 }
 
 /// Bytes that depend on the turn.
-fn pattern(turn: u64, len: usize) -> Vec<u8> {
+pub(super) fn pattern(turn: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(31).wrapping_add(turn * 131 + i / 251) & 0xff) as u8).collect()
 }
 
-struct Case<D: Driver, T: Kind> {
+struct Case<D: Driver, T: Kind<D>> {
     ends: Ends<D, T>,
     face: Face,
     next: u64,
 }
 
-impl<D: Driver, T: Kind> Case<D, T> {
+impl<D: Driver, T: Kind<D>> Case<D, T> {
     fn turn(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -162,6 +184,7 @@ impl<D: Driver, T: Kind> Case<D, T> {
             Opcode::LocalInv => self.local_inv(),
             Opcode::Flush => self.flush(),
             Opcode::AtomicWrite => self.atomic_write(),
+            Opcode::Tso => bail!("frames are no part of this"),
         }
     }
 

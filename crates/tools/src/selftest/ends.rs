@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two QPs of one device that are connected to each other, with what they need.
 
-use super::post::{self, Data, Face, Kind, Op, Remote, Request, To};
+use super::post::{self, DC_KEY, Data, Face, Kind, Op, Parts, Remote, Request, Target, To};
 use anyhow::{Context as _, Result, bail, ensure};
 use core::time::Duration;
 use std::time::Instant;
@@ -28,6 +28,7 @@ pub(super) const ARRIVAL: usize = 8 << 10;
 pub(super) struct Loop<'c, D: Driver> {
     pub(super) context: &'c Context<D>,
     pub(super) device: DeviceAttr,
+    pub(super) link_layer: LinkLayer,
     pub(super) attr: ConnectAttr,
     /// How long a completion may take.
     pub(super) limit: Duration,
@@ -58,7 +59,7 @@ impl<'c, D: Driver> Loop<'c, D> {
             path_mtu: port.active_mtu,
             ..ConnectAttr::default()
         };
-        Ok(Self { context, device, attr, limit })
+        Ok(Self { context, device, link_layer: port.link_layer, attr, limit })
     }
 
     fn access(&self) -> AccessFlags {
@@ -76,12 +77,12 @@ impl<'c, D: Driver> Loop<'c, D> {
 
 /// A send queue of either locking.
 #[derive(Debug)]
-enum Sender<D: Driver, T: Kind> {
+enum Sender<D: Driver, T: Kind<D>> {
     Exclusive(Qp<D, T, Exclusive>),
     Shared(Qp<D, T, Shared>),
 }
 
-impl<D: Driver, T: Kind> Sender<D, T> {
+impl<D: Driver, T: Kind<D>> Sender<D, T> {
     fn control(&self) -> &QpControl<D> {
         match self {
             Self::Exclusive(qp) => &qp.control,
@@ -92,10 +93,14 @@ impl<D: Driver, T: Kind> Sender<D, T> {
 
 /// One end. The fields are dropped from the first to the last.
 #[derive(Debug)]
-pub(super) struct End<D: Driver, T: Kind> {
+pub(super) struct End<D: Driver, T: Kind<D>> {
     sender: Sender<D, T>,
     /// The receiving side of XRC.
-    xrc: Option<(QpControl<D>, SharedReceiveQueue<D>)>,
+    xrc: Option<QpControl<D>>,
+    /// That of DC.
+    target: Option<Target<D>>,
+    /// Where they receive.
+    srq: Option<SharedReceiveQueue<D>>,
     ah: Option<AddressHandle<D>>,
     to: (u32, u32),
     cq: CompletionQueue<D, Shared>,
@@ -107,7 +112,7 @@ pub(super) struct End<D: Driver, T: Kind> {
 
 /// Both, connected.
 #[derive(Debug)]
-pub(super) struct Ends<D: Driver, T: Kind> {
+pub(super) struct Ends<D: Driver, T: Kind<D>> {
     pub(super) a: End<D, T>,
     pub(super) b: End<D, T>,
 }
@@ -115,36 +120,42 @@ pub(super) struct Ends<D: Driver, T: Kind> {
 const CAP: QpCap =
     QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 32 };
 
-impl<D: Driver, T: Kind> End<D, T> {
+impl<D: Driver, T: Kind<D>> End<D, T> {
     fn new(l: &Loop<'_, D>, face: Face, ops: SendOpsFlags) -> uverbs::Result<Self> {
         let pd = l.context.alloc_pd()?;
         let cq = l.context.create_cq(64, None)?;
         let mr = pd.reg_mr(PageBuf::new(MEMORY)?, l.access()).map_err(|(_, e)| e)?;
         let is_xrc = T::QP_TYPE == QpType::XrcSend;
-        // An XRC send QP has no receive queue.
-        let cap = if is_xrc { QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP } } else { CAP };
+        let is_dc = T::QP_TYPE == QpType::Driver;
+        // Their sending QPs have no receive queue.
+        let cap = if is_xrc || is_dc { QpCap { max_recv_wr: 0, max_recv_sge: 0, ..CAP } } else { CAP };
         let builder = pd.qp::<T>().cap(cap).send_ops(ops);
         let builder = if is_xrc { builder.send_cq(&cq) } else { builder.cq(&cq) };
         let sender = match face {
             Face::Locked => Sender::Shared(builder.shared().create()?),
             _ => Sender::Exclusive(builder.create()?),
         };
-        let xrc = if is_xrc {
+        let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
+        let attr = SrqInitAttr { attr, ..SrqInitAttr::default() };
+        let (mut xrc, mut target, mut srq) = (None, None, None);
+        if is_xrc {
             let xrcd: XrcDomain<D> = l.context.open_xrcd(None, true, false)?;
-            let attr = SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 };
-            let attr = SrqInitAttr { attr, srq_type: SrqType::Xrc, ..SrqInitAttr::default() };
-            let srq = SharedReceiveQueue::create_xrc(&pd, &attr, &xrcd, &cq)?;
-            Some((xrcd.recv_qp().create_recv()?, srq))
-        } else {
-            None
-        };
+            let attr = SrqInitAttr { srq_type: SrqType::Xrc, ..attr };
+            srq = Some(SharedReceiveQueue::create_xrc(&pd, &attr, &xrcd, &cq)?);
+            xrc = Some(xrcd.recv_qp().create_recv()?);
+        } else if is_dc {
+            let queue = pd.create_srq(&attr)?;
+            let here = sender.control().endpoint(0x100, &l.attr)?;
+            target = T::target(&Parts { pd: &pd, cq: &cq, srq: &queue }, &l.attr, &here)?;
+            srq = Some(queue);
+        }
         let max_inline = sender.control().cap().max_inline_data as usize;
-        Ok(Self { sender, xrc, ah: None, to: (0, 0), cq, mr, pd, max_inline, limit: l.limit })
+        Ok(Self { sender, xrc, target, srq, ah: None, to: (0, 0), cq, mr, pd, max_inline, limit: l.limit })
     }
 
     /// Where the peer's sends go.
     fn receiver(&self) -> &QpControl<D> {
-        self.xrc.as_ref().map_or(self.sender.control(), |(control, _)| control)
+        self.xrc.as_ref().unwrap_or(self.sender.control())
     }
 
     /// From RESET to RTS, sending to the receiver of `peer`, whose sender sends to ours.
@@ -152,9 +163,8 @@ impl<D: Driver, T: Kind> End<D, T> {
         let there = peer.receiver().endpoint(0x100, attr)?;
         let control = self.sender.control();
         let here = control.endpoint(0x100, attr)?;
-        control.init(attr)?;
-        control.connect(&here, &there, attr).context("connect")?;
-        if let Some((control, _)) = &self.xrc {
+        T::connect(control, &here, &there, attr).context("connect")?;
+        if let Some(control) = &self.xrc {
             let sender = peer.sender.control().endpoint(0x100, attr)?;
             control.init(attr)?;
             control.connect(&here, &sender, attr).context("connect the XRC receiver")?;
@@ -163,13 +173,18 @@ impl<D: Driver, T: Kind> End<D, T> {
             self.ah = Some(self.pd.create_ah(&attr.ah_attr(&there))?);
             self.to = (there.qp_num, attr.qkey);
         }
+        if let Some(target) = &peer.target {
+            self.ah = Some(self.pd.create_ah(&attr.ah_attr(&there))?);
+            self.to = (target.number, 0);
+        }
         Ok(())
     }
 
     /// Posts a request to the peer `srqn`, if it is XRC.
     fn post(&mut self, srqn: u32, face: Face, wr_id: u64, op: Op, data: Data<'_>) -> Result<()> {
         let (qpn, qkey) = self.to;
-        let to = To { ah: self.ah.as_ref(), qpn, qkey, srqn };
+        let dc_key = self.target.as_ref().map(|_| DC_KEY);
+        let to = To { ah: self.ah.as_ref(), qpn, qkey, srqn, dc_key };
         let req = Request { wr_id, op, data };
         match &mut self.sender {
             Sender::Exclusive(qp) => post::post(qp.sq()?, face, to, &req),
@@ -180,8 +195,8 @@ impl<D: Driver, T: Kind> End<D, T> {
 
     /// Posts a receive.
     pub(super) fn recv(&mut self, wr_id: u64, sges: &[Sge]) -> Result<()> {
-        match (&mut self.xrc, &mut self.sender) {
-            (Some((_, srq)), _) => post::post_recv(srq.batch(), wr_id, sges),
+        match (&mut self.srq, &mut self.sender) {
+            (Some(srq), _) => post::post_recv(srq.batch(), wr_id, sges),
             (None, Sender::Exclusive(qp)) => post::post_recv(qp.rq()?.batch(), wr_id, sges),
             (None, Sender::Shared(qp)) => post::post_recv(qp.rq()?.lock()?.batch(), wr_id, sges),
         }
@@ -216,7 +231,10 @@ impl<D: Driver, T: Kind> End<D, T> {
 
     /// The number of its XRC SRQ.
     fn srqn(&self) -> Result<u32> {
-        self.xrc.as_ref().map_or(Ok(0), |(_, srq)| Ok(srq.srq_num()?))
+        match (&self.xrc, &self.srq) {
+            (Some(_), Some(srq)) => Ok(srq.srq_num()?),
+            _ => Ok(0),
+        }
     }
 
     /// Bytes of its memory.
@@ -227,7 +245,7 @@ impl<D: Driver, T: Kind> End<D, T> {
     }
 }
 
-impl<D: Driver, T: Kind> Ends<D, T> {
+impl<D: Driver, T: Kind<D>> Ends<D, T> {
     /// Connected; an error that is [`uverbs::Error::is_unsupported`] if the device has no such QP.
     pub(super) fn new(l: &Loop<'_, D>, face: Face, ops: SendOpsFlags) -> Result<Self> {
         let (mut a, mut b) = (End::new(l, face, ops)?, End::new(l, face, ops)?);

@@ -7,12 +7,14 @@
 mod cases;
 mod ends;
 mod post;
+mod raw;
 mod report;
 
 use crate::device;
 use crate::number::{number, positive};
 use anyhow::{Context as _, Result, bail};
 use cases::Opcode;
+use core::any::Any;
 use core::time::Duration;
 use ends::Loop;
 use post::{Face, Kind};
@@ -20,7 +22,8 @@ use report::{About, Case, Report};
 use std::io::Write;
 use std::time::Instant;
 use uverbs::device::DeviceInfo;
-use uverbs::{Context, Driver, Rc, Uc, Ud, XrcSend};
+use uverbs::mlx5::Mlx5;
+use uverbs::{Context, Dci, Driver, Rc, Uc, Ud, XrcSend};
 
 /// Try every opcode by every face on a device, in loopback, and print a report
 ///
@@ -77,13 +80,19 @@ impl device::Visitor for Visit<'_> {
         transport::<D, Uc>(&l, &mut cases);
         transport::<D, Ud>(&l, &mut cases);
         transport::<D, XrcSend>(&l, &mut cases);
+        // Dynamic connections are mlx5's alone.
+        if let Some(mlx5) = (&context as &dyn Any).downcast_ref::<Context<Mlx5>>() {
+            let l = Loop::new(mlx5, args.ib_port, gid, Duration::from_secs(args.timeout.into()))?;
+            transport::<Mlx5, Dci>(&l, &mut cases);
+        }
+        raw::frames(&l, &mut cases);
         let about = About::new::<D>(&context, info, &l.device, &port, args.ib_port, gid)?;
         Ok(Report { about, cases, elapsed: start.elapsed() })
     }
 }
 
 /// Every opcode that the transport has, by every face.
-fn transport<D: Driver, T: Kind>(l: &Loop<'_, D>, cases: &mut Vec<Case>) {
+fn transport<D: Driver, T: Kind<D>>(l: &Loop<'_, D>, cases: &mut Vec<Case>) {
     for opcode in Opcode::ALL.into_iter().filter(|o| o.is_on(T::QP_TYPE)) {
         for face in Face::ALL {
             let verdict = cases::run::<D, T>(l, opcode, face);

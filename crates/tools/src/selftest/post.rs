@@ -5,17 +5,38 @@
 // than its QPs and are reached by this process as atomics only; nodes and arrays live until the call returns.
 
 use core::ptr;
+use uverbs::provider::DcDriver;
 use uverbs::provider::op::{Address, FlushArgs, MwBind};
 use uverbs::provider::raw::QpEx;
 use uverbs::provider::{WireRemote, WireSge};
 use uverbs::qp::recv::RecvBatch;
 use uverbs::qp::transport::{HasPeer, Reliable, SendsImm};
 use uverbs::qp::wr::{Sink, Wr};
-use uverbs::qp::{Batch, SendQueue};
+use uverbs::qp::{Batch, QpControl, SendQueue};
 use uverbs::wr::{
     IbvMr, IbvMw, IbvMwBindInfo, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTail, WrUd, WrUnion,
 };
-use uverbs::{AddressHandle, Driver, Exclusive, ImmData, PostError, Rc, SendFlags, Shared, Uc, Ud, XrcSend};
+use uverbs::{
+    AddressHandle, CompletionQueue, ConnectAttr, DcTarget, Dci, Driver, Endpoint, Exclusive, ImmData,
+    PostError, ProtectionDomain, Rc, SendFlags, Shared, SharedReceiveQueue, Uc, Ud, XrcSend,
+};
+
+/// The key of the DC targets.
+pub(super) const DC_KEY: u64 = 0x1122_3344_5566_7788;
+
+/// What a DC target is made of.
+pub(super) struct Parts<'a, D: Driver> {
+    pub(super) pd: &'a ProtectionDomain<D>,
+    pub(super) cq: &'a CompletionQueue<D, Shared>,
+    pub(super) srq: &'a SharedReceiveQueue<D>,
+}
+
+/// A DC target.
+#[derive(Debug)]
+pub(super) struct Target<D: Driver> {
+    _dct: DcTarget<D>,
+    pub(super) number: u32,
+}
 
 /// A way to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +112,8 @@ pub(super) struct To<'a, D: Driver> {
     pub(super) qpn: u32,
     pub(super) qkey: u32,
     pub(super) srqn: u32,
+    /// Of a DC target, whose number is `qpn`.
+    pub(super) dc_key: Option<u64>,
 }
 
 impl<D: Driver> Clone for To<'_, D> {
@@ -108,26 +131,39 @@ pub(super) struct Request<'a> {
     pub(super) data: Data<'a>,
 }
 
-/// A transport of the selftest.
-pub(super) trait Kind: SendsImm + Sized {
+/// A transport of the selftest, of drivers that have it.
+pub(super) trait Kind<D: Driver>: SendsImm + Sized {
     /// Adds the request to a batch.
-    fn push<D: Driver>(
-        batch: &mut Batch<'_, D, Self>,
-        to: To<'_, D>,
-        req: &Request<'_>,
-    ) -> Result<(), PostError>;
+    fn push(batch: &mut Batch<'_, D, Self>, to: To<'_, D>, req: &Request<'_>) -> Result<(), PostError>;
     /// Posts it at once.
-    fn now<D: Driver>(
-        sq: &mut SendQueue<D, Self, Exclusive>,
-        to: To<'_, D>,
-        req: &Request<'_>,
-    ) -> Result<(), PostError>;
+    fn now(sq: &mut SendQueue<D, Self, Exclusive>, to: To<'_, D>, req: &Request<'_>)
+    -> Result<(), PostError>;
+    /// What receives for it, if that is a DC target.
+    fn target(
+        parts: &Parts<'_, D>,
+        attr: &ConnectAttr,
+        here: &Endpoint,
+    ) -> uverbs::Result<Option<Target<D>>> {
+        let _ = (parts, attr, here);
+        Ok(None)
+    }
+    /// The sender from RESET to RTS.
+    fn connect(
+        control: &QpControl<D>,
+        here: &Endpoint,
+        there: &Endpoint,
+        attr: &ConnectAttr,
+    ) -> uverbs::Result<()> {
+        control.init(attr)?;
+        control.connect(here, there, attr)
+    }
 }
 
 macro_rules! kinds {
-    ($($transport:ident: $wr:ident, $post:ident, $fill:ident, |$to:ident| ($($arg:expr),*);)*) => {$(
-        impl Kind for $transport {
-            fn push<D: Driver>(
+    ($($transport:ident [$driver:ident]: $wr:ident, $post:ident, $fill:ident, |$to:ident| ($($arg:expr),*), {$($more:item)*};)*) => {$(
+        impl<D: $driver> Kind<D> for $transport {
+            $($more)*
+            fn push(
                 batch: &mut Batch<'_, D, Self>,
                 $to: To<'_, D>,
                 req: &Request<'_>,
@@ -135,7 +171,7 @@ macro_rules! kinds {
                 let _ = &$to;
                 $fill(batch.$wr(req.wr_id, $($arg),*).signaled(), req).map(drop)
             }
-            fn now<D: Driver>(
+            fn now(
                 sq: &mut SendQueue<D, Self, Exclusive>,
                 $to: To<'_, D>,
                 req: &Request<'_>,
@@ -148,10 +184,33 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Rc: wr, post, reliable, |to| ();
-    Uc: wr, post, peer, |to| ();
-    Ud: wr_to, post_to, message, |to| (to.ah.ok_or(PostError::InvalidArgument)?, to.qpn, to.qkey);
-    XrcSend: wr_srq, post_srq, reliable, |to| (to.srqn);
+    Rc [Driver]: wr, post, reliable, |to| (), {};
+    Uc [Driver]: wr, post, peer, |to| (), {};
+    Ud [Driver]: wr_to, post_to, message, |to| (to.ah.ok_or(PostError::InvalidArgument)?, to.qpn, to.qkey), {};
+    XrcSend [Driver]: wr_srq, post_srq, reliable, |to| (to.srqn), {};
+    Dci [DcDriver]: wr_dc, post_dc, reliable, |to| (
+        to.ah.ok_or(PostError::InvalidArgument)?,
+        to.qpn,
+        to.dc_key.ok_or(PostError::InvalidArgument)?
+    ), {
+        fn target(
+            parts: &Parts<'_, D>,
+            attr: &ConnectAttr,
+            here: &Endpoint,
+        ) -> uverbs::Result<Option<Target<D>>> {
+            let target = parts.pd.create_dct(parts.cq, parts.srq, DC_KEY)?;
+            let number = target.connect(attr, &attr.ah_attr(here))?;
+            Ok(Some(Target { _dct: target, number }))
+        }
+        fn connect(
+            control: &QpControl<D>,
+            _: &Endpoint,
+            _: &Endpoint,
+            attr: &ConnectAttr,
+        ) -> uverbs::Result<()> {
+            control.connect_dci(attr)
+        }
+    };
 }
 
 fn wire<D: Driver>(data: Data<'_>) -> Result<Vec<D::Sge>, PostError> {
@@ -228,7 +287,7 @@ fn reliable<S: Sink<D>, D: Driver, T: Reliable + SendsImm, A: Address<D::Ah>>(
 }
 
 /// Posts to an exclusive queue, by any face but [`Face::Locked`].
-pub(super) fn post<D: Driver, T: Kind>(
+pub(super) fn post<D: Driver, T: Kind<D>>(
     sq: &mut SendQueue<D, T, Exclusive>,
     face: Face,
     to: To<'_, D>,
@@ -250,7 +309,7 @@ pub(super) fn post<D: Driver, T: Kind>(
 }
 
 /// Posts to a shared queue.
-pub(super) fn post_locked<D: Driver, T: Kind>(
+pub(super) fn post_locked<D: Driver, T: Kind<D>>(
     sq: &SendQueue<D, T, Shared>,
     to: To<'_, D>,
     req: &Request<'_>,
