@@ -11,6 +11,7 @@
 // sanitizer asks for its options by name.
 
 use arbitrary::Arbitrary;
+use core::any::Any;
 use core::fmt;
 use libfuzzer_sys::fuzz_target;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -214,6 +215,8 @@ struct World {
     cqs: Vec<CqParts<Mlx5>>,
     srqs: Vec<SrqParts<Mlx5>>,
     qps: Vec<QpParts<Mlx5>>,
+    /// What the kernel refused to destroy: the device may use its memory as long as there is one.
+    kept: Vec<Box<dyn Any>>,
 }
 
 fuzz_target!(|input: Input<'_>| {
@@ -233,7 +236,7 @@ fuzz_target!(|input: Input<'_>| {
             return;
         }
     };
-    let mut world = World { mlx5, pd, cqs: Vec::new(), srqs: Vec::new(), qps: Vec::new() };
+    let mut world = World { mlx5, pd, cqs: Vec::new(), srqs: Vec::new(), qps: Vec::new(), kept: Vec::new() };
     for action in input.actions.iter().take(MAX_ACTIONS) {
         if let Err(error) = world.run(action) {
             assert!(!error.to_string().is_empty());
@@ -250,6 +253,10 @@ fn pick<T>(all: &mut [T], index: u8) -> Option<&mut T> {
 }
 
 impl World {
+    fn keep(&mut self, parts: impl Any) {
+        self.kept.push(Box::new(parts));
+    }
+
     fn run(&mut self, action: &Action) -> Result<(), Error> {
         match action {
             Action::Query(n) => {
@@ -361,8 +368,7 @@ impl World {
                     let qp = self.qps.swap_remove(usize::from(*which) % self.qps.len());
                     let QpParts { handle, shared, send, recv, .. } = qp;
                     if let Err((handle, error)) = self.mlx5.destroy_qp(handle, &shared) {
-                        // The device may use its memory for ever.
-                        core::mem::forget((handle, shared, send, recv));
+                        self.keep((handle, shared, send, recv));
                         return Err(error);
                     }
                 }
@@ -372,7 +378,7 @@ impl World {
                     let CqParts { handle, shared, queue, .. } =
                         self.cqs.swap_remove(usize::from(*which) % self.cqs.len());
                     if let Err((handle, error)) = handle.destroy() {
-                        core::mem::forget((handle, shared, queue));
+                        self.keep((handle, shared, queue));
                         return Err(error);
                     }
                 }
@@ -382,7 +388,7 @@ impl World {
                     let SrqParts { handle, shared, queue, .. } =
                         self.srqs.swap_remove(usize::from(*which) % self.srqs.len());
                     if let Err((handle, error)) = self.mlx5.destroy_srq(handle, &shared) {
-                        core::mem::forget((handle, shared, queue));
+                        self.keep((handle, shared, queue));
                         return Err(error);
                     }
                 }
