@@ -7,6 +7,7 @@
 //! device saw.
 
 mod bed;
+mod kinds;
 mod programs;
 mod sharing;
 #[path = "../themes/mod.rs"]
@@ -36,6 +37,8 @@ fn main() -> std::process::ExitCode {
         constructors::tests::<Hca>,
         xrc::tests::<Hca>,
         xrc_traffic::tests::<Hca>,
+        dc::tests::<Hca>,
+        raw::tests::<Hca>,
         threads::tests::<Hca>,
         sharing::tests::<Hca>,
         netem::tests::<Hca>,
@@ -50,7 +53,9 @@ fn main() -> std::process::ExitCode {
         objects::tests::<InfiniBand>,
         constructors::tests::<InfiniBand>,
         xrc_traffic::tests::<InfiniBand>,
+        dc::tests::<InfiniBand>,
         netem::tests::<InfiniBand>,
+        kinds::tests,
         programs::tests::<Hca>,
     ];
     uverbs_tests::runner::run(themes.into_iter().flat_map(|t| t()).collect(), true).exit_code()

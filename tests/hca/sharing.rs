@@ -146,8 +146,12 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
         pair.connect(&spec.attr)?;
         pairs.push(pair);
     }
-    let mr = region(&pd, 4096, lab.full_access())?;
-    let sges = [sge(&mr, 0..3), sge(&mr, 3..8)];
+    // Each receive that is out has memory of its own: pollers of several CQs may scatter inline data at the same time.
+    let mr = region(&pd, 8 * EACH as usize * N, lab.full_access())?;
+    let sges_of = |id: u64| {
+        let at = id as usize * 8;
+        [sge(&mr, at..at + 3), sge(&mr, at + 3..at + 8)]
+    };
     let received = AtomicU64::new(0);
     let failed = AtomicBool::new(false);
     let all = EACH * N as u64;
@@ -186,7 +190,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
                     match post_srq_recv(
                         &mut srq,
                         [Face::List, Face::Batch, Face::Single][id as usize % 3],
-                        &[(id, &sges)],
+                        &[(id, &sges_of(id))],
                     ) {
                         Ok(()) => break,
                         Err(e) if e.error == Some(PostError::QueueFull) => {
@@ -212,6 +216,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     ids.sort_unstable();
     ensure!(ids.iter().copied().eq(0..all), "receives are missing or doubled");
     // All of it is free again.
+    let sges = sges_of(0);
     let recvs: Vec<_> = (0..room as u64).map(|i| (i, &sges[..])).collect();
     post_srq_recv(&mut srq, Face::List, &recvs).context("the whole SRQ at the end")?;
     ensure!(post_srq_recv(&mut srq, Face::List, &recvs[..1]).is_err(), "one more than fits");

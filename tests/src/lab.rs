@@ -4,7 +4,9 @@
 use crate::bed::Bed;
 use crate::env::{End, LabEnv};
 use anyhow::{Context as _, Result};
+use core::any::Any;
 use uverbs::attr::{AccessFlags, DeviceAttr, DeviceCapFlags, LinkLayer, PortAttr};
+use uverbs::mlx5::Mlx5;
 use uverbs::open::DeviceInfo;
 use uverbs::{ConnectAttr, Context, Driver};
 
@@ -66,6 +68,11 @@ impl<D: Driver> Lab<D> {
     /// Whether the device has this.
     pub fn has(&self, cap: DeviceCapFlags) -> bool {
         self.device.device_cap_flags.contains(cap)
+    }
+
+    /// Itself if the devices are mlx5's, for what only that driver has.
+    pub fn mlx5(&self) -> Option<&Lab<Mlx5>> {
+        (self as &dyn Any).downcast_ref()
     }
 
     /// Whether it has RDMA flush.

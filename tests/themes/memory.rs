@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory regions: addresses of their own, rights, registering anew, what a device can't do with memory.
+//! Memory regions: addresses of their own, rights, registering anew, what a device can't do with memory;
+//! memory of the device itself.
 
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
 use uverbs::attr::{AccessFlags, AdviseFlags, MrAdvice, OdpGeneralCaps};
-use uverbs::{Driver, Exclusive, MemoryRegion, PageBuf, Rc, WcStatus};
+use uverbs::provider::{WireRemote as _, WireSge as _};
+use uverbs::wr::Sge;
+use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, WcStatus};
 use uverbs_tests::pair::region;
 use uverbs_tests::sges::sge;
 use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Remote, Req, pattern};
@@ -266,6 +269,62 @@ fn deregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
+/// Memory of the device: written and read by a peer, copied to and from by this process, and held by its regions.
+fn device_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if lab.device.max_dm_size == 0 {
+        lab.note("the device has no memory");
+        return Ok(());
+    }
+    let mut pair = RcPair::new(lab)?;
+    let dm = lab.b.alloc_dm(256, 6)?;
+    let access = lab.full_access() - AccessFlags::MW_BIND;
+    let mr = pair.b.pd.reg_dm_mr(&dm, 64..256, access)?;
+    let at = |offset| {
+        let at = mr.remote(offset);
+        Remote { addr: at.addr(), rkey: at.rkey() }
+    };
+    pair.a.fill(0..16, 21)?;
+    let from = [pair.a.sge(0..16)];
+    pair.a.post(Face::Single, &[Req::new(1, Op::Write(at(8))).signaled().sges(&from)])?;
+    pair.a.ok(1)?;
+    let mut out = [0; 16];
+    dm.copy_from(64 + 8, &mut out)?;
+    ensure!(out[..] == pattern::bytes(21, 16), "{out:02x?}");
+
+    dm.copy_to(64, &pattern::bytes(22, 8))?;
+    let into = [pair.a.sge(100..108)];
+    pair.a.post(Face::Single, &[Req::new(2, Op::Read(at(0))).signaled().sges(&into)])?;
+    pair.a.ok(1)?;
+    pair.a.check(100..108, 22)?;
+
+    ensure!(dm.copy_to(252, &[0; 8]).is_err() && dm.copy_from(0, &mut [0; 3]).is_err());
+    ensure!(pair.b.pd.reg_dm_mr(&dm, 0..257, access).is_err());
+    let (dm, error) = dm.close().err().context("closed under its region")?;
+    ensure!(error.errno() == Errno::EBUSY, "{error}");
+    mr.close()?;
+    dm.close().map_err(|(_, e)| e)?;
+    Ok(())
+}
+
+/// The null region swallows a part of what is read.
+fn null_region<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let mut pair = RcPair::new(lab)?;
+    let null = match pair.a.pd.null_sge(6) {
+        Ok(null) => Sge { addr: null.addr(), length: null.length(), lkey: null.lkey() },
+        Err(e) if e.is_unsupported() => {
+            lab.note(format_args!("{e}"));
+            return Ok(());
+        }
+        Err(e) => return Err(e.into()),
+    };
+    pair.b.fill(0..13, 23)?;
+    let sges = [null, pair.a.sge(0..7)];
+    pair.a.post(Face::Single, &[Req::new(1, Op::Read(pair.b.remote(0))).signaled().sges(&sges)])?;
+    pair.a.ok(1)?;
+    ensure!(pair.a.bytes(0..7)? == pattern::bytes(23, 13)[6..]);
+    Ok(())
+}
+
 uverbs_tests::tests!(
     address_of_its_own,
     unaligned_memory,
@@ -277,4 +336,6 @@ uverbs_tests::tests!(
     dmabuf,
     relaxed_ordering,
     deregistered,
+    device_memory,
+    null_region,
 );

@@ -4,6 +4,7 @@
 //! What a device has is asked of it; what may differ otherwise is said where it does.
 
 pub(crate) mod constructors;
+pub(crate) mod dc;
 pub(crate) mod errors;
 pub(crate) mod events;
 pub(crate) mod faces;
@@ -15,6 +16,7 @@ pub(crate) mod netem;
 pub(crate) mod objects;
 pub(crate) mod opcodes;
 pub(crate) mod polling;
+pub(crate) mod raw;
 pub(crate) mod ring;
 pub(crate) mod semantics;
 pub(crate) mod srq;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Polling, the legacy and the extended way, through `&mut` and through `&`; resizing while completions wait.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
 use uverbs::provider::Completion as _;
 use uverbs::{CompletionQueue, Driver, Exclusive, PollError, Rc, Shared, WcStatus, WorkCompletion};
-use uverbs_tests::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, Req, Spec, wait};
+use uverbs_tests::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, Req, Side, Spec, wait};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -205,12 +205,53 @@ fn moderation<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
+/// Completions tell when they were made, in a device's cycles and by the wall clock.
+fn timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let wc_flags = WcExFlags::COMPLETION_TIMESTAMP | WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK;
+    let attr = CqInitAttr { cqe: 16, wc_flags, ..CqInitAttr::default() };
+    let mut cq: CompletionQueue<D, Exclusive> = match lab.a.create_cq_ex(&attr, None) {
+        Ok(cq) => cq,
+        Err(e) if e.is_unsupported() => {
+            lab.note(format_args!("{e}"));
+            return Ok(());
+        }
+        Err(e) => return Err(e.into()),
+    };
+    let spec = Spec::new(lab);
+    let Side { pd, mr, .. } = RcPair::new(lab)?.a;
+    let mut qp = pd.qp::<Rc>().cq(&cq).cap(spec.cap).create()?;
+    let here = qp.control.endpoint(1, &spec.attr)?;
+    qp.init(&spec.attr)?;
+    qp.connect(&here, &here, &spec.attr)?;
+    let mut times = vec![];
+    for wr_id in 0..3 {
+        qp.sq()?.post(wr_id).signaled().write_inline(&[1; 8], mr.remote(0))?;
+        let mut deadline = Deadline::usual();
+        let (id, status, time) = loop {
+            match cq.poll_session(|poll| {
+                let wc = poll.current()?;
+                Some((wc.wr_id(), wc.status(), (wc.completion_ts(), wc.completion_wallclock_ns())))
+            }) {
+                Ok(wc) => break wc.context("no entry")?,
+                Err(PollError::Empty) => deadline.pause(),
+                Err(e) => return Err(e.into()),
+            }
+            ensure!(!deadline.passed());
+        };
+        ensure!((id, status) == (wr_id, WcStatus::SUCCESS), "{id}: {status:?}");
+        times.push(time);
+    }
+    ensure!(times.is_sorted() && times[0].0.is_some() && times[0].1.is_some_and(|t| t != 0), "{times:?}");
+    Ok(())
+}
+
 uverbs_tests::tests!(
     ways_to_poll,
     as_c_polls,
     polls_in_polls,
     exclusive_queue,
     fields_that_are_not_offered,
+    timestamps,
     resize,
     moderation,
 );

@@ -37,6 +37,8 @@ fn main() -> std::process::ExitCode {
         constructors::tests::<Vm>,
         xrc::tests::<Vm>,
         xrc_traffic::tests::<Vm>,
+        dc::tests::<Vm>,
+        raw::tests::<Vm>,
         threads::tests::<Vm>,
         peers::tests,
         tools::tests,

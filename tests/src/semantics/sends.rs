@@ -94,6 +94,10 @@ struct Stage<'a, Q: SendQueue> {
     short: Vec<Sge>,
     datagram_sges: Vec<Sge>,
     bytes: Vec<u8>,
+    /// Entries that name `bytes`, for inline data: too long; as long as may be, and one more; 8 bytes.
+    inline_over: [Sge; 1],
+    inline_two: [Sge; 2],
+    inline_short: [Sge; 1],
     mw: IbvMw,
 }
 
@@ -104,6 +108,9 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         let (addr, lkey) = facts.local;
         let sge = |length| Sge { addr, length, lkey };
         let null = ptr::null_mut();
+        let bytes = vec![7; facts.max_inline + 1];
+        let bytes_at = bytes.as_ptr().expose_provenance() as u64;
+        let inline = |length: usize| Sge { addr: bytes_at, length: length as u32, lkey: 0xdead };
         Ok(Self {
             facts,
             datagram,
@@ -117,7 +124,10 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
             halves: vec![sge(1 << 30); 2],
             short: vec![sge(7)],
             datagram_sges: vec![sge(LONGER_THAN_ANY_MTU)],
-            bytes: vec![7; facts.max_inline + 1],
+            inline_over: [inline(bytes.len())],
+            inline_two: [inline(facts.max_inline), inline(1)],
+            inline_short: [inline(8)],
+            bytes,
             mw: IbvMw { context: null, pd: null, rkey: 0x100, handle: 0, mw_type: 1 },
         })
     }
@@ -169,11 +179,8 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         self.node(if self.datagram { WrOpcode::SEND } else { WrOpcode::RDMA_WRITE }, sges, flags)
     }
 
-    fn inline(&self, opcode: WrOpcode, len: usize) -> SendWr {
-        // Where the entry stands must outlive the call: leaked, a few bytes for each case.
-        let addr = self.bytes.as_ptr().expose_provenance() as u64;
-        let sge: &'static [Sge] = Box::leak(Box::new([Sge { addr, length: len as u32, lkey: 0xdead }]));
-        self.node(opcode, sge, INLINE)
+    fn inline(&self, opcode: WrOpcode, sges: &[Sge]) -> SendWr {
+        self.node(opcode, sges, INLINE)
     }
 
     fn bind_node(&self, mw: *const IbvMw, length: u64) -> SendWr {
@@ -364,16 +371,11 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             (|ex, s| s.build_main(ex, 0, &s.halves))
             (|b, s| s.push_sges(b, 0, &s.halves))
         "inline too long" Between
-            (|s| s.inline(if s.datagram { O::SEND } else { O::RDMA_WRITE }, s.bytes.len()))
+            (|s| s.inline(if s.datagram { O::SEND } else { O::RDMA_WRITE }, &s.inline_over))
             (|ex, s| s.build_inline(ex, &s.bytes))
             (|b, s| s.push_main(b, 0, Inline(&s.bytes)))
         "inline list too long" Between
-            (|s| {
-                let addr = s.bytes.as_ptr().expose_provenance() as u64;
-                let one = |length| Sge { addr, length, lkey: 0 };
-                let two: &'static [Sge] = Box::leak(Box::new([one(s.facts.max_inline as u32), one(1)]));
-                s.main(two, INLINE)
-            })
+            (|s| s.main(&s.inline_two, INLINE))
             (|ex, s| {
                 s.begin_main(ex, 0);
                 let buf = |length| IbvDataBuf { addr: s.bytes.as_ptr(), length };
@@ -454,7 +456,7 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             (|ex, s| s.build_main(ex, UNKNOWN_FLAG, &s.right))
             (|b, s| s.push_sges(b, UNKNOWN_FLAG, &s.right))
         "inline READ" Between
-            (|s| s.inline(O::RDMA_READ, 8))
+            (|s| s.inline(O::RDMA_READ, &s.inline_short))
             (|ex, s| {
                 s.begin(ex, 0);
                 call!(ex.wr_rdma_read(s.facts.remote.1, s.facts.remote.0));
@@ -462,7 +464,7 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             })
             (|b, s| s.push(b, 0, op::Read::new(s.at()), Inline(&s.bytes[..8])))
         "inline atomic" Between
-            (|s| s.inline(O::ATOMIC_FETCH_AND_ADD, 8))
+            (|s| s.inline(O::ATOMIC_FETCH_AND_ADD, &s.inline_short))
             (|ex, s| {
                 s.begin(ex, 0);
                 call!(ex.wr_atomic_fetch_add(s.facts.remote.1, s.facts.remote.0, 1));
@@ -575,7 +577,7 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             (|ex, s| s.build_main(ex, 0, s.empty()))
             (|b, s| s.push_sges(b, 0, s.empty()))
         "inline at the limit" Between
-            (|s| s.inline(if s.datagram { O::SEND } else { O::RDMA_WRITE }, s.facts.max_inline))
+            (|s| s.inline(if s.datagram { O::SEND } else { O::RDMA_WRITE }, &s.inline_two[..1]))
             (|ex, s| s.build_inline(ex, s.at_limit()))
             (|b, s| s.push_main(b, 0, Inline(s.at_limit())))
         "FENCE and SOLICITED" Between

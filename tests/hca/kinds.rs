@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Devices of every kind that the software HCA can be: link layers, formats of completions, doorbell pages. And one device
+//! in whose queue pairs many threads come and go.
+#![expect(unsafe_code)]
+// UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::time::Instant;
+use uverbs::attr::{AccessFlags, CqInitAttr, QpCap};
+use uverbs::mlx5::Mlx5;
+use uverbs::wc::WorkCompletion;
+use uverbs::{
+    CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, Rc, Shared, WcStatus,
+};
+use uverbs_hca::{Fabric, Hca, Link};
+use uverbs_tests::{Outcome, Test};
+
+struct End {
+    context: Context<Mlx5>,
+    pd: ProtectionDomain<Mlx5>,
+    cq: CompletionQueue<Mlx5>,
+    mr: MemoryRegion<Mlx5, PageBuf>,
+}
+
+const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_ATOMIC);
+
+impl End {
+    fn new(hca: &Hca) -> Self {
+        let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq_ex(&CqInitAttr { cqe: 64, ..CqInitAttr::default() }, None).unwrap();
+        let mr = pd.reg_mr(PageBuf::new(8192).unwrap(), ALL).map_err(|(_, e)| e).unwrap();
+        Self { context, pd, cq, mr }
+    }
+
+    /// The next completion, which is there already or comes as the fabric goes on.
+    fn poll(&mut self, hca: &Hca) -> WorkCompletion {
+        for _ in 0..1000 {
+            let mut wc = [WorkCompletion::default()];
+            if let [wc] = self.cq.poll(&mut wc).unwrap() {
+                return *wc;
+            }
+            hca.run();
+        }
+        panic!("no completion");
+    }
+
+    fn poll_ok(&mut self, hca: &Hca) -> WorkCompletion {
+        let wc = self.poll(hca);
+        assert_eq!(wc.status, WcStatus::SUCCESS, "{wc:?}");
+        wc
+    }
+
+    fn nothing(&mut self, hca: &Hca) {
+        hca.run();
+        assert!(self.cq.poll(&mut [WorkCompletion::default()]).unwrap().is_empty());
+    }
+}
+
+const CAP: QpCap =
+    QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 64 };
+
+fn clean(hca: &Hca) {
+    assert!(hca.violations().is_empty(), "{:?}", hca.violations());
+}
+
+fn rc_pair(a: &End, b: &End, attr: &ConnectAttr) -> (Qp<Mlx5, Rc>, Qp<Mlx5, Rc>) {
+    let qp = |end: &End| {
+        let qp = end.pd.qp::<Rc>().cq(&end.cq).cap(CAP).create().unwrap();
+        qp.init(attr).unwrap();
+        let endpoint = qp.control.endpoint(17, attr).unwrap();
+        (qp, endpoint)
+    };
+    let ((qa, ea), (qb, eb)) = (qp(a), qp(b));
+    qa.connect(&ea, &eb, attr).unwrap();
+    qb.connect(&eb, &ea, attr).unwrap();
+    (qa, qb)
+}
+
+/// Sends, writes, reads and adds through one device.
+fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, has_registers: bool) {
+    let (mut a, mut b) = (End::new(hca), End::new(hca));
+    let attr = ConnectAttr { sgid_index, access: ALL, ..ConnectAttr::default() };
+    // More QPs than there are registers of their own; the last few are a thread domain's.
+    let mut pairs: Vec<_> = (0..12).map(|_| rc_pair(&a, &b, &attr)).collect();
+    match a.context.alloc_td() {
+        Ok(td) => {
+            let parent = a.pd.parent_domain(&td);
+            let plain = core::mem::replace(&mut a.pd, parent);
+            pairs.extend((0..3).map(|_| rc_pair(&a, &b, &attr)));
+            a.pd = plain;
+        }
+        Err(error) => assert!(!has_registers, "{error}"),
+    }
+    for (n, (qa, qb)) in pairs.iter_mut().enumerate() {
+        let n = n as u64;
+        let at = n as usize * 64;
+        let sge = b.mr.sge(at..at + 64).unwrap();
+        // SAFETY: the regions live until the completions are polled.
+        unsafe { qb.rq().unwrap().post(n, &[sge]) }.unwrap();
+        let sq = qa.sq().unwrap();
+        sq.post(n).signaled().send_inline(&n.to_ne_bytes()).unwrap();
+        assert_eq!((a.poll_ok(hca).wr_id, b.poll_ok(hca).wr_id), (n, n));
+        let mut got = [0; 8];
+        b.mr.read_at(at, &mut got).unwrap();
+        assert_eq!(u64::from_ne_bytes(got), n);
+        let back = a.mr.sge(at..at + 8).unwrap();
+        let (sq, from) = (qa.sq().unwrap(), b.mr.remote(at));
+        if atomics {
+            // SAFETY: as above.
+            unsafe { sq.post(100 + n).signaled().fetch_add(&[back], from, 5) }.unwrap();
+        } else {
+            // SAFETY: as above.
+            unsafe { sq.post(100 + n).signaled().read(&[back], from) }.unwrap();
+        }
+        assert_eq!(a.poll_ok(hca).wr_id, 100 + n);
+        a.mr.read_at(at, &mut got).unwrap();
+        assert_eq!(u64::from_ne_bytes(got), n);
+    }
+    drop(pairs);
+    a.nothing(hca);
+    b.nothing(hca);
+    drop((a, b));
+    assert!(hca.objects().values().all(|n| *n == 0), "{:?}", hca.objects());
+    clean(hca);
+}
+
+/// Every kind of device carries traffic, on more QPs than it has registers for.
+fn every_kind_of_device() -> Outcome {
+    let fabric = Fabric::deterministic(4);
+    traffic(&fabric.device("plain").build(), Some(3), true, true);
+    traffic(&fabric.device("ib").link(Link::InfiniBand).build(), None, true, true);
+    traffic(&fabric.device("v0").cqe_version(0).build(), Some(3), true, true);
+    traffic(&fabric.device("no_bf").blue_flame(false).build(), Some(3), true, true);
+    traffic(&fabric.device("old").dynamic_uars(false).build(), Some(3), true, false);
+    traffic(&fabric.device("few").max_uars(5).build(), Some(3), true, false);
+    traffic(&fabric.device("no_atomics").atomics(false).build(), Some(3), false, true);
+    Ok(())
+}
+
+/// Queue pairs come and go on many threads, which share one CQ: each finds everyone's completions.
+fn queue_pairs_come_and_go() -> Outcome {
+    const THREADS: u64 = 4;
+    const ROUNDS: u64 = 60;
+    let hca = Hca::new();
+    let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    // One queue for all: each poller finds everyone's completions, and everyone's QPs vanish under it.
+    let cq: CompletionQueue<Mlx5, Shared> = context.create_cq(4096, None).unwrap();
+    let mr = pd.reg_mr(PageBuf::new(4096).unwrap(), ALL).map_err(|(_, e)| e).unwrap();
+    let done: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
+    let attr = ConnectAttr { sgid_index: Some(3), access: ALL, ..ConnectAttr::default() };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (pd, cq, mr, done, attr) = (&pd, &cq, &mr, &done, &attr);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mut qp = pd.qp::<Rc>().cq(cq).cap(CAP).create().unwrap();
+                    qp.init(attr).unwrap();
+                    let here = qp.control.endpoint(round as u32, attr).unwrap();
+                    qp.connect(&here, &here, attr).unwrap();
+                    let to = mr.remote(thread as usize * 8);
+                    let sq = qp.sq().unwrap();
+                    sq.post(thread).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
+                    // One more that nobody waits for: it is swept out with its QP, or told before.
+                    if round % 3 == 0 {
+                        sq.post(u64::MAX).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
+                    }
+                    let started = Instant::now();
+                    while done[thread as usize].load(Ordering::Relaxed) <= round {
+                        let mut wcs = [WorkCompletion::default(); 8];
+                        for wc in cq.poll(&mut wcs).unwrap() {
+                            assert_eq!(wc.status, WcStatus::SUCCESS);
+                            if let Some(done) = done.get(wc.wr_id as usize) {
+                                done.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                        assert!(
+                            started.elapsed() < Duration::from_secs(60),
+                            "thread {thread}, round {round}"
+                        );
+                    }
+                    qp.close().unwrap();
+                }
+            });
+        }
+    });
+    for thread in 0..THREADS {
+        let mut last = [0; 8];
+        mr.read_at(thread as usize * 8, &mut last).unwrap();
+        assert_eq!(u64::from_ne_bytes(last), ROUNDS - 1);
+    }
+    drop((cq, mr, pd, context));
+    assert!(hca.objects().values().all(|n| *n == 0), "{:?}", hca.objects());
+    clean(&hca);
+    Ok(())
+}
+
+/// The tests of this file.
+pub(crate) fn tests() -> Vec<Test> {
+    const LIMIT: Duration = Duration::from_secs(90);
+    vec![
+        Test::long("kinds::every_kind_of_device", LIMIT, every_kind_of_device),
+        Test::long("kinds::queue_pairs_come_and_go", LIMIT, queue_pairs_come_and_go),
+    ]
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Dynamic connections, where driver and device have them: one initiator, several targets, every opcode.
+#![expect(unsafe_code)]
+// UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
+
+use anyhow::{Result, ensure};
+use uverbs::attr::{AhAttr, QpCap, SrqAttr, SrqInitAttr};
+use uverbs::mlx5::Mlx5;
+use uverbs::qp::transport::Dci;
+use uverbs::{
+    AddressHandle, CompletionQueue, ConnectAttr, Context, DcTarget, Driver, Exclusive, ImmData, MemoryRegion,
+    PageBuf, ProtectionDomain, Qp, Shared, SharedReceiveQueue, WcOpcode, WcStatus, WorkCompletion,
+};
+use uverbs_tests::pair::region;
+use uverbs_tests::{Lab, Outcome, pattern, wait};
+
+/// Who knows it reaches the first target; the second has the next.
+const KEY: u64 = 0x1122_3344_5566_7788;
+/// Longer than a packet.
+const LONG: usize = 5003;
+
+/// The initiating end: A. The fields are dropped from the first to the last.
+struct Initiator {
+    qp: Qp<Mlx5, Dci, Exclusive>,
+    ah: AddressHandle<Mlx5>,
+    cq: CompletionQueue<Mlx5, Shared>,
+    mr: MemoryRegion<Mlx5, PageBuf>,
+    _pd: ProtectionDomain<Mlx5>,
+}
+
+/// The targets: at B, with an SRQ.
+struct Targets {
+    numbers: [u32; 2],
+    _targets: [DcTarget<Mlx5>; 2],
+    srq: SharedReceiveQueue<Mlx5>,
+    cq: CompletionQueue<Mlx5, Shared>,
+    mr: MemoryRegion<Mlx5, PageBuf>,
+    _pd: ProtectionDomain<Mlx5>,
+}
+
+/// Where the other end is.
+fn path_to(lab: &Lab<Mlx5>, peer: &Context<Mlx5>) -> Result<AhAttr> {
+    let gid = peer.query_gid(uverbs_tests::lab::PORT, lab.gid_index.into())?;
+    let lid = peer.query_port(uverbs_tests::lab::PORT)?.lid;
+    Ok(uverbs_tests::pair::ah_attr(lab, gid, lid))
+}
+
+/// Both ends; none if there is no such thing here.
+fn ends<D: Driver>(lab: &Lab<D>) -> Result<Option<(Initiator, Targets)>> {
+    let Some(lab) = lab.mlx5() else {
+        lab.note("the driver has no dynamic connections");
+        return Ok(None);
+    };
+    let attr = lab.connect_attr();
+    match initiator(lab, &attr) {
+        Ok(a) => Ok(Some((a, targets(lab, &attr)?))),
+        Err(e) if e.downcast_ref::<uverbs::Error>().is_some_and(uverbs::Error::is_unsupported) => {
+            lab.note(format_args!("{e:#}"));
+            Ok(None)
+        }
+        Err(e) => Err(e),
+    }
+}
+
+fn initiator(lab: &Lab<Mlx5>, attr: &ConnectAttr) -> Result<Initiator> {
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(64, None)?;
+    let mr = region(&pd, 64 << 10, lab.full_access())?;
+    let cap =
+        QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 4, max_recv_sge: 0, max_inline_data: 64 };
+    let qp = pd.dci().cq(&cq).cap(cap).create()?;
+    qp.control.connect_dci(attr)?;
+    let ah = pd.create_ah(&path_to(lab, &lab.b)?)?;
+    Ok(Initiator { qp, ah, cq, mr, _pd: pd })
+}
+
+fn targets(lab: &Lab<Mlx5>, attr: &ConnectAttr) -> Result<Targets> {
+    let pd = lab.b.alloc_pd()?;
+    let cq = lab.b.create_cq(64, None)?;
+    let mr = region(&pd, 64 << 10, lab.full_access())?;
+    let srq_attr =
+        SrqInitAttr { attr: SrqAttr { max_wr: 16, max_sge: 2, srq_limit: 0 }, ..SrqInitAttr::default() };
+    let srq = pd.create_srq(&srq_attr)?;
+    let targets = [pd.create_dct(&cq, &srq, KEY)?, pd.create_dct(&cq, &srq, KEY + 1)?];
+    ensure!(targets[0].dctn().is_none(), "a number before RTR");
+    let path = path_to(lab, &lab.a)?;
+    let numbers = [targets[0].connect(attr, &path)?, targets[1].connect(attr, &path)?];
+    ensure!(numbers[0] != numbers[1]);
+    Ok(Targets { numbers, _targets: targets, srq, cq, mr, _pd: pd })
+}
+
+impl Initiator {
+    fn ok(&self, wr_id: u64, opcode: WcOpcode) -> Result<()> {
+        let wc = wait::successes(&self.cq, 1)?[0];
+        ensure!((wc.wr_id, wc.opcode) == (wr_id, opcode), "{wc:?}");
+        Ok(())
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.mr.read_at(at, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Targets {
+    /// Receives at the start of the region.
+    fn recv(&mut self, wr_id: u64) -> Result<()> {
+        let sge = self.mr.sge(0..LONG)?;
+        // SAFETY: the region lives as long as the queue.
+        unsafe { self.srq.post(wr_id, &[sge]) }?;
+        Ok(())
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.mr.read_at(at, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn received(&self, wr_id: u64, len: usize) -> Result<WorkCompletion> {
+        let wc = wait::successes(&self.cq, 1)?[0];
+        ensure!((wc.wr_id, wc.byte_len as usize) == (wr_id, len), "{wc:?}");
+        ensure!(self.bytes(0, len)? == pattern::bytes(wr_id, len), "the data of {wr_id}");
+        Ok(wc)
+    }
+}
+
+/// One initiator sends to two targets in turn, short messages and long ones, inline and not.
+fn two_targets<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Some((mut a, mut b)) = ends(lab)? else { return Ok(()) };
+    for n in 0..12_u64 {
+        let which = n as usize % 2;
+        let (dctn, key) = (b.numbers[which], KEY + which as u64);
+        let len = [8, 64, LONG][n as usize % 3];
+        b.recv(n)?;
+        let data = pattern::bytes(n, len);
+        a.mr.write_at(0, &data)?;
+        let sge = a.mr.sge(0..len)?;
+        let wr = a.qp.sq()?.post_dc(n, &a.ah, dctn, key).signaled();
+        if len <= 64 {
+            wr.send_inline(&data)?;
+        } else {
+            // SAFETY: the region lives until the completion is polled.
+            unsafe { wr.send(&[sge]) }?;
+        }
+        a.ok(n, WcOpcode::SEND)?;
+        b.received(n, len)?;
+    }
+    Ok(())
+}
+
+/// Immediate data, writes, reads and atomics.
+fn opcodes<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Some((mut a, mut b)) = ends(lab)? else { return Ok(()) };
+    let (dctn, key) = (b.numbers[1], KEY + 1);
+    let data = pattern::bytes(2, LONG);
+    a.mr.write_at(0, &data)?;
+    let sge = a.mr.sge(0..LONG)?;
+    let old = a.mr.sge(8192..8200)?;
+
+    b.recv(2)?;
+    let wr = a.qp.sq()?.post_dc(1, &a.ah, dctn, key).signaled();
+    // SAFETY: the region lives until the completion is polled; so it is for all below.
+    unsafe { wr.send_imm(&[sge], ImmData::new(0xabcd)) }?;
+    a.ok(1, WcOpcode::SEND)?;
+    let wc = b.received(2, LONG)?;
+    ensure!(wc.imm_data().map(ImmData::get) == Some(0xabcd), "{wc:?}");
+
+    let wr = a.qp.sq()?.post_dc(3, &a.ah, dctn, key).signaled();
+    // SAFETY: as above.
+    unsafe { wr.write(&[sge], b.mr.remote(16384)) }?;
+    a.ok(3, WcOpcode::RDMA_WRITE)?;
+    ensure!(b.bytes(16384, LONG)? == data);
+
+    b.recv(4)?;
+    let wr = a.qp.sq()?.post_dc(5, &a.ah, dctn, key).signaled();
+    wr.write_imm_inline(&[7; 8], b.mr.remote(32768), ImmData::new(9))?;
+    a.ok(5, WcOpcode::RDMA_WRITE)?;
+    let wc = wait::successes(&b.cq, 1)?[0];
+    ensure!(wc.wr_id == 4 && wc.opcode == WcOpcode::RECV_RDMA_WITH_IMM, "{wc:?}");
+    ensure!(b.bytes(32768, 8)? == [7; 8]);
+
+    let into = a.mr.sge(16384..16384 + LONG)?;
+    let wr = a.qp.sq()?.post_dc(6, &a.ah, dctn, key).signaled();
+    // SAFETY: as above.
+    unsafe { wr.read(&[into], b.mr.remote(16384)) }?;
+    a.ok(6, WcOpcode::RDMA_READ)?;
+    ensure!(a.bytes(16384, LONG)? == data);
+
+    let word = u64::from_ne_bytes([7; 8]);
+    let wr = a.qp.sq()?.post_dc(7, &a.ah, dctn, key).signaled();
+    // SAFETY: as above.
+    unsafe { wr.fetch_add(&[old], b.mr.remote(32768), 5) }?;
+    a.ok(7, WcOpcode::FETCH_ADD)?;
+    ensure!(a.bytes(8192, 8)? == word.to_ne_bytes());
+    let wr = a.qp.sq()?.post_dc(8, &a.ah, dctn, key).signaled();
+    // SAFETY: as above.
+    unsafe { wr.compare_swap(&[old], b.mr.remote(32768), word + 5, 11) }?;
+    a.ok(8, WcOpcode::COMP_SWAP)?;
+    ensure!(a.bytes(8192, 8)? == (word + 5).to_ne_bytes());
+    ensure!(b.bytes(32768, 8)? == 11_u64.to_ne_bytes());
+    Ok(())
+}
+
+/// A key that the target does not have, and a target that is none: the initiator is told.
+fn wrong_key<D: Driver>(lab: &Lab<D>) -> Outcome {
+    for wrong in [true, false] {
+        let Some((mut a, b)) = ends(lab)? else { return Ok(()) };
+        let (dctn, key) = if wrong { (b.numbers[0], KEY + 1) } else { (b.numbers[0] ^ 0x8000, KEY) };
+        let wr = a.qp.sq()?.post_dc(1, &a.ah, dctn, key).signaled();
+        wr.write_inline(&[1; 8], b.mr.remote(0))?;
+        let wc = wait::completions(&a.cq, 1)?[0];
+        ensure!(wc.wr_id == 1 && wc.status != WcStatus::SUCCESS, "{wc:?}");
+        ensure!(b.bytes(0, 8)? == [0; 8], "written all the same");
+    }
+    Ok(())
+}
+
+uverbs_tests::tests!(two_targets, opcodes, wrong_key);

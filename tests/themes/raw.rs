@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ethernet frames, where the device has raw packet QPs: between two devices, by rules, in segments, with checksums that
+//! the device makes, and spread over work queues by a hash.
+#![expect(unsafe_code)]
+// UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
+
+use anyhow::{Context as _, Result, ensure};
+use uverbs::attr::{
+    FlowAttr, FlowEth, FlowHeader, FlowIpv4, FlowMatch, FlowSpec, LinkLayer, QpCap, RxHashConf, RxHashFields,
+    SendOpsFlags, WqInitAttr, WqState,
+};
+use uverbs::provider::op::TsoArgs;
+use uverbs::wc::WcFlags;
+use uverbs::wr::SendFlags;
+use uverbs::{
+    CompletionQueue, Context, Driver, Endpoint, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Qp,
+    RawPacket, RwqIndTable, Shared, WorkCompletion, WorkQueue,
+};
+use uverbs_tests::pair::region;
+use uverbs_tests::{Lab, Outcome, pattern, wait};
+
+/// Whose frames these are; no port has it.
+const MAC: [u8; 6] = [2, 9, 9, 9, 9, 9];
+/// Bytes of the headers: Ethernet, IPv4, TCP.
+const HEADERS: usize = 14 + 20 + 20;
+/// Where A's frames are made, and bytes of a receive.
+const ROOM: usize = 2048;
+
+/// One end. The fields are dropped from the first to the last.
+struct Station<D: Driver> {
+    qp: Qp<D, RawPacket, Exclusive>,
+    cq: CompletionQueue<D, Shared>,
+    mr: MemoryRegion<D, PageBuf>,
+    pd: ProtectionDomain<D>,
+}
+
+/// Both ends; none if the device has no such QPs.
+fn stations<D: Driver>(lab: &Lab<D>) -> Result<Option<[Station<D>; 2]>> {
+    let has = lab.device.max_raw_ethy_qp != 0 || !lab.device.raw_packet_caps.is_empty();
+    if !has || lab.port.link_layer != LinkLayer::ETHERNET {
+        lab.note("the device has no raw packets");
+        return Ok(None);
+    }
+    Ok(Some([station(lab, &lab.a)?, station(lab, &lab.b)?]))
+}
+
+fn station<D: Driver>(lab: &Lab<D>, context: &Context<D>) -> Result<Station<D>> {
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(256, None)?;
+    let mr = region(&pd, 16 * ROOM, lab.full_access())?;
+    let cap =
+        QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 64 };
+    let mut builder = pd.qp::<RawPacket>().cq(&cq).cap(cap);
+    if lab.device.tso_caps.max_tso != 0 {
+        builder = builder.max_tso_header(HEADERS as u16).send_ops(SendOpsFlags::SEND | SendOpsFlags::TSO);
+    }
+    let qp = builder.create()?;
+    let attr = lab.connect_attr();
+    qp.init(&attr)?;
+    qp.control.ready_to_receive(&Endpoint::default(), &attr)?;
+    qp.control.ready_to_send(&Endpoint::default(), &attr)?;
+    Ok(Station { qp, cq, mr, pd })
+}
+
+/// An Ethernet frame with IPv4 and TCP headers, whose checksums are 0.
+fn frame(src_ip: [u8; 4], dst_ip: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let mut frame = [&MAC[..], &[2, 0, 0, 0, 0, 9], &[8, 0]].concat();
+    frame.extend([0x45, 0]);
+    frame.extend((40 + payload.len() as u16).to_be_bytes());
+    frame.extend([0, 7, 0, 0, 64, 6, 0, 0]);
+    frame.extend(src_ip);
+    frame.extend(dst_ip);
+    // Ports, sequence number, acknowledgement, length of the header and PSH, window, checksum, urgent.
+    frame.extend([0x12, 0x34, 0x56, 0x78]);
+    frame.extend(1000_u32.to_be_bytes());
+    frame.extend([0, 0, 0, 0, 5 << 4, 8, 0x10, 0, 0, 0, 0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+/// The sum over which a right Internet checksum makes 0xffff (RFC 1071).
+fn sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
+    let mut sum = words.sum::<u32>();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// Whether both checksums of a frame are right.
+fn sums_are_right(frame: &[u8]) -> bool {
+    let tcp = &frame[34..];
+    let pseudo = [&frame[26..34], &[0, 6], &(tcp.len() as u16).to_be_bytes()].concat();
+    sum(&frame[14..34]) == 0xffff && sum(&[pseudo, tcp.to_vec()].concat()) == 0xffff
+}
+
+/// A rule for the frames of this file.
+fn to_mac(specs: Vec<FlowSpec>) -> FlowAttr {
+    let eth = FlowMatch {
+        val: FlowEth { dst_mac: MAC, ..FlowEth::default() },
+        mask: FlowEth { dst_mac: [0xff; 6], ..FlowEth::default() },
+    };
+    let specs = [vec![FlowSpec::Header(FlowHeader::Eth(eth))], specs].concat();
+    FlowAttr { port: uverbs_tests::lab::PORT, specs, ..FlowAttr::default() }
+}
+
+fn to_ip(dst_ip: [u8; 4]) -> FlowSpec {
+    FlowSpec::Header(FlowHeader::Ipv4(FlowMatch {
+        val: FlowIpv4 { dst_ip, ..FlowIpv4::default() },
+        mask: FlowIpv4 { dst_ip: [0xff; 4], ..FlowIpv4::default() },
+    }))
+}
+
+impl<D: Driver> Station<D> {
+    /// Receives a frame at this place of the region.
+    fn recv(&mut self, wr_id: u64) -> Result<()> {
+        let at = wr_id as usize * ROOM;
+        let sge = self.mr.sge(at..at + ROOM)?;
+        // SAFETY: the region lives as long as the QP.
+        unsafe { self.qp.rq()?.post(wr_id, &[sge]) }?;
+        Ok(())
+    }
+
+    /// Sends a frame of two entries.
+    fn send(&mut self, bytes: &[u8], flags: SendFlags) -> Result<()> {
+        self.mr.write_at(0, bytes)?;
+        let sges = [self.mr.sge(0..20)?, self.mr.sge(20..bytes.len())?];
+        // SAFETY: the region lives until the completion is polled.
+        unsafe { self.qp.sq()?.post_frame(9).signaled().flags(flags).send(&sges) }?;
+        ensure!(wait::successes(&self.cq, 1)?[0].wr_id == 9);
+        Ok(())
+    }
+
+    /// The frames that have arrived in `n` completions.
+    fn frames(&self, n: usize) -> Result<Vec<(WorkCompletion, Vec<u8>)>> {
+        let all = wait::successes(&self.cq, n)?;
+        let bytes = |wc: &WorkCompletion| -> Result<_> {
+            let mut bytes = vec![0; wc.byte_len as usize];
+            self.mr.read_at(wc.wr_id as usize * ROOM, &mut bytes)?;
+            Ok((*wc, bytes))
+        };
+        all.iter().map(bytes).collect()
+    }
+}
+
+/// No rule, no frame; and a rule takes what it names and nothing else, as long as it is there.
+fn rules<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
+    let bytes = frame([10, 0, 0, 1], [10, 0, 0, 2], &pattern::bytes(1, 100));
+    b.recv(1)?;
+    a.send(&bytes, SendFlags::empty())?;
+    wait::none(&b.cq).context("without a rule")?;
+
+    let flow = b.qp.control.create_flow(&to_mac(vec![]))?;
+    a.send(&bytes, SendFlags::empty())?;
+    let got = b.frames(1)?.remove(0);
+    ensure!(got.0.wr_id == 1 && got.1 == bytes, "{:?}", got.0);
+    flow.close()?;
+
+    b.recv(2)?;
+    a.send(&bytes, SendFlags::empty())?;
+    wait::none(&b.cq).context("after the rule")?;
+    let _other = b.qp.control.create_flow(&to_mac(vec![to_ip([10, 0, 0, 3])]))?;
+    a.send(&bytes, SendFlags::empty())?;
+    wait::none(&b.cq).context("another's rule")?;
+    let _mine = b.qp.control.create_flow(&to_mac(vec![to_ip([10, 0, 0, 2])]))?;
+    a.send(&bytes, SendFlags::empty())?;
+    ensure!(b.frames(1)?[0].0.wr_id == 2);
+    Ok(())
+}
+
+/// Frames by reference and by value, by each face of the typed queue, are the bytes that were sent.
+fn frames_by_value_and_reference<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
+    let _flow = b.qp.control.create_flow(&to_mac(vec![]))?;
+    let bytes = frame([10, 0, 0, 1], [10, 0, 0, 2], b"0123456789");
+    (0..4).try_for_each(|i| b.recv(i))?;
+    a.mr.write_at(0, &bytes)?;
+    let [one, head, tail] = [a.mr.sge(0..bytes.len())?, a.mr.sge(0..7)?, a.mr.sge(7..bytes.len())?];
+    let sq = a.qp.sq()?;
+    sq.post_frame(0).signaled().send_inline(&bytes)?;
+    // SAFETY: the region lives until the completions are polled.
+    unsafe { sq.post_frame(1).signaled().send(&[one]) }?;
+    let mut batch = sq.batch();
+    // SAFETY: as above.
+    unsafe { batch.frame(2).signaled().send(&[head, tail]) };
+    batch.frame(3).signaled().send_inline_list(&[&bytes[..30], &bytes[30..]]);
+    batch.complete()?;
+    wait::successes(&a.cq, 4)?;
+    for (wc, got) in b.frames(4)? {
+        ensure!(got == bytes, "frame {}: {got:02x?}", wc.wr_id);
+    }
+    Ok(())
+}
+
+/// The device fills in the checksums that are asked for, and says of those that arrive whether they are right.
+fn checksums<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
+    let _flow = b.qp.control.create_flow(&to_mac(vec![]))?;
+    let bytes = frame([10, 0, 0, 1], [10, 0, 0, 2], &pattern::bytes(3, 333));
+    ensure!(!sums_are_right(&bytes));
+    b.recv(0)?;
+    b.recv(1)?;
+    a.send(&bytes, SendFlags::empty())?;
+    let (wc, got) = b.frames(1)?.remove(0);
+    ensure!(got == bytes && !wc.wc_flags.contains(WcFlags::IP_CSUM_OK), "{wc:?}");
+    match a.send(&bytes, SendFlags::IP_CSUM) {
+        Ok(()) => {}
+        Err(e) if !lab.has(uverbs::attr::DeviceCapFlags::RAW_IP_CSUM) => {
+            lab.note(format_args!("no checksums: {e:#}"));
+            return Ok(());
+        }
+        Err(e) => return Err(e),
+    }
+    let (wc, got) = b.frames(1)?.remove(0);
+    ensure!(sums_are_right(&got), "{:02x?}", &got[..HEADERS]);
+    ensure!(wc.wc_flags.contains(WcFlags::IP_CSUM_OK), "{wc:?}");
+    // But for the sums it is the same.
+    let mut same = got;
+    same[24..26].fill(0);
+    same[50..52].fill(0);
+    ensure!(same == bytes);
+    Ok(())
+}
+
+/// A long send is cut into segments, each with the header, whose lengths and sequence numbers follow.
+fn segments<D: Driver>(lab: &Lab<D>) -> Outcome {
+    const MSS: usize = 500;
+    const LEN: usize = 3 * MSS + 123;
+    let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
+    if lab.device.tso_caps.max_tso == 0 {
+        lab.note("no segmentation");
+        return Ok(());
+    }
+    let _flow = b.qp.control.create_flow(&to_mac(vec![]))?;
+    (0..4).try_for_each(|i| b.recv(i))?;
+    let header = frame([10, 0, 0, 1], [10, 0, 0, 2], &[]);
+    ensure!(header.len() == HEADERS);
+    let data = pattern::bytes(5, LEN);
+    a.mr.write_at(64, &data)?;
+    let sges = [a.mr.sge(64..64 + 700)?, a.mr.sge(64 + 700..64 + LEN)?];
+    let args = TsoArgs { header: &header, mss: MSS as u16 };
+    // SAFETY: the region lives until the completion is polled.
+    unsafe { a.qp.sq()?.post_frame(7).signaled().flags(SendFlags::IP_CSUM).send_tso(args, &sges) }?;
+    wait::successes(&a.cq, 1)?;
+    for (i, (wc, got)) in b.frames(4)?.into_iter().enumerate() {
+        let part = &data[i * MSS..LEN.min((i + 1) * MSS)];
+        ensure!(got.len() == HEADERS + part.len() && got[HEADERS..] == *part, "segment {i}: {wc:?}");
+        ensure!(sums_are_right(&got), "segment {i}: {:02x?}", &got[..HEADERS]);
+        let total = u16::from_be_bytes([got[16], got[17]]);
+        let sequence = u32::from_be_bytes([got[38], got[39], got[40], got[41]]);
+        ensure!((total as usize, sequence as usize) == (40 + part.len(), 1000 + i * MSS), "segment {i}");
+        let push = got[47] & 8 != 0;
+        ensure!(push == (i == 3), "segment {i}: PSH is for the last one");
+    }
+    Ok(())
+}
+
+/// A hash spreads frames over work queues, the same flow always to the same one.
+fn spread<D: Driver>(lab: &Lab<D>) -> Outcome {
+    const QUEUES: usize = 4;
+    let Some([mut a, b]) = stations(lab)? else { return Ok(()) };
+    if lab.device.rss_caps.supported_qpts == 0 {
+        lab.note("no work queues");
+        return Ok(());
+    }
+    let attr = WqInitAttr { max_wr: 32, max_sge: 1, ..WqInitAttr::default() };
+    let mut wqs: Vec<WorkQueue<D>> =
+        (0..QUEUES).map(|_| b.pd.create_wq(&b.cq, &attr)).collect::<Result<_, _>>()?;
+    for (i, wq) in wqs.iter_mut().enumerate() {
+        wq.modify_state(WqState::RDY)?;
+        for n in 0..32 {
+            let sge = b.mr.sge(i * ROOM..(i + 1) * ROOM)?;
+            // SAFETY: the region lives as long as the queue.
+            unsafe { wq.post((i * 100 + n) as u64, &[sge]) }?;
+        }
+    }
+    let table = RwqIndTable::create(&wqs.iter().collect::<Vec<_>>())?;
+    let key: Vec<u8> = (0..40_u32).map(|i| (i * 37 + 11) as u8).collect();
+    let hash = RxHashConf { key: &key, fields: RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4 };
+    let qp = b.pd.create_rss_qp(&table, hash)?;
+    let _flow = qp.create_flow(&to_mac(vec![]))?;
+    let mut queue_of = |src: u8| -> Result<u64> {
+        a.send(&frame([10, 0, 0, src], [10, 0, 0, 2], b"hash"), SendFlags::empty())?;
+        Ok(wait::successes(&b.cq, 1)?[0].wr_id / 100)
+    };
+    let first: Vec<_> = (1..17).map(&mut queue_of).collect::<Result<_>>()?;
+    let again: Vec<_> = (1..17).map(&mut queue_of).collect::<Result<_>>()?;
+    ensure!(first == again, "the same packets, other queues: {first:?}, {again:?}");
+    let mut hit = first.clone();
+    hit.sort_unstable();
+    hit.dedup();
+    ensure!(hit.len() == QUEUES, "{first:?}");
+    Ok(())
+}
+
+uverbs_tests::tests!(rules, frames_by_value_and_reference, checksums, segments, spread);
