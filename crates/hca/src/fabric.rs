@@ -6,7 +6,7 @@ use crate::engine::{Device, Notice, event};
 use crate::kernel::front::Front;
 use crate::kernel::{HcaKernel, front};
 use crate::violation::Violation;
-use crate::world::Shared;
+use crate::world::{Shared, World};
 use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -45,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) dynamic_uars: bool,
     pub(crate) max_uars: u32,
     pub(crate) inline_mode: InlineMode,
+    #[cfg(feature = "pci")]
+    pub(crate) umr_registration: bool,
 }
 
 /// Keeps the thread of a fabric; ends it with the last user.
@@ -121,6 +123,8 @@ impl Fabric {
             dynamic_uars: true,
             max_uars: 1024,
             inline_mode: InlineMode::default(),
+            #[cfg(feature = "pci")]
+            umr_registration: false,
         };
         DeviceBuilder { fabric: self.clone(), config }
     }
@@ -223,20 +227,54 @@ impl DeviceBuilder {
         self
     }
 
+    /// Whether a kernel registers memory by its queue for updates of memory keys, or by lists in commands.
+    #[cfg(feature = "pci")]
+    pub fn umr_registration(mut self, umr: bool) -> Self {
+        self.config.umr_registration = umr;
+        self
+    }
+
     /// Plugs it in.
     pub fn build(self) -> Hca {
-        let ethernet = self.config.link == Link::Ethernet;
         let name = self.config.name.clone();
-        let index = self.fabric.alive.shared.enter(|world| {
+        let alive = Arc::clone(&self.fabric.alive);
+        let index = self.plug_in(|_, _, _, _| ());
+        Hca { alive, index, name }
+    }
+
+    /// Adds the device to the fabric, of which `more` may make more; its number.
+    pub(crate) fn plug_in(self, more: impl FnOnce(&mut World, usize, &Config, u64)) -> usize {
+        let ethernet = self.config.link == Link::Ethernet;
+        self.fabric.alive.shared.enter(|world| {
             let index = world.devices.len();
             let (address, guid) = address(index, ethernet);
             world.net.ports.push(address);
             world.devices.push(Device::new(ethernet, self.config.cqe_version));
+            #[cfg(feature = "pci")]
+            world.functions.push(None);
+            more(world, index, &self.config, guid);
             world.fronts.push(Front::new(self.config, guid));
             index
-        });
-        Hca { alive: self.fabric.alive, index, name }
+        })
     }
+
+    /// The fabric that it is to be on.
+    #[cfg(feature = "pci")]
+    pub(crate) fn alive(&self) -> Arc<Alive> {
+        Arc::clone(&self.fabric.alive)
+    }
+}
+
+/// Takes a port's link down, or up again.
+pub(crate) fn set_link_up(alive: &Alive, index: usize, up: bool) {
+    alive.shared.enter(|world| {
+        let port = &mut world.net.ports[index];
+        if port.up != up {
+            port.up = up;
+            let event = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
+            world.devices[index].notices.push(Notice::Port { event });
+        }
+    });
 }
 
 /// Addresses by the device's number: MAC and GUID of a local range, IPv4 10.77.x.y.
@@ -339,14 +377,7 @@ impl Hca {
 
     /// Takes the port's link down, or up again: an event in every context, and no packets in between.
     pub fn set_link_up(&self, up: bool) {
-        self.alive.shared.enter(|world| {
-            let port = &mut world.net.ports[self.index];
-            if port.up != up {
-                port.up = up;
-                let event = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
-                world.devices[self.index].notices.push(Notice::Port { event });
-            }
-        });
+        set_link_up(&self.alive, self.index, up);
     }
 
     /// The device itself, for tests that write its queues by hand.

@@ -42,6 +42,8 @@ mod engine;
 mod fabric;
 mod kernel;
 pub mod memory;
+#[cfg(feature = "pci")]
+pub mod pci;
 mod process;
 mod violation;
 mod world;

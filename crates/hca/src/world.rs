@@ -17,6 +17,9 @@ pub(crate) struct World {
     pub(crate) net: Net,
     pub(crate) devices: Vec<Device>,
     pub(crate) fronts: Vec<Front>,
+    /// Of devices that are PCI functions; their `fronts` have no contexts.
+    #[cfg(feature = "pci")]
+    pub(crate) functions: Vec<Option<Box<crate::pci::Function>>>,
     /// Nanoseconds.
     pub(crate) now: u64,
     stop: bool,
@@ -36,6 +39,17 @@ impl World {
         let device = self.devices.get_mut(index)?;
         let front = self.fronts.get_mut(index)?;
         Some((device, front, Port { now: self.now, me: index, net: &mut self.net }))
+    }
+
+    /// A device that is a PCI function, that, and its surroundings.
+    #[cfg(feature = "pci")]
+    pub(crate) fn function(
+        &mut self,
+        index: usize,
+    ) -> Option<(&mut Device, &mut crate::pci::Function, Port<'_>)> {
+        let device = self.devices.get_mut(index)?;
+        let function = self.functions.get_mut(index)?.as_mut()?;
+        Some((device, function, Port { now: self.now, me: index, net: &mut self.net }))
     }
 
     /// Delivers the packets that are due by `until`; the clock follows if it is virtual.
@@ -136,6 +150,12 @@ impl World {
                 }
             }
         }
+        #[cfg(feature = "pci")]
+        for (device, function) in self.devices.iter_mut().zip(&mut self.functions) {
+            if let Some(function) = function {
+                function.deliver(device);
+            }
+        }
         for (device, front) in self.devices.iter_mut().zip(&mut self.fronts) {
             front.deliver(&mut device.notices);
         }
@@ -163,6 +183,8 @@ impl Shared {
             net: Net::new(seed),
             devices: Vec::new(),
             fronts: Vec::new(),
+            #[cfg(feature = "pci")]
+            functions: Vec::new(),
             now: 0,
             stop: false,
             wakes: None,

@@ -76,6 +76,18 @@ impl Cq {
         self.entry
     }
 
+    /// Entries written so far.
+    #[cfg(feature = "pci")]
+    pub(crate) fn producer(&self) -> u32 {
+        self.producer
+    }
+
+    /// Whether a full queue is written over.
+    #[cfg(feature = "pci")]
+    pub(crate) fn set_ignore_overrun(&mut self, ignore: bool) {
+        self.ignore_overrun = ignore;
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }

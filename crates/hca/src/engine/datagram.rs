@@ -183,7 +183,7 @@ fn packet(cx: &Port<'_>, qp: &Qp, psn: u32, body: Body) -> Packet {
     Packet {
         from: cx.me,
         transport: qp.kind.transport(),
-        src_qpn: qp.qpn,
+        src_qpn: qp.wire,
         dest_qpn: qp.attr.dest_qpn,
         psn,
         ack: false,

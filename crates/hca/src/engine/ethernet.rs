@@ -120,7 +120,7 @@ impl Device {
             }
         };
         let user = super::mkey::User { pd, qpn: wqn };
-        let srqn_uidx = if self.cqe_version == 0 { 0 } else { uidx };
+        let srqn_uidx = self.srqn_uidx(None, uidx);
         let cqe = Cqe { srqn_uidx, qpn: wqn, wqe_counter: taken.index, ..Cqe::default() };
         if self.put_frame(cx, user, &taken, frame, headers, (cqn, cqe), tag).is_err()
             && let Some(wq) = self.wqs.get_mut(&wqn)

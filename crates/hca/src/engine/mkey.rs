@@ -29,6 +29,9 @@ pub(crate) enum Kind {
     Window { two: bool, bound: Option<Bound> },
     /// Reads zeros, swallows writes.
     Null,
+    /// Made, but not told what it stands for: opens nothing.
+    #[cfg(feature = "pci")]
+    Free,
 }
 
 /// What a window is bound to.
@@ -123,6 +126,8 @@ impl Mkeys {
         let mkey = self.get(key).ok_or(Denied)?;
         match &mkey.kind {
             Kind::Null => Ok(None),
+            #[cfg(feature = "pci")]
+            Kind::Free => Err(Denied),
             Kind::Region { memory, iova } => {
                 if mkey.pd != user.pd || mkey.access & need != need {
                     return Err(Denied);
@@ -214,9 +219,15 @@ impl Mkeys {
         Ok(Bound { start: umr.start, len: umr.len, access, qpn: named.then_some(user.qpn), mr, addr })
     }
 
-    /// Whether a window is bound to this region.
+    /// Whether a key is of this domain.
+    #[cfg(feature = "pci")]
+    pub(crate) fn uses_pd(&self, pd: u32) -> bool {
+        self.map.values().any(|key| key.pd == pd)
+    }
+
+    /// Whether a window is bound to the region of this number.
     pub(crate) fn is_bound(&self, key: u32) -> bool {
-        let to = |kind: &Kind| matches!(kind, Kind::Window { bound: Some(b), .. } if b.mr == key);
+        let to = |kind: &Kind| matches!(kind, Kind::Window { bound: Some(b), .. } if b.mr >> 8 == key >> 8);
         self.map.values().any(|mkey| to(&mkey.kind))
     }
 

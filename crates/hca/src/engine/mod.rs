@@ -35,6 +35,9 @@ use std::collections::BTreeMap;
 /// The key that reads zeros and swallows writes.
 pub(crate) const NULL_MKEY: u32 = 0x300;
 
+/// The user index of a queue whose completions name it as in version 0.
+const NO_UIDX: u32 = 0xff_ffff;
+
 /// What the device tells its front: what would be an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
@@ -101,6 +104,10 @@ pub(crate) struct Device {
     pub(crate) qps: BTreeMap<u32, Box<Qp>>,
     pub(crate) wqs: BTreeMap<u32, Wq>,
     pub(crate) steering: Steering,
+    /// The QPs that are reached by the numbers 0 and 1.
+    pub(crate) special: [Option<u32>; 2],
+    /// Doorbells arrive some time after they were rung: the queues may be ahead of them.
+    pub(crate) late_doorbells: bool,
     pub(crate) notices: Vec<Notice>,
     pub(crate) violations: Vec<Violation>,
     /// How often its QPs had to ask or answer again.
@@ -123,12 +130,54 @@ impl Device {
             qps: BTreeMap::new(),
             wqs: BTreeMap::new(),
             steering: Steering::default(),
+            special: [None; 2],
+            late_doorbells: false,
             notices: Vec::new(),
             violations: Vec::new(),
             repairs: 0,
             overrun: Vec::new(),
             next_number: 0x100,
         }
+    }
+
+    /// A device of the same kind without any object; what was recorded of drivers is kept.
+    #[cfg(feature = "pci")]
+    pub(crate) fn renewed(&mut self) -> Self {
+        Self {
+            late_doorbells: self.late_doorbells,
+            violations: core::mem::take(&mut self.violations),
+            repairs: self.repairs,
+            ..Self::new(self.ethernet, self.cqe_version)
+        }
+    }
+
+    /// Whether a QP, key or SRQ is of this domain.
+    #[cfg(feature = "pci")]
+    pub(crate) fn uses_pd(&self, pd: u32) -> bool {
+        self.qps.values().any(|qp| qp.pd == pd)
+            || self.srqs.values().any(|srq| srq.pd == pd)
+            || self.mkeys.uses_pd(pd)
+    }
+
+    /// Whether a queue completes there.
+    #[cfg(feature = "pci")]
+    pub(crate) fn uses_cq(&self, cqn: u32) -> bool {
+        self.qps
+            .values()
+            .any(|qp| qp.sq.is_some() && qp.send_cqn == cqn || qp.takes_receives() && qp.recv_cqn == cqn)
+            || self.srqs.values().any(|srq| srq.xrc.is_some_and(|(_, cq)| cq == cqn))
+            || self.wqs.values().any(|wq| wq.cqn == cqn)
+    }
+
+    /// Whether a QP takes its receives there.
+    #[cfg(feature = "pci")]
+    pub(crate) fn uses_srq(&self, srqn: u32) -> bool {
+        self.qps.values().any(|qp| qp.srqn == Some(srqn))
+    }
+
+    /// What a completion says of its queue: the user index, or the number of the SRQ where there is none.
+    pub(crate) fn srqn_uidx(&self, srqn: Option<u32>, uidx: u32) -> u32 {
+        if self.cqe_version == 0 || uidx == NO_UIDX { srqn.unwrap_or(0) } else { uidx }
     }
 
     /// A number that no QP, CQ, SRQ or WQ has; they share one space, so that one is never taken for another.
@@ -174,7 +223,8 @@ impl Device {
             }
             return;
         }
-        let qpn = packet.dest_qpn;
+        let special = self.special.get(packet.dest_qpn as usize);
+        let qpn = special.copied().flatten().unwrap_or(packet.dest_qpn);
         self.with_qp(cx, qpn, |device, cx, qp| {
             if qp.kind.transport() != packet.transport || !qp.state.receives() {
                 return;
@@ -275,10 +325,7 @@ impl Device {
             cqn = srq_cqn;
             uidx = srq.map_or(0, |srq| srq.uidx);
         }
-        let srqn_uidx = match self.cqe_version {
-            0 => srqn.unwrap_or(0),
-            _ => uidx,
-        };
+        let srqn_uidx = self.srqn_uidx(srqn, uidx);
         (cqn, Cqe { srqn_uidx, qpn: qp.qpn, wqe_counter: taken.index, ..Cqe::default() })
     }
 

@@ -30,7 +30,8 @@ pub(crate) struct Address {
 
 impl Address {
     pub(crate) fn has_gid(&self, gid: &[u8; 16]) -> bool {
-        self.gids.iter().any(|(g, _)| g == gid)
+        // An entry that is not in use is zeros.
+        *gid != [0; 16] && self.gids.iter().any(|(g, _)| g == gid)
     }
 }
 

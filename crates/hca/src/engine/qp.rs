@@ -131,6 +131,8 @@ impl Timer {
 #[derive(Debug)]
 pub(crate) struct Qp {
     pub(crate) qpn: u32,
+    /// The number that packets name it by: another one for the queues of management.
+    pub(crate) wire: u32,
     pub(crate) kind: QpKind,
     pub(crate) pd: u32,
     pub(crate) uidx: u32,
@@ -164,6 +166,7 @@ impl Qp {
     pub(crate) fn new(qpn: u32, kind: QpKind) -> Self {
         Self {
             qpn,
+            wire: qpn,
             kind,
             pd: 0,
             uidx: 0,
@@ -190,6 +193,12 @@ impl Qp {
 
     pub(crate) fn user(&self) -> User {
         User { pd: self.pd, qpn: self.qpn }
+    }
+
+    /// Whether it has receives of its own or takes those of an SRQ.
+    #[cfg(feature = "pci")]
+    pub(crate) fn takes_receives(&self) -> bool {
+        self.rq.is_some() || self.srqn.is_some()
     }
 
     /// Whether its answers come reliably.
@@ -309,7 +318,7 @@ impl Device {
                 ..Cqe::default()
             },
         };
-        let srqn_uidx = if self.cqe_version == 0 { 0 } else { qp.uidx };
+        let srqn_uidx = self.srqn_uidx(None, qp.uidx);
         self.complete(cx, qp.send_cqn, Cqe { srqn_uidx, qpn: qp.qpn, wqe_counter: request.index, ..cqe });
     }
 

@@ -66,7 +66,7 @@ impl Device {
                 device.blame(cx.now, object, index, Mistake::NotReady);
                 return;
             }
-            if let Err(mistake) = look(qp, ctrl, burst) {
+            if let Err(mistake) = look(qp, ctrl, burst, device.late_doorbells) {
                 device.fatal(cx, qp, object, index, mistake);
                 return;
             }
@@ -119,7 +119,7 @@ impl Device {
                     Mistake::Malformed(Malformed::Opcode(opcode)) => opcode,
                     _ => 0,
                 };
-                let srqn_uidx = if self.cqe_version == 0 { 0 } else { qp.uidx };
+                let srqn_uidx = self.srqn_uidx(None, qp.uidx);
                 let cqe = Cqe {
                     kind: MLX5_CQE_REQ_ERR,
                     srqn_uidx,
@@ -167,8 +167,9 @@ impl Device {
     }
 }
 
-/// Looks at a doorbell, its record and its burst, and takes over the new end of the queue.
-fn look(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>) -> Result<(), Mistake> {
+/// Looks at a doorbell, its record and its burst, and takes over the new end of the queue. A doorbell that is late may
+/// tell of a WQE that is executed already, and whose place in the ring has another one.
+fn look(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) -> Result<(), Mistake> {
     let Some(sq) = &mut qp.sq else { return Ok(()) };
     let record = sq.record.load_be32(SEND_RECORD).map_err(|_| Mistake::MemoryGone)? as u16;
     let (posted, new) = (u32::from(record.wrapping_sub(sq.next)), record.wrapping_sub(sq.posted));
@@ -180,10 +181,10 @@ fn look(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>) -> Result<(), Mistake> {
     }
     let blocks = u16::from(ctrl.ds).div_ceil(4);
     // A doorbell that says nothing new repeats the last one.
-    if record.wrapping_sub(blocks) != ctrl.index {
+    if record.wrapping_sub(blocks) != ctrl.index && !late {
         return Err(Mistake::DoorbellMismatch { doorbell: ctrl.index, record: record.wrapping_sub(blocks) });
     }
-    if let Some(burst) = burst {
+    if let Some(burst) = burst.filter(|_| !late) {
         let len = usize::from(ctrl.ds) * 16;
         if len > burst.len() || burst.len() != len.next_multiple_of(BB as usize) {
             return Err(Mistake::BlueFlameSize(burst.len()));

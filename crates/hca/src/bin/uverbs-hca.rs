@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `uverbs-hca`: software mlx5 HCAs as PCI devices, for VMs.
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, ValueEnum};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io::BufRead as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use uverbs_hca::pci::PciFunction;
+use uverbs_hca::{Fabric, Link};
+
+/// What is below the transport
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LinkArg {
+    /// InfiniBand
+    Ib,
+    /// Ethernet: RoCE version 1 and 2, raw packets
+    Roce,
+}
+
+/// How kernels register memory
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Mkeys {
+    /// By lists of pages in commands
+    Command,
+    /// By the kernel's queue for updates of memory keys (UMR)
+    Umr,
+}
+
+/// Software mlx5 HCAs as PCI devices of VMs (vfio-user)
+///
+/// Serves one device per --socket, all on one fabric: two devices in one VM, or in two, reach each other. QEMU (10.1 or
+/// newer) takes a device by
+/// `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'` and needs its memory as a shared file:
+/// `-object memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m`.
+///
+/// Standard input takes commands, a line each: `down N`, `up N` (the link of the Nth device, from 0 on), `quit`. At the
+/// end a summary says which firmware commands and registers a driver wanted that are not there, and what drivers did
+/// wrong, as lines of JSON-free text that begin with `unknown:` and `violation:`.
+#[derive(Debug, Parser)]
+#[command(name = "uverbs-hca", version)]
+struct Cli {
+    /// Socket of a device; may be given more than once
+    #[arg(long, required = true, value_name = "PATH")]
+    socket: Vec<PathBuf>,
+    /// What is below the transport, of all devices
+    #[arg(long, value_enum, default_value = "ib")]
+    link: LinkArg,
+    /// Loses packets with this probability
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    loss: f64,
+    /// Delivers packets twice with this probability
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    duplicate: f64,
+    /// Lets packets fall behind later ones with this probability
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    reorder: f64,
+    /// Which packets the faults hit
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// How kernels register memory
+    #[arg(long, value_enum, default_value = "command")]
+    mkeys: Mkeys,
+    /// Names of the devices, in the order of the sockets; hca0, hca1 and so on if not given
+    #[arg(long)]
+    name: Vec<String>,
+    /// WQEs can't be written to doorbell registers
+    #[arg(long)]
+    no_blue_flame: bool,
+    /// How much is logged to standard error: error, warn, info, debug, trace
+    #[arg(long, default_value = "info", value_name = "LEVEL", value_parser = level)]
+    log: log::LevelFilter,
+    /// Ends once every VM has gone, instead of waiting for the next ones
+    #[arg(long)]
+    once: bool,
+}
+
+fn level(name: &str) -> Result<log::LevelFilter, String> {
+    name.parse().map_err(|_| "error, warn, info, debug or trace".to_owned())
+}
+
+/// Lines on standard error.
+struct Logger;
+
+impl log::Log for Logger {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let own = record.target().starts_with("uverbs");
+        if own || record.level() <= log::Level::Warn {
+            eprintln!("{:5} {}", record.level(), record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn probability(name: &str, p: f64) -> Result<f64> {
+    if (0.0..=1.0).contains(&p) { Ok(p) } else { bail!("--{name} {p}: not a probability") }
+}
+
+/// Executes the lines of standard input; `true` if one of them was `quit`.
+fn control(functions: &[PciFunction]) -> bool {
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let function = |n: &str| n.parse().ok().and_then(|n: usize| functions.get(n));
+        match words[..] {
+            ["quit"] => return true,
+            ["down", n] if function(n).is_some() => {
+                function(n).into_iter().for_each(|f| f.set_link_up(false))
+            }
+            ["up", n] if function(n).is_some() => function(n).into_iter().for_each(|f| f.set_link_up(true)),
+            [] => {}
+            _ => log::error!("no command: {line}"),
+        }
+    }
+    false
+}
+
+/// What drivers wanted that is not there, and what they did wrong.
+fn summary(functions: &[PciFunction]) {
+    for function in functions {
+        for (opcode, count) in function.unknown_commands() {
+            let name = PciFunction::command_name(opcode).unwrap_or("without a name");
+            println!("unknown: command {opcode:#x} {name}, {count} times");
+        }
+        for (register, count) in function.unknown_registers() {
+            println!("unknown: register {register:#x}, {count} times");
+        }
+        for violation in function.violations() {
+            println!("violation: {violation}");
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    let fabric = Fabric::new(cli.seed);
+    fabric
+        .loss(probability("loss", cli.loss)?)
+        .duplicate(probability("duplicate", cli.duplicate)?)
+        .reorder(probability("reorder", cli.reorder)?);
+    let link = match cli.link {
+        LinkArg::Ib => Link::InfiniBand,
+        LinkArg::Roce => Link::Ethernet,
+    };
+    let functions: Vec<PciFunction> = (0..cli.socket.len())
+        .map(|i| {
+            let name = cli.name.get(i).cloned().unwrap_or_else(|| format!("hca{i}"));
+            let device = fabric.device(&name).link(link).blue_flame(!cli.no_blue_flame);
+            device.umr_registration(matches!(cli.mkeys, Mkeys::Umr)).build_pci()
+        })
+        .collect();
+    let functions = Arc::new(functions);
+    let once = Arc::new(AtomicBool::new(cli.once));
+    let (done, ended) = std::sync::mpsc::channel();
+    for (i, socket) in cli.socket.iter().enumerate() {
+        let (function, socket, once, done) =
+            (functions[i].clone(), socket.clone(), Arc::clone(&once), done.clone());
+        std::thread::Builder::new().name(format!("device {i}")).spawn(move || {
+            let result = function
+                .serve(&socket, || once.load(Ordering::Relaxed))
+                .with_context(|| format!("cannot serve {}", socket.display()));
+            let _ = done.send(result.map(|()| false));
+        })?;
+    }
+    {
+        let functions = Arc::clone(&functions);
+        std::thread::Builder::new().name("control".into()).spawn(move || {
+            if control(&functions) {
+                let _ = done.send(Ok(true));
+            }
+        })?;
+    }
+    let mut serving = cli.socket.len();
+    let mut result = Ok(());
+    while serving > 0 {
+        match ended.recv() {
+            Ok(Ok(false)) => serving -= 1,
+            Ok(Ok(true)) | Err(_) => break,
+            Ok(Err(error)) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    summary(&functions);
+    for socket in &cli.socket {
+        let _ = std::fs::remove_file(socket);
+    }
+    result
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log::set_max_level(cli.log);
+    if log::set_logger(&Logger).is_err() {
+        return ExitCode::FAILURE;
+    }
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("uverbs-hca: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
