@@ -296,7 +296,7 @@ fn address(index: usize, ethernet: bool) -> (Address, u64) {
         vec![(link_local, false)]
     };
     let lid = if ethernet { 0 } else { n };
-    (Address { ethernet, lid, mac, gids, up: true }, u64::from_be_bytes(eui64))
+    (Address { ethernet, lid, mac, gids, up: true, sent: 0, received: 0 }, u64::from_be_bytes(eui64))
 }
 
 /// A software HCA. A clone is the same device.

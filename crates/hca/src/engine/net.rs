@@ -26,6 +26,9 @@ pub(crate) struct Address {
     /// By index; `true` for RoCE version 2.
     pub(crate) gids: Vec<([u8; 16], bool)>,
     pub(crate) up: bool,
+    /// Packets that went out and came in.
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
 }
 
 impl Address {
@@ -68,6 +71,9 @@ impl Net {
 
     /// Sends a packet to a device.
     pub(crate) fn send(&mut self, now: u64, to: usize, packet: Packet) {
+        if let Some(port) = self.ports.get_mut(packet.from) {
+            port.sent += 1;
+        }
         let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
         // A down port still reaches itself, as on hardware.
         if to != packet.from && !(up(to) && up(packet.from)) {
@@ -105,6 +111,9 @@ impl Net {
     pub(crate) fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, Packet)> {
         let key = *self.packets.keys().next().filter(|(at, _)| *at <= until)?;
         let (to, packet) = self.packets.remove(&key)?;
+        if let Some(port) = self.ports.get_mut(to) {
+            port.received += 1;
+        }
         Some((key.0, to, packet))
     }
 

@@ -189,6 +189,21 @@ impl PciFunction {
         crate::fabric::set_link_up(&self.alive, self.index, up);
     }
 
+    /// How often its QPs had to ask or answer again, because packets were lost, doubled or out of order.
+    #[must_use]
+    pub fn repairs(&self) -> u64 {
+        self.alive.shared.look(|world| world.devices[self.index].repairs)
+    }
+
+    /// Packets that its port sent and received.
+    #[must_use]
+    pub fn packets(&self) -> (u64, u64) {
+        self.alive.shared.look(|world| {
+            let port = &world.net.ports[self.index];
+            (port.sent, port.received)
+        })
+    }
+
     /// The commands that a driver gave and the device does not have: opcode and how often.
     #[must_use]
     pub fn unknown_commands(&self) -> Vec<(u16, u64)> {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `uverbs-hca`: software mlx5 HCAs as PCI devices, for VMs.
 
+mod control;
+
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, ValueEnum};
+use control::Control;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::io::BufRead as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -36,15 +38,19 @@ enum Mkeys {
 /// `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'` and needs its memory as a shared file:
 /// `-object memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m`.
 ///
-/// Standard input takes commands, a line each: `down N`, `up N` (the link of the Nth device, from 0 on), `quit`. At the
-/// end a summary says which firmware commands and registers a driver wanted that are not there, and what drivers did
-/// wrong, as lines of JSON-free text that begin with `unknown:` and `violation:`.
+/// Standard input and the control socket take commands, a line each, answered by a line that begins with `ok` or `error`:
+/// `link N up|down` (the Nth device, from 0 on), `netem off | loss 1% delay 2ms ...`, `repairs`, `packets N`, `quit`,
+/// `help`. At the end a summary on standard output says which firmware commands and registers a driver wanted that are
+/// not there, and what drivers did wrong, in lines that begin with `unknown:` and `violation:`.
 #[derive(Debug, Parser)]
 #[command(name = "uverbs-hca", version)]
 struct Cli {
     /// Socket of a device; may be given more than once
     #[arg(long, required = true, value_name = "PATH")]
     socket: Vec<PathBuf>,
+    /// Socket that takes commands
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
     /// What is below the transport, of all devices
     #[arg(long, value_enum, default_value = "ib")]
     link: LinkArg,
@@ -103,24 +109,6 @@ fn probability(name: &str, p: f64) -> Result<f64> {
     if (0.0..=1.0).contains(&p) { Ok(p) } else { bail!("--{name} {p}: not a probability") }
 }
 
-/// Executes the lines of standard input; `true` if one of them was `quit`.
-fn control(functions: &[PciFunction]) -> bool {
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let function = |n: &str| n.parse().ok().and_then(|n: usize| functions.get(n));
-        match words[..] {
-            ["quit"] => return true,
-            ["down", n] if function(n).is_some() => {
-                function(n).into_iter().for_each(|f| f.set_link_up(false))
-            }
-            ["up", n] if function(n).is_some() => function(n).into_iter().for_each(|f| f.set_link_up(true)),
-            [] => {}
-            _ => log::error!("no command: {line}"),
-        }
-    }
-    false
-}
-
 /// What drivers wanted that is not there, and what they did wrong.
 fn summary(functions: &[PciFunction]) {
     for function in functions {
@@ -167,14 +155,13 @@ fn run(cli: &Cli) -> Result<()> {
             let _ = done.send(result.map(|()| false));
         })?;
     }
-    {
-        let functions = Arc::clone(&functions);
-        std::thread::Builder::new().name("control".into()).spawn(move || {
-            if control(&functions) {
-                let _ = done.send(Ok(true));
-            }
-        })?;
+    let control = Control { fabric, functions: Arc::clone(&functions), quit: done };
+    if let Some(path) = &cli.control {
+        let listen = control.clone().listen(path);
+        listen.with_context(|| format!("cannot take commands at {}", path.display()))?;
     }
+    let stdin = std::thread::Builder::new().name("stdin".into());
+    stdin.spawn(move || control.run(std::io::stdin().lock(), std::io::stdout()))?;
     let mut serving = cli.socket.len();
     let mut result = Ok(());
     while serving > 0 {
@@ -188,7 +175,7 @@ fn run(cli: &Cli) -> Result<()> {
         }
     }
     summary(&functions);
-    for socket in &cli.socket {
+    for socket in cli.socket.iter().chain(&cli.control) {
         let _ = std::fs::remove_file(socket);
     }
     result
