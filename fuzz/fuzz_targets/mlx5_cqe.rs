@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use uverbs_core::attr::{QpState, WcExFlags};
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Gate};
 use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
 use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5::buf::{QueueBuf, SqRing, StrideRing};
@@ -104,6 +104,7 @@ fuzz_target!(|program: Program| {
         cqn: 0x401,
         ring,
         dbrec: DbRecPages::default().alloc().expect("memory"),
+        gate: gate(),
         arm: Arc::new(ArmRegister::new(&DoorbellPage::Port(port), 0).expect("a register")),
         version: if program.version_1 { CqeVersion::V1 } else { CqeVersion::V0 },
         dump_fill_mkey: 0x300,
@@ -175,7 +176,7 @@ impl World {
             list(0, ring.buf());
             rq = Some(Arc::new(RqShared::new(ring)));
         }
-        let qp = QpShared::new(number, number, Some(Arc::new(SqShared::new(sq))), rq, srq);
+        let qp = QpShared::new(gate(), number, number, Some(Arc::new(SqShared::new(sq))), rq, srq);
         let qp = Arc::new(match self.version_1 {
             true => qp.with_index(self.indices.take().expect("an index")),
             false => qp,
@@ -289,4 +290,8 @@ impl World {
             (self.buf, self.entries, self.size) = (buf, entries, size as usize);
         }
     }
+}
+
+fn gate() -> Gate {
+    Gate::new(1).expect("memory")
 }

@@ -101,7 +101,7 @@ impl<L: Locking> Sends<L> {
         let view = sq.ring.view();
         for back in 1..=4_u32 {
             let block = at.wrapping_sub(back);
-            if view.head(block).load(Relaxed) == self.published().1 {
+            if view.head(block) == self.published().1 {
                 sq.retire(block as u16);
                 return;
             }
@@ -519,6 +519,7 @@ impl<L: Locking> Completions<L> {
             cqn: 0x401,
             ring,
             dbrec: DbRecPages::default().alloc().expect("memory"),
+            gate: testing::gate(),
             arm: Arc::new(ArmRegister::new(&heap_page(), 0).expect("in the page")),
             version: CqeVersion::V1,
             dump_fill_mkey: 0x300,
@@ -530,6 +531,7 @@ impl<L: Locking> Completions<L> {
         let index = Arc::new(UserIndices::default()).take().expect("an index");
         let uidx = index.get();
         let qp = QpShared::new(
+            testing::gate(),
             0xa1_b2c3,
             uidx,
             Some(Arc::new(SqShared::new(sq))),

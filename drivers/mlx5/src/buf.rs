@@ -7,19 +7,24 @@
 #![expect(unsafe_code)]
 // UNSAFETY: mapped memory becomes references to atomics; every access is inside the geometry that a constructor checked.
 
+mod blocks;
+
+pub use blocks::BlockRing;
+pub(crate) use blocks::{Block, Walk, Watch};
+
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memmap2::{MmapMut, MmapRaw};
 use std::io;
 use std::sync::Arc;
 
 // The tables' entries, which no device sees: loom's when its model checker runs.
 #[cfg(not(loom))]
-use core::sync::atomic::{AtomicU8 as Entry8, AtomicU32 as Entry32, AtomicU64 as Entry64};
+use core::sync::atomic::AtomicU64 as Entry64;
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU8 as Entry8, AtomicU32 as Entry32, AtomicU64 as Entry64};
+use loom::sync::atomic::AtomicU64 as Entry64;
 
 /// Page-aligned memory of one queue or of several, zeroed. The device may read and write it from the moment that the
 /// kernel was told of it until the object is destroyed; so it lives in an `Arc` of everything that uses it, and is
@@ -87,10 +92,81 @@ pub const PAGE: usize = 4096;
 pub(crate) struct Record {
     /// The WR's.
     pub(crate) wr_id: Entry64,
-    /// How many WRs had been posted with this one.
-    pub(crate) head: Entry32,
-    /// What a UMR was.
-    pub(crate) op: Entry8,
+    /// A [`Done`].
+    pub(crate) done: Entry64,
+}
+
+/// What is known once a WQE is done: how many WRs had been posted with it, and what a UMR was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Done(u64);
+
+impl Done {
+    #[inline(always)]
+    pub(crate) const fn new(head: u32, op: u8) -> Self {
+        Self((op as u64) << 32 | head as u64)
+    }
+
+    /// How many WRs had been posted.
+    #[inline(always)]
+    pub(crate) const fn head(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// `umr_op`
+    #[inline(always)]
+    pub(crate) const fn op(self) -> u8 {
+        (self.0 >> 32) as u8
+    }
+}
+
+impl Record {
+    /// What was noted of its WQE.
+    #[inline(always)]
+    pub(crate) fn done(&self) -> Done {
+        Done(self.done.load(Ordering::Relaxed))
+    }
+
+    /// Notes it.
+    #[inline(always)]
+    pub(crate) fn set_done(&self, done: Done) {
+        self.done.store(done.0, Ordering::Relaxed);
+    }
+}
+
+/// The records of a ring, or another power of two of them.
+///
+/// # Invariants
+/// `mask` is 16 times a power of two less one, and there are so many records from `records` on.
+#[derive(Clone, Copy)]
+pub(crate) struct Records<'r> {
+    records: NonNull<Record>,
+    mask: u32,
+    _records: PhantomData<&'r Record>,
+}
+
+impl<'r> Records<'r> {
+    /// One record for every index.
+    pub(crate) fn of_one(record: &'r Record) -> Self {
+        Self { records: NonNull::from(record), mask: 0, _records: PhantomData }
+    }
+
+    /// The record at a place, modulo how many there are.
+    #[inline(always)]
+    pub(crate) fn at(self, place: Place) -> &'r Record {
+        let offset = (place.0 & self.mask) as usize;
+        #[cfg(not(loom))]
+        const {
+            assert!(size_of::<Record>() == 16)
+        };
+        // SAFETY: the masked place is the offset of one of the records (invariant), which have 16 bytes.
+        #[cfg(not(loom))]
+        let record = unsafe { self.records.byte_add(offset) };
+        // SAFETY: the same by index, for loom's atomics have another size.
+        #[cfg(loom)]
+        let record = unsafe { self.records.add(offset >> Place::SHIFT) };
+        // SAFETY: a record, which lives while it is borrowed.
+        unsafe { record.as_ref() }
+    }
 }
 
 /// A send queue's ring of 64-byte basic blocks, with a record per block.
@@ -176,6 +252,13 @@ impl Place {
         Self(index << Self::SHIFT)
     }
 
+    /// The block whose index is the upper half of `word`; what is in the lower does not matter.
+    #[inline(always)]
+    pub(crate) const fn of_upper(word: u32) -> Self {
+        // The rest of the lower half is below a place's first bit, which masks leave out.
+        Self(word >> (16 - Self::SHIFT))
+    }
+
     /// Its index modulo 2^16, as WQEs and doorbell records have it.
     #[inline(always)]
     pub(crate) const fn index(self) -> u32 {
@@ -232,19 +315,13 @@ impl<'r> SqView<'r> {
     /// The record at a place, modulo the ring.
     #[inline(always)]
     pub(crate) fn record(self, place: Place) -> &'r Record {
-        let offset = (place.0 & self.mask) as usize;
-        #[cfg(not(loom))]
-        const {
-            assert!(size_of::<Record>() == 16)
-        };
-        // SAFETY: the masked place is the offset of one of the records (invariant), which have 16 bytes.
-        #[cfg(not(loom))]
-        let record = unsafe { self.records.byte_add(offset) };
-        // SAFETY: the same by index, for loom's atomics have another size.
-        #[cfg(loom)]
-        let record = unsafe { self.records.add(offset >> Place::SHIFT) };
-        // SAFETY: a record, which lives while the ring is borrowed.
-        unsafe { record.as_ref() }
+        self.records().at(place)
+    }
+
+    /// All records.
+    #[inline(always)]
+    pub(crate) fn records(self) -> Records<'r> {
+        Records { records: self.records, mask: self.mask, _records: PhantomData }
     }
 
     /// The block at `index`, modulo the ring.
@@ -298,15 +375,8 @@ impl<'r> SqView<'r> {
     /// How many WRs had been posted with the WQE that begins at block `index`, modulo the ring.
     #[inline(always)]
     #[must_use]
-    pub fn head(self, index: u32) -> &'r Entry32 {
-        &self.record(Place::of(index)).head
-    }
-
-    /// What the UMR at block `index` was, modulo the ring.
-    #[inline(always)]
-    #[must_use]
-    pub fn op(self, index: u32) -> &'r Entry8 {
-        &self.record(Place::of(index)).op
+    pub fn head(self, index: u32) -> u32 {
+        self.record(Place::of(index)).done().head()
     }
 }
 
@@ -320,10 +390,9 @@ impl fmt::Debug for SqView<'_> {
 ///
 /// # Invariants
 /// `mask + 1` is a power of two; an element has `1 << shift` bytes, 16 at least; so many of them from `base` on are
-/// inside `buf`; `base` is aligned to 64. `last` is 64 bytes before the end of the first element, if it has so many.
+/// inside `buf`; `base` is aligned to 64.
 pub struct StrideRing {
     base: NonNull<AtomicU64>,
-    last: Option<NonNull<AtomicU64>>,
     mask: u32,
     shift: u32,
     buf: Arc<QueueBuf>,
@@ -342,9 +411,7 @@ impl StrideRing {
             return None;
         }
         let base = buf.part(offset, (count as usize).checked_mul(stride as usize)?)?;
-        // SAFETY: inside the first element, which has 64 bytes at least.
-        let last = (stride >= 64).then(|| unsafe { base.byte_add(stride as usize - 64) });
-        Some(Self { base, last, mask: count - 1, shift: stride.trailing_zeros(), buf })
+        Some(Self { base, mask: count - 1, shift: stride.trailing_zeros(), buf })
     }
 
     /// The largest index of an element.
@@ -376,16 +443,6 @@ impl StrideRing {
         let element = unsafe { self.base.add(at) };
         // SAFETY: that many words inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
         unsafe { core::slice::from_raw_parts(element.as_ptr(), 1 << (self.shift - 3)) }
-    }
-
-    /// The last 64 bytes of the element at `index`, modulo the ring; `None` if an element has fewer.
-    #[inline(always)]
-    pub(crate) fn last_block(&self, index: u32) -> Option<&[AtomicU64; 8]> {
-        let at = ((index & self.mask) as usize) << self.shift;
-        // SAFETY: the masked index names one of the ring's elements, as far from the first as it is long (invariant).
-        let block = unsafe { self.last?.byte_add(at) };
-        // SAFETY: 64 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
-        Some(unsafe { block.cast().as_ref() })
     }
 
     /// The `unit`th 16 bytes of the element at `index`, both modulo what there is.
@@ -556,21 +613,14 @@ mod tests {
             assert_eq!(first(&sq.unit(i)[0]), 2048 + u64::from(i % 128) * 16);
             assert_eq!(first(sq.word(i)), 2048 + u64::from(i % 256) * 8);
             sq.wr_id(i).store(u64::from(i), Relaxed);
-            sq.head(i).store(i, Relaxed);
-            sq.op(i).store(i as u8, Relaxed);
-            let entry = (sq.wr_id(i % 32), sq.head(i % 32), sq.op(i % 32));
-            assert_eq!(
-                (entry.0.load(Relaxed), entry.1.load(Relaxed), entry.2.load(Relaxed)),
-                (u64::from(i), i, i as u8)
-            );
+            sq.record(Place::of(i)).set_done(Done::new(i, i as u8));
+            let done = sq.record(Place::of(i % 32)).done();
+            let entry = (sq.wr_id(i % 32).load(Relaxed), done.head(), done.op());
+            assert_eq!(entry, (u64::from(i), i, i as u8));
             assert_eq!(first(&rq.element(i)[0]), u64::from(i % 16) * 64);
             assert_eq!(first(&rq.unit(i, i)[0]), u64::from(i % 16) * 64 + u64::from(i % 4) * 16);
         }
         assert_eq!(rq.element(3).len(), 8);
-        let large = StrideRing::new(Arc::clone(&buf), 0, 16, 128).unwrap();
-        assert_eq!(first(&large.last_block(19).unwrap()[0]), 3 * 128 + 64);
-        assert_eq!(first(&rq.last_block(18).unwrap()[0]), 2 * 64);
-        assert!(StrideRing::new(Arc::clone(&buf), 0, 16, 32).unwrap().last_block(0).is_none());
         sq.block(33)[7].store(9, Relaxed);
         assert_eq!(buf.words()[(2048 + 64) / 8 + 7].load(Relaxed), 9);
     }

@@ -7,7 +7,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes on the promise about the memory that WRs name, for the one place that looks at it (`wqe::eth`).
 
-use crate::buf::Place;
+use crate::buf::{Done, Place};
 use crate::poster::{Cursor, Poster, Queue};
 use crate::shared::{QpShared, SqShared, umr_op};
 use crate::wqe::eth;
@@ -16,7 +16,6 @@ use crate::wqe::{
     AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, ctrl_base, ctrl0, ctrl1, fm_ce_se,
     hw_opcode, put_inline, put_sges, units_of,
 };
-use core::sync::atomic::Ordering;
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::provider::op::MwBind;
 use uverbs_core::provider::opcodes::{
@@ -608,9 +607,10 @@ impl Encoder {
             slot.add_small_fence();
         }
         let op = if bind.is_some() { umr_op::BIND_MW } else { umr_op::LOCAL_INV };
-        q.view.record(cursor.at).op.store(op, Ordering::Relaxed);
         slot.put_ctrl0(self.ctrl0(cursor.at, hw_opcode(WrOpcode::BIND_MW), units));
+        let record = q.view.record(cursor.at);
         cursor.finish(q.view, wr.wr_id, units);
+        record.set_done(Done::new(cursor.head, op));
         Ok(())
     }
 }

@@ -17,46 +17,54 @@ const BITS: u32 = 24;
 /// Numbers of a leaf of the table.
 const LEAF: usize = 1 << 8;
 
-/// No resource: what is cached before the first lookup, and what an unknown number finds.
+/// No resource: what an unknown number finds.
 const NOTHING: u32 = 0;
 
+/// Where a resource stands in its table, until that changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slot(u32);
+
 /// Resources of a completion queue by number.
-///
-/// The last one looked up is kept, so that completions of one queue in a row cost a compare.
 pub(crate) struct Lookup<R> {
     /// Two levels: number -> slot.
     top: Vec<Option<Box<[u32; LEAF]>>>,
     /// Slot 0 holds nothing, for ever.
     slots: Vec<Option<R>>,
     free: Vec<u32>,
-    /// The number last looked up, and its slot.
-    last: (u32, u32),
 }
 
 impl<R> Lookup<R> {
     pub(crate) fn new() -> Self {
-        Self { top: Vec::new(), slots: vec![None], free: Vec::new(), last: (u32::MAX, NOTHING) }
+        Self { top: Vec::new(), slots: vec![None], free: Vec::new() }
     }
 
+    #[inline(always)]
     fn slot(&self, number: u32) -> u32 {
         let (top, leaf) = (number as usize / LEAF, number as usize % LEAF);
         self.top.get(top).and_then(Option::as_ref).map_or(NOTHING, |leaves| leaves[leaf])
     }
 
-    /// The resource of a number; the upper 8 bits are not looked at.
+    /// Where the resource of a number stands; the upper 8 bits are not looked at.
     #[inline(always)]
-    pub(crate) fn find(&mut self, number: u32) -> Option<&R> {
-        let number = number & ((1 << BITS) - 1);
-        if number != self.last.0 {
-            self.last = (number, self.slot(number));
-        }
-        self.slots[self.last.1 as usize].as_ref()
+    pub(crate) fn find(&self, number: u32) -> Slot {
+        Slot(self.slot(number & ((1 << BITS) - 1)))
+    }
+
+    /// The resource at a slot, if there is one.
+    #[inline(always)]
+    pub(crate) fn at(&self, slot: Slot) -> Option<&R> {
+        self.slots.get(slot.0 as usize)?.as_ref()
+    }
+
+    /// The resource of a number, if there is one.
+    #[inline(always)]
+    pub(crate) fn get(&self, number: u32) -> Option<&R> {
+        self.at(self.find(number))
     }
 
     /// Enters a resource, in place of the one that had the number.
     pub(crate) fn insert(&mut self, number: u32, resource: R) {
         let number = number & ((1 << BITS) - 1);
-        self.last = (u32::MAX, NOTHING);
         let slot = self.slot(number);
         if slot != NOTHING {
             self.slots[slot as usize] = Some(resource);
@@ -82,7 +90,6 @@ impl<R> Lookup<R> {
         if !self.slots[slot as usize].as_ref().is_some_and(is) {
             return None;
         }
-        self.last = (u32::MAX, NOTHING);
         let (top, leaf) = (number as usize / LEAF, number as usize % LEAF);
         if let Some(leaves) = &mut self.top[top] {
             leaves[leaf] = NOTHING;
@@ -165,14 +172,14 @@ mod tests {
     #[test]
     fn nothing_is_found_before_anything_is_there() {
         let mut table = Lookup::<u8>::new();
-        assert_eq!(table.find(0), None);
-        assert_eq!(table.find(0xffff_ffff), None);
+        assert_eq!(table.get(0), None);
+        assert_eq!(table.get(0xffff_ffff), None);
         table.insert(0, 7);
-        assert_eq!(table.find(0), Some(&7));
-        assert_eq!(table.find(0xff00_0000), Some(&7), "24 bits");
+        assert_eq!(table.get(0), Some(&7));
+        assert_eq!(table.get(0xff00_0000), Some(&7), "24 bits");
         assert_eq!(table.remove(0, |r| *r == 8), None, "not that one");
         assert_eq!(table.remove(0, |r| *r == 7), Some(7));
-        assert_eq!(table.find(0), None);
+        assert_eq!(table.get(0), None);
         assert_eq!(table.len(), 0);
     }
 
@@ -199,7 +206,7 @@ mod tests {
                         map.insert(key, value);
                     }
                     1 => prop_assert_eq!(table.remove(number, |_| true), map.remove(&key)),
-                    _ => prop_assert_eq!(table.find(number), map.get(&key)),
+                    _ => prop_assert_eq!(table.get(number), map.get(&key)),
                 }
                 prop_assert_eq!(table.len(), map.len());
             }

@@ -6,13 +6,12 @@
 //! opcode that creation did not count with, counts as several.) Everything that forbids posting closes
 //! [`Cursor::limit`], so the hot path has one compare for all of it, and the reason is looked up where it is cold.
 
-use crate::buf::{Place, SqRing, SqView};
+use crate::buf::{Done, Place, SqRing, SqView};
 use crate::dbrec::DbWord;
 use crate::shared::{QpShared, SqShared};
 use crate::uar::Doorbell;
 use crate::wqe::Slot;
 use core::sync::atomic::Ordering;
-use uverbs_core::kernel::Process;
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::barrier::to_device;
@@ -98,7 +97,7 @@ impl Cursor {
         self.head = self.head.wrapping_add(1);
         let record = view.record(self.at);
         record.wr_id.store(wr_id, Ordering::Relaxed);
-        record.head.store(self.head, Ordering::Relaxed);
+        record.set_done(Done::new(self.head, 0));
         self.last = self.at;
         // Most fit in one block, which is cheaper to see than to compute.
         self.at = self.at.after(if ds <= 4 { 1 } else { ds.div_ceil(4) });
@@ -137,8 +136,6 @@ pub(crate) struct Poster {
     since: StateWord,
     fence: bool,
     session: bool,
-    /// Whose queue this is: a child of fork(2) shares the doorbell with its parent, and must leave it alone.
-    process: Process,
     record: DbWord,
     bell: Doorbell,
 }
@@ -155,7 +152,6 @@ impl Poster {
             since: StateWord::NONE,
             fence: false,
             session: false,
-            process: Process::register(),
             record,
             bell,
         }
@@ -183,7 +179,7 @@ impl Poster {
         (self.at, self.head) = (Place::of(index), index);
         self.limit = index.wrapping_add(self.max_post);
         if index != 0 {
-            sq.ring.view().head(index - 1).store(index, Ordering::Relaxed);
+            sq.ring.view().record(Place::of(index - 1)).set_done(Done::new(index, 0));
             sq.retire((index - 1) as u16);
         }
     }
@@ -193,7 +189,7 @@ impl Poster {
     pub(crate) fn begin(&mut self, qp: &QpShared, sq: &SqShared) -> Cursor {
         let word = qp.word();
         let (mut fence_at, mut error) = (None, None);
-        if word != self.seen || !self.process.is_current() {
+        if word != self.seen {
             match self.begin_cold(sq, word) {
                 Ok(fence) => fence_at = fence.then_some(self.at),
                 Err(e) => error = Some(e),
@@ -217,7 +213,7 @@ impl Poster {
         if self.session {
             return Err(PostError::SessionOpen);
         }
-        if !self.process.is_current() {
+        if word.is_forked() {
             return Err(PostError::Forked);
         }
         if !word.can_send() {
@@ -282,12 +278,12 @@ impl Poster {
     #[inline(always)]
     pub(crate) fn check_state(&self, qp: &QpShared) -> Result<(), PostError> {
         let word = qp.word();
-        if word == self.seen && self.process.is_current() { Ok(()) } else { self.check_cold(word) }
+        if word == self.seen { Ok(()) } else { self.check_cold(word) }
     }
 
     #[cold]
     fn check_cold(&self, word: StateWord) -> Result<(), PostError> {
-        if !self.process.is_current() {
+        if word.is_forked() {
             return Err(PostError::Forked);
         }
         if word.can_send() && !word.resets_differ(self.since) { Ok(()) } else { Err(PostError::BadState) }
@@ -327,7 +323,7 @@ impl Poster {
         words: impl FnOnce(Place) -> [u64; 8],
     ) -> bool {
         let head = self.head;
-        if qp.word() != self.seen || !self.process.is_current() || head == self.limit {
+        if qp.word() != self.seen || head == self.limit {
             return false;
         }
         let (view, at, head) = (sq.ring.view(), self.at, head.wrapping_add(1));
@@ -337,7 +333,7 @@ impl Poster {
         }
         let record = view.record(at);
         record.wr_id.store(wr_id, Ordering::Relaxed);
-        record.head.store(head, Ordering::Relaxed);
+        record.set_done(Done::new(head, 0));
         (self.at, self.head) = (at.after(1), head);
         to_device();
         self.record.set(self.at.index());

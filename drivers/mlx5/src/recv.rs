@@ -15,7 +15,6 @@ use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use uverbs_core::attr::{QpState, QpType};
-use uverbs_core::kernel::Process;
 use uverbs_core::provider::raw::slice_from_c;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
@@ -74,8 +73,6 @@ struct Side {
     /// The state word under which posting was allowed last.
     seen: StateWord,
     is_raw: bool,
-    /// Whose queue this is: a child of fork(2) has a copy that no device sees.
-    process: Process,
     record: DbWord,
 }
 
@@ -93,7 +90,6 @@ impl RecvQueue {
             max_msg: config.max_msg_sz,
             seen: StateWord::NONE,
             is_raw: config.qp_type == QpType::RawPacket,
-            process: Process::register(),
             record,
         };
         Some(Self { qp, rq, side })
@@ -118,7 +114,7 @@ impl Side {
     fn begin(&mut self, qp: &QpShared) -> Cursor {
         let word = qp.word();
         let mut error = None;
-        if word != self.seen || !self.process.is_current() {
+        if word != self.seen {
             error = self.begin_cold(word).err();
         }
         let limit = if error.is_some() { self.head } else { self.limit };
@@ -128,7 +124,7 @@ impl Side {
     /// The state changed since the last batch, or this is the first.
     #[cold]
     fn begin_cold(&mut self, word: StateWord) -> Result<(), PostError> {
-        if !self.process.is_current() {
+        if word.is_forked() {
             return Err(PostError::Forked);
         }
         if !word.can_receive() {

@@ -6,10 +6,11 @@
 //! complete in any order and to several CQs). In return the poster leaves what a completion needs: the `wr_id`, what a WQE
 //! was, and how many WRs are done when this one is. Both sides index by what the device says, so every index is masked.
 
-use crate::buf::{SqRing, StrideRing, StrideView, Table};
+use crate::buf::{Place, Record, Records, SqRing, StrideRing, StrideView, Table};
 use crate::lookup::UserIndex;
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
+use uverbs_core::kernel::Gate;
 use uverbs_core::provider::state::StateWord;
 
 #[cfg(not(loom))]
@@ -32,22 +33,24 @@ pub struct QpShared {
     pub rq: Option<Arc<RqShared>>,
     /// The shared receive queue that it takes receives from.
     pub srq: Option<Arc<SrqShared>>,
-    /// How often the QP was reset, and its state in the low 8 bits.
-    word: AtomicU32,
+    /// Its [`StateWord`]; a child of fork finds that the QP is its parent's.
+    word: Gate,
     csum: AtomicBool,
     dead: AtomicBool,
 }
 
 impl QpShared {
-    /// Of a new QP, in RESET.
+    /// Of a new QP, in RESET, whose state stands in `word`.
     #[must_use]
     pub fn new(
+        word: Gate,
         qp_num: u32,
         uidx: u32,
         sq: Option<Arc<SqShared>>,
         rq: Option<Arc<RqShared>>,
         srq: Option<Arc<SrqShared>>,
     ) -> Self {
+        word.word().store(StateWord::new(QpState::RESET).bits(), Ordering::Release);
         Self {
             qp_num,
             uidx,
@@ -55,7 +58,7 @@ impl QpShared {
             sq,
             rq,
             srq,
-            word: AtomicU32::new(StateWord::new(QpState::RESET).bits()),
+            word,
             csum: AtomicBool::new(false),
             dead: AtomicBool::new(false),
         }
@@ -75,7 +78,7 @@ impl QpShared {
 
     #[inline(always)]
     pub(crate) fn word(&self) -> StateWord {
-        StateWord::from_bits(self.word.load(Ordering::Acquire))
+        StateWord::from_bits(self.word.word().load(Ordering::Acquire))
     }
 
     /// Notes a new state. RESET empties both queues: call it after the QP's completions were taken out of its CQs.
@@ -90,8 +93,9 @@ impl QpShared {
         }
         // Control calls on one QP may race; each leaves a word that some call wrote. Release: a poster that sees it, sees
         // the empty queues, too.
-        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
-            Some(StateWord::from_bits(word).next(state).bits())
+        let _ = self.word.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            let word = StateWord::from_bits(word);
+            (!word.is_forked()).then(|| word.next(state).bits())
         });
         fence(Ordering::SeqCst);
     }
@@ -156,12 +160,13 @@ impl SqShared {
     /// The WR whose WQE began at block `wqe_counter`, and all before it, are done; for the poller of its CQ.
     #[inline(always)]
     pub fn retire(&self, wqe_counter: u16) -> RetiredSend {
-        let (at, view) = (u32::from(wqe_counter), self.ring.view());
-        let wr_id = view.wr_id(at).load(Ordering::Relaxed);
-        let op = view.op(at).load(Ordering::Relaxed);
-        // Release: pairs with `tail`, so the poster reuses blocks and entries after these loads.
-        self.tail.store(view.head(at).load(Ordering::Relaxed), Ordering::Release);
-        RetiredSend { wr_id, op }
+        self.retire_by().retire(Place::of(wqe_counter.into()))
+    }
+
+    /// What retiring needs, for registers.
+    #[inline(always)]
+    pub(crate) fn retire_by(&self) -> RetireBy<'_> {
+        RetireBy { records: self.ring.view().records(), tail: &self.tail }
     }
 
     /// How many WRs are done, modulo 2^32. A device may make a poller store anything.
@@ -172,12 +177,45 @@ impl SqShared {
 
     /// Whether the WR whose WQE began at block `wqe_counter` was posted and is not done.
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
-        let head = self.ring.view().head(wqe_counter.into()).load(Ordering::Relaxed);
+        let head = self.ring.view().head(wqe_counter.into());
         (1..=self.ring.mask() + 1).contains(&head.wrapping_sub(self.tail.load(Ordering::Relaxed)))
     }
 
     fn reset(&self) {
         self.tail.store(0, Ordering::Release);
+    }
+}
+
+/// What retiring sends needs of their queue.
+#[derive(Clone, Copy)]
+pub(crate) struct RetireBy<'q> {
+    records: Records<'q>,
+    tail: &'q AtomicU32,
+}
+
+impl RetireBy<'_> {
+    /// See [`SqShared::retire`].
+    #[inline(always)]
+    pub(crate) fn retire(self, place: Place) -> RetiredSend {
+        let record = self.records.at(place);
+        let wr_id = record.wr_id.load(Ordering::Relaxed);
+        let done = record.done();
+        // Release: pairs with `SqShared::tail`, so the poster reuses blocks and records after these loads.
+        self.tail.store(done.head(), Ordering::Release);
+        RetiredSend { wr_id, op: done.op() }
+    }
+}
+
+/// A send queue that is nobody's: retiring by it does nothing.
+#[derive(Debug, Default)]
+pub(crate) struct NoSends {
+    record: Record,
+    tail: AtomicU32,
+}
+
+impl NoSends {
+    pub(crate) fn retire_by(&self) -> RetireBy<'_> {
+        RetireBy { records: Records::of_one(&self.record), tail: &self.tail }
     }
 }
 
@@ -353,6 +391,11 @@ impl SrqShared {
     }
 }
 
+#[cfg(test)]
+fn gate() -> Gate {
+    Gate::new(1).expect("memory")
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -365,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_reset_changes_the_word_even_if_the_state_is_the_same_again() {
-        let shared = QpShared::new(1, 1, None, None, None);
+        let shared = QpShared::new(gate(), 1, 1, None, None, None);
         shared.set_state(QpState::RTS);
         let before = shared.word();
         shared.set_state(QpState::RESET);
@@ -442,7 +485,7 @@ mod loom_tests {
             let ring = SqRing::new(QueueBuf::new(4096).unwrap(), 0, 1).unwrap();
             let sq = Arc::new(SqShared::new(ring));
             sq.ring.view().wr_id(0).store(1, Ordering::Relaxed);
-            sq.ring.view().head(0).store(1, Ordering::Relaxed);
+            sq.ring.view().record(Place::of(0)).set_done(Done::new(1, 0));
             let poller = Arc::clone(&sq);
             let t = thread::spawn(move || poller.retire(0).wr_id);
             if sq.tail() == 1 {
@@ -499,6 +542,7 @@ mod loom_tests {
     fn receives_held_back_are_told_by_one_side() {
         loom::model(|| {
             let shared = Arc::new(QpShared::new(
+                gate(),
                 1,
                 1,
                 None,

@@ -9,7 +9,7 @@ use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue, SharedRecvQueue};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Gate, Mapping};
 
 /// A write to a doorbell register: its offset, and the bytes. A burst has 64 or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,11 +142,20 @@ pub fn send_parts(
     let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
     let bell = Doorbell::new(page, 0x800, bf, shared).expect("a register in the page");
     let sq = Arc::new(SqShared::new(ring));
-    let qp = Arc::new(QpShared::new(config.qp_num, 0, Some(sq), None, None));
+    let qp = Arc::new(QpShared::new(gate(), config.qp_num, 0, Some(sq), None, None));
     qp.set_csum(true);
     qp.set_state(QpState::RTS);
     let queue = SendQueue::new(config, Arc::clone(&qp), record.send_word(), bell).expect("a send queue");
     (queue, qp, buf, record)
+}
+
+/// The word behind a QP or a CQ.
+///
+/// # Panics
+/// If there is no memory.
+#[must_use]
+pub fn gate() -> Gate {
+    Gate::new(1).expect("memory")
 }
 
 /// A page of registers in plain memory.
@@ -189,7 +198,7 @@ impl Receives {
         let ring = StrideRing::new(buf, 0, count, stride).expect("powers of two");
         let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
         let rq = Arc::new(RqShared::new(ring));
-        let qp = Arc::new(QpShared::new(0xa1_b2c3, 0, None, Some(rq), None));
+        let qp = Arc::new(QpShared::new(gate(), 0xa1_b2c3, 0, None, Some(rq), None));
         qp.set_state(QpState::RTS);
         let queue = RecvQueue::new(config, Arc::clone(&qp), record.recv_word()).expect("a receive queue");
         Self { queue, qp, record }

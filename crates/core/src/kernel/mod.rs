@@ -14,6 +14,7 @@
 mod command;
 mod doorbell;
 mod fd;
+mod gate;
 mod mapping;
 mod process;
 mod raw;
@@ -27,6 +28,7 @@ mod write;
 pub use command::Command;
 pub use doorbell::{DoorbellPage, DoorbellPort};
 pub use fd::UverbsFd;
+pub use gate::Gate;
 pub use mapping::{DeviceMapping, Mapping, Protection};
 pub use process::Process;
 pub use raw::{RawAttr, RawCommand};

@@ -78,7 +78,7 @@ pub unsafe fn poll_cq<Q: CompletionQueue, L: Locking>(
 ) -> Result<usize, PollError> {
     // SAFETY: entered and left in this function; exclusion without a lock is the caller's promise.
     let q = unsafe { queue.enter() }?;
-    let result = if q.current().is_some() { Err(PollError::SessionOpen) } else { q.poll_cq(wc) };
+    let result = q.poll_cq(wc);
     // SAFETY: entered above, and `q` is not used any more.
     unsafe { queue.leave() };
     result

@@ -5,7 +5,8 @@
 
 use crate::attr::QpState;
 
-/// State and reset count, so that one compare tells whether anything changed.
+/// State and reset count, so that one compare tells whether anything changed. Never zero, but in a child of fork(2) where it
+/// stands in a [`Gate`](crate::kernel::Gate).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateWord(u32);
 
@@ -13,11 +14,14 @@ impl StateWord {
     /// Equal to the word of no QP.
     pub const NONE: Self = Self(u32::MAX);
 
+    /// Set in every word of a QP.
+    const LIVE: u32 = 0x80;
+
     /// Of a QP that was never reset.
     #[inline(always)]
     #[must_use]
     pub const fn new(state: QpState) -> Self {
-        Self(state.0 & 0xff)
+        Self(Self::LIVE | (state.0 & 0x7f))
     }
 
     /// What a `modify_qp` to `state` makes of it; RESET counts.
@@ -26,7 +30,7 @@ impl StateWord {
     pub const fn next(self, state: QpState) -> Self {
         let resets = (self.0 >> 8) + (state.0 == QpState::RESET.0) as u32;
         // The top value stays free for `NONE`.
-        Self((resets & 0x7f_ffff) << 8 | (state.0 & 0xff))
+        Self((resets & 0x7f_ffff) << 8 | Self::LIVE | (state.0 & 0x7f))
     }
 
     /// As an atomic holds it.
@@ -47,7 +51,14 @@ impl StateWord {
     #[inline(always)]
     #[must_use]
     pub const fn state(self) -> QpState {
-        QpState(self.0 & 0xff)
+        QpState(self.0 & 0x7f)
+    }
+
+    /// Whether it is what a child of fork(2) finds: the QP is its parent's.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_forked(self) -> bool {
+        self.0 == 0
     }
 
     /// Whether the QP was reset between the two.
@@ -83,7 +94,8 @@ mod tests {
     fn the_reset_count_wraps_without_meeting_the_reserved_word() {
         let last = StateWord::from_bits(0x7f_ffff << 8 | 6);
         assert_ne!(last.next(QpState(u32::MAX)), StateWord::NONE);
-        assert_eq!(last.next(QpState::RESET).bits(), 0);
+        assert_eq!(last.next(QpState::RESET), StateWord::new(QpState::RESET));
+        assert!(!last.next(QpState::RESET).is_forked());
         assert!(last.resets_differ(last.next(QpState::RESET)));
         assert!(!last.resets_differ(last.next(QpState::ERR)));
     }

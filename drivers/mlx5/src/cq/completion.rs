@@ -13,8 +13,6 @@ use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 /// What is known of a completion once its queue was told: the poster may reuse its entries from then on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parsed {
-    /// Where it stands.
-    pub position: u32,
     pub tail: Tail,
     pub wr_id: u64,
     pub status: WcStatus,
@@ -22,6 +20,36 @@ pub(super) struct Parsed {
     pub posted: u8,
     /// Whether the QP's port computes checksums.
     pub csum: bool,
+    /// Whether it is a requester's success without data: known without a look at the entry.
+    pub is_short: bool,
+}
+
+impl Parsed {
+    /// Of a requester's success.
+    #[inline(always)]
+    fn requester_wc(&self, entry: CqeRef<'_>) -> WorkCompletion {
+        let tail = self.tail;
+        let sent = cqe::SENT[usize::from(tail.send_opcode())];
+        let (opcode, byte_len) =
+            if sent.needs_more { more_of(tail, self.posted, entry.byte_cnt()) } else { (sent.opcode(), 0) };
+        WorkCompletion {
+            wr_id: self.wr_id,
+            status: self.status,
+            opcode,
+            byte_len,
+            wc_flags: sent.flags(),
+            qp_num: tail.qpn(),
+            ..WorkCompletion::default()
+        }
+    }
+}
+
+/// Opcode and length of what a requester's opcode does not tell.
+#[inline(never)]
+fn more_of(tail: Tail, posted: u8, byte_cnt: u32) -> (WcOpcode, u32) {
+    let send_opcode = tail.send_opcode();
+    let opcode = cqe::opcode(tail.op_own(), send_opcode, posted_opcode(posted));
+    (opcode, cqe::requester_len(send_opcode, byte_cnt))
 }
 
 /// One completion, in the ring.
@@ -46,7 +74,7 @@ const fn posted_opcode(op: u8) -> u8 {
 impl Completion<'_> {
     #[inline(always)]
     fn kind(&self) -> Kind {
-        self.parsed.tail.op_own().kind()
+        if self.parsed.is_short { Kind::Requester } else { self.parsed.tail.op_own().kind() }
     }
 
     #[inline(always)]
@@ -67,6 +95,49 @@ impl Completion<'_> {
         } else {
             WcFlags::empty()
         }
+    }
+
+    /// Writes it in C's form.
+    #[inline(always)]
+    pub(super) fn fill(&self, wc: &mut WorkCompletion) {
+        if self.parsed.is_short {
+            *wc = self.parsed.requester_wc(self.cqe);
+        } else {
+            self.fill_other(wc);
+        }
+    }
+
+    /// What is not short.
+    #[inline(never)]
+    fn fill_other(&self, wc: &mut WorkCompletion) {
+        let tail = self.parsed.tail;
+        let kind = self.kind();
+        if kind == Kind::Requester {
+            *wc = self.parsed.requester_wc(self.cqe);
+            return;
+        }
+        let base = WorkCompletion {
+            wr_id: self.parsed.wr_id,
+            status: self.parsed.status,
+            opcode: self.opcode(),
+            qp_num: tail.qpn(),
+            ..WorkCompletion::default()
+        };
+        *wc = if kind == Kind::Responder {
+            WorkCompletion {
+                byte_len: self.cqe.byte_cnt(),
+                imm_data_or_invalidated_rkey: self.imm(),
+                src_qp: self.src_qp(),
+                wc_flags: self.wc_flags(),
+                pkey_index: self.pkey_index(),
+                slid: self.cqe.slid(),
+                sl: self.sl(),
+                dlid_path_bits: self.dlid_path_bits(),
+                ..base
+            }
+        } else {
+            WorkCompletion { vendor_err: self.vendor_err(), ..base }
+        };
     }
 }
 
@@ -155,34 +226,9 @@ impl CompletionTrait for Completion<'_> {
     /// As libmlx5's `ibv_poll_cq`: of a requester's completion only what it has; the length of an atomic is 8.
     #[inline(always)]
     fn to_wc(&self) -> WorkCompletion {
-        let tail = self.parsed.tail;
-        let wc = WorkCompletion {
-            wr_id: self.parsed.wr_id,
-            status: self.parsed.status,
-            qp_num: tail.qpn(),
-            ..WorkCompletion::default()
-        };
-        match self.kind() {
-            Kind::Requester => WorkCompletion {
-                opcode: self.opcode(),
-                byte_len: cqe::requester_len(tail.send_opcode(), self.cqe.byte_cnt()),
-                wc_flags: cqe::requester_flags(tail.send_opcode()),
-                ..wc
-            },
-            Kind::Responder => WorkCompletion {
-                opcode: self.opcode(),
-                byte_len: self.cqe.byte_cnt(),
-                imm_data_or_invalidated_rkey: self.imm(),
-                src_qp: self.src_qp(),
-                wc_flags: self.wc_flags(),
-                pkey_index: self.pkey_index(),
-                slid: self.cqe.slid(),
-                sl: self.sl(),
-                dlid_path_bits: self.dlid_path_bits(),
-                ..wc
-            },
-            _ => WorkCompletion { opcode: self.opcode(), vendor_err: self.vendor_err(), ..wc },
-        }
+        let mut wc = WorkCompletion::default();
+        self.fill(&mut wc);
+        wc
     }
 }
 

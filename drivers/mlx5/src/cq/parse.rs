@@ -9,8 +9,8 @@ use super::scatter::Scattering;
 use super::shared::{CqShared, INDEX_MASK, Letter};
 use crate::buf::StrideRing;
 use crate::cqe::{self, Kind};
-use crate::lookup::Lookup;
-use crate::shared::{QpShared, RqShared, SqShared, SrqShared};
+use crate::lookup::{Lookup, Slot};
+use crate::shared::{NoSends, QpShared, RetireBy, RqShared, SqShared, SrqShared};
 use std::sync::Arc;
 use uverbs_core::wc::WcStatus;
 
@@ -35,12 +35,52 @@ pub enum CqeVersion {
 #[derive(Debug)]
 pub(super) struct Resources {
     version: CqeVersion,
+    /// The word of an entry whose first half, as it stands in memory, is known of its sender: it has the number, and in
+    /// the eighth byte nothing or the opcode.
+    pub(super) naming_word: usize,
     /// By user index, or by QP number.
     queues: Lookup<Resource>,
     /// By SRQ number (version 0).
     srqs: Lookup<Arc<SrqShared>>,
     /// Key of the memory that takes data and keeps none.
     dump_fill_mkey: u32,
+    /// The sender that was looked up last: what its entries are known by, and where it stands.
+    last: (u64, Slot),
+    /// Stands for the sender where there is none.
+    none: Box<NoSends>,
+}
+
+/// What became of a receive's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// Nothing: see [`Resources::parse`].
+    Not,
+    Plain,
+    WithCsum,
+}
+
+/// A sender at hand, so that completions of one queue in a row cost a compare.
+#[derive(Clone, Copy)]
+pub(super) struct Sender<'q> {
+    key: u64,
+    pub(super) sends: RetireBy<'q>,
+}
+
+impl Sender<'_> {
+    /// What no entry has: of a key, the low half is 0.
+    const NO_KEY: u64 = 1;
+
+    /// Whether an entry is of this sender, by the word that names it.
+    #[inline(always)]
+    pub(super) fn has(&self, word: u64) -> bool {
+        key_of(word) == self.key
+    }
+}
+
+/// What a sender is known by: the first four bytes of a word in memory.
+#[inline(always)]
+fn key_of(word: u64) -> u64 {
+    u64::from_le(word) << 32
 }
 
 /// What an entry turned out to be.
@@ -57,32 +97,73 @@ pub(super) enum Outcome {
 
 impl Resources {
     pub(super) fn new(version: CqeVersion, dump_fill_mkey: u32) -> Self {
-        Self { version, queues: Lookup::new(), srqs: Lookup::new(), dump_fill_mkey }
+        let naming_word = match version {
+            CqeVersion::V1 => 4,
+            CqeVersion::V0 => 7,
+        };
+        Self {
+            version,
+            naming_word,
+            queues: Lookup::new(),
+            srqs: Lookup::new(),
+            dump_fill_mkey,
+            last: (Sender::NO_KEY, Slot::default()),
+            none: Box::default(),
+        }
+    }
+
+    /// The sender that was looked up last, or one that has no entry.
+    #[inline(always)]
+    pub(super) fn last_sender(&self) -> Sender<'_> {
+        let (key, slot) = self.last;
+        match self.queues.at(slot) {
+            Some(Resource::Qp(qp)) if let Some(sq) = &qp.sq => Sender { key, sends: sq.retire_by() },
+            _ => Sender { key: Sender::NO_KEY, sends: self.none.retire_by() },
+        }
     }
 
     /// The send queue of an entry.
-    #[inline(always)]
-    pub(super) fn sender(&mut self, entry: CqeRef<'_>, tail: Tail) -> Option<&SqShared> {
+    fn sender(&mut self, entry: CqeRef<'_>, tail: Tail) -> Option<&SqShared> {
         let number = match self.version {
             CqeVersion::V1 => entry.srqn_uidx(),
             CqeVersion::V0 => tail.qpn(),
         };
-        match self.queues.find(number) {
-            Some(Resource::Qp(qp)) => qp.sq.as_deref(),
+        let slot = self.queues.find(number);
+        match self.queues.at(slot) {
+            Some(Resource::Qp(qp)) => {
+                let sq = qp.sq.as_deref()?;
+                self.last = (key_of(entry.raw_word(self.naming_word)), slot);
+                Some(sq)
+            }
             _ => None,
         }
     }
 
+    /// Tells the receiver of an entry without data: the `wr_id`, and whether its port computes checksums.
+    #[inline(never)]
+    pub(super) fn receive(&self, entry: CqeRef<'_>, tail: Tail) -> (u64, Received) {
+        match self.receiver(entry, tail) {
+            Some(receiver) if receiver.has(tail.wqe_counter()) => {
+                let known = if receiver.csum() { Received::WithCsum } else { Received::Plain };
+                (receiver.retire(tail.wqe_counter()), known)
+            }
+            _ => (0, Received::Not),
+        }
+    }
+
     /// The receiver of an entry.
-    fn receiver(&mut self, entry: CqeRef<'_>, tail: Tail) -> Option<Receiver<'_>> {
+    #[inline(always)]
+    fn receiver(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Receiver<'_>> {
         let number = entry.srqn_uidx() & 0xff_ffff;
         let resource = match self.version {
-            CqeVersion::V1 => self.queues.find(number),
+            CqeVersion::V1 => self.queues.get(number),
             CqeVersion::V0 => {
-                if number != 0 && self.srqs.find(number).is_some() {
-                    return self.srqs.find(number).map(|srq| Receiver::Srq(srq));
+                if number != 0
+                    && let Some(srq) = self.srqs.get(number)
+                {
+                    return Some(Receiver::Srq(srq));
                 }
-                self.queues.find(tail.qpn())
+                self.queues.get(tail.qpn())
             }
         };
         match resource? {
@@ -96,13 +177,14 @@ impl Resources {
     }
 
     /// What the valid entry at `position` is, and tells its queue.
+    #[inline(never)]
     pub(super) fn parse(&mut self, ring: &CqRing, shared: &CqShared, position: u32) -> Outcome {
         let entry = ring.entry(position);
         let tail = entry.tail();
         let dump_fill_mkey = self.dump_fill_mkey;
         let scatter = Scattering { ring, shared, position, dump_fill_mkey };
         let done = |wr_id, status, posted, csum| {
-            Outcome::Completion(Parsed { position, tail, wr_id, status, posted, csum })
+            Outcome::Completion(Parsed { tail, wr_id, status, posted, csum, is_short: false })
         };
         match tail.op_own().kind() {
             Kind::Requester => {
@@ -155,6 +237,8 @@ impl Resources {
     #[cold]
     #[inline(never)]
     pub(super) fn read_mail(&mut self, ring: &CqRing, shared: &CqShared, mut cursor: u32) -> u32 {
+        // Slots are given out anew.
+        self.last = (Sender::NO_KEY, Slot::default());
         for letter in shared.take_letters() {
             match letter {
                 Letter::AttachQp(qp) => {

@@ -8,19 +8,20 @@
 
 use super::clock::Clock;
 use super::completion::{Completion, Parsed};
-use super::parse::{CqeVersion, Outcome, Resources};
-use super::ring::CqRing;
-use super::shared::{CqShared, INDEX_MASK};
-use crate::dbrec::DbRec;
+use super::parse::{CqeVersion, Outcome, Received, Resources, Sender};
+use super::ring::{CqRing, CqeRef, Idle, Phase, Tail};
+use super::shared::{CqShared, INDEX_MASK, PollGate};
+use crate::buf::{Walk, Watch};
+use crate::dbrec::{DbRec, DbWord};
 use crate::uar::ArmRegister;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::WcExFlags;
-use uverbs_core::kernel::Process;
+use uverbs_core::kernel::Gate;
 use uverbs_core::provider::PollError;
 use uverbs_core::provider::completion::CompletionQueue as CompletionQueueTrait;
 use uverbs_core::sync::barrier;
-use uverbs_core::wc::WcStatus;
+use uverbs_core::wc::{WcStatus, WorkCompletion};
 use uverbs_mlx5_hw::doorbell::{CqDoorbell, MLX5_CQ_DB_REQ_NOT, MLX5_CQ_DB_REQ_NOT_SOL};
 use zerocopy::IntoBytes;
 
@@ -33,6 +34,8 @@ pub struct CqConfig {
     pub ring: CqRing,
     /// The doorbell record that the kernel was told of.
     pub dbrec: DbRec,
+    /// What the control path closes, in any state.
+    pub gate: Gate,
     /// The register by which it is armed.
     pub arm: Arc<ArmRegister>,
     /// How completions name their queues.
@@ -47,39 +50,92 @@ pub struct CqConfig {
 
 /// A completion queue.
 pub struct CompletionQueue {
-    ring: Arc<CqRing>,
-    /// The first entry that is not parsed. Counts on for ever.
-    cursor: u32,
+    ring: CqRing,
+    consumer: Consumer,
     resources: Resources,
+    /// What a call must see to before it polls: a few bits of this side's, and what others have left.
+    rare: Rare,
+    gate: PollGate,
     shared: Arc<CqShared>,
     /// Where an open extended poll stands.
-    open: Option<Parsed>,
-    /// Whose queue this is: a child of fork(2) has a copy of the ring, but shares the doorbell.
-    process: Process,
-    /// An error to be told by the next call.
-    deferred: bool,
-    /// The device writes to a ring that could not be taken over.
-    lost: bool,
+    open: Option<(Parsed, u32)>,
     fields: WcExFlags,
     clock: Option<Clock>,
     arm: Arc<ArmRegister>,
+}
+
+bitflags::bitflags! {
+    /// Why a poll can't just go on.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Rare: u8 {
+        /// An extended poll is open.
+        const OPEN = 1;
+        /// An error to be told by the next call.
+        const DEFERRED = 2;
+        /// The device writes to a ring that could not be taken over.
+        const LOST = 4;
+    }
+}
+
+/// The consumer's end of a ring.
+#[derive(Debug)]
+struct Consumer {
+    /// The first entry that is not parsed. Counts on for ever.
+    position: u32,
+    /// The owner bit that it has once it is written.
+    phase: Phase,
+    /// What tells that it is not.
+    idle: Idle,
+    /// Where it stands.
+    watch: Watch,
+    record: DbWord,
+}
+
+impl Consumer {
+    fn new(ring: &CqRing, position: u32, record: DbWord) -> Self {
+        let watch = Watch::new(Arc::clone(ring.blocks()), position);
+        Self { position, phase: ring.phase(position), idle: Idle::NEVER_WRITTEN, watch, record }
+    }
+
+    /// `ring` is the one that this is the end of.
+    #[inline(always)]
+    fn move_to(&mut self, ring: &CqRing, position: u32) {
+        self.position = position;
+        self.set_phase(ring.phase(position));
+        self.watch.turn_to(position);
+    }
+
+    #[inline(always)]
+    fn set_phase(&mut self, phase: Phase) {
+        if phase != self.phase {
+            (self.phase, self.idle) = (phase, Idle::before(phase));
+        }
+    }
+
+    /// Gives the entries before the position back to the device.
+    #[inline(always)]
+    fn give_back(&self) {
+        // The entries were read before the device may write them again.
+        barrier::to_device();
+        self.record.set(self.position & INDEX_MASK);
+    }
 }
 
 impl CompletionQueue {
     /// An empty queue, and what it shares.
     #[must_use]
     pub fn new(config: CqConfig) -> (Self, Arc<CqShared>) {
-        let ring = Arc::new(config.ring);
-        let shared = Arc::new(CqShared::new(config.cqn, Arc::clone(&ring), config.dbrec));
+        let dbrec = Arc::new(config.dbrec);
+        let record = dbrec.ci_word();
+        let shared = Arc::new(CqShared::new(config.cqn, config.ring.clone(), dbrec, config.gate));
         let queue = Self {
-            ring,
-            cursor: 0,
+            consumer: Consumer::new(&config.ring, 0, record),
+            ring: config.ring,
             resources: Resources::new(config.version, config.dump_fill_mkey),
+            rare: Rare::empty(),
+            gate: shared.gate(),
             shared: Arc::clone(&shared),
             open: None,
-            process: Process::register(),
-            deferred: false,
-            lost: false,
             fields: config.fields,
             clock: config.clock,
             arm: config.arm,
@@ -116,8 +172,9 @@ impl CompletionQueue {
             return Err(PollError::SessionOpen);
         }
         self.attend();
-        let old = Arc::clone(&self.ring);
-        let mut position = self.cursor;
+        let old = self.ring.clone();
+        let first = self.consumer.position;
+        let mut position = first;
         let end = position.wrapping_add(old.entries());
         loop {
             let Some(op_own) = old.valid(position).filter(|_| position != end) else {
@@ -132,127 +189,271 @@ impl CompletionQueue {
             ring.copy_from(position.wrapping_add(1), &old, position);
             position = position.wrapping_add(1);
         }
-        let ring = Arc::new(ring);
-        self.shared.replace_ring(Arc::clone(&ring));
+        self.shared.replace_ring(ring.clone());
+        let record = self.shared.dbrec().ci_word();
+        self.consumer = Consumer::new(&ring, first.wrapping_add(1), record);
         self.ring = ring;
-        self.cursor = self.cursor.wrapping_add(1);
-        barrier::to_device();
-        self.shared.dbrec().set_ci(self.cursor & INDEX_MASK);
+        self.consumer.give_back();
         Ok(())
     }
 
     /// The device writes to a ring that could not be taken over: what it completes can't be seen any more.
     pub fn lose_ring(&mut self) {
-        self.lost = true;
+        self.rare |= Rare::LOST;
     }
 
     /// Reads the mail, if there is some.
-    #[inline(always)]
     fn attend(&mut self) {
-        if self.shared.has_mail() {
-            self.read_mail();
+        if !self.shared.has_mail() {
+            return;
+        }
+        let from = self.consumer.position;
+        let position = self.resources.read_mail(&self.ring, &self.shared, from);
+        self.consumer.move_to(&self.ring, position);
+        // The entry that an open poll stands at is not given back.
+        if position != from && self.open.is_none() {
+            self.consumer.give_back();
         }
     }
 
+    /// What is rare is seen to.
     #[cold]
     #[inline(never)]
-    fn read_mail(&mut self) {
-        let cursor = self.resources.read_mail(&self.ring, &self.shared, self.cursor);
-        // The entry that an open poll stands at is not given back.
-        if cursor != self.cursor && self.open.is_none() {
-            barrier::to_device();
-            self.shared.dbrec().set_ci(cursor & INDEX_MASK);
-        }
-        self.cursor = cursor;
-    }
-
-    /// What every call begins with.
-    #[inline(always)]
-    fn begin(&mut self) -> Result<(), PollError> {
-        if !self.process.is_current() {
+    fn begin_rare(&mut self) -> Result<(), PollError> {
+        if self.gate.is_forked() {
             return Err(PollError::Forked);
         }
         self.attend();
-        if self.lost | self.deferred {
-            self.deferred = false;
+        if self.rare.intersects(Rare::LOST | Rare::DEFERRED) {
+            self.rare -= Rare::DEFERRED;
             return Err(PollError::Corrupt);
         }
         Ok(())
     }
 
-    /// The next completion, if there is one. The cursor is behind what was parsed, also on error.
+    /// What calls begin with that don't go on with an open poll.
+    #[inline(always)]
+    fn begin_new(&mut self) -> Result<(), PollError> {
+        if self.rare.is_empty() && self.gate.is_open() { Ok(()) } else { self.begin_new_rare() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_new_rare(&mut self) -> Result<(), PollError> {
+        if self.open.is_some() {
+            return Err(PollError::SessionOpen);
+        }
+        self.begin_rare()
+    }
+
+    /// Whether there may be an entry to poll.
+    #[inline(always)]
+    fn has_entry(&self) -> bool {
+        !self.consumer.idle.is(CqeRef(self.consumer.watch.block()).tail())
+    }
+
+    /// `ibv_poll_cq` where there may be something.
+    #[inline(never)]
+    fn poll_into(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        if wc.is_empty() {
+            return Ok(0);
+        }
+        let (max, mut slots) = (wc.len(), wc.iter_mut());
+        self.drain(max, |completion| {
+            if let Some(slot) = slots.next() {
+                completion.fill(slot);
+            }
+        })
+    }
+
+    /// Hands out what there is, up to `max` completions, of which there is one at least. Apart, so that a poll which finds
+    /// nothing has little code around it.
+    #[inline(never)]
+    fn drain(&mut self, max: usize, mut f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
+        if let Some(clock) = &mut self.clock {
+            clock.refresh();
+        }
+        let Self { ring, consumer, resources, shared, rare, fields, clock, .. } = self;
+        let (fields, clock) = (*fields, clock.as_ref().map(Clock::info));
+        let naming_word = resources.naming_word;
+        let mut sender = resources.last_sender();
+        let (mut position, mut phase) = (consumer.position, consumer.phase);
+        let mut walk = ring.blocks().walk(position);
+        let batch = Batch { ring, consumer };
+        // What fits in the ring; a device that never stops writing can't keep it here.
+        let max = max.min(ring.entries() as usize) as u32;
+        // Moved on by entries that are no completion.
+        let mut end = position.wrapping_add(max);
+        let mut result = Ok(());
+        'poll: loop {
+            let mut cqe = CqeRef(walk.block());
+            let mut tail = cqe.tail();
+            while let Some(parsed) = short(cqe, tail, phase, sender, naming_word) {
+                position = position.wrapping_add(1);
+                batch.consumer.position = position;
+                f(&Completion { cqe, parsed, fields, clock });
+                phase = phase.after(walk.step());
+                if position == end {
+                    break 'poll;
+                }
+                cqe = CqeRef(walk.block());
+                tail = cqe.tail();
+            }
+            if let Some(parsed) = receive(cqe, tail, phase, resources) {
+                position = position.wrapping_add(1);
+                batch.consumer.position = position;
+                hand_out(&mut f, Completion { cqe, parsed, fields, clock });
+            } else if tail.is_valid(phase) {
+                let (next, parsed) = parse_other(ring, resources, shared, position);
+                sender = resources.last_sender();
+                batch.consumer.position = next;
+                let is_completion = matches!(parsed, Ok(Some(_)));
+                let skipped = next.wrapping_sub(position) - u32::from(is_completion);
+                if skipped != 0 {
+                    end = end.wrapping_add(skipped);
+                    let at = position.wrapping_add(skipped);
+                    (walk, phase) = (ring.blocks().walk(at), ring.phase(at));
+                }
+                position = next;
+                match parsed {
+                    Ok(Some(parsed)) => {
+                        hand_out(&mut f, Completion { cqe: CqeRef(walk.block()), parsed, fields, clock });
+                    }
+                    other => {
+                        result = other.map(drop);
+                        break;
+                    }
+                }
+            } else {
+                break;
+            }
+            phase = phase.after(walk.step());
+            if position == end {
+                break;
+            }
+        }
+        let done = max - end.wrapping_sub(position);
+        batch.finish(&walk, phase);
+        match result {
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => *rare |= Rare::DEFERRED,
+            Ok(()) => {}
+        }
+        Ok(done as usize)
+    }
+
+    /// The next completion, if there is one. The position is behind what was parsed, also on error.
     #[inline(always)]
     fn parse_next(&mut self) -> Result<Option<Parsed>, PollError> {
-        let entry = self.ring.entry(self.cursor);
-        let (tail, phase) = (entry.tail(), self.ring.phase(self.cursor));
-        if tail.op_own().is_plain_requester(phase) {
-            barrier::from_device();
-            if let Some(sq) = self.resources.sender(entry, tail) {
-                let retired = sq.retire(tail.wqe_counter());
-                let position = self.cursor;
-                self.cursor = position.wrapping_add(1);
-                return Ok(Some(Parsed {
-                    position,
-                    tail,
-                    wr_id: retired.wr_id,
-                    status: WcStatus::SUCCESS,
-                    posted: retired.op,
-                    csum: false,
-                }));
-            }
-        } else if !tail.op_own().is_valid(phase) {
+        let (entry, position) = (CqeRef(self.consumer.watch.block()), self.consumer.position);
+        let tail = entry.tail();
+        if self.consumer.idle.is(tail) {
             return Ok(None);
         }
-        self.parse_other()
+        let (sender, naming_word) = (self.resources.last_sender(), self.resources.naming_word);
+        let phase = self.consumer.phase;
+        let quick = short(entry, tail, phase, sender, naming_word)
+            .or_else(|| receive(entry, tail, phase, &self.resources));
+        let (next, result) = match quick {
+            Some(parsed) => (position.wrapping_add(1), Ok(Some(parsed))),
+            None => parse_other(&self.ring, &mut self.resources, &self.shared, position),
+        };
+        self.consumer.move_to(&self.ring, next);
+        result
     }
+}
 
-    /// The long way, which also skips entries that are nobody's.
-    #[inline(never)]
-    fn parse_other(&mut self) -> Result<Option<Parsed>, PollError> {
-        // A device that lies about what it wrote can't keep it here.
-        for _ in 0..=self.ring.entries() {
-            let position = self.cursor;
-            if self.ring.valid(position).is_none() {
-                return Ok(None);
-            }
-            barrier::from_device();
-            match self.resources.parse(&self.ring, &self.shared, position) {
-                Outcome::Completion(parsed) => {
-                    self.cursor = position.wrapping_add(1);
-                    return Ok(Some(parsed));
-                }
-                Outcome::Nothing => self.cursor = position.wrapping_add(1),
-                Outcome::ReadMail => self.attend(),
-                Outcome::Unknown => {
-                    self.cursor = position.wrapping_add(1);
-                    return Err(PollError::Corrupt);
-                }
-            }
+/// The completion of a receive that brought its data to memory.
+#[inline(always)]
+fn receive(entry: CqeRef<'_>, tail: Tail, phase: Phase, resources: &Resources) -> Option<Parsed> {
+    if !tail.is_plain_responder(phase) {
+        return None;
+    }
+    barrier::from_device();
+    let (wr_id, received) = resources.receive(entry, tail);
+    let (status, csum) = (WcStatus::SUCCESS, received == Received::WithCsum);
+    let parsed = Parsed { tail, wr_id, status, posted: 0, csum, is_short: false };
+    (received != Received::Not).then_some(parsed)
+}
+
+/// The long way to the next completion, which also skips entries that are nobody's; and the position behind it all.
+#[inline(never)]
+fn parse_other(
+    ring: &CqRing,
+    resources: &mut Resources,
+    shared: &CqShared,
+    mut position: u32,
+) -> (u32, Result<Option<Parsed>, PollError>) {
+    // A device that lies about what it wrote can't keep it here.
+    for _ in 0..=ring.entries() {
+        if ring.valid(position).is_none() {
+            break;
         }
-        Ok(None)
+        barrier::from_device();
+        let outcome = resources.parse(ring, shared, position);
+        if let Outcome::ReadMail = outcome {
+            position = resources.read_mail(ring, shared, position);
+            continue;
+        }
+        position = position.wrapping_add(1);
+        match outcome {
+            Outcome::Completion(parsed) => return (position, Ok(Some(parsed))),
+            Outcome::Unknown => return (position, Err(PollError::Corrupt)),
+            Outcome::Nothing | Outcome::ReadMail => {}
+        }
     }
+    (position, Ok(None))
+}
 
+/// The completion of an entry that says as little as most do, of the sender that the last one was of.
+#[inline(always)]
+fn short(
+    entry: CqeRef<'_>,
+    tail: Tail,
+    phase: Phase,
+    sender: Sender<'_>,
+    naming_word: usize,
+) -> Option<Parsed> {
+    if !tail.is_plain_requester(phase) {
+        return None;
+    }
+    barrier::from_device();
+    if !sender.has(entry.raw_word(naming_word)) {
+        return None;
+    }
+    let retired = sender.sends.retire(tail.block());
+    let status = WcStatus::SUCCESS;
+    Some(Parsed { tail, wr_id: retired.wr_id, status, posted: retired.op, csum: false, is_short: true })
+}
+
+/// Hands out a completion of the long way. Apart, so that the code around the short way is of short ones alone.
+#[inline(never)]
+fn hand_out(f: &mut impl FnMut(&Completion<'_>), completion: Completion<'_>) {
+    f(&completion);
+}
+
+/// A poll on its way: what is before the consumer's position is given back when it ends, also by a callback's panic.
+struct Batch<'q> {
+    ring: &'q CqRing,
+    consumer: &'q mut Consumer,
+}
+
+impl Batch<'_> {
+    /// Ends it where the walk stands.
     #[inline(always)]
-    fn completion(&self, parsed: Parsed) -> Completion<'_> {
-        let entry = self.ring.entry(parsed.position);
-        Completion { cqe: entry, parsed, fields: self.fields, clock: self.clock.as_ref().map(Clock::info) }
+    fn finish(self, walk: &Walk<'_>, phase: Phase) {
+        self.consumer.watch.follow(walk);
+        self.consumer.set_phase(phase);
+        self.consumer.give_back();
+        core::mem::forget(self);
     }
 }
 
-/// Gives the parsed entries back, also when a callback panics.
-struct Release<'q> {
-    queue: &'q mut CompletionQueue,
-    from: u32,
-}
-
-impl Drop for Release<'_> {
-    #[inline(always)]
+impl Drop for Batch<'_> {
+    #[cold]
     fn drop(&mut self) {
-        if self.queue.cursor != self.from {
-            // The entries were read before the device may write them again.
-            barrier::to_device();
-            self.queue.shared.dbrec().set_ci(self.queue.cursor & INDEX_MASK);
-        }
+        self.consumer.move_to(self.ring, self.consumer.position);
+        self.consumer.give_back();
     }
 }
 
@@ -263,48 +464,30 @@ impl CompletionQueueTrait for CompletionQueue {
         Self: 'c;
 
     #[inline]
-    fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
-        if self.open.is_some() {
-            return Err(PollError::SessionOpen);
+    fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
+        self.begin_new()?;
+        // Most polls find nothing.
+        if !self.has_entry() || max == 0 {
+            return Ok(0);
         }
-        let from = self.cursor;
-        let release = Release { queue: self, from };
-        let queue = &mut *release.queue;
-        queue.begin()?;
-        if let Some(clock) = &mut queue.clock {
-            clock.refresh();
-        }
-        // What fits in the ring; a device that never stops writing can't keep it here.
-        let max = max.min(queue.ring.entries() as usize);
-        let mut n = 0;
-        while n < max {
-            match queue.parse_next() {
-                Ok(Some(parsed)) => {
-                    n += 1;
-                    f(&queue.completion(parsed));
-                }
-                Ok(None) => break,
-                Err(error) if n == 0 => return Err(error),
-                Err(_) => {
-                    queue.deferred = true;
-                    break;
-                }
-            }
-        }
-        Ok(n)
+        self.drain(max, f)
+    }
+
+    #[inline]
+    fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
+        self.begin_new()?;
+        if self.has_entry() { self.poll_into(wc) } else { Ok(0) }
     }
 
     #[inline]
     fn start_poll(&mut self) -> Result<(), PollError> {
-        if self.open.is_some() {
-            return Err(PollError::SessionOpen);
-        }
-        self.begin()?;
+        self.begin_new()?;
         let Some(parsed) = self.parse_next()? else { return Err(PollError::Empty) };
         if let Some(clock) = &mut self.clock {
             clock.refresh();
         }
-        self.open = Some(parsed);
+        self.open = Some((parsed, self.consumer.position.wrapping_sub(1)));
+        self.rare |= Rare::OPEN;
         Ok(())
     }
 
@@ -313,32 +496,37 @@ impl CompletionQueueTrait for CompletionQueue {
         if self.open.is_none() {
             return Err(PollError::NoSession);
         }
-        self.begin()?;
+        if self.rare != Rare::OPEN || !self.gate.is_open() {
+            self.begin_rare()?;
+        }
         let Some(parsed) = self.parse_next()? else { return Err(PollError::Empty) };
-        self.open = Some(parsed);
+        self.open = Some((parsed, self.consumer.position.wrapping_sub(1)));
         Ok(())
     }
 
     #[inline]
     fn end_poll(&mut self) {
         if self.open.take().is_some() {
-            barrier::to_device();
-            self.shared.dbrec().set_ci(self.cursor & INDEX_MASK);
+            self.rare -= Rare::OPEN;
+            self.consumer.give_back();
         }
     }
 
     #[inline]
     fn current(&self) -> Option<Completion<'_>> {
-        self.open.map(|parsed| self.completion(parsed))
+        let (parsed, at) = self.open?;
+        let clock = self.clock.as_ref().map(Clock::info);
+        Some(Completion { cqe: self.ring.entry(at), parsed, fields: self.fields, clock })
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
-        if !self.process.is_current() {
+        if self.gate.is_forked() {
             return Err(PollError::Forked);
         }
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
         let shared = &self.shared;
-        let doorbell = CqDoorbell::new(shared.arm_sn(), command, self.cursor & INDEX_MASK, shared.cqn());
+        let doorbell =
+            CqDoorbell::new(shared.arm_sn(), command, self.consumer.position & INDEX_MASK, shared.cqn());
         shared.dbrec().set_arm(doorbell.arm.get());
         let mut bytes = [0; 8];
         bytes.copy_from_slice(doorbell.as_bytes());
@@ -355,10 +543,10 @@ impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
             .field("ring", &self.ring)
-            .field("cursor", &self.cursor)
+            .field("consumer", &self.consumer)
             .field("resources", &self.resources)
+            .field("rare", &self.rare)
             .field("open", &self.open)
-            .field("lost", &self.lost)
             .finish_non_exhaustive()
     }
 }

@@ -79,12 +79,12 @@ impl Scattering<'_> {
         let Some(data) = data.get(..len as usize).filter(|data| data.len() <= which.room()) else {
             return Some(WcStatus::LOC_LEN_ERR);
         };
-        let _gate = self.shared.gate();
+        let _copying = self.shared.copying();
         if self.shared.has_mail() {
             return None;
         }
         // SAFETY: the WQE is of a queue that has neither ended nor been reset: whoever ends one leaves a letter before it
-        // waits for the gate (`CqShared::sweep`). So the poster's promise holds until this entry's completion, which is
+        // waits for the lock (`CqShared::sweep`). So the poster's promise holds until this entry's completion, which is
         // given out after this.
         Some(unsafe { copy(data, entries.map(|bytes| zerocopy::transmute!(bytes)), self.dump_fill_mkey) })
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a completion queue's poller shares with the control path: a mailbox, a gate, the doorbell record.
+//! What a completion queue's poller shares with the control path: a mailbox and its flag, the doorbell record.
 //!
 //! The poller owns everything that a poll touches, so polling takes no lock. When a resource is made, reset or destroyed,
 //! the control path leaves word in the mailbox and raises a flag; the poller reads it before its next completion. What
@@ -11,8 +11,9 @@
 use super::ring::CqRing;
 use crate::dbrec::DbRec;
 use crate::shared::{QpShared, SrqShared};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uverbs_core::kernel::Gate;
 use uverbs_core::sync::barrier;
 use uverbs_mlx5_hw::doorbell::CQ_SET_CI;
 
@@ -32,19 +33,41 @@ pub(super) enum Letter {
     SweepSrq { srq: Arc<SrqShared>, upto: u32 },
 }
 
+/// The word of [`CqShared::mail`] while there are no letters.
+const NO_MAIL: u32 = 1;
+/// While there are.
+const MAIL: u32 = 2;
+
+/// One compare for all that a poll must see to first.
+#[derive(Debug)]
+pub(super) struct PollGate(Gate);
+
+impl PollGate {
+    /// Whether there is nothing.
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.0.word().load(Ordering::Acquire) == NO_MAIL
+    }
+
+    /// Whether this is a child of fork(2).
+    pub(super) fn is_forked(&self) -> bool {
+        self.0.word().load(Ordering::Acquire) == Gate::FORKED
+    }
+}
+
 /// What the poller and the control path share.
 #[derive(Debug)]
 pub struct CqShared {
     cqn: u32,
-    /// Whether there are letters.
-    mail: AtomicBool,
+    /// Whether there are letters, or this is a child of fork(2): a copy of its parent's queue.
+    mail: Gate,
     letters: Mutex<Vec<Letter>>,
     /// Held while data of a completion are copied to the memory that a WQE names: whoever held it after having left a
     /// letter knows that none is copied for that queue any more.
-    gate: Mutex<()>,
+    copying: Mutex<()>,
     /// The ring that the device writes. Locked by the control path, and by the poller when it is replaced.
-    ring: Mutex<Arc<CqRing>>,
-    dbrec: DbRec,
+    ring: Mutex<CqRing>,
+    dbrec: Arc<DbRec>,
     /// Counts the events that were read: what the device compares to know whether an arming is a new one.
     arm_sn: AtomicU32,
 }
@@ -54,12 +77,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CqShared {
-    pub(super) fn new(cqn: u32, ring: Arc<CqRing>, dbrec: DbRec) -> Self {
+    pub(super) fn new(cqn: u32, ring: CqRing, dbrec: Arc<DbRec>, mail: Gate) -> Self {
+        mail.word().store(NO_MAIL, Ordering::Release);
         Self {
             cqn,
-            mail: AtomicBool::new(false),
+            mail,
             letters: Mutex::default(),
-            gate: Mutex::default(),
+            copying: Mutex::default(),
             ring: Mutex::new(ring),
             dbrec,
             arm_sn: AtomicU32::new(0),
@@ -75,7 +99,7 @@ impl CqShared {
     /// Its doorbell record.
     #[inline(always)]
     #[must_use]
-    pub fn dbrec(&self) -> &DbRec {
+    pub fn dbrec(&self) -> &Arc<DbRec> {
         &self.dbrec
     }
 
@@ -115,34 +139,44 @@ impl CqShared {
 
     fn sweep(&self, letter: impl FnOnce(u32) -> Letter) {
         self.post(letter(self.produced()));
-        drop(lock(&self.gate));
+        drop(lock(&self.copying));
     }
 
     fn post(&self, letter: Letter) {
-        lock(&self.letters).push(letter);
-        self.mail.store(true, Ordering::Release);
+        let mut letters = lock(&self.letters);
+        letters.push(letter);
+        self.tell(NO_MAIL, MAIL);
+    }
+
+    /// Changes the word. In a child of fork it stays what it is.
+    fn tell(&self, from: u32, to: u32) {
+        let _ = self.mail.word().compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// What tells that there is something to see to before polling; the poller keeps it at hand.
+    pub(super) fn gate(&self) -> PollGate {
+        PollGate(self.mail.clone())
     }
 
     /// Whether there are letters.
-    #[inline(always)]
     pub(super) fn has_mail(&self) -> bool {
-        self.mail.load(Ordering::Acquire)
+        self.mail.word().load(Ordering::Acquire) == MAIL
     }
 
     /// Takes the letters.
     pub(super) fn take_letters(&self) -> Vec<Letter> {
         let mut letters = lock(&self.letters);
-        self.mail.store(false, Ordering::Relaxed);
+        self.tell(MAIL, NO_MAIL);
         core::mem::take(&mut letters)
     }
 
-    /// Closes the gate, for as long as data are copied.
-    pub(super) fn gate(&self) -> MutexGuard<'_, ()> {
-        lock(&self.gate)
+    /// Holds the control path up for as long as data are copied.
+    pub(super) fn copying(&self) -> MutexGuard<'_, ()> {
+        lock(&self.copying)
     }
 
     /// The poller goes on in another ring.
-    pub(super) fn replace_ring(&self, ring: Arc<CqRing>) {
+    pub(super) fn replace_ring(&self, ring: CqRing) {
         *lock(&self.ring) = ring;
     }
 

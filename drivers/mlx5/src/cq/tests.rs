@@ -2,7 +2,7 @@
 //! The engine with the device's side played by the test.
 
 use super::*;
-use crate::buf::{QueueBuf, SqRing, StrideRing};
+use crate::buf::{Done, Place, QueueBuf, SqRing, StrideRing};
 use crate::dbrec::DbRecPages;
 use crate::lookup::UserIndices;
 use crate::shared::{QpShared, RqShared, SqShared, SrqShared};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use uverbs_core::attr::{QpState, WcExFlags};
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Gate};
 use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
 use uverbs_core::wc::{WcOpcode, WcStatus, WorkCompletion};
 use uverbs_mlx5_hw::cqe::{Cqe64, ErrCqe};
@@ -21,6 +21,10 @@ use uverbs_mlx5_hw::{Be16, Be32, Be64};
 use zerocopy::IntoBytes;
 
 const BLOCKS: u32 = 16;
+
+fn gate() -> Gate {
+    Gate::new(1).unwrap()
+}
 
 #[derive(Debug, Default)]
 struct Port(Mutex<Vec<(u32, [u8; 8])>>);
@@ -56,6 +60,7 @@ fn bench(entries: u32, cqe_size: u32, version: CqeVersion) -> Bench {
         cqn: 0x401,
         ring,
         dbrec: DbRecPages::default().alloc().unwrap(),
+        gate: gate(),
         arm: Arc::new(ArmRegister::new(&page, 0).unwrap()),
         version,
         dump_fill_mkey: 0x300,
@@ -104,12 +109,18 @@ impl Bench {
         let rq = RqShared::new(StrideRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS, 64).unwrap());
         for i in 0..BLOCKS {
             sq.ring.view().wr_id(i).store(send_id(qp_num, i), Relaxed);
-            sq.ring.view().head(i).store(i + 1, Relaxed);
+            sq.ring.view().record(Place::of(i)).set_done(Done::new(i + 1, 0));
             rq.wr_id.get(i).store(recv_id(qp_num, i), Relaxed);
         }
-        let qp =
-            QpShared::new(qp_num, qp_num, Some(Arc::new(sq)), srq.is_none().then_some(Arc::new(rq)), srq)
-                .with_index(self.indices.take().unwrap());
+        let qp = QpShared::new(
+            gate(),
+            qp_num,
+            qp_num,
+            Some(Arc::new(sq)),
+            srq.is_none().then_some(Arc::new(rq)),
+            srq,
+        )
+        .with_index(self.indices.take().unwrap());
         let qp = Arc::new(qp);
         self.shared.attach_qp(&qp);
         qp

@@ -7,15 +7,15 @@
 
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
 use uverbs_mlx5_hw::cqe::{
-    MLX5_CQE_INVALID, MLX5_CQE_L3_HDR_TYPE_IPV4, MLX5_CQE_L3_OK, MLX5_CQE_L4_OK, MLX5_CQE_NO_PACKET,
-    MLX5_CQE_OWNER_MASK, MLX5_CQE_REQ, MLX5_CQE_REQ_ERR, MLX5_CQE_RESIZE_CQ, MLX5_CQE_RESP_ERR,
-    MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
-    MLX5_CQE_SIG_ERR, MLX5_CQE_SYNDROME_BAD_RESP_ERR, MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR,
-    MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, MLX5_CQE_SYNDROME_LOCAL_PROT_ERR, MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR,
-    MLX5_CQE_SYNDROME_MW_BIND_ERR, MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR, MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR,
-    MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR, MLX5_CQE_SYNDROME_REMOTE_OP_ERR,
-    MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR, MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR,
-    MLX5_CQE_SYNDROME_WR_FLUSH_ERR, MLX5_INLINE_SCATTER_32, MLX5_INLINE_SCATTER_64,
+    MLX5_CQE_L3_HDR_TYPE_IPV4, MLX5_CQE_L3_OK, MLX5_CQE_L4_OK, MLX5_CQE_NO_PACKET, MLX5_CQE_REQ,
+    MLX5_CQE_REQ_ERR, MLX5_CQE_RESIZE_CQ, MLX5_CQE_RESP_ERR, MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM,
+    MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM, MLX5_CQE_SIG_ERR, MLX5_CQE_SYNDROME_BAD_RESP_ERR,
+    MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR, MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, MLX5_CQE_SYNDROME_LOCAL_PROT_ERR,
+    MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, MLX5_CQE_SYNDROME_MW_BIND_ERR, MLX5_CQE_SYNDROME_REMOTE_ABORTED_ERR,
+    MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR, MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR,
+    MLX5_CQE_SYNDROME_REMOTE_OP_ERR, MLX5_CQE_SYNDROME_RNR_RETRY_EXC_ERR,
+    MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR, MLX5_CQE_SYNDROME_WR_FLUSH_ERR, MLX5_INLINE_SCATTER_32,
+    MLX5_INLINE_SCATTER_64,
 };
 use uverbs_mlx5_hw::wqe::{
     MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE,
@@ -60,18 +60,6 @@ impl OpOwn {
         self.0 >> 4
     }
 
-    /// Whether the device has written the entry for the lap whose owner bit is `phase`.
-    #[inline(always)]
-    pub(crate) const fn is_valid(self, phase: u8) -> bool {
-        self.opcode() != MLX5_CQE_INVALID && (self.0 ^ phase) & MLX5_CQE_OWNER_MASK == 0
-    }
-
-    /// Whether it is valid, a requester's success, and carries no data: everything but the solicited bit is 0.
-    #[inline(always)]
-    pub(crate) const fn is_plain_requester(self, phase: u8) -> bool {
-        (self.0 ^ phase) & 0xfd == 0
-    }
-
     /// What it is about.
     #[inline(always)]
     pub(crate) const fn kind(self) -> Kind {
@@ -100,12 +88,6 @@ impl OpOwn {
         } else {
             None
         }
-    }
-
-    /// The same with another owner bit.
-    #[inline]
-    pub(crate) const fn with_owner(self, phase: u8) -> Self {
-        Self(self.0 & !MLX5_CQE_OWNER_MASK | phase & MLX5_CQE_OWNER_MASK)
     }
 }
 
@@ -195,6 +177,44 @@ pub(crate) const fn requester_flags(send_opcode: u8) -> WcFlags {
         _ => WcFlags::empty(),
     }
 }
+
+/// What a requester's success tells by the opcode of its WQE alone: most need no more.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(4))]
+pub(crate) struct Sent {
+    opcode: u8,
+    flags: u8,
+    /// Whether the opcode is what the queue remembers, or there is a [`requester_len`].
+    pub(crate) needs_more: bool,
+}
+
+impl Sent {
+    /// `enum ibv_wc_opcode`
+    #[inline(always)]
+    pub(crate) const fn opcode(self) -> WcOpcode {
+        WcOpcode(self.opcode as u32)
+    }
+
+    /// [`requester_flags`]
+    #[inline(always)]
+    pub(crate) const fn flags(self) -> WcFlags {
+        WcFlags::from_bits_retain(self.flags as u32)
+    }
+}
+
+/// [`Sent`] by opcode.
+pub(crate) static SENT: [Sent; 256] = {
+    const REMEMBERED: u8 = 0xff;
+    let mut table = [Sent { opcode: 0, flags: 0, needs_more: false }; 256];
+    let mut i = 0;
+    while i < table.len() {
+        let opcode = opcode(OpOwn(0), i as u8, REMEMBERED).0 as u8;
+        let needs_more = opcode == REMEMBERED || requester_len(i as u8, 1) != 0;
+        table[i] = Sent { opcode, flags: requester_flags(i as u8).bits() as u8, needs_more };
+        i += 1;
+    }
+    table
+};
 
 /// The flag of a GRH, from [`Cqe64::flags_rqpn`](uverbs_mlx5_hw::cqe::Cqe64).
 #[inline]

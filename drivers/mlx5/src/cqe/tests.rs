@@ -4,21 +4,6 @@
 use super::*;
 
 #[test]
-fn only_the_owner_and_the_opcode_say_whether_an_entry_is_there() {
-    for op_own in 0..=u8::MAX {
-        for phase in 0..2 {
-            let entry = OpOwn(op_own);
-            let valid = op_own >> 4 != 15 && op_own & 1 == phase;
-            assert_eq!(entry.is_valid(phase), valid, "{op_own:#x}");
-            let plain = valid && op_own & 0xfc == 0;
-            assert_eq!(entry.is_plain_requester(phase), plain, "{op_own:#x}");
-            assert!(!plain || entry.kind() == Kind::Requester && entry.scatter().is_none());
-            assert_eq!(entry.with_owner(phase).0, op_own & 0xfe | phase);
-        }
-    }
-}
-
-#[test]
 fn kinds() {
     use Kind::{Foreign as F, Requester, RequesterError, Resize, Responder as R, ResponderError};
     let kinds: Vec<_> = (0..16).map(|opcode| OpOwn(opcode << 4 | 0xf).kind()).collect();

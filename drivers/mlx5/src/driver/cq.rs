@@ -63,6 +63,7 @@ pub(super) fn create(
         request.flags |= MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
     }
 
+    let gate = mlx5.gate(VERB)?;
     let attr = CqInitAttr { cqe: entries - 1, ..*attr };
     let (handle, cqn, dbrec) =
         calls::create_cq(&mlx5.kernel, &attr, channel, user_handle, request, &buf, dbrec)?;
@@ -74,6 +75,7 @@ pub(super) fn create(
         cqn,
         ring,
         dbrec,
+        gate,
         arm: Arc::clone(&mlx5.arm),
         version: if mlx5.facts.cqe_version == 0 { CqeVersion::V0 } else { CqeVersion::V1 },
         dump_fill_mkey: mlx5.facts.dump_fill_mkey,

@@ -18,7 +18,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>) -> Result<DctPar
         // Its completions would name it by a number that it has only from RTR on.
         return Err(Error::unsupported(VERB, "DC targets on a device with CQE version 0"));
     }
-    let index = mlx5.user_index(VERB)?;
+    let (index, gate) = (mlx5.user_index(VERB)?, mlx5.gate(VERB)?);
     let scatter = mlx5.options.scatter_to_cqe && mlx5.facts.scatter_to_cqe_dct;
     debug_assert_ne!(index.get(), NO_UIDX);
     let request = mlx5_ib_create_qp {
@@ -35,7 +35,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>) -> Result<DctPar
         QpParents { pd: Some(create.pd), send_cq: Some(cq), recv_cq: Some(cq), srq: Some(srq), xrcd: None };
     let attr = QpInitAttr::new(QpType::Driver);
     let handle = calls::create_dct(parents, &attr, create.user_handle, request)?;
-    let shared = QpShared::new(handle.qp_num(), 0, None, None, Some(Arc::clone(srq_shared.shared())));
+    let shared = QpShared::new(gate, handle.qp_num(), 0, None, None, Some(Arc::clone(srq_shared.shared())));
     let shared = Arc::new(shared.with_index(index));
     cq_shared.attach_qp(&shared);
     let control = QpControl::of_dct(shared, Arc::clone(cq_shared));

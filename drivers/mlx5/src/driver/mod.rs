@@ -29,7 +29,7 @@ use uverbs_core::control::{
     pd,
 };
 use uverbs_core::error::{Error, Result};
-use uverbs_core::kernel::{Kernel, Uhw};
+use uverbs_core::kernel::{Gate, Kernel, Uhw};
 use uverbs_core::provider::{
     CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
     SrqParts, WqCreate, WqParts,
@@ -98,6 +98,12 @@ impl Mlx5 {
     fn no_memory(&self, verb: &'static str, error: &io::Error) -> Error {
         let errno = error.raw_os_error().map_or(uverbs_core::Errno::ENOMEM, uverbs_core::Errno::from_raw);
         Error::os(verb, format!("queue memory on {}", self.kernel.name()), errno)
+    }
+
+    /// The word by which the control path closes an object to its data path.
+    fn gate(&self, verb: &'static str) -> Result<Gate> {
+        // What it holds is the object's to say.
+        Gate::new(1).map_err(|e| self.no_memory(verb, &e))
     }
 
     fn user_index(&self, verb: &'static str) -> Result<UserIndex> {
@@ -181,7 +187,7 @@ impl Driver for Mlx5 {
     }
 
     fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
-        qp::open(xrcd, qp_num, user_handle)
+        qp::open(self, xrcd, qp_num, user_handle)
     }
 
     fn modify_qp(

@@ -254,6 +254,7 @@ impl Queues {
 pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts<Mlx5>> {
     let mut attr = create.attr.clone();
     check(&attr)?;
+    let gate = mlx5.gate(CREATE_QP)?;
     let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some())?;
     if sq_size.wqe_cnt != 0 {
         attr.cap.max_inline_data = sq_size.max_inline;
@@ -326,7 +327,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
 
     let qp_num = handle.qp_num();
     let srq = create.srq.map(|(_, srq)| Arc::clone(srq.shared()));
-    let shared = QpShared::new(qp_num, qp_num, queues.sq, queues.rq, srq);
+    let shared = QpShared::new(gate, qp_num, qp_num, queues.sq, queues.rq, srq);
     let shared = Arc::new(match index {
         Some(index) => shared.with_index(index),
         None => shared,
@@ -355,10 +356,11 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
 }
 
 /// Opens an XRC target QP of another process. Its receives complete by the SRQs, so there is nothing to attach.
-pub(super) fn open(xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Mlx5>> {
+pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Mlx5>> {
+    let gate = mlx5.gate("open_qp")?;
     let handle = qp::open(xrcd, qp_num, user_handle, Uhw::none())?;
     let control = QpControl {
-        shared: Arc::new(QpShared::new(qp_num, qp_num, None, None, None)),
+        shared: Arc::new(QpShared::new(gate, qp_num, qp_num, None, None, None)),
         qp_type: QpType::XrcRecv,
         send_cq: None,
         recv_cq: None,

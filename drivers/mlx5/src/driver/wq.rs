@@ -32,7 +32,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts
     let dbrec = Arc::new(mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?);
     let ring = StrideRing::new(Arc::clone(&buf), 0, size.wqe_cnt, size.stride())
         .ok_or_else(|| Error::invalid(VERB, "max_wr", "too many"))?;
-    let index = mlx5.user_index(VERB)?;
+    let (index, gate) = (mlx5.user_index(VERB)?, mlx5.gate(VERB)?);
     let request = mlx5_ib_create_wq {
         rq_wqe_count: size.wqe_cnt,
         rq_wqe_shift: size.wqe_shift,
@@ -42,7 +42,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts
     let (cq, cq_shared) = create.cq;
     let (handle, _) = calls::create_wq(create.pd, cq, attr, create.user_handle, request, &buf, &dbrec)?;
     let rq = Arc::new(RqShared::new(ring));
-    let shared = Arc::new(QpShared::new(handle.wq_num(), 0, None, Some(rq), None).with_index(index));
+    let shared = Arc::new(QpShared::new(gate, handle.wq_num(), 0, None, Some(rq), None).with_index(index));
     cq_shared.attach_qp(&shared);
     let memory = QpMemory { buf: Some(buf), sq_buf: None, dbrec: Some(Arc::clone(&dbrec)) };
     let control = Arc::new(QpControl::of_wq(Arc::clone(&shared), Arc::clone(cq_shared), memory));
