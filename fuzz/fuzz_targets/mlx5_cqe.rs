@@ -2,24 +2,32 @@
 //! mlx5's completion queue over any bytes, of a right device or of any, while queues come, are reset and go.
 //!
 //! Held: every call ends, gives no more than it was asked for nor than there are entries, and returns to the device no more
-//! than it wrote; whatever an entry says, only memory that a posted WQE names is written, and none of a queue that ended.
+//! than it wrote; whatever an entry says, only memory that a posted WQE names is written: none of a receive that is done, and
+//! none of a queue that was reset or has ended. That memory is freed, so the sanitizer sees who touches it.
 #![no_main]
+#![expect(unsafe_code)]
+// UNSAFETY: posting is an `unsafe fn`. What is posted names memory that stays until its completion.
 
 use arbitrary::Arbitrary;
 use core::sync::atomic::Ordering::Relaxed;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
-use uverbs_core::attr::{QpState, WcExFlags};
+use uverbs_core::attr::{QpState, QpType, WcExFlags};
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Gate};
-use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
+use uverbs_core::provider::op::Read;
+use uverbs_core::provider::{
+    Completion as _, CompletionQueue as _, Connected, PollError, RecvBatch as _, RecvQueue as _,
+    SendQueue as _, WireRemote as _, WireSge as _, Wr,
+};
 use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5::buf::{QueueBuf, SqRing, StrideRing};
 use uverbs_mlx5::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
-use uverbs_mlx5::dbrec::DbRecPages;
+use uverbs_mlx5::dbrec::{DbRec, DbRecPages};
 use uverbs_mlx5::lookup::UserIndices;
 use uverbs_mlx5::shared::{QpShared, RqShared, SqShared, SrqShared};
-use uverbs_mlx5::testing::Bell;
-use uverbs_mlx5::uar::ArmRegister;
+use uverbs_mlx5::testing::{BLUE_FLAME, Bell, send_config};
+use uverbs_mlx5::uar::{ArmRegister, Doorbell};
+use uverbs_mlx5::{RecvConfig, RecvQueue, Remote, SendQueue, Sge, SharedRecvQueue};
 
 #[derive(Arbitrary, Debug)]
 struct Program {
@@ -47,6 +55,8 @@ enum Step {
     Arm(bool),
     Event,
     Reset(u8),
+    Fill(u8),
+    Beyond(u8),
     Replace(u8),
     Resize {
         log_entries: u8,
@@ -74,10 +84,64 @@ const DEPTH: u32 = 8;
 const ROOM: usize = 24;
 const MAX_STEPS: usize = 64;
 
+/// Memory that a WR names, with a margin on both sides.
+type Memory = Box<[u8; ROOM * 3]>;
+
 struct Queue {
     qp: Arc<QpShared>,
-    /// What its receives name, with a margin on both sides.
-    memory: Box<[u8; ROOM * 3]>,
+    record: Arc<DbRec>,
+    send: SendQueue,
+    recv: Receives,
+    /// What the receives name that are not done, by their `wr_id`.
+    posted: Vec<(u64, Memory)>,
+    /// What the reads name, for as long as the queue is there.
+    reads: Vec<Memory>,
+}
+
+enum Receives {
+    Own(RecvQueue),
+    Shared(SharedRecvQueue),
+}
+
+fn entries(memory: &mut Memory) -> [Sge; 2] {
+    let addr = memory[ROOM..].as_mut_ptr().expose_provenance() as u64;
+    [(0, 10), (10, ROOM as u32 - 10)].map(|(at, len)| Sge::new(addr + at, len, 7).expect("short"))
+}
+
+impl Queue {
+    /// Posts as much as there is room for.
+    fn fill(&mut self, next: &mut u64) {
+        loop {
+            let mut memory = Box::new([0; ROOM * 3]);
+            let sges = entries(&mut memory);
+            // SAFETY: the memory stays until the receive is done, or the queue is reset or gone.
+            let result = match &mut self.recv {
+                Receives::Own(queue) => unsafe { queue.post(*next, &sges) },
+                Receives::Shared(queue) => unsafe { queue.post(*next, &sges) },
+            };
+            if result.is_err() {
+                break;
+            }
+            self.posted.push((*next, memory));
+            *next += 1;
+        }
+        for _ in 0..DEPTH {
+            let mut memory = Box::new([0; ROOM * 3]);
+            let (sges, from) = (entries(&mut memory), Remote::new(0, 0));
+            // SAFETY: the memory stays until the queue is gone.
+            if unsafe { self.send.post(Wr::default(), Connected, Read::new(from), &sges) }.is_err() {
+                break;
+            }
+            self.reads.push(memory);
+        }
+    }
+
+    fn check(&self, step: &Step) {
+        for memory in self.posted.iter().map(|(_, m)| m).chain(&self.reads) {
+            let (before, after) = (&memory[..ROOM], &memory[ROOM * 2..]);
+            assert!(before.iter().chain(after).all(|b| *b == 0), "memory beside a WR's after {step:?}");
+        }
+    }
 }
 
 struct World {
@@ -92,6 +156,8 @@ struct World {
     indices: Arc<UserIndices>,
     queues: Vec<Queue>,
     names: u32,
+    /// The next receive's `wr_id`.
+    next: u64,
 }
 
 fuzz_target!(|program: Program| {
@@ -122,6 +188,7 @@ fuzz_target!(|program: Program| {
         indices: Arc::default(),
         queues: Vec::new(),
         names: 1,
+        next: 1,
     };
     for with_srq in [false, false, true] {
         let queue = world.make(with_srq);
@@ -130,8 +197,7 @@ fuzz_target!(|program: Program| {
     for step in program.steps.iter().take(MAX_STEPS) {
         world.run(step);
         for queue in &world.queues {
-            let (before, after) = (&queue.memory[..ROOM], &queue.memory[ROOM * 2..]);
-            assert!(before.iter().chain(after).all(|b| *b == 0), "memory beside a receive after {step:?}");
+            queue.check(step);
         }
     }
 });
@@ -143,47 +209,56 @@ fn store(buf: &QueueBuf, at: usize, bytes: &[u8]) {
 }
 
 impl World {
-    /// A QP whose receives name a memory of their own.
+    /// A QP with receives and reads posted, each to memory of its own.
     fn make(&mut self, with_srq: bool) -> Queue {
         let number = self.names;
         self.names += 1;
-        let mut memory = Box::new([0; ROOM * 3]);
-        let addr = memory[ROOM..].as_mut_ptr().expose_provenance() as u64;
-        let entry = |offset: u64, len: u32| {
-            let mut bytes = [0_u8; 16];
-            bytes[..4].copy_from_slice(&len.to_be_bytes());
-            bytes[4..8].copy_from_slice(&7_u32.to_be_bytes());
-            bytes[8..].copy_from_slice(&(addr + offset).to_be_bytes());
-            bytes
-        };
-        let list = |at: usize, buf: &QueueBuf| {
-            for slot in 0..DEPTH as usize {
-                store(buf, slot * 64 + at, &entry(0, 10));
-                store(buf, slot * 64 + at + 16, &entry(10, ROOM as u32 - 10));
-            }
-        };
         let ring = || {
             let buf = QueueBuf::new(4096).expect("memory");
             StrideRing::new(buf, 0, DEPTH, 64).expect("powers of two")
         };
+        let record = || Arc::new(DbRecPages::default().alloc().expect("memory"));
         let sq = SqRing::new(QueueBuf::new(4096).expect("memory"), 0, DEPTH).expect("powers of two");
+        let sq = Arc::new(SqShared::new(sq));
         let (mut rq, mut srq) = (None, None);
-        let ring = ring();
         if with_srq {
-            list(16, ring.buf());
-            srq = Some(Arc::new(SrqShared::new(number, ring, DEPTH).expect("powers of two")));
+            srq = Some(Arc::new(SrqShared::new(number, ring(), DEPTH).expect("powers of two")));
         } else {
-            list(0, ring.buf());
-            rq = Some(Arc::new(RqShared::new(ring)));
+            rq = Some(Arc::new(RqShared::new(ring())));
         }
-        let qp = QpShared::new(gate(), number, number, Some(Arc::new(SqShared::new(sq))), rq, srq);
+        let qp = QpShared::new(gate(), number, number, Some(sq), rq, srq.clone());
         let qp = Arc::new(match self.version_1 {
             true => qp.with_index(self.indices.take().expect("an index")),
             false => qp,
         });
         qp.set_state(QpState::RTS);
+        let record_of_qp = record();
+        let config = send_config(QpType::Rc);
+        let page = DoorbellPage::Port(Arc::new(Bell::default()));
+        let bell = Doorbell::new(&page, 0x800, BLUE_FLAME, None).expect("a register");
+        let send = SendQueue::new(&config, Arc::clone(&qp), record_of_qp.send_word(), bell);
+        let recv = match srq {
+            Some(srq) => Receives::Shared(SharedRecvQueue::new(srq, 3, 1 << 30, record().recv_word())),
+            None => {
+                let (max_recv_wr, max_recv_sge, max_msg_sz) = (DEPTH, 4, 1 << 30);
+                let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr, max_recv_sge, max_msg_sz };
+                let queue = RecvQueue::new(&config, Arc::clone(&qp), record_of_qp.recv_word());
+                Receives::Own(queue.expect("a receive queue"))
+            }
+        };
         self.shared.attach_qp(&qp);
-        Queue { qp, memory }
+        let send = send.expect("a send queue");
+        let (posted, reads) = (Vec::new(), Vec::new());
+        let mut queue = Queue { qp, record: record_of_qp, send, recv, posted, reads };
+        queue.fill(&mut self.next);
+        queue
+    }
+
+    /// The receives that these completions name are done: their memory goes.
+    fn free(&mut self, ids: &[u64]) {
+        for queue in &mut self.queues {
+            queue.posted.retain(|(id, _)| !ids.contains(id));
+        }
     }
 
     fn consumed(&self) -> u32 {
@@ -202,16 +277,19 @@ impl World {
                 let mut wc = vec![WorkCompletion::default(); (*max).into()];
                 if let Ok(n) = self.queue.poll_cq(&mut wc) {
                     assert!(n <= wc.len() && n <= self.entries as usize);
+                    self.free(&wc[..n].iter().map(|wc| wc.wr_id).collect::<Vec<_>>());
                 }
             }
             Step::PollEach(max) => {
-                let mut n = 0;
+                let (mut n, mut ids) = (0, Vec::new());
                 let result = self.queue.poll_each((*max).into(), |c| {
                     n += 1;
+                    ids.push(c.wr_id());
                     let _ = (c.to_wc(), c.opcode(), c.completion_ts(), c.completion_wallclock_ns());
                 });
                 assert!(n <= usize::from(*max) && n <= self.entries as usize);
                 assert!(result.is_err() || result == Ok(n));
+                self.free(&ids);
             }
             Step::Session(max) => {
                 if self.queue.start_poll().is_err() {
@@ -222,6 +300,8 @@ impl World {
                 for _ in 0..*max {
                     let c = self.queue.current().expect("a completion");
                     let _ = (c.to_wc(), c.cvlan(), c.flow_tag(), c.slid());
+                    let id = c.wr_id();
+                    self.free(&[id]);
                     if self.queue.next_poll().is_err() {
                         break;
                     }
@@ -232,10 +312,29 @@ impl World {
             Step::Arm(solicited) => self.queue.req_notify(*solicited).expect("a register"),
             Step::Event => self.shared.event(),
             Step::Reset(which) => {
-                let qp = &self.queues[usize::from(*which) % 3].qp;
-                self.shared.reset_qp(qp);
-                qp.set_state(QpState::RESET);
-                qp.set_state(QpState::RTS);
+                // As `modify_qp` does it.
+                let queue = &mut self.queues[usize::from(*which) % 3];
+                queue.record.set_recv(0);
+                queue.record.set_send(0);
+                self.shared.reset_qp(&queue.qp);
+                queue.qp.set_state(QpState::RESET);
+                queue.qp.set_state(QpState::RTS);
+                if let Receives::Own(_) = queue.recv {
+                    queue.posted.clear();
+                }
+                queue.reads.clear();
+            }
+            Step::Fill(which) => self.queues[usize::from(*which) % 3].fill(&mut self.next),
+            Step::Beyond(which) => {
+                // Written and not published.
+                let mut memory = Box::new([0; ROOM * 3]);
+                let sges = entries(&mut memory);
+                match &mut self.queues[usize::from(*which) % 3].recv {
+                    // SAFETY: it is not posted, so nobody may write there.
+                    Receives::Own(queue) => unsafe { queue.batch().push(0, &sges) },
+                    // SAFETY: as above.
+                    Receives::Shared(queue) => unsafe { queue.batch().push(0, &sges) },
+                }
             }
             Step::Replace(which) => {
                 let which = usize::from(*which) % 3;

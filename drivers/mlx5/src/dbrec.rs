@@ -162,10 +162,23 @@ impl DbWord {
         unsafe { self.ptr.as_ref() }.store(count.to_be(), Ordering::Relaxed);
     }
 
+    /// The count that the device was told last.
+    #[must_use]
+    pub fn get(&self) -> u32 {
+        // SAFETY: as in `set`.
+        u32::from_be(unsafe { self.ptr.as_ref() }.load(Ordering::Relaxed))
+    }
+
     /// The record.
     #[must_use]
     pub fn record(&self) -> &Arc<DbRec> {
         &self.record
+    }
+}
+
+impl Clone for DbWord {
+    fn clone(&self) -> Self {
+        Self { ptr: self.ptr, record: Arc::clone(&self.record) }
     }
 }
 

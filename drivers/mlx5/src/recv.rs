@@ -81,6 +81,7 @@ impl RecvQueue {
     #[must_use]
     pub fn new(config: &RecvConfig, qp: Arc<QpShared>, record: DbWord) -> Option<Self> {
         let rq = Arc::clone(qp.rq.as_ref()?);
+        rq.published_by(record.clone());
         let units = u32::try_from(rq.ring.stride() / 16).ok()?;
         let side = Side {
             head: 0,

@@ -41,6 +41,7 @@ impl SendQueue {
     pub fn new(config: &SendConfig, qp: Arc<QpShared>, record: DbWord, bell: Doorbell) -> Option<Self> {
         let sq = Arc::clone(qp.sq.as_ref()?);
         let blocks = sq.ring.mask() + 1;
+        sq.published_by(record.clone());
         let encoder = Encoder::new(config, blocks);
         // Never more WRs than blocks, whatever the kernel answered.
         let poster = Poster::new(config.max_send_wr.min(blocks), record, bell);

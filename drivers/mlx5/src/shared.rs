@@ -7,8 +7,9 @@
 //! was, and how many WRs are done when this one is. Both sides index by what the device says, so every index is masked.
 
 use crate::buf::{Place, Record, Records, SqRing, StrideRing, StrideView, Table};
+use crate::dbrec::DbWord;
 use crate::lookup::UserIndex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::QpState;
 use uverbs_core::kernel::Gate;
 use uverbs_core::provider::state::StateWord;
@@ -141,6 +142,18 @@ pub struct RetiredSend {
     pub op: u8,
 }
 
+/// What the device was told of a queue: the poster's doorbell record. Pollers read it before they write to memory that a
+/// WR names, because a device may tell of a WR that was never shown to it, or that is done.
+#[derive(Debug, Default)]
+struct Published(OnceLock<DbWord>);
+
+impl Published {
+    /// The count that the device was told last; `None` of a queue that nobody posts to.
+    fn count(&self) -> Option<u32> {
+        self.0.get().map(DbWord::get)
+    }
+}
+
 /// A send queue.
 #[derive(Debug)]
 pub struct SqShared {
@@ -148,13 +161,14 @@ pub struct SqShared {
     pub ring: SqRing,
     /// How many WRs are done.
     tail: AtomicU32,
+    published: Published,
 }
 
 impl SqShared {
     /// An empty queue.
     #[must_use]
     pub fn new(ring: SqRing) -> Self {
-        Self { ring, tail: AtomicU32::new(0) }
+        Self { ring, tail: AtomicU32::new(0), published: Published::default() }
     }
 
     /// The WR whose WQE began at block `wqe_counter`, and all before it, are done; for the poller of its CQ.
@@ -175,8 +189,19 @@ impl SqShared {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Whether the WR whose WQE began at block `wqe_counter` was posted and is not done.
+    /// Names the word by which the device is told what was posted.
+    pub fn published_by(&self, record: DbWord) {
+        // Whoever was first posts; there is one poster.
+        let _ = self.published.0.set(record);
+    }
+
+    /// Whether the WR whose WQE began at block `wqe_counter` was shown to the device and is not done.
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
+        let Some(posted) = self.published.count() else { return false };
+        let blocks = (posted as u16).wrapping_sub(wqe_counter);
+        if !(1..=self.ring.mask() + 1).contains(&blocks.into()) {
+            return false;
+        }
         let head = self.ring.view().head(wqe_counter.into());
         (1..=self.ring.mask() + 1).contains(&head.wrapping_sub(self.tail.load(Ordering::Relaxed)))
     }
@@ -232,6 +257,7 @@ pub struct RqShared {
     tail: AtomicU32,
     /// How many were posted, where the doorbell record waits for RTR (raw packet QPs).
     posted: AtomicU32,
+    published: Published,
 }
 
 impl RqShared {
@@ -246,7 +272,25 @@ impl RqShared {
             early_count: AtomicU32::new(0),
             tail: AtomicU32::new(0),
             posted: AtomicU32::new(0),
+            published: Published::default(),
         }
+    }
+
+    /// Names the word by which the device is told what was posted.
+    pub fn published_by(&self, record: DbWord) {
+        // Whoever was first posts; there is one poster.
+        let _ = self.published.0.set(record);
+    }
+
+    /// Whether the receive at `wqe_counter` was shown to the device and is not done; for the poller of its CQ.
+    pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
+        let Some(posted) = self.published.count() else { return false };
+        let (at, tail) = (u32::from(wqe_counter), self.tail.load(Ordering::Relaxed));
+        // No ring has more than 2^15 receives, so 16 bits tell full from empty.
+        let there = u32::from((posted as u16).wrapping_sub(tail as u16));
+        there <= self.ring.mask() + 1
+            && at.wrapping_sub(tail) & self.ring.mask() < there
+            && self.early.get(at).load(Ordering::Relaxed) == 0
     }
 
     /// The receive at `wqe_counter` is done: its `wr_id`. For the poller of its CQ, one at a time.
@@ -327,7 +371,13 @@ pub struct SrqShared {
     pub(crate) wr_id: Table<AtomicU64>,
     /// A bit per element that is done and not linked again.
     free: Box<[AtomicU64]>,
+    /// The doorbell record's count from which on each element is posted.
+    posted_as: Table<AtomicU32>,
+    published: Published,
 }
+
+/// Added to a count: as far ahead of it as can be.
+const NOT_POSTED: u32 = 1 << 31;
 
 impl SrqShared {
     /// A queue whose list has `slots` elements, a power of two up to 2^16 that the ring has.
@@ -337,7 +387,35 @@ impl SrqShared {
             return None;
         }
         let free = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Some(Self { srqn, index: None, ring, slots, wr_id: Table::new(slots), free })
+        let posted_as = Table::new(slots);
+        posted_as.iter().for_each(|count: &AtomicU32| count.store(NOT_POSTED, Ordering::Relaxed));
+        let (wr_id, published) = (Table::new(slots), Published::default());
+        Some(Self { srqn, index: None, ring, slots, wr_id, free, posted_as, published })
+    }
+
+    /// Names the word by which the device is told what was posted.
+    pub fn published_by(&self, record: DbWord) {
+        // Whoever was first posts; there is one poster.
+        let _ = self.published.0.set(record);
+    }
+
+    /// Notes the count by which the device will be told of an element.
+    #[inline(always)]
+    pub fn set_posted_as(&self, element: u32, count: u32) {
+        self.posted_as.get(element).store(count, Ordering::Relaxed);
+    }
+
+    /// Whether the receive at `wqe_counter` was shown to the device and is not done. For any poller; two that are told of
+    /// the same element at the same time, by two CQs, both get `true`.
+    pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
+        let (Some(posted), at) = (self.published.count(), u32::from(wqe_counter) & (self.slots - 1)) else {
+            return false;
+        };
+        let Some(word) = self.free.get((at / 64) as usize) else { return false };
+        // Acquire: pairs with `take`. An element that is linked again is not posted.
+        word.load(Ordering::Acquire) >> (at % 64) & 1 == 0
+            // Others may be posted and done any number of times while this one is out.
+            && posted.wrapping_sub(self.posted_as.get(at).load(Ordering::Relaxed)).cast_signed() >= 0
     }
 
     /// The same with a user index, which is its own from now on.
@@ -379,10 +457,18 @@ impl SrqShared {
     /// Takes the elements that are done, in the order of their indices.
     pub(crate) fn take(&self, mut f: impl FnMut(u32)) {
         for (i, word) in (0..).zip(&self.free) {
-            if word.load(Ordering::Relaxed) == 0 {
+            let mut bits = word.load(Ordering::Relaxed);
+            if bits == 0 {
                 continue;
             }
-            let mut bits = word.swap(0, Ordering::Acquire);
+            let not_posted = self.published.count().unwrap_or(0).wrapping_add(NOT_POSTED);
+            let mut left = bits;
+            while left != 0 {
+                self.set_posted_as(i * 64 + left.trailing_zeros(), not_posted);
+                left &= left - 1;
+            }
+            // Acquire: pairs with `retire`. Release: with `is_outstanding`, which sees what is above.
+            word.fetch_and(!bits, Ordering::AcqRel);
             while bits != 0 {
                 f(i * 64 + bits.trailing_zeros());
                 bits &= bits - 1;

@@ -67,6 +67,7 @@ impl SharedRecvQueue {
     /// or before anything is posted.
     #[must_use]
     pub fn new(srq: Arc<SrqShared>, max_sge: u32, max_msg_sz: u64, record: DbWord) -> Self {
+        srq.published_by(record.clone());
         let slots = srq.slots();
         let next: Box<[u16]> = (1..=slots).map(|i| (i & (slots - 1)) as u16).collect();
         (0..slots).zip(&next).for_each(|(i, next)| link(&srq, i, (*next).into()));
@@ -159,9 +160,10 @@ impl Side {
             }
         }
         view.entry(cursor.head).store(wr_id, Ordering::Relaxed);
+        cursor.count = cursor.count.wrapping_add(1);
+        srq.set_posted_as(cursor.head, cursor.count);
         let next = self.next.get(cursor.head as usize).copied();
         cursor.head = next.ok_or(PostError::Corrupt)?.into();
-        cursor.count = cursor.count.wrapping_add(1);
         Ok(())
     }
 

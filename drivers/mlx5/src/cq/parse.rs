@@ -12,6 +12,7 @@ use crate::cqe::{self, Kind};
 use crate::lookup::{Lookup, Slot};
 use crate::shared::{NoSends, QpShared, RetireBy, RqShared, SqShared, SrqShared};
 use std::sync::Arc;
+use uverbs_core::attr::QpState;
 use uverbs_core::wc::WcStatus;
 
 /// What completes to a queue.
@@ -124,16 +125,20 @@ impl Resources {
 
     /// The send queue of an entry.
     fn sender(&mut self, entry: CqeRef<'_>, tail: Tail) -> Option<&SqShared> {
+        self.sending_qp(entry, tail)?.sq.as_deref()
+    }
+
+    /// The QP of an entry, which has a send queue.
+    fn sending_qp(&mut self, entry: CqeRef<'_>, tail: Tail) -> Option<&QpShared> {
         let number = match self.version {
             CqeVersion::V1 => entry.srqn_uidx(),
             CqeVersion::V0 => tail.qpn(),
         };
         let slot = self.queues.find(number);
         match self.queues.at(slot) {
-            Some(Resource::Qp(qp)) => {
-                let sq = qp.sq.as_deref()?;
+            Some(Resource::Qp(qp)) if qp.sq.is_some() => {
                 self.last = (key_of(entry.raw_word(self.naming_word)), slot);
-                Some(sq)
+                Some(qp)
             }
             _ => None,
         }
@@ -170,7 +175,7 @@ impl Resources {
             Resource::Srq(srq) => Some(Receiver::Srq(srq)),
             Resource::Qp(qp) => match (&qp.srq, &qp.rq) {
                 (Some(srq), _) => Some(Receiver::Srq(srq)),
-                (None, Some(rq)) => Some(Receiver::Rq(rq, qp.csum())),
+                (None, Some(rq)) => Some(Receiver::Rq(rq, qp)),
                 (None, None) => None,
             },
         }
@@ -188,11 +193,12 @@ impl Resources {
         };
         match tail.op_own().kind() {
             Kind::Requester => {
-                let Some(sq) = self.sender(entry, tail) else { return unknown(shared) };
+                let Some(qp) = self.sending_qp(entry, tail) else { return unknown(shared) };
+                let Some(sq) = qp.sq.as_deref() else { return unknown(shared) };
                 let mut status = WcStatus::SUCCESS;
                 if let Some(which) = tail.op_own().scatter() {
                     let len = cqe::requester_len(tail.send_opcode(), entry.byte_cnt());
-                    match scatter.to_sender(which, sq, tail.wqe_counter(), len) {
+                    match scatter.to_sender(which, qp, sq, tail.wqe_counter(), len) {
                         Some(result) => status = result,
                         None => return Outcome::ReadMail,
                     }
@@ -208,7 +214,9 @@ impl Resources {
                 let mut status = WcStatus::SUCCESS;
                 if let Some(which) = tail.op_own().scatter() {
                     let (ring, first) = receiver.entries();
-                    match scatter.to_receiver(which, ring, first, tail.wqe_counter(), entry.byte_cnt()) {
+                    let (counter, len) = (tail.wqe_counter(), entry.byte_cnt());
+                    let is_outstanding = || receiver.is_outstanding(counter);
+                    match scatter.to_receiver(which, ring, first, counter, len, is_outstanding) {
                         Some(result) => status = result,
                         None => return Outcome::ReadMail,
                     }
@@ -346,7 +354,7 @@ fn srq_has(srq: &SrqShared, wqe_counter: u16) -> bool {
 
 /// Who took a receive.
 enum Receiver<'q> {
-    Rq(&'q RqShared, bool),
+    Rq(&'q RqShared, &'q QpShared),
     Srq(&'q SrqShared),
 }
 
@@ -356,6 +364,14 @@ impl Receiver<'_> {
         match self {
             Self::Rq(..) => true,
             Self::Srq(srq) => srq_has(srq, wqe_counter),
+        }
+    }
+
+    /// Whether it was posted and is not done.
+    fn is_outstanding(&self, wqe_counter: u16) -> bool {
+        match self {
+            Self::Rq(rq, qp) => qp.state() != QpState::RESET && rq.is_outstanding(wqe_counter),
+            Self::Srq(srq) => srq.is_outstanding(wqe_counter),
         }
     }
 
@@ -376,7 +392,7 @@ impl Receiver<'_> {
 
     fn csum(&self) -> bool {
         match self {
-            Self::Rq(_, csum) => *csum,
+            Self::Rq(_, qp) => qp.csum(),
             Self::Srq(_) => false,
         }
     }

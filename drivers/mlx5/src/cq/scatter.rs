@@ -11,9 +11,10 @@ use super::ring::CqRing;
 use super::shared::CqShared;
 use crate::buf::StrideRing;
 use crate::cqe::Scatter;
-use crate::shared::SqShared;
+use crate::shared::{QpShared, SqShared};
 use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
+use uverbs_core::attr::QpState;
 use uverbs_core::wc::WcStatus;
 use uverbs_mlx5_hw::wqe::{
     DS_MASK, DataSeg, MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_RDMA_READ,
@@ -33,6 +34,7 @@ impl Scattering<'_> {
     pub(super) fn to_sender(
         &self,
         which: Scatter,
+        qp: &QpShared,
         sq: &SqShared,
         wqe_counter: u16,
         len: u32,
@@ -50,11 +52,8 @@ impl Scattering<'_> {
             // No other brings data.
             _ => return Some(WcStatus::REM_INV_REQ_ERR),
         };
-        if !sq.is_outstanding(wqe_counter) {
-            return Some(WcStatus::GENERAL_ERR);
-        }
         let entries = (before..ds).map(|unit| read(sq.ring.view().unit(first + unit)));
-        self.copy(which, len, entries)
+        self.copy(which, len, entries, || qp.state() != QpState::RESET && sq.is_outstanding(wqe_counter))
     }
 
     /// To the entries of a posted receive, which begin at unit `first` of its element.
@@ -65,13 +64,20 @@ impl Scattering<'_> {
         first: u32,
         wqe_counter: u16,
         len: u32,
+        is_outstanding: impl FnOnce() -> bool,
     ) -> Option<WcStatus> {
         let units = (ring.stride() / 16) as u32;
         let entries = (first..units).map(|unit| read(ring.unit(wqe_counter.into(), unit)));
-        self.copy(which, len, entries)
+        self.copy(which, len, entries, is_outstanding)
     }
 
-    fn copy(&self, which: Scatter, len: u32, entries: impl Iterator<Item = [u8; 16]>) -> Option<WcStatus> {
+    fn copy(
+        &self,
+        which: Scatter,
+        len: u32,
+        entries: impl Iterator<Item = [u8; 16]>,
+        is_outstanding: impl FnOnce() -> bool,
+    ) -> Option<WcStatus> {
         let Some(data) = self.ring.scattered(self.position, which) else {
             // Data before an entry that has nothing before it.
             return Some(WcStatus::GENERAL_ERR);
@@ -83,9 +89,14 @@ impl Scattering<'_> {
         if self.shared.has_mail() {
             return None;
         }
+        // A device may tell twice of a WR, or of one that it was not shown. Behind the gate, so that a reset that was before
+        // is seen.
+        if !is_outstanding() {
+            return Some(WcStatus::GENERAL_ERR);
+        }
         // SAFETY: the WQE is of a queue that has neither ended nor been reset: whoever ends one leaves a letter before it
-        // waits for the lock (`CqShared::sweep`). So the poster's promise holds until this entry's completion, which is
-        // given out after this.
+        // waits for the lock (`CqShared::sweep`). It was published and has not completed, so the poster's promise holds until
+        // this entry's completion, which is given out after this.
         Some(unsafe { copy(data, entries.map(|bytes| zerocopy::transmute!(bytes)), self.dump_fill_mkey) })
     }
 }

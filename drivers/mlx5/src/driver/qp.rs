@@ -143,12 +143,13 @@ impl QpControl {
         }
         match target {
             Some(QpState::RESET) => {
-                for cq in self.cqs() {
-                    cq.reset_qp(&self.shared);
-                }
+                // Before the sweep: a poller that comes after it finds nothing outstanding.
                 if let Some(dbrec) = &self.memory.dbrec {
                     dbrec.set_recv(0);
                     dbrec.set_send(0);
+                }
+                for cq in self.cqs() {
+                    cq.reset_qp(&self.shared);
                 }
                 shared.set_state(QpState::RESET);
             }

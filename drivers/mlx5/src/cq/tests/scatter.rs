@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Data that come in completions, of a device that is right and of one that lies about what is posted.
+#![expect(unsafe_code)]
+// UNSAFETY: posts receives whose memory each test keeps.
+
+use super::*;
+use crate::{RecvConfig, RecvQueue, Sge, SharedRecvQueue};
+use uverbs_core::attr::QpType;
+use uverbs_core::provider::{RecvBatch, RecvQueue as _, WireSge as _};
+
+trait Scattered {
+    fn scattered(self) -> Self;
+}
+
+impl Scattered for Cqe64 {
+    fn scattered(self) -> Self {
+        Self { op_own: self.op_own | 4, ..self }
+    }
+}
+
+#[test]
+fn a_queue_that_polls_meanwhile_sees_no_memory_of_a_queue_that_ended() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let qp = b.qp(1, None);
+    b.poll(1).unwrap();
+    let mut memory = [0_u8; 16];
+    let addr = memory.as_mut_ptr().expose_provenance() as u64;
+    let rq = qp.rq.as_ref().unwrap();
+    words(rq.ring.buf(), 0, DataSeg::new(16, 1, addr).as_bytes());
+    let other = b.qp(2, None);
+    b.complete(cqe(0, &other, 0));
+    b.complete(Cqe64 { rsvd4: [7; 13], byte_cnt: Be32::new(16), ..cqe(2, &qp, 0) }.scattered());
+    // The queue ends while the poll is at the completion before.
+    let shared = Arc::clone(&b.shared);
+    let n = b.queue.poll_each(8, |_| shared.detach_qp(&qp)).unwrap();
+    assert_eq!((n, memory), (1, [0; 16]));
+    assert_eq!(b.poll(8), Ok(vec![]));
+}
+
+#[test]
+fn data_in_the_completion() {
+    for size in [64, 128] {
+        let mut b = bench(8, size, CqeVersion::V1);
+        let qp = b.qp(1, None);
+        let mut memory = [[0_u8; 8]; 3];
+        let addr = memory.each_mut().map(|m| m.as_mut_ptr().expose_provenance() as u64);
+        let sq = qp.sq.as_ref().unwrap();
+        // A read at the last block, whose second entry is at the ring's start.
+        let read = |opcode: u8, ds: u8| {
+            let mut block = [0_u8; 64];
+            (block[3], block[7]) = (opcode, ds);
+            block[32..48].copy_from_slice(DataSeg::new(8, 1, addr[0]).as_bytes());
+            block[48..].copy_from_slice(DataSeg::new(8, 0x300, addr[1]).as_bytes());
+            block
+        };
+        words(sq.ring.buf(), (BLOCKS as usize - 1) * 64, &read(0x10, 5));
+        words(sq.ring.buf(), 0, DataSeg::new(8, 1, addr[2]).as_bytes());
+        let mut done = cqe(0, &qp, BLOCKS - 1).scattered();
+        done.sop_drop_qpn = Be32::new(0x10 << 24 | 1);
+        done.byte_cnt = Be32::new(20);
+        done.rsvd0 = [1, 2];
+        done.rsvd4 = [3; 13];
+        done.ml_path = 4;
+        done.rsvd20 = [5; 4];
+        // A plain one, an error of length, one that brings no data, one that is done already.
+        b.complete(done);
+        assert_eq!(b.queue.poll_cq(&mut [WorkCompletion::default()]), Ok(1));
+        assert_eq!(memory, [[1, 2, 0, 0, 3, 3, 3, 3], [0; 8], [3, 4, 5, 5, 0, 0, 0, 0]]);
+        let mut again = |change: &dyn Fn(&mut Cqe64), block: [u8; 64]| {
+            qp.set_state(QpState::RESET);
+            qp.set_state(QpState::RTS);
+            words(sq.ring.buf(), (BLOCKS as usize - 1) * 64, &block);
+            let mut cqe = done;
+            change(&mut cqe);
+            b.complete(cqe);
+            let mut wc = [WorkCompletion::default()];
+            assert_eq!(b.queue.poll_cq(&mut wc), Ok(1));
+            wc[0].status
+        };
+        assert_eq!(again(&|_| {}, read(0x10, 3)), WcStatus::LOC_LEN_ERR, "one entry of 8");
+        assert_eq!(
+            again(&|c| c.byte_cnt = Be32::new(33), read(0x10, 5)),
+            WcStatus::LOC_LEN_ERR,
+            "32 at most"
+        );
+        assert_eq!(again(&|_| {}, read(0x0a, 5)), WcStatus::REM_INV_REQ_ERR);
+        let before = again(&|c| c.op_own = c.op_own & !0xc | 8, read(0x10, 5));
+        let want = if size == 128 { WcStatus::SUCCESS } else { WcStatus::GENERAL_ERR };
+        assert_eq!(before, want, "data before the entry");
+        b.complete(done);
+        let mut wc = [WorkCompletion::default()];
+        assert_eq!(b.queue.poll_cq(&mut wc), Ok(1));
+        assert_eq!(wc[0].status, WcStatus::GENERAL_ERR, "that WR is done");
+    }
+}
+
+/// One receive is posted and done, another is written and not posted: a device that tells of them all the same, with data,
+/// changes no memory. Nor does one that tells of a receive of before a reset.
+#[test]
+fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
+    for with_srq in [false, true] {
+        let mut b = bench(8, 64, CqeVersion::V1);
+        let ring = || StrideRing::new(QueueBuf::new(4096).unwrap(), 0, 16, 64).unwrap();
+        let srq = with_srq.then(|| Arc::new(SrqShared::new(9, ring(), 8).unwrap()));
+        let rq = (!with_srq).then(|| Arc::new(RqShared::new(ring())));
+        let qp = QpShared::new(gate(), 1, 1, None, rq, srq.clone()).with_index(b.indices.take().unwrap());
+        let qp = Arc::new(qp);
+        qp.set_state(QpState::RTS);
+        b.shared.attach_qp(&qp);
+        let record = Arc::new(DbRecPages::default().alloc().unwrap());
+        let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
+        let mut own = RecvQueue::new(&config, Arc::clone(&qp), record.recv_word());
+        let mut shared = srq.map(|srq| SharedRecvQueue::new(srq, 2, 1 << 30, record.recv_word()));
+        let mut memory = [0_u8; 16];
+        let sge = Sge::new(memory.as_mut_ptr().expose_provenance() as u64, 16, 1).unwrap();
+        let mut post = |complete: bool| {
+            /// # Safety
+            /// As `RecvBatch::push`.
+            unsafe fn one<B: RecvBatch<Sge = Sge>>(mut batch: B, sge: Sge, complete: bool) {
+                // SAFETY: the caller's promise.
+                unsafe { batch.push(5, &[sge]) };
+                if complete {
+                    batch.complete().unwrap();
+                }
+            }
+            match (&mut own, &mut shared) {
+                // SAFETY: the array outlives the queues.
+                (Some(queue), _) => unsafe { one(queue.batch(), sge, complete) },
+                // SAFETY: as above.
+                (None, Some(queue)) => unsafe { one(queue.batch(), sge, complete) },
+                (None, None) => unreachable!(),
+            }
+        };
+        let mut tell = |index: u32| {
+            memory = [0; 16];
+            b.complete(Cqe64 { rsvd4: [7; 13], byte_cnt: Be32::new(16), ..cqe(2, &qp, index) }.scattered());
+            let mut wc = [WorkCompletion::default()];
+            assert_eq!(b.queue.poll_cq(&mut wc), Ok(1));
+            (wc[0].status, memory != [0; 16])
+        };
+        post(true);
+        assert_eq!(tell(0), (WcStatus::SUCCESS, true));
+        assert_eq!(tell(0), (WcStatus::GENERAL_ERR, false), "twice");
+        post(false);
+        assert_eq!(tell(1), (WcStatus::GENERAL_ERR, false), "not posted");
+        if !with_srq {
+            qp.set_state(QpState::RESET);
+            record.set_recv(0);
+            qp.set_state(QpState::RTS);
+            post(true);
+            record.set_recv(1);
+            qp.set_state(QpState::RESET);
+            assert_eq!(tell(0), (WcStatus::GENERAL_ERR, false), "reset");
+            record.set_recv(0);
+            qp.set_state(QpState::INIT);
+            assert_eq!(tell(0), (WcStatus::GENERAL_ERR, false), "of before a reset");
+        }
+    }
+}
