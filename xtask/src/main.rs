@@ -11,6 +11,7 @@ mod demo;
 mod fuzz;
 mod lab;
 mod run;
+mod sanitize;
 mod setup;
 mod test;
 mod vm;
@@ -34,6 +35,7 @@ enum Chore {
     Test(test::Args),
     Vm(vm::Args),
     Fuzz(fuzz::Args),
+    Sanitize(sanitize::Args),
     Demo(demo::Args),
     Bench(bench::Args),
     Ci(ci::Args),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Chore::Test(args) => test::main(&args),
         Chore::Vm(args) => vm::main(args),
         Chore::Fuzz(args) => fuzz::main(&args),
+        Chore::Sanitize(args) => sanitize::main(&args),
         Chore::Demo(args) => demo::main(&args),
         Chore::Bench(args) => bench::main(&args),
         Chore::Ci(args) => ci::main(&args),

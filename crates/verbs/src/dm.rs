@@ -118,7 +118,8 @@ pub struct DmRegion<D: Driver> {
 }
 
 impl<D: Driver> ProtectionDomain<D> {
-    /// `ibv_reg_dm_mr`: registers `range` of device memory.
+    /// `ibv_reg_dm_mr`: registers `range` of device memory. For entries of it, the same care as with
+    /// [`reg_mr_iova`](Self::reg_mr_iova).
     pub fn reg_dm_mr(
         &self,
         dm: &DeviceMemory<D>,

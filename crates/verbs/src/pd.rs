@@ -99,6 +99,9 @@ impl<D: Driver> ProtectionDomain<D> {
     }
 
     /// `ibv_reg_mr_iova`: the region's first byte has the address `iova` for scatter/gather entries and peers.
+    ///
+    /// What a device's driver does by the CPU, it does at the address that an entry says, so local entries of such a
+    /// region ask for more care: see [`SendBatch::push`](crate::provider::SendBatch::push).
     pub fn reg_mr_iova<B: StableBuf>(
         &self,
         buf: B,
@@ -121,7 +124,8 @@ impl<D: Driver> ProtectionDomain<D> {
         MemoryRegion::register(&self.inner, buf, iova, access)
     }
 
-    /// `ibv_reg_dmabuf_mr`: memory of another device, which this process need not map.
+    /// `ibv_reg_dmabuf_mr`: memory of another device, which this process need not map. For entries of it, the same care
+    /// as with [`reg_mr_iova`](Self::reg_mr_iova).
     pub fn reg_dmabuf_mr(
         &self,
         fd: BorrowedFd<'_>,

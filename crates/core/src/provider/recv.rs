@@ -56,6 +56,9 @@ pub trait RecvBatch {
     /// # Safety
     /// The memory that `sges` name stays registered and alive, and nobody touches it, until this WR is known to be
     /// complete.
+    ///
+    /// On a device that puts short messages into completions, whose driver copies them on, an entry's address is that of
+    /// the memory in this process, not one that a region was given: see [`SendBatch::push`](super::SendBatch::push).
     unsafe fn push(&mut self, wr_id: u64, sges: &[Self::Sge]);
 
     /// Makes the whole batch visible; or drops it all and reports the first error.

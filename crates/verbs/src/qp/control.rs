@@ -27,6 +27,11 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// `ibv_modify_qp`. An `EINVAL` of the kernel is explained by what the transition needs.
+    ///
+    /// It may be called while other threads post and poll. A RESET empties the queues: a batch or session that was begun
+    /// before fails with `BadState` when it completes, or is posted and forgotten with the rest, if its last step came
+    /// at the same time; no completion tells which. What was posted before a RESET has no completion after it. So a
+    /// program that wants to know stops posting before it resets.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
         inner.context().driver().modify_qp(inner.handle()?, inner.shared(), attr, mask)

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask sanitize`: the suite on the software HCA, and unit tests, under AddressSanitizer (with LeakSanitizer) or
+//! ThreadSanitizer.
+//!
+//! The pinned stable compiler does it: the sanitizers' runtimes come with it, and their flag is unlocked by
+//! `RUSTC_BOOTSTRAP`. The standard library stays as it was compiled, without a sanitizer. To the address sanitizer
+//! that matters little, because the allocator and the `mem*` functions are its own. The thread sanitizer misses what
+//! std's locks order; `tests/sanitizers/thread.supp` says what is left out for that.
+
+use crate::{cargo, repo_root, run};
+use anyhow::Result;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// Run the suite on the software HCA under a sanitizer
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which one
+    #[arg(default_value = "address")]
+    which: Which,
+    /// Only tests with this in their names
+    filter: Option<String>,
+}
+
+/// A sanitizer.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Which {
+    /// Memory that is out of bounds, freed or leaked
+    Address,
+    /// Data races
+    Thread,
+}
+
+/// The flags are for the tests, not for build scripts: so the target is named.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Runs the chore.
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    let start = Instant::now();
+    // Threads are what the suite in real time is for; the rest of it has one.
+    let filter = args.filter.as_deref().or((args.which == Which::Thread).then_some("real_time"));
+    run::inherit(test(args.which, &["--package", "uverbs-tests", "--test", "hca"]).arg("--").args(filter))?;
+    let units: &[&str] = match args.which {
+        Which::Address => &["uverbs-core", "uverbs-mlx5", "uverbs-hca"],
+        // Of the others' units only few have threads, and those the software HCA's.
+        Which::Thread => &["uverbs-core", "uverbs-mlx5"],
+    };
+    let units: Vec<&str> = units.iter().flat_map(|package| ["--package", package]).chain(["--lib"]).collect();
+    run::inherit(test(args.which, &units).arg("--").args(&args.filter))?;
+    eprintln!("sanitize: passed in {:.1} s", start.elapsed().as_secs_f32());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A call of `cargo test` with a sanitizer.
+fn test(which: Which, what: &[&str]) -> Command {
+    let mut cmd = cargo::cargo(&["test", "--target", TARGET]);
+    cmd.args(what);
+    let supp = |name: &str| repo_root().join("tests/sanitizers").join(name).display().to_string();
+    let (flags, dir) = match which {
+        Which::Address => {
+            cmd.env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", supp("leak.supp")));
+            ("-Zsanitizer=address", "target/sanitize-address")
+        }
+        Which::Thread => {
+            let supp = supp("thread.supp");
+            cmd.env("TSAN_OPTIONS", format!("suppressions={supp}:print_suppressions=0:history_size=4"));
+            // Without this the compiler refuses to link a standard library that has no sanitizer.
+            ("-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer", "target/sanitize-thread")
+        }
+    };
+    cmd.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
+    cmd.arg("--target-dir").arg(repo_root().join(dir));
+    cmd
+}
