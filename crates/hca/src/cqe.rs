@@ -49,6 +49,8 @@ pub(crate) struct Cqe {
     pub(crate) ml_path: u8,
     /// GRH, service level or RoCE header type, and the sender's QP.
     pub(crate) flags_rqpn: u32,
+    /// One's complement sum of a frame behind its Ethernet header.
+    pub(crate) check_sum: u16,
     /// Checksums of a frame (`hds_ip_ext`) and its headers (`l4_hdr_type_etc`).
     pub(crate) checks: (u8, u8),
     /// Data in the entry itself.
@@ -74,6 +76,7 @@ impl Cqe {
             put(&mut bytes, at + 54, &[vendor, syndrome]);
         } else {
             put(&mut bytes, at + 17, &[self.ml_path]);
+            put(&mut bytes, at + 20, &self.check_sum.to_be_bytes());
             put(&mut bytes, at + 22, &self.slid.to_be_bytes());
             put(&mut bytes, at + 24, &self.flags_rqpn.to_be_bytes());
             put(&mut bytes, at + 28, &[self.checks.0, self.checks.1]);

@@ -12,7 +12,7 @@ mod send;
 mod tests;
 
 pub use recv::{RecvWqe, recv_wqe, srq_next};
-pub use segment::{Av, Segment, Umr};
+pub use segment::{Av, KeyUpdate, Segment, Umr};
 pub(crate) use send::Ctrl;
 pub use send::{Eth, Op, Request, send_wqe};
 
@@ -33,6 +33,8 @@ pub enum QueueKind {
     Dci,
     /// Ethernet frames.
     Raw,
+    /// Updates of memory keys, which only the kernel may do.
+    Keys,
 }
 
 /// Why bytes are no WQE.

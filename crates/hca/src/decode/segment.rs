@@ -167,6 +167,62 @@ pub struct Umr {
     pub klm: Option<(u32, u32, u64)>,
 }
 
+/// An update of a memory key by the kernel's queue for that: fields of the key, and a part of the list of its pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyUpdate {
+    /// The key; only the upper 24 bits name it.
+    pub mkey: u32,
+    /// It must be free.
+    pub must_be_free: bool,
+    /// It must not be free.
+    pub must_be_used: bool,
+    /// Which fields change.
+    pub mask: u64,
+    /// The new fields (`struct mlx5_mkey_seg`, 64 bytes).
+    pub fields: Vec<u8>,
+    /// Where in the list of pages the new part goes, in entries.
+    pub at: u64,
+    /// Entries of the new part, of 8 bytes each.
+    pub entries: u64,
+    /// Where the new part is.
+    pub list: Option<Segment>,
+}
+
+/// `MLX5_UMR_CHECK_FREE` of the kernel: fails if the key is free.
+const FLAG_CHECK_USED: u8 = 1 << 6;
+
+impl KeyUpdate {
+    /// `MLX5_MKEY_MASK_PAGE_SIZE`
+    pub const MASK_PAGE_SIZE: u64 = 1 << 1;
+    /// `MLX5_MKEY_MASK_PD`
+    pub const MASK_PD: u64 = 1 << 7;
+}
+
+/// The update of the kernel's queue whose control segment's immediate is `mkey`.
+pub(super) fn key_update(wqe: &[u8], at: usize, mkey: u32) -> Result<KeyUpdate, Malformed> {
+    let (key_at, data_at) = (at + UMR_CTRL, at + UMR_CTRL + MKEY);
+    let fields = wqe.get(key_at..data_at).ok_or(Malformed::Short)?.to_vec();
+    let flags = wqe[at];
+    // Units of 16 bytes: two entries.
+    let octowords = u64::from(be16(wqe, at + 4));
+    let offset = u64::from(be16(wqe, at + 6)) | u64::from(be32(wqe, at + 16)) << 16;
+    let list = match data_at + SEG <= wqe.len() {
+        true if flags & FLAG_INLINE == 0 => Some(memory(wqe, data_at)),
+        _ => None,
+    };
+    let entries = if list.is_some() { octowords * 2 } else { 0 };
+    Ok(KeyUpdate {
+        mkey,
+        must_be_free: flags & FLAG_CHECK_FREE != 0,
+        must_be_used: flags & FLAG_CHECK_USED != 0,
+        mask: be64(wqe, at + 8),
+        fields,
+        at: if flags & FLAG_TRANSLATION_OFFSET == 0 { 0 } else { offset * 2 },
+        entries,
+        list,
+    })
+}
+
 /// A key that belongs to no QP.
 const ANY_QPN: u32 = 0xff_ffff;
 const UMR_CTRL: usize = 48;

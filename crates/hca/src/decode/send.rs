@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Send WQEs: a control segment, what the transport and the opcode add, the data.
 
-use super::segment::{AV, Av, SEG, Segment, Umr, av, data, umr};
+use super::segment::{AV, Av, KeyUpdate, SEG, Segment, Umr, av, data, key_update, umr};
 use super::{Malformed, QueueKind};
 use crate::bytes::{be16, be32, be64, zero};
 use uverbs_mlx5_hw::wqe::{
@@ -60,6 +60,8 @@ pub enum Op {
     },
     /// A local change of a memory key.
     Umr(Umr),
+    /// A change of any memory key, by the kernel.
+    KeyUpdate(Box<KeyUpdate>),
     /// A frame, or with a segment size many.
     Frame(Eth),
 }
@@ -186,7 +188,7 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
                 srqn = Some(be32(wqe, at) & 0xff_ffff);
                 at += SEG;
             }
-            QueueKind::Rc | QueueKind::Uc | QueueKind::Raw => {}
+            QueueKind::Rc | QueueKind::Uc | QueueKind::Raw | QueueKind::Keys => {}
         }
     }
     let op = op(kind, opcode, imm, wqe, &mut at)?;
@@ -195,7 +197,7 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
     }
     let data = match op {
         // What follows a local operation is not looked at.
-        Op::Nop | Op::Umr(_) => Vec::new(),
+        Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) => Vec::new(),
         _ => data(wqe, at)?,
     };
     Ok(Request {
@@ -219,6 +221,8 @@ fn op(kind: QueueKind, opcode: u8, imm: u32, wqe: &[u8], at: &mut usize) -> Resu
     let connected = reliable || kind == QueueKind::Uc;
     let op = match opcode {
         MLX5_OPCODE_NOP => Op::Nop,
+        MLX5_OPCODE_UMR if kind == QueueKind::Keys => Op::KeyUpdate(Box::new(key_update(wqe, *at, imm)?)),
+        _ if kind == QueueKind::Keys => return Err(Malformed::Opcode(opcode)),
         MLX5_OPCODE_SEND if kind == QueueKind::Raw => Op::Frame(eth(wqe, at, false)?),
         MLX5_OPCODE_TSO if kind == QueueKind::Raw => Op::Frame(eth(wqe, at, true)?),
         MLX5_OPCODE_SEND => Op::Send { imm: None, invalidate: None },

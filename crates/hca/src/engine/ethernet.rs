@@ -79,9 +79,13 @@ impl Device {
     }
 
     /// A frame arrives: each rule of the best priority that matches takes it.
-    pub(crate) fn receive_frame(&mut self, cx: &mut Port<'_>, frame: &[u8]) {
+    pub(crate) fn receive_frame(&mut self, cx: &mut Port<'_>, from: usize, frame: &[u8]) {
         let Some(headers) = Headers::parse(frame) else { return };
-        for hit in self.steering.find(&headers) {
+        let own = from == cx.me;
+        let classifier = self.steering.classifier.as_ref();
+        let hits = classifier
+            .map_or_else(|| self.steering.find(&headers), |tables| tables.hits(&headers, frame.len(), own));
+        for hit in hits {
             match self.steering.queue(hit.target, &headers) {
                 Some(Target::Qp(qpn)) => {
                     self.with_qp(cx, qpn, |device, cx, qp| {
@@ -130,6 +134,24 @@ impl Device {
         }
     }
 
+    /// Ends everything that a work queue holds.
+    #[cfg(feature = "pci")]
+    pub(crate) fn flush_wq(&mut self, cx: &mut Port<'_>, wqn: u32) {
+        while let Some(wq) = self.wqs.get_mut(&wqn) {
+            let (cqn, uidx) = (wq.cqn, wq.uidx);
+            let Ok(Some(taken)) = wq.rq.take() else { break };
+            let cqe = Cqe {
+                kind: MLX5_CQE_RESP_ERR,
+                syndrome: Some(Syndrome::FLUSH),
+                srqn_uidx: self.srqn_uidx(None, uidx),
+                qpn: wqn,
+                wqe_counter: taken.index,
+                ..Cqe::default()
+            };
+            self.complete(cx, cqn, cqe);
+        }
+    }
+
     /// Puts a frame into a receive and completes it.
     #[expect(clippy::too_many_arguments, reason = "two callers, both above")]
     fn put_frame(
@@ -163,6 +185,7 @@ impl Device {
                     byte_cnt: frame.len() as u32,
                     // A raw packet's completion has the flow tag where others have the QP.
                     qpn: tag,
+                    check_sum: fold(sum(frame.get(14..).unwrap_or_default())),
                     checks: (
                         MLX5_CQE_L2_OK
                             | ok(headers.l3_ok, MLX5_CQE_L3_OK)

@@ -225,7 +225,7 @@ mod field {
 
 impl Rss {
     /// The WQ of a flow. Frames without the hashed headers go to the first one.
-    fn pick(&self, h: &Headers) -> Option<u32> {
+    pub(crate) fn pick(&self, h: &Headers) -> Option<u32> {
         let ip = match h.ip_version {
             4 => self.fields & field::IPV4,
             6 => self.fields & field::IPV6,
@@ -273,9 +273,17 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     hash
 }
 
+/// What steers frames instead of rules: tables that a driver writes itself.
+pub(crate) trait Classifier: Send + Sync + core::fmt::Debug {
+    /// Who takes a frame of so many bytes; `own` if it is one of this port's own.
+    fn hits(&self, headers: &Headers, len: usize, own: bool) -> Vec<Hit>;
+}
+
 /// The rules of a device, and the hashed receivers.
 #[derive(Debug, Default)]
 pub(crate) struct Steering {
+    /// Takes the place of the rules.
+    pub(crate) classifier: Option<std::sync::Arc<dyn Classifier>>,
     rules: BTreeMap<u32, Rule>,
     next: u32,
     pub(crate) rss: BTreeMap<u32, Rss>,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory keys: regions, windows, and the key that swallows everything.
 
-use crate::decode::Umr;
+use super::Device;
+use crate::bytes::{be32, be64};
+use crate::decode::{KeyUpdate, Segment, Umr};
 use crate::memory::Memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +32,6 @@ pub(crate) enum Kind {
     /// Reads zeros, swallows writes.
     Null,
     /// Made, but not told what it stands for: opens nothing.
-    #[cfg(feature = "pci")]
     Free,
 }
 
@@ -57,7 +58,38 @@ pub(crate) struct Mkey {
     /// Of regions; a window's are with what it is bound to.
     pub(crate) access: u32,
     pub(crate) kind: Kind,
+    /// Its pages, as updates have listed them.
+    pub(crate) pages: PageList,
 }
+
+/// The pages of a key that is updated entry by entry.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PageList {
+    /// Addresses with flags in the low bits.
+    entries: Vec<u64>,
+    /// Bytes of a page, as a power of two.
+    shift: u32,
+    start: u64,
+    len: u64,
+}
+
+/// Makes memory of a list of pages: what the engine can't do itself.
+pub(crate) trait Translate: Send + Sync + core::fmt::Debug {
+    /// `len` bytes, `skip` bytes behind the start of pages of 2^`shift` bytes; `None` if that can't be.
+    fn pages(&self, list: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Arc<dyn Memory>>;
+}
+
+/// Entries of a key's list at most: 64 GiB of small pages.
+const MAX_ENTRIES: u64 = 1 << 24;
+/// Bits of `struct mlx5_mkey_seg`'s third byte and its neighbour (`mkc` of the PRM): free, atomic, remote write and read,
+/// local write.
+const FREE: u8 = 1 << 6;
+const RIGHTS: [(usize, u8, u32); 4] = [
+    (2, 1 << 6, access::REMOTE_ATOMIC),
+    (2, 1 << 5, access::REMOTE_WRITE),
+    (2, 1 << 4, access::REMOTE_READ),
+    (2, 1 << 3, access::LOCAL_WRITE),
+];
 
 /// Who uses a key.
 #[derive(Clone, Copy, Debug)]
@@ -92,13 +124,13 @@ impl Mkeys {
             }
         }
         let key = self.next << 8 | u32::from(variant);
-        self.map.insert(self.next, Mkey { key, pd, access, kind });
+        self.map.insert(self.next, Mkey { key, pd, access, kind, pages: PageList::default() });
         key
     }
 
     /// Adds one under a fixed key.
     pub(crate) fn add_fixed(&mut self, key: u32, kind: Kind) {
-        self.map.insert(key >> 8, Mkey { key, pd: 0, access: 0, kind });
+        self.map.insert(key >> 8, Mkey { key, pd: 0, access: 0, kind, pages: PageList::default() });
     }
 
     pub(crate) fn get(&self, key: u32) -> Option<&Mkey> {
@@ -126,7 +158,6 @@ impl Mkeys {
         let mkey = self.get(key).ok_or(Denied)?;
         match &mkey.kind {
             Kind::Null => Ok(None),
-            #[cfg(feature = "pci")]
             Kind::Free => Err(Denied),
             Kind::Region { memory, iova } => {
                 if mkey.pd != user.pd || mkey.access & need != need {
@@ -241,6 +272,91 @@ impl Mkeys {
             }
             _ => Err(Denied),
         }
+    }
+}
+
+impl Mkey {
+    /// Takes over what an update of the kernel's changes; the new part of the list was read.
+    fn change(&mut self, update: &KeyUpdate, part: &[u8], translate: &dyn Translate) -> Result<(), Denied> {
+        let is_free = matches!(self.kind, Kind::Free);
+        if update.must_be_free && !is_free || update.must_be_used && is_free {
+            return Err(Denied);
+        }
+        let end = update.at.checked_add(update.entries).filter(|end| *end <= MAX_ENTRIES).ok_or(Denied)?;
+        let entries = &mut self.pages.entries;
+        if update.entries > 0 {
+            let (at, end) = (update.at as usize, end as usize);
+            if entries.len() < end {
+                entries.resize(end, 0);
+            }
+            for (entry, bytes) in entries[at..end].iter_mut().zip(part.chunks_exact(8)) {
+                *entry = be64(bytes, 0);
+            }
+        }
+        let (fields, has) = (&update.fields, |bit: u64| update.mask & bit != 0);
+        if has(Umr::MASK_LEN) {
+            self.pages.len = be64(fields, 24);
+        }
+        if has(Umr::MASK_START) {
+            self.pages.start = be64(fields, 16);
+        }
+        if has(KeyUpdate::MASK_PAGE_SIZE) {
+            self.pages.shift = be32(fields, 56) & 0x1f;
+        }
+        if has(KeyUpdate::MASK_PD) {
+            self.pd = be32(fields, 12) & 0xff_ffff;
+        }
+        if has(Umr::MASK_KEY) {
+            self.key = self.key & !0xff | u32::from(fields.get(7).copied().unwrap_or(0));
+        }
+        if has(Umr::MASK_ACCESS) {
+            self.access = access::MW_BIND;
+            for (at, bit, right) in RIGHTS {
+                if fields.get(at).is_some_and(|b| b & bit != 0) {
+                    self.access |= right;
+                }
+            }
+        }
+        let frees = fields.first().is_some_and(|b| b & FREE != 0);
+        let free = if has(Umr::MASK_FREE) { frees } else { is_free };
+        if free {
+            self.kind = Kind::Free;
+        } else if is_free || update.entries > 0 {
+            let PageList { entries, shift, start, len } = &self.pages;
+            if !(12..=31).contains(shift) {
+                return Err(Denied);
+            }
+            let skip = start & ((1 << shift) - 1);
+            let count = skip.checked_add(*len).ok_or(Denied)?.div_ceil(1 << shift);
+            let list = entries.get(..usize::try_from(count).map_err(|_| Denied)?).ok_or(Denied)?;
+            let list = list.iter().map(|entry| entry & !0xfff).collect();
+            let memory = translate.pages(list, *shift, skip, *len).ok_or(Denied)?;
+            self.kind = Kind::Region { memory, iova: *start };
+        }
+        Ok(())
+    }
+}
+
+impl Device {
+    /// Executes an update by the kernel's queue, which is in no domain and may change any key.
+    pub(crate) fn update_key(&mut self, update: &KeyUpdate) -> Result<(), Denied> {
+        let translate = self.translate.clone().ok_or(Denied)?;
+        let mut part = Vec::new();
+        if let Some(Segment::Memory { length, lkey, addr }) = update.list {
+            let len = update.entries * 8;
+            if len > u64::from(length) {
+                return Err(Denied);
+            }
+            let pd = self.mkeys.get(lkey).ok_or(Denied)?.pd;
+            let user = User { pd, qpn: 0 };
+            part = vec![0; usize::try_from(len).map_err(|_| Denied)?];
+            match self.mkeys.resolve(user, lkey, addr, len, access::LOCAL_READ)? {
+                Some((memory, offset)) => memory.read(offset, &mut part).map_err(|_| Denied)?,
+                None => return Err(Denied),
+            }
+        }
+        let key = self.mkeys.map.get_mut(&(update.mkey >> 8)).ok_or(Denied)?;
+        key.change(update, &part, &*translate)
     }
 }
 

@@ -25,12 +25,13 @@ use crate::cqe::{Cqe, Syndrome};
 use crate::violation::{Mistake, Object, Violation};
 use cq::Cq;
 use flow::Steering;
-use mkey::{Kind, Mkeys};
+use mkey::{Kind, Mkeys, Translate};
 use net::Net;
 use packet::{Body, Packet, Transport};
 use qp::{Qp, State};
 use recv::{RecvRing, Srq, Taken};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The key that reads zeros and swallows writes.
 pub(crate) const NULL_MKEY: u32 = 0x300;
@@ -108,6 +109,8 @@ pub(crate) struct Device {
     pub(crate) special: [Option<u32>; 2],
     /// Doorbells arrive some time after they were rung: the queues may be ahead of them.
     pub(crate) late_doorbells: bool,
+    /// Makes memory of what updates of keys list.
+    pub(crate) translate: Option<Arc<dyn Translate>>,
     pub(crate) notices: Vec<Notice>,
     pub(crate) violations: Vec<Violation>,
     /// How often its QPs had to ask or answer again.
@@ -132,6 +135,7 @@ impl Device {
             steering: Steering::default(),
             special: [None; 2],
             late_doorbells: false,
+            translate: None,
             notices: Vec::new(),
             violations: Vec::new(),
             repairs: 0,
@@ -145,6 +149,7 @@ impl Device {
     pub(crate) fn renewed(&mut self) -> Self {
         Self {
             late_doorbells: self.late_doorbells,
+            translate: self.translate.take(),
             violations: core::mem::take(&mut self.violations),
             repairs: self.repairs,
             ..Self::new(self.ethernet, self.cqe_version)
@@ -219,7 +224,7 @@ impl Device {
     pub(crate) fn receive(&mut self, cx: &mut Port<'_>, packet: Packet) {
         if packet.transport == Transport::Ethernet {
             if let Body::Frame(frame) = packet.body {
-                self.receive_frame(cx, &frame);
+                self.receive_frame(cx, packet.from, &frame);
             }
             return;
         }

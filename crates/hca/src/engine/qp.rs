@@ -25,12 +25,14 @@ pub(crate) enum QpKind {
     Dci,
     Dct,
     Raw,
+    /// The kernel's queue for updates of memory keys: a connection that sends nothing.
+    Keys,
 }
 
 impl QpKind {
     pub(crate) fn transport(self) -> Transport {
         match self {
-            Self::Rc => Transport::Rc,
+            Self::Rc | Self::Keys => Transport::Rc,
             Self::Uc => Transport::Uc,
             Self::Ud => Transport::Ud,
             Self::XrcSend | Self::XrcRecv => Transport::Xrc,
@@ -48,6 +50,7 @@ impl QpKind {
             Self::XrcSend => Some(QueueKind::Xrc),
             Self::Dci => Some(QueueKind::Dci),
             Self::Raw => Some(QueueKind::Raw),
+            Self::Keys => Some(QueueKind::Keys),
             Self::XrcRecv | Self::Dct => None,
         }
     }
@@ -203,7 +206,7 @@ impl Qp {
 
     /// Whether its answers come reliably.
     pub(crate) fn is_reliable(&self) -> bool {
-        matches!(self.kind, QpKind::Rc | QpKind::XrcSend | QpKind::Dci)
+        matches!(self.kind, QpKind::Rc | QpKind::XrcSend | QpKind::Dci | QpKind::Keys)
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct RecvRing {
     pub(crate) taken: u16,
     /// A mistake in it was found: nothing is taken any more.
     pub(crate) broken: bool,
+    /// The top bit of an entry's length asks for padding (`MLX5_HW_START_PADDING`), as a kernel's queue for frames may.
+    pub(crate) padded: bool,
 }
 
 /// A receive WQE and its index, as the completion tells it.
@@ -49,6 +51,11 @@ impl RecvRing {
         let slot = u64::from(u32::from(index) & (self.count - 1));
         self.ring.read(slot * self.stride, &mut bytes).map_err(|Fault| Mistake::MemoryGone)?;
         self.taken = index.wrapping_add(1);
+        if self.padded {
+            for entry in bytes.chunks_exact_mut(16) {
+                entry[0] &= 0x7f;
+            }
+        }
         let wqe = recv_wqe(&bytes).map_err(|_| Mistake::ReceiveMalformed)?;
         Ok(Some(Taken { index, wqe }))
     }

@@ -217,6 +217,12 @@ impl Device {
                 }
                 0
             }
+            Op::KeyUpdate(update) => {
+                if self.update_key(update) == Err(Denied) {
+                    failed = Some(Syndrome::MW_BIND);
+                }
+                0
+            }
             Op::CmpSwap { .. } | Op::FetchAdd { .. } => {
                 if request.len() < 8 {
                     failed = Some(Syndrome::LOCAL_LENGTH);
@@ -295,7 +301,7 @@ impl Device {
                 Ok(Body::Atomic { addr, rkey, op: Atomic::CmpSwap { compare, swap } })
             }
             Op::FetchAdd { addr, rkey, add } => Ok(Body::Atomic { addr, rkey, op: Atomic::FetchAdd(add) }),
-            Op::Nop | Op::Umr(_) | Op::Frame(_) => Err(Syndrome::LOCAL_QP_OP),
+            Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) | Op::Frame(_) => Err(Syndrome::LOCAL_QP_OP),
         };
         let body = match body {
             Ok(body) => body,

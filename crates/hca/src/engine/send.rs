@@ -143,7 +143,7 @@ impl Device {
     /// Executes what the send queue holds, as far as it can.
     pub(crate) fn transmit(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         match qp.kind {
-            QpKind::Rc | QpKind::XrcSend | QpKind::Dci => self.transmit_reliable(cx, qp),
+            QpKind::Rc | QpKind::XrcSend | QpKind::Dci | QpKind::Keys => self.transmit_reliable(cx, qp),
             QpKind::Uc | QpKind::Ud | QpKind::Raw => self.transmit_unreliable(cx, qp),
             QpKind::XrcRecv | QpKind::Dct => {}
         }

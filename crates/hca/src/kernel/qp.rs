@@ -278,7 +278,15 @@ impl Call<'_, '_> {
         }
         if receives > 0 {
             let ring = rq.ok_or(Errno::EINVAL)?;
-            qp.rq = Some(RecvRing { ring, stride, count: receives, record, taken: 0, broken: false });
+            qp.rq = Some(RecvRing {
+                ring,
+                stride,
+                count: receives,
+                record,
+                taken: 0,
+                broken: false,
+                padded: false,
+            });
         }
         Ok(())
     }

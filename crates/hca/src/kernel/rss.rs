@@ -72,7 +72,7 @@ impl Call<'_, '_> {
         let ring = lend_area(c, private.buf_addr, u64::from(count) * stride)?;
         let record = lend_area(c, private.db_addr, DBREC_BYTES as u64)?;
         let wqn = self.device.number();
-        let rq = RecvRing { ring, stride, count, record, taken: 0, broken: false };
+        let rq = RecvRing { ring, stride, count, record, taken: 0, broken: false, padded: false };
         let uidx = private.user_index & 0xff_ffff;
         self.device.wqs.insert(wqn, Wq { rq, pd, cqn, uidx, ready: false });
         Ok((wqn, Object::Wq { wqn, state: IB_WQS_RESET, max_wr: count }))

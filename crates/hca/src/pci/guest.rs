@@ -4,6 +4,7 @@
 // UNSAFETY: maps the files that the VM hands over, and gives them to code that accesses memory by address.
 #![expect(unsafe_code)]
 
+use crate::engine::mkey::Translate;
 use crate::memory::{Area, Fault, Memory};
 use crate::process::ProcessRange;
 use core::fmt;
@@ -254,6 +255,16 @@ impl Memory for Pages {
 
     fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
         self.guest.publish(self.bus(offset, 8)?.0, bytes)
+    }
+}
+
+/// Makes ranges of the lists that updates of memory keys bring.
+#[derive(Debug)]
+pub(crate) struct Lists(pub(crate) Arc<Guest>);
+
+impl Translate for Lists {
+    fn pages(&self, list: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Arc<dyn Memory>> {
+        Some(Arc::new(Pages::new(&self.0, list, shift, skip, len)?))
     }
 }
 

@@ -295,9 +295,11 @@ layouts! {
         WQ: 0x180, 1536;
     }
     wq {
+        WQ_TYPE: 0x0, 4;
         PAGE_OFFSET: 0x2b, 5;
         LWM: 0x30, 16;
         PD: 0x48, 24;
+        UAR_PAGE: 0x68, 24;
         DBR_ADDR: 0x80, 64;
         LOG_WQ_STRIDE: 0x10c, 4;
         LOG_WQ_PG_SZ: 0x113, 5;
@@ -474,6 +476,200 @@ layouts! {
         R_ROCE_MIN_SRC_UDP_PORT: 0xd0, 16;
         ROCE_ADDRESS_TABLE_SIZE: 0xf0, 16;
     }
+    create_tir_in {
+        CTX: 0x100, 1920;
+    }
+    create_tir_out {
+        TIRN: 0x48, 24;
+    }
+    destroy_tir_in {
+        TIRN: 0x48, 24;
+    }
+    tirc {
+        SELF_LB_BLOCK: 0x126, 2;
+        DISP_TYPE: 0x20, 4;
+        INLINE_RQN: 0xe8, 24;
+        INDIRECT_TABLE: 0x108, 24;
+        RX_HASH_FN: 0x120, 4;
+        RX_HASH_TOEPLITZ_KEY: 0x140, 320;
+        RX_HASH_FIELD_SELECTOR_OUTER: 0x280, 32;
+    }
+    create_tis_out {
+        TISN: 0x48, 24;
+    }
+    destroy_tis_in {
+        TISN: 0x48, 24;
+    }
+    create_rq_in {
+        CTX: 0x100, 1920;
+    }
+    create_rq_out {
+        RQN: 0x48, 24;
+    }
+    destroy_rq_in {
+        RQN: 0x48, 24;
+    }
+    modify_rq_in {
+        RQ_STATE: 0x40, 4;
+        RQN: 0x48, 24;
+        CTX: 0x100, 1920;
+    }
+    query_rq_out {
+        RQ_CONTEXT: 0x100, 1920;
+    }
+    rqc {
+        STATE: 0x8, 4;
+        USER_INDEX: 0x28, 24;
+        CQN: 0x48, 24;
+        MEM_RQ_TYPE: 0x4, 4;
+        WQ: 0x180, 1536;
+    }
+    create_sq_in {
+        CTX: 0x100, 1920;
+    }
+    create_sq_out {
+        SQN: 0x48, 24;
+    }
+    destroy_sq_in {
+        SQN: 0x48, 24;
+    }
+    modify_sq_in {
+        SQ_STATE: 0x40, 4;
+        SQN: 0x48, 24;
+        CTX: 0x100, 1920;
+    }
+    query_sq_out {
+        SQ_CONTEXT: 0x100, 1920;
+    }
+    sqc {
+        STATE: 0x8, 4;
+        USER_INDEX: 0x28, 24;
+        CQN: 0x48, 24;
+        WQ: 0x180, 1536;
+    }
+    create_rqt_in {
+        RQT_CONTEXT: 0x100, 1920;
+    }
+    create_rqt_out {
+        RQTN: 0x48, 24;
+    }
+    destroy_rqt_in {
+        RQTN: 0x48, 24;
+    }
+    modify_rqt_in {
+        RQTN: 0x48, 24;
+        CTX: 0x100, 1920;
+    }
+    rq_num {
+        RQ_NUM: 0x8, 24;
+    }
+    modify_tir_in {
+        TIRN: 0x48, 24;
+        BITMASK: 0x80, 64;
+        CTX: 0x100, 1920;
+    }
+    modify_tir_bitmask {
+        SELF_LB_EN: 0x3b, 1;
+        HASH: 0x3d, 1;
+    }
+    traffic_counter {
+        PACKETS: 0x0, 64;
+        OCTETS: 0x40, 64;
+    }
+    query_flow_counter_out {
+        FLOW_STATISTICS: 0x80, 0;
+    }
+    rqtc {
+        RQT_ACTUAL_SIZE: 0xd0, 16;
+        RQ_NUM: 0x780, 0;
+    }
+    create_flow_table_in {
+        TABLE_TYPE: 0x80, 8;
+        FLOW_TABLE_CONTEXT: 0xc0, 320;
+    }
+    create_flow_table_out {
+        TABLE_ID: 0x48, 24;
+    }
+    destroy_flow_table_in {
+        TABLE_ID: 0xa8, 24;
+    }
+    modify_flow_table_in {
+        TABLE_ID: 0xa8, 24;
+        FLOW_TABLE_CONTEXT: 0xc0, 320;
+    }
+    flow_table_context {
+        TABLE_MISS_ACTION: 0x4, 4;
+        TABLE_MISS_ID: 0x28, 24;
+    }
+    create_flow_group_in {
+        TABLE_ID: 0xa8, 24;
+        START_FLOW_INDEX: 0xe0, 32;
+        END_FLOW_INDEX: 0x120, 32;
+        MATCH_CRITERIA_ENABLE: 0x1f8, 8;
+        MATCH_CRITERIA: 0x200, 4096;
+    }
+    create_flow_group_out {
+        GROUP_ID: 0x48, 24;
+    }
+    destroy_flow_group_in {
+        GROUP_ID: 0xc0, 32;
+    }
+    set_fte_in {
+        OP_MOD: 0x30, 16;
+        TABLE_ID: 0xa8, 24;
+        FLOW_INDEX: 0x100, 32;
+        FLOW_CONTEXT: 0x200, 6144;
+    }
+    delete_fte_in {
+        TABLE_ID: 0xa8, 24;
+        FLOW_INDEX: 0x100, 32;
+    }
+    set_flow_table_root_in {
+        OP_MOD: 0x30, 16;
+        TABLE_TYPE: 0x80, 8;
+        TABLE_ID: 0xa8, 24;
+    }
+    flow_context {
+        GROUP_ID: 0x20, 32;
+        FLOW_TAG: 0x48, 24;
+        ACTION: 0x70, 16;
+        DESTINATION_LIST_SIZE: 0x88, 24;
+        FLOW_COUNTER_LIST_SIZE: 0xa8, 24;
+        MATCH_VALUE: 0x200, 4096;
+        DESTINATION: 0x1800, 0;
+    }
+    dest_format_struct {
+        DESTINATION_TYPE: 0x0, 8;
+        DESTINATION_ID: 0x8, 24;
+    }
+    fte_match_param {
+        OUTER_HEADERS: 0x0, 512;
+    }
+    fte_match_set_lyr_2_4 {
+        ETHERTYPE: 0x30, 16;
+        FIRST_VID: 0x74, 12;
+        IP_PROTOCOL: 0x80, 8;
+        IP_DSCP: 0x88, 6;
+        IP_ECN: 0x8e, 2;
+        CVLAN_TAG: 0x90, 1;
+        IP_VERSION: 0x93, 4;
+        TCP_SPORT: 0xa0, 16;
+        TCP_DPORT: 0xb0, 16;
+        TTL_HOPLIMIT: 0xd8, 8;
+        UDP_SPORT: 0xe0, 16;
+        UDP_DPORT: 0xf0, 16;
+        SRC_IPV4_SRC_IPV6: 0x100, 128;
+        DST_IPV4_DST_IPV6: 0x180, 128;
+    }
+    alloc_flow_counter_out {
+        FLOW_COUNTER_ID: 0x40, 32;
+    }
+    dealloc_flow_counter_in {
+        FLOW_COUNTER_ID: 0x40, 32;
+    }
+    query_flow_counter_in {
+        FLOW_COUNTER_ID: 0xe0, 32;
+    }
     flow_table_nic_cap {
         FLOW_TABLE_PROPERTIES_NIC_RECEIVE: 0x200, 512;
     }
@@ -494,6 +690,8 @@ layouts! {
     }
     per_protocol_networking_offload_caps {
         CSUM_CAP: 0x0, 1;
+        VLAN_CAP: 0x1, 1;
+        SELF_LB_EN_MODIFIABLE: 0x8, 1;
         MAX_LSO_CAP: 0xb, 5;
         WQE_INLINE_MODE: 0x12, 2;
         RSS_IND_TBL_CAP: 0x14, 4;

@@ -132,6 +132,13 @@ impl Function {
         }
     }
 
+    /// Frames go through the tables that the driver writes.
+    fn steer(&self, device: &mut Device) {
+        if self.ethernet {
+            device.steering.classifier = Some(Arc::clone(&self.ethernet_objects.tables) as _);
+        }
+    }
+
     /// Forgets everything but who it is, its memory and its interrupts: a reset, or the driver's farewell.
     fn reset(&mut self, device: &mut Device, net: &mut Net, me: usize) {
         for qpn in self.qps.keys().chain(self.dcts.keys()) {
@@ -144,6 +151,7 @@ impl Function {
         self.unknown_registers = old.unknown_registers;
         (self.command_queue, self.caps) = (old.command_queue, old.caps);
         self.caps.renew();
+        self.steer(device);
     }
 }
 
@@ -164,6 +172,9 @@ impl DeviceBuilder {
             let mut function = Function::new(config.name.clone(), guid, ethernet);
             function.caps.set_blue_flame(config.blue_flame);
             function.caps.set_umr(config.umr_registration);
+            function.steer(&mut world.devices[index]);
+            let lists = guest::Lists(Arc::clone(&function.guest));
+            world.devices[index].translate = Some(Arc::new(lists));
             world.functions[index] = Some(Box::new(function));
             world.devices[index].late_doorbells = true;
             if ethernet {

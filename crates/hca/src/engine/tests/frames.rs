@@ -149,6 +149,7 @@ fn flows_are_spread_and_each_stays_together() {
                     record: area(&record),
                     taken: 0,
                     broken: false,
+                    padded: false,
                 };
                 device.wqs.insert(wqn, Wq { rq, pd: PD, cqn: cq.cqn, uidx: 0x50 + i as u32, ready: true });
                 (cq, wqn)

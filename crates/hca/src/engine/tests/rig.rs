@@ -195,6 +195,7 @@ impl End {
                 record: area(&record),
                 taken: 0,
                 broken: false,
+                padded: false,
             });
             device.qps.insert(qpn, Box::new(qp));
             Self {

@@ -7,6 +7,8 @@ use crate::pci::layout::{access_register_in, access_register_out, paos_reg, pmtu
 const PMTU: u16 = 0x5003;
 const PTYS: u16 = 0x5004;
 const PAOS: u16 = 0x5006;
+const PFCC: u16 = 0x5007;
+const PPCNT: u16 = 0x5008;
 const PVLC: u16 = 0x500f;
 const NODE_DESC: u16 = 0x6001;
 const HOST_ENDIANNESS: u16 = 0x7004;
@@ -74,6 +76,9 @@ pub(super) fn access(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
         }
         NODE_DESC if is_write => call.function.description = given,
         NODE_DESC => crate::bytes::put(data, 0, &call.function.description),
+        // Counters, which stay 0, and pauses, which there are none of.
+        PPCNT if !is_write => {}
+        PFCC => {}
         // Settings that change nothing here.
         PTYS | HOST_ENDIANNESS if is_write => {}
         _ => {

@@ -2,6 +2,7 @@
 //! Capabilities: what the device is and how much there is of everything.
 
 use super::{Call, Status};
+use crate::bytes::put;
 use crate::pci::bits::Field;
 use crate::pci::layout::per_protocol_networking_offload_caps as eth;
 use crate::pci::layout::{
@@ -33,6 +34,9 @@ pub(super) const LOG_MAX_WQ_SIZE: u32 = 15;
 const LOG_MAX_RD_ATOMIC: u32 = 4;
 /// Addresses of a RoCE port.
 pub(super) const ROCE_ADDRESSES: u32 = 128;
+/// The fields that rules may name (`struct mlx5_ifc_flow_table_fields_supported_bits`): those of the first headers, up
+/// to TCP's ports.
+const OUTER_HEADERS: [u8; 3] = [0xf3, 0x0f, 0xfc];
 /// Ticks of the timer in a millisecond: one is a nanosecond.
 const TIMER_KHZ: u32 = 1_000_000;
 
@@ -128,7 +132,7 @@ fn general(ethernet: bool) -> Vec<u8> {
         (cap::LOG_PG_SZ, 12),
         (cap::BF, 1),
         (cap::LOG_BF_REG_SIZE, 9),
-        (cap::MAX_WQE_SZ_SQ, 1008),
+        (cap::MAX_WQE_SZ_SQ, 1024),
         (cap::MAX_WQE_SZ_RQ, 512),
         (cap::MAX_WQE_SZ_SQ_DC, 512),
         (cap::MAX_QP_MCG, 240),
@@ -206,6 +210,8 @@ fn roce() -> Vec<u8> {
 fn offloads() -> Vec<u8> {
     let mut caps = vec![0; BYTES];
     eth::CSUM_CAP.set(&mut caps, 1_u32);
+    eth::VLAN_CAP.set(&mut caps, 1_u32);
+    eth::SELF_LB_EN_MODIFIABLE.set(&mut caps, 1_u32);
     eth::MAX_LSO_CAP.set(&mut caps, 18_u32);
     // Nothing need be inline (`MLX5_CAP_INLINE_MODE_NOT_REQUIRED`).
     eth::WQE_INLINE_MODE.set(&mut caps, 2_u32);
@@ -233,8 +239,10 @@ fn flow_table() -> Vec<u8> {
         field.set(receive, value);
     }
     // The headers' fields that rules may name: those of Ethernet, IP, TCP and UDP.
-    flow_table_prop_layout::FT_FIELD_SUPPORT.bytes_mut(receive).fill(0xff);
-    flow_table_prop_layout::FT_FIELD_BITMASK_SUPPORT.bytes_mut(receive).fill(0xff);
+    for field in [flow_table_prop_layout::FT_FIELD_SUPPORT, flow_table_prop_layout::FT_FIELD_BITMASK_SUPPORT]
+    {
+        put(field.bytes_mut(receive), 0, &OUTER_HEADERS);
+    }
     caps
 }
 

@@ -2,7 +2,7 @@
 //! Management datagrams that the driver asks its own port with (`MAD_IFC`): subnet management attributes.
 
 use super::{Call, Status};
-use crate::bytes::{array, be16, put};
+use crate::bytes::{be16, put};
 use crate::pci::layout::{mad_ifc_in, mad_ifc_out};
 
 /// `IB_MGMT_METHOD_*`
@@ -72,6 +72,5 @@ pub(super) fn mad_ifc(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) 
         _ => UNSUPPORTED,
     };
     put(answer, STATUS, &(status | direction).to_be_bytes());
-    debug_assert!(array::<2>(answer, STATUS).is_some());
     Ok(())
 }

@@ -51,8 +51,8 @@ pub(super) fn state_number(state: State) -> u32 {
 /// What the service type makes, and the number of a QP that has a fixed one on the wire.
 fn kind(context: &[u8]) -> Option<(QpKind, Option<u32>)> {
     Some(match qpc::ST.get32(context) {
-        // The queue for updates of memory keys is a connection that sends nothing.
-        service::RC | service::REG_UMR => (QpKind::Rc, None),
+        service::RC => (QpKind::Rc, None),
+        service::REG_UMR => (QpKind::Keys, None),
         service::UC => (QpKind::Uc, None),
         service::UD => (QpKind::Ud, None),
         service::XRC if qpc::NO_SQ.is_set(context) => (QpKind::XrcRecv, None),
@@ -69,9 +69,8 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     let (kind, wire) = kind(context).ok_or(Status::BAD_PARAM)?;
     let pd = qpc::PD.get32(context);
     let is_target = kind == QpKind::XrcRecv;
-    let is_umr = qpc::ST.get32(context) == service::REG_UMR;
     // The driver's queue for updates of memory keys is in no domain.
-    if !is_umr && !call.function.pds.has(pd) {
+    if kind != QpKind::Keys && !call.function.pds.has(pd) {
         return Err(Status::BAD_RESOURCE);
     }
     let (send_cqn, recv_cqn) = (qpc::CQN_SND.get32(context), qpc::CQN_RCV.get32(context));
@@ -83,7 +82,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     qp.wire = wire.unwrap_or(qpn);
     qp.scatter_req = scatter(qpc::CS_REQ.get(context));
     qp.scatter_resp = scatter(qpc::CS_RES.get(context));
-    let has_rq = matches!(kind, QpKind::Rc | QpKind::Uc | QpKind::Ud) && !is_umr;
+    let has_rq = matches!(kind, QpKind::Rc | QpKind::Uc | QpKind::Ud);
     if has_rq && qpc::RQ_TYPE.get(context) == SHARED_RQ {
         let srqn = qpc::SRQN_RMPN_XRQN.get32(context);
         if !call.device.srqs.contains_key(&srqn) {
@@ -145,7 +144,15 @@ fn rings(
     }
     if has_rq {
         let ring = pages.area(0, rq_len).ok_or(Status::BAD_PARAM)?;
-        qp.rq = Some(RecvRing { ring, stride, count: 1 << log_rq, record, taken: 0, broken: false });
+        qp.rq = Some(RecvRing {
+            ring,
+            stride,
+            count: 1 << log_rq,
+            record,
+            taken: 0,
+            broken: false,
+            padded: false,
+        });
     }
     Ok(())
 }
