@@ -201,6 +201,9 @@ where
             ensure!(a.set_state(QpState::SQE).is_err(), "the kernel takes SQE");
             return Ok(false);
         }
+        if state == QpState::SQD && !self.lab.has_sqd()? {
+            return Ok(false);
+        }
         for side in [a, b] {
             side.set_state(QpState::RESET)?;
             forget(&side.cq)?;
@@ -293,7 +296,7 @@ where
 
     fn enter(&mut self, state: QpState) -> Result<bool> {
         let Pair { a, b } = &self.pair;
-        if state == QpState::SQE {
+        if state == QpState::SQE || (state == QpState::SQD && !self.lab.has_sqd()?) {
             return Ok(false);
         }
         a.set_state(QpState::RESET)?;
@@ -390,7 +393,7 @@ where
     }
 
     fn enter(&mut self, state: QpState) -> Result<bool> {
-        if state == QpState::SQE {
+        if state == QpState::SQE || (state == QpState::SQD && !self.lab.has_sqd()?) {
             return Ok(false);
         }
         let other = &self.other;

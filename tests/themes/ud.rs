@@ -133,6 +133,9 @@ fn longest_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// An address handle may be destroyed while datagrams that name it wait.
 fn address_destroyed_while_posted<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !lab.has_sqd()? {
+        return Ok(());
+    }
     let UdPair { mut a, mut b } = UdPair::new(lab)?;
     for face in Face::ALL {
         for _ in 0..4 {

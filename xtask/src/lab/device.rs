@@ -161,7 +161,7 @@ impl Hca {
         console::tail(&String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()), lines)
     }
 
-    /// Ends the devices, whose QEMU still runs, and lets them say at the end of their log what they saw; says how, if
+    /// Ends the devices, after QEMU, which they outlive, and lets them say at the end of their log what they saw; says how, if
     /// they had ended by themselves.
     pub(crate) fn end(mut self) -> Result<Option<String>> {
         if let Some(status) = self.child.try_wait().context("cannot ask after the devices")? {

@@ -288,11 +288,10 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
             fs::File::options().append(true).open(&console).context("cannot open the console's log")?;
         writeln!(log, "{state}").context("cannot write to the console's log")?;
     }
-    // Before QEMU: a device may end when its guest does.
+    qemu.kill();
     if let Some(how) = hca.map(Hca::end).transpose()?.flatten() {
         ending = Ending::Devices(how);
     }
-    qemu.kill();
     for port in [out, err, ctl] {
         port.finish();
     }
