@@ -8,11 +8,13 @@ use crate::env::{End, LabEnv};
 use crate::lab::find;
 use crate::roles;
 use crate::runner::{LabTest, Outcome};
-use anyhow::{Context as _, Result};
+use crate::wait::{LIMIT, until};
+use anyhow::{Context as _, Result, ensure};
 use core::any::Any;
 use core::fmt;
 use core::time::Duration;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Command;
 use uverbs::attr::{Gid, LinkLayer};
 use uverbs::{Context, Driver};
@@ -147,10 +149,44 @@ impl<D: Driver> Bed<D> for VmBed {
     }
 }
 
-/// Tells the fabric of the software NICs something; its answer, without the `ok`.
+/// Tells the fabric of the software NICs something; its answer, without the `ok`. As the lab's `lab-hca` does.
 pub fn hca(words: &[&str]) -> Result<String> {
-    let answer = run(Command::new("lab-hca").args(words), Duration::from_secs(10))?;
-    Ok(answer.trim().strip_prefix("ok").context("an answer")?.trim().to_owned())
+    /// The port can be open only once: who makes this folder has it.
+    struct Busy;
+    impl Busy {
+        const PATH: &str = "/lab/hca.busy";
+        fn new() -> Result<Self> {
+            until("the port of the NICs is free", LIMIT, || Ok(fs::create_dir(Self::PATH).is_ok()))?;
+            Ok(Self)
+        }
+    }
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir(Self::PATH);
+        }
+    }
+    let _busy = Busy::new()?;
+    let port = File::options().read(true).write(true).open("/dev/lab/hca").context("/dev/lab/hca")?;
+    writeln!(&port, "{}", words.join(" "))?;
+    let mut answer = String::new();
+    BufReader::new(&port).read_line(&mut answer)?;
+    let what = || format!("{}: {}", words.join(" "), answer.trim());
+    Ok(answer.strip_prefix("ok").with_context(what)?.trim().to_owned())
+}
+
+/// Runs a test, in which the driver must make no mistake that the software NICs see.
+pub(crate) fn without_violations(env: &LabEnv, test: impl FnOnce() -> Result<()>) -> Result<()> {
+    if !env.mlx5 {
+        return test();
+    }
+    let result = test();
+    let seen = hca(&["forgive"])?;
+    // What the device saw may be why it failed.
+    result.with_context(|| format!("the devices saw: [{seen}]"))?;
+    // A CQ that overruns is a test of its own; elsewhere its completions would be missing.
+    let wrong: Vec<_> = seen.split("; ").filter(|v| !v.is_empty() && !v.starts_with("CqOverrun")).collect();
+    ensure!(wrong.is_empty(), "the driver did wrong: {wrong:?}");
+    Ok(())
 }
 
 /// A disturbance of both ends of the VM's link, as long as this lives.

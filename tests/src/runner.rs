@@ -4,7 +4,7 @@
 //! Every test opens both devices anew, and must leave no file open. A test that does not end takes the suite down with
 //! its name; whatever it waits for in the kernel can't be left behind.
 
-use crate::bed::{Place, VmBed};
+use crate::bed::{Place, VmBed, without_violations};
 use crate::child::open_files;
 use crate::env::{End, LabEnv};
 use crate::lab::{Lab, find};
@@ -142,7 +142,7 @@ impl Place for Vm {
         let env = LabEnv::get().context(NEEDS_VM)?;
         without_open_files(|| {
             let info = find(env.dev(End::A))?;
-            open_with(&info, Visit(test, env)).context("open A")?
+            without_violations(&env.clone(), || open_with(&info, Visit(test, env)).context("open A")?)
         })
     }
 }

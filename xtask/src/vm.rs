@@ -54,6 +54,9 @@ pub(crate) struct TestArgs {
     /// Run only tests whose name contains this; may be given several times
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
+    /// Run a short selection: something of everything, in two or three minutes
+    #[arg(long, conflicts_with = "filter")]
+    short: bool,
     /// Run a test that failed again, so often; the notes at the end name it
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
@@ -197,6 +200,24 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(outcome.code()))
 }
 
+/// What of the suite shows in two or three minutes that the kernel's driver, ours and C's programs work on a device.
+const SHORT: [&str; 14] = [
+    "opcodes::rc_exclusive",
+    "opcodes::ud_shared",
+    "errors::",
+    "events::",
+    "memory::",
+    "mw::",
+    "xrc_traffic::opcodes_exclusive",
+    "threads::",
+    "peers::rc::we_serve_c::ecN",
+    "peers::srq::c_serves_us::plain",
+    "tools::devinfo",
+    "tools::c::perftest::write_lat",
+    "lifecycle::",
+    "removal::",
+];
+
 /// What the guest runs for a whole suite on rxe: the driver's own tests on the device, then the suite. Both always
 /// run.
 const WHOLE: &str = "rxe-device --ignored --test-threads 1; device=$?; vm-suite && exit $device";
@@ -207,6 +228,11 @@ const BARE: &str = include_str!("bare.sh");
 /// Builds the suite and runs it in one boot of each kernel; a whole run also shows the static binary in a bare guest.
 pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<ExitCode> {
     let lab = args.boot.lab()?;
+    let mut args = args.clone();
+    if args.short {
+        args.filter = SHORT.map(str::to_owned).to_vec();
+    }
+    let args = &args;
     let whole = args.filter.is_empty() && args.args.is_empty();
     let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
     let suite = cargo::build_static(Program::Test { package: "uverbs-tests", name: "vm" })?;

@@ -225,7 +225,8 @@ impl<D: Driver> Context<D> {
     /// `ibv_get_async_event`: waits for the next asynchronous event.
     ///
     /// Events of objects that are already gone are skipped. `EAGAIN` if the descriptor was made non-blocking and there
-    /// is none.
+    /// is none. After [`DEVICE_FATAL`](uverbs_core::attr::EventType::DEVICE_FATAL) none comes: whoever waits for events
+    /// ends there. All verbs answer `EIO` then, and closing objects is fine.
     pub fn get_async_event(&self) -> Result<Event> {
         loop {
             let raw = self.inner.async_fd.read()?;

@@ -53,7 +53,8 @@ impl AsyncFd {
     /// Takes the next event; `None` if there is none and the file does not block.
     ///
     /// # Errors
-    /// `EIO` when the device is gone and all events were read.
+    /// `EIO` from kernels that close the file with the device. Those of today leave it open: the last event is
+    /// `DEVICE_FATAL` (`uverbs_async_event_destroy_uobj()`).
     pub fn next_event(&self) -> Result<Option<AsyncEvent>> {
         const VERB: &str = "get_async_event";
         let mut event = ib_uverbs_async_event_desc::default();

@@ -239,6 +239,12 @@ impl PciFunction {
         fw::name(opcode)
     }
 
+    /// As [`PciFunction::violations`]; they are forgotten.
+    #[must_use]
+    pub fn take_violations(&self) -> Vec<crate::Violation> {
+        self.alive.shared.enter(|world| core::mem::take(&mut world.devices[self.index].violations))
+    }
+
     /// What drivers did wrong so far.
     #[must_use]
     pub fn violations(&self) -> Vec<crate::Violation> {

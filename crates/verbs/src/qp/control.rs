@@ -37,9 +37,14 @@ impl<D: Driver> QpControl<D> {
         inner.context().driver().modify_qp(inner.handle()?, inner.shared(), attr, mask)
     }
 
-    /// `ibv_query_qp`
+    /// `ibv_query_qp`. How large the send queue is, the driver knows and not every kernel does (mlx5_ib says 0).
     pub fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
-        self.inner.handle()?.query(mask)
+        let (mut attr, mut init) = self.inner.handle()?.query(mask)?;
+        let QpCap { max_send_wr, max_send_sge, max_inline_data, .. } = *self.cap();
+        for cap in [&mut attr.cap, &mut init.cap] {
+            *cap = QpCap { max_send_wr, max_send_sge, max_inline_data, ..*cap };
+        }
+        Ok((attr, init))
     }
 
     /// The state that the device has it in.

@@ -177,13 +177,17 @@ impl QpControl {
 }
 
 /// What mlx5 does not have is told before anything is allocated.
-fn check(attr: &QpInitAttr) -> Result<()> {
+fn check(mlx5: &Mlx5, attr: &QpInitAttr) -> Result<()> {
     if attr.create_flags.contains(QpCreateFlags::SOURCE_QPN) {
         return Err(Error::unsupported(CREATE_QP, "create_flags SOURCE_QPN"));
     }
     let missing = attr.send_ops_flags.difference(ops::builder_ops(attr.qp_type));
     if !missing.is_empty() {
         let what = format!("send_ops_flags {missing:?} on {} QPs of mlx5", attr.qp_type);
+        return Err(Error::unsupported(CREATE_QP, what));
+    }
+    if attr.qp_type == QpType::RawPacket && !mlx5.facts.ports.iter().any(|port| port.is_ethernet) {
+        let what = format!("{} QPs: no port is Ethernet", attr.qp_type);
         return Err(Error::unsupported(CREATE_QP, what));
     }
     if attr.max_tso_header != 0 && attr.qp_type != QpType::RawPacket {
@@ -254,7 +258,7 @@ impl Queues {
 
 pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts<Mlx5>> {
     let mut attr = create.attr.clone();
-    check(&attr)?;
+    check(mlx5, &attr)?;
     let gate = mlx5.gate(CREATE_QP)?;
     let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some())?;
     if sq_size.wqe_cnt != 0 {

@@ -1,9 +1,14 @@
 #!/bin/sh
 # lab-hca WORDS...: tells the fabric of the software NICs something, and prints its answer. `lab-hca help` lists what
-# it can be told. One at a time: the port can be open only once.
+# it can be told. The port can be open only once: who makes the folder has it.
 [ -e /dev/lab/hca ] || { echo "lab-hca: the devices are not mlx5" >&2; exit 2; }
-exec 9<>/lab/hca.lock
-flock 9
+tries=0
+until mkdir /lab/hca.busy 2>/dev/null; do
+    tries=$((tries + 1))
+    [ $tries -gt 2000 ] && { echo "lab-hca: the port is never free" >&2; exit 2; }
+    usleep 10000
+done
+trap 'rmdir /lab/hca.busy' EXIT
 exec 8<>/dev/lab/hca
 echo "$*" >&8
 IFS= read -r answer <&8

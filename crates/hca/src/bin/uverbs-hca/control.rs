@@ -13,7 +13,7 @@ use uverbs_hca::pci::PciFunction;
 
 /// What can be said.
 const HELP: &str = "link N up|down; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; \
-                    repairs; packets N; violations; quit";
+                    repairs; packets N; violations; forgive; quit";
 
 /// Who takes commands.
 #[derive(Clone)]
@@ -101,6 +101,10 @@ impl Control {
             ["violations"] => {
                 Ok(self.functions.iter().map(|f| f.violations().len()).sum::<usize>().to_string())
             }
+            ["forgive"] => {
+                let all: Vec<_> = self.functions.iter().flat_map(PciFunction::take_violations).collect();
+                Ok(all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+            }
             ["quit"] => {
                 let _ = self.quit.send(Ok(true));
                 Ok(String::new())
@@ -176,7 +180,7 @@ mod tests {
         let (quit, told) = std::sync::mpsc::channel();
         let control = Control { fabric, functions, quit };
         let mut answers = Vec::new();
-        let lines = "link 0 down\n\nlink 1 up\npackets 0\nrepairs\nnetem loss 1%\nnonsense\nhelp\nquit\n";
+        let lines = "link 0 down\n\nlink 1 up\npackets 0\nrepairs\nforgive\nnonsense\nhelp\nquit\n";
         control.run(lines.as_bytes(), &mut answers);
         let answers = String::from_utf8(answers).unwrap();
         let answers: Vec<&str> = answers.lines().collect();

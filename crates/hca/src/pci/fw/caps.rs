@@ -26,7 +26,7 @@ mod group {
 
 /// The size of the tables, as powers of two.
 pub(super) const LOG_MAX_QP_SIZE: u32 = 15;
-pub(super) const LOG_MAX_CQ_SIZE: u32 = 22;
+pub(super) const LOG_MAX_CQ_SIZE: u32 = 17;
 pub(super) const LOG_MAX_SRQ_SIZE: u32 = 15;
 pub(super) const LOG_MAX_EQ_SIZE: u32 = 18;
 pub(super) const LOG_MAX_WQ_SIZE: u32 = 15;
