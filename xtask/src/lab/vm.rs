@@ -156,7 +156,7 @@ fn forget_old(runs: &Path) {
 }
 
 /// A guest that has not come up after this long never will, however busy this machine is.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// How often a boot is tried. Emulation is slow enough to meet races on the way up that hardware hardly does; the
 /// task has not begun then, so it does no harm to begin again.
