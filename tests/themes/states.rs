@@ -35,7 +35,7 @@ fn round_trip<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
     if T::QP_TYPE == QpType::Ud {
         ensure!(attr.qkey == 0x1357_9bdf, "{attr:?}");
     } else {
-        // mlx5_ib grants reads from RTR on, when it knows how many are served (`get_rx_access()` of `set_qpc_atomic_flags`
+        // mlx5_ib grants reads from RTR on, when it knows how many are served (`set_qpc_atomic_flags()`
         // in qp.c), and on UC never.
         let granted = attr.qp_access_flags;
         ensure!([spec.attr.access, AccessFlags::REMOTE_WRITE].contains(&granted), "{attr:?}");
