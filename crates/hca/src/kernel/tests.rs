@@ -38,9 +38,11 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// Memory that outlives every device of a test.
 fn memory(bytes: usize) -> u64 {
-    let words: &'static [AtomicU64] =
-        Box::leak((0..bytes.div_ceil(8) + 512).map(|_| AtomicU64::new(0)).collect());
-    (words.as_ptr().expose_provenance() as u64).next_multiple_of(4096)
+    static KEPT: std::sync::Mutex<Vec<Box<[AtomicU64]>>> = std::sync::Mutex::new(Vec::new());
+    let words: Box<[AtomicU64]> = (0..bytes.div_ceil(8) + 512).map(|_| AtomicU64::new(0)).collect();
+    let at = (words.as_ptr().expose_provenance() as u64).next_multiple_of(4096);
+    KEPT.lock().unwrap().push(words);
+    at
 }
 
 struct Ctx {
