@@ -14,6 +14,8 @@ use uverbs_mlx5_hw::cqe::{MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM};
 const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Bytes in front of every datagram: its global route header, or room for one.
 const GRH: usize = 40;
+/// The partition that every port is in.
+const DEFAULT_PKEY: u32 = 0xffff;
 /// UDP, the next header of RoCE version 2.
 const UDP: u8 = 17;
 /// InfiniBand's transport header, the next header of a GRH.
@@ -165,7 +167,8 @@ impl Device {
         };
         let cqe = Cqe {
             kind: if imm.is_some() { MLX5_CQE_RESP_SEND_IMM } else { MLX5_CQE_RESP_SEND },
-            imm: imm.unwrap_or(0),
+            // The queue of management is told the packet's partition.
+            imm: imm.unwrap_or(if qp.wire == qp.qpn { 0 } else { DEFAULT_PKEY }),
             byte_cnt: total as u32,
             solicited: packet.solicited,
             slid: packet.path.slid,

@@ -14,9 +14,10 @@ const BB: u64 = 64;
 /// Offset of the send counter in a doorbell record.
 const SEND_RECORD: u64 = 4;
 
-/// Registers of a page: two send doorbells with two halves each, the CQ's (PRM, UAR page format).
+/// Registers of a page: four send doorbells with two halves each, of which the kernel keeps the last two for itself
+/// (`MLX5_FAST_PATH_BFREGS_PER_UAR`), the CQ's (PRM, UAR page format).
 const CQ_ARM: u32 = 0x20;
-const SEND: [u32; 4] = [0x800, 0x900, 0xa00, 0xb00];
+const SEND: [u32; 8] = [0x800, 0x900, 0xa00, 0xb00, 0xc00, 0xd00, 0xe00, 0xf00];
 
 impl Device {
     /// A register write of 8 bytes, or the first 8 bytes of a burst.

@@ -15,7 +15,7 @@ const EQ_UPDATE: u32 = 0x48;
 /// Completion queues: arming (`MLX5_CQ_DOORBELL`).
 const CQ_ARM: u32 = 0x20;
 /// The registers for sending, `MLX5_BF_OFFSET`, and the bytes of all of them.
-const SEND: core::ops::Range<u32> = 0x800..0xc00;
+const SEND: core::ops::Range<u32> = 0x800..0x1000;
 /// Bytes of one half of a register.
 const HALF: u32 = 0x100;
 

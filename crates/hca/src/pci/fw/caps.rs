@@ -65,6 +65,7 @@ impl Caps {
     pub(crate) fn set_umr(&mut self, umr: bool) {
         for caps in [&mut self.general, &mut self.current] {
             cap::UMR_MODIFY_ENTITY_SIZE_DISABLED.set(caps, u32::from(!umr));
+            cap::UMR_MODIFY_ATOMIC_DISABLED.set(caps, u32::from(!umr));
         }
     }
 
