@@ -271,6 +271,13 @@ impl Place {
         (self.0 as u64 & 0xf_fff0) << (by - Self::SHIFT)
     }
 
+    /// So many blocks back.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn before(self, blocks: u32) -> Self {
+        Self(self.0.wrapping_sub(blocks << Self::SHIFT))
+    }
+
     /// So many blocks further.
     #[inline(always)]
     #[must_use]
@@ -348,12 +355,6 @@ impl<'r> SqView<'r> {
         self.unit((place.0 >> 2).wrapping_add(unit))
     }
 
-    /// The 8 bytes at `word` from a place on.
-    #[inline(always)]
-    pub(crate) fn word_from(self, place: Place, word: u32) -> &'r AtomicU64 {
-        self.word((place.0 >> 1).wrapping_add(word))
-    }
-
     /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.
     #[inline(always)]
     #[must_use]
@@ -395,6 +396,8 @@ pub struct StrideRing {
     base: NonNull<AtomicU64>,
     mask: u32,
     shift: u32,
+    /// `1 << shift`, kept, because a multiplication by what is loaded is shorter than a shift.
+    stride: usize,
     buf: Arc<QueueBuf>,
 }
 
@@ -411,7 +414,7 @@ impl StrideRing {
             return None;
         }
         let base = buf.part(offset, (count as usize).checked_mul(stride as usize)?)?;
-        Some(Self { base, mask: count - 1, shift: stride.trailing_zeros(), buf })
+        Some(Self { base, mask: count - 1, shift: stride.trailing_zeros(), stride: stride as usize, buf })
     }
 
     /// The largest index of an element.
@@ -425,7 +428,7 @@ impl StrideRing {
     #[inline(always)]
     #[must_use]
     pub fn stride(&self) -> usize {
-        1 << self.shift
+        self.stride
     }
 
     /// The memory that it is in.
@@ -461,15 +464,15 @@ impl StrideRing {
 /// The addresses of a [`StrideRing`] and of a table with an entry per element, as [`SqView`] is those of an [`SqRing`].
 ///
 /// # Invariants
-/// All is that of the ring; the table has an entry for every masked index; `second` is 16 if an element has so many
-/// bytes twice, from `first` on, else 0.
+/// All is that of the ring; the table has an entry for every masked index; `second` is the second unit of the first element
+/// from `base` on, or `base` if there is none.
 #[derive(Clone, Copy)]
 pub(crate) struct StrideView<'r> {
     base: NonNull<AtomicU64>,
     entries: NonNull<Entry64>,
     mask: u32,
-    shift: u32,
-    second: usize,
+    stride: usize,
+    second: NonNull<AtomicU64>,
     _ring: PhantomData<&'r StrideRing>,
 }
 
@@ -477,18 +480,26 @@ impl<'r> StrideView<'r> {
     /// Of a ring and a table: of as many elements as both have. The first `skip` units of an element are left out, as long
     /// as one remains.
     #[inline(always)]
-    pub(crate) fn new(ring: &'r StrideRing, entries: &'r Table<Entry64>, skip: usize) -> Self {
+    pub(crate) fn new(
+        ring: &'r StrideRing,
+        entries: &'r Table<Entry64>,
+        skip: usize,
+        max_units: u32,
+    ) -> Self {
         let units = ring.stride() / 16;
         let skip = skip.min(units - 1);
         // SAFETY: still inside the first element, which has more units than are skipped.
         let base = unsafe { ring.base.add(skip * 2) };
+        let second = if units - skip > 1 && max_units > 1 { 2 } else { 0 };
+        // SAFETY: the next unit of the first element, or the same.
+        let second = unsafe { base.add(second) };
         Self {
             base,
+            second,
             entries: NonNull::from(&*entries.0).cast(),
             // Both are powers of two less one, so the lower is, too.
             mask: ring.mask.min((entries.0.len() - 1) as u32),
-            shift: ring.shift,
-            second: if units - skip > 1 { 16 } else { 0 },
+            stride: ring.stride(),
             _ring: PhantomData,
         }
     }
@@ -496,11 +507,11 @@ impl<'r> StrideView<'r> {
     /// The first two units of the element at `index`, modulo the ring; the first twice if there is but one.
     #[inline(always)]
     pub(crate) fn units(self, index: u32) -> [&'r [AtomicU64; 2]; 2] {
-        let at = ((index & self.mask) as usize) << self.shift;
+        let at = (index & self.mask) as usize * self.stride;
         // SAFETY: the masked index names an element (invariant).
         let first = unsafe { self.base.byte_add(at) };
-        // SAFETY: the next unit of it, or the same (invariant).
-        let second = unsafe { first.byte_add(self.second) };
+        // SAFETY: likewise; the next unit of it, or the same (invariant).
+        let second = unsafe { self.second.byte_add(at) };
         // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
         let first = unsafe { first.cast().as_ref() };
         // SAFETY: likewise.

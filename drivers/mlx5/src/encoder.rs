@@ -13,8 +13,8 @@ use crate::shared::{QpShared, SqShared, umr_op};
 use crate::wqe::eth;
 use crate::wqe::umr;
 use crate::wqe::{
-    AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, ctrl_base, ctrl0, ctrl1, fm_ce_se,
-    hw_opcode, put_inline, put_sges, units_of,
+    AV_UNITS, Ah, CTRL_UNITS, DataLimits, Ordinary, Remote, Sge, Slot, are_plain, ctrl_base, ctrl0, ctrl1,
+    fm_ce_se, hw_opcode, put_inline, put_sges, units_of,
 };
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::provider::op::MwBind;
@@ -124,17 +124,61 @@ pub(crate) struct Hot {
     base: u64,
     /// What every control segment's second word has.
     signal: u64,
-    /// Sets of opcodes that take the short way, one per [`Kind`] that has one. All but the queue's own are empty.
+    /// The opcodes that take the short way, as [`Short`] has them by kind and entry.
     connected: u32,
     datagram: u32,
     xrc: u32,
     dc: u32,
+    /// Of the limits, what inline data is held against.
+    max_inline: u32,
+}
+
+/// Which opcodes take the short way, one table per [`Kind`] that has one. All but the queue's own are empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Short {
+    connected: [Ordinary; OPCODES],
+    datagram: [Ordinary; OPCODES],
+    xrc: [Ordinary; OPCODES],
+    dc: [Ordinary; OPCODES],
+}
+
+/// Opcodes that there may be: `IBV_WR_TSO` is the last.
+const OPCODES: usize = WrOpcode::TSO.0 as usize + 1;
+
+impl Short {
+    fn new(kind: Kind, set: u32) -> Self {
+        let table =
+            core::array::from_fn(|op| Ordinary::allowed_if(set & opcode_bit(WrOpcode(op as u32)) != 0));
+        let only = |k| if kind == k { table } else { Default::default() };
+        Self {
+            connected: only(Kind::Connected),
+            datagram: only(Kind::Datagram),
+            xrc: only(Kind::Xrc),
+            dc: only(Kind::Dc),
+        }
+    }
+
+    /// Which entries alone take the short way to this address.
+    #[inline(always)]
+    fn entries<A: Address<Ah>, O: Operation<Remote = Remote>>(&self, to: &A) -> Ordinary {
+        let table = if to.datagram().is_some() {
+            &self.datagram
+        } else if to.remote_srqn().is_some() {
+            &self.xrc
+        } else if to.dc_target().is_some() {
+            &self.dc
+        } else {
+            &self.connected
+        };
+        if O::HAS_DATA { table[O::OPCODE.0 as usize] } else { Ordinary::NONE }
+    }
 }
 
 /// What is constant in a queue's WQEs, and what it allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Encoder {
     pub(crate) hot: Hot,
+    pub(crate) short: Short,
     /// Builders that take the short way.
     hot_builders: u32,
     /// [`Hot::ctrl1`] of all plain flags, with nothing immediate.
@@ -179,15 +223,9 @@ impl Hot {
         self.datagram & opcode_bit(opcode) != 0
     }
 
-    /// The control segment's first word in host order, less the units.
+    /// Whether this takes the short way, but for flags and data.
     #[inline(always)]
-    pub(crate) fn first(&self, place: Place, opcode: u8) -> u64 {
-        u64::from_be(ctrl0(self.base, place, opcode, 0))
-    }
-
-    /// Whether this takes the short way, but for the data.
-    #[inline(always)]
-    fn takes<A: Address<Ah>, O: Operation<Remote = Remote>>(&self, to: &A, flags: SendFlags) -> bool {
+    fn has<A: Address<Ah>, O: Operation<Remote = Remote>>(&self, to: &A) -> bool {
         let set = if to.datagram().is_some() {
             self.datagram
         } else if to.remote_srqn().is_some() {
@@ -197,7 +235,13 @@ impl Hot {
         } else {
             self.connected
         };
-        O::HAS_DATA && set & opcode_bit(O::OPCODE) != 0 && are_plain(flags)
+        O::HAS_DATA && set & opcode_bit(O::OPCODE) != 0
+    }
+
+    /// The control segment's first word in host order, less the units.
+    #[inline(always)]
+    pub(crate) fn first(&self, place: Place, opcode: u8) -> u64 {
+        u64::from_be(ctrl0(self.base, place, opcode, 0))
     }
 
     /// The WQE of a WR to the connected peer, with or without a remote address, and with one ordinary entry, which fits
@@ -205,18 +249,23 @@ impl Hot {
     #[inline(always)]
     pub(crate) fn block<A, O>(
         &self,
+        short: &Short,
         wr: Wr,
         to: &A,
         op: &O,
         sges: &[Sge],
-    ) -> Option<(u32, impl FnOnce(Place) -> [u64; 8])>
+    ) -> Option<(u32, impl FnOnce(Place) -> [u64; 8] + use<A, O>)>
     where
         A: Address<Ah>,
         O: Operation<Remote = Remote>,
     {
         let &[sge] = sges else { return None };
         let elsewhere = to.datagram().is_some() || to.remote_srqn().is_some() || to.dc_target().is_some();
-        if elsewhere || is_atomic(O::OPCODE) || !self.takes::<A, O>(to, wr.flags) || sge.is_special() {
+        if elsewhere
+            || is_atomic(O::OPCODE)
+            || !sge.is_ordinary(short.entries::<A, O>(to))
+            || !are_plain(wr.flags)
+        {
             return None;
         }
         let (hot, second, remote) = (*self, self.ctrl1(wr.flags, imm_of(op)), op.remote());
@@ -269,7 +318,9 @@ impl Encoder {
                 datagram: only(Kind::Datagram),
                 xrc: only(Kind::Xrc),
                 dc: only(Kind::Dc),
+                max_inline: config.max_inline_data,
             },
+            short: Short::new(kind, hot),
             plain_ctrl1: core::array::from_fn(|flags| {
                 let signal = if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
                 ctrl1(signal | fm_ce_se(SendFlags::from_bits_retain(flags as u32)), 0)
@@ -372,9 +423,12 @@ impl Encoder {
         P: Payload<Sge>,
     {
         // One entry that is empty or longest is rare; more than one are looked at one by one.
-        let is_special = !P::INLINE && matches!(data.sges(), [sge] if sge.is_special());
-        let can_be = !P::INLINE || takes_inline(O::OPCODE);
-        if !hot.takes::<A, O>(to, wr.flags) || is_special || !can_be {
+        let is_short = match data.sges() {
+            _ if P::INLINE => takes_inline(O::OPCODE) && hot.has::<A, O>(to),
+            [sge] => sge.is_ordinary(self.short.entries::<A, O>(to)),
+            _ => hot.has::<A, O>(to),
+        };
+        if !is_short || !are_plain(wr.flags) {
             // All that is lent out is a copy; see `Cursor::lend`.
             let (to, op) = (*to, *op);
             return cursor.lend(|cursor| match data.sges() {
@@ -418,7 +472,7 @@ impl Encoder {
         unit += put_op(slot, unit, op)?;
         unit += if P::INLINE {
             cursor.inline = true;
-            put_inline(slot, unit, self.limits, data)?
+            put_inline(slot, unit, DataLimits { max_inline: hot.max_inline, ..self.limits }, data)?
         } else {
             match data.sges() {
                 [sge] if !SPECIAL && !is_atomic(O::OPCODE) => {

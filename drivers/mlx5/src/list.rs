@@ -7,7 +7,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: lists, entries and handles are C pointers, valid by the caller's promise.
 
-use crate::encoder::{Encoder, Hot, Kind, MAX_UNITS};
+use crate::encoder::{Encoder, Kind, MAX_UNITS};
 use crate::poster::{Cursor, Queue};
 use crate::send::{SendQueue, Side};
 use crate::shared::{QpShared, SqShared};
@@ -74,26 +74,39 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
     loop {
         // SAFETY: the node's entries are valid, by the caller's promise.
         let sge = if cursor.has_room() { unsafe { plain(wr) } } else { None };
-        let result = match (wr.opcode, sge) {
+        let run = match (wr.opcode, sge) {
             (WrOpcode::RDMA_WRITE, Some(sge)) if hot.has_connected(WrOpcode::RDMA_WRITE) => {
-                put_rdma(&hot, q, &mut cursor, wr, const { hw_opcode(WrOpcode::RDMA_WRITE) }, sge);
-                Ok(())
+                // SAFETY: the nodes are valid, by the caller's promise.
+                Some(
+                    cursor.lend(|cursor| unsafe {
+                        put_run::<RDMA_WRITE>(&side.encoder, q.sq, cursor, wr, sge)
+                    }),
+                )
             }
             (WrOpcode::SEND, Some(sge)) if hot.has_connected(WrOpcode::SEND) => {
-                let slot = Slot::new(q.view, cursor.at);
-                slot.put(CTRL_UNITS, words(sge));
-                slot.put_ctrl1(hot.ctrl1(fields(wr).flags, 0));
-                slot.put_ctrl0(hot.ctrl0(cursor.at, const { hw_opcode(WrOpcode::SEND) }, 2));
-                cursor.finish(q.view, wr.wr_id, 2);
-                Ok(())
+                // SAFETY: as above.
+                Some(cursor.lend(|cursor| unsafe { put_run::<SEND>(&side.encoder, q.sq, cursor, wr, sge) }))
             }
+            (WrOpcode::RDMA_READ, Some(sge)) if hot.has_connected(WrOpcode::RDMA_READ) => {
+                // SAFETY: as above.
+                Some(
+                    cursor
+                        .lend(|cursor| unsafe { put_run::<RDMA_READ>(&side.encoder, q.sq, cursor, wr, sge) }),
+                )
+            }
+            _ => None,
+        };
+        if let Some(next) = run {
+            match next {
+                Some(next) => wr = next,
+                None => break,
+            }
+            continue;
+        }
+        let result = match (wr.opcode, sge) {
             (WrOpcode::SEND, Some(sge)) if hot.has_datagram(WrOpcode::SEND) => {
                 // SAFETY: the node is valid, by the caller's promise.
                 cursor.lend(|cursor| unsafe { put_datagram(&side.encoder, q.sq, cursor, wr, sge) })
-            }
-            (WrOpcode::RDMA_READ, Some(sge)) if hot.has_connected(WrOpcode::RDMA_READ) => {
-                put_rdma(&hot, q, &mut cursor, wr, const { hw_opcode(WrOpcode::RDMA_READ) }, sge);
-                Ok(())
             }
             // SAFETY: the node and what it points to are valid, by the caller's promise.
             _ => cursor.lend(|cursor| unsafe { push(side, q.qp, q.sq, cursor, wr) }),
@@ -134,15 +147,48 @@ fn words(sge: RawSge) -> [u64; 2] {
     [(u64::from(sge.length) << 32 | u64::from(sge.lkey)).to_be(), sge.addr.to_be()]
 }
 
-/// Writes a plain node with a remote address.
-#[inline(always)]
-fn put_rdma(hot: &Hot, q: Queue<'_>, cursor: &mut Cursor, wr: &SendWr, opcode: u8, sge: RawSge) {
-    let slot = Slot::new(q.view, cursor.at);
-    slot.put(CTRL_UNITS, rdma(wr).words);
-    slot.put(CTRL_UNITS + 1, words(sge));
-    slot.put_ctrl1(hot.ctrl1(fields(wr).flags, 0));
-    slot.put_ctrl0(hot.ctrl0(cursor.at, opcode, 3));
-    cursor.finish(q.view, wr.wr_id, 3);
+const RDMA_WRITE: u32 = WrOpcode::RDMA_WRITE.0;
+const SEND: u32 = WrOpcode::SEND.0;
+const RDMA_READ: u32 = WrOpcode::RDMA_READ.0;
+
+/// Writes plain nodes of one opcode to the connected peer, for as long as they follow one another and there is room; gives
+/// the first that is not written. There is room for `wr`, whose entry is `sge`.
+///
+/// # Safety
+/// As [`post_send`], from `wr` on.
+#[inline(never)]
+unsafe fn put_run<'l, const OPCODE: u32>(
+    encoder: &Encoder,
+    sq: &SqShared,
+    cursor: &mut Cursor,
+    mut wr: &'l SendWr,
+    mut sge: RawSge,
+) -> Option<&'l SendWr> {
+    let (view, hot) = (sq.ring.view(), encoder.hot);
+    let mut at = *cursor;
+    let next = loop {
+        let slot = Slot::new(view, at.at);
+        let units = if OPCODE == SEND {
+            CTRL_UNITS
+        } else {
+            slot.put(CTRL_UNITS, rdma(wr).words);
+            CTRL_UNITS + 1
+        };
+        slot.put(units, words(sge));
+        slot.put_ctrl1(encoder.plain_ctrl1(fields(wr).flags, 0).unwrap_or_default());
+        slot.put_ctrl0(hot.ctrl0(at.at, const { hw_opcode(WrOpcode(OPCODE)) }, units + 1));
+        at.finish_block(view, wr.wr_id);
+        // SAFETY: NULL or valid, by the caller's promise.
+        let Some(next) = (unsafe { wr.next.as_ref() }) else { break None };
+        if next.opcode.0 != OPCODE || !at.has_room() {
+            break Some(next);
+        }
+        // SAFETY: the node's entries are valid, by the caller's promise.
+        let Some(entry) = (unsafe { plain(next) }) else { break Some(next) };
+        (wr, sge) = (next, entry);
+    };
+    *cursor = at;
+    next
 }
 
 /// Writes a plain datagram.

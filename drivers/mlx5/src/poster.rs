@@ -25,8 +25,9 @@ pub(crate) struct Cursor {
     pub(crate) head: u32,
     /// The `head` from which there is no room.
     pub(crate) limit: u32,
-    /// The last WQE's block.
-    pub(crate) last: Place,
+    /// The last WQE of several blocks: where it began and where it ends. All others are one block before `at`, so the short
+    /// way keeps nothing of where they began.
+    long: (Place, Place),
     /// Whether inline data was written: worth a BlueFlame burst even where others are not.
     pub(crate) inline: bool,
     /// The block of the WQE that must wait for a local operation before it; it may not be written yet.
@@ -42,7 +43,7 @@ impl Cursor {
             at: Place::of(0),
             head: 0,
             limit: 0,
-            last: Place::of(0),
+            long: (Place::of(0), Place::of(0)),
             inline: false,
             fence_at: None,
             error: Some(error),
@@ -91,6 +92,13 @@ impl Cursor {
         self.error
     }
 
+    /// Where the last WQE began, if there is one.
+    #[inline(always)]
+    fn last(&self) -> Place {
+        let (last, end) = self.long;
+        if end == self.at { last } else { self.at.before(1) }
+    }
+
     /// Moves behind a WQE of `ds` units, and notes what its completion needs.
     #[inline(always)]
     pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, ds: u32) {
@@ -98,9 +106,12 @@ impl Cursor {
         let record = view.record(self.at);
         record.wr_id.store(wr_id, Ordering::Relaxed);
         record.set_done(Done::new(self.head, 0));
-        self.last = self.at;
-        // Most fit in one block, which is cheaper to see than to compute.
-        self.at = self.at.after(if ds <= 4 { 1 } else { ds.div_ceil(4) });
+        if ds <= 4 {
+            self.at = self.at.after(1);
+        } else {
+            let end = self.at.after(ds.div_ceil(4));
+            (self.long, self.at) = ((self.at, end), end);
+        }
     }
 
     /// The WR that is written next is a local operation: whatever follows it waits, and so does it if one was before.
@@ -199,7 +210,7 @@ impl Poster {
             at: self.at,
             head: self.head,
             limit: if error.is_some() { self.head } else { self.limit },
-            last: self.at,
+            long: (self.at, self.at),
             inline: false,
             fence_at,
             error,
@@ -303,12 +314,13 @@ impl Poster {
         if let Some(at) = cursor.fence_at {
             self.settle_fence(view.ring(), cursor.at, at);
         }
-        let single = cursor.last == self.at;
+        let last = cursor.last();
+        let single = last == self.at;
         (self.at, self.head) = (cursor.at, cursor.head);
         // WQEs before the record, the record before the register.
         to_device();
         self.record.set(cursor.at.index());
-        self.bell.post(view, cursor.last, single, cursor.inline);
+        self.bell.post(view, last, single, cursor.inline);
     }
 
     /// Posts one WQE of up to four units that is in registers, if nothing at all is in the way. `words` makes it for a place;

@@ -10,7 +10,7 @@
 use crate::buf::StrideView;
 use crate::dbrec::DbWord;
 use crate::shared::{QpShared, RqShared};
-use crate::wqe::{Sge, WireEntry, put_recv_sge, put_recv_sges};
+use crate::wqe::{Ordinary, Sge, WireEntry, put_recv_sge, put_recv_sges};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -69,6 +69,8 @@ struct Side {
     limit: u32,
     max_post: u32,
     max_sge: u32,
+    /// Entries that a receive may have alone.
+    entries: Ordinary,
     max_msg: u64,
     /// The state word under which posting was allowed last.
     seen: StateWord,
@@ -88,6 +90,7 @@ impl RecvQueue {
             limit: 0,
             max_post: config.max_recv_wr.min(rq.ring.mask() + 1),
             max_sge: config.max_recv_sge.min(units),
+            entries: Ordinary::allowed_if(config.max_recv_sge != 0 && units != 0),
             max_msg: config.max_msg_sz,
             seen: StateWord::NONE,
             is_raw: config.qp_type == QpType::RawPacket,
@@ -114,12 +117,12 @@ impl Side {
     #[inline(always)]
     fn begin(&mut self, qp: &QpShared) -> Cursor {
         let word = qp.word();
-        let mut error = None;
-        if word != self.seen {
-            error = self.begin_cold(word).err();
+        if word != self.seen
+            && let Err(error) = self.begin_cold(word)
+        {
+            return Cursor { head: self.head, limit: self.head, error: Some(error) };
         }
-        let limit = if error.is_some() { self.head } else { self.limit };
-        Cursor { head: self.head, limit, error }
+        Cursor { head: self.head, limit: self.limit, error: None }
     }
 
     /// The state changed since the last batch, or this is the first.
@@ -171,7 +174,7 @@ impl Side {
         if cursor.head == cursor.limit {
             cursor.limit = self.refresh(rq, cursor.head, cursor.error)?;
         }
-        if !put_recv_sge(view.units(cursor.head), self.max_sge, sges) {
+        if !put_recv_sge(view.units(cursor.head), self.entries, sges) {
             // An address that is lent out would keep the entry out of the registers; so a copy of it is.
             match sges {
                 [one] => self.put(rq, cursor.head, &[*one])?,
@@ -183,6 +186,7 @@ impl Side {
         Ok(())
     }
 
+    #[cold]
     fn put<S: WireEntry>(&self, rq: &RqShared, index: u32, sges: &[S]) -> Result<(), PostError> {
         put_recv_sges(rq.ring.element(index), self.max_sge, self.max_msg, sges)
     }
@@ -232,14 +236,20 @@ impl RecvQueueTrait for RecvQueue {
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
         let cursor = self.side.begin(&self.qp);
-        Batch { qp: &self.qp, rq: &self.rq, view: self.rq.view(), side: &mut self.side, cursor }
+        Batch {
+            qp: &self.qp,
+            rq: &self.rq,
+            view: self.rq.view(self.side.max_sge),
+            side: &mut self.side,
+            cursor,
+        }
     }
 
     #[inline(always)]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         let Self { qp, rq, side } = self;
         let mut cursor = side.begin(qp);
-        side.push(rq, rq.view(), &mut cursor, wr_id, sges)?;
+        side.push(rq, rq.view(side.max_sge), &mut cursor, wr_id, sges)?;
         side.publish(qp, rq, &cursor);
         Ok(())
     }
@@ -248,7 +258,7 @@ impl RecvQueueTrait for RecvQueue {
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         let Self { qp, rq, side } = self;
         let mut cursor = side.begin(qp);
-        let (view, max_sge) = (rq.view(), side.max_sge);
+        let (view, max_sge) = (rq.view(side.max_sge), side.max_sge);
         // SAFETY: the caller's promise about the list.
         let result = unsafe {
             walk(list, cursor.error, max_sge, |wr_id, sges| side.push(rq, view, &mut cursor, wr_id, sges))

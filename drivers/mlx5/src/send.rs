@@ -157,9 +157,9 @@ impl SendQueueTrait for SendQueue {
         P: Payload<Sge>,
     {
         // What is most often posted alone is kept in registers on its way to ring and doorbell.
-        let hot = self.side.encoder.hot;
+        let Encoder { hot, short, .. } = &self.side.encoder;
         if !P::INLINE
-            && let Some((ds, words)) = hot.block(wr, &to, &op, data.sges())
+            && let Some((ds, words)) = hot.block(short, wr, &to, &op, data.sges())
             && self.post_block(wr.wr_id, ds, words)
         {
             return Ok(());

@@ -327,8 +327,8 @@ impl RqShared {
 
     /// The addresses that posting needs.
     #[inline(always)]
-    pub(crate) fn view(&self) -> StrideView<'_> {
-        StrideView::new(&self.ring, &self.wr_id, 0)
+    pub(crate) fn view(&self, max_sge: u32) -> StrideView<'_> {
+        StrideView::new(&self.ring, &self.wr_id, 0, max_sge)
     }
 
     /// How many receives are done, modulo 2^32. A device may make a poller store anything.
@@ -438,8 +438,8 @@ impl SrqShared {
 
     /// The addresses that posting needs; an element's link is left out.
     #[inline(always)]
-    pub(crate) fn view(&self) -> StrideView<'_> {
-        StrideView::new(&self.ring, &self.wr_id, 1)
+    pub(crate) fn view(&self, max_sge: u32) -> StrideView<'_> {
+        StrideView::new(&self.ring, &self.wr_id, 1, max_sge)
     }
 
     /// The receive at `wqe_counter` is done: its `wr_id`. For any poller, also several at once.

@@ -12,7 +12,7 @@ use crate::buf::StrideView;
 use crate::dbrec::DbWord;
 use crate::recv::walk;
 use crate::shared::SrqShared;
-use crate::wqe::{Sge, WireEntry, put_recv_sge, put_recv_sges};
+use crate::wqe::{Ordinary, Sge, WireEntry, put_recv_sge, put_recv_sges};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ struct Side {
     /// Receives posted so far: all 32 bits go to the doorbell record.
     count: u32,
     max_sge: u32,
+    /// Entries that a receive may have alone.
+    entries: Ordinary,
     max_msg: u64,
     /// Whose queue this is: a child of fork(2) has a copy that no device sees.
     process: Process,
@@ -78,6 +80,7 @@ impl SharedRecvQueue {
             tail: slots - 1,
             count: 0,
             max_sge: max_sge.min(units),
+            entries: Ordinary::allowed_if(max_sge != 0 && units != 0),
             max_msg: max_msg_sz,
             process: Process::register(),
             record,
@@ -152,7 +155,7 @@ impl Side {
         if cursor.head == cursor.limit {
             cursor.limit = self.refill(srq, cursor.error)?;
         }
-        if !put_recv_sge(view.units(cursor.head), self.max_sge, sges) {
+        if !put_recv_sge(view.units(cursor.head), self.entries, sges) {
             // As in `recv`: a copy.
             match sges {
                 [one] => self.put(srq, cursor.head, &[*one])?,
@@ -191,14 +194,14 @@ impl RecvQueueTrait for SharedRecvQueue {
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
         let cursor = self.side.begin();
-        Batch { srq: &self.srq, view: self.srq.view(), side: &mut self.side, cursor }
+        Batch { srq: &self.srq, view: self.srq.view(self.side.max_sge), side: &mut self.side, cursor }
     }
 
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         let Self { srq, side } = self;
         let mut cursor = side.begin();
-        let (view, max_sge) = (srq.view(), side.max_sge);
+        let (view, max_sge) = (srq.view(side.max_sge), side.max_sge);
         // SAFETY: the caller's promise about the list.
         let result = unsafe {
             walk(list, cursor.error, max_sge, |wr_id, sges| side.push(srq, view, &mut cursor, wr_id, sges))

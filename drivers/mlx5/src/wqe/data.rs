@@ -3,7 +3,7 @@
 //!
 //! An empty entry is left out. An entry, or all of them, of more than the device's longest message can't be.
 
-use super::{InlineWriter, Sge, Slot};
+use super::{InlineWriter, Ordinary, Sge, Slot};
 use crate::buf::{Place, SqRing};
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
@@ -171,18 +171,17 @@ const TERMINATOR: [u64; 2] = [(MLX5_INVALID_LKEY as u64).to_be(), 0];
 #[inline(always)]
 pub(crate) fn put_recv_sge<S: WireEntry>(
     [first, second]: [&[AtomicU64; 2]; 2],
-    max_sge: u32,
+    entries: Ordinary,
     sges: &[S],
 ) -> bool {
     let [sge] = sges else { return false };
     let Ok(sge) = sge.wire() else { return false };
-    if max_sge == 0 || sge.is_special() {
+    if !sge.is_ordinary(entries) {
         return false;
     }
+    // Where there is no second, it is the first.
+    store(second.each_ref(), TERMINATOR);
     store(first.each_ref(), sge.words);
-    if max_sge > 1 {
-        store(second.each_ref(), TERMINATOR);
-    }
     true
 }
 

@@ -55,10 +55,33 @@ impl Sge {
         Self { words: [((count as u64) << 32 | lkey as u64).to_be(), addr.to_be()] }
     }
 
+    /// Whether it is neither empty nor of 2^31 bytes, where those may be used.
+    #[inline(always)]
+    pub(crate) const fn is_ordinary(&self, there: Ordinary) -> bool {
+        self.words[0] & there.0 != 0
+    }
+
     /// Whether it is empty or of 2^31 bytes.
     #[inline(always)]
     pub(crate) const fn is_special(&self) -> bool {
         self.words[0] & Self::COUNT == 0
+    }
+}
+
+/// Whether ordinary entries may be used for something, as the bits by which they are told from others: so that one test
+/// answers both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ordinary(u64);
+
+impl Ordinary {
+    /// They may.
+    pub(crate) const ALLOWED: Self = Self(Sge::COUNT);
+    /// No entry is an ordinary one there.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// [`ALLOWED`](Self::ALLOWED) or [`NONE`](Self::NONE).
+    pub(crate) const fn allowed_if(allowed: bool) -> Self {
+        if allowed { Self::ALLOWED } else { Self::NONE }
     }
 }
 

@@ -53,7 +53,8 @@ impl<'r> Slot<'r> {
         if word < 8 {
             self.head[word as usize].store(value, Ordering::Relaxed);
         } else {
-            self.ring.word_from(self.place, word).store(value, Ordering::Relaxed);
+            let block = self.ring.at(self.place.after(word / 8));
+            block[(word % 8) as usize].store(value, Ordering::Relaxed);
         }
     }
 
