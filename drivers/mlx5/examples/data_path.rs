@@ -397,19 +397,21 @@ fn session(qp: &mut QpEx<'_>, each: u32, what: What, p: &Places, ah: *const IbvA
         };
     }
     call!(qp.wr_start());
+    let (rkey, lkey, mut addr, mut raddr) = (p.rkey, p.lkey, p.addr, p.raddr);
     for i in 0..each {
         qp.wr_id = i.into();
         match what {
             What::Ud => call!(qp.wr_send()),
-            _ => call!(qp.wr_rdma_write(p.rkey, p.raddr + u64::from(i) * 64)),
+            _ => call!(qp.wr_rdma_write(rkey, raddr)),
         }
         match what {
             What::Inline => call!(qp.wr_set_inline_data(p.data.as_ptr(), p.data.len())),
-            _ => call!(qp.wr_set_sge(p.lkey, p.addr + u64::from(i) * 64, 64)),
+            _ => call!(qp.wr_set_sge(lkey, addr, 64)),
         }
         if matches!(what, What::Ud) {
             call!(qp.wr_set_ud_addr(ah, 7, 0x1111));
         }
+        (addr, raddr) = (addr + 64, raddr + 64);
     }
     call!(qp.wr_complete()).unwrap_or_else(|_| std::process::abort());
 }

@@ -9,17 +9,19 @@
 // UNSAFETY: implements the core's builder trait, whose `wr_set_sges` carries a promise about memory.
 
 use crate::buf::SqView;
-use crate::encoder::{Kind, imm_of, put_op};
+use crate::encoder::{Encoder, Kind, imm_of, put_op};
 use crate::poster::{Cursor, Queue};
 use crate::send::{SendQueue, Side};
 use crate::shared::{QpShared, SqShared};
 use crate::wqe::eth;
 use crate::wqe::{Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, put_inline, put_raw_sges};
+use core::sync::atomic::Ordering;
 use uverbs_core::provider::op::BindMw;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
 use uverbs_core::wr::{Sge as RawSge, WrOpcode};
+use uverbs_mlx5_hw::wqe::MLX5_OPCODE_RDMA_READ;
 
 /// The data setter.
 const DATA: u8 = 1;
@@ -31,12 +33,51 @@ const ADDRESS: u8 = 2;
 pub(crate) struct Session {
     open: bool,
     cursor: Cursor,
+    pending: Pending,
     wr: Current,
+}
+
+/// Whether a WR waits for setters, and for which.
+///
+/// Most are plain: to the connected peer, and complete with one entry. All that there is to know of those is in this one
+/// word, and the calls which make up most sessions look at no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pending(i64);
+
+impl Pending {
+    /// None does.
+    const NO: Self = Self(0);
+    /// One does, of which [`Current`] tells.
+    const OTHER: Self = Self(-1);
+
+    /// A plain one: the hardware's opcode, and the units that its WQE has with one entry.
+    const fn plain(opcode: u8, ds: u32) -> Self {
+        Self((opcode as i64) << 32 | ds as i64)
+    }
+
+    /// Whether it is a plain one.
+    #[inline(always)]
+    const fn is_plain(self) -> bool {
+        self.0 > 0
+    }
+
+    /// What a plain one adds to the control segment's first word, in host order.
+    #[inline(always)]
+    const fn first(self) -> u64 {
+        self.0.cast_unsigned()
+    }
+
+    /// The units of a plain one.
+    #[inline(always)]
+    const fn ds(self) -> u32 {
+        self.0 as u32
+    }
 }
 
 impl Default for Session {
     fn default() -> Self {
-        Self { open: false, cursor: Cursor::failed(PostError::NoSession), wr: Current::default() }
+        let cursor = Cursor::failed(PostError::NoSession);
+        Self { open: false, cursor, pending: Pending::NO, wr: Current::default() }
     }
 }
 
@@ -44,16 +85,42 @@ impl Session {
     /// Ends the last WR, which must have got its setters.
     #[inline(always)]
     fn end_wr(&mut self) {
-        if self.wr.needs != 0 {
+        if self.pending != Pending::NO {
             self.fail(PostError::MissingSetter);
         }
+    }
+
+    /// The WR that setters belong to, also if it is a plain one.
+    #[inline(always)]
+    fn current(&mut self, encoder: &Encoder, view: SqView<'_>) -> &mut Current {
+        if self.pending.is_plain() {
+            self.unfold(encoder, view);
+        }
+        &mut self.wr
+    }
+
+    #[inline(never)]
+    fn unfold(&mut self, encoder: &Encoder, view: SqView<'_>) {
+        let (pending, at) = (self.pending, self.cursor.at);
+        let data = pending.ds() - 1;
+        self.wr = Current {
+            wr_id: view.record(at).wr_id.load(Ordering::Relaxed),
+            first: encoder.hot.first(at, 0) | pending.first() & !u64::from(u32::MAX),
+            data,
+            takes: DATA,
+            needs: DATA,
+            traits: if (pending.first() >> 32) as u8 == MLX5_OPCODE_RDMA_READ { NO_INLINE } else { 0 },
+            ds: data,
+            taken: 0,
+        };
+        self.pending = Pending::OTHER;
     }
 
     /// Latches an error: there is no WR any more, and no room for one.
     #[cold]
     fn fail(&mut self, error: PostError) {
         self.cursor.latch(error);
-        self.wr = Current::default();
+        (self.wr, self.pending) = (Current::default(), Pending::NO);
     }
 }
 
@@ -99,8 +166,8 @@ const fn traits_of(opcode: WrOpcode) -> u8 {
 impl Side {
     /// Notes that a setter was called; `false` if the WR does not take it now.
     #[inline(always)]
-    fn setter(&mut self, which: u8) -> bool {
-        if self.session.wr.needs & which == 0 {
+    fn setter(&mut self, view: SqView<'_>, which: u8) -> bool {
+        if self.session.current(&self.encoder, view).needs & which == 0 {
             self.refuse_setter(which);
             return false;
         }
@@ -117,8 +184,9 @@ impl Side {
     /// Completes the WQE if nothing is missing any more.
     #[inline(always)]
     fn settle(&mut self, view: SqView<'_>) {
-        let Session { wr, cursor, .. } = &mut self.session;
+        let Session { wr, cursor, pending, .. } = &mut self.session;
         if wr.needs == 0 {
+            *pending = Pending::NO;
             Slot::new(view, cursor.at).put_ctrl0((wr.first | u64::from(wr.ds)).to_be());
             cursor.finish(view, wr.wr_id, wr.ds);
         }
@@ -136,39 +204,47 @@ impl Side {
         }
     }
 
-    /// Begins a plain WR to the connected peer, where most calls are decided by a few tests.
+    /// Begins a plain WR to the connected peer, where most calls are decided by a few tests; whether it was one.
     #[inline(always)]
-    fn begin_wr<O: Operation<Remote = Remote>>(
-        &mut self,
-        qp: &QpShared,
-        sq: &SqShared,
-        wr: Wr,
-        op: &O,
-    ) -> Result<(), PostError> {
+    fn begin_plain<O: Operation<Remote = Remote>>(&mut self, sq: &SqShared, wr: Wr, op: &O) -> bool {
         let Self { encoder, session, .. } = self;
-        if O::HAS_DATA
-            && encoder.address_units == 0
-            && encoder.is_hot_builder(O::OPCODE)
-            && session.cursor.has_room()
-            && let Some(second) = encoder.plain_ctrl1(wr.flags, imm_of(op))
-        {
-            let at = session.cursor.at;
-            let slot = Slot::new(sq.ring.view(), at);
-            slot.put_ctrl1(second);
-            let data = CTRL_UNITS + put_op(slot, CTRL_UNITS, op)?;
-            let current = &mut session.wr;
-            current.wr_id = wr.wr_id;
-            current.first = encoder.hot.first(at, const { hw_opcode(O::OPCODE) });
-            current.data = data;
-            (current.takes, current.needs) = (DATA, DATA);
-            current.traits = const { traits_of(O::OPCODE) };
-            return Ok(());
+        if !O::HAS_DATA || is_atomic(O::OPCODE) || session.pending != Pending::NO {
+            return false;
         }
-        self.begin_other(qp, sq, wr, *op)
+        let Some(second) = encoder.plain_ctrl1(wr.flags, imm_of(op)) else { return false };
+        if !encoder.is_plain_builder(O::OPCODE) || !session.cursor.has_room() {
+            return false;
+        }
+        let (at, view) = (session.cursor.at, sq.ring.view());
+        let slot = Slot::new(view, at);
+        slot.put_ctrl1(second);
+        let units = if let Some(remote) = op.remote() {
+            slot.put(CTRL_UNITS, remote.words);
+            2
+        } else {
+            1
+        };
+        // The record is the WQE's only, and the place is free: what stands there does not count before it is published.
+        view.record(at).wr_id.store(wr.wr_id, Ordering::Relaxed);
+        // For a setter that comes twice.
+        session.wr.takes = DATA;
+        session.pending = Pending::plain(const { hw_opcode(O::OPCODE) }, CTRL_UNITS + units);
+        true
     }
 
-    /// The same with an address, or what is rarer.
+    /// Begins any other.
     #[inline(never)]
+    fn begin<O: Operation<Remote = Remote>>(&mut self, qp: &QpShared, sq: &SqShared, wr: Wr, op: O) {
+        self.session.end_wr();
+        match self.begin_other(qp, sq, wr, op) {
+            Ok(()) if self.session.wr.needs != 0 => self.session.pending = Pending::OTHER,
+            Ok(()) => {}
+            Err(error) => self.session.fail(error),
+        }
+    }
+
+    /// With an address, or what is rarer.
+    #[inline(always)]
     fn begin_other<O: Operation<Remote = Remote>>(
         &mut self,
         qp: &QpShared,
@@ -283,6 +359,16 @@ impl Side {
         encoder.reserve_units(poster, Queue::new(qp, sq), cursor, units, wr.taken).map(drop)
     }
 
+    /// One entry, of any WR. In scalars, so that the caller keeps none in memory.
+    ///
+    /// # Safety
+    /// As [`WrBuilder::wr_set_sges`].
+    #[inline(never)]
+    unsafe fn set_sge(&mut self, qp: &QpShared, sq: &SqShared, addr: u64, length: u32, lkey: u32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.set_sges(qp, sq, &[RawSge { addr, length, lkey }]) };
+    }
+
     /// The entries of all but the plainest WRs.
     ///
     /// # Safety
@@ -290,7 +376,7 @@ impl Side {
     #[inline(never)]
     unsafe fn set_sges(&mut self, qp: &QpShared, sq: &SqShared, sges: &[RawSge]) {
         let q = Queue::new(qp, sq);
-        if !self.setter(DATA) {
+        if !self.setter(q.view, DATA) {
             return;
         }
         let wr = self.session.wr;
@@ -335,7 +421,7 @@ impl Side {
             // The WR has a setter for its destination, but not this one.
             return self.session.fail(PostError::OrphanSetter);
         }
-        if self.setter(ADDRESS) {
+        if self.setter(view, ADDRESS) {
             put(Slot::new(view, self.session.cursor.at));
             self.settle(view);
         }
@@ -368,7 +454,7 @@ impl SendQueue {
         }
         let cursor = session.cursor;
         session.open = false;
-        (session.wr.takes, session.wr.needs) = (0, 0);
+        (session.wr.takes, session.wr.needs, session.pending) = (0, 0, Pending::NO);
         // Builders and setters without a session find no room and no WR.
         session.cursor.close(PostError::NoSession);
         poster.close_session();
@@ -385,8 +471,7 @@ impl WrBuilder for SendQueue {
         }
         side.session.cursor = side.poster.open_session(q.qp, q.sq);
         side.session.open = true;
-        side.session.wr.needs = 0;
-        side.session.wr.takes = 0;
+        (side.session.wr.takes, side.session.wr.needs, side.session.pending) = (0, 0, Pending::NO);
     }
 
     #[inline(always)]
@@ -394,12 +479,11 @@ impl WrBuilder for SendQueue {
         self.side.session.open
     }
 
-    #[inline]
+    #[inline(always)]
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         let Self { qp, sq, side } = self;
-        side.session.end_wr();
-        if let Err(error) = side.begin_wr(qp, sq, wr, &op) {
-            side.session.fail(error);
+        if !side.begin_plain(sq, wr, &op) {
+            side.begin(qp, sq, wr, op);
         }
     }
 
@@ -424,28 +508,25 @@ impl WrBuilder for SendQueue {
             // SAFETY: the caller's promise.
             return unsafe { side.set_sges(qp, sq, sges) };
         };
-        let Session { wr, cursor, .. } = &mut side.session;
-        // One entry, neither empty nor from 2^31 on, is all that a plain WR waits for, whose WQE is a single block then.
-        let is_plain = sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1;
-        if wr.needs == DATA && wr.traits & !NO_INLINE == 0 && is_plain && wr.data < 4 {
-            let view = sq.ring.view();
-            let slot = Slot::new(view, cursor.at);
+        let Session { pending, cursor, .. } = &mut side.session;
+        // One entry, neither empty nor from 2^31 on, is all that a plain WR waits for.
+        if pending.is_plain() && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1 {
+            let (view, at, ds) = (sq.ring.view(), cursor.at, pending.ds());
+            let slot = Slot::new(view, at);
             let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
-            slot.put(wr.data, [count_key.to_be(), sge.addr.to_be()]);
-            let ds = wr.data + 1;
-            slot.put_ctrl0((wr.first | u64::from(ds)).to_be());
-            wr.needs = 0;
-            return cursor.finish_block(view, wr.wr_id);
+            slot.put_near(ds - 1, [count_key.to_be(), sge.addr.to_be()]);
+            slot.put_ctrl0((side.encoder.hot.first(at, 0) | pending.first()).to_be());
+            *pending = Pending::NO;
+            return cursor.finish_record(view.record(at));
         }
-        // A copy: an address that is lent out would keep the entry out of the registers.
         // SAFETY: the caller's promise.
-        unsafe { side.set_sges(qp, sq, &[sge]) }
+        unsafe { side.set_sge(qp, sq, sge.addr, sge.length, sge.lkey) }
     }
 
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
         let (q, side) = self.split();
-        if !side.setter(DATA) {
+        if !side.setter(q.view, DATA) {
             return;
         }
         if side.session.wr.traits != 0 {

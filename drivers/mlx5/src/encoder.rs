@@ -181,6 +181,8 @@ pub(crate) struct Encoder {
     pub(crate) short: Short,
     /// Builders that take the short way.
     hot_builders: u32,
+    /// Those of them that need no address.
+    plain_builders: u32,
     /// [`Hot::ctrl1`] of all plain flags, with nothing immediate.
     plain_ctrl1: [u64; 16],
     /// Units between a WR's control segment and what its opcode asks for.
@@ -327,6 +329,7 @@ impl Encoder {
             }),
             address_units: kind.units(),
             hot_builders: if kind == Kind::Raw { 0 } else { hot & builders },
+            plain_builders: if kind == Kind::Connected { hot & builders } else { 0 },
             ops,
             builders,
             kind,
@@ -349,6 +352,12 @@ impl Encoder {
         const { assert!(are_plain(SendFlags::from_bits_retain(15))) };
         let word = self.plain_ctrl1.get(flags.bits() as usize)?;
         Some(word | ctrl1(0, imm))
+    }
+
+    /// Whether a builder takes the short way, and needs no address.
+    #[inline(always)]
+    pub(crate) fn is_plain_builder(&self, opcode: WrOpcode) -> bool {
+        self.plain_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder takes the short way.

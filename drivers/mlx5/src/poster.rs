@@ -6,7 +6,7 @@
 //! opcode that creation did not count with, counts as several.) Everything that forbids posting closes
 //! [`Cursor::limit`], so the hot path has one compare for all of it, and the reason is looked up where it is cold.
 
-use crate::buf::{Done, Place, SqRing, SqView};
+use crate::buf::{Done, Place, Record, SqRing, SqView};
 use crate::dbrec::DbWord;
 use crate::shared::{QpShared, SqShared};
 use crate::uar::Doorbell;
@@ -65,6 +65,14 @@ impl Cursor {
         let result = f(&mut copy);
         *self = copy;
         result
+    }
+
+    /// The same for a WQE of one block whose record has the `wr_id`.
+    #[inline(always)]
+    pub(crate) fn finish_record(&mut self, record: &Record) {
+        self.head = self.head.wrapping_add(1);
+        record.set_done(Done::new(self.head, 0));
+        self.at = self.at.after(1);
     }
 
     /// The same for a WQE of one block.

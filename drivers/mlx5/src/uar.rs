@@ -66,8 +66,7 @@ impl Register {
         match self {
             Self::Mapped(register, _) => {
                 for i in 0..blocks {
-                    let words = ring.at(first.after(i)).each_ref().map(|word| word.load(Ordering::Relaxed));
-                    put_block(*register, at + i * 64, &words);
+                    copy_block(*register, at + i * 64, ring, first.after(i));
                 }
             }
             Self::Port(port, offset) => port_burst(&**port, offset + at, ring.ring(), first, blocks),
@@ -84,6 +83,23 @@ fn put_block(register: NonNull<u64>, at: u32, words: &[u64; 8]) {
         let to = unsafe { register.byte_add(at as usize + i * 8) };
         // SAFETY: a mapped register, aligned to 8.
         unsafe { to.write_volatile(*word) };
+    }
+}
+
+/// Copies a basic block to a register, as [`put_block`] writes one. Word by word: a few registers do, and a load of 8 bytes
+/// after a store of 8 is forwarded to it.
+#[inline(always)]
+fn copy_block(register: NonNull<u64>, at: u32, ring: SqView<'_>, block: Place) {
+    for (i, word) in ring.at(block).iter().enumerate() {
+        put_word(register, at + i as u32 * 8, word.load(Ordering::Relaxed));
+    }
+}
+
+/// The blocks after the first.
+#[inline(never)]
+fn copy_rest(register: NonNull<u64>, at: u32, ring: &SqRing, first: Place, blocks: u32) {
+    for i in 1..blocks {
+        copy_block(register, at + i * 64, ring.view(), first.after(i));
     }
 }
 
@@ -200,11 +216,9 @@ impl Doorbell {
         };
         write_combining_start();
         if burst {
-            let first = ring.at(last).each_ref().map(|word| word.load(Ordering::Relaxed));
-            put_block(register, self.half, &first);
-            for i in 1..ds.div_ceil(4) {
-                let block = ring.at(last.after(i)).each_ref().map(|word| word.load(Ordering::Relaxed));
-                put_block(register, self.half + i * 64, &block);
+            copy_block(register, self.half, ring, last);
+            if ds > 4 {
+                copy_rest(register, self.half, ring.ring(), last, ds.div_ceil(4));
             }
         } else {
             put_word(register, self.half, ctrl);

@@ -39,6 +39,14 @@ impl<'r> Slot<'r> {
         }
     }
 
+    /// The same for one that only the run tells, of the first four.
+    #[inline(always)]
+    pub(crate) fn put_near(self, unit: u32, words: [u64; 2]) {
+        let word = (unit as usize & 3) * 2;
+        self.head[word].store(words[0], Ordering::Relaxed);
+        self.head[word + 1].store(words[1], Ordering::Relaxed);
+    }
+
     /// The same for a `unit` that only the run tells.
     #[inline(always)]
     pub(crate) fn put_far(self, unit: u32, words: [u64; 2]) {
