@@ -38,10 +38,20 @@ impl Device {
         }
     }
 
+    /// A doorbell for what is not there, or not ready: a mistake, unless it is one that comes late. Then its queue may have
+    /// been taken away in the meantime, by a kernel that loses the device for example.
+    fn stale(&mut self, time: u64, object: Object, index: u32, mistake: Mistake) {
+        if self.late_doorbells {
+            log::debug!("a doorbell of {object:?}, index {index}: {mistake:?}");
+        } else {
+            self.blame(time, object, index, mistake);
+        }
+    }
+
     fn arm(&mut self, cx: &mut Port<'_>, page: u32, value: [u8; 8]) {
         let cqn = be32(&value, 4);
         match self.cqs.get_mut(&cqn) {
-            None => self.blame(cx.now, Object::Cq(cqn), 0, Mistake::NoSuchCq),
+            None => self.stale(cx.now, Object::Cq(cqn), 0, Mistake::NoSuchCq),
             Some(cq) if cq.page != page => {
                 self.blame(cx.now, Object::Cq(cqn), 0, Mistake::ForeignPage { page });
             }
@@ -64,7 +74,7 @@ impl Device {
                 return;
             }
             if matches!(qp.state, State::Reset | State::Init | State::Rtr) || qp.sq.is_none() {
-                device.blame(cx.now, object, index, Mistake::NotReady);
+                device.stale(cx.now, object, index, Mistake::NotReady);
                 return;
             }
             if let Err(mistake) = look(qp, ctrl, burst, device.late_doorbells) {
@@ -77,7 +87,7 @@ impl Device {
             }
         });
         if known.is_none() {
-            self.blame(cx.now, Object::Qp(ctrl.qpn), u32::from(ctrl.index), Mistake::NoSuchQp);
+            self.stale(cx.now, Object::Qp(ctrl.qpn), u32::from(ctrl.index), Mistake::NoSuchQp);
         }
     }
 

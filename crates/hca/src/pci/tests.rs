@@ -34,7 +34,11 @@ struct Driver {
 
 impl Driver {
     fn new() -> Self {
-        let function = Fabric::deterministic(1).device("hca0").link(Link::InfiniBand).build_pci();
+        Self::on(Link::InfiniBand)
+    }
+
+    fn on(link: Link) -> Self {
+        let function = Fabric::deterministic(1).device("hca0").link(link).build_pci();
         let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(MEMORY).unwrap();
         let guest = function.enter(|_, f, _| Arc::clone(&f.guest)).unwrap();
@@ -353,22 +357,28 @@ proptest! {
     /// Whatever a guest writes, it gets an answer or nothing, and the device lives.
     #[test]
     fn any_command_is_answered(
-        opcode in prop_oneof![(0_u16..0xb00), Just(0x200), Just(0x500), Just(0x301), Just(0x400), Just(0x90c)],
-        body in proptest::collection::vec(any::<u8>(), 0..700),
+        opcodes in proptest::collection::vec(
+            prop_oneof![1 => 0_u16..0xb00, 9 => proptest::sample::select(fw::opcodes())],
+            1..6,
+        ),
+        ethernet in any::<bool>(),
+        body in proptest::collection::vec(any::<u8>(), 0..1100),
         sparse in any::<bool>(),
         out_len in 8_usize..600,
     ) {
-        let driver = Driver::new();
+        let driver = Driver::on(if ethernet { Link::Ethernet } else { Link::InfiniBand });
         driver.simple(0x802);
         driver.simple(0x800);
-        let mut bytes = input(opcode, 16 + body.len());
-        // Mostly zeros reach further than noise.
-        let body: Vec<u8> = body.iter().map(|b| if sparse && b % 8 != 0 { 0 } else { *b }).collect();
-        put(&mut bytes, 2, &body);
-        let out = driver.command(&bytes, out_len);
-        prop_assert_eq!(out.len(), out_len);
-        driver.register(0x10_0000, &body);
-        driver.register(0x10_0020, &body);
-        driver.register(0x10_0800, &body);
+        for opcode in opcodes {
+            let mut bytes = input(opcode, 16 + body.len());
+            // Mostly zeros reach further than noise.
+            let body: Vec<u8> = body.iter().map(|b| if sparse && b % 8 != 0 { 0 } else { *b }).collect();
+            put(&mut bytes, 2, &body);
+            let out = driver.command(&bytes, out_len);
+            prop_assert_eq!(out.len(), out_len);
+            driver.register(0x10_0000, &body);
+            driver.register(0x10_0020, &body);
+            driver.register(0x10_0800, &body);
+        }
     }
 }

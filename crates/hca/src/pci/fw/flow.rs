@@ -21,8 +21,9 @@ const MATCH: usize = 512;
 const DESTINATION: usize = 8;
 /// Destinations of an entry at most.
 const MAX_DESTINATIONS: usize = 256;
-/// How many tables a frame may pass through.
+/// How many tables a frame may pass through, one behind the other, and in all: tables may lead in circles.
 const MAX_DEPTH: usize = 64;
+const MAX_VISITS: usize = 1024;
 
 /// `FS_FT_NIC_RX`, `FS_FT_NIC_TX`
 const RECEIVE: u64 = 0;
@@ -93,6 +94,14 @@ pub(super) enum Where {
     },
 }
 
+/// A frame's way through the tables.
+#[derive(Debug, Default)]
+struct Walk {
+    visits: usize,
+    /// Targets, with the tags of the entries that led there.
+    tirs: Vec<(u32, u32)>,
+}
+
 /// All that steers frames.
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -124,15 +133,19 @@ impl State {
         self.tables.values().any(|t| t.entries.values().any(leads))
     }
 
-    fn collect(&mut self, table: u32, packet: &[u8], len: usize, depth: usize, to: &mut Vec<(u32, u32)>) {
-        let Some(found) = self.tables.get(&table).filter(|_| depth < MAX_DEPTH) else { return };
+    fn collect(&mut self, table: u32, packet: &[u8], len: usize, depth: usize, walk: &mut Walk) {
+        walk.visits += 1;
+        if depth >= MAX_DEPTH || walk.visits > MAX_VISITS {
+            return;
+        }
+        let Some(found) = self.tables.get(&table) else { return };
         let takes = |e: &&Entry| {
             let mask = found.groups.get(&e.group).map_or(&[][..], |g| &g.mask);
             packet.iter().zip(mask).zip(&e.value).all(|((p, m), v)| (p ^ v) & m == 0)
         };
         let Some(entry) = found.entries.values().find(takes) else {
             if let Some(miss) = found.miss {
-                self.collect(miss, packet, len, depth + 1, to);
+                self.collect(miss, packet, len, depth + 1, walk);
             }
             return;
         };
@@ -150,8 +163,8 @@ impl State {
         }
         for destination in destinations {
             match destination {
-                Destination::Table(next) => self.collect(next, packet, len, depth + 1, to),
-                Destination::Tir(tirn) => to.push((tirn, tag)),
+                Destination::Table(next) => self.collect(next, packet, len, depth + 1, walk),
+                Destination::Tir(tirn) => walk.tirs.push((tirn, tag)),
             }
         }
     }
@@ -218,10 +231,10 @@ impl Classifier for Tables {
     fn hits(&self, headers: &Headers, len: usize, own: bool) -> Vec<Hit> {
         let mut state = self.state();
         let Some(root) = state.root else { return Vec::new() };
-        let mut tirs = Vec::new();
-        state.collect(root, &packet(headers), len, 0, &mut tirs);
+        let mut walk = Walk::default();
+        state.collect(root, &packet(headers), len, 0, &mut walk);
         let hit = |(tirn, tag)| Some(Hit { target: state.resolve(tirn, headers, own)?, tag });
-        tirs.into_iter().filter_map(hit).collect()
+        walk.tirs.into_iter().filter_map(hit).collect()
     }
 }
 
@@ -399,4 +412,86 @@ pub(super) fn query_counter(call: &mut Call<'_, '_>, input: &[u8], output: &mut 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An IPv4 UDP frame from port 7 to this one.
+    fn frame(port: u16) -> Headers {
+        Headers {
+            dmac: [2, 0, 0, 0, 0, 1],
+            smac: [2, 0, 0, 0, 0, 2],
+            ethertype: 0x0800,
+            ip_at: 14,
+            ip_version: 4,
+            proto: 17,
+            ports: Some((7, port)),
+            ..Headers::default()
+        }
+    }
+
+    fn table(miss: Option<u32>) -> Table {
+        Table { kind: RECEIVE, miss, groups: BTreeMap::new(), entries: BTreeMap::new() }
+    }
+
+    /// A group that looks at the UDP destination port, and an entry for one.
+    fn entry(table: &mut Table, index: u32, port: u16, action: u32, destinations: Vec<Destination>) {
+        let field = |value: u16| {
+            let mut bytes = vec![0; MATCH];
+            lyr::UDP_DPORT.set(fte_match_param::OUTER_HEADERS.bytes_mut(&mut bytes), value);
+            bytes
+        };
+        table.groups.entry(1).or_insert_with(|| Group { mask: field(u16::MAX), start: 0, end: 9 });
+        let counters = vec![5];
+        let entry = Entry { group: 1, value: field(port), tag: index, action, destinations, counters };
+        table.entries.insert(index, entry);
+    }
+
+    #[test]
+    fn frames_go_where_the_first_entry_that_matches_leads() {
+        let tables = Tables::default();
+        {
+            let mut state = tables.state();
+            let (mut first, mut second) = (table(Some(2)), table(None));
+            entry(&mut first, 0, 80, action::DROP | action::COUNT, vec![]);
+            entry(&mut first, 1, 90, action::FORWARD, vec![Destination::Table(2)]);
+            entry(&mut second, 3, 90, action::FORWARD | action::COUNT, vec![Destination::Tir(4)]);
+            entry(&mut second, 4, 91, action::FORWARD, vec![Destination::Tir(4), Destination::Tir(99)]);
+            state.tables.extend([(1, first), (2, second)]);
+            state.counters.insert(5, (0, 0));
+            state.tirs.insert(4, Tir { to: Where::Queue(77), blocks_own: 1 });
+        }
+        let hits = |port, own| -> Vec<(Target, u32)> {
+            tables.hits(&frame(port), 100, own).iter().map(|hit| (hit.target, hit.tag)).collect()
+        };
+        assert!(hits(90, false).is_empty(), "no root yet");
+        tables.state().root = Some(1);
+        assert!(hits(80, false).is_empty(), "dropped");
+        assert_eq!(hits(90, false), [(Target::Wq(77), 3)], "by the second table");
+        assert_eq!(
+            hits(91, false),
+            [(Target::Wq(77), 4)],
+            "by the miss; a target that is not there takes nothing"
+        );
+        assert!(hits(91, true).is_empty(), "its own frames are not wanted");
+        assert!(hits(92, false).is_empty(), "nobody's");
+        assert_eq!(tables.state().counters[&5], (2, 200));
+    }
+
+    #[test]
+    fn tables_in_circles_end() {
+        let tables = Tables::default();
+        {
+            let mut state = tables.state();
+            let mut first = table(None);
+            entry(&mut first, 0, 80, action::FORWARD, vec![Destination::Table(1); MAX_DESTINATIONS]);
+            state.tables.extend([(1, first), (2, table(Some(2)))]);
+            state.root = Some(1);
+        }
+        assert!(tables.hits(&frame(80), 100, false).is_empty());
+        tables.state().root = Some(2);
+        assert!(tables.hits(&frame(80), 100, false).is_empty());
+    }
 }

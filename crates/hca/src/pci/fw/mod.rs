@@ -216,6 +216,12 @@ pub(crate) fn name(opcode: u16) -> Option<&'static str> {
     known.or_else(|| NAMES.iter().find(|(op, _)| *op == opcode).map(|(_, name)| *name))
 }
 
+/// Every command that there is.
+#[cfg(test)]
+pub(crate) fn opcodes() -> Vec<u16> {
+    COMMANDS.iter().map(|c| c.opcode).collect()
+}
+
 /// Executes a command; the answer's first bytes are its status.
 pub(crate) fn execute(
     device: &mut Device,
