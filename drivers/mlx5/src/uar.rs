@@ -90,8 +90,10 @@ fn put_block(register: NonNull<u64>, at: u32, words: &[u64; 8]) {
 /// after a store of 8 is forwarded to it.
 #[inline(always)]
 fn copy_block(register: NonNull<u64>, at: u32, ring: SqView<'_>, block: Place) {
+    // SAFETY: inside the mapping, see `put_block`.
+    let half = unsafe { register.byte_add(at as usize) };
     for (i, word) in ring.at(block).iter().enumerate() {
-        put_word(register, at + i as u32 * 8, word.load(Ordering::Relaxed));
+        put_word(half, i as u32 * 8, word.load(Ordering::Relaxed));
     }
 }
 
@@ -209,13 +211,13 @@ impl Doorbell {
         let ctrl = ring.at(last)[0].load(Ordering::Relaxed);
         let ds = u64::from_be(ctrl) as u32 & 0x3f;
         let max_ds = if inline { self.max_ds_inline } else { self.max_ds };
-        let burst = single && ds > 1 && ds <= max_ds;
         let Some(register) = self.fast else {
+            let burst = single && ds > 1 && ds <= max_ds;
             let call = Call { last, ctrl, burst, blocks: ds.div_ceil(4) };
             return self.post_slow(ring.ring(), call);
         };
         write_combining_start();
-        if burst {
+        if single && ds > 1 && ds <= max_ds {
             copy_block(register, self.half, ring, last);
             if ds > 4 {
                 copy_rest(register, self.half, ring.ring(), last, ds.div_ceil(4));
