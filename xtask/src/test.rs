@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask test`: every test, those that fail soonest first.
 //!
-//! Unit, property and doc tests by `cargo test`; the locks under loom's model checker; every fuzz target for a short
-//! while; and the end-to-end suite in the VM. Nothing is skipped in silence: a kind that is left out by a flag is
+//! Unit, property and doc tests by `cargo test`; the locks under loom's model checker; the instructions of posts and polls
+//! held against their limits; every fuzz target for a short while; and the end-to-end suite in the VM. Nothing is skipped in silence: a kind that is left out by a flag is
 //! named at the end.
 
-use crate::{cargo, fuzz, repo_root, run, vm};
+use crate::{bench, cargo, fuzz, repo_root, run, vm};
 use anyhow::{Context, Result};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -33,6 +33,7 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     step("cargo test", || cargo::call(&["test", "--workspace"]))?;
     step("loom", loom)?;
+    step("bench", bench::check)?;
     if args.no_fuzz {
         eprintln!("test: left out: fuzz targets (--no-fuzz)");
     } else {
