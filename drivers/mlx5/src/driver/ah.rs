@@ -5,6 +5,7 @@ use super::Mlx5;
 use crate::{Ah, av};
 use core::hash::{BuildHasher as _, Hasher as _};
 use std::hash::RandomState;
+use uverbs_core::Errno;
 use uverbs_core::attr::AhAttr;
 use uverbs_core::control::{AhHandle, PdHandle, ah, query};
 use uverbs_core::error::{Error, Result};
@@ -26,8 +27,12 @@ pub(super) fn create(mlx5: &Mlx5, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHan
         return Err(Error::unsupported(VERB, "the kernel driver does not resolve RoCE addresses"));
     }
     let sgid_index = attr.grh.map_or(0, |grh| grh.sgid_index);
-    let sgid = query::gid_entry(&mlx5.kernel, attr.port_num, sgid_index.into())
-        .map_err(|e| Error::invalid(VERB, "sgid_index", format!("{sgid_index}: {e}")))?;
+    let sgid =
+        query::gid_entry(&mlx5.kernel, attr.port_num, sgid_index.into()).map_err(|e| match e.errno() {
+            // The device is gone: the index is not what is wrong.
+            Errno::EIO => e,
+            _ => Error::invalid(VERB, "sgid_index", format!("{sgid_index}: {e}")),
+        })?;
     let mut resp = mlx5_ib_create_ah_resp::default();
     let handle = ah::create(pd, attr, Uhw::answer(resp.as_mut_bytes()))?;
     // A hasher with new keys is as random as a port needs to be.

@@ -194,7 +194,10 @@ pub(super) fn attach(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Res
         return Err(Status::BAD_RESOURCE);
     }
     let gid = group(input);
-    if gid[0] != 0xff || !call.port.net.join(gid, call.port.me, qpn) {
+    // A group of InfiniBand or IPv6; of IPv4, as RoCE maps its addresses.
+    let is_group =
+        gid[0] == 0xff || (gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff] && gid[12] >> 4 == 0xe);
+    if !is_group || !call.port.net.join(gid, call.port.me, qpn) {
         return Err(Status::BAD_PARAM);
     }
     Ok(())
