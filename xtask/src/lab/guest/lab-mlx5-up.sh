@@ -35,7 +35,8 @@ address() {
     name=$(netdev $1)
     [ "$name" = "$2" ] || $ip link set "$name" name $2 || fail "cannot rename $name to $2"
     $ip addr replace $3/24 dev $2 || fail "cannot give $2 the address $3"
-    $ip link set $2 up || fail "cannot set $2 up"
+    # Room for the largest RDMA packet: 4096 bytes and its headers.
+    $ip link set $2 mtu 4200 up || fail "cannot set $2 up"
 }
 
 if [ "$LAB_LINK" = roce ]; then
