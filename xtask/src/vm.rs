@@ -206,7 +206,7 @@ const SHORT: [&str; 14] = [
     "opcodes::ud_shared",
     "errors::",
     "events::",
-    "memory::",
+    "inline::",
     "mw::",
     "xrc_traffic::opcodes_exclusive",
     "threads::",
