@@ -556,7 +556,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::buf::QueueBuf;
+    use crate::buf::{Done, QueueBuf};
     use loom::sync::Arc;
     use loom::thread;
 

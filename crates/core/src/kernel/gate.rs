@@ -5,7 +5,7 @@
 //! every call anyway: a QP's state, a CQ's mail. Such a word stands in memory that the kernel wipes in the child
 //! (`MADV_WIPEONFORK`, madvise(2)), so one compare tells both, and also a child of a bare clone(2).
 // UNSAFETY: gives out the words of a page that it mapped, and asks madvise(2) for it.
-#![expect(unsafe_code)]
+#![cfg_attr(not(loom), expect(unsafe_code))]
 
 use core::fmt;
 use std::io;

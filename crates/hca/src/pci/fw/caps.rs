@@ -65,7 +65,6 @@ impl Caps {
     pub(crate) fn set_umr(&mut self, umr: bool) {
         for caps in [&mut self.general, &mut self.current] {
             cap::UMR_MODIFY_ENTITY_SIZE_DISABLED.set(caps, u32::from(!umr));
-            cap::UMR_MODIFY_ATOMIC_DISABLED.set(caps, u32::from(!umr));
         }
     }
 
@@ -114,7 +113,8 @@ fn general(ethernet: bool) -> Vec<u8> {
         (cap::LOG_MAX_MSG, 30),
         (cap::CQE_VERSION, 1),
         (cap::UMR_MODIFY_ENTITY_SIZE_DISABLED, 1),
-        (cap::UMR_MODIFY_ATOMIC_DISABLED, 1),
+        // A region that is registered anew with other rights is changed by that queue in either case, atomics too.
+        (cap::UMR_MODIFY_ATOMIC_DISABLED, 0),
         (cap::UMR_INDIRECT_MKEY_DISABLED, 1),
         (cap::SCTR_DATA_CQE, 1),
         (cap::DC_REQ_SCAT_DATA_CQE, 1),
