@@ -2,5 +2,6 @@
 //! The posting half against what the reference wrote, and against models of its queues.
 
 mod faces;
+mod fork;
 mod rings;
 mod vectors;

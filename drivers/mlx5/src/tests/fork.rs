@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A child of fork(2) has copies of its parent's queues, and the same doorbells: every call must leave them alone.
+#![expect(unsafe_code)]
+// UNSAFETY: fork(2), and posting calls that name no memory.
+
+use crate::buf::QueueBuf;
+use crate::cq::{CompletionQueue, CqConfig, CqRing, CqeVersion};
+use crate::dbrec::DbRecPages;
+use crate::testing::{self, BLUE_FLAME, Receives, Sends, SharedReceives, heap_page, send_config};
+use crate::uar::ArmRegister;
+use crate::{RecvConfig, Remote};
+use std::sync::Arc;
+use uverbs_core::attr::{QpType, WcExFlags};
+use uverbs_core::provider::op::Write;
+use uverbs_core::provider::{
+    CompletionQueue as _, Connected, NoData, PollError, PostError, RecvBatch as _, RecvQueue as _,
+    SendBatch as _, SendQueue as _, WireRemote as _, Wr, WrBuilder as _,
+};
+use uverbs_core::wr::SendFlags;
+
+fn completions() -> CompletionQueue {
+    let ring = CqRing::new(QueueBuf::new(4096).unwrap(), 64, 64).unwrap();
+    ring.clear();
+    let (queue, _) = CompletionQueue::new(CqConfig {
+        cqn: 1,
+        ring,
+        dbrec: DbRecPages::default().alloc().unwrap(),
+        gate: testing::gate(),
+        arm: Arc::new(ArmRegister::new(&heap_page(), 0).unwrap()),
+        version: CqeVersion::V1,
+        dump_fill_mkey: 0,
+        fields: WcExFlags::STANDARD,
+        clock: None,
+    });
+    queue
+}
+
+/// Runs `f` in a child; how many of its answers were true. It must not allocate.
+fn in_a_child(f: impl FnOnce() -> [bool; 9]) -> i32 {
+    // SAFETY: the child calls nothing but `f`, which takes no lock and allocates nothing, and `_exit`.
+    match unsafe { libc::fork() } {
+        0 => {
+            let right = f().into_iter().filter(|right| *right).count();
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(right as i32) }
+        }
+        -1 => panic!("fork failed"),
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for our own child and writes its status to a local.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
+            libc::WEXITSTATUS(status)
+        }
+    }
+}
+
+#[test]
+fn every_call_of_a_child_is_refused_and_the_parent_goes_on() {
+    let mut sends = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+    let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 16, max_recv_sge: 1, max_msg_sz: 1 << 30 };
+    let mut receives = Receives::new(&config, 16, 16);
+    let mut shared = SharedReceives::new(16, 32, 1);
+    let mut cq = completions();
+    let wr = Wr { wr_id: 1, flags: SendFlags::SIGNALED };
+    let op = || Write::new(Remote::new(0x1000, 1));
+    // SAFETY: no memory is named.
+    let post = |sends: &mut Sends| unsafe { sends.queue.post(wr, Connected, op(), NoData) };
+    // Both sides have seen the queue work, so nothing of this is the first call's.
+    post(&mut sends).unwrap();
+    // SAFETY: no memory is named.
+    unsafe { receives.queue.post(2, &[]) }.unwrap();
+    assert_eq!(cq.poll_each(1, |_| ()), Ok(0));
+
+    let right = in_a_child(|| {
+        let fused = post(&mut sends);
+        let mut batch = sends.queue.batch();
+        // SAFETY: no memory is named.
+        unsafe { batch.push(wr, Connected, op(), NoData) };
+        let batch = batch.complete();
+        sends.queue.wr_start();
+        sends.queue.wr_begin(wr, op());
+        let session = sends.queue.wr_complete();
+        // SAFETY: no memory is named.
+        let receive = unsafe { receives.queue.post(3, &[]) };
+        let mut receive_batch = receives.queue.batch();
+        // SAFETY: no memory is named.
+        unsafe { receive_batch.push(3, &[]) };
+        let receive_batch = receive_batch.complete();
+        // SAFETY: no memory is named.
+        let shared = unsafe { shared.queue.post(3, &[]) };
+        [
+            fused == Err(PostError::Forked),
+            batch == Err(PostError::Forked),
+            session == Err(PostError::Forked),
+            receive == Err(PostError::Forked),
+            receive_batch == Err(PostError::Forked),
+            shared == Err(PostError::Forked),
+            cq.poll_each(1, |_| ()) == Err(PollError::Forked),
+            cq.start_poll() == Err(PollError::Forked),
+            cq.req_notify(false) == Err(PollError::Forked),
+        ]
+    });
+    assert_eq!(right, 9, "calls that were refused as they should");
+
+    post(&mut sends).unwrap();
+    // SAFETY: no memory is named.
+    unsafe { receives.queue.post(4, &[]) }.unwrap();
+    assert_eq!((sends.queue.published().1, receives.posted()), (2, 2));
+    assert_eq!(cq.poll_each(1, |_| ()), Ok(0));
+}
