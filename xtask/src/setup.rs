@@ -13,11 +13,12 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// What is needed, and what for.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("gcc", "linking, and compiling the C programs that tests compare with"),
     ("g++", "libFuzzer, which the fuzz targets link"),
     ("libc6-dev", "static programs for the VM"),
     ("linux-libc-dev", "the kernel's headers, with which the ABI is compared"),
+    ("linux-headers-amd64", "mlx5_ifc.h, with which the layouts of the PCI front's commands are compared"),
     ("libibverbs-dev", "the C library's headers, with which names and layouts are compared"),
     ("librdmacm-dev", "the same, for connection management"),
     ("valgrind", "memory checks and instruction counts"),

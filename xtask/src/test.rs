@@ -2,10 +2,10 @@
 //! `cargo xtask test`: every test, those that fail soonest first.
 //!
 //! Unit, property and doc tests by `cargo test`; the locks under loom's model checker; the instructions of posts and polls
-//! held against their limits; every fuzz target for a short while; and the end-to-end suite in the VM. Nothing is skipped in silence: a kind that is left out by a flag is
+//! held against their limits; the PCI front; every fuzz target for a short while; and the end-to-end suite in the VM. Nothing is skipped in silence: a kind that is left out by a flag is
 //! named at the end.
 
-use crate::{bench, cargo, fuzz, repo_root, run, vm};
+use crate::{bench, cargo, ci, fuzz, repo_root, run, vm};
 use anyhow::{Context, Result};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -32,6 +32,7 @@ pub(crate) struct Args {
 /// Runs the chore.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     step("cargo test", || cargo::call(&["test", "--workspace"]))?;
+    step("PCI front", pci)?;
     step("loom", loom)?;
     step("bench", bench::check)?;
     if args.no_fuzz {
@@ -47,6 +48,14 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let code = vm::test(&args.vm, Some(1))?;
     eprintln!("test: VM suite done in {:.1} s", start.elapsed().as_secs_f32());
     Ok(code)
+}
+
+/// The PCI front of the software HCA, which `cargo test` leaves out; the kernel's header, which `setup` has installed, must
+/// be there to compare with.
+fn pci() -> Result<()> {
+    let mut cmd = cargo::cargo(&["test", "--package", "uverbs-hca", "--lib", "--bins"]);
+    cmd.args(ci::PCI).env("CI", "1");
+    run::inherit(&mut cmd)
 }
 
 /// The locks, and what posters and pollers share, in every interleaving that matters.

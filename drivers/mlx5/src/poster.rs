@@ -67,20 +67,6 @@ impl Cursor {
         result
     }
 
-    /// The same for a WQE of one block whose record has the `wr_id`.
-    #[inline(always)]
-    pub(crate) fn finish_record(&mut self, record: &Record) {
-        self.head = self.head.wrapping_add(1);
-        record.set_done(Done::new(self.head, 0));
-        self.at = self.at.after(1);
-    }
-
-    /// The same for a WQE of one block.
-    #[inline(always)]
-    pub(crate) fn finish_block(&mut self, view: SqView<'_>, wr_id: u64) {
-        self.finish(view, wr_id, 1);
-    }
-
     /// Leaves no room and one error.
     #[inline(always)]
     pub(crate) fn close(&mut self, error: PostError) {
@@ -120,6 +106,20 @@ impl Cursor {
             let end = self.at.after(ds.div_ceil(4));
             (self.long, self.at) = ((self.at, end), end);
         }
+    }
+
+    /// The same for a WQE of one block whose record has the `wr_id`.
+    #[inline(always)]
+    pub(crate) fn finish_record(&mut self, record: &Record) {
+        self.head = self.head.wrapping_add(1);
+        record.set_done(Done::new(self.head, 0));
+        self.at = self.at.after(1);
+    }
+
+    /// The same for a WQE of one block.
+    #[inline(always)]
+    pub(crate) fn finish_block(&mut self, view: SqView<'_>, wr_id: u64) {
+        self.finish(view, wr_id, 1);
     }
 
     /// The WR that is written next is a local operation: whatever follows it waits, and so does it if one was before.
