@@ -2,7 +2,7 @@
 //! One completion: what had to be read at once, and the rest where it stands.
 
 use super::clock::ClockInfo;
-use super::ring::{CqeRef, Tail};
+use super::entry::{CqeRef, Tail};
 use crate::cqe::{self, Kind};
 use crate::shared::umr_op;
 use core::fmt;

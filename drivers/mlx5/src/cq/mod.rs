@@ -5,6 +5,7 @@
 //! |--------------|-------------------------------------------------------------------------------------|
 //! | `poll`       | the engine                                                                          |
 //! | `ring`       | the entries, where the device writes them                                           |
+//! | `entry`      | one entry: whether it is written, and its fields                                    |
 //! | `parse`      | whose an entry is; sweeping out what is nobody's                                    |
 //! | `completion` | the fields of a completion                                                          |
 //! | `scatter`    | data that came in the completion                                                    |
@@ -13,6 +14,7 @@
 
 mod clock;
 mod completion;
+mod entry;
 mod parse;
 mod poll;
 mod ring;

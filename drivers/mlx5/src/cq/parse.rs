@@ -4,7 +4,8 @@
 //! The short way, a requester's success without data, is in `poll`; everything else comes here.
 
 use super::completion::Parsed;
-use super::ring::{CqRing, CqeRef, Tail};
+use super::entry::{CqeRef, Tail};
+use super::ring::CqRing;
 use super::scatter::Scattering;
 use super::shared::{CqShared, INDEX_MASK, Letter};
 use crate::buf::StrideRing;

@@ -8,8 +8,9 @@
 
 use super::clock::Clock;
 use super::completion::{Completion, Parsed};
+use super::entry::{CqeRef, Idle, Phase, Tail};
 use super::parse::{CqeVersion, Outcome, Received, Resources, Sender};
-use super::ring::{CqRing, CqeRef, Idle, Phase, Tail};
+use super::ring::CqRing;
 use super::shared::{CqShared, INDEX_MASK, PollGate};
 use crate::buf::{Walk, Watch};
 use crate::dbrec::{DbRec, DbWord};

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! An entry of a completion queue, where it stands: the word that says whether it is written, and its fields.
+//!
+//! A field is read when it is asked for, by words of 8 bytes; the device writes whenever it likes, so any value must do.
+
+use crate::buf::{Block, Place};
+use crate::cqe::OpOwn;
+use core::sync::atomic::Ordering;
+use uverbs_mlx5_hw::cqe::{
+    MLX5_CQE_INVALID, MLX5_CQE_OWNER_MASK, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
+    MLX5_INLINE_SCATTER_32, MLX5_INLINE_SCATTER_64,
+};
+
+/// Words of 8 bytes in an entry without the data before it.
+pub(super) const WORDS: usize = 8;
+
+/// The last word of an entry that the device has never written: opcode invalid.
+pub(super) const NEVER_WRITTEN: u64 = 0xf0;
+
+/// The owner bit of a lap, where the last 8 bytes of an entry have it in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Phase(u64);
+
+impl Phase {
+    /// That of a position whose lap is an odd one, or not.
+    #[inline(always)]
+    pub(crate) fn of(odd: bool) -> Self {
+        Self(u64::from(odd).to_be())
+    }
+
+    /// The same, or that of the next lap.
+    #[inline(always)]
+    pub(crate) fn after(self, wraps: bool) -> Self {
+        if wraps { Self(self.0 ^ u64::from(MLX5_CQE_OWNER_MASK).to_be()) } else { self }
+    }
+}
+
+/// What a [`Tail`] has as long as the device has not written it: bits, and their value. One compare, which may miss such an
+/// entry and leave it to [`Tail::is_valid`], but is never wrong about a valid one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle {
+    bits: u64,
+    value: u64,
+}
+
+impl Idle {
+    /// In a ring that is new.
+    pub(crate) const NEVER_WRITTEN: Self = Self { bits: NEVER_WRITTEN.to_be(), value: NEVER_WRITTEN.to_be() };
+
+    /// Where the device has written in the lap before that of `phase`.
+    #[inline(always)]
+    pub(crate) const fn before(phase: Phase) -> Self {
+        let bits = (MLX5_CQE_OWNER_MASK as u64).to_be();
+        Self { bits, value: bits ^ phase.0 }
+    }
+
+    /// Whether it is so.
+    #[inline(always)]
+    pub(crate) const fn is(self, tail: Tail) -> bool {
+        tail.0 & self.bits == self.value
+    }
+}
+
+/// The last 8 bytes of an entry in one load, as they stand in memory: what every completion needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail(u64);
+
+impl Tail {
+    /// The word in memory.
+    #[inline(always)]
+    pub(super) const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// The big-endian number that it is.
+    #[inline(always)]
+    const fn value(self) -> u64 {
+        u64::from_be(self.0)
+    }
+
+    /// What differs from a requester's success in this lap.
+    #[inline(always)]
+    const fn differs(self, phase: Phase, bits: u8) -> bool {
+        (self.0 ^ phase.0) & (bits as u64).to_be() != 0
+    }
+
+    /// Whether the entry may be of this lap: if not, it is not valid.
+    #[inline(always)]
+    pub(crate) const fn is_owned(self, phase: Phase) -> bool {
+        !self.differs(phase, MLX5_CQE_OWNER_MASK)
+    }
+
+    /// Whether the device has written the entry in this lap.
+    #[inline(always)]
+    pub(crate) const fn is_valid(self, phase: Phase) -> bool {
+        self.is_owned(phase) && self.op_own().opcode() != MLX5_CQE_INVALID
+    }
+
+    /// Whether it is valid, a requester's success, and carries no data: everything but the solicited bit is 0.
+    #[inline(always)]
+    pub(crate) const fn is_plain_requester(self, phase: Phase) -> bool {
+        !self.differs(phase, 0xfd)
+    }
+
+    /// Whether it is valid, a receive's success, and carries no data.
+    #[inline(always)]
+    pub(crate) const fn is_plain_responder(self, phase: Phase) -> bool {
+        const FORMAT: u8 = MLX5_INLINE_SCATTER_32 | MLX5_INLINE_SCATTER_64;
+        !self.differs(phase, FORMAT | MLX5_CQE_OWNER_MASK)
+            && matches!(self.op_own().opcode(), MLX5_CQE_RESP_WR_IMM..=MLX5_CQE_RESP_SEND_INV)
+    }
+
+    /// Opcode, format and owner.
+    #[inline(always)]
+    pub(crate) const fn op_own(self) -> OpOwn {
+        OpOwn(self.value() as u8)
+    }
+
+    /// Requester: the WQE's first basic block. Receive: its index.
+    #[inline(always)]
+    pub(crate) const fn wqe_counter(self) -> u16 {
+        (self.value() >> 16) as u16
+    }
+
+    /// The same as a place in a send queue.
+    #[inline(always)]
+    pub(crate) const fn block(self) -> Place {
+        Place::of_upper(self.value() as u32)
+    }
+
+    /// QP number.
+    #[inline(always)]
+    pub(crate) const fn qpn(self) -> u32 {
+        (self.value() >> 32) as u32 & 0xff_ffff
+    }
+
+    /// Requester: opcode of the WQE.
+    #[inline(always)]
+    pub(crate) const fn send_opcode(self) -> u8 {
+        (self.value() >> 56) as u8
+    }
+
+    pub(super) const fn with_phase(self, phase: Phase) -> Self {
+        Self(self.0 & !(MLX5_CQE_OWNER_MASK as u64).to_be() | phase.0)
+    }
+}
+
+/// An entry in the ring. The offsets are those of [`Cqe64`](uverbs_mlx5_hw::cqe::Cqe64) and
+/// [`ErrCqe`](uverbs_mlx5_hw::cqe::ErrCqe), which the tests compare.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CqeRef<'r>(pub(crate) &'r Block);
+
+impl CqeRef<'_> {
+    /// Eight bytes, as the big-endian number that they are.
+    #[inline(always)]
+    fn word(self, index: usize) -> u64 {
+        u64::from_be(self.0[index].load(Ordering::Relaxed))
+    }
+
+    /// The last 8 bytes. A load of 8 aligned bytes is one access on every machine with such devices, so they are as new
+    /// as the owner bit in them; what is loaded after `barrier::from_device()` is, too.
+    #[inline(always)]
+    pub(crate) fn tail(self) -> Tail {
+        Tail(self.raw_word(7))
+    }
+
+    /// One of the words, as it stands in memory.
+    #[inline(always)]
+    pub(crate) fn raw_word(self, index: usize) -> u64 {
+        self.0[index & (WORDS - 1)].load(Ordering::Relaxed)
+    }
+
+    /// User index or SRQ number; the upper 8 bits are something else.
+    #[inline(always)]
+    pub(crate) fn srqn_uidx(self) -> u32 {
+        (self.word(4) >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn imm_inval_pkey(self) -> u32 {
+        self.word(4) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn byte_cnt(self) -> u32 {
+        self.word(5) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn timestamp(self) -> u64 {
+        self.word(6)
+    }
+
+    #[inline(always)]
+    pub(crate) fn ml_path(self) -> u8 {
+        (self.word(2) >> 48) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) fn slid(self) -> u16 {
+        self.word(2) as u16
+    }
+
+    #[inline(always)]
+    pub(crate) fn flags_rqpn(self) -> u32 {
+        (self.word(3) >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn hds_ip_ext(self) -> u8 {
+        (self.word(3) >> 24) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) fn l4_hdr_type_etc(self) -> u8 {
+        (self.word(3) >> 16) as u8
+    }
+
+    #[inline(always)]
+    pub(crate) fn vlan_info(self) -> u16 {
+        self.word(3) as u16
+    }
+
+    /// Of a failed completion: the low byte is the syndrome, the one above it the vendor's.
+    #[inline(always)]
+    pub(crate) fn syndromes(self) -> (u8, u8) {
+        let word = self.word(6);
+        (word as u8, (word >> 8) as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_owner_and_the_opcode_say_whether_an_entry_is_there() {
+        for op_own in 0..=u8::MAX {
+            let tail = Tail(u64::from(op_own).to_be());
+            for lap in 0..2_u8 {
+                let phase = Phase::of(lap == 1);
+                let (opcode, owned) = (op_own >> 4, op_own & 1 == lap);
+                let valid = opcode != 15 && owned;
+                assert_eq!((tail.is_owned(phase), tail.is_valid(phase)), (owned, valid), "{op_own:#x}");
+                let (sent, received) = (op_own & 0xfc == 0, op_own & 0xc == 0 && (1..=4).contains(&opcode));
+                assert_eq!(tail.is_plain_requester(phase), valid && sent, "{op_own:#x}");
+                assert_eq!(tail.is_plain_responder(phase), valid && received, "{op_own:#x}");
+                assert!(!valid || !Idle::NEVER_WRITTEN.is(tail) && !Idle::before(phase).is(tail));
+                assert_eq!(Idle::before(phase).is(tail), !owned);
+                assert_eq!(tail.with_phase(phase).op_own().0, op_own & 0xfe | lap);
+            }
+        }
+    }
+}
