@@ -2,7 +2,7 @@
 //! `cargo xtask setup`: installs the system packages that building and testing need, from this machine's own suite.
 
 use crate::lab::Lab;
-use crate::lab::device::{Device, Link};
+use crate::lab::device::{Device, Link, Mkeys};
 use crate::lab::guest::Task;
 use crate::lab::kernel;
 use crate::lab::vm::{Parts, Spec};
@@ -54,8 +54,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     }
     if args.lab {
         let lab = Lab::open(true)?;
-        // What is fetched does not depend on the program or the link.
-        let mlx5 = Device::Mlx5 { program: PathBuf::new(), link: Link::Ib };
+        // What is fetched does not depend on the program or what it plays.
+        let mlx5 = Device::Mlx5 { program: PathBuf::new(), link: Link::Ib, mkeys: Mkeys::Command };
         for series in kernel::ALL {
             for device in [Device::Rxe, mlx5.clone()] {
                 Parts::prepare(&lab, &Spec::new(series, device, Task::Shell))?;

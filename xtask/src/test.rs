@@ -2,8 +2,9 @@
 //! `cargo xtask test`: every test, those that fail soonest first.
 //!
 //! Unit, property and doc tests by `cargo test`; the locks under loom's model checker; the instructions of posts and polls
-//! held against their limits; the PCI front; every fuzz target for a short while; and the end-to-end suite in the VM. Nothing is skipped in silence: a kind that is left out by a flag is
-//! named at the end.
+//! held against their limits; the PCI front; every fuzz target for a short while; and the end-to-end suite in the VM: all of
+//! it on rxe, then a selection on the kernel's mlx5 driver. Nothing is skipped in silence: a kind that is left out by a flag
+//! is named.
 
 use crate::{bench, cargo, ci, fuzz, repo_root, run, vm};
 use anyhow::{Context, Result};
@@ -44,9 +45,26 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         eprintln!("test: left out: the end-to-end suite in the VM (--no-vm)");
         return Ok(ExitCode::SUCCESS);
     }
+    let code = in_vm("VM suite", &args.vm)?;
+    if code != ExitCode::SUCCESS {
+        return Ok(code);
+    }
+    match args.vm.short_on_mlx5() {
+        Some(short) => in_vm("VM suite on mlx5", &short),
+        None => {
+            eprintln!("test: left out: the VM suite on mlx5 (another selection was asked for)");
+            Ok(code)
+        }
+    }
+}
+
+/// Runs the suite in the VM, which says itself what failed, and says how long it took.
+fn in_vm(name: &str, args: &vm::TestArgs) -> Result<ExitCode> {
     let start = Instant::now();
-    let code = vm::test(&args.vm, Some(1))?;
-    eprintln!("test: VM suite done in {:.1} s", start.elapsed().as_secs_f32());
+    eprintln!("test: {name}");
+    let code = vm::test(args, Some(1))?;
+    let how = if code == ExitCode::SUCCESS { "passed" } else { "FAILED" };
+    eprintln!("test: {name} {how} in {:.1} s", start.elapsed().as_secs_f32());
     Ok(code)
 }
 

@@ -4,7 +4,7 @@
 use crate::cargo::{self, Program};
 use crate::lab::HOME_SUITE;
 use crate::lab::Lab;
-use crate::lab::device::{Device, Link};
+use crate::lab::device::{Device, Link, Mkeys};
 use crate::lab::guest::{Share, Task};
 use crate::lab::kernel::{self, Series};
 use crate::lab::qemu::Machine;
@@ -19,7 +19,7 @@ use std::time::Instant;
 /// The status is the command's; 124 when the time limit struck, 125 when the guest's kernel or the lab failed.
 /// The guest has the C tools of rdma-core (ibv_*, perftest, rping, ...), ip, rdma, tc, and these helpers:
 /// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters, with mlx5 lab-hca. Its devices are named in the environment:
-/// LAB_KERNEL, LAB_DEVICE, LAB_LINK, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX, LAB_NETDEV_A, LAB_NETDEV_B,
+/// LAB_KERNEL, LAB_DEVICE, LAB_LINK, LAB_MKEYS, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX, LAB_NETDEV_A, LAB_NETDEV_B,
 /// LAB_NS_A, LAB_NS_B (command prefixes, empty where no namespaces are needed), LAB_TCP_HOST_A, LAB_TCP_HOST_B.
 /// Everything is fetched on first use and kept in target/lab, which may be deleted at any time.
 #[derive(clap::Args)]
@@ -54,7 +54,7 @@ pub(crate) struct TestArgs {
     /// Run only tests whose name contains this; may be given several times
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
-    /// Run a short selection: something of everything, in two or three minutes
+    /// Run a short selection: something of everything, in a minute or two
     #[arg(long, conflicts_with = "filter")]
     short: bool,
     /// Run a test that failed again, so often; the notes at the end name it
@@ -65,6 +65,16 @@ pub(crate) struct TestArgs {
     /// Further arguments for the suite, e.g. --list or --exact
     #[arg(last = true)]
     args: Vec<String>,
+}
+
+impl TestArgs {
+    /// The short selection on the kernel's mlx5 driver, InfiniBand and RoCE, to follow a run of these on rxe; `None` if they
+    /// are about something special.
+    pub(crate) fn short_on_mlx5(&self) -> Option<Self> {
+        let special = !self.filter.is_empty() || !self.args.is_empty() || self.boot.device != DeviceArg::Rxe;
+        let boot = BootArgs { device: DeviceArg::Mlx5, link: Some(LinkArg::All), ..self.boot.clone() };
+        (!special).then(|| Self { short: true, boot, ..self.clone() })
+    }
 }
 
 /// What every boot can be told.
@@ -79,6 +89,9 @@ pub(crate) struct BootArgs {
     /// What the ports of mlx5 devices are [default: ib for a command, all for the suite]
     #[arg(long, value_enum)]
     link: Option<LinkArg>,
+    /// How the guest's kernel registers memory with mlx5 devices
+    #[arg(long, value_enum, default_value_t = MkeysArg::Command)]
+    mkeys: MkeysArg,
     /// Stop the guest after so many seconds, boot included [default: 120 for a command, 900 for the suite]
     #[arg(long, value_name = "SECS")]
     timeout: Option<u64>,
@@ -135,6 +148,15 @@ pub(crate) enum LinkArg {
     All,
 }
 
+/// The ways of `--mkeys`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MkeysArg {
+    /// By lists of pages in commands
+    Command,
+    /// By the kernel's queue for updates of memory keys (UMR)
+    Umr,
+}
+
 /// Parses `NAME=VALUE`.
 fn variable(text: &str) -> Result<(String, String)> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
@@ -159,6 +181,7 @@ impl BootArgs {
     pub(crate) fn devices(&self, default: LinkArg) -> Result<Vec<Device>> {
         if self.device == DeviceArg::Rxe {
             ensure!(self.link.is_none_or(|link| link == LinkArg::Roce), "rxe has no other link than roce");
+            ensure!(self.mkeys == MkeysArg::Command, "rxe has no queue for updates of memory keys");
             return Ok(vec![Device::Rxe]);
         }
         let program = cargo::build_hca()?;
@@ -167,7 +190,12 @@ impl BootArgs {
             LinkArg::Roce => &[Link::Roce],
             LinkArg::All => &Link::ALL,
         };
-        Ok(links.iter().map(|link| Device::Mlx5 { program: program.clone(), link: *link }).collect())
+        let mkeys = match self.mkeys {
+            MkeysArg::Command => Mkeys::Command,
+            MkeysArg::Umr => Mkeys::Umr,
+        };
+        let device = |link: &Link| Device::Mlx5 { program: program.clone(), link: *link, mkeys };
+        Ok(links.iter().map(device).collect())
     }
 
     /// One boot of a kernel.
@@ -200,19 +228,25 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(outcome.code()))
 }
 
-/// What of the suite shows in two or three minutes that the kernel's driver, ours and C's programs work on a device.
-const SHORT: [&str; 14] = [
+/// What of the suite shows in a minute that the kernel's driver, ours and C's programs work on a device.
+const SHORT: [&str; 20] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
     "events::",
     "inline::",
+    "srq::",
+    "mcast::",
+    "memory::",
     "mw::",
     "xrc_traffic::opcodes_exclusive",
+    "dc::",
+    "raw::",
     "threads::",
     "peers::rc::we_serve_c::ecN",
     "peers::srq::c_serves_us::plain",
     "tools::devinfo",
+    "tools::c::pingpong::",
     "tools::c::perftest::write_lat",
     "lifecycle::",
     "removal::",

@@ -277,6 +277,17 @@ pub(crate) fn set_link_up(alive: &Alive, index: usize, up: bool) {
     });
 }
 
+/// Takes those of a device's violations that are wanted.
+pub(crate) fn take_violations_if(
+    alive: &Alive,
+    index: usize,
+    mut wanted: impl FnMut(&Violation) -> bool,
+) -> Vec<Violation> {
+    alive.shared.enter(|world| {
+        world.devices[index].violations.extract_if(.., |violation| wanted(violation)).collect()
+    })
+}
+
 /// Addresses by the device's number: MAC and GUID of a local range, IPv4 10.77.x.y.
 fn address(index: usize, ethernet: bool) -> (Address, u64) {
     let n = (index + 1) as u16;
@@ -359,7 +370,13 @@ impl Hca {
     /// As [`Hca::violations`]; they are forgotten.
     #[must_use]
     pub fn take_violations(&self) -> Vec<Violation> {
-        self.alive.shared.enter(|world| core::mem::take(&mut world.devices[self.index].violations))
+        self.take_violations_if(|_| true)
+    }
+
+    /// As [`Hca::take_violations`], of those that are wanted: a test that does wrong on purpose takes what it did.
+    #[must_use]
+    pub fn take_violations_if(&self, wanted: impl FnMut(&Violation) -> bool) -> Vec<Violation> {
+        take_violations_if(&self.alive, self.index, wanted)
     }
 
     /// How many objects of each kind its contexts have: `pd`, `mr`, `qp` and so on, by the names of `rdma resource`.

@@ -69,6 +69,16 @@ pub enum Mistake {
     MemoryGone,
 }
 
+impl Mistake {
+    /// The variant's name: what kind of a mistake it is, in words of a program.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        let mut text = format!("{self:?}");
+        text.truncate(text.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(text.len()));
+        text
+    }
+}
+
 /// One mistake, where and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {

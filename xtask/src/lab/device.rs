@@ -41,6 +41,25 @@ impl Link {
     }
 }
 
+/// How the guest's kernel registers memory with the mlx5 devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mkeys {
+    /// By lists of pages in commands.
+    Command,
+    /// By a queue of its own that updates memory keys, as it does on most ConnectX.
+    Umr,
+}
+
+impl Mkeys {
+    /// As options and `LAB_MKEYS` have it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Command => "command",
+            Self::Umr => "umr",
+        }
+    }
+}
+
 /// The kind of devices of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
@@ -52,6 +71,8 @@ pub(crate) enum Device {
         program: PathBuf,
         /// What their ports are.
         link: Link,
+        /// How memory is registered with them.
+        mkeys: Mkeys,
     },
 }
 
@@ -72,6 +93,14 @@ impl Device {
         }
     }
 
+    /// How memory is registered, where there is a choice.
+    pub(crate) const fn mkeys(&self) -> Mkeys {
+        match self {
+            Self::Rxe => Mkeys::Command,
+            Self::Mlx5 { mkeys, .. } => *mkeys,
+        }
+    }
+
     /// The suite whose QEMU will do.
     pub(crate) const fn qemu_suite(&self) -> &'static str {
         match self {
@@ -80,11 +109,12 @@ impl Device {
         }
     }
 
-    /// For messages: `rxe`, `mlx5 roce`.
+    /// For messages: `rxe`, `mlx5 roce`, `mlx5 ib umr`.
     pub(crate) fn label(&self) -> String {
         match self {
             Self::Rxe => "rxe".into(),
-            Self::Mlx5 { link, .. } => format!("mlx5 {}", link.name()),
+            Self::Mlx5 { link, mkeys: Mkeys::Command, .. } => format!("mlx5 {}", link.name()),
+            Self::Mlx5 { link, mkeys: Mkeys::Umr, .. } => format!("mlx5 {} umr", link.name()),
         }
     }
 
@@ -92,7 +122,7 @@ impl Device {
     pub(crate) fn start(&self, dir: &Path) -> Result<Option<Hca>> {
         match self {
             Self::Rxe => Ok(None),
-            Self::Mlx5 { program, link } => Hca::start(program, *link, dir).map(Some),
+            Self::Mlx5 { program, link, mkeys } => Hca::start(program, *link, *mkeys, dir).map(Some),
         }
     }
 }
@@ -120,7 +150,7 @@ impl Hca {
     pub(crate) const LOG: &'static str = "hca.log";
 
     /// Starts the devices and waits until they listen.
-    fn start(program: &Path, link: Link, dir: &Path) -> Result<Self> {
+    fn start(program: &Path, link: Link, mkeys: Mkeys, dir: &Path) -> Result<Self> {
         let sockets = Self::SOCKETS.into_iter().chain([Self::CONTROL]).map(|name| dir.join(name));
         for socket in sockets.clone() {
             // Of an earlier try; a process that finds it would not listen.
@@ -132,7 +162,7 @@ impl Hca {
         // The kernel kills the devices when we are killed, whatever the way.
         let mut cmd = Command::new("setpriv");
         cmd.args(["--pdeathsig", "KILL", "--"]).arg(program).current_dir(dir);
-        cmd.args(["--link", link.name(), "--control", Self::CONTROL]);
+        cmd.args(["--link", link.name(), "--mkeys", mkeys.name(), "--control", Self::CONTROL]);
         for socket in Self::SOCKETS {
             cmd.args(["--socket", socket]);
         }
@@ -216,7 +246,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("uverbs-lab-device-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         // `false` ignores its arguments, as nothing else does that is everywhere.
-        let why = Hca::start(Path::new("/bin/false"), Link::Ib, &dir).err().expect("no devices").to_string();
+        let start = Hca::start(Path::new("/bin/false"), Link::Ib, Mkeys::Command, &dir);
+        let why = start.err().expect("no devices").to_string();
         fs::remove_dir_all(&dir).unwrap();
         assert!(why.starts_with("the devices ended: exit status: 1"), "{why}");
     }
@@ -229,7 +260,9 @@ mod tests {
 
     #[test]
     fn the_devices_are_told_apart() {
-        let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link };
+        let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link, mkeys: Mkeys::Command };
+        let umr = Device::Mlx5 { program: PathBuf::new(), link: Link::Roce, mkeys: Mkeys::Umr };
+        assert_eq!(umr.label(), "mlx5 roce umr");
         assert_eq!([Device::Rxe.name(), mlx5(Link::Ib).name()], ["rxe", "mlx5"]);
         assert_eq!(Link::ALL.map(|l| mlx5(l).label()), ["mlx5 ib", "mlx5 roce"]);
         assert_ne!(Device::Rxe.qemu_suite(), mlx5(Link::Ib).qemu_suite());

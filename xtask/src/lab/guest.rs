@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `LAB_KERNEL` | the series, e.g. `6.1` |
 //! | `LAB_DEVICE`, `LAB_LINK` | `rxe` or `mlx5`; `roce` or `ib` |
+//! | `LAB_MKEYS` | how memory is registered with mlx5: by `command`s, or by the kernel's queue (`umr`) |
 //! | `LAB_DEV_A`, `LAB_DEV_B` | the RDMA devices at the ends of the link |
 //! | `LAB_IP_A`, `LAB_IP_B` | their addresses; empty on InfiniBand |
 //! | `LAB_GID_INDEX` | the index of the GID made of that address, on both; on InfiniBand of the port's own |
@@ -100,6 +101,7 @@ fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str
         ("LAB_KERNEL", series.name),
         ("LAB_DEVICE", device.name()),
         ("LAB_LINK", device.link().name()),
+        ("LAB_MKEYS", device.mkeys().name()),
         ("LAB_DEV_A", names[0]),
         ("LAB_DEV_B", names[1]),
         ("LAB_IP_A", ips[0]),
@@ -159,6 +161,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::device::Mkeys;
     use crate::lab::kernel;
 
     #[test]
@@ -177,13 +180,14 @@ mod tests {
 
     #[test]
     fn the_contract_holds_on_every_kernel_and_device() {
-        let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link };
+        let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link, mkeys: Mkeys::Umr };
         for series in kernel::ALL {
             for device in [Device::Rxe, mlx5(Link::Ib), mlx5(Link::Roce)] {
                 let env = environment(series, &device, false);
                 let get = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
                 assert_eq!(get("LAB_KERNEL").as_deref(), Some(series.name));
                 assert_eq!(get("LAB_DEVICE").as_deref(), Some(device.name()));
+                assert_eq!(get("LAB_MKEYS").as_deref(), Some(device.mkeys().name()));
                 let apart = series.namespaces && device == Device::Rxe;
                 assert_eq!(get("LAB_NS_A").unwrap().is_empty(), !apart);
                 assert_eq!(get("LAB_IP_A").unwrap().is_empty(), device.link() == Link::Ib);

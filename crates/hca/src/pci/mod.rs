@@ -242,7 +242,13 @@ impl PciFunction {
     /// As [`PciFunction::violations`]; they are forgotten.
     #[must_use]
     pub fn take_violations(&self) -> Vec<crate::Violation> {
-        self.alive.shared.enter(|world| core::mem::take(&mut world.devices[self.index].violations))
+        self.take_violations_if(|_| true)
+    }
+
+    /// As [`PciFunction::take_violations`], of those that are wanted.
+    #[must_use]
+    pub fn take_violations_if(&self, wanted: impl FnMut(&crate::Violation) -> bool) -> Vec<crate::Violation> {
+        crate::fabric::take_violations_if(&self.alive, self.index, wanted)
     }
 
     /// What drivers did wrong so far.

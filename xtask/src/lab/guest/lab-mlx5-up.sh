@@ -21,7 +21,11 @@ wait_for() {
     done
 }
 
-for module in mlx5_core mlx5_ib ib_uverbs rdma_ucm; do /sbin/modprobe $module || fail "modprobe $module"; done
+# A profile without a cache of memory keys: the usual one makes thousands of them at boot, one command each, when they
+# are for the kernel's queue.
+[ "$LAB_MKEYS" = umr ] && profile="prof_sel=1"
+/sbin/modprobe mlx5_core $profile || fail "modprobe mlx5_core"
+for module in mlx5_ib ib_uverbs rdma_ucm; do /sbin/modprobe $module || fail "modprobe $module"; done
 /sbin/modprobe -q ib_umad
 for dev in $LAB_DEV_A $LAB_DEV_B; do wait_for "device $dev" test -e $ib/$dev; done
 

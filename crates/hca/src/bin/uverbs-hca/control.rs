@@ -8,12 +8,12 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use uverbs_hca::Fabric;
 use uverbs_hca::pci::PciFunction;
+use uverbs_hca::{Fabric, Violation};
 
 /// What can be said.
 const HELP: &str = "link N up|down; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; \
-                    repairs; packets N; violations; forgive; quit";
+                    repairs; packets N; violations; forgive [KIND...]; quit";
 
 /// Who takes commands.
 #[derive(Clone)]
@@ -101,8 +101,9 @@ impl Control {
             ["violations"] => {
                 Ok(self.functions.iter().map(|f| f.violations().len()).sum::<usize>().to_string())
             }
-            ["forgive"] => {
-                let all: Vec<_> = self.functions.iter().flat_map(PciFunction::take_violations).collect();
+            ["forgive", kinds @ ..] => {
+                let wanted = |v: &Violation| kinds.is_empty() || kinds.contains(&v.mistake.kind().as_str());
+                let all: Vec<_> = self.functions.iter().flat_map(|f| f.take_violations_if(wanted)).collect();
                 Ok(all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
             }
             ["quit"] => {
@@ -180,7 +181,7 @@ mod tests {
         let (quit, told) = std::sync::mpsc::channel();
         let control = Control { fabric, functions, quit };
         let mut answers = Vec::new();
-        let lines = "link 0 down\n\nlink 1 up\npackets 0\nrepairs\nforgive\nnonsense\nhelp\nquit\n";
+        let lines = "link 0 down\n\nlink 1 up\npackets 0\nrepairs\nforgive CqOverrun\nnonsense\nhelp\nquit\n";
         control.run(lines.as_bytes(), &mut answers);
         let answers = String::from_utf8(answers).unwrap();
         let answers: Vec<&str> = answers.lines().collect();

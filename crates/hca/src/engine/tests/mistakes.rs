@@ -117,6 +117,12 @@ fn registers_objects_and_pages_that_there_are_not() {
         Mistake::NoSuchCq,
     ];
     assert_eq!(mistakes(&a), expected);
+    // Those that are wanted are taken, by name, and the others stay.
+    doorbell(PAGE, 0x700, value);
+    doorbell(PAGE, 0x800, [0, 0, 0, 0, 0xff, 0xff, 0xff, 1]);
+    let taken = a.hca.take_violations_if(|v| v.mistake.kind() == "NoSuchRegister");
+    assert_eq!(taken.iter().map(|v| &v.mistake).collect::<Vec<_>>(), [&Mistake::NoSuchRegister(0x700)]);
+    assert_eq!(mistakes(&a), [Mistake::NoSuchQp]);
     // None of them was executed.
     assert!(a.send_cq.poll().is_none());
     assert_eq!(a.state(), State::Rts);
