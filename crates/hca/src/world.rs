@@ -4,6 +4,7 @@
 use crate::engine::net::Net;
 use crate::engine::{Device, Port};
 use crate::kernel::front::Front;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,6 +12,23 @@ use std::time::Instant;
 
 /// How often queues that nobody tells of are looked at, in real time.
 const WATCH: Duration = Duration::from_millis(1);
+
+/// How long a call works on what is due, on a fabric that must answer soon; the thread does the rest. A VM stands still
+/// while its device does not answer, and gives it up after seconds (QEMU's vfio-user: five).
+const BRIEF: Duration = Duration::from_micros(250);
+
+/// How long the thread holds such a fabric at a time.
+const ROUND: Duration = Duration::from_millis(1);
+
+/// How many packets are delivered between two looks at the clock.
+const STEP: u32 = 16;
+
+/// While packets are on their way, an answer that is late for a timer may be among them. So those timers wait, this
+/// long.
+const LATE: u64 = 1_000_000_000;
+
+/// How long the thread stands back for who waits for the lock: so often so long.
+const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
 
 /// All state of a fabric.
 pub(crate) struct World {
@@ -22,6 +40,8 @@ pub(crate) struct World {
     pub(crate) functions: Vec<Option<Box<crate::pci::Function>>>,
     /// Nanoseconds.
     pub(crate) now: u64,
+    /// Nobody may be kept waiting while much is moved: devices of VMs are here.
+    pub(crate) brief: bool,
     stop: bool,
     /// When the thread will wake up.
     wakes: Option<u64>,
@@ -52,6 +72,15 @@ impl World {
         Some((device, function, Port { now: self.now, me: index, net: &mut self.net }))
     }
 
+    /// Delivers a packet that is due.
+    fn deliver_one(&mut self) -> bool {
+        let Some((_, to, packet)) = self.net.pop_packet(self.now) else { return false };
+        if let Some((device, mut port)) = self.device(to) {
+            device.receive(&mut port, packet);
+        }
+        true
+    }
+
     /// Delivers the packets that are due by `until`; the clock follows if it is virtual.
     fn deliver_packets(&mut self, until: u64, moves: bool) {
         while let Some((at, to, packet)) = self.net.pop_packet(until) {
@@ -70,14 +99,35 @@ impl World {
         }
     }
 
-    /// What is due in real time.
-    fn settle_real(&mut self) {
+    /// What is due in real time, until `end` if there is one.
+    fn settle_real(&mut self, end: Option<Instant>) {
         loop {
-            self.deliver_packets(self.now, false);
+            let mut idle = false;
+            while !idle && end.is_none_or(|end| Instant::now() < end) {
+                idle = !(0..STEP).all(|_| self.deliver_one());
+            }
+            if !idle {
+                self.fire_early();
+                return;
+            }
             match self.net.pop_timer(self.now) {
                 Some((_, index, qpn)) => self.fire(index, qpn),
-                None if self.net.next_packet().is_none_or(|at| at > self.now) => break,
+                None if self.net.next_packet().is_none_or(|at| at > self.now) => return,
                 None => {}
+            }
+        }
+    }
+
+    /// The timers that are due, once each; but not those that wait for an answer: it may be among the packets that are due.
+    fn fire_early(&mut self) {
+        let due: Vec<_> = core::iter::from_fn(|| self.net.pop_timer(self.now)).collect();
+        for (at, index, qpn) in due {
+            let qp = self.devices.get(index).and_then(|d| d.qps.get(&qpn));
+            let answer = qp.is_some_and(|qp| qp.is_reliable() && !qp.req.waits_for_receiver());
+            if answer && at.saturating_add(LATE) > self.now {
+                self.net.wake(at, index, qpn);
+            } else {
+                self.fire(index, qpn);
             }
         }
     }
@@ -117,11 +167,11 @@ impl World {
         finite
     }
 
-    fn settle(&mut self, is_virtual: bool, all_timers: bool) -> bool {
+    fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Duration) -> bool {
         let more = if is_virtual {
             self.settle_virtual(all_timers)
         } else {
-            self.settle_real();
+            self.settle_real(self.brief.then(|| Instant::now() + limit));
             false
         };
         self.tidy();
@@ -172,6 +222,8 @@ impl World {
 /// The lock around the world, and what the thread waits for.
 pub(crate) struct Shared {
     world: Mutex<World>,
+    /// How many wait for the lock, which the thread would take again before they are awake.
+    waiting: AtomicUsize,
     wake: Condvar,
     start: Instant,
     pub(crate) deterministic: bool,
@@ -186,16 +238,20 @@ impl Shared {
             #[cfg(feature = "pci")]
             functions: Vec::new(),
             now: 0,
+            brief: false,
             stop: false,
             wakes: None,
         };
-        Self { world: Mutex::new(world), wake: Condvar::new(), start: Instant::now(), deterministic }
+        let waiting = AtomicUsize::new(0);
+        Self { world: Mutex::new(world), waiting, wake: Condvar::new(), start: Instant::now(), deterministic }
     }
 
     /// The state is whole between any two steps, so a panic of another thread (in a test's assertion, say) spoils
     /// nothing.
     fn lock(&self) -> MutexGuard<'_, World> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
         if !self.deterministic {
             world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         }
@@ -206,7 +262,7 @@ impl Shared {
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.lock();
         let result = f(&mut world);
-        world.settle(self.deterministic, false);
+        world.settle(self.deterministic, false, BRIEF);
         self.tell_thread(&mut world);
         result
     }
@@ -226,7 +282,7 @@ impl Shared {
 
     pub(crate) fn run(&self) {
         let mut world = self.lock();
-        while world.settle(self.deterministic, true) {}
+        while world.settle(self.deterministic, true, ROUND) {}
     }
 
     pub(crate) fn run_for(&self, time: u64) {
@@ -235,7 +291,7 @@ impl Shared {
             let until = world.now.saturating_add(time);
             world.pass(until);
         } else {
-            world.settle(false, true);
+            world.settle(false, true, ROUND);
         }
     }
 
@@ -244,15 +300,31 @@ impl Shared {
         self.wake.notify_one();
     }
 
+    /// Lets others have the lock first.
+    fn stand_back(&self) {
+        let (tries, pause) = COURTESY;
+        for _ in 0..tries {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::sleep(pause);
+        }
+    }
+
     /// The thread: sleeps until something is due.
     pub(crate) fn run_timers(&self) {
         let mut world = self.lock();
         while !world.stop {
-            world.settle(false, true);
+            world.settle(false, true, ROUND);
             let next = world.next();
             world.wakes = next;
             world = match next {
                 None => self.wake.wait(world).unwrap_or_else(PoisonError::into_inner),
+                Some(at) if at <= world.now && world.brief => {
+                    drop(world);
+                    self.stand_back();
+                    self.world.lock().unwrap_or_else(PoisonError::into_inner)
+                }
                 Some(at) => {
                     let wait = Duration::from_nanos(at.saturating_sub(world.now));
                     self.wake.wait_timeout(world, wait).unwrap_or_else(PoisonError::into_inner).0

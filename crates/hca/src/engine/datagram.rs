@@ -22,17 +22,22 @@ const UDP: u8 = 17;
 const IBA: u8 = 0x1b;
 
 impl Device {
-    /// Executes a send on an unreliable connection.
+    /// Executes a send on an unreliable connection, from the `first` packet of the message on, as far as there is `room` for
+    /// packets; the one to go on with, if it is not done.
     pub(crate) fn send_unreliable(
         &mut self,
         cx: &mut Port<'_>,
         qp: &mut Qp,
         request: &Request,
-    ) -> Result<(), Syndrome> {
+        first: u64,
+        room: &mut u64,
+    ) -> Result<Option<u64>, Syndrome> {
         let user = qp.user();
         match &request.op {
-            Op::Nop => return Ok(()),
-            Op::Umr(umr) => return self.mkeys.update(user, umr).map_err(|_| Syndrome::MW_BIND),
+            Op::Nop => return Ok(None),
+            Op::Umr(umr) => {
+                return self.mkeys.update(user, umr).map(|()| None).map_err(|_| Syndrome::MW_BIND);
+            }
             _ => {}
         }
         let len = request.len();
@@ -42,7 +47,11 @@ impl Device {
         self.check_gather(user, &request.data)?;
         let mtu = u64::from(qp.attr.mtu.max(1));
         let count = len.div_ceil(mtu).max(1);
-        for i in 0..count {
+        for i in first..count {
+            if *room == 0 {
+                return Ok(Some(i));
+            }
+            *room -= 1;
             let (at, is_first, is_last) = (i * mtu, i == 0, i + 1 == count);
             let data = self.gather(user, &request.data, at, (len - at).min(mtu) as usize)?;
             let body = match request.op {
@@ -67,7 +76,7 @@ impl Device {
                 cx.net.send(cx.now, to, packet);
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Executes a send of a datagram.

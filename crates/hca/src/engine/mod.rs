@@ -109,6 +109,8 @@ pub(crate) struct Device {
     pub(crate) special: [Option<u32>; 2],
     /// Doorbells arrive some time after they were rung: the queues may be ahead of them.
     pub(crate) late_doorbells: bool,
+    /// Queues without acknowledgements don't send all that they hold at a doorbell.
+    pub(crate) paced: bool,
     /// Makes memory of what updates of keys list.
     pub(crate) translate: Option<Arc<dyn Translate>>,
     pub(crate) notices: Vec<Notice>,
@@ -135,6 +137,7 @@ impl Device {
             steering: Steering::default(),
             special: [None; 2],
             late_doorbells: false,
+            paced: false,
             translate: None,
             notices: Vec::new(),
             violations: Vec::new(),
@@ -149,6 +152,7 @@ impl Device {
     pub(crate) fn renewed(&mut self) -> Self {
         Self {
             late_doorbells: self.late_doorbells,
+            paced: self.paced,
             translate: self.translate.take(),
             violations: core::mem::take(&mut self.violations),
             repairs: self.repairs,

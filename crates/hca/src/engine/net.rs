@@ -107,6 +107,12 @@ impl Net {
         self.timers.keys().next().map(|(at, _)| *at)
     }
 
+    /// Packets that are on their way.
+    #[cfg(all(test, feature = "pci"))]
+    pub(crate) fn in_flight(&self) -> usize {
+        self.packets.len()
+    }
+
     /// The first packet that is due by `until`, with its time and device.
     pub(crate) fn pop_packet(&mut self, until: u64) -> Option<(u64, usize, Packet)> {
         let key = *self.packets.keys().next().filter(|(at, _)| *at <= until)?;

@@ -58,6 +58,8 @@ pub(crate) struct Requester {
     sent: VecDeque<Sent>,
     /// Fetched, but it must wait for others.
     waiting: Option<Request>,
+    /// Of a queue without acknowledgements: the packet that `waiting` goes on with.
+    rest: u64,
     /// Number of the next new packet.
     pub(super) next: u32,
     /// Number of the next packet to send, at most `next`.
@@ -100,6 +102,21 @@ impl Requester {
     /// Whether it waits for a receiver with no limit of retries.
     pub(crate) fn waits_for_ever(&self, attr: &Attr) -> bool {
         self.rnr && attr.rnr_retry == FOR_EVER
+    }
+
+    /// Keeps a message of which not all was sent, and the packet to go on with.
+    pub(super) fn break_off(&mut self, request: Request, next: u64) {
+        (self.waiting, self.rest) = (Some(request), next);
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_broken_off(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Takes it, to go on.
+    pub(super) fn broken_off(&mut self) -> Option<(Request, u64)> {
+        Some((self.waiting.take()?, self.rest))
     }
 
     /// Takes out everything that is not complete, in order.
@@ -497,8 +514,13 @@ impl Device {
         qp.timer.arm(cx, qp.qpn, at);
     }
 
-    /// The timer is due: the receiver may be ready now, or an answer was lost.
+    /// The timer is due: the receiver may be ready now, or an answer was lost; or the queue goes on with what was too much
+    /// at a time.
     pub(crate) fn timeout(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        if !qp.is_reliable() {
+            self.transmit(cx, qp);
+            return;
+        }
         if !matches!(qp.state, State::Rts | State::Sqd) {
             return;
         }

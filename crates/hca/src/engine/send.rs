@@ -14,6 +14,10 @@ const BB: u64 = 64;
 /// Offset of the send counter in a doorbell record.
 const SEND_RECORD: u64 = 4;
 
+/// Packets that a queue without acknowledgements sends at a time, on a paced device. A frame that is cut into segments counts as
+/// one: it is at most 256 KiB.
+const BURST: u64 = 64;
+
 /// Registers of a page: four send doorbells with two halves each, of which the kernel keeps the last two for itself
 /// (`MLX5_FAST_PATH_BFREGS_PER_UAR`), the CQ's (PRM, UAR page format).
 const CQ_ARM: u32 = 0x20;
@@ -83,6 +87,8 @@ impl Device {
             }
             match qp.state {
                 State::Err | State::Sqe => device.flush_sends(cx, qp),
+                // It goes on by its timer, and comes to these then.
+                _ if !qp.is_reliable() && qp.timer.deadline.is_some() => {}
                 _ => device.transmit(cx, qp),
             }
         });
@@ -160,18 +166,41 @@ impl Device {
         }
     }
 
-    /// Executes one WQE after the other: they are done when they are sent.
+    /// Executes one WQE after the other: they are done when they are sent. What is too much at a time goes on by the timer,
+    /// on a device that is paced.
     fn transmit_unreliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
-        while qp.state == State::Rts {
-            let Some(Ok(request)) = self.fetch(cx, qp) else { break };
-            let result = match qp.kind {
-                QpKind::Uc => self.send_unreliable(cx, qp, &request),
-                QpKind::Ud => self.send_datagram(cx, qp, &request),
-                _ => self.send_frame(cx, qp, &request),
+        let mut room = if self.paced { BURST } else { u64::MAX };
+        while qp.state == State::Rts || qp.state == State::Sqd && qp.req.is_broken_off() {
+            if room == 0 {
+                let now = cx.now;
+                qp.timer.arm(cx, qp.qpn, now);
+                break;
+            }
+            let (request, first) = match qp.req.broken_off() {
+                Some(part) => part,
+                None => match self.fetch(cx, qp) {
+                    Some(Ok(request)) => (request, 0),
+                    _ => break,
+                },
             };
-            self.complete_send(cx, qp, &request, result.map(|()| None));
-            if result.is_err() {
-                self.fail(cx, qp);
+            let result = match qp.kind {
+                QpKind::Uc => self.send_unreliable(cx, qp, &request, first, &mut room),
+                _ => {
+                    room -= 1;
+                    let sent = match qp.kind {
+                        QpKind::Ud => self.send_datagram(cx, qp, &request),
+                        _ => self.send_frame(cx, qp, &request),
+                    };
+                    sent.map(|()| None)
+                }
+            };
+            match result {
+                Ok(Some(next)) => qp.req.break_off(request, next),
+                Ok(None) => self.complete_send(cx, qp, &request, Ok(None)),
+                Err(syndrome) => {
+                    self.complete_send(cx, qp, &request, Err(syndrome));
+                    self.fail(cx, qp);
+                }
             }
         }
         self.drained(qp);

@@ -167,6 +167,7 @@ impl DeviceBuilder {
     #[must_use]
     pub fn build_pci(self) -> PciFunction {
         let alive = self.alive();
+        let deterministic = alive.shared.deterministic;
         let index = self.plug_in(|world, index, config, guid| {
             let ethernet = config.link == crate::Link::Ethernet;
             let mut function = Function::new(config.name.clone(), guid, ethernet);
@@ -177,6 +178,9 @@ impl DeviceBuilder {
             world.devices[index].translate = Some(Arc::new(lists));
             world.functions[index] = Some(Box::new(function));
             world.devices[index].late_doorbells = true;
+            // The clock of a deterministic fabric stands still at a doorbell: there, all is sent.
+            world.devices[index].paced = !deterministic;
+            world.brief = !deterministic;
             if ethernet {
                 // The driver sets the table's entries.
                 world.net.ports[index].gids.clear();

@@ -11,15 +11,17 @@ use super::{PciFunction, cmdq, fw, init_seg, uar};
 use crate::bytes::{be32, put};
 use crate::memory::Memory;
 use crate::{Fabric, Link};
+use core::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes of the guest's memory.
-const MEMORY: u64 = 4 << 20;
+const MEMORY: u64 = 8 << 20;
 /// Where the command queue and its mailboxes are.
 const QUEUE: u64 = 0x1000;
 const IN_BOX: u64 = 0x10_0000;
@@ -38,7 +40,11 @@ impl Driver {
     }
 
     fn on(link: Link) -> Self {
-        let function = Fabric::deterministic(1).device("hca0").link(link).build_pci();
+        Self::of(&Fabric::deterministic(1), link)
+    }
+
+    fn of(fabric: &Fabric, link: Link) -> Self {
+        let function = fabric.device("hca0").link(link).build_pci();
         let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(MEMORY).unwrap();
         let guest = function.enter(|_, f, _| Arc::clone(&f.guest)).unwrap();
@@ -218,11 +224,20 @@ fn completion_queue(driver: &Driver, uar: u32, eqn: u32, at: u64) -> u32 {
     create_cq_out::CQN.get32(&driver.good(&cq, 16))
 }
 
-/// A queue pair of 4 receives of 16 bytes and 4 blocks at an address, its record behind it.
+/// A reliable queue pair of 4 receives of 16 bytes and 4 blocks at an address, its record behind it.
 fn queue_pair(driver: &Driver, uar: u32, pd: u32, cqn: u32, at: u64) -> u32 {
+    queue_pair_of(RC, driver, uar, pd, cqn, at)
+}
+
+/// Service types (`MLX5_QP_ST_*`).
+const RC: u32 = 0;
+const UC: u32 = 1;
+
+fn queue_pair_of(kind: u32, driver: &Driver, uar: u32, pd: u32, cqn: u32, at: u64) -> u32 {
     let mut qp = input(0x500, 272 + 8);
     let context = create_qp_in::QPC.bytes_mut(&mut qp);
     for (field, value) in [
+        (qpc::ST, kind),
         (qpc::PD, pd),
         (qpc::LOG_RQ_SIZE, 2),
         (qpc::LOG_SQ_SIZE, 2),
@@ -245,6 +260,7 @@ fn connect(driver: &Driver, qpn: u32, peer: u32) {
         let context = modify_in::QPC.bytes_mut(&mut modify);
         qpc::MTU.set(context, 3_u32);
         qpc::REMOTE_QPN.set(context, peer);
+        qpc::RWE.set(context, 1_u32);
         let path = qpc::PRIMARY_ADDRESS_PATH.bytes_mut(context);
         super::layout::ads::RLID.set(path, 1_u32);
         driver.good(&modify, 16);
@@ -323,6 +339,71 @@ fn a_send_goes_through_pages_doorbells_and_events() {
     assert_eq!(driver.command(&destroy, 16)[0], fw::Status::BUSY.0);
     driver.simple(0x103);
     assert_eq!(driver.command(&destroy, 16)[0], fw::Status::BAD_RESOURCE.0);
+}
+
+/// A VM stands still while its device does not answer, and gives it up after seconds. So a long message, or many, never hold
+/// it: while they move, other calls are answered.
+#[test]
+fn long_messages_do_not_hold_the_device() {
+    const LEN: u64 = 64 << 20;
+    const PAGE: u64 = 0x40_0000;
+    for (kind, mtu) in [(RC, 4096), (UC, 4096)] {
+        let fabric = Fabric::new(1);
+        let driver = Driver::of(&fabric, Link::InfiniBand);
+        let (uar, pd) = (driver.simple(0x802), driver.simple(0x800));
+        let (_event, eqn) = event_queue(&driver, uar);
+        let cqn = completion_queue(&driver, uar, eqn, 0x31_0000);
+        driver.write(0x31_0000 + 63, &[0xff]);
+        // All pages of 1 MiB are the same one.
+        let count = (LEN >> 20) as usize;
+        let mut mkey = input(0x200, 272 + 8 * count);
+        let context = create_mkey_in::MEMORY_KEY_MKEY_ENTRY.bytes_mut(&mut mkey);
+        for (field, value) in [
+            (mkc::ACCESS_MODE_1_0, 1_u64),
+            (mkc::LW, 1),
+            (mkc::RW, 1),
+            (mkc::PD, pd.into()),
+            (mkc::LEN, LEN),
+            (mkc::LOG_PAGE_SIZE, 20),
+        ] {
+            field.set(context, value);
+        }
+        create_mkey_in::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.set(&mut mkey, count as u32 / 2);
+        for i in 0..count {
+            put(&mut mkey, 272 + 8 * i, &PAGE.to_be_bytes());
+        }
+        let key = create_mkey_out::MKEY_INDEX.get32(&driver.good(&mkey, 16)) << 8;
+        let a = queue_pair_of(kind, &driver, uar, pd, cqn, 0x33_0000);
+        let b = queue_pair_of(kind, &driver, uar, pd, cqn, 0x34_0000);
+        connect(&driver, a, b);
+        connect(&driver, b, a);
+        // An RDMA write of all of it: opcode 8, signaled, remote address, one segment.
+        let mut wqe = [0; 48];
+        put(&mut wqe, 0, &8_u32.to_be_bytes());
+        put(&mut wqe, 4, &(a << 8 | 3).to_be_bytes());
+        wqe[11] = 8;
+        put(&mut wqe, 24, &key.to_be_bytes());
+        put(&mut wqe, 32, &(LEN as u32).to_be_bytes());
+        put(&mut wqe, 36, &key.to_be_bytes());
+        driver.write(0x33_0040, &wqe);
+        driver.write(0x33_1004, &1_u32.to_be_bytes());
+        driver.register((u64::from(uar) << 12) + 0x800, &wqe[..8]);
+        let owner = || driver.read::<1>(0x31_003f)[0];
+        let start = Instant::now();
+        let (mut calls, mut longest, mut most) = (0, Duration::ZERO, 0);
+        while owner() == 0xff {
+            let call = Instant::now();
+            let waiting = driver.function.enter(|_, _, port| port.net.in_flight()).unwrap();
+            (calls, longest, most) = (calls + 1, longest.max(call.elapsed()), waiting.max(most));
+            assert!(start.elapsed() < Duration::from_secs(60), "not done");
+        }
+        assert_eq!(owner() >> 4, 0, "the write is done: {:?}", driver.read::<64>(0x31_0000));
+        assert!(driver.function.violations().is_empty());
+        assert!(calls > 10, "{kind}: {calls} calls meanwhile");
+        assert!(longest < Duration::from_secs(1), "{kind}: a call took {longest:?}");
+        // Packets wait in this process's memory: of 64 MiB, a part.
+        assert!(most < LEN as usize / mtu / 8, "{kind}: {most} packets");
+    }
 }
 
 #[test]
