@@ -15,7 +15,7 @@ use uverbs::{
     Context, Driver, DriverVisitor, Errno, Event, EventSource, Exclusive, Rc, Shared, Uc, Ud, WcStatus,
     WorkCompletion, open_with,
 };
-use uverbs_tests::bed::VmBed;
+use uverbs_tests::bed::{VmBed, hca};
 use uverbs_tests::child::{in_fork, open_files, rdma_resources, spawn};
 use uverbs_tests::env::End;
 use uverbs_tests::lab::{PORT, find};
@@ -201,6 +201,83 @@ fn link_down_at_the_peer<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn link_down_here<D: Driver>(lab: &Lab<D>) -> Outcome {
     let first = [WcStatus::RETRY_EXC_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
     down_and_up(lab, End::A, &first)
+}
+
+// ---- Addresses.
+
+/// Another LID of the port at B, as a subnet manager gives it, as long as this lives.
+struct Lid(u16);
+
+impl Lid {
+    fn set(lid: u16) -> Result<String> {
+        hca(&["lid", "1", &lid.to_string()])
+    }
+}
+
+impl Drop for Lid {
+    fn drop(&mut self) {
+        if let Err(e) = Self::set(self.0) {
+            eprintln!("    the LID stays another: {e:#}");
+        }
+    }
+}
+
+/// InfiniBand: a port gets another LID. Its users hear of it; who is connected to the old one finds nobody.
+fn another_lid<D: Driver>(lab: &Lab<D>) -> Result<()> {
+    const ANOTHER: u16 = 0x777;
+    let spec = impatient(lab, 12);
+    let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
+    pair.message(Face::Batch, 3000, 1)?;
+    let lid = || -> Result<u16> { Ok(lab.b.query_port(PORT)?.lid) };
+    let old = Lid(lid()?);
+    let back = old.0;
+    Lid::set(ANOTHER)?;
+    port_event(&lab.b, EventType::LID_CHANGE)?;
+    ensure!(lid()? == ANOTHER, "{:#x}", lid()?);
+    pair.a.post(Face::Batch, &[Req::new(5, Op::Send).inline(&[3])])?;
+    ensure!(statuses(&pair.a.wait(1)?) == [(5, WcStatus::RETRY_EXC_ERR)]);
+    Pair::<D, Rc, Exclusive>::new(lab)?.message(Face::Batch, 3000, 2)?;
+    drop(old);
+    port_event(&lab.b, EventType::LID_CHANGE)?;
+    ensure!(lid()? == back, "{:#x}", lid()?);
+    Pair::<D, Rc, Exclusive>::new(lab)?.message(Face::Batch, 3000, 3)
+}
+
+/// RoCE: an end gets another IP address, which is a GID of its port, and loses it again.
+fn another_gid<D: Driver>(lab: &Lab<D>) -> Result<()> {
+    /// The address, as long as this lives.
+    struct Address<'a>(&'a LabEnv);
+    impl Address<'_> {
+        const TEXT: &'static str = "10.0.0.99";
+        fn set(&self, what: &str) -> Result<String> {
+            let mut ip = self.0.command(End::A, "/usr/bin/ip");
+            let prefix = format!("{}/24", Self::TEXT);
+            run(ip.args(["addr", what, &prefix, "dev", &self.0.netdev[End::A as usize]]), TOOL_LIMIT)
+        }
+    }
+    impl Drop for Address<'_> {
+        fn drop(&mut self) {
+            if let Err(e) = self.set("del") {
+                eprintln!("    the address stays: {e:#}");
+            }
+        }
+    }
+    let gid = format!("::ffff:{}", Address::TEXT).parse()?;
+    let has = || -> Result<bool> { Ok(lab.a.query_gid_table()?.iter().any(|entry| entry.gid == gid)) };
+    ensure!(!has()?);
+    let address = Address(lab.env()?);
+    address.set("add")?;
+    port_event(&lab.a, EventType::GID_CHANGE)?;
+    until("the address is a GID", LIMIT, has)?;
+    drop(address);
+    port_event(&lab.a, EventType::GID_CHANGE)?;
+    until("the GID is gone", LIMIT, || Ok(!has()?))?;
+    Pair::<D, Rc, Exclusive>::new(lab)?.message(Face::Batch, 3000, 1)
+}
+
+/// A port's address changes while it is in use.
+fn addresses_change<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if lab.is_ethernet() { another_gid(lab) } else { another_lid(lab) }
 }
 
 // ---- The device.
@@ -542,6 +619,7 @@ uverbs_tests::tests!(
     peer_killed,
     link_down_at_the_peer,
     link_down_here,
+    addresses_change,
     fork_exclusive,
     fork_shared,
     full_cycles,

@@ -3,8 +3,8 @@
 
 use crate::engine::net::Address;
 use crate::engine::{Device, Notice, event};
+use crate::kernel::HcaKernel;
 use crate::kernel::front::Front;
-use crate::kernel::{HcaKernel, front};
 use crate::violation::Violation;
 use crate::world::{Shared, World};
 use core::fmt;
@@ -277,6 +277,25 @@ pub(crate) fn set_link_up(alive: &Alive, index: usize, up: bool) {
     });
 }
 
+/// Gives a port another LID, as a subnet manager does; `false` if that can't be its LID.
+pub(crate) fn set_lid(alive: &Alive, index: usize, lid: u16) -> bool {
+    alive.shared.enter(|world| {
+        let free = world.net.by_lid(lid).is_none_or(|owner| owner == index);
+        let port = &mut world.net.ports[index];
+        if port.ethernet || !UNICAST_LIDS.contains(&lid) || !free {
+            return false;
+        }
+        if port.lid != lid {
+            port.lid = lid;
+            world.devices[index].notices.push(Notice::Port { event: event::LID_CHANGE });
+        }
+        true
+    })
+}
+
+/// LIDs of ports; above are those of groups (InfiniBand specification, 4.1.3).
+const UNICAST_LIDS: core::ops::RangeInclusive<u16> = 1..=0xbfff;
+
 /// Takes those of a device's violations that are wanted.
 pub(crate) fn take_violations_if(
     alive: &Alive,
@@ -397,6 +416,13 @@ impl Hca {
         set_link_up(&self.alive, self.index, up);
     }
 
+    /// Gives an InfiniBand port another LID, as a subnet manager does: an event in every context, and packets to the old one
+    /// are lost. `false` if it can't be the port's: out of range, another port's, or not InfiniBand.
+    #[must_use]
+    pub fn set_lid(&self, lid: u16) -> bool {
+        set_lid(&self.alive, self.index, lid)
+    }
+
     /// The device itself, for tests that write its queues by hand.
     #[cfg(test)]
     pub(crate) fn with_device<R>(&self, f: impl FnOnce(&mut Device, &mut crate::engine::Port<'_>) -> R) -> R {
@@ -424,7 +450,7 @@ impl Hca {
             let port = &mut world.net.ports[self.index];
             port.gids.push((gid, port.ethernet));
             let index = port.gids.len() - 1;
-            world.devices[self.index].notices.push(Notice::Port { event: front::GID_CHANGE });
+            world.devices[self.index].notices.push(Notice::Port { event: event::GID_CHANGE });
             index
         })
     }

@@ -145,6 +145,13 @@ impl Net {
         self.ports.iter().position(|p| !p.ethernet && p.lid == lid)
     }
 
+    /// The device that a packet on InfiniBand comes to: switches go by the LID; if there is a global header, the port
+    /// drops what is not for one of its GIDs (InfiniBand specification, 9.6.1.2).
+    pub(crate) fn in_subnet(&self, lid: u16, gid: Option<&[u8; 16]>) -> Option<usize> {
+        let to = self.by_lid(lid)?;
+        gid.is_none_or(|gid| self.ports[to].has_gid(gid)).then_some(to)
+    }
+
     pub(crate) fn by_mac(&self, mac: &[u8; 6]) -> Option<usize> {
         self.ports.iter().position(|p| p.ethernet && p.mac == *mac)
     }

@@ -549,15 +549,15 @@ impl Device {
             let to = cx.net.by_mac(&av.rmac)?;
             return cx.net.ports.get(to)?.has_gid(&av.rgid).then_some(to);
         }
-        if av.grh { cx.net.by_gid(&av.rgid) } else { cx.net.by_lid(av.rlid) }
+        cx.net.in_subnet(av.rlid, av.grh.then_some(&av.rgid))
     }
 }
 
 /// The device at the other end of a connection.
 pub(super) fn peer(cx: &Port<'_>, qp: &Qp) -> Option<usize> {
     match &qp.attr.dgid {
-        Some(dgid) => cx.net.by_gid(dgid),
-        None => cx.net.by_lid(qp.attr.dlid),
+        Some(dgid) if cx.net.ports.get(cx.me)?.ethernet => cx.net.by_gid(dgid),
+        dgid => cx.net.in_subnet(qp.attr.dlid, dgid.as_ref()),
     }
 }
 

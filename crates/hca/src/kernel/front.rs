@@ -12,9 +12,6 @@ use uverbs_core::Errno;
 use uverbs_uapi::event::{ib_uverbs_async_event_desc, ib_uverbs_comp_event_desc};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// `IB_EVENT_GID_CHANGE`
-pub(crate) const GID_CHANGE: u32 = 18;
-
 /// What a handle stands for.
 #[derive(Debug)]
 pub(super) enum Object {
@@ -490,7 +487,7 @@ fn is_async(bytes: &[u8], kind: Kind, element: u64) -> bool {
             event::CQ_ERR => Kind::Cq,
             event::SRQ_ERR | event::SRQ_LIMIT_REACHED => Kind::Srq,
             event::WQ_FATAL => Kind::Wq,
-            event::PORT_ACTIVE | event::PORT_ERR | GID_CHANGE => return false,
+            event::PORT_ACTIVE | event::PORT_ERR | event::LID_CHANGE | event::GID_CHANGE => return false,
             _ => Kind::Qp,
         };
         event.element == element && of == kind

@@ -414,6 +414,28 @@ fn events_come_by_their_files_and_go_with_their_objects() {
 }
 
 #[test]
+fn a_port_gets_another_lid() {
+    let fabric = Fabric::deterministic(1);
+    let [a, b] = ["a", "b"].map(|name| fabric.device(name).link(Link::InfiniBand).build());
+    let ctx = Ctx::new(&a);
+    let lid = |ctx: &Ctx| control::query::port(&ctx.kernel, 1_u8).unwrap().lid;
+    let old = lid(&ctx);
+    ctx.asyncs.set_nonblocking(true).unwrap();
+    // Nobody's, groups', and another port's.
+    for wrong in [0, 0xc000, 0xffff, lid(&Ctx::new(&b))] {
+        assert!(!a.set_lid(wrong), "{wrong:#x}");
+    }
+    assert!(a.set_lid(old) && ctx.asyncs.next_event().unwrap().is_none());
+    assert!(a.set_lid(0x77));
+    let event = ctx.asyncs.read().unwrap();
+    assert_eq!((event.event_type, event.element), (EventType::LID_CHANGE, 1));
+    assert_eq!(lid(&ctx), 0x77);
+    assert!(b.set_lid(old), "it is free now");
+    let ethernet = fabric.device("c").link(Link::Ethernet).build();
+    assert!(!ethernet.set_lid(5));
+}
+
+#[test]
 fn pages_are_objects_that_run_out_or_come_with_the_context() {
     let fabric = Fabric::deterministic(1);
     let few = fabric.device("few").max_uars(2).build();

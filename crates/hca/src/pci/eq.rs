@@ -31,6 +31,7 @@ pub(crate) mod kind {
 /// `MLX5_PORT_CHANGE_SUBTYPE_*`
 const PORT_DOWN: u8 = 1;
 const PORT_ACTIVE: u8 = 4;
+const PORT_LID: u8 = 6;
 const PORT_GUID: u8 = 8;
 
 /// `MLX5_EVENT_QUEUE_TYPE_*`: what the number of a QP or SRQ event belongs to.
@@ -250,6 +251,7 @@ impl Function {
                     let subtype = match event {
                         event::PORT_ACTIVE => PORT_ACTIVE,
                         event::PORT_ERR => PORT_DOWN,
+                        event::LID_CHANGE => PORT_LID,
                         _ => PORT_GUID,
                     };
                     let mut data = [0; 28];

@@ -204,6 +204,12 @@ impl PciFunction {
         crate::fabric::set_link_up(&self.alive, self.index, up);
     }
 
+    /// Gives an InfiniBand port another LID, as a subnet manager does; `false` if it can't be the port's.
+    #[must_use]
+    pub fn set_lid(&self, lid: u16) -> bool {
+        crate::fabric::set_lid(&self.alive, self.index, lid)
+    }
+
     /// How often its QPs had to ask or answer again, because packets were lost, doubled or out of order.
     #[must_use]
     pub fn repairs(&self) -> u64 {

@@ -12,7 +12,7 @@ use uverbs_hca::pci::PciFunction;
 use uverbs_hca::{Fabric, Violation};
 
 /// What can be said.
-const HELP: &str = "link N up|down; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; \
+const HELP: &str = "link N up|down; lid N LID; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; \
                     repairs; packets N; violations; forgive [KIND...]; quit";
 
 /// Who takes commands.
@@ -87,6 +87,11 @@ impl Control {
             ["link", n, state @ ("up" | "down")] => {
                 self.function(n)?.set_link_up(*state == "up");
                 Ok(String::new())
+            }
+            ["lid", n, lid] => {
+                let function = self.function(n)?;
+                let set = lid.parse().is_ok_and(|lid| function.set_lid(lid));
+                if set { Ok(String::new()) } else { Err(format!("{lid}: can't be its LID")) }
             }
             ["netem", what @ ..] => {
                 let what = Disturbance::parse(what)?;
@@ -181,14 +186,15 @@ mod tests {
         let (quit, told) = std::sync::mpsc::channel();
         let control = Control { fabric, functions, quit };
         let mut answers = Vec::new();
-        let lines = "link 0 down\n\nlink 1 up\npackets 0\nrepairs\nforgive CqOverrun\nnonsense\nhelp\nquit\n";
+        let lines = "lid 0 7\nlid 0 65535\nlink 0 down\n\nlink 1 up\npackets 0\nrepairs\nforgive CqOverrun\nnonsense\nhelp\nquit\n";
         control.run(lines.as_bytes(), &mut answers);
         let answers = String::from_utf8(answers).unwrap();
         let answers: Vec<&str> = answers.lines().collect();
-        assert_eq!(answers[..5], ["ok", "error 1: no device", "ok 0 0", "ok 0", "ok"]);
-        assert!(answers[5].starts_with("error unknown"));
-        assert!(answers[6].starts_with("ok link N"));
-        assert_eq!(answers[7..], ["ok"]);
+        assert_eq!(answers[..2], ["ok", "error 65535: can't be its LID"]);
+        assert_eq!(answers[2..7], ["ok", "error 1: no device", "ok 0 0", "ok 0", "ok"]);
+        assert!(answers[7].starts_with("error unknown"));
+        assert!(answers[8].starts_with("ok link N"));
+        assert_eq!(answers[9..], ["ok"]);
         assert!(told.try_recv().is_ok_and(|end| end.is_ok_and(|quit| quit)));
     }
 }

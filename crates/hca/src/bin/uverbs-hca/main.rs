@@ -39,7 +39,7 @@ enum Mkeys {
 /// `-object memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m`.
 ///
 /// Standard input and the control socket take commands, a line each, answered by a line that begins with `ok` or `error`:
-/// `link N up|down` (the Nth device, from 0 on), `netem off | loss 1% delay 2ms ...`, `repairs`, `packets N`,
+/// `link N up|down` (the Nth device, from 0 on), `lid N LID`, `netem off | loss 1% delay 2ms ...`, `repairs`, `packets N`,
 /// `violations` (how many), `forgive [KIND...]` (tells and forgets them, or those of these kinds), `quit`, `help`. At the end a summary on standard output says which firmware commands and registers a driver wanted that are
 /// not there, and what drivers did wrong, in lines that begin with `unknown:` and `violation:`.
 #[derive(Debug, Parser)]

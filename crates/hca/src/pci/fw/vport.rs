@@ -26,9 +26,7 @@ const DEFAULT_PKEY: u32 = 0xffff;
 const GIDS: usize = 8;
 /// Asks for a whole table.
 const ALL: usize = 0xffff;
-/// `IB_PORT_SM_DISABLED`-like capabilities of port info that a host channel adapter has: automatic migration (8),
-/// system image GUID (11), notices (20?) are left out; what is here is `IB_PORT_SYS_IMAGE_GUID_SUP`,
-/// `IB_PORT_CM_SUP`, `IB_PORT_CLIENT_REG_SUP`.
+/// What the port's agents can do: `IB_PORT_SYS_IMAGE_GUID_SUP`, `IB_PORT_CM_SUP`, `IB_PORT_CLIENT_REG_SUP`.
 const CAPABILITIES: u32 = 1 << 11 | 1 << 16 | 1 << 25;
 /// `MLX5_ROCE_VERSION_2`
 const ROCE_V2: u64 = 2;
