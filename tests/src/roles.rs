@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The suite's own program as a child process: a peer that can be killed, a member of a multicast group.
+//! The suite's own program as a child process: a peer that can be killed, a member of a multicast group, a TCP server.
 //!
 //! A child is started with [`ROLE`] in its environment; `main` calls [`play`] first, which does what the role says and
 //! never runs a test.
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use core::net::Ipv4Addr;
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::UdpSocket;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use uverbs::attr::QpCap;
 use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, PageBuf, Rc, open_with};
@@ -41,6 +41,7 @@ fn act(role: &str) -> Result<()> {
             println!("joined");
             wait_for_end()
         }
+        ["echo", port] => serve_echo(port.parse()?),
         ["peer", device, gid_index] => open_with(&find(device)?, Peer(gid_index.parse()?))?,
         _ => bail!("no such role"),
     }
@@ -85,6 +86,39 @@ pub fn join_group(env: &LabEnv, end: End, group: &str) -> Result<Membership> {
     let (child, line, stdin) = start(env, end, &format!("join {group} {address}"))?;
     ensure!(line == "joined", "{line}");
     Ok(Membership { _child: child, _stdin: stdin })
+}
+
+/// A TCP server that takes one connection, reads all that comes, and sends it back.
+#[derive(Debug)]
+pub struct EchoServer {
+    child: Child,
+    _stdin: ChildStdin,
+}
+
+/// Starts it at an end of the link.
+pub fn echo(env: &LabEnv, end: End, port: u16) -> Result<EchoServer> {
+    let (child, line, stdin) = start(env, end, &format!("echo {port}"))?;
+    ensure!(line == "listening", "{line}");
+    Ok(EchoServer { child, _stdin: stdin })
+}
+
+impl EchoServer {
+    /// It has served.
+    pub fn end(self) -> Result<()> {
+        self.child.success(crate::LIMIT)?;
+        Ok(())
+    }
+}
+
+/// The role of [`EchoServer`].
+fn serve_echo(port: u16) -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
+    println!("listening");
+    io::stdout().flush()?;
+    let (mut stream, _) = listener.accept()?;
+    let mut data = Vec::new();
+    stream.read_to_end(&mut data)?;
+    Ok(stream.write_all(&data)?)
 }
 
 /// Sizes of the peer's QP.

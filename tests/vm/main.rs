@@ -3,6 +3,7 @@
 //!
 //! The tests run in this order in one boot; those that disturb the link or the devices come last.
 
+mod frames;
 mod lifecycle;
 mod peers;
 mod removal;
@@ -43,6 +44,7 @@ fn main() -> std::process::ExitCode {
         peers::tests,
         tools::tests,
         netem::tests::<Vm>,
+        frames::tests,
         lifecycle::tests::<Vm>,
         removal::tests::<Vm>,
         lifecycle::last_tests,

@@ -5,6 +5,7 @@
 use anyhow::{Context as _, Result, ensure};
 use core::time::Duration;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 use uverbs_tests::child::spawn;
 use uverbs_tests::env::End;
 use uverbs_tests::{LabEnv, Outcome, Test, run};
@@ -56,10 +57,12 @@ impl Peers {
     }
 
     fn run(&self, env: &LabEnv) -> Outcome {
+        let start = Instant::now();
         let mut client = self.command(env, End::B);
         let [_, output] = both(&mut self.command(env, End::A), client.arg(&env.tcp_host[0]), self.port)?;
         ensure!(output.contains(self.says), "no `{}`:\n{output}", self.says);
         ensure!(!output.contains("invalid data"), "wrong data:\n{output}");
+        uverbs_tests::runner::note(format_args!("{:.1} s", start.elapsed().as_secs_f32()));
         Ok(())
     }
 }
@@ -116,13 +119,17 @@ fn rping(env: &LabEnv) -> Outcome {
         command.args([role, "-a", &env.ip[0], "-p", &port.to_string(), "-C", "20", "-V"]);
         command
     };
+    let start = Instant::now();
     // Nothing listens in TCP's tables: give the server the time that it needs.
     let server = spawn(rping(End::A, "-s").stdin(Stdio::null()))?;
     std::thread::sleep(Duration::from_secs(1));
     let client = spawn(rping(End::B, "-c").stdin(Stdio::null()))?.end(TOOL_LIMIT);
     let server = server.end(TOOL_LIMIT);
     match (&client, &server) {
-        (Ok(client), Ok(server)) if client.status.success() && server.status.success() => Ok(()),
+        (Ok(client), Ok(server)) if client.status.success() && server.status.success() => {
+            uverbs_tests::runner::note(format_args!("{:.1} s", start.elapsed().as_secs_f32()));
+            Ok(())
+        }
         _ => anyhow::bail!("client: {client:?}\nserver: {server:?}"),
     }
 }

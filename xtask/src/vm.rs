@@ -229,7 +229,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// What of the suite shows in a minute that the kernel's driver, ours and C's programs work on a device.
-const SHORT: [&str; 20] = [
+const SHORT: [&str; 21] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -248,6 +248,7 @@ const SHORT: [&str; 20] = [
     "tools::devinfo",
     "tools::c::pingpong::",
     "tools::c::perftest::write_lat",
+    "frames::",
     "lifecycle::",
     "removal::",
 ];
