@@ -30,6 +30,7 @@ fn main() -> std::process::ExitCode {
         ud::tests::<Hca>,
         mcast::tests::<Hca>,
         memory::tests::<Hca>,
+        big::tests::<Hca>,
         mw::tests::<Hca>,
         states::tests::<Hca>,
         objects::tests::<Hca>,

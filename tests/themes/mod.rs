@@ -3,6 +3,7 @@
 //!
 //! What a device has is asked of it; what may differ otherwise is said where it does.
 
+pub(crate) mod big;
 pub(crate) mod constructors;
 pub(crate) mod dc;
 pub(crate) mod errors;

@@ -31,6 +31,7 @@ fn main() -> std::process::ExitCode {
         ud::tests::<Vm>,
         mcast::tests::<Vm>,
         memory::tests::<Vm>,
+        big::tests::<Vm>,
         mw::tests::<Vm>,
         states::tests::<Vm>,
         objects::tests::<Vm>,

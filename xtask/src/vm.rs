@@ -98,9 +98,9 @@ pub(crate) struct BootArgs {
     /// CPUs of the guest
     #[arg(long, value_name = "N", default_value_t = 2)]
     smp: u32,
-    /// Memory of the guest in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 1024)]
-    mem: u32,
+    /// Memory of the guest in MiB [default: 1024 for a command, 2048 for the suite, which registers 1 GiB]
+    #[arg(long, value_name = "MIB")]
+    mem: Option<u32>,
     /// Bring a file or folder along; goes to /usr/bin under its name unless GUEST says otherwise.
     /// Programs should be static, or need no more than libc, libgcc_s, libibverbs and librdmacm
     #[arg(long = "file", value_name = "HOST[:GUEST]")]
@@ -204,7 +204,7 @@ impl BootArgs {
             peers: self.peers.clone(),
             qemu: self.qemu.clone(),
             bare: self.bare,
-            machine: Machine { smp: self.smp, mem: self.mem },
+            machine: Machine { smp: self.smp, mem: self.mem.unwrap_or(1024) },
             timeout: Duration::from_secs(self.timeout.unwrap_or(120)),
             shares: self.files.clone(),
             env: self.env.clone(),
@@ -274,6 +274,7 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     let uverbs = Share { host: uverbs, guest: "/usr/bin/uverbs".into() };
     let mut boot = args.boot.clone();
     boot.timeout.get_or_insert(900);
+    boot.mem.get_or_insert(2048);
     boot.env.insert(0, ("RUST_BACKTRACE".into(), "1".into()));
     if let Some(n) = args.retries.or(default_retries) {
         boot.env.insert(0, ("UVERBS_TEST_RETRIES".into(), n.to_string()));

@@ -708,6 +708,7 @@ layouts! {
         LOG_MAX_EQ: 0xfc, 4;
         MAX_INDIRECTION: 0x100, 8;
         LOG_MAX_MRW_SZ: 0x109, 7;
+        UMR_EXTENDED_TRANSLATION_OFFSET: 0x118, 1;
         LOG_MAX_KLM_LIST_SIZE: 0x11a, 6;
         LOG_MAX_RA_REQ_DC: 0x12a, 6;
         LOG_MAX_RA_RES_DC: 0x13a, 6;

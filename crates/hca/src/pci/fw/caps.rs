@@ -113,6 +113,8 @@ fn general(ethernet: bool) -> Vec<u8> {
         (cap::LOG_MAX_MSG, 30),
         (cap::CQE_VERSION, 1),
         (cap::UMR_MODIFY_ENTITY_SIZE_DISABLED, 1),
+        // Lists of more than 64 Ki pages come by that queue, too, in parts whose place has more than 16 bits.
+        (cap::UMR_EXTENDED_TRANSLATION_OFFSET, 1),
         // A region that is registered anew with other rights is changed by that queue in either case, atomics too.
         (cap::UMR_MODIFY_ATOMIC_DISABLED, 0),
         (cap::UMR_INDIRECT_MKEY_DISABLED, 1),
