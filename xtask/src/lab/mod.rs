@@ -10,10 +10,12 @@
 //! - [`root`] runs programs of an unpacked tree by the tree's own loader
 //! - [`kernel`], [`userland`] and [`cpio`] build the pieces of an initramfs
 //! - [`device`] says which RDMA devices there are, and runs the software NICs beside QEMU
+//! - [`clock`] measures what the guest's kernel would measure badly
 //! - [`guest`] is what runs inside, [`qemu`] starts the machine, [`vm`] sees a boot through, by way of [`port`]
 //!   and [`console`]
 
 pub(crate) mod apt;
+pub(crate) mod clock;
 pub(crate) mod console;
 pub(crate) mod cpio;
 pub(crate) mod device;

@@ -5,6 +5,7 @@
 
 use super::Lab;
 use super::apt::{self, Suite};
+use super::clock;
 use super::root::Root;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -60,7 +61,8 @@ pub(crate) struct Boot<'a> {
 ///
 /// `tsc=reliable`: QEMU's TSC is one clock for all CPUs, and the check of it is what fails. On 7.2 the clocksource
 /// watchdog and the switch to the TSC (stop_machine) can wait for each other for ever when the CPUs do not really
-/// run at the same time; 6.1 falls back to the HPET, whose every read leaves the emulated CPU.
+/// run at the same time; 6.1 falls back to the HPET, whose every read leaves the emulated CPU. How fast it goes is told by
+/// [`clock`].
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=5 oops=panic panic=-1 rdinit=/init mitigations=off nokaslr \
                        maxcpus=1 tsc=reliable no_timer_check nowatchdog audit=0 apparmor=0 random.trust_cpu=on";
 
@@ -105,7 +107,7 @@ impl Qemu {
         }
         cmd.args(["-smp", &machine.smp.to_string(), "-m", &format!("{}M", machine.mem)]);
         cmd.arg("-kernel").arg(boot.kernel).arg("-initrd").arg(boot.initrd).arg("-append");
-        cmd.arg(format!("{CMDLINE} {}", boot.append));
+        cmd.arg(format!("{CMDLINE} {} {}", clock::argument(), boot.append));
         cmd.arg("-serial").arg(format!("file:{}", comma_escaped(boot.console)));
         cmd.args(["-device", "virtio-serial-pci"]);
         for (name, socket) in &boot.ports {

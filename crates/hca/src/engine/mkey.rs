@@ -355,6 +355,11 @@ impl Device {
                 None => return Err(Denied),
             }
         }
+        // ibv_dereg_mr(3): it fails if any window is still bound to the region. The kernel then destroys the key by a
+        // command, whose refusal it passes on.
+        if self.mkeys.is_bound(update.mkey) {
+            return Err(Denied);
+        }
         let key = self.mkeys.map.get_mut(&(update.mkey >> 8)).ok_or(Denied)?;
         key.change(update, &part, &*translate)
     }

@@ -2,9 +2,12 @@
 //! Memory windows: bound by the format of a key update, used, invalidated at either end.
 
 use super::rig::{BASE, End, PD, on, pair, remote};
-use crate::engine::mkey::Kind;
+use crate::decode::{KeyUpdate, Umr};
+use crate::engine::mkey::{Denied, Kind, Translate};
 use crate::engine::qp::QpKind;
 use crate::fabric::Fabric;
+use crate::memory::Memory;
+use std::sync::Arc;
 use uverbs_mlx5_hw::cqe as hw;
 use uverbs_mlx5_hw::wqe::{
     KlmSeg, MLX5_OPCODE_RDMA_WRITE, MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_UMR,
@@ -129,6 +132,44 @@ fn a_type_1_window_is_rebound_freely_and_not_invalidated_by_peers() {
     a.post(MLX5_OPCODE_SEND_INVAL, second, &[sge.as_bytes()]);
     assert_ne!(a.send_cq.poll().unwrap().syndrome, 0);
     assert_eq!(b.recv_cq.poll().unwrap().kind, hw::MLX5_CQE_RESP_ERR);
+}
+
+#[test]
+fn a_region_under_a_window_is_not_freed_by_the_kernels_queue() {
+    /// Is not asked.
+    #[derive(Debug)]
+    struct NoPages;
+    impl Translate for NoPages {
+        fn pages(&self, _: Vec<u64>, _: u32, _: u64, _: u64) -> Option<Arc<dyn Memory>> {
+            None
+        }
+    }
+    let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
+    let mw = window(&b, true);
+    let (rkey, _) = bind(&mut b, mw, true, 1, 0, 100, WRITE);
+    let mut fields = vec![0; 64];
+    fields[0] = MLX5_WQE_MKEY_CONTEXT_FREE;
+    let free = KeyUpdate {
+        mkey: b.key,
+        must_be_free: false,
+        must_be_used: true,
+        mask: Umr::MASK_FREE,
+        fields,
+        at: 0,
+        entries: 0,
+        list: None,
+    };
+    let update = |end: &End| {
+        on(&end.hca, |device, _| {
+            device.translate = Some(Arc::new(NoPages));
+            device.update_key(&free)
+        })
+    };
+    assert_eq!(update(&b), Err(Denied));
+    assert_eq!(write_at(&mut a, 0, rkey), 0);
+    assert_eq!(local_invalidate(&mut b, rkey), 0);
+    assert_eq!(update(&b), Ok(()));
+    assert!(on(&b.hca, |device, _| matches!(device.mkeys.get(b.key).unwrap().kind, Kind::Free)));
 }
 
 #[test]

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How fast the clock of a guest's CPUs goes, which the guest itself finds out badly.
+//!
+//! A kernel counts its TSC while another timer runs. Under emulation on a busy machine the CPU may stand still in between,
+//! and a guest has been seen that took its TSC for eight times slower than it is: all its time limits then were eight times
+//! shorter. QEMU's emulated TSC is this machine's, so it is measured here, where it can be done well, and the kernel is told.
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code))]
+// UNSAFETY: reads the time stamp counter, for which there is no safe function.
+
+use core::time::Duration;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Instant;
+
+/// How long is measured: an error of a microsecond at either end is 20 ppm.
+const MEASURED: Duration = Duration::from_millis(100);
+
+/// The kernel argument with the TSC's frequency; none where there is no TSC.
+pub(crate) fn argument() -> &'static str {
+    static ARGUMENT: OnceLock<String> = OnceLock::new();
+    ARGUMENT.get_or_init(|| khz().map_or_else(String::new, |khz| format!("tsc_early_khz={khz}")))
+}
+
+/// The frequency of this machine's TSC in kHz.
+fn khz() -> Option<u64> {
+    let (first, start) = reading()?;
+    thread::sleep(MEASURED);
+    let (last, end) = reading()?;
+    let micros = u64::try_from(end.duration_since(start).as_micros()).ok()?;
+    last.checked_sub(first)?.checked_mul(1000)?.checked_div(micros)
+}
+
+/// The counter at a time: of some readings the one that took least, as others may have been interrupted.
+fn reading() -> Option<(u64, Instant)> {
+    let readings = (0..20).filter_map(|_| {
+        let before = Instant::now();
+        let count = tsc()?;
+        Some((before.elapsed(), count, before))
+    });
+    readings.min_by_key(|(took, ..)| *took).map(|(_, count, at)| (count, at))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn tsc() -> Option<u64> {
+    // SAFETY: the instruction is part of x86_64, has no operands and touches no memory.
+    Some(unsafe { core::arch::x86_64::_rdtsc() })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tsc() -> Option<u64> {
+    None
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_frequency_is_the_same_each_time() {
+        let (a, b) = (khz().unwrap(), khz().unwrap());
+        assert!((500_000..10_000_000).contains(&a), "{a} kHz");
+        assert!(a.abs_diff(b) < a / 500, "{a} and {b} kHz");
+    }
+}
