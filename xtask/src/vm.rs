@@ -4,12 +4,12 @@
 use crate::cargo::{self, Program};
 use crate::lab::HOME_SUITE;
 use crate::lab::Lab;
-use crate::lab::device::{Device, Link, Mkeys};
+use crate::lab::device::{Device, Link, Mkeys, Wire};
 use crate::lab::guest::{Share, Task};
 use crate::lab::kernel::{self, Series};
 use crate::lab::qemu::Machine;
 use crate::lab::vm::{self, Outcome, Spec};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use core::time::Duration;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -43,6 +43,21 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     Test(TestArgs),
+    Pair(PairArgs),
+}
+
+/// Boot two VMs whose mlx5 devices are on one fabric, and run a command in both
+///
+/// Each VM has a process of devices of its own; the second joins the fabric of the first (`uverbs-hca --join`). A network lies
+/// between the guests, for what programs tell each other before. The command finds LAB_SIDE, 1 or 2, and LAB_PEER, the other's
+/// address; `uverbs` is there. Without a command, programs of both kinds talk across: pingpongs, bandwidth, a peer that is killed.
+#[derive(clap::Args, Clone)]
+pub(crate) struct PairArgs {
+    #[command(flatten)]
+    boot: BootArgs,
+    /// The command and its arguments
+    #[arg(last = true)]
+    command: Vec<String>,
 }
 
 /// Run the end-to-end suite in the VM
@@ -217,8 +232,10 @@ impl BootArgs {
 
 /// Runs the chore.
 pub(crate) fn main(args: Args) -> Result<ExitCode> {
-    if let Some(What::Test(args)) = &args.what {
-        return test(args, None);
+    match &args.what {
+        Some(What::Test(args)) => return test(args, None),
+        Some(What::Pair(args)) => return pair(args),
+        None => {}
     }
     let lab = args.boot.lab()?;
     let task = if args.shell { Task::Shell } else { Task::Command(args.command) };
@@ -298,6 +315,53 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     let task = Task::Command(["sh", "-c", BARE].map(str::to_owned).to_vec());
     let outcome = each(&lab, &bare, &devices, |series, device| bare.spec(series, device, task.clone()))?;
     Ok(ExitCode::from(outcome.code()))
+}
+
+/// What runs in both of two VMs if nothing else is asked for.
+const PAIR: &str = include_str!("pair.sh");
+
+/// Boots two VMs that are on one fabric.
+fn pair(args: &PairArgs) -> Result<ExitCode> {
+    let lab = args.boot.lab()?;
+    let mut boot = args.boot.clone();
+    ensure!(boot.link.is_none_or(|link| link == LinkArg::Ib), "two VMs are joined by InfiniBand only");
+    boot.device = DeviceArg::Mlx5;
+    boot.timeout.get_or_insert(240);
+    let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
+    boot.files.push(Share { host: uverbs, guest: "/usr/bin/uverbs".into() });
+    let devices = boot.devices(LinkArg::Ib)?;
+    let words = match args.command.is_empty() {
+        true => ["sh", "-c", PAIR].map(str::to_owned).to_vec(),
+        false => args.command.clone(),
+    };
+    let task = Task::Command(words);
+    let name = format!("pair-{}", std::process::id());
+    let dir = lab.path("run").join(&name);
+    let mut first = Outcome::Exit(0);
+    for series in boot.kernels()? {
+        for device in &devices {
+            // Sockets of another boot would be in the way.
+            let _ = std::fs::remove_dir_all(&dir);
+            std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+            let run = |side| {
+                let wire = Some(Wire { dir: format!("../{name}"), side });
+                vm::run(&lab, &Spec { wire, ..boot.spec(series, device.clone(), task.clone()) })
+            };
+            let outcomes = std::thread::scope(|scope| {
+                let both = [1, 2].map(|side| scope.spawn(move || run(side)));
+                both.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a VM's thread panicked"))))
+            });
+            for (side, outcome) in outcomes.into_iter().enumerate() {
+                let outcome = outcome?;
+                lab.say(format!("kernel {}, VM {}: status {}", series.name, side + 1, outcome.code()));
+                if first == Outcome::Exit(0) {
+                    first = outcome;
+                }
+            }
+        }
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+    Ok(ExitCode::from(first.code()))
 }
 
 /// Boots every kernel asked for with each kind of devices, also after a failure; the first outcome that is not a

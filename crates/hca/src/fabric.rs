@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a user makes: a fabric, devices on it, contexts on them.
 
-use crate::engine::net::Address;
+use crate::engine::net::{Address, Place};
 use crate::engine::{Device, Notice, event};
 use crate::kernel::HcaKernel;
 use crate::kernel::front::Front;
+use crate::trunk::Trunks;
 use crate::violation::Violation;
 use crate::world::{Shared, World};
 use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use uverbs_core::kernel::Kernel;
@@ -35,7 +37,7 @@ pub enum InlineMode {
 }
 
 /// How a device is; fixed when it is built.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     pub(crate) name: String,
     pub(crate) link: Link,
@@ -52,6 +54,7 @@ pub(crate) struct Config {
 /// Keeps the thread of a fabric; ends it with the last user.
 pub(crate) struct Alive {
     pub(crate) shared: Arc<Shared>,
+    trunks: Arc<Trunks>,
     thread: Option<JoinHandle<()>>,
     pid: u32,
 }
@@ -68,6 +71,7 @@ impl Drop for Alive {
         if !self.is_here() {
             return;
         }
+        self.trunks.stop();
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -77,7 +81,7 @@ impl Drop for Alive {
 
 impl Alive {
     fn new(shared: Arc<Shared>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
-        Arc::new(Self { shared, thread, pid: std::process::id() })
+        Arc::new(Self { shared, trunks: Arc::default(), thread, pid: std::process::id() })
     }
 
     /// Whether this is the process that made the fabric, and not a child of it.
@@ -110,6 +114,39 @@ impl Fabric {
     #[must_use]
     pub fn deterministic(seed: u64) -> Self {
         Self { alive: Alive::new(Arc::new(Shared::new(seed, true)), None) }
+    }
+
+    /// Lets other processes [join](Fabric::join) at a Unix socket, whose file is made. What joins is on this fabric then.
+    ///
+    /// # Errors
+    /// The socket can't be made; the fabric is deterministic, which several processes can't be.
+    pub fn listen(&self, path: &Path) -> std::io::Result<()> {
+        self.real()?;
+        self.alive.trunks.listen(&self.alive.shared, path)
+    }
+
+    /// Joins the fabric of a process that [listens](Fabric::listen): devices of both reach each other, those of two that joined do
+    /// not. Addresses are given out by who listens, so this comes before any device is built. A connection that is lost
+    /// is a cable that was pulled out, and is made again when it can be.
+    ///
+    /// # Errors
+    /// Nobody listens, or it is no fabric; there are devices; the fabric is deterministic.
+    pub fn join(&self, path: &Path) -> std::io::Result<()> {
+        self.real()?;
+        if self.alive.shared.look(|world| !world.devices.is_empty() || world.peers.base != 0) {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                "a fabric is joined before devices are built, and once",
+            ));
+        }
+        self.alive.trunks.join(&self.alive.shared, path)
+    }
+
+    fn real(&self) -> std::io::Result<()> {
+        match self.alive.shared.deterministic {
+            true => Err(std::io::ErrorKind::Unsupported.into()),
+            false => Ok(()),
+        }
     }
 
     /// A new device of this name.
@@ -247,7 +284,9 @@ impl DeviceBuilder {
         let ethernet = self.config.link == Link::Ethernet;
         self.fabric.alive.shared.enter(|world| {
             let index = world.devices.len();
-            let (address, guid) = address(index, ethernet);
+            // Devices of other processes have slots among the own ones, and numbers of their own.
+            let here = world.net.ports.iter().filter(|p| p.place == Place::Here).count();
+            let (address, guid) = address(usize::from(world.peers.base) + here, ethernet);
             world.net.ports.push(address);
             world.devices.push(Device::new(ethernet, self.config.cqe_version));
             #[cfg(feature = "pci")]
@@ -326,7 +365,10 @@ fn address(index: usize, ethernet: bool) -> (Address, u64) {
         vec![(link_local, false)]
     };
     let lid = if ethernet { 0 } else { n };
-    (Address { ethernet, lid, mac, gids, up: true, sent: 0, received: 0 }, u64::from_be_bytes(eui64))
+    (
+        Address { ethernet, lid, mac, gids, up: true, sent: 0, received: 0, place: Place::Here },
+        u64::from_be_bytes(eui64),
+    )
 }
 
 /// A software HCA. A clone is the same device.

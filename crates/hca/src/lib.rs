@@ -45,6 +45,7 @@ pub mod memory;
 #[cfg(feature = "pci")]
 pub mod pci;
 mod process;
+mod trunk;
 mod violation;
 mod world;
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One fabric behind one lock: the devices, their fronts, the network, the clock.
 
-use crate::engine::net::Net;
+use crate::engine::net::{Address, Net, Place};
+use crate::engine::packet::Packet;
 use crate::engine::{Device, Port};
 use crate::kernel::front::Front;
+use crate::trunk::Peers;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -38,6 +40,8 @@ pub(crate) struct World {
     /// Of devices that are PCI functions; their `fronts` have no contexts.
     #[cfg(feature = "pci")]
     pub(crate) functions: Vec<Option<Box<crate::pci::Function>>>,
+    /// Other processes.
+    pub(crate) peers: Peers,
     /// Nanoseconds.
     pub(crate) now: u64,
     /// Nobody may be kept waiting while much is moved: devices of VMs are here.
@@ -75,10 +79,42 @@ impl World {
     /// Delivers a packet that is due.
     fn deliver_one(&mut self) -> bool {
         let Some((_, to, packet)) = self.net.pop_packet(self.now) else { return false };
-        if let Some((device, mut port)) = self.device(to) {
-            device.receive(&mut port, packet);
-        }
+        self.arrive(to, packet);
         true
+    }
+
+    /// A packet is there, or goes on to another process.
+    fn arrive(&mut self, to: usize, packet: Packet) {
+        match self.net.ports.get(to).map(|p| p.place) {
+            Some(Place::Here) => {
+                if let Some((device, mut port)) = self.device(to) {
+                    device.receive(&mut port, packet);
+                }
+            }
+            Some(Place::Away { link, number }) => self.peers.forward(link, number, packet),
+            Some(Place::Gone) | None => {}
+        }
+    }
+
+    /// A slot for a port of another process: a device without anything, that nothing reaches.
+    pub(crate) fn push_away(&mut self) -> usize {
+        let slot = self.devices.len();
+        let gids = Vec::new();
+        self.net.ports.push(Address {
+            ethernet: false,
+            lid: 0,
+            mac: [0; 6],
+            gids,
+            up: false,
+            sent: 0,
+            received: 0,
+            place: Place::Gone,
+        });
+        self.devices.push(Device::new(false, 1));
+        self.fronts.push(Front::new(crate::fabric::Config::default(), 0));
+        #[cfg(feature = "pci")]
+        self.functions.push(None);
+        slot
     }
 
     /// Delivers the packets that are due by `until`; the clock follows if it is virtual.
@@ -87,9 +123,7 @@ impl World {
             if moves {
                 self.now = self.now.max(at);
             }
-            if let Some((device, mut port)) = self.device(to) {
-                device.receive(&mut port, packet);
-            }
+            self.arrive(to, packet);
         }
     }
 
@@ -209,6 +243,7 @@ impl World {
         for (device, front) in self.devices.iter_mut().zip(&mut self.fronts) {
             front.deliver(&mut device.notices);
         }
+        self.tell_peers();
     }
 
     /// When the thread must look next: `None` for never.
@@ -237,6 +272,7 @@ impl Shared {
             fronts: Vec::new(),
             #[cfg(feature = "pci")]
             functions: Vec::new(),
+            peers: Peers::default(),
             now: 0,
             brief: false,
             stop: false,

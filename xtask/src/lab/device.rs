@@ -119,11 +119,42 @@ impl Device {
     }
 
     /// Starts what runs beside QEMU, in the folder of a boot.
-    pub(crate) fn start(&self, dir: &Path) -> Result<Option<Hca>> {
+    pub(crate) fn start(&self, dir: &Path, wire: Option<&Wire>) -> Result<Option<Hca>> {
         match self {
             Self::Rxe => Ok(None),
-            Self::Mlx5 { program, link, mkeys } => Hca::start(program, *link, *mkeys, dir).map(Some),
+            Self::Mlx5 { program, link, mkeys } => {
+                let mut args = wire.map(Wire::fabric).unwrap_or_default();
+                args.extend(["--link", link.name(), "--mkeys", mkeys.name()].map(str::to_owned));
+                Hca::start(program, &args, dir).map(Some)
+            }
         }
+    }
+}
+
+/// What joins the VM of a boot with another: their devices are on one fabric, and a network lies between the guests.
+#[derive(Clone, Debug)]
+pub(crate) struct Wire {
+    /// The folder of the sockets, relative to that of the boot.
+    pub(crate) dir: String,
+    /// Which of the two it is, 1 or 2. The first is there for the second to connect to.
+    pub(crate) side: u8,
+}
+
+impl Wire {
+    /// Arguments of the devices.
+    fn fabric(&self) -> Vec<String> {
+        let option = if self.side == 1 { "--fabric" } else { "--join" };
+        vec![option.into(), format!("{}/fabric", self.dir)]
+    }
+
+    /// QEMU's network device, and what it is connected to.
+    pub(crate) fn network(&self) -> [String; 2] {
+        // The second tries until the first is there, and again if that boots again.
+        let role = if self.side == 1 { "server=on" } else { "server=off,reconnect-ms=200" };
+        [
+            format!("stream,id=wire,{role},addr.type=unix,addr.path={}/net", self.dir),
+            format!("virtio-net-pci,netdev=wire,romfile=,mac=52:55:56:00:00:{:02x}", self.side),
+        ]
     }
 }
 
@@ -150,7 +181,7 @@ impl Hca {
     pub(crate) const LOG: &'static str = "hca.log";
 
     /// Starts the devices and waits until they listen.
-    fn start(program: &Path, link: Link, mkeys: Mkeys, dir: &Path) -> Result<Self> {
+    fn start(program: &Path, args: &[String], dir: &Path) -> Result<Self> {
         let sockets = Self::SOCKETS.into_iter().chain([Self::CONTROL]).map(|name| dir.join(name));
         for socket in sockets.clone() {
             // Of an earlier try; a process that finds it would not listen.
@@ -162,7 +193,7 @@ impl Hca {
         // The kernel kills the devices when we are killed, whatever the way.
         let mut cmd = Command::new("setpriv");
         cmd.args(["--pdeathsig", "KILL", "--"]).arg(program).current_dir(dir);
-        cmd.args(["--link", link.name(), "--mkeys", mkeys.name(), "--control", Self::CONTROL]);
+        cmd.args(args).args(["--control", Self::CONTROL]);
         for socket in Self::SOCKETS {
             cmd.args(["--socket", socket]);
         }
@@ -246,7 +277,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("uverbs-lab-device-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         // `false` ignores its arguments, as nothing else does that is everywhere.
-        let start = Hca::start(Path::new("/bin/false"), Link::Ib, Mkeys::Command, &dir);
+        let start = Hca::start(Path::new("/bin/false"), &[], &dir);
         let why = start.err().expect("no devices").to_string();
         fs::remove_dir_all(&dir).unwrap();
         assert!(why.starts_with("the devices ended: exit status: 1"), "{why}");

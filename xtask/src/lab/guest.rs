@@ -15,6 +15,7 @@
 //! | `LAB_NS_A`, `LAB_NS_B` | a command prefix that enters an end's network namespace; empty where both share one |
 //! | `LAB_TCP_HOST_A`, `LAB_TCP_HOST_B` | how the other end reaches a TCP server that runs behind that prefix, whatever is done to the link |
 //! | `LAB_TCP_HOST` | the same as `LAB_TCP_HOST_A` |
+//! | `LAB_SIDE`, `LAB_PEER` | of two VMs, which one this is, 1 or 2, and the other's address |
 //! | `LAB_BARE` | `1` in the bare guest, else not set |
 //!
 //! Helpers in the path of the full guest: `lab-link`, `lab-netem`, `lab-counters`, and `lab-hca` with mlx5.
@@ -135,6 +136,9 @@ pub(crate) fn part(spec: &Spec) -> Result<Vec<u8>> {
     let mut env = String::new();
     for (name, value) in environment(spec.series, &spec.device, *bare) {
         env.push_str(&format!("export {name}={}\n", quoted(&value)));
+    }
+    if let Some(wire) = &spec.wire {
+        env.push_str(&format!("export LAB_SIDE={} LAB_PEER=10.0.2.{}\n", wire.side, 3 - wire.side));
     }
     for (name, value) in &spec.env {
         env.push_str(&format!("export {name}={}\n", quoted(value)));

@@ -35,9 +35,10 @@ pub(crate) const ALL: [Series; 3] = [
 ];
 
 /// Modules that must be there (or built in) on every kernel.
-const REQUIRED: [&str; 9] = [
+const REQUIRED: [&str; 10] = [
     "virtio_pci",
     "virtio_console",
+    "virtio_net",
     "veth",
     "ib_uverbs",
     "rdma_ucm",

@@ -48,6 +48,8 @@ pub(crate) struct Boot<'a> {
     pub(crate) ports: Vec<(&'static str, String)>,
     /// The abstract Unix socket at which somebody listens to the monitor.
     pub(crate) monitor: String,
+    /// A network device and what it is connected to.
+    pub(crate) network: Option<[String; 2]>,
     /// Further kernel arguments.
     pub(crate) append: &'a str,
     /// Whether the second serial port is our terminal.
@@ -117,6 +119,9 @@ impl Qemu {
         for (name, socket) in boot.wires {
             cmd.args(["-chardev", &format!("socket,id={name},path={socket}")]);
             cmd.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
+        }
+        if let Some([netdev, device]) = &boot.network {
+            cmd.args(["-netdev", netdev, "-device", device]);
         }
         cmd.args(["-chardev", &format!("socket,id=monitor,path={},abstract=on", boot.monitor)]);
         cmd.args(["-mon", "chardev=monitor,mode=readline"]);

@@ -2,7 +2,7 @@
 //! One boot of the VM: starts it, passes its output on while it runs, and tells how it ended.
 
 use super::console;
-use super::device::{self, Device, Hca};
+use super::device::{self, Device, Hca, Wire};
 use super::guest::{self, Share, Task};
 use super::kernel::{Kernel, Series};
 use super::port::{self, Event, Monitor, Port};
@@ -46,6 +46,8 @@ pub(crate) struct Spec {
     pub(crate) task: Task,
     /// Whether to keep the console's log after a success, too.
     pub(crate) keep_log: bool,
+    /// What joins it with another VM.
+    pub(crate) wire: Option<Wire>,
 }
 
 impl Spec {
@@ -64,6 +66,7 @@ impl Spec {
             append: String::new(),
             task,
             keep_log: false,
+            wire: None,
         }
     }
 }
@@ -266,7 +269,7 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
     let err = Port::listen("err", |stream| port::copy(stream, std::io::stderr()))?;
     let monitor = Monitor::listen()?;
     let console = dir.join("console.log");
-    let hca = spec.device.start(dir)?;
+    let hca = spec.device.start(dir, spec.wire.as_ref())?;
     let boot = Boot {
         kernel: &parts.kernel.image,
         initrd: &dir.join("initrd"),
@@ -276,6 +279,7 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
         wires: if hca.is_some() { &[("hca", Hca::CONTROL)] } else { &[] },
         ports: [&ctl, &out, &err].map(|port| (port.name, port.socket.clone())).to_vec(),
         monitor: monitor.socket(),
+        network: spec.wire.as_ref().map(Wire::network),
         append: &spec.append,
         terminal: matches!(spec.task, Task::Shell),
     };

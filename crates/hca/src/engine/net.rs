@@ -17,6 +17,18 @@ pub(crate) struct Faults {
 /// How far a reordered packet falls behind, ns.
 const REORDER_NS: u64 = 20_000;
 
+/// Where a port is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A device of this process has it.
+    #[default]
+    Here,
+    /// A device of another process, over this connection, under this number there.
+    Away { link: u32, number: u16 },
+    /// Nowhere: the connection is lost. The slot is for another one.
+    Gone,
+}
+
 /// A port's addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
@@ -29,6 +41,7 @@ pub(crate) struct Address {
     /// Packets that went out and came in.
     pub(crate) sent: u64,
     pub(crate) received: u64,
+    pub(crate) place: Place,
 }
 
 impl Address {
@@ -108,7 +121,6 @@ impl Net {
     }
 
     /// Packets that are on their way.
-    #[cfg(all(test, feature = "pci"))]
     pub(crate) fn in_flight(&self) -> usize {
         self.packets.len()
     }
@@ -181,6 +193,42 @@ impl Net {
     /// Whether the QP is in any group.
     pub(crate) fn is_member(&self, device: usize, qpn: u32) -> bool {
         self.groups.iter().any(|(_, d, q)| (*d, *q) == (device, qpn))
+    }
+
+    /// All members of all groups.
+    pub(crate) fn all_members(&self) -> impl Iterator<Item = ([u8; 16], usize, u32)> {
+        self.groups.iter().copied()
+    }
+
+    /// The slot of a port of another process.
+    pub(crate) fn away(&self, link: u32, number: u16) -> Option<usize> {
+        self.ports.iter().position(|p| p.place == Place::Away { link, number })
+    }
+
+    /// A port of another process is gone: nothing finds it any more.
+    pub(crate) fn take_away(&mut self, slot: usize) {
+        self.groups.retain(|(_, device, _)| *device != slot);
+        if let Some(port) = self.ports.get_mut(slot) {
+            (port.lid, port.mac, port.up, port.place) = (0, [0; 6], false, Place::Gone);
+            port.gids.clear();
+        }
+    }
+
+    /// The members of groups behind a connection are these.
+    pub(crate) fn replace_members(&mut self, link: u32, members: Vec<([u8; 16], usize, u32)>) {
+        let ports = &self.ports;
+        self.groups.retain(|(_, device, _)| {
+            !matches!(ports.get(*device).map(|p| p.place), Some(Place::Away { link: of, .. }) if of == link)
+        });
+        self.groups.extend(members);
+    }
+
+    /// A packet of another process arrives, which has met its faults there. One for no port of this process is dropped.
+    pub(crate) fn inject(&mut self, now: u64, to: usize, packet: Packet) {
+        if self.ports.get(to).is_some_and(|p| p.place == Place::Here && p.up) {
+            self.sequence += 1;
+            self.packets.insert((now, self.sequence), (to, packet));
+        }
     }
 
     /// The members of a group.

@@ -114,6 +114,20 @@ setup_mlx5() {
     must sh /usr/bin/lab-mlx5-up
 }
 
+# The network to the other VM.
+if [ -n "$LAB_SIDE" ]; then
+    must /sbin/modprobe virtio_net
+    tries=0
+    until [ -e /sys/class/net/eth0 ]; do
+        tries=$((tries + 1))
+        [ $tries -gt 500 ] && stop "no network to the other VM"
+        usleep 10000
+    done
+    must $ip link set eth0 name wire
+    must $ip addr add 10.0.2.$LAB_SIDE/24 dev wire
+    must $ip link set wire up
+fi
+
 setup_$LAB_DEVICE
 # The kernel came up on one CPU; see the kernel arguments for why.
 for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do

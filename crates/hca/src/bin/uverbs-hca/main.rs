@@ -7,9 +7,11 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Parser, ValueEnum};
 use control::Control;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::path::PathBuf;
+use core::time::Duration;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 use uverbs_hca::pci::PciFunction;
 use uverbs_hca::{Fabric, Link};
 
@@ -38,6 +40,10 @@ enum Mkeys {
 /// `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'` and needs its memory as a shared file:
 /// `-object memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m`.
 ///
+/// Devices of several processes are on one fabric when one has --fabric PATH and the others --join PATH: the VMs of both reach
+/// each other. Faults hit what a process's own devices send. A process that ends is a cable that was pulled out; who joined
+/// comes back when it can.
+///
 /// Standard input and the control socket take commands, a line each, answered by a line that begins with `ok` or `error`:
 /// `link N up|down` (the Nth device, from 0 on), `lid N LID`, `netem off | loss 1% delay 2ms ...`, `repairs`, `packets N`,
 /// `violations` (how many), `forgive [KIND...]` (tells and forgets them, or those of these kinds), `quit`, `help`. At the end a summary on standard output says which firmware commands and registers a driver wanted that are
@@ -51,6 +57,12 @@ struct Cli {
     /// Socket that takes commands
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Socket at which other processes join this fabric
+    #[arg(long, value_name = "PATH")]
+    fabric: Option<PathBuf>,
+    /// Joins the fabric of the process that has --fabric OTHER; waits a while for it
+    #[arg(long, value_name = "OTHER")]
+    join: Option<PathBuf>,
     /// What is below the transport, of all devices
     #[arg(long, value_enum, default_value = "ib")]
     link: LinkArg,
@@ -109,6 +121,26 @@ fn probability(name: &str, p: f64) -> Result<f64> {
     if (0.0..=1.0).contains(&p) { Ok(p) } else { bail!("--{name} {p}: not a probability") }
 }
 
+/// How long the other process may take to be there.
+const JOIN: Duration = Duration::from_secs(15);
+
+/// Joins a fabric whose process may just be starting.
+fn join(fabric: &Fabric, other: &Path) -> std::io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match fabric.join(other) {
+            Err(error) if is_early(&error) && start.elapsed() < JOIN => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            result => return result,
+        }
+    }
+}
+
+fn is_early(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
+}
+
 /// What drivers wanted that is not there, and what they did wrong.
 fn summary(functions: &[PciFunction]) {
     for function in functions {
@@ -131,6 +163,12 @@ fn run(cli: &Cli) -> Result<()> {
         .loss(probability("loss", cli.loss)?)
         .duplicate(probability("duplicate", cli.duplicate)?)
         .reorder(probability("reorder", cli.reorder)?);
+    if let Some(other) = &cli.join {
+        join(&fabric, other).with_context(|| format!("cannot join {}", other.display()))?;
+    }
+    if let Some(path) = &cli.fabric {
+        fabric.listen(path).with_context(|| format!("cannot be joined at {}", path.display()))?;
+    }
     let link = match cli.link {
         LinkArg::Ib => Link::InfiniBand,
         LinkArg::Roce => Link::Ethernet,

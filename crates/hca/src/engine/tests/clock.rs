@@ -8,7 +8,7 @@ use crate::fabric::Fabric;
 use core::time::Duration;
 use std::time::Instant;
 
-fn within<R>(limit: Duration, mut f: impl FnMut() -> Option<R>) -> R {
+pub(super) fn within<R>(limit: Duration, mut f: impl FnMut() -> Option<R>) -> R {
     let start = Instant::now();
     loop {
         if let Some(result) = f() {
@@ -19,7 +19,7 @@ fn within<R>(limit: Duration, mut f: impl FnMut() -> Option<R>) -> R {
     }
 }
 
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_parked_message_goes_on_by_itself() {

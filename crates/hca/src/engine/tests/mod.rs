@@ -6,6 +6,7 @@ mod cqs;
 mod frames;
 mod mistakes;
 mod network;
+mod processes;
 mod reliable;
 mod rig;
 mod windows;

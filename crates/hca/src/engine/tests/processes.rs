@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A fabric of several processes, played by several fabrics of this one: what goes over the socket is the same. Peers that
+//! die, come back, or lie.
+
+use super::clock::{LIMIT, within};
+use super::rig::{BASE, End, on};
+use crate::cqe::Syndrome;
+use crate::engine::packet::{Atomic, Body, Dc, Nak, Packet, Path, Transport};
+use crate::engine::qp::{QpKind, State};
+use crate::fabric::{Fabric, Hca, Link};
+use crate::trunk::wire::{Message, Port};
+use core::sync::atomic::{AtomicU32, Ordering};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// A path for a socket, which is removed at the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Self(std::env::temp_dir().join(format!("uverbs-fabric-{}-{count}", std::process::id())))
+    }
+
+    fn listen(&self) -> Fabric {
+        let fabric = Fabric::new(1);
+        fabric.listen(&self.0).unwrap();
+        fabric
+    }
+
+    fn join(&self) -> Fabric {
+        let fabric = Fabric::new(2);
+        fabric.join(&self.0).unwrap();
+        fabric
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn hca(fabric: &Fabric) -> Hca {
+    fabric.device("hca").link(Link::InfiniBand).build()
+}
+
+fn lid(hca: &Hca) -> u16 {
+    on(hca, |_, cx| cx.net.ports[cx.me].lid)
+}
+
+/// Waits until a device finds another by its LID, or no longer.
+fn sees(hca: &Hca, lid: u16, does: bool) {
+    let up = |cx: &crate::engine::Port<'_>| cx.net.by_lid(lid).is_some_and(|i| cx.net.ports[i].up);
+    within(LIMIT, || (on(hca, |_, cx| up(cx)) == does).then_some(()));
+}
+
+/// A connection between two devices of two processes.
+fn connect(a: &Hca, b: &Hca, kind: QpKind) -> (End, End) {
+    sees(a, lid(b), true);
+    sees(b, lid(a), true);
+    let (x, y) = (End::new(a, kind), End::new(b, kind));
+    x.connect(y.qpn, lid(b), 0);
+    y.connect(x.qpn, lid(a), 0);
+    (x, y)
+}
+
+fn exchange(a: &mut End, b: &mut End) {
+    let data = a.fill(0, 5000, 3);
+    b.recv(100, 5000);
+    a.send(0, 5000);
+    assert_eq!(within(LIMIT, || b.recv_cq.poll()).bytes, 5000);
+    assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
+    assert_eq!(b.memory.get(100, 5000), data);
+    let data = b.fill(20_000, 9000, 4);
+    a.read(30_000, 9000, BASE + 20_000, b.key);
+    assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
+    assert_eq!(a.memory.get(30_000, 9000), data);
+    let before = u64::from_ne_bytes(b.memory.get(8, 8).try_into().unwrap());
+    a.fetch_add(0, BASE + 8, b.key, 5);
+    assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
+    assert_eq!(b.memory.get(8, 8), before.wrapping_add(5).to_ne_bytes());
+}
+
+#[test]
+fn two_processes_share_a_fabric() {
+    let place = Place::new();
+    let (here, there) = (place.listen(), place.join());
+    let (a, b) = (hca(&here), hca(&there));
+    assert_eq!((lid(&a), lid(&b)), (1, 65), "numbers are given out");
+    let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
+    exchange(&mut x, &mut y);
+    exchange(&mut y, &mut x);
+    // Faults of either side hit what it sends.
+    here.loss(0.02);
+    there.loss(0.02).reorder(0.1);
+    for _ in 0..5 {
+        exchange(&mut x, &mut y);
+    }
+    here.loss(0.0);
+    there.loss(0.0).reorder(0.0);
+    // A port that goes down is down for the others, too.
+    b.set_link_up(false);
+    sees(&a, 65, false);
+    b.set_link_up(true);
+    sees(&a, 65, true);
+    // A third one has other numbers, and reaches who listens.
+    let third = place.join();
+    let c = hca(&third);
+    assert_eq!(lid(&c), 129);
+    let (mut x, mut y) = connect(&a, &c, QpKind::Rc);
+    exchange(&mut x, &mut y);
+    assert_eq!((a.violations(), b.violations(), c.violations()), (vec![], vec![], vec![]));
+    // Only before there are devices, only once, only one that is there, only in real time.
+    assert!(third.join(&place.0).is_err() && here.join(&place.0).is_err());
+    assert!(Fabric::new(1).join(&place.0.with_extension("not")).is_err());
+    assert!(Fabric::deterministic(1).join(&place.0).is_err());
+    assert!(Fabric::deterministic(1).listen(&place.0).is_err());
+}
+
+#[test]
+fn datagrams_of_a_group_reach_other_processes() {
+    let place = Place::new();
+    let (here, there) = (place.listen(), place.join());
+    let (a, b) = (hca(&here), hca(&there));
+    sees(&b, 1, true);
+    let group = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    on(&a, |_, cx| assert!(cx.net.join(group, cx.me, 77)));
+    let members = || on(&b, |_, cx| cx.net.members(&group));
+    let found = within(LIMIT, || Some(members()).filter(|m| !m.is_empty()));
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].1, 77);
+    assert_eq!(on(&b, |_, cx| cx.net.by_lid(1)), Some(found[0].0));
+    on(&a, |_, cx| assert!(cx.net.leave(group, cx.me, 77)));
+    within(LIMIT, || members().is_empty().then_some(()));
+}
+
+#[test]
+fn a_process_that_dies_is_a_cable_that_was_pulled_out() {
+    let place = Place::new();
+    let (here, there) = (place.listen(), place.join());
+    let (a, b) = (hca(&here), hca(&there));
+    let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
+    exchange(&mut x, &mut y);
+    drop((y, b, there));
+    sees(&a, 65, false);
+    x.attr(|attr| (attr.timeout, attr.retry_cnt) = (8, 2));
+    x.write(0, 100, BASE, 1);
+    assert_eq!(within(LIMIT, || x.send_cq.poll()).syndrome, Syndrome::RETRY.0);
+    assert_eq!(x.state(), State::Err);
+    // Its number is free again.
+    let b = hca(&place.join());
+    assert_eq!(lid(&b), 65);
+    let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
+    exchange(&mut x, &mut y);
+}
+
+#[test]
+fn who_joined_comes_back() {
+    let place = Place::new();
+    let (here, there) = (place.listen(), place.join());
+    let b = hca(&there);
+    let a = hca(&here);
+    sees(&b, 1, true);
+    drop((a, here));
+    sees(&b, 1, false);
+    assert!(!place.0.exists());
+    let a = hca(&place.listen());
+    assert_eq!(lid(&b), 65);
+    let (mut x, mut y) = connect(&b, &a, QpKind::Rc);
+    exchange(&mut x, &mut y);
+}
+
+/// A peer that is no fabric, or says what can't be, is let go; the others go on.
+#[test]
+fn peers_that_lie_are_let_go() {
+    let place = Place::new();
+    let (here, there) = (place.listen(), place.join());
+    let (a, b) = (hca(&here), hca(&there));
+    let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
+    let hello = Message::Hello { base: None }.bytes();
+    let port = Port { number: 3, ethernet: false, up: true, lid: 500, mac: [0; 6], gids: vec![] };
+    let ports = Message::Ports(vec![port]).bytes();
+    let wrong: [&[u8]; 7] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0xff; 64],
+        &[0, 0, 0, 0],
+        &ports,
+        &Message::Hello { base: Some(64) }.bytes(),
+        &Message::Hello { base: Some(7) }.bytes(),
+        &[&hello[..], &ports, &[0, 0, 0, 2, 6, 0]].concat(),
+    ];
+    for bytes in wrong {
+        let mut peer = UnixStream::connect(&place.0).unwrap();
+        peer.write_all(bytes).unwrap();
+        peer.set_read_timeout(Some(LIMIT)).unwrap();
+        // It ends, after what it says to who introduces himself; a reset is an end, too.
+        let mut answer = Vec::new();
+        let end = peer.read_to_end(&mut answer);
+        assert!(end.is_ok() || end.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
+        exchange(&mut x, &mut y);
+    }
+    sees(&a, 500, false);
+    // One that introduces itself and dies in the middle of a message.
+    let mut peer = UnixStream::connect(&place.0).unwrap();
+    peer.write_all(&[&hello[..], &ports, &[0, 0, 1, 0, 6]].concat()).unwrap();
+    sees(&a, 500, true);
+    drop(peer);
+    sees(&a, 500, false);
+    // One that says nothing is no reason to wait at the end; nor is one that reads nothing.
+    let silent = UnixStream::connect(&place.0).unwrap();
+    let mut deaf = UnixStream::connect(&place.0).unwrap();
+    deaf.write_all(&[&hello[..], &ports].concat()).unwrap();
+    sees(&a, 500, true);
+    let (mut one, other) = (End::new(&a, QpKind::Uc), End::new(&a, QpKind::Uc));
+    one.connect(other.qpn, 500, 0);
+    for _ in 0..200 {
+        one.write(0, 60_000, BASE, 1);
+        assert_eq!(within(LIMIT, || one.send_cq.poll()).syndrome, 0);
+    }
+    exchange(&mut x, &mut y);
+    drop((one, other, x, a, here));
+    drop((silent, deaf));
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    let data = || {
+        prop_oneof![Just(256), Just(0), 0..600_usize]
+            .prop_flat_map(|n| proptest::collection::vec(any::<u8>(), n))
+    };
+    let addr = || prop_oneof![3 => BASE..BASE + 70_000, 1 => any::<u64>()];
+    let key = || prop_oneof![3 => Just(0_u32), 1 => any::<u32>()];
+    let imm = || proptest::option::of(any::<u32>());
+    let naks = proptest::sample::select(vec![Nak::Sequence, Nak::Invalid, Nak::Access, Nak::Operation]);
+    let atomic = (any::<bool>(), any::<u64>()).prop_map(|(add, n)| {
+        if add { Atomic::FetchAdd(n) } else { Atomic::CmpSwap { compare: n, swap: !n } }
+    });
+    let start = proptest::option::of((addr(), key(), 0..70_000_u32));
+    prop_oneof![
+        (any::<bool>(), any::<bool>(), imm(), imm(), data()).prop_map(
+            |(first, last, imm, invalidate, data)| Body::Send { first, last, imm, invalidate, data }
+        ),
+        (start, any::<bool>(), imm(), data()).prop_map(|(start, last, imm, data)| Body::Write {
+            start,
+            last,
+            imm,
+            data
+        }),
+        (addr(), key(), 0..1_u32 << 20).prop_map(|(addr, rkey, len)| Body::Read { addr, rkey, len }),
+        (addr(), key(), atomic).prop_map(|(addr, rkey, op)| Body::Atomic { addr, rkey, op }),
+        data().prop_map(|data| Body::ReadResponse { data }),
+        any::<u64>().prop_map(Body::AtomicResponse),
+        Just(Body::Ack),
+        naks.prop_map(Body::Nak),
+        any::<u8>().prop_map(Body::Rnr),
+        (any::<u32>(), imm(), data()).prop_map(|(qkey, imm, data)| Body::Datagram { qkey, imm, data }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever packets a peer sends to queues with work in flight, the device lives, and others are served.
+    #[test]
+    fn any_packets_are_survived(
+        packets in proptest::collection::vec(
+            (body(), 0..4_usize, prop_oneof![4 => 0..12_u32, 1 => 0..1_u32 << 24], any::<u8>()),
+            1..40,
+        ),
+    ) {
+        let fabric = Fabric::deterministic(1);
+        let a = hca(&fabric);
+        let kinds = [QpKind::Rc, QpKind::Uc, QpKind::Ud, QpKind::Dct];
+        let transports = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Dc];
+        let mut ends: Vec<End> = kinds.into_iter().map(|kind| End::new(&a, kind)).collect();
+        for end in &mut ends {
+            // Nobody is there, so that all stays in flight.
+            end.connect(9, 999, 0);
+            end.recv(0, 1000);
+        }
+        ends[0].send(0, 2000);
+        ends[0].read(4000, 2000, BASE, 1);
+        ends[0].fetch_add(0, BASE, 1, 1);
+        let keys: Vec<u32> = ends.iter().map(|e| e.key).collect();
+        for (mut body, which, psn, more) in packets {
+            if let Body::Write { start: Some((_, rkey, _)), .. }
+            | Body::Read { rkey, .. }
+            | Body::Atomic { rkey, .. } = &mut body
+                && *rkey == 0
+            {
+                *rkey = keys[which];
+            }
+            let dc = (which == 3).then_some(Dc { key: 0, session: more.into(), first: psn });
+            let packet = Packet {
+                from: 0,
+                transport: transports[which],
+                src_qpn: 9,
+                dest_qpn: ends[which].qpn,
+                psn,
+                ack: more & 1 != 0,
+                solicited: more & 2 != 0,
+                srqn: 0,
+                dc,
+                path: Path::default(),
+                body,
+            };
+            // As it comes out of the socket.
+            let bytes = Message::Packet { to: 0, packet }.bytes();
+            let Ok(Message::Packet { to, packet }) = Message::parse(&bytes[4..]) else {
+                panic!("what is written is read");
+            };
+            on(&a, |_, cx| {
+                let now = cx.now;
+                cx.net.inject(now, usize::from(to), packet);
+            });
+        }
+        fabric.run();
+        let (mut x, mut y) = (End::new(&a, QpKind::Rc), End::new(&a, QpKind::Rc));
+        x.connect(y.qpn, lid(&a), 0);
+        y.connect(x.qpn, lid(&a), 0);
+        exchange(&mut x, &mut y);
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..8_u8) {
+        let bytes = [&[kind][..], &bytes].concat();
+        if let Ok(message) = Message::parse(&bytes) {
+            prop_assert_eq!(&message.bytes()[4..], &bytes[..], "one way to write it");
+        }
+    }
+}

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A fabric of several processes: each has its devices, and a Unix socket carries the packets between them.
+//!
+//! One process listens, others join it. Each side keeps a slot in its world for every port of the other's (its addresses,
+//! nobody behind it), and packets that are due there go to the socket. What joined is numbered by who listens, so
+//! that addresses differ. Packets between two that joined are not passed on.
+//!
+//! A connection that breaks is a cable that was pulled out: the ports behind it are gone, packets to them are lost, and who
+//! joined tries again. A peer that does not read loses packets first, and is given up after a while. What it says is
+//! checked ([`wire`]); one that says nonsense is let go.
+
+pub(crate) mod wire;
+
+use crate::engine::net::Place;
+use crate::engine::packet::Packet;
+use crate::world::{Shared, World};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use wire::{Malformed, Message, Port};
+
+/// Devices that a process can have: the distance of the numbers that are given out.
+const NUMBERS: u16 = 64;
+/// Bytes that wait for a peer before packets to it are lost.
+const BACKLOG: usize = 64 << 20;
+/// Packets that wait here before no more are read.
+const WAITING: usize = 1 << 16;
+/// Messages that are handed over at a time.
+const BATCH: usize = 64;
+/// How long a peer may take to introduce itself, and to read anything.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+const STUCK: Duration = Duration::from_secs(10);
+/// How often who joined tries again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// What waits for a peer.
+#[derive(Debug, Default)]
+struct Queue {
+    messages: VecDeque<Vec<u8>>,
+    bytes: usize,
+    lost: u64,
+    closed: bool,
+}
+
+/// The way to a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+impl Outbox {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, message: &Message) {
+        let bytes = message.bytes();
+        let mut queue = self.queue();
+        let is_packet = matches!(message, Message::Packet { .. });
+        if queue.closed || is_packet && queue.bytes > BACKLOG {
+            queue.lost += 1;
+            return;
+        }
+        queue.bytes += bytes.len();
+        queue.messages.push_back(bytes);
+        self.more.notify_one();
+    }
+
+    fn close(&self) {
+        self.queue().closed = true;
+        self.more.notify_one();
+    }
+
+    /// Waits for what is to be sent; `None` at the end.
+    fn pop(&self) -> Option<Vec<u8>> {
+        let mut queue = self.queue();
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some(message) = queue.messages.pop_front() {
+                queue.bytes -= message.len();
+                return Some(message);
+            }
+            queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// What a world knows of its peers.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    links: BTreeMap<u32, Link>,
+    next: u32,
+    /// Number of the own first device.
+    pub(crate) base: u16,
+}
+
+#[derive(Debug)]
+struct Link {
+    outbox: Arc<Outbox>,
+    /// What the peer's devices are numbered from.
+    base: u16,
+    /// The ports and members that it was told of last.
+    told: [Vec<u8>; 2],
+}
+
+impl Peers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Sends a packet on.
+    pub(crate) fn forward(&self, link: u32, to: u16, packet: Packet) {
+        if let Some(link) = self.links.get(&link) {
+            link.outbox.push(&Message::Packet { to, packet });
+        }
+    }
+
+    fn add(&mut self, base: u16) -> (u32, Arc<Outbox>) {
+        self.next += 1;
+        let outbox = Arc::new(Outbox::default());
+        let link = Link { outbox: Arc::clone(&outbox), base, told: [Vec::new(), Vec::new()] };
+        self.links.insert(self.next, link);
+        (self.next, outbox)
+    }
+
+    /// A number for devices of one that joins, the one it had if it is free.
+    fn number(&self, wanted: Option<u16>) -> Option<u16> {
+        let free = |base: &u16| *base != self.base && self.links.values().all(|link| link.base != *base);
+        let all = || (1..=u16::MAX / NUMBERS).map(|k| k * NUMBERS);
+        match wanted {
+            Some(base) => all().find(|b| *b == base).filter(free),
+            None => all().find(free),
+        }
+    }
+}
+
+impl World {
+    /// Tells peers what has changed of the own ports and groups.
+    pub(crate) fn tell_peers(&mut self) {
+        if self.peers.is_empty() {
+            return;
+        }
+        let here = |i: usize| self.net.ports.get(i).is_some_and(|p| p.place == Place::Here);
+        let ports = self.net.ports.iter().enumerate().filter(|(i, _)| here(*i));
+        let ports = Message::Ports(ports.map(|(i, p)| Port::of(i as u16, p)).collect());
+        let members = self.net.all_members().filter(|(_, i, _)| here(*i));
+        let members = Message::Members(members.map(|(group, i, qpn)| (group, i as u16, qpn)).collect());
+        for link in self.peers.links.values_mut() {
+            for (told, message) in link.told.iter_mut().zip([&ports, &members]) {
+                let bytes = message.bytes();
+                if *told != bytes {
+                    link.outbox.push(message);
+                    *told = bytes;
+                }
+            }
+        }
+    }
+
+    /// Takes over what a peer says.
+    fn hear(&mut self, link: u32, message: Message) -> Result<(), Malformed> {
+        match message {
+            Message::Ports(ports) => {
+                let numbers: Vec<u16> = ports.iter().map(|p| p.number).collect();
+                for i in 0..self.net.ports.len() {
+                    if let Place::Away { link: of, number } = self.net.ports[i].place
+                        && of == link
+                        && !numbers.contains(&number)
+                    {
+                        self.net.take_away(i);
+                    }
+                }
+                for port in ports {
+                    let place = Place::Away { link, number: port.number };
+                    let slot = self.slot(link, port.number);
+                    self.net.ports[slot] = port.address(place);
+                }
+            }
+            Message::Members(members) => {
+                let mut all = Vec::new();
+                for (group, number, qpn) in members {
+                    all.extend(self.net.away(link, number).map(|i| (group, i, qpn)));
+                }
+                self.net.replace_members(link, all);
+            }
+            Message::Packet { to, mut packet } => {
+                // One from or to a port that is not there is late.
+                let Some(from) = u16::try_from(packet.from).ok().and_then(|n| self.net.away(link, n)) else {
+                    return Ok(());
+                };
+                packet.from = from;
+                self.net.inject(self.now, usize::from(to), packet);
+            }
+            Message::Hello { .. } | Message::Welcome { .. } | Message::Refused => return Err(Malformed),
+        }
+        Ok(())
+    }
+
+    /// The slot of a peer's port.
+    fn slot(&mut self, link: u32, number: u16) -> usize {
+        let free = || self.net.ports.iter().position(|p| p.place == Place::Gone);
+        if let Some(slot) = self.net.away(link, number).or_else(free) {
+            return slot;
+        }
+        self.push_away()
+    }
+
+    /// The connection is gone.
+    fn unlink(&mut self, link: u32) {
+        self.peers.links.remove(&link);
+        for i in 0..self.net.ports.len() {
+            if matches!(self.net.ports[i].place, Place::Away { link: of, .. } if of == link) {
+                self.net.take_away(i);
+            }
+        }
+    }
+}
+
+/// A socket that ends with this, whoever else has it.
+#[derive(Debug)]
+struct Kept {
+    trunks: Arc<Trunks>,
+    id: u64,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let socket = self.trunks.state().sockets.remove(&self.id);
+        if let Some(socket) = socket {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A connection whose ends know each other.
+#[derive(Debug)]
+struct Joined {
+    stream: UnixStream,
+    link: u32,
+    outbox: Arc<Outbox>,
+    _kept: Kept,
+}
+
+/// The threads and sockets of a fabric of several processes; they end with it.
+#[derive(Debug, Default)]
+pub(crate) struct Trunks {
+    stop: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sockets: BTreeMap<u64, UnixStream>,
+    next: u64,
+    listeners: Vec<PathBuf>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Trunks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Keeps a socket, to end it with the fabric.
+    fn keep(self: &Arc<Self>, socket: &UnixStream) -> io::Result<Kept> {
+        let socket = socket.try_clone()?;
+        let mut state = self.state();
+        // Looked at under the lock, which the end takes after it is told.
+        if self.is_stopped() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        state.next += 1;
+        let id = state.next;
+        state.sockets.insert(id, socket);
+        Ok(Kept { trunks: Arc::clone(self), id })
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(f)?;
+        let mut state = self.state();
+        state.threads.retain(|t| !t.is_finished());
+        state.threads.push(thread);
+        Ok(())
+    }
+
+    /// Ends everything.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        let State { sockets, listeners, threads, .. } = core::mem::take(&mut *self.state());
+        for socket in sockets.into_values() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        for path in listeners {
+            // Who accepts wakes up, and sees that it is over.
+            let _ = UnixStream::connect(&path);
+            let _ = std::fs::remove_file(&path);
+        }
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+
+    /// Lets other processes join.
+    pub(crate) fn listen(self: &Arc<Self>, shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        self.state().listeners.push(path.into());
+        let (this, shared) = (Arc::clone(self), Arc::clone(shared));
+        self.spawn("fabric", move || {
+            for stream in listener.incoming() {
+                if this.is_stopped() {
+                    return;
+                }
+                let Ok(stream) = stream else {
+                    std::thread::sleep(AGAIN);
+                    continue;
+                };
+                let (that, shared) = (Arc::clone(&this), Arc::clone(&shared));
+                let serve = move || match that.welcome(&shared, stream) {
+                    Ok(Some(joined)) => that.run(&shared, joined),
+                    Ok(None) => log::warn!("a process was refused: its number is another one's"),
+                    Err(error) => log::warn!("a process did not join: {error}"),
+                };
+                if let Err(error) = this.spawn("joined", serve) {
+                    log::warn!("no thread for a process that joins: {error}");
+                }
+            }
+        })
+    }
+
+    /// Joins a process that listens, and joins it again whenever the connection is lost.
+    pub(crate) fn join(self: &Arc<Self>, shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
+        let joined = self.connect(shared, path, None)?;
+        let (this, shared, path) = (Arc::clone(self), Arc::clone(shared), path.to_path_buf());
+        self.spawn("joined", move || {
+            this.run(&shared, joined);
+            while !this.is_stopped() {
+                std::thread::sleep(AGAIN);
+                let base = shared.look(|world| world.peers.base);
+                if let Ok(joined) = this.connect(&shared, &path, Some(base)) {
+                    log::info!("joined {} again", path.display());
+                    this.run(&shared, joined);
+                }
+            }
+        })
+    }
+
+    /// The side of who joins.
+    fn connect(self: &Arc<Self>, shared: &Shared, path: &Path, base: Option<u16>) -> io::Result<Joined> {
+        let stream = UnixStream::connect(path)?;
+        let kept = self.keep(&stream)?;
+        stream.set_read_timeout(Some(HANDSHAKE))?;
+        stream.set_write_timeout(Some(STUCK))?;
+        (&stream).write_all(&Message::Hello { base }.bytes())?;
+        match receive(&mut &stream)? {
+            Message::Welcome { base: given } if base.is_none_or(|own| own == given) => {
+                let (link, outbox) = shared.enter(|world| {
+                    world.peers.base = given;
+                    // Who listens may have a number itself, of whom it joined; nobody else is here to collide with.
+                    world.peers.add(0)
+                });
+                Ok(Joined { stream, link, outbox, _kept: kept })
+            }
+            Message::Refused => Err(io::Error::other("refused: the number of its devices is another one's")),
+            _ => Err(invalid(Malformed)),
+        }
+    }
+
+    /// The side of who listens; `None` if it was refused.
+    fn welcome(self: &Arc<Self>, shared: &Shared, stream: UnixStream) -> io::Result<Option<Joined>> {
+        let kept = self.keep(&stream)?;
+        stream.set_read_timeout(Some(HANDSHAKE))?;
+        stream.set_write_timeout(Some(STUCK))?;
+        let Message::Hello { base } = receive(&mut &stream)? else { return Err(invalid(Malformed)) };
+        // The first message on the way must be this one, so it is in the queue before anything is told.
+        let link = shared.enter(|world| {
+            let base = world.peers.number(base)?;
+            let (link, outbox) = world.peers.add(base);
+            outbox.push(&Message::Welcome { base });
+            Some((link, outbox))
+        });
+        if link.is_none() {
+            (&stream).write_all(&Message::Refused.bytes())?;
+        }
+        Ok(link.map(|(link, outbox)| Joined { stream, link, outbox, _kept: kept }))
+    }
+
+    /// Carries messages until the connection is lost.
+    fn run(self: &Arc<Self>, shared: &Shared, joined: Joined) {
+        let Joined { stream, link, outbox, _kept } = joined;
+        let result = self.carry(shared, stream, link, &outbox);
+        outbox.close();
+        shared.enter(|world| world.unlink(link));
+        let lost = outbox.queue().lost;
+        match result {
+            _ if self.is_stopped() => {}
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                log::warn!(
+                    "the connection to another process of the fabric is lost: {error}; {lost} packets lost"
+                );
+            }
+            _ => log::info!("another process of the fabric has gone; {lost} packets lost"),
+        }
+    }
+
+    fn carry(
+        self: &Arc<Self>,
+        shared: &Shared,
+        stream: UnixStream,
+        link: u32,
+        outbox: &Arc<Outbox>,
+    ) -> io::Result<()> {
+        stream.set_read_timeout(None)?;
+        let (mut out, from) = (stream.try_clone()?, Arc::clone(outbox));
+        self.spawn("to peer", move || {
+            while let Some(message) = from.pop() {
+                if let Err(error) = out.write_all(&message) {
+                    log::debug!("writing to another process of the fabric: {error}");
+                    from.close();
+                }
+            }
+            // Wakes who reads.
+            let _ = out.shutdown(Shutdown::Both);
+        })?;
+        let mut input = BufReader::with_capacity(1 << 16, stream);
+        loop {
+            let mut messages = vec![receive(&mut input)?];
+            // What is here already comes along.
+            while messages.len() < BATCH && is_whole(input.buffer()) {
+                messages.push(receive(&mut input)?);
+            }
+            let mut waiting = shared.enter(|world| {
+                messages.into_iter().try_for_each(|m| world.hear(link, m)).map_err(invalid)?;
+                io::Result::Ok(world.net.in_flight())
+            })?;
+            while waiting > WAITING && !self.is_stopped() {
+                std::thread::sleep(Duration::from_millis(1));
+                waiting = shared.enter(|world| world.net.in_flight());
+            }
+        }
+    }
+}
+
+fn invalid(error: Malformed) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// The length in front of a message.
+fn length(bytes: &[u8]) -> Option<usize> {
+    bytes.first_chunk().map(|len| u32::from_be_bytes(*len) as usize)
+}
+
+/// Whether a buffer begins with all of a message.
+fn is_whole(buffer: &[u8]) -> bool {
+    length(buffer).is_some_and(|len| buffer.len() - 4 >= len)
+}
+
+/// Reads a message.
+fn receive(from: &mut impl Read) -> io::Result<Message> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let len = length(&len).filter(|len| *len <= wire::MAX).ok_or_else(|| invalid(Malformed))?;
+    let mut bytes = vec![0; len];
+    from.read_exact(&mut bytes)?;
+    Message::parse(&bytes).map_err(invalid)
+}

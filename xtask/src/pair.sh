@@ -1,0 +1,39 @@
+# Runs in both of two VMs whose devices are on one fabric: LAB_SIDE 1 serves, 2 is the client. The other VM boots when it
+# likes, so a client tries until its server is there.
+fail() {
+    echo "VM $LAB_SIDE: $*" >&2
+    exit 1
+}
+
+# Serves one client, or is one: A are the words of the server, then the client adds its host.
+across() {
+    what=$1
+    shift
+    if [ $LAB_SIDE = 1 ]; then
+        timeout 100 "$@" > /tmp/out 2>&1 || { cat /tmp/out; fail "$what: the server ended with $?"; }
+    else
+        tries=0
+        until timeout 60 "$@" $LAB_PEER > /tmp/out 2>&1; do
+            tries=$((tries + 1))
+            [ $tries -gt 60 ] && { cat /tmp/out; fail "$what: the client"; }
+            sleep 0.5
+        done
+    fi
+    echo "VM $LAB_SIDE: $what: ok"
+}
+
+C="ibv_rc_pingpong -d $LAB_DEV_A -n 200"
+WE="uverbs pingpong rc -d $LAB_DEV_A -n 200"
+[ $LAB_SIDE = 1 ] && c_serves=$C we_serve=$WE || c_serves=$WE we_serve=$C
+lid=$(cat /sys/class/infiniband/$LAB_DEV_A/ports/1/lid)
+[ $((lid > 64)) = $((LAB_SIDE - 1)) ] || fail "the port has LID $lid"
+across "C and C, rc" $C
+across "we and we, rc" $WE
+across "C serves us" $c_serves
+across "we serve C" $we_serve
+across "C and C, uc" ibv_uc_pingpong -d $LAB_DEV_A -n 200
+across "C and C, ud" ibv_ud_pingpong -d $LAB_DEV_A -n 200
+across "C and C, srq" ibv_srq_pingpong -d $LAB_DEV_A -n 200
+across "writes of 1 MiB" ib_write_bw -d $LAB_DEV_A -s 1048576 -n 40 -F
+across "reads of 64 KiB" ib_read_bw -d $LAB_DEV_A -s 65536 -n 200 -F
+tail -n 2 /tmp/out
