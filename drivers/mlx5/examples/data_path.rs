@@ -183,7 +183,7 @@ fn typed_sends<L: Locking>(cases: &mut Cases, suffix: &str) {
         let t = stretch(STRETCH, 1, |i| {
             locked!(s.queue, |q| {
                 // SAFETY: no device reads the memory.
-                let result = unsafe { q.post(wr(i), Connected, Write::new(p.remote(i)), &[p.sge(i)]) };
+                let result = unsafe { q.post(wr(i), Connected, Write::new(p.remote(0)), &[p.sge(0)]) };
                 result.unwrap_or_else(|_| std::process::abort());
             });
         });
@@ -197,7 +197,7 @@ fn typed_sends<L: Locking>(cases: &mut Cases, suffix: &str) {
             locked!(s.queue, |q| {
                 let mut batch = q.batch();
                 // SAFETY: no device reads the memory.
-                unsafe { batch.push(wr(i), Connected, Write::new(p.remote(i)), &[p.sge(i)]) };
+                unsafe { batch.push(wr(i), Connected, Write::new(p.remote(0)), &[p.sge(0)]) };
                 batch.complete().unwrap_or_else(|_| std::process::abort());
             });
         });
@@ -227,7 +227,7 @@ fn typed_sends<L: Locking>(cases: &mut Cases, suffix: &str) {
             locked!(s.queue, |q| {
                 // SAFETY: inline.
                 let result =
-                    unsafe { q.post(wr(i), Connected, Write::new(p.remote(i)), InlineArray(&p.data)) };
+                    unsafe { q.post(wr(i), Connected, Write::new(p.remote(0)), InlineArray(&p.data)) };
                 result.unwrap_or_else(|_| std::process::abort());
             });
         });
@@ -256,7 +256,7 @@ fn typed_sends<L: Locking>(cases: &mut Cases, suffix: &str) {
         let t = stretch(STRETCH, 1, |i| {
             locked!(s.queue, |q| {
                 // SAFETY: no device reads the memory.
-                let result = unsafe { q.post(wr(i), p.to(), Send::new(), &[p.sge(i)]) };
+                let result = unsafe { q.post(wr(i), p.to(), Send::new(), &[p.sge(0)]) };
                 result.unwrap_or_else(|_| std::process::abort());
             });
         });
@@ -397,21 +397,22 @@ fn session(qp: &mut QpEx<'_>, each: u32, what: What, p: &Places, ah: *const IbvA
         };
     }
     call!(qp.wr_start());
-    let (rkey, lkey, mut addr, mut raddr) = (p.rkey, p.lkey, p.addr, p.raddr);
-    for i in 0..each {
-        qp.wr_id = i.into();
+    let mut done = 0;
+    while done != u64::from(each) {
+        qp.wr_id = done;
+        let offset = done * 64;
         match what {
             What::Ud => call!(qp.wr_send()),
-            _ => call!(qp.wr_rdma_write(rkey, raddr)),
+            _ => call!(qp.wr_rdma_write(p.rkey, p.raddr + offset)),
         }
         match what {
             What::Inline => call!(qp.wr_set_inline_data(p.data.as_ptr(), p.data.len())),
-            _ => call!(qp.wr_set_sge(lkey, addr, 64)),
+            _ => call!(qp.wr_set_sge(p.lkey, p.addr + offset, 64)),
         }
         if matches!(what, What::Ud) {
             call!(qp.wr_set_ud_addr(ah, 7, 0x1111));
         }
-        (addr, raddr) = (addr + 64, raddr + 64);
+        done += 1;
     }
     call!(qp.wr_complete()).unwrap_or_else(|_| std::process::abort());
 }

@@ -8,9 +8,11 @@
 // UNSAFETY: mapped memory becomes references to atomics; every access is inside the geometry that a constructor checked.
 
 mod blocks;
+mod held;
 
 pub use blocks::BlockRing;
 pub(crate) use blocks::{Block, Walk, Watch};
+pub(crate) use held::Held;
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -101,12 +103,13 @@ pub(crate) struct Record {
 pub(crate) struct Done(u64);
 
 impl Done {
+    /// `head` has less than 56 bits: at 100 million WRs a second it gets so far in twenty years.
     #[inline(always)]
-    pub(crate) const fn new(head: u32, op: u8) -> Self {
-        Self((op as u64) << 32 | head as u64)
+    pub(crate) const fn new(head: u64, op: u8) -> Self {
+        Self((op as u64) << 56 | head)
     }
 
-    /// How many WRs had been posted.
+    /// How many WRs had been posted, modulo 2^32.
     #[inline(always)]
     pub(crate) const fn head(self) -> u32 {
         self.0 as u32
@@ -115,7 +118,7 @@ impl Done {
     /// `umr_op`
     #[inline(always)]
     pub(crate) const fn op(self) -> u8 {
-        (self.0 >> 32) as u8
+        (self.0 >> 56) as u8
     }
 }
 
@@ -169,21 +172,34 @@ impl<'r> Records<'r> {
     }
 }
 
-/// A send queue's ring of 64-byte basic blocks, with a record per block.
+/// Where a send queue's ring of 64-byte basic blocks is, and the record of each.
 ///
 /// # Invariants
-/// `mask + 1` is a power of two; so many blocks from `base` on are inside `buf`, and there are so many records; `base`
-/// is aligned to 64.
-pub struct SqRing {
+/// `mask + 1` is a power of two, times a [`Place`]'s 16; so many blocks from `base` on and so many records are there for as
+/// long as whoever has this value as a field; `base` is aligned to 64.
+#[derive(Debug)]
+pub(crate) struct SqAddrs {
     base: NonNull<AtomicU64>,
-    records: Box<[Record]>,
+    records: NonNull<Record>,
     mask: u32,
-    /// The same as a [`Place`].
-    place_mask: u32,
+}
+
+impl SqAddrs {
+    /// All of it in one value, for registers.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> SqView<'_> {
+        SqView { base: self.base, records: self.records, mask: self.mask, home: self }
+    }
+}
+
+/// A send queue's ring, with a record per block.
+pub struct SqRing {
+    addrs: SqAddrs,
+    _records: Box<[Record]>,
     buf: Arc<QueueBuf>,
 }
 
-// SAFETY: `base` points into `buf`, which is owned; all access is by atomics.
+// SAFETY: `addrs` are of `buf` and of the records, which are owned; all access is by atomics.
 unsafe impl Send for SqRing {}
 // SAFETY: likewise.
 unsafe impl Sync for SqRing {}
@@ -196,20 +212,17 @@ impl SqRing {
             return None;
         }
         let base = buf.part(offset, blocks as usize * 64)?;
-        Some(Self {
-            base,
-            records: (0..blocks).map(|_| Record::default()).collect(),
-            mask: blocks - 1,
-            place_mask: (blocks - 1) << Place::SHIFT,
-            buf,
-        })
+        let records: Box<[Record]> = (0..blocks).map(|_| Record::default()).collect();
+        let mask = (blocks - 1) << Place::SHIFT;
+        let addrs = SqAddrs { base, records: NonNull::from(&*records).cast(), mask };
+        Some(Self { addrs, _records: records, buf })
     }
 
     /// The largest index of a block.
     #[inline(always)]
     #[must_use]
     pub fn mask(&self) -> u32 {
-        self.mask
+        self.addrs.mask >> Place::SHIFT
     }
 
     /// The memory that it is in.
@@ -222,18 +235,13 @@ impl SqRing {
     #[inline(always)]
     #[must_use]
     pub fn view(&self) -> SqView<'_> {
-        SqView {
-            base: self.base,
-            records: NonNull::from(&*self.records).cast(),
-            mask: self.place_mask,
-            ring: self,
-        }
+        self.addrs.view()
     }
 }
 
 impl fmt::Debug for SqRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let blocks = u64::from(self.mask) + 1;
+        let blocks = u64::from(self.mask()) + 1;
         f.debug_struct("SqRing").field("blocks", &blocks).field("buf", &self.buf).finish_non_exhaustive()
     }
 }
@@ -278,11 +286,37 @@ impl Place {
         Self(self.0.wrapping_sub(blocks << Self::SHIFT))
     }
 
+    /// What is from here to `end`.
+    #[inline(always)]
+    pub(crate) const fn until(self, end: Self) -> Span {
+        Span(end.0.wrapping_sub(self.0))
+    }
+
     /// So many blocks further.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn after(self, blocks: u32) -> Self {
         Self(self.0.wrapping_add(blocks << Self::SHIFT))
+    }
+}
+
+/// How far apart two places are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span(u32);
+
+impl Span {
+    /// Nothing is so short.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// So many blocks.
+    pub(crate) const fn of(blocks: u32) -> Self {
+        Self(blocks << Place::SHIFT)
+    }
+
+    /// How many blocks.
+    #[inline(always)]
+    pub(crate) const fn blocks(self) -> u32 {
+        self.0 >> Place::SHIFT
     }
 }
 
@@ -292,21 +326,20 @@ impl Place {
 /// the queue.
 ///
 /// # Invariants
-/// All is that of `ring`; `mask` is a `Place`'s.
+/// All is that of `home`.
 #[derive(Clone, Copy)]
 pub struct SqView<'r> {
     base: NonNull<AtomicU64>,
     records: NonNull<Record>,
     mask: u32,
-    ring: &'r SqRing,
+    home: &'r SqAddrs,
 }
 
 impl<'r> SqView<'r> {
-    /// The ring.
+    /// The same in one register, for a function that is not inlined.
     #[inline(always)]
-    #[must_use]
-    pub fn ring(self) -> &'r SqRing {
-        self.ring
+    pub(crate) fn lend(self) -> &'r SqAddrs {
+        self.home
     }
 
     /// The block at a place, modulo the ring.
@@ -383,7 +416,7 @@ impl<'r> SqView<'r> {
 
 impl fmt::Debug for SqView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.ring.fmt(f)
+        f.debug_struct("SqView").field("base", &self.base).field("mask", &self.mask).finish_non_exhaustive()
     }
 }
 
@@ -624,7 +657,7 @@ mod tests {
             assert_eq!(first(&sq.unit(i)[0]), 2048 + u64::from(i % 128) * 16);
             assert_eq!(first(sq.word(i)), 2048 + u64::from(i % 256) * 8);
             sq.wr_id(i).store(u64::from(i), Relaxed);
-            sq.record(Place::of(i)).set_done(Done::new(i, i as u8));
+            sq.record(Place::of(i)).set_done(Done::new(i.into(), i as u8));
             let done = sq.record(Place::of(i % 32)).done();
             let entry = (sq.wr_id(i % 32).load(Relaxed), done.head(), done.op());
             assert_eq!(entry, (u64::from(i), i, i as u8));

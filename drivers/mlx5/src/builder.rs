@@ -8,11 +8,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's builder trait, whose `wr_set_sges` carries a promise about memory.
 
-use crate::buf::SqView;
-use crate::encoder::{Encoder, Kind, imm_of, put_op};
-use crate::poster::{Cursor, Queue};
+use crate::buf::{Held, SqView};
+use crate::cursor::Cursor;
+use crate::encoder::{Encoder, First, Kind, imm_of, op_units, put_op};
+use crate::poster::Queue;
 use crate::send::{SendQueue, Side};
-use crate::shared::{QpShared, SqShared};
 use crate::wqe::eth;
 use crate::wqe::{Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, put_inline, put_raw_sges};
 use core::sync::atomic::Ordering;
@@ -28,13 +28,14 @@ const DATA: u8 = 1;
 /// The destination's setter.
 const ADDRESS: u8 = 2;
 
-/// A builder session, or none.
+/// A builder session. Whether it is open, the poster knows.
 #[derive(Debug)]
 pub(crate) struct Session {
-    open: bool,
     cursor: Cursor,
     pending: Pending,
     wr: Current,
+    /// Why the cursor is closed.
+    error: PostError,
 }
 
 /// Whether a WR waits for setters, and for which.
@@ -42,42 +43,50 @@ pub(crate) struct Session {
 /// Most are plain: to the connected peer, and complete with one entry. All that there is to know of those is in this one
 /// word, and the calls which make up most sessions look at no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pending(i64);
+struct Pending(u32);
 
 impl Pending {
     /// None does.
     const NO: Self = Self(0);
+    /// None does, and the last was a plain one.
+    const DONE: Self = Self(1);
     /// One does, of which [`Current`] tells.
-    const OTHER: Self = Self(-1);
+    const OTHER: Self = Self(8);
+    /// The bits of a plain one's [`word`](Self::word).
+    const WORD: u32 = 6;
 
-    /// A plain one: the hardware's opcode, and the units that its WQE has with one entry.
-    const fn plain(opcode: u8, ds: u32) -> Self {
-        Self((opcode as i64) << 32 | ds as i64)
+    /// A plain one: the hardware's opcode, and the unit where its entry goes, 1 or 2.
+    const fn plain(opcode: u8, unit: u32) -> Self {
+        assert!(unit == 1 || unit == 2);
+        Self((opcode as u32) << 8 | unit * 2)
     }
 
-    /// Whether it is a plain one.
+    /// Whether one does.
     #[inline(always)]
-    const fn is_plain(self) -> bool {
-        self.0 > 0
+    const fn is_one(self) -> bool {
+        self.0 > Self::DONE.0
     }
 
-    /// What a plain one adds to the control segment's first word, in host order.
+    /// The 8-byte word of its WQE where a plain one's entry goes; 0 of all else.
     #[inline(always)]
-    const fn first(self) -> u64 {
-        self.0.cast_unsigned()
+    const fn word(self) -> u32 {
+        self.0 & Self::WORD
     }
 
-    /// The units of a plain one.
-    #[inline(always)]
-    const fn ds(self) -> u32 {
-        self.0 as u32
+    /// The opcode of a plain one.
+    const fn opcode(self) -> u8 {
+        (self.0 >> 8) as u8
     }
 }
 
 impl Default for Session {
     fn default() -> Self {
-        let cursor = Cursor::failed(PostError::NoSession);
-        Self { open: false, cursor, pending: Pending::NO, wr: Current::default() }
+        Self {
+            cursor: Cursor::failed(),
+            pending: Pending::NO,
+            wr: Current::default(),
+            error: PostError::NoSession,
+        }
     }
 }
 
@@ -85,7 +94,7 @@ impl Session {
     /// Ends the last WR, which must have got its setters.
     #[inline(always)]
     fn end_wr(&mut self) {
-        if self.pending != Pending::NO {
+        if self.pending.is_one() {
             self.fail(PostError::MissingSetter);
         }
     }
@@ -93,7 +102,7 @@ impl Session {
     /// The WR that setters belong to, also if it is a plain one.
     #[inline(always)]
     fn current(&mut self, encoder: &Encoder, view: SqView<'_>) -> &mut Current {
-        if self.pending.is_plain() {
+        if self.pending.word() != 0 {
             self.unfold(encoder, view);
         }
         &mut self.wr
@@ -101,15 +110,14 @@ impl Session {
 
     #[inline(never)]
     fn unfold(&mut self, encoder: &Encoder, view: SqView<'_>) {
-        let (pending, at) = (self.pending, self.cursor.at);
-        let data = pending.ds() - 1;
+        let (opcode, data) = (self.pending.opcode(), self.pending.word() / 2);
         self.wr = Current {
-            wr_id: view.record(at).wr_id.load(Ordering::Relaxed),
-            first: encoder.hot.first(at, 0) | pending.first() & !u64::from(u32::MAX),
+            wr_id: view.record(self.cursor.at).wr_id.load(Ordering::Relaxed),
+            first: encoder.hot.first(opcode),
             data,
             takes: DATA,
             needs: DATA,
-            traits: if (pending.first() >> 32) as u8 == MLX5_OPCODE_RDMA_READ { NO_INLINE } else { 0 },
+            traits: if opcode == MLX5_OPCODE_RDMA_READ { NO_INLINE } else { 0 },
             ds: data,
             taken: 0,
         };
@@ -119,7 +127,9 @@ impl Session {
     /// Latches an error: there is no WR any more, and no room for one.
     #[cold]
     fn fail(&mut self, error: PostError) {
-        self.cursor.latch(error);
+        if !self.cursor.is_failed() {
+            (self.cursor.head, self.error) = (Cursor::FAILED, error);
+        }
         (self.wr, self.pending) = (Current::default(), Pending::NO);
     }
 }
@@ -129,8 +139,8 @@ impl Session {
 #[repr(C)]
 struct Current {
     wr_id: u64,
-    /// The control segment's first word in host order, less the units.
-    first: u64,
+    /// The control segment's first word, less place and units.
+    first: First,
     /// The unit where the data begins.
     data: u32,
     /// Setters that it has, as bits.
@@ -177,7 +187,10 @@ impl Side {
 
     #[cold]
     fn refuse_setter(&mut self, which: u8) {
-        let taken = self.session.wr.takes & which != 0;
+        let Self { poster, session, .. } = self;
+        let last_was_plain = session.pending == Pending::DONE;
+        let taken = poster.is_begun(&session.cursor)
+            && (last_was_plain && which == DATA || session.wr.takes & which != 0);
         self.session.fail(if taken { PostError::DoubledSetter } else { PostError::OrphanSetter });
     }
 
@@ -187,7 +200,7 @@ impl Side {
         let Session { wr, cursor, pending, .. } = &mut self.session;
         if wr.needs == 0 {
             *pending = Pending::NO;
-            Slot::new(view, cursor.at).put_ctrl0((wr.first | u64::from(wr.ds)).to_be());
+            Slot::new(view, cursor.at).put_ctrl0(wr.first.with_ds(wr.ds).at(cursor.at));
             cursor.finish(view, wr.wr_id, wr.ds);
         }
     }
@@ -206,66 +219,51 @@ impl Side {
 
     /// Begins a plain WR to the connected peer, where most calls are decided by a few tests; whether it was one.
     #[inline(always)]
-    fn begin_plain<O: Operation<Remote = Remote>>(&mut self, sq: &SqShared, wr: Wr, op: &O) -> bool {
+    fn begin_plain<O: Operation<Remote = Remote>>(&mut self, held: &Held, wr: Wr, op: &O) -> bool {
         let Self { encoder, session, .. } = self;
-        if !O::HAS_DATA || is_atomic(O::OPCODE) || session.pending != Pending::NO {
+        if !O::HAS_DATA || is_atomic(O::OPCODE) || session.pending.is_one() {
             return false;
         }
         let Some(second) = encoder.plain_ctrl1(wr.flags, imm_of(op)) else { return false };
-        if !encoder.is_plain_builder(O::OPCODE) || !session.cursor.has_room() {
+        let Some(first) = encoder.plain_builder(O::OPCODE) else { return false };
+        if !session.cursor.has_room() {
             return false;
         }
-        let (at, view) = (session.cursor.at, sq.ring.view());
-        let slot = Slot::new(view, at);
-        slot.put_ctrl1(second);
-        let units = if let Some(remote) = op.remote() {
-            slot.put(CTRL_UNITS, remote.words);
-            2
-        } else {
-            1
-        };
+        let at = session.cursor.at;
         // The record is the WQE's only, and the place is free: what stands there does not count before it is published.
-        view.record(at).wr_id.store(wr.wr_id, Ordering::Relaxed);
-        // For a setter that comes twice.
-        session.wr.takes = DATA;
-        session.pending = Pending::plain(const { hw_opcode(O::OPCODE) }, CTRL_UNITS + units);
-        true
-    }
-
-    /// Begins any other.
-    #[inline(never)]
-    fn begin<O: Operation<Remote = Remote>>(&mut self, qp: &QpShared, sq: &SqShared, wr: Wr, op: O) {
-        self.session.end_wr();
-        match self.begin_other(qp, sq, wr, op) {
-            Ok(()) if self.session.wr.needs != 0 => self.session.pending = Pending::OTHER,
-            Ok(()) => {}
-            Err(error) => self.session.fail(error),
+        held.record(at).wr_id.store(wr.wr_id, Ordering::Relaxed);
+        let slot = Slot::new(held.view(), at);
+        slot.put_ctrl1(second);
+        if let Some(remote) = op.remote() {
+            slot.put(CTRL_UNITS, remote.words);
         }
+        slot.put_ctrl0(first.at(at));
+        session.pending =
+            const { Pending::plain(hw_opcode(O::OPCODE), CTRL_UNITS + op_units(O::OPCODE) % 2) };
+        true
     }
 
     /// With an address, or what is rarer.
     #[inline(always)]
     fn begin_other<O: Operation<Remote = Remote>>(
         &mut self,
-        qp: &QpShared,
-        sq: &SqShared,
+        q: Queue<'_>,
         wr: Wr,
         op: O,
     ) -> Result<(), PostError> {
         let Self { encoder, session, .. } = self;
         let is_hot = O::HAS_DATA && encoder.is_hot_builder(O::OPCODE) && are_plain(wr.flags);
         if !is_hot || !session.cursor.has_room() {
-            return self.begin_rare(qp, sq, wr, op);
+            return self.begin_rare(q.held, wr, op);
         }
-        let at = session.cursor.at;
-        let slot = Slot::new(sq.ring.view(), at);
+        let slot = Slot::new(q.view, session.cursor.at);
         slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
         let unit = CTRL_UNITS + encoder.address_units;
         let data = unit + put_op(slot, unit, &op)?;
         let takes = if encoder.address_units == 0 { DATA } else { DATA | ADDRESS };
         session.wr = Current {
             wr_id: wr.wr_id,
-            first: encoder.hot.first(at, const { hw_opcode(O::OPCODE) }),
+            first: encoder.hot.first(const { hw_opcode(O::OPCODE) }),
             data,
             takes,
             needs: takes,
@@ -280,15 +278,17 @@ impl Side {
     #[inline(never)]
     fn begin_rare<O: Operation<Remote = Remote>>(
         &mut self,
-        qp: &QpShared,
-        sq: &SqShared,
+        held: &Held,
         wr: Wr,
         op: O,
     ) -> Result<(), PostError> {
-        let q = Queue::new(qp, sq);
+        let q = Queue::new(held);
         let Self { poster, encoder, session } = self;
-        if let Some(error) = session.cursor.error() {
-            return Err(error);
+        if !poster.in_session() {
+            return Err(PostError::NoSession);
+        }
+        if session.cursor.is_failed() {
+            return Err(session.error);
         }
         if !encoder.has_builder(O::OPCODE) {
             return Err(PostError::IllegalOpcode);
@@ -312,11 +312,10 @@ impl Side {
             + match op.tso() {
                 Some(args) => eth::tso_units(encoder.max_tso_header, args)?,
                 None if is_frame => eth::units(encoder.header_len()),
-                None => encoder.address_units + encoder.op_units(O::OPCODE),
+                None => encoder.address_units + op_units(O::OPCODE),
             };
         let taken = encoder.reserve_units(poster, q, &mut session.cursor, header, 0)?;
-        let at = session.cursor.at;
-        let slot = Slot::new(q.view, at);
+        let slot = Slot::new(q.view, session.cursor.at);
         slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
         let data = match op.tso() {
             Some(args) => CTRL_UNITS + eth::put_tso(slot, csum, args)?,
@@ -330,7 +329,7 @@ impl Side {
         let takes = if encoder.address_units == 0 { DATA } else { DATA | ADDRESS };
         session.wr = Current {
             wr_id: wr.wr_id,
-            first: encoder.hot.first(at, hw_opcode(O::OPCODE)),
+            first: encoder.hot.first(hw_opcode(O::OPCODE)),
             data,
             ds: data,
             taken,
@@ -348,15 +347,15 @@ impl Side {
     /// Makes sure that data of up to `units` fits behind a WR that took the long way.
     #[inline(always)]
     fn reserve_data(&mut self, q: Queue<'_>, units: usize) -> Result<(), PostError> {
-        if self.session.wr.traits & LONG != 0 { self.reserve_data_cold(q.qp, q.sq, units) } else { Ok(()) }
+        if self.session.wr.traits & LONG != 0 { self.reserve_data_cold(q.held, units) } else { Ok(()) }
     }
 
     #[cold]
-    fn reserve_data_cold(&mut self, qp: &QpShared, sq: &SqShared, units: usize) -> Result<(), PostError> {
+    fn reserve_data_cold(&mut self, held: &Held, units: usize) -> Result<(), PostError> {
         let Self { poster, encoder, session } = self;
         let (cursor, wr) = (&mut session.cursor, &session.wr);
         let units = wr.data.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
-        encoder.reserve_units(poster, Queue::new(qp, sq), cursor, units, wr.taken).map(drop)
+        encoder.reserve_units(poster, Queue::new(held), cursor, units, wr.taken).map(drop)
     }
 
     /// One entry, of any WR. In scalars, so that the caller keeps none in memory.
@@ -364,9 +363,9 @@ impl Side {
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
-    unsafe fn set_sge(&mut self, qp: &QpShared, sq: &SqShared, addr: u64, length: u32, lkey: u32) {
+    unsafe fn set_sge(&mut self, held: &Held, addr: u64, length: u32, lkey: u32) {
         // SAFETY: the caller's promise.
-        unsafe { self.set_sges(qp, sq, &[RawSge { addr, length, lkey }]) };
+        unsafe { self.set_sges(held, &[RawSge { addr, length, lkey }]) };
     }
 
     /// The entries of all but the plainest WRs.
@@ -374,8 +373,8 @@ impl Side {
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
-    unsafe fn set_sges(&mut self, qp: &QpShared, sq: &SqShared, sges: &[RawSge]) {
-        let q = Queue::new(qp, sq);
+    unsafe fn set_sges(&mut self, held: &Held, sges: &[RawSge]) {
+        let q = Queue::new(held);
         if !self.setter(q.view, DATA) {
             return;
         }
@@ -445,45 +444,73 @@ impl SendQueue {
         });
     }
 
-    /// Ends the session, if one is open; gives its cursor.
-    #[inline(always)]
-    fn close(&mut self) -> Option<Cursor> {
-        let Side { session, poster, .. } = &mut self.side;
-        if !session.open {
-            return None;
+    /// Begins any WR but a plain one.
+    #[inline(never)]
+    fn begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        let (q, side) = self.split();
+        side.session.end_wr();
+        side.session.pending = Pending::NO;
+        match side.begin_other(q, wr, op) {
+            Ok(()) if side.session.wr.needs != 0 => side.session.pending = Pending::OTHER,
+            Ok(()) => {}
+            Err(error) => side.session.fail(error),
         }
-        let cursor = session.cursor;
-        session.open = false;
-        (session.wr.takes, session.wr.needs, session.pending) = (0, 0, Pending::NO);
-        // Builders and setters without a session find no room and no WR.
-        session.cursor.close(PostError::NoSession);
-        poster.close_session();
-        Some(cursor)
+    }
+
+    /// What `wr_start` does where something must be looked at first.
+    #[cold]
+    fn start_cold(&mut self) {
+        let (q, side) = self.split();
+        if side.poster.in_session() {
+            return side.session.fail(PostError::SessionOpen);
+        }
+        let opened = side.poster.open_session_cold(q.held);
+        let (cursor, error) = match opened {
+            Ok(cursor) => (cursor, PostError::NoSession),
+            Err(error) => (Cursor::failed(), error),
+        };
+        (side.session.cursor, side.session.error) = (cursor, error);
+        (side.session.wr, side.session.pending) = (Current::default(), Pending::NO);
+    }
+
+    /// What `wr_complete` does where something must be looked at. (Not said to be cold: then it would be called from a frame
+    /// that the hot path builds, too.)
+    #[inline(never)]
+    fn complete_cold(&mut self) -> Result<(), PostError> {
+        let (q, side) = self.split();
+        let Side { poster, session, .. } = side;
+        if !poster.in_session() {
+            return Err(PostError::NoSession);
+        }
+        session.end_wr();
+        if session.cursor.is_failed() {
+            let _ = poster.end_session(q.held, None);
+            return Err(session.error);
+        }
+        let cursor = core::mem::replace(&mut session.cursor, Cursor::failed());
+        session.pending = Pending::NO;
+        poster.end_session(q.held, Some(&cursor))
     }
 }
 
 impl WrBuilder for SendQueue {
     #[inline]
     fn wr_start(&mut self) {
-        let (q, side) = self.split();
-        if side.session.open {
-            return side.session.fail(PostError::SessionOpen);
-        }
-        side.session.cursor = side.poster.open_session(q.qp, q.sq);
-        side.session.open = true;
-        (side.session.wr.takes, side.session.wr.needs, side.session.pending) = (0, 0, Pending::NO);
+        let Side { poster, session, .. } = &mut self.side;
+        let Some(cursor) = poster.open_session() else { return self.start_cold() };
+        session.cursor = cursor;
     }
 
     #[inline(always)]
     fn wr_is_open(&self) -> bool {
-        self.side.session.open
+        self.side.poster.in_session()
     }
 
     #[inline(always)]
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        let Self { qp, sq, side } = self;
-        if !side.begin_plain(sq, wr, &op) {
-            side.begin(qp, sq, wr, op);
+        let Self { held, side } = self;
+        if !side.begin_plain(held, wr, &op) {
+            self.begin(wr, op);
         }
     }
 
@@ -503,24 +530,23 @@ impl WrBuilder for SendQueue {
 
     #[inline(always)]
     unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
-        let Self { qp, sq, side } = self;
+        let Self { held, side } = self;
         let &[sge] = sges else {
             // SAFETY: the caller's promise.
-            return unsafe { side.set_sges(qp, sq, sges) };
+            return unsafe { side.set_sges(held, sges) };
         };
         let Session { pending, cursor, .. } = &mut side.session;
+        let word = pending.word();
         // One entry, neither empty nor from 2^31 on, is all that a plain WR waits for.
-        if pending.is_plain() && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1 {
-            let (view, at, ds) = (sq.ring.view(), cursor.at, pending.ds());
-            let slot = Slot::new(view, at);
+        if word != 0 && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1 {
+            let (view, at) = (held.view(), cursor.at);
             let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
-            slot.put_near(ds - 1, [count_key.to_be(), sge.addr.to_be()]);
-            slot.put_ctrl0((side.encoder.hot.first(at, 0) | pending.first()).to_be());
-            *pending = Pending::NO;
-            return cursor.finish_record(view.record(at));
+            Slot::new(view, at).put_at(word as usize, [count_key.to_be(), sge.addr.to_be()]);
+            *pending = Pending::DONE;
+            return cursor.finish_block(at, view.record(at));
         }
         // SAFETY: the caller's promise.
-        unsafe { side.set_sge(qp, sq, sge.addr, sge.length, sge.lkey) }
+        unsafe { side.set_sge(held, sge.addr, sge.length, sge.lkey) }
     }
 
     #[inline]
@@ -546,27 +572,32 @@ impl WrBuilder for SendQueue {
         } else {
             put_inline(slot, wr.data, encoder.limits, &data)
         };
-        side.session.cursor.inline = true;
+        side.session.cursor.burst = side.encoder.hot.burst_inline;
         side.set_data(q.view, units);
     }
 
     #[cold]
     fn wr_latch(&mut self, error: PostError) {
-        if self.side.session.open {
+        if self.wr_is_open() {
             self.side.session.fail(error);
         }
     }
 
     #[inline]
     fn wr_complete(&mut self) -> Result<(), PostError> {
-        self.side.session.end_wr();
-        let cursor = self.close().ok_or(PostError::NoSession)?;
-        let (q, side) = self.split();
-        side.finish(q, &cursor)
+        let Side { poster, session, .. } = &mut self.side;
+        if !session.pending.is_one() && poster.complete_session(self.held.view(), &session.cursor) {
+            // Builders and setters without a session find no room and no WR.
+            session.cursor.head = Cursor::FAILED;
+            return Ok(());
+        }
+        self.complete_cold()
     }
 
     #[inline]
     fn wr_abort(&mut self) {
-        let _ = self.close();
+        let (q, side) = self.split();
+        side.session.fail(PostError::NoSession);
+        let _ = side.poster.end_session(q.held, None);
     }
 }

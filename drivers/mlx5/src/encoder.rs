@@ -7,9 +7,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes on the promise about the memory that WRs name, for the one place that looks at it (`wqe::eth`).
 
-use crate::buf::{Done, Place};
-use crate::poster::{Cursor, Poster, Queue};
-use crate::shared::{QpShared, SqShared, umr_op};
+use crate::buf::{Done, Held, Place, Span};
+use crate::cursor::Cursor;
+use crate::poster::{Poster, Queue};
+use crate::shared::umr_op;
 use crate::wqe::eth;
 use crate::wqe::umr;
 use crate::wqe::{
@@ -109,7 +110,7 @@ const fn ops_of(qp_type: QpType) -> u32 {
 }
 
 /// Units that an opcode wants between address and data.
-const fn op_units(opcode: WrOpcode) -> u32 {
+pub(crate) const fn op_units(opcode: WrOpcode) -> u32 {
     match opcode {
         WrOpcode::RDMA_WRITE | WrOpcode::RDMA_WRITE_WITH_IMM | WrOpcode::RDMA_READ => 1,
         WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => 2,
@@ -131,6 +132,8 @@ pub(crate) struct Hot {
     dc: u32,
     /// Of the limits, what inline data is held against.
     max_inline: u32,
+    /// The longest WQE with inline data that is worth a BlueFlame burst.
+    pub(crate) burst_inline: Span,
 }
 
 /// Which opcodes take the short way, one table per [`Kind`] that has one. All but the queue's own are empty.
@@ -142,8 +145,8 @@ pub(crate) struct Short {
     dc: [Ordinary; OPCODES],
 }
 
-/// Opcodes that there may be: `IBV_WR_TSO` is the last.
-const OPCODES: usize = WrOpcode::TSO.0 as usize + 1;
+/// Opcodes that there may be, and more: a power of two. `IBV_WR_TSO` is the last.
+const OPCODES: usize = (WrOpcode::TSO.0 as usize + 1).next_power_of_two();
 
 impl Short {
     fn new(kind: Kind, set: u32) -> Self {
@@ -174,6 +177,32 @@ impl Short {
     }
 }
 
+/// A control segment's first word in host order, but for the WQE's index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct First(u64);
+
+impl First {
+    /// That of no WQE, for every one has units.
+    const NONE: Self = Self(0);
+
+    const fn new(base: u64, opcode: u8, ds: u32) -> Self {
+        Self(base | (opcode as u64) << 32 | ds as u64)
+    }
+
+    /// As the WQE at a place has it.
+    #[inline(always)]
+    pub(crate) const fn at(self, place: Place) -> u64 {
+        ctrl0(self.0, place, 0, 0)
+    }
+
+    /// With so many units; without any here.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn with_ds(self, ds: u32) -> Self {
+        Self(self.0 | ds as u64)
+    }
+}
+
 /// What is constant in a queue's WQEs, and what it allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Encoder {
@@ -181,8 +210,10 @@ pub(crate) struct Encoder {
     pub(crate) short: Short,
     /// Builders that take the short way.
     hot_builders: u32,
-    /// Those of them that need no address.
-    plain_builders: u32,
+    /// The first words with one entry, by opcode.
+    with_one: [First; OPCODES],
+    /// Those of builders that take the short way and need no address.
+    plain_builders: [First; OPCODES],
     /// [`Hot::ctrl1`] of all plain flags, with nothing immediate.
     plain_ctrl1: [u64; 16],
     /// Units between a WR's control segment and what its opcode asks for.
@@ -240,52 +271,16 @@ impl Hot {
         O::HAS_DATA && set & opcode_bit(O::OPCODE) != 0
     }
 
-    /// The control segment's first word in host order, less the units.
+    /// The control segment's first word, less place and units.
     #[inline(always)]
-    pub(crate) fn first(&self, place: Place, opcode: u8) -> u64 {
-        u64::from_be(ctrl0(self.base, place, opcode, 0))
-    }
-
-    /// The WQE of a WR to the connected peer, with or without a remote address, and with one ordinary entry, which fits
-    /// in a block; and its units. `None` for all else.
-    #[inline(always)]
-    pub(crate) fn block<A, O>(
-        &self,
-        short: &Short,
-        wr: Wr,
-        to: &A,
-        op: &O,
-        sges: &[Sge],
-    ) -> Option<(u32, impl FnOnce(Place) -> [u64; 8] + use<A, O>)>
-    where
-        A: Address<Ah>,
-        O: Operation<Remote = Remote>,
-    {
-        let &[sge] = sges else { return None };
-        let elsewhere = to.datagram().is_some() || to.remote_srqn().is_some() || to.dc_target().is_some();
-        if elsewhere
-            || is_atomic(O::OPCODE)
-            || !sge.is_ordinary(short.entries::<A, O>(to))
-            || !are_plain(wr.flags)
-        {
-            return None;
-        }
-        let (hot, second, remote) = (*self, self.ctrl1(wr.flags, imm_of(op)), op.remote());
-        let ds = CTRL_UNITS + 1 + u32::from(remote.is_some());
-        Some((ds, move |place| {
-            let first = hot.ctrl0(place, const { hw_opcode(O::OPCODE) }, ds);
-            let [a, b] = sge.words;
-            match remote {
-                Some(Remote { words: [c, d] }) => [first, second, c, d, a, b, 0, 0],
-                None => [first, second, a, b, 0, 0, 0, 0],
-            }
-        }))
+    pub(crate) fn first(&self, opcode: u8) -> First {
+        First::new(self.base, opcode, 0)
     }
 }
 
 impl Encoder {
     /// Of a queue with `blocks` basic blocks.
-    pub(crate) fn new(config: &SendConfig, blocks: u32) -> Self {
+    pub(crate) fn new(config: &SendConfig, blocks: u32, burst_inline: Span) -> Self {
         let kind = Kind::of(config.qp_type);
         let ops = ops_of(config.qp_type);
         let wr_blocks = blocks.checked_div(config.max_send_wr).unwrap_or(blocks).max(1);
@@ -312,15 +307,21 @@ impl Encoder {
             .fold(0, |set, op| set | opcode_bit(op));
         let only = |k| if kind == k { hot } else { 0 };
         let builders = ops & builder_opcodes(config.send_ops_flags);
+        let base = ctrl_base(config.qp_num);
+        let with_one = core::array::from_fn(|op| {
+            let opcode = WrOpcode(op as u32);
+            First::new(base, hw_opcode(opcode), CTRL_UNITS + kind.units() + op_units(opcode) + 1)
+        });
         Self {
             hot: Hot {
-                base: ctrl_base(config.qp_num),
+                base,
                 signal: ctrl1(if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 }, 0),
                 connected: only(Kind::Connected),
                 datagram: only(Kind::Datagram),
                 xrc: only(Kind::Xrc),
                 dc: only(Kind::Dc),
                 max_inline: config.max_inline_data,
+                burst_inline,
             },
             short: Short::new(kind, hot),
             plain_ctrl1: core::array::from_fn(|flags| {
@@ -329,7 +330,11 @@ impl Encoder {
             }),
             address_units: kind.units(),
             hot_builders: if kind == Kind::Raw { 0 } else { hot & builders },
-            plain_builders: if kind == Kind::Connected { hot & builders } else { 0 },
+            with_one,
+            plain_builders: core::array::from_fn(|op| {
+                let is_plain = hot & builders & opcode_bit(WrOpcode(op as u32)) != 0;
+                if is_plain && kind == Kind::Connected { with_one[op] } else { First::NONE }
+            }),
             ops,
             builders,
             kind,
@@ -346,18 +351,61 @@ impl Encoder {
         }
     }
 
+    /// The WQE of a WR to the connected peer, with or without a remote address, and with one ordinary entry, which fits
+    /// in a block; and its units. `None` for all else.
+    #[inline(always)]
+    pub(crate) fn block<A, O>(
+        &self,
+        wr: Wr,
+        to: &A,
+        op: &O,
+        sges: &[Sge],
+    ) -> Option<(u32, impl FnOnce(Place) -> [u64; 8] + use<A, O>)>
+    where
+        A: Address<Ah>,
+        O: Operation<Remote = Remote>,
+    {
+        let &[sge] = sges else { return None };
+        let elsewhere = to.datagram().is_some() || to.remote_srqn().is_some() || to.dc_target().is_some();
+        if elsewhere
+            || is_atomic(O::OPCODE)
+            || !sge.is_ordinary(self.short.entries::<A, O>(to))
+            || !are_plain(wr.flags)
+        {
+            return None;
+        }
+        let (first, second, remote) =
+            (self.with_one(O::OPCODE), self.ctrl1(wr.flags, imm_of(op)), op.remote());
+        let ds = CTRL_UNITS + 1 + u32::from(remote.is_some());
+        Some((ds, move |place| {
+            let first = first.at(place);
+            let [a, b] = sge.words;
+            match remote {
+                Some(Remote { words: [c, d] }) => [first, second, c, d, a, b, 0, 0],
+                None => [first, second, a, b, 0, 0, 0, 0],
+            }
+        }))
+    }
+
+    /// The first word of a WQE of this opcode with one entry.
+    #[inline(always)]
+    pub(crate) fn with_one(&self, opcode: WrOpcode) -> First {
+        self.with_one[opcode.0 as usize % OPCODES]
+    }
+
+    /// The same if the opcode's builder takes the short way and needs no address.
+    #[inline(always)]
+    pub(crate) fn plain_builder(&self, opcode: WrOpcode) -> Option<First> {
+        let first = self.plain_builders[opcode.0 as usize % OPCODES];
+        (first != First::NONE).then_some(first)
+    }
+
     /// [`Hot::ctrl1`] for flags that only the run tells; `None` if they are not plain.
     #[inline(always)]
     pub(crate) fn plain_ctrl1(&self, flags: SendFlags, imm: u32) -> Option<u64> {
         const { assert!(are_plain(SendFlags::from_bits_retain(15))) };
         let word = self.plain_ctrl1.get(flags.bits() as usize)?;
         Some(word | ctrl1(0, imm))
-    }
-
-    /// Whether a builder takes the short way, and needs no address.
-    #[inline(always)]
-    pub(crate) fn is_plain_builder(&self, opcode: WrOpcode) -> bool {
-        self.plain_builders & opcode_bit(opcode) != 0
     }
 
     /// Whether a builder takes the short way.
@@ -386,11 +434,6 @@ impl Encoder {
     #[inline(always)]
     pub(crate) fn ctrl0(&self, place: Place, opcode: u8, ds: u32) -> u64 {
         self.hot.ctrl0(place, opcode, ds)
-    }
-
-    /// Units that an opcode wants between address and data.
-    pub(crate) fn op_units(&self, opcode: WrOpcode) -> u32 {
-        op_units(opcode)
     }
 
     /// Bytes of a frame's header in the WQE.
@@ -442,17 +485,17 @@ impl Encoder {
             let (to, op) = (*to, *op);
             return cursor.lend(|cursor| match data.sges() {
                 // SAFETY: the caller's promise.
-                _ if P::INLINE => unsafe { self.push_rare(poster, q.qp, q.sq, cursor, wr, &to, &op, data) },
+                _ if P::INLINE => unsafe { self.push_rare(poster, q.held, cursor, wr, &to, &op, data) },
                 [one] => {
                     let one = [*one];
                     // SAFETY: the caller's promise.
-                    unsafe { self.push_rare(poster, q.qp, q.sq, cursor, wr, &to, &op, &&one[..]) }
+                    unsafe { self.push_rare(poster, q.held, cursor, wr, &to, &op, &&one[..]) }
                 }
                 // SAFETY: the caller's promise.
-                many => unsafe { self.push_rare(poster, q.qp, q.sq, cursor, wr, &to, &op, &many) },
+                many => unsafe { self.push_rare(poster, q.held, cursor, wr, &to, &op, &many) },
             });
         }
-        poster.reserve(q.sq, cursor)?;
+        poster.reserve(q, cursor)?;
         self.write::<A, O, P, false>(hot, q, cursor, wr, to, op, data)
     }
 
@@ -479,20 +522,24 @@ impl Encoder {
         let slot = Slot::new(q.view, cursor.at);
         let mut unit = CTRL_UNITS + put_address(slot, to);
         unit += put_op(slot, unit, op)?;
-        unit += if P::INLINE {
-            cursor.inline = true;
-            put_inline(slot, unit, DataLimits { max_inline: hot.max_inline, ..self.limits }, data)?
-        } else {
-            match data.sges() {
-                [sge] if !SPECIAL && !is_atomic(O::OPCODE) => {
-                    slot.put(unit, sge.words);
-                    1
-                }
-                sges => put_sges(slot, unit, self.limits, is_atomic(O::OPCODE), sges)?,
+        slot.put_ctrl1(hot.ctrl1(wr.flags, imm_of(op)));
+        let ctrl0 = match data.sges() {
+            [sge] if !P::INLINE && !SPECIAL && !is_atomic(O::OPCODE) => {
+                slot.put(unit, sge.words);
+                unit += 1;
+                self.with_one(O::OPCODE).at(cursor.at)
+            }
+            sges => {
+                unit += if P::INLINE {
+                    cursor.burst = hot.burst_inline;
+                    put_inline(slot, unit, DataLimits { max_inline: hot.max_inline, ..self.limits }, data)?
+                } else {
+                    put_sges(slot, unit, self.limits, is_atomic(O::OPCODE), sges)?
+                };
+                hot.ctrl0(cursor.at, const { hw_opcode(O::OPCODE) }, unit)
             }
         };
-        slot.put_ctrl1(hot.ctrl1(wr.flags, imm_of(op)));
-        slot.put_ctrl0(hot.ctrl0(cursor.at, const { hw_opcode(O::OPCODE) }, unit));
+        slot.put_ctrl0(ctrl0);
         cursor.finish(q.view, wr.wr_id, unit);
         Ok(())
     }
@@ -511,7 +558,7 @@ impl Encoder {
             return Err(PostError::InvalidArgument);
         }
         let more = (units.div_ceil(4).max(1) - 1) / self.wr_blocks;
-        poster.reserve_more(q.sq, cursor, more.saturating_sub(taken))?;
+        poster.reserve_more(q, cursor, more.saturating_sub(taken))?;
         Ok(more)
     }
 
@@ -524,8 +571,7 @@ impl Encoder {
     unsafe fn push_rare<A, O, P>(
         &self,
         poster: &mut Poster,
-        qp: &QpShared,
-        sq: &SqShared,
+        held: &Held,
         cursor: &mut Cursor,
         wr: Wr,
         to: &A,
@@ -537,10 +583,8 @@ impl Encoder {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let q = Queue::new(qp, sq);
-        if let Some(error) = cursor.error() {
-            return Err(error);
-        }
+        let q = Queue::new(held);
+        poster.ensure_begun(held, cursor)?;
         if !self.has(O::OPCODE) {
             return Err(PostError::IllegalOpcode);
         }
@@ -574,7 +618,7 @@ impl Encoder {
     pub(crate) fn check_csum(&self, q: Queue<'_>, flags: SendFlags) -> Result<bool, PostError> {
         let csum = flags.contains(SendFlags::IP_CSUM);
         let rest = flags.difference(SendFlags::IP_CSUM);
-        if !are_plain(rest) || (csum && (self.kind != Kind::Raw || !q.qp.csum())) {
+        if !are_plain(rest) || (csum && (self.kind != Kind::Raw || !q.held.qp.csum())) {
             return Err(PostError::IllegalFlag);
         }
         Ok(csum)
@@ -624,7 +668,9 @@ impl Encoder {
             // SAFETY: the caller's promise.
             unsafe { eth::put_frame_sges(slot, self.limits, csum, self.l2, data.sges().iter().map(raw)) }?
         };
-        cursor.inline |= P::INLINE;
+        if P::INLINE {
+            cursor.burst = self.hot.burst_inline;
+        }
         slot.put_ctrl1(self.ctrl1(wr.flags, 0));
         slot.put_ctrl0(self.ctrl0(cursor.at, hw_opcode(O::OPCODE), units));
         cursor.finish(q.view, wr.wr_id, units);
@@ -666,7 +712,7 @@ impl Encoder {
             None => umr::put_local_inv(slot),
         };
         slot.put_ctrl1(self.ctrl1(wr.flags, key));
-        if cursor.fence_local(q.view, units) {
+        if poster.fence_local(q.view, cursor.at, units.div_ceil(4)) {
             slot.add_small_fence();
         }
         let op = if bind.is_some() { umr_op::BIND_MW } else { umr_op::LOCAL_INV };

@@ -12,6 +12,7 @@ mod calls;
 mod context;
 pub mod cq;
 mod cqe;
+mod cursor;
 pub mod dbrec;
 mod driver;
 mod encoder;

@@ -7,10 +7,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: lists, entries and handles are C pointers, valid by the caller's promise.
 
+use crate::buf::Held;
+use crate::cursor::Cursor;
 use crate::encoder::{Encoder, Kind, MAX_UNITS};
-use crate::poster::{Cursor, Queue};
+use crate::poster::Queue;
 use crate::send::{SendQueue, Side};
-use crate::shared::{QpShared, SqShared};
 use crate::wqe::{AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, hw_opcode};
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::opcodes::takes_inline;
@@ -34,20 +35,17 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
         && let Some(sge) = unsafe { plain(wr) }
     {
         let hot = queue.side.encoder.hot;
+        let one = queue.side.encoder.with_one(wr.opcode);
         let second = queue.side.encoder.plain_ctrl1(fields(wr).flags, 0).unwrap_or_default();
         let [a, b] = words(sge);
         let done = match wr.opcode {
             WrOpcode::RDMA_WRITE if hot.has_connected(WrOpcode::RDMA_WRITE) => {
                 let [c, d] = rdma(wr).words;
-                queue.post_block(wr.wr_id, 3, |place| {
-                    let first = hot.ctrl0(place, const { hw_opcode(WrOpcode::RDMA_WRITE) }, 3);
-                    [first, second, c, d, a, b, 0, 0]
-                })
+                queue.post_block(wr.wr_id, 3, |place| [one.at(place), second, c, d, a, b, 0, 0])
             }
-            WrOpcode::SEND if hot.has_connected(WrOpcode::SEND) => queue.post_block(wr.wr_id, 2, |place| {
-                let first = hot.ctrl0(place, const { hw_opcode(WrOpcode::SEND) }, 2);
-                [first, second, a, b, 0, 0, 0, 0]
-            }),
+            WrOpcode::SEND if hot.has_connected(WrOpcode::SEND) => {
+                queue.post_block(wr.wr_id, 2, |place| [one.at(place), second, a, b, 0, 0, 0, 0])
+            }
             _ => false,
         };
         if done {
@@ -70,7 +68,7 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
     };
     let (q, side) = queue.split();
     let hot = side.encoder.hot;
-    let mut cursor = side.poster.begin(q.qp, q.sq);
+    let mut cursor = side.poster.begin();
     loop {
         // SAFETY: the node's entries are valid, by the caller's promise.
         let sge = if cursor.has_room() { unsafe { plain(wr) } } else { None };
@@ -79,19 +77,20 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
                 // SAFETY: the nodes are valid, by the caller's promise.
                 Some(
                     cursor.lend(|cursor| unsafe {
-                        put_run::<RDMA_WRITE>(&side.encoder, q.sq, cursor, wr, sge)
+                        put_run::<RDMA_WRITE>(&side.encoder, q.held, cursor, wr, sge)
                     }),
                 )
             }
             (WrOpcode::SEND, Some(sge)) if hot.has_connected(WrOpcode::SEND) => {
                 // SAFETY: as above.
-                Some(cursor.lend(|cursor| unsafe { put_run::<SEND>(&side.encoder, q.sq, cursor, wr, sge) }))
+                Some(cursor.lend(|cursor| unsafe { put_run::<SEND>(&side.encoder, q.held, cursor, wr, sge) }))
             }
             (WrOpcode::RDMA_READ, Some(sge)) if hot.has_connected(WrOpcode::RDMA_READ) => {
                 // SAFETY: as above.
                 Some(
-                    cursor
-                        .lend(|cursor| unsafe { put_run::<RDMA_READ>(&side.encoder, q.sq, cursor, wr, sge) }),
+                    cursor.lend(|cursor| unsafe {
+                        put_run::<RDMA_READ>(&side.encoder, q.held, cursor, wr, sge)
+                    }),
                 )
             }
             _ => None,
@@ -106,13 +105,13 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
         let result = match (wr.opcode, sge) {
             (WrOpcode::SEND, Some(sge)) if hot.has_datagram(WrOpcode::SEND) => {
                 // SAFETY: the node is valid, by the caller's promise.
-                cursor.lend(|cursor| unsafe { put_datagram(&side.encoder, q.sq, cursor, wr, sge) })
+                cursor.lend(|cursor| unsafe { put_datagram(&side.encoder, q.held, cursor, wr, sge) })
             }
             // SAFETY: the node and what it points to are valid, by the caller's promise.
-            _ => cursor.lend(|cursor| unsafe { push(side, q.qp, q.sq, cursor, wr) }),
+            _ => cursor.lend(|cursor| unsafe { push(side, q.held, cursor, wr) }),
         };
         if let Err(error) = result {
-            side.poster.publish(q.view, &cursor);
+            side.poster.publish(q, &cursor);
             return Err(BadWr { error, wr });
         }
         // SAFETY: NULL or valid, by the caller's promise.
@@ -121,7 +120,7 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
             None => break,
         }
     }
-    side.poster.publish(q.view, &cursor);
+    side.poster.publish(q, &cursor);
     Ok(())
 }
 
@@ -159,12 +158,12 @@ const RDMA_READ: u32 = WrOpcode::RDMA_READ.0;
 #[inline(never)]
 unsafe fn put_run<'l, const OPCODE: u32>(
     encoder: &Encoder,
-    sq: &SqShared,
+    held: &Held,
     cursor: &mut Cursor,
     mut wr: &'l SendWr,
     mut sge: RawSge,
 ) -> Option<&'l SendWr> {
-    let (view, hot) = (sq.ring.view(), encoder.hot);
+    let (view, one) = (held.view(), encoder.with_one(WrOpcode(OPCODE)));
     let mut at = *cursor;
     let next = loop {
         let slot = Slot::new(view, at.at);
@@ -176,8 +175,8 @@ unsafe fn put_run<'l, const OPCODE: u32>(
         };
         slot.put(units, words(sge));
         slot.put_ctrl1(encoder.plain_ctrl1(fields(wr).flags, 0).unwrap_or_default());
-        slot.put_ctrl0(hot.ctrl0(at.at, const { hw_opcode(WrOpcode(OPCODE)) }, units + 1));
-        at.finish_block(view, wr.wr_id);
+        slot.put_ctrl0(one.at(at.at));
+        at.finish(view, wr.wr_id, units + 1);
         // SAFETY: NULL or valid, by the caller's promise.
         let Some(next) = (unsafe { wr.next.as_ref() }) else { break None };
         if next.opcode.0 != OPCODE || !at.has_room() {
@@ -198,7 +197,7 @@ unsafe fn put_run<'l, const OPCODE: u32>(
 #[inline(never)]
 unsafe fn put_datagram(
     encoder: &Encoder,
-    sq: &SqShared,
+    held: &Held,
     cursor: &mut Cursor,
     wr: &SendWr,
     sge: RawSge,
@@ -210,7 +209,7 @@ unsafe fn put_datagram(
         return Err(PostError::InvalidArgument);
     };
     const UNITS: u32 = CTRL_UNITS + AV_UNITS + 1;
-    let view = sq.ring.view();
+    let view = held.view();
     let slot = Slot::new(view, cursor.at);
     slot.put_av(ah.driver.to(u64::from(ud.remote_qkey) << 32, ud.remote_qpn));
     slot.put_far(CTRL_UNITS + AV_UNITS, words(sge));
@@ -225,17 +224,9 @@ unsafe fn put_datagram(
 /// # Safety
 /// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
 #[inline(never)]
-unsafe fn push(
-    side: &mut Side,
-    qp: &QpShared,
-    sq: &SqShared,
-    cursor: &mut Cursor,
-    wr: &SendWr,
-) -> Result<(), PostError> {
-    let q = Queue::new(qp, sq);
-    if let Some(error) = cursor.error() {
-        return Err(error);
-    }
+unsafe fn push(side: &mut Side, held: &Held, cursor: &mut Cursor, wr: &SendWr) -> Result<(), PostError> {
+    let q = Queue::new(held);
+    side.poster.ensure_begun(held, cursor)?;
     if !side.encoder.has(wr.opcode) {
         return Err(PostError::IllegalOpcode);
     }

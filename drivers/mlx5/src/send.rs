@@ -4,12 +4,13 @@
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
 // encoder looks at that memory only for the header of raw packets, which it is promised, too.
 
-use crate::buf::Place;
+use crate::buf::{Held, Place};
 use crate::builder::Session;
+use crate::cursor::Cursor;
 use crate::dbrec::DbWord;
 use crate::encoder::{Encoder, Hot, SendConfig};
-use crate::poster::{Cursor, Poster, Queue};
-use crate::shared::{QpShared, SqShared};
+use crate::poster::{Poster, Queue};
+use crate::shared::QpShared;
 use crate::uar::Doorbell;
 use crate::wqe::{Ah, Remote, Sge};
 use core::fmt;
@@ -22,8 +23,7 @@ use uverbs_core::wr::SendWr;
 
 /// A send queue.
 pub struct SendQueue {
-    pub(crate) qp: Arc<QpShared>,
-    pub(crate) sq: Arc<SqShared>,
+    pub(crate) held: Held,
     pub(crate) side: Side,
 }
 
@@ -39,13 +39,13 @@ impl SendQueue {
     /// The send queue of the QP behind `qp`, which has one: else `None`.
     #[must_use]
     pub fn new(config: &SendConfig, qp: Arc<QpShared>, record: DbWord, bell: Doorbell) -> Option<Self> {
-        let sq = Arc::clone(qp.sq.as_ref()?);
-        let blocks = sq.ring.mask() + 1;
-        sq.published_by(record.clone());
-        let encoder = Encoder::new(config, blocks);
+        let held = Held::new(qp)?;
+        let blocks = held.sq().ring.mask() + 1;
+        held.sq().published_by(record.clone());
+        let encoder = Encoder::new(config, blocks, bell.burst_inline());
         // Never more WRs than blocks, whatever the kernel answered.
-        let poster = Poster::new(config.max_send_wr.min(blocks), record, bell);
-        Some(Self { qp, sq, side: Side { poster, encoder, session: Session::default() } })
+        let poster = Poster::new(&held, config.max_send_wr.min(blocks), record, bell);
+        Some(Self { held, side: Side { poster, encoder, session: Session::default() } })
     }
 
     /// How many WRs it takes.
@@ -57,19 +57,19 @@ impl SendQueue {
     /// What it shares with the pollers of its completions.
     #[must_use]
     pub fn shared(&self) -> &Arc<QpShared> {
-        &self.qp
+        &self.held.qp
     }
 
     /// The queue, for a batch to hold both halves of.
     #[inline(always)]
     pub(crate) fn split(&mut self) -> (Queue<'_>, &mut Side) {
-        (Queue::new(&self.qp, &self.sq), &mut self.side)
+        (Queue::new(&self.held), &mut self.side)
     }
 
     /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     pub fn start_at(&mut self, index: u32) {
-        self.side.poster.start_at(&self.qp, &self.sq, index);
+        self.side.poster.start_at(&self.held, index);
     }
 
     /// Blocks and WRs published so far. For tests.
@@ -84,7 +84,7 @@ impl SendQueue {
     /// See [`Poster::post_block`].
     #[inline(always)]
     pub(crate) fn post_block(&mut self, wr_id: u64, ds: u32, words: impl FnOnce(Place) -> [u64; 8]) -> bool {
-        self.side.poster.post_block(&self.qp, &self.sq, wr_id, ds, words)
+        self.side.poster.post_block(&self.held, wr_id, ds, words)
     }
 
     /// A batch of one without its latch: an error ends it where it is found.
@@ -99,12 +99,11 @@ impl SendQueue {
         P: Payload<Sge>,
     {
         let (q, side) = self.split();
-        let mut cursor = side.poster.begin(q.qp, q.sq);
+        let mut cursor = side.poster.begin();
         let Side { encoder, poster, .. } = &mut *side;
         // SAFETY: the caller's promise.
         unsafe { encoder.push(&encoder.hot, poster, q, &mut cursor, wr, to, op, data) }?;
-        side.poster.publish_new(q.view, &cursor);
-        Ok(())
+        side.poster.complete(q, &cursor)
     }
 
     /// The same, for a post whose short way was not taken.
@@ -122,19 +121,6 @@ impl SendQueue {
     }
 }
 
-impl Side {
-    /// Publishes a batch and rings.
-    #[inline(always)]
-    pub(crate) fn finish(&mut self, q: Queue<'_>, cursor: &Cursor) -> Result<(), PostError> {
-        if let Some(error) = cursor.error() {
-            return Err(error);
-        }
-        self.poster.check_state(q.qp)?;
-        self.poster.publish(q.view, cursor);
-        Ok(())
-    }
-}
-
 impl SendQueueTrait for SendQueue {
     type Sge = Sge;
     type Remote = Remote;
@@ -144,7 +130,7 @@ impl SendQueueTrait for SendQueue {
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
         let (q, side) = self.split();
-        let cursor = side.poster.begin(q.qp, q.sq);
+        let cursor = side.poster.begin();
         let hot = side.encoder.hot;
         Batch { q, side, hot, cursor }
     }
@@ -157,9 +143,8 @@ impl SendQueueTrait for SendQueue {
         P: Payload<Sge>,
     {
         // What is most often posted alone is kept in registers on its way to ring and doorbell.
-        let Encoder { hot, short, .. } = &self.side.encoder;
         if !P::INLINE
-            && let Some((ds, words)) = hot.block(short, wr, &to, &op, data.sges())
+            && let Some((ds, words)) = self.side.encoder.block(wr, &to, &op, data.sges())
             && self.post_block(wr.wr_id, ds, words)
         {
             return Ok(());
@@ -198,9 +183,9 @@ impl SendQueueTrait for SendQueue {
 impl fmt::Debug for SendQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendQueue")
-            .field("qp_num", &format_args!("{:#x}", self.qp.qp_num))
-            .field("state", &self.qp.state())
-            .field("ring", &self.sq.ring)
+            .field("qp_num", &format_args!("{:#x}", self.held.qp.qp_num))
+            .field("state", &self.held.qp.state())
+            .field("ring", &self.held.sq().ring)
             .field("published", &self.side.poster.published())
             .field("bell", self.side.poster.bell())
             .field("session", &self.side.session)
@@ -234,13 +219,13 @@ impl SendBatch for Batch<'_> {
         let result =
             unsafe { encoder.push(&self.hot, poster, self.q, &mut self.cursor, wr, &to, &op, &data) };
         if let Err(error) = result {
-            self.cursor.latch(error);
+            self.cursor.lend(|cursor| poster.latch(cursor, error));
         }
     }
 
     #[inline(always)]
     fn complete(self) -> Result<(), PostError> {
-        self.side.finish(self.q, &self.cursor)
+        self.side.poster.complete(self.q, &self.cursor)
     }
 }
 

@@ -34,24 +34,25 @@ pub struct QpShared {
     pub rq: Option<Arc<RqShared>>,
     /// The shared receive queue that it takes receives from.
     pub srq: Option<Arc<SrqShared>>,
-    /// Its [`StateWord`]; a child of fork finds that the QP is its parent's.
-    word: Gate,
+    /// Its [`StateWord`], and the limit of its sends: how many WRs may have been posted, since the last RESET. A child of
+    /// fork finds that the QP is its parent's, and no room.
+    gate: Gate,
     csum: AtomicBool,
     dead: AtomicBool,
 }
 
 impl QpShared {
-    /// Of a new QP, in RESET, whose state stands in `word`.
+    /// Of a new QP, in RESET, whose state stands in `gate`.
     #[must_use]
     pub fn new(
-        word: Gate,
+        gate: Gate,
         qp_num: u32,
         uidx: u32,
         sq: Option<Arc<SqShared>>,
         rq: Option<Arc<RqShared>>,
         srq: Option<Arc<SrqShared>>,
     ) -> Self {
-        word.word().store(StateWord::new(QpState::RESET).bits(), Ordering::Release);
+        gate.word().store(StateWord::new(QpState::RESET).bits(), Ordering::Release);
         Self {
             qp_num,
             uidx,
@@ -59,7 +60,7 @@ impl QpShared {
             sq,
             rq,
             srq,
-            word,
+            gate,
             csum: AtomicBool::new(false),
             dead: AtomicBool::new(false),
         }
@@ -79,7 +80,7 @@ impl QpShared {
 
     #[inline(always)]
     pub(crate) fn word(&self) -> StateWord {
-        StateWord::from_bits(self.word.word().load(Ordering::Acquire))
+        StateWord::from_bits(self.gate.word().load(Ordering::Acquire))
     }
 
     /// Notes a new state. RESET empties both queues: call it after the QP's completions were taken out of its CQs.
@@ -94,11 +95,31 @@ impl QpShared {
         }
         // Control calls on one QP may race; each leaves a word that some call wrote. Release: a poster that sees it, sees
         // the empty queues, too.
-        let _ = self.word.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+        let _ = self.gate.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
             let word = StateWord::from_bits(word);
             (!word.is_forked()).then(|| word.next(state).bits())
         });
+        // Sends need another look at the state. With the fence: a poster that raised the limit either did so before this
+        // store, or sees the new word (`raise_limit`).
         fence(Ordering::SeqCst);
+        self.gate.limit().store(0, Ordering::Release);
+    }
+
+    /// Where a poster finds the limit of the sends.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Raises the limit of the sends, for their poster, who found the QP in a state that allows them. `false` if the state
+    /// is not `seen` any more; then there is no limit.
+    pub(crate) fn raise_limit(&self, seen: StateWord, limit: u64) -> bool {
+        self.gate.limit().store(limit, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let same = self.word() == seen;
+        if !same {
+            self.gate.limit().store(0, Ordering::Release);
+        }
+        same
     }
 
     /// Whether the QP's port computes checksums, which is learnt when `modify_qp` names the port.
@@ -562,6 +583,23 @@ mod loom_tests {
 
     fn stride(count: u32) -> StrideRing {
         StrideRing::new(QueueBuf::new(4096).unwrap(), 0, count, 64).unwrap()
+    }
+
+    /// A limit that was raised under a state does not outlive it.
+    #[test]
+    fn no_limit_is_left_to_a_state_without_sends() {
+        loom::model(|| {
+            let qp = Arc::new(QpShared::new(gate(), 1, 1, None, None, None));
+            qp.set_state(QpState::RTS);
+            let poster = Arc::clone(&qp);
+            let t = thread::spawn(move || {
+                let seen = poster.word();
+                seen.can_send() && poster.raise_limit(seen, 16)
+            });
+            qp.set_state(QpState::RESET);
+            t.join().unwrap();
+            assert_eq!(qp.gate().limit().load(Ordering::Relaxed), 0);
+        });
     }
 
     /// The poster reuses an entry only after the poller has read it.

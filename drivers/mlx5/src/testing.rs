@@ -164,16 +164,19 @@ pub fn gate() -> Gate {
 /// If there is no memory.
 #[must_use]
 pub fn heap_page() -> DoorbellPage {
-    let words: Arc<[AtomicU64]> = (0..512).map(|_| AtomicU64::new(0)).collect();
-    DoorbellPage::Mapped(Arc::new(mapping_of(words)))
+    DoorbellPage::Mapped(Arc::new(mapping_of(Arc::new(Page([const { AtomicU64::new(0) }; 512])))))
 }
+
+/// A page, aligned as one.
+#[repr(align(4096))]
+struct Page([AtomicU64; 512]);
 
 /// Makes memory of atomics a mapping.
 #[expect(unsafe_code, reason = "a mapping's address is a promise")]
-fn mapping_of(words: Arc<[AtomicU64]>) -> Mapping {
-    let (ptr, len) = (core::ptr::NonNull::from(&words[..]).cast(), words.len() * 8);
+fn mapping_of(page: Arc<Page>) -> Mapping {
+    let (ptr, len) = (core::ptr::NonNull::from(&page.0).cast(), size_of::<Page>());
     // SAFETY: the words live as long as the `Arc` that becomes the mapping's owner, and consist of atomics.
-    unsafe { Mapping::new(ptr, len, words) }
+    unsafe { Mapping::new(ptr, len, page) }
 }
 
 /// A receive queue and the other side of it.

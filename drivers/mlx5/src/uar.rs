@@ -8,7 +8,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
 
-use crate::buf::{Place, SqRing, SqView};
+use crate::buf::{Place, Span, SqView};
+use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
@@ -65,50 +66,50 @@ impl Register {
     fn burst(&self, at: u32, ring: SqView<'_>, first: Place, blocks: u32) {
         match self {
             Self::Mapped(register, _) => {
-                for i in 0..blocks {
-                    copy_block(*register, at + i * 64, ring, first.after(i));
-                }
+                // SAFETY: `at` is the start of a half, inside the mapping.
+                let half = unsafe { register.byte_add(at as usize) };
+                copy_blocks(half, ring, first, blocks);
             }
-            Self::Port(port, offset) => port_burst(&**port, offset + at, ring.ring(), first, blocks),
+            Self::Port(port, offset) => port_burst(&**port, offset + at, ring, first, blocks),
         }
     }
 }
 
-/// Writes 64 bytes to a register. `at` and what is written is inside the mapping: the callers stay in the register's halves,
-/// which [`Register::new`] checked.
+/// Writes all of 64 bytes but the first word, which was written. What is written is inside the mapping: the callers stay in
+/// the register's halves, which [`Register::new`] checked.
 #[inline(always)]
-fn put_block(register: NonNull<u64>, at: u32, words: &[u64; 8]) {
-    for (i, word) in words.iter().enumerate() {
-        // SAFETY: inside the mapping, see above.
-        let to = unsafe { register.byte_add(at as usize + i * 8) };
-        // SAFETY: a mapped register, aligned to 8.
-        unsafe { to.write_volatile(*word) };
+fn put_rest(register: NonNull<u64>, words: &[u64; 8]) {
+    for (i, word) in words.iter().enumerate().skip(1) {
+        put_word(register, i as u32 * 8, *word);
     }
 }
 
-/// Copies a basic block to a register, as [`put_block`] writes one. Word by word: a few registers do, and a load of 8 bytes
-/// after a store of 8 is forwarded to it.
+/// Copies basic blocks to a register, one at least, as [`put_rest`] writes one.
 #[inline(always)]
-fn copy_block(register: NonNull<u64>, at: u32, ring: SqView<'_>, block: Place) {
-    // SAFETY: inside the mapping, see `put_block`.
-    let half = unsafe { register.byte_add(at as usize) };
+fn copy_blocks(register: NonNull<u64>, ring: SqView<'_>, first: Place, blocks: u32) {
+    copy_block(register, 0, ring, first);
+    // The first by itself: most WQEs have no more.
+    let mut i = 1;
+    while i < blocks {
+        copy_block(register, i, ring, first.after(i));
+        i += 1;
+    }
+}
+
+/// Copies a block to a register, as its `nth`. Word by word: a few registers do, and a load of 8 bytes after a store of 8 is
+/// forwarded to it.
+#[inline(always)]
+fn copy_block(register: NonNull<u64>, nth: u32, ring: SqView<'_>, block: Place) {
+    // SAFETY: inside the mapping, see `put_rest`.
+    let to = unsafe { register.byte_add(nth as usize * 64) };
     for (i, word) in ring.at(block).iter().enumerate() {
-        put_word(half, i as u32 * 8, word.load(Ordering::Relaxed));
-    }
-}
-
-/// The blocks after the first.
-#[inline(never)]
-fn copy_rest(register: NonNull<u64>, at: u32, ring: &SqRing, first: Place, blocks: u32) {
-    for i in 1..blocks {
-        copy_block(register, at + i * 64, ring.view(), first.after(i));
+        put_word(to, i as u32 * 8, word.load(Ordering::Relaxed));
     }
 }
 
 /// A burst to a software device: the bytes as they would pass the bus.
 #[cold]
-fn port_burst(port: &dyn DoorbellPort, at: u32, ring: &SqRing, first: Place, blocks: u32) {
-    let ring = ring.view();
+fn port_burst(port: &dyn DoorbellPort, at: u32, ring: SqView<'_>, first: Place, blocks: u32) {
     let mut bytes = [0_u8; MAX_BURST as usize];
     let blocks = blocks.min(MAX_BURST / 64);
     for i in 0..blocks {
@@ -139,34 +140,32 @@ pub struct BlueFlame {
 pub type SharedHalf = Locked<u32, Shared>;
 
 /// A send queue's doorbell.
+///
+/// # Invariants
+/// `next` is the next half of `register`, which is a mapped one and this queue's alone, and `toggle` added or taken away
+/// leads to the other half, or is 0. Or `next` is `aside`, and `toggle` is 0.
 pub struct Doorbell {
-    /// The register, if it is a device's and this queue's alone; else [`post_slow`](Self::post_slow) has it.
-    fast: Option<NonNull<u64>>,
-    /// Which half is next, as its offset: 0, or what is below.
+    next: NonNull<u64>,
+    toggle: usize,
+    /// Where the hot path writes if the register takes more than that: nothing, for then it must not be asked.
+    aside: Option<Box<Aside>>,
+    /// The longest WQE that is written whole, and the same for one with inline data.
+    burst: Span,
+    burst_inline: Span,
+    /// Which half is next for [`post_slow`](Self::post_slow): 0, or `half_size`.
     half: u32,
-    /// How far the halves are apart.
-    toggle: u32,
-    /// Most units of a WQE that is written whole; 0 for none.
-    max_ds: u32,
-    /// The same for a WQE with inline data.
-    max_ds_inline: u32,
+    half_size: u32,
     register: Register,
     shared: Option<Arc<SharedHalf>>,
 }
 
-// SAFETY: the address of a register that `register` keeps mapped, good from any thread.
+/// Memory like a register's half.
+type Aside = [UnsafeCell<u64>; MAX_BURST as usize / 8];
+
+// SAFETY: the address of a register that `register` keeps mapped, or of `aside`, good from any thread.
 unsafe impl Send for Doorbell {}
 // SAFETY: `&Doorbell` gives nothing but its description.
 unsafe impl Sync for Doorbell {}
-
-/// The doorbell of a WQE, or of several.
-#[derive(Clone, Copy)]
-struct Call {
-    last: Place,
-    ctrl: u64,
-    burst: bool,
-    blocks: u32,
-}
 
 impl Doorbell {
     /// The register at `offset` of `page`. With `shared`, other QPs ring it, too, and use the same `shared`. `None` if
@@ -182,20 +181,20 @@ impl Doorbell {
             return None;
         }
         let register = Register::new(page, offset, (bf.half * 2).max(8))?;
-        let fast = match &register {
-            Register::Mapped(register, _) if shared.is_none() => Some(*register),
-            _ => None,
+        let half = bf.half as usize;
+        let (next, toggle, aside) = match &register {
+            Register::Mapped(register, _) if shared.is_none() && register.addr().get() & half == 0 => {
+                (*register, half, None)
+            }
+            _ => {
+                let aside = Box::new([const { UnsafeCell::new(0) }; MAX_BURST as usize / 8]);
+                (NonNull::from(&*aside).cast(), 0, Some(aside))
+            }
         };
-        let max_ds = |wanted| if bf.burst && wanted { bf.half / 16 } else { 0 };
-        Some(Self {
-            fast,
-            half: 0,
-            toggle: bf.half,
-            max_ds: max_ds(bf.prefer),
-            max_ds_inline: max_ds(true),
-            register,
-            shared,
-        })
+        let burst = |wanted| Span::of(if bf.burst && wanted { bf.half / 64 } else { 0 });
+        let (burst, burst_inline) = (burst(bf.prefer), burst(true));
+        let half_size = bf.half;
+        Some(Self { next, toggle, aside, burst, burst_inline, half: 0, half_size, register, shared })
     }
 
     /// Whether the register has a lock because other QPs may ring it.
@@ -204,80 +203,92 @@ impl Doorbell {
         self.shared.is_some()
     }
 
-    /// Tells the device of the WQEs up to the one at `last`. A single one that is short enough is written whole; one of
-    /// one unit says no more than its first 8 bytes. The doorbell record was written before.
-    #[inline(always)]
-    pub(crate) fn post(&mut self, ring: SqView<'_>, last: Place, single: bool, inline: bool) {
-        let ctrl = ring.at(last)[0].load(Ordering::Relaxed);
-        let ds = u64::from_be(ctrl) as u32 & 0x3f;
-        let max_ds = if inline { self.max_ds_inline } else { self.max_ds };
-        let Some(register) = self.fast else {
-            let burst = single && ds > 1 && ds <= max_ds;
-            let call = Call { last, ctrl, burst, blocks: ds.div_ceil(4) };
-            return self.post_slow(ring.ring(), call);
-        };
-        write_combining_start();
-        if single && ds > 1 && ds <= max_ds {
-            copy_block(register, self.half, ring, last);
-            if ds > 4 {
-                copy_rest(register, self.half, ring.ring(), last, ds.div_ceil(4));
-            }
-        } else {
-            put_word(register, self.half, ctrl);
-        }
-        write_combining_flush();
-        self.half ^= self.toggle;
+    /// Whether the register takes more than stores: a lock, or a software device's call. Then only
+    /// [`post_slow`](Self::post_slow) rings it.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.aside.is_some()
     }
 
-    /// The same for a single WQE of up to four units whose `words` are at hand.
+    /// The longest WQE that is written whole.
     #[inline(always)]
-    pub(crate) fn post_block(&mut self, ring: SqView<'_>, at: Place, words: &[u64; 8], ds: u32) {
-        let burst = ds > 1 && ds <= self.max_ds;
-        let Some(register) = self.fast else {
-            return self.post_slow(ring.ring(), Call { last: at, ctrl: words[0], burst, blocks: 1 });
-        };
+    pub(crate) fn burst(&self) -> Span {
+        self.burst
+    }
+
+    /// The same for one with inline data.
+    pub(crate) fn burst_inline(&self) -> Span {
+        self.burst_inline
+    }
+
+    /// Tells of the WQEs up to the one at `last`, which is written whole if it is a `burst`. The doorbell record was written
+    /// before.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, ring: SqView<'_>, last: Place, span: Span, burst: bool) {
         write_combining_start();
         if burst {
-            put_block(register, self.half, words);
+            copy_blocks(self.next, ring, last, span.blocks());
         } else {
-            put_word(register, self.half, words[0]);
+            put_word(self.next, 0, ring.at(last)[0].load(Ordering::Relaxed));
         }
         write_combining_flush();
-        self.half ^= self.toggle;
+        self.turn();
     }
 
-    /// A register with a lock, or a software device's.
+    /// The same for a single WQE of one block, of more than one unit, whose `words` are at hand.
+    #[inline(always)]
+    pub(crate) fn post_block(&mut self, words: &[u64; 8]) {
+        write_combining_start();
+        put_word(self.next, 0, words[0]);
+        if self.burst != Span::NONE {
+            put_rest(self.next, words);
+        }
+        write_combining_flush();
+        self.turn();
+    }
+
+    /// The other half is next.
+    #[inline(always)]
+    fn turn(&mut self) {
+        // Of a register the address has the bit or has it not, see `new`; so this is never 0.
+        let other = self.next.as_ptr().map_addr(|addr| addr ^ self.toggle);
+        // SAFETY: the other half of a register, or the same address; neither is NULL.
+        self.next = unsafe { NonNull::new_unchecked(other) };
+    }
+
+    /// [`post`](Self::post) for a register with a lock, or a software device's.
     #[inline(never)]
-    fn post_slow(&mut self, ring: &SqRing, call: Call) {
+    pub(crate) fn post_slow(&mut self, ring: SqView<'_>, last: Place, span: Span, burst: bool) {
+        let blocks = if burst { span.blocks() } else { 0 };
         let Some(shared) = &self.shared else {
-            self.write(self.half, ring.view(), call);
-            self.half ^= self.toggle;
+            self.write(self.half, ring, last, blocks);
+            self.half ^= self.half_size;
             return;
         };
         // Held for the stores only, so this thread can't have it; and a software device does not call back.
         let Ok(mut half) = shared.lock() else {
-            return self.write(0, ring.view(), Call { burst: false, ..call });
+            return self.write(0, ring, last, 0);
         };
-        self.write(*half & self.toggle, ring.view(), call);
-        *half ^= self.toggle;
+        self.write(*half & self.half_size, ring, last, blocks);
+        *half ^= self.half_size;
     }
 
-    fn write(&self, half: u32, ring: SqView<'_>, call: Call) {
+    /// A burst of so many blocks, or 8 bytes.
+    fn write(&self, half: u32, ring: SqView<'_>, last: Place, blocks: u32) {
         write_combining_start();
-        if call.burst {
-            self.register.burst(half, ring, call.last, call.blocks);
+        if blocks != 0 {
+            self.register.burst(half, ring, last, blocks);
         } else {
-            self.register.ring(half, call.ctrl);
+            self.register.ring(half, ring.at(last)[0].load(Ordering::Relaxed));
         }
         // Before a lock is released: the next holder's store must not overtake this one on its way out of this CPU.
         write_combining_flush();
     }
 }
 
-/// Writes 8 bytes to a register, as [`put_block`] does 64.
+/// Writes 8 bytes to a register, as [`put_rest`] does 56.
 #[inline(always)]
 fn put_word(register: NonNull<u64>, at: u32, word: u64) {
-    // SAFETY: inside the mapping, see `put_block`.
+    // SAFETY: inside the mapping, see `put_rest`.
     let to = unsafe { register.byte_add(at as usize) };
     // SAFETY: a mapped register, aligned to 8.
     unsafe { to.write_volatile(word) };
@@ -287,8 +298,8 @@ impl fmt::Debug for Doorbell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Doorbell")
             .field("register", &self.register)
-            .field("halves", &self.toggle)
-            .field("max_ds", &self.max_ds)
+            .field("halves", &self.half_size)
+            .field("burst", &self.burst)
             .field("shared", &self.is_shared())
             .finish_non_exhaustive()
     }

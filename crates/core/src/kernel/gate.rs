@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A word that a child of fork(2) finds zero.
+//! Words that a child of fork(2) finds zero.
 //!
 //! The data path must leave a queue alone that belongs to the parent, and it looks at some word of the control path's on
-//! every call anyway: a QP's state, a CQ's mail. Such a word stands in memory that the kernel wipes in the child
-//! (`MADV_WIPEONFORK`, madvise(2)), so one compare tells both, and also a child of a bare clone(2).
+//! every call anyway: a limit of what may be posted, a QP's state, a CQ's mail. Such words stand in memory that the kernel
+//! wipes in the child (`MADV_WIPEONFORK`, madvise(2)), so one compare tells both, and also a child of a bare clone(2).
 // UNSAFETY: gives out the words of a page that it mapped, and asks madvise(2) for it.
 #![cfg_attr(not(loom), expect(unsafe_code))]
 
@@ -12,20 +12,28 @@ use std::io;
 use std::sync::Arc;
 
 #[cfg(not(loom))]
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 #[cfg(loom)]
-use loom::sync::atomic::AtomicU32;
+use loom::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A word; its clones are the same one.
+/// What stands in the page.
+#[derive(Debug)]
+#[repr(C)]
+struct Words {
+    limit: AtomicU64,
+    word: AtomicU32,
+}
+
+/// A word, and a limit; its clones are the same ones.
 #[derive(Clone)]
 pub struct Gate {
-    /// A word of `place`'s page.
+    /// A line of `place`'s page.
     #[cfg(not(loom))]
-    word: core::ptr::NonNull<AtomicU32>,
+    words: core::ptr::NonNull<Words>,
     #[cfg(not(loom))]
     _place: Arc<pages::Place>,
     #[cfg(loom)]
-    word: Arc<AtomicU32>,
+    words: Arc<Words>,
 }
 
 // SAFETY: the address of an atomic, and what keeps its memory.
@@ -39,7 +47,7 @@ impl Gate {
     /// What a child of fork finds, so what no one else should store.
     pub const FORKED: u32 = 0;
 
-    /// A word of `value`, which is not [`FORKED`](Self::FORKED).
+    /// A word of `value`, which is not [`FORKED`](Self::FORKED), and a limit of 0.
     ///
     /// # Errors
     /// That of mmap(2), or of madvise(2) on a kernel before 4.14.
@@ -47,39 +55,53 @@ impl Gate {
         #[cfg(not(loom))]
         {
             let place = Arc::new(pages::take()?);
-            let word = place.word();
-            word.store(value, core::sync::atomic::Ordering::Release);
-            Ok(Self { word: core::ptr::NonNull::from(word), _place: place })
+            let gate = Self { words: core::ptr::NonNull::from(place.words()), _place: place };
+            gate.limit().store(0, core::sync::atomic::Ordering::Relaxed);
+            gate.word().store(value, core::sync::atomic::Ordering::Release);
+            Ok(gate)
         }
         #[cfg(loom)]
-        Ok(Self { word: Arc::new(AtomicU32::new(value)) })
+        Ok(Self { words: Arc::new(Words { limit: AtomicU64::new(0), word: AtomicU32::new(value) }) })
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &Words {
+        #[cfg(loom)]
+        return &self.words;
+        // SAFETY: a line of the page that the place keeps mapped; used by atomics only.
+        #[cfg(not(loom))]
+        unsafe {
+            self.words.as_ref()
+        }
     }
 
     /// The word.
     #[inline(always)]
     #[must_use]
     pub fn word(&self) -> &AtomicU32 {
-        #[cfg(loom)]
-        return &self.word;
-        // SAFETY: a word of the page that the place keeps mapped; used by atomics only.
-        #[cfg(not(loom))]
-        unsafe {
-            self.word.as_ref()
-        }
+        &self.words().word
+    }
+
+    /// The count from which on nothing may be posted. One side raises it, and whoever closes the gate stores 0, which is
+    /// what a child of fork finds, too.
+    #[inline(always)]
+    #[must_use]
+    pub fn limit(&self) -> &AtomicU64 {
+        &self.words().limit
     }
 }
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Gate").field(self.word()).finish()
+        self.words().fmt(f)
     }
 }
 
 #[cfg(not(loom))]
 mod pages {
-    //! The pages that the words stand in, one word to a cache line.
+    //! The pages that the words stand in, a cache line for each gate.
 
-    use core::sync::atomic::AtomicU32;
+    use super::Words;
     use memmap2::{MmapMut, MmapRaw};
     use std::io;
     use std::sync::{Arc, Mutex, PoisonError};
@@ -130,11 +152,13 @@ mod pages {
     }
 
     impl Place {
-        pub(super) fn word(&self) -> &AtomicU32 {
+        pub(super) fn words(&self) -> &Words {
+            const { assert!(size_of::<Words>() <= LINE && align_of::<Words>() <= LINE) };
             // SAFETY: there are as many lines in the page as bits in `free`, of which `line` is one.
-            let word = unsafe { self.page.map.as_mut_ptr().add(self.line * LINE) };
-            // SAFETY: aligned to a line, inside the page, which lives as long as `self`; used by atomics only.
-            unsafe { AtomicU32::from_ptr(word.cast()) }
+            let words = unsafe { self.page.map.as_mut_ptr().add(self.line * LINE) };
+            // SAFETY: aligned to a line, inside the page, which lives as long as `self`; any bytes are valid atomics, and
+            // nobody uses them by anything else.
+            unsafe { &*words.cast::<Words>() }
         }
     }
 
@@ -153,8 +177,14 @@ mod tests {
     #[test]
     fn a_child_finds_zero_and_the_parent_what_was() {
         let gates: Vec<_> = (1..=100).map(|value| Gate::new(value).unwrap()).collect();
-        let sum = |gates: &[Gate]| gates.iter().map(|gate| gate.word().load(Relaxed)).sum::<u32>();
-        assert_eq!(sum(&gates), 5050);
+        gates[7].limit().store(7, Relaxed);
+        let sum = |gates: &[Gate]| {
+            gates
+                .iter()
+                .map(|gate| gate.word().load(Relaxed) + gate.limit().load(Relaxed) as u32)
+                .sum::<u32>()
+        };
+        assert_eq!(sum(&gates), 5057);
         // SAFETY: the child calls nothing but atomic loads and `_exit`.
         match unsafe { libc::fork() } {
             0 => {
@@ -170,7 +200,7 @@ mod tests {
                 assert_eq!(status, 0, "the child found its parent's words");
             }
         }
-        assert_eq!(sum(&gates), 5050);
+        assert_eq!(sum(&gates), 5057);
     }
 
     #[test]

@@ -193,7 +193,14 @@ pub unsafe fn resolve_bind(
 }
 
 macro_rules! wr_vtable {
-    ($($(#[$meta:meta])* $name:ident ( $($arg:ident : $ty:ty),* ) |$q:ident, $wr:ident| $body:expr;)*) => {
+    (
+        builders {
+            $($(#[$meta:meta])* $name:ident ( $($arg:ident : $ty:ty),* ) |$q:ident, $wr:ident| $body:expr;)*
+        }
+        setters {
+            $($(#[$smeta:meta])* $setter:ident ( $($sarg:ident : $sty:ty),* ) |$sq:ident| $sbody:expr;)*
+        }
+    ) => {
         /// The functions of ibv_wr_post(3) for one {driver, locking}.
         ///
         /// The first argument is the `Locked` queue that [`WrVtable::of`] was made for.
@@ -202,6 +209,7 @@ macro_rules! wr_vtable {
         pub struct WrVtable {
             pub wr_start: unsafe fn(*const ()),
             $(pub $name: unsafe fn(*const (), Wr, $($ty),*),)*
+            $(pub $setter: unsafe fn(*const (), $($sty),*),)*
             pub wr_complete: unsafe fn(*const ()) -> Result<(), PostError>,
             pub wr_abort: unsafe fn(*const ()),
         }
@@ -212,6 +220,7 @@ macro_rules! wr_vtable {
             const VTABLE: WrVtable = WrVtable {
                 wr_start: Self::wr_start,
                 $($name: Self::$name,)*
+                $($setter: Self::$setter,)*
                 wr_complete: Self::wr_complete,
                 wr_abort: Self::wr_abort,
             };
@@ -228,6 +237,19 @@ macro_rules! wr_vtable {
                     // SAFETY: this thread is inside the session that `wr_start` entered, or promises exclusion.
                     let $q = unsafe { locked.entered() };
                     $body
+                }
+            )*
+
+            $(
+                unsafe fn $setter(this: *const (), $($sarg: $sty),*) {
+                    // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+                    let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
+                    if !locked.is_entered() {
+                        return;
+                    }
+                    // SAFETY: this thread is inside the session that `wr_start` entered, or promises exclusion.
+                    let $sq = unsafe { locked.entered() };
+                    $sbody
                 }
             )*
         }
@@ -247,6 +269,18 @@ macro_rules! wr_vtable {
                     unsafe { (self.vtable.$name)(self.queue, wr, $($arg),*) }
                 }
             )*
+            $(
+                $(#[$smeta])*
+                ///
+                /// # Safety
+                /// Called inside a session, by the thread that opened it, with valid pointers and, where memory is named
+                /// by scatter/gather entries, with the promise of [`SendBatch::push`](super::SendBatch::push).
+                #[inline(always)]
+                pub unsafe fn $setter(&mut self, $($sarg: $sty),*) {
+                    // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+                    unsafe { (self.vtable.$setter)(self.queue, $($sarg),*) }
+                }
+            )*
         }
     };
 }
@@ -258,109 +292,113 @@ fn remote<Q: SendQueue>(addr: u64, rkey: u32) -> Q::Remote {
 }
 
 wr_vtable! {
-    /// `ibv_wr_send`
-    wr_send() |q, wr| q.wr_begin(wr, op::Send::new());
-    /// `ibv_wr_send_imm`
-    wr_send_imm(imm: ImmData) |q, wr| q.wr_begin(wr, op::SendImm::new(imm));
-    /// `ibv_wr_send_inv`
-    wr_send_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::SendInv::new(invalidate_rkey));
-    /// `ibv_wr_rdma_write`
-    wr_rdma_write(rkey: u32, remote_addr: u64) |q, wr| q.wr_begin(wr, op::Write::new(remote::<Q>(remote_addr, rkey)));
-    /// `ibv_wr_rdma_write_imm`
-    wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm: ImmData)
-        |q, wr| q.wr_begin(wr, op::WriteImm::new(remote::<Q>(remote_addr, rkey), imm));
-    /// `ibv_wr_rdma_read`
-    wr_rdma_read(rkey: u32, remote_addr: u64) |q, wr| q.wr_begin(wr, op::Read::new(remote::<Q>(remote_addr, rkey)));
-    /// `ibv_wr_atomic_cmp_swp`
-    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64)
-        |q, wr| q.wr_begin(wr, op::CmpSwp::new(remote::<Q>(remote_addr, rkey), compare, swap));
-    /// `ibv_wr_atomic_fetch_add`
-    wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64)
-        |q, wr| q.wr_begin(wr, op::FetchAdd::new(remote::<Q>(remote_addr, rkey), add));
-    /// `ibv_wr_local_inv`
-    wr_local_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::LocalInv::new(invalidate_rkey));
-    /// `ibv_wr_bind_mw`
-    wr_bind_mw(mw: *const IbvMw, rkey: u32, bind_info: *const IbvMwBindInfo) |q, wr| {
-        // SAFETY: NULL or valid, by the caller's promise.
-        let bind = match unsafe { bind_info.as_ref() } {
-            // SAFETY: likewise.
-            Some(info) => unsafe { resolve_bind(mw, rkey, info) },
-            None => Err(PostError::InvalidArgument),
+    builders {
+        /// `ibv_wr_send`
+        wr_send() |q, wr| q.wr_begin(wr, op::Send::new());
+        /// `ibv_wr_send_imm`
+        wr_send_imm(imm: ImmData) |q, wr| q.wr_begin(wr, op::SendImm::new(imm));
+        /// `ibv_wr_send_inv`
+        wr_send_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::SendInv::new(invalidate_rkey));
+        /// `ibv_wr_rdma_write`
+        wr_rdma_write(rkey: u32, remote_addr: u64) |q, wr| q.wr_begin(wr, op::Write::new(remote::<Q>(remote_addr, rkey)));
+        /// `ibv_wr_rdma_write_imm`
+        wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm: ImmData)
+            |q, wr| q.wr_begin(wr, op::WriteImm::new(remote::<Q>(remote_addr, rkey), imm));
+        /// `ibv_wr_rdma_read`
+        wr_rdma_read(rkey: u32, remote_addr: u64) |q, wr| q.wr_begin(wr, op::Read::new(remote::<Q>(remote_addr, rkey)));
+        /// `ibv_wr_atomic_cmp_swp`
+        wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64)
+            |q, wr| q.wr_begin(wr, op::CmpSwp::new(remote::<Q>(remote_addr, rkey), compare, swap));
+        /// `ibv_wr_atomic_fetch_add`
+        wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64)
+            |q, wr| q.wr_begin(wr, op::FetchAdd::new(remote::<Q>(remote_addr, rkey), add));
+        /// `ibv_wr_local_inv`
+        wr_local_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::LocalInv::new(invalidate_rkey));
+        /// `ibv_wr_bind_mw`
+        wr_bind_mw(mw: *const IbvMw, rkey: u32, bind_info: *const IbvMwBindInfo) |q, wr| {
+            // SAFETY: NULL or valid, by the caller's promise.
+            let bind = match unsafe { bind_info.as_ref() } {
+                // SAFETY: likewise.
+                Some(info) => unsafe { resolve_bind(mw, rkey, info) },
+                None => Err(PostError::InvalidArgument),
+            };
+            match bind {
+                Ok(bind) => q.wr_begin(wr, op::BindMw::new(bind)),
+                Err(e) => q.wr_latch(e),
+            }
         };
-        match bind {
-            Ok(bind) => q.wr_begin(wr, op::BindMw::new(bind)),
-            Err(e) => q.wr_latch(e),
-        }
-    };
-    /// `ibv_wr_send_tso`
-    wr_send_tso(hdr: *const u8, hdr_sz: u16, mss: u16) |q, wr| {
-        // SAFETY: NULL, or `hdr_sz` readable bytes by the caller's promise.
-        match unsafe { slice_from_c(hdr, usize::from(hdr_sz)) } {
-            Some(header) => q.wr_begin(wr, op::Tso::new(op::TsoArgs { header, mss })),
-            None => q.wr_latch(PostError::InvalidArgument),
-        }
-    };
-    /// `ibv_wr_flush`
-    wr_flush(rkey: u32, remote_addr: u64, length: usize, placement: u8, level: u8) |q, wr| {
-        match u32::try_from(length) {
-            Ok(length) => q.wr_begin(
-                wr,
-                op::Flush::new(remote::<Q>(remote_addr, rkey), op::FlushArgs { length, placement, level }),
-            ),
-            Err(_) => q.wr_latch(PostError::InvalidLength),
-        }
-    };
-    /// `ibv_wr_atomic_write`; `data` points to 8 bytes.
-    wr_atomic_write(rkey: u32, remote_addr: u64, data: *const u8) |q, wr| {
-        if data.is_null() {
-            return q.wr_latch(PostError::InvalidArgument);
-        }
-        // SAFETY: not NULL, and 8 readable bytes by the caller's promise; any alignment.
-        let data = unsafe { data.cast::<[u8; 8]>().read_unaligned() };
-        q.wr_begin(wr, op::AtomicWrite::new(remote::<Q>(remote_addr, rkey), data));
-    };
-    /// `ibv_wr_set_ud_addr`; `ah` was made by this QP's driver.
-    wr_set_ud_addr(ah: *const IbvAh, remote_qpn: u32, remote_qkey: u32) |q, _wr| {
-        // SAFETY: NULL or the `RawAh` of this driver, by the caller's promise.
-        match unsafe { ah.cast::<RawAh<Q::Ah>>().as_ref() } {
-            Some(ah) => q.wr_set_ud_addr(&ah.driver, remote_qpn, remote_qkey),
-            None => q.wr_latch(PostError::InvalidArgument),
-        }
-    };
-    /// `ibv_wr_set_xrc_srqn`
-    wr_set_xrc_srqn(remote_srqn: u32) |q, _wr| q.wr_set_xrc_srqn(remote_srqn);
-    /// `ibv_wr_set_inline_data`
-    wr_set_inline_data(addr: *const u8, length: usize) |q, _wr| {
-        // SAFETY: NULL, or `length` readable bytes by the caller's promise.
-        match unsafe { slice_from_c(addr, length) } {
-            Some(data) => q.wr_set_inline(Inline(data)),
-            None => q.wr_latch(PostError::InvalidArgument),
-        }
-    };
-    /// `ibv_wr_set_inline_data_list`
-    wr_set_inline_data_list(num_buf: usize, buf_list: *const IbvDataBuf) |q, _wr| {
-        // SAFETY: NULL, or `num_buf` valid entries by the caller's promise.
-        let bufs = unsafe { slice_from_c(buf_list, num_buf) };
-        match bufs.filter(|bufs| !bufs.iter().any(|b| b.addr.is_null() && b.length != 0)) {
-            // SAFETY: each readable by the caller's promise.
-            Some(bufs) => q.wr_set_inline(unsafe { InlineBufs::new(bufs) }),
-            None => q.wr_latch(PostError::InvalidArgument),
-        }
-    };
-    /// `ibv_wr_set_sge`
-    wr_set_sge(lkey: u32, addr: u64, length: u32) |q, _wr| {
-        // SAFETY: the caller's promise about the memory.
-        unsafe { q.wr_set_sges(&[Sge { addr, length, lkey }]) };
-    };
-    /// `ibv_wr_set_sge_list`
-    wr_set_sge_list(num_sge: usize, sg_list: *const Sge) |q, _wr| {
-        // SAFETY: NULL, or `num_sge` valid entries by the caller's promise.
-        match unsafe { slice_from_c(sg_list, num_sge) } {
+        /// `ibv_wr_send_tso`
+        wr_send_tso(hdr: *const u8, hdr_sz: u16, mss: u16) |q, wr| {
+            // SAFETY: NULL, or `hdr_sz` readable bytes by the caller's promise.
+            match unsafe { slice_from_c(hdr, usize::from(hdr_sz)) } {
+                Some(header) => q.wr_begin(wr, op::Tso::new(op::TsoArgs { header, mss })),
+                None => q.wr_latch(PostError::InvalidArgument),
+            }
+        };
+        /// `ibv_wr_flush`
+        wr_flush(rkey: u32, remote_addr: u64, length: usize, placement: u8, level: u8) |q, wr| {
+            match u32::try_from(length) {
+                Ok(length) => q.wr_begin(
+                    wr,
+                    op::Flush::new(remote::<Q>(remote_addr, rkey), op::FlushArgs { length, placement, level }),
+                ),
+                Err(_) => q.wr_latch(PostError::InvalidLength),
+            }
+        };
+        /// `ibv_wr_atomic_write`; `data` points to 8 bytes.
+        wr_atomic_write(rkey: u32, remote_addr: u64, data: *const u8) |q, wr| {
+            if data.is_null() {
+                return q.wr_latch(PostError::InvalidArgument);
+            }
+            // SAFETY: not NULL, and 8 readable bytes by the caller's promise; any alignment.
+            let data = unsafe { data.cast::<[u8; 8]>().read_unaligned() };
+            q.wr_begin(wr, op::AtomicWrite::new(remote::<Q>(remote_addr, rkey), data));
+        };
+    }
+    setters {
+        /// `ibv_wr_set_ud_addr`; `ah` was made by this QP's driver.
+        wr_set_ud_addr(ah: *const IbvAh, remote_qpn: u32, remote_qkey: u32) |q| {
+            // SAFETY: NULL or the `RawAh` of this driver, by the caller's promise.
+            match unsafe { ah.cast::<RawAh<Q::Ah>>().as_ref() } {
+                Some(ah) => q.wr_set_ud_addr(&ah.driver, remote_qpn, remote_qkey),
+                None => q.wr_latch(PostError::InvalidArgument),
+            }
+        };
+        /// `ibv_wr_set_xrc_srqn`
+        wr_set_xrc_srqn(remote_srqn: u32) |q| q.wr_set_xrc_srqn(remote_srqn);
+        /// `ibv_wr_set_inline_data`
+        wr_set_inline_data(addr: *const u8, length: usize) |q| {
+            // SAFETY: NULL, or `length` readable bytes by the caller's promise.
+            match unsafe { slice_from_c(addr, length) } {
+                Some(data) => q.wr_set_inline(Inline(data)),
+                None => q.wr_latch(PostError::InvalidArgument),
+            }
+        };
+        /// `ibv_wr_set_inline_data_list`
+        wr_set_inline_data_list(num_buf: usize, buf_list: *const IbvDataBuf) |q| {
+            // SAFETY: NULL, or `num_buf` valid entries by the caller's promise.
+            let bufs = unsafe { slice_from_c(buf_list, num_buf) };
+            match bufs.filter(|bufs| !bufs.iter().any(|b| b.addr.is_null() && b.length != 0)) {
+                // SAFETY: each readable by the caller's promise.
+                Some(bufs) => q.wr_set_inline(unsafe { InlineBufs::new(bufs) }),
+                None => q.wr_latch(PostError::InvalidArgument),
+            }
+        };
+        /// `ibv_wr_set_sge`
+        wr_set_sge(lkey: u32, addr: u64, length: u32) |q| {
             // SAFETY: the caller's promise about the memory.
-            Some(sges) => unsafe { q.wr_set_sges(sges) },
-            None => q.wr_latch(PostError::InvalidArgument),
-        }
-    };
+            unsafe { q.wr_set_sges(&[Sge { addr, length, lkey }]) };
+        };
+        /// `ibv_wr_set_sge_list`
+        wr_set_sge_list(num_sge: usize, sg_list: *const Sge) |q| {
+            // SAFETY: NULL, or `num_sge` valid entries by the caller's promise.
+            match unsafe { slice_from_c(sg_list, num_sge) } {
+                // SAFETY: the caller's promise about the memory.
+                Some(sges) => unsafe { q.wr_set_sges(sges) },
+                None => q.wr_latch(PostError::InvalidArgument),
+            }
+        };
+    }
 }
 
 impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {

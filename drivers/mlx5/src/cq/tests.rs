@@ -111,7 +111,7 @@ impl Bench {
         let rq = RqShared::new(StrideRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS, 64).unwrap());
         for i in 0..BLOCKS {
             sq.ring.view().wr_id(i).store(send_id(qp_num, i), Relaxed);
-            sq.ring.view().record(Place::of(i)).set_done(Done::new(i + 1, 0));
+            sq.ring.view().record(Place::of(i)).set_done(Done::new((i + 1).into(), 0));
             rq.wr_id.get(i).store(recv_id(qp_num, i), Relaxed);
         }
         let qp = QpShared::new(

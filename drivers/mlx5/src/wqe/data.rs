@@ -4,7 +4,7 @@
 //! An empty entry is left out. An entry, or all of them, of more than the device's longest message can't be.
 
 use super::{InlineWriter, Ordinary, Sge, Slot};
-use crate::buf::{Place, SqRing};
+use crate::buf::{Place, SqAddrs};
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Payload, PostError, WireSge};
@@ -54,7 +54,7 @@ pub(crate) fn put_sges(
 
 #[inline(never)]
 fn put_many(
-    (ring, place): (&SqRing, Place),
+    (ring, place): (&SqAddrs, Place),
     unit: u32,
     limits: DataLimits,
     atomic: bool,

@@ -2,7 +2,7 @@
 //! Where a WQE is written: from a basic block on, over the end of the ring to its start where it must.
 
 use super::CTRL_UNITS;
-use crate::buf::{Place, SqRing, SqView};
+use crate::buf::{Place, SqAddrs, SqView};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The place of one WQE. Nothing that is written here is seen before the doorbell rings.
@@ -21,10 +21,10 @@ impl<'r> Slot<'r> {
         Self { ring, head: ring.at(place), place }
     }
 
-    /// Ring and place, for a function that is not inlined: so little fits in registers.
+    /// Ring and place, for a function that is not inlined, which finds the block by itself.
     #[inline(always)]
-    pub(crate) fn lend(self) -> (&'r SqRing, Place) {
-        (self.ring.ring(), self.place)
+    pub(crate) fn lend(self) -> (&'r SqAddrs, Place) {
+        (self.ring.lend(), self.place)
     }
 
     /// Writes the 16 bytes at `unit`.
@@ -39,12 +39,11 @@ impl<'r> Slot<'r> {
         }
     }
 
-    /// The same for one that only the run tells, of the first four.
+    /// Writes 16 bytes at one of the even 8-byte words of the first block.
     #[inline(always)]
-    pub(crate) fn put_near(self, unit: u32, words: [u64; 2]) {
-        let word = (unit as usize & 3) * 2;
-        self.head[word].store(words[0], Ordering::Relaxed);
-        self.head[word + 1].store(words[1], Ordering::Relaxed);
+    pub(crate) fn put_at(self, word: usize, words: [u64; 2]) {
+        self.head[word & 6].store(words[0], Ordering::Relaxed);
+        self.head[word & 6 | 1].store(words[1], Ordering::Relaxed);
     }
 
     /// The same for a `unit` that only the run tells.
@@ -205,7 +204,7 @@ fn short(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::QueueBuf;
+    use crate::buf::{QueueBuf, SqRing};
     use proptest::prelude::*;
 
     fn bytes(ring: &SqRing, from: u32, len: usize) -> Vec<u8> {
