@@ -253,6 +253,8 @@ pub(crate) struct Place(u32);
 
 impl Place {
     const SHIFT: u32 = 4;
+    /// Equal to no block's.
+    pub(crate) const NEVER: Self = Self(u32::MAX);
 
     /// The block of this index.
     #[inline(always)]

@@ -11,10 +11,10 @@
 use crate::buf::{Held, SqView};
 use crate::cursor::Cursor;
 use crate::encoder::{Encoder, First, Kind, imm_of, op_units, put_op};
-use crate::poster::Queue;
 use crate::send::{SendQueue, Side};
 use crate::wqe::eth;
 use crate::wqe::{Ah, CTRL_UNITS, Remote, Sge, Slot, are_plain, hw_opcode, put_inline, put_raw_sges};
+use core::hint::cold_path;
 use core::sync::atomic::Ordering;
 use uverbs_core::provider::op::BindMw;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
@@ -52,13 +52,17 @@ impl Pending {
     const DONE: Self = Self(1);
     /// One does, of which [`Current`] tells.
     const OTHER: Self = Self(8);
-    /// The bits of a plain one's [`word`](Self::word).
-    const WORD: u32 = 6;
 
     /// A plain one: the hardware's opcode, and the unit where its entry goes, 1 or 2.
     const fn plain(opcode: u8, unit: u32) -> Self {
         assert!(unit == 1 || unit == 2);
-        Self((opcode as u32) << 8 | unit * 2)
+        Self((opcode as u32) << 8 | unit << 1)
+    }
+
+    /// Whether a plain one waits for the entry at this unit.
+    #[inline(always)]
+    const fn waits_at(self, unit: u32) -> bool {
+        self.0 & unit << 1 != 0
     }
 
     /// Whether one does.
@@ -67,10 +71,10 @@ impl Pending {
         self.0 > Self::DONE.0
     }
 
-    /// The 8-byte word of its WQE where a plain one's entry goes; 0 of all else.
+    /// The unit where a plain one's entry goes; 0 of all else.
     #[inline(always)]
-    const fn word(self) -> u32 {
-        self.0 & Self::WORD
+    const fn unit(self) -> u32 {
+        self.0 >> 1 & 3
     }
 
     /// The opcode of a plain one.
@@ -102,7 +106,7 @@ impl Session {
     /// The WR that setters belong to, also if it is a plain one.
     #[inline(always)]
     fn current(&mut self, encoder: &Encoder, view: SqView<'_>) -> &mut Current {
-        if self.pending.word() != 0 {
+        if self.pending.unit() != 0 {
             self.unfold(encoder, view);
         }
         &mut self.wr
@@ -110,7 +114,7 @@ impl Session {
 
     #[inline(never)]
     fn unfold(&mut self, encoder: &Encoder, view: SqView<'_>) {
-        let (opcode, data) = (self.pending.opcode(), self.pending.word() / 2);
+        let (opcode, data) = (self.pending.opcode(), self.pending.unit());
         self.wr = Current {
             wr_id: view.record(self.cursor.at).wr_id.load(Ordering::Relaxed),
             first: encoder.hot.first(opcode),
@@ -217,6 +221,17 @@ impl Side {
         }
     }
 
+    /// The entry of a plain WR, which completes it.
+    #[inline(always)]
+    fn put_plain(&mut self, held: &Held, unit: u32, sge: RawSge) {
+        let Session { pending, cursor, .. } = &mut self.session;
+        let (view, at) = (held.view(), cursor.at);
+        let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
+        Slot::new(view, at).put(unit, [count_key.to_be(), sge.addr.to_be()]);
+        *pending = Pending::DONE;
+        cursor.finish_block(at, view.record(at));
+    }
+
     /// Begins a plain WR to the connected peer, where most calls are decided by a few tests; whether it was one.
     #[inline(always)]
     fn begin_plain<O: Operation<Remote = Remote>>(&mut self, held: &Held, wr: Wr, op: &O) -> bool {
@@ -247,16 +262,16 @@ impl Side {
     #[inline(always)]
     fn begin_other<O: Operation<Remote = Remote>>(
         &mut self,
-        q: Queue<'_>,
+        held: &Held,
         wr: Wr,
         op: O,
     ) -> Result<(), PostError> {
         let Self { encoder, session, .. } = self;
         let is_hot = O::HAS_DATA && encoder.is_hot_builder(O::OPCODE) && are_plain(wr.flags);
         if !is_hot || !session.cursor.has_room() {
-            return self.begin_rare(q.held, wr, op);
+            return self.begin_rare(held, wr, op);
         }
-        let slot = Slot::new(q.view, session.cursor.at);
+        let slot = Slot::new(held.view(), session.cursor.at);
         slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
         let unit = CTRL_UNITS + encoder.address_units;
         let data = unit + put_op(slot, unit, &op)?;
@@ -282,7 +297,6 @@ impl Side {
         wr: Wr,
         op: O,
     ) -> Result<(), PostError> {
-        let q = Queue::new(held);
         let Self { poster, encoder, session } = self;
         if !poster.in_session() {
             return Err(PostError::NoSession);
@@ -300,12 +314,12 @@ impl Side {
                 // `wr_bind_mw` is for windows of type 2, whatever the window says of itself (ibv_wr_post(3)).
                 Some(mut bind) => {
                     bind.mw_type = 2;
-                    encoder.push_local(poster, q, cursor, wr, &BindMw::<Remote>::new(bind), 0)
+                    encoder.push_local(poster, held, cursor, wr, &BindMw::<Remote>::new(bind), 0)
                 }
-                None => encoder.push_local(poster, q, cursor, wr, &op, 0),
+                None => encoder.push_local(poster, held, cursor, wr, &op, 0),
             };
         }
-        let csum = encoder.check_csum(q, wr.flags)?;
+        let csum = encoder.check_csum(held, wr.flags)?;
         encoder.check_atomics(O::OPCODE)?;
         let is_frame = encoder.kind == Kind::Raw && O::OPCODE == WrOpcode::SEND;
         let header = CTRL_UNITS
@@ -314,8 +328,8 @@ impl Side {
                 None if is_frame => eth::units(encoder.header_len()),
                 None => encoder.address_units + op_units(O::OPCODE),
             };
-        let taken = encoder.reserve_units(poster, q, &mut session.cursor, header, 0)?;
-        let slot = Slot::new(q.view, session.cursor.at);
+        let taken = encoder.reserve_units(poster, held, &mut session.cursor, header, 0)?;
+        let slot = Slot::new(held.view(), session.cursor.at);
         slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
         let data = match op.tso() {
             Some(args) => CTRL_UNITS + eth::put_tso(slot, csum, args)?,
@@ -346,8 +360,8 @@ impl Side {
 
     /// Makes sure that data of up to `units` fits behind a WR that took the long way.
     #[inline(always)]
-    fn reserve_data(&mut self, q: Queue<'_>, units: usize) -> Result<(), PostError> {
-        if self.session.wr.traits & LONG != 0 { self.reserve_data_cold(q.held, units) } else { Ok(()) }
+    fn reserve_data(&mut self, held: &Held, units: usize) -> Result<(), PostError> {
+        if self.session.wr.traits & LONG != 0 { self.reserve_data_cold(held, units) } else { Ok(()) }
     }
 
     #[cold]
@@ -355,7 +369,7 @@ impl Side {
         let Self { poster, encoder, session } = self;
         let (cursor, wr) = (&mut session.cursor, &session.wr);
         let units = wr.data.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
-        encoder.reserve_units(poster, Queue::new(held), cursor, units, wr.taken).map(drop)
+        encoder.reserve_units(poster, held, cursor, units, wr.taken).map(drop)
     }
 
     /// One entry, of any WR. In scalars, so that the caller keeps none in memory.
@@ -363,7 +377,7 @@ impl Side {
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
-    unsafe fn set_sge(&mut self, held: &Held, addr: u64, length: u32, lkey: u32) {
+    unsafe fn set_sge(&mut self, lkey: u32, addr: u64, length: u32, held: &Held) {
         // SAFETY: the caller's promise.
         unsafe { self.set_sges(held, &[RawSge { addr, length, lkey }]) };
     }
@@ -374,8 +388,7 @@ impl Side {
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
     unsafe fn set_sges(&mut self, held: &Held, sges: &[RawSge]) {
-        let q = Queue::new(held);
-        if !self.setter(q.view, DATA) {
+        if !self.setter(held.view(), DATA) {
             return;
         }
         let wr = self.session.wr;
@@ -385,22 +398,22 @@ impl Side {
             && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1
         {
             let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
-            let slot = Slot::new(q.view, self.session.cursor.at);
+            let slot = Slot::new(held.view(), self.session.cursor.at);
             slot.put(wr.data, [count_key.to_be(), sge.addr.to_be()]);
-            return self.set_data(q.view, Ok(1));
+            return self.set_data(held.view(), Ok(1));
         }
         // SAFETY: the caller's promise.
-        let units = unsafe { self.put_sges(q, sges) };
-        self.set_data(q.view, units);
+        let units = unsafe { self.put_sges(held, sges) };
+        self.set_data(held.view(), units);
     }
 
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
-    unsafe fn put_sges(&mut self, q: Queue<'_>, sges: &[RawSge]) -> Result<u32, PostError> {
+    unsafe fn put_sges(&mut self, held: &Held, sges: &[RawSge]) -> Result<u32, PostError> {
         let limits = self.encoder.limits;
-        self.reserve_data(q, sges.len().min(limits.max_sge as usize))?;
+        self.reserve_data(held, sges.len().min(limits.max_sge as usize))?;
         let wr = self.session.wr;
-        let slot = Slot::new(q.view, self.session.cursor.at);
+        let slot = Slot::new(held.view(), self.session.cursor.at);
         if wr.traits & FRAME != 0 {
             let (csum, l2, sges) = (wr.traits & CSUM != 0, self.encoder.l2, sges.iter().copied());
             // SAFETY: the caller's promise.
@@ -431,14 +444,14 @@ impl SendQueue {
     /// `mlx5dv_wr_set_dc_addr`: the target of a DC initiator's WR.
     #[inline]
     pub fn wr_set_dc_addr(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64) {
-        let (q, side) = self.split();
-        side.set_address(q.view, Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
+        let (held, side) = self.split();
+        side.set_address(held.view(), Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
     }
 
     /// `mlx5dv_wr_set_dc_addr_stream`: the same on a stream of the initiator.
     pub fn wr_set_dc_addr_stream(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64, stream: u16) {
-        let (q, side) = self.split();
-        side.set_address(q.view, Kind::Dc, |slot| {
+        let (held, side) = self.split();
+        side.set_address(held.view(), Kind::Dc, |slot| {
             slot.put_av(ah.to(remote_dc_key, remote_dctn));
             slot.add_stream(stream);
         });
@@ -447,10 +460,10 @@ impl SendQueue {
     /// Begins any WR but a plain one.
     #[inline(never)]
     fn begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        let (q, side) = self.split();
+        let (held, side) = self.split();
         side.session.end_wr();
         side.session.pending = Pending::NO;
-        match side.begin_other(q, wr, op) {
+        match side.begin_other(held, wr, op) {
             Ok(()) if side.session.wr.needs != 0 => side.session.pending = Pending::OTHER,
             Ok(()) => {}
             Err(error) => side.session.fail(error),
@@ -460,11 +473,11 @@ impl SendQueue {
     /// What `wr_start` does where something must be looked at first.
     #[cold]
     fn start_cold(&mut self) {
-        let (q, side) = self.split();
+        let (held, side) = self.split();
         if side.poster.in_session() {
             return side.session.fail(PostError::SessionOpen);
         }
-        let opened = side.poster.open_session_cold(q.held);
+        let opened = side.poster.open_session_cold(held);
         let (cursor, error) = match opened {
             Ok(cursor) => (cursor, PostError::NoSession),
             Err(error) => (Cursor::failed(), error),
@@ -477,19 +490,19 @@ impl SendQueue {
     /// that the hot path builds, too.)
     #[inline(never)]
     fn complete_cold(&mut self) -> Result<(), PostError> {
-        let (q, side) = self.split();
+        let (held, side) = self.split();
         let Side { poster, session, .. } = side;
         if !poster.in_session() {
             return Err(PostError::NoSession);
         }
         session.end_wr();
         if session.cursor.is_failed() {
-            let _ = poster.end_session(q.held, None);
+            let _ = poster.end_session(held, None);
             return Err(session.error);
         }
         let cursor = core::mem::replace(&mut session.cursor, Cursor::failed());
         session.pending = Pending::NO;
-        poster.end_session(q.held, Some(&cursor))
+        poster.end_session(held, Some(&cursor))
     }
 }
 
@@ -510,22 +523,23 @@ impl WrBuilder for SendQueue {
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         let Self { held, side } = self;
         if !side.begin_plain(held, wr, &op) {
+            cold_path();
             self.begin(wr, op);
         }
     }
 
     #[inline]
     fn wr_set_ud_addr(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
-        let (q, side) = self.split();
-        side.set_address(q.view, Kind::Datagram, |slot| {
+        let (held, side) = self.split();
+        side.set_address(held.view(), Kind::Datagram, |slot| {
             slot.put_av(ah.to(u64::from(remote_qkey) << 32, remote_qpn));
         });
     }
 
     #[inline]
     fn wr_set_xrc_srqn(&mut self, remote_srqn: u32) {
-        let (q, side) = self.split();
-        side.set_address(q.view, Kind::Xrc, |slot| slot.put_srqn(remote_srqn));
+        let (held, side) = self.split();
+        side.set_address(held.view(), Kind::Xrc, |slot| slot.put_srqn(remote_srqn));
     }
 
     #[inline(always)]
@@ -535,24 +549,23 @@ impl WrBuilder for SendQueue {
             // SAFETY: the caller's promise.
             return unsafe { side.set_sges(held, sges) };
         };
-        let Session { pending, cursor, .. } = &mut side.session;
-        let word = pending.word();
         // One entry, neither empty nor from 2^31 on, is all that a plain WR waits for.
-        if word != 0 && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1 {
-            let (view, at) = (held.view(), cursor.at);
-            let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
-            Slot::new(view, at).put_at(word as usize, [count_key.to_be(), sge.addr.to_be()]);
-            *pending = Pending::DONE;
-            return cursor.finish_block(at, view.record(at));
+        let is_ordinary = sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1;
+        if is_ordinary && side.session.pending.waits_at(CTRL_UNITS + 1) {
+            side.put_plain(held, CTRL_UNITS + 1, sge);
+        } else if is_ordinary && side.session.pending.waits_at(CTRL_UNITS) {
+            side.put_plain(held, CTRL_UNITS, sge);
+        } else {
+            cold_path();
+            // SAFETY: the caller's promise.
+            unsafe { side.set_sge(sge.lkey, sge.addr, sge.length, held) };
         }
-        // SAFETY: the caller's promise.
-        unsafe { side.set_sge(held, sge.addr, sge.length, sge.lkey) }
     }
 
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
-        let (q, side) = self.split();
-        if !side.setter(q.view, DATA) {
+        let (held, side) = self.split();
+        if !side.setter(held.view(), DATA) {
             return;
         }
         if side.session.wr.traits != 0 {
@@ -560,12 +573,12 @@ impl WrBuilder for SendQueue {
                 return side.session.fail(PostError::IllegalFlag);
             }
             let len = data.inline_len().min(side.encoder.limits.max_inline as usize);
-            if let Err(error) = side.reserve_data(q, (len + 19) / 16) {
+            if let Err(error) = side.reserve_data(held, (len + 19) / 16) {
                 return side.session.fail(error);
             }
         }
         let (wr, encoder) = (side.session.wr, &side.encoder);
-        let slot = Slot::new(q.view, side.session.cursor.at);
+        let slot = Slot::new(held.view(), side.session.cursor.at);
         let units = if wr.traits & FRAME != 0 {
             let csum = wr.traits & CSUM != 0;
             eth::put_frame_inline(slot, encoder.limits, csum, encoder.l2, &data).map(|u| u - wr.data)
@@ -573,7 +586,7 @@ impl WrBuilder for SendQueue {
             put_inline(slot, wr.data, encoder.limits, &data)
         };
         side.session.cursor.burst = side.encoder.hot.burst_inline;
-        side.set_data(q.view, units);
+        side.set_data(held.view(), units);
     }
 
     #[cold]
@@ -596,8 +609,8 @@ impl WrBuilder for SendQueue {
 
     #[inline]
     fn wr_abort(&mut self) {
-        let (q, side) = self.split();
+        let (held, side) = self.split();
         side.session.fail(PostError::NoSession);
-        let _ = side.poster.end_session(q.held, None);
+        let _ = side.poster.end_session(held, None);
     }
 }

@@ -32,7 +32,7 @@ impl Cursor {
     /// At a place, with nothing written.
     #[inline(always)]
     pub(crate) const fn new(at: Place, head: u64, limit: u64, burst: Span) -> Self {
-        Self { at, long: (at, at), head, limit, burst }
+        Self { at, long: (Place::NEVER, Place::NEVER), head, limit, burst }
     }
 
     /// Where nothing can be written.

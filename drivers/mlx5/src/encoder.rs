@@ -9,7 +9,7 @@
 
 use crate::buf::{Done, Held, Place, Span};
 use crate::cursor::Cursor;
-use crate::poster::{Poster, Queue};
+use crate::poster::Poster;
 use crate::shared::umr_op;
 use crate::wqe::eth;
 use crate::wqe::umr;
@@ -17,6 +17,7 @@ use crate::wqe::{
     AV_UNITS, Ah, CTRL_UNITS, DataLimits, Ordinary, Remote, Sge, Slot, are_plain, ctrl_base, ctrl0, ctrl1,
     fm_ce_se, hw_opcode, put_inline, put_sges, units_of,
 };
+use core::hint::cold_path;
 use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::provider::op::MwBind;
 use uverbs_core::provider::opcodes::{
@@ -462,7 +463,7 @@ impl Encoder {
         &self,
         hot: &Hot,
         poster: &mut Poster,
-        q: Queue<'_>,
+        held: &Held,
         cursor: &mut Cursor,
         wr: Wr,
         to: &A,
@@ -481,22 +482,23 @@ impl Encoder {
             _ => hot.has::<A, O>(to),
         };
         if !is_short || !are_plain(wr.flags) {
+            cold_path();
             // All that is lent out is a copy; see `Cursor::lend`.
             let (to, op) = (*to, *op);
             return cursor.lend(|cursor| match data.sges() {
                 // SAFETY: the caller's promise.
-                _ if P::INLINE => unsafe { self.push_rare(poster, q.held, cursor, wr, &to, &op, data) },
+                _ if P::INLINE => unsafe { self.push_rare(poster, held, cursor, wr, &to, &op, data) },
                 [one] => {
                     let one = [*one];
                     // SAFETY: the caller's promise.
-                    unsafe { self.push_rare(poster, q.held, cursor, wr, &to, &op, &&one[..]) }
+                    unsafe { self.push_rare(poster, held, cursor, wr, &to, &op, &&one[..]) }
                 }
                 // SAFETY: the caller's promise.
-                many => unsafe { self.push_rare(poster, q.held, cursor, wr, &to, &op, &many) },
+                many => unsafe { self.push_rare(poster, held, cursor, wr, &to, &op, &many) },
             });
         }
-        poster.reserve(q, cursor)?;
-        self.write::<A, O, P, false>(hot, q, cursor, wr, to, op, data)
+        poster.reserve(held, cursor)?;
+        self.write::<A, O, P, false>(hot, held, cursor, wr, to, op, data)
     }
 
     /// Writes a WR whose opcode, flags and room are checked.
@@ -507,7 +509,7 @@ impl Encoder {
     fn write<A, O, P, const SPECIAL: bool>(
         &self,
         hot: &Hot,
-        q: Queue<'_>,
+        held: &Held,
         cursor: &mut Cursor,
         wr: Wr,
         to: &A,
@@ -519,17 +521,18 @@ impl Encoder {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let slot = Slot::new(q.view, cursor.at);
+        let slot = Slot::new(held.view(), cursor.at);
         let mut unit = CTRL_UNITS + put_address(slot, to);
         unit += put_op(slot, unit, op)?;
-        slot.put_ctrl1(hot.ctrl1(wr.flags, imm_of(op)));
         let ctrl0 = match data.sges() {
             [sge] if !P::INLINE && !SPECIAL && !is_atomic(O::OPCODE) => {
+                slot.put_ctrl1(self.plain_ctrl1(wr.flags, imm_of(op)).unwrap_or_default());
                 slot.put(unit, sge.words);
                 unit += 1;
                 self.with_one(O::OPCODE).at(cursor.at)
             }
             sges => {
+                slot.put_ctrl1(hot.ctrl1(wr.flags, imm_of(op)));
                 unit += if P::INLINE {
                     cursor.burst = hot.burst_inline;
                     put_inline(slot, unit, DataLimits { max_inline: hot.max_inline, ..self.limits }, data)?
@@ -540,7 +543,7 @@ impl Encoder {
             }
         };
         slot.put_ctrl0(ctrl0);
-        cursor.finish(q.view, wr.wr_id, unit);
+        cursor.finish(held.view(), wr.wr_id, unit);
         Ok(())
     }
 
@@ -549,7 +552,7 @@ impl Encoder {
     pub(crate) fn reserve_units(
         &self,
         poster: &mut Poster,
-        q: Queue<'_>,
+        held: &Held,
         cursor: &mut Cursor,
         units: u32,
         taken: u32,
@@ -558,7 +561,7 @@ impl Encoder {
             return Err(PostError::InvalidArgument);
         }
         let more = (units.div_ceil(4).max(1) - 1) / self.wr_blocks;
-        poster.reserve_more(q, cursor, more.saturating_sub(taken))?;
+        poster.reserve_more(held, cursor, more.saturating_sub(taken))?;
         Ok(more)
     }
 
@@ -583,18 +586,17 @@ impl Encoder {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let q = Queue::new(held);
         poster.ensure_begun(held, cursor)?;
         if !self.has(O::OPCODE) {
             return Err(PostError::IllegalOpcode);
         }
         if !O::HAS_DATA {
-            return self.push_local(poster, q, cursor, wr, op, data.sges().len());
+            return self.push_local(poster, held, cursor, wr, op, data.sges().len());
         }
         if !self.kind.matches(to) {
             return Err(PostError::InvalidArgument);
         }
-        let csum = self.check_csum(q, wr.flags)?;
+        let csum = self.check_csum(held, wr.flags)?;
         if P::INLINE && !takes_inline(O::OPCODE) {
             return Err(PostError::IllegalFlag);
         }
@@ -607,18 +609,18 @@ impl Encoder {
         }
         if self.kind == Kind::Raw {
             // SAFETY: the caller's promise.
-            return unsafe { self.push_frame(poster, q, cursor, wr, csum, op, data) };
+            return unsafe { self.push_frame(poster, held, cursor, wr, csum, op, data) };
         }
         let head = CTRL_UNITS + self.kind.units() + op_units(O::OPCODE);
-        self.reserve_units(poster, q, cursor, head.saturating_add(units_of(data)), 0)?;
-        self.write::<A, O, P, true>(&self.hot, q, cursor, wr, to, op, data)
+        self.reserve_units(poster, held, cursor, head.saturating_add(units_of(data)), 0)?;
+        self.write::<A, O, P, true>(&self.hot, held, cursor, wr, to, op, data)
     }
 
     /// Whether checksums are asked for; an error if they can't be, or for any other flag.
-    pub(crate) fn check_csum(&self, q: Queue<'_>, flags: SendFlags) -> Result<bool, PostError> {
+    pub(crate) fn check_csum(&self, held: &Held, flags: SendFlags) -> Result<bool, PostError> {
         let csum = flags.contains(SendFlags::IP_CSUM);
         let rest = flags.difference(SendFlags::IP_CSUM);
-        if !are_plain(rest) || (csum && (self.kind != Kind::Raw || !q.held.qp.csum())) {
+        if !are_plain(rest) || (csum && (self.kind != Kind::Raw || !held.qp.csum())) {
             return Err(PostError::IllegalFlag);
         }
         Ok(csum)
@@ -632,7 +634,7 @@ impl Encoder {
     unsafe fn push_frame<O, P>(
         &self,
         poster: &mut Poster,
-        q: Queue<'_>,
+        held: &Held,
         cursor: &mut Cursor,
         wr: Wr,
         csum: bool,
@@ -648,8 +650,8 @@ impl Encoder {
             None => eth::units(self.header_len()),
         };
         let units = (CTRL_UNITS + header).saturating_add(units_of(data));
-        self.reserve_units(poster, q, cursor, units, 0)?;
-        let slot = Slot::new(q.view, cursor.at);
+        self.reserve_units(poster, held, cursor, units, 0)?;
+        let slot = Slot::new(held.view(), cursor.at);
         let units = if let Some(args) = op.tso() {
             let length: u64 = data.sges().iter().map(|sge| u64::from(sge.length())).sum();
             self.check_tso(length)?;
@@ -673,7 +675,7 @@ impl Encoder {
         }
         slot.put_ctrl1(self.ctrl1(wr.flags, 0));
         slot.put_ctrl0(self.ctrl0(cursor.at, hw_opcode(O::OPCODE), units));
-        cursor.finish(q.view, wr.wr_id, units);
+        cursor.finish(held.view(), wr.wr_id, units);
         Ok(())
     }
 
@@ -681,17 +683,17 @@ impl Encoder {
     pub(crate) fn push_local<O: Operation<Remote = Remote>>(
         &self,
         poster: &mut Poster,
-        q: Queue<'_>,
+        held: &Held,
         cursor: &mut Cursor,
         wr: Wr,
         op: &O,
         num_sge: usize,
     ) -> Result<(), PostError> {
-        self.check_csum(q, wr.flags)?;
+        self.check_csum(held, wr.flags)?;
         match (op.bind_mw(), op.invalidate_rkey()) {
             (Some(_), _) if num_sge != 0 => Err(PostError::InvalidArgument),
-            (Some(bind), _) => self.push_umr(poster, q, cursor, wr, Some(&bind), bind.mw_rkey),
-            (None, Some(rkey)) => self.push_umr(poster, q, cursor, wr, None, rkey),
+            (Some(bind), _) => self.push_umr(poster, held, cursor, wr, Some(&bind), bind.mw_rkey),
+            (None, Some(rkey)) => self.push_umr(poster, held, cursor, wr, None, rkey),
             (None, None) => Err(PostError::IllegalOpcode),
         }
     }
@@ -699,26 +701,26 @@ impl Encoder {
     fn push_umr(
         &self,
         poster: &mut Poster,
-        q: Queue<'_>,
+        held: &Held,
         cursor: &mut Cursor,
         wr: Wr,
         bind: Option<&MwBind>,
         key: u32,
     ) -> Result<(), PostError> {
-        self.reserve_units(poster, q, cursor, bind.map_or(umr::FREE_UNITS, |_| umr::BIND_UNITS), 0)?;
-        let slot = Slot::new(q.view, cursor.at);
+        self.reserve_units(poster, held, cursor, bind.map_or(umr::FREE_UNITS, |_| umr::BIND_UNITS), 0)?;
+        let slot = Slot::new(held.view(), cursor.at);
         let units = match bind {
             Some(bind) => umr::put_bind(slot, (self.hot.base >> 8) as u32, bind)?,
             None => umr::put_local_inv(slot),
         };
         slot.put_ctrl1(self.ctrl1(wr.flags, key));
-        if poster.fence_local(q.view, cursor.at, units.div_ceil(4)) {
+        if poster.fence_local(held.view(), cursor.at, units.div_ceil(4)) {
             slot.add_small_fence();
         }
         let op = if bind.is_some() { umr_op::BIND_MW } else { umr_op::LOCAL_INV };
         slot.put_ctrl0(self.ctrl0(cursor.at, hw_opcode(WrOpcode::BIND_MW), units));
-        let record = q.view.record(cursor.at);
-        cursor.finish(q.view, wr.wr_id, units);
+        let record = held.view().record(cursor.at);
+        cursor.finish(held.view(), wr.wr_id, units);
         record.set_done(Done::new(cursor.head, op));
         Ok(())
     }

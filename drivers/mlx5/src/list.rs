@@ -10,7 +10,6 @@
 use crate::buf::Held;
 use crate::cursor::Cursor;
 use crate::encoder::{Encoder, Kind, MAX_UNITS};
-use crate::poster::Queue;
 use crate::send::{SendQueue, Side};
 use crate::wqe::{AV_UNITS, Ah, CTRL_UNITS, DataLimits, Remote, Sge, Slot, are_plain, hw_opcode};
 use uverbs_core::provider::op::TsoArgs;
@@ -66,7 +65,7 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
     let Some(mut wr) = (unsafe { list.as_ref() }) else {
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     };
-    let (q, side) = queue.split();
+    let (held, side) = queue.split();
     let hot = side.encoder.hot;
     let mut cursor = side.poster.begin();
     loop {
@@ -77,20 +76,19 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
                 // SAFETY: the nodes are valid, by the caller's promise.
                 Some(
                     cursor.lend(|cursor| unsafe {
-                        put_run::<RDMA_WRITE>(&side.encoder, q.held, cursor, wr, sge)
+                        put_run::<RDMA_WRITE>(&side.encoder, held, cursor, wr, sge)
                     }),
                 )
             }
             (WrOpcode::SEND, Some(sge)) if hot.has_connected(WrOpcode::SEND) => {
                 // SAFETY: as above.
-                Some(cursor.lend(|cursor| unsafe { put_run::<SEND>(&side.encoder, q.held, cursor, wr, sge) }))
+                Some(cursor.lend(|cursor| unsafe { put_run::<SEND>(&side.encoder, held, cursor, wr, sge) }))
             }
             (WrOpcode::RDMA_READ, Some(sge)) if hot.has_connected(WrOpcode::RDMA_READ) => {
                 // SAFETY: as above.
                 Some(
-                    cursor.lend(|cursor| unsafe {
-                        put_run::<RDMA_READ>(&side.encoder, q.held, cursor, wr, sge)
-                    }),
+                    cursor
+                        .lend(|cursor| unsafe { put_run::<RDMA_READ>(&side.encoder, held, cursor, wr, sge) }),
                 )
             }
             _ => None,
@@ -105,13 +103,13 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
         let result = match (wr.opcode, sge) {
             (WrOpcode::SEND, Some(sge)) if hot.has_datagram(WrOpcode::SEND) => {
                 // SAFETY: the node is valid, by the caller's promise.
-                cursor.lend(|cursor| unsafe { put_datagram(&side.encoder, q.held, cursor, wr, sge) })
+                cursor.lend(|cursor| unsafe { put_datagram(&side.encoder, held, cursor, wr, sge) })
             }
             // SAFETY: the node and what it points to are valid, by the caller's promise.
-            _ => cursor.lend(|cursor| unsafe { push(side, q.held, cursor, wr) }),
+            _ => cursor.lend(|cursor| unsafe { push(side, held, cursor, wr) }),
         };
         if let Err(error) = result {
-            side.poster.publish(q, &cursor);
+            side.poster.publish(held, &cursor);
             return Err(BadWr { error, wr });
         }
         // SAFETY: NULL or valid, by the caller's promise.
@@ -120,7 +118,7 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
             None => break,
         }
     }
-    side.poster.publish(q, &cursor);
+    side.poster.publish(held, &cursor);
     Ok(())
 }
 
@@ -225,7 +223,6 @@ unsafe fn put_datagram(
 /// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
 #[inline(never)]
 unsafe fn push(side: &mut Side, held: &Held, cursor: &mut Cursor, wr: &SendWr) -> Result<(), PostError> {
-    let q = Queue::new(held);
     side.poster.ensure_begun(held, cursor)?;
     if !side.encoder.has(wr.opcode) {
         return Err(PostError::IllegalOpcode);
@@ -233,41 +230,41 @@ unsafe fn push(side: &mut Side, held: &Held, cursor: &mut Cursor, wr: &SendWr) -
     let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey);
     match wr.opcode {
         // SAFETY: the caller's promise.
-        WrOpcode::SEND => unsafe { push_to(side, q, cursor, wr, op::Send::new()) },
+        WrOpcode::SEND => unsafe { push_to(side, held, cursor, wr, op::Send::new()) },
         // SAFETY: the caller's promise.
-        WrOpcode::SEND_WITH_IMM => unsafe { push_to(side, q, cursor, wr, op::SendImm::new(imm)) },
+        WrOpcode::SEND_WITH_IMM => unsafe { push_to(side, held, cursor, wr, op::SendImm::new(imm)) },
         WrOpcode::SEND_WITH_INV => {
             let op = op::SendInv::new(wr.imm_data_or_invalidate_rkey);
             // SAFETY: the caller's promise.
-            unsafe { push_to(side, q, cursor, wr, op) }
+            unsafe { push_to(side, held, cursor, wr, op) }
         }
         // SAFETY: the caller's promise.
-        WrOpcode::RDMA_WRITE => unsafe { push_to(side, q, cursor, wr, op::Write::new(rdma(wr))) },
+        WrOpcode::RDMA_WRITE => unsafe { push_to(side, held, cursor, wr, op::Write::new(rdma(wr))) },
         WrOpcode::RDMA_WRITE_WITH_IMM => {
             // SAFETY: the caller's promise.
-            unsafe { push_to(side, q, cursor, wr, op::WriteImm::new(rdma(wr), imm)) }
+            unsafe { push_to(side, held, cursor, wr, op::WriteImm::new(rdma(wr), imm)) }
         }
         // SAFETY: the caller's promise.
-        WrOpcode::RDMA_READ => unsafe { push_to(side, q, cursor, wr, op::Read::new(rdma(wr))) },
+        WrOpcode::RDMA_READ => unsafe { push_to(side, held, cursor, wr, op::Read::new(rdma(wr))) },
         WrOpcode::ATOMIC_CMP_AND_SWP => {
             // SAFETY: an arm of plain integers; the opcode says that it is this one.
             let atomic = unsafe { wr.wr.atomic };
             let at = Remote::new(atomic.remote_addr, atomic.rkey);
             // SAFETY: the caller's promise.
-            unsafe { push_to(side, q, cursor, wr, op::CmpSwp::new(at, atomic.compare_add, atomic.swap)) }
+            unsafe { push_to(side, held, cursor, wr, op::CmpSwp::new(at, atomic.compare_add, atomic.swap)) }
         }
         WrOpcode::ATOMIC_FETCH_AND_ADD => {
             // SAFETY: an arm of plain integers; the opcode says that it is this one.
             let atomic = unsafe { wr.wr.atomic };
             let at = Remote::new(atomic.remote_addr, atomic.rkey);
             // SAFETY: the caller's promise.
-            unsafe { push_to(side, q, cursor, wr, op::FetchAdd::new(at, atomic.compare_add)) }
+            unsafe { push_to(side, held, cursor, wr, op::FetchAdd::new(at, atomic.compare_add)) }
         }
         WrOpcode::LOCAL_INV => {
             // Its entries are nothing to it; only their number is held against the limit, as for any WR.
             num_sge(wr.num_sge, side.encoder.limits)?;
             let op = op::LocalInv::<Remote>::new(wr.imm_data_or_invalidate_rkey);
-            side.encoder.push_local(&mut side.poster, q, cursor, fields(wr), &op, 0)
+            side.encoder.push_local(&mut side.poster, held, cursor, fields(wr), &op, 0)
         }
         WrOpcode::BIND_MW => {
             let num_sge = num_sge(wr.num_sge, side.encoder.limits)?;
@@ -276,7 +273,7 @@ unsafe fn push(side: &mut Side, held: &Held, cursor: &mut Cursor, wr: &SendWr) -
             // SAFETY: as above.
             let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
             let op = op::BindMw::<Remote>::new(bind);
-            side.encoder.push_local(&mut side.poster, q, cursor, fields(wr), &op, num_sge)
+            side.encoder.push_local(&mut side.poster, held, cursor, fields(wr), &op, num_sge)
         }
         WrOpcode::TSO => {
             // SAFETY: the arm of this opcode.
@@ -285,7 +282,7 @@ unsafe fn push(side: &mut Side, held: &Held, cursor: &mut Cursor, wr: &SendWr) -
             let header = unsafe { slice_from_c(tso.hdr, tso.hdr_sz.into()) };
             let args = TsoArgs { header: header.ok_or(PostError::InvalidArgument)?, mss: tso.mss };
             // SAFETY: the caller's promise.
-            unsafe { push_to(side, q, cursor, wr, op::Tso::new(args)) }
+            unsafe { push_to(side, held, cursor, wr, op::Tso::new(args)) }
         }
         _ => Err(PostError::IllegalOpcode),
     }
@@ -321,7 +318,7 @@ fn num_sge(num: i32, limits: DataLimits) -> Result<usize, PostError> {
 #[inline(always)]
 unsafe fn push_to<O: Operation<Remote = Remote>>(
     side: &mut Side,
-    q: Queue<'_>,
+    held: &Held,
     cursor: &mut Cursor,
     wr: &SendWr,
     op: O,
@@ -336,12 +333,12 @@ unsafe fn push_to<O: Operation<Remote = Remote>>(
             };
             let to = To { ah: &ah.driver, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey };
             // SAFETY: the caller's promise.
-            unsafe { push_data(side, q, cursor, wr, to, op) }
+            unsafe { push_data(side, held, cursor, wr, to, op) }
         }
         // SAFETY: the caller's promise.
-        Kind::Xrc => unsafe { push_data(side, q, cursor, wr, RemoteSrq(wr.xrc_remote_srqn), op) },
+        Kind::Xrc => unsafe { push_data(side, held, cursor, wr, RemoteSrq(wr.xrc_remote_srqn), op) },
         // SAFETY: the caller's promise. A DC initiator's lists have no place for a target, which is found out there.
-        _ => unsafe { push_data(side, q, cursor, wr, Connected, op) },
+        _ => unsafe { push_data(side, held, cursor, wr, Connected, op) },
     }
 }
 
@@ -352,7 +349,7 @@ unsafe fn push_to<O: Operation<Remote = Remote>>(
 #[inline(never)]
 unsafe fn push_data<A: Address<Ah>, O: Operation<Remote = Remote>>(
     side: &mut Side,
-    q: Queue<'_>,
+    held: &Held,
     cursor: &mut Cursor,
     wr: &SendWr,
     to: A,
@@ -370,12 +367,12 @@ unsafe fn push_data<A: Address<Ah>, O: Operation<Remote = Remote>>(
             // SAFETY: with `INLINE` every entry is readable memory, by the caller's promise.
             let data = unsafe { InlineSges::new(sges) };
             // SAFETY: inline data is not looked at by entries.
-            return unsafe { encoder.push(&encoder.hot, poster, q, cursor, fields, &to, &op, &data) };
+            return unsafe { encoder.push(&encoder.hot, poster, held, cursor, fields, &to, &op, &data) };
         }
     }
     match sges.len() {
         // SAFETY: there is no entry.
-        0 => unsafe { encoder.push(&encoder.hot, poster, q, cursor, fields, &to, &op, &NoData) },
+        0 => unsafe { encoder.push(&encoder.hot, poster, held, cursor, fields, &to, &op, &NoData) },
         1..=4 => {
             let mut wire = [Sge::EMPTY; 4];
             // SAFETY: the caller's promise.
@@ -383,7 +380,7 @@ unsafe fn push_data<A: Address<Ah>, O: Operation<Remote = Remote>>(
                 encoder.push(
                     &encoder.hot,
                     poster,
-                    q,
+                    held,
                     cursor,
                     fields,
                     &to,
@@ -399,7 +396,7 @@ unsafe fn push_data<A: Address<Ah>, O: Operation<Remote = Remote>>(
                 encoder.push(
                     &encoder.hot,
                     poster,
-                    q,
+                    held,
                     cursor,
                     fields,
                     &to,

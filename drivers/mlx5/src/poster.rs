@@ -216,21 +216,21 @@ impl Poster {
 
     /// Makes sure that there is room for one more WR.
     #[inline(always)]
-    pub(crate) fn reserve(&mut self, q: Queue<'_>, cursor: &mut Cursor) -> Result<(), PostError> {
-        if cursor.has_room() { Ok(()) } else { cursor.lend(|cursor| self.make_room(q.held, cursor)) }
+    pub(crate) fn reserve(&mut self, held: &Held, cursor: &mut Cursor) -> Result<(), PostError> {
+        if cursor.has_room() { Ok(()) } else { cursor.lend(|cursor| self.make_room(held, cursor)) }
     }
 
     /// The same for a WQE that counts as `1 + more` WRs, of which `more` are then taken.
     pub(crate) fn reserve_more(
         &mut self,
-        q: Queue<'_>,
+        held: &Held,
         cursor: &mut Cursor,
         more: u32,
     ) -> Result<(), PostError> {
-        self.reserve(q, cursor)?;
+        self.reserve(held, cursor)?;
         let more = u64::from(more);
         if cursor.limit - cursor.head <= more {
-            cursor.limit = self.refresh(q.held, cursor.head + more)?;
+            cursor.limit = self.refresh(held, cursor.head + more)?;
         }
         cursor.head += more;
         Ok(())
@@ -266,13 +266,13 @@ impl Poster {
 
     /// Ends a batch: publishes it and rings, unless there was an error or the state changed.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, q: Queue<'_>, cursor: &Cursor) -> Result<(), PostError> {
+    pub(crate) fn complete(&mut self, held: &Held, cursor: &Cursor) -> Result<(), PostError> {
         if self.head < cursor.head && cursor.head <= self.limit() {
-            self.ring(q.view, cursor);
+            self.ring(held.view(), cursor);
             return Ok(());
         }
         let copy = *cursor;
-        self.complete_cold(q.held, &copy)
+        self.complete_cold(held, &copy)
     }
 
     #[inline(never)]
@@ -285,19 +285,19 @@ impl Poster {
             return self.look(held).map(drop);
         }
         self.check(held.qp.word())?;
-        self.publish(Queue::new(held), cursor);
+        self.publish(held, cursor);
         Ok(())
     }
 
     /// Makes everything before the cursor visible to the device and rings, whatever the state. Nothing if that is nothing
     /// new, or the batch failed before it began.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, q: Queue<'_>, cursor: &Cursor) {
+    pub(crate) fn publish(&mut self, held: &Held, cursor: &Cursor) {
         if self.head < cursor.head && !cursor.is_failed() {
-            return self.ring(q.view, cursor);
+            return self.ring(held.view(), cursor);
         }
         let copy = *cursor;
-        self.publish_cold(q.held, &copy);
+        self.publish_cold(held, &copy);
     }
 
     #[inline(never)]
@@ -427,28 +427,12 @@ impl Poster {
             Stage::Closed => {}
         }
         let result = match cursor {
-            Some(cursor) => self.check(held.qp.word()).map(|()| self.publish(Queue::new(held), cursor)),
+            Some(cursor) => self.check(held.qp.word()).map(|()| self.publish(held, cursor)),
             None => Ok(()),
         };
         if self.head == Cursor::CLOSED && !self.fence && !self.bell.is_slow() {
             self.head = self.saved;
         }
         result
-    }
-}
-
-/// The part of a queue that outlives a batch, for those who hold the poster by `&mut`. A function that is not inlined takes
-/// `held`, and makes this anew: one register says it all.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue<'q> {
-    pub(crate) held: &'q Held,
-    pub(crate) view: SqView<'q>,
-}
-
-impl<'q> Queue<'q> {
-    /// Of this QP.
-    #[inline(always)]
-    pub(crate) fn new(held: &'q Held) -> Self {
-        Self { held, view: held.view() }
     }
 }

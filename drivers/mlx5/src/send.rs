@@ -9,7 +9,7 @@ use crate::builder::Session;
 use crate::cursor::Cursor;
 use crate::dbrec::DbWord;
 use crate::encoder::{Encoder, Hot, SendConfig};
-use crate::poster::{Poster, Queue};
+use crate::poster::Poster;
 use crate::shared::QpShared;
 use crate::uar::Doorbell;
 use crate::wqe::{Ah, Remote, Sge};
@@ -62,8 +62,8 @@ impl SendQueue {
 
     /// The queue, for a batch to hold both halves of.
     #[inline(always)]
-    pub(crate) fn split(&mut self) -> (Queue<'_>, &mut Side) {
-        (Queue::new(&self.held), &mut self.side)
+    pub(crate) fn split(&mut self) -> (&Held, &mut Side) {
+        (&self.held, &mut self.side)
     }
 
     /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
@@ -98,12 +98,12 @@ impl SendQueue {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let (q, side) = self.split();
+        let (held, side) = self.split();
         let mut cursor = side.poster.begin();
         let Side { encoder, poster, .. } = &mut *side;
         // SAFETY: the caller's promise.
-        unsafe { encoder.push(&encoder.hot, poster, q, &mut cursor, wr, to, op, data) }?;
-        side.poster.complete(q, &cursor)
+        unsafe { encoder.push(&encoder.hot, poster, held, &mut cursor, wr, to, op, data) }?;
+        side.poster.complete(held, &cursor)
     }
 
     /// The same, for a post whose short way was not taken.
@@ -129,10 +129,10 @@ impl SendQueueTrait for SendQueue {
 
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
-        let (q, side) = self.split();
+        let (held, side) = self.split();
         let cursor = side.poster.begin();
         let hot = side.encoder.hot;
-        Batch { q, side, hot, cursor }
+        Batch { held, side, hot, cursor }
     }
 
     #[inline(always)]
@@ -196,7 +196,7 @@ impl fmt::Debug for SendQueue {
 /// Send WRs on their way.
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
-    q: Queue<'q>,
+    held: &'q Held,
     side: &'q mut Side,
     hot: Hot,
     cursor: Cursor,
@@ -217,7 +217,7 @@ impl SendBatch for Batch<'_> {
         let Side { poster, encoder, .. } = &mut *self.side;
         // SAFETY: the caller's promise.
         let result =
-            unsafe { encoder.push(&self.hot, poster, self.q, &mut self.cursor, wr, &to, &op, &data) };
+            unsafe { encoder.push(&self.hot, poster, self.held, &mut self.cursor, wr, &to, &op, &data) };
         if let Err(error) = result {
             self.cursor.lend(|cursor| poster.latch(cursor, error));
         }
@@ -225,7 +225,7 @@ impl SendBatch for Batch<'_> {
 
     #[inline(always)]
     fn complete(self) -> Result<(), PostError> {
-        self.side.poster.complete(self.q, &self.cursor)
+        self.side.poster.complete(self.held, &self.cursor)
     }
 }
 

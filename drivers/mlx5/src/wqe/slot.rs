@@ -39,13 +39,6 @@ impl<'r> Slot<'r> {
         }
     }
 
-    /// Writes 16 bytes at one of the even 8-byte words of the first block.
-    #[inline(always)]
-    pub(crate) fn put_at(self, word: usize, words: [u64; 2]) {
-        self.head[word & 6].store(words[0], Ordering::Relaxed);
-        self.head[word & 6 | 1].store(words[1], Ordering::Relaxed);
-    }
-
     /// The same for a `unit` that only the run tells.
     #[inline(always)]
     pub(crate) fn put_far(self, unit: u32, words: [u64; 2]) {
