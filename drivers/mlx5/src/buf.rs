@@ -269,6 +269,18 @@ impl Place {
         Self(word >> (16 - Self::SHIFT))
     }
 
+    /// The same place with a mark, below 16, for [`marked`](Self::marked) only.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn with_mark(self, mark: u32) -> Self {
+        Self(self.0 + mark)
+    }
+
+    /// The place, and the mark.
+    pub(crate) const fn marked(self) -> (Self, u32) {
+        (Self(self.0 & !0xf), self.0 & 0xf)
+    }
+
     /// Its index modulo 2^16, as WQEs and doorbell records have it.
     #[inline(always)]
     pub(crate) const fn index(self) -> u32 {

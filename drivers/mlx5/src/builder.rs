@@ -8,7 +8,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's builder trait, whose `wr_set_sges` carries a promise about memory.
 
-use crate::buf::{Held, SqView};
+use crate::buf::Held;
 use crate::cursor::Cursor;
 use crate::encoder::{Encoder, First, Kind, imm_of, op_units, put_op};
 use crate::send::{SendQueue, Side};
@@ -105,18 +105,18 @@ impl Session {
 
     /// The WR that setters belong to, also if it is a plain one.
     #[inline(always)]
-    fn current(&mut self, encoder: &Encoder, view: SqView<'_>) -> &mut Current {
+    fn current(&mut self, encoder: &Encoder, held: &Held) -> &mut Current {
         if self.pending.unit() != 0 {
-            self.unfold(encoder, view);
+            self.unfold(encoder, held);
         }
         &mut self.wr
     }
 
     #[inline(never)]
-    fn unfold(&mut self, encoder: &Encoder, view: SqView<'_>) {
+    fn unfold(&mut self, encoder: &Encoder, held: &Held) {
         let (opcode, data) = (self.pending.opcode(), self.pending.unit());
         self.wr = Current {
-            wr_id: view.record(self.cursor.at).wr_id.load(Ordering::Relaxed),
+            wr_id: held.record(self.cursor.at).wr_id.load(Ordering::Relaxed),
             first: encoder.hot.first(opcode),
             data,
             takes: DATA,
@@ -171,6 +171,8 @@ const TSO: u8 = 8;
 const CSUM: u8 = 16;
 /// It took the long way, so its room is looked at when its length is known.
 const LONG: u8 = 32;
+/// Its data was set, and is inline.
+const INLINED: u8 = 64;
 
 /// The traits that an opcode has by itself.
 const fn traits_of(opcode: WrOpcode) -> u8 {
@@ -180,8 +182,8 @@ const fn traits_of(opcode: WrOpcode) -> u8 {
 impl Side {
     /// Notes that a setter was called; `false` if the WR does not take it now.
     #[inline(always)]
-    fn setter(&mut self, view: SqView<'_>, which: u8) -> bool {
-        if self.session.current(&self.encoder, view).needs & which == 0 {
+    fn setter(&mut self, held: &Held, which: u8) -> bool {
+        if self.session.current(&self.encoder, held).needs & which == 0 {
             self.refuse_setter(which);
             return false;
         }
@@ -200,22 +202,22 @@ impl Side {
 
     /// Completes the WQE if nothing is missing any more.
     #[inline(always)]
-    fn settle(&mut self, view: SqView<'_>) {
+    fn settle(&mut self, held: &Held) {
         let Session { wr, cursor, pending, .. } = &mut self.session;
         if wr.needs == 0 {
             *pending = Pending::NO;
-            Slot::new(view, cursor.at).put_ctrl0(wr.first.with_ds(wr.ds).at(cursor.at));
-            cursor.finish(view, wr.wr_id, wr.ds);
+            Slot::new(held.view(), cursor.at).put_ctrl0(wr.first.with_ds(wr.ds).at(cursor.at));
+            cursor.finish(held.view(), wr.wr_id, wr.ds, wr.traits & INLINED != 0);
         }
     }
 
     /// Takes in what a data setter wrote.
     #[inline(always)]
-    fn set_data(&mut self, view: SqView<'_>, units: Result<u32, PostError>) {
+    fn set_data(&mut self, held: &Held, units: Result<u32, PostError>) {
         match units {
             Ok(units) => {
                 self.session.wr.ds = self.session.wr.data + units;
-                self.settle(view);
+                self.settle(held);
             }
             Err(error) => self.session.fail(error),
         }
@@ -388,7 +390,7 @@ impl Side {
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
     unsafe fn set_sges(&mut self, held: &Held, sges: &[RawSge]) {
-        if !self.setter(held.view(), DATA) {
+        if !self.setter(held, DATA) {
             return;
         }
         let wr = self.session.wr;
@@ -400,15 +402,16 @@ impl Side {
             let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
             let slot = Slot::new(held.view(), self.session.cursor.at);
             slot.put(wr.data, [count_key.to_be(), sge.addr.to_be()]);
-            return self.set_data(held.view(), Ok(1));
+            return self.set_data(held, Ok(1));
         }
         // SAFETY: the caller's promise.
         let units = unsafe { self.put_sges(held, sges) };
-        self.set_data(held.view(), units);
+        self.set_data(held, units);
     }
 
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
+    #[inline(never)]
     unsafe fn put_sges(&mut self, held: &Held, sges: &[RawSge]) -> Result<u32, PostError> {
         let limits = self.encoder.limits;
         self.reserve_data(held, sges.len().min(limits.max_sge as usize))?;
@@ -428,14 +431,14 @@ impl Side {
 
     /// `mlx5dv_wr_set_dc_addr`, and the other destinations.
     #[inline(always)]
-    fn set_address(&mut self, view: SqView<'_>, kind: Kind, put: impl FnOnce(Slot<'_>)) {
+    fn set_address(&mut self, held: &Held, kind: Kind, put: impl FnOnce(Slot<'_>)) {
         if self.encoder.kind != kind {
             // The WR has a setter for its destination, but not this one.
             return self.session.fail(PostError::OrphanSetter);
         }
-        if self.setter(view, ADDRESS) {
-            put(Slot::new(view, self.session.cursor.at));
-            self.settle(view);
+        if self.setter(held, ADDRESS) {
+            put(Slot::new(held.view(), self.session.cursor.at));
+            self.settle(held);
         }
     }
 }
@@ -445,13 +448,13 @@ impl SendQueue {
     #[inline]
     pub fn wr_set_dc_addr(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64) {
         let (held, side) = self.split();
-        side.set_address(held.view(), Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
+        side.set_address(held, Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
     }
 
     /// `mlx5dv_wr_set_dc_addr_stream`: the same on a stream of the initiator.
     pub fn wr_set_dc_addr_stream(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64, stream: u16) {
         let (held, side) = self.split();
-        side.set_address(held.view(), Kind::Dc, |slot| {
+        side.set_address(held, Kind::Dc, |slot| {
             slot.put_av(ah.to(remote_dc_key, remote_dctn));
             slot.add_stream(stream);
         });
@@ -531,7 +534,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_set_ud_addr(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
         let (held, side) = self.split();
-        side.set_address(held.view(), Kind::Datagram, |slot| {
+        side.set_address(held, Kind::Datagram, |slot| {
             slot.put_av(ah.to(u64::from(remote_qkey) << 32, remote_qpn));
         });
     }
@@ -539,7 +542,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_set_xrc_srqn(&mut self, remote_srqn: u32) {
         let (held, side) = self.split();
-        side.set_address(held.view(), Kind::Xrc, |slot| slot.put_srqn(remote_srqn));
+        side.set_address(held, Kind::Xrc, |slot| slot.put_srqn(remote_srqn));
     }
 
     #[inline(always)]
@@ -565,7 +568,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
         let (held, side) = self.split();
-        if !side.setter(held.view(), DATA) {
+        if !side.setter(held, DATA) {
             return;
         }
         if side.session.wr.traits != 0 {
@@ -585,8 +588,8 @@ impl WrBuilder for SendQueue {
         } else {
             put_inline(slot, wr.data, encoder.limits, &data)
         };
-        side.session.cursor.burst = side.encoder.hot.burst_inline;
-        side.set_data(held.view(), units);
+        side.session.wr.traits |= INLINED;
+        side.set_data(held, units);
     }
 
     #[cold]
@@ -599,9 +602,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_complete(&mut self) -> Result<(), PostError> {
         let Side { poster, session, .. } = &mut self.side;
-        if !session.pending.is_one() && poster.complete_session(self.held.view(), &session.cursor) {
-            // Builders and setters without a session find no room and no WR.
-            session.cursor.head = Cursor::FAILED;
+        if !session.pending.is_one() && poster.complete_session(&self.held, &mut session.cursor) {
             return Ok(());
         }
         self.complete_cold()

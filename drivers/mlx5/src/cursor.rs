@@ -4,7 +4,8 @@
 //! Small, because it lives in registers: everything that forbids the next WR makes `head` reach `limit`, so the hot path has
 //! one compare for all of it, and the reason is looked up where it is cold.
 
-use crate::buf::{Done, Place, Record, Span, SqView};
+use crate::buf::{Done, Place, Record, SqView};
+use crate::uar::Burst;
 use core::sync::atomic::Ordering;
 
 /// A batch's place in the queue.
@@ -12,15 +13,42 @@ use core::sync::atomic::Ordering;
 pub(crate) struct Cursor {
     /// The next basic block.
     pub(crate) at: Place,
-    /// The last WQE of several blocks: where it began and where it ends. All others are one block before `at`, so the short
-    /// way keeps nothing of where they began.
-    long: (Place, Place),
     /// WRs written so far, since the queue was reset; or one of the values below, which reach every limit.
     pub(crate) head: u64,
     /// The `head` from which there is no room, as far as is known.
     pub(crate) limit: u64,
-    /// The longest WQE that is worth a BlueFlame burst.
-    pub(crate) burst: Span,
+    /// The last WQE that is not plain. All others have one block and more than one unit, and no inline data, so nothing is
+    /// kept of them.
+    pub(crate) odd: Odd,
+}
+
+/// A WQE that is not plain: where it begins, and in the bits that a place does not use, whether it is worth a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Odd(Place);
+
+impl Odd {
+    /// There was none.
+    const NONE: Self = Self(Place::NEVER);
+
+    /// Where the last of the WQEs before `end` begins, and whether it is worth a burst: this one, or a plain one after it.
+    pub(crate) fn last(self, view: SqView<'_>, end: Place) -> (Place, Burst) {
+        let (start, mark) = self.0.marked();
+        // What stands in the ring is what was written there; if not, the device is told of another block of its ring.
+        let ds = u64::from_be(view.at(start)[0].load(Ordering::Relaxed)) as u32 & 0x3f;
+        if self == Self::NONE || start.after(ds.div_ceil(4)) != end {
+            return (end.before(1), Burst::Usual);
+        }
+        (
+            start,
+            if ds == 1 {
+                Burst::Never
+            } else if mark == 1 {
+                Burst::Inline
+            } else {
+                Burst::Usual
+            },
+        )
+    }
 }
 
 impl Cursor {
@@ -31,13 +59,13 @@ impl Cursor {
 
     /// At a place, with nothing written.
     #[inline(always)]
-    pub(crate) const fn new(at: Place, head: u64, limit: u64, burst: Span) -> Self {
-        Self { at, long: (Place::NEVER, Place::NEVER), head, limit, burst }
+    pub(crate) const fn new(at: Place, head: u64, limit: u64) -> Self {
+        Self { at, head, limit, odd: Odd::NONE }
     }
 
     /// Where nothing can be written.
     pub(crate) const fn failed() -> Self {
-        Self::new(Place::of(0), Self::FAILED, 0, Span::NONE)
+        Self::new(Place::of(0), Self::FAILED, 0)
     }
 
     /// Whether an error was found.
@@ -52,11 +80,16 @@ impl Cursor {
         self.head < self.limit
     }
 
-    /// Where the last WQE began, if there is one.
+    /// Whether all WQEs are plain.
     #[inline(always)]
-    pub(crate) fn last(&self) -> Place {
-        let (last, end) = self.long;
-        if end == self.at { last } else { self.at.before(1) }
+    pub(crate) fn is_plain(&self) -> bool {
+        self.odd == Odd::NONE
+    }
+
+    /// Where the last one began, being plain.
+    #[inline(always)]
+    pub(crate) fn last_plain(&self) -> Place {
+        self.at.before(1)
     }
 
     /// Lets a function that is not inlined change the cursor. It gets a copy: the address of the cursor itself would
@@ -71,21 +104,18 @@ impl Cursor {
 
     /// Moves behind a WQE of `ds` units, and notes what its completion needs.
     #[inline(always)]
-    pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, ds: u32) {
+    pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, ds: u32, inline: bool) {
         let (at, record) = (self.at, view.record(self.at));
         record.wr_id.store(wr_id, Ordering::Relaxed);
-        self.finish_block(at, record);
-        if ds > 4 {
-            self.at = at.after(ds.div_ceil(4));
-            self.long = (at, self.at);
-        } else if ds == 1 {
-            // It says no more than the 8 bytes of a doorbell.
-            self.burst = Span::NONE;
+        if ds > 4 || ds == 1 || inline {
+            self.odd = Odd(at.with_mark(inline.into()));
         }
+        self.head = self.head.wrapping_add(1);
+        self.at = at.after(ds.div_ceil(4));
+        record.set_done(Done::new(self.head, 0));
     }
 
-    /// The same for a WQE of one block, of more than one unit, whose record has the `wr_id`. It is `at` the cursor's place,
-    /// which the caller has at hand.
+    /// The same for a plain one whose record has the `wr_id`. It is `at` the cursor's place, which the caller has at hand.
     #[inline(always)]
     pub(crate) fn finish_block(&mut self, at: Place, record: &Record) {
         let head = self.head.wrapping_add(1);

@@ -7,7 +7,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: passes on the promise about the memory that WRs name, for the one place that looks at it (`wqe::eth`).
 
-use crate::buf::{Done, Held, Place, Span};
+use crate::buf::{Done, Held, Place};
 use crate::cursor::Cursor;
 use crate::poster::Poster;
 use crate::shared::umr_op;
@@ -133,8 +133,6 @@ pub(crate) struct Hot {
     dc: u32,
     /// Of the limits, what inline data is held against.
     max_inline: u32,
-    /// The longest WQE with inline data that is worth a BlueFlame burst.
-    pub(crate) burst_inline: Span,
 }
 
 /// Which opcodes take the short way, one table per [`Kind`] that has one. All but the queue's own are empty.
@@ -208,7 +206,9 @@ impl First {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Encoder {
     pub(crate) hot: Hot,
-    pub(crate) short: Short,
+    short: Short,
+    /// Which entries alone can be posted from registers, by the opcode of a WR to the connected peer: none by a slow doorbell.
+    fused: [Ordinary; OPCODES],
     /// Builders that take the short way.
     hot_builders: u32,
     /// The first words with one entry, by opcode.
@@ -281,7 +281,7 @@ impl Hot {
 
 impl Encoder {
     /// Of a queue with `blocks` basic blocks.
-    pub(crate) fn new(config: &SendConfig, blocks: u32, burst_inline: Span) -> Self {
+    pub(crate) fn new(config: &SendConfig, blocks: u32, fast_bell: bool) -> Self {
         let kind = Kind::of(config.qp_type);
         let ops = ops_of(config.qp_type);
         let wr_blocks = blocks.checked_div(config.max_send_wr).unwrap_or(blocks).max(1);
@@ -322,9 +322,9 @@ impl Encoder {
                 xrc: only(Kind::Xrc),
                 dc: only(Kind::Dc),
                 max_inline: config.max_inline_data,
-                burst_inline,
             },
             short: Short::new(kind, hot),
+            fused: Short::new(kind, if fast_bell { hot } else { 0 }).connected,
             plain_ctrl1: core::array::from_fn(|flags| {
                 let signal = if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
                 ctrl1(signal | fm_ce_se(SendFlags::from_bits_retain(flags as u32)), 0)
@@ -361,7 +361,7 @@ impl Encoder {
         to: &A,
         op: &O,
         sges: &[Sge],
-    ) -> Option<(u32, impl FnOnce(Place) -> [u64; 8] + use<A, O>)>
+    ) -> Option<(u32, impl FnOnce(Place) -> [u64; 8] + use<'_, A, O>)>
     where
         A: Address<Ah>,
         O: Operation<Remote = Remote>,
@@ -369,23 +369,28 @@ impl Encoder {
         let &[sge] = sges else { return None };
         let elsewhere = to.datagram().is_some() || to.remote_srqn().is_some() || to.dc_target().is_some();
         if elsewhere
+            || !O::HAS_DATA
             || is_atomic(O::OPCODE)
-            || !sge.is_ordinary(self.short.entries::<A, O>(to))
-            || !are_plain(wr.flags)
+            || !sge.is_ordinary(self.fused[O::OPCODE.0 as usize % OPCODES])
         {
             return None;
         }
-        let (first, second, remote) =
-            (self.with_one(O::OPCODE), self.ctrl1(wr.flags, imm_of(op)), op.remote());
+        let (second, remote) = (self.plain_ctrl1(wr.flags, imm_of(op))?, op.remote());
         let ds = CTRL_UNITS + 1 + u32::from(remote.is_some());
         Some((ds, move |place| {
-            let first = first.at(place);
+            let first = self.with_one(O::OPCODE).at(place);
             let [a, b] = sge.words;
             match remote {
                 Some(Remote { words: [c, d] }) => [first, second, c, d, a, b, 0, 0],
                 None => [first, second, a, b, 0, 0, 0, 0],
             }
         }))
+    }
+
+    /// Whether a WR of this opcode with an ordinary entry can be posted from registers.
+    #[inline(always)]
+    pub(crate) fn is_fused(&self, opcode: WrOpcode) -> bool {
+        self.fused[opcode.0 as usize % OPCODES] != Ordinary::NONE
     }
 
     /// The first word of a WQE of this opcode with one entry.
@@ -534,7 +539,6 @@ impl Encoder {
             sges => {
                 slot.put_ctrl1(hot.ctrl1(wr.flags, imm_of(op)));
                 unit += if P::INLINE {
-                    cursor.burst = hot.burst_inline;
                     put_inline(slot, unit, DataLimits { max_inline: hot.max_inline, ..self.limits }, data)?
                 } else {
                     put_sges(slot, unit, self.limits, is_atomic(O::OPCODE), sges)?
@@ -543,7 +547,7 @@ impl Encoder {
             }
         };
         slot.put_ctrl0(ctrl0);
-        cursor.finish(held.view(), wr.wr_id, unit);
+        cursor.finish(held.view(), wr.wr_id, unit, P::INLINE);
         Ok(())
     }
 
@@ -670,12 +674,9 @@ impl Encoder {
             // SAFETY: the caller's promise.
             unsafe { eth::put_frame_sges(slot, self.limits, csum, self.l2, data.sges().iter().map(raw)) }?
         };
-        if P::INLINE {
-            cursor.burst = self.hot.burst_inline;
-        }
         slot.put_ctrl1(self.ctrl1(wr.flags, 0));
         slot.put_ctrl0(self.ctrl0(cursor.at, hw_opcode(O::OPCODE), units));
-        cursor.finish(held.view(), wr.wr_id, units);
+        cursor.finish(held.view(), wr.wr_id, units, P::INLINE);
         Ok(())
     }
 
@@ -720,7 +721,7 @@ impl Encoder {
         let op = if bind.is_some() { umr_op::BIND_MW } else { umr_op::LOCAL_INV };
         slot.put_ctrl0(self.ctrl0(cursor.at, hw_opcode(WrOpcode::BIND_MW), units));
         let record = held.view().record(cursor.at);
-        cursor.finish(held.view(), wr.wr_id, units);
+        cursor.finish(held.view(), wr.wr_id, units, false);
         record.set_done(Done::new(cursor.head, op));
         Ok(())
     }

@@ -33,17 +33,17 @@ pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Re
         // SAFETY: the node's entries are valid, by the caller's promise.
         && let Some(sge) = unsafe { plain(wr) }
     {
-        let hot = queue.side.encoder.hot;
-        let one = queue.side.encoder.with_one(wr.opcode);
-        let second = queue.side.encoder.plain_ctrl1(fields(wr).flags, 0).unwrap_or_default();
+        let (held, Side { encoder, poster, .. }) = queue.split();
+        let one = encoder.with_one(wr.opcode);
+        let second = encoder.plain_ctrl1(fields(wr).flags, 0).unwrap_or_default();
         let [a, b] = words(sge);
         let done = match wr.opcode {
-            WrOpcode::RDMA_WRITE if hot.has_connected(WrOpcode::RDMA_WRITE) => {
+            WrOpcode::RDMA_WRITE if encoder.is_fused(WrOpcode::RDMA_WRITE) => {
                 let [c, d] = rdma(wr).words;
-                queue.post_block(wr.wr_id, 3, |place| [one.at(place), second, c, d, a, b, 0, 0])
+                poster.post_block(held, wr.wr_id, 3, |place| [one.at(place), second, c, d, a, b, 0, 0])
             }
-            WrOpcode::SEND if hot.has_connected(WrOpcode::SEND) => {
-                queue.post_block(wr.wr_id, 2, |place| [one.at(place), second, a, b, 0, 0, 0, 0])
+            WrOpcode::SEND if encoder.is_fused(WrOpcode::SEND) => {
+                poster.post_block(held, wr.wr_id, 2, |place| [one.at(place), second, a, b, 0, 0, 0, 0])
             }
             _ => false,
         };
@@ -174,7 +174,7 @@ unsafe fn put_run<'l, const OPCODE: u32>(
         slot.put(units, words(sge));
         slot.put_ctrl1(encoder.plain_ctrl1(fields(wr).flags, 0).unwrap_or_default());
         slot.put_ctrl0(one.at(at.at));
-        at.finish(view, wr.wr_id, units + 1);
+        at.finish(view, wr.wr_id, units + 1, false);
         // SAFETY: NULL or valid, by the caller's promise.
         let Some(next) = (unsafe { wr.next.as_ref() }) else { break None };
         if next.opcode.0 != OPCODE || !at.has_room() {
@@ -213,7 +213,7 @@ unsafe fn put_datagram(
     slot.put_far(CTRL_UNITS + AV_UNITS, words(sge));
     slot.put_ctrl1(encoder.ctrl1(fields(wr).flags, 0));
     slot.put_ctrl0(encoder.ctrl0(cursor.at, const { hw_opcode(WrOpcode::SEND) }, UNITS));
-    cursor.finish(view, wr.wr_id, UNITS);
+    cursor.finish(view, wr.wr_id, UNITS, false);
     Ok(())
 }
 

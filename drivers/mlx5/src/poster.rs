@@ -6,30 +6,20 @@
 //! an opcode that creation did not count with, counts as several.)
 //!
 //! The limit stands in the QP's gate, where `modify_qp` and fork(2) take it away. So every WR is let in by one compare of
-//! the head and that limit, and the batch published by another. What else a batch must look at, a session, a fence that
-//! waits, a doorbell that takes more than stores, makes the head [`Cursor::CLOSED`].
+//! the head and that limit, and the batch published by another. What else a batch must look at, a session or a fence that
+//! waits, makes the head [`Cursor::CLOSED`].
 
-use crate::buf::{Held, Place, Span, SqView};
-use crate::cursor::Cursor;
+use crate::buf::{Held, Place, SqView};
+use crate::cursor::{Cursor, Odd};
 use crate::dbrec::DbWord;
 use crate::uar::Doorbell;
 use crate::wqe::Slot;
+use core::hint::cold_path;
 use core::sync::atomic::Ordering;
 use uverbs_core::kernel::Gate;
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::barrier::to_device;
-
-/// Whether a builder session is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// None is.
-    No,
-    /// One is, and there is nothing about it that its end must look at.
-    Plain,
-    /// One is, and its end must look at what there is: a fence, a slow doorbell, an error.
-    Closed,
-}
 
 /// This side's view of a send queue, and its doorbell.
 #[derive(Debug)]
@@ -38,15 +28,18 @@ pub(crate) struct Poster {
     at: Place,
     /// The WRs published since the queue was reset, or [`Cursor::CLOSED`].
     head: u64,
-    /// The same while `head` is closed; else of no meaning.
+    /// The same while `head` is closed and there is no plain session; else of no meaning.
     saved: u64,
+    /// The same in a plain session, one whose end has nothing to look at; else [`Cursor::CLOSED`].
+    floor: u64,
+    /// Whether there is a session whose end must look at something: a fence, an error.
+    session: bool,
     /// Has the limit.
     gate: Gate,
     /// WRs that the queue takes.
     max_post: u32,
     /// The state under which the limit was raised last: the indices belong to its reset.
     since: StateWord,
-    stage: Stage,
     /// Whether the next WQE must wait for a local operation before it.
     fence: bool,
     /// In a batch, the block of the WQE that must; it may not be written yet. Of use only while `head` is closed.
@@ -64,10 +57,11 @@ impl Poster {
             at: Place::of(0),
             head: 0,
             saved: 0,
+            floor: Cursor::CLOSED,
+            session: false,
             gate: held.qp.gate().clone(),
             max_post,
             since: StateWord::NONE,
-            stage: Stage::No,
             fence: false,
             fence_at: None,
             error: PostError::NoSession,
@@ -88,7 +82,11 @@ impl Poster {
 
     /// The WRs published since the queue was reset.
     fn count(&self) -> u64 {
-        if self.head == Cursor::CLOSED { self.saved } else { self.head }
+        match (self.head, self.floor) {
+            (Cursor::CLOSED, Cursor::CLOSED) => self.saved,
+            (Cursor::CLOSED, floor) => floor,
+            (head, _) => head,
+        }
     }
 
     /// Blocks, modulo 2^16, and WRs, modulo 2^32, that were published since the queue was reset.
@@ -112,21 +110,21 @@ impl Poster {
         let _ = self.raise(held, self.since);
     }
 
-    /// How many WRs may have been posted. Acquire: whoever saw a reset's limit, sees the empty queue.
+    /// How many WRs may have been posted. Relaxed: it is this poster that raises it, when it has looked at the state.
     #[inline(always)]
     fn limit(&self) -> u64 {
-        self.gate.limit().load(Ordering::Acquire)
+        self.gate.limit().load(Ordering::Relaxed)
     }
 
     /// Begins a batch. Whether it may, the first WR finds out.
     #[inline(always)]
     pub(crate) fn begin(&self) -> Cursor {
-        Cursor::new(self.at, self.head, self.limit(), self.bell.burst())
+        Cursor::new(self.at, self.head, self.limit())
     }
 
     /// Looks at what a batch must look at before its first WR. Gives the cursor's head and limit.
     fn look(&mut self, held: &Held) -> Result<(u64, u64), PostError> {
-        if self.stage != Stage::No {
+        if self.in_session() {
             return Err(PostError::SessionOpen);
         }
         loop {
@@ -144,7 +142,7 @@ impl Poster {
                 self.saved = self.count();
             }
             // A batch that was dropped may have left it closed.
-            self.head = if self.fence || self.bell.is_slow() { Cursor::CLOSED } else { self.saved };
+            self.head = if self.fence { Cursor::CLOSED } else { self.saved };
             self.fence_at = self.fence.then_some(self.at);
             let limit = self.limit();
             if word == self.since && self.saved < limit {
@@ -201,7 +199,7 @@ impl Poster {
         }
         if cursor.head == self.head {
             let (head, limit) = self.look(held)?;
-            *cursor = Cursor::new(self.at, head, limit, self.bell.burst());
+            *cursor = Cursor::new(self.at, head, limit);
         }
         Ok(())
     }
@@ -217,7 +215,11 @@ impl Poster {
     /// Makes sure that there is room for one more WR.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, held: &Held, cursor: &mut Cursor) -> Result<(), PostError> {
-        if cursor.has_room() { Ok(()) } else { cursor.lend(|cursor| self.make_room(held, cursor)) }
+        if cursor.has_room() {
+            return Ok(());
+        }
+        cold_path();
+        cursor.lend(|cursor| self.make_room(held, cursor))
     }
 
     /// The same for a WQE that counts as `1 + more` WRs, of which `more` are then taken.
@@ -249,8 +251,8 @@ impl Poster {
     /// was before. Whether one was.
     #[cold]
     pub(crate) fn fence_local(&mut self, view: SqView<'_>, at: Place, blocks: u32) -> bool {
-        if self.stage == Stage::Plain {
-            (self.stage, self.fence_at) = (Stage::Closed, None);
+        if self.floor != Cursor::CLOSED {
+            (self.saved, self.floor, self.session, self.fence_at) = (self.floor, Cursor::CLOSED, true, None);
         } else if self.head != Cursor::CLOSED {
             (self.saved, self.head, self.fence_at) = (self.head, Cursor::CLOSED, None);
         }
@@ -268,9 +270,10 @@ impl Poster {
     #[inline(always)]
     pub(crate) fn complete(&mut self, held: &Held, cursor: &Cursor) -> Result<(), PostError> {
         if self.head < cursor.head && cursor.head <= self.limit() {
-            self.ring(held.view(), cursor);
+            self.ring(held, cursor);
             return Ok(());
         }
+        cold_path();
         let copy = *cursor;
         self.complete_cold(held, &copy)
     }
@@ -294,58 +297,62 @@ impl Poster {
     #[inline(always)]
     pub(crate) fn publish(&mut self, held: &Held, cursor: &Cursor) {
         if self.head < cursor.head && !cursor.is_failed() {
-            return self.ring(held.view(), cursor);
+            return self.ring(held, cursor);
         }
+        cold_path();
         let copy = *cursor;
         self.publish_cold(held, &copy);
     }
 
     #[inline(never)]
     fn publish_cold(&mut self, held: &Held, cursor: &Cursor) {
-        if cursor.at == self.at || self.head != Cursor::CLOSED || cursor.is_failed() {
+        if cursor.at == self.at || cursor.is_failed() {
             return;
         }
-        let mut fence = false;
-        match self.fence_at {
-            Some(at) if at == cursor.at => fence = true,
-            Some(at) => Slot::new(held.view(), at).add_small_fence(),
-            None => {}
+        let closed = self.head == Cursor::CLOSED;
+        if let Some(at) = self.fence_at.filter(|at| closed && *at != cursor.at) {
+            Slot::new(held.view(), at).add_small_fence();
+            self.fence = false;
+        } else {
+            self.fence = closed && self.fence_at.is_some();
         }
-        self.fence = fence;
-        if self.bell.is_slow() {
-            let (last, span, burst) = self.last(cursor);
-            (self.at, self.saved) = (cursor.at, cursor.head);
-            to_device();
-            self.record.set(cursor.at.index());
-            return self.bell.post_slow(held.view(), last, span, burst);
-        }
-        self.ring(held.view(), cursor);
-        if fence {
+        self.ring(held, cursor);
+        if self.fence {
             (self.saved, self.head) = (self.head, Cursor::CLOSED);
         }
     }
 
-    /// The last WQE, its length, and whether it is written whole: a single one that is short enough.
-    #[inline(always)]
-    fn last(&self, cursor: &Cursor) -> (Place, Span, bool) {
-        let last = cursor.last();
-        let span = last.until(cursor.at);
-        (last, span, last == self.at && span <= cursor.burst)
-    }
-
     /// Publishes what is new, and rings.
     #[inline(always)]
-    fn ring(&mut self, view: SqView<'_>, cursor: &Cursor) {
-        let (last, span, burst) = self.last(cursor);
-        (self.at, self.head) = (cursor.at, cursor.head);
-        // WQEs before the record, the record before the register.
-        to_device();
-        self.record.set(cursor.at.index());
-        self.bell.post(view, last, span, burst);
+    fn ring(&mut self, held: &Held, cursor: &Cursor) {
+        if cursor.is_plain() && !self.bell.is_slow() {
+            let (last, before) = (cursor.last_plain(), self.at);
+            (self.at, self.head) = (cursor.at, cursor.head);
+            show(&self.record, cursor.at);
+            self.bell.post_plain(held.view(), last, last == before);
+        } else {
+            cold_path();
+            self.ring_odd(held, cursor.odd, cursor.at, cursor.head);
+        }
     }
 
-    /// Posts one WQE of one block that is in registers, if nothing at all is in the way. `words` makes it for a place; it
-    /// has two to four units, `ds` of them.
+    /// The same for any WQEs, by any doorbell.
+    #[inline(never)]
+    fn ring_odd(&mut self, held: &Held, odd: Odd, end: Place, head: u64) {
+        let (last, burst) = odd.last(held.view(), end);
+        let span = last.until(end);
+        let burst = last == self.at && self.bell.is_burst(span, burst);
+        (self.at, self.head) = (end, head);
+        show(&self.record, end);
+        if self.bell.is_slow() {
+            self.bell.post_slow(held, last, span, burst);
+        } else {
+            self.bell.post(held.view(), last, span, burst);
+        }
+    }
+
+    /// Posts one WQE of one block that is in registers, if nothing at all is in the way; for a doorbell that is not slow. `words`
+    /// makes it for a place; it has two to four units, `ds` of them.
     #[inline(always)]
     pub(crate) fn post_block(
         &mut self,
@@ -364,11 +371,10 @@ impl Poster {
         }
         let record = held.record(at);
         record.wr_id.store(wr_id, Ordering::Relaxed);
-        let mut cursor = Cursor::new(at, head, head, Span::NONE);
+        let mut cursor = Cursor::new(at, head, head);
         cursor.finish_block(at, record);
         (self.at, self.head) = (cursor.at, cursor.head);
-        to_device();
-        self.record.set(cursor.at.index());
+        show(&self.record, cursor.at);
         self.bell.post_block(&words);
         true
     }
@@ -380,7 +386,7 @@ impl Poster {
         if !cursor.has_room() {
             return None;
         }
-        (self.saved, self.head, self.stage) = (cursor.head, Cursor::CLOSED, Stage::Plain);
+        (self.floor, self.head) = (cursor.head, Cursor::CLOSED);
         Some(cursor)
     }
 
@@ -389,50 +395,63 @@ impl Poster {
     #[cold]
     pub(crate) fn open_session_cold(&mut self, held: &Held) -> Result<Cursor, PostError> {
         let found = self.look(held);
-        let plain = found.is_ok() && self.head != Cursor::CLOSED;
-        self.saved = self.count();
-        (self.head, self.stage) = (Cursor::CLOSED, if plain { Stage::Plain } else { Stage::Closed });
+        (self.saved, self.head, self.session) = (self.count(), Cursor::CLOSED, true);
         let (head, limit) = found?;
-        Ok(Cursor::new(self.at, head, limit, self.bell.burst()))
+        if !self.fence {
+            (self.floor, self.session) = (head, false);
+        }
+        Ok(Cursor::new(self.at, head, limit))
     }
 
     /// Whether a session is open.
     #[inline(always)]
     pub(crate) fn in_session(&self) -> bool {
-        self.stage != Stage::No
+        self.floor != Cursor::CLOSED || self.session
     }
 
     /// Whether the session has written something.
     pub(crate) fn is_begun(&self, cursor: &Cursor) -> bool {
-        cursor.head != self.saved
+        cursor.head != self.count()
     }
 
-    /// Ends a session and publishes it, if there is one and nothing at all is in the way; else it goes on.
+    /// Ends a plain session and publishes it, if there is one and nothing at all is in the way; else it goes on.
     #[inline(always)]
-    pub(crate) fn complete_session(&mut self, view: SqView<'_>, cursor: &Cursor) -> bool {
-        if self.stage != Stage::Plain || self.saved >= cursor.head || cursor.head > self.limit() {
+    pub(crate) fn complete_session(&mut self, held: &Held, cursor: &mut Cursor) -> bool {
+        let copy = *cursor;
+        if self.floor >= copy.head || copy.head > self.limit() {
             return false;
         }
-        self.stage = Stage::No;
-        self.ring(view, cursor);
+        self.floor = Cursor::CLOSED;
+        // Builders and setters without a session find no room.
+        cursor.head = Cursor::FAILED;
+        self.ring(held, &copy);
         true
     }
 
     /// Ends a session, and publishes it unless `cursor` is `None` or the state changed.
     #[cold]
     pub(crate) fn end_session(&mut self, held: &Held, cursor: Option<&Cursor>) -> Result<(), PostError> {
-        match core::mem::replace(&mut self.stage, Stage::No) {
-            Stage::No => return Err(PostError::NoSession),
-            Stage::Plain => self.fence_at = None,
-            Stage::Closed => {}
+        if !self.in_session() {
+            return Err(PostError::NoSession);
         }
+        if self.floor != Cursor::CLOSED {
+            (self.saved, self.floor, self.fence_at) = (self.floor, Cursor::CLOSED, None);
+        }
+        self.session = false;
         let result = match cursor {
             Some(cursor) => self.check(held.qp.word()).map(|()| self.publish(held, cursor)),
             None => Ok(()),
         };
-        if self.head == Cursor::CLOSED && !self.fence && !self.bell.is_slow() {
+        if self.head == Cursor::CLOSED && !self.fence {
             self.head = self.saved;
         }
         result
     }
+}
+
+/// Tells the device of the WQEs before `end`: the WQEs before the record, the record before the register.
+#[inline(always)]
+fn show(record: &DbWord, end: Place) {
+    to_device();
+    record.set(end.index());
 }

@@ -4,7 +4,7 @@
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
 // encoder looks at that memory only for the header of raw packets, which it is promised, too.
 
-use crate::buf::{Held, Place};
+use crate::buf::Held;
 use crate::builder::Session;
 use crate::cursor::Cursor;
 use crate::dbrec::DbWord;
@@ -14,6 +14,7 @@ use crate::shared::QpShared;
 use crate::uar::Doorbell;
 use crate::wqe::{Ah, Remote, Sge};
 use core::fmt;
+use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::errno::Errno;
 use uverbs_core::provider::{
@@ -42,7 +43,7 @@ impl SendQueue {
         let held = Held::new(qp)?;
         let blocks = held.sq().ring.mask() + 1;
         held.sq().published_by(record.clone());
-        let encoder = Encoder::new(config, blocks, bell.burst_inline());
+        let encoder = Encoder::new(config, blocks, !bell.is_slow());
         // Never more WRs than blocks, whatever the kernel answered.
         let poster = Poster::new(&held, config.max_send_wr.min(blocks), record, bell);
         Some(Self { held, side: Side { poster, encoder, session: Session::default() } })
@@ -81,12 +82,6 @@ impl SendQueue {
 }
 
 impl SendQueue {
-    /// See [`Poster::post_block`].
-    #[inline(always)]
-    pub(crate) fn post_block(&mut self, wr_id: u64, ds: u32, words: impl FnOnce(Place) -> [u64; 8]) -> bool {
-        self.side.poster.post_block(&self.held, wr_id, ds, words)
-    }
-
     /// A batch of one without its latch: an error ends it where it is found.
     ///
     /// # Safety
@@ -144,8 +139,9 @@ impl SendQueueTrait for SendQueue {
     {
         // What is most often posted alone is kept in registers on its way to ring and doorbell.
         if !P::INLINE
-            && let Some((ds, words)) = self.side.encoder.block(wr, &to, &op, data.sges())
-            && self.post_block(wr.wr_id, ds, words)
+            && let Self { held, side: Side { encoder, poster, .. } } = &mut *self
+            && let Some((ds, words)) = encoder.block(wr, &to, &op, data.sges())
+            && poster.post_block(held, wr.wr_id, ds, words)
         {
             return Ok(());
         }
@@ -219,6 +215,7 @@ impl SendBatch for Batch<'_> {
         let result =
             unsafe { encoder.push(&self.hot, poster, self.held, &mut self.cursor, wr, &to, &op, &data) };
         if let Err(error) = result {
+            cold_path();
             self.cursor.lend(|cursor| poster.latch(cursor, error));
         }
     }

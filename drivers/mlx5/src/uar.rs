@@ -8,7 +8,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
 
-use crate::buf::{Place, Span, SqView};
+use crate::buf::{Held, Place, Span, SqView};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
@@ -68,7 +68,9 @@ impl Register {
             Self::Mapped(register, _) => {
                 // SAFETY: `at` is the start of a half, inside the mapping.
                 let half = unsafe { register.byte_add(at as usize) };
-                copy_blocks(half, ring, first, blocks);
+                for i in 0..blocks {
+                    copy_block(half, i, ring, first.after(i));
+                }
             }
             Self::Port(port, offset) => port_burst(&**port, offset + at, ring, first, blocks),
         }
@@ -81,18 +83,6 @@ impl Register {
 fn put_rest(register: NonNull<u64>, words: &[u64; 8]) {
     for (i, word) in words.iter().enumerate().skip(1) {
         put_word(register, i as u32 * 8, *word);
-    }
-}
-
-/// Copies basic blocks to a register, one at least, as [`put_rest`] writes one.
-#[inline(always)]
-fn copy_blocks(register: NonNull<u64>, ring: SqView<'_>, first: Place, blocks: u32) {
-    copy_block(register, 0, ring, first);
-    // The first by itself: most WQEs have no more.
-    let mut i = 1;
-    while i < blocks {
-        copy_block(register, i, ring, first.after(i));
-        i += 1;
     }
 }
 
@@ -147,7 +137,7 @@ pub type SharedHalf = Locked<u32, Shared>;
 pub struct Doorbell {
     next: NonNull<u64>,
     toggle: usize,
-    /// Where the hot path writes if the register takes more than that: nothing, for then it must not be asked.
+    /// Memory that is written instead of a register that takes more than stores: a lock, or a software device's call.
     aside: Option<Box<Aside>>,
     /// The longest WQE that is written whole, and the same for one with inline data.
     burst: Span,
@@ -159,13 +149,24 @@ pub struct Doorbell {
     shared: Option<Arc<SharedHalf>>,
 }
 
-/// Memory like a register's half.
+/// As long as a register's half.
 type Aside = [UnsafeCell<u64>; MAX_BURST as usize / 8];
 
 // SAFETY: the address of a register that `register` keeps mapped, or of `aside`, good from any thread.
 unsafe impl Send for Doorbell {}
 // SAFETY: `&Doorbell` gives nothing but its description.
 unsafe impl Sync for Doorbell {}
+
+/// Whether WQEs like one are worth a BlueFlame burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Burst {
+    /// As long as others are.
+    Usual,
+    /// Up to another length, because of its inline data.
+    Inline,
+    /// No: it says no more than the 8 bytes of a doorbell.
+    Never,
+}
 
 impl Doorbell {
     /// The register at `offset` of `page`. With `shared`, other QPs ring it, too, and use the same `shared`. `None` if
@@ -203,21 +204,19 @@ impl Doorbell {
         self.shared.is_some()
     }
 
-    /// Whether the register takes more than stores: a lock, or a software device's call. Then only
-    /// [`post_slow`](Self::post_slow) rings it.
+    /// Whether the register takes more than stores. Then only [`post_slow`](Self::post_slow) rings it.
+    #[inline(always)]
     pub(crate) fn is_slow(&self) -> bool {
         self.aside.is_some()
     }
 
-    /// The longest WQE that is written whole.
-    #[inline(always)]
-    pub(crate) fn burst(&self) -> Span {
-        self.burst
-    }
-
-    /// The same for one with inline data.
-    pub(crate) fn burst_inline(&self) -> Span {
-        self.burst_inline
+    /// Whether a single WQE is written whole.
+    pub(crate) fn is_burst(&self, span: Span, burst: Burst) -> bool {
+        match burst {
+            Burst::Usual => span <= self.burst,
+            Burst::Inline => span <= self.burst_inline,
+            Burst::Never => false,
+        }
     }
 
     /// Tells of the WQEs up to the one at `last`, which is written whole if it is a `burst`. The doorbell record was written
@@ -226,15 +225,29 @@ impl Doorbell {
     pub(crate) fn post(&mut self, ring: SqView<'_>, last: Place, span: Span, burst: bool) {
         write_combining_start();
         if burst {
-            copy_blocks(self.next, ring, last, span.blocks());
+            copy_block(self.next, 0, ring, last);
+            for i in 1..span.blocks() {
+                copy_block(self.next, i, ring, last.after(i));
+            }
         } else {
             put_word(self.next, 0, ring.at(last)[0].load(Ordering::Relaxed));
         }
-        write_combining_flush();
         self.turn();
     }
 
-    /// The same for a single WQE of one block, of more than one unit, whose `words` are at hand.
+    /// The same where the last has one block, and more than one unit; it is `single` if the device was told of all before it.
+    #[inline(always)]
+    pub(crate) fn post_plain(&mut self, ring: SqView<'_>, last: Place, single: bool) {
+        write_combining_start();
+        if single && self.burst != Span::NONE {
+            copy_block(self.next, 0, ring, last);
+        } else {
+            put_word(self.next, 0, ring.at(last)[0].load(Ordering::Relaxed));
+        }
+        self.turn();
+    }
+
+    /// The same for a single one whose `words` are at hand.
     #[inline(always)]
     pub(crate) fn post_block(&mut self, words: &[u64; 8]) {
         write_combining_start();
@@ -242,13 +255,13 @@ impl Doorbell {
         if self.burst != Span::NONE {
             put_rest(self.next, words);
         }
-        write_combining_flush();
         self.turn();
     }
 
     /// The other half is next.
     #[inline(always)]
     fn turn(&mut self) {
+        write_combining_flush();
         // Of a register the address has the bit or has it not, see `new`; so this is never 0.
         let other = self.next.as_ptr().map_addr(|addr| addr ^ self.toggle);
         // SAFETY: the other half of a register, or the same address; neither is NULL.
@@ -257,8 +270,8 @@ impl Doorbell {
 
     /// [`post`](Self::post) for a register with a lock, or a software device's.
     #[inline(never)]
-    pub(crate) fn post_slow(&mut self, ring: SqView<'_>, last: Place, span: Span, burst: bool) {
-        let blocks = if burst { span.blocks() } else { 0 };
+    pub(crate) fn post_slow(&mut self, held: &Held, last: Place, span: Span, burst: bool) {
+        let (ring, blocks) = (held.view(), if burst { span.blocks() } else { 0 });
         let Some(shared) = &self.shared else {
             self.write(self.half, ring, last, blocks);
             self.half ^= self.half_size;

@@ -25,6 +25,12 @@ pub trait Payload<S: WireSge>: Copy {
     fn inline_len(&self) -> usize {
         0
     }
+    /// The bytes, when inline, if they are one buffer: what [`for_each_buf`](Self::for_each_buf) would call its function with,
+    /// for a shorter way.
+    #[inline(always)]
+    fn one_buf(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// No data: a message of 0 bytes.
@@ -63,6 +69,10 @@ impl<S: WireSge> Payload<S> for Inline<'_> {
     fn inline_len(&self) -> usize {
         self.0.len()
     }
+    #[inline(always)]
+    fn one_buf(&self) -> Option<&[u8]> {
+        Some(self.0)
+    }
 }
 
 /// A number of bytes that the compiler knows: the copy becomes plain stores.
@@ -77,6 +87,10 @@ impl<S: WireSge, const N: usize> Payload<S> for InlineArray<'_, N> {
     #[inline(always)]
     fn inline_len(&self) -> usize {
         N
+    }
+    #[inline(always)]
+    fn one_buf(&self) -> Option<&[u8]> {
+        Some(self.0)
     }
 }
 

@@ -112,6 +112,13 @@ impl<S: WireSge> Payload<S> for InlineSges<'_> {
     fn inline_len(&self) -> usize {
         self.0.iter().fold(0, |sum: usize, s| sum.saturating_add(s.length as usize))
     }
+    #[inline(always)]
+    fn one_buf(&self) -> Option<&[u8]> {
+        let &[s] = self.0 else { return None };
+        let start = core::ptr::with_exposed_provenance::<u8>(s.addr as usize);
+        // SAFETY: as above.
+        (s.length != 0).then(|| unsafe { core::slice::from_raw_parts(start, s.length as usize) })
+    }
 }
 
 /// `wr_set_inline_data_list`'s buffers.

@@ -5,6 +5,7 @@
 
 use super::{InlineWriter, Ordinary, Sge, Slot};
 use crate::buf::{Place, SqAddrs};
+use core::hint::cold_path;
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Payload, PostError, WireSge};
@@ -120,12 +121,30 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
 ) -> Result<u32, PostError> {
     let len = data.inline_len();
     if len > limits.max_inline as usize {
+        cold_path();
         return Err(PostError::InlineTooLong);
     }
     if len == 0 {
         return Ok(0);
     }
     let head = (len as u32 | MLX5_INLINE_SEG).swap_bytes();
+    let is_whole = match data.one_buf() {
+        Some(bytes) if bytes.len() == len => {
+            slot.put_bytes(unit * 2, head, bytes);
+            true
+        }
+        _ => put_bufs(slot, unit, head, len, data),
+    };
+    if is_whole {
+        Ok((len as u32 + 19) / 16)
+    } else {
+        cold_path();
+        Err(PostError::InvalidLength)
+    }
+}
+
+/// Copies buffers of `len` bytes; `false` if they have another length.
+fn put_bufs<P: Payload<Sge>>(slot: Slot<'_>, unit: u32, head: u32, len: usize, data: &P) -> bool {
     let mut writer = InlineWriter::new(slot, unit * 2, head.into(), 4);
     let mut left = len;
     data.for_each_buf(|bytes| {
@@ -137,11 +156,10 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
             left = usize::MAX;
         }
     });
-    if left != 0 {
-        return Err(PostError::InvalidLength);
+    if left == 0 {
+        writer.finish();
     }
-    writer.finish();
-    Ok((len as u32 + 19) / 16)
+    left == 0
 }
 
 /// An entry of either form: the wire's or C's.

@@ -102,6 +102,33 @@ impl<'r> Slot<'r> {
     }
 }
 
+impl Slot<'_> {
+    /// Writes, from `word` on, the 4 bytes of `head` and then `bytes`, one at least, with zeros up to the end of the last word.
+    #[inline(always)]
+    pub(crate) fn put_bytes(self, word: u32, head: u32, bytes: &[u8]) {
+        let head = u64::from(head);
+        let Some((first, rest)) = bytes.split_first_chunk::<4>() else {
+            return self.put_word(word, (head | short(bytes) << 32).to_le());
+        };
+        self.put_word(word, (head | u64::from(u32::from_le_bytes(*first)) << 32).to_le());
+        let (words, tail) = rest.as_chunks::<8>();
+        let (from, end) = (word + 1, word + 1 + words.len() as u32);
+        // Mostly all of them are in the first block: one test for all.
+        if let Some(places) = self.head.get(from as usize..end as usize) {
+            for (place, word) in places.iter().zip(words) {
+                place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            }
+        } else {
+            for (at, word) in (from..).zip(words) {
+                self.put_word(at, u64::from_ne_bytes(*word));
+            }
+        }
+        if !tail.is_empty() {
+            self.put_word(end, short(tail).to_le());
+        }
+    }
+}
+
 /// Copies bytes into a WQE, by words: bytes come in pieces of any length, words go out at their places.
 pub(crate) struct InlineWriter<'r> {
     slot: Slot<'r>,
