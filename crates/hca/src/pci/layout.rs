@@ -58,6 +58,7 @@ layouts! {
         TRANSPORT_DOMAIN: 0x48, 24;
     }
     query_special_contexts_out {
+        DUMP_FILL_MKEY: 0x40, 32;
         NULL_MKEY: 0x80, 32;
     }
     create_eq_in {
@@ -705,6 +706,7 @@ layouts! {
         LOG_MAX_CQ: 0xdb, 5;
         LOG_MAX_EQ_SZ: 0xe0, 8;
         LOG_MAX_MKEY: 0xea, 6;
+        DUMP_FILL_MKEY: 0xf8, 1;
         LOG_MAX_EQ: 0xfc, 4;
         MAX_INDIRECTION: 0x100, 8;
         LOG_MAX_MRW_SZ: 0x109, 7;

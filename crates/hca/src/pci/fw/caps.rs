@@ -99,6 +99,8 @@ fn general(ethernet: bool) -> Vec<u8> {
         (cap::LOG_MAX_EQ_SZ, LOG_MAX_EQ_SIZE),
         (cap::LOG_MAX_MKEY, 20),
         (cap::LOG_MAX_EQ, 6),
+        // The key of the null region.
+        (cap::DUMP_FILL_MKEY, 1),
         (cap::MAX_INDIRECTION, 2),
         (cap::LOG_MAX_MRW_SZ, 40),
         (cap::LOG_MAX_KLM_LIST_SIZE, 16),
