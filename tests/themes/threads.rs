@@ -3,7 +3,6 @@
 
 use anyhow::{Context as _, Result, bail, ensure};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Mutex;
 use std::thread;
 use uverbs::attr::{QpState, SrqAttr, SrqInitAttr};
 use uverbs::qp::SendQueue;
@@ -40,15 +39,18 @@ fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
     let Pair { a, mut b } = Pair::<D, Rc, Shared>::with(lab, &spec)?;
     let sq = a.qp.send.as_ref().context("a send queue")?;
-    let done = Mutex::new(Vec::new());
+    // Each thread keeps what it polled: a lock of std's around all of it would order the threads, and hide what they do to the
+    // queues.
+    let mut done: Vec<WorkCompletion> = Vec::new();
     let failed = AtomicBool::new(false);
-    let poll = || -> Result<bool> {
+    let poll = |into: &mut Vec<WorkCompletion>| -> Result<bool> {
         let mut some = [WorkCompletion::default(); 8];
         let got = a.cq.poll(&mut some)?;
-        done.lock().map_err(|_| anyhow::anyhow!("poisoned"))?.extend_from_slice(got);
+        into.extend_from_slice(got);
         Ok(!got.is_empty())
     };
-    let work = |id: u64| -> Result<()> {
+    let work = |id: u64| -> Result<Vec<WorkCompletion>> {
+        let mut mine = Vec::new();
         let mut deadline = Deadline::usual();
         for n in 0..EACH {
             loop {
@@ -58,15 +60,15 @@ fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
                     Err(e) => bail!("thread {id}, message {n}: {e}"),
                 }
                 ensure!(!deadline.passed() && !failed.load(Ordering::Relaxed), "thread {id} stands still");
-                if !poll()? {
+                if !poll(&mut mine)? {
                     deadline.pause();
                 }
             }
             if n % 4 == 3 {
-                poll()?;
+                poll(&mut mine)?;
             }
         }
-        Ok(())
+        Ok(mine)
     };
     // Receives stay in the order of their slots.
     let slots: Vec<[Sge; 1]> = (0..64).map(|i| [b.sge(i * 8..i * 8 + 8)]).collect();
@@ -96,18 +98,18 @@ fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
         let received = receive();
         failed.store(received.is_err(), Ordering::Relaxed);
         for thread in threads {
-            thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+            done.extend(thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??);
         }
         received
     })?;
     let mut deadline = Deadline::usual();
-    while done.lock().map_or(0, |d| d.len()) < all {
+    while done.len() < all {
         ensure!(!deadline.passed(), "completions are missing");
-        if !poll()? {
+        if !poll(&mut done)? {
             deadline.pause();
         }
     }
-    let mut ids: Vec<_> = done.into_inner().unwrap_or_default();
+    let mut ids = done;
     ensure!(ids.iter().all(|wc| wc.status.is_success()), "{}", wait::list(&ids));
     ids.sort_by_key(|wc| wc.wr_id);
     let want = (0..THREADS).flat_map(|id| (0..EACH).map(move |n| id << 32 | n));
