@@ -40,6 +40,8 @@ use zerocopy::IntoBytes as _;
 /// WRs of a stretch: half of what a queue takes.
 const STRETCH: u32 = 256;
 const BATCH: u32 = 32;
+/// Basic blocks of a send queue.
+const BLOCKS: u32 = 2048;
 const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
 /// The stretch whose instructions are counted.
@@ -89,7 +91,7 @@ impl<L: Locking> Sends<L> {
         let mut config = send_config(qp_type);
         (config.max_send_wr, config.max_send_sge, config.max_inline_data) = (512, 2, 64);
         let shared = L::SHARED.then(|| Arc::new(SharedHalf::new(0)));
-        let (queue, qp, _, _) = send_parts(&config, 2048, BLUE_FLAME, &heap_page(), shared);
+        let (queue, qp, _, _) = send_parts(&config, BLOCKS, BLUE_FLAME, &heap_page(), shared);
         Self { queue: Locked::new(queue), qp }
     }
 
@@ -644,34 +646,61 @@ fn polls<L: Locking>(cases: &mut Cases, suffix: &str) {
 }
 
 /// The stores and fences of a doorbell, and nothing else: what no driver can do without.
+/// What no post can do without: a WQE, its `wr_id`, the doorbell record and the register, in memory of the size that the
+/// queues of the cases have.
+struct Floor {
+    ring: Box<[[AtomicU64; 8]]>,
+    wr_ids: Box<[AtomicU64]>,
+    record: AtomicU32,
+    register: [[AtomicU64; 32]; 2],
+}
+
+impl Floor {
+    fn new() -> Self {
+        Self {
+            ring: (0..BLOCKS).map(|_| [const { AtomicU64::new(0) }; 8]).collect(),
+            wr_ids: (0..BLOCKS).map(|_| AtomicU64::new(0)).collect(),
+            record: AtomicU32::new(0),
+            register: [const { [const { AtomicU64::new(0) }; 32] }; 2],
+        }
+    }
+
+    /// Writes the three segments of an RDMA write.
+    #[inline(always)]
+    fn put(&self, at: u32) {
+        let at = at as usize % BLOCKS as usize;
+        self.ring[at][..6].iter().for_each(|w| w.store(at as u64, Relaxed));
+        self.wr_ids[at].store(at as u64, Relaxed);
+    }
+
+    /// Rings with the first so many words.
+    #[inline(always)]
+    fn ring(&self, at: u32, words: usize) {
+        to_device();
+        self.record.store(at, Relaxed);
+        write_combining_start();
+        self.register[at as usize % 2][..words].iter().for_each(|w| w.store(at.into(), Relaxed));
+        write_combining_flush();
+    }
+}
+
 fn floors(cases: &mut Cases) {
-    let memory = || (0..8 * 512).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
-    let (ring, record, register) = (memory(), AtomicU32::new(0), memory());
-    let put = |block: &[AtomicU64], value: u64| block.iter().for_each(|w| w.store(value, Relaxed));
+    let (floor, mut at) = (Floor::new(), 0_u32);
     cases.add("floor x1", None, move || {
-        stretch(STRETCH, 1, |i| {
-            let at = i as usize % 512 * 8;
-            put(&ring[at..at + 8], i.into());
-            to_device();
-            record.store(i, Relaxed);
-            write_combining_start();
-            let half = i as usize % 2 * 32;
-            put(&register[half..half + 8], i.into());
-            write_combining_flush();
+        stretch(STRETCH, 1, |_| {
+            floor.put(at);
+            floor.ring(at, 8);
+            at = at.wrapping_add(1);
         })
     });
-    let (ring, record, register) = (memory(), AtomicU32::new(0), memory());
+    let (floor, mut at) = (Floor::new(), 0_u32);
     cases.add("floor x32", None, move || {
-        stretch(STRETCH, BATCH, |i| {
-            for j in 0..BATCH {
-                let at = (i * BATCH + j) as usize % 512 * 8;
-                put(&ring[at..at + 8], j.into());
+        stretch(STRETCH, BATCH, |_| {
+            for _ in 0..BATCH {
+                floor.put(at);
+                at = at.wrapping_add(1);
             }
-            to_device();
-            record.store(i, Relaxed);
-            write_combining_start();
-            register[i as usize % 2 * 32].store(i.into(), Relaxed);
-            write_combining_flush();
+            floor.ring(at, 1);
         })
     });
 }
