@@ -250,10 +250,12 @@ impl Doorbell {
     /// The same for a single one whose `words` are at hand.
     #[inline(always)]
     pub(crate) fn post_block(&mut self, words: &[u64; 8]) {
+        // Loaded before the fence, behind which loads take their time.
+        let (next, is_burst) = (self.next, self.burst != Span::NONE);
         write_combining_start();
-        put_word(self.next, 0, words[0]);
-        if self.burst != Span::NONE {
-            put_rest(self.next, words);
+        put_word(next, 0, words[0]);
+        if is_burst {
+            put_rest(next, words);
         }
         self.turn();
     }
