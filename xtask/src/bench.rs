@@ -149,7 +149,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
             },
         );
     }
-    println!("* nanoseconds as a multiple of a WQE's, its wr_id's and the doorbell's stores and fences and nothing else, in the same run");
+    println!(
+        "* nanoseconds as a multiple of a WQE's, its wr_id's and the doorbell's stores and fences and nothing else, in the same run"
+    );
     if over != 0 {
         println!("{over} over the limit");
     }
