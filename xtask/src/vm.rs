@@ -50,7 +50,7 @@ enum What {
 ///
 /// Each VM has a process of devices of its own; the second joins the fabric of the first (`uverbs-hca --join`). A network lies
 /// between the guests, for what programs tell each other before. The command finds LAB_SIDE, 1 or 2, and LAB_PEER, the other's
-/// address; `uverbs` is there. Without a command, programs of both kinds talk across: pingpongs, bandwidth, a peer that is killed.
+/// address; `uverbs` is there. Without a command, programs of both kinds talk across: pingpongs and bandwidth.
 #[derive(clap::Args, Clone)]
 pub(crate) struct PairArgs {
     #[command(flatten)]

@@ -217,13 +217,33 @@ unsafe fn put_datagram(
     Ok(())
 }
 
-/// Writes any node.
+/// Writes any node, or takes nothing.
 ///
 /// # Safety
 /// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
 #[inline(never)]
 unsafe fn push(side: &mut Side, held: &Held, cursor: &mut Cursor, wr: &SendWr) -> Result<(), PostError> {
     side.poster.ensure_begun(held, cursor)?;
+    let head = cursor.head;
+    // SAFETY: the caller's promise.
+    let result = unsafe { push_begun(side, held, cursor, wr) };
+    if result.is_err() {
+        // Of one that counts as several, some may be counted.
+        cursor.head = head;
+    }
+    result
+}
+
+/// The same in a batch that has begun.
+///
+/// # Safety
+/// As [`push`].
+unsafe fn push_begun(
+    side: &mut Side,
+    held: &Held,
+    cursor: &mut Cursor,
+    wr: &SendWr,
+) -> Result<(), PostError> {
     if !side.encoder.has(wr.opcode) {
         return Err(PostError::IllegalOpcode);
     }

@@ -296,7 +296,7 @@ impl Poster {
     /// new, or the batch failed before it began.
     #[inline(always)]
     pub(crate) fn publish(&mut self, held: &Held, cursor: &Cursor) {
-        if self.head < cursor.head && !cursor.is_failed() {
+        if self.head < cursor.head && cursor.at != self.at && !cursor.is_failed() {
             return self.ring(held, cursor);
         }
         cold_path();

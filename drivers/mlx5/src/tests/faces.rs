@@ -11,10 +11,10 @@ use uverbs_core::provider::op::{
 };
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{
-    Address, Connected, DcTarget, Inline, NoData, Operation, Payload, PostError, RemoteSrq, SendBatch as _,
-    SendQueue as _, To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
+    Address, BadWr, Connected, DcTarget, Inline, NoData, Operation, Payload, PostError, RemoteSrq,
+    SendBatch as _, SendQueue as _, To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
-use uverbs_core::wr::SendFlags;
+use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
 use uverbs_mlx5_hw::wqe::Av;
 
 fn sends(qp_type: QpType) -> Sends {
@@ -273,4 +273,33 @@ fn builders_need_to_be_asked_for() {
     // SAFETY: no device reads the memory.
     let typed = unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), &[sge(8)]) };
     assert_eq!(typed, Ok(()));
+}
+
+/// A WR that counts as several, for its WQE is longer than its share, and is then refused: nothing of it is counted.
+#[test]
+fn a_long_wr_that_is_refused_takes_no_room() {
+    let mut s = Sends::new(&send_config(QpType::Rc), 16, BLUE_FLAME);
+    let entry = |length| uverbs_core::wr::Sge { addr: 0x2000, length, lkey: 3 };
+    let (good, long) = ([entry(8)], [entry(1 << 30); 4]);
+    let node = |sges: &[uverbs_core::wr::Sge]| {
+        let mut wr = SendWr::new(1, WrOpcode::SEND);
+        (wr.sg_list, wr.num_sge) = (sges.as_ptr(), sges.len() as i32);
+        wr
+    };
+    let (mut first, second) = (node(&good), node(&long));
+    // SAFETY: no device reads the memory; the list is well formed.
+    let alone = unsafe { s.queue.post_send(&raw const second) };
+    assert_eq!(alone.map_err(|bad| bad.error), Err(PostError::InvalidLength));
+    assert_eq!((s.queue.published(), s.bell.take().len()), ((0, 0), 0));
+    first.next = &raw const second;
+    // SAFETY: as above.
+    let behind = unsafe { s.queue.post_send(&raw const first) };
+    assert_eq!(behind, Err(BadWr { error: PostError::InvalidLength, wr: &raw const second }));
+    assert_eq!((s.queue.published(), s.bell.take().len()), ((1, 1), 1));
+    let room = s.queue.max_send_wr() - 1;
+    for i in 0..=room {
+        // SAFETY: as above.
+        let posted = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &[sge(8)]) };
+        assert_eq!(posted.is_ok(), i < room, "{i}");
+    }
 }
