@@ -3,9 +3,9 @@
 //!
 //! The cases are those of the example `data_path` of the mlx5 driver, built as a service that cares would build it.
 //! Instructions are counted by callgrind inside the measured stretches alone, so they are the same on every run. The
-//! nanoseconds are this machine's, and this moment's; what can be compared is their ratio to the floor (what no post can do
-//! without: the stores of a WQE, its `wr_id`, the record and the register, and the fences), which each case takes turns with. The C provider's column is recorded, on
-//! another day: see `xtask/data/libmlx5-cost.tsv`.
+//! nanoseconds are this machine's, and this moment's; what can be compared is their ratio to the floor, which each case takes
+//! turns with: what no post can do without, the stores of a WQE, its `wr_id`, the record and the register, and the fences.
+//! The C provider's column is recorded, on another day: see `xtask/data/libmlx5-cost.tsv`.
 
 use crate::{cargo, repo_root, run};
 use anyhow::{Context, Result, bail};

@@ -336,8 +336,7 @@ impl Span {
 
 /// The addresses of an [`SqRing`], for as long as it is borrowed.
 ///
-/// A batch keeps this in registers: behind a reference, the compiler would have to load them anew after every store to
-/// the queue.
+/// For registers: behind a reference, the compiler would have to load them anew after every store to the queue.
 ///
 /// # Invariants
 /// All is that of `home`.

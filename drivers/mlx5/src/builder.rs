@@ -34,7 +34,7 @@ pub(crate) struct Session {
     cursor: Cursor,
     pending: Pending,
     wr: Current,
-    /// Why the cursor is closed.
+    /// Why the cursor has failed.
     error: PostError,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct Poster {
     fence: bool,
     /// In a batch, the block of the WQE that must; it may not be written yet. Of use only while `head` is closed.
     fence_at: Option<Place>,
-    /// Why the batch's cursor is closed.
+    /// Why the batch's cursor has failed.
     error: PostError,
     record: DbWord,
     bell: Doorbell,

@@ -9,10 +9,9 @@
 // UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
 
 use crate::buf::{Held, Place, Span, SqView};
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping};
 use uverbs_core::sync::barrier::{write_combining_flush, write_combining_start};
@@ -138,7 +137,7 @@ pub struct Doorbell {
     next: NonNull<u64>,
     toggle: usize,
     /// Memory that is written instead of a register that takes more than stores: a lock, or a software device's call.
-    aside: Option<Box<Aside>>,
+    aside: Option<Arc<Aside>>,
     /// The longest WQE that is written whole, and the same for one with inline data.
     burst: Span,
     burst_inline: Span,
@@ -149,8 +148,8 @@ pub struct Doorbell {
     shared: Option<Arc<SharedHalf>>,
 }
 
-/// As long as a register's half.
-type Aside = [UnsafeCell<u64>; MAX_BURST as usize / 8];
+/// As long as a register's half. In an `Arc`, which does not claim to be the only way to what it holds.
+type Aside = [AtomicU64; MAX_BURST as usize / 8];
 
 // SAFETY: the address of a register that `register` keeps mapped, or of `aside`, good from any thread.
 unsafe impl Send for Doorbell {}
@@ -188,7 +187,7 @@ impl Doorbell {
                 (*register, half, None)
             }
             _ => {
-                let aside = Box::new([const { UnsafeCell::new(0) }; MAX_BURST as usize / 8]);
+                let aside = Arc::new([const { AtomicU64::new(0) }; MAX_BURST as usize / 8]);
                 (NonNull::from(&*aside).cast(), 0, Some(aside))
             }
         };
