@@ -4,71 +4,123 @@
 //! Each orders the accesses of two observers: this CPU, and a device that reads or writes the same memory by DMA (or a
 //! kernel thread that plays the device). What an architecture needs follows the purposes that rdma-core's
 //! `util/udma_barrier.h` distinguishes. No other module of the workspace names a bare fence.
+//!
+//! An architecture has all of its instructions in one `arch` module below. There is no general fallback: a fence of the
+//! language orders memory between CPUs, and says nothing about a device or a write-combining mapping.
 #![expect(unsafe_code)]
 // UNSAFETY: the write-combining barriers are architecture intrinsics or inline assembly without memory operands.
 
-use core::sync::atomic::{Ordering, compiler_fence};
-
 /// Orders earlier stores to memory before later stores to memory, as a device sees them: WQE contents before the
 /// doorbell record that makes them visible.
-///
-/// x86 keeps stores to write-back memory in order, so only the compiler must be held back.
 #[inline(always)]
 pub fn to_device() {
-    #[cfg(target_arch = "x86_64")]
-    compiler_fence(Ordering::Release);
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier instruction: it touches no register and no memory.
-    unsafe {
-        core::arch::asm!("dmb oshst", options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    core::sync::atomic::fence(Ordering::SeqCst);
+    arch::stores_before_stores();
 }
 
 /// Orders an earlier load of a validity word (a CQE's owner bit, a producer index) before later loads of what it
 /// guards, against a device that wrote them in that order.
-///
-/// x86 keeps loads from write-back memory in order, so only the compiler must be held back.
 #[inline(always)]
 pub fn from_device() {
-    #[cfg(target_arch = "x86_64")]
-    compiler_fence(Ordering::Acquire);
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier instruction: it touches no register and no memory.
-    unsafe {
-        core::arch::asm!("dmb oshld", options(nostack, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    core::sync::atomic::fence(Ordering::SeqCst);
+    arch::loads_before_loads();
+}
+
+/// Orders earlier loads of memory that the device wrote before the later store that lets the device write it again: the
+/// CQEs before the consumer index.
+#[inline(always)]
+pub fn release_to_device() {
+    arch::loads_before_stores();
 }
 
 /// Orders earlier stores to memory before later stores to a write-combining mapping: the doorbell record before the
 /// BlueFlame copy.
 #[inline(always)]
 pub fn write_combining_start() {
-    flush_stores();
+    arch::flush_stores();
 }
 
 /// Pushes earlier stores to a write-combining mapping out to the device, and orders them before any later store: what
 /// must happen before a doorbell's lock is released or its BlueFlame half is toggled.
 #[inline(always)]
 pub fn write_combining_flush() {
-    flush_stores();
+    arch::flush_stores();
 }
 
-#[inline(always)]
-fn flush_stores() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: `sfence` is part of SSE, which every x86-64 CPU has.
-    unsafe {
-        core::arch::x86_64::_mm_sfence();
+/// x86-64 keeps stores to write-back memory in order, loads in order, and loads before later stores, so for those only
+/// the compiler must be held back. Write-combining stores are in no order.
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+mod arch {
+    use core::sync::atomic::{Ordering, compiler_fence};
+
+    #[inline(always)]
+    pub(super) fn stores_before_stores() {
+        compiler_fence(Ordering::Release);
     }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a barrier instruction: it touches no register and no memory.
-    unsafe {
-        core::arch::asm!("dsb st", options(nostack, preserves_flags));
+
+    #[inline(always)]
+    pub(super) fn loads_before_loads() {
+        compiler_fence(Ordering::Acquire);
     }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    core::sync::atomic::fence(Ordering::SeqCst);
+
+    #[inline(always)]
+    pub(super) fn loads_before_stores() {
+        compiler_fence(Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(super) fn flush_stores() {
+        // SAFETY: `sfence` is part of SSE, which every x86-64 CPU has.
+        unsafe {
+            core::arch::x86_64::_mm_sfence();
+        }
+    }
 }
+
+/// The memory of a device is in the outer shareable domain (`osh`). `ld` orders loads before later loads and stores,
+/// `st` stores before later stores. `dsb` waits until the stores have left the CPU's write buffers.
+#[cfg(all(target_arch = "aarch64", target_pointer_width = "64"))]
+mod arch {
+    use core::arch::asm;
+
+    #[inline(always)]
+    pub(super) fn stores_before_stores() {
+        // SAFETY: a barrier instruction: it touches no register and no memory.
+        unsafe {
+            asm!("dmb oshst", options(nostack, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn loads_before_loads() {
+        // SAFETY: a barrier instruction: it touches no register and no memory.
+        unsafe {
+            asm!("dmb oshld", options(nostack, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn loads_before_stores() {
+        // SAFETY: a barrier instruction: it touches no register and no memory.
+        unsafe {
+            asm!("dmb oshld", options(nostack, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn flush_stores() {
+        // SAFETY: a barrier instruction: it touches no register and no memory.
+        unsafe {
+            asm!("dsb st", options(nostack, preserves_flags));
+        }
+    }
+}
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "uverbs-core needs 64-bit pointers: a doorbell register, and an entry that the device writes, are accessed by \
+     single 64-bit loads and stores"
+);
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!(
+    "uverbs-core has no barriers between CPU and device for this architecture: add them to src/sync/barrier.rs"
+);

@@ -117,7 +117,7 @@ impl Consumer {
     #[inline(always)]
     fn give_back(&self) {
         // The entries were read before the device may write them again.
-        barrier::to_device();
+        barrier::release_to_device();
         self.record.set(self.position & INDEX_MASK);
     }
 }
