@@ -13,20 +13,20 @@ use core::sync::atomic::Ordering::Relaxed;
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use uverbs_core::attr::{QpState, QpType, WcExFlags};
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Gate};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
 use uverbs_core::provider::op::Read;
 use uverbs_core::provider::{
     Completion as _, CompletionQueue as _, Connected, PollError, RecvBatch as _, RecvQueue as _,
     SendQueue as _, WireRemote as _, WireSge as _, Wr,
 };
 use uverbs_core::wc::WorkCompletion;
-use uverbs_mlx5::buf::{QueueBuf, SqRing, StrideRing};
-use uverbs_mlx5::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
-use uverbs_mlx5::dbrec::{DbRec, DbRecPages};
-use uverbs_mlx5::lookup::UserIndices;
-use uverbs_mlx5::shared::{QpShared, RqShared, SqShared, SrqShared};
-use uverbs_mlx5::testing::{BLUE_FLAME, Bell, send_config};
-use uverbs_mlx5::uar::{ArmRegister, Doorbell};
+use uverbs_mlx5::testing::{QueueBuf, SqRing, StrideRing};
+use uverbs_mlx5::testing::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
+use uverbs_mlx5::testing::{DbRec, DbRecPages};
+use uverbs_mlx5::testing::UserIndices;
+use uverbs_mlx5::testing::{QpShared, RqShared, SqShared, SrqShared};
+use uverbs_mlx5::testing::{self, BLUE_FLAME, Bell, send_config};
+use uverbs_mlx5::testing::{ArmRegister, Doorbell};
 use uverbs_mlx5::{RecvConfig, RecvQueue, Remote, SendQueue, Sge, SharedRecvQueue};
 
 #[derive(Arbitrary, Debug)]
@@ -170,7 +170,7 @@ fuzz_target!(|program: Program| {
         cqn: 0x401,
         ring,
         dbrec: DbRecPages::default().alloc().expect("memory"),
-        gate: gate(),
+        access: testing::cq_access(),
         arm: Arc::new(ArmRegister::new(&DoorbellPage::Port(port), 0).expect("a register")),
         version: if program.version_1 { CqeVersion::V1 } else { CqeVersion::V0 },
         dump_fill_mkey: 0x300,
@@ -226,7 +226,7 @@ impl World {
         } else {
             rq = Some(Arc::new(RqShared::new(ring())));
         }
-        let qp = QpShared::new(gate(), number, number, Some(sq), rq, srq.clone());
+        let qp = QpShared::new(testing::qp_access(), number, number, Some(sq), rq, srq.clone());
         let qp = Arc::new(match self.version_1 {
             true => qp.with_index(self.indices.take().expect("an index")),
             false => qp,
@@ -391,6 +391,3 @@ impl World {
     }
 }
 
-fn gate() -> Gate {
-    Gate::new(1).expect("memory")
-}

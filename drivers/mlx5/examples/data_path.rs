@@ -24,13 +24,13 @@ use uverbs_core::sync::barrier::{to_device, write_combining_flush, write_combini
 use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::{IbvAh, RawAh, RecvWr, SendFlags, SendWr, WrOpcode, WrRdma, WrUd};
-use uverbs_mlx5::buf::{QueueBuf, SqRing, StrideRing};
-use uverbs_mlx5::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
-use uverbs_mlx5::dbrec::DbRecPages;
-use uverbs_mlx5::lookup::UserIndices;
-use uverbs_mlx5::shared::{QpShared, RqShared, SqShared};
+use uverbs_mlx5::testing::DbRecPages;
+use uverbs_mlx5::testing::UserIndices;
 use uverbs_mlx5::testing::{self, BLUE_FLAME, heap_page, send_config, send_parts};
-use uverbs_mlx5::uar::{ArmRegister, SharedHalf};
+use uverbs_mlx5::testing::{ArmRegister, SharedHalf};
+use uverbs_mlx5::testing::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
+use uverbs_mlx5::testing::{QpShared, RqShared, SqShared};
+use uverbs_mlx5::testing::{QueueBuf, SqRing, StrideRing};
 use uverbs_mlx5::{Ah, RecvConfig, Remote, SendQueue, Sge};
 use uverbs_mlx5_hw::cqe::Cqe64;
 use uverbs_mlx5_hw::wqe::Av;
@@ -524,7 +524,7 @@ impl<L: Locking> Completions<L> {
             cqn: 0x401,
             ring,
             dbrec: DbRecPages::default().alloc().expect("memory"),
-            gate: testing::gate(),
+            access: testing::cq_access(),
             arm: Arc::new(ArmRegister::new(&heap_page(), 0).expect("in the page")),
             version: CqeVersion::V1,
             dump_fill_mkey: 0x300,
@@ -536,7 +536,7 @@ impl<L: Locking> Completions<L> {
         let index = Arc::new(UserIndices::default()).take().expect("an index");
         let uidx = index.get();
         let qp = QpShared::new(
-            testing::gate(),
+            testing::qp_access(),
             0xa1_b2c3,
             uidx,
             Some(Arc::new(SqShared::new(sq))),

@@ -5,41 +5,35 @@
 //! (UARs) are mapped from the device. A post writes WQEs to the queue, its index to the doorbell record and eight
 //! bytes, or a whole WQE, to the register. The format of all of it stands in `uverbs-mlx5-hw`.
 
-mod av;
-pub mod buf;
-mod builder;
-mod calls;
-mod context;
-pub mod cq;
-mod cqe;
-mod cursor;
-pub mod dbrec;
-mod driver;
-mod encoder;
-mod list;
-pub mod lookup;
-mod ops;
-mod options;
-mod poster;
-mod recv;
-mod send;
-pub mod shared;
-mod size;
-mod srq;
+//!
+//! | module | what |
+//! |---|---|
+//! | `control` | opening a device, creating and modifying objects, doorbell register allocation |
+//! | `memory` | rings, index types, doorbell records: all `unsafe` about queue memory |
+//! | `doorbell` | the registers by which a queue notifies the device |
+//! | `wqe` | from work requests to bytes |
+//! | `sq`, `rq`, `cq` | send queues, receive queues, completion queues |
+//! | `qp` | what the sides of a QP share |
+
+#![expect(unreachable_pub, reason = "`testing` makes internals reachable with the feature `test-utils`")]
+
+mod control;
+mod cq;
+mod doorbell;
+mod memory;
+mod qp;
+mod rq;
+mod sq;
 #[cfg(any(test, feature = "test-utils"))]
 #[doc(hidden)]
 pub mod testing;
 #[cfg(all(test, not(loom)))]
 mod tests;
-pub mod uar;
-mod uars;
 mod wqe;
 
+pub use control::{Mlx5, Options, QpControl, SrqControl, ThreadDomain};
 pub use cq::{Completion, CompletionQueue, CqShared};
-pub use driver::{Mlx5, QpControl, SrqControl, ThreadDomain};
-pub use encoder::SendConfig;
-pub use options::Options;
-pub use recv::{Batch as RecvBatch, RecvConfig, RecvQueue};
-pub use send::{Batch as SendBatch, SendQueue};
-pub use srq::{Batch as SrqBatch, SharedRecvQueue};
+pub use rq::srq::{Batch as SrqBatch, SharedRecvQueue};
+pub use rq::{Batch as RecvBatch, RecvConfig, RecvQueue};
+pub use sq::{Batch as SendBatch, SendConfig, SendQueue};
 pub use wqe::{Ah, Remote, Sge};

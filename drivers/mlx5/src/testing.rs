@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queues over plain memory, with the device's side in the caller's hands: for tests, fuzzers and benches.
 
-use crate::buf::{QueueBuf, SqRing, StrideRing};
-use crate::dbrec::{DbRec, DbRecPages};
-use crate::shared::{QpShared, RqShared, SqShared, SrqShared};
-use crate::uar::{BlueFlame, Doorbell, SharedHalf};
+pub use crate::cq::lookup::UserIndices;
+pub use crate::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
+pub use crate::doorbell::{ArmRegister, BlueFlame, Doorbell, SharedHalf};
+pub use crate::memory::dbrec::{DbRec, DbRecPages};
+pub use crate::memory::{QueueBuf, SqRing, StrideRing};
+pub use crate::qp::{QpAccess, QpShared};
+pub use crate::rq::{RqShared, SrqShared};
+pub use crate::sq::SqShared;
 use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue, SharedRecvQueue};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Gate, Mapping};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping, QueueAccess};
+use uverbs_core::sync::ControlBarrier;
 
 /// A write to a doorbell register: its offset, and the bytes. A burst has 64 or more.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,20 +147,29 @@ pub fn send_parts(
     let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
     let bell = Doorbell::new(page, 0x800, bf, shared).expect("a register in the page");
     let sq = Arc::new(SqShared::new(ring));
-    let qp = Arc::new(QpShared::new(gate(), config.qp_num, 0, Some(sq), None, None));
+    let qp = Arc::new(QpShared::new(qp_access(), config.qp_num, 0, Some(sq), None, None));
     qp.set_csum(true);
     qp.set_state(QpState::RTS);
     let queue = SendQueue::new(config, Arc::clone(&qp), record.send_word(), bell).expect("a send queue");
     (queue, qp, buf, record)
 }
 
-/// The word behind a QP or a CQ.
+/// Access to a CQ.
 ///
 /// # Panics
 /// If there is no memory.
 #[must_use]
-pub fn gate() -> Gate {
-    Gate::new(1).expect("memory")
+pub fn cq_access() -> QueueAccess {
+    QueueAccess::new(1, ControlBarrier::register()).expect("memory")
+}
+
+/// Access to a QP.
+///
+/// # Panics
+/// If there is no memory.
+#[must_use]
+pub fn qp_access() -> QpAccess {
+    QpAccess::new(ControlBarrier::register()).expect("memory")
 }
 
 /// A page of registers in plain memory.
@@ -201,7 +215,7 @@ impl Receives {
         let ring = StrideRing::new(buf, 0, count, stride).expect("powers of two");
         let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
         let rq = Arc::new(RqShared::new(ring));
-        let qp = Arc::new(QpShared::new(gate(), 0xa1_b2c3, 0, None, Some(rq), None));
+        let qp = Arc::new(QpShared::new(qp_access(), 0xa1_b2c3, 0, None, Some(rq), None));
         qp.set_state(QpState::RTS);
         let queue = RecvQueue::new(config, Arc::clone(&qp), record.recv_word()).expect("a receive queue");
         Self { queue, qp, record }

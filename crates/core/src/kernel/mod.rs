@@ -14,9 +14,9 @@
 mod command;
 mod doorbell;
 mod fd;
-mod gate;
 mod mapping;
 mod process;
+mod queue_access;
 mod raw;
 #[cfg(test)]
 pub(crate) mod script;
@@ -28,9 +28,9 @@ mod write;
 pub use command::Command;
 pub use doorbell::{DoorbellPage, DoorbellPort};
 pub use fd::UverbsFd;
-pub use gate::Gate;
 pub use mapping::{DeviceMapping, Mapping, Protection};
 pub use process::Process;
+pub use queue_access::{Busy, QueueAccess};
 pub use raw::{RawAttr, RawCommand};
 pub use uhw::Uhw;
 pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};

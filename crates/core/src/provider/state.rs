@@ -6,7 +6,7 @@
 use crate::attr::QpState;
 
 /// State and reset count, so that one compare tells whether anything changed. Never zero, but in a child of fork(2) where it
-/// stands in a [`Gate`](crate::kernel::Gate).
+/// stands in a [`QueueAccess`](crate::kernel::QueueAccess).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateWord(u32);
 

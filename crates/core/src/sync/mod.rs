@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What orders the data path: barriers named by purpose, and the two ways a queue can be locked.
+//! What orders the data path: barriers named by purpose, the barrier against the control path, and the two ways a queue
+//! can be locked.
 
 pub mod barrier;
+pub mod control_barrier;
 pub mod lock;
 
+pub use control_barrier::ControlBarrier;
 pub use lock::{Exclusive, Guard, Locked, Locking, Reentered, Shared};

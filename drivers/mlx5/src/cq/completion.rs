@@ -3,8 +3,8 @@
 
 use super::clock::ClockInfo;
 use super::entry::{CqeRef, Tail};
-use crate::cqe::{self, Kind};
-use crate::shared::umr_op;
+use crate::cq::cqe::{self, Kind};
+use crate::sq::umr_op;
 use core::fmt;
 use uverbs_core::attr::WcExFlags;
 use uverbs_core::provider::completion::Completion as CompletionTrait;

@@ -3,8 +3,8 @@
 //!
 //! A field is read when it is asked for, by words of 8 bytes; the device writes whenever it likes, so any value must do.
 
-use crate::buf::{Block, Place};
-use crate::cqe::OpOwn;
+use crate::cq::cqe::OpOwn;
+use crate::memory::{Block, BlockIndex};
 use core::sync::atomic::Ordering;
 use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_INVALID, MLX5_CQE_OWNER_MASK, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
@@ -124,8 +124,8 @@ impl Tail {
 
     /// The same as a place in a send queue.
     #[inline(always)]
-    pub(crate) const fn block(self) -> Place {
-        Place::of_upper(self.value() as u32)
+    pub(crate) const fn block(self) -> BlockIndex {
+        BlockIndex::of_upper(self.value() as u32)
     }
 
     /// QP number.

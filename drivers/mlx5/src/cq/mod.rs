@@ -14,7 +14,9 @@
 
 mod clock;
 mod completion;
+pub(crate) mod cqe;
 mod entry;
+pub mod lookup;
 mod parse;
 mod poll;
 mod ring;

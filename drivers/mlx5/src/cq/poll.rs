@@ -11,14 +11,14 @@ use super::completion::{Completion, Parsed};
 use super::entry::{CqeRef, Idle, Phase, Tail};
 use super::parse::{CqeVersion, Outcome, Received, Resources, Sender};
 use super::ring::CqRing;
-use super::shared::{CqShared, INDEX_MASK, PollGate};
-use crate::buf::{Walk, Watch};
-use crate::dbrec::{DbRec, DbWord};
-use crate::uar::ArmRegister;
+use super::shared::{CqShared, INDEX_MASK, PollAccess};
+use crate::doorbell::ArmRegister;
+use crate::memory::dbrec::{DbRec, DbWord};
+use crate::memory::{Walk, Watch};
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::WcExFlags;
-use uverbs_core::kernel::Gate;
+use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PollError;
 use uverbs_core::provider::completion::CompletionQueue as CompletionQueueTrait;
 use uverbs_core::sync::barrier;
@@ -36,7 +36,7 @@ pub struct CqConfig {
     /// The doorbell record that the kernel was told of.
     pub dbrec: DbRec,
     /// What the control path closes, in any state.
-    pub gate: Gate,
+    pub access: QueueAccess,
     /// The register by which it is armed.
     pub arm: Arc<ArmRegister>,
     /// How completions name their queues.
@@ -56,7 +56,7 @@ pub struct CompletionQueue {
     resources: Resources,
     /// What a call must see to before it polls: a few bits of this side's, and what others have left.
     rare: Rare,
-    gate: PollGate,
+    access: PollAccess,
     shared: Arc<CqShared>,
     /// Where an open extended poll stands.
     open: Option<(Parsed, u32)>,
@@ -128,13 +128,13 @@ impl CompletionQueue {
     pub fn new(config: CqConfig) -> (Self, Arc<CqShared>) {
         let dbrec = Arc::new(config.dbrec);
         let record = dbrec.ci_word();
-        let shared = Arc::new(CqShared::new(config.cqn, config.ring.clone(), dbrec, config.gate));
+        let shared = Arc::new(CqShared::new(config.cqn, config.ring.clone(), dbrec, config.access));
         let queue = Self {
             consumer: Consumer::new(&config.ring, 0, record),
             ring: config.ring,
             resources: Resources::new(config.version, config.dump_fill_mkey),
             rare: Rare::empty(),
-            gate: shared.gate(),
+            access: shared.access(),
             shared: Arc::clone(&shared),
             open: None,
             fields: config.fields,
@@ -183,7 +183,7 @@ impl CompletionQueue {
                 return Err(PollError::Corrupt);
             };
             barrier::from_device();
-            if op_own.kind() == crate::cqe::Kind::Resize {
+            if op_own.kind() == crate::cq::cqe::Kind::Resize {
                 break;
             }
             // The last entry of the old ring takes a place in the count; so all others stand one further on in the new.
@@ -221,7 +221,7 @@ impl CompletionQueue {
     #[cold]
     #[inline(never)]
     fn begin_rare(&mut self) -> Result<(), PollError> {
-        if self.gate.is_forked() {
+        if self.access.is_forked() {
             return Err(PollError::Forked);
         }
         self.attend();
@@ -235,7 +235,7 @@ impl CompletionQueue {
     /// What calls begin with that don't go on with an open poll.
     #[inline(always)]
     fn begin_new(&mut self) -> Result<(), PollError> {
-        if self.rare.is_empty() && self.gate.is_open() { Ok(()) } else { self.begin_new_rare() }
+        if self.rare.is_empty() && self.access.is_open() { Ok(()) } else { self.begin_new_rare() }
     }
 
     #[cold]
@@ -497,7 +497,7 @@ impl CompletionQueueTrait for CompletionQueue {
         if self.open.is_none() {
             return Err(PollError::NoSession);
         }
-        if self.rare != Rare::OPEN || !self.gate.is_open() {
+        if self.rare != Rare::OPEN || !self.access.is_open() {
             self.begin_rare()?;
         }
         let Some(parsed) = self.parse_next()? else { return Err(PollError::Empty) };
@@ -521,7 +521,7 @@ impl CompletionQueueTrait for CompletionQueue {
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
-        if self.gate.is_forked() {
+        if self.access.is_forked() {
             return Err(PollError::Forked);
         }
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };

@@ -5,8 +5,8 @@
 //! stand, when they are asked for; the device writes whenever it likes, so what is read is not trusted.
 
 use super::entry::{CqeRef, NEVER_WRITTEN, Phase, WORDS};
-use crate::buf::{BlockRing, QueueBuf, StrideRing};
-use crate::cqe::{OpOwn, Scatter};
+use crate::cq::cqe::{OpOwn, Scatter};
+use crate::memory::{BlockRing, QueueBuf, StrideRing};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 

@@ -9,9 +9,10 @@
 
 use super::ring::CqRing;
 use super::shared::CqShared;
-use crate::buf::StrideRing;
-use crate::cqe::Scatter;
-use crate::shared::{QpShared, SqShared};
+use crate::cq::cqe::Scatter;
+use crate::memory::StrideRing;
+use crate::qp::QpShared;
+use crate::sq::SqShared;
 use core::ptr::with_exposed_provenance_mut;
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::attr::QpState;
@@ -89,7 +90,7 @@ impl Scattering<'_> {
         if self.shared.has_mail() {
             return None;
         }
-        // A device may tell twice of a WR, or of one that it was not shown. Behind the gate, so that a reset that was before
+        // A device may tell twice of a WR, or of one that it was not shown. Behind the access, so that a reset that was before
         // is seen.
         if !is_outstanding() {
             return Some(WcStatus::GENERAL_ERR);

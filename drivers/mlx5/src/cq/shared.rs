@@ -9,11 +9,12 @@
 //! How far to sweep is noted when the letter is written: entries that the device writes later are of the queue's next life.
 
 use super::ring::CqRing;
-use crate::dbrec::DbRec;
-use crate::shared::{QpShared, SrqShared};
+use crate::memory::dbrec::DbRec;
+use crate::qp::QpShared;
+use crate::rq::SrqShared;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use uverbs_core::kernel::Gate;
+use uverbs_core::kernel::QueueAccess;
 use uverbs_core::sync::barrier;
 use uverbs_mlx5_hw::doorbell::CQ_SET_CI;
 
@@ -40,9 +41,9 @@ const MAIL: u32 = 2;
 
 /// One compare for all that a poll must see to first.
 #[derive(Debug)]
-pub(super) struct PollGate(Gate);
+pub(super) struct PollAccess(QueueAccess);
 
-impl PollGate {
+impl PollAccess {
     /// Whether there is nothing.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
@@ -51,7 +52,7 @@ impl PollGate {
 
     /// Whether this is a child of fork(2).
     pub(super) fn is_forked(&self) -> bool {
-        self.0.word().load(Ordering::Acquire) == Gate::FORKED
+        self.0.word().load(Ordering::Acquire) == QueueAccess::FORKED
     }
 }
 
@@ -60,9 +61,9 @@ impl PollGate {
 pub struct CqShared {
     cqn: u32,
     /// Whether there are letters, or this is a child of fork(2): a copy of its parent's queue.
-    mail: Gate,
+    mail: QueueAccess,
     letters: Mutex<Vec<Letter>>,
-    /// Held while data of a completion are copied to the memory that a WQE names: whoever held it after having left a
+    /// SendQueueRef while data of a completion are copied to the memory that a WQE names: whoever held it after having left a
     /// letter knows that none is copied for that queue any more.
     copying: Mutex<()>,
     /// The ring that the device writes. Locked by the control path, and by the poller when it is replaced.
@@ -77,7 +78,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl CqShared {
-    pub(super) fn new(cqn: u32, ring: CqRing, dbrec: Arc<DbRec>, mail: Gate) -> Self {
+    pub(super) fn new(cqn: u32, ring: CqRing, dbrec: Arc<DbRec>, mail: QueueAccess) -> Self {
         mail.word().store(NO_MAIL, Ordering::Release);
         Self {
             cqn,
@@ -154,8 +155,8 @@ impl CqShared {
     }
 
     /// What tells that there is something to see to before polling; the poller keeps it at hand.
-    pub(super) fn gate(&self) -> PollGate {
-        PollGate(self.mail.clone())
+    pub(super) fn access(&self) -> PollAccess {
+        PollAccess(self.mail.clone())
     }
 
     /// Whether there are letters.

@@ -4,17 +4,20 @@
 mod scatter;
 
 use super::*;
-use crate::buf::{Done, Place, QueueBuf, SqRing, StrideRing};
-use crate::dbrec::DbRecPages;
-use crate::lookup::UserIndices;
-use crate::shared::{QpShared, RqShared, SqShared, SrqShared};
-use crate::uar::ArmRegister;
+use crate::cq::lookup::UserIndices;
+use crate::doorbell::ArmRegister;
+use crate::memory::dbrec::DbRecPages;
+use crate::memory::{BlockIndex, CompletedCount, QueueBuf, SqRing, StrideRing};
+use crate::qp::QpShared;
+use crate::rq::{RqShared, SrqShared};
+use crate::sq::SqShared;
+use crate::testing::{cq_access, qp_access};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use uverbs_core::attr::{QpState, WcExFlags};
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Gate};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
 use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
 use uverbs_core::wc::{WcOpcode, WcStatus, WorkCompletion};
 use uverbs_mlx5_hw::cqe::{Cqe64, ErrCqe};
@@ -23,10 +26,6 @@ use uverbs_mlx5_hw::{Be16, Be32, Be64};
 use zerocopy::IntoBytes;
 
 const BLOCKS: u32 = 16;
-
-fn gate() -> Gate {
-    Gate::new(1).unwrap()
-}
 
 #[derive(Debug, Default)]
 struct Port(Mutex<Vec<(u32, [u8; 8])>>);
@@ -62,7 +61,7 @@ fn bench(entries: u32, cqe_size: u32, version: CqeVersion) -> Bench {
         cqn: 0x401,
         ring,
         dbrec: DbRecPages::default().alloc().unwrap(),
-        gate: gate(),
+        access: cq_access(),
         arm: Arc::new(ArmRegister::new(&page, 0).unwrap()),
         version,
         dump_fill_mkey: 0x300,
@@ -111,11 +110,11 @@ impl Bench {
         let rq = RqShared::new(StrideRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS, 64).unwrap());
         for i in 0..BLOCKS {
             sq.ring.view().wr_id(i).store(send_id(qp_num, i), Relaxed);
-            sq.ring.view().record(Place::of(i)).set_done(Done::new((i + 1).into(), 0));
+            sq.ring.view().record(BlockIndex::of(i)).set_done(CompletedCount::new((i + 1).into(), 0));
             rq.wr_id.get(i).store(recv_id(qp_num, i), Relaxed);
         }
         let qp = QpShared::new(
-            gate(),
+            qp_access(),
             qp_num,
             qp_num,
             Some(Arc::new(sq)),

@@ -3,11 +3,11 @@
 #![expect(unsafe_code)]
 // UNSAFETY: fork(2), and posting calls that name no memory.
 
-use crate::buf::QueueBuf;
 use crate::cq::{CompletionQueue, CqConfig, CqRing, CqeVersion};
-use crate::dbrec::DbRecPages;
+use crate::doorbell::ArmRegister;
+use crate::memory::QueueBuf;
+use crate::memory::dbrec::DbRecPages;
 use crate::testing::{self, BLUE_FLAME, Receives, Sends, SharedReceives, heap_page, send_config};
-use crate::uar::ArmRegister;
 use crate::{RecvConfig, Remote};
 use std::sync::Arc;
 use uverbs_core::attr::{QpType, WcExFlags};
@@ -25,7 +25,7 @@ fn completions() -> CompletionQueue {
         cqn: 1,
         ring,
         dbrec: DbRecPages::default().alloc().unwrap(),
-        gate: testing::gate(),
+        access: testing::cq_access(),
         arm: Arc::new(ArmRegister::new(&heap_page(), 0).unwrap()),
         version: CqeVersion::V1,
         dump_fill_mkey: 0,

@@ -7,8 +7,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's posting calls; the memory that the vectors name is mapped where they say.
 
+use crate::doorbell::BlueFlame;
 use crate::testing::{BLUE_FLAME, Receives, Ring, Sends, SharedReceives, element, send_config};
-use crate::uar::BlueFlame;
 use crate::{Ah, RecvConfig, SendQueue};
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -443,7 +443,7 @@ fn recv_list(
     Ok(())
 }
 
-fn elements(ring: &crate::buf::StrideRing, wqes: &Value) -> Result<(), String> {
+fn elements(ring: &crate::memory::StrideRing, wqes: &Value) -> Result<(), String> {
     for wqe in list(wqes) {
         let got = element(ring, num32(&wqe["idx"]));
         if !same(&wqe["hex"], &got) {

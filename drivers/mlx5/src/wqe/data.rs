@@ -3,8 +3,8 @@
 //!
 //! An empty entry is left out. An entry, or all of them, of more than the device's longest message can't be.
 
-use super::{InlineWriter, Ordinary, Sge, Slot};
-use crate::buf::{Place, SqAddrs};
+use super::{InlineWriter, Ordinary, Sge, WqeWriter};
+use crate::memory::{BlockIndex, SqAddrs};
 use core::hint::cold_path;
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
@@ -44,7 +44,7 @@ pub(crate) fn units_of<P: Payload<Sge>>(data: &P) -> u32 {
 /// Writes entries from `unit` on; how many units they took.
 #[inline(always)]
 pub(crate) fn put_sges(
-    slot: Slot<'_>,
+    slot: WqeWriter<'_>,
     unit: u32,
     limits: DataLimits,
     atomic: bool,
@@ -55,13 +55,13 @@ pub(crate) fn put_sges(
 
 #[inline(never)]
 fn put_many(
-    (ring, place): (&SqAddrs, Place),
+    (ring, place): (&SqAddrs, BlockIndex),
     unit: u32,
     limits: DataLimits,
     atomic: bool,
     sges: &[Sge],
 ) -> Result<u32, PostError> {
-    let slot = Slot::new(ring.view(), place);
+    let slot = WqeWriter::new(ring.view(), place);
     if sges.len() > limits.max_sge as usize {
         return Err(PostError::TooManySge);
     }
@@ -86,7 +86,7 @@ fn put_many(
 /// Writes C's entries. As the `wr_*` setters do it, an atomic's entry keeps its length.
 #[inline]
 pub(crate) fn put_raw_sges(
-    slot: Slot<'_>,
+    slot: WqeWriter<'_>,
     unit: u32,
     limits: DataLimits,
     atomic: bool,
@@ -114,7 +114,7 @@ pub(crate) fn put_raw_sges(
 /// Copies inline data from `unit` on; how many units they took, none if there is not a byte.
 #[inline(always)]
 pub(crate) fn put_inline<P: Payload<Sge>>(
-    slot: Slot<'_>,
+    slot: WqeWriter<'_>,
     unit: u32,
     limits: DataLimits,
     data: &P,
@@ -144,7 +144,7 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
 }
 
 /// Copies buffers of `len` bytes; `false` if they have another length.
-fn put_bufs<P: Payload<Sge>>(slot: Slot<'_>, unit: u32, head: u32, len: usize, data: &P) -> bool {
+fn put_bufs<P: Payload<Sge>>(slot: WqeWriter<'_>, unit: u32, head: u32, len: usize, data: &P) -> bool {
     let mut writer = InlineWriter::new(slot, unit * 2, head.into(), 4);
     let mut left = len;
     data.for_each_buf(|bytes| {

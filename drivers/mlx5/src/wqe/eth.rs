@@ -7,7 +7,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the header is read from the memory that a WR's entries name, which the poster promised.
 
-use super::{CTRL_UNITS, DataLimits, InlineWriter, Sge, Slot, put_inline, put_raw_sges};
+use super::{CTRL_UNITS, DataLimits, InlineWriter, Sge, WqeWriter, put_inline, put_raw_sges};
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::{Payload, PostError};
 use uverbs_core::wr::Sge as RawSge;
@@ -20,7 +20,7 @@ pub(crate) type L2Header = [u8; ETH_L2_INLINE_HEADER_SIZE];
 const L2: usize = ETH_L2_INLINE_HEADER_SIZE;
 
 /// The segment's first 16 bytes, of which the header has the last two.
-fn put_eth(slot: Slot<'_>, csum: bool, mss: u16, header_len: u16, start: [u8; 2]) {
+fn put_eth(slot: WqeWriter<'_>, csum: bool, mss: u16, header_len: u16, start: [u8; 2]) {
     let csum = if csum { MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM } else { 0 };
     let first = u64::from(csum) << 24 | u64::from(mss);
     let second = u64::from(header_len) << 16 | u64::from(u16::from_be_bytes(start));
@@ -28,7 +28,7 @@ fn put_eth(slot: Slot<'_>, csum: bool, mss: u16, header_len: u16, start: [u8; 2]
 }
 
 /// Writes the segment of a frame, with its header if the device wants it; how many units it took.
-pub(crate) fn put_frame(slot: Slot<'_>, csum: bool, header: Option<&L2Header>) -> u32 {
+pub(crate) fn put_frame(slot: WqeWriter<'_>, csum: bool, header: Option<&L2Header>) -> u32 {
     match header {
         None => {
             put_eth(slot, csum, 0, 0, [0; 2]);
@@ -55,7 +55,7 @@ pub(crate) fn tso_units(max_header: u32, args: TsoArgs<'_>) -> Result<u32, PostE
 }
 
 /// Writes the segment of a segmented send, whose header [`tso_units`] found right; how many units it took.
-pub(crate) fn put_tso(slot: Slot<'_>, csum: bool, args: TsoArgs<'_>) -> Result<u32, PostError> {
+pub(crate) fn put_tso(slot: WqeWriter<'_>, csum: bool, args: TsoArgs<'_>) -> Result<u32, PostError> {
     let (Ok(header_len), [a, b, rest @ ..]) = (u16::try_from(args.header.len()), args.header) else {
         return Err(PostError::InvalidArgument);
     };
@@ -98,7 +98,7 @@ unsafe fn header_of(sges: impl Iterator<Item = RawSge>) -> Option<L2Header> {
 /// # Safety
 /// If `l2`, the entries are readable memory at their addresses.
 pub(crate) unsafe fn put_frame_sges(
-    slot: Slot<'_>,
+    slot: WqeWriter<'_>,
     limits: DataLimits,
     csum: bool,
     l2: bool,
@@ -122,7 +122,7 @@ pub(crate) unsafe fn put_frame_sges(
 
 /// Writes a frame of inline bytes behind the control segment, its header in the segment if `l2`; the WQE's units.
 pub(crate) fn put_frame_inline<P: Payload<Sge>>(
-    slot: Slot<'_>,
+    slot: WqeWriter<'_>,
     limits: DataLimits,
     csum: bool,
     l2: bool,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The encoder: from a work request to the bytes of its WQE.
 //!
-//! Pure: it writes into a [`Slot`] of the ring and says how many 16-byte units it took. It rings no doorbell, takes no
+//! Pure: it writes into a [`WqeWriter`] of the ring and says how many 16-byte units it took. It rings no doorbell, takes no
 //! lock and knows no kernel. A WQE is a control segment, then by opcode and transport what the tables of PRM 8.9 ask for, then the
 //! data; the control segment is put last, because it has the length.
 //!
@@ -10,15 +10,15 @@
 
 mod data;
 pub(crate) mod eth;
-mod slot;
 pub(crate) mod umr;
+mod writer;
 
 pub(crate) use data::{
     DataLimits, WireEntry, put_inline, put_raw_sges, put_recv_sge, put_recv_sges, put_sges, units_of,
 };
-pub(crate) use slot::{InlineWriter, Slot};
+pub(crate) use writer::{InlineWriter, WqeWriter};
 
-use crate::buf::Place;
+use crate::memory::BlockIndex;
 use core::fmt;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{PostError, WireRemote, WireSge};
@@ -227,7 +227,7 @@ pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
 
 /// The control segment's first word: `base` has the QP number in place.
 #[inline(always)]
-pub(crate) const fn ctrl0(base: u64, place: Place, opcode: u8, ds: u32) -> u64 {
+pub(crate) const fn ctrl0(base: u64, place: BlockIndex, opcode: u8, ds: u32) -> u64 {
     (base | place.index_at(40) | (opcode as u64) << 32 | ds as u64).to_be()
 }
 
@@ -270,7 +270,7 @@ mod tests {
 
         #[test]
         fn two_words_are_a_control_segment(qpn in 0_u32..1 << 24, index: u32, opcode: u8, ds in 1_u32..64, fm: u8, imm: u32) {
-            let words = [ctrl0(ctrl_base(qpn), Place::of(index), opcode, ds), ctrl1(fm, imm)];
+            let words = [ctrl0(ctrl_base(qpn), BlockIndex::of(index), opcode, ds), ctrl1(fm, imm)];
             let seg: CtrlSeg = zerocopy::transmute!(words);
             prop_assert_eq!(seg, CtrlSeg::new(0, index as u16, opcode, qpn, ds as u8, fm, Be32::new(imm)));
         }

@@ -4,7 +4,7 @@
 //! Binding writes range, rights and one translation entry; unbinding and invalidating only free the key. A type 1
 //! window belongs to its PD, a type 2 window to the QP that binds it.
 
-use super::{CTRL_UNITS, Slot};
+use super::{CTRL_UNITS, WqeWriter};
 use uverbs_core::attr::AccessFlags;
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::op::MwBind;
@@ -25,12 +25,12 @@ pub(crate) const FREE_UNITS: u32 = CTRL_UNITS + 3 + 4;
 pub(crate) const BIND_UNITS: u32 = FREE_UNITS + 4;
 
 /// Writes what follows the control segment of an invalidation.
-pub(crate) fn put_local_inv(slot: Slot<'_>) -> u32 {
+pub(crate) fn put_local_inv(slot: WqeWriter<'_>) -> u32 {
     put_free(slot, true, 0)
 }
 
 /// Writes what follows the control segment of a bind, or of an unbind if its length is 0; the WQE's units.
-pub(crate) fn put_bind(slot: Slot<'_>, qpn: u32, bind: &MwBind) -> Result<u32, PostError> {
+pub(crate) fn put_bind(slot: WqeWriter<'_>, qpn: u32, bind: &MwBind) -> Result<u32, PostError> {
     if bind.length > MAX_KLM_LENGTH {
         return Err(PostError::Unsupported);
     }
@@ -84,7 +84,7 @@ pub(crate) fn put_bind(slot: Slot<'_>, qpn: u32, bind: &MwBind) -> Result<u32, P
 }
 
 /// Frees a key.
-fn put_free(slot: Slot<'_>, type2: bool, rkey: u32) -> u32 {
+fn put_free(slot: WqeWriter<'_>, type2: bool, rkey: u32) -> u32 {
     let mut flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET;
     let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE | MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY;
     if type2 {
@@ -108,7 +108,7 @@ fn qpn_mkey(qpn: u32, rkey: u32) -> Be32 {
     Be32::new(qpn << 8 | rkey & 0xff)
 }
 
-fn put_ctrl(slot: Slot<'_>, flags: u8, klm_octowords: u16, mask: u64) {
+fn put_ctrl(slot: WqeWriter<'_>, flags: u8, klm_octowords: u16, mask: u64) {
     let seg = UmrCtrlSeg {
         flags,
         klm_octowords: Be16::new(klm_octowords),
@@ -119,7 +119,7 @@ fn put_ctrl(slot: Slot<'_>, flags: u8, klm_octowords: u16, mask: u64) {
     (1..).zip(units).for_each(|(i, unit)| slot.put(i, unit));
 }
 
-fn put_mkey(slot: Slot<'_>, seg: MkeyContextSeg) {
+fn put_mkey(slot: WqeWriter<'_>, seg: MkeyContextSeg) {
     let units: [[u64; 2]; 4] = transmute!(seg);
     (4..).zip(units).for_each(|(i, unit)| slot.put(i, unit));
 }

@@ -103,7 +103,8 @@ fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
         let ring = || StrideRing::new(QueueBuf::new(4096).unwrap(), 0, 16, 64).unwrap();
         let srq = with_srq.then(|| Arc::new(SrqShared::new(9, ring(), 8).unwrap()));
         let rq = (!with_srq).then(|| Arc::new(RqShared::new(ring())));
-        let qp = QpShared::new(gate(), 1, 1, None, rq, srq.clone()).with_index(b.indices.take().unwrap());
+        let qp =
+            QpShared::new(qp_access(), 1, 1, None, rq, srq.clone()).with_index(b.indices.take().unwrap());
         let qp = Arc::new(qp);
         qp.set_state(QpState::RTS);
         b.shared.attach_qp(&qp);

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Access to one queue: what the data path checks before it uses the queue's memory, and what the control path waits for.
+//!
+//! A queue has a state word, a post limit and a busy flag, in memory that the kernel wipes in a child of fork(2)
+//! (`MADV_WIPEONFORK`, madvise(2)). So the one compare that the data path needs for the state also detects a forked child,
+//! which must not use the rings that it shares with its parent, and a child of a bare clone(2).
+//!
+//! # Handshake
+//! The data path sets busy, then checks word or limit, accesses the queue, and clears busy. The control path closes the
+//! queue (it stores a word that forbids the access, or a limit of 0), then calls [`QueueAccess::wait_idle`]. After that no
+//! thread is inside the queue and none can enter, until the control path opens it again. The barrier between the two
+//! accesses of each side is [`ControlBarrier`]. Busy covers the memory accesses of one call and no code of the user, so
+//! a wait is short, and a control call never waits for its own thread.
+// UNSAFETY: gives out the words of a page that it mapped, and asks madvise(2) for it.
+#![cfg_attr(not(loom), expect(unsafe_code))]
+
+use crate::errno::Errno;
+use crate::sync::ControlBarrier;
+use crate::sync::control_barrier::fence;
+use core::fmt;
+use std::io;
+use std::sync::Arc;
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What stands in the page.
+#[derive(Debug)]
+#[repr(C)]
+struct Words {
+    limit: AtomicU64,
+    word: AtomicU32,
+    busy: AtomicU32,
+}
+
+/// The words of one queue; clones are the same words.
+#[derive(Clone)]
+pub struct QueueAccess {
+    /// A line of `line`'s page.
+    #[cfg(not(loom))]
+    words: core::ptr::NonNull<Words>,
+    #[cfg(not(loom))]
+    _line: Arc<pages::Line>,
+    #[cfg(loom)]
+    words: Arc<Words>,
+    barrier: ControlBarrier,
+}
+
+// SAFETY: the address of atomics, and the owner of their memory.
+#[cfg(not(loom))]
+unsafe impl Send for QueueAccess {}
+// SAFETY: likewise.
+#[cfg(not(loom))]
+unsafe impl Sync for QueueAccess {}
+
+impl QueueAccess {
+    /// What the word is in a child of fork; no other side should store it.
+    pub const FORKED: u32 = 0;
+
+    /// A word of `value`, which is not [`FORKED`](Self::FORKED), a limit of 0, not busy. `barrier` is that of the context.
+    ///
+    /// # Errors
+    /// That of mmap(2), or of madvise(2) on a kernel before 4.14.
+    pub fn new(value: u32, barrier: ControlBarrier) -> io::Result<Self> {
+        #[cfg(not(loom))]
+        {
+            let line = Arc::new(pages::take()?);
+            let this = Self { words: core::ptr::NonNull::from(line.words()), _line: line, barrier };
+            this.limit().store(0, Ordering::Relaxed);
+            this.words().busy.store(0, Ordering::Relaxed);
+            this.word().store(value, Ordering::Release);
+            Ok(this)
+        }
+        #[cfg(loom)]
+        Ok(Self {
+            words: Arc::new(Words {
+                limit: AtomicU64::new(0),
+                word: AtomicU32::new(value),
+                busy: AtomicU32::new(0),
+            }),
+            barrier,
+        })
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &Words {
+        #[cfg(loom)]
+        return &self.words;
+        // SAFETY: a line of the page that `_line` keeps mapped; used by atomics only.
+        #[cfg(not(loom))]
+        unsafe {
+            self.words.as_ref()
+        }
+    }
+
+    /// The state word.
+    #[inline(always)]
+    #[must_use]
+    pub fn word(&self) -> &AtomicU32 {
+        &self.words().word
+    }
+
+    /// The count from which on nothing may be posted. The poster raises it; the control path closes the queue by storing
+    /// 0, which is also what a child of fork finds.
+    #[inline(always)]
+    #[must_use]
+    pub fn limit(&self) -> &AtomicU64 {
+        &self.words().limit
+    }
+
+    /// Whether the data path must enter by [`enter_fenced`](Self::enter_fenced). Then the short way, which enters by
+    /// [`enter`](Self::enter), must never find the queue open.
+    #[inline(always)]
+    #[must_use]
+    pub fn needs_fence(&self) -> bool {
+        self.barrier == ControlBarrier::Fence
+    }
+
+    /// Marks the queue busy until [`leave`](Self::leave). Then check that the queue is open, before any access. For the
+    /// queue's one poster or poller.
+    #[inline(always)]
+    pub fn enter(&self) {
+        self.words().busy.store(1, Ordering::Relaxed);
+        ControlBarrier::light();
+    }
+
+    /// The same with a full fence, for any [`ControlBarrier`].
+    #[inline]
+    pub fn enter_fenced(&self) {
+        self.words().busy.store(1, Ordering::Relaxed);
+        fence();
+    }
+
+    /// Ends [`enter`](Self::enter). Release: what the control path does after its wait comes after these accesses.
+    #[inline(always)]
+    pub fn leave(&self) {
+        self.words().busy.store(0, Ordering::Release);
+    }
+
+    /// [`enter_fenced`](Self::enter_fenced) for the life of the value; a panic leaves, too.
+    #[inline]
+    pub fn busy(&self) -> Busy<'_> {
+        self.enter_fenced();
+        Busy(self)
+    }
+
+    /// Waits until no thread is inside the queue, which the caller has closed; none enters until the caller opens it.
+    /// In a child of fork nobody is inside, whatever the parent's threads did.
+    ///
+    /// # Errors
+    /// That of membarrier(2). Then the queue must stay closed: a thread may still be inside.
+    pub fn wait_idle(&self) -> Result<(), Errno> {
+        self.barrier.control_side()?;
+        #[cfg(not(loom))]
+        let backoff = crossbeam_utils::Backoff::new();
+        // Acquire: pairs with `leave`.
+        while self.words().busy.load(Ordering::Acquire) != 0 {
+            // The thread may be off its CPU: after some spins this gives up the time slice.
+            #[cfg(not(loom))]
+            backoff.snooze();
+            #[cfg(loom)]
+            loom::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// A queue that is marked busy.
+#[derive(Debug)]
+#[must_use]
+pub struct Busy<'a>(&'a QueueAccess);
+
+impl Drop for Busy<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl fmt::Debug for QueueAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.words().fmt(f)
+    }
+}
+
+#[cfg(not(loom))]
+mod pages {
+    //! The pages that the words stand in, a cache line for each queue.
+
+    use super::Words;
+    use memmap2::{MmapMut, MmapRaw};
+    use std::io;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    const PAGE: usize = 4096;
+    const LINE: usize = 64;
+
+    struct Page {
+        map: MmapRaw,
+        /// A bit per line.
+        free: Mutex<u64>,
+    }
+
+    /// A line of a page, given back when dropped.
+    pub(super) struct Line {
+        page: Arc<Page>,
+        line: usize,
+    }
+
+    static PAGES: Mutex<Vec<Arc<Page>>> = Mutex::new(Vec::new());
+
+    /// A line that is free.
+    pub(super) fn take() -> io::Result<Line> {
+        const { assert!(PAGE / LINE == u64::BITS as usize) };
+        let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = pages.iter().find_map(take_of) {
+            return Ok(place);
+        }
+        let map = MmapRaw::from(MmapMut::map_anon(PAGE)?);
+        // SAFETY: the page was just mapped, private and anonymous, and nobody else knows it.
+        let result = unsafe { libc::madvise(map.as_mut_ptr().cast(), PAGE, libc::MADV_WIPEONFORK) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let page = Arc::new(Page { map, free: Mutex::new(u64::MAX) });
+        pages.push(Arc::clone(&page));
+        take_of(&page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    fn take_of(page: &Arc<Page>) -> Option<Line> {
+        let mut free = page.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = free.trailing_zeros() as usize;
+        if line == u64::BITS as usize {
+            return None;
+        }
+        *free &= !(1 << line);
+        Some(Line { page: Arc::clone(page), line })
+    }
+
+    impl Line {
+        pub(super) fn words(&self) -> &Words {
+            const { assert!(size_of::<Words>() <= LINE && align_of::<Words>() <= LINE) };
+            // SAFETY: there are as many lines in the page as bits in `free`, of which `line` is one.
+            let words = unsafe { self.page.map.as_mut_ptr().add(self.line * LINE) };
+            // SAFETY: aligned to a line, inside the page, which lives as long as `self`; any bytes are valid atomics, and
+            // nobody uses them by anything else.
+            unsafe { &*words.cast::<Words>() }
+        }
+    }
+
+    impl Drop for Line {
+        fn drop(&mut self) {
+            *self.page.free.lock().unwrap_or_else(PoisonError::into_inner) |= 1 << self.line;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::QueueAccess;
+    use crate::sync::ControlBarrier;
+    use core::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn a_child_finds_zero_and_the_parent_what_was() {
+        let queues: Vec<_> =
+            (1..=100).map(|value| QueueAccess::new(value, ControlBarrier::Fence).unwrap()).collect();
+        queues[7].limit().store(7, Relaxed);
+        let sum = |queues: &[QueueAccess]| {
+            queues
+                .iter()
+                .map(|access| access.word().load(Relaxed) + access.limit().load(Relaxed) as u32)
+                .sum::<u32>()
+        };
+        assert_eq!(sum(&queues), 5057);
+        // SAFETY: the child calls nothing but atomic loads and `_exit`.
+        match unsafe { libc::fork() } {
+            0 => {
+                let zero = sum(&queues) == QueueAccess::FORKED;
+                // SAFETY: ends the child without running anything of the parent's.
+                unsafe { libc::_exit(i32::from(!zero)) }
+            }
+            -1 => panic!("fork failed"),
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for our own child and writes its status to a local.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0, "the child found its parent's words");
+            }
+        }
+        assert_eq!(sum(&queues), 5057);
+    }
+
+    #[test]
+    fn a_wait_ends_when_the_last_access_does() {
+        for barrier in [ControlBarrier::register(), ControlBarrier::Fence] {
+            let access = QueueAccess::new(1, barrier).unwrap();
+            let inside = core::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|s| {
+                access.enter();
+                inside.store(true, Relaxed);
+                let control = s.spawn(|| {
+                    access.word().store(2, Relaxed);
+                    access.wait_idle().unwrap();
+                    assert!(!inside.load(Relaxed), "waited too short");
+                });
+                std::thread::sleep(core::time::Duration::from_millis(20));
+                inside.store(false, Relaxed);
+                access.leave();
+                control.join().unwrap();
+            });
+            let panicked = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+                let _busy = access.busy();
+                panic!("inside");
+            }));
+            assert!(panicked.is_err());
+            access.wait_idle().unwrap();
+        }
+    }
+
+    #[test]
+    fn clones_are_one_word_and_a_word_comes_back_with_the_last() {
+        let access = QueueAccess::new(7, ControlBarrier::Fence).unwrap();
+        let (clone, address) = (access.clone(), core::ptr::from_ref(access.word()));
+        access.word().store(8, Relaxed);
+        drop(access);
+        assert_eq!(clone.word().load(Relaxed), 8);
+        let other = QueueAccess::new(1, ControlBarrier::Fence).unwrap();
+        assert_ne!(core::ptr::from_ref(other.word()), address);
+        drop(clone);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::QueueAccess;
+    use crate::sync::ControlBarrier;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::Ordering;
+
+    struct Queue(QueueAccess, UnsafeCell<u32>);
+
+    // SAFETY: a test's; loom checks that accesses do not overlap.
+    #[expect(unsafe_code, reason = "loom's cell is not Sync")]
+    unsafe impl Sync for Queue {}
+
+    /// The control path and a poller exclude each other by the handshake alone.
+    #[test]
+    fn control_and_data_path_exclude_each_other() {
+        loom::model(|| {
+            let queue =
+                Arc::new(Queue(QueueAccess::new(1, ControlBarrier::Fence).unwrap(), UnsafeCell::new(0)));
+            let poller = Arc::clone(&queue);
+            let thread = loom::thread::spawn(move || {
+                for _ in 0..2 {
+                    poller.0.enter();
+                    if poller.0.word().load(Ordering::Acquire) == 1 {
+                        poller.1.with_mut(|_| ());
+                    }
+                    poller.0.leave();
+                }
+            });
+            queue.0.word().store(2, Ordering::Relaxed);
+            queue.0.wait_idle().unwrap();
+            queue.1.with_mut(|_| ());
+            queue.0.word().store(1, Ordering::Release);
+            thread.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Creating address handles.
+
+use super::Mlx5;
+use crate::Ah;
+use crate::control::av;
+use core::hash::{BuildHasher as _, Hasher as _};
+use std::hash::RandomState;
+use uverbs_core::Errno;
+use uverbs_core::attr::AhAttr;
+use uverbs_core::control::{AhHandle, PdHandle, ah, query};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::Uhw;
+use uverbs_uapi::mlx5::mlx5_ib_create_ah_resp;
+use zerocopy::IntoBytes;
+
+pub(super) fn create(mlx5: &Mlx5, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Ah)> {
+    const VERB: &str = "create_ah";
+    let port = mlx5.facts.port(VERB, attr.port_num)?;
+    if attr.grh.is_none() && (port.is_ethernet || port.grh_required) {
+        return Err(Error::invalid(VERB, "grh", format!("port {} needs a global route", attr.port_num)));
+    }
+    if !port.is_ethernet {
+        let handle = ah::create(pd, attr, Uhw::none())?;
+        return Ok((handle, Ah::new(&av::infiniband(attr))));
+    }
+    if !mlx5.facts.kernel_resolves_ah {
+        return Err(Error::unsupported(VERB, "the kernel driver does not resolve RoCE addresses"));
+    }
+    let sgid_index = attr.grh.map_or(0, |grh| grh.sgid_index);
+    let sgid =
+        query::gid_entry(&mlx5.kernel, attr.port_num, sgid_index.into()).map_err(|e| match e.errno() {
+            // The device is gone: the index is not what is wrong.
+            Errno::EIO => e,
+            _ => Error::invalid(VERB, "sgid_index", format!("{sgid_index}: {e}")),
+        })?;
+    let mut resp = mlx5_ib_create_ah_resp::default();
+    let handle = ah::create(pd, attr, Uhw::answer(resp.as_mut_bytes()))?;
+    // A hasher with new keys is as random as a port needs to be.
+    let random = || RandomState::new().build_hasher().finish() as u16;
+    Ok((handle, Ah::new(&av::roce(attr, sgid.gid_type, resp.dmac, random))))
+}

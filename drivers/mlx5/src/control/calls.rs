@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Commands with the driver's private parts: the objects that its kernel half adds, and the memory of queues.
+#![expect(unsafe_code)]
+// UNSAFETY: a command may name memory, so running one takes a promise: that none is named, or that it is the new
+// object's own.
+
+use crate::memory::QueueBuf;
+use crate::memory::dbrec::DbRec;
+use std::sync::Arc;
+use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqInitAttr, WqInitAttr};
+use uverbs_core::control::{
+    CompChannelHandle, CqHandle, DmHandle, PdHandle, QpHandle, QpParents, RwqIndTableHandle, SrqHandle,
+    SrqParents, WqHandle, cq, dm, qp, srq, wq,
+};
+use uverbs_core::kernel::{Command, Kernel, Mapping, Protection, Uhw};
+use uverbs_core::{Errno, Error, Result};
+use uverbs_uapi::mlx5::cmds::{
+    MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
+    MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
+};
+use uverbs_uapi::mlx5::{
+    MLX5_IB_MMAP_CLOCK_INFO, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_create_cq,
+    mlx5_ib_create_cq_resp, mlx5_ib_create_qp, mlx5_ib_create_qp_resp, mlx5_ib_create_qp_rss,
+    mlx5_ib_create_srq, mlx5_ib_create_srq_resp, mlx5_ib_create_wq, mlx5_ib_create_wq_resp,
+    mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp, mlx5_ib_modify_wq, mlx5_ib_resize_cq,
+};
+use zerocopy::IntoBytes;
+
+fn execute<const N: usize>(command: &mut Command<'_, N>, kernel: &dyn Kernel) -> Result<(), Errno> {
+    // SAFETY: the inputs of this module's commands are numbers and handles; they name no memory.
+    unsafe { command.execute(kernel) }
+}
+
+/// A UAR object that was allocated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UarObject {
+    pub(crate) handle: u32,
+    pub(crate) mmap_offset: u64,
+    pub(crate) length: u32,
+    pub(crate) page_id: u32,
+}
+
+/// Allocates a UAR; `uar_type` is `MLX5_IB_UAPI_UAR_ALLOC_TYPE_*`.
+pub(crate) fn alloc_uar(kernel: &Arc<dyn Kernel>, uar_type: u64) -> Result<UarObject> {
+    const VERB: &str = "alloc_uar";
+    let (mut mmap_offset, mut length, mut page_id) = (0_u64, 0_u32, 0_u32);
+    let mut command = Command::<5>::new(MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC);
+    command
+        .handle_new(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE)
+        .constant(MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, uar_type)
+        .output(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, &mut mmap_offset)
+        .output(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &mut length)
+        .output(MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, &mut page_id);
+    execute(&mut command, &**kernel)
+        .map_err(|errno| Error::os(VERB, format!("device {}", kernel.name()), errno))?;
+    let handle = command
+        .handle(MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE)
+        .ok_or_else(|| Error::protocol(VERB, "no handle of the new object"))?;
+    Ok(UarObject { handle, mmap_offset, length, page_id })
+}
+
+/// Frees a UAR.
+pub(crate) fn destroy_uar(kernel: &dyn Kernel, handle: u32) -> Result<(), Errno> {
+    let mut command = Command::<1>::new(MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY);
+    execute(command.handle_in(MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, handle), kernel)
+}
+
+/// Private data of the context.
+pub(crate) fn context<'a>(
+    request: &'a mlx5_ib_alloc_ucontext_req_v2,
+    resp: &'a mut mlx5_ib_alloc_ucontext_resp,
+) -> Uhw<'a> {
+    // SAFETY: the struct has no address.
+    unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) }
+}
+
+/// What a CQ is created with, beside its memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CqRequest {
+    /// Bytes of an entry.
+    pub(crate) cqe_size: u32,
+    /// `MLX5_IB_CREATE_CQ_FLAGS_*`
+    pub(crate) flags: u16,
+    /// The UAR that arms it.
+    pub(crate) uar_page_index: u16,
+}
+
+/// Leaks `memory` if nobody knows whether the kernel keeps the object: it answered nonsense, and its object was destroyed
+/// again as far as could be.
+fn unless_unsure<T, M>(result: Result<T>, memory: impl FnOnce() -> M) -> Result<T> {
+    result.inspect_err(|error| leak_if_unsure(error, memory))
+}
+
+fn leak_if_unsure<M>(error: &Error, memory: impl FnOnce() -> M) {
+    if error.errno() == Errno::EPROTO {
+        core::mem::forget(memory());
+    }
+}
+
+/// Creates a CQ on `buf`, and returns its number with it. The caller keeps the memory until the CQ is destroyed.
+pub(crate) fn create_cq(
+    kernel: &Arc<dyn Kernel>,
+    attr: &CqInitAttr,
+    channel: Option<&CompChannelHandle>,
+    user_handle: u64,
+    request: CqRequest,
+    buf: &Arc<QueueBuf>,
+    dbrec: DbRec,
+) -> Result<(CqHandle, u32, DbRec)> {
+    let request = mlx5_ib_create_cq {
+        buf_addr: buf.addr(),
+        db_addr: dbrec.addr(),
+        cqe_size: request.cqe_size,
+        flags: request.flags,
+        uar_page_index: request.uar_page_index,
+        ..Default::default()
+    };
+    let mut resp = mlx5_ib_create_cq_resp::default();
+    // SAFETY: the addresses are those of the queue's own memory, which is given away with it: the new parts own it,
+    // and by the contract of `Driver` they outlive the kernel's object or are leaked.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    let created = cq::create(kernel, attr, channel, user_handle, uhw);
+    match created {
+        Ok(handle) => Ok((handle, resp.cqn, dbrec)),
+        Err(error) => {
+            leak_if_unsure(&error, || (Arc::clone(buf), dbrec));
+            Err(error)
+        }
+    }
+}
+
+/// Makes the device complete to `buf` instead.
+pub(crate) fn resize_cq(handle: &CqHandle, cqe: u32, cqe_size: u32, buf: &Arc<QueueBuf>) -> Result<u32> {
+    let request = mlx5_ib_resize_cq { buf_addr: buf.addr(), cqe_size: cqe_size as u16, ..Default::default() };
+    // SAFETY: as in `create_cq`.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), &mut []) };
+    handle.resize(cqe, uhw)
+}
+
+/// Creates an SRQ on `buf`, and returns its number with it. The caller keeps the memory until the SRQ is destroyed.
+pub(crate) fn create_srq(
+    parents: SrqParents<'_>,
+    attr: &SrqInitAttr,
+    user_handle: u64,
+    uidx: u32,
+    buf: &Arc<QueueBuf>,
+    dbrec: &Arc<DbRec>,
+) -> Result<(SrqHandle, u32)> {
+    let request =
+        mlx5_ib_create_srq { buf_addr: buf.addr(), db_addr: dbrec.addr(), uidx, ..Default::default() };
+    let mut resp = mlx5_ib_create_srq_resp::default();
+    // SAFETY: as in `create_cq`.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    let created = srq::create(parents, attr, user_handle, uhw);
+    let (handle, _) = unless_unsure(created, || (Arc::clone(buf), Arc::clone(dbrec)))?;
+    Ok((handle, resp.srqn))
+}
+
+/// The memory of a QP.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QpMemory {
+    /// Both queues; or the receive queue, where the send queue is apart.
+    pub(crate) buf: Option<Arc<QueueBuf>>,
+    /// The send queue of a raw packet QP.
+    pub(crate) sq_buf: Option<Arc<QueueBuf>>,
+    /// The doorbell record.
+    pub(crate) dbrec: Option<Arc<DbRec>>,
+}
+
+/// Creates a QP on this memory. The caller keeps the memory until the QP is destroyed. The addresses in `request` are
+/// filled in here.
+pub(crate) fn create_qp(
+    parents: QpParents<'_>,
+    attr: &QpInitAttr,
+    user_handle: u64,
+    mut request: mlx5_ib_create_qp,
+    memory: &QpMemory,
+) -> Result<(QpHandle, QpCap, mlx5_ib_create_qp_resp)> {
+    request.buf_addr = memory.buf.as_ref().map_or(0, |buf| buf.addr());
+    request.db_addr = memory.dbrec.as_ref().map_or(0, |dbrec| dbrec.addr());
+    if let Some(buf) = &memory.sq_buf {
+        request.sq_buf_addr = buf.addr();
+    }
+    let mut resp = mlx5_ib_create_qp_resp::default();
+    // SAFETY: as in `create_cq`.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    let (handle, cap) = unless_unsure(qp::create(parents, attr, user_handle, uhw), || memory.clone())?;
+    Ok((handle, cap, resp))
+}
+
+/// Creates a DC target, which has no memory of ours.
+pub(crate) fn create_dct(
+    parents: QpParents<'_>,
+    attr: &QpInitAttr,
+    user_handle: u64,
+    request: mlx5_ib_create_qp,
+) -> Result<QpHandle> {
+    // What stands in `sq_buf_addr` is the access key.
+    let request = mlx5_ib_create_qp { buf_addr: 0, db_addr: 0, ..request };
+    let mut resp = mlx5_ib_create_qp_resp::default();
+    // SAFETY: a target has no queues, so the request has no address.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    Ok(qp::create(parents, attr, user_handle, uhw)?.0)
+}
+
+/// Modifies a DC target; its number, if the kernel tells one.
+pub(crate) fn modify_dct(handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<u32>> {
+    let request = mlx5_ib_modify_qp::default();
+    let mut resp = mlx5_ib_modify_qp_resp::default();
+    // SAFETY: the struct has no address.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    handle.modify(None, attr, mask, uhw)?;
+    let told = core::mem::offset_of!(mlx5_ib_modify_qp_resp, dctn) + size_of_val(&resp.dctn);
+    Ok((resp.response_length as usize >= told).then_some(resp.dctn))
+}
+
+/// Creates a WQ on `buf`. The caller keeps the memory until the WQ is destroyed. The addresses in `request` are filled
+/// in here.
+pub(crate) fn create_wq(
+    pd: &PdHandle,
+    cq: &CqHandle,
+    attr: &WqInitAttr,
+    user_handle: u64,
+    mut request: mlx5_ib_create_wq,
+    buf: &Arc<QueueBuf>,
+    dbrec: &Arc<DbRec>,
+) -> Result<(WqHandle, WqInitAttr)> {
+    (request.buf_addr, request.db_addr) = (buf.addr(), dbrec.addr());
+    let mut resp = mlx5_ib_create_wq_resp::default();
+    // SAFETY: as in `create_cq`.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    unless_unsure(wq::create(pd, cq, attr, user_handle, uhw), || (Arc::clone(buf), Arc::clone(dbrec)))
+}
+
+/// Private data of modifying a WQ.
+pub(crate) fn modify_wq(request: &mlx5_ib_modify_wq) -> Uhw<'_> {
+    // SAFETY: the struct has no address.
+    unsafe { Uhw::new(request.as_bytes(), &mut []) }
+}
+
+/// Creates a QP that spreads packets.
+pub(crate) fn create_rss_qp(
+    pd: &PdHandle,
+    table: &RwqIndTableHandle,
+    user_handle: u64,
+    request: &mlx5_ib_create_qp_rss,
+) -> Result<QpHandle> {
+    let mut resp = mlx5_ib_create_qp_resp::default();
+    // SAFETY: the struct has no address.
+    let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
+    qp::create_rss(pd, table, user_handle, uhw)
+}
+
+/// Allocates device memory: the object, its offset in the device, and the page by which it is mapped.
+pub(crate) fn alloc_dm(
+    kernel: &Arc<dyn Kernel>,
+    length: u64,
+    log_align: u32,
+) -> Result<(DmHandle, u64, u16)> {
+    let (mut start, mut page) = (0_u64, 0_u16);
+    let handle = dm::alloc(kernel, length, log_align, |command| {
+        command
+            .output(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, &mut start)
+            .output(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, &mut page);
+    })?;
+    Ok((handle, start, page))
+}
+
+/// Maps the page in which the kernel tells how the device's clock runs.
+pub(crate) fn map_clock_info(kernel: &dyn Kernel) -> Result<Mapping, Errno> {
+    kernel.mmap(mmap_offset(MLX5_IB_MMAP_CLOCK_INFO, 0), page_size() as usize, Protection::Read)
+}
+
+/// The offset by which the kernel maps something; `command` is `MLX5_IB_MMAP_*`. In pages: an index of 8 bits, the command
+/// in 8, the rest of the index (`MLX5_IB_MMAP_CMD_SHIFT` and `get_extended_index()` of `mlx5_ib`).
+pub(crate) fn mmap_offset(command: u64, index: u32) -> u64 {
+    let index = u64::from(index);
+    (command << 8 | index & 0xff | index >> 8 << 16) * u64::from(page_size())
+}
+
+/// Bytes of a page of this machine.
+pub(crate) fn page_size() -> u32 {
+    // SAFETY: reads a number.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u32::try_from(bytes).unwrap_or(4096)
+}

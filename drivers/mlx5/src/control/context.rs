@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a context knows of its device: the answer to creating it, the device's capabilities, the ports' link layers.
+
+use crate::control::calls;
+use crate::control::options::Options;
+use crate::control::size::Limits;
+use crate::control::uars::UarFacts;
+use std::sync::Arc;
+use uverbs_core::attr::{
+    AtomicCap, DeviceAttr, DeviceCapFlags, LinkLayer, PacketPacingCaps, PortFlags, QpType, TsoCaps,
+};
+use uverbs_core::control::{ContextInfo, context, query};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::{Kernel, Uhw};
+use uverbs_mlx5_hw::wqe::{ETH_L2_INLINE_HEADER_SIZE, MLX5_INVALID_LKEY};
+use uverbs_uapi::mlx5::{
+    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE,
+    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS, MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT,
+    MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
+    MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_NONE, mlx5_ib_alloc_ucontext_req_v2,
+    mlx5_ib_alloc_ucontext_resp, mlx5_ib_query_device_resp,
+};
+use zerocopy::IntoBytes;
+
+/// Newest CQE version that is understood.
+const CQE_VERSION: u8 = 1;
+/// Bit of the clock page's version (`1 << MLX5_IB_CLOCK_INFO_V1`).
+const CLOCK_INFO_V1: u8 = 1;
+
+/// A port, as far as addressing needs to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Port {
+    /// Ethernet: RoCE.
+    pub(crate) is_ethernet: bool,
+    /// Every packet has a global route.
+    pub(crate) grh_required: bool,
+}
+
+/// What is known of the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) limits: Limits,
+    pub(crate) uars: UarFacts,
+    /// Completions carry user indices (1) or QP numbers (0).
+    pub(crate) cqe_version: u8,
+    /// Bytes of headers that a raw packet's WQE must carry.
+    pub(crate) min_inline: u32,
+    /// Querying the device has a private answer.
+    pub(crate) tells_private: bool,
+    /// The kernel resolves RoCE addresses.
+    pub(crate) kernel_resolves_ah: bool,
+    /// Key of memory that swallows writes.
+    pub(crate) dump_fill_mkey: u32,
+    /// The kernel knows ECE, and wants to be told so at creation.
+    pub(crate) ece: bool,
+    /// Completion timestamps can be wall-clock time.
+    pub(crate) real_time_ts: bool,
+    /// The device has atomics.
+    pub(crate) atomics: bool,
+    /// Raw packet QPs compute checksums.
+    pub(crate) raw_csum: bool,
+    /// Bytes of the longest segmented send on raw packet QPs; 0 without.
+    pub(crate) max_tso: u32,
+    /// Short data of DC targets may go into the CQE.
+    pub(crate) scatter_to_cqe_dct: bool,
+    /// There is a page that tells how the device's clock runs.
+    pub(crate) clock_info: bool,
+    /// Bytes of the longest message, of every port.
+    pub(crate) max_msg_sz: u64,
+    /// By port number less 1.
+    pub(crate) ports: Vec<Port>,
+}
+
+/// The device's attributes, and the driver's part if the kernel tells it.
+fn query_both(
+    kernel: &Arc<dyn Kernel>,
+    tells_private: bool,
+) -> Result<(DeviceAttr, mlx5_ib_query_device_resp)> {
+    let mut private = mlx5_ib_query_device_resp::default();
+    let uhw = if tells_private { private.as_mut_bytes() } else { &mut [] };
+    let device = query::device(kernel, Uhw::answer(uhw))?;
+    Ok((device, private))
+}
+
+/// The device's attributes, with what only the driver's part has.
+pub(crate) fn query_device(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<DeviceAttr> {
+    let (mut attr, private) = query_both(kernel, facts.tells_private)?;
+    attr.tso_caps =
+        TsoCaps { max_tso: private.tso_caps.max_tso, supported_qpts: private.tso_caps.supported_qpts };
+    attr.rss_caps.rx_hash_fields_mask = private.rss_caps.rx_hash_fields_mask;
+    attr.rss_caps.rx_hash_function = private.rss_caps.rx_hash_function;
+    let pacing = private.packet_pacing_caps;
+    attr.packet_pacing_caps = PacketPacingCaps {
+        qp_rate_limit_min: pacing.qp_rate_limit_min,
+        qp_rate_limit_max: pacing.qp_rate_limit_max,
+        supported_qpts: pacing.supported_qpts,
+    };
+    Ok(attr)
+}
+
+/// Creates the context of an open device file.
+pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts, ContextInfo)> {
+    const VERB: &str = "open_device";
+    let request = mlx5_ib_alloc_ucontext_req_v2 {
+        total_num_bfregs: options.total_uuars,
+        num_low_latency_bfregs: options.num_low_lat_uuars,
+        max_cqe_version: CQE_VERSION,
+        lib_caps: MLX5_LIB_CAP_4K_UAR | MLX5_LIB_CAP_DYN_UAR,
+        ..Default::default()
+    };
+    let mut resp = mlx5_ib_alloc_ucontext_resp::default();
+    let info = context::open(kernel, calls::context(&request, &mut resp))?;
+    if resp.cqe_version > CQE_VERSION {
+        return Err(Error::protocol(VERB, format!("CQE version {}", resp.cqe_version)));
+    }
+    if resp.num_ports == 0 || resp.num_ports > u8::MAX.into() {
+        return Err(Error::protocol(VERB, format!("{} ports", resp.num_ports)));
+    }
+
+    let tells_private = resp.cmds_supp_uhw & MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE != 0;
+    let (device, private) = query_both(kernel, tells_private)?;
+    let tso_on_raw = private.tso_caps.supported_qpts & 1 << QpType::RawPacket as u32 != 0;
+    let mut ports = Vec::new();
+    let mut max_msg_sz = u64::MAX;
+    for port_num in 1..=resp.num_ports as u8 {
+        let port = query::port(kernel, port_num)?;
+        max_msg_sz = max_msg_sz.min(port.max_msg_sz.into());
+        ports.push(Port {
+            is_ethernet: port.link_layer == LinkLayer::ETHERNET,
+            grh_required: port.flags.contains(PortFlags::GRH_REQUIRED),
+        });
+    }
+    let has = |bit| resp.comp_mask & bit != 0;
+    let facts = Facts {
+        limits: Limits {
+            max_sq_desc_sz: resp.max_sq_desc_sz.into(),
+            max_rq_desc_sz: resp.max_rq_desc_sz.into(),
+            max_send_wqebb: resp.max_send_wqebb,
+            max_recv_wr: resp.max_recv_wr,
+            max_srq_recv_wr: resp.max_srq_recv_wr,
+        },
+        uars: UarFacts {
+            bf_reg_size: resp.bf_reg_size,
+            // Old kernels know nothing of smaller ones.
+            uars_per_page: resp.num_uars_per_page.max(1),
+            tot_bfregs: resp.tot_bfregs,
+            num_dyn_bfregs: resp.num_dyn_bfregs,
+        },
+        cqe_version: resp.cqe_version,
+        min_inline: match resp.eth_min_inline {
+            MLX5_USER_INLINE_MODE_NONE => 0,
+            _ => ETH_L2_INLINE_HEADER_SIZE as u32,
+        },
+        tells_private,
+        kernel_resolves_ah: resp.cmds_supp_uhw & MLX5_USER_CMDS_SUPP_UHW_CREATE_AH != 0,
+        dump_fill_mkey: if has(MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY) {
+            resp.dump_fill_mkey
+        } else {
+            MLX5_INVALID_LKEY
+        },
+        ece: has(MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE),
+        real_time_ts: has(MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS),
+        atomics: device.atomic_cap != AtomicCap::NONE,
+        raw_csum: device.device_cap_flags.contains(DeviceCapFlags::RAW_IP_CSUM),
+        max_tso: if tso_on_raw { private.tso_caps.max_tso } else { 0 },
+        scatter_to_cqe_dct: private.flags & MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT != 0,
+        clock_info: resp.clock_info_versions & CLOCK_INFO_V1 != 0,
+        max_msg_sz,
+        ports,
+    };
+    Ok((facts, info))
+}
+
+impl Facts {
+    /// The port of that number, which counts from 1.
+    pub(crate) fn port(&self, verb: &'static str, port_num: u8) -> Result<Port> {
+        let port = usize::from(port_num).checked_sub(1).and_then(|i| self.ports.get(i));
+        port.copied()
+            .ok_or_else(|| Error::invalid(verb, "port_num", format!("{port_num} of {}", self.ports.len())))
+    }
+}

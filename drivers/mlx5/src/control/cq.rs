@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Creating and resizing completion queues.
+
+use super::Mlx5;
+use crate::control::calls::{self, CqRequest};
+use crate::control::size;
+use crate::cq::{Clock, CompletionQueue, CqConfig, CqRing, CqeVersion};
+use crate::memory::QueueBuf;
+use std::sync::Arc;
+use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
+use uverbs_core::control::{CompChannelHandle, CqHandle};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::{CompletionQueue as _, CqParts};
+use uverbs_uapi::mlx5::{MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS, MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX};
+
+/// Fields that an extended poll can have.
+const FIELDS: WcExFlags =
+    WcExFlags::STANDARD.union(WcExFlags::TIMESTAMPS).union(WcExFlags::CVLAN).union(WcExFlags::FLOW_TAG);
+
+/// The ring for so many entries, and its memory.
+fn ring(mlx5: &Mlx5, verb: &'static str, entries: u32, cqe_size: u32) -> Result<(CqRing, Arc<QueueBuf>)> {
+    let buf = QueueBuf::new(entries as usize * cqe_size as usize).map_err(|e| mlx5.no_memory(verb, &e))?;
+    let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size)
+        .ok_or_else(|| Error::invalid(verb, "cqe", format!("{} is too many", entries - 1)))?;
+    ring.clear();
+    Ok((ring, buf))
+}
+
+pub(super) fn create(
+    mlx5: &Mlx5,
+    attr: &CqInitAttr,
+    channel: Option<&CompChannelHandle>,
+    user_handle: u64,
+) -> Result<CqParts<Mlx5>> {
+    const VERB: &str = "create_cq";
+    let missing = attr.wc_flags.difference(FIELDS);
+    if !missing.is_empty() {
+        return Err(Error::unsupported(VERB, format!("mlx5 has no completion fields {missing:?}")));
+    }
+    let missing = attr.flags.difference(CqFlags::SINGLE_THREADED | CqFlags::IGNORE_OVERRUN);
+    if !missing.is_empty() {
+        return Err(Error::unsupported(VERB, format!("mlx5 has no CQ flags {missing:?}")));
+    }
+    let entries = size::completion_queue(VERB, attr.cqe)?;
+    let (ring, buf) = ring(mlx5, VERB, entries, mlx5.options.cqe_size)?;
+    let dbrec = mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?;
+
+    let mut request = CqRequest { cqe_size: mlx5.options.cqe_size, ..CqRequest::default() };
+    let wallclock = attr.wc_flags.contains(WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK);
+    let ticks = attr.wc_flags.contains(WcExFlags::COMPLETION_TIMESTAMP);
+    let clock = if wallclock && !ticks && mlx5.facts.real_time_ts {
+        request.flags |= MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS;
+        None
+    } else if wallclock {
+        Some(clock(mlx5, VERB)?)
+    } else {
+        None
+    };
+    if let Some(page) = mlx5.uars.arm_page() {
+        request.uar_page_index = u16::try_from(page).map_err(|_| {
+            Error::unsupported(VERB, format!("UAR page {page:#x}: its number has more than 16 bits"))
+        })?;
+        request.flags |= MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
+    }
+
+    let access = mlx5.cq_access(VERB)?;
+    let attr = CqInitAttr { cqe: entries - 1, ..*attr };
+    let (handle, cqn, dbrec) =
+        calls::create_cq(&mlx5.kernel, &attr, channel, user_handle, request, &buf, dbrec)?;
+    if cqn > 0xff_ffff {
+        let _ = handle.destroy().map_err(|_| core::mem::forget((ring, dbrec)));
+        return Err(Error::protocol(VERB, format!("CQ number {cqn:#x}")));
+    }
+    let (queue, shared) = CompletionQueue::new(CqConfig {
+        cqn,
+        ring,
+        dbrec,
+        access,
+        arm: Arc::clone(&mlx5.arm),
+        version: if mlx5.facts.cqe_version == 0 { CqeVersion::V0 } else { CqeVersion::V1 },
+        dump_fill_mkey: mlx5.facts.dump_fill_mkey,
+        fields: attr.wc_flags,
+        clock,
+    });
+    Ok(CqParts { handle, shared, queue, cqe: entries - 1 })
+}
+
+/// The page that tells how the device's clock runs.
+fn clock(mlx5: &Mlx5, verb: &'static str) -> Result<Clock> {
+    if !mlx5.facts.clock_info {
+        return Err(Error::unsupported(verb, "wall clock timestamps: the kernel gives no clock page"));
+    }
+    let page = calls::map_clock_info(&*mlx5.kernel)
+        .map_err(|errno| Error::os(verb, format!("clock page of {}", mlx5.kernel.name()), errno))?;
+    Clock::new(Arc::new(page)).ok_or_else(|| Error::protocol(verb, "a clock page that is too short"))
+}
+
+pub(super) fn resize(mlx5: &Mlx5, handle: &CqHandle, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {
+    const VERB: &str = "resize_cq";
+    if queue.is_open() {
+        return Err(Error::invalid(VERB, "cq", "an extended poll is open on it"));
+    }
+    let entries = size::completion_queue(VERB, cqe)?;
+    if entries - 1 == queue.cqe() {
+        return Ok(entries - 1);
+    }
+    let (ring, buf) = ring(mlx5, VERB, entries, queue.cqe_size())?;
+    let resized = calls::resize_cq(handle, entries - 1, queue.cqe_size(), &buf);
+    if let Err(error) = resized {
+        if error.errno() == uverbs_core::Errno::EPROTO {
+            // The kernel did it and answers nonsense: nobody knows which ring the device writes.
+            core::mem::forget(buf);
+            queue.lose_ring();
+        }
+        return Err(error);
+    }
+    // From here on the device completes to the new ring, also if the queue can't take it over: then it stays for ever.
+    queue.replace_ring(ring).map_err(|error| {
+        core::mem::forget(buf);
+        Error::protocol(VERB, format!("the old ring: {error}"))
+    })?;
+    Ok(entries - 1)
+}

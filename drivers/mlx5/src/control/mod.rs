@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Control: opening the device, creating the kernel's objects on memory of ours, and following their states.
+
+mod ah;
+pub(crate) mod av;
+mod calls;
+mod context;
+mod cq;
+mod dct;
+mod dm;
+mod ops;
+mod options;
+mod qp;
+pub(crate) mod size;
+mod srq;
+#[cfg(test)]
+mod tests;
+mod uars;
+mod wq;
+
+pub use options::Options;
+pub use qp::QpControl;
+pub use srq::SrqControl;
+
+use self::context::Facts;
+use crate::control::uars::{BfReg, Uars};
+use crate::cq::lookup::{UserIndex, UserIndices};
+use crate::cq::{CompletionQueue, CqShared};
+use crate::doorbell::ArmRegister;
+use crate::memory::dbrec::DbRecPages;
+use crate::qp::QpAccess;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
+use uverbs_core::control::{
+    AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
+    pd,
+};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::{Kernel, QueueAccess, Uhw};
+use uverbs_core::provider::{
+    CqParts, DcDriver, DctCreate, DctParts, DmParts, Driver, QpCreate, QpParts, RssQpCreate, SrqCreate,
+    SrqParts, WqCreate, WqParts,
+};
+use uverbs_core::sync::ControlBarrier;
+use uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
+use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
+use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
+use zerocopy::IntoBytes;
+
+/// A user index that stands for none (`MLX5_IB_DEFAULT_UIDX` of `mlx5_ib.h`).
+pub(crate) const NO_UIDX: u32 = 0xff_ffff;
+
+/// A context on an mlx5 device.
+#[derive(Debug)]
+pub struct Mlx5 {
+    kernel: Arc<dyn Kernel>,
+    facts: Facts,
+    options: Options,
+    uars: Arc<Uars>,
+    /// The register by which all CQs ask for events.
+    arm: Arc<ArmRegister>,
+    dbrecs: DbRecPages,
+    indices: Arc<UserIndices>,
+    /// How the control path waits for the data path.
+    barrier: ControlBarrier,
+}
+
+/// A thread domain: its QPs get doorbell registers that no other QP has. The first one's is taken with the domain.
+#[derive(Debug)]
+pub struct ThreadDomain {
+    first: Mutex<Option<BfReg>>,
+}
+
+impl ThreadDomain {
+    fn take(&self) -> Option<BfReg> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Mlx5 {
+    /// Opens a context with options other than the environment's.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or a nonsensical answer of it.
+    pub fn open_with(kernel: Arc<dyn Kernel>, options: &Options) -> Result<(Self, ContextInfo)> {
+        let (facts, info) = context::open(&kernel, options)?;
+        let uars = Uars::open(&kernel, facts.uars, *options)?;
+        let arm = uars
+            .arm_register()
+            .ok_or_else(|| Error::protocol("open_device", "a UAR page without a CQ doorbell"))?;
+        let this = Self {
+            kernel,
+            facts,
+            options: *options,
+            uars,
+            arm: Arc::new(arm),
+            dbrecs: DbRecPages::default(),
+            indices: Arc::default(),
+            barrier: if options.full_fences { ControlBarrier::Fence } else { ControlBarrier::register() },
+        };
+        Ok((this, info))
+    }
+
+    /// What a QP is created with where the kernel knows the enhanced connection establishment: begin, version 1.
+    fn ece(&self) -> u32 {
+        if self.facts.ece { 0x1000_0000 } else { 0 }
+    }
+
+    fn no_memory(&self, verb: &'static str, error: &io::Error) -> Error {
+        let errno = error.raw_os_error().map_or(uverbs_core::Errno::ENOMEM, uverbs_core::Errno::from_raw);
+        Error::os(verb, format!("queue memory on {}", self.kernel.name()), errno)
+    }
+
+    /// Access to a new QP's queues.
+    fn qp_access(&self, verb: &'static str) -> Result<QpAccess> {
+        QpAccess::new(self.barrier).map_err(|e| self.no_memory(verb, &e))
+    }
+
+    /// Access to a new CQ.
+    fn cq_access(&self, verb: &'static str) -> Result<QueueAccess> {
+        // What the word says is the CQ's to define.
+        QueueAccess::new(1, self.barrier).map_err(|e| self.no_memory(verb, &e))
+    }
+
+    fn user_index(&self, verb: &'static str) -> Result<UserIndex> {
+        self.indices.take().ok_or_else(|| {
+            Error::os(verb, format!("user index on {}", self.kernel.name()), uverbs_core::Errno::ENOMEM)
+        })
+    }
+}
+
+impl Driver for Mlx5 {
+    const NAME: &'static str = "mlx5";
+    const DRIVER_ID: u32 = RDMA_DRIVER_MLX5;
+
+    type Sge = crate::Sge;
+    type Remote = crate::Remote;
+    type Ah = crate::Ah;
+    type SendQueue = crate::SendQueue;
+    type RecvQueue = crate::RecvQueue;
+    type SharedRecvQueue = crate::SharedRecvQueue;
+    type CompletionQueue = CompletionQueue;
+    type QpShared = QpControl;
+    type CqShared = CqShared;
+    type SrqShared = SrqControl;
+    type Td = ThreadDomain;
+
+    fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        Self::open_with(kernel, &Options::from_env()?)
+    }
+
+    fn kernel(&self) -> &Arc<dyn Kernel> {
+        &self.kernel
+    }
+
+    fn query_device(&self) -> Result<DeviceAttr> {
+        context::query_device(&self.kernel, &self.facts)
+    }
+
+    fn alloc_pd(&self) -> Result<PdHandle> {
+        // The kernel insists on telling the number.
+        let mut resp = mlx5_ib_alloc_pd_resp::default();
+        pd::alloc(&self.kernel, Uhw::answer(resp.as_mut_bytes()))
+    }
+
+    fn create_cq(
+        &self,
+        attr: &CqInitAttr,
+        channel: Option<&CompChannelHandle>,
+        user_handle: u64,
+    ) -> Result<CqParts<Self>> {
+        cq::create(self, attr, channel, user_handle)
+    }
+
+    fn resize_cq(&self, handle: &CqHandle, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {
+        cq::resize(self, handle, queue, cqe)
+    }
+
+    fn cq_event(&self, shared: &CqShared) {
+        shared.event();
+    }
+
+    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
+        srq::create(self, create)
+    }
+
+    fn modify_srq(
+        &self,
+        handle: &SrqHandle,
+        queue: &mut Self::SharedRecvQueue,
+        attr: &SrqAttr,
+        mask: SrqAttrMask,
+    ) -> Result<()> {
+        srq::modify(handle, queue, attr, mask)
+    }
+
+    fn destroy_srq(&self, handle: SrqHandle, shared: &Arc<SrqControl>) -> Result<(), (SrqHandle, Error)> {
+        handle.destroy().map(|_| shared.detach())
+    }
+
+    fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
+        qp::create(self, create)
+    }
+
+    fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
+        qp::open(self, xrcd, qp_num, user_handle)
+    }
+
+    fn modify_qp(
+        &self,
+        handle: &QpHandle,
+        shared: &QpControl,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<()> {
+        qp::modify(self, handle, shared, attr, mask)
+    }
+
+    fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<(), (QpHandle, Error)> {
+        handle.destroy().map(|_| shared.detach())
+    }
+
+    fn null_lkey(&self) -> Result<u32> {
+        match self.facts.dump_fill_mkey {
+            MLX5_INVALID_LKEY => Err(Error::unsupported("alloc_null_mr", "the device has no such key")),
+            lkey => Ok(lkey),
+        }
+    }
+
+    fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
+        dm::alloc(self, length, log_align)
+    }
+
+    fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+        wq::create(self, create)
+    }
+
+    fn modify_wq(&self, handle: &WqHandle, shared: &QpControl, attr: &WqAttr) -> Result<()> {
+        wq::modify(handle, shared, attr)
+    }
+
+    fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<(), (WqHandle, Error)> {
+        handle.destroy().map(|_| shared.detach())
+    }
+
+    fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
+        wq::create_rss(create)
+    }
+
+    fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, crate::Ah)> {
+        ah::create(self, pd, attr)
+    }
+
+    fn alloc_td(&self) -> Result<ThreadDomain> {
+        Ok(ThreadDomain { first: Mutex::new(self.uars.for_qp(true)?) })
+    }
+}
+
+impl DcDriver for Mlx5 {
+    fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>> {
+        dct::create(self, create)
+    }
+
+    fn modify_dct(
+        &self,
+        handle: &QpHandle,
+        shared: &QpControl,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Option<u32>> {
+        dct::modify(handle, shared, attr, mask)
+    }
+}

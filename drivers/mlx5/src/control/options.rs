@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a user can tune from outside: the environment variables of the reference provider that have a meaning here.
+//!
+//! | variable                   | what                                                                          |
+//! |----------------------------|-------------------------------------------------------------------------------|
+//! | `MLX5_TOTAL_UUARS`         | doorbell registers for QPs without a thread domain, 16                        |
+//! | `MLX5_NUM_LOW_LAT_UUARS`   | of those, the ones that belong to one QP each and need no lock, 4             |
+//! | `MLX5_SHUT_UP_BF`          | not `0`: never write a WQE to a register                                      |
+//! | `MLX5_POST_SEND_PREFER_BF` | `0`: do so only for WQEs with inline data                                     |
+//! | `MLX5_SCATTER_TO_CQE`      | `0`: the device must not put short data into CQEs                             |
+//! | `MLX5_CQE_SIZE`            | 64 or 128                                                                     |
+//!
+//! Ignored: `MLX5_SINGLE_THREADED` (locking is a type), `MLX5_QP_SIGNATURE`, `MLX5_SRQ_SIGNATURE` (no signatures),
+//! `MLX5_STALL_*`, `MLX5_FREEZE_ON_ERROR_CQE`, `MLX5_DEBUG_*` and the kinds of queue memory.
+
+use uverbs_core::error::{Error, Result};
+use uverbs_mlx5_hw::doorbell::BFREGS_PER_UAR;
+
+/// The most doorbell registers that a process can ask for (`MLX5_MAX_BFREGS`).
+const MAX_BFREGS: u32 = 512;
+/// Registers above this number are low latency ones (`MLX5_MED_BFREGS_TSHOLD`).
+const SHARED_AT_MOST: u32 = 12;
+
+/// How a context is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// Doorbell registers for QPs without a thread domain.
+    pub total_uuars: u32,
+    /// Of those, the ones that belong to one QP each.
+    pub num_low_lat_uuars: u32,
+    /// Never write a whole WQE to a register.
+    pub shut_up_bf: bool,
+    /// Write one also if it has no inline data.
+    pub prefer_bf: bool,
+    /// The device may put short data into CQEs.
+    pub scatter_to_cqe: bool,
+    /// Bytes of a CQE, 64 or 128.
+    pub cqe_size: u32,
+    /// The data path executes a full fence for every post and poll instead of relying on membarrier(2), as it does where the
+    /// kernel refuses membarrier(2). Not read from the environment.
+    pub full_fences: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            total_uuars: 16,
+            num_low_lat_uuars: 4,
+            shut_up_bf: false,
+            prefer_bf: true,
+            scatter_to_cqe: true,
+            cqe_size: 64,
+            full_fences: false,
+        }
+    }
+}
+
+impl Options {
+    /// What the process's environment says.
+    ///
+    /// # Errors
+    /// A number that can't be.
+    pub fn from_env() -> Result<Self> {
+        Self::parse(|name| std::env::var(name).ok())
+    }
+
+    /// What variables say.
+    pub(crate) fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        const VERB: &str = "open_device";
+        let default = Self::default();
+        let number = |name: &'static str, default: u32| match get(name) {
+            None => Ok(default),
+            Some(text) => text
+                .trim()
+                .parse::<u32>()
+                .map_err(|_| Error::invalid(VERB, name, format!("{text:?} is no number"))),
+        };
+        let flag = |name: &str, default: bool| get(name).map_or(default, |text| text != "0");
+        let total = number("MLX5_TOTAL_UUARS", default.total_uuars)?;
+        if total == 0 || total > MAX_BFREGS {
+            return Err(Error::invalid(
+                VERB,
+                "MLX5_TOTAL_UUARS",
+                format!("{total} is not from 1 to {MAX_BFREGS}"),
+            ));
+        }
+        let total = total.next_multiple_of(BFREGS_PER_UAR as u32);
+        let low = number("MLX5_NUM_LOW_LAT_UUARS", default.num_low_lat_uuars)?;
+        let low = low.max(total.saturating_sub(SHARED_AT_MOST));
+        if low >= total {
+            let reason = format!("{low} of {total} leaves none to share");
+            return Err(Error::invalid(VERB, "MLX5_NUM_LOW_LAT_UUARS", reason));
+        }
+        let cqe_size = number("MLX5_CQE_SIZE", default.cqe_size)?;
+        if !matches!(cqe_size, 64 | 128) {
+            return Err(Error::invalid(VERB, "MLX5_CQE_SIZE", format!("{cqe_size} is neither 64 nor 128")));
+        }
+        Ok(Self {
+            total_uuars: total,
+            num_low_lat_uuars: low,
+            shut_up_bf: flag("MLX5_SHUT_UP_BF", default.shut_up_bf),
+            prefer_bf: flag("MLX5_POST_SEND_PREFER_BF", default.prefer_bf),
+            scatter_to_cqe: flag("MLX5_SCATTER_TO_CQE", default.scatter_to_cqe),
+            cqe_size,
+            full_fences: default.full_fences,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(vars: &[(&str, &str)]) -> Result<Options> {
+        Options::parse(|name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+    }
+
+    #[test]
+    fn nothing_set_is_the_default() {
+        assert_eq!(parse(&[]).unwrap(), Options::default());
+    }
+
+    #[test]
+    fn each_variable_is_heard() {
+        let options = parse(&[
+            ("MLX5_TOTAL_UUARS", "31"),
+            ("MLX5_NUM_LOW_LAT_UUARS", "2"),
+            ("MLX5_SHUT_UP_BF", "1"),
+            ("MLX5_POST_SEND_PREFER_BF", "0"),
+            ("MLX5_SCATTER_TO_CQE", "0"),
+            ("MLX5_CQE_SIZE", "128"),
+        ])
+        .unwrap();
+        assert_eq!((options.total_uuars, options.num_low_lat_uuars), (32, 20), "at most 12 are shared");
+        assert!(options.shut_up_bf && !options.prefer_bf && !options.scatter_to_cqe);
+        assert_eq!(options.cqe_size, 128);
+        assert!(!parse(&[("MLX5_SHUT_UP_BF", "0")]).unwrap().shut_up_bf);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_are_named() {
+        for (name, value) in [
+            ("MLX5_TOTAL_UUARS", "0"),
+            ("MLX5_TOTAL_UUARS", "513"),
+            ("MLX5_TOTAL_UUARS", "many"),
+            ("MLX5_NUM_LOW_LAT_UUARS", "16"),
+            ("MLX5_CQE_SIZE", "96"),
+        ] {
+            let error = parse(&[(name, value)]).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+}

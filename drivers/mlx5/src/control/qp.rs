@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Creating queue pairs, and following their state.
+
+use super::{Mlx5, NO_UIDX, ThreadDomain};
+use crate::control::calls::{self, QpMemory};
+use crate::control::ops;
+use crate::control::size::{self, RqSize, SendUse, SqSize};
+use crate::control::uars::{BfReg, BfRegIndex};
+use crate::cq::CqShared;
+use crate::doorbell::Doorbell;
+use crate::memory::dbrec::DbRec;
+use crate::memory::{QueueBuf, SqRing, StrideRing};
+use crate::qp::QpShared;
+use crate::rq::RqShared;
+use crate::sq::SqShared;
+use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue};
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpState, QpType};
+use uverbs_core::control::{QpHandle, QpParents, XrcdHandle, qp};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::Uhw;
+use uverbs_core::provider::{QpCreate, QpParts};
+use uverbs_uapi::mlx5::{MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp};
+
+const CREATE_QP: &str = "create_qp";
+
+/// A state that no posting is allowed in and that is no reset: while the kernel resets the QP.
+const BETWEEN: QpState = QpState::UNKNOWN;
+
+/// A QP as the control path sees it: what its queues share, and what it holds until it is destroyed.
+#[derive(Debug)]
+pub struct QpControl {
+    shared: Arc<QpShared>,
+    qp_type: QpType,
+    send_cq: Option<Arc<CqShared>>,
+    recv_cq: Option<Arc<CqShared>>,
+    memory: QpMemory,
+    /// The doorbell register: goes back when the last who can ring it is gone.
+    _bfreg: Option<BfReg>,
+    /// One `modify_qp` at a time.
+    modifying: Mutex<()>,
+}
+
+impl QpControl {
+    /// What its queues share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<QpShared> {
+        &self.shared
+    }
+
+    /// Its doorbell record; QPs that another process made have none.
+    #[must_use]
+    pub fn dbrec(&self) -> Option<&Arc<DbRec>> {
+        self.memory.dbrec.as_ref()
+    }
+
+    /// The posting sides of its queues.
+    fn engines(
+        &self,
+        mlx5: &Mlx5,
+        attr: &QpInitAttr,
+        cap: &QpCap,
+        doorbell: Option<Doorbell>,
+    ) -> (Option<SendQueue>, Option<RecvQueue>) {
+        let Some(dbrec) = &self.memory.dbrec else { return (None, None) };
+        let (facts, qp) = (&mlx5.facts, &self.shared);
+        let send = doorbell.and_then(|doorbell| {
+            let config = SendConfig {
+                qp_type: attr.qp_type,
+                qp_num: qp.qp_num,
+                sq_sig_all: attr.sq_sig_all,
+                send_ops_flags: attr.send_ops_flags,
+                max_send_wr: cap.max_send_wr,
+                max_send_sge: cap.max_send_sge,
+                max_inline_data: cap.max_inline_data,
+                atomics: facts.atomics,
+                max_msg_sz: facts.max_msg_sz,
+                max_tso: facts.max_tso,
+                max_tso_header: attr.max_tso_header.into(),
+                l2_inline: facts.min_inline != 0,
+            };
+            SendQueue::new(&config, Arc::clone(qp), dbrec.send_word(), doorbell)
+        });
+        let config = RecvConfig {
+            qp_type: attr.qp_type,
+            max_recv_wr: cap.max_recv_wr,
+            max_recv_sge: cap.max_recv_sge,
+            max_msg_sz: facts.max_msg_sz,
+        };
+        (send, RecvQueue::new(&config, Arc::clone(qp), dbrec.recv_word()))
+    }
+
+    /// The queues that it completes to, each once.
+    fn cqs(&self) -> impl Iterator<Item = &Arc<CqShared>> {
+        let recv = self.recv_cq.as_ref();
+        let send = self.send_cq.as_ref().filter(|send| !recv.is_some_and(|recv| Arc::ptr_eq(send, recv)));
+        recv.into_iter().chain(send)
+    }
+
+    /// A work queue's: a receive queue alone.
+    pub(super) fn of_wq(shared: Arc<QpShared>, cq: Arc<CqShared>, memory: QpMemory) -> Self {
+        Self {
+            shared,
+            qp_type: QpType::Driver,
+            send_cq: None,
+            recv_cq: Some(cq),
+            memory,
+            _bfreg: None,
+            modifying: Mutex::default(),
+        }
+    }
+
+    /// A DC target's: no queue at all.
+    pub(super) fn of_dct(shared: Arc<QpShared>, cq: Arc<CqShared>) -> Self {
+        Self::of_wq(shared, cq, QpMemory::default())
+    }
+
+    /// Has the kernel change it by `change`, and follows to `target` if that worked.
+    pub(super) fn modify_with(
+        &self,
+        target: Option<QpState>,
+        change: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        let before = shared.state();
+        if target == Some(QpState::RESET) {
+            // No post may fall between the kernel's reset and ours.
+            shared.set_state(BETWEEN);
+        }
+        if target == Some(QpState::INIT)
+            && before == QpState::RESET
+            && let Some(dbrec) = &self.memory.dbrec
+        {
+            // A post that was on its way during the reset may have told its old index after it. Nobody can post now, and
+            // from INIT on the device believes what stands here.
+            dbrec.set_recv(0);
+            dbrec.set_send(0);
+        }
+        if let Err(error) = change() {
+            if target == Some(QpState::RESET) && shared.state() == BETWEEN {
+                shared.set_state(before);
+            }
+            return Err(error);
+        }
+        match target {
+            Some(QpState::RESET) => {
+                // Before the sweep: a poller that comes after it finds nothing outstanding.
+                if let Some(dbrec) = &self.memory.dbrec {
+                    dbrec.set_recv(0);
+                    dbrec.set_send(0);
+                }
+                for cq in self.cqs() {
+                    cq.reset_qp(&self.shared);
+                }
+                shared.set_state(QpState::RESET);
+            }
+            Some(state) => shared.set_state(state),
+            None => {}
+        }
+        // The receive queue of a raw packet QP is ready before the QP is: it learns of receives only now.
+        if target == Some(QpState::RTR)
+            && self.qp_type == QpType::RawPacket
+            && let (Some(dbrec), Some(rq)) = (&self.memory.dbrec, &shared.rq)
+        {
+            dbrec.set_recv(rq.posted() & 0xffff);
+        }
+        Ok(())
+    }
+
+    /// The kernel has destroyed it: its completions are nobody's.
+    pub(super) fn detach(&self) {
+        self.shared.set_dead();
+        for cq in self.cqs() {
+            cq.detach_qp(&self.shared);
+        }
+        self.shared.set_state(QpState::RESET);
+    }
+}
+
+/// What mlx5 does not have is told before anything is allocated.
+fn check(mlx5: &Mlx5, attr: &QpInitAttr) -> Result<()> {
+    if attr.create_flags.contains(QpCreateFlags::SOURCE_QPN) {
+        return Err(Error::unsupported(CREATE_QP, "create_flags SOURCE_QPN"));
+    }
+    let missing = attr.send_ops_flags.difference(ops::builder_ops(attr.qp_type));
+    if !missing.is_empty() {
+        let what = format!("send_ops_flags {missing:?} on {} QPs of mlx5", attr.qp_type);
+        return Err(Error::unsupported(CREATE_QP, what));
+    }
+    if attr.qp_type == QpType::RawPacket && !mlx5.facts.ports.iter().any(|port| port.is_ethernet) {
+        let what = format!("{} QPs: no port is Ethernet", attr.qp_type);
+        return Err(Error::unsupported(CREATE_QP, what));
+    }
+    if attr.max_tso_header != 0 && attr.qp_type != QpType::RawPacket {
+        let what = format!("max_tso_header on {} QPs: only raw packets are segmented", attr.qp_type);
+        return Err(Error::unsupported(CREATE_QP, what));
+    }
+    Ok(())
+}
+
+/// The queues' sizes.
+fn sizes(mlx5: &Mlx5, attr: &QpInitAttr, has_srq: bool) -> Result<(SqSize, RqSize)> {
+    let limits = &mlx5.facts.limits;
+    let (cap, qp_type) = (&attr.cap, attr.qp_type);
+    let sq = if qp_type.has_send_queue() {
+        let what = SendUse { qp_type, ops: attr.send_ops_flags, max_tso_header: attr.max_tso_header };
+        size::send_queue(CREATE_QP, limits, &what, cap)?
+    } else {
+        SqSize::default()
+    };
+    let rq = if qp_type.has_recv_queue() && !has_srq {
+        size::recv_queue(CREATE_QP, limits, cap.max_recv_wr, cap.max_recv_sge)?
+    } else {
+        RqSize::default()
+    };
+    Ok((sq, rq))
+}
+
+/// Queues on new memory.
+struct Queues {
+    memory: QpMemory,
+    sq: Option<Arc<SqShared>>,
+    rq: Option<Arc<RqShared>>,
+}
+
+impl Queues {
+    fn new(mlx5: &Mlx5, qp_type: QpType, sq_size: &SqSize, rq_size: &RqSize) -> Result<Self> {
+        let buffer = |bytes: usize| match bytes {
+            0 => Ok(None),
+            bytes => QueueBuf::new(bytes).map(Some).map_err(|e| mlx5.no_memory(CREATE_QP, &e)),
+        };
+        let apart = qp_type == QpType::RawPacket;
+        // The receive queue comes first; it is a multiple of a block.
+        let (first, second, sq_offset) = if apart {
+            (rq_size.bytes(), sq_size.bytes(), 0)
+        } else {
+            (rq_size.bytes() + sq_size.bytes(), 0, rq_size.bytes())
+        };
+        let dbrec = mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(CREATE_QP, &e))?;
+        let memory = QpMemory { buf: buffer(first)?, sq_buf: buffer(second)?, dbrec: Some(Arc::new(dbrec)) };
+        let wrong = || Error::invalid(CREATE_QP, "cap", "queues too large");
+        let sq_buf = if apart { &memory.sq_buf } else { &memory.buf };
+        let sq = match sq_buf.as_ref().filter(|_| sq_size.wqe_cnt != 0) {
+            Some(buf) => Some(SqRing::new(Arc::clone(buf), sq_offset, sq_size.wqe_cnt).ok_or_else(wrong)?),
+            None => None,
+        };
+        let rq = match memory.buf.as_ref().filter(|_| rq_size.wqe_cnt != 0) {
+            Some(buf) => {
+                let ring = StrideRing::new(Arc::clone(buf), 0, rq_size.wqe_cnt, rq_size.stride());
+                Some(ring.ok_or_else(wrong)?)
+            }
+            None => None,
+        };
+        let sq = sq.map(|ring| Arc::new(SqShared::new(ring)));
+        let rq = rq.map(|ring| Arc::new(RqShared::new(ring)));
+        Ok(Self { memory, sq, rq })
+    }
+}
+
+pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts<Mlx5>> {
+    let mut attr = create.attr.clone();
+    check(mlx5, &attr)?;
+    let access = mlx5.qp_access(CREATE_QP)?;
+    let (sq_size, rq_size) = sizes(mlx5, &attr, create.srq.is_some())?;
+    if sq_size.wqe_cnt != 0 {
+        attr.cap.max_inline_data = sq_size.max_inline;
+    }
+    let queues = Queues::new(mlx5, attr.qp_type, &sq_size, &rq_size)?;
+    let is_target = attr.qp_type == QpType::XrcRecv;
+    let index = match mlx5.facts.cqe_version {
+        1 if !is_target => Some(mlx5.user_index(CREATE_QP)?),
+        _ => None,
+    };
+    // Only a QP that sends needs a register of its own; the others name a page because the kernel wants one.
+    let bfreg = if queues.sq.is_none() {
+        None
+    } else if let Some(first) = create.td.and_then(ThreadDomain::take) {
+        Some(first)
+    } else {
+        mlx5.uars.for_qp(create.td.is_some())?
+    };
+    let uar = match &bfreg {
+        Some(bfreg) => bfreg.index(),
+        None if queues.sq.is_none() => mlx5.uars.unused(),
+        None => BfRegIndex::default(),
+    };
+    let mut flags = uar.flag;
+    if attr.qp_type == QpType::Driver {
+        // A DC initiator's short data never go to the CQE.
+        flags |= MLX5_QP_FLAG_TYPE_DCI;
+    } else if mlx5.options.scatter_to_cqe {
+        flags |= MLX5_QP_FLAG_SCATTER_CQE;
+    }
+    let request = mlx5_ib_create_qp {
+        sq_wqe_count: sq_size.wqe_cnt,
+        rq_wqe_count: rq_size.wqe_cnt,
+        rq_wqe_shift: rq_size.wqe_shift,
+        flags,
+        uidx: match (&index, mlx5.facts.cqe_version) {
+            (Some(index), _) => index.get(),
+            (None, 0) => NO_UIDX,
+            (None, _) => 0,
+        },
+        bfreg_index: uar.index,
+        ece_options: mlx5.ece(),
+        ..Default::default()
+    };
+    let parents = QpParents {
+        pd: create.pd,
+        send_cq: create.send_cq.map(|(cq, _)| cq),
+        recv_cq: create.recv_cq.map(|(cq, _)| cq),
+        srq: create.srq.map(|(srq, _)| srq),
+        xrcd: create.xrcd,
+    };
+    let (handle, got, resp) = calls::create_qp(parents, &attr, create.user_handle, request, &queues.memory)?;
+
+    // A kernel without UAR objects has named the register now.
+    let bfreg = match bfreg {
+        None if queues.sq.is_some() => mlx5.uars.fixed(CREATE_QP, resp.bfreg_index).map(Some),
+        bfreg => Ok(bfreg),
+    };
+    let made = bfreg.and_then(|bfreg| {
+        let doorbell = bfreg.as_ref().map(|bfreg| bfreg.doorbell(CREATE_QP)).transpose()?;
+        Ok((bfreg, doorbell))
+    });
+    let (bfreg, doorbell) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            let _ = handle.destroy().map_err(|_| core::mem::forget(queues.memory));
+            return Err(error);
+        }
+    };
+
+    let qp_num = handle.qp_num();
+    let srq = create.srq.map(|(_, srq)| Arc::clone(srq.shared()));
+    let shared = QpShared::new(access, qp_num, qp_num, queues.sq, queues.rq, srq);
+    let shared = Arc::new(match index {
+        Some(index) => shared.with_index(index),
+        None => shared,
+    });
+    let control = QpControl {
+        shared,
+        qp_type: attr.qp_type,
+        send_cq: create.send_cq.map(|(_, cq)| Arc::clone(cq)),
+        recv_cq: create.recv_cq.map(|(_, cq)| Arc::clone(cq)),
+        memory: queues.memory,
+        _bfreg: bfreg,
+        modifying: Mutex::default(),
+    };
+    for cq in control.cqs() {
+        cq.attach_qp(&control.shared);
+    }
+    let cap = QpCap {
+        max_send_wr: sq_size.max_wr,
+        max_recv_wr: rq_size.wqe_cnt,
+        max_send_sge: got.max_send_sge.min(sq_size.max_sge),
+        max_recv_sge: rq_size.max_sge,
+        max_inline_data: if sq_size.wqe_cnt == 0 { 0 } else { sq_size.max_inline },
+    };
+    let (send, recv) = control.engines(mlx5, &attr, &cap, doorbell);
+    Ok(QpParts { handle, shared: Arc::new(control), send, recv, cap })
+}
+
+/// Opens an XRC target QP of another process. Its receives complete by the SRQs, so there is nothing to attach.
+pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Mlx5>> {
+    let access = mlx5.qp_access("open_qp")?;
+    let handle = qp::open(xrcd, qp_num, user_handle, Uhw::none())?;
+    let control = QpControl {
+        shared: Arc::new(QpShared::new(access, qp_num, qp_num, None, None, None)),
+        qp_type: QpType::XrcRecv,
+        send_cq: None,
+        recv_cq: None,
+        memory: QpMemory::default(),
+        _bfreg: None,
+        modifying: Mutex::default(),
+    };
+    Ok(QpParts { handle, shared: Arc::new(control), send: None, recv: None, cap: QpCap::default() })
+}
+
+pub(super) fn modify(
+    mlx5: &Mlx5,
+    handle: &QpHandle,
+    control: &QpControl,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+) -> Result<()> {
+    let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
+    control.modify_with(target, || {
+        if let Err(error) = handle.modify(None, attr, mask, Uhw::none()) {
+            // A QP that met an error on the wire is in ERR, and nobody told us.
+            if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
+                && now.qp_state == QpState::ERR
+            {
+                control.shared.set_state(QpState::ERR);
+            }
+            return Err(error);
+        }
+        if mask.contains(QpAttrMask::PORT) && control.qp_type == QpType::RawPacket {
+            let ethernet = mlx5.facts.port("modify_qp", attr.port_num).is_ok_and(|port| port.is_ethernet);
+            control.shared.set_csum(ethernet && mlx5.facts.raw_csum);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Allocating doorbell registers.
+//!
+//! A UAR page has two registers that a process may use. A QP gets one of its own while there are (`num_low_lat_uuars`),
+//! then one that it shares with others behind a lock; and if the device has no more pages, it rings at the uncached page of
+//! the context. A thread domain's QPs always get one of their own: a thread domain
+//! says that no other thread posts, but only a register that is not shared keeps that true whatever the program does.
+//! Pages are objects of the kernel, allocated as they are needed. A kernel that has no such objects (`tot_bfregs` in its
+//! answer) gives a context fixed pages and names a QP's register when it creates the QP; a thread domain's come from
+//! a second set of pages there.
+
+use crate::control::calls;
+use crate::control::options::Options;
+use crate::doorbell::{ArmRegister, BlueFlame, Doorbell, SharedHalf};
+use core::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::{DoorbellPage, Kernel};
+use uverbs_core::sync::Locked;
+use uverbs_mlx5_hw::doorbell::{ALL_BFREGS_PER_UAR, BF_OFFSET, BFREGS_PER_UAR, UAR_BYTES};
+use uverbs_uapi::mlx5::{
+    MLX5_IB_MMAP_ALLOC_WC, MLX5_IB_MMAP_NC_PAGE, MLX5_IB_MMAP_REGULAR_PAGE, MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF,
+    MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, MLX5_QP_FLAG_BFREG_INDEX, MLX5_QP_FLAG_UAR_PAGE_INDEX,
+};
+
+/// Longest register that is believed: two halves of 512 bytes.
+const MAX_BF_REG: u32 = 1024;
+
+/// What the context's answer says of doorbells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct UarFacts {
+    /// Bytes of a register, both halves; 0 without BlueFlame.
+    pub(crate) bf_reg_size: u32,
+    /// UARs in a page of the machine.
+    pub(crate) uars_per_page: u32,
+    /// Registers that the kernel gave the context; 0 where UARs are objects.
+    pub(crate) tot_bfregs: u32,
+    /// Registers that can be had later, of a kernel without UAR objects.
+    pub(crate) num_dyn_bfregs: u32,
+}
+
+/// A page of UARs, freed when the last register of it is gone.
+struct UarPage {
+    page: DoorbellPage,
+    /// Number of the first UAR in it.
+    page_id: u32,
+    object: Option<(Arc<dyn Kernel>, u32)>,
+}
+
+impl Drop for UarPage {
+    fn drop(&mut self) {
+        if let Some((kernel, handle)) = self.object.take()
+            && kernel.is_creator_process()
+            && let Err(errno) = calls::destroy_uar(&*kernel, handle)
+        {
+            log::error!("{}: uar {handle}: destroy: {errno}", kernel.name());
+        }
+    }
+}
+
+impl fmt::Debug for UarPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UarPage")
+            .field("page_id", &self.page_id)
+            .field("page", &self.page)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How the kernel is told of a register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BfRegIndex {
+    /// `bfreg_index` of the request.
+    pub(crate) index: u32,
+    /// The flag that says what the index is.
+    pub(crate) flag: u32,
+}
+
+/// One register.
+#[derive(Clone, Debug)]
+struct Register {
+    page: Arc<UarPage>,
+    offset: u32,
+    index: BfRegIndex,
+    bf: BlueFlame,
+    /// Of a register that several QPs ring.
+    shared: Option<Arc<SharedHalf>>,
+}
+
+/// Which set a register goes back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Home {
+    Dedicated,
+    Shared(usize),
+    ThreadDomain,
+    /// Never given back: there is only one, or the kernel manages them.
+    Fixed,
+}
+
+/// A register in use by a QP. Give it up only when the kernel has destroyed the QP.
+pub(crate) struct BfReg {
+    register: Register,
+    home: Home,
+    of: Arc<Uars>,
+}
+
+impl BfReg {
+    /// For the request.
+    pub(crate) fn index(&self) -> BfRegIndex {
+        self.register.index
+    }
+
+    /// The doorbell of a send queue.
+    pub(crate) fn doorbell(&self, verb: &'static str) -> Result<Doorbell> {
+        let Register { page, offset, bf, shared, .. } = &self.register;
+        Doorbell::new(&page.page, *offset, *bf, shared.clone())
+            .ok_or_else(|| Error::protocol(verb, format!("no doorbell register at {offset:#x} of its page")))
+    }
+}
+
+impl Drop for BfReg {
+    fn drop(&mut self) {
+        let mut pool = self.of.lock();
+        match self.home {
+            Home::Dedicated => pool.dedicated.push(self.register.clone()),
+            Home::ThreadDomain => pool.thread_domain.push(self.register.clone()),
+            Home::Shared(i) => {
+                if let Some((_, users)) = pool.shared.get_mut(i) {
+                    *users = users.saturating_sub(1);
+                }
+            }
+            Home::Fixed => {}
+        }
+    }
+}
+
+impl fmt::Debug for BfReg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BfReg")
+            .field("kind", &self.home)
+            .field("offset", &self.register.offset)
+            .field("page", &self.register.page)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    dedicated: Vec<Register>,
+    /// How many of those exist, in use or not.
+    dedicated_made: u32,
+    /// With the number of QPs that use each.
+    shared: Vec<(Register, u32)>,
+    thread_domain: Vec<Register>,
+    /// Pages of the second set that were mapped, on kernels without UAR objects.
+    legacy_pages: u32,
+}
+
+/// The registers of a context.
+pub(crate) struct Uars {
+    kernel: Arc<dyn Kernel>,
+    facts: UarFacts,
+    options: Options,
+    page_bytes: u32,
+    /// The uncached page: CQs are armed there, and QPs ring there if BlueFlame is off. `None` on old kernels.
+    nc: Option<Arc<UarPage>>,
+    /// The fixed pages of a kernel without UAR objects.
+    legacy: Vec<Arc<UarPage>>,
+    /// Locks of the fixed registers that are shared, by the kernel's index.
+    legacy_locks: Vec<Arc<SharedHalf>>,
+    pool: Mutex<Pool>,
+}
+
+impl fmt::Debug for Uars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Uars").field("facts", &self.facts).field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+fn half_lock() -> Arc<SharedHalf> {
+    Arc::new(Locked::new(0))
+}
+
+impl Uars {
+    /// The registers that a context starts with.
+    pub(crate) fn open(kernel: &Arc<dyn Kernel>, mut facts: UarFacts, options: Options) -> Result<Arc<Self>> {
+        const VERB: &str = "open_device";
+        let half = facts.bf_reg_size / 2;
+        if !half.is_power_of_two() || !(64..=MAX_BF_REG / 2).contains(&half) {
+            if facts.bf_reg_size != 0 {
+                log::warn!(
+                    "{}: BlueFlame registers of {} bytes are not used",
+                    kernel.name(),
+                    facts.bf_reg_size
+                );
+            }
+            facts.bf_reg_size = 0;
+        }
+        facts.uars_per_page = facts.uars_per_page.max(1);
+        let page_bytes = calls::page_size();
+        if u64::from(facts.uars_per_page) * UAR_BYTES as u64 > u64::from(page_bytes) {
+            return Err(Error::protocol(VERB, format!("{} UARs in a page", facts.uars_per_page)));
+        }
+        let mut this = Self {
+            kernel: Arc::clone(kernel),
+            facts,
+            options,
+            page_bytes,
+            nc: None,
+            legacy: Vec::new(),
+            legacy_locks: Vec::new(),
+            pool: Mutex::default(),
+        };
+        if facts.tot_bfregs == 0 {
+            this.nc = Some(this.alloc_page(MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC)?);
+        } else {
+            this.map_legacy(VERB)?;
+        }
+        Ok(Arc::new(this))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The register by which the context's CQs ask for events.
+    pub(crate) fn arm_register(&self) -> Option<ArmRegister> {
+        let page = self.nc.as_ref().or(self.legacy.first())?;
+        ArmRegister::new(&page.page, 0)
+    }
+
+    /// The page number that CQs are created with; `None` where the kernel knows by itself.
+    pub(crate) fn arm_page(&self) -> Option<u32> {
+        self.nc.as_ref().map(|page| page.page_id)
+    }
+
+    fn alloc_page(&self, uar_type: u64) -> Result<Arc<UarPage>> {
+        const VERB: &str = "alloc_uar";
+        let object = calls::alloc_uar(&self.kernel, uar_type)?;
+        let free = || {
+            let _ = calls::destroy_uar(&*self.kernel, object.handle);
+        };
+        if object.length < self.facts.uars_per_page * UAR_BYTES as u32 {
+            free();
+            return Err(Error::protocol(VERB, format!("a page of {} bytes", object.length)));
+        }
+        let page = self.kernel.doorbells(object.mmap_offset, object.length as usize).map_err(|errno| {
+            free();
+            Error::os(VERB, format!("uar page {} of {}", object.page_id, self.kernel.name()), errno)
+        })?;
+        let owner = Some((Arc::clone(&self.kernel), object.handle));
+        Ok(Arc::new(UarPage { page, page_id: object.page_id, object: owner }))
+    }
+
+    /// The registers of a page.
+    fn registers(&self, page: &Arc<UarPage>) -> impl Iterator<Item = Register> {
+        let (page, size) = (Arc::clone(page), self.facts.bf_reg_size);
+        let bf = self.blueflame();
+        (0..self.facts.uars_per_page * BFREGS_PER_UAR as u32).map(move |i| {
+            let (uar, register) = (i / BFREGS_PER_UAR as u32, i % BFREGS_PER_UAR as u32);
+            Register {
+                page: Arc::clone(&page),
+                offset: uar * UAR_BYTES as u32 + BF_OFFSET as u32 + register * size,
+                index: BfRegIndex {
+                    index: page.page_id.wrapping_add(uar),
+                    flag: MLX5_QP_FLAG_UAR_PAGE_INDEX,
+                },
+                bf,
+                shared: None,
+            }
+        })
+    }
+
+    fn blueflame(&self) -> BlueFlame {
+        let burst = self.facts.bf_reg_size != 0 && !self.options.shut_up_bf;
+        BlueFlame { half: self.facts.bf_reg_size / 2, burst, prefer: self.options.prefer_bf }
+    }
+
+    /// A register for a new QP. `None` where the kernel names one when it creates the QP: see [`fixed`](Self::fixed).
+    pub(crate) fn for_qp(self: &Arc<Self>, td: bool) -> Result<Option<BfReg>> {
+        let made = |register, home| Ok(Some(BfReg { register, home, of: Arc::clone(self) }));
+        if let Some(nc) = &self.nc
+            && (self.options.shut_up_bf || self.facts.bf_reg_size == 0)
+        {
+            // A doorbell of 8 bytes is one store, so all QPs ring at one place without a lock.
+            let index = BfRegIndex { index: nc.page_id, flag: MLX5_QP_FLAG_UAR_PAGE_INDEX };
+            let bf = BlueFlame { half: 0, burst: false, prefer: false };
+            let register =
+                Register { page: Arc::clone(nc), offset: BF_OFFSET as u32, index, bf, shared: None };
+            return made(register, Home::Fixed);
+        }
+        let mut pool = self.lock();
+        if td {
+            if pool.thread_domain.is_empty() {
+                let more = self.more_for_thread_domain(&mut pool)?;
+                pool.thread_domain = more;
+            }
+            let Some(register) = pool.thread_domain.pop() else {
+                return Err(Error::protocol("alloc_uar", "a page without registers"));
+            };
+            drop(pool);
+            return made(register, Home::ThreadDomain);
+        }
+        if self.nc.is_none() {
+            return Ok(None);
+        }
+        if let Some(register) = self.take_dedicated(&mut pool) {
+            drop(pool);
+            return made(register, Home::Dedicated);
+        }
+        let at_most = self.options.total_uuars.saturating_sub(self.options.num_low_lat_uuars);
+        if (pool.shared.len() as u32) < at_most {
+            match self.alloc_page(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) {
+                Ok(page) => {
+                    let new = self.registers(&page).map(|r| (Register { shared: Some(half_lock()), ..r }, 0));
+                    pool.shared.extend(new);
+                }
+                Err(error) => log::debug!("{}: no more doorbell registers: {error}", self.kernel.name()),
+            }
+        }
+        // Places in the list are for ever, and the list only grows.
+        let least = (0..).zip(&pool.shared).min_by_key(|(_, (_, users))| *users).map(|(i, _): (usize, _)| i);
+        let Some((register, users)) = least.and_then(|i| pool.shared.get_mut(i)) else {
+            drop(pool);
+            let Some(register) = self.uncached() else {
+                return Err(Error::protocol("alloc_uar", "no register"));
+            };
+            return made(register, Home::Fixed);
+        };
+        *users += 1;
+        let register = register.clone();
+        drop(pool);
+        made(register, Home::Shared(least.unwrap_or_default()))
+    }
+
+    /// The register of the uncached page. A doorbell of 8 bytes is one store, so any number of QPs ring there without a
+    /// lock, but none writes a whole WQE.
+    fn uncached(&self) -> Option<Register> {
+        let nc = self.nc.as_ref()?;
+        let index = BfRegIndex { index: nc.page_id, flag: MLX5_QP_FLAG_UAR_PAGE_INDEX };
+        let bf = BlueFlame { half: 0, burst: false, prefer: false };
+        Some(Register { page: Arc::clone(nc), offset: BF_OFFSET as u32, index, bf, shared: None })
+    }
+
+    /// What a QP without a send queue is created with: a page that it does not use.
+    pub(crate) fn unused(&self) -> BfRegIndex {
+        self.nc.as_ref().map_or_else(BfRegIndex::default, |nc| BfRegIndex {
+            index: nc.page_id,
+            flag: MLX5_QP_FLAG_UAR_PAGE_INDEX,
+        })
+    }
+
+    /// One that no other QP has, if there is; a device that has no more pages is not an error.
+    fn take_dedicated(&self, pool: &mut Pool) -> Option<Register> {
+        if pool.dedicated.is_empty() && pool.dedicated_made < self.options.num_low_lat_uuars {
+            match self.alloc_page(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) {
+                Ok(page) => {
+                    pool.dedicated.extend(self.registers(&page));
+                    pool.dedicated.reverse();
+                    pool.dedicated_made += pool.dedicated.len() as u32;
+                }
+                Err(error) => log::debug!("{}: no doorbell register of its own: {error}", self.kernel.name()),
+            }
+        }
+        pool.dedicated.pop()
+    }
+
+    fn more_for_thread_domain(&self, pool: &mut Pool) -> Result<Vec<Register>> {
+        if self.nc.is_some() {
+            let page = self.alloc_page(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF)?;
+            let mut registers: Vec<_> = self.registers(&page).collect();
+            registers.reverse();
+            return Ok(registers);
+        }
+        const VERB: &str = "alloc_td";
+        let per_page = self.facts.uars_per_page * BFREGS_PER_UAR as u32;
+        if pool.legacy_pages >= self.facts.num_dyn_bfregs / per_page {
+            return Err(Error::os(
+                VERB,
+                format!("device {}", self.kernel.name()),
+                uverbs_core::Errno::ENOSPC,
+            ));
+        }
+        let number = pool.legacy_pages;
+        let page = self.map_page(VERB, MLX5_IB_MMAP_ALLOC_WC, number)?;
+        pool.legacy_pages += 1;
+        let mut registers: Vec<_> = (0..)
+            .zip(self.registers(&page))
+            .map(|(i, register)| {
+                let index = BfRegIndex { index: number * per_page + i, flag: MLX5_QP_FLAG_BFREG_INDEX };
+                Register { index, ..register }
+            })
+            .collect();
+        registers.reverse();
+        Ok(registers)
+    }
+
+    /// Maps a page of a kernel without UAR objects.
+    fn map_page(&self, verb: &'static str, command: u64, index: u32) -> Result<Arc<UarPage>> {
+        let page = self
+            .kernel
+            .doorbells(calls::mmap_offset(command, index), self.page_bytes as usize)
+            .map_err(|errno| Error::os(verb, format!("uar page {index} of {}", self.kernel.name()), errno))?;
+        Ok(Arc::new(UarPage { page, page_id: 0, object: None }))
+    }
+
+    fn map_legacy(&mut self, verb: &'static str) -> Result<()> {
+        let per_page = self.facts.uars_per_page * BFREGS_PER_UAR as u32;
+        let pages = self.facts.tot_bfregs / per_page;
+        if pages == 0 || self.facts.tot_bfregs > self.options.total_uuars.next_multiple_of(per_page) {
+            let what = format!(
+                "{} doorbell registers where {} were asked for",
+                self.facts.tot_bfregs, self.options.total_uuars
+            );
+            return Err(Error::protocol(verb, what));
+        }
+        let command = if self.options.shut_up_bf { MLX5_IB_MMAP_NC_PAGE } else { MLX5_IB_MMAP_REGULAR_PAGE };
+        for i in 0..pages {
+            let page = self.map_page(verb, command, i)?;
+            self.legacy.push(page);
+        }
+        let all = pages * self.facts.uars_per_page * ALL_BFREGS_PER_UAR as u32;
+        self.legacy_locks = (0..all).map(|_| half_lock()).collect();
+        Ok(())
+    }
+
+    /// The register that a kernel without UAR objects named.
+    ///
+    /// Register 0 may be rung by any QP, by 8 bytes; the last `num_low_lat_uuars` belong to one QP each; those between
+    /// are shared. Register 0 has no halves. (`mlx5_ib_create_qp()` in the kernel, `alloc_bfreg()`.)
+    pub(crate) fn fixed(self: &Arc<Self>, verb: &'static str, bfreg_index: u32) -> Result<BfReg> {
+        let all = ALL_BFREGS_PER_UAR as u32;
+        let (uar, k) = (bfreg_index / all, bfreg_index % all);
+        let (page, in_page) = (uar / self.facts.uars_per_page, uar % self.facts.uars_per_page);
+        let (Some(page), Some(lock)) =
+            (self.legacy.get(page as usize), self.legacy_locks.get(bfreg_index as usize))
+        else {
+            return Err(Error::protocol(verb, format!("doorbell register {bfreg_index}")));
+        };
+        let bf = match bfreg_index {
+            0 => BlueFlame { half: 0, burst: false, prefer: false },
+            _ => self.blueflame(),
+        };
+        let medium = self.facts.tot_bfregs.saturating_sub(self.options.num_low_lat_uuars);
+        let is_shared = bfreg_index != 0 && bfreg_index.div_ceil(2) < medium;
+        let register = Register {
+            page: Arc::clone(page),
+            offset: in_page * UAR_BYTES as u32 + BF_OFFSET as u32 + k * self.facts.bf_reg_size,
+            index: BfRegIndex::default(),
+            bf,
+            shared: is_shared.then(|| Arc::clone(lock)),
+        };
+        Ok(BfReg { register, home: Home::Fixed, of: Arc::clone(self) })
+    }
+}

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Doorbells: the registers of a UAR through which a queue tells the device that there is work.
+//!
+//! A send doorbell is 8 bytes (the start of the last WQE), or a whole WQE written to the same place, which saves the device the
+//! fetch (BlueFlame). A register has two halves, used in turn, so that a burst that still sits in a write-combining buffer
+//! is not mixed with the next. A register of several QPs needs a lock around all of that; a dedicated one does not.
+//! Facts from PRM, "UAR Page Format" (8.7), and rdma-core's `udma_barrier.h` for the order of stores.
+#![expect(unsafe_code)]
+// UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
+
+use crate::memory::{BlockCount, BlockIndex, SendQueueRef, SqView};
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping};
+use uverbs_core::sync::barrier::{write_combining_flush, write_combining_start};
+use uverbs_core::sync::{Locked, Shared};
+use uverbs_mlx5_hw::doorbell::MLX5_CQ_DOORBELL;
+
+/// A register, or two halves of one, at some offset of a page.
+enum Register {
+    /// Mapped from a device. The pointer is that of the register.
+    Mapped(NonNull<u64>, #[expect(dead_code, reason = "keeps the page mapped")] Arc<Mapping>),
+    /// A software device's, with the register's offset in the page.
+    Port(Arc<dyn DoorbellPort>, u32),
+}
+
+// SAFETY: the address of a register, good from any thread while the mapping lives, which it owns.
+unsafe impl Send for Register {}
+// SAFETY: likewise; concurrent stores to a register are the device's to order.
+unsafe impl Sync for Register {}
+
+impl Register {
+    /// The register at `offset`, if `len` bytes from there on are inside the page.
+    fn new(page: &DoorbellPage, offset: u32, len: u32) -> Option<Self> {
+        if !offset.is_multiple_of(8) {
+            return None;
+        }
+        match page {
+            DoorbellPage::Mapped(map) => {
+                let end = (offset as usize).checked_add(len as usize)?;
+                if end > map.len() || !map.as_ptr().addr().get().is_multiple_of(8) {
+                    return None;
+                }
+                // SAFETY: `offset` is inside the mapping.
+                let register = unsafe { map.as_ptr().add(offset as usize) };
+                Some(Self::Mapped(register.cast(), Arc::clone(map)))
+            }
+            DoorbellPage::Port(port) => Some(Self::Port(Arc::clone(port), offset)),
+        }
+    }
+
+    /// One store of 8 bytes. `at` is below the `len` of `new`, and a multiple of 8.
+    #[inline(always)]
+    fn ring(&self, at: u32, value: u64) {
+        match self {
+            Self::Mapped(register, _) => put_word(*register, at, value),
+            Self::Port(port, offset) => port.ring(offset + at, value.to_ne_bytes()),
+        }
+    }
+
+    /// A burst: the `blocks` basic blocks from `first` on. No longer than a half.
+    #[inline(always)]
+    fn burst(&self, at: u32, ring: SqView<'_>, first: BlockIndex, blocks: u32) {
+        match self {
+            Self::Mapped(register, _) => {
+                // SAFETY: `at` is the start of a half, inside the mapping.
+                let half = unsafe { register.byte_add(at as usize) };
+                for i in 0..blocks {
+                    copy_block(half, i, ring, first.after(i));
+                }
+            }
+            Self::Port(port, offset) => port_burst(&**port, offset + at, ring, first, blocks),
+        }
+    }
+}
+
+/// Writes all of 64 bytes but the first word, which was written. What is written is inside the mapping: the callers stay in
+/// the register's halves, which [`Register::new`] checked.
+#[inline(always)]
+fn put_rest(register: NonNull<u64>, words: &[u64; 8]) {
+    for (i, word) in words.iter().enumerate().skip(1) {
+        put_word(register, i as u32 * 8, *word);
+    }
+}
+
+/// Copies a block to a register, as its `nth`. Word by word: a few registers do, and a load of 8 bytes after a store of 8 is
+/// forwarded to it.
+#[inline(always)]
+fn copy_block(register: NonNull<u64>, nth: u32, ring: SqView<'_>, block: BlockIndex) {
+    // SAFETY: inside the mapping, see `put_rest`.
+    let to = unsafe { register.byte_add(nth as usize * 64) };
+    for (i, word) in ring.at(block).iter().enumerate() {
+        put_word(to, i as u32 * 8, word.load(Ordering::Relaxed));
+    }
+}
+
+/// A burst to a software device: the bytes as they would pass the bus.
+#[cold]
+fn port_burst(port: &dyn DoorbellPort, at: u32, ring: SqView<'_>, first: BlockIndex, blocks: u32) {
+    let mut bytes = [0_u8; MAX_BURST as usize];
+    let blocks = blocks.min(MAX_BURST / 64);
+    for i in 0..blocks {
+        for (j, word) in ring.at(first.after(i)).iter().enumerate() {
+            let at = i as usize * 64 + j * 8;
+            bytes[at..at + 8].copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+    port.blueflame(at, &bytes[..blocks as usize * 64]);
+}
+
+/// The longest burst: half of the largest register.
+const MAX_BURST: u32 = 512;
+
+/// What a register can do, by the context's answer and the environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlueFlame {
+    /// Bytes of a half: the longest burst, and how far apart the halves are. A power of two from 64 to 512; 0 for a register
+    /// without halves (one that is mapped uncached).
+    pub half: u32,
+    /// Whether bursts are allowed: `MLX5_SHUT_UP_BF` and the first register of an old kernel's UARs forbid them.
+    pub burst: bool,
+    /// Whether a WQE without inline data is worth one (`MLX5_POST_SEND_PREFER_BF`).
+    pub prefer: bool,
+}
+
+/// A register that several QPs ring: its lock, and which half is next.
+pub type SharedHalf = Locked<u32, Shared>;
+
+/// A send queue's doorbell.
+///
+/// # Invariants
+/// `next` is the next half of `register`, which is a mapped one and this queue's alone, and `toggle` added or taken away
+/// leads to the other half, or is 0. Or `next` is `aside`, and `toggle` is 0.
+pub struct Doorbell {
+    next: NonNull<u64>,
+    toggle: usize,
+    /// Memory that is written instead of a register that takes more than stores: a lock, or a software device's call.
+    aside: Option<Arc<Aside>>,
+    /// The longest WQE that is written whole, and the same for one with inline data.
+    burst: BlockCount,
+    burst_inline: BlockCount,
+    /// Which half is next for [`post_slow`](Self::post_slow): 0, or `half_size`.
+    half: u32,
+    half_size: u32,
+    register: Register,
+    shared: Option<Arc<SharedHalf>>,
+}
+
+/// As long as a register's half. In an `Arc`, which does not claim to be the only way to what it holds.
+type Aside = [AtomicU64; MAX_BURST as usize / 8];
+
+// SAFETY: the address of a register that `register` keeps mapped, or of `aside`, good from any thread.
+unsafe impl Send for Doorbell {}
+// SAFETY: `&Doorbell` gives nothing but its description.
+unsafe impl Sync for Doorbell {}
+
+/// Whether WQEs like one are worth a BlueFlame burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Burst {
+    /// As long as others are.
+    Usual,
+    /// Up to another length, because of its inline data.
+    Inline,
+    /// No: it says no more than the 8 bytes of a doorbell.
+    Never,
+}
+
+impl Doorbell {
+    /// The register at `offset` of `page`. With `shared`, other QPs ring it, too, and use the same `shared`. `None` if
+    /// it does not fit in the page.
+    #[must_use]
+    pub fn new(
+        page: &DoorbellPage,
+        offset: u32,
+        bf: BlueFlame,
+        shared: Option<Arc<SharedHalf>>,
+    ) -> Option<Self> {
+        if bf.half != 0 && (!bf.half.is_power_of_two() || !(64..=MAX_BURST).contains(&bf.half)) {
+            return None;
+        }
+        let register = Register::new(page, offset, (bf.half * 2).max(8))?;
+        let half = bf.half as usize;
+        let (next, toggle, aside) = match &register {
+            Register::Mapped(register, _) if shared.is_none() && register.addr().get() & half == 0 => {
+                (*register, half, None)
+            }
+            _ => {
+                let aside = Arc::new([const { AtomicU64::new(0) }; MAX_BURST as usize / 8]);
+                (NonNull::from(&*aside).cast(), 0, Some(aside))
+            }
+        };
+        let burst = |wanted| BlockCount::of(if bf.burst && wanted { bf.half / 64 } else { 0 });
+        let (burst, burst_inline) = (burst(bf.prefer), burst(true));
+        let half_size = bf.half;
+        Some(Self { next, toggle, aside, burst, burst_inline, half: 0, half_size, register, shared })
+    }
+
+    /// Whether the register has a lock because other QPs may ring it.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Whether the register takes more than stores. Then only [`post_slow`](Self::post_slow) rings it.
+    #[inline(always)]
+    pub(crate) fn is_slow(&self) -> bool {
+        self.aside.is_some()
+    }
+
+    /// Whether a single WQE is written whole.
+    pub(crate) fn is_burst(&self, span: BlockCount, burst: Burst) -> bool {
+        match burst {
+            Burst::Usual => span <= self.burst,
+            Burst::Inline => span <= self.burst_inline,
+            Burst::Never => false,
+        }
+    }
+
+    /// Tells of the WQEs up to the one at `last`, which is written whole if it is a `burst`. The doorbell record was written
+    /// before.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, ring: SqView<'_>, last: BlockIndex, span: BlockCount, burst: bool) {
+        write_combining_start();
+        if burst {
+            copy_block(self.next, 0, ring, last);
+            for i in 1..span.blocks() {
+                copy_block(self.next, i, ring, last.after(i));
+            }
+        } else {
+            put_word(self.next, 0, ring.at(last)[0].load(Ordering::Relaxed));
+        }
+        self.turn();
+    }
+
+    /// The same where the last has one block, and more than one unit; it is `single` if the device was told of all before it.
+    #[inline(always)]
+    pub(crate) fn post_plain(&mut self, ring: SqView<'_>, last: BlockIndex, single: bool) {
+        write_combining_start();
+        if single && self.burst != BlockCount::NONE {
+            copy_block(self.next, 0, ring, last);
+        } else {
+            put_word(self.next, 0, ring.at(last)[0].load(Ordering::Relaxed));
+        }
+        self.turn();
+    }
+
+    /// The same for a single one whose `words` are at hand.
+    #[inline(always)]
+    pub(crate) fn post_block(&mut self, words: &[u64; 8]) {
+        // Loaded before the fence, behind which loads take their time.
+        let (next, is_burst) = (self.next, self.burst != BlockCount::NONE);
+        write_combining_start();
+        put_word(next, 0, words[0]);
+        if is_burst {
+            put_rest(next, words);
+        }
+        self.turn();
+    }
+
+    /// The other half is next.
+    #[inline(always)]
+    fn turn(&mut self) {
+        write_combining_flush();
+        // Of a register the address has the bit or has it not, see `new`; so this is never 0.
+        let other = self.next.as_ptr().map_addr(|addr| addr ^ self.toggle);
+        // SAFETY: the other half of a register, or the same address; neither is NULL.
+        self.next = unsafe { NonNull::new_unchecked(other) };
+    }
+
+    /// [`post`](Self::post) for a register with a lock, or a software device's.
+    #[inline(never)]
+    pub(crate) fn post_slow(&mut self, held: &SendQueueRef, last: BlockIndex, span: BlockCount, burst: bool) {
+        let (ring, blocks) = (held.view(), if burst { span.blocks() } else { 0 });
+        let Some(shared) = &self.shared else {
+            self.write(self.half, ring, last, blocks);
+            self.half ^= self.half_size;
+            return;
+        };
+        // SendQueueRef for the stores only, so this thread can't have it; and a software device does not call back.
+        let Ok(mut half) = shared.lock() else {
+            return self.write(0, ring, last, 0);
+        };
+        self.write(*half & self.half_size, ring, last, blocks);
+        *half ^= self.half_size;
+    }
+
+    /// A burst of so many blocks, or 8 bytes.
+    fn write(&self, half: u32, ring: SqView<'_>, last: BlockIndex, blocks: u32) {
+        write_combining_start();
+        if blocks != 0 {
+            self.register.burst(half, ring, last, blocks);
+        } else {
+            self.register.ring(half, ring.at(last)[0].load(Ordering::Relaxed));
+        }
+        // Before a lock is released: the next holder's store must not overtake this one on its way out of this CPU.
+        write_combining_flush();
+    }
+}
+
+/// Writes 8 bytes to a register, as [`put_rest`] does 56.
+#[inline(always)]
+fn put_word(register: NonNull<u64>, at: u32, word: u64) {
+    // SAFETY: inside the mapping, see `put_rest`.
+    let to = unsafe { register.byte_add(at as usize) };
+    // SAFETY: a mapped register, aligned to 8.
+    unsafe { to.write_volatile(word) };
+}
+
+impl fmt::Debug for Doorbell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Doorbell")
+            .field("register", &self.register)
+            .field("halves", &self.half_size)
+            .field("burst", &self.burst)
+            .field("shared", &self.is_shared())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mapped(register, _) => f.debug_tuple("Mapped").field(register).finish(),
+            Self::Port(port, offset) => f.debug_tuple("Port").field(port).field(offset).finish(),
+        }
+    }
+}
+
+/// The register by which CQs ask for events. One store of 8 bytes, so all CQs of a context share it without a lock.
+#[derive(Debug)]
+pub struct ArmRegister(Register);
+
+impl ArmRegister {
+    /// That of `page`, a UAR that starts at `offset`.
+    #[must_use]
+    pub fn new(page: &DoorbellPage, offset: u32) -> Option<Self> {
+        Register::new(page, offset.checked_add(MLX5_CQ_DOORBELL as u32)?, 8).map(Self)
+    }
+
+    /// Rings with the bytes of a `CqDoorbell`. The arm word of the doorbell record was written before.
+    #[inline]
+    pub fn arm(&self, bytes: [u8; 8]) {
+        // The record is in ordinary memory and the register is not.
+        write_combining_start();
+        self.0.ring(0, u64::from_ne_bytes(bytes));
+        write_combining_flush();
+    }
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Doorbell records: two words in memory that the device reads, one pair per queue.
+//!
+//! A QP has both words (receives posted, basic blocks posted), an SRQ only the first, a CQ its consumer index and what it
+//! was armed with. Records are cut from pages, one to a cache line, so that queues of different threads share none.
+#![expect(unsafe_code)]
+// UNSAFETY: a word's address is kept beside what keeps the word alive, so that the data path reaches it by one load.
+
+use crate::memory::{PAGE, QueueBuf, dwords};
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_mlx5_hw::doorbell::{CQ_ARM_DB, CQ_SET_CI, MLX5_RCV_DBR, MLX5_SND_DBR};
+
+/// Bytes between two records.
+const STRIDE: usize = 64;
+/// Records in a page.
+const PER_PAGE: usize = PAGE / STRIDE;
+
+/// A page of records; a bit of `free` per record.
+#[derive(Debug)]
+struct Page {
+    buf: Arc<QueueBuf>,
+    free: Mutex<u64>,
+}
+
+/// The pages of a context.
+#[derive(Debug, Default)]
+pub struct DbRecPages {
+    pages: Mutex<Vec<Arc<Page>>>,
+}
+
+impl DbRecPages {
+    /// A record of zeros.
+    pub fn alloc(&self) -> io::Result<DbRec> {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(record) = pages.iter().find_map(DbRec::take) {
+            return Ok(record);
+        }
+        let page = Arc::new(Page { buf: QueueBuf::new(PAGE)?, free: Mutex::new(u64::MAX) });
+        pages.push(Arc::clone(&page));
+        DbRec::take(&page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+}
+
+/// A record. It goes back to its page when dropped: drop it after the kernel's object is destroyed, or forget it.
+pub struct DbRec {
+    page: Arc<Page>,
+    index: usize,
+}
+
+impl DbRec {
+    fn take(page: &Arc<Page>) -> Option<Self> {
+        const { assert!(PER_PAGE == u64::BITS as usize) };
+        let mut free = page.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if *free == 0 {
+            return None;
+        }
+        let index = free.trailing_zeros() as usize;
+        *free &= !(1 << index);
+        drop(free);
+        let record = Self { page: Arc::clone(page), index };
+        record.word(0).store(0, Ordering::Relaxed);
+        record.word(1).store(0, Ordering::Relaxed);
+        Some(record)
+    }
+
+    /// Its address, for the kernel.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.page.buf.addr() + (self.index * STRIDE) as u64
+    }
+
+    /// One of the two words as it stands in memory, big-endian.
+    #[inline(always)]
+    #[must_use]
+    pub fn word(&self, which: usize) -> &AtomicU32 {
+        &dwords(&self.page.buf)[(self.index & (PER_PAGE - 1)) * (STRIDE / 4) + (which & 1)]
+    }
+
+    /// The word of posted receives, for the data path.
+    #[must_use]
+    pub fn recv_word(self: &Arc<Self>) -> DbWord {
+        DbWord::new(self, MLX5_RCV_DBR)
+    }
+
+    /// The word of posted basic blocks, for the data path.
+    #[must_use]
+    pub fn send_word(self: &Arc<Self>) -> DbWord {
+        DbWord::new(self, MLX5_SND_DBR)
+    }
+
+    /// The word of a CQ's consumer index, for the data path.
+    #[must_use]
+    pub fn ci_word(self: &Arc<Self>) -> DbWord {
+        DbWord::new(self, CQ_SET_CI)
+    }
+
+    /// How many receives were posted.
+    #[inline(always)]
+    pub fn set_recv(&self, count: u32) {
+        self.word(MLX5_RCV_DBR).store(count.to_be(), Ordering::Relaxed);
+    }
+
+    /// How many basic blocks of sends were posted.
+    #[inline(always)]
+    pub fn set_send(&self, count: u32) {
+        self.word(MLX5_SND_DBR).store(count.to_be(), Ordering::Relaxed);
+    }
+
+    /// A CQ's consumer index.
+    #[inline(always)]
+    pub fn set_ci(&self, ci: u32) {
+        self.word(CQ_SET_CI).store(ci.to_be(), Ordering::Relaxed);
+    }
+
+    /// What a CQ was armed with.
+    #[inline(always)]
+    pub fn set_arm(&self, arm: u32) {
+        self.word(CQ_ARM_DB).store(arm.to_be(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for DbRec {
+    fn drop(&mut self) {
+        *self.page.free.lock().unwrap_or_else(PoisonError::into_inner) |= 1 << self.index;
+    }
+}
+
+impl fmt::Debug for DbRec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |which| u32::from_be(self.word(which).load(Ordering::Relaxed));
+        f.debug_struct("DbRec").field("addr", &self.addr()).field("words", &[word(0), word(1)]).finish()
+    }
+}
+
+/// One word of a record, at hand.
+///
+/// # Invariants
+/// `ptr` is a word of `record`.
+pub struct DbWord {
+    ptr: NonNull<AtomicU32>,
+    record: Arc<DbRec>,
+}
+
+// SAFETY: an address of an atomic, and the owner of its memory.
+unsafe impl Send for DbWord {}
+// SAFETY: likewise.
+unsafe impl Sync for DbWord {}
+
+impl DbWord {
+    fn new(record: &Arc<DbRec>, which: usize) -> Self {
+        Self { ptr: NonNull::from(record.word(which)), record: Arc::clone(record) }
+    }
+
+    /// Stores a count for the device.
+    #[inline(always)]
+    pub fn set(&self, count: u32) {
+        // SAFETY: a word of the record's page (invariant), which the record keeps; used by atomics only.
+        unsafe { self.ptr.as_ref() }.store(count.to_be(), Ordering::Relaxed);
+    }
+
+    /// The count that the device was told last.
+    #[must_use]
+    pub fn get(&self) -> u32 {
+        // SAFETY: as in `set`.
+        u32::from_be(unsafe { self.ptr.as_ref() }.load(Ordering::Relaxed))
+    }
+
+    /// The record.
+    #[must_use]
+    pub fn record(&self) -> &Arc<DbRec> {
+        &self.record
+    }
+}
+
+impl Clone for DbWord {
+    fn clone(&self) -> Self {
+        Self { ptr: self.ptr, record: Arc::clone(&self.record) }
+    }
+}
+
+impl fmt::Debug for DbWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.record.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_do_not_overlap_and_come_back() {
+        let pages = DbRecPages::default();
+        let mut all: Vec<_> = (0..130).map(|_| pages.alloc().unwrap()).collect();
+        let mut addrs: Vec<_> = all.iter().map(DbRec::addr).collect();
+        addrs.sort_unstable();
+        assert!(addrs.windows(2).all(|w| w[1] - w[0] >= 64));
+        let gone = all.swap_remove(7);
+        let addr = gone.addr();
+        gone.set_recv(7);
+        drop(gone);
+        let again = pages.alloc().unwrap();
+        assert_eq!((again.addr(), again.word(0).load(Ordering::Relaxed)), (addr, 0));
+    }
+
+    #[test]
+    fn words_are_big_endian() {
+        let record = DbRecPages::default().alloc().unwrap();
+        record.set_recv(0x0102_0304);
+        record.set_send(5);
+        assert_eq!(record.word(0).load(Ordering::Relaxed).to_ne_bytes(), [1, 2, 3, 4]);
+        assert_eq!(record.word(1).load(Ordering::Relaxed).to_ne_bytes(), [0, 0, 0, 5]);
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queue memory: what the kernel pins when a queue is created, and how the data path reaches it.
+//!
+//! | module | what |
+//! |---|---|
+//! | `index` | index types of the send queue: a basic block, a number of blocks |
+//! | `sq_ring` | a send queue's ring, and the private record of each WQE |
+//! | `queue_ref` | a send queue's shared part, with the ring's addresses at hand |
+//! | `stride_ring` | a ring of elements of one size: receive queues and shared receive queues |
+//! | `cqe_ring` | a completion queue's ring, as its poller walks it |
+//! | `dbrec` | doorbell records |
+//!
+//! All `unsafe` code about queue memory is here. Queue memory is accessed as atomics of 8 bytes at masked indices, so no
+//! index value can leave the queue, and concurrent accesses by the device or by another thread are not data races. A
+//! relaxed store of 8 bytes compiles to a plain store on every supported architecture.
+#![expect(unsafe_code)]
+// UNSAFETY: mapped memory becomes references to atomics; every access is inside the geometry that a constructor checked.
+
+mod cqe_ring;
+pub mod dbrec;
+mod index;
+mod queue_ref;
+mod sq_ring;
+mod stride_ring;
+
+pub use cqe_ring::BlockRing;
+pub(crate) use cqe_ring::{Block, Walk, Watch};
+pub(crate) use index::{BlockCount, BlockIndex};
+pub(crate) use queue_ref::SendQueueRef;
+pub(crate) use sq_ring::{CompletedCount, Record, Records, SqAddrs};
+pub use sq_ring::{SqRing, SqView};
+pub use stride_ring::StrideRing;
+pub(crate) use stride_ring::StrideView;
+
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use memmap2::{MmapMut, MmapRaw};
+use std::io;
+use std::sync::Arc;
+
+// Table entries, which no device accesses: loom's type under the model checker.
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::AtomicU64 as Entry64;
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::AtomicU64 as Entry64;
+
+/// Page-aligned memory of one queue or of several, zeroed. The device may read and write it from the moment that the
+/// kernel was told of it until the object is destroyed; so it lives in an `Arc` of everything that uses it, and is
+/// leaked if the kernel refuses to destroy.
+pub struct QueueBuf {
+    map: MmapRaw,
+}
+
+impl QueueBuf {
+    /// `len` bytes, rounded up to whole pages.
+    pub fn new(len: usize) -> io::Result<Arc<Self>> {
+        let map = MmapMut::map_anon(len.max(1).next_multiple_of(PAGE))?;
+        Ok(Arc::new(Self { map: MmapRaw::from(map) }))
+    }
+
+    /// Its address, for the kernel.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.map.as_mut_ptr().expose_provenance() as u64
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether there are none: never.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.map.len() == 0
+    }
+
+    /// The start of `len` bytes at `offset`, if they are inside and a multiple of 64 from the start.
+    fn part(&self, offset: usize, len: usize) -> Option<NonNull<AtomicU64>> {
+        if !offset.is_multiple_of(64) || offset > self.len() || len > self.len() - offset {
+            return None;
+        }
+        // SAFETY: `offset` is at most the mapping's length.
+        let start = unsafe { self.map.as_mut_ptr().add(offset) };
+        NonNull::new(start.cast())
+    }
+
+    /// All of it as words, for a software device and for tests.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: a mapping starts at a page and is as long as it says, readable and writable while it is borrowed;
+        // whoever else uses it does so by atomics, or is a device.
+        unsafe { core::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.map.len() / 8) }
+    }
+}
+
+impl fmt::Debug for QueueBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueueBuf").field("addr", &self.map.as_mut_ptr()).field("len", &self.len()).finish()
+    }
+}
+
+/// The alignment that the kernel is told of: its page, and the unit in which it maps for the device.
+pub const PAGE: usize = 4096;
+
+/// A table with an entry per block or element of a ring, indexed modulo its length.
+///
+/// # Invariants
+/// The length is a power of two.
+#[derive(Debug)]
+pub struct Table<T>(pub(super) Box<[T]>);
+
+impl<T: Default> Table<T> {
+    /// `len` entries, a power of two; rounded up to one.
+    #[must_use]
+    pub fn new(len: u32) -> Self {
+        Self((0..len.max(1).next_power_of_two()).map(|_| T::default()).collect())
+    }
+}
+
+impl<T> Table<T> {
+    /// The entry at `index`, modulo the length.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(&self, index: u32) -> &T {
+        let index = index as usize & (self.0.len() - 1);
+        // SAFETY: an index masked by the length less one is less than the length, a power of two (invariant).
+        unsafe { self.0.get_unchecked(index) }
+    }
+
+    /// All entries.
+    pub fn iter(&self) -> core::slice::Iter<'_, T> {
+        self.0.iter()
+    }
+}
+
+/// The words of a page of doorbell records.
+pub(crate) fn dwords(buf: &QueueBuf) -> &[AtomicU32] {
+    // SAFETY: as in `QueueBuf::words`; this module gives out a page of records by this function only.
+    unsafe { core::slice::from_raw_parts(buf.map.as_mut_ptr().cast(), buf.map.len() / 4) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn geometry_is_checked() {
+        let buf = QueueBuf::new(4096).unwrap();
+        assert!(buf.addr().is_multiple_of(4096));
+        let sq = |offset, blocks| SqRing::new(Arc::clone(&buf), offset, blocks).is_some();
+        assert!(sq(0, 64) && sq(2048, 32) && sq(4032, 1));
+        assert!(!sq(64, 64) && !sq(0, 128) && !sq(0, 3) && !sq(0, 0) && !sq(32, 1) && !sq(8192, 1));
+        assert!(!sq(0, 1 << 17));
+        let rq = |offset, count, stride| StrideRing::new(Arc::clone(&buf), offset, count, stride).is_some();
+        assert!(rq(0, 256, 16) && rq(64, 4, 512) && rq(0, 1, 4096));
+        assert!(
+            !rq(0, 256, 8) && !rq(0, 512, 16) && !rq(0, 5, 16) && !rq(0, 1 << 31, 1 << 31) && !rq(0, 1, 48)
+        );
+    }
+
+    #[test]
+    fn every_index_is_inside() {
+        let buf = QueueBuf::new(4096).unwrap();
+        let ring = SqRing::new(Arc::clone(&buf), 2048, 32).unwrap();
+        let sq = ring.view();
+        let rq = StrideRing::new(Arc::clone(&buf), 0, 16, 64).unwrap();
+        let first = |word: &AtomicU64| core::ptr::from_ref(word).addr() as u64 - buf.addr();
+        for i in [0, 1, 31, 32, 1 << 16, u32::MAX - 1, u32::MAX] {
+            assert_eq!(first(&sq.block(i)[0]), 2048 + u64::from(i % 32) * 64);
+            assert_eq!(first(&sq.unit(i)[0]), 2048 + u64::from(i % 128) * 16);
+            assert_eq!(first(sq.word(i)), 2048 + u64::from(i % 256) * 8);
+            sq.wr_id(i).store(u64::from(i), Relaxed);
+            sq.record(BlockIndex::of(i)).set_done(CompletedCount::new(i.into(), i as u8));
+            let done = sq.record(BlockIndex::of(i % 32)).done();
+            let entry = (sq.wr_id(i % 32).load(Relaxed), done.head(), done.op());
+            assert_eq!(entry, (u64::from(i), i, i as u8));
+            assert_eq!(first(&rq.element(i)[0]), u64::from(i % 16) * 64);
+            assert_eq!(first(&rq.unit(i, i)[0]), u64::from(i % 16) * 64 + u64::from(i % 4) * 16);
+        }
+        assert_eq!(rq.element(3).len(), 8);
+        sq.block(33)[7].store(9, Relaxed);
+        assert_eq!(buf.words()[(2048 + 64) / 8 + 7].load(Relaxed), 9);
+    }
+
+    #[test]
+    fn tables_are_a_power_of_two() {
+        let table = Table::<u32>::new(5);
+        assert_eq!((table.0.len(), *table.get(u32::MAX)), (8, 0));
+        assert_eq!(Table::<u8>::new(0).0.len(), 1);
+    }
+}

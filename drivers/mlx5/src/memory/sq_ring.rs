@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A send queue's ring of 64-byte basic blocks, and the record of each WQE, which only this process sees.
+// UNSAFETY: see the module above.
+
+use super::{BlockIndex, Entry64, QueueBuf};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+/// What a completion needs to know of a WQE, kept beside the ring at the WQE's first block.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Record {
+    /// The WR's.
+    pub(crate) wr_id: Entry64,
+    /// A [`CompletedCount`].
+    pub(crate) done: Entry64,
+}
+
+/// What is known once a WQE is done: how many WRs had been posted with it, and what a UMR was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CompletedCount(u64);
+
+impl CompletedCount {
+    /// `head` has less than 56 bits: at 100 million WRs a second it gets so far in twenty years.
+    #[inline(always)]
+    pub(crate) const fn new(head: u64, op: u8) -> Self {
+        Self((op as u64) << 56 | head)
+    }
+
+    /// How many WRs had been posted, modulo 2^32.
+    #[inline(always)]
+    pub(crate) const fn head(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// `umr_op`
+    #[inline(always)]
+    pub(crate) const fn op(self) -> u8 {
+        (self.0 >> 56) as u8
+    }
+}
+
+impl Record {
+    /// What was noted of its WQE.
+    #[inline(always)]
+    pub(crate) fn done(&self) -> CompletedCount {
+        CompletedCount(self.done.load(Ordering::Relaxed))
+    }
+
+    /// Notes it.
+    #[inline(always)]
+    pub(crate) fn set_done(&self, done: CompletedCount) {
+        self.done.store(done.0, Ordering::Relaxed);
+    }
+}
+
+/// The records of a ring, or another power of two of them.
+///
+/// # Invariants
+/// `mask` is 16 times a power of two less one, and there are so many records from `records` on.
+#[derive(Clone, Copy)]
+pub(crate) struct Records<'r> {
+    records: NonNull<Record>,
+    mask: u32,
+    _records: PhantomData<&'r Record>,
+}
+
+impl<'r> Records<'r> {
+    /// One record for every index.
+    pub(crate) fn of_one(record: &'r Record) -> Self {
+        Self { records: NonNull::from(record), mask: 0, _records: PhantomData }
+    }
+
+    /// The record at a place, modulo how many there are.
+    #[inline(always)]
+    pub(crate) fn at(self, place: BlockIndex) -> &'r Record {
+        let offset = (place.0 & self.mask) as usize;
+        #[cfg(not(loom))]
+        const {
+            assert!(size_of::<Record>() == 16)
+        };
+        // SAFETY: the masked place is the offset of one of the records (invariant), which have 16 bytes.
+        #[cfg(not(loom))]
+        let record = unsafe { self.records.byte_add(offset) };
+        // SAFETY: the same by index, for loom's atomics have another size.
+        #[cfg(loom)]
+        let record = unsafe { self.records.add(offset >> BlockIndex::SHIFT) };
+        // SAFETY: a record, which lives while it is borrowed.
+        unsafe { record.as_ref() }
+    }
+}
+
+/// Where a send queue's ring of 64-byte basic blocks is, and the record of each.
+///
+/// # Invariants
+/// `mask + 1` is a power of two, times a [`BlockIndex`]'s 16; so many blocks from `base` on and so many records are there for as
+/// long as whoever has this value as a field; `base` is aligned to 64.
+#[derive(Debug)]
+pub(crate) struct SqAddrs {
+    pub(super) base: NonNull<AtomicU64>,
+    pub(super) records: NonNull<Record>,
+    pub(super) mask: u32,
+}
+
+impl SqAddrs {
+    /// All of it in one value, for registers.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> SqView<'_> {
+        SqView { base: self.base, records: self.records, mask: self.mask, home: self }
+    }
+}
+
+/// A send queue's ring, with a record per block.
+pub struct SqRing {
+    pub(super) addrs: SqAddrs,
+    _records: Box<[Record]>,
+    buf: Arc<QueueBuf>,
+}
+
+// SAFETY: `addrs` are of `buf` and of the records, which are owned; all access is by atomics.
+unsafe impl Send for SqRing {}
+// SAFETY: likewise.
+unsafe impl Sync for SqRing {}
+
+impl SqRing {
+    /// `blocks` basic blocks, a power of two up to 2^16 (a WQE index has 16 bits), at `offset` of `buf`, a multiple of 64.
+    #[must_use]
+    pub fn new(buf: Arc<QueueBuf>, offset: usize, blocks: u32) -> Option<Self> {
+        if !blocks.is_power_of_two() || blocks > 1 << 16 {
+            return None;
+        }
+        let base = buf.part(offset, blocks as usize * 64)?;
+        let records: Box<[Record]> = (0..blocks).map(|_| Record::default()).collect();
+        let mask = (blocks - 1) << BlockIndex::SHIFT;
+        let addrs = SqAddrs { base, records: NonNull::from(&*records).cast(), mask };
+        Some(Self { addrs, _records: records, buf })
+    }
+
+    /// The largest index of a block.
+    #[inline(always)]
+    #[must_use]
+    pub fn mask(&self) -> u32 {
+        self.addrs.mask >> BlockIndex::SHIFT
+    }
+
+    /// The memory that it is in.
+    #[must_use]
+    pub fn buf(&self) -> &Arc<QueueBuf> {
+        &self.buf
+    }
+
+    /// All of its addresses in one value, for registers.
+    #[inline(always)]
+    #[must_use]
+    pub fn view(&self) -> SqView<'_> {
+        self.addrs.view()
+    }
+}
+
+impl fmt::Debug for SqRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let blocks = u64::from(self.mask()) + 1;
+        f.debug_struct("SqRing").field("blocks", &blocks).field("buf", &self.buf).finish_non_exhaustive()
+    }
+}
+
+/// The addresses of an [`SqRing`], for as long as it is borrowed.
+///
+/// For registers: behind a reference, the compiler would have to load them anew after every store to the queue.
+///
+/// # Invariants
+/// All is that of `home`.
+#[derive(Clone, Copy)]
+pub struct SqView<'r> {
+    base: NonNull<AtomicU64>,
+    records: NonNull<Record>,
+    mask: u32,
+    home: &'r SqAddrs,
+}
+
+impl<'r> SqView<'r> {
+    /// The same in one register, for a function that is not inlined.
+    #[inline(always)]
+    pub(crate) fn lend(self) -> &'r SqAddrs {
+        self.home
+    }
+
+    /// The block at a place, modulo the ring.
+    #[inline(always)]
+    pub(crate) fn at(self, place: BlockIndex) -> &'r [AtomicU64; 8] {
+        let offset = (place.0 & self.mask) as usize * 4;
+        // SAFETY: the masked place is 16 times the index of one of the ring's blocks (invariant).
+        let block = unsafe { self.base.byte_add(offset) };
+        // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { block.cast().as_ref() }
+    }
+
+    /// The record at a place, modulo the ring.
+    #[inline(always)]
+    pub(crate) fn record(self, place: BlockIndex) -> &'r Record {
+        self.records().at(place)
+    }
+
+    /// All records.
+    #[inline(always)]
+    pub(crate) fn records(self) -> Records<'r> {
+        Records { records: self.records, mask: self.mask, _records: PhantomData }
+    }
+
+    /// The block at `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn block(self, index: u32) -> &'r [AtomicU64; 8] {
+        self.at(BlockIndex::of(index))
+    }
+
+    /// The 16 bytes at `unit`, counted from the ring's start and modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn unit(self, unit: u32) -> &'r [AtomicU64; 2] {
+        let unit = unit & (self.mask >> 2 | 3);
+        // SAFETY: the masked unit is inside the ring (invariant), which has four to the block.
+        let unit = unsafe { self.base.add(unit as usize * 2) };
+        // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { unit.cast().as_ref() }
+    }
+
+    /// The 16 bytes at `unit` from a place on.
+    #[inline(always)]
+    pub(crate) fn unit_from(self, place: BlockIndex, unit: u32) -> &'r [AtomicU64; 2] {
+        self.unit((place.0 >> 2).wrapping_add(unit))
+    }
+
+    /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn word(self, word: u32) -> &'r AtomicU64 {
+        let word = word & (self.mask >> 1 | 7);
+        // SAFETY: the masked word is inside the ring (invariant), which has eight to the block.
+        let word = unsafe { self.base.add(word as usize) };
+        // SAFETY: inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { word.as_ref() }
+    }
+
+    /// The `wr_id` of the WQE that begins at block `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn wr_id(self, index: u32) -> &'r Entry64 {
+        &self.record(BlockIndex::of(index)).wr_id
+    }
+
+    /// How many WRs had been posted with the WQE that begins at block `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn head(self, index: u32) -> u32 {
+        self.record(BlockIndex::of(index)).done().head()
+    }
+}
+
+impl fmt::Debug for SqView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqView").field("base", &self.base).field("mask", &self.mask).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A ring of elements of one size: receive queues, shared receive queues, and the memory of completion queues.
+// UNSAFETY: see the module above.
+
+use super::{Entry64, QueueBuf, Table};
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+/// A ring of elements of one size: receive queues, shared receive queues, completion queues.
+///
+/// # Invariants
+/// `mask + 1` is a power of two; an element has `1 << shift` bytes, 16 at least; so many of them from `base` on are
+/// inside `buf`; `base` is aligned to 64.
+pub struct StrideRing {
+    pub(super) base: NonNull<AtomicU64>,
+    pub(super) mask: u32,
+    pub(super) shift: u32,
+    /// `1 << shift`, kept, because a multiplication by what is loaded is shorter than a shift.
+    stride: usize,
+    buf: Arc<QueueBuf>,
+}
+
+// SAFETY: `base` points into `buf`, which is owned; all access is by atomics.
+unsafe impl Send for StrideRing {}
+// SAFETY: likewise.
+unsafe impl Sync for StrideRing {}
+
+impl StrideRing {
+    /// `count` elements, a power of two, of `stride` bytes, a power of two from 16 on, at `offset` of `buf`.
+    #[must_use]
+    pub fn new(buf: Arc<QueueBuf>, offset: usize, count: u32, stride: u32) -> Option<Self> {
+        if !count.is_power_of_two() || !stride.is_power_of_two() || stride < 16 {
+            return None;
+        }
+        let base = buf.part(offset, (count as usize).checked_mul(stride as usize)?)?;
+        Some(Self { base, mask: count - 1, shift: stride.trailing_zeros(), stride: stride as usize, buf })
+    }
+
+    /// The largest index of an element.
+    #[inline(always)]
+    #[must_use]
+    pub fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// Bytes of an element.
+    #[inline(always)]
+    #[must_use]
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The memory that it is in.
+    #[must_use]
+    pub fn buf(&self) -> &Arc<QueueBuf> {
+        &self.buf
+    }
+
+    /// The element at `index`, modulo the ring.
+    #[inline(always)]
+    #[must_use]
+    pub fn element(&self, index: u32) -> &[AtomicU64] {
+        let at = ((index & self.mask) as usize) << (self.shift - 3);
+        // SAFETY: the masked index names one of the ring's elements (invariant).
+        let element = unsafe { self.base.add(at) };
+        // SAFETY: that many words inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        unsafe { core::slice::from_raw_parts(element.as_ptr(), 1 << (self.shift - 3)) }
+    }
+
+    /// The `unit`th 16 bytes of the element at `index`, both modulo what there is.
+    #[inline(always)]
+    #[must_use]
+    pub fn unit(&self, index: u32, unit: u32) -> &[AtomicU64; 2] {
+        let at = ((index & self.mask) as usize) << (self.shift - 3);
+        let unit = (unit as usize & ((1 << (self.shift - 4)) - 1)) * 2;
+        // SAFETY: the masked index names an element, the masked unit a part of it (invariant).
+        let unit = unsafe { self.base.add(at + unit) };
+        // SAFETY: 16 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        unsafe { unit.cast().as_ref() }
+    }
+}
+
+/// The addresses of a [`StrideRing`] and of a table with an entry per element, as [`SqView`] is those of an [`SqRing`].
+///
+/// # Invariants
+/// All is that of the ring; the table has an entry for every masked index; `second` is the second unit of the first element
+/// from `base` on, or `base` if there is none.
+#[derive(Clone, Copy)]
+pub(crate) struct StrideView<'r> {
+    base: NonNull<AtomicU64>,
+    entries: NonNull<Entry64>,
+    mask: u32,
+    stride: usize,
+    second: NonNull<AtomicU64>,
+    _ring: PhantomData<&'r StrideRing>,
+}
+
+impl<'r> StrideView<'r> {
+    /// Of a ring and a table: of as many elements as both have. The first `skip` units of an element are left out, as long
+    /// as one remains.
+    #[inline(always)]
+    pub(crate) fn new(
+        ring: &'r StrideRing,
+        entries: &'r Table<Entry64>,
+        skip: usize,
+        max_units: u32,
+    ) -> Self {
+        let units = ring.stride() / 16;
+        let skip = skip.min(units - 1);
+        // SAFETY: still inside the first element, which has more units than are skipped.
+        let base = unsafe { ring.base.add(skip * 2) };
+        let second = if units - skip > 1 && max_units > 1 { 2 } else { 0 };
+        // SAFETY: the next unit of the first element, or the same.
+        let second = unsafe { base.add(second) };
+        Self {
+            base,
+            second,
+            entries: NonNull::from(&*entries.0).cast(),
+            // Both are powers of two less one, so the lower is, too.
+            mask: ring.mask.min((entries.0.len() - 1) as u32),
+            stride: ring.stride(),
+            _ring: PhantomData,
+        }
+    }
+
+    /// The first two units of the element at `index`, modulo the ring; the first twice if there is but one.
+    #[inline(always)]
+    pub(crate) fn units(self, index: u32) -> [&'r [AtomicU64; 2]; 2] {
+        let at = (index & self.mask) as usize * self.stride;
+        // SAFETY: the masked index names an element (invariant).
+        let first = unsafe { self.base.byte_add(at) };
+        // SAFETY: likewise; the next unit of it, or the same (invariant).
+        let second = unsafe { self.second.byte_add(at) };
+        // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        let first = unsafe { first.cast().as_ref() };
+        // SAFETY: likewise.
+        let second = unsafe { second.cast().as_ref() };
+        [first, second]
+    }
+
+    /// The table's entry at `index`, modulo the ring.
+    #[inline(always)]
+    pub(crate) fn entry(self, index: u32) -> &'r Entry64 {
+        // SAFETY: the table has an entry for every masked index (invariant).
+        let entry = unsafe { self.entries.add((index & self.mask) as usize) };
+        // SAFETY: an entry of the table, which lives while it is borrowed.
+        unsafe { entry.as_ref() }
+    }
+}
+
+impl fmt::Debug for StrideView<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StrideView")
+            .field("base", &self.base)
+            .field("mask", &self.mask)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for StrideRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StrideRing")
+            .field("count", &(u64::from(self.mask) + 1))
+            .field("stride", &self.stride())
+            .field("buf", &self.buf)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a send queue's poster and the pollers of its completions share.
+//!
+//! A poller stores the tail with Release; the poster loads it with Acquire when the queue looks full. The poster leaves
+//! what a completion needs in the records of the ring. Pollers index by values that the device wrote, so every index is
+//! masked.
+
+use crate::memory::dbrec::DbWord;
+use crate::memory::{BlockIndex, Record, Records, SqRing};
+use crate::qp::Published;
+
+#[cfg(not(loom))]
+use core::sync::atomic::{AtomicU32, Ordering};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, Ordering};
+
+/// What a WQE of opcode `UMR` was: the WR's opcode, because the completion does not tell.
+pub mod umr_op {
+    /// `IBV_WR_BIND_MW`
+    pub const BIND_MW: u8 = 1;
+    /// `IBV_WR_LOCAL_INV`
+    pub const LOCAL_INV: u8 = 2;
+}
+
+/// A completed send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetiredSend {
+    /// The WR's.
+    pub wr_id: u64,
+    /// [`umr_op`], if the completion says that it was a UMR; else of no meaning.
+    pub op: u8,
+}
+
+/// What the device was told of a queue: the poster's doorbell record. Pollers read it before they write to memory that a
+
+/// A send queue.
+#[derive(Debug)]
+pub struct SqShared {
+    /// The WQEs, and the entries of their completions.
+    pub ring: SqRing,
+    /// How many WRs are done.
+    tail: AtomicU32,
+    published: Published,
+}
+
+impl SqShared {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(ring: SqRing) -> Self {
+        Self { ring, tail: AtomicU32::new(0), published: Published::default() }
+    }
+
+    /// The WR whose WQE began at block `wqe_counter`, and all before it, are done; for the poller of its CQ.
+    #[inline(always)]
+    pub fn retire(&self, wqe_counter: u16) -> RetiredSend {
+        self.retire_by().retire(BlockIndex::of(wqe_counter.into()))
+    }
+
+    /// What retiring needs, for registers.
+    #[inline(always)]
+    pub(crate) fn retire_by(&self) -> RetireBy<'_> {
+        RetireBy { records: self.ring.view().records(), tail: &self.tail }
+    }
+
+    /// How many WRs are done, modulo 2^32. A device may make a poller store anything.
+    #[inline]
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// Names the word by which the device is told what was posted.
+    pub fn published_by(&self, record: DbWord) {
+        self.published.set(record);
+    }
+
+    /// Whether the WR whose WQE began at block `wqe_counter` was shown to the device and is not done.
+    pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
+        let Some(posted) = self.published.count() else { return false };
+        let blocks = (posted as u16).wrapping_sub(wqe_counter);
+        if !(1..=self.ring.mask() + 1).contains(&blocks.into()) {
+            return false;
+        }
+        let head = self.ring.view().head(wqe_counter.into());
+        (1..=self.ring.mask() + 1).contains(&head.wrapping_sub(self.tail.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn reset(&self) {
+        self.tail.store(0, Ordering::Release);
+    }
+}
+
+/// What retiring sends needs of their queue.
+#[derive(Clone, Copy)]
+pub(crate) struct RetireBy<'q> {
+    records: Records<'q>,
+    tail: &'q AtomicU32,
+}
+
+impl RetireBy<'_> {
+    /// See [`SqShared::retire`].
+    #[inline(always)]
+    pub(crate) fn retire(self, place: BlockIndex) -> RetiredSend {
+        let record = self.records.at(place);
+        let wr_id = record.wr_id.load(Ordering::Relaxed);
+        let done = record.done();
+        // Release: pairs with `SqShared::tail`, so the poster reuses blocks and records after these loads.
+        self.tail.store(done.head(), Ordering::Release);
+        RetiredSend { wr_id, op: done.op() }
+    }
+}
+
+/// A send queue that is nobody's: retiring by it does nothing.
+#[derive(Debug, Default)]
+pub(crate) struct NoSends {
+    record: Record,
+    tail: AtomicU32,
+}
+
+impl NoSends {
+    pub(crate) fn retire_by(&self) -> RetireBy<'_> {
+        RetireBy { records: Records::of_one(&self.record), tail: &self.tail }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::memory::{CompletedCount, QueueBuf};
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// The poster reuses an entry only after the poller has read it.
+    #[test]
+    fn send_entries_are_not_reused_before_they_are_read() {
+        loom::model(|| {
+            let ring = SqRing::new(QueueBuf::new(4096).unwrap(), 0, 1).unwrap();
+            let sq = Arc::new(SqShared::new(ring));
+            sq.ring.view().wr_id(0).store(1, Ordering::Relaxed);
+            sq.ring.view().record(BlockIndex::of(0)).set_done(CompletedCount::new(1, 0));
+            let poller = Arc::clone(&sq);
+            let t = thread::spawn(move || poller.retire(0).wr_id);
+            if sq.tail() == 1 {
+                sq.ring.view().wr_id(1).store(2, Ordering::Relaxed);
+            }
+            assert_eq!(t.join().unwrap(), 1);
+        });
+    }
+}
