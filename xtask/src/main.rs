@@ -4,6 +4,7 @@
 //! Each chore is a module with the arguments it takes; what several of them use is in [`cargo`], [`run`] and
 //! [`lab`]. Chores end with a status of their own: failures of the chore itself, as opposed to what it runs, are 125.
 
+mod aarch64;
 mod bench;
 mod cargo;
 mod ci;

@@ -5,6 +5,7 @@ use crate::lab::Lab;
 use crate::lab::device::{Device, Link, Mkeys};
 use crate::lab::guest::Task;
 use crate::lab::kernel;
+use crate::lab::rust;
 use crate::lab::vm::{Parts, Spec};
 use crate::run;
 use anyhow::{Context, Result, bail};
@@ -30,7 +31,7 @@ const PACKAGES: [(&str, &str); 8] = [
 /// besides is fetched into target/lab by the lab itself and not installed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Also fetch all that the VM lab needs, so that later runs need no network
+    /// Also fetch all that the VM lab and the checks for aarch64 need, so that later runs need no network
     #[arg(long)]
     lab: bool,
     /// Say what is missing and install nothing; the status is 1 when something is
@@ -61,7 +62,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
                 Parts::prepare(&lab, &Spec::new(series, device, Task::Shell))?;
             }
         }
-        eprintln!("setup: the VM lab is complete");
+        let _lock = lab.lock()?;
+        rust::prepare(&lab)?;
+        eprintln!("setup: the VM lab and the compiler for aarch64 are complete");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -25,12 +25,26 @@ static UPDATED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 pub(crate) struct Suite {
     name: String,
     dir: PathBuf,
+    /// Architectures whose packages are known, the machine's own first.
+    architectures: String,
 }
+
+/// The architecture whose programs run here.
+const OWN: &str = "amd64";
 
 impl Suite {
     /// Prepares the private apt state of a suite and fetches its package lists, once per run.
     pub(crate) fn open(lab: &Lab, name: &str) -> Result<Self> {
-        let suite = Self { name: name.into(), dir: lab.path(format!("apt/{name}")) };
+        Self::fetch(lab, name, format!("apt/{name}"), OWN.into())
+    }
+
+    /// A suite with the packages of another architecture besides, which are named `PACKAGE:ARCHITECTURE`.
+    pub(crate) fn open_with(lab: &Lab, name: &str, foreign: &str) -> Result<Self> {
+        Self::fetch(lab, name, format!("apt/{name}-{foreign}"), format!("{OWN},{foreign}"))
+    }
+
+    fn fetch(lab: &Lab, name: &str, dir: String, architectures: String) -> Result<Self> {
+        let suite = Self { name: name.into(), dir: lab.path(&dir), architectures };
         for sub in ["lists/partial", "cache/archives/partial", "empty/partial"] {
             let dir = suite.dir.join(sub);
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -39,7 +53,7 @@ impl Suite {
         fs::write(suite.dir.join("sources.list"), archive()?.line(name))
             .context("cannot write the sources list")?;
         let mut updated = UPDATED.lock().unwrap_or_else(|e| e.into_inner());
-        if updated.get_or_insert_default().insert(name.into()) {
+        if updated.get_or_insert_default().insert(dir) {
             lab.detail(format!("fetching the package lists of {name}"));
             retry(|| run::output(suite.apt("apt-get").arg("update").arg("-qq")).map(drop))
                 .with_context(|| format!("cannot fetch the package lists of {name}"))?;
@@ -62,8 +76,8 @@ impl Suite {
             ("Dir::Cache", at("cache")),
             ("Dir::Cache::pkgcache", "pkgcache.bin".into()),
             ("Dir::Cache::srcpkgcache", "srcpkgcache.bin".into()),
-            ("APT::Architecture", "amd64".into()),
-            ("APT::Architectures", "amd64".into()),
+            ("APT::Architecture", OWN.into()),
+            ("APT::Architectures", self.architectures.clone()),
             ("APT::Default-Release", String::new()),
             ("APT::Install-Recommends", "false".into()),
             ("APT::Keep-Downloaded-Packages", "true".into()),

@@ -8,6 +8,7 @@
 //!
 //! - [`apt`] fetches packages of any suite with an apt state of its own
 //! - [`root`] runs programs of an unpacked tree by the tree's own loader
+//! - [`rust`] is a compiler for an architecture for which the machine's own has no standard library
 //! - [`kernel`], [`userland`] and [`cpio`] build the pieces of an initramfs
 //! - [`device`] says which RDMA devices there are, and runs the software NICs beside QEMU
 //! - [`clock`] measures what the guest's kernel would measure badly
@@ -24,6 +25,7 @@ pub(crate) mod kernel;
 pub(crate) mod port;
 pub(crate) mod qemu;
 pub(crate) mod root;
+pub(crate) mod rust;
 pub(crate) mod userland;
 pub(crate) mod vm;
 

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What `cargo xtask ci` checks of the architectures: that the workspace compiles for aarch64, and that the barriers are the
+//! instructions that they should be, on x86-64 and on aarch64.
+//!
+//! Nothing here runs code of another architecture.
+
+use crate::ci::PCI;
+use crate::lab::Lab;
+use crate::lab::rust::{self, AARCH64};
+use crate::{cargo, repo_root, run};
+use anyhow::{Context, Result, bail, ensure};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// `cargo check` of the whole workspace.
+pub(crate) fn check() -> Result<()> {
+    let mut cmd = cargo::cargo(&["check", "--workspace", "--all-targets", PCI[0], PCI[1]]);
+    // Another compiler means other artifacts: a folder of their own keeps the usual builds warm.
+    cmd.args(["--target", AARCH64, "--target-dir"]).arg(repo_root().join("target/aarch64"));
+    cmd.env("RUSTC", compiler()?).env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    run::inherit(&mut cmd)
+}
+
+/// The functions of the source file, and what stands in them: accesses to memory and barriers, in order.
+type Expected = [(&'static str, [&'static str; 3]); 5];
+
+const SOURCE: &str = "crates/core/tests/asm/barriers.rs";
+
+/// Loads and stores of write-back memory stay in order, save a store before a load, which no barrier here is about.
+const ON_X86_64: Expected = [
+    ("to_device", ["store", "", "store"]),
+    ("from_device", ["load", "", "load"]),
+    ("release_to_device", ["load", "", "store"]),
+    ("write_combining_start", ["store", "sfence", "store"]),
+    ("write_combining_flush", ["store", "sfence", "store"]),
+];
+
+const ON_AARCH64: Expected = [
+    ("to_device", ["store", "dmb oshst", "store"]),
+    ("from_device", ["load", "dmb oshld", "load"]),
+    ("release_to_device", ["load", "dmb oshld", "store"]),
+    ("write_combining_start", ["store", "dsb st", "store"]),
+    ("write_combining_flush", ["store", "dsb st", "store"]),
+];
+
+/// Compiles the barriers and compares their instructions.
+pub(crate) fn barriers() -> Result<()> {
+    let own = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    compare(Path::new(&own), "x86_64-unknown-linux-gnu", x86_64, &ON_X86_64)?;
+    compare(&compiler()?, AARCH64, aarch64, &ON_AARCH64)
+}
+
+fn compiler() -> Result<PathBuf> {
+    let lab = Lab::open(false)?;
+    let _lock = lab.lock()?;
+    rust::prepare(&lab)
+        .context("no compiler for aarch64 (without a network, leave it out: --without-aarch64)")
+}
+
+/// What an instruction is: `load`, `store`, the barrier itself, or nothing of interest.
+type Meaning = fn(&str) -> Result<Option<&str>>;
+
+fn compare(rustc: &Path, target: &str, meaning: Meaning, expected: &Expected) -> Result<()> {
+    let dir = repo_root().join("target/aarch64");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let out = dir.join(format!("barriers-{target}.s"));
+    let mut cmd = Command::new(rustc);
+    cmd.args(["--edition", "2024", "--crate-type", "lib", "-O", "-C", "debuginfo=0", "--cap-lints", "allow"]);
+    cmd.args(["--target", target, "--emit"]).arg(format!("asm={}", out.display())).arg(SOURCE);
+    run::output(cmd.current_dir(repo_root()))?;
+    let text = fs::read_to_string(&out).with_context(|| format!("cannot read {}", out.display()))?;
+    for (function, want) in expected {
+        let want: Vec<_> = want.iter().copied().filter(|what| !what.is_empty()).collect();
+        let got =
+            instructions(&text, function, meaning).with_context(|| format!("{function} on {target}"))?;
+        ensure!(got == want, "{function} on {target}: {got:?}, should be {want:?} ({})", out.display());
+    }
+    Ok(())
+}
+
+/// What is of interest in a function of an assembler file.
+fn instructions<'a>(text: &'a str, function: &str, meaning: Meaning) -> Result<Vec<&'a str>> {
+    let label = format!("{function}:");
+    let mut found = Vec::new();
+    let body = text.lines().skip_while(|line| *line != label).skip(1);
+    for line in body.take_while(|line| !line.trim_start().starts_with(".cfi_endproc")) {
+        let line = line.trim();
+        if !line.is_empty() && !line.starts_with(['.', '#', '/']) && !line.ends_with(':') {
+            found.extend(meaning(line)?);
+        }
+    }
+    ensure!(!found.is_empty(), "there is no such function");
+    Ok(found)
+}
+
+fn x86_64(line: &str) -> Result<Option<&str>> {
+    let (name, operands) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    if name.ends_with("fence") || name == "lock" || name.starts_with("xchg") {
+        return Ok(Some(line));
+    }
+    // The last operand is the one that is written.
+    Ok(match (operands.contains('('), operands.trim_end().ends_with(')')) {
+        _ if name.starts_with("lea") => None,
+        (false, _) => None,
+        (true, true) if name.starts_with("mov") => Some("store"),
+        (true, false) if name.starts_with("mov") => Some("load"),
+        _ => bail!("`{line}` is neither a load nor a store"),
+    })
+}
+
+fn aarch64(line: &str) -> Result<Option<&str>> {
+    let name = line.split_whitespace().next().unwrap_or_default();
+    Ok(match name {
+        "dmb" | "dsb" | "isb" => Some(barrier_name(line)?),
+        _ if name.starts_with("ld") => Some("load"),
+        _ if name.starts_with("st") => Some("store"),
+        _ => None,
+    })
+}
+
+/// A barrier of the table, or any other as it stands.
+fn barrier_name(line: &str) -> Result<&str> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let known =
+        ON_AARCH64.iter().map(|(_, what)| what[1]).find(|known| known.split(' ').eq(words.iter().copied()));
+    Ok(known.unwrap_or(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_and_barriers_are_found_in_a_function() {
+        let text = "first:\n\t.cfi_startproc\n\tldr\tx8, [x0]\n\t//APP\n\tdmb\toshld\n\t//NO_APP\n\tmov\tw9, #1\n\
+                    \tstr\tw9, [x1]\n\tret\n.Lfunc_end0:\n\t.cfi_endproc\nsecond:\n\tsfence\n\
+                    \tmovq\t(%rdi), %rax\n\tmovl\t$1, (%rsi)\n\tretq\n\t.cfi_endproc\n";
+        assert_eq!(instructions(text, "first", aarch64).unwrap(), ["load", "dmb oshld", "store"]);
+        assert_eq!(instructions(text, "second", x86_64).unwrap(), ["sfence", "load", "store"]);
+        assert!(instructions(text, "third", x86_64).is_err());
+        assert!(x86_64("addl\t$1, (%rsi)").is_err());
+    }
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A Rust compiler with the standard library for aarch64: Debian's, unpacked and run where it lies.
+//!
+//! The machine's own toolchain has the library for x86-64, and rustup can add others only from its own server, which a
+//! build machine may not reach. A standard library fits only the compiler that it was built with, so both come from one suite.
+
+use super::Lab;
+use super::apt::{self, Suite};
+use super::root::LOADER;
+use crate::run;
+use anyhow::{Context, Result};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The oldest suite whose compiler is new enough for the workspace (`rust-version`).
+const SUITE: &str = "forky";
+
+/// Debian's name of the architecture.
+const FOREIGN: &str = "arm64";
+
+/// The target in Rust's terms.
+pub(crate) const AARCH64: &str = "aarch64-unknown-linux-gnu";
+
+/// Starts the compiler by the tree's own loader, wherever the tree lies.
+const SCRIPT: &str = r#"#!/bin/sh
+root=$(cd "$(dirname "$0")" && pwd) || exit
+lib=$root/usr/lib/x86_64-linux-gnu
+exec "$lib/LOADER" --inhibit-cache --library-path "$lib" "$root/usr/bin/rustc" --sysroot "$root/usr" "$@"
+"#;
+
+/// The compiler, fetched when it is not there yet. The caller holds the lab's lock.
+pub(crate) fn prepare(lab: &Lab) -> Result<PathBuf> {
+    let script = SCRIPT.replace("LOADER", LOADER);
+    let recipe = format!("{SUITE}\n{FOREIGN}\n{script}");
+    let tree = lab.cached("rust-aarch64", &recipe, |dir| {
+        let suite = Suite::open_with(lab, SUITE, FOREIGN)?;
+        // The closure of `rustc` would have a C compiler, which only linking needs.
+        let mut debs = suite.closure(&["libstd-rust-dev"])?;
+        debs.extend(suite.exact(&["rustc".into(), format!("libstd-rust-dev:{FOREIGN}")])?);
+        apt::unpack(&debs, dir)?;
+        let rustc = dir.join("rustc");
+        fs::write(&rustc, &script).context("cannot write the script that starts rustc")?;
+        fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755))
+            .context("cannot make it executable")?;
+        try_out(&rustc, dir)
+    })?;
+    Ok(tree.join("rustc"))
+}
+
+/// Compiles an empty library: fails if the compiler does not start, or does not fit the standard library.
+fn try_out(rustc: &Path, dir: &Path) -> Result<()> {
+    let empty = dir.join("empty.rs");
+    fs::write(&empty, "").context("cannot write an empty library")?;
+    let mut cmd = Command::new(rustc);
+    cmd.args(["--target", AARCH64, "--crate-type", "lib", "--emit", "metadata", "--out-dir"]);
+    run::output(cmd.arg(dir).arg(&empty)).map(drop)
+}
