@@ -433,6 +433,8 @@ impl World {
             xrcd: domain.as_ref(),
             attr: &attr,
             td: td.as_ref(),
+            exclusive: new.max_inline % 2 == 1,
+            data_in_completions: true,
             user_handle: 3,
         };
         let qp = self.mlx5.create_qp(&create)?;

@@ -226,7 +226,7 @@ impl World {
         } else {
             rq = Some(Arc::new(RqShared::new(ring())));
         }
-        let qp = QpShared::new(testing::qp_access(), number, number, Some(sq), rq, srq.clone());
+        let qp = QpShared::new(testing::qp_access(), number, number, Some(sq), rq, srq.clone()).with_data_in_completions();
         let qp = Arc::new(match self.version_1 {
             true => qp.with_index(self.indices.take().expect("an index")),
             false => qp,

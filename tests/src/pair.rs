@@ -34,6 +34,9 @@ pub struct Spec {
     pub access: AccessFlags,
     /// Every send makes a completion.
     pub sq_sig_all: bool,
+    /// The device may put short data into completions. Then no receive, read or atomic names a region whose address is not
+    /// that of its memory.
+    pub data_in_completions: bool,
     /// How they are connected.
     pub attr: ConnectAttr,
 }
@@ -53,6 +56,7 @@ impl Spec {
             len: 64 << 10,
             access: lab.full_access(),
             sq_sig_all: false,
+            data_in_completions: true,
             attr: lab.connect_attr(),
         }
     }
@@ -226,6 +230,12 @@ impl<D: Driver, T: Typed, L: Lock> Side<D, T, L> {
             L::builder::<D, T>(&pd).cq(&cq).cap(spec.cap).sq_sig_all(spec.sq_sig_all).send_ops(ops);
         if let Some(srq) = srq {
             builder = builder.srq(srq);
+        }
+        if spec.data_in_completions {
+            #[expect(unsafe_code, reason = "addresses of entries become pointers")]
+            // SAFETY: a test whose receives, reads or atomics name other regions than those of `reg_mr` says no.
+            let asked = unsafe { builder.data_in_completions() };
+            builder = asked;
         }
         let qp = builder.create()?;
         let here = qp.control.endpoint(psn, &spec.attr)?;

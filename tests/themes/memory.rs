@@ -10,8 +10,9 @@ use uverbs::provider::{WireRemote as _, WireSge as _};
 use uverbs::wr::Sge;
 use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, WcStatus};
 use uverbs_tests::pair::region;
+use uverbs_tests::post::post_recv;
 use uverbs_tests::sges::sge;
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Remote, Req, pattern};
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, pattern};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 type Region<D> = MemoryRegion<D, PageBuf>;
@@ -40,7 +41,7 @@ fn round_trip<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, seed: u64) -> Res
 
 /// A region whose first byte has any address that its owner likes.
 fn address_of_its_own<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let mut pair = RcPair::new(lab)?;
+    let mut pair = RcPair::with(lab, &Spec { data_in_completions: false, ..Spec::new(lab) })?;
     for (i, iova) in [0x1000, 0x7f00_0000_0000, 0xffff_ffff_f000 - 0x10000].into_iter().enumerate() {
         let buf = PageBuf::new(16 << 10)?;
         let mr = pair.b.pd.reg_mr_iova(buf, iova, lab.full_access()).map_err(|(_, e)| e)?;
@@ -51,6 +52,27 @@ fn address_of_its_own<D: Driver>(lab: &Lab<D>) -> Outcome {
         pair.b.post(Face::Single, &[Req::new(1, Op::Write(pair.a.remote(60_000))).signaled().sges(&from)])?;
         pair.b.ok(1)?;
         pair.a.check(60_000..60_100, i as u64)?;
+        // And where a device could bring the few bytes in the completion: they arrive in the region's memory.
+        let (into, word) = ([sge(&mr, 200..216)], [sge(&mr, 304..312)]);
+        pair.a.fill(0..16, 77)?;
+        let old = pair.a.word(0)?.load(Ordering::Relaxed);
+        let reqs = [
+            Req::new(2, Op::Read(pair.a.remote(0))).sges(&into),
+            Req::new(3, Op::FetchAdd(pair.a.remote(0), 1)).signaled().sges(&word),
+        ];
+        pair.b.post(Face::Batch, &reqs)?;
+        pair.b.ok(1)?;
+        let into = [sge(&mr, 400..450)];
+        post_recv(pair.b.qp.rq()?, Face::Single, &[(4, &into)])?;
+        let from = [pair.a.sge(8..24)];
+        pair.a.post(Face::Single, &[Req::new(5, Op::Send).signaled().sges(&from)])?;
+        pair.a.ok(1)?;
+        pair.b.ok(1)?;
+        let mut bytes = [0; 450];
+        mr.read_at(0, &mut bytes)?;
+        ensure!(bytes[200..216] == pattern::bytes(77, 16), "a read of 16 bytes");
+        ensure!(bytes[304..312] == old.to_ne_bytes(), "an atomic");
+        ensure!(bytes[400..416] == pair.a.bytes(8..24)?, "a receive of 16 bytes");
     }
     // What the page offset of the memory does not allow is told before the kernel is asked.
     let e = pair.b.pd.reg_mr_iova(PageBuf::new(4096)?, 0x1234, lab.full_access()).err().context("0x1234")?.1;
@@ -93,7 +115,7 @@ fn private_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(&mr.as_slice()[..6] == b"hello\0");
     // Received into while nobody looks.
     let recv = [sge(&mr, 100..110)];
-    uverbs_tests::post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &recv)])?;
+    post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &recv)])?;
     pair.b.post(Face::Single, &[Req::new(1, Op::Send).inline(b"0123456789")])?;
     pair.a.ok(1)?;
     ensure!(&mr.as_slice()[100..110] == b"0123456789");

@@ -354,6 +354,8 @@ impl Rig {
             xrcd: xrcd.as_ref(),
             attr: &attr,
             td: td.as_ref(),
+            exclusive: false,
+            data_in_completions: true,
             user_handle: 3,
         };
         let QpParts { handle, shared, send, recv, cap } = self.driver.create_qp(&create)?;

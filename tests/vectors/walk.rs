@@ -342,6 +342,8 @@ impl Walk {
             xrcd: self.xrcd.as_ref().filter(|_| !send),
             attr: &attr,
             td: None,
+            exclusive: false,
+            data_in_completions: true,
             user_handle: 4,
         };
         self.qp = Some(Qp::Plain(Box::new(self.driver()?.create_qp(&create)?)));
@@ -357,6 +359,7 @@ impl Walk {
             srq: (&self.srqs[0].handle, &self.srqs[0].shared),
             // The key is in that field; see `struct mlx5_ib_create_qp`.
             dc_key: request.sq_buf_addr,
+            data_in_completions: true,
             user_handle: 5,
         };
         self.qp = Some(Qp::Target(self.driver()?.create_dct(&create)?));

@@ -26,12 +26,36 @@ impl<D: DcDriver> ProtectionDomain<D> {
         Qp::builder(self)
     }
 
-    /// Creates a target, in state RESET. Whoever knows `dc_key` can reach it.
+    /// Creates a target, in state RESET. Initiators that know `dc_key` can reach it.
     pub fn create_dct<LC: Locking, LS: Locking>(
         &self,
         cq: &CompletionQueue<D, LC>,
         srq: &SharedReceiveQueue<D, LS>,
         dc_key: u64,
+    ) -> Result<DcTarget<D>> {
+        self.new_dct(cq, srq, dc_key, false)
+    }
+
+    /// As [`create_dct`](Self::create_dct); the device may put short data of receives into their completions.
+    ///
+    /// # Safety
+    /// As [`QpBuilder::data_in_completions`], of the receives of `srq`.
+    #[expect(unsafe_code, reason = "addresses of entries become pointers")]
+    pub unsafe fn create_dct_with_data_in_completions<LC: Locking, LS: Locking>(
+        &self,
+        cq: &CompletionQueue<D, LC>,
+        srq: &SharedReceiveQueue<D, LS>,
+        dc_key: u64,
+    ) -> Result<DcTarget<D>> {
+        self.new_dct(cq, srq, dc_key, true)
+    }
+
+    fn new_dct<LC: Locking, LS: Locking>(
+        &self,
+        cq: &CompletionQueue<D, LC>,
+        srq: &SharedReceiveQueue<D, LS>,
+        dc_key: u64,
+        data_in_completions: bool,
     ) -> Result<DcTarget<D>> {
         const VERB: &str = "create_qp";
         let context = self.inner().context();
@@ -44,6 +68,7 @@ impl<D: DcDriver> ProtectionDomain<D> {
                 cq: cq.inner().parts()?,
                 srq: srq.inner().parts()?,
                 dc_key,
+                data_in_completions,
                 user_handle: event_id,
             })
         };

@@ -59,6 +59,7 @@ pub struct QpShared {
     pub srq: Option<Arc<SrqShared>>,
     access: QpAccess,
     csum: AtomicBool,
+    data_in_completions: bool,
     dead: AtomicBool,
 }
 
@@ -82,6 +83,7 @@ impl QpShared {
             srq,
             access,
             csum: AtomicBool::new(false),
+            data_in_completions: false,
             dead: AtomicBool::new(false),
         }
     }
@@ -90,6 +92,21 @@ impl QpShared {
     #[must_use]
     pub fn with_index(self, index: UserIndex) -> Self {
         Self { uidx: index.get(), _index: Some(index), ..self }
+    }
+
+    /// The same of a QP that was created so that the device may put short data into completions. Then it may do so with the
+    /// receives of its SRQ, too.
+    #[must_use]
+    pub fn with_data_in_completions(self) -> Self {
+        if let Some(srq) = &self.srq {
+            srq.allow_data_in_completions();
+        }
+        Self { data_in_completions: true, ..self }
+    }
+
+    /// Whether the device may put short data into completions. What a device puts there unasked is never copied.
+    pub(crate) fn data_in_completions(&self) -> bool {
+        self.data_in_completions
     }
 
     /// The state, as `modify_qp` left it. The device may have gone to ERR by itself.

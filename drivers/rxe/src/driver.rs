@@ -9,8 +9,8 @@ use crate::wqe::Ah;
 use crate::{CompletionQueue, RecvQueue, SendQueue, av, calls};
 use std::sync::Arc;
 use uverbs_core::attr::{
-    AhAttr, CqFlags, CqInitAttr, DeviceCapFlags, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType,
-    SendOpsFlags, SrqAttr, SrqAttrMask, SrqType, WcExFlags,
+    AhAttr, AtomicCap, CqFlags, CqInitAttr, DeviceCapFlags, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState,
+    QpType, SendOpsFlags, SrqAttr, SrqAttrMask, SrqType, WcExFlags,
 };
 use uverbs_core::control::{
     AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, QpParents, SrqHandle, SrqParents,
@@ -33,6 +33,8 @@ use zerocopy::IntoBytes;
 pub struct Rxe {
     kernel: Arc<dyn Kernel>,
     extensions: Extensions,
+    /// The device has atomics.
+    atomics: bool,
     /// Reads and atomics that a QP can serve at once.
     max_dest_rd_atomic: u32,
 }
@@ -113,6 +115,7 @@ impl Rxe {
         match qp_type {
             QpType::Rc => {
                 let mut ops = RC;
+                ops.set(F::ATOMIC_CMP_AND_SWP | F::ATOMIC_FETCH_AND_ADD, self.atomics);
                 ops.set(F::FLUSH, self.extensions.flush);
                 ops.set(F::ATOMIC_WRITE, self.extensions.atomic_write);
                 ops
@@ -192,7 +195,8 @@ impl Driver for Rxe {
             flush: caps.intersects(DeviceCapFlags::FLUSH_GLOBAL | DeviceCapFlags::FLUSH_PERSISTENT),
             atomic_write: caps.contains(DeviceCapFlags::ATOMIC_WRITE),
         };
-        Ok((Self { kernel, extensions, max_dest_rd_atomic: device.max_qp_rd_atom }, info))
+        let atomics = device.atomic_cap != AtomicCap::NONE;
+        Ok((Self { kernel, extensions, atomics, max_dest_rd_atomic: device.max_qp_rd_atom }, info))
     }
 
     fn kernel(&self) -> &Arc<dyn Kernel> {

@@ -107,6 +107,8 @@ impl Bench {
                 xrcd: None,
                 attr: &attr,
                 td: None,
+                exclusive: true,
+                data_in_completions: false,
                 user_handle: 0,
             })
             .unwrap()
@@ -665,6 +667,8 @@ fn sizes_at_the_edge() {
             xrcd: None,
             attr,
             td: None,
+            exclusive: true,
+            data_in_completions: false,
             user_handle: 0,
         })
     };

@@ -235,6 +235,11 @@ pub struct QpCreate<'a, D: Driver> {
     pub attr: &'a QpInitAttr,
     /// Thread domain, if its PD is a parent domain with one.
     pub td: Option<&'a D::Td>,
+    /// One thread at a time posts to its send queue, so a doorbell register of its own needs no lock.
+    pub exclusive: bool,
+    /// The device may put short data of receives, reads and atomics into their completions. The driver then copies them, by
+    /// the CPU, to the address that the entry of the work request says.
+    pub data_in_completions: bool,
     /// Comes back in its events.
     pub user_handle: u64,
 }
@@ -333,6 +338,8 @@ pub struct DctCreate<'a, D: Driver> {
     pub srq: (&'a SrqHandle, &'a Arc<D::SrqShared>),
     /// What initiators must know.
     pub dc_key: u64,
+    /// As [`QpCreate::data_in_completions`], of the receives of its SRQ.
+    pub data_in_completions: bool,
     /// Comes back in its events.
     pub user_handle: u64,
 }

@@ -57,8 +57,9 @@ pub trait RecvBatch {
     /// The memory that `sges` name stays registered and alive, and nobody touches it, until this WR is known to be
     /// complete.
     ///
-    /// On a device that puts short messages into completions, whose driver copies them on, an entry's address is that of
-    /// the memory in this process, not one that a region was given: see [`SendBatch::push`](super::SendBatch::push).
+    /// If the QP that takes the receive was created with [`data_in_completions`](super::QpCreate::data_in_completions), the poll
+    /// writes short messages at the entries' addresses, which must be those of the memory in this process then, not those that
+    /// a region was given (`ibv_reg_mr_iova`, dma-buf, device memory).
     unsafe fn push(&mut self, wr_id: u64, sges: &[Self::Sge]);
 
     /// Makes the whole batch visible; or drops it all and reports the first error.

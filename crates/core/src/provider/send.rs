@@ -89,10 +89,12 @@ pub trait SendBatch {
     /// complete; until then nobody writes what the device reads, or touches what the device writes. (Inline data and
     /// operations without data ask for nothing.)
     ///
-    /// Some devices have the CPU do a part of it, at the entries' addresses, which must be those of the memory in this
-    /// process then, not those that a region was given (`ibv_reg_mr_iova`, dma-buf, device memory): mlx5's driver copies the
-    /// answer of a short read or atomic that came in the completion (unless `MLX5_SCATTER_TO_CQE` is 0), and, where the
-    /// device wants Ethernet headers in the WQE, reads a raw packet's first 18 bytes during the call.
+    /// Where the CPU does a part of the device's work, it does so at the entries' addresses, which must be those of the memory
+    /// in this process then, not those that a region was given (`ibv_reg_mr_iova`, dma-buf, device memory):
+    /// - The first entries of a frame (a send of a raw packet QP), up to 18 bytes: where the device wants Ethernet headers in
+    ///   the WQE, they are read during the call.
+    /// - The entries of a read or an atomic of a QP that was created with
+    ///   [`data_in_completions`](super::QpCreate::data_in_completions): the poll writes the answer.
     unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
     where
         A: Address<Self::Ah>,

@@ -27,6 +27,7 @@ pub struct QpBuilder<'a, D: Driver, T, L> {
     srq: Option<&'a Arc<SrqInner<D>>>,
     xrcd: Option<&'a Arc<XrcdInner<D>>>,
     attr: QpInitAttr,
+    data_in_completions: bool,
     _types: PhantomData<fn() -> (T, L)>,
 }
 
@@ -70,13 +71,23 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         xrcd: Option<&'a Arc<XrcdInner<D>>>,
     ) -> Self {
         let attr = QpInitAttr::new(T::QP_TYPE);
-        Self { context, pd, send_cq: None, recv_cq: None, srq: None, xrcd, attr, _types: PhantomData }
+        Self {
+            context,
+            pd,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd,
+            attr,
+            data_in_completions: false,
+            _types: PhantomData,
+        }
     }
 
     /// Any thread may post, behind a lock.
     pub fn shared(self) -> QpBuilder<'a, D, T, Shared> {
-        let Self { context, pd, send_cq, recv_cq, srq, xrcd, attr, _types } = self;
-        QpBuilder { context, pd, send_cq, recv_cq, srq, xrcd, attr, _types: PhantomData }
+        let Self { context, pd, send_cq, recv_cq, srq, xrcd, attr, data_in_completions, _types } = self;
+        QpBuilder { context, pd, send_cq, recv_cq, srq, xrcd, attr, data_in_completions, _types: PhantomData }
     }
 
     /// The CQ of its sends and receives.
@@ -134,6 +145,22 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         self
     }
 
+    /// The device may put up to 32 or 64 bytes of a receive, or of the answer to a read or an atomic, into the completion
+    /// instead of the memory. The poll then copies them to the memory, by the CPU. That saves the device a write; a device
+    /// that can't do it ignores this. (mlx5: "scatter to CQE"; `MLX5_SCATTER_TO_CQE=0` forbids it. libmlx5 does it unasked.)
+    ///
+    /// # Safety
+    /// The poll writes to the address that an entry says as to a pointer. So every entry of a receive, read or atomic of this
+    /// QP, and of every receive of its SRQ, whoever takes that receive, names a region whose
+    /// [`addr`](crate::MemoryRegion::addr) is the address of its memory in this process: no region of
+    /// [`reg_mr_iova`](ProtectionDomain::reg_mr_iova) with another address, of a dma-buf, or of device memory. (Entries of
+    /// [`null_sge`](ProtectionDomain::null_sge) are fine: the poll knows their key.)
+    #[expect(unsafe_code, reason = "addresses of entries become pointers")]
+    pub unsafe fn data_in_completions(mut self) -> Self {
+        self.data_in_completions = true;
+        self
+    }
+
     /// Creates it, in state RESET.
     pub fn create(self) -> Result<Qp<D, T, L>>
     where
@@ -169,6 +196,8 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
                 xrcd: self.xrcd.map(|x| x.handle()).transpose()?,
                 attr: &self.attr,
                 td: self.pd.and_then(|pd| pd.td()),
+                exclusive: !L::SHARED,
+                data_in_completions: self.data_in_completions,
                 user_handle: event_id,
             })
         };

@@ -134,7 +134,8 @@ macro_rules! with_data {
             ///
             /// # Safety
             /// The memory that `sges` name stays registered and alive, and nobody writes it, until this work request
-            /// is known to be complete.
+            /// is known to be complete. Of a frame (a raw packet QP), it has its own address
+            /// ([`SendBatch::push`]): the driver may read headers there during the call.
             #[inline(always)]
             pub unsafe fn $name(self, sges: &[D::Sge], $($arg: $ty),*) -> S::Out {
                 // SAFETY: the caller's promise.

@@ -19,7 +19,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>) -> Result<DctPar
         return Err(Error::unsupported(VERB, "DC targets on a device with CQE version 0"));
     }
     let (index, access) = (mlx5.user_index(VERB)?, mlx5.qp_access(VERB)?);
-    let scatter = mlx5.options.scatter_to_cqe && mlx5.facts.scatter_to_cqe_dct;
+    let scatter = create.data_in_completions && mlx5.options.scatter_to_cqe && mlx5.facts.scatter_to_cqe_dct;
     debug_assert_ne!(index.get(), NO_UIDX);
     let request = mlx5_ib_create_qp {
         flags: MLX5_QP_FLAG_TYPE_DCT | if scatter { MLX5_QP_FLAG_SCATTER_CQE } else { 0 },
@@ -36,6 +36,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>) -> Result<DctPar
     let attr = QpInitAttr::new(QpType::Driver);
     let handle = calls::create_dct(parents, &attr, create.user_handle, request)?;
     let shared = QpShared::new(access, handle.qp_num(), 0, None, None, Some(Arc::clone(srq_shared.shared())));
+    let shared = if scatter { shared.with_data_in_completions() } else { shared };
     let shared = Arc::new(shared.with_index(index));
     cq_shared.attach_qp(&shared);
     let control = QpControl::of_dct(shared, Arc::clone(cq_shared));

@@ -23,7 +23,7 @@ pub use qp::QpControl;
 pub use srq::SrqControl;
 
 use self::context::Facts;
-use crate::control::uars::{BfReg, Uars};
+use crate::control::uars::{BfReg, Posters, Uars};
 use crate::cq::lookup::{UserIndex, UserIndices};
 use crate::cq::{CompletionQueue, CqShared};
 use crate::doorbell::ArmRegister;
@@ -66,7 +66,8 @@ pub struct Mlx5 {
     barrier: ControlBarrier,
 }
 
-/// A thread domain: its QPs get doorbell registers that no other QP has. The first one's is taken with the domain.
+/// A thread domain: its QPs get doorbell registers that no other QP has, as long as there are some. The first one's is taken
+/// with the domain.
 #[derive(Debug)]
 pub struct ThreadDomain {
     first: Mutex<Option<BfReg>>,
@@ -253,7 +254,9 @@ impl Driver for Mlx5 {
     }
 
     fn alloc_td(&self) -> Result<ThreadDomain> {
-        Ok(ThreadDomain { first: Mutex::new(self.uars.for_qp(true)?) })
+        let first = self.uars.for_qp(Posters::ThreadDomain)?;
+        // What others use, too, its QPs take one by one.
+        Ok(ThreadDomain { first: Mutex::new(first.filter(BfReg::is_dedicated)) })
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Which operations a QP type has on this device.
 
+use super::context::Facts;
 use uverbs_core::attr::{QpType, SendOpsFlags};
 
 /// Of RC, XRC and DC QPs.
@@ -20,13 +21,21 @@ const UD: SendOpsFlags = SendOpsFlags::SEND.union(SendOpsFlags::SEND_WITH_IMM);
 /// Of raw packet QPs.
 const RAW_PACKET: SendOpsFlags = SendOpsFlags::SEND.union(SendOpsFlags::TSO);
 
-/// What builders of such a QP can do. `Driver` is a DC initiator.
-pub(crate) const fn builder_ops(qp_type: QpType) -> SendOpsFlags {
-    match qp_type {
+/// What builders of such a QP can do on this device (ibv_wr_post(3): what the device lacks fails the creation). `Driver` is a
+/// DC initiator.
+pub(crate) fn builder_ops(qp_type: QpType, facts: &Facts) -> SendOpsFlags {
+    let mut ops = match qp_type {
         QpType::Rc | QpType::XrcSend | QpType::Driver => RC,
         QpType::Uc => UC,
         QpType::Ud => UD,
         QpType::RawPacket => RAW_PACKET,
         QpType::XrcRecv => SendOpsFlags::empty(),
+    };
+    if !facts.atomics {
+        ops -= SendOpsFlags::ATOMIC_CMP_AND_SWP | SendOpsFlags::ATOMIC_FETCH_AND_ADD;
     }
+    if facts.max_tso == 0 {
+        ops -= SendOpsFlags::TSO;
+    }
+    ops
 }

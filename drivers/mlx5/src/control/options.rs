@@ -3,11 +3,11 @@
 //!
 //! | variable                   | what                                                                          |
 //! |----------------------------|-------------------------------------------------------------------------------|
-//! | `MLX5_TOTAL_UUARS`         | doorbell registers for QPs without a thread domain, 16                        |
+//! | `MLX5_TOTAL_UUARS`         | doorbell registers for QPs that several threads post to, 16                   |
 //! | `MLX5_NUM_LOW_LAT_UUARS`   | of those, the ones that belong to one QP each and need no lock, 4             |
 //! | `MLX5_SHUT_UP_BF`          | not `0`: never write a WQE to a register                                      |
 //! | `MLX5_POST_SEND_PREFER_BF` | `0`: do so only for WQEs with inline data                                     |
-//! | `MLX5_SCATTER_TO_CQE`      | `0`: the device must not put short data into CQEs                             |
+//! | `MLX5_SCATTER_TO_CQE`      | `0`: the device must not put short data into CQEs, whatever a QP asks for     |
 //! | `MLX5_CQE_SIZE`            | 64 or 128                                                                     |
 //!
 //! Ignored: `MLX5_SINGLE_THREADED` (locking is a type), `MLX5_QP_SIGNATURE`, `MLX5_SRQ_SIGNATURE` (no signatures),
@@ -25,7 +25,8 @@ const SHARED_AT_MOST: u32 = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Doorbell registers for QPs without a thread domain.
+    /// Doorbell registers for QPs that several threads post to. An exclusive QP, or one of a thread domain, has a register of
+    /// its own beside these.
     pub total_uuars: u32,
     /// Of those, the ones that belong to one QP each.
     pub num_low_lat_uuars: u32,

@@ -5,7 +5,7 @@ use super::{Mlx5, NO_UIDX, ThreadDomain};
 use crate::control::calls::{self, QpMemory};
 use crate::control::ops;
 use crate::control::size::{self, RqSize, SendUse, SqSize};
-use crate::control::uars::{BfReg, BfRegIndex};
+use crate::control::uars::{BfReg, BfRegIndex, Posters};
 use crate::cq::CqShared;
 use crate::doorbell::Doorbell;
 use crate::memory::dbrec::DbRec;
@@ -183,7 +183,7 @@ fn check(mlx5: &Mlx5, attr: &QpInitAttr) -> Result<()> {
     if attr.create_flags.contains(QpCreateFlags::SOURCE_QPN) {
         return Err(Error::unsupported(CREATE_QP, "create_flags SOURCE_QPN"));
     }
-    let missing = attr.send_ops_flags.difference(ops::builder_ops(attr.qp_type));
+    let missing = attr.send_ops_flags.difference(ops::builder_ops(attr.qp_type, &mlx5.facts));
     if !missing.is_empty() {
         let what = format!("send_ops_flags {missing:?} on {} QPs of mlx5", attr.qp_type);
         return Err(Error::unsupported(CREATE_QP, what));
@@ -278,7 +278,11 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     } else if let Some(first) = create.td.and_then(ThreadDomain::take) {
         Some(first)
     } else {
-        mlx5.uars.for_qp(create.td.is_some())?
+        mlx5.uars.for_qp(match create {
+            QpCreate { td: Some(_), .. } => Posters::ThreadDomain,
+            QpCreate { exclusive: true, .. } => Posters::One,
+            _ => Posters::Many,
+        })?
     };
     let uar = match &bfreg {
         Some(bfreg) => bfreg.index(),
@@ -289,7 +293,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     if attr.qp_type == QpType::Driver {
         // A DC initiator's short data never go to the CQE.
         flags |= MLX5_QP_FLAG_TYPE_DCI;
-    } else if mlx5.options.scatter_to_cqe {
+    } else if create.data_in_completions && mlx5.options.scatter_to_cqe {
         flags |= MLX5_QP_FLAG_SCATTER_CQE;
     }
     let request = mlx5_ib_create_qp {
@@ -335,6 +339,8 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     let qp_num = handle.qp_num();
     let srq = create.srq.map(|(_, srq)| Arc::clone(srq.shared()));
     let shared = QpShared::new(access, qp_num, qp_num, queues.sq, queues.rq, srq);
+    let shared =
+        if flags & MLX5_QP_FLAG_SCATTER_CQE != 0 { shared.with_data_in_completions() } else { shared };
     let shared = Arc::new(match index {
         Some(index) => shared.with_index(index),
         None => shared,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocating doorbell registers.
 //!
-//! A UAR page has two registers that a process may use. A QP gets one of its own while there are (`num_low_lat_uuars`),
-//! then one that it shares with others behind a lock; and if the device has no more pages, it rings at the uncached page of
-//! the context. A thread domain's QPs always get one of their own: a thread domain
-//! says that no other thread posts, but only a register that is not shared keeps that true whatever the program does.
+//! A UAR page has two registers that a process may use. A QP that one thread at a time posts to (an exclusive QP, or one of
+//! a thread domain) gets a register of its own as long as the kernel gives pages: only a register that is not shared needs
+//! no lock. A QP with a lock gets one of its own up to `num_low_lat_uuars`, as with libmlx5. All others share registers
+//! behind a lock each, up to `total_uuars`; without any, they ring at the uncached page of the context.
 //! Pages are objects of the kernel, allocated as they are needed. A kernel that has no such objects (`tot_bfregs` in its
-//! answer) gives a context fixed pages and names a QP's register when it creates the QP; a thread domain's come from
-//! a second set of pages there.
+//! answer) gives a context fixed pages and names a QP's register when it creates the QP; a second set of pages there has
+//! registers for exclusive QPs (`num_dyn_bfregs`).
 
 use crate::control::calls;
 use crate::control::options::Options;
@@ -87,12 +87,25 @@ struct Register {
     shared: Option<Arc<SharedHalf>>,
 }
 
+/// Who posts to a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posters {
+    /// Any thread, behind the queue's lock.
+    Many,
+    /// One thread at a time.
+    One,
+    /// One thread at a time, which the program told by a thread domain.
+    ThreadDomain,
+}
+
 /// Which set a register goes back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    Dedicated,
+    /// Used by one QP. It counts as one of `num_low_lat_uuars`, or does not.
+    Dedicated {
+        low_latency: bool,
+    },
     Shared(usize),
-    ThreadDomain,
     /// Never given back: there is only one, or the kernel manages them.
     Fixed,
 }
@@ -110,6 +123,11 @@ impl BfReg {
         self.register.index
     }
 
+    /// Whether no other QP rings it.
+    pub(crate) fn is_dedicated(&self) -> bool {
+        matches!(self.home, Home::Dedicated { .. })
+    }
+
     /// The doorbell of a send queue.
     pub(crate) fn doorbell(&self, verb: &'static str) -> Result<Doorbell> {
         let Register { page, offset, bf, shared, .. } = &self.register;
@@ -122,8 +140,10 @@ impl Drop for BfReg {
     fn drop(&mut self) {
         let mut pool = self.of.lock();
         match self.home {
-            Home::Dedicated => pool.dedicated.push(self.register.clone()),
-            Home::ThreadDomain => pool.thread_domain.push(self.register.clone()),
+            Home::Dedicated { low_latency } => {
+                pool.low_latency -= u32::from(low_latency);
+                pool.dedicated.push(self.register.clone());
+            }
             Home::Shared(i) => {
                 if let Some((_, users)) = pool.shared.get_mut(i) {
                     *users = users.saturating_sub(1);
@@ -146,12 +166,12 @@ impl fmt::Debug for BfReg {
 
 #[derive(Debug, Default)]
 struct Pool {
+    /// Registers that no QP uses.
     dedicated: Vec<Register>,
-    /// How many of those exist, in use or not.
-    dedicated_made: u32,
+    /// How many QPs with a lock have a register of their own.
+    low_latency: u32,
     /// With the number of QPs that use each.
     shared: Vec<(Register, u32)>,
-    thread_domain: Vec<Register>,
     /// Pages of the second set that were mapped, on kernels without UAR objects.
     legacy_pages: u32,
 }
@@ -277,39 +297,28 @@ impl Uars {
     }
 
     /// A register for a new QP. `None` where the kernel names one when it creates the QP: see [`fixed`](Self::fixed).
-    pub(crate) fn for_qp(self: &Arc<Self>, td: bool) -> Result<Option<BfReg>> {
+    pub(crate) fn for_qp(self: &Arc<Self>, posters: Posters) -> Result<Option<BfReg>> {
         let made = |register, home| Ok(Some(BfReg { register, home, of: Arc::clone(self) }));
-        if let Some(nc) = &self.nc
-            && (self.options.shut_up_bf || self.facts.bf_reg_size == 0)
-        {
-            // A doorbell of 8 bytes is one store, so all QPs ring at one place without a lock.
-            let index = BfRegIndex { index: nc.page_id, flag: MLX5_QP_FLAG_UAR_PAGE_INDEX };
-            let bf = BlueFlame { half: 0, burst: false, prefer: false };
-            let register =
-                Register { page: Arc::clone(nc), offset: BF_OFFSET as u32, index, bf, shared: None };
-            return made(register, Home::Fixed);
-        }
+        let burst = self.blueflame().burst;
         let mut pool = self.lock();
-        if td {
-            if pool.thread_domain.is_empty() {
-                let more = self.more_for_thread_domain(&mut pool)?;
-                pool.thread_domain = more;
-            }
-            let Some(register) = pool.thread_domain.pop() else {
-                return Err(Error::protocol("alloc_uar", "a page without registers"));
-            };
+        // Without bursts the uncached register has no lock either: see `uncached`. A thread domain has a register of its
+        // own all the same, and uses its halves in turn, as with libmlx5.
+        let dedicated = match posters {
+            Posters::ThreadDomain => self.facts.bf_reg_size != 0,
+            Posters::One => burst,
+            Posters::Many => burst && self.nc.is_some() && pool.low_latency < self.options.num_low_lat_uuars,
+        };
+        if dedicated && let Some(register) = self.take_dedicated(&mut pool) {
+            let low_latency = posters == Posters::Many;
+            pool.low_latency += u32::from(low_latency);
             drop(pool);
-            return made(register, Home::ThreadDomain);
+            return made(register, Home::Dedicated { low_latency });
         }
         if self.nc.is_none() {
             return Ok(None);
         }
-        if let Some(register) = self.take_dedicated(&mut pool) {
-            drop(pool);
-            return made(register, Home::Dedicated);
-        }
         let at_most = self.options.total_uuars.saturating_sub(self.options.num_low_lat_uuars);
-        if (pool.shared.len() as u32) < at_most {
+        if burst && (pool.shared.len() as u32) < at_most {
             match self.alloc_page(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) {
                 Ok(page) => {
                     let new = self.registers(&page).map(|r| (Register { shared: Some(half_lock()), ..r }, 0));
@@ -350,14 +359,13 @@ impl Uars {
         })
     }
 
-    /// One that no other QP has, if there is; a device that has no more pages is not an error.
+    /// A register that no other QP has. A device or a kernel that has no more pages is not an error.
     fn take_dedicated(&self, pool: &mut Pool) -> Option<Register> {
-        if pool.dedicated.is_empty() && pool.dedicated_made < self.options.num_low_lat_uuars {
-            match self.alloc_page(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) {
-                Ok(page) => {
-                    pool.dedicated.extend(self.registers(&page));
+        if pool.dedicated.is_empty() {
+            match self.more_dedicated(pool) {
+                Ok(more) => {
+                    pool.dedicated = more;
                     pool.dedicated.reverse();
-                    pool.dedicated_made += pool.dedicated.len() as u32;
                 }
                 Err(error) => log::debug!("{}: no doorbell register of its own: {error}", self.kernel.name()),
             }
@@ -365,34 +373,24 @@ impl Uars {
         pool.dedicated.pop()
     }
 
-    fn more_for_thread_domain(&self, pool: &mut Pool) -> Result<Vec<Register>> {
+    /// The registers of one more page; none if there are no more pages.
+    fn more_dedicated(&self, pool: &mut Pool) -> Result<Vec<Register>> {
         if self.nc.is_some() {
             let page = self.alloc_page(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF)?;
-            let mut registers: Vec<_> = self.registers(&page).collect();
-            registers.reverse();
-            return Ok(registers);
+            return Ok(self.registers(&page).collect());
         }
-        const VERB: &str = "alloc_td";
         let per_page = self.facts.uars_per_page * BFREGS_PER_UAR as u32;
         if pool.legacy_pages >= self.facts.num_dyn_bfregs / per_page {
-            return Err(Error::os(
-                VERB,
-                format!("device {}", self.kernel.name()),
-                uverbs_core::Errno::ENOSPC,
-            ));
+            return Ok(Vec::new());
         }
         let number = pool.legacy_pages;
-        let page = self.map_page(VERB, MLX5_IB_MMAP_ALLOC_WC, number)?;
+        let page = self.map_page("alloc_uar", MLX5_IB_MMAP_ALLOC_WC, number)?;
         pool.legacy_pages += 1;
-        let mut registers: Vec<_> = (0..)
-            .zip(self.registers(&page))
-            .map(|(i, register)| {
-                let index = BfRegIndex { index: number * per_page + i, flag: MLX5_QP_FLAG_BFREG_INDEX };
-                Register { index, ..register }
-            })
-            .collect();
-        registers.reverse();
-        Ok(registers)
+        let named = (0..).zip(self.registers(&page)).map(|(i, register)| {
+            let index = BfRegIndex { index: number * per_page + i, flag: MLX5_QP_FLAG_BFREG_INDEX };
+            Register { index, ..register }
+        });
+        Ok(named.collect())
     }
 
     /// Maps a page of a kernel without UAR objects.

@@ -219,7 +219,8 @@ impl Resources {
                 if let Some(which) = tail.op_own().scatter() {
                     let (ring, first) = receiver.entries();
                     let (counter, len) = (tail.wqe_counter(), entry.byte_cnt());
-                    let is_outstanding = || receiver.is_outstanding(counter);
+                    let is_outstanding =
+                        || receiver.data_in_completions() && receiver.is_outstanding(counter);
                     match scatter.to_receiver(which, ring, first, counter, len, is_outstanding) {
                         Some(result) => status = result,
                         None => return Outcome::ReadMail,
@@ -383,6 +384,13 @@ impl Receiver<'_> {
         match self {
             Self::Rq(rq, _) => rq.retire(wqe_counter),
             Self::Srq(srq) => srq.retire(wqe_counter),
+        }
+    }
+
+    fn data_in_completions(&self) -> bool {
+        match self {
+            Self::Rq(_, qp) => qp.data_in_completions(),
+            Self::Srq(srq) => srq.data_in_completions(),
         }
     }
 

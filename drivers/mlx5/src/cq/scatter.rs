@@ -54,10 +54,12 @@ impl Scattering<'_> {
             _ => return Some(WcStatus::REM_INV_REQ_ERR),
         };
         let entries = (before..ds).map(|unit| read(sq.ring.view().unit(first + unit)));
-        self.copy(which, len, entries, || qp.state() != QpState::RESET && sq.is_outstanding(wqe_counter))
+        let is_outstanding =
+            || qp.data_in_completions() && qp.state() != QpState::RESET && sq.is_outstanding(wqe_counter);
+        self.copy(which, len, entries, is_outstanding)
     }
 
-    /// To the entries of a posted receive, which begin at unit `first` of its element.
+    /// To the entries of a posted receive of a queue that was created for data in completions, which begin at unit `first` of its element.
     pub(super) fn to_receiver(
         &self,
         which: Scatter,
@@ -90,12 +92,14 @@ impl Scattering<'_> {
         if self.shared.has_mail() {
             return None;
         }
-        // A device may tell twice of a WR, or of one that it was not shown. Behind the access, so that a reset that was before
+        // A device may put data there unasked, tell twice of a WR, or of one that it was not shown. Behind the lock, so that a
+        // reset that was before
         // is seen.
         if !is_outstanding() {
             return Some(WcStatus::GENERAL_ERR);
         }
-        // SAFETY: the WQE is of a queue that has neither ended nor been reset: whoever ends one leaves a letter before it
+        // SAFETY: the QP was created with the promise that entries' addresses are those of memory of this process. The WQE is
+        // of a queue that has neither ended nor been reset: whoever ends one leaves a letter before it
         // waits for the lock (`CqShared::sweep`). It was published and has not completed, so the poster's promise holds until
         // this entry's completion, which is given out after this.
         Some(unsafe { copy(data, entries.map(|bytes| zerocopy::transmute!(bytes)), self.dump_fill_mkey) })

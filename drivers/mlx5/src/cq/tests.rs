@@ -121,7 +121,8 @@ impl Bench {
             srq.is_none().then_some(Arc::new(rq)),
             srq,
         )
-        .with_index(self.indices.take().unwrap());
+        .with_index(self.indices.take().unwrap())
+        .with_data_in_completions();
         let qp = Arc::new(qp);
         let record = Arc::new(DbRecPages::default().alloc().unwrap());
         record.set_send(BLOCKS);

@@ -8,9 +8,9 @@ use crate::memory::{StrideRing, StrideView, Table};
 use crate::qp::Published;
 
 #[cfg(not(loom))]
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct SrqShared {
     free: Box<[AtomicU64]>,
     /// The doorbell record's count from which on each element is posted.
     posted_as: Table<AtomicU32>,
+    /// Whether a QP that takes receives from here lets the device put short data into completions.
+    data_in_completions: AtomicBool,
     published: Published,
 }
 
@@ -43,13 +45,32 @@ impl SrqShared {
         let free = (0..slots.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let posted_as = Table::new(slots);
         posted_as.iter().for_each(|count: &AtomicU32| count.store(NOT_POSTED, Ordering::Relaxed));
-        let (wr_id, published) = (Table::new(slots), Published::default());
-        Some(Self { srqn, index: None, ring, slots, wr_id, free, posted_as, published })
+        Some(Self {
+            srqn,
+            index: None,
+            ring,
+            slots,
+            wr_id: Table::new(slots),
+            free,
+            posted_as,
+            data_in_completions: AtomicBool::new(false),
+            published: Published::default(),
+        })
     }
 
     /// Names the word by which the device is told what was posted.
     pub fn published_by(&self, record: DbWord) {
         self.published.set(record);
+    }
+
+    /// From now on the device may put short data of receives from here into completions.
+    pub(crate) fn allow_data_in_completions(&self) {
+        self.data_in_completions.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it may.
+    pub(crate) fn data_in_completions(&self) -> bool {
+        self.data_in_completions.load(Ordering::Relaxed)
     }
 
     /// Notes the count by which the device will be told of an element.

@@ -27,6 +27,7 @@ struct Played {
     rings: Mutex<[Offer; 3]>,
     caps: Mutex<QpCap>,
     device_cap_flags_ex: u64,
+    atomic_cap: u32,
     ah_num: u32,
     refuse_writes: AtomicBool,
     refuse_modify: AtomicBool,
@@ -46,6 +47,7 @@ impl Default for Played {
                 max_inline_data: 64,
             }),
             device_cap_flags_ex: 1 << 38 | 1 << 40,
+            atomic_cap: 1,
             ah_num: 7,
             refuse_writes: AtomicBool::new(false),
             refuse_modify: AtomicBool::new(false),
@@ -77,11 +79,12 @@ impl Played {
         const MODIFY_QP: u32 = EX | IB_USER_VERBS_EX_CMD_MODIFY_QP;
         match number {
             QUERY_DEVICE => {
-                let resp = ib_uverbs_ex_query_device_resp {
+                let mut resp = ib_uverbs_ex_query_device_resp {
                     response_length: size_of::<ib_uverbs_ex_query_device_resp>() as u32,
                     device_cap_flags_ex: self.device_cap_flags_ex,
                     ..Default::default()
                 };
+                resp.base.atomic_cap = self.atomic_cap;
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
             }
             IB_USER_VERBS_CMD_ALLOC_PD => {
@@ -250,6 +253,8 @@ impl Stage {
             xrcd: None,
             attr,
             td: None,
+            exclusive: true,
+            data_in_completions: false,
             user_handle: 0,
         })
     }
@@ -305,7 +310,7 @@ fn rings_that_make_no_sense_fail_the_creation_and_leave_no_object() {
 #[test]
 fn what_rxe_lacks_is_unsupported_before_the_kernel_is_asked() {
     use SendOpsFlags as F;
-    let t = Stage::new(Played { device_cap_flags_ex: 0, ..Default::default() });
+    let t = Stage::new(Played { device_cap_flags_ex: 0, atomic_cap: 0, ..Default::default() });
     let with_ops = |qp_type, send_ops_flags| QpInitAttr { send_ops_flags, ..QpInitAttr::new(qp_type) };
     for attr in [
         QpInitAttr::new(QpType::RawPacket),
@@ -315,6 +320,8 @@ fn what_rxe_lacks_is_unsupported_before_the_kernel_is_asked() {
         QpInitAttr { max_tso_header: 1, ..rc() },
         with_ops(QpType::Rc, F::TSO),
         with_ops(QpType::Rc, F::FLUSH),
+        with_ops(QpType::Rc, F::SEND | F::ATOMIC_CMP_AND_SWP),
+        with_ops(QpType::Rc, F::ATOMIC_FETCH_AND_ADD),
         with_ops(QpType::Rc, F::ATOMIC_WRITE),
         with_ops(QpType::Uc, F::RDMA_READ),
         with_ops(QpType::Uc, F::SEND_WITH_INV),

@@ -138,6 +138,8 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
             xrcd: None,
             attr: &attr,
             td: (n % 2 == 0).then_some(&td),
+            exclusive: n % 3 == 1,
+            data_in_completions: true,
             user_handle: 0,
         });
         qps.extend(made);
@@ -179,7 +181,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     }
     if let Some(srq) = &srq {
         let (cq, srq) = ((&cq.handle, &cq.shared), (&srq.handle, &srq.shared));
-        let create = DctCreate { pd: &pd, cq, srq, dc_key: 1, user_handle: 0 };
+        let create = DctCreate { pd: &pd, cq, srq, dc_key: 1, data_in_completions: true, user_handle: 0 };
         if let Ok(dct) = mlx5.create_dct(&create) {
             let attr = QpAttr { qp_state: QpState::RTR, ..QpAttr::default() };
             let _ = mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE);

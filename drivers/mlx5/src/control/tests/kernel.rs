@@ -46,6 +46,8 @@ impl DoorbellPort for Bells {
 pub(super) struct Played {
     pub(super) context: Mutex<mlx5_ib_alloc_ucontext_resp>,
     pub(super) link_layer: u8,
+    pub(super) atomic_cap: u32,
+    pub(super) max_tso: u32,
     /// How many UAR objects there are.
     pub(super) uars_left: AtomicU32,
     pub(super) refuse_destroy: AtomicBool,
@@ -87,6 +89,8 @@ impl Default for Played {
         Self {
             context: Mutex::new(context),
             link_layer: 2,
+            atomic_cap: 1,
+            max_tso: 1 << 18,
             uars_left: AtomicU32::new(u32::MAX),
             refuse_destroy: AtomicBool::default(),
             refuse_modify: AtomicBool::default(),
@@ -153,10 +157,10 @@ impl Played {
                     device_cap_flags_ex: 1 << 26,
                     ..Default::default()
                 };
-                resp.base.atomic_cap = 1;
+                resp.base.atomic_cap = self.atomic_cap;
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
                 let private = mlx5_ib_query_device_resp {
-                    tso_caps: mlx5_ib_tso_caps { max_tso: 1 << 18, supported_qpts: 1 << 8 },
+                    tso_caps: mlx5_ib_tso_caps { max_tso: self.max_tso, supported_qpts: 1 << 8 },
                     ..Default::default()
                 };
                 c.answer(UVERBS_ATTR_UHW_OUT, private.as_bytes());

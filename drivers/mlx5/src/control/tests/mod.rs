@@ -50,6 +50,15 @@ impl Stage {
     }
 
     fn try_qp(&self, attr: &QpInitAttr, td: Option<&ThreadDomain>) -> Result<QpParts<Mlx5>> {
+        self.try_qp_of(attr, td, false)
+    }
+
+    fn try_qp_of(
+        &self,
+        attr: &QpInitAttr,
+        td: Option<&ThreadDomain>,
+        exclusive: bool,
+    ) -> Result<QpParts<Mlx5>> {
         let cq = Some((&self.cq.handle, &self.cq.shared));
         self.mlx5.create_qp(&QpCreate {
             pd: Some(&self.pd),
@@ -59,6 +68,8 @@ impl Stage {
             xrcd: None,
             attr,
             td,
+            exclusive,
+            data_in_completions: true,
             user_handle: 0,
         })
     }
@@ -223,7 +234,7 @@ fn registers_run_out_and_are_shared_then() {
     assert_eq!(qps.iter().map(shared).collect::<Vec<_>>(), [[false; 4], [true; 4], [true; 4]].concat());
     // Two pages of their own, two to share.
     assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"; 4]);
-    // A thread domain's are its own, always.
+    // A thread domain's are its own beside these.
     let td = stage.mlx5.alloc_td().unwrap();
     let own = stage.try_qp(&Stage::attr(QpType::Uc), Some(&td)).unwrap();
     assert!(!shared(&own));
@@ -257,8 +268,100 @@ fn a_device_without_more_registers_still_has_one_for_all() {
     post_send(&mut qp).unwrap();
     let rung: Vec<_> = stage.kernel.rung().iter().map(|(_, at, n)| (*at, *n)).collect();
     assert_eq!(rung, [(0x800, 8), (0x800, 8)], "no halves, no bursts");
-    // A thread domain has nothing to fall back to: it was asked for.
-    assert_eq!(stage.mlx5.alloc_td().unwrap_err().errno(), Errno::ENOSPC);
+    // A thread domain's QPs use what there is, as do exclusive ones.
+    let td = stage.mlx5.alloc_td().unwrap();
+    for (td, exclusive) in [(Some(&td), false), (None, true)] {
+        stage.try_qp_of(&Stage::attr(QpType::Uc), td, exclusive).unwrap();
+        let request: mlx5_ib_create_qp = stage.kernel.private();
+        assert_eq!(request.bfreg_index, stage.mlx5.uars.arm_page().unwrap());
+    }
+}
+
+#[test]
+fn every_exclusive_qp_has_a_register_of_its_own_while_there_are_pages() {
+    let kernel = Played::default();
+    // One for the CQs, three for six QPs, one to share.
+    kernel.uars_left.store(5, Relaxed);
+    let stage = Stage::new(kernel, &Options::default());
+    let is_shared = |qp: &QpParts<Mlx5>| format!("{:?}", qp.send.as_ref().unwrap()).contains("shared: true");
+    let exclusive = || stage.try_qp_of(&Stage::attr(QpType::Uc), None, true).unwrap();
+    let mut qps: Vec<_> = (0..6).map(|_| exclusive()).collect();
+    assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"; 3]);
+    assert!(!qps.iter().any(is_shared));
+    // QPs with a lock have taken none of them, so one page is left for those.
+    stage.kernel.uars_left.store(1, Relaxed);
+    let locked = stage.qp(QpType::Uc);
+    assert!(!is_shared(&locked), "one of the four that need no lock");
+    stage.kernel.uars_left.store(0, Relaxed);
+    let other = exclusive();
+    assert!(!is_shared(&other), "the page's other register");
+    let last = exclusive();
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!(request.bfreg_index, stage.mlx5.uars.arm_page().unwrap(), "no page is left");
+    drop(last);
+    // One that is given back is used again.
+    stage.kernel.take_log();
+    let QpParts { handle, shared: control, send, recv, .. } = qps.remove(0);
+    stage.mlx5.destroy_qp(handle, &control).unwrap();
+    drop((send, recv, control));
+    exclusive();
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_ne!(request.bfreg_index, stage.mlx5.uars.arm_page().unwrap());
+}
+
+#[test]
+fn a_kernel_without_registers_to_have_later_has_thread_domains() {
+    let kernel = Played::default();
+    kernel.context.lock().unwrap().tot_bfregs = 16;
+    kernel.bfreg_index.store(8, Relaxed);
+    let stage = Stage::new(kernel, &Options::default());
+    let td = stage.mlx5.alloc_td().unwrap();
+    for exclusive in [false, true] {
+        let qp = stage.try_qp_of(&Stage::attr(QpType::Rc), Some(&td), exclusive).unwrap();
+        let request: mlx5_ib_create_qp = stage.kernel.private();
+        assert_eq!((request.flags, request.bfreg_index), (MLX5_QP_FLAG_SCATTER_CQE, 0));
+        assert!(
+            format!("{:?}", qp.send).contains("shared: true"),
+            "the kernel's register, and others may have it"
+        );
+    }
+}
+
+#[test]
+fn a_thread_domains_register_turns_its_halves_without_blueflame() {
+    let options = Options { shut_up_bf: true, ..Options::default() };
+    let stage = Stage::new(Played::default(), &options);
+    let td = stage.mlx5.alloc_td().unwrap();
+    assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"]);
+    let mut qp = stage.try_qp(&Stage::attr(QpType::Uc), Some(&td)).unwrap();
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        stage.to(&qp, state).unwrap();
+    }
+    for _ in 0..3 {
+        post_send(&mut qp).unwrap();
+    }
+    let rung: Vec<_> = stage.kernel.rung().iter().map(|(_, at, n)| (*at, *n)).collect();
+    assert_eq!(rung, [(0x800, 8), (0x900, 8), (0x800, 8)], "8 bytes each");
+}
+
+#[test]
+fn builders_of_operations_that_the_device_lacks_fail_the_creation() {
+    let mut kernel = Played::default();
+    (kernel.atomic_cap, kernel.max_tso) = (0, 0);
+    let stage = Stage::new(kernel, &Options::default());
+    let create = |qp_type, send_ops_flags| {
+        stage.try_qp(&QpInitAttr { send_ops_flags, ..Stage::attr(qp_type) }, None).map(drop)
+    };
+    for flag in [SendOpsFlags::ATOMIC_CMP_AND_SWP, SendOpsFlags::ATOMIC_FETCH_AND_ADD] {
+        for qp_type in [QpType::Rc, QpType::XrcSend, QpType::Driver] {
+            let error = create(qp_type, SendOpsFlags::SEND | flag).unwrap_err();
+            assert!(error.is_unsupported(), "{error}");
+        }
+    }
+    assert!(create(QpType::RawPacket, SendOpsFlags::TSO).unwrap_err().is_unsupported());
+    assert!(stage.kernel.take_log().is_empty(), "the kernel is not asked");
+    create(QpType::Rc, SendOpsFlags::SEND | SendOpsFlags::RDMA_READ).unwrap();
+    create(QpType::RawPacket, SendOpsFlags::SEND).unwrap();
 }
 
 #[test]
@@ -303,7 +406,10 @@ fn an_old_kernel_names_the_register() {
             (MLX5_QP_FLAG_BFREG_INDEX, i)
         );
     }
-    assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), Some(&td)).unwrap_err().errno(), Errno::ENOSPC);
+    // After these the kernel names one again.
+    stage.try_qp(&Stage::attr(QpType::Rc), Some(&td)).unwrap();
+    let request: mlx5_ib_create_qp = stage.kernel.private();
+    assert_eq!(request.flags & MLX5_QP_FLAG_BFREG_INDEX, 0);
     // A register that does not exist.
     stage.kernel.bfreg_index.store(32, Relaxed);
     assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), None).unwrap_err().errno(), Errno::EPROTO);
@@ -505,6 +611,7 @@ fn a_dc_target_is_known_by_what_rtr_answers() {
         cq: (&stage.cq.handle, &stage.cq.shared),
         srq: (&srq.handle, &srq.shared),
         dc_key: 0x1122_3344_5566_7788,
+        data_in_completions: true,
         user_handle: 0,
     };
     let dct = stage.mlx5.create_dct(&create).unwrap();

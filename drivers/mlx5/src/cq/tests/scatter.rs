@@ -105,7 +105,7 @@ fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
         let rq = (!with_srq).then(|| Arc::new(RqShared::new(ring())));
         let qp =
             QpShared::new(qp_access(), 1, 1, None, rq, srq.clone()).with_index(b.indices.take().unwrap());
-        let qp = Arc::new(qp);
+        let qp = Arc::new(qp.with_data_in_completions());
         qp.set_state(QpState::RTS);
         b.shared.attach_qp(&qp);
         let record = Arc::new(DbRecPages::default().alloc().unwrap());
@@ -156,5 +156,50 @@ fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
             qp.set_state(QpState::INIT);
             assert_eq!(tell(0), (WcStatus::GENERAL_ERR, false), "of before a reset");
         }
+    }
+}
+
+/// Data that no QP asked for are copied nowhere: the address of an entry need not be a pointer then.
+#[test]
+fn data_of_a_qp_that_takes_none_goes_nowhere() {
+    for with_srq in [false, true] {
+        let mut b = bench(8, 64, CqeVersion::V1);
+        let ring = || StrideRing::new(QueueBuf::new(4096).unwrap(), 0, 16, 64).unwrap();
+        let srq = with_srq.then(|| Arc::new(SrqShared::new(9, ring(), 8).unwrap()));
+        let rq = (!with_srq).then(|| Arc::new(RqShared::new(ring())));
+        let sq = Arc::new(SqShared::new(SqRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS).unwrap()));
+        let index = b.indices.take().unwrap();
+        let qp = Arc::new(QpShared::new(qp_access(), 1, 1, Some(sq), rq, srq.clone()).with_index(index));
+        qp.set_state(QpState::RTS);
+        b.shared.attach_qp(&qp);
+        let record = Arc::new(DbRecPages::default().alloc().unwrap());
+        let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
+        let mut memory = [0_u8; 16];
+        let addr = memory.as_mut_ptr().expose_provenance() as u64;
+        let sge = Sge::new(addr, 16, 1).unwrap();
+        match srq {
+            // SAFETY: the array outlives the queue.
+            Some(srq) => unsafe { SharedRecvQueue::new(srq, 2, 1 << 30, record.recv_word()).post(5, &[sge]) },
+            // SAFETY: as above.
+            None => unsafe {
+                RecvQueue::new(&config, Arc::clone(&qp), record.recv_word()).unwrap().post(5, &[sge])
+            },
+        }
+        .unwrap();
+        let data = |kind| Cqe64 { rsvd4: [7; 13], byte_cnt: Be32::new(16), ..cqe(kind, &qp, 0) }.scattered();
+        b.complete(data(2));
+        // And a read at the first block.
+        let sq = qp.sq.as_ref().unwrap();
+        let mut block = [0_u8; 64];
+        (block[3], block[7]) = (0x10, 3);
+        block[32..48].copy_from_slice(DataSeg::new(16, 1, addr).as_bytes());
+        words(sq.ring.buf(), 0, &block);
+        record.set_send(1);
+        sq.published_by(record.send_word());
+        b.complete(Cqe64 { sop_drop_qpn: Be32::new(0x10 << 24 | 1), ..data(0) });
+        let mut wc = [WorkCompletion::default(); 2];
+        assert_eq!(b.queue.poll_cq(&mut wc), Ok(2));
+        assert_eq!(wc.map(|wc| wc.status), [WcStatus::GENERAL_ERR; 2]);
+        assert_eq!(memory, [0; 16]);
     }
 }
