@@ -67,11 +67,13 @@ pub(crate) struct Srq {
     pub(crate) ring: Area,
     pub(crate) stride: u64,
     pub(crate) count: u32,
-    /// The doorbell record; its first word counts the WQEs posted, 32 bits.
+    /// The doorbell record; its first word counts the WQEs posted. Only its low 16 bits count, as for any receive queue
+    /// (libmlx5's counter has no more).
     pub(crate) record: Area,
     /// Head of the list.
     pub(crate) head: u16,
-    pub(crate) taken: u32,
+    /// WQEs taken, 16 bits.
+    pub(crate) taken: u16,
     /// Below so many waiting receives an event is raised, once; 0 is never.
     pub(crate) limit: u32,
     pub(crate) pd: u32,
@@ -89,7 +91,7 @@ impl Srq {
     /// WQEs that wait.
     pub(crate) fn posted(&self) -> Result<u32, Mistake> {
         let record = self.record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
-        let posted = record.wrapping_sub(self.taken);
+        let posted = u32::from((record as u16).wrapping_sub(self.taken));
         if posted > self.count {
             return Err(Mistake::RingOverrun { posted, size: self.count });
         }

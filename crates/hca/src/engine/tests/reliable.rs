@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reliable connections: every operation, its errors, its completions.
 
-use super::rig::{BASE, End, TestSrq, on, pair};
+use super::rig::{BASE, End, SRQ_WQES, TestSrq, on, pair};
 use crate::engine::packet::PSN;
 use crate::engine::qp::{QpKind, State};
 use crate::engine::{Notice, event};
@@ -283,7 +283,7 @@ fn an_srq_feeds_its_qps_and_tells_when_it_runs_low() {
         qp.srqn = Some(srq.srqn);
     });
     for i in 0..3 {
-        srq.recv(b.sge(i * 100, 100));
+        srq.recv(b.sge(i * 100, 100), u32::MAX);
     }
     let hca = b.hca.clone();
     let got = notices(&hca, || {
@@ -299,11 +299,31 @@ fn an_srq_feeds_its_qps_and_tells_when_it_runs_low() {
     assert_eq!(got, [Notice::Srq { srqn: srq.srqn, event: event::SRQ_LIMIT_REACHED }]);
     // Out of the list's order it goes on with the next index.
     for i in 0..7 {
-        srq.recv(b.sge(i * 100, 100));
+        srq.recv(b.sge(i * 100, 100), u32::MAX);
         a.send(0, 10);
         assert_eq!(b.recv_cq.poll().unwrap().counter, ((3 + i) % 8) as u16);
     }
     clean(&[&a, &b]);
+}
+
+/// Of the doorbell record the low 16 bits count: the upper half is 0, as libmlx5 leaves it, or counts on.
+#[test]
+fn an_srq_counts_its_receives_in_16_bits() {
+    for mask in [0xffff, u32::MAX] {
+        let (mut a, mut b) = rc();
+        let mut srq = TestSrq::new(&b.hca, 0, None);
+        b.qp(|_, _, qp| {
+            qp.rq = None;
+            qp.srqn = Some(srq.srqn);
+        });
+        for i in 0..66_000_u32 {
+            srq.recv(b.sge(0, 100), mask);
+            a.send(0, 4);
+            assert_eq!(a.send_cq.poll().unwrap().syndrome, 0, "receive {i}");
+            assert_eq!(u32::from(b.recv_cq.poll().unwrap().counter), i % SRQ_WQES, "receive {i}");
+        }
+        clean(&[&a, &b]);
+    }
 }
 
 #[test]
@@ -313,7 +333,7 @@ fn xrc_names_the_srq_and_completes_to_its_cq() {
     b.qp(|_, _, qp| (qp.kind, qp.xrcd, qp.rq, qp.sq) = (QpKind::XrcRecv, 3, None, None));
     let mut cq = on(&b.hca, |device, _| super::rig::TestCq::new(device));
     let mut srq = TestSrq::new(&b.hca, 0, Some((3, cq.cqn)));
-    srq.recv(b.sge(0, 100));
+    srq.recv(b.sge(0, 100), u32::MAX);
     let data = a.fill(0, 80, 5);
     let (xrc, sge) = ([srq.srqn.to_be_bytes().to_vec(), vec![0xcc; 12]].concat(), a.sge(0, 80));
     a.post(MLX5_OPCODE_SEND, 0, &[&xrc, sge.as_bytes()]);

@@ -407,11 +407,12 @@ impl TestSrq {
         Self { srqn, ring, record, head: 0, posted: 0 }
     }
 
-    pub(super) fn recv(&mut self, sge: DataSeg) {
+    /// Posts a receive; `mask` is what of the count goes to the doorbell record.
+    pub(super) fn recv(&mut self, sge: DataSeg, mask: u32) {
         let at = usize::from(self.head) * SRQ_STRIDE;
         self.ring.set(at + 16, sge.as_bytes());
         self.head = u16::from_be_bytes(self.ring.get(at + 2, 2).try_into().unwrap());
         self.posted += 1;
-        self.record.set(0, &self.posted.to_be_bytes());
+        self.record.set(0, &(self.posted & mask).to_be_bytes());
     }
 }
