@@ -12,13 +12,24 @@ pub struct Dialect {
     pub datagram_too_long: WcStatus,
     /// Whether a slot of a queue is free when its completion is polled (mlx5), or as soon as the kernel is done (rxe).
     pub freed_by_polling: bool,
+    /// Whether a window can be bound to a region without `MW_BIND`. A key of mlx5 has no bit for this right
+    /// (`mlx5_ifc_mkc_bits`), so the kernel can't tell the device.
+    pub binds_without_mw_bind: bool,
 }
 
-const RXE: Dialect =
-    Dialect { builder_binds_type1: true, datagram_too_long: WcStatus::SUCCESS, freed_by_polling: false };
+const RXE: Dialect = Dialect {
+    builder_binds_type1: true,
+    datagram_too_long: WcStatus::SUCCESS,
+    freed_by_polling: false,
+    binds_without_mw_bind: false,
+};
 
-const MLX5: Dialect =
-    Dialect { builder_binds_type1: false, datagram_too_long: WcStatus::LOC_LEN_ERR, freed_by_polling: true };
+const MLX5: Dialect = Dialect {
+    builder_binds_type1: false,
+    datagram_too_long: WcStatus::LOC_LEN_ERR,
+    freed_by_polling: true,
+    binds_without_mw_bind: true,
+};
 
 impl Dialect {
     /// That of a driver.

@@ -15,7 +15,6 @@ pub(crate) mod access {
     pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
     pub(crate) const REMOTE_READ: u32 = 1 << 2;
     pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
-    pub(crate) const MW_BIND: u32 = 1 << 4;
 }
 
 /// Why a key does not open what was asked for.
@@ -239,10 +238,10 @@ impl Mkeys {
         }
         let region = self.get(mr).ok_or(Denied)?;
         let Kind::Region { memory, iova } = &region.kind else { return Err(Denied) };
-        let mut need = access::MW_BIND;
-        if access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0 {
-            need |= access::LOCAL_WRITE;
-        }
+        // There is no right to bind (`IB_UVERBS_ACCESS_MW_BIND`): a key has no bit for it (`mlx5_ifc_mkc_bits`), so the
+        // device can't tell.
+        let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+        let need = if writes { access::LOCAL_WRITE } else { access::LOCAL_READ };
         if region.pd != user.pd || region.access & need != need {
             return Err(Denied);
         }
@@ -310,7 +309,7 @@ impl Mkey {
             self.key = self.key & !0xff | u32::from(fields.get(7).copied().unwrap_or(0));
         }
         if has(Umr::MASK_ACCESS) {
-            self.access = access::MW_BIND;
+            self.access = access::LOCAL_READ;
             for (at, bit, right) in RIGHTS {
                 if fields.get(at).is_some_and(|b| b & bit != 0) {
                     self.access |= right;

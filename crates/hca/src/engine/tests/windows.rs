@@ -174,12 +174,24 @@ fn a_region_under_a_window_is_not_freed_by_the_kernels_queue() {
 
 #[test]
 fn a_bind_beyond_the_region_or_its_rights_fails() {
+    const LOCAL_WRITE: u32 = 1;
+    const MW_BIND: u32 = 1 << 4;
     let (_a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
     let mw = window(&b, true);
     let far = super::rig::MEMORY as u64 - 50;
     assert_eq!(bind(&mut b, mw, true, 1, far, 100, WRITE).1, hw::MLX5_CQE_SYNDROME_MW_BIND_ERR);
-    let (_a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
-    let mw = window(&b, true);
-    on(&b.hca, |device, _| device.mkeys.get_mut(b.key).unwrap().access = 0xf);
-    assert_eq!(bind(&mut b, mw, true, 1, 0, 100, WRITE).1, hw::MLX5_CQE_SYNDROME_MW_BIND_ERR);
+    // Remote writes need a region that is written locally; reads need nothing, and none a right to bind.
+    for (rights, access, fits) in [
+        (MW_BIND, WRITE, false),
+        (MW_BIND, READ, true),
+        (0, READ, true),
+        (LOCAL_WRITE, WRITE, true),
+        (LOCAL_WRITE, WRITE | READ, true),
+    ] {
+        let (_a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
+        let mw = window(&b, true);
+        on(&b.hca, |device, _| device.mkeys.get_mut(b.key).unwrap().access = rights);
+        let want = if fits { 0 } else { hw::MLX5_CQE_SYNDROME_MW_BIND_ERR };
+        assert_eq!(bind(&mut b, mw, true, 1, 0, 100, access).1, want, "{rights:#x} {access:#x}");
+    }
 }

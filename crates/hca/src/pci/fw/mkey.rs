@@ -20,11 +20,10 @@ const KLMS: u64 = 2;
 /// Bytes of a page of a key, as a power of two at most.
 const MAX_LOG_PAGE: u32 = 40;
 
-/// What a context allows, in the engine's terms. Windows may be bound to any key: the driver keeps that right itself.
+/// What a context allows, in the engine's terms.
 pub(super) fn rights(context: &[u8]) -> u32 {
     let bit = |set, right| if set { right } else { 0 };
-    access::MW_BIND
-        | bit(mkc::LW.is_set(context), access::LOCAL_WRITE)
+    bit(mkc::LW.is_set(context), access::LOCAL_WRITE)
         | bit(mkc::RW.is_set(context), access::REMOTE_WRITE)
         | bit(mkc::RR.is_set(context), access::REMOTE_READ)
         | bit(mkc::A.is_set(context), access::REMOTE_ATOMIC)
