@@ -1,0 +1,708 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What a post and a poll of libibverbs and libmlx5 cost: the C side of `cargo xtask bench`.
+ *
+ *   bench td|shared count|ns [NAME...]
+ *
+ * "td" puts the queues into a thread domain, "shared" leaves them their locks. NAME is a row's
+ * "c NAME xBATCH".
+ * It runs under the preload library of shim.c. The rows are those of the Rust program beside it, with the same names.
+ *
+ * Only the calls are measured: CHUNK operations between two readings of the clock. What a device would do, writing CQEs, and
+ * what retires the posts of a chunk lie outside. In the mode "count" callgrind collects inside the same stretch (client
+ * requests), and each row ends with a dump that has its name.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <endian.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <x86intrin.h>
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+#include <valgrind/callgrind.h>
+#include "shim.h"
+
+#define CHUNK 128 /* operations of a measured stretch */
+#define BATCH 32
+
+#define FAIL(what) do { fprintf(stderr, "bench: %s: %s\n", what, strerror(errno)); exit(1); } while (0)
+#define CHECK(ok, what) do { if (__builtin_expect(!(ok), 0)) FAIL(what); } while (0)
+
+static struct shim_cfg *shim;
+static int counting, thread_domain;
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_ah *ah;
+static struct ibv_mr *mr;
+static uint8_t data[4096] __attribute__((aligned(64)));
+
+/* ------------------------------------------------------------------------------------------------------------- measuring */
+static uint64_t elapsed;
+
+static inline uint64_t now(void)
+{
+	unsigned aux;
+	uint64_t t;
+
+	_mm_lfence();
+	t = __rdtscp(&aux);
+	_mm_lfence();
+	return t;
+}
+static inline void begin(void)
+{
+	if (counting)
+		CALLGRIND_TOGGLE_COLLECT;
+	else
+		elapsed -= now();
+}
+static inline void end(void)
+{
+	if (counting)
+		CALLGRIND_TOGGLE_COLLECT;
+	else
+		elapsed += now();
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- objects */
+struct cq {
+	struct ibv_cq *cq;
+	struct ibv_cq_ex *ex;
+	uint8_t *ring;
+	uint32_t entries, produced;
+};
+struct qp {
+	struct ibv_qp *qp;
+	struct ibv_qp_ex *ex;
+	struct mlx5dv_qp dv;
+	uint32_t user_index;
+	uint16_t received; /* receives that were completed */
+};
+static struct cq send_cq, recv_cq, ex_cq;
+static struct qp rc, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
+static struct ibv_srq *srq;
+
+static void create_cq(struct cq *c, int entries, int extended)
+{
+	struct ibv_cq_init_attr_ex attr = { .cqe = entries - 1, .wc_flags = IBV_WC_STANDARD_FLAGS };
+
+	if (thread_domain) {
+		attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+		attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+	}
+	if (extended) {
+		c->ex = ibv_create_cq_ex(context, &attr);
+		CHECK(c->ex, "ibv_create_cq_ex");
+		c->cq = ibv_cq_ex_to_cq(c->ex);
+	} else {
+		c->cq = ibv_create_cq(context, attr.cqe, NULL, NULL, 0);
+		CHECK(c->cq, "ibv_create_cq");
+	}
+	c->ring = (uint8_t *)(uintptr_t)shim->last_cq_buf;
+	c->entries = c->cq->cqe + 1;
+}
+
+static void to_state(struct ibv_qp *qp, int state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state, .port_num = 1, .path_mtu = IBV_MTU_1024 };
+
+	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | (state == IBV_QPS_INIT ? IBV_QP_PORT : 0)), "ibv_modify_qp");
+}
+
+struct qp_kind {
+	int type, extended, entries;
+	uint32_t wrs;
+	struct ibv_srq *srq;
+	struct cq *cq; /* of both directions; else the usual ones */
+};
+static void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.qp_type = k.type, .send_cq = k.cq ? k.cq->cq : send_cq.cq,
+		.recv_cq = k.cq ? k.cq->cq : recv_cq.cq, .srq = k.srq,
+		.comp_mask = IBV_QP_INIT_ATTR_PD, .pd = domain,
+		.cap = { .max_send_wr = k.wrs ? k.wrs : k.extended || k.type == IBV_QPT_UD ? 2 * CHUNK : CHUNK,
+			 .max_recv_wr = k.wrs ? k.wrs : 2 * CHUNK,
+			 .max_send_sge = k.entries, .max_recv_sge = 1, .max_inline_data = k.wrs ? 0 : 32 },
+	};
+	struct mlx5dv_obj obj;
+
+	if (k.extended) {
+		attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+		attr.send_ops_flags = IBV_QP_EX_WITH_SEND;
+		if (k.type == IBV_QPT_RC)
+			attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ |
+					       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP;
+	}
+	q->qp = ibv_create_qp_ex(domain->context, &attr);
+	CHECK(q->qp, "ibv_create_qp_ex");
+	q->ex = k.extended ? ibv_qp_to_qp_ex(q->qp) : NULL;
+	q->user_index = shim->last_qp_uidx;
+	memset(&obj, 0, sizeof(obj));
+	obj.qp.in = q->qp;
+	obj.qp.out = &q->dv;
+	CHECK(!mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP), "mlx5dv_init_obj");
+	to_state(q->qp, IBV_QPS_INIT);
+	to_state(q->qp, IBV_QPS_RTR);
+	to_state(q->qp, IBV_QPS_RTS);
+}
+
+static void create_objects(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_td_init_attr td_attr = { 0 };
+	struct ibv_ah_attr ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 3, .hop_limit = 64 } };
+	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 255, .max_sge = 1 } };
+
+	CHECK(list && list[0], "ibv_get_device_list");
+	context = ibv_open_device(list[0]);
+	CHECK(context, "ibv_open_device");
+	pd = ibv_alloc_pd(context);
+	CHECK(pd, "ibv_alloc_pd");
+	mr = ibv_reg_mr(pd, data, sizeof(data), IBV_ACCESS_LOCAL_WRITE);
+	CHECK(mr, "ibv_reg_mr");
+	memcpy(ah_attr.grh.dgid.raw + 10, "\xff\xff\x0a\0\0\x07", 6);
+	ah = ibv_create_ah(pd, &ah_attr);
+	CHECK(ah, "ibv_create_ah");
+	if (thread_domain) {
+		struct ibv_parent_domain_init_attr attr = { .pd = pd, .td = ibv_alloc_td(context, &td_attr) };
+
+		CHECK(attr.td, "ibv_alloc_td");
+		pd = ibv_alloc_parent_domain(context, &attr);
+		CHECK(pd, "ibv_alloc_parent_domain");
+	}
+	create_cq(&send_cq, 2 * CHUNK, 0);
+	create_cq(&recv_cq, 2 * CHUNK, 0);
+	create_cq(&ex_cq, 2 * CHUNK, 1);
+	srq = ibv_create_srq(pd, &srq_attr);
+	CHECK(srq, "ibv_create_srq");
+	create_qp(&rc, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1 });
+	create_qp(&rc_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .extended = 1, .entries = 1 });
+	create_qp(&ud, pd, (struct qp_kind){ .type = IBV_QPT_UD, .entries = 1 });
+	create_qp(&ud_ex, pd, (struct qp_kind){ .type = IBV_QPT_UD, .extended = 1, .entries = 1 });
+	create_qp(&rc_srq, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1, .srq = srq });
+	create_qp(&rc_sge3, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 3 });
+	create_qp(&rc_sge3_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .extended = 1, .entries = 3 });
+}
+
+/* The fifth QP of a PD without a thread domain. */
+static void create_fifth(void)
+{
+	struct ibv_pd *plain = ibv_alloc_pd(context);
+	struct qp others;
+
+	CHECK(plain, "ibv_alloc_pd");
+	for (int i = 0; i < 4; i++)
+		create_qp(&others, plain, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1 });
+	create_qp(&fifth, plain, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1 });
+}
+
+/* ----------------------------------------------------------------------------------------------------------- the device */
+enum { REQUESTER = 0, RESPONDER_SEND = 2, RDMA_WRITE = 8 };
+
+static void complete(struct cq *c, const struct qp *q, uint16_t counter, int opcode, uint32_t bytes, int scattered)
+{
+	struct mlx5_cqe64 *cqe = (void *)(c->ring + (c->produced & (c->entries - 1)) * 64);
+
+	memset(cqe, 0, 63);
+	cqe->srqn_uidx = htobe32(q->user_index);
+	cqe->sop_drop_qpn = htobe32((opcode == REQUESTER ? RDMA_WRITE << 24 : 0) | q->qp->qp_num);
+	cqe->wqe_counter = htobe16(counter);
+	cqe->byte_cnt = htobe32(bytes);
+	cqe->op_own = opcode << 4 | (scattered ? MLX5_INLINE_SCATTER_32 : 0) | (c->produced / c->entries & 1);
+	c->produced++;
+}
+
+static void drain(struct cq *c, int n, uint64_t last)
+{
+	struct ibv_wc wc[CHUNK];
+
+	while (n) {
+		int k = ibv_poll_cq(c->cq, n, wc);
+
+		CHECK(k > 0 && !wc[k - 1].status, "ibv_poll_cq");
+		n -= k;
+		CHECK(n || wc[k - 1].wr_id == last, "the last wr_id");
+	}
+}
+/* All that was posted is done; the last WQE has so many basic blocks. */
+static void retire_sends(struct qp *q, int blocks)
+{
+	complete(&send_cq, q, be32toh(q->dv.dbrec[1]) - blocks, REQUESTER, 0, 0);
+	drain(&send_cq, 1, CHUNK - 1);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ ibv_post_send */
+static struct ibv_send_wr wrs[CHUNK];
+static struct ibv_sge sges[CHUNK][3];
+static struct ibv_recv_wr recvs[CHUNK];
+
+static void prepare_sends(int batch, int opcode, unsigned flags, int entries, uint32_t length)
+{
+	memset(wrs, 0, sizeof(wrs));
+	for (int i = 0; i < CHUNK; i++) {
+		for (int k = 0; k < 3; k++)
+			sges[i][k] = (struct ibv_sge){ (uintptr_t)data + 64 * k, length, mr->lkey };
+		wrs[i].wr_id = i;
+		wrs[i].sg_list = sges[i];
+		wrs[i].num_sge = entries;
+		wrs[i].opcode = opcode;
+		wrs[i].send_flags = IBV_SEND_SIGNALED | flags;
+		wrs[i].wr.rdma.remote_addr = 0x100000 + i * 64;
+		wrs[i].wr.rdma.rkey = 0x1234;
+		wrs[i].next = i % batch == batch - 1 ? NULL : &wrs[i + 1];
+	}
+}
+static void prepare_write(int batch) { prepare_sends(batch, IBV_WR_RDMA_WRITE, 0, 1, 64); }
+static void prepare_inline(int batch) { prepare_sends(batch, IBV_WR_RDMA_WRITE, IBV_SEND_INLINE, 1, 32); }
+static void prepare_send(int batch) { prepare_sends(batch, IBV_WR_SEND, 0, 1, 64); }
+static void prepare_send3(int batch) { prepare_sends(batch, IBV_WR_SEND, 0, 3, 64); }
+static void prepare_cmp_swp(int batch)
+{
+	prepare_sends(batch, IBV_WR_ATOMIC_CMP_AND_SWP, 0, 1, 8);
+	for (int i = 0; i < CHUNK; i++) {
+		wrs[i].wr.atomic.remote_addr = 0x100000 + i * 64;
+		wrs[i].wr.atomic.rkey = 0x1234;
+		wrs[i].wr.atomic.compare_add = i;
+		wrs[i].wr.atomic.swap = i + 1;
+	}
+}
+static void prepare_ud(int batch)
+{
+	prepare_sends(batch, IBV_WR_SEND, 0, 1, 64);
+	for (int i = 0; i < CHUNK; i++) {
+		wrs[i].wr.ud.ah = ah;
+		wrs[i].wr.ud.remote_qpn = 0x123;
+		wrs[i].wr.ud.remote_qkey = 0x11111111;
+	}
+}
+
+static void post_sends(struct qp *q, int batch, int blocks)
+{
+	struct ibv_send_wr *bad;
+
+	begin();
+	for (int i = 0; i < CHUNK; i += batch)
+		CHECK(!ibv_post_send(q->qp, &wrs[i], &bad), "ibv_post_send");
+	end();
+	retire_sends(q, blocks);
+}
+static void post_rc(int batch) { post_sends(&rc, batch, 1); }
+static void post_inline(int batch) { post_sends(&rc, batch, 2); }
+static void post_send3(int batch) { post_sends(&rc_sge3, batch, 1); }
+static void post_ud(int batch) { post_sends(&ud, batch, 2); }
+static void post_fifth(int batch)
+{
+	if (!fifth.qp)
+		create_fifth();
+	post_sends(&fifth, batch, 1);
+}
+
+/* The write-combining stand-in: what a burst to a real doorbell register costs, after each doorbell. */
+static uint8_t burst_target[2][256] __attribute__((aligned(256)));
+
+static inline void burst(int i)
+{
+	long long *to = (long long *)burst_target[i & 1];
+
+	for (int k = 0; k < 8; k++)
+		_mm_stream_si64(to + k, k);
+	_mm_sfence();
+}
+static void post_burst(int batch)
+{
+	struct ibv_send_wr *bad;
+
+	begin();
+	for (int i = 0; i < CHUNK; i += batch) {
+		CHECK(!ibv_post_send(rc.qp, &wrs[i], &bad), "ibv_post_send");
+		burst(i / batch);
+	}
+	end();
+	retire_sends(&rc, 1);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ ibv_wr_* */
+#define BUILDER(name, queue, blocks, ...)                                              \
+	static void name(int batch)                                                    \
+	{                                                                              \
+		struct ibv_qp_ex *x = queue.ex;                                        \
+		uint32_t lkey = mr->lkey;                                              \
+		uintptr_t addr = (uintptr_t)data;                                      \
+                                                                                       \
+		(void)lkey, (void)addr;                                                \
+		begin();                                                               \
+		for (int first = 0; first < CHUNK; first += batch) {                   \
+			ibv_wr_start(x);                                               \
+			for (int i = first; i < first + batch; i++) {                  \
+				uint64_t remote = 0x100000 + i * 64;                   \
+                                                                                       \
+				(void)remote;                                          \
+				x->wr_id = i;                                          \
+				x->wr_flags = IBV_SEND_SIGNALED;                       \
+				__VA_ARGS__                                            \
+			}                                                              \
+			CHECK(!ibv_wr_complete(x), "ibv_wr_complete");                 \
+		}                                                                      \
+		end();                                                                 \
+		retire_sends(&queue, blocks);                                          \
+	}
+BUILDER(wr_write, rc_ex, 1, ibv_wr_rdma_write(x, 0x1234, remote); ibv_wr_set_sge(x, lkey, addr, 64);)
+BUILDER(wr_inline, rc_ex, 2, ibv_wr_rdma_write(x, 0x1234, remote); ibv_wr_set_inline_data(x, data, 32);)
+BUILDER(wr_send, rc_ex, 1, ibv_wr_send(x); ibv_wr_set_sge(x, lkey, addr, 64);)
+BUILDER(wr_send_inline, rc_ex, 1, ibv_wr_send(x); ibv_wr_set_inline_data(x, data, 32);)
+BUILDER(wr_send3, rc_sge3_ex, 1, ibv_wr_send(x); ibv_wr_set_sge_list(x, 3, sges[i]);)
+BUILDER(wr_read, rc_ex, 1, ibv_wr_rdma_read(x, 0x1234, remote); ibv_wr_set_sge(x, lkey, addr, 64);)
+BUILDER(wr_fetch_add, rc_ex, 1, ibv_wr_atomic_fetch_add(x, 0x1234, remote, 7); ibv_wr_set_sge(x, lkey, addr, 8);)
+BUILDER(wr_ud, ud_ex, 2, ibv_wr_send(x); ibv_wr_set_ud_addr(x, ah, 0x123, 0x11111111); ibv_wr_set_sge(x, lkey, addr, 64);)
+
+/* ----------------------------------------------------------------------------------------------------------------- receives */
+static void prepare_recvs(int batch)
+{
+	for (int i = 0; i < CHUNK; i++) {
+		sges[i][0] = (struct ibv_sge){ (uintptr_t)data, 64, mr->lkey };
+		recvs[i] = (struct ibv_recv_wr){ .wr_id = i, .sg_list = sges[i], .num_sge = 1,
+						 .next = i % batch == batch - 1 ? NULL : &recvs[i + 1] };
+	}
+}
+static void complete_recvs(struct cq *c, int scattered)
+{
+	for (int i = 0; i < CHUNK; i++)
+		complete(c, &rc, rc.received++, RESPONDER_SEND, scattered ? 32 : 64, scattered);
+}
+static void post_recvs(int batch)
+{
+	struct ibv_recv_wr *bad;
+
+	begin();
+	for (int i = 0; i < CHUNK; i += batch)
+		CHECK(!ibv_post_recv(rc.qp, &recvs[i], &bad), "ibv_post_recv");
+	end();
+	complete_recvs(&recv_cq, 0);
+	drain(&recv_cq, CHUNK, CHUNK - 1);
+}
+
+static struct mlx5dv_srq srq_layout(void)
+{
+	struct mlx5dv_srq layout = { 0 };
+	struct mlx5dv_obj obj;
+
+	memset(&obj, 0, sizeof(obj));
+	obj.srq.in = srq;
+	obj.srq.out = &layout;
+	CHECK(!mlx5dv_init_obj(&obj, MLX5DV_OBJ_SRQ), "mlx5dv_init_obj");
+	return layout;
+}
+/* Completes the receives from the head of the free list on, in its order. */
+static void complete_srq(struct cq *c, const struct mlx5dv_srq *layout)
+{
+	uint16_t index = layout->head;
+
+	for (int i = 0; i < CHUNK; i++) {
+		const uint8_t *wqe = (uint8_t *)layout->buf + index * layout->stride;
+
+		complete(c, &rc_srq, index, RESPONDER_SEND, 64, 0);
+		index = wqe[2] << 8 | wqe[3];
+	}
+}
+static void post_srq_recvs(int batch)
+{
+	struct mlx5dv_srq layout = srq_layout();
+	struct ibv_recv_wr *bad;
+
+	begin();
+	for (int i = 0; i < CHUNK; i += batch)
+		CHECK(!ibv_post_srq_recv(srq, &recvs[i], &bad), "ibv_post_srq_recv");
+	end();
+	complete_srq(&recv_cq, &layout);
+	drain(&recv_cq, CHUNK, CHUNK - 1);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------- polls */
+static void fill_requester(struct cq *c)
+{
+	uint16_t first = be32toh(rc.dv.dbrec[1]);
+	struct ibv_send_wr *bad;
+
+	for (int i = 0; i < CHUNK; i += BATCH)
+		CHECK(!ibv_post_send(rc.qp, &wrs[i], &bad), "ibv_post_send");
+	for (int i = 0; i < CHUNK; i++)
+		complete(c, &rc, first + i, REQUESTER, 0, 0);
+}
+static void fill_recvs(struct cq *c, int scattered)
+{
+	struct ibv_recv_wr *bad;
+
+	for (int i = 0; i < CHUNK; i += BATCH)
+		CHECK(!ibv_post_recv(rc.qp, &recvs[i], &bad), "ibv_post_recv");
+	complete_recvs(c, scattered);
+}
+static void fill_responder(struct cq *c) { fill_recvs(c, 0); }
+static void fill_scattered(struct cq *c) { fill_recvs(c, 1); }
+static void fill_srq(struct cq *c)
+{
+	struct mlx5dv_srq layout = srq_layout();
+	struct ibv_recv_wr *bad;
+
+	for (int i = 0; i < CHUNK; i += BATCH)
+		CHECK(!ibv_post_srq_recv(srq, &recvs[i], &bad), "ibv_post_srq_recv");
+	complete_srq(c, &layout);
+}
+/* QPs that complete to one CQ, in turn. */
+struct many {
+	int count, operations;
+	struct qp *qps;
+	struct cq cq;
+};
+static struct many many64 = { .count = 64, .operations = CHUNK }, many4096 = { .count = 4096, .operations = 4096 };
+
+static void create_many(struct many *m)
+{
+	m->qps = calloc(m->count, sizeof(*m->qps));
+	CHECK(m->qps, "calloc");
+	create_cq(&m->cq, 2 * m->operations, 0);
+	for (int i = 0; i < m->count; i++)
+		create_qp(&m->qps[i], pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1, .wrs = 4, .cq = &m->cq });
+}
+static void poll_many(int batch, struct many *m)
+{
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc[BATCH];
+	int n = 0;
+
+	if (!m->qps)
+		create_many(m);
+	for (int i = 0; i < m->operations; i++) {
+		struct qp *q = &m->qps[i % m->count];
+		uint16_t at = be32toh(q->dv.dbrec[1]);
+
+		CHECK(!ibv_post_send(q->qp, &wrs[i % CHUNK], &bad), "ibv_post_send");
+		complete(&m->cq, q, at, REQUESTER, 0, 0);
+	}
+	begin();
+	for (int i = 0; i < m->operations; i += batch)
+		n += ibv_poll_cq(m->cq.cq, batch, wc);
+	end();
+	CHECK(n == m->operations && wc[batch - 1].wr_id == CHUNK - 1, "ibv_poll_cq");
+}
+static void poll(int batch, void (*fill)(struct cq *))
+{
+	struct ibv_wc wc[BATCH];
+	int n = 0;
+
+	fill(&send_cq);
+	begin();
+	for (int i = 0; i < CHUNK; i += batch)
+		n += ibv_poll_cq(send_cq.cq, batch, wc);
+	end();
+	CHECK(n == CHUNK && wc[batch - 1].wr_id == CHUNK - 1, "ibv_poll_cq");
+}
+static void poll_requester(int batch) { poll(batch, fill_requester); }
+static void poll_responder(int batch) { poll(batch, fill_responder); }
+static void poll_scattered(int batch) { poll(batch, fill_scattered); }
+static void poll_srq(int batch) { poll(batch, fill_srq); }
+static void poll_64(int batch) { poll_many(batch, &many64); }
+static void poll_4096(int batch) { poll_many(batch, &many4096); }
+static void poll_empty(int batch)
+{
+	struct ibv_wc wc;
+
+	begin();
+	for (int i = 0; i < CHUNK; i += batch)
+		CHECK(!ibv_poll_cq(send_cq.cq, 1, &wc), "ibv_poll_cq: not empty");
+	end();
+}
+
+static volatile uint64_t sink;
+
+static void start_poll(int batch, void (*fill)(struct cq *), int more)
+{
+	struct ibv_poll_cq_attr attr = { 0 };
+	struct ibv_cq_ex *x = ex_cq.ex;
+	uint64_t sum = 0;
+
+	fill(&ex_cq);
+	begin();
+	for (int i = 0; i < CHUNK; i += batch) {
+		CHECK(!ibv_start_poll(x, &attr), "ibv_start_poll");
+		for (int k = 1;; k++) {
+			sum += x->wr_id + x->status;
+			if (more)
+				sum += ibv_wc_read_opcode(x) + ibv_wc_read_byte_len(x) + ibv_wc_read_qp_num(x) +
+				       ibv_wc_read_wc_flags(x);
+			if (k == batch)
+				break;
+			CHECK(!ibv_next_poll(x), "ibv_next_poll");
+		}
+		ibv_end_poll(x);
+	}
+	end();
+	sink = sum;
+}
+static void start_requester(int batch) { start_poll(batch, fill_requester, 0); }
+static void start_responder(int batch) { start_poll(batch, fill_responder, 0); }
+static void start_responder_more(int batch) { start_poll(batch, fill_responder, 1); }
+static void start_empty(int batch)
+{
+	struct ibv_poll_cq_attr attr = { 0 };
+
+	begin();
+	for (int i = 0; i < CHUNK; i += batch)
+		CHECK(ibv_start_poll(ex_cq.ex, &attr) == ENOENT, "ibv_start_poll: not empty");
+	end();
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- rows */
+static void nothing(int batch) { (void)batch; }
+static void fill_writes(int batch) { (void)batch, prepare_write(BATCH); }
+static void write_singles(int batch) { (void)batch, prepare_write(1); }
+static void fill_receives(int batch) { (void)batch, prepare_recvs(BATCH); }
+
+enum { ONE = 1, LIST = 2, TD = 4 };
+
+static const struct row {
+	const char *name;
+	int batches; /* and TD: only with a thread domain */
+	void (*prepare)(int batch), (*run)(int batch);
+	int operations; /* of a chunk */
+} rows[] = {
+	{ "post_send write", ONE | LIST, prepare_write, post_rc, CHUNK },
+	{ "post_send inline", ONE | LIST, prepare_inline, post_inline, CHUNK },
+	{ "post_send send", ONE | LIST, prepare_send, post_rc, CHUNK },
+	{ "post_send send3", ONE | LIST, prepare_send3, post_send3, CHUNK },
+	{ "post_send cmp_swp", ONE | LIST, prepare_cmp_swp, post_rc, CHUNK },
+	{ "post_send ud", ONE | LIST, prepare_ud, post_ud, CHUNK },
+	{ "post_send write burst", ONE | LIST | TD, prepare_write, post_burst, CHUNK },
+	{ "post_send write 5th", ONE | TD, prepare_write, post_fifth, CHUNK },
+	{ "wr write", ONE | LIST, nothing, wr_write, CHUNK },
+	{ "wr inline", ONE | LIST, nothing, wr_inline, CHUNK },
+	{ "wr send", ONE | LIST, nothing, wr_send, CHUNK },
+	{ "wr send inline", ONE | LIST, nothing, wr_send_inline, CHUNK },
+	{ "wr send3", ONE | LIST, prepare_send3, wr_send3, CHUNK },
+	{ "wr read", ONE | LIST, nothing, wr_read, CHUNK },
+	{ "wr fetch_add", ONE | LIST, nothing, wr_fetch_add, CHUNK },
+	{ "wr ud", ONE | LIST, nothing, wr_ud, CHUNK },
+	{ "post_recv", ONE | LIST, prepare_recvs, post_recvs, CHUNK },
+	{ "post_srq_recv", ONE | LIST, prepare_recvs, post_srq_recvs, CHUNK },
+	{ "poll requester", ONE | LIST, fill_writes, poll_requester, CHUNK },
+	{ "poll responder", ONE | LIST, fill_receives, poll_responder, CHUNK },
+	{ "poll scatter", ONE | LIST, fill_receives, poll_scattered, CHUNK },
+	{ "poll srq", ONE | LIST, fill_receives, poll_srq, CHUNK },
+	{ "poll empty", ONE, nothing, poll_empty, CHUNK },
+	{ "poll 64 QPs", LIST, write_singles, poll_64, CHUNK },
+	{ "poll 4096 QPs", LIST, write_singles, poll_4096, 4096 },
+	{ "start_poll requester", ONE | LIST, fill_writes, start_requester, CHUNK },
+	{ "start_poll responder", ONE | LIST, fill_receives, start_responder, CHUNK },
+	{ "start_poll responder more", ONE | LIST, fill_receives, start_responder_more, CHUNK },
+	{ "start_poll empty", ONE, nothing, start_empty, CHUNK },
+};
+
+static double tsc_per_ns(void)
+{
+	struct timespec a, b;
+	uint64_t start;
+	double ns;
+
+	clock_gettime(CLOCK_MONOTONIC, &a);
+	start = now();
+	do {
+		clock_gettime(CLOCK_MONOTONIC, &b);
+		ns = (b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec);
+	} while (ns < 5e7);
+	return (now() - start) / ns;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void count(const struct row *r, int batch, const char *name)
+{
+	enum { CHUNKS = 4 };
+
+	for (int i = 0; i < 2; i++)
+		r->run(batch);
+	CALLGRIND_ZERO_STATS;
+	for (int i = 0; i < CHUNKS; i++)
+		r->run(batch);
+	CALLGRIND_DUMP_STATS_AT(name);
+	printf("%s\t%d\n", name, CHUNKS * r->operations);
+}
+static void time_row(const struct row *r, int batch, const char *name, double per_ns)
+{
+	enum { WARM = 50, CHUNKS = 100, REPEATS = 9 };
+	/* A row of long chunks has fewer of them. */
+	int chunks = r->operations == CHUNK ? CHUNKS : 8;
+	double ns[REPEATS];
+
+	for (int i = 0; i < WARM && i < chunks; i++)
+		r->run(batch);
+	for (int k = 0; k < REPEATS; k++) {
+		elapsed = 0;
+		for (int i = 0; i < chunks; i++)
+			r->run(batch);
+		ns[k] = elapsed / per_ns / (chunks * r->operations);
+	}
+	qsort(ns, REPEATS, sizeof(*ns), by_value);
+	printf("%s\t%.3f\n", name, ns[REPEATS / 2]);
+}
+
+static int wanted(const char *name, int n, char **names)
+{
+	for (int i = 0; i < n; i++)
+		if (!strcmp(name, names[i]))
+			return 1;
+	return !n;
+}
+
+int main(int argc, char **argv)
+{
+	double per_ns = 1;
+	cpu_set_t cpus;
+
+	if (argc < 3) {
+		fprintf(stderr, "usage: bench td|shared count|ns [NAME...]\n");
+		return 2;
+	}
+	thread_domain = !strcmp(argv[1], "td");
+	counting = !strcmp(argv[2], "count");
+	/* Without events in between, the library would wait between empty polls. */
+	setenv("MLX5_STALL_CQ_POLL", "0", 0);
+	/* One of the last CPUs: interrupts and other work begin at the first. */
+	CPU_ZERO(&cpus);
+	CPU_SET(1, &cpus);
+	sched_setaffinity(0, sizeof(cpus), &cpus);
+	shim = dlsym(RTLD_DEFAULT, "shim_cfg");
+	if (!shim) {
+		fprintf(stderr, "bench: run it with LD_PRELOAD=shim.so\n");
+		return 2;
+	}
+	create_objects();
+	if (!counting)
+		per_ns = tsc_per_ns();
+	for (const struct row *r = rows; r < rows + sizeof(rows) / sizeof(*rows); r++)
+		for (int batch = 1; batch <= BATCH; batch += BATCH - 1) {
+			char name[64];
+
+			snprintf(name, sizeof(name), "c %s x%d", r->name, batch);
+			if (!(r->batches & (batch == 1 ? ONE : LIST)) || (r->batches & TD && !thread_domain))
+				continue;
+			if (!wanted(name, argc - 3, argv + 3))
+				continue;
+			r->prepare(batch);
+			if (counting)
+				count(r, batch, name);
+			else
+				time_row(r, batch, name, per_ns);
+			fflush(stdout);
+		}
+	return 0;
+}

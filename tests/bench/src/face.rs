@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The typed calls over both lockings, so that a row is written once.
+//!
+//! An exclusive queue is used through `&mut`; of a shared one, each post, batch or poll takes the lock.
+
+#![expect(unsafe_code)]
+// UNSAFETY: receives name memory.
+
+use crate::BATCH;
+use crate::places::Places;
+use uverbs::cq::Poll;
+use uverbs::mlx5::Mlx5;
+use uverbs::provider::CompletionQueue as Engine;
+use uverbs::provider::op::{Connected, To};
+use uverbs::qp::send::SendGuard;
+use uverbs::qp::transport::Sends;
+use uverbs::qp::wr::{Now, Push, Sink, Wr};
+use uverbs::qp::{Batch, QpBuilder, RecvQueue, SendQueue};
+use uverbs::{
+    CompletionQueue, Driver, Exclusive, PollError, PostError, Rc, Shared, SharedReceiveQueue, Ud,
+    WorkCompletion,
+};
+use uverbs_core::sync::Locking;
+
+/// What the driver hands a poller.
+pub type Completion<'a> = <<Mlx5 as Driver>::CompletionQueue as Engine>::Completion<'a>;
+
+/// A transport, and how a request of it names its peer.
+pub trait Peer: Sends + Sized {
+    /// The address that a request has.
+    type Address<'a>: uverbs::provider::op::Address<<Mlx5 as Driver>::Ah>;
+    /// A request that an exclusive queue posts at once.
+    fn exclusive<'q>(
+        queue: &'q mut SendQueue<Mlx5, Self, Exclusive>,
+        p: &'q Places,
+        wr_id: u64,
+    ) -> Wr<Now<'q, Mlx5>, Mlx5, Self, Self::Address<'q>>;
+    /// A request that a locked queue posts at once.
+    fn guarded<'q>(
+        queue: &'q mut SendGuard<'_, Mlx5, Self>,
+        p: &'q Places,
+        wr_id: u64,
+    ) -> Wr<Now<'q, Mlx5>, Mlx5, Self, Self::Address<'q>>;
+    /// A request of a batch.
+    fn batched<'b, 'q>(
+        batch: &'b mut Batch<'q, Mlx5, Self>,
+        p: &'b Places,
+        wr_id: u64,
+    ) -> Wr<Push<'b, 'q, Mlx5>, Mlx5, Self, Self::Address<'b>>;
+}
+
+/// Where datagrams go.
+pub const REMOTE_QPN: u32 = 0x123;
+/// Their queue key.
+pub const REMOTE_QKEY: u32 = 0x1111_1111;
+
+macro_rules! peer {
+    ($transport:ty, $address:ty, $post:ident, $wr:ident, |$p:ident| $($arg:expr),*) => {
+        impl Peer for $transport {
+            type Address<'a> = $address;
+            #[inline(always)]
+            fn exclusive<'q>(
+                queue: &'q mut SendQueue<Mlx5, Self, Exclusive>,
+                $p: &'q Places,
+                wr_id: u64,
+            ) -> Wr<Now<'q, Mlx5>, Mlx5, Self, Self::Address<'q>> {
+                let _ = $p;
+                queue.$post(wr_id, $($arg),*)
+            }
+            #[inline(always)]
+            fn guarded<'q>(
+                queue: &'q mut SendGuard<'_, Mlx5, Self>,
+                $p: &'q Places,
+                wr_id: u64,
+            ) -> Wr<Now<'q, Mlx5>, Mlx5, Self, Self::Address<'q>> {
+                let _ = $p;
+                queue.$post(wr_id, $($arg),*)
+            }
+            #[inline(always)]
+            fn batched<'b, 'q>(
+                batch: &'b mut Batch<'q, Mlx5, Self>,
+                $p: &'b Places,
+                wr_id: u64,
+            ) -> Wr<Push<'b, 'q, Mlx5>, Mlx5, Self, Self::Address<'b>> {
+                let _ = $p;
+                batch.$wr(wr_id, $($arg),*)
+            }
+        }
+    };
+}
+peer!(Rc, Connected, post, wr, |_p|);
+peer!(Ud, To<'a, <Mlx5 as Driver>::Ah>, post_to, wr_to, |p| &p.ah, REMOTE_QPN, REMOTE_QKEY);
+
+/// A request of transport `T`, as a program writes it: the flags, the operation, what it names.
+pub trait Operation<T: Peer> {
+    /// Hands the request to a sink.
+    fn put<S: Sink<Mlx5>>(wr: Wr<S, Mlx5, T, T::Address<'_>>, p: &Places, i: u32) -> S::Out;
+}
+
+/// A locking: how the typed calls reach a queue.
+pub trait Face: Locking {
+    /// The locking of a QP that is created.
+    fn of_qp<T: Peer>(builder: QpBuilder<'_, Mlx5, T, Exclusive>) -> QpBuilder<'_, Mlx5, T, Self>;
+    /// Posts one request.
+    fn post<T: Peer, O: Operation<T>>(q: &mut SendQueue<Mlx5, T, Self>, p: &Places, i: u32) -> Posted;
+    /// Posts a batch of [`BATCH`] requests, the first of which is `first`.
+    fn post_batch<T: Peer, O: Operation<T>>(
+        q: &mut SendQueue<Mlx5, T, Self>,
+        p: &Places,
+        first: u32,
+    ) -> Posted;
+    /// Posts one receive.
+    fn recv(q: &mut RecvQueue<Mlx5, Self>, p: &Places, i: u32) -> Posted;
+    /// Posts a batch of receives.
+    fn recv_batch(q: &mut RecvQueue<Mlx5, Self>, p: &Places, first: u32) -> Posted;
+    /// Posts one receive to an SRQ.
+    fn srq_recv(q: &mut SharedReceiveQueue<Mlx5, Self>, p: &Places, i: u32) -> Posted;
+    /// Posts a batch of receives to an SRQ.
+    fn srq_recv_batch(q: &mut SharedReceiveQueue<Mlx5, Self>, p: &Places, first: u32) -> Posted;
+    /// Polls by a callback.
+    fn poll_each(q: &mut CompletionQueue<Mlx5, Self>, max: usize, f: impl FnMut(&Completion<'_>)) -> Polled;
+    /// Polls into an array.
+    fn poll(q: &mut CompletionQueue<Mlx5, Self>, wc: &mut [WorkCompletion]) -> Polled;
+    /// Polls in a session.
+    fn poll_session(
+        q: &mut CompletionQueue<Mlx5, Self>,
+        f: impl FnOnce(&mut Poll<'_, Mlx5>),
+    ) -> Result<(), PollError>;
+}
+
+/// How a post ended.
+pub type Posted = Result<(), PostError>;
+/// How a poll ended.
+pub type Polled = Result<usize, PollError>;
+
+/// One locking's calls: `$single` is how a request is posted at once, `$enter` makes a session `$s` of the queue `$q`.
+macro_rules! face {
+    ($locking:ty, $single:ident, |$builder:ident| $of_qp:expr, |$q:ident| $enter:expr) => {
+        impl Face for $locking {
+            fn of_qp<T: Peer>($builder: QpBuilder<'_, Mlx5, T, Exclusive>) -> QpBuilder<'_, Mlx5, T, Self> {
+                $of_qp
+            }
+            #[inline(always)]
+            fn post<T: Peer, O: Operation<T>>(
+                $q: &mut SendQueue<Mlx5, T, Self>,
+                p: &Places,
+                i: u32,
+            ) -> Posted {
+                let session = &mut *$enter;
+                O::put(T::$single(session, p, i.into()), p, i)
+            }
+            #[inline(always)]
+            fn post_batch<T: Peer, O: Operation<T>>(
+                $q: &mut SendQueue<Mlx5, T, Self>,
+                p: &Places,
+                first: u32,
+            ) -> Posted {
+                let session = &mut *$enter;
+                let mut batch = session.batch();
+                for i in first..first + BATCH {
+                    O::put(T::batched(&mut batch, p, i.into()), p, i);
+                }
+                batch.complete()
+            }
+            #[inline(always)]
+            fn recv($q: &mut RecvQueue<Mlx5, Self>, p: &Places, i: u32) -> Posted {
+                let session = &mut *$enter;
+                // SAFETY: no device writes the memory.
+                unsafe { session.post(i.into(), &[p.sge(i)]) }
+            }
+            #[inline(always)]
+            fn recv_batch($q: &mut RecvQueue<Mlx5, Self>, p: &Places, first: u32) -> Posted {
+                let session = &mut *$enter;
+                let mut batch = session.batch();
+                for i in first..first + BATCH {
+                    // SAFETY: no device writes the memory.
+                    unsafe { batch.push(i.into(), &[p.sge(i)]) };
+                }
+                batch.complete()
+            }
+            #[inline(always)]
+            fn srq_recv($q: &mut SharedReceiveQueue<Mlx5, Self>, p: &Places, i: u32) -> Posted {
+                let session = &mut *$enter;
+                // SAFETY: no device writes the memory.
+                unsafe { session.post(i.into(), &[p.sge(i)]) }
+            }
+            #[inline(always)]
+            fn srq_recv_batch($q: &mut SharedReceiveQueue<Mlx5, Self>, p: &Places, first: u32) -> Posted {
+                let session = &mut *$enter;
+                let mut batch = session.batch();
+                for i in first..first + BATCH {
+                    // SAFETY: no device writes the memory.
+                    unsafe { batch.push(i.into(), &[p.sge(i)]) };
+                }
+                batch.complete()
+            }
+            #[inline(always)]
+            fn poll_each(
+                q: &mut CompletionQueue<Mlx5, Self>,
+                max: usize,
+                f: impl FnMut(&Completion<'_>),
+            ) -> Polled {
+                q.poll_each(max, f)
+            }
+            #[inline(always)]
+            fn poll(q: &mut CompletionQueue<Mlx5, Self>, wc: &mut [WorkCompletion]) -> Polled {
+                Ok(q.poll(wc)?.len())
+            }
+            #[inline(always)]
+            fn poll_session(
+                q: &mut CompletionQueue<Mlx5, Self>,
+                f: impl FnOnce(&mut Poll<'_, Mlx5>),
+            ) -> Result<(), PollError> {
+                q.poll_session(f)
+            }
+        }
+    };
+}
+face!(Exclusive, exclusive, |builder| builder, |q| q);
+face!(Shared, guarded, |builder| builder.shared(), |q| &mut q.lock()?);

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What posts and polls cost by the public API of `uverbs` on mlx5: our side of `cargo xtask bench`.
+//!
+//! `exclusive count|ns [NAME...]` and `shared count|ns [NAME...]`, under the preload library of `c/shim.c`. The rows are those of
+//! the C program `c/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a program
+//! of its own: as in a user's program there is one call of each kind, which the compiler inlines or not by that.
+//!
+//! Only the calls are measured: a chunk of operations between two readings of the clock, or counted by callgrind. What a
+//! device would do, and what retires the posts of a chunk, lies outside.
+
+mod builder;
+mod device;
+pub mod face;
+mod floor;
+mod list;
+mod many;
+mod measure;
+mod places;
+mod poll;
+mod recv;
+mod send;
+pub mod world;
+
+use face::Face;
+use measure::Meter;
+use uverbs::Exclusive;
+use world::World;
+
+/// Operations of a measured stretch, unless a row says otherwise.
+const CHUNK: u32 = 128;
+/// Requests of a batch.
+const BATCH: u32 = 32;
+/// Entries of the CQs and of the SRQ.
+const RING_ENTRIES: u32 = 256;
+
+/// A row: what it is called, and how one chunk of it is run.
+struct Row {
+    name: String,
+    ops: u32,
+    chunk: Box<dyn FnMut()>,
+}
+
+/// The rows in their order.
+#[derive(Default)]
+pub struct Rows(Vec<Row>);
+
+impl Rows {
+    /// Adds a row whose chunks have `ops` operations, `batch` of them to a call.
+    pub fn add(&mut self, face: &str, name: &str, batch: u32, ops: u32, chunk: impl FnMut() + 'static) {
+        self.0.push(Row { name: format!("{face} {name} x{batch}"), ops, chunk: Box::new(chunk) });
+    }
+}
+
+/// A call that can't fail here did: the numbers would mean nothing.
+#[cold]
+#[inline(never)]
+pub fn ok<E: core::fmt::Debug, T>(error: E) -> T {
+    eprintln!("bench: {error:?}");
+    std::process::abort()
+}
+
+/// The rows of one locking, and their objects, which live as long as the process.
+fn rows<L: Face>() -> (Rows, &'static World<L>) {
+    let (mut rows, world) = (Rows::default(), &*Box::leak(Box::new(World::<L>::create())));
+    send::rows(&mut rows, world);
+    list::rows(&mut rows, world);
+    builder::rows(&mut rows, world);
+    recv::rows(&mut rows, world);
+    poll::rows(&mut rows, world);
+    many::rows(&mut rows, world);
+    (rows, world)
+}
+
+/// Keeps to one CPU, and not to the first, where interrupts and other work begin.
+#[expect(unsafe_code, reason = "a system call that no dependency wraps")]
+fn pin() {
+    // SAFETY: a set of bits is valid when it is zero.
+    let mut cpus: libc::cpu_set_t = unsafe { core::mem::zeroed() };
+    // SAFETY: a live set.
+    unsafe { libc::CPU_SET(1, &mut cpus) };
+    // SAFETY: a live set of this size; a failure, on a machine with one CPU, changes nothing.
+    unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const cpus) };
+}
+
+/// The rows that only exclusive queues have.
+pub fn more_rows(rows: &mut Rows, world: &'static World<Exclusive>) {
+    send::more_rows(rows, world);
+}
+
+/// The program of a locking, with rows of its own.
+pub fn run<L: Face>(more: impl FnOnce(&mut Rows, &'static World<L>)) {
+    let args: Vec<_> = std::env::args().collect();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let [_, mode, names @ ..] = &args[..] else { panic!("usage: count|ns [NAME...]") };
+    pin();
+    let (mut rows, world) = rows::<L>();
+    more(&mut rows, world);
+    floor::rows(&mut rows);
+    let meter = match *mode {
+        "count" => Meter::counting(),
+        "ns" => Meter::timing(),
+        _ => panic!("no such mode: {mode}"),
+    };
+    for row in rows.0.into_iter().filter(|row| names.is_empty() || names.contains(&&*row.name)) {
+        println!("{}", meter.row(&row.name, row.ops, row.chunk));
+    }
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the requests name, as a program has it: in memory, for the typed face in the wire's form.
+
+use crate::CHUNK;
+use core::array;
+use uverbs::attr::{AccessFlags, AhAttr, Gid};
+use uverbs::mlx5::{Mlx5, Remote, Sge};
+use uverbs::provider::{WireRemote as _, WireSge as _};
+use uverbs::{AddressHandle, MemoryRegion, PageBuf, ProtectionDomain};
+
+const N: usize = CHUNK as usize;
+
+/// The remote key of every place.
+pub const RKEY: u32 = 0x1234;
+
+/// Where the i-th request goes.
+#[inline(always)]
+pub fn remote_addr(i: u32) -> u64 {
+    0x10_0000 + u64::from(i) * 64
+}
+
+/// Local and remote memory, and a datagram's destination.
+#[derive(Debug)]
+pub struct Places {
+    sges: [Sge; N],
+    sges3: [[Sge; 3]; N],
+    remotes: [Remote; N],
+    /// The address of the local memory.
+    pub addr: u64,
+    /// Its key.
+    pub lkey: u32,
+    /// What is sent inline.
+    pub data: [u8; 32],
+    /// Where datagrams go.
+    pub ah: AddressHandle<Mlx5>,
+    _region: MemoryRegion<Mlx5, PageBuf>,
+}
+
+impl Places {
+    /// Registers memory and makes an address handle.
+    pub fn new(pd: &ProtectionDomain<Mlx5>) -> Self {
+        let buf = PageBuf::new(4096).expect("memory");
+        let region = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE).map_err(|(_, e)| e).expect("a region");
+        let (addr, lkey) = (region.addr(), region.lkey());
+        let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 7]);
+        let sge = |k: u64| Sge::new(addr + 64 * k, 64, lkey).expect("a short entry");
+        Self {
+            sges: array::from_fn(|_| sge(0)),
+            sges3: array::from_fn(|_| [sge(0), sge(1), sge(2)]),
+            remotes: array::from_fn(|i| Remote::new(remote_addr(i as u32), RKEY)),
+            addr,
+            lkey,
+            data: [5; 32],
+            ah: pd.create_ah(&AhAttr::global(1, 3, gid)).expect("an address handle"),
+            _region: region,
+        }
+    }
+
+    /// The memory of the i-th request.
+    #[inline(always)]
+    pub fn sge(&self, i: u32) -> Sge {
+        self.sges[i as usize]
+    }
+
+    /// That of one with three entries.
+    #[inline(always)]
+    pub fn sges3(&self, i: u32) -> &[Sge; 3] {
+        &self.sges3[i as usize]
+    }
+
+    /// The i-th remote place.
+    #[inline(always)]
+    pub fn remote(&self, i: u32) -> Remote {
+        self.remotes[i as usize]
+    }
+}

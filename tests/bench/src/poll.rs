@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows: polls, by callback, into an array, as C does it, and in a session that decodes what is asked for.
+#![expect(unsafe_code)]
+// UNSAFETY: C's calls promise exclusion.
+
+use crate::device::Kind;
+use crate::face::Face;
+use crate::list::{What, recvs, sends};
+use crate::measure::measured;
+use crate::recv::{complete, complete_srq};
+use crate::world::{Cq, World};
+use crate::{BATCH, CHUNK, Rows, ok};
+use core::hint::black_box;
+use uverbs::mlx5::Mlx5;
+use uverbs::provider::Completion as _;
+use uverbs::wr::{RecvWr, SendWr};
+use uverbs::{CompletionQueue, PollError, WorkCompletion};
+
+/// Completions of which kind a row polls.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Sends,
+    Receives(Kind),
+    Srq,
+}
+
+/// What is posted before each chunk.
+#[derive(Clone, Copy, Debug)]
+struct Posts {
+    sends: &'static [SendWr],
+    recvs: &'static [RecvWr],
+}
+
+impl Posts {
+    fn new<L: Face>(w: &World<L>) -> Self {
+        Self { sends: sends(&w.p, What::Write, BATCH), recvs: recvs(&w.p, BATCH) }
+    }
+
+    /// Posts a chunk and completes it.
+    fn fill<L: Face>(self, w: &World<L>, source: Source) {
+        let cq = &mut *w.send_cq.borrow_mut();
+        match source {
+            Source::Sends => {
+                let mut pair = w.rc.borrow_mut();
+                let queue = pair.qp.send.as_ref().expect("a send queue");
+                for first in self.sends.chunks_exact(BATCH as usize) {
+                    // SAFETY: a list that lives as long as the process; one thread; no device reads what it names.
+                    unsafe { queue.post_send(first.as_ptr()) }.unwrap_or_else(ok);
+                }
+                for _ in 0..CHUNK {
+                    cq.ring.complete(pair.whose, pair.posted as u16, Kind::Requester);
+                    pair.posted = pair.posted.wrapping_add(1);
+                }
+            }
+            Source::Receives(kind) => {
+                for first in self.recvs.chunks_exact(BATCH as usize) {
+                    // SAFETY: as above; no device writes there.
+                    unsafe { w.rc.borrow().qp.post_recv(first.as_ptr()) }.unwrap_or_else(ok);
+                }
+                complete(w, cq, kind);
+            }
+            Source::Srq => {
+                for first in self.recvs.chunks_exact(BATCH as usize) {
+                    // SAFETY: as above.
+                    unsafe { w.srq.borrow().post_srq_recv(first.as_ptr()) }.unwrap_or_else(ok);
+                }
+                complete_srq(w, cq);
+            }
+        }
+    }
+}
+
+/// Adds the rows.
+pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
+    let posts = Posts::new(w);
+    let sources = [
+        ("requester", Source::Sends),
+        ("responder", Source::Receives(Kind::Responder)),
+        ("scatter", Source::Receives(Kind::Scattered)),
+        ("srq", Source::Srq),
+    ];
+    for (name, source) in sources {
+        for batch in [1, BATCH] {
+            let fill = move || posts.fill(w, source);
+            rows.add("typed", &format!("poll {name}"), batch, CHUNK, move || {
+                fill();
+                each(&mut w.send_cq.borrow_mut(), batch, CHUNK);
+            });
+            rows.add("raw", &format!("poll {name}"), batch, CHUNK, move || {
+                fill();
+                raw(&w.send_cq.borrow(), batch, CHUNK);
+            });
+            if matches!(source, Source::Sends | Source::Receives(Kind::Responder)) {
+                rows.add("typed", &format!("poll {name}, array"), batch, CHUNK, move || {
+                    fill();
+                    array(&mut w.send_cq.borrow_mut(), batch);
+                });
+                rows.add("raw", &format!("start_poll {name}"), batch, CHUNK, move || {
+                    fill();
+                    session(&mut w.send_cq.borrow_mut(), batch, false);
+                });
+            }
+            if matches!(source, Source::Receives(Kind::Responder)) {
+                rows.add("raw", &format!("start_poll {name} more"), batch, CHUNK, move || {
+                    fill();
+                    session(&mut w.send_cq.borrow_mut(), batch, true);
+                });
+            }
+        }
+    }
+    rows.add("typed", "poll empty", 1, CHUNK, || {
+        measured(|| polls_each_empty(&mut w.send_cq.borrow_mut().queue));
+    });
+    rows.add("raw", "poll empty", 1, CHUNK, || {
+        measured(|| polls_raw_empty(&w.send_cq.borrow().queue, &mut [WorkCompletion::default()]));
+    });
+    rows.add("raw", "start_poll empty", 1, CHUNK, || {
+        measured(|| sessions_empty(&mut w.send_cq.borrow_mut().queue));
+    });
+}
+
+/// Measures polls of `ops` completions by a callback.
+pub fn each<L: Face>(cq: &mut Cq<L>, batch: u32, ops: u32) {
+    let (n, sum) = measured(|| polls_each(&mut cq.queue, black_box(batch as usize), ops as usize));
+    black_box(sum);
+    assert_eq!(n, ops as usize);
+}
+
+#[inline(never)]
+fn polls_each<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, batch: usize, ops: usize) -> (usize, u64) {
+    let (mut sum, mut polled, mut n) = (0, 0, 0);
+    while polled < ops {
+        n += L::poll_each(queue, batch, |wc| sum += wc.wr_id() + u64::from(wc.status().0)).unwrap_or_else(ok);
+        polled += batch;
+    }
+    (n, sum)
+}
+
+/// Measures polls of `ops` completions as C does it.
+pub fn raw<L: Face>(cq: &Cq<L>, batch: u32, ops: u32) {
+    let mut wcs = [WorkCompletion::default(); BATCH as usize];
+    let wcs = &mut wcs[..batch as usize];
+    let n = measured(|| polls_raw(&cq.queue, black_box(wcs), ops as usize));
+    assert_eq!(n, ops as usize);
+}
+
+#[inline(never)]
+fn polls_raw<L: Face>(queue: &CompletionQueue<Mlx5, L>, wcs: &mut [WorkCompletion], ops: usize) -> usize {
+    let (mut polled, mut n) = (0, 0);
+    while polled < ops {
+        // SAFETY: one thread.
+        n += unsafe { queue.poll_raw(black_box(&mut *wcs)) }.unwrap_or_else(ok);
+        polled += wcs.len();
+    }
+    n
+}
+
+fn array<L: Face>(cq: &mut Cq<L>, batch: u32) {
+    let mut wcs = [WorkCompletion::default(); BATCH as usize];
+    let wcs = &mut wcs[..batch as usize];
+    let n = measured(|| polls_array(&mut cq.queue, black_box(wcs)));
+    assert_eq!(n, CHUNK as usize);
+}
+
+#[inline(never)]
+fn polls_array<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, wcs: &mut [WorkCompletion]) -> usize {
+    let (mut polled, mut n) = (0, 0);
+    while polled < CHUNK as usize {
+        n += L::poll(queue, black_box(&mut *wcs)).unwrap_or_else(ok);
+        polled += wcs.len();
+    }
+    n
+}
+
+fn session<L: Face>(cq: &mut Cq<L>, batch: u32, more: bool) {
+    black_box(measured(|| sessions(&mut cq.queue, black_box(batch), black_box(more))));
+}
+
+#[inline(never)]
+fn sessions<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, batch: u32, more: bool) -> u64 {
+    let (mut sum, mut n) = (0_u64, 0);
+    while n < CHUNK {
+        let until = n + batch;
+        let result = L::poll_session(queue, |poll| {
+            loop {
+                let wc = poll.current().unwrap_or_else(|| ok(PollError::Corrupt));
+                sum += wc.wr_id() + u64::from(wc.status().0);
+                if more {
+                    sum += u64::from(wc.opcode().0) + u64::from(wc.byte_len());
+                    sum += u64::from(wc.qp_num()) + u64::from(wc.wc_flags().bits());
+                }
+                n += 1;
+                if n == until {
+                    break;
+                }
+                poll.next().unwrap_or_else(ok);
+            }
+        });
+        result.unwrap_or_else(ok);
+    }
+    sum
+}
+
+#[inline(never)]
+fn polls_each_empty<L: Face>(queue: &mut CompletionQueue<Mlx5, L>) {
+    for _ in 0..CHUNK {
+        if L::poll_each(queue, 1, |_| ()) != Ok(0) {
+            ok(PollError::Corrupt)
+        }
+    }
+}
+
+#[inline(never)]
+fn polls_raw_empty<L: Face>(queue: &CompletionQueue<Mlx5, L>, wc: &mut [WorkCompletion]) {
+    for _ in 0..CHUNK {
+        // SAFETY: one thread.
+        if unsafe { queue.poll_raw(black_box(&mut *wc)) } != Ok(0) {
+            ok(PollError::Corrupt)
+        }
+    }
+}
+
+#[inline(never)]
+fn sessions_empty<L: Face>(queue: &mut CompletionQueue<Mlx5, L>) {
+    for _ in 0..CHUNK {
+        if L::poll_session(queue, |_| ()) != Err(PollError::Empty) {
+            ok(PollError::Corrupt)
+        }
+    }
+}

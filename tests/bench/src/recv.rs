@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows: posts of receives, to a QP's own queue and to an SRQ, by the typed face and by C's lists.
+#![expect(unsafe_code)]
+// UNSAFETY: C's lists are raw pointers.
+
+use crate::device::Kind;
+use crate::face::Face;
+use crate::list::recvs;
+use crate::measure::measured;
+use crate::places::Places;
+use crate::world::{Cq, World};
+use crate::{BATCH, CHUNK, Rows, ok};
+use core::hint::black_box;
+use uverbs::SharedReceiveQueue;
+use uverbs::mlx5::Mlx5;
+use uverbs::qp::RecvQueue;
+use uverbs::wr::RecvWr;
+
+/// Completes a chunk of receives of the QP's own queue.
+pub fn complete<L: Face>(w: &World<L>, cq: &mut Cq<L>, kind: Kind) {
+    let mut pair = w.rc.borrow_mut();
+    for _ in 0..CHUNK {
+        cq.ring.complete(pair.whose, pair.received, kind);
+        pair.received = pair.received.wrapping_add(1);
+    }
+}
+
+/// Completes a chunk of receives of the SRQ.
+pub fn complete_srq<L: Face>(w: &World<L>, cq: &mut Cq<L>) {
+    let (pair, mut free) = (w.rc_srq.borrow(), w.free.borrow_mut());
+    for _ in 0..CHUNK {
+        cq.ring.complete(pair.whose, free.take(), Kind::Responder);
+    }
+}
+
+fn retire<L: Face>(w: &World<L>) {
+    let mut cq = w.recv_cq.borrow_mut();
+    complete(w, &mut cq, Kind::Responder);
+    cq.drain(CHUNK, u64::from(CHUNK) - 1);
+}
+
+fn retire_srq<L: Face>(w: &World<L>) {
+    let mut cq = w.recv_cq.borrow_mut();
+    complete_srq(w, &mut cq);
+    cq.drain(CHUNK, u64::from(CHUNK) - 1);
+}
+
+/// Adds the rows.
+pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
+    let own = move |posts: fn(&mut RecvQueue<Mlx5, L>, &Places)| {
+        move || {
+            let mut pair = w.rc.borrow_mut();
+            let queue = pair.qp.recv.as_mut().expect("a receive queue");
+            measured(|| posts(queue, black_box(&w.p)));
+            drop(pair);
+            retire(w);
+        }
+    };
+    rows.add("typed", "post_recv", 1, CHUNK, own(singles));
+    rows.add("typed", "post_recv", BATCH, CHUNK, own(batches));
+    let shared = move |posts: fn(&mut SharedReceiveQueue<Mlx5, L>, &Places)| {
+        move || {
+            measured(|| posts(&mut w.srq.borrow_mut(), black_box(&w.p)));
+            retire_srq(w);
+        }
+    };
+    rows.add("typed", "post_srq_recv", 1, CHUNK, shared(srq_singles));
+    rows.add("typed", "post_srq_recv", BATCH, CHUNK, shared(srq_batches));
+    for batch in [1, BATCH] {
+        let wrs = recvs(&w.p, batch);
+        rows.add("raw", "post_recv", batch, CHUNK, move || {
+            let mut pair = w.rc.borrow_mut();
+            let queue = pair.qp.recv.as_mut().expect("a receive queue");
+            measured(|| lists(queue, wrs, black_box(batch as usize)));
+            drop(pair);
+            retire(w);
+        });
+        rows.add("raw", "post_srq_recv", batch, CHUNK, move || {
+            measured(|| srq_lists(&w.srq.borrow(), wrs, black_box(batch as usize)));
+            retire_srq(w);
+        });
+    }
+}
+
+#[inline(never)]
+fn singles<L: Face>(queue: &mut RecvQueue<Mlx5, L>, p: &Places) {
+    for i in 0..CHUNK {
+        L::recv(queue, p, i).unwrap_or_else(ok);
+    }
+}
+
+#[inline(never)]
+fn batches<L: Face>(queue: &mut RecvQueue<Mlx5, L>, p: &Places) {
+    for first in (0..CHUNK).step_by(BATCH as usize) {
+        L::recv_batch(queue, p, first).unwrap_or_else(ok);
+    }
+}
+
+#[inline(never)]
+fn srq_singles<L: Face>(srq: &mut SharedReceiveQueue<Mlx5, L>, p: &Places) {
+    for i in 0..CHUNK {
+        L::srq_recv(srq, p, i).unwrap_or_else(ok);
+    }
+}
+
+#[inline(never)]
+fn srq_batches<L: Face>(srq: &mut SharedReceiveQueue<Mlx5, L>, p: &Places) {
+    for first in (0..CHUNK).step_by(BATCH as usize) {
+        L::srq_recv_batch(srq, p, first).unwrap_or_else(ok);
+    }
+}
+
+#[inline(never)]
+fn lists<L: Face>(queue: &RecvQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
+    let mut first = 0;
+    while first < wrs.len() {
+        // SAFETY: lists that live as long as the process; one thread; no device writes what they name.
+        unsafe { queue.post_recv(&raw const wrs[first]) }.unwrap_or_else(ok);
+        first += batch;
+    }
+}
+
+#[inline(never)]
+fn srq_lists<L: Face>(srq: &SharedReceiveQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
+    let mut first = 0;
+    while first < wrs.len() {
+        // SAFETY: as above.
+        unsafe { srq.post_srq_recv(&raw const wrs[first]) }.unwrap_or_else(ok);
+        first += batch;
+    }
+}

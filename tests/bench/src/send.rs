@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows: sends by the typed face, single ones and batches.
+#![expect(unsafe_code)]
+// UNSAFETY: posts that name memory; no device reads or writes it.
+
+use crate::face::{Face, Operation, Peer};
+use crate::places::Places;
+use crate::world::{Pair, Wants, World};
+use crate::{BATCH, CHUNK, Rows, ok};
+use core::hint::black_box;
+use std::cell::{OnceCell, RefCell};
+use uverbs::mlx5::Mlx5;
+use uverbs::qp::SendQueue;
+use uverbs::qp::wr::{Sink, Wr};
+use uverbs::{Exclusive, Rc, Ud};
+
+/// Defines requests: the expression ends the request `wr` with the places `p` and the number `i`.
+macro_rules! operations {
+    ($($(#[$meta:meta])* $name:ident: $transport:ty = |$wr:ident, $p:ident, $i:ident| $end:expr;)*) => {$(
+        $(#[$meta])*
+        struct $name;
+        impl Operation<$transport> for $name {
+            #[inline(always)]
+            fn put<S: Sink<Mlx5>>(
+                $wr: Wr<S, Mlx5, $transport, <$transport as Peer>::Address<'_>>,
+                $p: &Places,
+                $i: u32,
+            ) -> S::Out {
+                let $wr = $wr.signaled();
+                // SAFETY: the places' region lives as long as the queues, and no device uses it.
+                #[allow(unused_unsafe, clippy::allow_attributes, reason = "inline requests are safe")]
+                unsafe { $end }
+            }
+        }
+    )*};
+}
+
+operations! {
+    Write: Rc = |wr, p, i| wr.write(&[p.sge(i)], p.remote(i));
+    Inline: Rc = |wr, p, i| wr.write_array(&p.data, p.remote(i));
+    /// Its length is known at run time only.
+    InlineRunTime: Rc = |wr, p, i| wr.write_inline(&p.data[..black_box(32)], p.remote(i));
+    Send: Rc = |wr, p, i| wr.send(&[p.sge(i)]);
+    SendInline: Rc = |wr, p, _i| wr.send_array(&p.data);
+    Send3: Rc = |wr, p, i| wr.send(p.sges3(i));
+    Read: Rc = |wr, p, i| wr.read(&[p.sge(i)], p.remote(i));
+    CompareSwap: Rc = |wr, p, i| wr.compare_swap(&[p.sge(i)], p.remote(i), i.into(), u64::from(i) + 1);
+    FetchAdd: Rc = |wr, p, i| wr.fetch_add(&[p.sge(i)], p.remote(i), 7);
+    Datagram: Ud = |wr, p, i| wr.send(&[p.sge(i)]);
+}
+
+/// Adds the rows.
+pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
+    add::<L, _, Write>(rows, w, "post_send write", &w.rc, 1);
+    add::<L, _, Inline>(rows, w, "post_send inline", &w.rc, 2);
+    add::<L, _, InlineRunTime>(rows, w, "post_send inline, run-time length", &w.rc, 2);
+    add::<L, _, Send>(rows, w, "post_send send", &w.rc, 1);
+    add::<L, _, Send3>(rows, w, "post_send send3", &w.rc3, 1);
+    add::<L, _, CompareSwap>(rows, w, "post_send cmp_swp", &w.rc, 1);
+    add::<L, _, Datagram>(rows, w, "post_send ud", &w.ud, 2);
+    add::<L, _, SendInline>(rows, w, "wr send inline", &w.rc, 1);
+    add::<L, _, Read>(rows, w, "wr read", &w.rc, 1);
+    add::<L, _, FetchAdd>(rows, w, "wr fetch_add", &w.rc, 1);
+}
+
+/// Adds a single post and a batch of the same request.
+fn add<L: Face, T: Peer, O: Operation<T> + 'static>(
+    rows: &mut Rows,
+    w: &'static World<L>,
+    name: &str,
+    pair: &'static RefCell<Pair<T, L>>,
+    blocks: u32,
+) {
+    rows.add("typed", name, 1, CHUNK, move || single::<L, T, O>(w, pair, blocks));
+    rows.add("typed", name, BATCH, CHUNK, move || batch::<L, T, O>(w, pair, blocks));
+}
+
+fn single<L: Face, T: Peer, O: Operation<T>>(w: &World<L>, pair: &RefCell<Pair<T, L>>, blocks: u32) {
+    pair.borrow_mut().chunk(&w.send_cq, blocks, |queue| singles::<L, T, O>(queue, black_box(&w.p)));
+}
+
+#[inline(never)]
+fn singles<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>, p: &Places) {
+    for i in 0..CHUNK {
+        L::post::<T, O>(queue, p, i).unwrap_or_else(ok);
+    }
+}
+
+fn batch<L: Face, T: Peer, O: Operation<T>>(w: &World<L>, pair: &RefCell<Pair<T, L>>, blocks: u32) {
+    pair.borrow_mut().chunk(&w.send_cq, blocks, |queue| batches::<L, T, O>(queue, black_box(&w.p)));
+}
+
+#[inline(never)]
+fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>, p: &Places) {
+    for first in (0..CHUNK).step_by(BATCH as usize) {
+        L::post_batch::<T, O>(queue, p, first).unwrap_or_else(ok);
+    }
+}
+
+/// Adds the rows of exclusive queues alone: the fifth QP of a PD without a thread domain.
+pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
+    // Made when the row is first run.
+    let fifth: &'static OnceCell<RefCell<Pair<Rc, Exclusive>>> = Box::leak(Box::default());
+    rows.add("typed", "post_send write 5th", 1, CHUNK, move || {
+        let fifth = fifth.get_or_init(|| {
+            let plain = w.context.alloc_pd().expect("a PD");
+            let new = || Pair::new(&plain, &w.send_cq.borrow(), &w.recv_cq.borrow(), None, Wants::default());
+            // The others stay: a QP that is gone gives its register back.
+            core::mem::forget([new(), new(), new(), new()]);
+            RefCell::new(new())
+        });
+        single::<Exclusive, Rc, Write>(w, fifth, 1);
+    });
+}

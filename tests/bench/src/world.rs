@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The objects of the rows of one locking, and how a chunk of posts is measured and retired.
+
+use crate::device::{self, FreeList, Kind, Ring, Seen, Whose};
+use crate::face::{Face, Peer};
+use crate::measure::measured;
+use crate::places::Places;
+use crate::{CHUNK, RING_ENTRIES};
+use std::cell::RefCell;
+use uverbs::attr::{CqInitAttr, QpCap, SendOpsFlags, SrqAttr, SrqInitAttr, WcExFlags};
+use uverbs::mlx5::Mlx5;
+use uverbs::qp::SendQueue;
+use uverbs::{
+    CompletionQueue, ConnectAttr, Context, ProtectionDomain, Qp, Rc, SharedReceiveQueue, Ud, WorkCompletion,
+};
+
+/// A CQ and the device's end of it.
+#[derive(Debug)]
+pub struct Cq<L: Face> {
+    /// The CQ.
+    pub queue: CompletionQueue<Mlx5, L>,
+    /// The device's end.
+    pub ring: Ring,
+}
+
+impl<L: Face> Cq<L> {
+    /// Creates one.
+    pub fn new(context: &Context<Mlx5>, entries: u32) -> Self {
+        let attr = CqInitAttr { cqe: entries - 1, wc_flags: WcExFlags::STANDARD, ..Default::default() };
+        let queue = context.create_cq_ex::<L>(&attr, None).expect("a CQ");
+        Self { queue, ring: Ring::of_last_cq(entries) }
+    }
+
+    /// Polls `n` completions, the last of which has this `wr_id`.
+    pub fn drain(&mut self, n: u32, last: u64) {
+        let mut wc = [WorkCompletion::default(); CHUNK as usize];
+        let got = L::poll(&mut self.queue, &mut wc[..n as usize]).expect("a poll");
+        assert_eq!(got, n as usize, "completions");
+        wc[..got].iter().for_each(|wc| wc.status.ok().expect("success"));
+        assert_eq!(wc[got - 1].wr_id, last, "the last wr_id");
+    }
+}
+
+/// A QP, and where it is.
+#[derive(Debug)]
+pub struct Pair<T: Peer, L: Face> {
+    /// The QP.
+    pub qp: Qp<Mlx5, T, L>,
+    /// The QP in completions.
+    pub whose: Whose,
+    /// Basic blocks that were posted.
+    pub posted: u32,
+    /// Receives that were completed.
+    pub received: u16,
+}
+
+/// What a QP is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wants {
+    /// The `wr_*` calls.
+    pub builders: bool,
+    /// Entries of a request.
+    pub entries: u32,
+    /// Requests in flight.
+    pub wrs: u32,
+}
+
+impl Default for Wants {
+    fn default() -> Self {
+        Self { builders: false, entries: 1, wrs: CHUNK }
+    }
+}
+
+impl<T: Peer, L: Face> Pair<T, L> {
+    /// Creates and connects a QP.
+    pub fn new(
+        pd: &ProtectionDomain<Mlx5>,
+        send_cq: &Cq<L>,
+        recv_cq: &Cq<L>,
+        srq: Option<&SharedReceiveQueue<Mlx5, L>>,
+        wants: Wants,
+    ) -> Self {
+        let datagram = T::QP_TYPE == uverbs::attr::QpType::Ud;
+        let cap = QpCap {
+            // Twice as many basic blocks, where a request needs two: the rings of C and ours have one size.
+            max_send_wr: if wants.builders || datagram { 2 * wants.wrs } else { wants.wrs },
+            max_recv_wr: 2 * wants.wrs,
+            max_send_sge: wants.entries,
+            max_recv_sge: 1,
+            max_inline_data: if wants.wrs < CHUNK { 0 } else { 32 },
+        };
+        let mut builder = L::of_qp(pd.qp::<T>()).send_cq(&send_cq.queue).recv_cq(&recv_cq.queue).cap(cap);
+        if let Some(srq) = srq {
+            builder = builder.srq(srq);
+        }
+        if wants.builders {
+            let connected = SendOpsFlags::RDMA_WRITE
+                | SendOpsFlags::RDMA_READ
+                | SendOpsFlags::ATOMIC_CMP_AND_SWP
+                | SendOpsFlags::ATOMIC_FETCH_AND_ADD;
+            let more = if datagram { SendOpsFlags::empty() } else { connected };
+            builder = builder.send_ops(SendOpsFlags::SEND | more);
+        }
+        let qp = builder.create().expect("a QP");
+        let whose = Whose { user_index: Seen::now().user_index, qp_num: qp.qp_num() };
+        let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+        qp.init(&attr).expect("INIT");
+        let here = qp.control.endpoint(1, &attr).expect("an endpoint");
+        qp.connect(&here, &here, &attr).expect("RTS");
+        Self { qp, whose, posted: 0, received: 0 }
+    }
+
+    /// Measures posts of a chunk, whose requests have so many basic blocks each, and retires them.
+    pub fn chunk(
+        &mut self,
+        send_cq: &RefCell<Cq<L>>,
+        blocks: u32,
+        posts: impl FnOnce(&mut SendQueue<Mlx5, T, L>),
+    ) {
+        self.chunk_by(send_cq, blocks, |queue| queue, |queue| posts(queue));
+    }
+
+    /// Likewise, of posts by something that is made of the queue before.
+    pub fn chunk_by<'q, Q: 'q>(
+        &'q mut self,
+        send_cq: &RefCell<Cq<L>>,
+        blocks: u32,
+        open: impl FnOnce(&'q mut SendQueue<Mlx5, T, L>) -> Q,
+        posts: impl FnOnce(&mut Q),
+    ) {
+        let Self { qp, whose, posted, .. } = self;
+        let mut queue = open(qp.send.as_mut().expect("a send queue"));
+        measured(|| posts(&mut queue));
+        *posted = posted.wrapping_add(CHUNK * blocks);
+        let cq = &mut *send_cq.borrow_mut();
+        cq.ring.complete(*whose, (*posted - blocks) as u16, Kind::Requester);
+        cq.drain(1, u64::from(CHUNK) - 1);
+    }
+}
+
+/// The objects of one locking.
+#[derive(Debug)]
+pub struct World<L: Face> {
+    /// The device.
+    pub context: Context<Mlx5>,
+    /// Where the queues are: of exclusive ones, in a thread domain.
+    pub pd: ProtectionDomain<Mlx5>,
+    /// What the requests name.
+    pub p: Places,
+    /// Completions of sends, and those of the rows that poll.
+    pub send_cq: RefCell<Cq<L>>,
+    /// Completions of receives.
+    pub recv_cq: RefCell<Cq<L>>,
+    /// A QP for lists and typed posts.
+    pub rc: RefCell<Pair<Rc, L>>,
+    /// One with the `wr_*` calls.
+    pub rc_ex: RefCell<Pair<Rc, L>>,
+    /// For datagrams.
+    pub ud: RefCell<Pair<Ud, L>>,
+    /// For datagrams by the `wr_*` calls.
+    pub ud_ex: RefCell<Pair<Ud, L>>,
+    /// With three entries.
+    pub rc3: RefCell<Pair<Rc, L>>,
+    /// With three entries by the `wr_*` calls.
+    pub rc3_ex: RefCell<Pair<Rc, L>>,
+    /// One that receives from the SRQ.
+    pub rc_srq: RefCell<Pair<Rc, L>>,
+    /// The SRQ.
+    pub srq: RefCell<SharedReceiveQueue<Mlx5, L>>,
+    /// The device's end of it.
+    pub free: RefCell<FreeList>,
+}
+
+impl<L: Face> World<L> {
+    /// Creates the objects.
+    pub fn create() -> Self {
+        let context = device::open();
+        let plain = context.alloc_pd().expect("a PD");
+        let pd = if L::SHARED {
+            plain.clone()
+        } else {
+            plain.parent_domain(&context.alloc_td().expect("a thread domain"))
+        };
+        let (send_cq, recv_cq) = (Cq::new(&context, RING_ENTRIES), Cq::new(&context, RING_ENTRIES));
+        let attr = SrqAttr { max_wr: RING_ENTRIES - 1, max_sge: 1, srq_limit: 0 };
+        let srq = pd.create_srq::<L>(&SrqInitAttr { attr, ..Default::default() }).expect("an SRQ");
+        // The first segment and one entry: 32 bytes.
+        let free = FreeList::of_last_srq(32);
+        let (builders, three) =
+            (Wants { builders: true, ..Wants::default() }, Wants { entries: 3, ..Wants::default() });
+        let rc = |srq, wants| RefCell::new(Pair::new(&pd, &send_cq, &recv_cq, srq, wants));
+        let ud = |wants| RefCell::new(Pair::new(&pd, &send_cq, &recv_cq, None, wants));
+        Self {
+            rc: rc(None, Wants::default()),
+            rc_ex: rc(None, builders),
+            ud: ud(Wants::default()),
+            ud_ex: ud(builders),
+            rc3: rc(None, three),
+            rc3_ex: rc(None, Wants { entries: 3, ..builders }),
+            rc_srq: rc(Some(&srq), Wants::default()),
+            srq: RefCell::new(srq),
+            free: RefCell::new(free),
+            p: Places::new(&plain),
+            send_cq: RefCell::new(send_cq),
+            recv_cq: RefCell::new(recv_cq),
+            context,
+            pd,
+        }
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The programs that are measured: the C one with rdma-core, ours, and the preload library that is the device of both.
+
+use super::rows::Locking;
+use crate::lab::Lab;
+use crate::lab::apt::{self, Suite};
+use crate::{cargo, repo_root, run};
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The suite that the C library comes from.
+const SUITE: &str = "forky";
+/// The C library's packages; their closure has the suite's loader and libc.
+const PACKAGES: [&str; 2] = ["libibverbs-dev", "ibverbs-providers"];
+/// Where Debian keeps libraries.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// Our programs, built, and the preload library.
+pub(crate) struct Ours {
+    target: PathBuf,
+    shim: PathBuf,
+}
+
+/// The C program, built, and the library that it runs with.
+pub(crate) struct C {
+    program: PathBuf,
+    shim: PathBuf,
+    libraries: PathBuf,
+    /// Of rdma-core.
+    pub(crate) version: String,
+}
+
+/// The folder of what is built here.
+pub(crate) fn folder() -> Result<PathBuf> {
+    let dir = repo_root().join("target/bench");
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    Ok(dir)
+}
+
+fn sources() -> PathBuf {
+    repo_root().join("tests/bench/c")
+}
+
+/// The compiler, as for any C program: -O2.
+fn gcc() -> Command {
+    let mut cmd = Command::new("gcc");
+    cmd.args(["-O2", "-Wall", "-Wextra"]);
+    cmd
+}
+
+/// Builds the preload library.
+fn build_shim() -> Result<PathBuf> {
+    let shim = folder()?.join("shim.so");
+    run::inherit(
+        gcc().args(["-fPIC", "-shared", "-o"]).arg(&shim).arg(sources().join("shim.c")).arg("-ldl"),
+    )?;
+    Ok(shim)
+}
+
+impl Ours {
+    /// Builds them.
+    pub(crate) fn build() -> Result<Self> {
+        let target = folder()?;
+        let mut cmd =
+            cargo::cargo(&["build", "--quiet", "--release", "--manifest-path", "tests/bench/Cargo.toml"]);
+        run::inherit(cmd.arg("--target-dir").arg(&target))?;
+        Ok(Self { target: target.join("release"), shim: build_shim()? })
+    }
+
+    /// A call of a locking's program, under a tool if there are words before it.
+    pub(crate) fn command(&self, tool: &[String], locking: Locking) -> Command {
+        let mut cmd = command(tool, &self.target.join(locking.to_string()));
+        cmd.env("LD_PRELOAD", &self.shim);
+        cmd
+    }
+}
+
+impl C {
+    /// Fetches the library, once, and builds the program.
+    pub(crate) fn build() -> Result<Self> {
+        let lab = Lab::open(false)?;
+        let lock = lab.lock()?;
+        let root =
+            lab.cached(&format!("rdma-core-{SUITE}"), &format!("{SUITE} {}", PACKAGES.join(" ")), |dir| {
+                apt::unpack(&Suite::open(&lab, SUITE)?.closure(&PACKAGES)?, dir)?;
+                // The headers of rdma-core alone: others of the suite are not for this machine's compiler.
+                fs::create_dir(dir.join("include"))?;
+                Ok(std::os::unix::fs::symlink("../usr/include/infiniband", dir.join("include/infiniband"))?)
+            })?;
+        drop(lock);
+        let libraries = root.join(LIBRARIES);
+        let program = folder()?.join("c-bench");
+        let mut cmd = gcc();
+        cmd.arg("-I").arg(root.join("include")).arg("-o").arg(&program).arg(sources().join("bench.c"));
+        cmd.args([libraries.join("libibverbs.so.1"), libraries.join("libmlx5.so.1")]);
+        run::inherit(cmd.args(["-Wl,--allow-shlib-undefined", "-ldl"]))?;
+        Ok(Self { program, shim: build_shim()?, version: version(&libraries)?, libraries })
+    }
+
+    /// A call of the program with a locking, under a tool if there are words before it.
+    pub(crate) fn command(&self, tool: &[String], locking: Locking) -> Command {
+        // The suite's libc is newer than this machine's, so its own loader starts the program.
+        let mut cmd = command(tool, &self.libraries.join("ld-linux-x86-64.so.2"));
+        cmd.arg("--preload").arg(&self.shim).arg("--library-path").arg(&self.libraries);
+        cmd.arg(&self.program).arg(locking.of_c());
+        cmd
+    }
+}
+
+fn command(tool: &[String], program: &Path) -> Command {
+    match tool {
+        [] => Command::new(program),
+        [first, rest @ ..] => {
+            let mut cmd = Command::new(first);
+            cmd.args(rest).arg(program);
+            cmd
+        }
+    }
+}
+
+/// rdma-core's version, which the library's file name ends with.
+fn version(libraries: &Path) -> Result<String> {
+    let file = fs::canonicalize(libraries.join("libibverbs.so.1")).context("no libibverbs.so.1")?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut parts = name.rsplit('.');
+    let (minor, major) = (parts.next(), parts.next());
+    Ok(format!("{}.{}", major.unwrap_or("?"), minor.unwrap_or("?")))
+}

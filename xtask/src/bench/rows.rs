@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The rows of the table: which measurements of the programs stand side by side, and what ours may cost.
+
+use std::fmt;
+
+/// How the queues of a program are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Locking {
+    /// One thread: ours exclusive, C's in a thread domain.
+    Exclusive,
+    /// Any thread, behind locks.
+    Shared,
+}
+
+impl Locking {
+    pub(crate) const ALL: [Self; 2] = [Self::Exclusive, Self::Shared];
+
+    /// What the C program calls it.
+    pub(crate) const fn of_c(self) -> &'static str {
+        match self {
+            Self::Exclusive => "td",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+impl fmt::Display for Locking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        })
+    }
+}
+
+/// By which calls a measurement was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Face {
+    /// libmlx5.
+    C,
+    /// The typed face.
+    Typed,
+    /// The raw one: lists, builders, `poll_cq`, extended polls.
+    Raw,
+    /// Bare stores and fences.
+    Floor,
+}
+
+impl Face {
+    /// What the programs call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::C => "c",
+            Self::Typed => "typed",
+            Self::Raw => "raw",
+            Self::Floor => "floor",
+        }
+    }
+}
+
+/// What decides a row's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limits {
+    /// Raw at most 0.9 of C, typed at most 0.5.
+    Usual,
+    /// As usual, and at most 10 % above the figures of `bench-before.tsv`.
+    Kept,
+    /// Raw at most 0.9 of C, typed at most 0.7.
+    Loose,
+    /// Reported only.
+    None,
+}
+
+impl Limits {
+    /// The limit as a share of C's count.
+    pub(crate) fn of_c(self, face: Face) -> Option<f64> {
+        match (self, face) {
+            (Self::None, _) | (_, Face::C | Face::Floor) => None,
+            (_, Face::Raw) => Some(0.9),
+            (Self::Loose, Face::Typed) => Some(0.7),
+            (_, Face::Typed) => Some(0.5),
+        }
+    }
+}
+
+/// A row: its title, and the programs' names of what stands in it, without the batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) title: &'static str,
+    pub(crate) c: &'static str,
+    pub(crate) typed: Option<&'static str>,
+    pub(crate) raw: Option<&'static str>,
+    pub(crate) floor: Option<&'static str>,
+    /// Sizes of batches.
+    pub(crate) batches: &'static [u32],
+    pub(crate) limits: Limits,
+    /// Only with exclusive queues.
+    pub(crate) exclusive: bool,
+}
+
+impl Row {
+    /// The programs' name of a measurement, if the row has it.
+    pub(crate) fn name(&self, face: Face, batch: u32) -> Option<String> {
+        let name = match face {
+            Face::C => Some(self.c),
+            Face::Typed => self.typed,
+            Face::Raw => self.raw,
+            Face::Floor => self.floor,
+        };
+        name.map(|name| format!("{} {name} x{batch}", face.name()))
+    }
+
+    /// Whether it is measured with that locking.
+    pub(crate) const fn has(&self, locking: Locking) -> bool {
+        matches!(locking, Locking::Exclusive) || !self.exclusive
+    }
+}
+
+/// A row whose measurements have one name, or their own.
+const fn row(title: &'static str, c: &'static str, limits: Limits) -> Row {
+    let both = Some(c);
+    Row { title, c, typed: both, raw: both, floor: None, batches: &[1, 32], limits, exclusive: false }
+}
+
+impl Row {
+    const fn typed(self, typed: Option<&'static str>) -> Self {
+        Self { typed, ..self }
+    }
+    const fn raw(self, raw: Option<&'static str>) -> Self {
+        Self { raw, ..self }
+    }
+    const fn floor(self, floor: &'static str) -> Self {
+        Self { floor: Some(floor), ..self }
+    }
+    const fn batches(self, batches: &'static [u32]) -> Self {
+        Self { batches, ..self }
+    }
+    const fn exclusive(self) -> Self {
+        Self { exclusive: true, ..self }
+    }
+}
+
+use Limits::{Kept, Loose, Usual};
+
+/// The table.
+pub(crate) const ROWS: &[Row] = &[
+    row("WRITE", "post_send write", Kept).floor("write"),
+    row("inline 32 B, constant length", "post_send inline", Usual).floor("inline"),
+    row("inline 32 B, run-time length", "post_send inline", Usual)
+        .typed(Some("post_send inline, run-time length"))
+        .raw(None)
+        .floor("inline"),
+    row("SEND", "post_send send", Kept).floor("send"),
+    row("SEND, 3 entries", "post_send send3", Usual).floor("send3"),
+    row("compare and swap", "post_send cmp_swp", Usual).floor("atomic"),
+    row("UD send", "post_send ud", Usual).floor("ud"),
+    row("wr_* write", "wr write", Kept).typed(None).floor("write"),
+    row("wr_* write, inline 32 B", "wr inline", Usual).typed(None).floor("inline"),
+    row("wr_* send", "wr send", Kept).typed(None).floor("send"),
+    row("wr_* send, inline 32 B", "wr send inline", Usual).floor("send inline"),
+    row("wr_* send, 3 entries", "wr send3", Usual).typed(None).floor("send3"),
+    row("wr_* read", "wr read", Usual).floor("write"),
+    row("wr_* fetch and add", "wr fetch_add", Usual).floor("atomic"),
+    row("wr_* UD send", "wr ud", Usual).typed(None).floor("ud"),
+    row("post_recv", "post_recv", Kept).floor("recv"),
+    row("post_srq_recv", "post_srq_recv", Loose).floor("recv"),
+    row("poll requester", "poll requester", Kept).floor("poll"),
+    row("poll requester into an array", "poll requester", Limits::None)
+        .typed(Some("poll requester, array"))
+        .raw(None)
+        .floor("poll"),
+    row("poll responder", "poll responder", Usual).floor("poll"),
+    row("poll responder into an array", "poll responder", Limits::None)
+        .typed(Some("poll responder, array"))
+        .raw(None)
+        .floor("poll"),
+    row("poll responder, inline scatter", "poll scatter", Loose).floor("poll"),
+    row("poll SRQ", "poll srq", Usual).floor("poll"),
+    row("poll empty", "poll empty", Usual).batches(&[1]),
+    row("extended poll requester", "start_poll requester", Usual).typed(None).floor("poll"),
+    row("extended poll responder", "start_poll responder", Usual).typed(None).floor("poll"),
+    row("extended poll responder, 4 more fields", "start_poll responder more", Usual).typed(None),
+    row("extended poll empty", "start_poll empty", Usual).typed(None).batches(&[1]),
+    row("poll 64 QPs in turn", "poll 64 QPs", Limits::None).batches(&[32]),
+    row("poll 4096 QPs in turn", "poll 4096 QPs", Limits::None).batches(&[32]),
+    row("WRITE, no thread domain, 5th QP", "post_send write 5th", Usual)
+        .raw(None)
+        .floor("write")
+        .batches(&[1])
+        .exclusive(),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn titles_are_unique() {
+        let titles: HashSet<_> = ROWS.iter().map(|row| row.title).collect();
+        assert_eq!(titles.len(), ROWS.len());
+    }
+}
