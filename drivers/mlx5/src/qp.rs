@@ -14,9 +14,9 @@ use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::ControlBarrier;
 
 #[cfg(not(loom))]
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{AtomicBool, Ordering};
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, Ordering, fence};
+use loom::sync::atomic::{AtomicBool, Ordering};
 
 /// Access to a QP's two work queues, each with the QP's [`StateWord`] as its word and a limit: how many WRs may have been
 /// posted since the last RESET. Two, because the posters of the two queues may be different threads, and each writes its
@@ -163,18 +163,6 @@ impl QpShared {
         &self.access
     }
 
-    /// Raises the limit of the sends, for their poster, who found the QP in a state that allows them. `false` if the state
-    /// is not `seen` any more; then there is no limit.
-    pub(crate) fn raise_limit(&self, seen: StateWord, limit: u64) -> bool {
-        self.access.send.limit().store(limit, Ordering::Release);
-        fence(Ordering::SeqCst);
-        let same = self.word() == seen;
-        if !same {
-            self.access.send.limit().store(0, Ordering::Release);
-        }
-        same
-    }
-
     /// Whether the QP's port computes checksums, which is learnt when `modify_qp` names the port.
     #[must_use]
     pub fn csum(&self) -> bool {
@@ -250,23 +238,6 @@ mod loom_tests {
 
     fn stride(count: u32) -> StrideRing {
         StrideRing::new(QueueBuf::new(4096).unwrap(), 0, count, 64).unwrap()
-    }
-
-    /// A limit that was raised under a state does not outlive it.
-    #[test]
-    fn no_limit_is_left_to_a_state_without_sends() {
-        loom::model(|| {
-            let qp = Arc::new(QpShared::new(access(), 1, 1, None, None, None));
-            qp.set_state(QpState::RTS);
-            let poster = Arc::clone(&qp);
-            let t = thread::spawn(move || {
-                let seen = poster.word();
-                seen.can_send() && poster.raise_limit(seen, 16)
-            });
-            qp.set_state(QpState::RESET);
-            t.join().unwrap();
-            assert_eq!(qp.access().send.limit().load(Ordering::Relaxed), 0);
-        });
     }
 
     /// A raw packet QP's receives that are posted while it goes to RTR reach the doorbell record by one side at least.

@@ -95,9 +95,18 @@ impl Sends {
     /// If the geometry is wrong or there is no memory: that is a mistake of the test.
     #[must_use]
     pub fn new(config: &SendConfig, blocks: u32, bf: BlueFlame) -> Self {
+        Self::with_access(config, blocks, bf, qp_access())
+    }
+
+    /// The same with access to the QP.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn with_access(config: &SendConfig, blocks: u32, bf: BlueFlame, access: QpAccess) -> Self {
         let bell = Arc::new(Bell::default());
-        let (queue, qp, buf, record) =
-            send_parts(config, blocks, bf, &DoorbellPage::Port(bell.clone()), None);
+        let page = DoorbellPage::Port(bell.clone());
+        let (queue, qp, buf, record) = send_parts_with(config, blocks, bf, &page, None, access);
         Self { queue, qp, buf, record, bell, blocks }
     }
 
@@ -142,12 +151,28 @@ pub fn send_parts(
     page: &DoorbellPage,
     shared: Option<Arc<SharedHalf>>,
 ) -> (SendQueue, Arc<QpShared>, Arc<QueueBuf>, Arc<DbRec>) {
+    send_parts_with(config, blocks, bf, page, shared, qp_access())
+}
+
+/// The same with access to the QP.
+///
+/// # Panics
+/// If the geometry is wrong or there is no memory.
+#[must_use]
+pub fn send_parts_with(
+    config: &SendConfig,
+    blocks: u32,
+    bf: BlueFlame,
+    page: &DoorbellPage,
+    shared: Option<Arc<SharedHalf>>,
+    access: QpAccess,
+) -> (SendQueue, Arc<QpShared>, Arc<QueueBuf>, Arc<DbRec>) {
     let buf = QueueBuf::new(blocks as usize * 64).expect("memory");
     let ring = SqRing::new(Arc::clone(&buf), 0, blocks).expect("a power of two of blocks");
     let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
     let bell = Doorbell::new(page, 0x800, bf, shared).expect("a register in the page");
     let sq = Arc::new(SqShared::new(ring));
-    let qp = Arc::new(QpShared::new(qp_access(), config.qp_num, 0, Some(sq), None, None));
+    let qp = Arc::new(QpShared::new(access, config.qp_num, 0, Some(sq), None, None));
     qp.set_csum(true);
     qp.set_state(QpState::RTS);
     let queue = SendQueue::new(config, Arc::clone(&qp), record.send_word(), bell).expect("a send queue");

@@ -65,6 +65,7 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
     let Some(mut wr) = (unsafe { list.as_ref() }) else {
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     };
+    let nothing = |error| BadWr { error, wr: list };
     let (held, side) = queue.split();
     let hot = side.encoder.hot;
     let mut cursor = side.poster.begin();
@@ -109,7 +110,7 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
             _ => cursor.lend(|cursor| unsafe { push(side, held, cursor, wr) }),
         };
         if let Err(error) = result {
-            side.poster.publish(held, &cursor);
+            side.poster.publish(held, &cursor).map_err(nothing)?;
             return Err(BadWr { error, wr });
         }
         // SAFETY: NULL or valid, by the caller's promise.
@@ -118,8 +119,7 @@ unsafe fn post_list(queue: &mut SendQueue, list: *const SendWr) -> Result<(), Ba
             None => break,
         }
     }
-    side.poster.publish(held, &cursor);
-    Ok(())
+    side.poster.publish(held, &cursor).map_err(nothing)
 }
 
 /// The one entry of a node that is as plain as can be, but for its opcode.

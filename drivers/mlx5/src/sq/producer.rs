@@ -5,9 +5,15 @@
 //! WRs, as `max_send_wr` says, because blocks then follow: creation gave every WR its largest WQE. (A WQE that is larger, of
 //! an opcode that creation did not count with, counts as several.)
 //!
-//! The limit stands in the queue's `QueueAccess`, where `modify_qp` and fork(2) take it away. So every WR is let in by one compare of
-//! the head and that limit, and the batch published by another. What else a batch must look at, a session or a fence that
-//! waits, makes the head [`Cursor::CLOSED`].
+//! The limit stands in the queue's `QueueAccess`, where `modify_qp` and fork(2) take it away. A WR is written if the head is
+//! below the limit that the batch began with. WQEs beyond the published index do no harm, so that needs no more care.
+//! Whatever the device is told of is told while the queue is busy, after the head was compared with the limit once more:
+//! then `modify_qp` waits for the doorbell before it goes on. The limit is raised while the queue is busy, too, so it does
+//! not outlive a change of the state. Where the control path can't order its accesses with those of a post
+//! ([`QueueAccess::needs_fence`]), the limit stays 0 and every publication takes the cold way, which has a fence and checks
+//! the state itself.
+//!
+//! What else a batch must check first, a session or a fence that waits, makes the head [`Cursor::CLOSED`].
 
 use crate::doorbell::Doorbell;
 use crate::memory::dbrec::DbWord;
@@ -107,7 +113,8 @@ impl Producer {
             held.view().record(BlockIndex::of(index - 1)).set_done(CompletedCount::new(index.into(), 0));
             held.sq().retire((index - 1) as u16);
         }
-        let _ = self.raise(held, self.since);
+        let _busy = held.qp.access().send.busy();
+        let _ = self.raise(held);
     }
 
     /// How many WRs may have been posted. Relaxed: it is this poster that raises it, when it has looked at the state.
@@ -122,61 +129,54 @@ impl Producer {
         Cursor::new(self.at, self.head, self.limit())
     }
 
-    /// Looks at what a batch must look at before its first WR. Gives the cursor's head and limit.
+    /// Checks what a batch must check before its first WR. Gives the cursor's head and limit.
     fn look(&mut self, held: &SendQueueRef) -> Result<(u64, u64), PostError> {
         if self.in_session() {
             return Err(PostError::SessionOpen);
         }
-        loop {
-            let word = held.qp.word();
-            if word.is_forked() {
-                return Err(PostError::Forked);
-            }
-            if !word.can_send() {
-                return Err(PostError::BadState);
-            }
-            if self.since == StateWord::NONE || word.resets_differ(self.since) {
-                // A reset empties the queue on both sides; see `QpShared::set_state`.
-                (self.at, self.saved, self.fence) = (BlockIndex::of(0), 0, false);
-            } else {
-                self.saved = self.count();
-            }
-            // A batch that was dropped may have left it closed.
-            self.head = if self.fence { Cursor::CLOSED } else { self.saved };
-            self.fence_at = self.fence.then_some(self.at);
-            let limit = self.limit();
-            if word == self.since && self.saved < limit {
-                return Ok((self.saved, limit));
-            }
-            self.since = word;
-            if let Some(limit) = self.raise(held, word)? {
-                return Ok((self.saved, limit));
-            }
+        let _busy = held.qp.access().send.busy();
+        let word = held.qp.word();
+        if word.is_forked() {
+            return Err(PostError::Forked);
         }
+        if !word.can_send() {
+            return Err(PostError::BadState);
+        }
+        if self.since == StateWord::NONE || word.resets_differ(self.since) {
+            // A reset empties the queue on both sides; see `QpShared::set_state`.
+            (self.at, self.saved, self.fence) = (BlockIndex::of(0), 0, false);
+        } else {
+            self.saved = self.count();
+        }
+        self.since = word;
+        // A batch that was dropped may have left it closed.
+        self.head = if self.fence { Cursor::CLOSED } else { self.saved };
+        self.fence_at = self.fence.then_some(self.at);
+        let limit = self.raise(held)?;
+        Ok((self.saved, limit))
     }
 
-    /// Raises the limit to what the tail allows, and gives it; `None` if the state is not `word` any more.
-    fn raise(&self, held: &SendQueueRef, word: StateWord) -> Result<Option<u64>, PostError> {
+    /// Raises the limit to what the tail allows, and gives it. The queue is busy, and its state was checked since it is.
+    fn raise(&self, held: &SendQueueRef) -> Result<u64, PostError> {
         let head = self.count();
         let outstanding = (head as u32).wrapping_sub(held.sq().tail());
         // The device can't have done what it was not shown.
         let Some(room) = self.max_post.checked_sub(outstanding) else { return Err(PostError::Corrupt) };
         let limit = head + u64::from(room);
-        Ok(held.qp.raise_limit(word, limit).then_some(limit))
+        if !self.access.needs_fence() {
+            // Relaxed: only this poster uses it. A control call that closes the queue stores 0 after it has waited for us.
+            self.access.limit().store(limit, Ordering::Relaxed);
+        }
+        Ok(limit)
     }
 
-    /// The queue looks full to a batch that is on its way: looks at the tail. Gives a limit beyond `head`.
+    /// The queue seems full to a batch that is on its way: loads the tail again. Gives a limit beyond `head`.
     #[cold]
     fn refresh(&mut self, held: &SendQueueRef, head: u64) -> Result<u64, PostError> {
-        loop {
-            let word = held.qp.word();
-            self.check(word)?;
-            match self.raise(held, word)? {
-                Some(limit) if head < limit => return Ok(limit),
-                Some(_) => return Err(PostError::QueueFull),
-                None => {}
-            }
-        }
+        let _busy = held.qp.access().send.busy();
+        self.check(held.qp.word())?;
+        let limit = self.raise(held)?;
+        if head < limit { Ok(limit) } else { Err(PostError::QueueFull) }
     }
 
     /// There is no room at the cursor, as far as is known, or nothing is known yet.
@@ -269,8 +269,7 @@ impl Producer {
     /// Ends a batch: publishes it and rings, unless there was an error or the state changed.
     #[inline(always)]
     pub(crate) fn complete(&mut self, held: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
-        if self.head < cursor.head && cursor.head <= self.limit() {
-            self.ring(held, cursor);
+        if self.head < cursor.head && self.ring_if_open(held, cursor) {
             return Ok(());
         }
         cold_path();
@@ -287,28 +286,28 @@ impl Producer {
             // Nothing was written.
             return self.look(held).map(drop);
         }
-        self.check(held.qp.word())?;
-        self.publish(held, cursor);
-        Ok(())
+        self.publish_cold(held, cursor)
     }
 
-    /// Makes everything before the cursor visible to the device and rings, whatever the state. Nothing if that is nothing
-    /// new, or the batch failed before it began.
+    /// Makes everything before the cursor visible to the device and rings, unless the state changed. Nothing if that is
+    /// nothing new, or the batch failed before it began.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, held: &SendQueueRef, cursor: &Cursor) {
-        if self.head < cursor.head && cursor.at != self.at && !cursor.is_failed() {
-            return self.ring(held, cursor);
+    pub(crate) fn publish(&mut self, held: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
+        if self.head < cursor.head && self.ring_if_open(held, cursor) {
+            return Ok(());
         }
         cold_path();
         let copy = *cursor;
-        self.publish_cold(held, &copy);
+        self.publish_cold(held, &copy)
     }
 
     #[inline(never)]
-    fn publish_cold(&mut self, held: &SendQueueRef, cursor: &Cursor) {
+    fn publish_cold(&mut self, held: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
         if cursor.at == self.at || cursor.is_failed() {
-            return;
+            return Ok(());
         }
+        let _busy = held.qp.access().send.busy();
+        self.check(held.qp.word())?;
         let closed = self.head == Cursor::CLOSED;
         if let Some(at) = self.fence_at.filter(|at| closed && *at != cursor.at) {
             WqeWriter::new(held.view(), at).add_small_fence();
@@ -320,9 +319,23 @@ impl Producer {
         if self.fence {
             (self.saved, self.head) = (self.head, Cursor::CLOSED);
         }
+        Ok(())
     }
 
-    /// Publishes what is new, and rings.
+    /// Publishes what is new, and rings, if the limit allows it while the queue is busy.
+    #[inline(always)]
+    fn ring_if_open(&mut self, held: &SendQueueRef, cursor: &Cursor) -> bool {
+        self.access.enter();
+        // A head that is closed or failed is beyond any limit.
+        let is_open = cursor.head <= self.limit();
+        if is_open {
+            self.ring(held, cursor);
+        }
+        self.access.leave();
+        is_open
+    }
+
+    /// Publishes what is new, and rings. The queue is busy, and open.
     #[inline(always)]
     fn ring(&mut self, held: &SendQueueRef, cursor: &Cursor) {
         if cursor.is_plain() && !self.bell.is_slow() {
@@ -345,6 +358,8 @@ impl Producer {
         (self.at, self.head) = (end, head);
         show(&self.record, end);
         if self.bell.is_slow() {
+            // A software device's doorbell is a call that may panic: the guard leaves then.
+            let _busy = held.qp.access().send.busy();
             self.bell.post_slow(held, last, span, burst);
         } else {
             self.bell.post(held.view(), last, span, burst);
@@ -362,7 +377,9 @@ impl Producer {
         words: impl FnOnce(BlockIndex) -> [u64; 8],
     ) -> bool {
         let (at, head) = (self.at, self.head);
+        self.access.enter();
         if head >= self.limit() {
+            self.access.leave();
             return false;
         }
         let words = words(at);
@@ -376,6 +393,7 @@ impl Producer {
         (self.at, self.head) = (cursor.at, cursor.head);
         show(&self.record, cursor.at);
         self.bell.post_block(&words);
+        self.access.leave();
         true
     }
 
@@ -418,13 +436,12 @@ impl Producer {
     #[inline(always)]
     pub(crate) fn complete_session(&mut self, held: &SendQueueRef, cursor: &mut Cursor) -> bool {
         let copy = *cursor;
-        if self.floor >= copy.head || copy.head > self.limit() {
+        if self.floor >= copy.head || !self.ring_if_open(held, &copy) {
             return false;
         }
         self.floor = Cursor::CLOSED;
         // Builders and setters without a session find no room.
         cursor.head = Cursor::FAILED;
-        self.ring(held, &copy);
         true
     }
 
@@ -443,7 +460,8 @@ impl Producer {
         }
         self.session = false;
         let result = match cursor {
-            Some(cursor) => self.check(held.qp.word()).map(|()| self.publish(held, cursor)),
+            // An empty session finds out about the state, too.
+            Some(cursor) => self.check(held.qp.word()).and_then(|()| self.publish(held, cursor)),
             None => Ok(()),
         };
         if self.head == Cursor::CLOSED && !self.fence {
@@ -458,4 +476,58 @@ impl Producer {
 fn show(record: &DbWord, end: BlockIndex) {
     to_device();
     record.set(end.index());
+}
+
+#[cfg(all(test, loom))]
+#[expect(unsafe_code, reason = "posting calls")]
+mod loom_tests {
+    use crate::testing::{BLUE_FLAME, heap_page, send_config, send_parts};
+    use crate::{Remote, Sge};
+    use uverbs_core::attr::{QpState, QpType};
+    use uverbs_core::provider::op::Write;
+    use uverbs_core::provider::{
+        Connected, PostError, SendBatch as _, SendQueue as _, WireRemote as _, WireSge as _, Wr,
+    };
+
+    /// A post against `modify_qp` to RESET and back: when a state is set, the doorbell record does not change any more by
+    /// what was begun before. Both sides have fences here, because loom does not model membarrier(2).
+    fn model(post: fn(&mut crate::SendQueue) -> Result<(), PostError>) {
+        loom::model(move || {
+            let (mut queue, qp, _, record) =
+                send_parts(&send_config(QpType::Rc), 64, BLUE_FLAME, &heap_page(), None);
+            // The limit is raised: the posts below take the short way.
+            post(&mut queue).unwrap();
+            let poster = loom::thread::spawn(move || post(&mut queue));
+            qp.set_state(QpState::RESET);
+            let told = record.word(1).load(core::sync::atomic::Ordering::Relaxed);
+            let result = poster.join().unwrap();
+            assert!(matches!(result, Ok(()) | Err(PostError::BadState)));
+            assert_eq!(record.word(1).load(core::sync::atomic::Ordering::Relaxed), told);
+            assert_eq!(qp.access().send.limit().load(loom::sync::atomic::Ordering::Relaxed), 0);
+        });
+    }
+
+    fn write() -> (Write<Remote>, [Sge; 1]) {
+        (Write::new(Remote::new(1, 2)), [Sge::new(3, 4, 5).unwrap()])
+    }
+
+    #[test]
+    fn no_single_post_is_published_after_a_reset() {
+        model(|queue| {
+            let (op, sges) = write();
+            // SAFETY: no device reads the memory.
+            unsafe { queue.post(Wr::default(), Connected, op, &sges) }
+        });
+    }
+
+    #[test]
+    fn no_batch_is_published_after_a_reset() {
+        model(|queue| {
+            let (op, sges) = write();
+            let mut batch = queue.batch();
+            // SAFETY: no device reads the memory.
+            unsafe { batch.push(Wr::default(), Connected, op, &sges) };
+            batch.complete()
+        });
+    }
 }

@@ -31,8 +31,6 @@ pub struct RetiredSend {
     pub op: u8,
 }
 
-/// What the device was told of a queue: the poster's doorbell record. Pollers read it before they write to memory that a
-
 /// A send queue.
 #[derive(Debug)]
 pub struct SqShared {

@@ -36,7 +36,7 @@ fn completions() -> CompletionQueue {
 }
 
 /// Runs `f` in a child; how many of its answers were true. It must not allocate.
-fn in_a_child(f: impl FnOnce() -> [bool; 9]) -> i32 {
+fn in_a_child(f: impl FnOnce() -> [bool; 10]) -> i32 {
     // SAFETY: the child calls nothing but `f`, which takes no lock and allocates nothing, and `_exit`.
     match unsafe { libc::fork() } {
         0 => {
@@ -72,7 +72,15 @@ fn every_call_of_a_child_is_refused_and_the_parent_goes_on() {
     unsafe { receives.queue.post(2, &[]) }.unwrap();
     assert_eq!(cq.poll_each(1, |_| ()), Ok(0));
 
+    let mut second = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+    post(&mut second).unwrap();
+    let mut open = second.queue.batch();
+    // SAFETY: no memory is named.
+    unsafe { open.push(wr, Connected, op(), NoData) };
+    let mut open = Some(open);
+
     let right = in_a_child(|| {
+        let open = open.take().map(|batch| batch.complete());
         let fused = post(&mut sends);
         let mut batch = sends.queue.batch();
         // SAFETY: no memory is named.
@@ -90,6 +98,7 @@ fn every_call_of_a_child_is_refused_and_the_parent_goes_on() {
         // SAFETY: no memory is named.
         let shared = unsafe { shared.queue.post(3, &[]) };
         [
+            open == Some(Err(PostError::Forked)),
             fused == Err(PostError::Forked),
             batch == Err(PostError::Forked),
             session == Err(PostError::Forked),
@@ -101,8 +110,9 @@ fn every_call_of_a_child_is_refused_and_the_parent_goes_on() {
             cq.req_notify(false) == Err(PollError::Forked),
         ]
     });
-    assert_eq!(right, 9, "calls that were refused as they should");
+    assert_eq!(right, 10, "calls that were refused as they should");
 
+    assert_eq!(open.map(|batch| batch.complete()), Some(Ok(())));
     post(&mut sends).unwrap();
     // SAFETY: no memory is named.
     unsafe { receives.queue.post(4, &[]) }.unwrap();

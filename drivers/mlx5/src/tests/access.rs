@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posts of sends against control calls: nothing is published under a state that has ended, and no control call waits for
+//! code of the user.
+#![expect(unsafe_code)]
+// UNSAFETY: posting calls; no device reads the memory that they name.
+
+use crate::testing::{BLUE_FLAME, QpAccess, Sends, heap_page, send_config, send_parts, send_parts_with};
+use crate::{Remote, SendQueue, Sge};
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::panic::catch_unwind;
+use std::sync::{Arc, mpsc};
+use uverbs_core::attr::{QpState, QpType};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
+use uverbs_core::provider::op::{LocalInv, Send, Write};
+use uverbs_core::provider::{
+    Connected, Inline, NoData, Payload, PostError, SendBatch as _, SendQueue as _, WireRemote as _,
+    WireSge as _, Wr, WrBuilder as _,
+};
+use uverbs_core::sync::ControlBarrier;
+use uverbs_core::wr::{SendWr, WrOpcode};
+
+fn remote() -> Remote {
+    Remote::new(0x1000, 1)
+}
+
+fn one() -> [Sge; 1] {
+    [Sge::new(0x2000, 8, 3).unwrap()]
+}
+
+/// Resets the QP and makes it ready again.
+fn new_life(s: &Sends) {
+    for state in [QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS] {
+        s.qp.set_state(state);
+    }
+}
+
+/// Posts one WR by one of the faces.
+type Post = fn(&mut SendQueue) -> Result<(), PostError>;
+
+/// All faces.
+const FACES: [Post; 5] = [
+    // SAFETY: no device reads the memory.
+    |q| unsafe { q.post(Wr::default(), Connected, Write::new(remote()), &one()) },
+    // SAFETY: inline data names no memory.
+    |q| unsafe { q.post(Wr::default(), Connected, Send::new(), Inline(b"inline")) },
+    |q| {
+        let mut batch = q.batch();
+        // SAFETY: no device reads the memory.
+        unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+        batch.complete()
+    },
+    |q| {
+        let entry = uverbs_core::wr::Sge { addr: 1, length: 8, lkey: 2 };
+        let mut wr = SendWr::new(1, WrOpcode::RDMA_WRITE);
+        (wr.sg_list, wr.num_sge) = (&raw const entry, 1);
+        // SAFETY: a list of one valid node; no device reads the memory.
+        unsafe { q.post_send(&raw const wr) }.map_err(|bad| bad.error)
+    },
+    |q| {
+        q.wr_start();
+        build(q);
+        q.wr_complete()
+    },
+];
+
+/// A WRITE by a builder.
+fn build(q: &mut SendQueue) {
+    q.wr_begin(Wr::default(), Write::new(remote()));
+    // SAFETY: no device reads the memory.
+    unsafe { q.wr_set_sges(&[uverbs_core::wr::Sge { addr: 1, length: 8, lkey: 2 }]) };
+}
+
+#[test]
+fn an_open_batch_is_refused_after_a_reset_and_the_next_begins_anew() {
+    let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+    FACES[0](&mut s.queue).unwrap();
+    let mut batch = s.queue.batch();
+    // SAFETY: no device reads the memory.
+    unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+    s.qp.set_state(QpState::RESET);
+    s.record.set_send(0);
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        s.qp.set_state(state);
+    }
+    // SAFETY: no device reads the memory. There is room, as far as the batch knows.
+    unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+    assert_eq!(batch.complete(), Err(PostError::BadState));
+    assert_eq!(s.posted(), 0);
+    FACES[2](&mut s.queue).unwrap();
+    assert_eq!((s.queue.published(), s.posted()), ((1, 1), 1));
+}
+
+#[test]
+fn a_session_is_refused_after_a_reset_and_the_next_begins_anew() {
+    for fenced in [false, true] {
+        let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+        s.queue.wr_start();
+        if fenced {
+            s.queue.wr_begin(Wr::default(), LocalInv::new(1));
+        }
+        build(&mut s.queue);
+        new_life(&s);
+        // The session is open all the same, and keeps others out.
+        assert_eq!(FACES[0](&mut s.queue), Err(PostError::SessionOpen));
+        build(&mut s.queue);
+        assert_eq!(s.queue.wr_complete(), Err(PostError::BadState));
+        assert_eq!(s.posted(), 0);
+        FACES[4](&mut s.queue).unwrap();
+        assert_eq!((s.queue.published(), s.posted()), ((1, 1), 1));
+    }
+}
+
+#[test]
+fn a_forgotten_batch_leaves_nothing_and_no_control_call_waits_for_it() {
+    let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+    for reset in [false, true] {
+        let before = s.posted();
+        let mut batch = s.queue.batch();
+        // SAFETY: no device reads the memory.
+        unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+        // SAFETY: likewise; a local operation is remembered until the end of its batch.
+        unsafe { batch.push(Wr::default(), Connected, LocalInv::new(1), NoData) };
+        let _forgotten = core::mem::ManuallyDrop::new(batch);
+        assert_eq!(s.posted(), before);
+        if reset {
+            new_life(&s);
+        }
+        FACES[0](&mut s.queue).unwrap();
+        assert_eq!(s.posted(), if reset { 1 } else { before + 1 });
+    }
+}
+
+/// Bytes that can't be had.
+#[derive(Clone, Copy)]
+struct Panics;
+
+impl Payload<Sge> for Panics {
+    const INLINE: bool = true;
+    fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
+        f(b"some");
+        panic!("no more");
+    }
+    fn inline_len(&self) -> usize {
+        8
+    }
+}
+
+#[test]
+fn a_payload_that_panics_leaves_nothing_published_and_nothing_busy() {
+    let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+    let panicked = |f: &mut dyn FnMut()| assert!(catch_unwind(AssertUnwindSafe(f)).is_err());
+    panicked(&mut || {
+        // SAFETY: inline data names no memory.
+        let _ = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), Panics) };
+    });
+    let mut batch = s.queue.batch();
+    panicked(&mut || {
+        // SAFETY: inline data names no memory.
+        unsafe { batch.push(Wr::default(), Connected, Send::new(), Panics) };
+    });
+    // SAFETY: no device reads the memory.
+    unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
+    // The batch has the WR that did not panic, at the place of the other.
+    assert_eq!(batch.complete(), Ok(()));
+    assert_eq!((s.queue.published(), s.posted()), ((1, 1), 1));
+    s.queue.wr_start();
+    s.queue.wr_begin(Wr::default(), Send::new());
+    panicked(&mut || s.queue.wr_set_inline(Panics));
+    assert_eq!(s.queue.wr_complete(), Err(PostError::MissingSetter));
+    assert_eq!(s.posted(), 1);
+    // Would wait for ever if a queue were busy.
+    new_life(&s);
+    FACES[0](&mut s.queue).unwrap();
+}
+
+/// With full fences on both sides no limit is ever stored, and every face posts.
+#[test]
+fn with_fences_the_limit_stays_closed() {
+    let access = QpAccess::new(ControlBarrier::Fence).unwrap();
+    let mut s = Sends::with_access(&send_config(QpType::Rc), 64, BLUE_FLAME, access);
+    let access = || QpAccess::new(ControlBarrier::Fence).unwrap();
+    let config = send_config(QpType::Rc);
+    let (mut mapped, qp, _, _) = send_parts_with(&config, 64, BLUE_FLAME, &heap_page(), None, access());
+    for life in 0..2 {
+        for (i, post) in FACES.iter().enumerate() {
+            post(&mut s.queue).unwrap();
+            post(&mut mapped).unwrap();
+            assert_eq!((s.queue.published().1, s.posted()), (i as u32 + 1, i as u32 + 1), "life {life}");
+            assert_eq!(s.bell.take().len(), 1);
+            for qp in [&s.qp, &qp] {
+                assert_eq!(qp.access().send.limit().load(Ordering::Relaxed), 0);
+            }
+        }
+        new_life(&s);
+        qp.set_state(QpState::RESET);
+        assert_eq!(FACES.map(|post| post(&mut mapped)), [Err(PostError::BadState); 5]);
+        qp.set_state(QpState::RTS);
+    }
+}
+
+/// A doorbell that waits until it is told to go on, or panics.
+#[derive(Debug)]
+struct SlowBell {
+    entered: mpsc::SyncSender<()>,
+    go_on: AtomicBool,
+    panics: bool,
+}
+
+impl DoorbellPort for SlowBell {
+    fn ring(&self, _: u32, _: [u8; 8]) {
+        assert!(!self.panics, "the device has failed");
+        let _ = self.entered.send(());
+        while !self.go_on.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+    fn blueflame(&self, offset: u32, _: &[u8]) {
+        self.ring(offset, [0; 8]);
+    }
+}
+
+#[test]
+fn a_reset_waits_for_the_post_that_is_under_way() {
+    for post in FACES {
+        let (entered, when_entered) = mpsc::sync_channel(1);
+        let bell = Arc::new(SlowBell { entered, go_on: AtomicBool::new(false), panics: false });
+        let page = DoorbellPage::Port(bell.clone());
+        let (mut queue, qp, _, record) = send_parts(&send_config(QpType::Rc), 64, BLUE_FLAME, &page, None);
+        std::thread::scope(|threads| {
+            let poster = threads.spawn(move || post(&mut queue));
+            when_entered.recv().unwrap();
+            let reset = threads.spawn(|| {
+                qp.set_state(QpState::RESET);
+                assert!(bell.go_on.load(Ordering::Acquire), "the reset overtook a post");
+                assert_eq!(u32::from_be(record.word(1).load(Ordering::Relaxed)), 1);
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            bell.go_on.store(true, Ordering::Release);
+            reset.join().unwrap();
+            assert_eq!(poster.join().unwrap(), Ok(()));
+        });
+    }
+}
+
+#[test]
+fn a_doorbell_that_panics_leaves_nothing_busy() {
+    for post in FACES {
+        let (entered, _) = mpsc::sync_channel(1);
+        let bell = SlowBell { entered, go_on: AtomicBool::new(true), panics: true };
+        let page = DoorbellPage::Port(Arc::new(bell));
+        let (mut queue, qp, _, _) = send_parts(&send_config(QpType::Rc), 64, BLUE_FLAME, &page, None);
+        assert!(catch_unwind(AssertUnwindSafe(|| post(&mut queue))).is_err());
+        qp.set_state(QpState::RESET);
+    }
+}
+
+/// Posts and resets at random: what is posted in a life begins at index 0, and none of an earlier one is told to the device.
+#[test]
+fn posts_and_resets_of_two_threads() {
+    for barrier in [ControlBarrier::register(), ControlBarrier::Fence] {
+        for post in FACES {
+            let access = QpAccess::new(barrier).unwrap();
+            let config = send_config(QpType::Rc);
+            let (mut queue, qp, _, record) =
+                send_parts_with(&config, 64, BLUE_FLAME, &heap_page(), None, access);
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|threads| {
+                let poster = threads.spawn(|| {
+                    let mut posts = 0_u32;
+                    while !stop.load(Ordering::Relaxed) {
+                        match post(&mut queue) {
+                            Ok(()) => posts += 1,
+                            Err(PostError::BadState | PostError::QueueFull) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                    posts
+                });
+                for _ in 0..50 {
+                    qp.set_state(QpState::RESET);
+                    record.set_send(0);
+                    assert_eq!(record.word(1).load(Ordering::Relaxed), 0, "an entry of the life before");
+                    qp.set_state(QpState::INIT);
+                    assert_eq!(record.word(1).load(Ordering::Relaxed), 0, "an entry of the life before");
+                    qp.set_state(QpState::RTS);
+                    std::thread::yield_now();
+                    assert!(u32::from_be(record.word(1).load(Ordering::Relaxed)) <= 16);
+                }
+                stop.store(true, Ordering::Relaxed);
+                poster.join().unwrap();
+            });
+        }
+    }
+}
