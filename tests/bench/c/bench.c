@@ -203,13 +203,15 @@ static void create_fifth(void)
 }
 
 /* ----------------------------------------------------------------------------------------------------------- the device */
-enum { REQUESTER = 0, RESPONDER_SEND = 2, RDMA_WRITE = 8 };
+enum { REQUESTER = 0, RESPONDER_SEND = 2, RDMA_WRITE = 8, SCATTERED_BYTE = 7 };
 
 static void complete(struct cq *c, const struct qp *q, uint16_t counter, int opcode, uint32_t bytes, int scattered)
 {
 	struct mlx5_cqe64 *cqe = (void *)(c->ring + (c->produced & (c->entries - 1)) * 64);
 
 	memset(cqe, 0, 63);
+	if (scattered)
+		memset(cqe, SCATTERED_BYTE, 32);
 	cqe->srqn_uidx = htobe32(q->user_index);
 	cqe->sop_drop_qpn = htobe32((opcode == REQUESTER ? RDMA_WRITE << 24 : 0) | q->qp->qp_num);
 	cqe->wqe_counter = htobe16(counter);
@@ -504,7 +506,11 @@ static void poll(int batch, void (*fill)(struct cq *))
 }
 static void poll_requester(int batch) { poll(batch, fill_requester); }
 static void poll_responder(int batch) { poll(batch, fill_responder); }
-static void poll_scattered(int batch) { poll(batch, fill_scattered); }
+static void poll_scattered(int batch)
+{
+	poll(batch, fill_scattered);
+	CHECK(data[0] == SCATTERED_BYTE, "the data of a completion");
+}
 static void poll_srq(int batch) { poll(batch, fill_srq); }
 static void poll_64(int batch) { poll_many(batch, &many64); }
 static void poll_4096(int batch) { poll_many(batch, &many4096); }

@@ -73,6 +73,9 @@ pub enum Kind {
     Scattered,
 }
 
+/// What data in completions consist of.
+pub const SCATTERED_BYTE: u8 = 7;
+
 /// The QP that a completion is of.
 #[derive(Clone, Copy, Debug)]
 pub struct Whose {
@@ -106,6 +109,9 @@ impl Ring {
             Kind::Scattered => (2, 0, 32, 4),
         };
         let mut cqe = [0_u8; 64];
+        if kind == Kind::Scattered {
+            cqe[..32].fill(SCATTERED_BYTE);
+        }
         cqe[32..36].copy_from_slice(&whose.user_index.to_be_bytes());
         cqe[44..48].copy_from_slice(&bytes.to_be_bytes());
         cqe[56..60].copy_from_slice(&(send_opcode << 24 | whose.qp_num).to_be_bytes());

@@ -33,7 +33,7 @@ pub struct Places {
     pub data: [u8; 32],
     /// Where datagrams go.
     pub ah: AddressHandle<Mlx5>,
-    _region: MemoryRegion<Mlx5, PageBuf>,
+    region: MemoryRegion<Mlx5, PageBuf>,
 }
 
 impl Places {
@@ -52,7 +52,7 @@ impl Places {
             lkey,
             data: [5; 32],
             ah: pd.create_ah(&AhAttr::global(1, 3, gid)).expect("an address handle"),
-            _region: region,
+            region,
         }
     }
 
@@ -66,6 +66,13 @@ impl Places {
     #[inline(always)]
     pub fn sges3(&self, i: u32) -> &[Sge; 3] {
         &self.sges3[i as usize]
+    }
+
+    /// The first byte of the local memory, which receives.
+    pub fn first_byte(&self) -> u8 {
+        let mut byte = [0];
+        self.region.read_at(0, &mut byte).expect("a byte of the region");
+        byte[0]
     }
 
     /// The i-th remote place.

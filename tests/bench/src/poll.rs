@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's calls promise exclusion.
 
-use crate::device::Kind;
+use crate::device::{Kind, SCATTERED_BYTE};
 use crate::face::Face;
 use crate::list::{What, recvs, sends};
 use crate::measure::measured;
@@ -53,11 +53,13 @@ impl Posts {
                 }
             }
             Source::Receives(kind) => {
+                let pair = if kind == Kind::Scattered { &w.rc_scatter } else { &w.rc };
+                let mut pair = pair.borrow_mut();
                 for first in self.recvs.chunks_exact(BATCH as usize) {
-                    // SAFETY: as above; no device writes there.
-                    unsafe { w.rc.borrow().qp.post_recv(first.as_ptr()) }.unwrap_or_else(ok);
+                    // SAFETY: as above; the poll writes there what stands in completions.
+                    unsafe { pair.qp.post_recv(first.as_ptr()) }.unwrap_or_else(ok);
                 }
-                complete(w, cq, kind);
+                complete(&mut pair, cq, kind);
             }
             Source::Srq => {
                 for first in self.recvs.chunks_exact(BATCH as usize) {
@@ -82,13 +84,19 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
     for (name, source) in sources {
         for batch in [1, BATCH] {
             let fill = move || posts.fill(w, source);
+            let arrived = move || {
+                let scattered = matches!(source, Source::Receives(Kind::Scattered));
+                assert!(!scattered || w.p.first_byte() == SCATTERED_BYTE, "no data of a completion");
+            };
             rows.add("typed", &format!("poll {name}"), batch, CHUNK, move || {
                 fill();
                 each(&mut w.send_cq.borrow_mut(), batch, CHUNK);
+                arrived();
             });
             rows.add("raw", &format!("poll {name}"), batch, CHUNK, move || {
                 fill();
                 raw(&w.send_cq.borrow(), batch, CHUNK);
+                arrived();
             });
             if matches!(source, Source::Sends | Source::Receives(Kind::Responder)) {
                 rows.add("typed", &format!("poll {name}, array"), batch, CHUNK, move || {

@@ -8,17 +8,16 @@ use crate::face::Face;
 use crate::list::recvs;
 use crate::measure::measured;
 use crate::places::Places;
-use crate::world::{Cq, World};
+use crate::world::{Cq, Pair, World};
 use crate::{BATCH, CHUNK, Rows, ok};
 use core::hint::black_box;
-use uverbs::SharedReceiveQueue;
 use uverbs::mlx5::Mlx5;
 use uverbs::qp::RecvQueue;
 use uverbs::wr::RecvWr;
+use uverbs::{Rc, SharedReceiveQueue};
 
 /// Completes a chunk of receives of the QP's own queue.
-pub fn complete<L: Face>(w: &World<L>, cq: &mut Cq<L>, kind: Kind) {
-    let mut pair = w.rc.borrow_mut();
+pub fn complete<L: Face>(pair: &mut Pair<Rc, L>, cq: &mut Cq<L>, kind: Kind) {
     for _ in 0..CHUNK {
         cq.ring.complete(pair.whose, pair.received, kind);
         pair.received = pair.received.wrapping_add(1);
@@ -35,7 +34,7 @@ pub fn complete_srq<L: Face>(w: &World<L>, cq: &mut Cq<L>) {
 
 fn retire<L: Face>(w: &World<L>) {
     let mut cq = w.recv_cq.borrow_mut();
-    complete(w, &mut cq, Kind::Responder);
+    complete(&mut w.rc.borrow_mut(), &mut cq, Kind::Responder);
     cq.drain(CHUNK, u64::from(CHUNK) - 1);
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The objects of the rows of one locking, and how a chunk of posts is measured and retired.
 
+#![expect(unsafe_code)]
+// UNSAFETY: data in completions.
+
 use crate::device::{self, FreeList, Kind, Ring, Seen, Whose};
 use crate::face::{Face, Peer};
 use crate::measure::measured;
@@ -63,11 +66,13 @@ pub struct Wants {
     pub entries: u32,
     /// Requests in flight.
     pub wrs: u32,
+    /// Short data in completions.
+    pub scatter: bool,
 }
 
 impl Default for Wants {
     fn default() -> Self {
-        Self { builders: false, entries: 1, wrs: CHUNK }
+        Self { builders: false, entries: 1, wrs: CHUNK, scatter: false }
     }
 }
 
@@ -100,6 +105,10 @@ impl<T: Peer, L: Face> Pair<T, L> {
                 | SendOpsFlags::ATOMIC_FETCH_AND_ADD;
             let more = if datagram { SendOpsFlags::empty() } else { connected };
             builder = builder.send_ops(SendOpsFlags::SEND | more);
+        }
+        if wants.scatter {
+            // SAFETY: receives name the places' region, whose addresses are its own memory.
+            builder = unsafe { builder.data_in_completions() };
         }
         let qp = builder.create().expect("a QP");
         let whose = Whose { user_index: Seen::now().user_index, qp_num: qp.qp_num() };
@@ -163,6 +172,8 @@ pub struct World<L: Face> {
     pub rc3: RefCell<Pair<Rc, L>>,
     /// With three entries by the `wr_*` calls.
     pub rc3_ex: RefCell<Pair<Rc, L>>,
+    /// With data in completions.
+    pub rc_scatter: RefCell<Pair<Rc, L>>,
     /// One that receives from the SRQ.
     pub rc_srq: RefCell<Pair<Rc, L>>,
     /// The SRQ.
@@ -197,6 +208,7 @@ impl<L: Face> World<L> {
             ud_ex: ud(builders),
             rc3: rc(None, three),
             rc3_ex: rc(None, Wants { entries: 3, ..builders }),
+            rc_scatter: rc(None, Wants { scatter: true, ..Wants::default() }),
             rc_srq: rc(Some(&srq), Wants::default()),
             srq: RefCell::new(srq),
             free: RefCell::new(free),
