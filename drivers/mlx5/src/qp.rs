@@ -228,39 +228,3 @@ mod tests {
         assert!(!after.resets_differ(shared.word()));
     }
 }
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-    use crate::memory::{QueueBuf, StrideRing};
-    use loom::sync::Arc;
-    use loom::thread;
-
-    fn stride(count: u32) -> StrideRing {
-        StrideRing::new(QueueBuf::new(4096).unwrap(), 0, count, 64).unwrap()
-    }
-
-    /// A raw packet QP's receives that are posted while it goes to RTR reach the doorbell record by one side at least.
-    #[test]
-    fn receives_held_back_are_told_by_one_side() {
-        loom::model(|| {
-            let shared = Arc::new(QpShared::new(
-                access(),
-                1,
-                1,
-                None,
-                Some(std::sync::Arc::new(RqShared::new(stride(1)))),
-                None,
-            ));
-            shared.set_state(QpState::INIT);
-            let control = Arc::clone(&shared);
-            let t = thread::spawn(move || {
-                control.set_state(QpState::RTR);
-                control.rq.as_ref().unwrap().posted()
-            });
-            shared.rq.as_ref().unwrap().hold(1);
-            let poster_tells = shared.state() == QpState::RTR;
-            assert!(t.join().unwrap() == 1 || poster_tells);
-        });
-    }
-}

@@ -163,7 +163,7 @@ impl QpControl {
             && self.qp_type == QpType::RawPacket
             && let (Some(dbrec), Some(rq)) = (&self.memory.dbrec, &shared.rq)
         {
-            dbrec.set_recv(rq.posted() & 0xffff);
+            rq.publish_held(dbrec);
         }
         Ok(())
     }

@@ -126,10 +126,9 @@ impl Bench {
         let qp = Arc::new(qp);
         let record = Arc::new(DbRecPages::default().alloc().unwrap());
         record.set_send(BLOCKS);
-        record.set_recv(BLOCKS);
         qp.sq.as_ref().unwrap().published_by(record.send_word());
         if let Some(rq) = &qp.rq {
-            rq.published_by(record.recv_word());
+            rq.set_published(BLOCKS.into());
         }
         qp.set_state(QpState::RTS);
         self.shared.attach_qp(&qp);

@@ -29,8 +29,8 @@ pub(crate) use index::{BlockCount, BlockIndex};
 pub(crate) use queue_ref::SendQueueRef;
 pub(crate) use sq_ring::{CompletedCount, Record, Records, SqAddrs};
 pub use sq_ring::{SqRing, SqView};
+pub(crate) use stride_ring::RecvRing;
 pub use stride_ring::StrideRing;
-pub(crate) use stride_ring::StrideView;
 
 use core::fmt;
 use core::ptr::NonNull;

@@ -4,7 +4,6 @@
 
 use super::{Entry64, QueueBuf, Table};
 use core::fmt;
-use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use std::sync::Arc;
 /// # Invariants
 /// `mask + 1` is a power of two; an element has `1 << shift` bytes, 16 at least; so many of them from `base` on are
 /// inside `buf`; `base` is aligned to 64.
+#[derive(Clone)]
 pub struct StrideRing {
     pub(super) base: NonNull<AtomicU64>,
     pub(super) mask: u32,
@@ -83,80 +83,92 @@ impl StrideRing {
     }
 }
 
-/// The addresses of a [`StrideRing`] and of a table with an entry per element, as [`SqView`] is those of an [`SqRing`].
+/// A receive ring and the table of its `wr_id`s as their poster keeps them: addresses at hand, so that a post goes through
+/// no pointer to find them.
 ///
 /// # Invariants
-/// All is that of the ring; the table has an entry for every masked index; `second` is the second unit of the first element
-/// from `base` on, or `base` if there is none.
-#[derive(Clone, Copy)]
-pub(crate) struct StrideView<'r> {
-    base: NonNull<AtomicU64>,
+/// The addresses are those of `buf` and `wr_ids`, whose memory neither moves nor ends while they are owned. The ring and
+/// the table have an entry for every masked index. `second` is the second unit of the first element from `first` on, or
+/// `first` if there is none.
+pub(crate) struct RecvRing {
+    first: NonNull<AtomicU64>,
+    second: NonNull<AtomicU64>,
     entries: NonNull<Entry64>,
     mask: u32,
     stride: usize,
-    second: NonNull<AtomicU64>,
-    _ring: PhantomData<&'r StrideRing>,
+    /// Units of an element before `first`.
+    skip: usize,
+    ring: StrideRing,
+    _wr_ids: Arc<Table<Entry64>>,
 }
 
-impl<'r> StrideView<'r> {
-    /// Of a ring and a table: of as many elements as both have. The first `skip` units of an element are left out, as long
-    /// as one remains.
-    #[inline(always)]
-    pub(crate) fn new(
-        ring: &'r StrideRing,
-        entries: &'r Table<Entry64>,
-        skip: usize,
-        max_units: u32,
-    ) -> Self {
+// SAFETY: addresses of atomics, and the owners of their memory.
+unsafe impl Send for RecvRing {}
+// SAFETY: likewise.
+unsafe impl Sync for RecvRing {}
+
+impl RecvRing {
+    /// Of as many elements as the ring and the table have. The first `skip` units of an element are left out, as long as one
+    /// remains.
+    pub(crate) fn new(ring: &StrideRing, wr_ids: &Arc<Table<Entry64>>, skip: usize, max_sge: u32) -> Self {
         let units = ring.stride() / 16;
         let skip = skip.min(units - 1);
         // SAFETY: still inside the first element, which has more units than are skipped.
-        let base = unsafe { ring.base.add(skip * 2) };
-        let second = if units - skip > 1 && max_units > 1 { 2 } else { 0 };
+        let first = unsafe { ring.base.add(skip * 2) };
+        let second = if units - skip > 1 && max_sge > 1 { 2 } else { 0 };
         // SAFETY: the next unit of the first element, or the same.
-        let second = unsafe { base.add(second) };
+        let second = unsafe { first.add(second) };
         Self {
-            base,
+            first,
             second,
-            entries: NonNull::from(&*entries.0).cast(),
+            entries: NonNull::from(&*wr_ids.0).cast(),
             // Both are powers of two less one, so the lower is, too.
-            mask: ring.mask.min((entries.0.len() - 1) as u32),
+            mask: ring.mask.min((wr_ids.0.len() - 1) as u32),
             stride: ring.stride(),
-            _ring: PhantomData,
+            skip,
+            ring: ring.clone(),
+            _wr_ids: Arc::clone(wr_ids),
         }
+    }
+
+    /// The largest index of an element.
+    pub(crate) fn mask(&self) -> u32 {
+        self.mask
     }
 
     /// The first two units of the element at `index`, modulo the ring; the first twice if there is but one.
     #[inline(always)]
-    pub(crate) fn units(self, index: u32) -> [&'r [AtomicU64; 2]; 2] {
+    pub(crate) fn units(&self, index: u32) -> [&[AtomicU64; 2]; 2] {
         let at = (index & self.mask) as usize * self.stride;
         // SAFETY: the masked index names an element (invariant).
-        let first = unsafe { self.base.byte_add(at) };
+        let first = unsafe { self.first.byte_add(at) };
         // SAFETY: likewise; the next unit of it, or the same (invariant).
         let second = unsafe { self.second.byte_add(at) };
-        // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        // SAFETY: 16 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
         let first = unsafe { first.cast().as_ref() };
         // SAFETY: likewise.
         let second = unsafe { second.cast().as_ref() };
         [first, second]
     }
 
-    /// The table's entry at `index`, modulo the ring.
+    /// The words of the entries of the element at `index`, modulo the ring.
+    pub(crate) fn entries(&self, index: u32) -> &[AtomicU64] {
+        self.ring.element(index & self.mask).split_at(self.skip * 2).1
+    }
+
+    /// The `wr_id` of the element at `index`, modulo the ring.
     #[inline(always)]
-    pub(crate) fn entry(self, index: u32) -> &'r Entry64 {
+    pub(crate) fn wr_id(&self, index: u32) -> &Entry64 {
         // SAFETY: the table has an entry for every masked index (invariant).
         let entry = unsafe { self.entries.add((index & self.mask) as usize) };
-        // SAFETY: an entry of the table, which lives while it is borrowed.
+        // SAFETY: an entry of the table, which is alive while `self` is borrowed.
         unsafe { entry.as_ref() }
     }
 }
 
-impl fmt::Debug for StrideView<'_> {
+impl fmt::Debug for RecvRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StrideView")
-            .field("base", &self.base)
-            .field("mask", &self.mask)
-            .finish_non_exhaustive()
+        self.ring.fmt(f)
     }
 }
 

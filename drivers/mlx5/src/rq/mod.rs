@@ -6,52 +6,33 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `producer` | room, state and publication of a QP's receive queue |
 //! | `srq` | shared receive queues |
 //! | `shared`, `srq_shared` | what pollers of the completions use |
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name, and
 // walks C's lists.
 
+mod producer;
 mod shared;
 pub mod srq;
 mod srq_shared;
+#[cfg(test)]
+mod tests;
 
 pub use shared::RqShared;
 pub use srq_shared::SrqShared;
 
-use crate::memory::StrideView;
+use self::producer::{Cursor, RecvProducer};
 use crate::memory::dbrec::DbWord;
 use crate::qp::QpShared;
-use crate::wqe::{Ordinary, Sge, WireEntry, put_recv_sge, put_recv_sges};
+use crate::wqe::Sge;
 use core::fmt;
-use core::sync::atomic::Ordering;
 use std::sync::Arc;
-use uverbs_core::attr::{QpState, QpType};
+use uverbs_core::attr::QpType;
 use uverbs_core::provider::raw::slice_from_c;
-use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
-use uverbs_core::sync::barrier::to_device;
 use uverbs_core::wr::RecvWr;
-
-/// Where a batch writes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
-    /// Receives written so far: the next element, modulo the ring.
-    pub(crate) head: u32,
-    /// The `head` from which there is no room.
-    pub(crate) limit: u32,
-    /// The first error; then `limit == head`.
-    pub(crate) error: Option<PostError>,
-}
-
-impl Cursor {
-    /// Notes the first error, after which there is no room for anything.
-    #[inline(always)]
-    pub(crate) fn latch(&mut self, error: PostError) {
-        self.error = self.error.or(Some(error));
-        self.limit = self.head;
-    }
-}
 
 /// What a receive queue is made with.
 #[derive(Clone, Copy, Debug)]
@@ -68,53 +49,21 @@ pub struct RecvConfig {
 
 /// A receive queue.
 pub struct RecvQueue {
+    producer: RecvProducer,
     qp: Arc<QpShared>,
-    rq: Arc<RqShared>,
-    side: Side,
-}
-
-/// What of a receive queue only its poster has.
-#[derive(Debug)]
-struct Side {
-    /// Receives published since the queue was reset.
-    head: u32,
-    limit: u32,
-    max_post: u32,
-    max_sge: u32,
-    /// Entries that a receive may have alone.
-    entries: Ordinary,
-    max_msg: u64,
-    /// The state word under which posting was allowed last.
-    seen: StateWord,
-    is_raw: bool,
-    record: DbWord,
 }
 
 impl RecvQueue {
     /// The receive queue of the QP behind `qp`, which has one: else `None`.
     #[must_use]
     pub fn new(config: &RecvConfig, qp: Arc<QpShared>, record: DbWord) -> Option<Self> {
-        let rq = Arc::clone(qp.rq.as_ref()?);
-        rq.published_by(record.clone());
-        let units = u32::try_from(rq.ring.stride() / 16).ok()?;
-        let side = Side {
-            head: 0,
-            limit: 0,
-            max_post: config.max_recv_wr.min(rq.ring.mask() + 1),
-            max_sge: config.max_recv_sge.min(units),
-            entries: Ordinary::allowed_if(config.max_recv_sge != 0 && units != 0),
-            max_msg: config.max_msg_sz,
-            seen: StateWord::NONE,
-            is_raw: config.qp_type == QpType::RawPacket,
-            record,
-        };
-        Some(Self { qp, rq, side })
+        Some(Self { producer: RecvProducer::new(config, &qp, record)?, qp })
     }
 
     /// How many receives it takes.
     #[must_use]
     pub fn max_recv_wr(&self) -> u32 {
-        self.side.max_post
+        self.producer.max_post()
     }
 
     /// What it shares with the pollers of its completions.
@@ -124,178 +73,54 @@ impl RecvQueue {
     }
 }
 
-impl Side {
-    /// Begins a batch.
-    #[inline(always)]
-    fn begin(&mut self, qp: &QpShared) -> Cursor {
-        let word = qp.word();
-        if word != self.seen
-            && let Err(error) = self.begin_cold(word)
-        {
-            return Cursor { head: self.head, limit: self.head, error: Some(error) };
-        }
-        Cursor { head: self.head, limit: self.limit, error: None }
-    }
-
-    /// The state changed since the last batch, or this is the first.
-    #[cold]
-    fn begin_cold(&mut self, word: StateWord) -> Result<(), PostError> {
-        if word.is_forked() {
-            return Err(PostError::Forked);
-        }
-        if !word.can_receive() {
-            return Err(PostError::BadState);
-        }
-        if self.seen == StateWord::NONE || word.resets_differ(self.seen) {
-            // A reset empties the queue on both sides; see `QpShared::set_state`.
-            (self.head, self.limit) = (0, self.max_post);
-        }
-        self.seen = word;
-        Ok(())
-    }
-
-    /// The queue looks full: looks at the tail. Gives the new limit.
-    #[cold]
-    fn refresh(&mut self, rq: &RqShared, head: u32, error: Option<PostError>) -> Result<u32, PostError> {
-        if let Some(error) = error {
-            return Err(error);
-        }
-        let tail = rq.tail();
-        // The device can't have used what it was not shown.
-        if self.head.wrapping_sub(tail) > self.max_post {
-            return Err(PostError::Corrupt);
-        }
-        let limit = tail.wrapping_add(self.max_post);
-        if limit.wrapping_sub(head).cast_signed() <= 0 {
-            return Err(PostError::QueueFull);
-        }
-        self.limit = limit;
-        Ok(limit)
-    }
-
-    /// Writes one receive at the cursor and moves it on.
-    #[inline(always)]
-    fn push<S: WireEntry>(
-        &mut self,
-        rq: &RqShared,
-        view: StrideView<'_>,
-        cursor: &mut Cursor,
-        wr_id: u64,
-        sges: &[S],
-    ) -> Result<(), PostError> {
-        if cursor.head == cursor.limit {
-            cursor.limit = self.refresh(rq, cursor.head, cursor.error)?;
-        }
-        if !put_recv_sge(view.units(cursor.head), self.entries, sges) {
-            // An address that is lent out would keep the entry out of the registers; so a copy of it is.
-            match sges {
-                [one] => self.put(rq, cursor.head, &[*one])?,
-                many => self.put(rq, cursor.head, many)?,
-            }
-        }
-        view.entry(cursor.head).store(wr_id, Ordering::Relaxed);
-        cursor.head = cursor.head.wrapping_add(1);
-        Ok(())
-    }
-
-    #[cold]
-    fn put<S: WireEntry>(&self, rq: &RqShared, index: u32, sges: &[S]) -> Result<(), PostError> {
-        put_recv_sges(rq.ring.element(index), self.max_sge, self.max_msg, sges)
-    }
-
-    /// Shows the device everything before the cursor.
-    #[inline(always)]
-    fn publish(&mut self, qp: &QpShared, rq: &RqShared, cursor: &Cursor) {
-        if cursor.head == self.head {
-            return;
-        }
-        self.head = cursor.head;
-        to_device();
-        if self.is_raw {
-            return self.publish_raw(qp, rq);
-        }
-        self.record.set(self.head & 0xffff);
-    }
-
-    /// A raw packet QP's receives must not be shown before RTR: until then `modify_qp` does it.
-    #[cold]
-    fn publish_raw(&self, qp: &QpShared, rq: &RqShared) {
-        rq.hold(self.head & 0xffff);
-        if !matches!(qp.state(), QpState::RESET | QpState::INIT) {
-            self.record.set(self.head & 0xffff);
-        }
-    }
-
-    #[inline(always)]
-    fn finish(&mut self, qp: &QpShared, rq: &RqShared, cursor: &Cursor) -> Result<(), PostError> {
-        if let Some(error) = cursor.error {
-            return Err(error);
-        }
-        // Since the batch began `modify_qp` may have run.
-        let word = qp.word();
-        if word != self.seen && (!word.can_receive() || word.resets_differ(self.seen)) {
-            return Err(PostError::BadState);
-        }
-        self.publish(qp, rq, cursor);
-        Ok(())
-    }
-}
-
 impl RecvQueueTrait for RecvQueue {
     type Sge = Sge;
     type Batch<'q> = Batch<'q>;
 
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
-        let cursor = self.side.begin(&self.qp);
-        Batch {
-            qp: &self.qp,
-            rq: &self.rq,
-            view: self.rq.view(self.side.max_sge),
-            side: &mut self.side,
-            cursor,
-        }
+        Batch { cursor: self.producer.begin(), producer: &mut self.producer }
     }
 
     #[inline(always)]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        let Self { qp, rq, side } = self;
-        let mut cursor = side.begin(qp);
-        side.push(rq, rq.view(side.max_sge), &mut cursor, wr_id, sges)?;
-        side.publish(qp, rq, &cursor);
-        Ok(())
+        self.producer.post(wr_id, sges)
     }
 
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        let Self { qp, rq, side } = self;
-        let mut cursor = side.begin(qp);
-        let (view, max_sge) = (rq.view(side.max_sge), side.max_sge);
-        // SAFETY: the caller's promise about the list.
-        let result = unsafe {
-            walk(list, cursor.error, max_sge, |wr_id, sges| side.push(rq, view, &mut cursor, wr_id, sges))
+        let Self { producer, .. } = self;
+        let mut cursor = producer.begin();
+        let result = {
+            let max_sge = producer.max_sge();
+            // SAFETY: the caller's promise about the list.
+            unsafe {
+                walk(list, max_sge, |wr| {
+                    producer.reserve(&mut cursor)?;
+                    wr.and_then(|(wr_id, sges)| producer.put(&mut cursor, wr_id, sges))
+                })
+            }
         };
-        side.publish(qp, rq, &cursor);
+        if producer.is_begun(&cursor) {
+            // The queue was reset meanwhile: none of the list was posted.
+            producer.complete(cursor).map_err(|error| BadWr { error, wr: list })?;
+        }
         result
     }
 }
 
-/// Walks a list of receives to the first that can't be posted.
+/// Walks a list of receives to the first that can't be posted. `put` gets each one, or what is wrong with it.
 ///
 /// # Safety
 /// As [`uverbs_core::provider::RecvQueue::post_recv`].
 #[inline(always)]
 pub(crate) unsafe fn walk(
     list: *const RecvWr,
-    error: Option<PostError>,
     max_sge: u32,
-    mut push: impl FnMut(u64, &[uverbs_core::wr::Sge]) -> Result<(), PostError>,
+    mut put: impl FnMut(Result<(u64, &[uverbs_core::wr::Sge]), PostError>) -> Result<(), PostError>,
 ) -> Result<(), BadWr<RecvWr>> {
     if list.is_null() {
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
-    }
-    if let Some(error) = error {
-        return Err(BadWr { error, wr: list });
     }
     let mut next = list;
     // SAFETY: each node is NULL or valid, by the caller's promise.
@@ -307,7 +132,7 @@ pub(crate) unsafe fn walk(
             }
             _ => Err(PostError::TooManySge),
         };
-        if let Err(error) = sges.and_then(|sges| push(wr.wr_id, sges)) {
+        if let Err(error) = put(sges.map(|sges| (wr.wr_id, sges))) {
             return Err(BadWr { error, wr: next });
         }
         next = wr.next;
@@ -320,8 +145,7 @@ impl fmt::Debug for RecvQueue {
         f.debug_struct("RecvQueue")
             .field("qp_num", &format_args!("{:#x}", self.qp.qp_num))
             .field("state", &self.qp.state())
-            .field("ring", &self.rq.ring)
-            .field("side", &self.side)
+            .field("producer", &self.producer)
             .finish()
     }
 }
@@ -330,11 +154,8 @@ impl fmt::Debug for RecvQueue {
 #[derive(Debug)]
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
-    qp: &'q QpShared,
-    rq: &'q RqShared,
-    view: StrideView<'q>,
-    side: &'q mut Side,
     cursor: Cursor,
+    producer: &'q mut RecvProducer,
 }
 
 impl RecvBatch for Batch<'_> {
@@ -342,13 +163,14 @@ impl RecvBatch for Batch<'_> {
 
     #[inline(always)]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
-        if let Err(error) = self.side.push(self.rq, self.view, &mut self.cursor, wr_id, sges) {
-            self.cursor.latch(error);
+        let Self { cursor, producer } = self;
+        if let Err(error) = producer.reserve(cursor).and_then(|()| producer.put(cursor, wr_id, sges)) {
+            producer.latch(cursor, error);
         }
     }
 
     #[inline(always)]
     fn complete(self) -> Result<(), PostError> {
-        self.side.finish(self.qp, self.rq, &self.cursor)
+        self.producer.complete(self.cursor)
     }
 }

@@ -1,30 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a receive queue's poster and the pollers of its completions share.
 
-use crate::memory::dbrec::DbWord;
-use crate::memory::{StrideRing, StrideView, Table};
-use crate::qp::Published;
+use crate::memory::dbrec::DbRec;
+use crate::memory::{StrideRing, Table};
+use std::sync::{Arc, PoisonError};
+use uverbs_core::sync::barrier::to_device;
 
 #[cfg(not(loom))]
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
+};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
 
 /// A receive queue.
 #[derive(Debug)]
 pub struct RqShared {
     /// The WQEs.
     pub ring: StrideRing,
-    pub(crate) wr_id: Table<AtomicU64>,
+    pub(crate) wr_id: Arc<Table<AtomicU64>>,
     /// Receives that completed before an earlier one.
     early: Table<AtomicU8>,
     early_count: AtomicU32,
     /// How many are done without a gap.
     tail: AtomicU32,
-    /// How many were posted, where the doorbell record waits for RTR (raw packet QPs).
-    posted: AtomicU32,
-    published: Published,
+    /// How many were posted, where the device is not told before RTR (raw packet QPs).
+    held: Mutex<Option<u64>>,
+    published: PosterLine,
 }
+
+/// How many receives the device was told of, modulo 2^32: the poster's own copy of what it wrote to the doorbell record,
+/// which the device can change. In a cache line that no poller writes.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct PosterLine(AtomicU32);
 
 impl RqShared {
     /// An empty queue.
@@ -33,26 +45,27 @@ impl RqShared {
         let count = ring.mask() + 1;
         Self {
             ring,
-            wr_id: Table::new(count),
+            wr_id: Arc::new(Table::new(count)),
             early: Table::new(count),
             early_count: AtomicU32::new(0),
             tail: AtomicU32::new(0),
-            posted: AtomicU32::new(0),
-            published: Published::default(),
+            held: Mutex::new(None),
+            published: PosterLine::default(),
         }
     }
 
-    /// Names the word by which the device is told what was posted.
-    pub fn published_by(&self, record: DbWord) {
-        self.published.set(record);
+    /// Notes what the device is about to be told.
+    #[inline(always)]
+    pub(crate) fn set_published(&self, head: u64) {
+        self.published.0.store(head as u32, Ordering::Relaxed);
     }
 
     /// Whether the receive at `wqe_counter` was shown to the device and is not done; for the poller of its CQ.
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
-        let Some(posted) = self.published.count() else { return false };
+        // Relaxed: an entry of the device is read before, and the device was told after this was stored.
+        let published = self.published.0.load(Ordering::Relaxed);
         let (at, tail) = (u32::from(wqe_counter), self.tail.load(Ordering::Relaxed));
-        // No ring has more than 2^15 receives, so 16 bits tell full from empty.
-        let there = u32::from((posted as u16).wrapping_sub(tail as u16));
+        let there = published.wrapping_sub(tail);
         there <= self.ring.mask() + 1
             && at.wrapping_sub(tail) & self.ring.mask() < there
             && self.early.get(at).load(Ordering::Relaxed) == 0
@@ -90,35 +103,33 @@ impl RqShared {
         self.tail.store(tail, Ordering::Release);
     }
 
-    /// The addresses that posting needs.
-    #[inline(always)]
-    pub(crate) fn view(&self, max_sge: u32) -> StrideView<'_> {
-        StrideView::new(&self.ring, &self.wr_id, 0, max_sge)
-    }
-
     /// How many receives are done, modulo 2^32. A device may make a poller store anything.
     #[inline]
     pub(crate) fn tail(&self) -> u32 {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Notes how many were posted, for [`posted`](Self::posted). The poster looks at the state after this, `modify_qp`
-    /// at the number after it changed the state: one of the two writes the doorbell record.
-    pub(crate) fn hold(&self, posted: u32) {
-        self.posted.store(posted, Ordering::Release);
-        fence(Ordering::SeqCst);
+    /// How many receives of a raw packet QP the device is not told of before RTR, if any. Locked by the poster before it
+    /// enters the queue.
+    pub(crate) fn held(&self) -> MutexGuard<'_, Option<u64>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many receives a raw packet QP has posted before it was in RTR: what its doorbell record must say then.
-    #[must_use]
-    pub fn posted(&self) -> u32 {
-        self.posted.load(Ordering::Acquire)
+    /// Tells the device of the receives that were held, unless the poster has done so. After the state that allows it was
+    /// set, so that no poster holds more.
+    pub fn publish_held(&self, record: &DbRec) {
+        if let Some(head) = self.held().take() {
+            self.set_published(head);
+            to_device();
+            record.set_recv(head as u32 & 0xffff);
+        }
     }
 
     pub(crate) fn reset(&self) {
         self.early.iter().for_each(|done| done.store(0, Ordering::Relaxed));
         self.early_count.store(0, Ordering::Relaxed);
-        self.posted.store(0, Ordering::Relaxed);
+        *self.held() = None;
+        self.set_published(0);
         self.tail.store(0, Ordering::Release);
     }
 }

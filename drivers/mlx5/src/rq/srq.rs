@@ -8,11 +8,11 @@
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name, and
 // walks C's lists.
 
-use crate::memory::StrideView;
+use crate::memory::RecvRing;
 use crate::memory::dbrec::DbWord;
 use crate::rq::SrqShared;
 use crate::rq::walk;
-use crate::wqe::{Ordinary, Sge, WireEntry, put_recv_sge, put_recv_sges};
+use crate::wqe::{RecvFormat, Sge, WireEntry};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -37,10 +37,8 @@ struct Side {
     tail: u32,
     /// Receives posted so far: all 32 bits go to the doorbell record.
     count: u32,
-    max_sge: u32,
-    /// Entries that a receive may have alone.
-    entries: Ordinary,
-    max_msg: u64,
+    ring: RecvRing,
+    format: RecvFormat,
     /// Whose queue this is: a child of fork(2) has a copy that no device sees.
     process: Process,
     record: DbWord,
@@ -74,14 +72,15 @@ impl SharedRecvQueue {
         let next: Box<[u16]> = (1..=slots).map(|i| (i & (slots - 1)) as u16).collect();
         (0..slots).zip(&next).for_each(|(i, next)| link(&srq, i, (*next).into()));
         let units = (srq.ring.stride() / 16).saturating_sub(1) as u32;
+        let max_sge = max_sge.min(units);
+        let ring = RecvRing::new(&srq.ring, &srq.wr_id, 1, max_sge);
         let side = Side {
             next,
             head: 0,
             tail: slots - 1,
             count: 0,
-            max_sge: max_sge.min(units),
-            entries: Ordinary::allowed_if(max_sge != 0 && units != 0),
-            max_msg: max_msg_sz,
+            ring,
+            format: RecvFormat::new(max_sge, max_msg_sz),
             process: Process::register(),
             record,
         };
@@ -147,7 +146,6 @@ impl Side {
     fn push<S: WireEntry>(
         &mut self,
         srq: &SrqShared,
-        view: StrideView<'_>,
         cursor: &mut Cursor,
         wr_id: u64,
         sges: &[S],
@@ -155,25 +153,19 @@ impl Side {
         if cursor.head == cursor.limit {
             cursor.limit = self.refill(srq, cursor.error)?;
         }
-        if !put_recv_sge(view.units(cursor.head), self.entries, sges) {
+        if !self.format.put_one(self.ring.units(cursor.head), sges) {
             // As in `recv`: a copy.
             match sges {
-                [one] => self.put(srq, cursor.head, &[*one])?,
-                many => self.put(srq, cursor.head, many)?,
+                [one] => self.format.put(self.ring.entries(cursor.head), &[*one])?,
+                many => self.format.put(self.ring.entries(cursor.head), many)?,
             }
         }
-        view.entry(cursor.head).store(wr_id, Ordering::Relaxed);
+        self.ring.wr_id(cursor.head).store(wr_id, Ordering::Relaxed);
         cursor.count = cursor.count.wrapping_add(1);
         srq.set_posted_as(cursor.head, cursor.count);
         let next = self.next.get(cursor.head as usize).copied();
         cursor.head = next.ok_or(PostError::Corrupt)?.into();
         Ok(())
-    }
-
-    fn put<S: WireEntry>(&self, srq: &SrqShared, index: u32, sges: &[S]) -> Result<(), PostError> {
-        // The first unit is the link.
-        let (_, entries) = srq.ring.element(index).split_at(2);
-        put_recv_sges(entries, self.max_sge, self.max_msg, sges)
     }
 
     #[inline(always)]
@@ -194,17 +186,20 @@ impl RecvQueueTrait for SharedRecvQueue {
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
         let cursor = self.side.begin();
-        Batch { srq: &self.srq, view: self.srq.view(self.side.max_sge), side: &mut self.side, cursor }
+        Batch { srq: &self.srq, side: &mut self.side, cursor }
     }
 
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         let Self { srq, side } = self;
         let mut cursor = side.begin();
-        let (view, max_sge) = (srq.view(side.max_sge), side.max_sge);
+        let max_sge = side.format.max_sge();
         // SAFETY: the caller's promise about the list.
         let result = unsafe {
-            walk(list, cursor.error, max_sge, |wr_id, sges| side.push(srq, view, &mut cursor, wr_id, sges))
+            walk(list, max_sge, |wr| match cursor.error {
+                Some(error) => Err(error),
+                None => wr.and_then(|(wr_id, sges)| side.push(srq, &mut cursor, wr_id, sges)),
+            })
         };
         side.publish(&cursor);
         result
@@ -232,7 +227,6 @@ impl fmt::Debug for Side {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
     srq: &'q SrqShared,
-    view: StrideView<'q>,
     side: &'q mut Side,
     cursor: Cursor,
 }
@@ -242,7 +236,7 @@ impl RecvBatch for Batch<'_> {
 
     #[inline(always)]
     unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
-        if let Err(error) = self.side.push(self.srq, self.view, &mut self.cursor, wr_id, sges) {
+        if let Err(error) = self.side.push(self.srq, &mut self.cursor, wr_id, sges) {
             self.cursor.latch(error);
         }
     }

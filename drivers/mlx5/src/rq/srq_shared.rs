@@ -4,8 +4,9 @@
 
 use crate::cq::lookup::UserIndex;
 use crate::memory::dbrec::DbWord;
-use crate::memory::{StrideRing, StrideView, Table};
+use crate::memory::{StrideRing, Table};
 use crate::qp::Published;
+use std::sync::Arc;
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,7 +23,7 @@ pub struct SrqShared {
     /// The WQEs. There may be more than [`slots`](Self::slots): the rest is the device's.
     pub ring: StrideRing,
     slots: u32,
-    pub(crate) wr_id: Table<AtomicU64>,
+    pub(crate) wr_id: Arc<Table<AtomicU64>>,
     /// A bit per element that is done and not linked again.
     free: Box<[AtomicU64]>,
     /// The doorbell record's count from which on each element is posted.
@@ -50,7 +51,7 @@ impl SrqShared {
             index: None,
             ring,
             slots,
-            wr_id: Table::new(slots),
+            wr_id: Arc::new(Table::new(slots)),
             free,
             posted_as,
             data_in_completions: AtomicBool::new(false),
@@ -108,12 +109,6 @@ impl SrqShared {
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
-    }
-
-    /// The addresses that posting needs; an element's link is left out.
-    #[inline(always)]
-    pub(crate) fn view(&self, max_sge: u32) -> StrideView<'_> {
-        StrideView::new(&self.ring, &self.wr_id, 1, max_sge)
     }
 
     /// The receive at `wqe_counter` is done: its `wr_id`. For any poller, also several at once.

@@ -469,7 +469,7 @@ fn run_recv(case: &Value) -> Result<(), String> {
                 recvs.qp.set_state(state(&step["state"]));
                 // What `modify_qp` does for raw packets.
                 if text(&step["state"]) == "RTR" && config.qp_type == QpType::RawPacket {
-                    recvs.record.set_recv(recvs.rq().posted());
+                    recvs.rq().publish_held(&recvs.record);
                 }
                 if !step["rq_dbrec_after"].is_null() && recvs.posted() != num32(&step["rq_dbrec_after"]) {
                     return Err(format!("record {} after modify", recvs.posted()));

@@ -3,14 +3,13 @@
 //!
 //! An empty entry is left out. An entry, or all of them, of more than the device's longest message can't be.
 
-use super::{InlineWriter, Ordinary, Sge, WqeWriter};
+use super::{InlineWriter, Sge, WqeWriter};
 use crate::memory::{BlockIndex, SqAddrs};
 use core::hint::cold_path;
-use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Payload, PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
-use uverbs_mlx5_hw::wqe::{MLX5_INLINE_SEG, MLX5_INVALID_LKEY};
+use uverbs_mlx5_hw::wqe::MLX5_INLINE_SEG;
 
 /// What data a queue takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub(crate) struct DataLimits {
 impl DataLimits {
     /// Whether a message may have so many bytes.
     #[inline(always)]
-    fn check(self, length: u64) -> Result<(), PostError> {
+    pub(super) fn check(self, length: u64) -> Result<(), PostError> {
         if length >= u64::from(MAX_SGE_LENGTH) && length > self.max_msg.min(u64::from(MAX_SGE_LENGTH)) {
             return Err(PostError::InvalidLength);
         }
@@ -160,80 +159,4 @@ fn put_bufs<P: Payload<Sge>>(slot: WqeWriter<'_>, unit: u32, head: u32, len: usi
         writer.finish();
     }
     left == 0
-}
-
-/// An entry of either form: the wire's or C's.
-pub(crate) trait WireEntry: Copy {
-    /// The wire's; an error if it is too long.
-    fn wire(self) -> Result<Sge, PostError>;
-}
-
-impl WireEntry for Sge {
-    #[inline(always)]
-    fn wire(self) -> Result<Sge, PostError> {
-        Ok(self)
-    }
-}
-
-impl WireEntry for RawSge {
-    #[inline(always)]
-    fn wire(self) -> Result<Sge, PostError> {
-        Sge::new(self.addr, self.length, self.lkey)
-    }
-}
-
-/// What ends a receive that has fewer entries than there is room for: no bytes of no memory.
-const TERMINATOR: [u64; 2] = [(MLX5_INVALID_LKEY as u64).to_be(), 0];
-
-/// Writes a receive of one entry that is neither empty nor longest: all but few. `false`, and nothing written, for others.
-#[inline(always)]
-pub(crate) fn put_recv_sge<S: WireEntry>(
-    [first, second]: [&[AtomicU64; 2]; 2],
-    entries: Ordinary,
-    sges: &[S],
-) -> bool {
-    let [sge] = sges else { return false };
-    let Ok(sge) = sge.wire() else { return false };
-    if !sge.is_ordinary(entries) {
-        return false;
-    }
-    // Where there is no second, it is the first.
-    store(second.each_ref(), TERMINATOR);
-    store(first.each_ref(), sge.words);
-    true
-}
-
-#[inline(always)]
-fn store([a, b]: [&AtomicU64; 2], words: [u64; 2]) {
-    a.store(words[0], Ordering::Relaxed);
-    b.store(words[1], Ordering::Relaxed);
-}
-
-/// Writes a receive's entries into the words of its element.
-#[inline(never)]
-pub(crate) fn put_recv_sges<S: WireEntry>(
-    element: &[AtomicU64],
-    max_sge: u32,
-    max_msg: u64,
-    sges: &[S],
-) -> Result<(), PostError> {
-    if sges.len() > max_sge as usize {
-        return Err(PostError::TooManySge);
-    }
-    let mut units = element.as_chunks::<2>().0.iter().take(max_sge as usize);
-    let mut length = 0_u64;
-    for sge in sges {
-        let sge = sge.wire()?;
-        if sge.is_special() && sge.length() == 0 {
-            continue;
-        }
-        length += u64::from(sge.length());
-        let Some([a, b]) = units.next() else { return Err(PostError::TooManySge) };
-        store([a, b], sge.words);
-    }
-    DataLimits { max_sge, max_inline: 0, max_msg }.check(length)?;
-    if let Some([a, b]) = units.next() {
-        store([a, b], TERMINATOR);
-    }
-    Ok(())
 }

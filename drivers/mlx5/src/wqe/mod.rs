@@ -10,12 +10,12 @@
 
 mod data;
 pub(crate) mod eth;
+mod recv;
 pub(crate) mod umr;
 mod writer;
 
-pub(crate) use data::{
-    DataLimits, WireEntry, put_inline, put_raw_sges, put_recv_sge, put_recv_sges, put_sges, units_of,
-};
+pub(crate) use data::{DataLimits, put_inline, put_raw_sges, put_sges, units_of};
+pub(crate) use recv::{RecvFormat, WireEntry};
 pub(crate) use writer::{InlineWriter, WqeWriter};
 
 use crate::memory::BlockIndex;
