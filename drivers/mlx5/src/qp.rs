@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A QP as its posters, the pollers of its completions and the control path see it.
 
-use crate::cq::lookup::UserIndex;
+use crate::cq::UserIndex;
 use crate::memory::dbrec::DbWord;
 use crate::rq::{RqShared, SrqShared};
 use crate::sq::SqShared;
@@ -60,7 +60,6 @@ pub struct QpShared {
     access: QpAccess,
     csum: AtomicBool,
     data_in_completions: bool,
-    dead: AtomicBool,
 }
 
 impl QpShared {
@@ -84,7 +83,6 @@ impl QpShared {
             access,
             csum: AtomicBool::new(false),
             data_in_completions: false,
-            dead: AtomicBool::new(false),
         }
     }
 
@@ -172,18 +170,6 @@ impl QpShared {
     /// Notes it; before the state that comes with the port.
     pub fn set_csum(&self, csum: bool) {
         self.csum.store(csum, Ordering::Relaxed);
-    }
-
-    /// Whether the QP is destroyed: its completions are skipped.
-    #[inline]
-    #[must_use]
-    pub fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
-    }
-
-    /// Marks it as destroyed.
-    pub fn set_dead(&self) {
-        self.dead.store(true, Ordering::Release);
     }
 }
 

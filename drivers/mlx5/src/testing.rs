@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queues over plain memory, with the device's side in the caller's hands: for tests, fuzzers and benches.
 
-pub use crate::cq::lookup::UserIndices;
+pub use crate::cq::UserIndices;
 pub use crate::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
 pub use crate::doorbell::{ArmRegister, BlueFlame, Doorbell, SharedHalf};
 pub use crate::memory::dbrec::{DbRec, DbRecPages};

@@ -4,7 +4,7 @@
 use super::Mlx5;
 use crate::control::calls::{self, CqRequest};
 use crate::control::size;
-use crate::cq::{Clock, CompletionQueue, CqConfig, CqRing, CqeVersion};
+use crate::cq::{Clock, CompletionQueue, CqConfig, CqRing, CqeVersion, RingOwner};
 use crate::memory::QueueBuf;
 use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
@@ -105,18 +105,20 @@ pub(super) fn resize(mlx5: &Mlx5, handle: &CqHandle, queue: &mut CompletionQueue
         return Ok(entries - 1);
     }
     let (ring, buf) = ring(mlx5, VERB, entries, queue.cqe_size())?;
-    let resized = calls::resize_cq(handle, entries - 1, queue.cqe_size(), &buf);
-    if let Err(error) = resized {
-        if error.errno() == uverbs_core::Errno::EPROTO {
-            // The kernel did it and answers nonsense: nobody knows which ring the device writes.
-            core::mem::forget(buf);
-            queue.lose_ring();
-        }
-        return Err(error);
-    }
-    // From here on the device completes to the new ring, also if the queue can't take it over: then it stays for ever.
-    queue.replace_ring(ring).map_err(|error| {
-        core::mem::forget(buf);
+    let cqe_size = queue.cqe_size();
+    let give = || {
+        calls::resize_cq(handle, entries - 1, cqe_size, &buf).map(drop).map_err(|error| {
+            // After this error the kernel may have done it: which ring the device writes is not known.
+            let unsure = error.errno() == uverbs_core::Errno::EPROTO;
+            if unsure {
+                core::mem::forget(Arc::clone(&buf));
+            }
+            (error, if unsure { RingOwner::Unknown } else { RingOwner::Old })
+        })
+    };
+    queue.resize(ring, give, |error| {
+        // The device may write the new ring, now or after a resize that failed: its memory stays.
+        core::mem::forget(Arc::clone(&buf));
         Error::protocol(VERB, format!("the old ring: {error}"))
     })?;
     Ok(entries - 1)

@@ -24,8 +24,8 @@ pub use srq::SrqControl;
 
 use self::context::Facts;
 use crate::control::uars::{BfReg, Posters, Uars};
-use crate::cq::lookup::{UserIndex, UserIndices};
 use crate::cq::{CompletionQueue, CqShared};
+use crate::cq::{UserIndex, UserIndices};
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::DbRecPages;
 use crate::qp::QpAccess;
@@ -219,7 +219,7 @@ impl Driver for Mlx5 {
     }
 
     fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<(), (QpHandle, Error)> {
-        handle.destroy().map(|_| shared.detach())
+        shared.destroy_with("destroy_qp", handle, |handle| handle.destroy().map(drop))
     }
 
     fn null_lkey(&self) -> Result<u32> {
@@ -242,7 +242,7 @@ impl Driver for Mlx5 {
     }
 
     fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<(), (WqHandle, Error)> {
-        handle.destroy().map(|_| shared.detach())
+        shared.destroy_with("destroy_wq", handle, |handle| handle.destroy().map(drop))
     }
 
     fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {

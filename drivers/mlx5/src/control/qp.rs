@@ -125,17 +125,12 @@ impl QpControl {
         let shared = &*self.shared;
         let before = shared.state();
         if target == Some(QpState::RESET) {
-            // No post may fall between the kernel's reset and ours.
+            // From here on no post is under way and none begins, until the QP is in INIT.
             shared.set_state(BETWEEN);
-        }
-        if target == Some(QpState::INIT)
-            && before == QpState::RESET
-            && let Some(dbrec) = &self.memory.dbrec
-        {
-            // A post that was on its way during the reset may have told its old index after it. Nobody can post now, and
-            // from INIT on the device believes what stands here.
-            dbrec.set_recv(0);
-            dbrec.set_send(0);
+            if let Err(errno) = shared.stop_posters() {
+                shared.set_state(before);
+                return Err(Error::os("modify_qp", format!("qp {:#x}: membarrier(2)", shared.qp_num), errno));
+            }
         }
         if let Err(error) = change() {
             if target == Some(QpState::RESET) && shared.state() == BETWEEN {
@@ -145,7 +140,6 @@ impl QpControl {
         }
         match target {
             Some(QpState::RESET) => {
-                // Before the sweep: a poller that comes after it finds nothing outstanding.
                 if let Some(dbrec) = &self.memory.dbrec {
                     dbrec.set_recv(0);
                     dbrec.set_send(0);
@@ -168,9 +162,32 @@ impl QpControl {
         Ok(())
     }
 
-    /// The kernel has destroyed it: its completions are nobody's.
-    pub(super) fn detach(&self) {
-        self.shared.set_dead();
+    /// Has the kernel destroy it by `destroy`, while no post is under way, and removes its completions.
+    pub(super) fn destroy_with<H>(
+        &self,
+        verb: &'static str,
+        handle: H,
+        destroy: impl FnOnce(H) -> Result<(), (H, Error)>,
+    ) -> Result<(), (H, Error)> {
+        let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        let before = shared.state();
+        shared.set_state(BETWEEN);
+        let destroyed = match shared.stop_posters() {
+            Ok(()) => destroy(handle),
+            Err(errno) => {
+                Err((handle, Error::os(verb, format!("qp {:#x}: membarrier(2)", shared.qp_num), errno)))
+            }
+        };
+        if destroyed.is_err() {
+            shared.set_state(before);
+        } else {
+            self.detach();
+        }
+        destroyed
+    }
+
+    fn detach(&self) {
         for cq in self.cqs() {
             cq.detach_qp(&self.shared);
         }

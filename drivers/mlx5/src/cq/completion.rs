@@ -10,31 +10,73 @@ use uverbs_core::attr::WcExFlags;
 use uverbs_core::provider::completion::Completion as CompletionTrait;
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
-/// What is known of a completion once its queue was told: the poster may reuse its entries from then on.
+/// What is known of a completion once its WR is retired: the poster may reuse the WQE and its record from then on.
+///
+/// Three whole words, because it goes through memory: a load of 8 bytes after narrower stores would wait for them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parsed {
-    pub tail: Tail,
-    pub wr_id: u64,
-    pub status: WcStatus,
-    /// What the queue remembers of a WQE that its opcode does not tell: `umr_op`.
-    pub posted: u8,
-    /// Whether the QP's port computes checksums.
-    pub csum: bool,
-    /// Whether it is a requester's success without data: known without a look at the entry.
-    pub is_short: bool,
+    pub(super) tail: Tail,
+    pub(super) wr_id: u64,
+    /// From the low bits up: the status (32), what the queue remembers of the WQE (8), and the bits below.
+    facts: u64,
 }
 
+/// The completion is a requester's.
+const REQUESTER: u64 = 1 << 40;
+/// It is a requester's success without data: known without a further load of the entry.
+const PLAIN: u64 = 1 << 41;
+/// The QP's port computes checksums.
+const CSUM: u64 = 1 << 42;
+
 impl Parsed {
+    /// Of a requester; `op` is the `umr_op` that the queue remembers.
+    #[inline(always)]
+    pub(super) fn requester(tail: Tail, wr_id: u64, status: WcStatus, op: u8, is_plain: bool) -> Self {
+        let facts = u64::from(status.0) | u64::from(op) << 32 | REQUESTER | if is_plain { PLAIN } else { 0 };
+        Self { tail, wr_id, facts }
+    }
+
+    /// Of a responder.
+    #[inline(always)]
+    pub(super) fn responder(tail: Tail, wr_id: u64, status: WcStatus, csum: bool) -> Self {
+        Self { tail, wr_id, facts: u64::from(status.0) | if csum { CSUM } else { 0 } }
+    }
+
+    #[inline(always)]
+    pub(super) fn status(self) -> WcStatus {
+        WcStatus(self.facts as u32)
+    }
+
+    /// What the queue remembers of a WQE that its opcode does not tell, in `enum ibv_wc_opcode`.
+    #[inline(always)]
+    fn posted_opcode(self) -> u8 {
+        match (self.facts >> 32) as u8 {
+            umr_op::BIND_MW => WcOpcode::BIND_MW.0 as u8,
+            umr_op::LOCAL_INV => WcOpcode::LOCAL_INV.0 as u8,
+            _ => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn is_plain(self) -> bool {
+        self.facts & PLAIN != 0
+    }
+
+    #[inline(always)]
+    fn has_csum(self) -> bool {
+        self.facts & CSUM != 0
+    }
+
     /// Of a requester's success.
     #[inline(always)]
-    fn requester_wc(&self, entry: CqeRef<'_>) -> WorkCompletion {
+    fn requester_wc(self, entry: CqeRef<'_>) -> WorkCompletion {
         let tail = self.tail;
         let sent = cqe::SENT[usize::from(tail.send_opcode())];
         let (opcode, byte_len) =
-            if sent.needs_more { more_of(tail, self.posted, entry.byte_cnt()) } else { (sent.opcode(), 0) };
+            if sent.needs_more { self.more_of_requester(entry.byte_cnt()) } else { (sent.opcode(), 0) };
         WorkCompletion {
             wr_id: self.wr_id,
-            status: self.status,
+            status: self.status(),
             opcode,
             byte_len,
             wc_flags: sent.flags(),
@@ -42,14 +84,14 @@ impl Parsed {
             ..WorkCompletion::default()
         }
     }
-}
 
-/// Opcode and length of what a requester's opcode does not tell.
-#[inline(never)]
-fn more_of(tail: Tail, posted: u8, byte_cnt: u32) -> (WcOpcode, u32) {
-    let send_opcode = tail.send_opcode();
-    let opcode = cqe::opcode(tail.op_own(), send_opcode, posted_opcode(posted));
-    (opcode, cqe::requester_len(send_opcode, byte_cnt))
+    /// Opcode and length where a requester's opcode alone does not tell them.
+    #[inline(never)]
+    fn more_of_requester(self, byte_cnt: u32) -> (WcOpcode, u32) {
+        let send_opcode = self.tail.send_opcode();
+        let opcode = cqe::opcode(self.tail.op_own(), send_opcode, self.posted_opcode());
+        (opcode, cqe::requester_len(send_opcode, byte_cnt))
+    }
 }
 
 /// One completion, in the ring.
@@ -62,19 +104,10 @@ pub struct Completion<'c> {
     pub(super) clock: Option<&'c ClockInfo>,
 }
 
-/// What the queue remembers, in `enum ibv_wc_opcode`.
-const fn posted_opcode(op: u8) -> u8 {
-    match op {
-        umr_op::BIND_MW => WcOpcode::BIND_MW.0 as u8,
-        umr_op::LOCAL_INV => WcOpcode::LOCAL_INV.0 as u8,
-        _ => 0,
-    }
-}
-
 impl Completion<'_> {
     #[inline(always)]
     fn kind(&self) -> Kind {
-        if self.parsed.is_short { Kind::Requester } else { self.parsed.tail.op_own().kind() }
+        if self.parsed.is_plain() { Kind::Requester } else { self.parsed.tail.op_own().kind() }
     }
 
     #[inline(always)]
@@ -90,7 +123,7 @@ impl Completion<'_> {
 
     #[inline(always)]
     fn csum_flag(&self) -> WcFlags {
-        if self.parsed.csum {
+        if self.parsed.has_csum() {
             cqe::csum_flag(self.cqe.hds_ip_ext(), self.cqe.l4_hdr_type_etc())
         } else {
             WcFlags::empty()
@@ -100,44 +133,57 @@ impl Completion<'_> {
     /// Writes it in C's form.
     #[inline(always)]
     pub(super) fn fill(&self, wc: &mut WorkCompletion) {
-        if self.parsed.is_short {
+        if self.parsed.is_plain() {
             *wc = self.parsed.requester_wc(self.cqe);
         } else {
             self.fill_other(wc);
         }
     }
 
-    /// What is not short.
+    /// Any other than a plain requester's.
     #[inline(never)]
     fn fill_other(&self, wc: &mut WorkCompletion) {
-        let tail = self.parsed.tail;
-        let kind = self.kind();
-        if kind == Kind::Requester {
-            *wc = self.parsed.requester_wc(self.cqe);
-            return;
-        }
-        let base = WorkCompletion {
-            wr_id: self.parsed.wr_id,
-            status: self.parsed.status,
-            opcode: self.opcode(),
-            qp_num: tail.qpn(),
-            ..WorkCompletion::default()
-        };
-        *wc = if kind == Kind::Responder {
-            WorkCompletion {
-                byte_len: self.cqe.byte_cnt(),
-                imm_data_or_invalidated_rkey: self.imm(),
-                src_qp: self.src_qp(),
-                wc_flags: self.wc_flags(),
-                pkey_index: self.pkey_index(),
-                slid: self.cqe.slid(),
-                sl: self.sl(),
-                dlid_path_bits: self.dlid_path_bits(),
-                ..base
+        match self.kind() {
+            Kind::Requester => *wc = self.parsed.requester_wc(self.cqe),
+            Kind::Responder => *wc = self.responder_wc(),
+            _ => {
+                *wc = WorkCompletion {
+                    wr_id: self.parsed.wr_id,
+                    status: self.parsed.status(),
+                    opcode: self.opcode(),
+                    vendor_err: self.vendor_err(),
+                    qp_num: self.parsed.tail.qpn(),
+                    ..WorkCompletion::default()
+                }
             }
-        } else {
-            WorkCompletion { vendor_err: self.vendor_err(), ..base }
-        };
+        }
+    }
+
+    /// Of a responder's success.
+    #[inline(always)]
+    pub(super) fn responder_wc(&self) -> WorkCompletion {
+        let received = cqe::RECEIVED[usize::from(self.parsed.tail.op_own().opcode())];
+        let imm = self.cqe.imm_inval_pkey();
+        let flags_rqpn = self.cqe.flags_rqpn();
+        let mut wc_flags = received.flags() | cqe::grh_flag(flags_rqpn);
+        if self.parsed.has_csum() {
+            wc_flags |= self.csum_flag();
+        }
+        WorkCompletion {
+            wr_id: self.parsed.wr_id,
+            status: self.parsed.status(),
+            opcode: received.opcode(),
+            byte_len: self.cqe.byte_cnt(),
+            imm_data_or_invalidated_rkey: if received.has_key { imm } else { imm.to_be() },
+            qp_num: self.parsed.tail.qpn(),
+            src_qp: flags_rqpn & 0xff_ffff,
+            wc_flags,
+            pkey_index: imm as u16,
+            slid: self.cqe.slid(),
+            sl: (flags_rqpn >> 24 & 0xf) as u8,
+            dlid_path_bits: self.dlid_path_bits(),
+            ..WorkCompletion::default()
+        }
     }
 }
 
@@ -148,12 +194,12 @@ impl CompletionTrait for Completion<'_> {
     }
     #[inline(always)]
     fn status(&self) -> WcStatus {
-        self.parsed.status
+        self.parsed.status()
     }
     #[inline(always)]
     fn opcode(&self) -> WcOpcode {
         let tail = self.parsed.tail;
-        cqe::opcode(tail.op_own(), tail.send_opcode(), posted_opcode(self.parsed.posted))
+        cqe::opcode(tail.op_own(), tail.send_opcode(), self.parsed.posted_opcode())
     }
     #[inline(always)]
     fn vendor_err(&self) -> u32 {
@@ -174,7 +220,7 @@ impl CompletionTrait for Completion<'_> {
     fn src_qp(&self) -> u32 {
         self.cqe.flags_rqpn() & 0xff_ffff
     }
-    /// As libmlx5's extended polling: what a message carried is told of receives only, a GRH of all.
+    /// As libmlx5's extended polling: a GRH is reported for all completions, the contents of a message for receives only.
     #[inline(always)]
     fn wc_flags(&self) -> WcFlags {
         cqe::message_flags(self.parsed.tail.op_own())

@@ -216,6 +216,45 @@ pub(crate) static SENT: [Sent; 256] = {
     table
 };
 
+/// What a responder's success tells by its own opcode.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(4))]
+pub(crate) struct ReceivedKind {
+    opcode: u8,
+    flags: u8,
+    /// Whether the message brought a key, not immediate data.
+    pub(crate) has_key: bool,
+}
+
+impl ReceivedKind {
+    /// `enum ibv_wc_opcode`
+    #[inline(always)]
+    pub(crate) const fn opcode(self) -> WcOpcode {
+        WcOpcode(self.opcode as u32)
+    }
+
+    /// [`message_flags`]
+    #[inline(always)]
+    pub(crate) const fn flags(self) -> WcFlags {
+        WcFlags::from_bits_retain(self.flags as u32)
+    }
+}
+
+/// [`ReceivedKind`] by the opcode of the entry, four bits.
+pub(crate) static RECEIVED: [ReceivedKind; 16] = {
+    let mut table = [ReceivedKind { opcode: 0, flags: 0, has_key: false }; 16];
+    let mut i = 0;
+    while i < table.len() {
+        let op_own = OpOwn((i as u8) << 4);
+        let flags = message_flags(op_own);
+        let has_key = flags.contains(WcFlags::WITH_INV);
+        // Every receive's opcode is below 256: `IBV_WC_RECV` is 1 << 7.
+        table[i] = ReceivedKind { opcode: opcode(op_own, 0, 0).0 as u8, flags: flags.bits() as u8, has_key };
+        i += 1;
+    }
+    table
+};
+
 /// The flag of a GRH, from [`Cqe64::flags_rqpn`](uverbs_mlx5_hw::cqe::Cqe64).
 #[inline]
 #[must_use]

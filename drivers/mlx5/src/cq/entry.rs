@@ -62,7 +62,7 @@ impl Idle {
 }
 
 /// The last 8 bytes of an entry in one load, as they stand in memory: what every completion needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tail(u64);
 
 impl Tail {

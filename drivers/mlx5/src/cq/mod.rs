@@ -1,33 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues: polling, extended polling, arming, resizing.
 //!
-//! | module       | what                                                                                |
-//! |--------------|-------------------------------------------------------------------------------------|
-//! | `poll`       | the engine                                                                          |
-//! | `ring`       | the entries, where the device writes them                                           |
-//! | `entry`      | one entry: whether it is written, and its fields                                    |
-//! | `parse`      | whose an entry is; sweeping out what is nobody's                                    |
-//! | `completion` | the fields of a completion                                                          |
-//! | `scatter`    | data that came in the completion                                                    |
-//! | `clock`      | wall clock time                                                                     |
-//! | `shared`     | the mailbox through which the control path tells of new, reset and destroyed queues |
+//! | module       | what                                                                               |
+//! |--------------|------------------------------------------------------------------------------------|
+//! | `poll`       | the poller: `ibv_poll_cq`, typed iteration, arming, resizing                       |
+//! | `session`    | extended polling                                                                   |
+//! | `shared`     | how the poller and the control path exclude each other                             |
+//! | `state`      | consumer position, ring and lookup table; what the control path changes            |
+//! | `parse`      | from an entry to a completion                                                      |
+//! | `lookup`     | from a number in an entry to its resource                                          |
+//! | `user_index` | the numbers by which completions name resources                                    |
+//! | `ring`       | the entries in memory that the device writes                                       |
+//! | `entry`      | one entry: whether it is written, and its fields                                   |
+//! | `cqe`        | what the fields say, as verbs say it                                               |
+//! | `completion` | a completion                                                                       |
+//! | `scatter`    | data that came in the completion                                                   |
+//! | `clock`      | wall clock time                                                                    |
 
 mod clock;
 mod completion;
 pub(crate) mod cqe;
 mod entry;
-pub mod lookup;
+mod lookup;
 mod parse;
 mod poll;
 mod ring;
 mod scatter;
+mod session;
 mod shared;
+mod state;
 #[cfg(test)]
 mod tests;
+mod user_index;
 
 pub use clock::Clock;
 pub use completion::Completion;
 pub use parse::CqeVersion;
-pub use poll::{CompletionQueue, CqConfig};
+pub use poll::{CompletionQueue, CqConfig, RingOwner};
 pub use ring::CqRing;
 pub use shared::CqShared;
+pub use user_index::{UserIndex, UserIndices};

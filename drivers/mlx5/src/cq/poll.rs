@@ -1,28 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The completion queue engine.
+//! The poller of a completion queue: `ibv_poll_cq`, typed iteration, arming, and resizing.
 //!
 //! An entry is the poller's when its owner bit is that of the lap; it is given back by the consumer index in the doorbell
-//! record. Entries are parsed in order, each exactly once: parsing tells the queue that it is of, so that is done even if
-//! the call ends with an error. An error that is met after some completions is kept for the next call (libmlx5 loses
-//! those completions).
+//! record. Entries are parsed in order, each exactly once: parsing retires the WR, so that is done even if the call ends
+//! with an error. An error that is met after some completions is kept for the next call (libmlx5 loses those completions).
+//!
+//! Each call is inside the queue for its memory accesses only (see `shared`). Before [`poll_each`] calls its closure it
+//! leaves, and enters again after; if a control call came between, it goes on from the state that this left.
+//!
+//! [`poll_each`]: CompletionQueueTrait::poll_each
+#![expect(unsafe_code)]
+// UNSAFETY: enters the queue as its one poller, which `&mut CompletionQueue` proves.
 
 use super::clock::Clock;
 use super::completion::{Completion, Parsed};
-use super::entry::{CqeRef, Idle, Phase, Tail};
-use super::parse::{CqeVersion, Outcome, Received, Resources, Sender};
+use super::entry::{CqeRef, Phase};
+use super::parse::{CqeVersion, Current, Outcome, Resources};
 use super::ring::CqRing;
-use super::shared::{CqShared, INDEX_MASK, PollAccess};
+use super::session::Session;
+use super::shared::{CqShared, CqWord, Entered};
+use super::state::{CqState, INDEX_MASK};
 use crate::doorbell::ArmRegister;
+use crate::memory::Walk;
 use crate::memory::dbrec::{DbRec, DbWord};
-use crate::memory::{Walk, Watch};
 use core::fmt;
+use core::hint::cold_path;
+use core::ptr::NonNull;
 use std::sync::Arc;
 use uverbs_core::attr::WcExFlags;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PollError;
 use uverbs_core::provider::completion::CompletionQueue as CompletionQueueTrait;
 use uverbs_core::sync::barrier;
-use uverbs_core::wc::{WcStatus, WorkCompletion};
+use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5_hw::doorbell::{CqDoorbell, MLX5_CQ_DB_REQ_NOT, MLX5_CQ_DB_REQ_NOT_SOL};
 use zerocopy::IntoBytes;
 
@@ -31,11 +41,11 @@ use zerocopy::IntoBytes;
 pub struct CqConfig {
     /// Its number, 24 bits.
     pub cqn: u32,
-    /// Entries that the kernel was told of, cleared.
+    /// The ring that the kernel was given, cleared.
     pub ring: CqRing,
-    /// The doorbell record that the kernel was told of.
+    /// The doorbell record that the kernel was given.
     pub dbrec: DbRec,
-    /// What the control path closes, in any state.
+    /// Access, with any word but that of a forked child.
     pub access: QueueAccess,
     /// The register by which it is armed.
     pub arm: Arc<ArmRegister>,
@@ -49,77 +59,48 @@ pub struct CqConfig {
     pub clock: Option<Clock>,
 }
 
-/// A completion queue.
+/// The poller of a completion queue.
 pub struct CompletionQueue {
-    ring: CqRing,
-    consumer: Consumer,
-    resources: Resources,
-    /// What a call must see to before it polls: a few bits of this side's, and what others have left.
-    rare: Rare,
-    access: PollAccess,
-    shared: Arc<CqShared>,
-    /// Where an open extended poll stands.
-    open: Option<(Parsed, u32)>,
-    fields: WcExFlags,
-    clock: Option<Clock>,
+    pub(super) shared: Arc<CqShared>,
+    /// The word with which the last call entered the short way.
+    pub(super) open_word: CqWord,
+    pub(super) pending: Pending,
+    /// The consumer index.
+    pub(super) record: DbWord,
+    pub(super) fields: WcExFlags,
+    pub(super) clock: Option<Clock>,
+    /// The ring of the state: only `resize` replaces it, which takes this queue by `&mut`.
+    pub(super) ring: CqRing,
+    /// Where an extended poll stands.
+    pub(super) session: Session,
     arm: Arc<ArmRegister>,
 }
 
 bitflags::bitflags! {
-    /// Why a poll can't just go on.
+    /// Why a call that begins a poll can't.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct Rare: u8 {
+    pub(super) struct Pending: u8 {
         /// An extended poll is open.
-        const OPEN = 1;
-        /// An error to be told by the next call.
-        const DEFERRED = 2;
-        /// The device writes to a ring that could not be taken over.
-        const LOST = 4;
+        const SESSION = 1;
+        /// There is an error that the next call reports.
+        const ERROR = 2;
     }
 }
 
-/// The consumer's end of a ring.
-#[derive(Debug)]
-struct Consumer {
-    /// The first entry that is not parsed. Counts on for ever.
-    position: u32,
-    /// The owner bit that it has once it is written.
-    phase: Phase,
-    /// What tells that it is not.
-    idle: Idle,
-    /// Where it stands.
-    watch: Watch,
-    record: DbWord,
-}
-
-impl Consumer {
-    fn new(ring: &CqRing, position: u32, record: DbWord) -> Self {
-        let watch = Watch::new(Arc::clone(ring.blocks()), position);
-        Self { position, phase: ring.phase(position), idle: Idle::NEVER_WRITTEN, watch, record }
+/// Enters the queue of `shared`, by the short way if the word is `open`.
+///
+/// # Safety
+/// The caller has the queue's only [`CompletionQueue`], and no other [`Entered`].
+#[inline(always)]
+pub(super) unsafe fn enter<'q>(shared: &'q CqShared, open: &mut CqWord) -> Result<Entered<'q>, PollError> {
+    // SAFETY: the caller's promise.
+    if let Some(entered) = unsafe { shared.enter(*open) } {
+        return Ok(entered);
     }
-
-    /// `ring` is the one that this is the end of.
-    #[inline(always)]
-    fn move_to(&mut self, ring: &CqRing, position: u32) {
-        self.position = position;
-        self.set_phase(ring.phase(position));
-        self.watch.turn_to(position);
-    }
-
-    #[inline(always)]
-    fn set_phase(&mut self, phase: Phase) {
-        if phase != self.phase {
-            (self.phase, self.idle) = (phase, Idle::before(phase));
-        }
-    }
-
-    /// Gives the entries before the position back to the device.
-    #[inline(always)]
-    fn give_back(&self) {
-        // The entries were read before the device may write them again.
-        barrier::release_to_device();
-        self.record.set(self.position & INDEX_MASK);
-    }
+    // SAFETY: the caller's promise.
+    let (entered, word) = unsafe { shared.enter_cold() }?;
+    *open = word;
+    Ok(entered)
 }
 
 impl CompletionQueue {
@@ -128,17 +109,17 @@ impl CompletionQueue {
     pub fn new(config: CqConfig) -> (Self, Arc<CqShared>) {
         let dbrec = Arc::new(config.dbrec);
         let record = dbrec.ci_word();
-        let shared = Arc::new(CqShared::new(config.cqn, config.ring.clone(), dbrec, config.access));
+        let state = CqState::new(config.ring.clone(), config.version, config.dump_fill_mkey);
+        let shared = Arc::new(CqShared::new(config.cqn, state, dbrec, config.access));
         let queue = Self {
-            consumer: Consumer::new(&config.ring, 0, record),
-            ring: config.ring,
-            resources: Resources::new(config.version, config.dump_fill_mkey),
-            rare: Rare::empty(),
-            access: shared.access(),
             shared: Arc::clone(&shared),
-            open: None,
+            open_word: CqWord::NONE,
+            pending: Pending::empty(),
+            record,
             fields: config.fields,
             clock: config.clock,
+            session: Session::new(&config.ring),
+            ring: config.ring,
             arm: config.arm,
         };
         (queue, shared)
@@ -147,7 +128,7 @@ impl CompletionQueue {
     /// Whether an extended poll is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.open.is_some()
+        self.pending.contains(Pending::SESSION)
     }
 
     /// Bytes of an entry.
@@ -162,299 +143,329 @@ impl CompletionQueue {
         &self.shared
     }
 
-    /// Goes on in a new ring, after the kernel has given it to the device: takes over what is in the old one, up to the
-    /// entry by which the device says that nothing follows there.
+    /// Resizes the queue to `ring`, which `give` has the kernel give to the device; completions of both rings are kept.
     ///
     /// # Errors
-    /// [`PollError::SessionOpen`] while an extended poll is open; [`PollError::Corrupt`] if there is no such entry: what
-    /// the device completes can't be seen any more.
-    pub fn replace_ring(&mut self, ring: CqRing) -> Result<(), PollError> {
-        if self.open.is_some() {
-            return Err(PollError::SessionOpen);
+    /// The error of `give`, and `corrupt` made of [`PollError::SessionOpen`] while an extended poll is open, or of
+    /// [`PollError::Corrupt`] if the old ring does not end as it should: then the queue reports no more completions.
+    pub fn resize<E>(
+        &mut self,
+        ring: CqRing,
+        give: impl FnOnce() -> Result<(), (E, RingOwner)>,
+        corrupt: impl FnOnce(PollError) -> E,
+    ) -> Result<(), E> {
+        if self.is_open() {
+            return Err(corrupt(PollError::SessionOpen));
         }
-        self.attend();
-        let old = self.ring.clone();
-        let first = self.consumer.position;
-        let mut position = first;
-        let end = position.wrapping_add(old.entries());
-        loop {
-            let Some(op_own) = old.valid(position).filter(|_| position != end) else {
-                self.lose_ring();
-                return Err(PollError::Corrupt);
-            };
-            barrier::from_device();
-            if op_own.kind() == crate::cq::cqe::Kind::Resize {
-                break;
+        if !self.shared.begin_resize(ring.clone()) {
+            return Err(corrupt(PollError::Corrupt));
+        }
+        if let Err((error, owner)) = give() {
+            match owner {
+                RingOwner::Old => self.shared.cancel_resize(),
+                RingOwner::Unknown => self.shared.lose_ring(),
             }
-            // The last entry of the old ring takes a place in the count; so all others stand one further on in the new.
-            ring.copy_from(position.wrapping_add(1), &old, position);
-            position = position.wrapping_add(1);
+            return Err(error);
         }
-        self.shared.replace_ring(ring.clone());
-        let record = self.shared.dbrec().ci_word();
-        self.consumer = Consumer::new(&ring, first.wrapping_add(1), record);
+        self.finish_resize(ring).map_err(corrupt)
+    }
+
+    /// Goes on in the ring that the kernel has given to the device.
+    pub(super) fn finish_resize(&mut self, ring: CqRing) -> Result<(), PollError> {
+        self.shared.end_resize()?;
+        self.session = Session::new(&ring);
         self.ring = ring;
-        self.consumer.give_back();
         Ok(())
     }
 
-    /// The device writes to a ring that could not be taken over: what it completes can't be seen any more.
-    pub fn lose_ring(&mut self) {
-        self.rare |= Rare::LOST;
+    /// The same for a ring that the device has already, as a test that plays the device gives it.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    #[cfg(any(test, feature = "test-utils"))]
+    pub fn replace_ring(&mut self, ring: CqRing) -> Result<(), PollError> {
+        self.resize(ring, || Ok(()), |error| error)
     }
 
-    /// Reads the mail, if there is some.
-    fn attend(&mut self) {
-        if !self.shared.has_mail() {
-            return;
-        }
-        let from = self.consumer.position;
-        let position = self.resources.read_mail(&self.ring, &self.shared, from);
-        self.consumer.move_to(&self.ring, position);
-        // The entry that an open poll stands at is not given back.
-        if position != from && self.open.is_none() {
-            self.consumer.give_back();
-        }
-    }
-
-    /// What is rare is seen to.
+    /// What a call that begins a poll must report first.
     #[cold]
     #[inline(never)]
-    fn begin_rare(&mut self) -> Result<(), PollError> {
-        if self.access.is_forked() {
-            return Err(PollError::Forked);
+    fn begin_pending(&mut self) -> Result<(), PollError> {
+        if self.is_open() {
+            return Err(PollError::SessionOpen);
         }
-        self.attend();
-        if self.rare.intersects(Rare::LOST | Rare::DEFERRED) {
-            self.rare -= Rare::DEFERRED;
+        if self.pending.contains(Pending::ERROR) {
+            self.pending -= Pending::ERROR;
             return Err(PollError::Corrupt);
         }
         Ok(())
     }
 
-    /// What calls begin with that don't go on with an open poll.
+    /// Whether a call may begin a poll.
     #[inline(always)]
-    fn begin_new(&mut self) -> Result<(), PollError> {
-        if self.rare.is_empty() && self.access.is_open() { Ok(()) } else { self.begin_new_rare() }
+    pub(super) fn check_pending(&mut self) -> Result<(), PollError> {
+        if self.pending.is_empty() { Ok(()) } else { self.begin_pending() }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn begin_new_rare(&mut self) -> Result<(), PollError> {
-        if self.open.is_some() {
-            return Err(PollError::SessionOpen);
-        }
-        self.begin_rare()
-    }
-
-    /// Whether there may be an entry to poll.
+    /// Enters for a call that begins a poll.
     #[inline(always)]
-    fn has_entry(&self) -> bool {
-        !self.consumer.idle.is(CqeRef(self.consumer.watch.block()).tail())
+    fn begin(&mut self) -> Result<Entered<'_>, PollError> {
+        self.check_pending()?;
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives: each borrows the poller.
+        unsafe { enter(&self.shared, &mut self.open_word) }
+    }
+}
+
+/// Who has the ring of a resize that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingOwner {
+    /// The device goes on with the old one.
+    Old,
+    /// It is not known which ring the device writes.
+    Unknown,
+}
+
+/// Gives the entries before `position` back to the device.
+#[inline(always)]
+pub(super) fn give_back(record: &DbWord, position: u32) {
+    // The entries were read before the device may write them again.
+    barrier::release_to_device();
+    record.set(position & INDEX_MASK);
+}
+
+/// Takes the completions of a poll.
+trait Sink {
+    /// Whether [`take`](Self::take) runs code of the user, which must not be inside the queue.
+    const IS_USER_CODE: bool;
+    /// Takes one.
+    fn take(&mut self, completion: &Completion<'_>);
+}
+
+/// Fills C's structs.
+struct Fill<'w>(core::slice::IterMut<'w, WorkCompletion>);
+
+impl Sink for Fill<'_> {
+    const IS_USER_CODE: bool = false;
+    #[inline(always)]
+    fn take(&mut self, completion: &Completion<'_>) {
+        if let Some(wc) = self.0.next() {
+            completion.fill(wc);
+        }
+    }
+}
+
+/// Calls a closure of the user.
+struct Call<F>(F);
+
+impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
+    const IS_USER_CODE: bool = true;
+    #[inline(always)]
+    fn take(&mut self, completion: &Completion<'_>) {
+        (self.0)(completion);
+    }
+}
+
+/// Where a poll stands: the consumer's end of the ring and the resource at hand, for registers.
+///
+/// # Invariants
+/// Made inside the queue. Its references are used only inside, and not after the state may have changed.
+pub(super) struct Cursor<'q> {
+    state: NonNull<CqState>,
+    ring: &'q CqRing,
+    resources: &'q Resources,
+    walk: Walk<'q>,
+    position: u32,
+    phase: Phase,
+    current: Current<'q>,
+}
+
+impl<'q> Cursor<'q> {
+    /// At the consumer's position.
+    ///
+    /// # Safety
+    /// The caller is inside the queue, and drops the cursor, or does not use it any more, before the control path can change
+    /// the state: when the caller leaves, unless it finds the word unchanged when it enters again.
+    #[inline(always)]
+    pub(super) unsafe fn new(entered: &mut Entered<'q>) -> Self {
+        let state = NonNull::from(entered.state());
+        // SAFETY: inside the queue, so the state is this thread's; the lifetime is bounded by the caller's promise.
+        let CqState { consumer, ring, resources, .. } = unsafe { state.as_ref() };
+        Self {
+            state,
+            ring,
+            resources,
+            walk: consumer.watch.walk(),
+            position: consumer.position,
+            phase: consumer.phase,
+            current: resources.current_at(consumer.last),
+        }
     }
 
-    /// `ibv_poll_cq` where there may be something.
-    #[inline(never)]
-    fn poll_into(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        if wc.is_empty() {
-            return Ok(0);
+    /// The entry that it stands at.
+    #[inline(always)]
+    pub(super) fn walk(&self) -> &Walk<'q> {
+        &self.walk
+    }
+
+    /// Moves behind the entry.
+    #[inline(always)]
+    pub(super) fn step(&mut self) {
+        self.position = self.position.wrapping_add(1);
+        self.phase = self.phase.after(self.walk.step());
+    }
+
+    /// Notes the position, for the control path and for a panic. The rest of the consumer's end follows from it.
+    #[inline(always)]
+    fn note_position(&self) {
+        // SAFETY: inside the queue (invariant); the place is used through no other reference.
+        unsafe { (*self.state.as_ptr()).consumer.position = self.position };
+    }
+
+    /// Leaves the consumer's end where the cursor stands.
+    #[inline(always)]
+    pub(super) fn save(&self) {
+        // SAFETY: inside the queue (invariant); `consumer` is used through no other reference.
+        let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
+        consumer.move_with(&self.walk, self.position, self.phase);
+        if self.current.key() != consumer.last.0 {
+            consumer.last = self.current.kept(self.resources);
         }
-        let (max, mut slots) = (wc.len(), wc.iter_mut());
-        self.drain(max, |completion| {
-            if let Some(slot) = slots.next() {
-                completion.fill(slot);
+    }
+
+    /// The long way to the next completion: any entry, also those that are not completions. The cursor is behind the
+    /// completion's entry only after [`step`](Self::step).
+    #[inline(never)]
+    fn parse_other(&mut self) -> Result<Option<Parsed>, PollError> {
+        // A device that never stops writing can't keep the call here.
+        for _ in 0..=self.ring.entries() {
+            if self.ring.valid(self.position).is_none() {
+                return Ok(None);
             }
-        })
+            barrier::from_device();
+            match self.resources.parse(self.ring, self.position) {
+                Outcome::Completion(parsed) => return Ok(Some(parsed)),
+                Outcome::Nothing => self.step(),
+                Outcome::Unknown => {
+                    self.step();
+                    return Err(PollError::Corrupt);
+                }
+            }
+        }
+        Ok(None)
     }
 
-    /// Hands out what there is, up to `max` completions, of which there is one at least. Apart, so that a poll which finds
-    /// nothing has little code around it.
+    /// The next completion, which the cursor stands at.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> Result<Option<Parsed>, PollError> {
+        let entry = CqeRef(self.walk.block());
+        let tail = entry.tail();
+        if tail.is_plain_requester(self.phase) {
+            barrier::from_device();
+            if let Some(parsed) = self.current.requester(self.resources, entry, tail) {
+                return Ok(Some(parsed));
+            }
+        } else if tail.is_plain_responder(self.phase) {
+            barrier::from_device();
+            if let Some(parsed) = self.current.responder(self.resources, entry, tail) {
+                return Ok(Some(parsed));
+            }
+        } else if !tail.is_valid(self.phase) {
+            return Ok(None);
+        }
+        self.parse_other()
+    }
+}
+
+impl CompletionQueue {
+    /// Hands out what there is, up to `max` completions. Apart from the callers, so that a poll that finds nothing has
+    /// little code around it. The caller has entered, and this leaves.
     #[inline(never)]
-    fn drain(&mut self, max: usize, mut f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
+    fn drain<S: Sink>(&mut self, max: usize, sink: &mut S) -> Result<usize, PollError> {
         if let Some(clock) = &mut self.clock {
             clock.refresh();
         }
-        let Self { ring, consumer, resources, shared, rare, fields, clock, .. } = self;
+        let Self { shared, open_word, record, fields, clock, pending, .. } = self;
         let (fields, clock) = (*fields, clock.as_ref().map(Clock::info));
-        let naming_word = resources.naming_word;
-        let mut sender = resources.last_sender();
-        let (mut position, mut phase) = (consumer.position, consumer.phase);
-        let mut walk = ring.blocks().walk(position);
-        let batch = Batch { ring, consumer };
-        // What fits in the ring; a device that never stops writing can't keep it here.
-        let max = max.min(ring.entries() as usize) as u32;
-        // Moved on by entries that are no completion.
-        let mut end = position.wrapping_add(max);
-        let mut result = Ok(());
-        'poll: loop {
-            let mut cqe = CqeRef(walk.block());
-            let mut tail = cqe.tail();
-            while let Some(parsed) = short(cqe, tail, phase, sender, naming_word) {
-                position = position.wrapping_add(1);
-                batch.consumer.position = position;
-                f(&Completion { cqe, parsed, fields, clock });
-                phase = phase.after(walk.step());
-                if position == end {
-                    break 'poll;
-                }
-                cqe = CqeRef(walk.block());
-                tail = cqe.tail();
-            }
-            if let Some(parsed) = receive(cqe, tail, phase, resources) {
-                position = position.wrapping_add(1);
-                batch.consumer.position = position;
-                hand_out(&mut f, Completion { cqe, parsed, fields, clock });
-            } else if tail.is_valid(phase) {
-                let (next, parsed) = parse_other(ring, resources, shared, position);
-                sender = resources.last_sender();
-                batch.consumer.position = next;
-                let is_completion = matches!(parsed, Ok(Some(_)));
-                let skipped = next.wrapping_sub(position) - u32::from(is_completion);
-                if skipped != 0 {
-                    end = end.wrapping_add(skipped);
-                    let at = position.wrapping_add(skipped);
-                    (walk, phase) = (ring.blocks().walk(at), ring.phase(at));
-                }
-                position = next;
-                match parsed {
-                    Ok(Some(parsed)) => {
-                        hand_out(&mut f, Completion { cqe: CqeRef(walk.block()), parsed, fields, clock });
-                    }
-                    other => {
-                        result = other.map(drop);
-                        break;
-                    }
+        let shared = &**shared;
+        // SAFETY: the caller is inside, by `&mut self` as the only poller, and gave its `Entered` up.
+        let mut entered = unsafe { Entered::assume(shared) };
+        let before = shared.generation();
+        // SAFETY: inside; it is made anew below if the state may have changed.
+        let mut cursor = unsafe { Cursor::new(&mut entered) };
+        // What fits in the ring; a device that never stops writing can't keep the call here.
+        let max = max.min(cursor.ring.entries() as usize);
+        let mut done = 0;
+        let result = loop {
+            let parsed = match cursor.next() {
+                Ok(Some(parsed)) => parsed,
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            };
+            let completion = Completion { cqe: CqeRef(cursor.walk.block()), parsed, fields, clock };
+            cursor.step();
+            done += 1;
+            if S::IS_USER_CODE {
+                cursor.note_position();
+                drop(entered);
+                let unwinding = FinishOnUnwind { shared, record, open: *open_word };
+                sink.take(&completion);
+                core::mem::forget(unwinding);
+                // SAFETY: as above; this call is outside now.
+                let Ok((again, is_same)) = (unsafe { shared.enter_again(*open_word, before) }) else {
+                    // A child of fork, or a queue that is lost: there is nothing to give back to.
+                    return Ok(done);
+                };
+                entered = again;
+                if !is_same {
+                    cold_path();
+                    return Self::finish_after_change(entered, record, done);
                 }
             } else {
-                break;
+                sink.take(&completion);
             }
-            phase = phase.after(walk.step());
-            if position == end {
-                break;
+            if done == max {
+                break Ok(());
             }
-        }
-        let done = max - end.wrapping_sub(position);
-        batch.finish(&walk, phase);
+        };
+        cursor.save();
+        give_back(record, cursor.position);
         match result {
             Err(error) if done == 0 => return Err(error),
-            Err(_) => *rare |= Rare::DEFERRED,
+            Err(_) => *pending |= Pending::ERROR,
             Ok(()) => {}
         }
-        Ok(done as usize)
+        Ok(done)
     }
 
-    /// The next completion, if there is one. The position is behind what was parsed, also on error.
-    #[inline(always)]
-    fn parse_next(&mut self) -> Result<Option<Parsed>, PollError> {
-        let (entry, position) = (CqeRef(self.consumer.watch.block()), self.consumer.position);
-        let tail = entry.tail();
-        if self.consumer.idle.is(tail) {
-            return Ok(None);
-        }
-        let (sender, naming_word) = (self.resources.last_sender(), self.resources.naming_word);
-        let phase = self.consumer.phase;
-        let quick = short(entry, tail, phase, sender, naming_word)
-            .or_else(|| receive(entry, tail, phase, &self.resources));
-        let (next, result) = match quick {
-            Some(parsed) => (position.wrapping_add(1), Ok(Some(parsed))),
-            None => parse_other(&self.ring, &mut self.resources, &self.shared, position),
-        };
-        self.consumer.move_to(&self.ring, next);
-        result
+    /// Ends a poll in whose callback the control path changed the state: what was handed out is given back.
+    #[cold]
+    #[inline(never)]
+    fn finish_after_change(
+        mut entered: Entered<'_>,
+        record: &DbWord,
+        done: usize,
+    ) -> Result<usize, PollError> {
+        let state = entered.state();
+        state.consumer.move_to(&state.ring, state.consumer.position);
+        give_back(record, state.consumer.position);
+        Ok(done)
     }
 }
 
-/// The completion of a receive that brought its data to memory.
-#[inline(always)]
-fn receive(entry: CqeRef<'_>, tail: Tail, phase: Phase, resources: &Resources) -> Option<Parsed> {
-    if !tail.is_plain_responder(phase) {
-        return None;
-    }
-    barrier::from_device();
-    let (wr_id, received) = resources.receive(entry, tail);
-    let (status, csum) = (WcStatus::SUCCESS, received == Received::WithCsum);
-    let parsed = Parsed { tail, wr_id, status, posted: 0, csum, is_short: false };
-    (received != Received::Not).then_some(parsed)
+/// A callback on its way: if it panics, the entries that were handed out are given back.
+struct FinishOnUnwind<'q> {
+    shared: &'q CqShared,
+    record: &'q DbWord,
+    open: CqWord,
 }
 
-/// The long way to the next completion, which also skips entries that are nobody's; and the position behind it all.
-#[inline(never)]
-fn parse_other(
-    ring: &CqRing,
-    resources: &mut Resources,
-    shared: &CqShared,
-    mut position: u32,
-) -> (u32, Result<Option<Parsed>, PollError>) {
-    // A device that lies about what it wrote can't keep it here.
-    for _ in 0..=ring.entries() {
-        if ring.valid(position).is_none() {
-            break;
-        }
-        barrier::from_device();
-        let outcome = resources.parse(ring, shared, position);
-        if let Outcome::ReadMail = outcome {
-            position = resources.read_mail(ring, shared, position);
-            continue;
-        }
-        position = position.wrapping_add(1);
-        match outcome {
-            Outcome::Completion(parsed) => return (position, Ok(Some(parsed))),
-            Outcome::Unknown => return (position, Err(PollError::Corrupt)),
-            Outcome::Nothing | Outcome::ReadMail => {}
-        }
-    }
-    (position, Ok(None))
-}
-
-/// The completion of an entry that says as little as most do, of the sender that the last one was of.
-#[inline(always)]
-fn short(
-    entry: CqeRef<'_>,
-    tail: Tail,
-    phase: Phase,
-    sender: Sender<'_>,
-    naming_word: usize,
-) -> Option<Parsed> {
-    if !tail.is_plain_requester(phase) {
-        return None;
-    }
-    barrier::from_device();
-    if !sender.has(entry.raw_word(naming_word)) {
-        return None;
-    }
-    let retired = sender.sends.retire(tail.block());
-    let status = WcStatus::SUCCESS;
-    Some(Parsed { tail, wr_id: retired.wr_id, status, posted: retired.op, csum: false, is_short: true })
-}
-
-/// Hands out a completion of the long way. Apart, so that the code around the short way is of short ones alone.
-#[inline(never)]
-fn hand_out(f: &mut impl FnMut(&Completion<'_>), completion: Completion<'_>) {
-    f(&completion);
-}
-
-/// A poll on its way: what is before the consumer's position is given back when it ends, also by a callback's panic.
-struct Batch<'q> {
-    ring: &'q CqRing,
-    consumer: &'q mut Consumer,
-}
-
-impl Batch<'_> {
-    /// Ends it where the walk stands.
-    #[inline(always)]
-    fn finish(self, walk: &Walk<'_>, phase: Phase) {
-        self.consumer.watch.follow(walk);
-        self.consumer.set_phase(phase);
-        self.consumer.give_back();
-        core::mem::forget(self);
-    }
-}
-
-impl Drop for Batch<'_> {
+impl Drop for FinishOnUnwind<'_> {
     #[cold]
     fn drop(&mut self) {
-        self.consumer.move_to(self.ring, self.consumer.position);
-        self.consumer.give_back();
+        // SAFETY: made by the only poller, which is outside and unwinds.
+        if let Ok(entered) = unsafe { enter(self.shared, &mut self.open) } {
+            let _ = CompletionQueue::finish_after_change(entered, self.record, 0);
+        }
     }
 }
 
@@ -466,68 +477,52 @@ impl CompletionQueueTrait for CompletionQueue {
 
     #[inline]
     fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
-        self.begin_new()?;
+        let mut entered = self.begin()?;
         // Most polls find nothing.
-        if !self.has_entry() || max == 0 {
+        if !entered.state().consumer.has_entry() || max == 0 {
             return Ok(0);
         }
-        self.drain(max, f)
+        entered.stay();
+        self.drain(max, &mut Call(f))
     }
 
     #[inline]
     fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        self.begin_new()?;
-        if self.has_entry() { self.poll_into(wc) } else { Ok(0) }
+        let mut entered = self.begin()?;
+        if !entered.state().consumer.has_entry() || wc.is_empty() {
+            return Ok(0);
+        }
+        entered.stay();
+        self.drain(wc.len(), &mut Fill(wc.iter_mut()))
     }
 
     #[inline]
     fn start_poll(&mut self) -> Result<(), PollError> {
-        self.begin_new()?;
-        let Some(parsed) = self.parse_next()? else { return Err(PollError::Empty) };
-        if let Some(clock) = &mut self.clock {
-            clock.refresh();
-        }
-        self.open = Some((parsed, self.consumer.position.wrapping_sub(1)));
-        self.rare |= Rare::OPEN;
-        Ok(())
+        self.start_session()
     }
 
     #[inline]
     fn next_poll(&mut self) -> Result<(), PollError> {
-        if self.open.is_none() {
-            return Err(PollError::NoSession);
-        }
-        if self.rare != Rare::OPEN || !self.access.is_open() {
-            self.begin_rare()?;
-        }
-        let Some(parsed) = self.parse_next()? else { return Err(PollError::Empty) };
-        self.open = Some((parsed, self.consumer.position.wrapping_sub(1)));
-        Ok(())
+        self.next_of_session()
     }
 
     #[inline]
     fn end_poll(&mut self) {
-        if self.open.take().is_some() {
-            self.rare -= Rare::OPEN;
-            self.consumer.give_back();
-        }
+        self.end_session();
     }
 
     #[inline]
     fn current(&self) -> Option<Completion<'_>> {
-        let (parsed, at) = self.open?;
-        let clock = self.clock.as_ref().map(Clock::info);
-        Some(Completion { cqe: self.ring.entry(at), parsed, fields: self.fields, clock })
+        self.current_of_session()
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
-        if self.access.is_forked() {
-            return Err(PollError::Forked);
-        }
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
         let shared = &self.shared;
-        let doorbell =
-            CqDoorbell::new(shared.arm_sn(), command, self.consumer.position & INDEX_MASK, shared.cqn());
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+        let mut entered = unsafe { enter(shared, &mut self.open_word) }?;
+        let position = entered.state().consumer.position;
+        let doorbell = CqDoorbell::new(shared.arm_sn(), command, position & INDEX_MASK, shared.cqn());
         shared.dbrec().set_arm(doorbell.arm.get());
         let mut bytes = [0; 8];
         bytes.copy_from_slice(doorbell.as_bytes());
@@ -543,11 +538,10 @@ impl CompletionQueueTrait for CompletionQueue {
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
+            .field("shared", &self.shared)
             .field("ring", &self.ring)
-            .field("consumer", &self.consumer)
-            .field("resources", &self.resources)
-            .field("rare", &self.rare)
-            .field("open", &self.open)
+            .field("pending", &self.pending)
+            .field("session", &self.session)
             .finish_non_exhaustive()
     }
 }

@@ -7,10 +7,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: writes to the addresses that the poster promised to be its own until the completion.
 
+use super::cqe::Scatter;
+use super::entry::Tail;
+use super::parse::Receives;
 use super::ring::CqRing;
-use super::shared::CqShared;
-use crate::cq::cqe::Scatter;
-use crate::memory::StrideRing;
 use crate::qp::QpShared;
 use crate::sq::SqShared;
 use core::ptr::with_exposed_provenance_mut;
@@ -21,11 +21,9 @@ use uverbs_mlx5_hw::wqe::{
     DS_MASK, DataSeg, MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_RDMA_READ,
 };
 
-/// An entry with data to move on. Every call gives `None` if there are letters: they may say that the queue has ended, and
-/// its memory with it.
+/// An entry with data to move on.
 pub(super) struct Scattering<'a> {
     pub ring: &'a CqRing,
-    pub shared: &'a CqShared,
     pub position: u32,
     pub dump_fill_mkey: u32,
 }
@@ -39,7 +37,7 @@ impl Scattering<'_> {
         sq: &SqShared,
         wqe_counter: u16,
         len: u32,
-    ) -> Option<WcStatus> {
+    ) -> WcStatus {
         /// Units before the entries: control, remote address.
         const READ: u32 = 2;
         /// The same and the operands.
@@ -51,58 +49,63 @@ impl Scattering<'_> {
             MLX5_OPCODE_RDMA_READ => READ,
             MLX5_OPCODE_ATOMIC_CS | MLX5_OPCODE_ATOMIC_FA => ATOMIC,
             // No other brings data.
-            _ => return Some(WcStatus::REM_INV_REQ_ERR),
+            _ => return WcStatus::REM_INV_REQ_ERR,
         };
+        // A device may put data there unasked, and report a WR twice, or one that was not published.
+        let is_expected =
+            qp.data_in_completions() && qp.state() != QpState::RESET && sq.is_outstanding(wqe_counter);
+        if !is_expected {
+            return WcStatus::GENERAL_ERR;
+        }
         let entries = (before..ds).map(|unit| read(sq.ring.view().unit(first + unit)));
-        let is_outstanding =
-            || qp.data_in_completions() && qp.state() != QpState::RESET && sq.is_outstanding(wqe_counter);
-        self.copy(which, len, entries, is_outstanding)
+        // SAFETY: the QP was created with the promise that entries' addresses are those of memory of this process. The WQE was
+        // published and has not completed (`is_outstanding`), and its queue was neither reset nor destroyed: the control path
+        // stops this poller before it does either (`CqShared::stopped`).
+        unsafe { self.copy(which, len, entries) }
     }
 
-    /// To the entries of a posted receive of a queue that was created for data in completions, which begin at unit `first` of its element.
+    /// To the entries of a posted receive. `qp` has the receive queue; an SRQ has none.
     pub(super) fn to_receiver(
         &self,
         which: Scatter,
-        ring: &StrideRing,
-        first: u32,
-        wqe_counter: u16,
+        receives: &Receives,
+        qp: Option<&QpShared>,
+        tail: Tail,
         len: u32,
-        is_outstanding: impl FnOnce() -> bool,
-    ) -> Option<WcStatus> {
+    ) -> WcStatus {
+        let counter = tail.wqe_counter();
+        // In an SRQ's element the entries are behind the link to the next.
+        let (ring, first, is_expected) = match receives {
+            Receives::Rq(rq) => {
+                let takes = |qp: &QpShared| qp.data_in_completions() && qp.state() != QpState::RESET;
+                (&rq.ring, 0, qp.is_some_and(takes) && rq.is_outstanding(counter))
+            }
+            Receives::Srq(srq) => (&srq.ring, 1, srq.data_in_completions() && srq.is_outstanding(counter)),
+            Receives::None => return WcStatus::GENERAL_ERR,
+        };
+        if !is_expected {
+            return WcStatus::GENERAL_ERR;
+        }
         let units = (ring.stride() / 16) as u32;
-        let entries = (first..units).map(|unit| read(ring.unit(wqe_counter.into(), unit)));
-        self.copy(which, len, entries, is_outstanding)
+        let entries = (first..units).map(|unit| read(ring.unit(counter.into(), unit)));
+        // SAFETY: as in `to_sender`. An SRQ's element that was posted stays posted until its completion.
+        unsafe { self.copy(which, len, entries) }
     }
 
-    fn copy(
-        &self,
-        which: Scatter,
-        len: u32,
-        entries: impl Iterator<Item = [u8; 16]>,
-        is_outstanding: impl FnOnce() -> bool,
-    ) -> Option<WcStatus> {
+    /// # Safety
+    /// The entries are those of a WR that was posted with the promise of `SendBatch::push` or `RecvBatch::push` and has not
+    /// completed. Its completion is reported after this call, so the promise still holds.
+    #[inline]
+    unsafe fn copy(&self, which: Scatter, len: u32, entries: impl Iterator<Item = [u8; 16]>) -> WcStatus {
         let Some(data) = self.ring.scattered(self.position, which) else {
             // Data before an entry that has nothing before it.
-            return Some(WcStatus::GENERAL_ERR);
+            return WcStatus::GENERAL_ERR;
         };
         let Some(data) = data.get(..len as usize).filter(|data| data.len() <= which.room()) else {
-            return Some(WcStatus::LOC_LEN_ERR);
+            return WcStatus::LOC_LEN_ERR;
         };
-        let _copying = self.shared.copying();
-        if self.shared.has_mail() {
-            return None;
-        }
-        // A device may put data there unasked, tell twice of a WR, or of one that it was not shown. Behind the lock, so that a
-        // reset that was before
-        // is seen.
-        if !is_outstanding() {
-            return Some(WcStatus::GENERAL_ERR);
-        }
-        // SAFETY: the QP was created with the promise that entries' addresses are those of memory of this process. The WQE is
-        // of a queue that has neither ended nor been reset: whoever ends one leaves a letter before it
-        // waits for the lock (`CqShared::sweep`). It was published and has not completed, so the poster's promise holds until
-        // this entry's completion, which is given out after this.
-        Some(unsafe { copy(data, entries.map(|bytes| zerocopy::transmute!(bytes)), self.dump_fill_mkey) })
+        // SAFETY: the caller's promise about the entries.
+        unsafe { copy(data, entries.map(|bytes| zerocopy::transmute!(bytes)), self.dump_fill_mkey) }
     }
 }
 

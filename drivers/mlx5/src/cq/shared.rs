@@ -1,94 +1,94 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a completion queue's poller shares with the control path: a mailbox and its flag, the doorbell record.
+//! A completion queue as its poller and the control path share it.
 //!
-//! The poller owns everything that a poll touches, so polling takes no lock. When a resource is made, reset or destroyed,
-//! the control path leaves word in the mailbox and raises a flag; the poller reads it before its next completion. What
-//! of a reset or destroyed queue is still in the ring is swept out then, and not handed out: it is a tombstone until
-//! that moment, kept alive by the poller's own reference.
-//!
-//! How far to sweep is noted when the letter is written: entries that the device writes later are of the queue's next life.
+//! The state of the queue ([`CqState`]: consumer position, ring, lookup table) has one user at a time. The poller enters
+//! for the memory accesses of one call ([`CqShared::enter`]). The control path stops the poller first
+//! ([`CqShared::stopped`]), and so changes the lookup table and the ring as if no poller existed: a QP that is reset or
+//! destroyed leaves nothing behind in the ring, and no completion of it is reported after the control call returned.
+//! `uverbs_core::kernel::QueueAccess` describes the handshake.
+#![expect(unsafe_code)]
+// UNSAFETY: hands out the state from a shared reference; this module proves that there is one user at a time.
 
 use super::ring::CqRing;
+use super::state::CqState;
 use crate::memory::dbrec::DbRec;
 use crate::qp::QpShared;
 use crate::rq::SrqShared;
+use core::cell::UnsafeCell;
+use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::kernel::QueueAccess;
-use uverbs_core::sync::barrier;
-use uverbs_mlx5_hw::doorbell::CQ_SET_CI;
+use uverbs_core::provider::PollError;
 
-/// A consumer index has 24 bits.
-pub(super) const INDEX_MASK: u32 = 0xff_ffff;
+/// The word of a CQ's [`QueueAccess`].
+///
+/// The low byte says what the poller may do; the rest counts control calls, so that a poller that finds the word unchanged
+/// knows that the state is unchanged, too. Never 0, which is what a child of fork finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CqWord(u32);
 
-/// A letter to the poller.
-#[derive(Debug)]
-pub(super) enum Letter {
-    /// A QP will complete here.
-    AttachQp(Arc<QpShared>),
-    /// An SRQ that is named by completions itself will complete here.
-    AttachSrq(Arc<SrqShared>),
-    /// A QP was reset, or is `gone`: what it completed before `upto` (24 bits) is nobody's.
-    SweepQp { qp: Arc<QpShared>, upto: u32, gone: bool },
-    /// An SRQ is gone.
-    SweepSrq { srq: Arc<SrqShared>, upto: u32 },
-}
+impl CqWord {
+    /// The poller may enter, by a light barrier.
+    const OPEN: u32 = 1;
+    /// The poller may enter by a full fence.
+    const OPEN_FENCED: u32 = 2;
+    /// The control path uses the state.
+    const CLOSED: u32 = 3;
+    /// The ring that the device writes is not known, or the poller could not be stopped: no more completions.
+    const LOST: u32 = 4;
+    /// Equal to the word of no CQ.
+    pub(super) const NONE: Self = Self(0);
 
-/// The word of [`CqShared::mail`] while there are no letters.
-const NO_MAIL: u32 = 1;
-/// While there are.
-const MAIL: u32 = 2;
-
-/// One compare for all that a poll must see to first.
-#[derive(Debug)]
-pub(super) struct PollAccess(QueueAccess);
-
-impl PollAccess {
-    /// Whether there is nothing.
-    #[inline(always)]
-    pub(super) fn is_open(&self) -> bool {
-        self.0.word().load(Ordering::Acquire) == NO_MAIL
+    const fn new(count: u32, what: u32) -> Self {
+        Self(count << 8 | what)
     }
 
-    /// Whether this is a child of fork(2).
-    pub(super) fn is_forked(&self) -> bool {
-        self.0.word().load(Ordering::Acquire) == QueueAccess::FORKED
+    const fn what(self) -> u32 {
+        self.0 & 0xff
+    }
+
+    const fn count(self) -> u32 {
+        self.0 >> 8
+    }
+
+    const fn is_forked(self) -> bool {
+        self.0 == QueueAccess::FORKED
     }
 }
 
-/// What the poller and the control path share.
-#[derive(Debug)]
+/// A completion queue, as its poller and the control path share it.
 pub struct CqShared {
     cqn: u32,
-    /// Whether there are letters, or this is a child of fork(2): a copy of its parent's queue.
-    mail: QueueAccess,
-    letters: Mutex<Vec<Letter>>,
-    /// SendQueueRef while data of a completion are copied to the memory that a WQE names: whoever held it after having left a
-    /// letter knows that none is copied for that queue any more.
-    copying: Mutex<()>,
-    /// The ring that the device writes. Locked by the control path, and by the poller when it is replaced.
-    ring: Mutex<CqRing>,
+    access: QueueAccess,
+    /// One control call at a time; a poller that finds the queue closed waits for it here.
+    control: Mutex<()>,
+    state: UnsafeCell<CqState>,
     dbrec: Arc<DbRec>,
-    /// Counts the events that were read: what the device compares to know whether an arming is a new one.
+    /// Counts the events that were read. The device compares it to tell a new arming from a repeated one.
     arm_sn: AtomicU32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+// SAFETY: `state` is reached through `Entered` by the one poller while the word is open, and by `stopped` with `control`
+// held, the word closed and the poller known to be outside. The rest is `Sync` by itself.
+unsafe impl Sync for CqShared {}
 
 impl CqShared {
-    pub(super) fn new(cqn: u32, ring: CqRing, dbrec: Arc<DbRec>, mail: QueueAccess) -> Self {
-        mail.word().store(NO_MAIL, Ordering::Release);
-        Self {
+    pub(super) fn new(cqn: u32, state: CqState, dbrec: Arc<DbRec>, access: QueueAccess) -> Self {
+        let this = Self {
             cqn,
-            mail,
-            letters: Mutex::default(),
-            copying: Mutex::default(),
-            ring: Mutex::new(ring),
+            access,
+            control: Mutex::default(),
+            state: UnsafeCell::new(state),
             dbrec,
             arm_sn: AtomicU32::new(0),
-        }
+        };
+        this.access.word().store(this.open_word(0).0, Ordering::Release);
+        this
+    }
+
+    fn open_word(&self, count: u32) -> CqWord {
+        CqWord::new(count, if self.access.needs_fence() { CqWord::OPEN_FENCED } else { CqWord::OPEN })
     }
 
     /// The queue's number, 24 bits.
@@ -113,89 +113,213 @@ impl CqShared {
         self.arm_sn.load(Ordering::Relaxed)
     }
 
+    #[inline(always)]
+    fn word(&self) -> CqWord {
+        CqWord(self.access.word().load(Ordering::Acquire))
+    }
+
+    /// Enters if the word is `seen`, with which an earlier [`enter_cold`](Self::enter_cold) came back. For the one poller.
+    ///
+    /// # Safety
+    /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`].
+    #[inline(always)]
+    pub(super) unsafe fn enter(&self, seen: CqWord) -> Option<Entered<'_>> {
+        self.access.enter();
+        let entered = Entered(self);
+        // Acquire: pairs with the control path's store of an open word.
+        if self.word() == seen { Some(entered) } else { None }
+    }
+
+    /// Enters in any other case, after a control call that is under way. Gives the word for [`enter`](Self::enter).
+    ///
+    /// # Safety
+    /// As [`enter`](Self::enter).
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn enter_cold(&self) -> Result<(Entered<'_>, CqWord), PollError> {
+        loop {
+            self.access.enter_fenced();
+            let (entered, word) = (Entered(self), self.word());
+            if word.is_forked() {
+                return Err(PollError::Forked);
+            }
+            match word.what() {
+                CqWord::OPEN => return Ok((entered, word)),
+                // No word for the short way: each poll needs the fence.
+                CqWord::OPEN_FENCED => return Ok((entered, CqWord::NONE)),
+                CqWord::LOST => return Err(PollError::Corrupt),
+                _ => drop(entered),
+            }
+            drop(self.control.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Enters again after code of the user ran outside. `open` is what [`enter`](Self::enter) takes, `before` the word that
+    /// was [`generation`](Self::generation) inside. `false` if the state may have changed since.
+    ///
+    /// # Safety
+    /// As [`enter`](Self::enter).
+    #[inline(always)]
+    pub(super) unsafe fn enter_again(
+        &self,
+        open: CqWord,
+        before: CqWord,
+    ) -> Result<(Entered<'_>, bool), PollError> {
+        // SAFETY: the caller's promise that there is one poller and no other `Entered`.
+        if let Some(entered) = unsafe { self.enter(open) } {
+            return Ok((entered, true));
+        }
+        // SAFETY: the same promise.
+        let (entered, _) = unsafe { self.enter_cold() }?;
+        Ok((entered, self.generation() == before))
+    }
+
+    /// The word, which changes with each control call.
+    #[inline(always)]
+    pub(super) fn generation(&self) -> CqWord {
+        self.word()
+    }
+
+    /// Stops the poller and changes the state. `None` in a child of fork, or if the queue is lost.
+    fn stopped<R>(&self, f: impl FnOnce(&mut CqState) -> R) -> Option<R> {
+        if self.word().is_forked() {
+            return None;
+        }
+        let _one = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.word();
+        if before.what() == CqWord::LOST {
+            return None;
+        }
+        let count = before.count().wrapping_add(1) & 0xff_ffff;
+        if !self.replace_word(before, CqWord::new(count, CqWord::CLOSED)) {
+            return None;
+        }
+        if let Err(errno) = self.access.wait_idle() {
+            // Unsound to go on: the poller may be inside. It finds the queue lost when it comes back.
+            log::error!("cq {:#x}: membarrier(2): {errno}; the queue reports no more completions", self.cqn);
+            self.replace_word(CqWord::new(count, CqWord::CLOSED), CqWord::new(count, CqWord::LOST));
+            return None;
+        }
+        // SAFETY: `control` is held, and the word is closed: no poller has been inside since `wait_idle`, and one that
+        // enters finds the closed word. So this is the only reference to the state.
+        let state = unsafe { &mut *self.state.get() };
+        let result = f(state);
+        let next = if state.is_lost() { CqWord::new(count, CqWord::LOST) } else { self.open_word(count) };
+        self.replace_word(CqWord::new(count, CqWord::CLOSED), next);
+        Some(result)
+    }
+
+    /// Whether the word was `from`: in a child of fork it stays what it is. Release: a poller that enters by the new word
+    /// sees what was changed before.
+    fn replace_word(&self, from: CqWord, to: CqWord) -> bool {
+        self.access.word().compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// A QP was created that completes here; before it can post.
     pub fn attach_qp(&self, qp: &Arc<QpShared>) {
-        self.post(Letter::AttachQp(Arc::clone(qp)));
+        self.stopped(|state| state.attach_qp(qp));
     }
 
     /// An SRQ was created whose completions name it, not a QP (XRC); before it can receive.
     pub fn attach_srq(&self, srq: &Arc<SrqShared>) {
-        self.post(Letter::AttachSrq(Arc::clone(srq)));
+        self.stopped(|state| state.attach_srq(srq));
     }
 
-    /// The kernel has reset the QP; before its queues start anew. When this returns, no memory of its WQEs is written.
+    /// The kernel has reset the QP; before its queues start anew. When this returns, the queue holds no completion of the
+    /// QP, no poll reports one, and no memory of its WQEs is written.
     pub fn reset_qp(&self, qp: &Arc<QpShared>) {
-        self.sweep(|upto| Letter::SweepQp { qp: Arc::clone(qp), upto, gone: false });
+        self.stopped(|state| state.remove_entries_of_qp(qp, self.consumer_word()));
     }
 
-    /// The kernel has destroyed the QP. When this returns, no memory of its WQEs is written.
+    /// The kernel has destroyed the QP. As [`reset_qp`](Self::reset_qp), and the QP is not known here any more.
     pub fn detach_qp(&self, qp: &Arc<QpShared>) {
-        self.sweep(|upto| Letter::SweepQp { qp: Arc::clone(qp), upto, gone: true });
+        self.stopped(|state| {
+            state.remove_entries_of_qp(qp, self.consumer_word());
+            state.detach_qp(qp);
+        });
     }
 
-    /// The kernel has destroyed the SRQ. When this returns, no memory of its WQEs is written.
+    /// The kernel has destroyed the SRQ. When this returns, the queue holds no completion that names it.
     pub fn detach_srq(&self, srq: &Arc<SrqShared>) {
-        self.sweep(|upto| Letter::SweepSrq { srq: Arc::clone(srq), upto });
+        self.stopped(|state| {
+            state.remove_entries_of_srq(srq, self.consumer_word());
+            state.detach_srq(srq);
+        });
     }
 
-    fn sweep(&self, letter: impl FnOnce(u32) -> Letter) {
-        self.post(letter(self.produced()));
-        drop(lock(&self.copying));
+    /// The kernel is about to give the device another ring. Until [`end_resize`](Self::end_resize) completions may be in
+    /// both. `false` if there is no queue to resize.
+    pub(super) fn begin_resize(&self, ring: CqRing) -> bool {
+        self.stopped(|state| state.begin_resize(ring)).is_some()
     }
 
-    fn post(&self, letter: Letter) {
-        let mut letters = lock(&self.letters);
-        letters.push(letter);
-        self.tell(NO_MAIL, MAIL);
+    /// The kernel has not given the device the ring of [`begin_resize`](Self::begin_resize).
+    pub(super) fn cancel_resize(&self) {
+        self.stopped(CqState::cancel_resize);
     }
 
-    /// Changes the word. In a child of fork it stays what it is.
-    fn tell(&self, from: u32, to: u32) {
-        let _ = self.mail.word().compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    /// The device writes the new ring: takes over what is in the old one.
+    ///
+    /// # Errors
+    /// [`PollError::Corrupt`] if the old ring does not end as the device ends it. Then the queue is lost.
+    pub(super) fn end_resize(&self) -> Result<(), PollError> {
+        self.stopped(|state| state.end_resize(self.consumer_word())).unwrap_or(Err(PollError::Corrupt))
     }
 
-    /// What tells that there is something to see to before polling; the poller keeps it at hand.
-    pub(super) fn access(&self) -> PollAccess {
-        PollAccess(self.mail.clone())
+    /// Which ring the device writes is not known: the queue is lost.
+    pub(super) fn lose_ring(&self) {
+        self.stopped(CqState::lose);
     }
 
-    /// Whether there are letters.
-    pub(super) fn has_mail(&self) -> bool {
-        self.mail.word().load(Ordering::Acquire) == MAIL
+    fn consumer_word(&self) -> &AtomicU32 {
+        self.dbrec.word(uverbs_mlx5_hw::doorbell::CQ_SET_CI)
+    }
+}
+
+impl fmt::Debug for CqShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CqShared")
+            .field("cqn", &format_args!("{:#x}", self.cqn))
+            .field("access", &self.access)
+            .field("dbrec", &self.dbrec)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The right of the poller, which is inside the queue, to use its state. It leaves when dropped.
+#[must_use]
+pub(super) struct Entered<'q>(&'q CqShared);
+
+impl<'q> Entered<'q> {
+    /// The state.
+    #[inline(always)]
+    pub(super) fn state(&mut self) -> &mut CqState {
+        // SAFETY: the poller, of which there is one (`enter`), is inside and found the word open, so the control path waits
+        // for it to leave. The reference lives as long as `self` is borrowed, so it is the only one.
+        unsafe { &mut *self.0.state.get() }
+    }
+}
+
+impl<'q> Entered<'q> {
+    /// Stays inside: [`assume`](Self::assume) goes on.
+    #[inline(always)]
+    pub(super) fn stay(self) {
+        core::mem::forget(self);
     }
 
-    /// Takes the letters.
-    pub(super) fn take_letters(&self) -> Vec<Letter> {
-        let mut letters = lock(&self.letters);
-        self.tell(MAIL, NO_MAIL);
-        core::mem::take(&mut letters)
+    /// The value that [`stay`](Self::stay) gave up.
+    ///
+    /// # Safety
+    /// The caller is the queue's only poller, and its last `Entered` ended by [`stay`](Self::stay).
+    #[inline(always)]
+    pub(super) unsafe fn assume(shared: &'q CqShared) -> Self {
+        Self(shared)
     }
+}
 
-    /// Holds the control path up for as long as data are copied.
-    pub(super) fn copying(&self) -> MutexGuard<'_, ()> {
-        lock(&self.copying)
-    }
-
-    /// The poller goes on in another ring.
-    pub(super) fn replace_ring(&self, ring: CqRing) {
-        *lock(&self.ring) = ring;
-    }
-
-    /// Where the device will write next, 24 bits: the first entry from the consumer's on that it has not written.
-    fn produced(&self) -> u32 {
-        let ring = lock(&self.ring);
-        let consumed = || u32::from_be(self.dbrec.word(CQ_SET_CI).load(Ordering::Acquire)) & INDEX_MASK;
-        let mut from = consumed();
-        loop {
-            let written = (0..ring.entries()).take_while(|n| ring.valid(from.wrapping_add(*n)).is_some());
-            let upto = from.wrapping_add(written.count() as u32) & INDEX_MASK;
-            barrier::from_device();
-            let now = consumed();
-            // The poller moved on meanwhile, and the device may have written over what it freed: look again.
-            if now == from {
-                return upto;
-            }
-            from = now;
-        }
+impl Drop for Entered<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.access.leave();
     }
 }

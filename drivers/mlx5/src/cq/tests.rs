@@ -4,7 +4,7 @@
 mod scatter;
 
 use super::*;
-use crate::cq::lookup::UserIndices;
+use crate::cq::UserIndices;
 use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::DbRecPages;
 use crate::memory::{BlockIndex, CompletedCount, QueueBuf, SqRing, StrideRing};
@@ -274,35 +274,36 @@ fn arming() {
 }
 
 #[test]
-fn an_index_is_not_reused_before_the_tombstone_is_swept() {
+fn a_destroyed_qp_leaves_no_entry_and_its_index_is_free() {
     let mut b = bench(8, 64, CqeVersion::V1);
     let (dead, alive) = (b.qp(1, None), b.qp(2, None));
-    b.poll(1).unwrap();
     for i in 0..3 {
         b.complete(cqe(0, &dead, i));
         b.complete(cqe(2, &alive, i));
     }
     b.shared.detach_qp(&dead);
+    assert_eq!(b.consumed(), 3, "the room is the device's again, without a poll");
     let index = dead.uidx;
     drop(dead);
-    assert_ne!(b.indices.take().unwrap().get(), index);
+    let again = b.qp(3, None);
+    assert_eq!(again.uidx, index);
     let ids = b.poll(8).unwrap();
     assert_eq!(ids, [recv_id(2, 0), recv_id(2, 1), recv_id(2, 2)]);
-    assert_eq!((b.consumed(), b.indices.take().unwrap().get()), (6, index));
+    assert_eq!(b.consumed(), 6);
 }
 
 #[test]
-fn a_sweep_leaves_the_next_life_and_gives_srq_entries_back() {
+fn a_reset_in_an_extended_poll_leaves_the_current_completion() {
     let mut b = bench(4, 128, CqeVersion::V1);
     let srq = Arc::new(srq(5));
     let (qp, other) = (b.qp(1, Some(Arc::clone(&srq))), b.qp(2, None));
+    b.complete(cqe(0, &other, 1));
     b.complete(cqe(2, &qp, 9));
     b.complete(cqe(14, &qp, 4));
-    b.complete(cqe(0, &other, 1));
-    b.shared.reset_qp(&qp);
-    b.complete(cqe(0, &qp, 0));
-    // In the middle of an extended poll, too: the swept entries are given back at its end.
     b.queue.start_poll().unwrap();
+    b.shared.reset_qp(&qp);
+    assert_eq!(b.consumed(), 0, "the current entry is not given back");
+    b.complete(cqe(0, &qp, 0));
     assert_eq!(b.queue.current().unwrap().wr_id(), send_id(2, 1));
     b.queue.next_poll().unwrap();
     assert_eq!(b.queue.current().unwrap().wr_id(), send_id(1, 0));
@@ -311,6 +312,84 @@ fn a_sweep_leaves_the_next_life_and_gives_srq_entries_back() {
     let mut free = Vec::new();
     srq.take(|i| free.push(i));
     assert_eq!(free, [4, 9]);
+}
+
+#[test]
+fn a_reset_in_a_callback_ends_the_completions_of_the_qp() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let (qp, other) = (b.qp(1, None), b.qp(2, None));
+    for i in 0..3 {
+        b.complete(cqe(0, &qp, i));
+        b.complete(cqe(0, &other, i));
+    }
+    for by_another_thread in [true, false] {
+        let (shared, mut ids) = (Arc::clone(&b.shared), Vec::new());
+        let mut poll = || {
+            b.queue.poll_each(8, |c| {
+                ids.push(c.wr_id());
+                if by_another_thread {
+                    std::thread::scope(|s| s.spawn(|| shared.reset_qp(&qp)).join().unwrap());
+                } else {
+                    shared.reset_qp(&qp);
+                }
+            })
+        };
+        while poll().unwrap() != 0 {}
+        let want = if by_another_thread {
+            vec![send_id(1, 0), send_id(2, 0), send_id(2, 1), send_id(2, 2)]
+        } else {
+            vec![]
+        };
+        assert_eq!(ids, want);
+        assert_eq!(b.consumed(), 6);
+    }
+}
+
+#[test]
+fn a_qp_that_ends_during_a_resize_leaves_neither_ring_an_entry() {
+    for (marked, version) in
+        [(false, CqeVersion::V1), (true, CqeVersion::V1), (false, CqeVersion::V0), (true, CqeVersion::V0)]
+    {
+        let mut b = bench(8, 64, version);
+        // The mark names user index 0, as the first QP does.
+        let (dead, alive) = (b.qp(0, None), b.qp(2, None));
+        let complete = |b: &mut Bench, qp: &QpShared, i| {
+            let number = if version == CqeVersion::V1 { qp.uidx } else { 0 };
+            b.complete(Cqe64 { srqn_uidx: Be32::new(number), ..cqe(0, qp, i) });
+        };
+        complete(&mut b, &dead, 0);
+        complete(&mut b, &alive, 0);
+        complete(&mut b, &dead, 1);
+        let buf = QueueBuf::new(16 * 64).unwrap();
+        let ring = CqRing::new(Arc::clone(&buf), 16, 64).unwrap();
+        ring.clear();
+        assert!(b.shared.begin_resize(ring.clone()));
+        if !marked {
+            b.shared.detach_qp(&dead);
+        }
+        b.complete(Cqe64 { op_own: 0x50, ..Cqe64::default() });
+        b.buf = buf;
+        let write_new = |b: &mut Bench, qp: &QpShared, i| {
+            let number = if version == CqeVersion::V1 { qp.uidx } else { 0 };
+            let mut entry = Cqe64 { srqn_uidx: Be32::new(number), ..cqe(0, qp, i) };
+            entry.op_own |= u8::from(b.producer & 16 != 0);
+            words(&b.buf, (b.producer & 15) as usize * 64, entry.as_bytes());
+            b.producer += 1;
+        };
+        if marked {
+            write_new(&mut b, &dead, 2);
+        }
+        write_new(&mut b, &alive, 1);
+        if marked {
+            write_new(&mut b, &dead, 3);
+            b.shared.detach_qp(&dead);
+        }
+        write_new(&mut b, &alive, 2);
+        // The rest of a resize whose ring the kernel has given to the device already.
+        assert_eq!(b.queue.finish_resize(ring), Ok(()));
+        assert_eq!(b.poll(16), Ok(vec![send_id(2, 0), send_id(2, 1), send_id(2, 2)]));
+        assert_eq!(b.consumed(), b.producer);
+    }
 }
 
 #[test]

@@ -54,12 +54,6 @@ impl BlockRing {
         unsafe { self.first.byte_add(at) }
     }
 
-    /// The blocks from `index` on, round and round.
-    #[inline(always)]
-    pub(crate) fn walk(&self, index: u32) -> Walk<'_> {
-        Walk { at: self.address(index), end: self.end, stride: self.ring.stride(), ring: self }
-    }
-
     /// The block at `index`, modulo the ring.
     #[inline(always)]
     pub(crate) fn block(&self, index: u32) -> &Block {
@@ -99,6 +93,12 @@ impl Watch {
     pub(crate) fn block(&self) -> &Block {
         // SAFETY: 64 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
         unsafe { self.block.as_ref() }
+    }
+
+    /// The blocks from this one on, round and round.
+    #[inline(always)]
+    pub(crate) fn walk(&self) -> Walk<'_> {
+        Walk { at: self.block, end: self.ring.end, stride: self.ring.ring.stride(), ring: &self.ring }
     }
 
     /// Turns to where a walk stands, if that is in the same ring.
@@ -179,7 +179,8 @@ mod tests {
             let ring = Arc::new(BlockRing::new(StrideRing::new(buf, 0, count, stride).unwrap()).unwrap());
             let mut watch = Watch::new(Arc::clone(&ring), 0);
             for start in [0, 1, count - 1, count, u32::MAX] {
-                let mut walk = ring.walk(start);
+                let from = Watch::new(Arc::clone(&ring), start);
+                let mut walk = from.walk();
                 for i in 0..40 {
                     let index = start.wrapping_add(i);
                     assert_eq!(offset(&ring, walk.block()), offset(&ring, ring.block(index)));

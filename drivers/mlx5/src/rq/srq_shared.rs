@@ -2,7 +2,7 @@
 //! What a shared receive queue's poster and the pollers of its completions share: elements complete in any order and to
 //! several CQs, so pollers set a bit per completed element.
 
-use crate::cq::lookup::UserIndex;
+use crate::cq::UserIndex;
 use crate::memory::dbrec::DbWord;
 use crate::memory::{StrideRing, Table};
 use crate::qp::Published;
@@ -109,6 +109,12 @@ impl SrqShared {
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
+    }
+
+    /// Whether the list has such an element.
+    #[inline(always)]
+    pub(crate) fn has(&self, wqe_counter: u16) -> bool {
+        u32::from(wqe_counter) < self.slots
     }
 
     /// The receive at `wqe_counter` is done: its `wr_id`. For any poller, also several at once.

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The user indices of a context: the numbers by which completions name QPs, XRC SRQs and WQs (CQE version 1).
+//!
+//! An index belongs to the shared part of its resource ([`UserIndex`]) and is free again when that is dropped. The control
+//! path has removed the resource and its entries from every CQ by then.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Numbers have 24 bits.
+const BITS: u32 = 24;
+
+/// The user indices of a context.
+#[derive(Debug, Default)]
+pub struct UserIndices {
+    state: Mutex<Indices>,
+}
+
+#[derive(Debug, Default)]
+struct Indices {
+    /// All below this have been given out once.
+    next: u32,
+    /// Those that came back, the lowest last.
+    free: Vec<u32>,
+}
+
+impl UserIndices {
+    /// The lowest index that is free; `None` if 2^24 are taken.
+    pub fn take(self: &Arc<Self>) -> Option<UserIndex> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = match state.free.pop() {
+            Some(index) => index,
+            // All ones is what the kernel takes for "none" (`MLX5_IB_DEFAULT_UIDX`).
+            None if state.next < (1 << BITS) - 1 => {
+                state.next += 1;
+                state.next - 1
+            }
+            None => return None,
+        };
+        Some(UserIndex { index, of: Arc::clone(self) })
+    }
+}
+
+/// A user index, given back when it is dropped.
+#[derive(Debug)]
+pub struct UserIndex {
+    index: u32,
+    of: Arc<UserIndices>,
+}
+
+impl UserIndex {
+    /// The number.
+    pub fn get(&self) -> u32 {
+        self.index
+    }
+}
+
+impl Drop for UserIndex {
+    fn drop(&mut self) {
+        let mut state = self.of.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = state.free.partition_point(|index| *index > self.index);
+        state.free.insert(at, self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_comes_back_with_its_owner() {
+        let indices = Arc::new(UserIndices::default());
+        let mut taken: Vec<_> = (0..5).map(|_| indices.take().unwrap()).collect();
+        assert_eq!(taken.iter().map(UserIndex::get).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        taken.remove(3);
+        taken.remove(1);
+        let again: Vec<_> = (0..3).map(|_| indices.take().unwrap()).collect();
+        assert_eq!(again.iter().map(UserIndex::get).collect::<Vec<_>>(), [1, 3, 5], "the lowest first");
+    }
+}
