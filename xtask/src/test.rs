@@ -6,7 +6,7 @@
 //! it on rxe, then a selection on the kernel's mlx5 driver. Nothing is skipped in silence: a kind that is left out by a flag
 //! is named.
 
-use crate::{cargo, ci, fuzz, repo_root, run, vm};
+use crate::{bench, cargo, ci, fuzz, repo_root, run, vm};
 use anyhow::{Context, Result};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -35,6 +35,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     step("cargo test", || cargo::call(&["test", "--workspace"]))?;
     step("PCI front", pci)?;
     step("loom", loom)?;
+    step("bench", bench::check)?;
     if args.no_fuzz {
         eprintln!("test: left out: fuzz targets (--no-fuzz)");
     } else {

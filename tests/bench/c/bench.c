@@ -305,15 +305,16 @@ static void post_fifth(int batch)
 	post_sends(&fifth, batch, 1);
 }
 
-/* The write-combining stand-in: what a burst to a real doorbell register costs, after each doorbell. */
-static uint8_t burst_target[2][256] __attribute__((aligned(256)));
+/*
+ * A stand-in for the doorbell register's write-combining memory: after each post, non-temporal stores of as many words as the
+ * register gets (the whole WQE of a single post, else 8 bytes) and the fence that pushes them out.
+ */
+static long long burst_target[2][32] __attribute__((aligned(256)));
 
-static inline void burst(int i)
+static inline void burst(int i, int batch)
 {
-	long long *to = (long long *)burst_target[i & 1];
-
-	for (int k = 0; k < 8; k++)
-		_mm_stream_si64(to + k, k);
+	for (int k = 0; k < (batch == 1 ? 8 : 1); k++)
+		_mm_stream_si64(&burst_target[i & 1][k], k);
 	_mm_sfence();
 }
 static void post_burst(int batch)
@@ -323,7 +324,7 @@ static void post_burst(int batch)
 	begin();
 	for (int i = 0; i < CHUNK; i += batch) {
 		CHECK(!ibv_post_send(rc.qp, &wrs[i], &bad), "ibv_post_send");
-		burst(i / batch);
+		burst(i / batch, batch);
 	}
 	end();
 	retire_sends(&rc, 1);

@@ -2,6 +2,7 @@
 //! Rows: the floor, which is what no driver can do without: the stores of a request and of its `wr_id`, the doorbell record and
 //! register, and the fences, in memory of the size that the queues of the other rows have.
 
+use crate::burst::Burst;
 use crate::measure::measured;
 use crate::{BATCH, CHUNK, Rows};
 use core::cell::RefCell;
@@ -78,6 +79,18 @@ fn batches<const WORDS: usize>(floor: &mut Floor) {
     }
 }
 
+/// Posts of writes whose register is write-combining memory.
+#[inline(never)]
+fn bursts(floor: &mut Floor, batch: u32, target: &Burst) {
+    for i in (0..CHUNK).step_by(batch as usize) {
+        (0..batch).for_each(|_| floor.put::<6>());
+        to_device();
+        floor.record.store(floor.at as u32, Relaxed);
+        write_combining_start();
+        if batch == 1 { target.write::<8>(i as usize) } else { target.write::<1>((i / batch) as usize) }
+    }
+}
+
 /// Posts of receives: an entry, its `wr_id`, and for each batch the record.
 #[inline(never)]
 fn receives(floor: &mut Floor, batch: u32) {
@@ -118,6 +131,10 @@ pub fn rows(rows: &mut Rows) {
     posts::<7, 8>(rows, "send inline");
     let floor = &*Box::leak(Box::new(RefCell::new(Floor::new())));
     for batch in [1, BATCH] {
+        let target = &*Box::leak(Box::new(Burst::default()));
+        rows.add("floor", "write burst", batch, CHUNK, move || {
+            measured(|| bursts(&mut floor.borrow_mut(), black_box(batch), target));
+        });
         rows.add("floor", "recv", batch, CHUNK, move || {
             measured(|| receives(&mut floor.borrow_mut(), black_box(batch)));
         });

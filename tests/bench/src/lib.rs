@@ -9,6 +9,7 @@
 //! device would do, and what retires the posts of a chunk, lies outside.
 
 mod builder;
+mod burst;
 mod device;
 pub mod face;
 mod floor;
@@ -85,6 +86,7 @@ fn pin() {
 /// The rows that only exclusive queues have.
 pub fn more_rows(rows: &mut Rows, world: &'static World<Exclusive>) {
     send::more_rows(rows, world);
+    list::more_rows(rows, world);
 }
 
 /// The program of a locking, with rows of its own.

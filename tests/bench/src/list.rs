@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's lists are raw pointers.
 
+use crate::burst::Burst;
 use crate::face::{Face, Peer, REMOTE_QKEY, REMOTE_QPN};
 use crate::places::{Places, RKEY, remote_addr};
 use crate::world::{Pair, World};
@@ -12,6 +13,7 @@ use core::hint::black_box;
 use uverbs::mlx5::Mlx5;
 use uverbs::qp::SendQueue;
 use uverbs::wr::{RecvWr, SendFlags, SendWr, Sge, WrAtomic, WrOpcode, WrRdma, WrUd};
+use uverbs::{Exclusive, Rc};
 
 /// What the requests of a list do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +133,33 @@ fn posts<L: Face, T: Peer>(queue: &SendQueue<Mlx5, T, L>, wrs: &[SendWr], batch:
     while first < wrs.len() {
         // SAFETY: lists that live as long as the process; one thread; no device reads what they name.
         unsafe { queue.post_send(&raw const wrs[first]) }.unwrap_or_else(ok);
+        first += batch;
+    }
+}
+
+/// Adds the rows of exclusive queues alone: with bursts to write-combining memory.
+pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
+    let target = &*Box::leak(Box::new(Burst::default()));
+    for batch in [1, BATCH] {
+        let wrs = sends(&w.p, What::Write, batch);
+        rows.add("raw", "post_send write burst", batch, CHUNK, move || {
+            let posts = |queue: &mut _| burst_posts(queue, wrs, black_box(batch as usize), target);
+            w.rc.borrow_mut().chunk(&w.send_cq, 1, posts);
+        });
+    }
+}
+
+#[inline(never)]
+fn burst_posts(queue: &SendQueue<Mlx5, Rc, Exclusive>, wrs: &[SendWr], batch: usize, target: &Burst) {
+    let mut first = 0;
+    while first < wrs.len() {
+        // SAFETY: lists that live as long as the process; one thread; no device reads what they name.
+        unsafe { queue.post_send(&raw const wrs[first]) }.unwrap_or_else(ok);
+        if batch == 1 {
+            target.write::<8>(first)
+        } else {
+            target.write::<1>(first / batch)
+        }
         first += batch;
     }
 }

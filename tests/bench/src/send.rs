@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts that name memory; no device reads or writes it.
 
+use crate::burst::Burst;
 use crate::face::{Face, Operation, Peer};
 use crate::places::Places;
 use crate::world::{Pair, Wants, World};
@@ -97,8 +98,15 @@ fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>,
     }
 }
 
-/// Adds the rows of exclusive queues alone: the fifth QP of a PD without a thread domain.
+/// Adds the rows of exclusive queues alone: with bursts to write-combining memory, and the fifth QP of a PD without a thread
+/// domain.
 pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
+    let burst = move |posts: fn(&mut SendQueue<Mlx5, Rc, Exclusive>, &Places, &Burst)| {
+        let target = &*Box::leak(Box::new(Burst::default()));
+        move || w.rc.borrow_mut().chunk(&w.send_cq, 1, |queue| posts(queue, black_box(&w.p), target))
+    };
+    rows.add("typed", "post_send write burst", 1, CHUNK, burst(burst_singles));
+    rows.add("typed", "post_send write burst", BATCH, CHUNK, burst(burst_batches));
     // Made when the row is first run.
     let fifth: &'static OnceCell<RefCell<Pair<Rc, Exclusive>>> = Box::leak(Box::default());
     rows.add("typed", "post_send write 5th", 1, CHUNK, move || {
@@ -111,4 +119,20 @@ pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
         });
         single::<Exclusive, Rc, Write>(w, fifth, 1);
     });
+}
+
+#[inline(never)]
+fn burst_singles(queue: &mut SendQueue<Mlx5, Rc, Exclusive>, p: &Places, target: &Burst) {
+    for i in 0..CHUNK {
+        Exclusive::post::<Rc, Write>(queue, p, i).unwrap_or_else(ok);
+        target.write::<8>(i as usize);
+    }
+}
+
+#[inline(never)]
+fn burst_batches(queue: &mut SendQueue<Mlx5, Rc, Exclusive>, p: &Places, target: &Burst) {
+    for first in (0..CHUNK).step_by(BATCH as usize) {
+        Exclusive::post_batch::<Rc, Write>(queue, p, first).unwrap_or_else(ok);
+        target.write::<1>((first / BATCH) as usize);
+    }
 }

@@ -1,31 +1,133 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Running the programs: instructions by callgrind, nanoseconds by processes that take turns.
 
-use super::programs;
+use super::programs::{self, C, Ours};
+use super::rows::{Face, Key, Line, Locking};
 use crate::run;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Names and values per operation.
-pub(crate) type Values = HashMap<String, f64>;
+/// The faces that our programs measure.
+const OURS: &[Face] = &[Face::Typed, Face::Raw, Face::Floor];
 
-/// The lines of a program: a name, a tab, a number.
-fn lines(text: &str) -> Result<Values> {
-    text.lines()
-        .map(|line| {
-            let (name, value) =
-                line.split_once('\t').with_context(|| format!("a name and a number, not {line:?}"))?;
-            Ok((name.to_owned(), value.parse()?))
-        })
-        .collect()
+/// Per operation, by measurement.
+type Values = HashMap<Key, f64>;
+
+/// What was measured.
+#[derive(Debug, Default)]
+pub(crate) struct Results {
+    counts: Values,
+    /// Nanoseconds, round by round.
+    rounds: Vec<Values>,
 }
 
-/// Instructions per operation of the measurements with these names. `program` gives the call under a tool.
-pub(crate) fn count(names: &[String], program: impl FnOnce(&[String]) -> Command) -> Result<Values> {
-    let dir = programs::folder()?.join("callgrind");
+/// A median and how far the values scatter: half the distance between the quartiles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Median {
+    pub(crate) value: f64,
+    pub(crate) spread: f64,
+}
+
+impl Median {
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let at = |quarter: usize| values.get((values.len().checked_sub(1)?) * quarter / 4).copied();
+        Some(Self { value: at(2)?, spread: (at(3)? - at(1)?) / 2.0 })
+    }
+}
+
+impl Results {
+    /// Counts the instructions of our measurements of these lines.
+    pub(crate) fn count_ours(&mut self, lines: &[Line], ours: &Ours) -> Result<()> {
+        self.count(lines, "ours", OURS, |tool, locking| ours.command(tool, locking))
+    }
+
+    /// Counts those of libmlx5's.
+    pub(crate) fn count_c(&mut self, lines: &[Line], c: &C) -> Result<()> {
+        self.count(lines, "c", &[Face::C], |tool, locking| c.command(tool, locking))
+    }
+
+    fn count(
+        &mut self,
+        lines: &[Line],
+        who: &str,
+        faces: &[Face],
+        program: impl Fn(&[String], Locking) -> Command,
+    ) -> Result<()> {
+        for locking in Locking::ALL {
+            let names = names(lines, locking, faces);
+            if names.is_empty() {
+                continue;
+            }
+            let counts = count(&names, &format!("{who}-{locking}"), |tool| program(tool, locking))?;
+            self.counts.extend(counts.into_iter().map(|(name, count)| (Key { locking, name }, count)));
+        }
+        Ok(())
+    }
+
+    /// Times both, one process after the other: a round.
+    pub(crate) fn time(&mut self, lines: &[Line], ours: &Ours, c: &C) -> Result<()> {
+        let mut round = Values::new();
+        for locking in Locking::ALL {
+            for (faces, mut program) in
+                [(&[Face::C][..], c.command(&[], locking)), (OURS, ours.command(&[], locking))]
+            {
+                let names = names(lines, locking, faces);
+                if !names.is_empty() {
+                    let values = parse(&run::output(program.arg("ns").args(&names))?)?;
+                    complete(&names, &values)?;
+                    round.extend(values.into_iter().map(|(name, ns)| (Key { locking, name }, ns)));
+                }
+            }
+        }
+        self.rounds.push(round);
+        Ok(())
+    }
+
+    /// The instructions of a line by a face.
+    pub(crate) fn instructions(&self, line: &Line, face: Face) -> Option<f64> {
+        self.counts.get(&line.key(face)?).copied()
+    }
+
+    /// Its nanoseconds, round by round.
+    pub(crate) fn rounds(&self, line: &Line, face: Face) -> Vec<f64> {
+        let key = line.key(face);
+        let of = |round: &Values| key.as_ref().and_then(|key| round.get(key).copied());
+        self.rounds.iter().filter_map(of).collect()
+    }
+
+    /// The median of its nanoseconds.
+    pub(crate) fn ns(&self, line: &Line, face: Face) -> Option<Median> {
+        Median::of(self.rounds(line, face))
+    }
+
+    /// The median of the rounds' ratios to libmlx5's.
+    pub(crate) fn ratio(&self, line: &Line, face: Face) -> Option<Median> {
+        let (ours, c) = (self.rounds(line, face), self.rounds(line, Face::C));
+        Median::of(ours.into_iter().zip(c).map(|(ours, c)| ours / c).collect())
+    }
+}
+
+/// What a program is asked to measure for these lines.
+fn names(lines: &[Line], locking: Locking, faces: &[Face]) -> Vec<String> {
+    let of_locking = lines.iter().filter(|line| line.locking == locking);
+    let keys = of_locking.flat_map(|line| faces.iter().filter_map(|&face| line.key(face)));
+    let mut names: Vec<_> = keys.map(|key| key.name).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Instructions per operation of the measurements with these names; callgrind's dumps stay in the folder.
+fn count(
+    names: &[String],
+    folder: &str,
+    program: impl FnOnce(&[String]) -> Command,
+) -> Result<HashMap<String, f64>> {
+    let dir = programs::folder()?.join("callgrind").join(folder);
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
     }
@@ -33,8 +135,8 @@ pub(crate) fn count(names: &[String], program: impl FnOnce(&[String]) -> Command
     let out = format!("--callgrind-out-file={}", dir.join("out").display());
     let tool = ["valgrind", "-q", "--tool=callgrind", "--collect-atstart=no", &out].map(str::to_owned);
     let ops =
-        lines(&run::output(program(&tool).arg("count").args(names)).context("see `cargo xtask setup`")?)?;
-    let mut counts = Values::new();
+        parse(&run::output(program(&tool).arg("count").args(names)).context("see `cargo xtask setup`")?)?;
+    let mut counts = HashMap::new();
     for entry in fs::read_dir(&dir)? {
         if let Some((name, total)) = dump(&entry?.path())? {
             let ops = ops.get(&name).with_context(|| format!("no line for the dump {name:?}"))?;
@@ -55,20 +157,43 @@ fn dump(path: &Path) -> Result<Option<(String, f64)>> {
     Ok(Some((name.to_owned(), total.parse().with_context(|| format!("not a sum: {total:?}"))?)))
 }
 
-/// Nanoseconds per operation, as one process of the program finds them.
-pub(crate) fn time(names: &[String], mut program: Command) -> Result<Values> {
-    let values = lines(&run::output(program.arg("ns").args(names))?)?;
-    complete(names, &values)?;
-    Ok(values)
+/// The lines of a program: a name, a tab, a number.
+fn parse(text: &str) -> Result<HashMap<String, f64>> {
+    text.lines()
+        .map(|line| {
+            let (name, value) =
+                line.split_once('\t').with_context(|| format!("a name and a number, not {line:?}"))?;
+            Ok((name.to_owned(), value.parse()?))
+        })
+        .collect()
 }
 
 /// Whether every name has its value.
-fn complete(names: &[String], values: &Values) -> Result<()> {
+fn complete(names: &[String], values: &HashMap<String, f64>) -> Result<()> {
     let missing: Vec<_> =
         names.iter().filter(|name| !values.contains_key(*name)).map(String::as_str).collect();
     ensure!(missing.is_empty(), "the program did not measure {}", missing.join(", "));
-    if values.is_empty() {
-        bail!("nothing was measured");
-    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_has_a_spread() {
+        let median = Median::of(vec![5.0, 1.0, 4.0, 2.0, 3.0]).unwrap();
+        assert_eq!(median, Median { value: 3.0, spread: 1.0 });
+        assert_eq!(Median::of(vec![2.0]).unwrap(), Median { value: 2.0, spread: 0.0 });
+        assert_eq!(Median::of(Vec::new()), None);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let values = parse("c poll x1\t3\n").unwrap();
+        assert!(complete(&["c poll x1".to_owned()], &values).is_ok());
+        let error = complete(&["raw poll x1".to_owned()], &values).unwrap_err();
+        assert_eq!(error.to_string(), "the program did not measure raw poll x1");
+        assert!(parse("nothing").is_err());
+    }
 }

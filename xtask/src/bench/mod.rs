@@ -1,15 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: what a post and a poll cost on mlx5, ours and libmlx5's side by side.
+//!
+//! The programs are those of `tests/bench`: [`programs`] builds them, [`measure`] runs them, [`rows`] says which of their
+//! measurements stand side by side, [`judge`] what ours may cost, by the counts that [`data`] has on record; [`report`] and
+//! [`chart`] show it. `docs/bench.md` says how to read the figures.
 
+mod chart;
+mod data;
+mod judge;
 mod measure;
 mod programs;
+mod report;
 mod rows;
 
-use anyhow::{Result, ensure};
-use comfy_table::{CellAlignment, Table, presets};
-use measure::Values;
+use anyhow::{Context, Result, bail, ensure};
+use data::{Counts, File};
+use judge::Judge;
+use measure::Results;
 use programs::{C, Ours};
-use rows::{Face, Limits, Locking, ROWS, Row};
+use rows::{Face, Key, Line, Locking};
+use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Count instructions and nanoseconds of posts and polls on mlx5, next to libmlx5's
@@ -22,140 +33,117 @@ pub(crate) struct Args {
     #[arg(long)]
     no_ns: bool,
     /// Rounds of processes that take turns; nanoseconds are the median over them
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 11)]
     rounds: usize,
-}
-
-/// A row with a batch and a locking.
-#[derive(Clone, Copy, Debug)]
-struct Line {
-    row: &'static Row,
-    batch: u32,
-    locking: Locking,
-}
-
-impl Line {
-    fn selected(filter: &str) -> Vec<Self> {
-        let filter = filter.to_lowercase();
-        let mut lines = Vec::new();
-        for locking in Locking::ALL {
-            for row in ROWS.iter().filter(|row| row.has(locking)) {
-                for &batch in row.batches {
-                    if format!("{} x{batch}", row.title).to_lowercase().contains(&filter) {
-                        lines.push(Self { row, batch, locking });
-                    }
-                }
-            }
-        }
-        lines
-    }
-
-    fn value(&self, values: &Values, face: Face) -> Option<f64> {
-        values.get(&self.row.name(face, self.batch)?).copied()
-    }
-}
-
-/// What a program is asked to measure for these lines.
-fn names(lines: &[Line], locking: Locking, faces: &[Face]) -> Vec<String> {
-    let mut names: Vec<_> = lines
-        .iter()
-        .filter(|line| line.locking == locking)
-        .flat_map(|line| faces.iter().filter_map(|&face| line.row.name(face, line.batch)))
-        .collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// What was measured with one locking.
-#[derive(Debug, Default)]
-struct Measured {
-    counts: Values,
-    ns: Vec<Values>,
+    /// Write all results to this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the instructions of exclusive queues into this SVG file
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
+    /// Count ours alone, compare with the recorded counts of libmlx5, and end with status 1 if a row is above its limit
+    #[arg(long, conflicts_with_all = ["json", "chart", "record"])]
+    check: bool,
+    /// Write the counts of libmlx5 to xtask/data, and lower the recorded counts of ours that are above their limits
+    #[arg(long)]
+    record: bool,
 }
 
 /// Runs the chore.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let lines = Line::selected(&args.filter);
     ensure!(!lines.is_empty(), "no row has {:?} in its title", args.filter);
-    let (ours, c) = (Ours::build()?, C::build()?);
-    for locking in Locking::ALL {
-        let names_of_ours = names(&lines, locking, OURS);
-        let names_of_c = names(&lines, locking, &[Face::C]);
-        if names_of_ours.is_empty() {
-            continue;
-        }
-        let mut measured = Measured::default();
-        measured.counts.extend(measure::count(&names_of_ours, |tool| ours.command(tool, locking))?);
-        measured.counts.extend(measure::count(&names_of_c, |tool| c.command(tool, locking))?);
-        for _ in 0..if args.no_ns { 0 } else { args.rounds } {
-            let mut round = measure::time(&names_of_c, c.command(&[], locking))?;
-            round.extend(measure::time(&names_of_ours, ours.command(&[], locking))?);
-            measured.ns.push(round);
-        }
-        show(&lines, locking, &measured);
+    if args.check {
+        return Ok(ExitCode::from(u8::from(!passes(&lines)?)));
+    }
+    let (ours, c, judge) = (Ours::build()?, C::build()?, Judge::read()?);
+    let mut results = Results::default();
+    results.count_ours(&lines, &ours)?;
+    results.count_c(&lines, &c)?;
+    for _ in 0..if args.no_ns { 0 } else { args.rounds } {
+        results.time(&lines, &ours, &c)?;
+    }
+    for locking in Locking::ALL.into_iter().filter(|l| lines.iter().any(|line| line.locking == *l)) {
+        println!("{}\n", report::table(&lines, locking, &results, &judge));
     }
     println!(
-        "C is libmlx5 of rdma-core {}; instructions, and ns as the ratio of medians, per operation",
+        "instructions per operation; \"of C\" is the share of libmlx5's (rdma-core {}); ns of C is the median",
         c.version
     );
+    println!(
+        "of the rounds' ratios and half the distance of its quartiles; floor: bare stores, loads and fences"
+    );
+    if args.record {
+        record(&lines, &results, &judge)?;
+    }
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&report::json(&lines, &results, &judge, &c.version))?;
+        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &args.chart {
+        chart::draw(path, &lines, &results, &c.version)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The faces that our programs measure.
-const OURS: &[Face] = &[Face::Typed, Face::Raw, Face::Floor];
-
-/// The median over the rounds.
-fn median(rounds: &[Values], name: &str) -> Option<f64> {
-    let mut values: Vec<f64> = rounds.iter().filter_map(|round| round.get(name).copied()).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+/// `cargo xtask bench --check`, as a step of the tests.
+pub(crate) fn check() -> Result<()> {
+    if passes(&Line::selected(""))? { Ok(()) } else { bail!("a row is above its limit; see above") }
 }
 
-fn show(lines: &[Line], locking: Locking, measured: &Measured) {
-    let mut table = Table::new();
-    table.load_preset(presets::ASCII_MARKDOWN);
-    let header = [
-        &*format!("row, {locking}"),
-        "C",
-        "ns",
-        "typed",
-        "of C",
-        "limit",
-        "ns/C",
-        "raw",
-        "of C",
-        "limit",
-        "ns/C",
-        "floor",
-        "",
-    ];
-    table.set_header(header);
-    for i in 1..header.len() - 1 {
-        table.column_mut(i).expect("a column").set_cell_alignment(CellAlignment::Right);
-    }
-    for line in lines.iter().filter(|line| line.locking == locking) {
-        let count = |face| line.value(&measured.counts, face);
-        let ns = |face| line.row.name(face, line.batch).and_then(|name| median(&measured.ns, &name));
-        let shown =
-            |value: Option<f64>, digits: usize| value.map(|v| format!("{v:.digits$}")).unwrap_or_default();
-        let c = count(Face::C);
-        let mut cells =
-            vec![format!("{} x{}", line.row.title, line.batch), shown(c, 0), shown(ns(Face::C), 1)];
-        let mut verdict = if line.row.limits == Limits::None { "" } else { "ok" };
+/// The measurements of ours that have a limit: line, face, count, limit.
+fn judged(
+    lines: &[Line],
+    results: &Results,
+    judge: &Judge,
+    c: &Counts,
+) -> Result<Vec<(Line, Face, f64, f64)>> {
+    let mut judged = Vec::new();
+    for line in lines {
         for face in [Face::Typed, Face::Raw] {
-            let value = count(face);
-            let limit = line.row.limits.of_c(face).zip(c).map(|(share, c)| share * c);
-            if value.zip(limit).is_some_and(|(v, l)| v > l) {
-                verdict = "OVER";
+            let Some(count) = results.instructions(line, face) else { continue };
+            let key = line.key(Face::C).context("a row of libmlx5")?;
+            let of_c = c.get(&key).with_context(|| format!("bench-c.tsv has no {:?}", key.name))?;
+            if let Some(limit) = judge.limit(line, face, *of_c) {
+                judged.push((*line, face, count, limit));
             }
-            cells.push(shown(value, 1));
-            cells.push(shown(value.zip(c).map(|(v, c)| v / c), 2));
-            cells.push(shown(value.and(limit), 0));
-            cells.push(shown(ns(face).zip(ns(Face::C)).map(|(v, c)| v / c), 2));
         }
-        cells.extend([shown(count(Face::Floor), 0), verdict.to_owned()]);
-        table.add_row(cells);
     }
-    println!("{table}\n");
+    Ok(judged)
+}
+
+/// Whether ours keep their limits, by recorded counts of libmlx5. What does not is named.
+fn passes(lines: &[Line]) -> Result<bool> {
+    let (ours, judge, c) = (Ours::build()?, Judge::read()?, File::C.read()?);
+    let mut results = Results::default();
+    results.count_ours(lines, &ours)?;
+    let judged = judged(lines, &results, &judge, &c)?;
+    let sentences: Vec<_> = judged
+        .iter()
+        .filter_map(|(line, face, count, limit)| report::sentence(line, *face, *count, *limit, &judge))
+        .collect();
+    sentences.iter().for_each(|sentence| eprintln!("bench: {sentence}"));
+    let over = judged
+        .iter()
+        .filter(|(line, face, count, limit)| count > limit && judge.known(line, *face).is_some());
+    let (all, over) = (judged.len(), over.count());
+    eprintln!(
+        "bench: {all} measurements have a limit, {over} are above it as recorded, {} need work",
+        sentences.len()
+    );
+    Ok(sentences.is_empty())
+}
+
+/// Writes libmlx5's counts, and tightens the list of what is over.
+fn record(lines: &[Line], results: &Results, judge: &Judge) -> Result<()> {
+    let mut c = File::C.read()?;
+    for line in lines {
+        if let (Some(key), Some(count)) = (line.key(Face::C), results.instructions(line, Face::C)) {
+            c.insert(key, count);
+        }
+    }
+    let known: Vec<Option<Key>> = Line::selected("").iter().map(|line| line.key(Face::C)).collect();
+    c.retain(|key, _| known.contains(&Some(key.clone())));
+    File::C.write(&c)?;
+    File::Over.write(&judge.tightened(&judged(lines, results, judge, &c)?))
 }

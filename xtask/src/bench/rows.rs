@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The rows of the table: which measurements of the programs stand side by side, and what ours may cost.
 
-use std::fmt;
+use core::fmt;
 
 /// How the queues of a program are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,6 +21,11 @@ impl Locking {
             Self::Exclusive => "td",
             Self::Shared => "shared",
         }
+    }
+
+    /// As it is written in the data files.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|locking| locking.to_string() == text)
     }
 }
 
@@ -183,12 +188,57 @@ pub(crate) const ROWS: &[Row] = &[
     row("extended poll empty", "start_poll empty", Usual).typed(None).batches(&[1]),
     row("poll 64 QPs in turn", "poll 64 QPs", Limits::None).batches(&[32]),
     row("poll 4096 QPs in turn", "poll 4096 QPs", Limits::None).batches(&[32]),
+    row("WRITE and a write-combining burst", "post_send write burst", Limits::None)
+        .floor("write burst")
+        .exclusive(),
     row("WRITE, no thread domain, 5th QP", "post_send write 5th", Usual)
         .raw(None)
         .floor("write")
         .batches(&[1])
         .exclusive(),
 ];
+
+/// A row with a batch and a locking.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    pub(crate) row: &'static Row,
+    pub(crate) batch: u32,
+    pub(crate) locking: Locking,
+}
+
+impl Line {
+    /// The lines whose "TITLE xBATCH" contains the filter, in capital letters or not.
+    pub(crate) fn selected(filter: &str) -> Vec<Self> {
+        let filter = filter.to_lowercase();
+        let mut lines = Vec::new();
+        for locking in Locking::ALL {
+            for row in ROWS.iter().filter(|row| row.has(locking)) {
+                let line = |&batch| Self { row, batch, locking };
+                lines.extend(
+                    row.batches.iter().map(line).filter(|l| l.title().to_lowercase().contains(&filter)),
+                );
+            }
+        }
+        lines
+    }
+
+    /// The row's title and the batch.
+    pub(crate) fn title(&self) -> String {
+        format!("{} x{}", self.row.title, self.batch)
+    }
+
+    /// A measurement of this line, if it has one by that face.
+    pub(crate) fn key(&self, face: Face) -> Option<Key> {
+        Some(Key { locking: self.locking, name: self.row.name(face, self.batch)? })
+    }
+}
+
+/// A measurement: the locking, and the programs' name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) locking: Locking,
+    pub(crate) name: String,
+}
 
 #[cfg(test)]
 mod tests {

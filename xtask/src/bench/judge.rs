@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a measurement of ours may cost, and whether it does.
+
+use super::data::{Counts, File};
+use super::rows::{Face, Limits, Line};
+use anyhow::Result;
+
+/// Rows that must not lose may lose that much.
+const KEPT: f64 = 1.1;
+/// What is known to be over may change that much without being worse: other code around a call spills other registers.
+const SPILLS: f64 = 1.03;
+
+/// The recorded counts that limits follow from.
+pub(crate) struct Judge {
+    before: Counts,
+    over: Counts,
+}
+
+/// How a count stands to its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Within it.
+    Ok,
+    /// Within it, but the list of what is over has it still.
+    Mended,
+    /// Above it, as known, and not worse.
+    KnownOver,
+    /// Above it.
+    Over,
+}
+
+impl Judge {
+    /// Reads the tables.
+    pub(crate) fn read() -> Result<Self> {
+        Ok(Self { before: File::Before.read()?, over: File::Over.read()? })
+    }
+
+    /// The limit of a line's measurement where libmlx5 needs `c` instructions.
+    pub(crate) fn limit(&self, line: &Line, face: Face, c: f64) -> Option<f64> {
+        let share = line.row.limits.of_c(face)? * c;
+        let before = line.key(face).and_then(|key| self.before.get(&key).copied());
+        Some(match before.filter(|_| line.row.limits == Limits::Kept) {
+            Some(before) => share.min(before * KEPT),
+            None => share,
+        })
+    }
+
+    /// What is known of a line that is above its limit: its count.
+    pub(crate) fn known(&self, line: &Line, face: Face) -> Option<f64> {
+        self.over.get(&line.key(face)?).copied()
+    }
+
+    /// How a count stands to the limit.
+    pub(crate) fn verdict(&self, line: &Line, face: Face, count: f64, limit: f64) -> Verdict {
+        match self.known(line, face) {
+            None if count <= limit => Verdict::Ok,
+            Some(_) if count <= limit => Verdict::Mended,
+            Some(known) if count <= known * SPILLS => Verdict::KnownOver,
+            _ => Verdict::Over,
+        }
+    }
+
+    /// The list of what is over, after these counts: what keeps its limit is gone, what got better is lower. Nothing is added.
+    pub(crate) fn tightened(&self, judged: &[(Line, Face, f64, f64)]) -> Counts {
+        let mut over = self.over.clone();
+        for (line, face, count, limit) in judged {
+            let Some(key) = line.key(*face) else { continue };
+            if count <= limit {
+                over.remove(&key);
+            } else if let Some(known) = over.get_mut(&key) {
+                *known = known.min(*count);
+            }
+        }
+        over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(before: f64, over: Option<f64>) -> (Judge, Line) {
+        let line = Line::selected("WRITE x32")[0];
+        let key = line.key(Face::Typed).unwrap();
+        let over = over.map(|count| (key.clone(), count)).into_iter().collect();
+        (Judge { before: Counts::from([(key, before)]), over }, line)
+    }
+
+    #[test]
+    fn a_row_that_is_kept_has_the_tighter_limit() {
+        let (judge, line) = judge(40.0, None);
+        assert_eq!(judge.limit(&line, Face::Typed, 200.0), Some(44.0));
+        assert_eq!(judge.limit(&line, Face::Typed, 60.0), Some(30.0));
+        assert_eq!(judge.limit(&line, Face::Raw, 200.0), Some(180.0));
+    }
+
+    #[test]
+    fn what_is_known_to_be_over_may_not_get_worse_and_leaves_when_it_is_not() {
+        let (judge, line) = judge(40.0, Some(100.0));
+        let verdict = |count| judge.verdict(&line, Face::Typed, count, 44.0);
+        assert_eq!(
+            [verdict(44.0), verdict(102.0), verdict(104.0)],
+            [Verdict::Mended, Verdict::KnownOver, Verdict::Over]
+        );
+        assert!(judge.tightened(&[(line, Face::Typed, 44.0, 44.0)]).is_empty());
+        let lower = judge.tightened(&[(line, Face::Typed, 90.0, 44.0)]);
+        assert_eq!(lower.values().copied().collect::<Vec<_>>(), [90.0]);
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_over_must_keep_its_limit() {
+        let (judge, line) = judge(40.0, None);
+        assert_eq!(judge.verdict(&line, Face::Typed, 44.0, 44.0), Verdict::Ok);
+        assert_eq!(judge.verdict(&line, Face::Typed, 44.1, 44.0), Verdict::Over);
+        assert!(judge.tightened(&[(line, Face::Typed, 50.0, 44.0)]).is_empty());
+    }
+}

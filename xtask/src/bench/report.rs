@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the bench shows: the table, and all results as JSON.
+
+use super::judge::{Judge, Verdict};
+use super::measure::{Median, Results};
+use super::rows::{Face, Limits, Line, Locking};
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value, json};
+
+/// The table of the lines of one locking.
+pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: &Judge) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    let title = format!("{locking} queues");
+    let header = [
+        &*title, "C", "ns", "typed", "of C", "limit", "ns of C", "raw", "of C", "limit", "ns of C", "floor",
+        "verdict",
+    ];
+    table.set_header(header);
+    for column in 1..header.len() - 1 {
+        table.column_mut(column).expect("a column of the header").set_cell_alignment(CellAlignment::Right);
+    }
+    for line in lines.iter().filter(|line| line.locking == locking) {
+        let c = results.instructions(line, Face::C);
+        let mut cells =
+            vec![line.title(), shown(c, 0), shown(results.ns(line, Face::C).map(|ns| ns.value), 1)];
+        for face in [Face::Typed, Face::Raw] {
+            let count = results.instructions(line, face);
+            let limit = count.and(c).and_then(|c| judge.limit(line, face, c));
+            cells.push(shown(count, 1));
+            cells.push(shown(count.zip(c).map(|(count, c)| count / c), 2));
+            cells.push(shown(limit, 0));
+            cells.push(spread(results.ratio(line, face)));
+        }
+        cells.push(shown(results.instructions(line, Face::Floor), 0));
+        cells.push(verdict(line, results, judge).to_owned());
+        table.add_row(cells);
+    }
+    table
+}
+
+fn shown(value: Option<f64>, digits: usize) -> String {
+    value.map(|value| format!("{value:.digits$}")).unwrap_or_default()
+}
+
+fn spread(median: Option<Median>) -> String {
+    median.map(|m| format!("{:.2} ±{:.2}", m.value, m.spread)).unwrap_or_default()
+}
+
+/// The verdict on a line: the worse of the two faces.
+fn verdict(line: &Line, results: &Results, judge: &Judge) -> &'static str {
+    if line.row.limits == Limits::None {
+        return "";
+    }
+    let within = |face| {
+        let (count, c) = (results.instructions(line, face)?, results.instructions(line, Face::C)?);
+        Some(count <= judge.limit(line, face, c)?)
+    };
+    match (within(Face::Typed), within(Face::Raw)) {
+        (Some(false), Some(false)) => "both over",
+        (Some(false), _) => "typed over",
+        (_, Some(false)) => "raw over",
+        _ => "ok",
+    }
+}
+
+/// All results.
+pub(crate) fn json(lines: &[Line], results: &Results, judge: &Judge, version: &str) -> Value {
+    let of = |line: &Line, face: Face| {
+        let limit = results.instructions(line, Face::C).and_then(|c| judge.limit(line, face, c));
+        json!({
+            "instructions": results.instructions(line, face),
+            "limit": limit,
+            "ns": results.rounds(line, face),
+        })
+    };
+    let line = |line: &Line| {
+        json!({
+            "row": line.row.title,
+            "batch": line.batch,
+            "locking": line.locking.to_string(),
+            "c": of(line, Face::C),
+            "typed": of(line, Face::Typed),
+            "raw": of(line, Face::Raw),
+            "floor": of(line, Face::Floor),
+        })
+    };
+    json!({ "rdma_core": version, "lines": lines.iter().map(line).collect::<Vec<_>>() })
+}
+
+/// A sentence about a measurement that `--check` does not pass, or has something to say about.
+pub(crate) fn sentence(line: &Line, face: Face, count: f64, limit: f64, judge: &Judge) -> Option<String> {
+    let what = format!("{} queues, {}, {}: {count:.1} instructions", line.locking, line.title(), face.name());
+    match judge.verdict(line, face, count, limit) {
+        Verdict::Ok | Verdict::KnownOver => None,
+        Verdict::Mended => Some(format!(
+            "{what} keep the limit of {limit:.1}: take the line out of bench-over.tsv (cargo xtask bench --record does)"
+        )),
+        Verdict::Over => Some(match judge.known(line, face) {
+            Some(known) => format!("{what}, {known:.1} are recorded, the limit is {limit:.1}"),
+            None => format!("{what}, the limit is {limit:.1}"),
+        }),
+    }
+}
