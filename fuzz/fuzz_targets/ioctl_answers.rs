@@ -348,8 +348,8 @@ impl World {
                 let Some(context) = &self.context else { return };
                 self.tds.extend(kept(context.alloc_td()));
                 if let (Some(pd), Some(td)) = (pick(&mut self.pds, *pd), self.tds.last()) {
-                    let parent = pd.parent_domain(td);
-                    self.pds.push(parent);
+                    let parent = kept(pd.parent_domain(td));
+                    self.pds.extend(parent);
                 }
             }
             Action::Channel => {

@@ -37,6 +37,15 @@ extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
     c"detect_leaks=0".as_ptr()
 }
 
+/// Calls an `unsafe` verb of the driver.
+macro_rules! own {
+    ($call:expr) => {{
+        // SAFETY: parts of one object go together, and what is dropped was destroyed first, or is leaked.
+        let result = unsafe { $call };
+        result
+    }};
+}
+
 #[derive(Arbitrary, Debug)]
 struct Input<'a> {
     wide: bool,
@@ -271,7 +280,7 @@ impl World {
                     flags: CqFlags::from_bits_truncate((*flags).into()),
                     ..CqInitAttr::default()
                 };
-                self.cqs.push(self.mlx5.create_cq(&attr, None, 1)?);
+                self.cqs.push(own!(self.mlx5.create_cq(&attr, None, 1))?);
             }
             Action::Srq { max_wr, max_sge, xrc } => {
                 let attr = SrqAttr { max_wr: (*max_wr).into(), max_sge: (*max_sge).into(), srq_limit: 0 };
@@ -280,7 +289,7 @@ impl World {
                 let domain = xrc.then(|| xrcd::open(self.mlx5.kernel(), None, true, false)).transpose()?;
                 let xrc = domain.as_ref().zip(self.cqs.first()).map(|(d, cq)| (d, &cq.handle, &cq.shared));
                 let create = SrqCreate { pd: &self.pd, attr: &attr, xrc, td: None, user_handle: 2 };
-                self.srqs.push(self.mlx5.create_srq(&create)?);
+                self.srqs.push(own!(self.mlx5.create_srq(&create))?);
             }
             Action::Qp(new) => self.create_qp(new)?,
             Action::Ah { port, sgid_index, global } => {
@@ -295,7 +304,7 @@ impl World {
                 let attr =
                     QpAttr { qp_state: QpState(u32::from(*state) % 8), port_num: 1, ..QpAttr::default() };
                 let mask = QpAttrMask::STATE | QpAttrMask::PORT;
-                self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask)?;
+                own!(self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask))?;
                 if *state & 0x80 != 0 {
                     // As if the kernel had followed: the queues shall be posted to.
                     qp.shared.shared().set_state(attr.qp_state);
@@ -349,7 +358,7 @@ impl World {
             }
             Action::Resize(which, cqe) => {
                 if let Some(cq) = pick(&mut self.cqs, *which) {
-                    self.mlx5.resize_cq(&cq.handle, &mut cq.queue, (*cqe).into())?;
+                    own!(self.mlx5.resize_cq(&cq.handle, &mut cq.queue, (*cqe).into()))?;
                 }
             }
             Action::Arm(which) => {
@@ -360,14 +369,14 @@ impl World {
             Action::Limit(which, limit) => {
                 if let Some(srq) = pick(&mut self.srqs, *which) {
                     let attr = SrqAttr { srq_limit: (*limit).into(), ..SrqAttr::default() };
-                    self.mlx5.modify_srq(&srq.handle, &mut srq.queue, &attr, SrqAttrMask::LIMIT)?;
+                    own!(self.mlx5.modify_srq(&srq.handle, &mut srq.queue, &attr, SrqAttrMask::LIMIT))?;
                 }
             }
             Action::DropQp(which) => {
                 if !self.qps.is_empty() {
                     let qp = self.qps.swap_remove(usize::from(*which) % self.qps.len());
                     let QpParts { handle, shared, send, recv, .. } = qp;
-                    if let Err((handle, error)) = self.mlx5.destroy_qp(handle, &shared) {
+                    if let Err((handle, error)) = own!(self.mlx5.destroy_qp(handle, &shared)) {
                         self.keep((handle, shared, send, recv));
                         return Err(error);
                     }
@@ -387,7 +396,7 @@ impl World {
                 if !self.srqs.is_empty() {
                     let SrqParts { handle, shared, queue, .. } =
                         self.srqs.swap_remove(usize::from(*which) % self.srqs.len());
-                    if let Err((handle, error)) = self.mlx5.destroy_srq(handle, &shared) {
+                    if let Err((handle, error)) = own!(self.mlx5.destroy_srq(handle, &shared)) {
                         self.keep((handle, shared, queue));
                         return Err(error);
                     }
@@ -437,7 +446,7 @@ impl World {
             data_in_completions: true,
             user_handle: 3,
         };
-        let qp = self.mlx5.create_qp(&create)?;
+        let qp = own!(self.mlx5.create_qp(&create))?;
         self.qps.push(qp);
         Ok(())
     }

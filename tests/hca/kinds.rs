@@ -89,7 +89,7 @@ fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize
     // More QPs than a context had registers of their own; the last few are a thread domain's.
     let mut pairs: Vec<_> = (0..12).map(|_| rc_pair(&a, &b, &attr)).collect();
     let td = a.context.alloc_td().unwrap();
-    let parent = a.pd.parent_domain(&td);
+    let parent = a.pd.parent_domain(&td).unwrap();
     let plain = core::mem::replace(&mut a.pd, parent);
     pairs.extend((0..3).map(|_| rc_pair(&a, &b, &attr)));
     a.pd = plain;
@@ -122,7 +122,7 @@ fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize
     drop(pairs);
     a.nothing(hca);
     b.nothing(hca);
-    drop((a, b));
+    drop((td, a, b));
     assert!(hca.objects().values().all(|n| *n == 0), "{:?}", hca.objects());
     clean(hca);
 }

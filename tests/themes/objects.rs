@@ -124,6 +124,8 @@ fn two_contexts<D: Driver>(lab: &Lab<D>) -> Outcome {
             mine.qp::<Rc>().send_cq(&pair.a.cq).recv_cq(&cq).cap(CAP).create().err(),
         ),
         ("create_qp: invalid srq", mine.qp::<Rc>().cq(&pair.a.cq).srq(&srq).cap(CAP).create().err()),
+        ("create_cq: invalid channel", other.create_cq(4, Some(&lab.a.create_comp_channel()?)).err()),
+        ("alloc_parent_domain: invalid td", mine.parent_domain(&other.alloc_td()?).err()),
         ("rereg_mr: invalid pd", region(mine, 4096, AccessFlags::LOCAL_WRITE)?.rereg(Some(&pd), None).err()),
     ] {
         let e = e.with_context(|| format!("{field}: taken from another context"))?;
@@ -164,7 +166,7 @@ fn thread_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let mut pair = RcPair::new(lab)?;
     let td = lab.b.alloc_td()?;
-    let pd = lab.b.alloc_pd()?.parent_domain(&td);
+    let pd = lab.b.alloc_pd()?.parent_domain(&td)?;
     drop(td);
     let cq = lab.b.create_cq(spec.cqe, None)?;
     let none = None::<&uverbs::SharedReceiveQueue<D, Shared>>;

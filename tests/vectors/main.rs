@@ -9,6 +9,16 @@
 //! `CATEGORY/ID` or a face must contain; `--list` names the categories, `--show=N` shows so many
 //! differences of each.
 
+/// Calls an `unsafe` verb of the driver.
+macro_rules! played {
+    ($call:expr) => {{
+        // SAFETY: the kernel is played: nothing but the case uses the queues, and the parts are those of one object.
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        let result = unsafe { $call };
+        result
+    }};
+}
+
 mod create;
 mod faces;
 mod kernel;

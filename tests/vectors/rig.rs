@@ -276,7 +276,7 @@ impl Rig {
     pub(crate) fn create_cq(&mut self, cqe: u32, wc_flags: u64, flags: CqFlags) -> Result<()> {
         let attr =
             CqInitAttr { cqe, wc_flags: WcExFlags::from_bits_retain(wc_flags), flags, ..Default::default() };
-        let parts = self.driver.create_cq(&attr, None, 1)?;
+        let parts = played!(self.driver.create_cq(&attr, None, 1))?;
         let (request, kernel_cqe) = *self.kernel.made().cqs.last().context("a CQ")?;
         ensure!(kernel_cqe == parts.cqe && parts.cqe == parts.queue.cqe(), "the CQ's size is told twice");
         self.cq = Some(CqSide {
@@ -310,13 +310,13 @@ impl Rig {
         };
         let cq = self.cq.as_ref().context("a CQ")?;
         let parents = self.xrcd.as_ref().filter(|_| xrc).map(|xrcd| (xrcd, &cq.handle, &cq.shared));
-        let parts = self.driver.create_srq(&SrqCreate {
+        let parts = played!(self.driver.create_srq(&SrqCreate {
             pd: &self.pd,
             attr: &attr,
             xrc: parents,
             td: None,
             user_handle: 2,
-        })?;
+        }))?;
         let request = *self.kernel.made().srqs.last().context("an SRQ")?;
         // As the reference sizes it: link and entries, a power of two, 32 at least.
         let stride = (16 + max_sge as usize * 16).max(32).next_power_of_two();
@@ -358,7 +358,7 @@ impl Rig {
             data_in_completions: true,
             user_handle: 3,
         };
-        let QpParts { handle, shared, send, recv, cap } = self.driver.create_qp(&create)?;
+        let QpParts { handle, shared, send, recv, cap } = played!(self.driver.create_qp(&create))?;
         let request = *self.kernel.made().qps.last().context("a QP")?;
         self.qps.push(QpSide {
             qp_type: spec.qp_type,
@@ -381,7 +381,7 @@ impl Rig {
             mask |= QpAttrMask::PORT | QpAttrMask::PKEY_INDEX;
         }
         let attr = QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
-        Ok(self.driver.modify_qp(&qp.handle, &qp.shared, &attr, mask)?)
+        Ok(played!(self.driver.modify_qp(&qp.handle, &qp.shared, &attr, mask))?)
     }
 
     /// From RESET to a state, by the states before it.

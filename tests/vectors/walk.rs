@@ -207,7 +207,7 @@ impl Walk {
             "ibv_create_cq" => {
                 let attr = CqInitAttr { cqe: number(1)?, comp_vector: 3, ..Default::default() };
                 let channel = self.channel.as_ref();
-                self.cqs.push(self.driver()?.create_cq(&attr, channel, 1)?);
+                self.cqs.push(played!(self.driver()?.create_cq(&attr, channel, 1))?);
             }
             "ibv_create_cq_ex" => {
                 let attr = CqInitAttr {
@@ -216,7 +216,7 @@ impl Walk {
                     flags: CqFlags::IGNORE_OVERRUN,
                     ..Default::default()
                 };
-                self.cqs.push(self.driver()?.create_cq(&attr, None, 2)?);
+                self.cqs.push(played!(self.driver()?.create_cq(&attr, None, 2))?);
             }
             "ibv_create_srq" => {
                 let attr = SrqAttr { max_wr: 100, max_sge: 2, srq_limit: 5 };
@@ -280,8 +280,8 @@ impl Walk {
             }
             "ibv_destroy_qp" => {
                 match self.qp.take().context("a QP")? {
-                    Qp::Plain(qp) => gone(self.driver()?.destroy_qp(qp.handle, &qp.shared))?,
-                    Qp::Target(dct) => gone(self.driver()?.destroy_qp(dct.handle, &dct.shared))?,
+                    Qp::Plain(qp) => gone(played!(self.driver()?.destroy_qp(qp.handle, &qp.shared)))?,
+                    Qp::Target(dct) => gone(played!(self.driver()?.destroy_qp(dct.handle, &dct.shared)))?,
                 }
                 // The QP's user index is free when the queue that it completed to has forgotten it.
                 ensure!(self.cqs[0].queue.poll_each(1, |_| ()) == Ok(0), "a completion");
@@ -289,7 +289,7 @@ impl Walk {
             "ibv_destroy_ah" => gone(self.ah.take().context("an AH")?.destroy())?,
             "ibv_destroy_srq" => {
                 let srq = self.srqs.pop().context("an SRQ")?;
-                gone(self.driver()?.destroy_srq(srq.handle, &srq.shared))?;
+                gone(played!(self.driver()?.destroy_srq(srq.handle, &srq.shared)))?;
             }
             "ibv_close_xrcd" => gone(self.xrcd.take().context("an XRCD")?.destroy())?,
             "ibv_destroy_cq" => gone(self.cqs.pop().context("a CQ")?.handle.destroy())?,
@@ -318,7 +318,7 @@ impl Walk {
         let srq_type = if is_xrc { SrqType::Xrc } else { SrqType::Basic };
         let attr = SrqInitAttr { attr, srq_type, ..Default::default() };
         let create = SrqCreate { pd: self.pd()?, attr: &attr, xrc, td: None, user_handle: 3 };
-        let srq = self.driver()?.create_srq(&create)?;
+        let srq = played!(self.driver()?.create_srq(&create))?;
         self.srqs.push(srq);
         Ok(())
     }
@@ -346,7 +346,7 @@ impl Walk {
             data_in_completions: true,
             user_handle: 4,
         };
-        self.qp = Some(Qp::Plain(Box::new(self.driver()?.create_qp(&create)?)));
+        self.qp = Some(Qp::Plain(Box::new(played!(self.driver()?.create_qp(&create))?)));
         Ok(())
     }
 
@@ -362,16 +362,16 @@ impl Walk {
             data_in_completions: true,
             user_handle: 5,
         };
-        self.qp = Some(Qp::Target(self.driver()?.create_dct(&create)?));
+        self.qp = Some(Qp::Target(played!(self.driver()?.create_dct(&create))?));
         Ok(())
     }
 
     fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         match self.qp.as_ref().context("a QP")? {
-            Qp::Plain(qp) => self.driver()?.modify_qp(&qp.handle, &qp.shared, attr, mask)?,
+            Qp::Plain(qp) => played!(self.driver()?.modify_qp(&qp.handle, &qp.shared, attr, mask))?,
             Qp::Target(dct) => {
                 // The fixed kernel names no target number; the command is what is compared.
-                let _ = self.driver()?.modify_dct(&dct.handle, &dct.shared, attr, mask);
+                let _ = played!(self.driver()?.modify_dct(&dct.handle, &dct.shared, attr, mask));
             }
         }
         Ok(())

@@ -512,7 +512,7 @@ fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
     drop(channel);
     let td = lab.a.alloc_td()?;
     let pd = lab.a.alloc_pd()?;
-    let own = pd.parent_domain(&td);
+    let own = pd.parent_domain(&td)?;
     drop(td);
     let mr = uverbs_tests::pair::region(&pd, 1 << 16, lab.full_access())?;
     let mut windows = Vec::new();

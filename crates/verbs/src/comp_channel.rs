@@ -20,6 +20,10 @@ impl<D: Driver> ChannelInner<D> {
     pub(crate) fn handle(&self) -> &CompChannelHandle {
         &self.handle
     }
+
+    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
+        &self.context
+    }
 }
 
 /// A completion channel. It is closed when it and all CQs made with it are gone.

@@ -2,7 +2,7 @@
 //! Completion queues: polling, arming, resizing.
 
 use crate::comp_channel::ChannelInner;
-use crate::context::{ContextInner, Object};
+use crate::context::{ContextInner, Object, same_context};
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{CqInitAttr, CqModeration};
@@ -85,12 +85,16 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
             let reason = format!("{} where the device has {vectors}", attr.comp_vector);
             return Err(Error::invalid("create_cq", "comp_vector", reason));
         }
+        if let Some(channel) = channel {
+            same_context(context, channel.context(), "create_cq", "channel")?;
+        }
         let event_id = context.remember_object(Object::Cq(Weak::new()));
         let channel_handle = channel.map(|c| c.handle());
-        let parts = context
-            .driver()
-            .create_cq(attr, channel_handle, event_id)
-            .inspect_err(|_| context.forget_object(event_id))?;
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        // SAFETY: the channel is of this context (checked above). `CqInner` destroys the handle before it drops the engine
+        // and the shared state, or leaks them, and QPs hold it; the handle's other verbs are not used.
+        let parts = unsafe { context.driver().create_cq(attr, channel_handle, event_id) };
+        let parts = parts.inspect_err(|_| context.forget_object(event_id))?;
         let CqParts { handle, shared, queue, cqe: _ } = parts;
         context.update_object(event_id, Object::Cq(Arc::downgrade(&shared)));
         let inner = CqInner {
@@ -223,7 +227,12 @@ macro_rules! polling {
             pub fn resize($($this)* self, cqe: u32) -> Result<u32> {
                 let inner = self.inner.clone();
                 let handle = inner.parts()?.0;
-                let resized = self.with(|engine| inner.context.driver().resize_cq(handle, engine, cqe));
+                let resized = self.with(|engine| {
+                    #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+                    // SAFETY: this queue's own handle and engine.
+                    let resized = unsafe { inner.context.driver().resize_cq(handle, engine, cqe) };
+                    resized
+                });
                 resized.map_err(|_| Error::os("resize_cq", "cq: a poll is open", uverbs_core::Errno::EBUSY))?
             }
         }

@@ -63,14 +63,19 @@ impl<D: DcDriver> ProtectionDomain<D> {
         same_context(context, srq.inner().context(), VERB, "srq")?;
         let event_id = context.remember_object(Object::Qp(0));
         let create = || {
-            context.driver().create_dct(&DctCreate {
+            let create = DctCreate {
                 pd: self.inner().handle()?,
                 cq: cq.inner().parts()?,
                 srq: srq.inner().parts()?,
                 dc_key,
                 data_in_completions,
                 user_handle: event_id,
-            })
+            };
+            #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+            // SAFETY: CQ and SRQ are of this context (checked above), their parts are their own. `DcTarget` holds them and the PD,
+            // and destroys the handle before it drops the shared state, or leaks that. Data in completions were promised.
+            let parts = unsafe { context.driver().create_dct(&create) };
+            parts
         };
         let DctParts { handle, shared } = create().inspect_err(|_| context.forget_object(event_id))?;
         Ok(DcTarget {
@@ -142,7 +147,10 @@ impl<D: DcDriver> DcTarget<D> {
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let handle =
             self.handle.as_ref().ok_or_else(|| Error::invalid("dct", "handle", "the target is destroyed"))?;
-        if let Some(dctn) = self.context.driver().modify_dct(handle, &self.shared, attr, mask)? {
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        // SAFETY: the target's own parts.
+        let modified = unsafe { self.context.driver().modify_dct(handle, &self.shared, attr, mask) };
+        if let Some(dctn) = modified? {
             self.context.update_object(self.event_id, Object::Qp(dctn));
             // The kernel lets it go to RTR only once.
             let _ = self.dctn.set(dctn);
@@ -183,7 +191,10 @@ impl<D: Driver> DcTarget<D> {
     fn destroy(&mut self) -> Result<()> {
         let Some(handle) = self.handle.take() else { return Ok(()) };
         self.context.forget_object(self.event_id);
-        self.context.driver().destroy_qp(handle, &self.shared).map_err(|(handle, error)| {
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        // SAFETY: the target's own parts.
+        let destroyed = unsafe { self.context.driver().destroy_qp(handle, &self.shared) };
+        destroyed.map_err(|(handle, error)| {
             core::mem::forget((handle, self.shared.clone()));
             error
         })

@@ -3,7 +3,7 @@
 
 use crate::ah::{self, AddressHandle};
 use crate::buf::StableBuf;
-use crate::context::ContextInner;
+use crate::context::{ContextInner, same_context};
 use crate::mr::{Exposed, MemoryRegion, Private};
 use crate::mw::MemoryWindow;
 use crate::qp::{Qp, QpBuilder, Transport};
@@ -47,11 +47,12 @@ impl<D: Driver> Drop for PdInner<D> {
 #[derive(Debug)]
 pub struct ThreadDomain<D: Driver> {
     inner: Arc<D::Td>,
+    context: Arc<ContextInner<D>>,
 }
 
 impl<D: Driver> ThreadDomain<D> {
     pub(crate) fn alloc(context: &Arc<ContextInner<D>>) -> Result<Self> {
-        Ok(Self { inner: Arc::new(context.driver().alloc_td()?) })
+        Ok(Self { inner: Arc::new(context.driver().alloc_td()?), context: context.clone() })
     }
 }
 
@@ -83,9 +84,12 @@ impl<D: Driver> ProtectionDomain<D> {
     }
 
     /// `ibv_alloc_parent_domain`: this domain, whose new queues belong to the thread domain.
-    #[must_use]
-    pub fn parent_domain(&self, td: &ThreadDomain<D>) -> Self {
-        Self { inner: self.inner.clone(), td: Some(td.inner.clone()) }
+    ///
+    /// # Errors
+    /// A thread domain of another context: its doorbell registers are good for that one's queues only.
+    pub fn parent_domain(&self, td: &ThreadDomain<D>) -> Result<Self> {
+        same_context(&self.inner.context, &td.context, "alloc_parent_domain", "td")?;
+        Ok(Self { inner: self.inner.clone(), td: Some(td.inner.clone()) })
     }
 
     /// `ibv_reg_mr` of a buffer that peers may write, as `access` says. On failure the buffer comes back.

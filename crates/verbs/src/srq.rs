@@ -51,7 +51,10 @@ impl<D: Driver> SrqInner<D> {
     /// Destroys the kernel object, which stays ours if the kernel refuses.
     fn destroy(&mut self) -> Result<()> {
         let Some(handle) = self.handle.take() else { return Ok(()) };
-        match self.context.driver().destroy_srq(handle, &self.shared) {
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        // SAFETY: the SRQ's own parts; the engine is dropped after this, or leaked.
+        let destroyed = unsafe { self.context.driver().destroy_srq(handle, &self.shared) };
+        match destroyed {
             Ok(()) => {
                 self.context.forget_object(self.event_id);
                 Ok(())
@@ -106,7 +109,12 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
             };
             let pd_handle = pd.inner().handle()?;
             let create = SrqCreate { pd: pd_handle, attr, xrc, td: pd.td(), user_handle: event_id };
-            context.driver().create_srq(&create)
+            #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+            // SAFETY: all that it is made from is of this context (the CQ and the XRC domain were checked above, the thread domain
+            // when it was joined with the PD), and in pairs of one object. `SrqInner` holds it, and destroys the handle before it
+            // drops the other parts, or leaks them.
+            let parts = unsafe { context.driver().create_srq(&create) };
+            parts
         };
         let SrqParts { handle, shared, queue, attr } =
             create().inspect_err(|_| context.forget_object(event_id))?;
@@ -195,7 +203,11 @@ fn modify<D: Driver>(
     attr: &SrqAttr,
     mask: SrqAttrMask,
 ) -> Result<()> {
-    inner.context.driver().modify_srq(inner.parts()?.0, engine, attr, mask)
+    let handle = inner.parts()?.0;
+    #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+    // SAFETY: the callers give the SRQ's own engine.
+    let modified = unsafe { inner.context.driver().modify_srq(handle, engine, attr, mask) };
+    modified
 }
 
 impl<D: Driver> SharedReceiveQueue<D, Exclusive> {

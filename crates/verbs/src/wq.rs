@@ -40,7 +40,10 @@ impl<D: Driver> Drop for WqInner<D> {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         self.context.forget_object(self.event_id);
-        if let Err((handle, error)) = self.context.driver().destroy_wq(handle, &self.shared) {
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        // SAFETY: the WQ's own parts; the engine is dropped after this, or leaked.
+        let destroyed = unsafe { self.context.driver().destroy_wq(handle, &self.shared) };
+        if let Err((handle, error)) = destroyed {
             log::error!("{error}; its memory is leaked");
             // The device may still use the ring.
             let engine = self.engine.get_mut().unwrap_or_else(PoisonError::into_inner).take();
@@ -68,12 +71,13 @@ impl<D: Driver> ProtectionDomain<D> {
         same_context(context, cq.inner().context(), "create_wq", "cq")?;
         let event_id = context.remember_object(Object::Wq(0));
         let create = || {
-            context.driver().create_wq(&WqCreate {
-                pd: self.inner().handle()?,
-                cq: cq.inner().parts()?,
-                attr,
-                user_handle: event_id,
-            })
+            let create =
+                WqCreate { pd: self.inner().handle()?, cq: cq.inner().parts()?, attr, user_handle: event_id };
+            #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+            // SAFETY: the CQ is of this context (checked above), its parts are its own. `WqInner` holds the CQ and the PD, and
+            // destroys the handle before it drops the other parts, or leaks them.
+            let parts = unsafe { context.driver().create_wq(&create) };
+            parts
         };
         let WqParts { handle, shared, queue, attr } =
             create().inspect_err(|_| context.forget_object(event_id))?;
@@ -131,7 +135,11 @@ impl<D: Driver, L: Locking> WorkQueue<D, L> {
 
     /// `ibv_modify_wq`
     pub fn modify(&self, attr: &WqAttr) -> Result<()> {
-        self.inner.context.driver().modify_wq(self.inner.handle()?, &self.inner.shared, attr)
+        let handle = self.inner.handle()?;
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        // SAFETY: the WQ's own parts.
+        let modified = unsafe { self.inner.context.driver().modify_wq(handle, &self.inner.shared, attr) };
+        modified
     }
 
     /// Only the state changes; receives can be posted in RDY.
@@ -251,7 +259,11 @@ struct RssInner<D: Driver> {
 impl<D: Driver> Drop for RssInner<D> {
     fn drop(&mut self) {
         self.context.forget_object(self.event_id);
-        if let Some(Err((_, error))) = self.handle.take().map(QpHandle::destroy) {
+        let Some(handle) = self.handle.take() else { return };
+        #[expect(unsafe_code, reason = "a verb of any QP")]
+        // SAFETY: the QP has no queues.
+        let destroyed = unsafe { handle.destroy() };
+        if let Err((_, error)) = destroyed {
             log::error!("{error}");
         }
     }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Control: creating the kernel's objects, mapping their rings, and following a QP's state.
+#![expect(unsafe_code)]
+// UNSAFETY: the driver's verbs have a contract; what they do with the kernel's handles relies on it.
 
 use crate::doorbell::{KernelBell, SendBell};
 use crate::queue::Ring;
@@ -203,7 +205,7 @@ impl Driver for Rxe {
         &self.kernel
     }
 
-    fn create_cq(
+    unsafe fn create_cq(
         &self,
         attr: &CqInitAttr,
         channel: Option<&CompChannelHandle>,
@@ -235,7 +237,12 @@ impl Driver for Rxe {
         }
     }
 
-    fn resize_cq(&self, handle: &CqHandle, queue: &mut Self::CompletionQueue, cqe: u32) -> Result<u32> {
+    unsafe fn resize_cq(
+        &self,
+        handle: &CqHandle,
+        queue: &mut Self::CompletionQueue,
+        cqe: u32,
+    ) -> Result<u32> {
         const VERB: &str = "resize_cq";
         if queue.is_open() {
             // The kernel moves what was not given back, which would be polled twice.
@@ -260,7 +267,7 @@ impl Driver for Rxe {
         at_least(VERB, queue.cqe(), cqe)
     }
 
-    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
+    unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
         const VERB: &str = "create_srq";
         if create.attr.srq_type != SrqType::Basic || create.xrc.is_some() {
             return Err(Error::unsupported(
@@ -284,13 +291,14 @@ impl Driver for Rxe {
                 Ok(SrqParts { handle, shared: Arc::new(SrqShared(())), queue, attr })
             }
             Err(error) => {
-                let _ = handle.destroy();
+                // SAFETY: nobody has it yet.
+                let _ = unsafe { handle.destroy() };
                 Err(error)
             }
         }
     }
 
-    fn modify_srq(
+    unsafe fn modify_srq(
         &self,
         handle: &SrqHandle,
         queue: &mut Self::SharedRecvQueue,
@@ -313,7 +321,7 @@ impl Driver for Rxe {
         at_least(VERB, queue.capacity(), attr.max_wr).map(drop)
     }
 
-    fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
+    unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
         self.check_qp(create)?;
         let mut attr = create.attr.clone();
         if attr.cap.max_inline_data != 0 {
@@ -332,13 +340,20 @@ impl Driver for Rxe {
         match self.queues(&handle, &attr, create.srq.is_some(), cap, &resp) {
             Ok((shared, send, recv, cap)) => Ok(QpParts { handle, shared, send: Some(send), recv, cap }),
             Err(error) => {
-                let _ = handle.destroy();
+                // SAFETY: nobody has it yet.
+                let _ = unsafe { handle.destroy() };
                 Err(error)
             }
         }
     }
 
-    fn modify_qp(&self, handle: &QpHandle, shared: &QpShared, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+    unsafe fn modify_qp(
+        &self,
+        handle: &QpHandle,
+        shared: &QpShared,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<()> {
         // The kernel compares only the other side's number with its limit (`rxe_qp_chk_attr()`).
         let served = u32::from(attr.max_dest_rd_atomic);
         if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) && served > self.max_dest_rd_atomic {
@@ -352,12 +367,14 @@ impl Driver for Rxe {
         if let (true, Some(state)) = (early, target) {
             shared.set_state(state);
         }
-        let mut result = handle.modify(None, attr, mask, Uhw::none());
+        // SAFETY: the caller's promise; `shared` follows the state.
+        let mut result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         if result.is_ok() && target == Some(QpState::RESET) && before != QpState::RESET {
             // Where sends were queued, kernels since 6.4 forget them only in part: the requester takes over the ring's
             // consumer index before the completer moves it past them (`rxe_qp_reset()`, `rxe_sender()`), and would run
             // their slots when the QP is up again. A second reset makes it look again.
-            result = handle.modify(None, attr, mask, Uhw::none());
+            // SAFETY: as above.
+            result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         }
         if let Err(error) = result {
             if early {
@@ -387,8 +404,9 @@ impl Driver for Rxe {
         Ok(())
     }
 
-    fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpShared>) -> Result<(), (QpHandle, Error)> {
-        handle.destroy().map(|_| shared.set_state(QpState::RESET))
+    unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpShared>) -> Result<(), (QpHandle, Error)> {
+        // SAFETY: the caller's promise.
+        unsafe { handle.destroy() }.map(|_| shared.set_state(QpState::RESET))
     }
 
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Ah)> {

@@ -25,6 +25,15 @@ use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use uverbs_core::wr::{ImmData, SendFlags, Sge};
 use uverbs_rxe::{Ah, Rxe};
 
+/// Calls an `unsafe` verb of the driver.
+macro_rules! own {
+    ($call:expr) => {{
+        // SAFETY: the parts are those of one object of the test, which drops the queues after their objects, or never.
+        let result = unsafe { $call };
+        result
+    }};
+}
+
 const LEN: usize = 64 << 10;
 
 /// A device, a domain, a region and a completion queue.
@@ -68,7 +77,7 @@ impl Bench {
         // SAFETY: leaked, and made of atomics.
         let mr = unsafe { mr::reg(info.core_support, &pd, range, access, Uhw::none()) }.unwrap();
         let attr = CqInitAttr { cqe, ..Default::default() };
-        let cq = driver.create_cq(&attr, None, 0).unwrap();
+        let cq = own!(driver.create_cq(&attr, None, 0)).unwrap();
         assert!(cq.cqe >= cqe);
         let qp_access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
         Self { driver, info, pd, mr, memory, cq, gid, gid_index, qp_access }
@@ -98,24 +107,23 @@ impl Bench {
             QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
         attr.send_ops_flags = SendOpsFlags::SEND | SendOpsFlags::SEND_WITH_IMM;
         let cq = (&self.cq.handle, &self.cq.shared);
-        self.driver
-            .create_qp(&QpCreate {
-                pd: Some(&self.pd),
-                send_cq: Some(cq),
-                recv_cq: Some(cq),
-                srq: srq.map(|srq| (&srq.handle, &srq.shared)),
-                xrcd: None,
-                attr: &attr,
-                td: None,
-                exclusive: true,
-                data_in_completions: false,
-                user_handle: 0,
-            })
-            .unwrap()
+        own!(self.driver.create_qp(&QpCreate {
+            pd: Some(&self.pd),
+            send_cq: Some(cq),
+            recv_cq: Some(cq),
+            srq: srq.map(|srq| (&srq.handle, &srq.shared)),
+            xrcd: None,
+            attr: &attr,
+            td: None,
+            exclusive: true,
+            data_in_completions: false,
+            user_handle: 0,
+        }))
+        .unwrap()
     }
 
     fn modify(&self, qp: &QpParts<Rxe>, attr: &QpAttr, mask: QpAttrMask) {
-        self.driver.modify_qp(&qp.handle, &qp.shared, attr, mask).unwrap();
+        own!(self.driver.modify_qp(&qp.handle, &qp.shared, attr, mask)).unwrap();
     }
 
     fn state(&self, qp: &QpParts<Rxe>, qp_state: QpState) {
@@ -224,7 +232,7 @@ impl Bench {
 
     fn close(self, qps: impl IntoIterator<Item = QpParts<Rxe>>) {
         for qp in qps {
-            self.driver.destroy_qp(qp.handle, &qp.shared).unwrap();
+            own!(self.driver.destroy_qp(qp.handle, &qp.shared)).unwrap();
         }
         self.mr.destroy().unwrap();
         self.cq.handle.destroy().unwrap();
@@ -521,7 +529,7 @@ fn what_is_posted_in_err_is_flushed() {
             assert_eq!(got, [(7, WcStatus::WR_FLUSH_ERR), (8, WcStatus::WR_FLUSH_ERR)], "{qp_type}");
         }
         for qp in [a, b] {
-            t.driver.destroy_qp(qp.handle, &qp.shared).unwrap();
+            own!(t.driver.destroy_qp(qp.handle, &qp.shared)).unwrap();
         }
     }
     t.close([]);
@@ -584,7 +592,7 @@ fn resizing_loses_nothing() {
     let mut t = Bench::with_cqe(7);
     let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
-    let mut srq = t.driver.create_srq(&create).unwrap();
+    let mut srq = own!(t.driver.create_srq(&create)).unwrap();
     let (mut a, b) = (t.qp(QpType::Rc, None), t.qp(QpType::Rc, Some(&srq)));
     assert!(b.recv.is_none());
     t.connect(&a, &b);
@@ -604,10 +612,10 @@ fn resizing_loses_nothing() {
     }
     assert_eq!(posted, u64::from(srq.attr.max_wr));
     let attr = SrqAttr { max_wr: 40, ..Default::default() };
-    t.driver.modify_srq(&srq.handle, &mut srq.queue, &attr, SrqAttrMask::MAX_WR).unwrap();
+    own!(t.driver.modify_srq(&srq.handle, &mut srq.queue, &attr, SrqAttrMask::MAX_WR)).unwrap();
     assert!(srq.handle.query().unwrap().max_wr >= 40);
     let limit = SrqAttr { srq_limit: 2, ..Default::default() };
-    t.driver.modify_srq(&srq.handle, &mut srq.queue, &limit, SrqAttrMask::LIMIT).unwrap();
+    own!(t.driver.modify_srq(&srq.handle, &mut srq.queue, &limit, SrqAttrMask::LIMIT)).unwrap();
     while receive(&mut srq, t.sge(0, 10), posted).is_ok() {
         posted += 1;
     }
@@ -615,7 +623,7 @@ fn resizing_loses_nothing() {
     // Two completions are left unpolled over the resize of the CQ.
     post!(a, 1000, op::Send::new(), Inline(b"x")).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    let cqe = t.driver.resize_cq(&t.cq.handle, &mut t.cq.queue, 200).unwrap();
+    let cqe = own!(t.driver.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap();
     assert!(cqe >= 200);
     let wc = t.wait_ok(2);
     assert_eq!((wc[0].wr_id, wc[1].wr_id), (0, 1000));
@@ -624,8 +632,8 @@ fn resizing_loses_nothing() {
         let wc = t.wait_ok(2);
         assert_eq!((wc[0].wr_id, wc[1].wr_id), (id, 1000 + id), "in the order in which they were posted");
     }
-    t.driver.destroy_qp(b.handle, &b.shared).unwrap();
-    srq.handle.destroy().unwrap();
+    own!(t.driver.destroy_qp(b.handle, &b.shared)).unwrap();
+    own!(srq.handle.destroy()).unwrap();
     t.close([a]);
 }
 
@@ -659,7 +667,7 @@ fn sizes_at_the_edge() {
     let cq = (&t.cq.handle, &t.cq.shared);
     let mut attr = QpInitAttr::new(QpType::Rc);
     let create = |attr: &QpInitAttr| {
-        t.driver.create_qp(&QpCreate {
+        own!(t.driver.create_qp(&QpCreate {
             pd: Some(&t.pd),
             send_cq: Some(cq),
             recv_cq: Some(cq),
@@ -670,7 +678,7 @@ fn sizes_at_the_edge() {
             exclusive: true,
             data_in_completions: false,
             user_handle: 0,
-        })
+        }))
     };
     let nothing = create(&attr).unwrap();
     println!("asked for nothing: {:?}", nothing.cap);

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: creation, opening of shared XRC targets, destruction (ibv_create_qp_ex(3), ibv_open_qp(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: a verb that ends an object behind the back of its driver breaks what posting relies on; undoing a creation
+// calls it.
 
 use super::{
     CqHandle, Object, PdHandle, Result, RwqIndTableHandle, SrqHandle, XrcdHandle, explain, handle_common,
@@ -106,7 +109,8 @@ pub fn create(
     let qp = QpHandle { object, qp_num, qp_type: attr.qp_type };
     let got = cap_from_kernel(&got);
     if let Some(what) = nonsense(qp_num, &attr.cap, &got, attr.qp_type, parents.srq.is_some()) {
-        let _ = qp.destroy();
+        // SAFETY: nobody has it yet.
+        let _ = unsafe { qp.destroy() };
         return Err(Error::protocol(VERB, what));
     }
     Ok((qp, got))
@@ -269,7 +273,8 @@ pub fn open(xrcd: &XrcdHandle, qp_num: u32, user_handle: u64, uhw: Uhw<'_>) -> R
     let object = Object::new(VERB, xrcd.kernel(), resp.qp_handle)?;
     let qp = QpHandle { object, qp_num, qp_type: QpType::XrcRecv };
     if resp.qpn != qp_num {
-        let _ = qp.destroy();
+        // SAFETY: nobody has it yet.
+        let _ = unsafe { qp.destroy() };
         return Err(Error::protocol(VERB, format!("opened QP {:#x} instead of {qp_num:#x}", resp.qpn)));
     }
     Ok(qp)
@@ -290,10 +295,14 @@ impl QpHandle {
 
     /// Destroys it and returns how many of its events were read.
     ///
+    /// # Safety
+    /// Of an object with queues, only its driver calls this, which keeps those who post and poll in step: see
+    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). Of one without queues there is nothing to promise.
+    ///
     /// # Errors
     /// `EBUSY` while it is attached to a multicast group or a window is bound through it; the handle comes back, and
     /// the device may still use the QP's memory.
-    pub fn destroy(self) -> Result<u32, (Self, Error)> {
+    pub unsafe fn destroy(self) -> Result<u32, (Self, Error)> {
         match self.object.destroy_with::<ib_uverbs_destroy_qp_resp>(
             UVERBS_OBJECT_QP,
             UVERBS_METHOD_QP_DESTROY,

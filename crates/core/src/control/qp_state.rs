@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Changing and asking the state of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: declares a verb; see `qp`.
 
 use super::{QpHandle, Result, explain, invoke, query};
 use crate::attr::{
@@ -21,10 +23,13 @@ impl QpHandle {
     ///
     /// Always the extended command: it takes every attribute, and every supported kernel has it.
     ///
+    /// # Safety
+    /// As [`destroy`](Self::destroy).
+    ///
     /// # Errors
     /// A field that can't be; a transition that the specification does not have, told by what it lacks; or the kernel's
     /// refusal.
-    pub fn modify(
+    pub unsafe fn modify(
         &self,
         current: Option<QpState>,
         attr: &QpAttr,

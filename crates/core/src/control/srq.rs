@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues (ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_query_srq(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: as in `qp`.
 
 use super::{
     CqHandle, Object, PdHandle, Result, XrcdHandle, explain, handle_common, invoke, invoke_only, new_object,
@@ -92,7 +94,8 @@ pub fn create(
     let object = new_object(VERB, kernel, &command, UVERBS_ATTR_CREATE_SRQ_HANDLE)?;
     let srq = SrqHandle { object, srq_num: (attr.srq_type == SrqType::Xrc).then_some(srq_num) };
     if got_wr < max_wr || got_sge < max_sge || srq_num > 0xff_ffff {
-        let _ = srq.destroy();
+        // SAFETY: nobody has it yet.
+        let _ = unsafe { srq.destroy() };
         let what = format!("max_wr {got_wr}, max_sge {got_sge}, number {srq_num:#x}");
         return Err(Error::protocol(VERB, format!("{what} where {max_wr} and {max_sge} were asked for")));
     }
@@ -178,9 +181,13 @@ impl SrqHandle {
 
     /// Destroys it and returns how many of its events were read.
     ///
+    /// # Safety
+    /// Of an object with queues, only its driver calls this, which keeps those who post and poll in step: see
+    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). Of one without queues there is nothing to promise.
+    ///
     /// # Errors
     /// `EBUSY` while a QP receives from it; the handle comes back.
-    pub fn destroy(self) -> Result<u32, (Self, Error)> {
+    pub unsafe fn destroy(self) -> Result<u32, (Self, Error)> {
         match self.object.destroy_with::<ib_uverbs_destroy_srq_resp>(
             UVERBS_OBJECT_SRQ,
             UVERBS_METHOD_SRQ_DESTROY,

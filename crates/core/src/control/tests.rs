@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::attr::*;
-use crate::kernel::script::Script;
+use crate::kernel::script::{Script, scripted};
 use core::sync::atomic::Ordering;
 use uverbs_uapi::cmd::*;
 use uverbs_uapi::ids::*;
@@ -243,7 +243,7 @@ fn a_qp_is_created_with_exactly_its_attributes() {
         c.answer(UVERBS_ATTR_DESTROY_QP_RESP, &2_u32.to_ne_bytes());
         Ok(())
     });
-    assert_eq!(qp.destroy().unwrap(), 2);
+    assert_eq!(scripted!(qp.destroy()).unwrap(), 2);
     script.done();
 }
 
@@ -321,13 +321,13 @@ fn modify_sends_only_what_the_mask_names_and_explains_a_refusal() {
         c.answer(UVERBS_ATTR_CORE_OUT, [0_u32, 8].as_bytes());
         Ok(())
     });
-    qp.modify(Some(QpState::INIT), &attr, mask, Uhw::none()).unwrap();
+    scripted!(qp.modify(Some(QpState::INIT), &attr, mask, Uhw::none())).unwrap();
 
     let refuse = |errno| {
         script.expect_write::<ib_uverbs_ex_modify_qp>(command, move |_, _| Err(errno));
     };
     refuse(Errno::EINVAL);
-    let error = qp.modify(Some(QpState::INIT), &attr, mask, Uhw::none()).unwrap_err();
+    let error = scripted!(qp.modify(Some(QpState::INIT), &attr, mask, Uhw::none())).unwrap_err();
     assert_eq!(
         error.to_string(),
         "modify_qp: invalid attr_mask: INIT->RTR on RC lacks MIN_RNR_TIMER, MAX_DEST_RD_ATOMIC"
@@ -342,7 +342,7 @@ fn modify_sends_only_what_the_mask_names_and_explains_a_refusal() {
         );
         Ok(())
     });
-    let error = qp.modify(None, &attr, mask, Uhw::none()).unwrap_err();
+    let error = scripted!(qp.modify(None, &attr, mask, Uhw::none())).unwrap_err();
     assert_eq!(error.to_string(), "modify_qp: invalid attr_mask: ERR->RTR on RC is no legal transition");
     // Nothing wrong with the mask: a value was.
     refuse(Errno::EINVAL);
@@ -351,20 +351,20 @@ fn modify_sends_only_what_the_mask_names_and_explains_a_refusal() {
     script.expect_write::<ib_uverbs_ex_query_device>(extended, |_, _| Err(Errno::EIO));
     script.expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT, |_| Err(Errno::EIO));
     script.expect_write::<ib_uverbs_ex_query_device>(extended, |_, _| Err(Errno::EIO));
-    let error = qp.modify(Some(QpState::INIT), &attr, full, Uhw::none()).unwrap_err();
+    let error = scripted!(qp.modify(Some(QpState::INIT), &attr, full, Uhw::none())).unwrap_err();
     assert!(error.to_string().starts_with("modify_qp(qp 9 of script0):"), "{error}");
     // The device tells which one.
     refuse(Errno::EINVAL);
     answer_limits(&script);
     script.expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY, |_| Err(Errno::ENODATA));
-    let error = qp.modify(Some(QpState::INIT), &attr, full, Uhw::none()).unwrap_err();
+    let error = scripted!(qp.modify(Some(QpState::INIT), &attr, full, Uhw::none())).unwrap_err();
     assert_eq!(error.to_string(), "modify_qp: invalid ah_attr: sgid_index: port 1 has no GID 2");
     refuse(Errno::ENODEV);
-    let error = qp.modify(Some(QpState::INIT), &attr, mask, Uhw::none()).unwrap_err();
+    let error = scripted!(qp.modify(Some(QpState::INIT), &attr, mask, Uhw::none())).unwrap_err();
     assert_eq!(error.errno(), Errno::ENODEV);
     // Never sent.
     let wrong = QpAttr { timeout: 32, ..attr };
-    assert!(qp.modify(None, &wrong, QpAttrMask::TIMEOUT, Uhw::none()).is_err());
+    assert!(scripted!(qp.modify(None, &wrong, QpAttrMask::TIMEOUT, Uhw::none())).is_err());
     script.done();
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work queues, and the tables that spread packets over them (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: as in `qp`.
 
 use super::{CqHandle, Object, PdHandle, Result, handle_common, invoke_only, new_object};
 use crate::attr::{WqAttr, WqInitAttr};
@@ -67,7 +69,8 @@ pub fn create(
     let object = new_object(VERB, pd.kernel(), &command, UVERBS_ATTR_CREATE_WQ_HANDLE)?;
     let wq = WqHandle { object, wq_num };
     if wq_num > 0xff_ffff || got.max_wr < attr.max_wr || got.max_sge < attr.max_sge {
-        let _ = wq.destroy();
+        // SAFETY: nobody has it yet.
+        let _ = unsafe { wq.destroy() };
         return Err(Error::protocol(
             VERB,
             format!("WQ {wq_num:#x} with {got:?} where {attr:?} was asked for"),
@@ -85,9 +88,12 @@ impl WqHandle {
 
     /// Changes its state or flags.
     ///
+    /// # Safety
+    /// As [`destroy`](Self::destroy).
+    ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn modify(&self, attr: &WqAttr, uhw: Uhw<'_>) -> Result<()> {
+    pub unsafe fn modify(&self, attr: &WqAttr, uhw: Uhw<'_>) -> Result<()> {
         let mut request = ib_uverbs_ex_modify_wq { wq_handle: self.handle(), ..Default::default() };
         if let Some(state) = attr.wq_state {
             request.attr_mask |= IB_WQ_STATE;
@@ -107,9 +113,13 @@ impl WqHandle {
 
     /// Destroys it and returns how many of its events were read.
     ///
+    /// # Safety
+    /// Of an object with queues, only its driver calls this, which keeps those who post and poll in step: see
+    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). Of one without queues there is nothing to promise.
+    ///
     /// # Errors
     /// `EBUSY` while a table refers to it; the handle comes back.
-    pub fn destroy(self) -> Result<u32, (Self, Error)> {
+    pub unsafe fn destroy(self) -> Result<u32, (Self, Error)> {
         match self.object.destroy_with::<u32>(
             UVERBS_OBJECT_WQ,
             UVERBS_METHOD_WQ_DESTROY,
@@ -201,7 +211,7 @@ impl RwqIndTableHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::script::Script;
+    use crate::kernel::script::{Script, scripted};
 
     fn wq(script: &Arc<Script>, handle: u32) -> WqHandle {
         let kernel = script.kernel();
@@ -245,7 +255,7 @@ mod tests {
             Ok(())
         });
         let attr = WqAttr { wq_state: Some(crate::attr::WqState::RDY), ..WqAttr::default() };
-        wq.modify(&attr, Uhw::none()).unwrap();
+        scripted!(wq.modify(&attr, Uhw::none())).unwrap();
         script.done();
     }
 }

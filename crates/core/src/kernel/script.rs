@@ -12,6 +12,17 @@ use uverbs_uapi::ids::{
 };
 use zerocopy::FromBytes;
 
+/// Calls an `unsafe` verb on an object of a scripted kernel.
+macro_rules! scripted {
+    ($call:expr) => {{
+        // SAFETY: no device is behind the script, and the object has no queues.
+        #[expect(unsafe_code, reason = "a verb of a scripted kernel")]
+        let result = unsafe { $call };
+        result
+    }};
+}
+pub(crate) use scripted;
+
 type Step = Box<dyn FnMut(&mut RawCommand<'_, '_>) -> Result<(), Errno> + Send>;
 
 /// See the module.

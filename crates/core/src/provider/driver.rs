@@ -4,6 +4,10 @@
 //! A service that is generic over `D: Driver` compiles to direct, inlined code. The control verbs are cold; those that
 //! a driver has nothing to add to (regions, windows, domains) are not here but in [`crate::control`].
 
+#![expect(unsafe_code)]
+// UNSAFETY: declares the contract of the verbs that make, change and destroy objects with queues, and hands it on in the
+// default bodies of some of them.
+
 use super::completion::CompletionQueue;
 use super::recv::RecvQueue;
 use super::send::WrBuilder;
@@ -22,10 +26,45 @@ use std::sync::Arc;
 
 /// A driver, opened on one device.
 ///
-/// # Contract
 /// The engines that it hands out stay sound whatever the device and the kernel write into shared memory: indices are
-/// masked, lengths checked. An engine's memory outlives the kernel object: the faces destroy the object first and drop
-/// the engine after, or leak it if the kernel refuses.
+/// masked, lengths checked.
+///
+/// # Safety of the verbs
+/// The parts of an object (the kernel's handle, the shared state, the engine) are values of their own, as C's order of
+/// destruction wants them, and nothing here ties them together. So the verbs that make, change or destroy an object with
+/// queues are `unsafe`. The caller, a face, promises:
+/// - **One context.** Handles, shared states, engines and thread domains in a call are of this context.
+/// - **Parts together.** A handle is given with the shared state and the engine that were created with it, and with no other;
+///   the same holds for the pairs in [`QpCreate`], [`SrqCreate`], [`WqCreate`] and [`DctCreate`].
+/// - **Order.** The engine and the shared state of an object are dropped only after the kernel has destroyed its handle (by the
+///   `destroy_*` verb, or [`CqHandle::destroy`]). If the kernel refuses, or is never asked, they are leaked: the device may
+///   still use their memory. What they were made from lives at least as long.
+/// - **One way.** The object is changed and destroyed by these verbs, not by the handle's own methods.
+/// - **Data in completions.** If [`QpCreate::data_in_completions`] is set, every entry of a receive, a read or an atomic of
+///   that QP, and of a receive of its SRQ, has an address at which this process reaches the entry's memory.
+///
+/// With all of that a completion means that the device is done with the memory of its work request, which is what posting
+/// relies on. Verbs of objects without queues are safe.
+///
+/// ```compile_fail,E0133
+/// use uverbs_core::{attr::CqInitAttr, provider::Driver};
+/// fn safe<D: Driver>(driver: &D) {
+///     let _ = driver.create_cq(&CqInitAttr::default(), None, 0);
+/// }
+/// ```
+/// ```compile_fail,E0133
+/// use uverbs_core::{control::QpHandle, provider::Driver};
+/// use std::sync::Arc;
+/// fn safe<D: Driver>(driver: &D, handle: QpHandle, shared: &Arc<D::QpShared>) {
+///     let _ = driver.destroy_qp(handle, shared);
+/// }
+/// ```
+/// ```compile_fail,E0133
+/// use uverbs_core::{attr::{QpAttr, QpAttrMask}, control::QpHandle, kernel::Uhw};
+/// fn safe(handle: &QpHandle, attr: &QpAttr) {
+///     let _ = handle.modify(None, attr, QpAttrMask::STATE, Uhw::none());
+/// }
+/// ```
 pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// As rdma-core names its provider: `rxe`, `mlx5`.
     const NAME: &'static str;
@@ -72,7 +111,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// Creates a completion queue. `user_handle` comes back in its events.
-    fn create_cq(
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn create_cq(
         &self,
         attr: &CqInitAttr,
         channel: Option<&CompChannelHandle>,
@@ -80,7 +122,11 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     ) -> Result<CqParts<Self>>;
 
     /// Resizes it while completions may be in flight; none is lost. Returns the new capacity.
-    fn resize_cq(&self, handle: &CqHandle, queue: &mut Self::CompletionQueue, cqe: u32) -> Result<u32>;
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn resize_cq(&self, handle: &CqHandle, queue: &mut Self::CompletionQueue, cqe: u32)
+    -> Result<u32>;
 
     /// An event of the queue was read (`ibv_get_cq_event`); what its next arming says may depend on it.
     fn cq_event(&self, shared: &Self::CqShared) {
@@ -88,10 +134,16 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// Creates a shared receive queue.
-    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
 
     /// Changes its limit, or its size where the device can.
-    fn modify_srq(
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn modify_srq(
         &self,
         handle: &SrqHandle,
         queue: &mut Self::SharedRecvQueue,
@@ -101,18 +153,25 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Destroys an SRQ in the kernel and detaches it from the CQ that completes it. On failure the handle comes back and
     /// its memory must stay.
-    fn destroy_srq(
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn destroy_srq(
         &self,
         handle: SrqHandle,
         shared: &Arc<Self::SrqShared>,
     ) -> Result<(), (SrqHandle, Error)> {
         let _ = shared;
-        handle.destroy().map(drop)
+        // SAFETY: the caller's promise; a driver that keeps this body has no state of the object's to change.
+        unsafe { handle.destroy() }.map(drop)
     }
 
     /// Creates a queue pair. An operation in `send_ops_flags`, or a QP type, that it can't do is
     /// [`Error::Unsupported`].
-    fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>>;
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>>;
 
     /// Opens an XRC receive QP that another process made; it has no queues. Only of devices with XRC.
     fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
@@ -121,7 +180,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// `ibv_modify_qp`; the queues learn of the state through `shared`.
-    fn modify_qp(
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn modify_qp(
         &self,
         handle: &QpHandle,
         shared: &Self::QpShared,
@@ -131,7 +193,14 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
 
     /// Destroys a QP in the kernel and detaches it from the CQs that complete it. On failure the handle comes back and
     /// its memory must stay.
-    fn destroy_qp(&self, handle: QpHandle, shared: &Arc<Self::QpShared>) -> Result<(), (QpHandle, Error)>;
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn destroy_qp(
+        &self,
+        handle: QpHandle,
+        shared: &Arc<Self::QpShared>,
+    ) -> Result<(), (QpHandle, Error)>;
 
     /// The key of memory that swallows what is written and reads as zeros (`ibv_alloc_null_mr`). Only of devices that have
     /// such.
@@ -146,22 +215,37 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// Creates a work queue: receives without a QP. Only of devices that have such.
-    fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
         let _ = create;
         Err(Error::unsupported("create_wq", format!("{} has no work queues", Self::NAME)))
     }
 
     /// `ibv_modify_wq`; the queue learns of the state through `shared`.
-    fn modify_wq(&self, handle: &WqHandle, shared: &Self::QpShared, attr: &WqAttr) -> Result<()> {
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn modify_wq(&self, handle: &WqHandle, shared: &Self::QpShared, attr: &WqAttr) -> Result<()> {
         let _ = shared;
-        handle.modify(attr, Uhw::none())
+        // SAFETY: the caller's promise; a driver that keeps this body has no state of the object's to change.
+        unsafe { handle.modify(attr, Uhw::none()) }
     }
 
     /// Destroys a work queue in the kernel and detaches it from the CQ that completes it. On failure the handle comes back
     /// and its memory must stay.
-    fn destroy_wq(&self, handle: WqHandle, shared: &Arc<Self::QpShared>) -> Result<(), (WqHandle, Error)> {
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn destroy_wq(
+        &self,
+        handle: WqHandle,
+        shared: &Arc<Self::QpShared>,
+    ) -> Result<(), (WqHandle, Error)> {
         let _ = shared;
-        handle.destroy().map(drop)
+        // SAFETY: the caller's promise; a driver that keeps this body has no state of the object's to change.
+        unsafe { handle.destroy() }.map(drop)
     }
 
     /// Creates a raw packet QP that spreads what it receives over the work queues of a table. Only of devices that can.
@@ -315,10 +399,16 @@ pub struct RssQpCreate<'a> {
 /// where they go ([`DcTarget`](super::op::DcTarget)).
 pub trait DcDriver: Driver {
     /// Creates a target. It has no queues: it receives into its SRQ. It gets its number when it goes to RTR.
-    fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>>;
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>>;
 
     /// Moves it to INIT or RTR; what RTR answers is its number, 24 bits.
-    fn modify_dct(
+    ///
+    /// # Safety
+    /// See [Safety of the verbs](Driver#safety-of-the-verbs).
+    unsafe fn modify_dct(
         &self,
         handle: &QpHandle,
         shared: &Self::QpShared,

@@ -34,7 +34,11 @@ impl<D: Driver> QpControl<D> {
     /// program that wants to know stops posting before it resets.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
-        inner.context().driver().modify_qp(inner.handle()?, inner.shared(), attr, mask)
+        let handle = inner.handle()?;
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        // SAFETY: the QP's own parts.
+        let modified = unsafe { inner.context().driver().modify_qp(handle, inner.shared(), attr, mask) };
+        modified
     }
 
     /// `ibv_query_qp`. How large the send queue is, the driver knows and not every kernel does (mlx5_ib says 0).

@@ -188,7 +188,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         let event_id = context.remember_object(Object::Qp(0));
         let create = || -> Result<QpParts<D>> {
             let cq = |cq: Option<&'a Arc<CqInner<D>>>| cq.map(|c| c.parts()).transpose();
-            context.driver().create_qp(&QpCreate {
+            let create = QpCreate {
                 pd: self.pd.map(|pd| pd.inner().handle()).transpose()?,
                 send_cq: cq(self.send_cq)?,
                 recv_cq: cq(self.recv_cq)?,
@@ -199,7 +199,13 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
                 exclusive: !L::SHARED,
                 data_in_completions: self.data_in_completions,
                 user_handle: event_id,
-            })
+            };
+            #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+            // SAFETY: all that it is made from is of this context (CQs and SRQ were checked above, the thread domain when it was
+            // joined with the PD; the XRC domain is what this builder began from), and in pairs of one object each. `QpInner` holds
+            // it, and destroys the handle before it drops the other parts, or leaks them. Data in completions were promised.
+            let parts = unsafe { context.driver().create_qp(&create) };
+            parts
         };
         let QpParts { handle, shared, send, recv, cap } =
             create().inspect_err(|_| context.forget_object(event_id))?;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Control: opening the device, creating the kernel's objects on memory of ours, and following their states.
+#![expect(unsafe_code)]
+// UNSAFETY: the driver's verbs have a contract; what they do with the kernel's handles relies on it.
 
 mod ah;
 pub(crate) mod av;
@@ -165,7 +167,7 @@ impl Driver for Mlx5 {
         pd::alloc(&self.kernel, Uhw::answer(resp.as_mut_bytes()))
     }
 
-    fn create_cq(
+    unsafe fn create_cq(
         &self,
         attr: &CqInitAttr,
         channel: Option<&CompChannelHandle>,
@@ -174,7 +176,7 @@ impl Driver for Mlx5 {
         cq::create(self, attr, channel, user_handle)
     }
 
-    fn resize_cq(&self, handle: &CqHandle, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {
+    unsafe fn resize_cq(&self, handle: &CqHandle, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {
         cq::resize(self, handle, queue, cqe)
     }
 
@@ -182,11 +184,11 @@ impl Driver for Mlx5 {
         shared.event();
     }
 
-    fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
+    unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
         srq::create(self, create)
     }
 
-    fn modify_srq(
+    unsafe fn modify_srq(
         &self,
         handle: &SrqHandle,
         queue: &mut Self::SharedRecvQueue,
@@ -196,11 +198,16 @@ impl Driver for Mlx5 {
         srq::modify(handle, queue, attr, mask)
     }
 
-    fn destroy_srq(&self, handle: SrqHandle, shared: &Arc<SrqControl>) -> Result<(), (SrqHandle, Error)> {
-        handle.destroy().map(|_| shared.detach())
+    unsafe fn destroy_srq(
+        &self,
+        handle: SrqHandle,
+        shared: &Arc<SrqControl>,
+    ) -> Result<(), (SrqHandle, Error)> {
+        // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
+        unsafe { handle.destroy() }.map(|_| shared.detach())
     }
 
-    fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
+    unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
         qp::create(self, create)
     }
 
@@ -208,7 +215,7 @@ impl Driver for Mlx5 {
         qp::open(self, xrcd, qp_num, user_handle)
     }
 
-    fn modify_qp(
+    unsafe fn modify_qp(
         &self,
         handle: &QpHandle,
         shared: &QpControl,
@@ -218,8 +225,11 @@ impl Driver for Mlx5 {
         qp::modify(self, handle, shared, attr, mask)
     }
 
-    fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<(), (QpHandle, Error)> {
-        shared.destroy_with("destroy_qp", handle, |handle| handle.destroy().map(drop))
+    unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<(), (QpHandle, Error)> {
+        shared.destroy_with("destroy_qp", handle, |handle| {
+            // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
+            unsafe { handle.destroy() }.map(drop)
+        })
     }
 
     fn null_lkey(&self) -> Result<u32> {
@@ -233,16 +243,19 @@ impl Driver for Mlx5 {
         dm::alloc(self, length, log_align)
     }
 
-    fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
+    unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
         wq::create(self, create)
     }
 
-    fn modify_wq(&self, handle: &WqHandle, shared: &QpControl, attr: &WqAttr) -> Result<()> {
+    unsafe fn modify_wq(&self, handle: &WqHandle, shared: &QpControl, attr: &WqAttr) -> Result<()> {
         wq::modify(handle, shared, attr)
     }
 
-    fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<(), (WqHandle, Error)> {
-        shared.destroy_with("destroy_wq", handle, |handle| handle.destroy().map(drop))
+    unsafe fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<(), (WqHandle, Error)> {
+        shared.destroy_with("destroy_wq", handle, |handle| {
+            // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
+            unsafe { handle.destroy() }.map(drop)
+        })
     }
 
     fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
@@ -261,11 +274,11 @@ impl Driver for Mlx5 {
 }
 
 impl DcDriver for Mlx5 {
-    fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>> {
+    unsafe fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>> {
         dct::create(self, create)
     }
 
-    fn modify_dct(
+    unsafe fn modify_dct(
         &self,
         handle: &QpHandle,
         shared: &QpControl,

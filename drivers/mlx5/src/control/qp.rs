@@ -348,7 +348,8 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     let (bfreg, doorbell) = match made {
         Ok(made) => made,
         Err(error) => {
-            let _ = handle.destroy().map_err(|_| core::mem::forget(queues.memory));
+            // SAFETY: nobody has it yet.
+            let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget(queues.memory));
             return Err(error);
         }
     };
@@ -410,7 +411,9 @@ pub(super) fn modify(
 ) -> Result<()> {
     let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
     control.modify_with(target, || {
-        if let Err(error) = handle.modify(None, attr, mask, Uhw::none()) {
+        // SAFETY: called by `Driver::modify_qp` alone, which was promised that `control` is the QP's; it follows.
+        let modified = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
+        if let Err(error) = modified {
             // A QP that met an error on the wire is in ERR, and nobody told us.
             if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
                 && now.qp_state == QpState::ERR

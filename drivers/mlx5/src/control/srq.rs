@@ -74,7 +74,8 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
     let number = handle.srq_num().unwrap_or(srqn);
     let made = (number <= 0xff_ffff).then(|| SrqShared::new(number, ring, size.slots)).flatten();
     let Some(shared) = made else {
-        let _ = handle.destroy().map_err(|_| core::mem::forget((buf, dbrec)));
+        // SAFETY: nobody has it yet.
+        let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget((buf, dbrec)));
         return Err(Error::protocol(VERB, format!("SRQ number {number:#x}")));
     };
     let shared = Arc::new(match index {

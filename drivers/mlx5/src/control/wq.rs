@@ -57,7 +57,8 @@ pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts
         max_msg_sz: mlx5.facts.max_msg_sz,
     };
     let Some(queue) = RecvQueue::new(&config, shared, dbrec.recv_word()) else {
-        let _ = handle.destroy().map_err(|_| core::mem::forget(control));
+        // SAFETY: nobody has it yet.
+        let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget(control));
         return Err(Error::invalid(VERB, "cap", "a queue that can't be"));
     };
     // The kernel makes it in RESET, where receives may not be posted.
@@ -75,7 +76,10 @@ fn state_of(state: WqState) -> QpState {
 
 pub(super) fn modify(handle: &WqHandle, control: &QpControl, attr: &WqAttr) -> Result<()> {
     let request = mlx5_ib_modify_wq::default();
-    control.modify_with(attr.wq_state.map(state_of), || handle.modify(attr, calls::modify_wq(&request)))
+    control.modify_with(attr.wq_state.map(state_of), || {
+        // SAFETY: called by `Driver::modify_wq` alone, which was promised that `control` is the WQ's; it follows.
+        unsafe { handle.modify(attr, calls::modify_wq(&request)) }
+    })
 }
 
 pub(super) fn create_rss(create: &RssQpCreate<'_>) -> Result<QpHandle> {

@@ -16,6 +16,16 @@ use uverbs_uapi::rxe::{mminfo, rxe_create_ah_resp, rxe_create_qp_resp};
 use uverbs_uapi::verbs::ib_uverbs_qp_cap;
 use zerocopy::{FromBytes, IntoBytes};
 
+/// Calls an `unsafe` verb of the driver.
+macro_rules! played {
+    ($call:expr) => {{
+        // SAFETY: the kernel is played, so nothing but the test uses the queues; the parts are those of one object.
+        #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
+        let result = unsafe { $call };
+        result
+    }};
+}
+
 /// A ring that the kernel offers: element size and slots that it claims, and slots that are really there.
 type Offer = (u32, u32, u32);
 
@@ -237,7 +247,7 @@ impl Stage {
         let (rxe, info) = Rxe::open(Arc::clone(&kernel) as Arc<dyn Kernel>).unwrap();
         assert_eq!(info.num_comp_vectors, 4);
         let pd = pd::alloc(rxe.kernel(), Uhw::none()).unwrap();
-        let cq = rxe.create_cq(&CqInitAttr { cqe: 100, ..Default::default() }, None, 0).unwrap();
+        let cq = played!(rxe.create_cq(&CqInitAttr { cqe: 100, ..Default::default() }, None, 0)).unwrap();
         assert_eq!((cq.cqe, cq.queue.cqe()), (127, 127));
         kernel.take_log();
         Self { kernel, rxe, pd, cq }
@@ -245,7 +255,7 @@ impl Stage {
 
     fn qp(&self, attr: &QpInitAttr) -> uverbs_core::Result<uverbs_core::provider::QpParts<Rxe>> {
         let cq = Some((&self.cq.handle, &self.cq.shared));
-        self.rxe.create_qp(&QpCreate {
+        played!(self.rxe.create_qp(&QpCreate {
             pd: Some(&self.pd),
             send_cq: cq,
             recv_cq: cq,
@@ -256,7 +266,7 @@ impl Stage {
             exclusive: true,
             data_in_completions: false,
             user_handle: 0,
-        })
+        }))
     }
 }
 
@@ -276,7 +286,7 @@ fn sizes_are_what_really_fits() {
         QpCap { max_send_wr: 15, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 64 };
     assert_eq!(qp.cap, want);
     assert_eq!(qp.shared.state(), QpState::RESET);
-    t.rxe.destroy_qp(qp.handle, &qp.shared).unwrap();
+    played!(t.rxe.destroy_qp(qp.handle, &qp.shared)).unwrap();
     assert_eq!(t.kernel.take_log(), ["destroy qp"]);
 }
 
@@ -302,7 +312,7 @@ fn rings_that_make_no_sense_fail_the_creation_and_leave_no_object() {
     t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
     assert_eq!(t.qp(&rc()).unwrap_err().errno(), Errno::ENOMEM);
     assert_eq!(t.kernel.take_log().last().unwrap(), "destroy qp");
-    let error = t.rxe.create_cq(&CqInitAttr { cqe: 1, ..Default::default() }, None, 0).unwrap_err();
+    let error = played!(t.rxe.create_cq(&CqInitAttr { cqe: 1, ..Default::default() }, None, 0)).unwrap_err();
     assert_eq!(error.errno(), Errno::ENOMEM);
     assert_eq!(t.kernel.take_log(), ["destroy cq"]);
 }
@@ -334,11 +344,11 @@ fn what_rxe_lacks_is_unsupported_before_the_kernel_is_asked() {
         CqInitAttr { cqe: 1, wc_flags: WcExFlags::COMPLETION_TIMESTAMP, ..Default::default() },
         CqInitAttr { cqe: 1, flags: CqFlags::IGNORE_OVERRUN, ..Default::default() },
     ] {
-        assert!(t.rxe.create_cq(&attr, None, 0).unwrap_err().is_unsupported());
+        assert!(played!(t.rxe.create_cq(&attr, None, 0)).unwrap_err().is_unsupported());
     }
     let attr = SrqInitAttr { srq_type: SrqType::Tm, ..Default::default() };
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
-    assert!(t.rxe.create_srq(&create).unwrap_err().is_unsupported());
+    assert!(played!(t.rxe.create_srq(&create)).unwrap_err().is_unsupported());
     assert!(t.kernel.take_log().is_empty());
     // And what it has, where the kernel says so.
     let t = Stage::new(Played::default());
@@ -351,7 +361,7 @@ fn the_posters_follow_the_state() {
     let mut qp = t.qp(&rc()).unwrap();
     let to = |qp_state| QpAttr { qp_state, qkey: 7, ..Default::default() };
     let modify = |qp: &uverbs_core::provider::QpParts<Rxe>, state, mask| {
-        t.rxe.modify_qp(&qp.handle, &qp.shared, &to(state), mask)
+        played!(t.rxe.modify_qp(&qp.handle, &qp.shared, &to(state), mask))
     };
     let state = QpAttrMask::STATE;
     for s in [QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD] {
@@ -364,7 +374,8 @@ fn the_posters_follow_the_state() {
     assert_eq!(t.kernel.take_log(), [modified.as_str(), "direct 28"], "leaving SQD rings");
     // More reads than the played kernel serves, which are none.
     let attr = QpAttr { max_dest_rd_atomic: 1, ..to(QpState::RTS) };
-    let error = t.rxe.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::MAX_DEST_RD_ATOMIC).unwrap_err();
+    let error =
+        played!(t.rxe.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::MAX_DEST_RD_ATOMIC)).unwrap_err();
     assert_eq!(error.to_string(), "modify_qp: invalid max_dest_rd_atomic: 1 is above the device's 0");
     assert!(t.kernel.take_log().is_empty(), "the kernel is not asked");
     // A change of something else is no change of state.
@@ -386,7 +397,7 @@ fn the_posters_follow_the_state() {
         assert_eq!(modify(&qp, s, state).unwrap_err().errno(), Errno::ENOMEM);
         assert_eq!(qp.shared.state(), QpState::ERR);
     }
-    t.rxe.destroy_qp(qp.handle, &qp.shared).unwrap();
+    played!(t.rxe.destroy_qp(qp.handle, &qp.shared)).unwrap();
     // SAFETY: no memory is named.
     let late = unsafe { qp.recv.as_mut().unwrap().post(1, &[]) };
     assert_eq!(late, Err(PostError::BadState));
@@ -414,29 +425,35 @@ fn a_doorbell_that_is_refused_goes_by_ioctl_from_then_on() {
 fn resizes_take_the_new_ring_or_say_that_it_is_lost() {
     let mut t = Stage::new(Played::default());
     t.kernel.rings.lock().unwrap()[2] = (7, 256, 256);
-    assert_eq!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200).unwrap(), 255);
+    assert_eq!(played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap(), 255);
     assert_eq!((t.cq.queue.cqe(), t.cq.handle.cqe()), (255, 255));
     // The kernel has resized it, to less than was asked for: it completes to a ring that nobody knows.
-    assert_eq!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 300).unwrap_err().errno(), Errno::EPROTO);
+    assert_eq!(
+        played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 300)).unwrap_err().errno(),
+        Errno::EPROTO
+    );
     assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(uverbs_core::provider::PollError::Corrupt));
-    assert_eq!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200).unwrap(), 255);
+    assert_eq!(played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap(), 255);
     assert_eq!(t.cq.queue.poll_each(1, |_| ()), Ok(0));
 
     let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
-    let mut srq = t.rxe.create_srq(&create).unwrap();
+    let mut srq = played!(t.rxe.create_srq(&create)).unwrap();
     assert_eq!(srq.attr.max_wr, 7);
     t.kernel.rings.lock().unwrap()[1] = (7, 64, 64);
     let more = SrqAttr { max_wr: 40, srq_limit: 3, ..Default::default() };
-    t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::LIMIT).unwrap();
+    played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::LIMIT)).unwrap();
     assert_eq!(srq.queue.capacity(), 7);
-    t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR).unwrap();
+    played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR)).unwrap();
     assert_eq!(srq.queue.capacity(), 63);
 
     t.kernel.refuse_mmap.store(true, Ordering::Relaxed);
-    assert_eq!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200).unwrap_err().errno(), Errno::ENOMEM);
+    assert_eq!(
+        played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap_err().errno(),
+        Errno::ENOMEM
+    );
     assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(uverbs_core::provider::PollError::Corrupt));
-    let resized = t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR);
+    let resized = played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR));
     assert_eq!(resized.unwrap_err().errno(), Errno::ENOMEM);
     // SAFETY: no memory is named.
     assert_eq!(unsafe { srq.queue.post(1, &[]) }, Err(PostError::Corrupt));

@@ -110,11 +110,11 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     let _ = mlx5.query_device();
     let pd = mlx5.alloc_pd()?;
     let cq_attr = CqInitAttr { cqe: 30, ..CqInitAttr::default() };
-    let mut cq = mlx5.create_cq(&cq_attr, None, 0)?;
+    let mut cq = played!(mlx5.create_cq(&cq_attr, None, 0))?;
     let srq_attr = SrqAttr { max_wr: 10, max_sge: 2, srq_limit: 0 };
     let srq_init = SrqInitAttr { attr: srq_attr, ..SrqInitAttr::default() };
     let create = SrqCreate { pd: &pd, attr: &srq_init, xrc: None, td: None, user_handle: 0 };
-    let mut srq = mlx5.create_srq(&create).ok();
+    let mut srq = played!(mlx5.create_srq(&create)).ok();
     if let Some(srq) = &mut srq {
         for _ in 0..20 {
             // SAFETY: no memory is named.
@@ -130,7 +130,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
         attr.max_tso_header = if qp_type == QpType::RawPacket { 64 } else { 0 };
         let both = Some((&cq.handle, &cq.shared));
         let has_recv = qp_type.has_recv_queue();
-        let made = mlx5.create_qp(&QpCreate {
+        let made = played!(mlx5.create_qp(&QpCreate {
             pd: Some(&pd),
             send_cq: both,
             recv_cq: both.filter(|_| has_recv),
@@ -141,13 +141,14 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
             exclusive: n % 3 == 1,
             data_in_completions: true,
             user_handle: 0,
-        });
+        }));
         qps.extend(made);
     }
     for qp in &mut qps {
         for state in [QpState::INIT, QpState::RTR, QpState::RTS, QpState::ERR, QpState::RESET] {
             let attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
-            let _ = mlx5.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE | QpAttrMask::PORT);
+            let _ =
+                played!(mlx5.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE | QpAttrMask::PORT));
             for _ in 0..40 {
                 if let Some(recv) = &mut qp.recv {
                     // SAFETY: no memory is named.
@@ -162,7 +163,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     }
     let mut wcs = [uverbs_core::wc::WorkCompletion::default(); 4];
     let _ = cq.queue.poll_cq(&mut wcs);
-    let _ = mlx5.resize_cq(&cq.handle, &mut cq.queue, 100);
+    let _ = played!(mlx5.resize_cq(&cq.handle, &mut cq.queue, 100));
     let _ = cq.queue.poll_cq(&mut wcs);
     let _ = mlx5.create_ah(&pd, &AhAttr::global(1, 0, Gid::default()));
     if let Ok(dm) = mlx5.alloc_dm(64, 0) {
@@ -171,25 +172,25 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     }
     let wq_attr = WqInitAttr { max_wr: 8, max_sge: 1, ..WqInitAttr::default() };
     let create = WqCreate { pd: &pd, cq: (&cq.handle, &cq.shared), attr: &wq_attr, user_handle: 0 };
-    if let Ok(mut wq) = mlx5.create_wq(&create) {
+    if let Ok(mut wq) = played!(mlx5.create_wq(&create)) {
         let attr = WqAttr { wq_state: Some(WqState::RDY), ..WqAttr::default() };
-        let _ = mlx5.modify_wq(&wq.handle, &wq.shared, &attr);
+        let _ = played!(mlx5.modify_wq(&wq.handle, &wq.shared, &attr));
         // SAFETY: no memory is named.
         #[expect(unsafe_code)]
         let _ = unsafe { wq.queue.post(1, &[]) };
-        let _ = mlx5.destroy_wq(wq.handle, &wq.shared);
+        let _ = played!(mlx5.destroy_wq(wq.handle, &wq.shared));
     }
     if let Some(srq) = &srq {
         let (cq, srq) = ((&cq.handle, &cq.shared), (&srq.handle, &srq.shared));
         let create = DctCreate { pd: &pd, cq, srq, dc_key: 1, data_in_completions: true, user_handle: 0 };
-        if let Ok(dct) = mlx5.create_dct(&create) {
+        if let Ok(dct) = played!(mlx5.create_dct(&create)) {
             let attr = QpAttr { qp_state: QpState::RTR, ..QpAttr::default() };
-            let _ = mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE);
-            let _ = mlx5.destroy_qp(dct.handle, &dct.shared);
+            let _ = played!(mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE));
+            let _ = played!(mlx5.destroy_qp(dct.handle, &dct.shared));
         }
     }
     for qp in qps {
-        if let Err((_, _)) = mlx5.destroy_qp(qp.handle, &qp.shared) {
+        if let Err((_, _)) = played!(mlx5.destroy_qp(qp.handle, &qp.shared)) {
             core::mem::forget((qp.send, qp.recv, qp.shared));
         }
     }

@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Control over a kernel that is played: what it is asked, and what a refusal or a nonsensical answer leads to.
 
+/// Calls an `unsafe` verb of the driver.
+macro_rules! played {
+    ($call:expr) => {{
+        // SAFETY: the kernel is played, so nothing but the test uses the queues; the parts are those of one object.
+        let result = unsafe { $call };
+        result
+    }};
+}
+
 mod hostile;
 mod kernel;
 
@@ -33,7 +42,7 @@ impl Stage {
         let kernel = Arc::new(kernel);
         let (mlx5, _) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, options).unwrap();
         let pd = mlx5.alloc_pd().unwrap();
-        let cq = mlx5.create_cq(&CqInitAttr { cqe: 100, ..CqInitAttr::default() }, None, 0).unwrap();
+        let cq = played!(mlx5.create_cq(&CqInitAttr { cqe: 100, ..CqInitAttr::default() }, None, 0)).unwrap();
         assert_eq!((cq.cqe, cq.queue.cqe()), (127, 127));
         kernel.take_log();
         Self { kernel, mlx5, pd, cq }
@@ -60,7 +69,7 @@ impl Stage {
         exclusive: bool,
     ) -> Result<QpParts<Mlx5>> {
         let cq = Some((&self.cq.handle, &self.cq.shared));
-        self.mlx5.create_qp(&QpCreate {
+        played!(self.mlx5.create_qp(&QpCreate {
             pd: Some(&self.pd),
             send_cq: cq,
             recv_cq: if attr.qp_type.has_recv_queue() { cq } else { None },
@@ -71,7 +80,7 @@ impl Stage {
             exclusive,
             data_in_completions: true,
             user_handle: 0,
-        })
+        }))
     }
 
     fn qp(&self, qp_type: QpType) -> QpParts<Mlx5> {
@@ -82,7 +91,7 @@ impl Stage {
         let attr = QpAttr { qp_state: state, port_num: 1, ..QpAttr::default() };
         let mask =
             QpAttrMask::STATE | if state == QpState::INIT { QpAttrMask::PORT } else { QpAttrMask::empty() };
-        self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask)
+        played!(self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask))
     }
 }
 
@@ -215,12 +224,12 @@ fn what_mlx5_lacks_is_unsupported_and_asks_nothing() {
     assert!(refused(QpInitAttr { max_tso_header: 64, ..Stage::attr(QpType::Rc) }).is_unsupported());
     let srq = SrqInitAttr { srq_type: SrqType::Tm, ..SrqInitAttr::default() };
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
-    assert!(stage.mlx5.create_srq(&create).unwrap_err().is_unsupported());
+    assert!(played!(stage.mlx5.create_srq(&create)).unwrap_err().is_unsupported());
     let tm = CqInitAttr { cqe: 1, wc_flags: WcExFlags::TM_INFO, ..CqInitAttr::default() };
-    assert!(stage.mlx5.create_cq(&tm, None, 0).unwrap_err().is_unsupported());
+    assert!(played!(stage.mlx5.create_cq(&tm, None, 0)).unwrap_err().is_unsupported());
     let wall =
         CqInitAttr { cqe: 1, wc_flags: WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK, ..CqInitAttr::default() };
-    assert!(stage.mlx5.create_cq(&wall, None, 0).unwrap_err().is_unsupported());
+    assert!(played!(stage.mlx5.create_cq(&wall, None, 0)).unwrap_err().is_unsupported());
     assert!(stage.kernel.take_log().is_empty());
 }
 
@@ -244,7 +253,7 @@ fn registers_run_out_and_are_shared_then() {
     let mut qps = qps;
     let gone = qps.remove(0);
     let QpParts { handle, shared: control, send, recv, .. } = gone;
-    stage.mlx5.destroy_qp(handle, &control).unwrap();
+    played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
     drop((send, recv, control));
     let new = stage.qp(QpType::Uc);
     assert!(!shared(&new));
@@ -302,7 +311,7 @@ fn every_exclusive_qp_has_a_register_of_its_own_while_there_are_pages() {
     // One that is given back is used again.
     stage.kernel.take_log();
     let QpParts { handle, shared: control, send, recv, .. } = qps.remove(0);
-    stage.mlx5.destroy_qp(handle, &control).unwrap();
+    played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
     drop((send, recv, control));
     exclusive();
     let request: mlx5_ib_create_qp = stage.kernel.private();
@@ -420,12 +429,12 @@ fn an_old_kernel_names_the_register() {
 fn a_number_that_cannot_be_undoes_the_creation() {
     let stage = Stage::plain();
     stage.kernel.number.store(1 << 24, Relaxed);
-    let cq = stage.mlx5.create_cq(&CqInitAttr { cqe: 1, ..CqInitAttr::default() }, None, 0);
+    let cq = played!(stage.mlx5.create_cq(&CqInitAttr { cqe: 1, ..CqInitAttr::default() }, None, 0));
     assert_eq!(cq.unwrap_err().errno(), Errno::EPROTO);
     let attr = SrqAttr { max_wr: 10, max_sge: 1, srq_limit: 0 };
     let srq = SrqInitAttr { attr, ..SrqInitAttr::default() };
     let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
-    assert_eq!(stage.mlx5.create_srq(&create).unwrap_err().errno(), Errno::EPROTO);
+    assert_eq!(played!(stage.mlx5.create_srq(&create)).unwrap_err().errno(), Errno::EPROTO);
     assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), None).unwrap_err().errno(), Errno::EPROTO);
     assert_eq!(stage.kernel.take_log(), ["destroy cq", "destroy srq", "alloc uar type 0", "destroy qp"]);
     // The register came back.
@@ -481,7 +490,7 @@ fn a_refused_destroy_gives_the_qp_back() {
         stage.to(&qp, state).unwrap();
     }
     stage.kernel.refuse_destroy.store(true, Relaxed);
-    let (handle, error) = stage.mlx5.destroy_qp(qp.handle, &qp.shared).unwrap_err();
+    let (handle, error) = played!(stage.mlx5.destroy_qp(qp.handle, &qp.shared)).unwrap_err();
     assert_eq!(error.errno(), Errno::EBUSY);
     qp.handle = handle;
     assert_eq!(qp.shared.shared().state(), QpState::RTS);
@@ -489,7 +498,7 @@ fn a_refused_destroy_gives_the_qp_back() {
     stage.kernel.refuse_destroy.store(false, Relaxed);
     let shared = Arc::clone(&qp.shared);
     let QpParts { handle, shared: control, mut send, recv, cap } = qp;
-    stage.mlx5.destroy_qp(handle, &control).unwrap();
+    played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
     assert_eq!(shared.shared().state(), QpState::RESET);
     // What is left of it posts nothing.
     let write = op::Write::new(crate::Remote::new(0, 0));
@@ -507,7 +516,7 @@ fn a_user_index_is_free_when_its_qp_is_gone() {
     let first = stage.qp(QpType::Rc);
     assert_eq!(index(&stage), 0);
     let QpParts { handle, shared, send, recv, .. } = first;
-    stage.mlx5.destroy_qp(handle, &shared).unwrap();
+    played!(stage.mlx5.destroy_qp(handle, &shared)).unwrap();
     let _second = stage.qp(QpType::Rc);
     assert_eq!(index(&stage), 1, "its queues are still there");
     drop((shared, send, recv));
@@ -521,7 +530,7 @@ fn an_srq_has_its_own_index_only_for_xrc() {
     let attr = SrqAttr { max_wr: 100, max_sge: 2, srq_limit: 5 };
     let init = SrqInitAttr { attr, ..SrqInitAttr::default() };
     let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
-    let mut basic = stage.mlx5.create_srq(&create).unwrap();
+    let mut basic = played!(stage.mlx5.create_srq(&create)).unwrap();
     let request: mlx5_ib_create_srq = stage.kernel.private();
     assert_eq!((request.uidx, basic.attr.max_wr, basic.attr.max_sge), (0, 127, 3));
     post_recv(&mut basic.queue);
@@ -531,15 +540,15 @@ fn an_srq_has_its_own_index_only_for_xrc() {
     let init = SrqInitAttr { srq_type: SrqType::Xrc, ..init };
     let xrc = Some((&xrcd, &stage.cq.handle, &stage.cq.shared));
     let create = SrqCreate { xrc, attr: &init, ..create };
-    let xrc = stage.mlx5.create_srq(&create).unwrap();
+    let xrc = played!(stage.mlx5.create_srq(&create)).unwrap();
     let request: mlx5_ib_create_srq = stage.kernel.private();
     assert_eq!((request.uidx, xrc.shared.shared().uidx()), (1, 1));
     let SrqParts { handle, shared, queue, .. } = xrc;
-    stage.mlx5.destroy_srq(handle, &shared).unwrap();
+    played!(stage.mlx5.destroy_srq(handle, &shared)).unwrap();
     drop(queue);
-    let resize = stage.mlx5.modify_srq(&basic.handle, &mut basic.queue, &attr, SrqAttrMask::MAX_WR);
+    let resize = played!(stage.mlx5.modify_srq(&basic.handle, &mut basic.queue, &attr, SrqAttrMask::MAX_WR));
     assert!(resize.unwrap_err().is_unsupported());
-    stage.mlx5.modify_srq(&basic.handle, &mut basic.queue, &attr, SrqAttrMask::LIMIT).unwrap();
+    played!(stage.mlx5.modify_srq(&basic.handle, &mut basic.queue, &attr, SrqAttrMask::LIMIT)).unwrap();
 }
 
 #[test]
@@ -599,7 +608,7 @@ fn a_dc_target_is_known_by_what_rtr_answers() {
     let init =
         SrqInitAttr { attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
     let create = SrqCreate { pd: &stage.pd, attr: &init, xrc: None, td: None, user_handle: 0 };
-    let srq = stage.mlx5.create_srq(&create).unwrap();
+    let srq = played!(stage.mlx5.create_srq(&create)).unwrap();
     let create = DctCreate {
         pd: &stage.pd,
         cq: (&stage.cq.handle, &stage.cq.shared),
@@ -608,20 +617,20 @@ fn a_dc_target_is_known_by_what_rtr_answers() {
         data_in_completions: true,
         user_handle: 0,
     };
-    let dct = stage.mlx5.create_dct(&create).unwrap();
+    let dct = played!(stage.mlx5.create_dct(&create)).unwrap();
     let request: mlx5_ib_create_qp = stage.kernel.private();
     assert_eq!((request.flags, request.sq_buf_addr), (MLX5_QP_FLAG_TYPE_DCT, create.dc_key));
     assert_eq!((request.buf_addr, request.db_addr, request.sq_wqe_count), (0, 0, 0));
     let modify = |state| {
         let attr = QpAttr { qp_state: state, ..QpAttr::default() };
-        stage.mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE)
+        played!(stage.mlx5.modify_dct(&dct.handle, &dct.shared, &attr, QpAttrMask::STATE))
     };
     assert_eq!(modify(QpState::INIT).unwrap(), None);
     stage.kernel.number.store(0x4321, Relaxed);
     assert_eq!(modify(QpState::RTR).unwrap(), Some(0x4321));
     stage.kernel.number.store(1 << 24, Relaxed);
     assert_eq!(modify(QpState::RTR).unwrap_err().errno(), Errno::EPROTO);
-    stage.mlx5.destroy_qp(dct.handle, &dct.shared).unwrap();
+    played!(stage.mlx5.destroy_qp(dct.handle, &dct.shared)).unwrap();
 }
 
 #[test]
@@ -630,7 +639,7 @@ fn a_work_queue_takes_receives_when_it_is_ready() {
     let attr = WqInitAttr { max_wr: 5, max_sge: 3, ..WqInitAttr::default() };
     let cq = (&stage.cq.handle, &stage.cq.shared);
     let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
-    let mut wq = stage.mlx5.create_wq(&create).unwrap();
+    let mut wq = played!(stage.mlx5.create_wq(&create)).unwrap();
     let request: mlx5_ib_create_wq = stage.kernel.private();
     assert_eq!((request.rq_wqe_count, request.rq_wqe_shift, request.user_index), (8, 6, 0));
     assert_eq!((wq.attr.max_wr, wq.attr.max_sge), (8, 4));
@@ -640,7 +649,7 @@ fn a_work_queue_takes_receives_when_it_is_ready() {
     assert_eq!(early, Err(PostError::BadState));
     let to = |wq: &WqParts<Mlx5>, state| {
         let attr = WqAttr { wq_state: Some(state), ..WqAttr::default() };
-        stage.mlx5.modify_wq(&wq.handle, &wq.shared, &attr).unwrap();
+        played!(stage.mlx5.modify_wq(&wq.handle, &wq.shared, &attr)).unwrap();
     };
     to(&wq, WqState::RDY);
     post_recv(&mut wq.queue);
@@ -661,9 +670,9 @@ fn a_work_queue_takes_receives_when_it_is_ready() {
         stage.mlx5.create_rss_qp(&RssQpCreate { hash: long, ..create }).unwrap_err().errno(),
         Errno::EINVAL
     );
-    qp.destroy().unwrap();
+    played!(qp.destroy()).unwrap();
     stage.kernel.take_log();
-    stage.mlx5.destroy_wq(wq.handle, &wq.shared).unwrap();
+    played!(stage.mlx5.destroy_wq(wq.handle, &wq.shared)).unwrap();
     assert_eq!(wq.shared.shared().state(), QpState::RESET);
     assert_eq!(stage.kernel.take_log(), ["destroy wq"]);
 }
