@@ -33,7 +33,7 @@
 #define FAIL(what) do { fprintf(stderr, "bench: %s: %s\n", what, strerror(errno)); exit(1); } while (0)
 #define CHECK(ok, what) do { if (__builtin_expect(!(ok), 0)) FAIL(what); } while (0)
 
-static struct shim_cfg *shim;
+static struct shim_seen *seen;
 static int counting, thread_domain;
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -103,7 +103,7 @@ static void create_cq(struct cq *c, int entries, int extended)
 		c->cq = ibv_create_cq(context, attr.cqe, NULL, NULL, 0);
 		CHECK(c->cq, "ibv_create_cq");
 	}
-	c->ring = (uint8_t *)(uintptr_t)shim->last_cq_buf;
+	c->ring = (uint8_t *)(uintptr_t)seen->cq_ring;
 	c->entries = c->cq->cqe + 1;
 }
 
@@ -142,7 +142,7 @@ static void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k)
 	q->qp = ibv_create_qp_ex(domain->context, &attr);
 	CHECK(q->qp, "ibv_create_qp_ex");
 	q->ex = k.extended ? ibv_qp_to_qp_ex(q->qp) : NULL;
-	q->user_index = shim->last_qp_uidx;
+	q->user_index = seen->user_index;
 	memset(&obj, 0, sizeof(obj));
 	obj.qp.in = q->qp;
 	obj.qp.out = &q->dv;
@@ -687,8 +687,8 @@ int main(int argc, char **argv)
 	CPU_ZERO(&cpus);
 	CPU_SET(1, &cpus);
 	sched_setaffinity(0, sizeof(cpus), &cpus);
-	shim = dlsym(RTLD_DEFAULT, "shim_cfg");
-	if (!shim) {
+	seen = dlsym(RTLD_DEFAULT, "shim_seen");
+	if (!seen) {
 		fprintf(stderr, "bench: run it with LD_PRELOAD=shim.so\n");
 		return 2;
 	}

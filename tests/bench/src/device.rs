@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device's side: where the preload library says the queues are, and completions written into their rings.
 #![expect(unsafe_code)]
-// UNSAFETY: the control block belongs to another library; the rings belong to the driver, whose public face does not show them.
+// UNSAFETY: a variable belongs to another library; the rings belong to the driver, whose public face does not show them.
 
 use core::ptr;
 use std::path::Path;
@@ -10,47 +10,27 @@ use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver};
 use uverbs_core::kernel::UverbsFd;
 
-/// The preload library's control block, `struct shim_cfg` of shim.h.
-#[repr(C)]
-struct ShimConfig {
-    knobs: [u32; 18],
-    last_qp_uidx: u32,
-    last_qp_flags: u32,
-    last_srq_uidx: u32,
-    last_cq_flags: u32,
-    last_cqe_size: u32,
-    last_cq_cqe: u32,
-    last_uar_page: u32,
-    last_qp_buf: u64,
-    last_qp_db: u64,
-    last_qp_sq_buf: u64,
-    last_cq_buf: u64,
-    last_cq_db: u64,
-    last_srq_buf: u64,
-    last_srq_db: u64,
-}
-
-/// What the preload library saw of the last objects that were created.
+/// What the preload library saw of the last objects that were created: `struct shim_seen` of shim.h.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Seen {
-    /// The user index of the last QP.
-    pub user_index: u32,
-    /// The address of the last CQ's ring.
+    /// The address of a CQ's ring.
     pub cq_ring: u64,
-    /// The address of the last SRQ's ring.
+    /// The address of an SRQ's ring.
     pub srq_ring: u64,
+    /// The user index of a QP.
+    pub user_index: u32,
 }
 
 impl Seen {
     /// Asks now.
     pub fn now() -> Self {
         // SAFETY: the name is a C string.
-        let config = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"shim_cfg".as_ptr()) }.cast::<ShimConfig>();
-        assert!(!config.is_null(), "run it with LD_PRELOAD=shim.so");
-        // SAFETY: the preload library's block has this layout and lives as long as the process. It is written in system calls
+        let seen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"shim_seen".as_ptr()) }.cast::<Self>();
+        assert!(!seen.is_null(), "run it with LD_PRELOAD=shim.so");
+        // SAFETY: the preload library's variable has this layout and lives as long as the process. It is written in system calls
         // of this thread only, so not now.
-        let config = unsafe { ptr::read_volatile(config) };
-        Self { user_index: config.last_qp_uidx, cq_ring: config.last_cq_buf, srq_ring: config.last_srq_buf }
+        unsafe { ptr::read_volatile(seen) }
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) struct C {
     program: PathBuf,
     shim: PathBuf,
     libraries: PathBuf,
+    sysfs: PathBuf,
     /// Of rdma-core.
     pub(crate) version: String,
 }
@@ -53,10 +54,30 @@ fn gcc() -> Command {
 /// Builds the preload library.
 fn build_shim() -> Result<PathBuf> {
     let shim = folder()?.join("shim.so");
-    run::inherit(
-        gcc().args(["-fPIC", "-shared", "-o"]).arg(&shim).arg(sources().join("shim.c")).arg("-ldl"),
-    )?;
+    let mut cmd = gcc();
+    cmd.args(["-fPIC", "-shared", "-o"]).arg(&shim);
+    run::inherit(cmd.args([sources().join("shim.c"), sources().join("kernel.c")]))?;
     Ok(shim)
+}
+
+/// Where libibverbs finds the fake device: a folder in the form of /sys.
+fn make_sysfs() -> Result<PathBuf> {
+    let dir = folder()?.join("sysfs");
+    for (file, text) in [
+        ("class/infiniband_verbs/abi_version", "6"),
+        ("class/infiniband_verbs/uverbs0/abi_version", "1"),
+        // The number that the preload library gives the device file.
+        ("class/infiniband_verbs/uverbs0/dev", "231:192"),
+        ("class/infiniband_verbs/uverbs0/ibdev", "mlx5_0"),
+        ("class/infiniband/mlx5_0/node_type", "1: CA"),
+        // A ConnectX-6 Dx.
+        ("class/infiniband/mlx5_0/device/modalias", "pci:v000015B3d0000101Dsv000015B3sd00000016bc02sc00i00"),
+    ] {
+        let path = dir.join(file);
+        fs::create_dir_all(path.parent().unwrap_or(&dir))?;
+        fs::write(&path, format!("{text}\n")).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(dir)
 }
 
 impl Ours {
@@ -96,7 +117,13 @@ impl C {
         cmd.arg("-I").arg(root.join("include")).arg("-o").arg(&program).arg(sources().join("bench.c"));
         cmd.args([libraries.join("libibverbs.so.1"), libraries.join("libmlx5.so.1")]);
         run::inherit(cmd.args(["-Wl,--allow-shlib-undefined", "-ldl"]))?;
-        Ok(Self { program, shim: build_shim()?, version: version(&libraries)?, libraries })
+        Ok(Self {
+            program,
+            shim: build_shim()?,
+            sysfs: make_sysfs()?,
+            version: version(&libraries)?,
+            libraries,
+        })
     }
 
     /// A call of the program with a locking, under a tool if there are words before it.
@@ -104,7 +131,7 @@ impl C {
         // The suite's libc is newer than this machine's, so its own loader starts the program.
         let mut cmd = command(tool, &self.libraries.join("ld-linux-x86-64.so.2"));
         cmd.arg("--preload").arg(&self.shim).arg("--library-path").arg(&self.libraries);
-        cmd.arg(&self.program).arg(locking.of_c());
+        cmd.arg(&self.program).arg(locking.of_c()).env("SYSFS_PATH", &self.sysfs);
         cmd
     }
 }
