@@ -114,7 +114,8 @@ impl C {
         let libraries = root.join(LIBRARIES);
         let program = folder()?.join("c-bench");
         let mut cmd = gcc();
-        cmd.arg("-I").arg(root.join("include")).arg("-o").arg(&program).arg(sources().join("bench.c"));
+        cmd.arg("-I").arg(root.join("include")).arg("-o").arg(&program);
+        cmd.args([sources().join("bench.c"), sources().join("world.c")]);
         cmd.args([libraries.join("libibverbs.so.1"), libraries.join("libmlx5.so.1")]);
         run::inherit(cmd.args(["-Wl,--allow-shlib-undefined", "-ldl"]))?;
         Ok(Self {

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* The C benchmark's objects, the device's side of its queues, and the measured stretch. */
+#ifndef WORLD_H
+#define WORLD_H
+#include <errno.h>
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <valgrind/callgrind.h>
+#include <x86intrin.h>
+
+#define CHUNK 128 /* operations of a measured stretch */
+#define BATCH 32
+
+#define FAIL(what) do { fprintf(stderr, "bench: %s: %s\n", what, strerror(errno)); exit(1); } while (0)
+#define CHECK(ok, what) do { if (__builtin_expect(!(ok), 0)) FAIL(what); } while (0)
+
+extern int counting, thread_domain;
+
+/* Ticks of the measured stretches. */
+extern uint64_t elapsed;
+
+static inline uint64_t now(void)
+{
+	unsigned aux;
+	uint64_t t;
+
+	_mm_lfence();
+	t = __rdtscp(&aux);
+	_mm_lfence();
+	return t;
+}
+static inline void begin(void)
+{
+	if (counting)
+		CALLGRIND_TOGGLE_COLLECT;
+	else
+		elapsed -= now();
+}
+static inline void end(void)
+{
+	if (counting)
+		CALLGRIND_TOGGLE_COLLECT;
+	else
+		elapsed += now();
+}
+
+struct cq {
+	struct ibv_cq *cq;
+	struct ibv_cq_ex *ex;
+	uint8_t *ring;
+	uint32_t entries, produced;
+};
+struct qp {
+	struct ibv_qp *qp;
+	struct ibv_qp_ex *ex;
+	struct mlx5dv_qp dv;
+	uint32_t user_index;
+	uint16_t received; /* receives that were completed */
+};
+struct qp_kind {
+	int type, extended, entries;
+	uint32_t wrs;
+	struct ibv_srq *srq;
+	struct cq *cq; /* of both directions; else the usual ones */
+};
+extern struct cq send_cq, recv_cq, ex_cq;
+extern struct qp rc, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
+extern struct ibv_srq *srq;
+extern struct ibv_pd *pd;
+extern struct ibv_ah *ah;
+extern struct ibv_mr *mr;
+extern uint8_t data[4096];
+
+void create_objects(void);
+void create_cq(struct cq *c, int entries, int extended);
+void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k);
+/* The fifth QP of a PD without a thread domain. */
+void create_fifth(void);
+
+enum { REQUESTER = 0, RESPONDER_SEND = 2, RDMA_WRITE = 8, SCATTERED_BYTE = 7 };
+
+/* Writes a completion, with or without data in it. */
+void complete(struct cq *c, const struct qp *q, uint16_t counter, int opcode, uint32_t bytes, int scattered);
+/* Polls n completions, the last of which has this wr_id. */
+void drain(struct cq *c, int n, uint64_t last);
+/* All that was posted is done; the last WQE has so many basic blocks. */
+void retire_sends(struct qp *q, int blocks);
+
+#endif
