@@ -30,9 +30,9 @@ use uverbs_uapi::mlx5::cmds::{
 };
 use uverbs_uapi::mlx5::{
     MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX, MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR,
-    MLX5_QP_FLAG_UAR_PAGE_INDEX, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp,
-    mlx5_ib_create_cq, mlx5_ib_create_cq_resp, mlx5_ib_create_qp, mlx5_ib_create_qp_resp, mlx5_ib_create_srq,
-    mlx5_ib_create_srq_resp,
+    MLX5_QP_FLAG_ALLOW_SCATTER_CQE, MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_UAR_PAGE_INDEX,
+    mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_create_cq, mlx5_ib_create_cq_resp,
+    mlx5_ib_create_qp, mlx5_ib_create_qp_resp, mlx5_ib_create_srq, mlx5_ib_create_srq_resp,
 };
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -145,13 +145,23 @@ impl Ctx {
     }
 
     fn qp_with(&self, parents: QpParents<'_>, qp_type: QpType, user: u64) -> Result<QpHandle, Error> {
+        self.qp_with_flags(parents, &QpInitAttr::new(qp_type), user, 0)
+    }
+
+    fn qp_with_flags(
+        &self,
+        parents: QpParents<'_>,
+        init: &QpInitAttr,
+        user: u64,
+        flags: u32,
+    ) -> Result<QpHandle, Error> {
         let private = mlx5_ib_create_qp {
             buf_addr: memory(8192),
             db_addr: memory(8),
             sq_wqe_count: 64,
             rq_wqe_count: 16,
             rq_wqe_shift: 6,
-            flags: MLX5_QP_FLAG_UAR_PAGE_INDEX,
+            flags: MLX5_QP_FLAG_UAR_PAGE_INDEX | flags,
             uidx: 3,
             bfreg_index: self.page,
             ..FromZeros::new_zeroed()
@@ -159,7 +169,7 @@ impl Ctx {
         let mut resp = mlx5_ib_create_qp_resp::default();
         // SAFETY: the memory is never freed and consists of atomics.
         let uhw = unsafe { Uhw::new(private.as_bytes(), resp.as_mut_bytes()) };
-        let (qp, _) = control::qp::create(parents, &QpInitAttr::new(qp_type), user, uhw)?;
+        let (qp, _) = control::qp::create(parents, init, user, uhw)?;
         Ok(qp)
     }
 
@@ -381,6 +391,37 @@ fn a_qp_walks_the_states_of_its_type_and_remembers() {
     assert_eq!(errno(modify(&back, M::STATE)), Errno::EINVAL);
     modify(&QpAttr { qp_state: QpState::RESET, ..Default::default() }, M::STATE).unwrap();
     assert_eq!(qp.query(M::STATE).unwrap().0.dest_qp_num, 0);
+}
+
+/// Data come in completions only if the QP's creation asked for it (`MLX5_QP_FLAG_SCATTER_CQE`); those of the requester only
+/// if all of its WRs complete, or if that was allowed, too.
+#[test]
+fn data_come_in_completions_of_qps_that_ask_for_it() {
+    const ALLOW: u32 = MLX5_QP_FLAG_ALLOW_SCATTER_CQE;
+    const SCATTER: u32 = MLX5_QP_FLAG_SCATTER_CQE;
+    let hca = hca();
+    let ctx = Ctx::new(&hca);
+    let (pd, small) = (ctx.pd(), ctx.cq());
+    let large = ctx.cq_with(100, ctx.page, 128, None, 1).unwrap();
+    for (qp_type, sq_sig_all, flags, want) in [
+        (QpType::Rc, true, 0, (0, 0)),
+        (QpType::Rc, true, ALLOW, (0, 0)),
+        (QpType::Rc, false, SCATTER, (0, 64)),
+        (QpType::Rc, true, SCATTER, (32, 64)),
+        (QpType::Rc, false, SCATTER | ALLOW, (32, 64)),
+        (QpType::Uc, true, SCATTER, (0, 64)),
+        (QpType::Ud, true, SCATTER | ALLOW, (0, 0)),
+    ] {
+        let parents =
+            QpParents { pd: Some(&pd), send_cq: Some(&small), recv_cq: Some(&large), ..QpParents::default() };
+        let init = QpInitAttr { sq_sig_all, ..QpInitAttr::new(qp_type) };
+        let qp = ctx.qp_with_flags(parents, &init, 9, flags).unwrap();
+        let got = hca.with_device(|device, _| {
+            let qp = &device.qps[&qp.qp_num()];
+            (qp.scatter_req, qp.scatter_resp)
+        });
+        assert_eq!(got, want, "{qp_type}, all signaled: {sq_sig_all}, flags {flags:#x}");
+    }
 }
 
 #[test]
