@@ -148,7 +148,9 @@ pub(crate) fn put_send_sges(
     sges: &[Sge],
 ) -> Result<Data, PostError> {
     let data = put_sges(slot, limits.max_sge, sges)?;
-    if is_atomic(opcode) && data.length < 8 {
+    // The first entry that is not empty takes all of the answer, as on other devices.
+    let room = || sges.iter().map(|sge| sge.length).find(|length| *length != 0);
+    if is_atomic(opcode) && room().is_none_or(|length| length < 8) {
         return Err(PostError::InvalidLength);
     }
     Ok(data)

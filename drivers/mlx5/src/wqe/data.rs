@@ -69,17 +69,28 @@ fn put_many(
         if sge.is_special() && sge.length() == 0 {
             continue;
         }
+        check_first(atomic, units, sge.length())?;
         length += u64::from(sge.length());
         let words = if atomic { Sge::from_host(sge.addr(), 8, sge.lkey()).words } else { sge.words };
         slot.put_far(unit + units, words);
         units += 1;
     }
     limits.check(length)?;
-    // IBA 9.4.5: what an atomic answers is 8 bytes; the device is told so, whatever the room.
-    if atomic && length < 8 {
-        return Err(PostError::InvalidLength);
-    }
+    check_any(atomic, units)?;
     Ok(units)
+}
+
+/// The answer of an atomic is 8 bytes (IBA 9.4.5). The device writes them at the first entry, whose byte count is 8
+/// whatever its length: the entry must have room for them.
+#[inline(always)]
+fn check_first(atomic: bool, units: u32, length: u32) -> Result<(), PostError> {
+    if atomic && units == 0 && length < 8 { Err(PostError::InvalidLength) } else { Ok(()) }
+}
+
+/// An atomic has an entry.
+#[inline(always)]
+fn check_any(atomic: bool, units: u32) -> Result<(), PostError> {
+    if atomic && units == 0 { Err(PostError::InvalidLength) } else { Ok(()) }
 }
 
 /// Writes C's entries. As the `wr_*` setters do it, an atomic's entry keeps its length.
@@ -99,14 +110,13 @@ pub(crate) fn put_raw_sges(
         if sge.length == 0 {
             continue;
         }
+        check_first(atomic, units, sge.length)?;
         length += u64::from(sge.length);
         slot.put_far(unit + units, Sge::new(sge.addr, sge.length, sge.lkey)?.words);
         units += 1;
     }
     limits.check(length)?;
-    if atomic && length < 8 {
-        return Err(PostError::InvalidLength);
-    }
+    check_any(atomic, units)?;
     Ok(units)
 }
 
