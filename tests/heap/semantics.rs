@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The table of docs/semantics.md over rings in plain memory: every row, every state, no kernel.
 
+mod mlx5;
+
 use anyhow::{Context as _, Result, ensure};
 use core::marker::PhantomData;
 use std::sync::Arc;
@@ -186,11 +188,37 @@ fn shared_receives() -> Result<()> {
 #[test]
 fn the_format_is_strict() {
     let read = |rows: &str| Table::parse(&format!("<!-- rows -->\n{rows}\n<!-- end of rows -->\n"));
-    let row = "| right | `post_send` | RC | RTS..ERR | BadState | EINVAL | it | | |";
+    let row = "| right | `post_send` | RC | RTS..ERR | BadState | EINVAL | it | | | |";
     assert_eq!(read(row).unwrap().rows.len(), 1);
+    let other = |qp| format!("{row}\n{}", row.replace("RC", qp));
+    assert!(read(&other("UC")).is_ok());
+    assert!(read(&other("RC/mlx5")).is_err(), "two answers for mlx5");
+    assert!(read(&other("RC/mlx5-without-atomics")).is_ok());
+    let legend = "| why | reason |\n|---|---|\n| `state` | it is so |\n\n| rule | |\n|---|\n| `a-rule` | all | a | b | - |\n";
+    let read_with = |cells: &str| {
+        Table::parse(&format!(
+            "<!-- rows -->\n{}\n<!-- end of rows -->\n{legend}",
+            row.replace("| | | |", cells)
+        ))
+    };
+    let table = read_with("| | posts it `a-rule` | state |").unwrap();
+    assert_eq!(
+        (table.rows[0].why.as_deref(), table.rows[0].rule.as_deref()),
+        (Some("state"), Some("a-rule"))
+    );
+    for cells in [
+        "| | | |",
+        "| | | state |",
+        "| | posts it | |",
+        "| | posts it | other |",
+        "| | posts it `another` | state |",
+    ] {
+        assert!(read_with(cells).is_err(), "{cells}");
+    }
     assert!(read(&format!("{row}\n{row}")).is_err(), "two answers for one question");
     for (from, to) in [
         ("RC", "XX"),
+        ("RC", "RC/XX"),
         ("RTS..ERR", "ERR..RTS"),
         ("RTS..ERR", "RTS.."),
         ("BadState", "Bad"),
@@ -198,7 +226,7 @@ fn the_format_is_strict() {
         ("| it", "| -"),
         ("`post_send`", "`post`"),
         ("`post_send`", "`batch`"),
-        ("| | |", "| |"),
+        ("| | | |", "| | |"),
         ("right", ""),
     ] {
         assert!(read(&row.replace(from, to)).is_err(), "{from} -> {to}");

@@ -35,7 +35,7 @@ use anyhow::Result;
 use core::panic::AssertUnwindSafe;
 use model::Case;
 use run::Face;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -164,6 +164,11 @@ fn main() -> Result<ExitCode> {
             report.wrong.len()
         );
         all.failed += report.wrong.len();
+    }
+    let met: BTreeSet<&str> = tallies.values().flat_map(|tally| tally.rules.keys().copied()).collect();
+    if let Err(wrong) = rules::compare(filter.0.is_empty().then_some(&met)) {
+        println!("rules: {wrong:#}");
+        all.failed += 1;
     }
     println!(
         "vectors: {} run, {} matched, {} excepted, {} failed",

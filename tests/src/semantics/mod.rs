@@ -44,6 +44,17 @@ impl Want {
     }
 }
 
+/// What rows are held on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct On {
+    /// The driver's name.
+    pub driver: &'static str,
+    /// The same, or a special device of it: only rows that name it are held.
+    pub device: &'static str,
+    /// The QP's type.
+    pub qp_type: QpType,
+}
+
 /// How many rows were held in how many states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -82,7 +93,7 @@ fn check_list<W>(want: Want, got: Result<(), BadWr<W>>, nodes: &[W], it: usize) 
 /// Holds all rows of one kind on one bench, in all states. `hold` posts one row on one face.
 fn hold_all<B>(
     bench: &mut B,
-    qp_type: QpType,
+    on: On,
     faces: &[&str],
     mut enter: impl FnMut(&mut B, QpState) -> Result<bool>,
     mut hold: impl FnMut(&mut B, &Row, &str, Want) -> Result<()>,
@@ -90,7 +101,7 @@ fn hold_all<B>(
 ) -> Result<Held> {
     let table = Table::read()?;
     let mut held = Held::default();
-    let rows: Vec<_> = table.rows.iter().filter(|r| r.is_for(qp_type, faces)).collect();
+    let rows: Vec<_> = table.rows.iter().filter(|r| r.is_for(on, faces)).collect();
     held.rows = rows.len();
     for state in STATES {
         if !enter(bench, state).with_context(|| format!("to {state:?}"))? {
@@ -105,13 +116,13 @@ fn hold_all<B>(
                     continue;
                 }
                 hold(bench, row, face, Want::of(row, state)).with_context(|| {
-                    format!("line {}: {} by {face} on {qp_type} in {state:?}", row.line, row.case)
+                    format!("line {}: {} by {face} on {} in {state:?}", row.line, row.case, on.qp_type)
                 })?;
                 held.posts += 1;
             }
         }
         leave(bench).with_context(|| format!("after all rows in {state:?}"))?;
     }
-    ensure!(held.posts != 0, "no row is for {faces:?} on {qp_type}");
+    ensure!(held.posts != 0, "no row is for {faces:?} on {on:?}");
     Ok(held)
 }

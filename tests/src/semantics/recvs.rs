@@ -5,7 +5,7 @@
 // and is reached as atomics only, or is refused before the device could see it. Lists and arrays outlive the calls.
 
 use super::table::{LISTS, Named, Table};
-use super::{Held, Want, check_list, hold_all};
+use super::{Held, On, Want, check_list, hold_all};
 use anyhow::{Context as _, Result, ensure};
 use core::ptr::{self, null};
 use uverbs::PostError;
@@ -107,7 +107,7 @@ pub fn hold<B: RecvBench>(bench: &mut B) -> Result<Held> {
     let mut next_id = 1;
     hold_all(
         bench,
-        qp_type,
+        On { driver: B::DRIVER, device: B::DRIVER, qp_type },
         &faces,
         B::enter,
         |bench, row, face, want| {

@@ -10,7 +10,7 @@
 )]
 
 use super::table::{Named, Table};
-use super::{Held, Row, Want, check_list, hold_all};
+use super::{Held, On, Row, Want, check_list, hold_all};
 use anyhow::{Context as _, Result, ensure};
 use core::cell::Cell;
 use core::ptr::{self, null};
@@ -18,11 +18,11 @@ use uverbs::attr::{QpState, QpType};
 use uverbs::provider::op::{self, FlushArgs, MwBind, TsoArgs};
 use uverbs::provider::raw::{self, QpEx};
 use uverbs::provider::{
-    Connected, Inline, InlineList, NoData, Operation, Payload, RemoteSrq, SendBatch, SendQueue, To,
+    Connected, DcTarget, Inline, InlineList, NoData, Operation, Payload, RemoteSrq, SendBatch, SendQueue, To,
     WireRemote, WireSge, Wr, WrBuilder,
 };
 use uverbs::wr::{
-    IbvAh, IbvDataBuf, IbvMw, IbvMwBindInfo, RawAh, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma,
+    IbvAh, IbvDataBuf, IbvMr, IbvMw, IbvMwBindInfo, RawAh, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma,
     WrTail, WrUd, WrUnion,
 };
 use uverbs::{ImmData, PostError, SendFlags};
@@ -37,6 +37,10 @@ pub trait SendBench {
     /// The driver's name.
     const DRIVER: &'static str;
 
+    /// The device, if it is a special one: only rows that name it are held.
+    fn device(&self) -> &'static str {
+        Self::DRIVER
+    }
     /// The QP's type.
     fn qp_type(&self) -> QpType;
     /// The queue.
@@ -75,13 +79,51 @@ const INLINE: u32 = 8;
 const IP_CSUM: u32 = 16;
 const UNKNOWN_FLAG: u32 = 1 << 31;
 
+/// Number of a shared receive queue of the peer.
+const SRQN: u32 = 1;
+
+/// The window of a bind that is too long.
+const MORE_THAN_2_GIB: u64 = (1 << 31) + 1;
+
 /// A message that no path carries as one datagram.
 const LONGER_THAN_ANY_MTU: u32 = 4097;
+
+/// How the WRs of a QP type say where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The connection says it.
+    Peer,
+    /// An address handle, the receiver's number and key.
+    Datagram,
+    /// The connection, and a number of a shared receive queue.
+    Xrc,
+    /// The frame itself says it.
+    Raw,
+    /// An address handle, the target's number and key.
+    Dc,
+}
+
+impl Kind {
+    fn of(qp_type: QpType) -> Self {
+        match qp_type {
+            QpType::Ud => Self::Datagram,
+            QpType::XrcSend => Self::Xrc,
+            QpType::RawPacket => Self::Raw,
+            QpType::Driver => Self::Dc,
+            _ => Self::Peer,
+        }
+    }
+
+    /// Whether a send is what WRs of this kind do; the others write into the peer's word, which disturbs nobody.
+    fn sends(self) -> bool {
+        matches!(self, Self::Datagram | Self::Raw)
+    }
+}
 
 /// What the work requests of all cases point to.
 struct Stage<'a, Q: SendQueue> {
     facts: Facts,
-    datagram: bool,
+    kind: Kind,
     ah: &'a RawAh<Q::Ah>,
     /// The WR that is made now.
     id: Cell<u64>,
@@ -92,6 +134,7 @@ struct Stage<'a, Q: SendQueue> {
     exact: Vec<Sge>,
     halves: Vec<Sge>,
     short: Vec<Sge>,
+    fours: Vec<Sge>,
     datagram_sges: Vec<Sge>,
     bytes: Vec<u8>,
     /// Entries that name `bytes`, for inline data: too long; as long as may be, and one more; 8 bytes.
@@ -99,10 +142,11 @@ struct Stage<'a, Q: SendQueue> {
     inline_two: [Sge; 2],
     inline_short: [Sge; 1],
     mw: IbvMw,
+    mr: IbvMr,
 }
 
 impl<'a, Q: SendQueue> Stage<'a, Q> {
-    fn new(facts: Facts, datagram: bool) -> Result<Self> {
+    fn new(facts: Facts, qp_type: QpType) -> Result<Self> {
         // SAFETY: a live handle of this queue's driver, by what a bench promises.
         let ah = unsafe { facts.ah.cast::<RawAh<Q::Ah>>().as_ref() }.context("an address")?;
         let (addr, lkey) = facts.local;
@@ -113,7 +157,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         let inline = |length: usize| Sge { addr: bytes_at, length: length as u32, lkey: 0xdead };
         Ok(Self {
             facts,
-            datagram,
+            kind: Kind::of(qp_type),
             ah,
             id: Cell::new(0),
             right: vec![sge(8)],
@@ -123,12 +167,14 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
             exact: vec![sge(1 << 31)],
             halves: vec![sge(1 << 30); 2],
             short: vec![sge(7)],
+            fours: vec![sge(4); 2],
             datagram_sges: vec![sge(LONGER_THAN_ANY_MTU)],
             inline_over: [inline(bytes.len())],
             inline_two: [inline(facts.max_inline), inline(1)],
             inline_short: [inline(8)],
             bytes,
             mw: IbvMw { context: null, pd: null, rkey: 0x100, handle: 0, mw_type: 1 },
+            mr: IbvMr { context: null, pd: null, addr: null, length: 0, handle: 0, lkey, rkey: lkey },
         })
     }
 
@@ -153,6 +199,11 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         To { ah: &self.ah.driver, remote_qpn, remote_qkey }
     }
 
+    fn target(&self) -> DcTarget<'_, Q::Ah> {
+        let (remote_dctn, key) = self.facts.receiver;
+        DcTarget { ah: &self.ah.driver, remote_dctn, remote_dc_key: key.into() }
+    }
+
     fn bind(&self) -> MwBind {
         MwBind { mw_rkey: 0x100, mw_type: 1, rkey: 0x101, mr_lkey: 0, addr: 0, length: 0, access: 0 }
     }
@@ -164,8 +215,9 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         (wr.sg_list, wr.num_sge, wr.send_flags) = (sges.as_ptr(), sges.len() as i32, SIGNALED | flags);
         let (remote_addr, rkey) = self.facts.remote;
         let (remote_qpn, remote_qkey) = self.facts.receiver;
-        wr.wr = match (self.datagram, opcode) {
-            (true, _) => WrUnion { ud: WrUd { ah: self.facts.ah, remote_qpn, remote_qkey } },
+        wr.xrc_remote_srqn = if self.kind == Kind::Xrc { SRQN } else { 0 };
+        wr.wr = match (self.kind, opcode) {
+            (Kind::Datagram, _) => WrUnion { ud: WrUd { ah: self.facts.ah, remote_qpn, remote_qkey } },
             (_, WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD) => {
                 WrUnion { atomic: WrAtomic { remote_addr, compare_add: 0, swap: 0, rkey } }
             }
@@ -174,9 +226,9 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         wr
     }
 
-    /// The operation that every queue has, and that disturbs nobody: a write into the peer's word, or a datagram.
+    /// The operation that every queue has, and that disturbs nobody: see [`Kind::sends`].
     fn main(&self, sges: &[Sge], flags: u32) -> SendWr {
-        self.node(if self.datagram { WrOpcode::SEND } else { WrOpcode::RDMA_WRITE }, sges, flags)
+        self.node(if self.kind.sends() { WrOpcode::SEND } else { WrOpcode::RDMA_WRITE }, sges, flags)
     }
 
     fn inline(&self, opcode: WrOpcode, sges: &[Sge]) -> SendWr {
@@ -199,7 +251,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         self.begin(ex, flags);
         let (addr, rkey) = self.facts.remote;
         // SAFETY: see the top of this file.
-        unsafe { if self.datagram { ex.wr_send() } else { ex.wr_rdma_write(rkey, addr) } }
+        unsafe { if self.kind.sends() { ex.wr_send() } else { ex.wr_rdma_write(rkey, addr) } }
     }
 
     fn set(&self, ex: &mut QpEx<'_>, sges: &[Sge]) {
@@ -213,9 +265,14 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         unsafe { ex.wr_set_ud_addr(self.facts.ah, qpn, qkey) }
     }
 
-    fn address_if_datagram(&self, ex: &mut QpEx<'_>) {
-        if self.datagram {
-            self.address(ex);
+    /// The setter that the QP type needs besides that of the data.
+    fn destination(&self, ex: &mut QpEx<'_>) {
+        match self.kind {
+            Kind::Datagram => self.address(ex),
+            // SAFETY: see the top of this file.
+            Kind::Xrc => unsafe { ex.wr_set_xrc_srqn(SRQN) },
+            // A DC target is no setter of the verbs'; the reference vectors hold those sessions.
+            Kind::Peer | Kind::Raw | Kind::Dc => {}
         }
     }
 
@@ -227,14 +284,14 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
             [one] => unsafe { ex.wr_set_sge(one.lkey, one.addr, one.length) },
             _ => self.set(ex, sges),
         }
-        self.address_if_datagram(ex);
+        self.destination(ex);
     }
 
     fn build_inline(&self, ex: &mut QpEx<'_>, data: &[u8]) {
         self.begin_main(ex, 0);
         // SAFETY: see the top of this file.
         unsafe { ex.wr_set_inline_data(data.as_ptr(), data.len()) }
-        self.address_if_datagram(ex);
+        self.destination(ex);
     }
 
     // Batches.
@@ -252,16 +309,17 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         let wr = Wr { wr_id: self.id.get(), flags: SendFlags::from_bits_retain(SIGNALED | flags) };
         // SAFETY: see the top of this file.
         unsafe {
-            if self.datagram {
-                batch.push(wr, self.to(), op, data)
-            } else {
-                batch.push(wr, Connected, op, data)
+            match self.kind {
+                Kind::Datagram => batch.push(wr, self.to(), op, data),
+                Kind::Xrc => batch.push(wr, RemoteSrq(SRQN), op, data),
+                Kind::Dc => batch.push(wr, self.target(), op, data),
+                Kind::Peer | Kind::Raw => batch.push(wr, Connected, op, data),
             }
         }
     }
 
     fn push_main<P: Payload<Q::Sge>>(&self, batch: &mut Q::Batch<'_>, flags: u32, data: P) {
-        if self.datagram {
+        if self.kind.sends() {
             self.push(batch, flags, op::Send::new(), data);
         } else {
             self.push(batch, flags, op::Write::new(self.at()), data);
@@ -352,11 +410,11 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
         "negative num_sge" Between (|s| SendWr { num_sge: -1, ..s.main(&s.right, 0) }) _ _
         "NULL sg_list" Between
             (|s| SendWr { sg_list: null(), ..s.main(&s.right, 0) })
-            (|ex, s| { s.begin_main(ex, 0); call!(ex.wr_set_sge_list(1, null())); s.address_if_datagram(ex); })
+            (|ex, s| { s.begin_main(ex, 0); call!(ex.wr_set_sge_list(1, null())); s.destination(ex); })
             _
         "NULL inline data" Between
             _
-            (|ex, s| { s.begin_main(ex, 0); call!(ex.wr_set_inline_data(null(), 5)); s.address_if_datagram(ex); })
+            (|ex, s| { s.begin_main(ex, 0); call!(ex.wr_set_inline_data(null(), 5)); s.destination(ex); })
             _
         "sge > 2^31" Between
             (|s| s.main(&s.over, 0))
@@ -371,7 +429,7 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             (|ex, s| s.build_main(ex, 0, &s.halves))
             (|b, s| s.push_sges(b, 0, &s.halves))
         "inline too long" Between
-            (|s| s.inline(if s.datagram { O::SEND } else { O::RDMA_WRITE }, &s.inline_over))
+            (|s| s.main(&s.inline_over, INLINE))
             (|ex, s| s.build_inline(ex, &s.bytes))
             (|b, s| s.push_main(b, 0, Inline(&s.bytes)))
         "inline list too long" Between
@@ -381,7 +439,7 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 let buf = |length| IbvDataBuf { addr: s.bytes.as_ptr(), length };
                 let two = [buf(s.facts.max_inline), buf(1)];
                 call!(ex.wr_set_inline_data_list(2, two.as_ptr()));
-                s.address_if_datagram(ex);
+                s.destination(ex);
             })
             (|b, s| s.push_main(b, 0, InlineList(&[s.at_limit(), &s.bytes[..1]])))
 
@@ -389,6 +447,10 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             (|s| s.node(O::TSO, &[], 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_send_tso(s.bytes.as_ptr(), 1, 1)) })
             (|b, s| s.push(b, 0, op::Tso::new(TSO), NoData))
+        "TSO without a header" Between
+            (|s| s.node(O::TSO, &s.right, 0))
+            (|ex, s| { s.begin(ex, 0); call!(ex.wr_send_tso(s.bytes.as_ptr(), 1, 1)); s.set(ex, &s.right) })
+            (|b, s| s.push(b, 0, op::Tso::new(TSO), &*s.wire(&s.right)))
         "DRIVER1" Between (|s| s.node(O::DRIVER1, &[], 0)) _ _
         "unknown opcode" Between (|s| s.node(O(77), &[], 0)) _ _
         "FLUSH" Between
@@ -419,6 +481,10 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             (|s| s.node(O::RDMA_WRITE_WITH_IMM, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_rdma_write_imm(s.facts.remote.1, s.facts.remote.0, ImmData::new(1))); s.set(ex, &s.right) })
             (|b, s| s.push(b, 0, op::WriteImm::new(s.at(), ImmData::new(1)), &*s.wire(&s.right)))
+        "SEND_WITH_IMM" Between
+            (|s| s.node(O::SEND_WITH_IMM, &s.right, 0))
+            (|ex, s| { s.begin(ex, 0); call!(ex.wr_send_imm(ImmData::new(1))); s.set(ex, &s.right) })
+            (|b, s| s.push(b, 0, op::SendImm::new(ImmData::new(1)), &*s.wire(&s.right)))
         "SEND_WITH_INV" Between
             (|s| s.node(O::SEND_WITH_INV, &s.right, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_send_inv(1)); s.set(ex, &s.right) })
@@ -441,9 +507,9 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             (|ex, s| {
                 s.begin(ex, 0);
                 let (addr, rkey) = s.facts.remote;
-                call!(if s.datagram { ex.wr_send_imm(ImmData::new(1)) } else { ex.wr_rdma_write_imm(rkey, addr, ImmData::new(1)) });
+                call!(if s.kind.sends() { ex.wr_send_imm(ImmData::new(1)) } else { ex.wr_rdma_write_imm(rkey, addr, ImmData::new(1)) });
                 s.set(ex, &s.right);
-                s.address_if_datagram(ex);
+                s.destination(ex);
             })
             _
 
@@ -488,6 +554,22 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
             (|s| s.node(O::ATOMIC_CMP_AND_SWP, &s.short, 0))
             (|ex, s| { s.begin(ex, 0); call!(ex.wr_atomic_cmp_swp(s.facts.remote.1, s.facts.remote.0, 1, 1)); s.set(ex, &s.short) })
             (|b, s| s.push(b, 0, op::CmpSwp::new(s.at(), 1, 1), &*s.wire(&s.short)))
+        "atomic of 4 + 4 bytes" Between
+            (|s| s.node(O::ATOMIC_FETCH_AND_ADD, &s.fours, 0))
+            (|ex, s| { s.begin(ex, 0); call!(ex.wr_atomic_fetch_add(s.facts.remote.1, s.facts.remote.0, 1)); s.set(ex, &s.fours) })
+            (|b, s| s.push(b, 0, op::FetchAdd::new(s.at(), 1), &*s.wire(&s.fours)))
+        "bind > 2^31" Between
+            (|s| {
+                let mut wr = s.bind_node(&raw const s.mw, MORE_THAN_2_GIB);
+                wr.tail.bind_mw.bind_info.mr = &raw const s.mr;
+                wr
+            })
+            (|ex, s| {
+                s.begin(ex, 0);
+                let info = IbvMwBindInfo { mr: &raw const s.mr, addr: 0, length: MORE_THAN_2_GIB, mw_access_flags: 0 };
+                call!(ex.wr_bind_mw(&raw const s.mw, 0x101, &raw const info))
+            })
+            (|b, s| s.push(b, 0, op::BindMw::new(MwBind { length: MORE_THAN_2_GIB, ..s.bind() }), NoData))
         "bind with sges" Between
             (|s| SendWr { sg_list: s.right.as_ptr(), num_sge: 1, ..s.bind_node(&raw const s.mw, 0) })
             _
@@ -538,7 +620,7 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 call!(b.push(wr, RemoteSrq(1), op::Send::new(), NoData))
             })
 
-        "no data setter" Between _ (|ex, s| { s.begin_main(ex, 0); s.address_if_datagram(ex) }) _
+        "no data setter" Between _ (|ex, s| { s.begin_main(ex, 0); s.destination(ex) }) _
         "no address setter" Between _ (|ex, s| { s.begin_main(ex, 0); s.set(ex, &s.right) }) _
         "data setter twice" Between
             _
@@ -547,7 +629,7 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 call!(ex.wr_set_inline_data(s.bytes.as_ptr(), 1));
             })
             _
-        "address setter twice" Between _ (|ex, s| { s.build_main(ex, 0, &s.right); s.address(ex) }) _
+        "address setter twice" Between _ (|ex, s| { s.build_main(ex, 0, &s.right); s.destination(ex) }) _
         "data setter first" First _ (|ex, s| s.set(ex, &s.right)) _
         "data setter on LOCAL_INV" Between _ (|ex, s| { s.begin(ex, 0); call!(ex.wr_local_inv(1)); s.set(ex, &s.right) }) _
         "data setter on a bind" Between
@@ -570,14 +652,14 @@ fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
 
         "no data" Between
             (|s| SendWr { sg_list: null(), ..s.main(&[], 0) })
-            (|ex, s| { s.begin_main(ex, 0); call!(ex.wr_set_sge_list(0, null())); s.address_if_datagram(ex) })
+            (|ex, s| { s.begin_main(ex, 0); call!(ex.wr_set_sge_list(0, null())); s.destination(ex) })
             (|b, s| s.push_main(b, 0, NoData))
         "empty sges" Between
             (|s| s.main(s.empty(), 0))
             (|ex, s| s.build_main(ex, 0, s.empty()))
             (|b, s| s.push_sges(b, 0, s.empty()))
         "inline at the limit" Between
-            (|s| s.inline(if s.datagram { O::SEND } else { O::RDMA_WRITE }, &s.inline_two[..1]))
+            (|s| s.main(&s.inline_two[..1], INLINE))
             (|ex, s| s.build_inline(ex, s.at_limit()))
             (|b, s| s.push_main(b, 0, Inline(s.at_limit())))
         "FENCE and SOLICITED" Between
@@ -599,14 +681,15 @@ pub fn hold<B: SendBench>(bench: &mut B) -> Result<Held> {
     let cases = cases::<B::Queue>();
     check_cases(&cases)?;
     let mut next_id = 1;
+    let on = On { driver: B::DRIVER, device: bench.device(), qp_type };
     hold_all(
         bench,
-        qp_type,
+        on,
         &FACES,
         B::enter,
         |bench, row, face, want| {
             let case = cases.iter().find(|c| c.name == row.case).context("nobody knows this case")?;
-            let stage = Stage::<B::Queue>::new(bench.facts(), qp_type == QpType::Ud)?;
+            let stage = Stage::<B::Queue>::new(bench.facts(), qp_type)?;
             let posted = hold_one(bench.queue(), case, face, want, &stage, &mut next_id)?;
             let got = bench.posted()?;
             ensure!(got == posted, "posted {got:?}, should be {posted:?}");
@@ -740,7 +823,7 @@ pub fn is_empty<Q: WrBuilder + 'static, L: Locking>(
     facts: Facts,
     qp_type: QpType,
 ) -> Result<bool> {
-    let stage = Stage::<Q>::new(facts, qp_type == QpType::Ud)?;
+    let stage = Stage::<Q>::new(facts, qp_type)?;
     // SAFETY: left below; no reference is used in between but this.
     let q = unsafe { queue.enter() }.map_err(PostError::from)?;
     let mut batch = q.batch();
@@ -765,7 +848,7 @@ pub fn post_right<Q: WrBuilder + 'static, L: Locking>(
     qp_type: QpType,
     wr_id: u64,
 ) -> Result<()> {
-    let stage = Stage::<Q>::new(facts, qp_type == QpType::Ud)?;
+    let stage = Stage::<Q>::new(facts, qp_type)?;
     stage.id.set(wr_id);
     let node = stage.main(&stage.right, 0);
     // SAFETY: see the top of this file.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The rows of docs/semantics.md. One format, and whatever does not fit it is an error.
 
-use super::STATES;
+use super::{On, STATES};
 use anyhow::{Context as _, Result, bail, ensure};
 use uverbs::PostError;
 use uverbs::attr::{QpState, QpType};
@@ -31,8 +31,8 @@ pub struct Row {
     pub case: String,
     /// Faces.
     pub faces: Vec<String>,
-    /// Transports.
-    pub qp_types: Vec<QpType>,
+    /// QPs.
+    pub qps: Vec<QpIs>,
     /// States in which it holds.
     pub states: Vec<QpState>,
     /// The answer.
@@ -41,6 +41,37 @@ pub struct Row {
     pub named: Named,
     /// What C sees of the answer, where a driver has its own number for it.
     dialects: Vec<(String, String)>,
+    /// The reason why it differs from one of the C providers.
+    pub why: Option<String>,
+    /// The rule of the reference vectors that says the same.
+    pub rule: Option<String>,
+}
+
+/// A QP on which a row holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QpIs {
+    /// Its type.
+    pub qp_type: QpType,
+    /// A driver, or a special device, on which alone it holds.
+    pub device: Option<String>,
+}
+
+impl QpIs {
+    fn is(&self, on: On) -> bool {
+        let device = self.device.as_deref().unwrap_or(on.driver);
+        self.qp_type == on.qp_type && device == on.device
+    }
+
+    /// Whether there is a QP that is both.
+    fn meets(&self, other: &Self) -> bool {
+        self.qp_type == other.qp_type
+            && (self.device == other.device || self.device.is_none() && other.is_of_driver())
+    }
+
+    /// Whether it is of an ordinary device.
+    fn is_of_driver(&self) -> bool {
+        self.device.as_deref().is_none_or(|device| DRIVERS.contains(&device))
+    }
 }
 
 impl Row {
@@ -51,10 +82,10 @@ impl Row {
         own.unwrap_or_else(|| self.result.err().map_or("0", |e| e.errno().name().unwrap_or("?")))
     }
 
-    /// Whether it says something about one of these faces on this transport.
+    /// Whether it says something about one of these faces on this QP.
     #[must_use]
-    pub fn is_for(&self, qp_type: QpType, faces: &[&str]) -> bool {
-        self.qp_types.contains(&qp_type) && self.faces.iter().any(|f| faces.contains(&f.as_str()))
+    pub fn is_for(&self, on: On, faces: &[&str]) -> bool {
+        self.qps.iter().any(|qp| qp.is(on)) && self.faces.iter().any(|f| faces.contains(&f.as_str()))
     }
 }
 
@@ -63,7 +94,16 @@ impl Row {
 pub struct Table {
     /// In the order of the chapter.
     pub rows: Vec<Row>,
+    /// The names of the reasons.
+    pub reasons: Vec<String>,
+    /// The rules of the reference vectors, and how a post is refused by them.
+    pub rules: Vec<(String, Option<PostError>)>,
 }
+
+/// Drivers, by their names.
+const DRIVERS: [&str; 2] = ["rxe", "mlx5"];
+/// Special devices: what they lack is `Unsupported`.
+const DEVICES: [&str; 1] = ["mlx5-without-atomics"];
 
 /// Faces that have a `bad_wr`.
 pub const LISTS: [&str; 3] = ["post_send", "post_recv", "post_srq_recv"];
@@ -96,9 +136,25 @@ impl Table {
         }
         ensure!(!inside, "the table has no end");
         ensure!(!rows.is_empty(), "the table has no rows");
-        let table = Self { rows };
+        let table = Self { rows, reasons: names(text, "why"), rules: rules(text)? };
         table.check_doubles()?;
+        table.check_names()?;
         Ok(table)
+    }
+
+    /// Every reason and rule that a row names has an entry, and every reason is named.
+    fn check_names(&self) -> Result<()> {
+        for row in &self.rows {
+            let why = row.why.as_ref().is_none_or(|why| self.reasons.contains(why));
+            ensure!(why, "docs/semantics.md:{}: there is no reason {:?}", row.line, row.why);
+            let rule = row.rule.as_ref().is_none_or(|rule| self.rules.iter().any(|(name, _)| name == rule));
+            ensure!(rule, "docs/semantics.md:{}: there is no rule {:?}", row.line, row.rule);
+        }
+        for reason in &self.reasons {
+            let named = self.rows.iter().any(|row| row.why.as_ref() == Some(reason));
+            ensure!(named, "docs/semantics.md: no row has the reason {reason}");
+        }
+        Ok(())
     }
 
     /// One answer for each case, face, transport and state.
@@ -107,7 +163,7 @@ impl Table {
             for b in &self.rows[i + 1..] {
                 let same = a.case == b.case
                     && a.faces.iter().any(|f| b.faces.contains(f))
-                    && a.qp_types.iter().any(|t| b.qp_types.contains(t))
+                    && a.qps.iter().any(|p| b.qps.iter().any(|q| p.meets(q) || q.meets(p)))
                     && a.states.iter().any(|s| b.states.contains(s));
                 ensure!(!same, "docs/semantics.md: lines {} and {} say the same case", a.line, b.line);
             }
@@ -116,9 +172,36 @@ impl Table {
     }
 }
 
+/// The lines of the table whose head begins with this cell, without the head.
+fn lines<'a>(text: &'a str, head: &str) -> impl Iterator<Item = Vec<&'a str>> {
+    let head = format!("| {head} |");
+    let lines = text.lines().skip_while(move |line| !line.starts_with(&head)).skip(2);
+    lines.take_while(|line| line.starts_with('|')).map(cells)
+}
+
+fn cells(line: &str) -> Vec<&str> {
+    line.trim().trim_matches('|').split('|').map(str::trim).collect()
+}
+
+/// The first cells of a table, without quotes.
+fn names(text: &str, head: &str) -> Vec<String> {
+    lines(text, head).map(|cells| cells[0].trim_matches('`').to_owned()).collect()
+}
+
+fn rules(text: &str) -> Result<Vec<(String, Option<PostError>)>> {
+    let rule = |cells: Vec<&str>| {
+        let [name, _input, _libmlx5, _here, error] = cells[..] else {
+            bail!("docs/semantics.md: a rule has {} cells", cells.len());
+        };
+        let error = if error == "-" { None } else { Some(post_error(error)?) };
+        Ok((name.trim_matches('`').to_owned(), error))
+    };
+    lines(text, "rule").map(rule).collect()
+}
+
 fn row(line: usize, text: &str) -> Result<Row> {
-    let cells: Vec<&str> = text.trim().trim_matches('|').split('|').map(str::trim).collect();
-    let [case, faces, qp, states, error, errno, bad_wr, _rxe, _libmlx5] = cells[..] else {
+    let cells = cells(text);
+    let [case, faces, qp, states, error, errno, bad_wr, rxe, libmlx5, why] = cells[..] else {
         bail!("{} cells", cells.len());
     };
     ensure!(!case.is_empty(), "no case");
@@ -127,8 +210,8 @@ fn row(line: usize, text: &str) -> Result<Row> {
     for face in &faces {
         ensure!(FACES.contains(&face.as_str()), "unknown face {face}");
     }
-    let qp_types = qp.split_whitespace().map(qp_type).collect::<Result<Vec<_>>>()?;
-    ensure!(!qp_types.is_empty(), "no QP type");
+    let qps = qp.split_whitespace().map(qp_is).collect::<Result<Vec<_>>>()?;
+    ensure!(!qps.is_empty(), "no QP type");
     let result = match error {
         "ok" => Ok(()),
         name => Err(post_error(name)?),
@@ -141,7 +224,7 @@ fn row(line: usize, text: &str) -> Result<Row> {
     let dialects: Vec<(String, String)> = words
         .map(|word| {
             let (driver, errno) = word.split_once(' ').with_context(|| format!("dialect {word}"))?;
-            ensure!(["rxe", "mlx5"].contains(&driver) && errno.starts_with('E'), "dialect {word}");
+            ensure!(DRIVERS.contains(&driver) && errno.starts_with('E'), "dialect {word}");
             Ok((driver.to_owned(), errno.to_owned()))
         })
         .collect::<Result<_>>()?;
@@ -157,25 +240,37 @@ fn row(line: usize, text: &str) -> Result<Row> {
         (named == Named::Nobody) == (result.is_ok() || !has_list),
         "bad_wr {bad_wr} does not fit the faces"
     );
+    let differs = !rxe.is_empty() || !libmlx5.is_empty();
+    ensure!(differs != why.is_empty(), "a reason is given where a C provider differs, and only there");
     Ok(Row {
         line,
         case: case.to_owned(),
         faces,
-        qp_types,
+        qps,
         states: state_range(states)?,
         result,
         named,
         dialects,
+        why: Some(why.to_owned()).filter(|why| !why.is_empty()),
+        rule: libmlx5.split('`').nth(1).map(str::to_owned),
     })
 }
 
-fn qp_type(name: &str) -> Result<QpType> {
-    Ok(match name {
+fn qp_is(name: &str) -> Result<QpIs> {
+    let (name, device) = name.split_once('/').map_or((name, None), |(name, device)| (name, Some(device)));
+    let qp_type = match name {
         "RC" => QpType::Rc,
         "UC" => QpType::Uc,
         "UD" => QpType::Ud,
+        "XRC" => QpType::XrcSend,
+        "RAW" => QpType::RawPacket,
+        "DC" => QpType::Driver,
         other => bail!("QP type {other}"),
-    })
+    };
+    if let Some(device) = device {
+        ensure!(DRIVERS.contains(&device) || DEVICES.contains(&device), "device {device}");
+    }
+    Ok(QpIs { qp_type, device: device.map(str::to_owned) })
 }
 
 fn state(name: &str) -> Result<QpState> {
@@ -201,6 +296,7 @@ fn post_error(name: &str) -> Result<PostError> {
         E::InvalidLength,
         E::Misaligned,
         E::InvalidArgument,
+        E::Unsupported,
         E::MissingSetter,
         E::DoubledSetter,
         E::OrphanSetter,
