@@ -18,15 +18,33 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 5] = [
-    ("format", || cargo::call(&["fmt", "--all", "--check"])),
+const STEPS: [Step; 6] = [
+    ("format", || {
+        cargo::call(&["fmt", "--all", "--check"])?;
+        cargo::call(&["fmt", "--manifest-path", BENCH, "--check"])
+    }),
     ("licence headers", licence_headers),
     ("dependencies", dependencies),
     ("lints", || {
         cargo::call(&["clippy", "--workspace", "--all-targets", PCI[0], PCI[1], "--", "-D", "warnings"])
     }),
+    ("lints of the benchmark", || {
+        cargo::call(&[
+            "clippy",
+            "--manifest-path",
+            BENCH,
+            "--target-dir",
+            "target/bench",
+            "--",
+            "-D",
+            "warnings",
+        ])
+    }),
     ("documentation", documentation),
 ];
+
+/// A workspace of its own.
+const BENCH: &str = "tests/bench/Cargo.toml";
 
 /// Checks with a compiler for aarch64.
 const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", aarch64::check)];

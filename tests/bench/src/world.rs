@@ -190,7 +190,8 @@ impl<L: Face> World<L> {
         let pd = if L::SHARED {
             plain.clone()
         } else {
-            plain.parent_domain(&context.alloc_td().expect("a thread domain"))
+            let td = context.alloc_td().expect("a thread domain");
+            plain.parent_domain(&td).expect("a parent domain")
         };
         let (send_cq, recv_cq) = (Cq::new(&context, RING_ENTRIES), Cq::new(&context, RING_ENTRIES));
         let attr = SrqAttr { max_wr: RING_ENTRIES - 1, max_sge: 1, srq_limit: 0 };
