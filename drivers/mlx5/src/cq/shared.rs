@@ -37,8 +37,8 @@ impl CqWord {
     const CLOSED: u32 = 3;
     /// The ring that the device writes is not known, or the poller could not be stopped: no more completions.
     const LOST: u32 = 4;
-    /// Equal to the word of no CQ.
-    pub(super) const NONE: Self = Self(0);
+    /// Equal to the word of no CQ, nor to what a child of fork finds.
+    pub(super) const NONE: Self = Self(u32::MAX);
 
     const fn new(count: u32, what: u32) -> Self {
         Self(count << 8 | what)
