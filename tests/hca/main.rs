@@ -46,6 +46,7 @@ fn main() -> std::process::ExitCode {
         threads::tests::<RealTime>,
         sharing::tests::<RealTime>,
         events::tests::<RealTime>,
+        stress::tests::<RealTime>,
         opcodes::tests::<InfiniBand>,
         errors::tests::<InfiniBand>,
         ud::tests::<InfiniBand>,

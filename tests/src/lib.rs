@@ -21,6 +21,7 @@ pub mod roles;
 pub mod runner;
 pub mod semantics;
 pub mod sges;
+pub mod stress;
 pub mod wait;
 
 pub use bed::{Bed, Disturbance, Place};

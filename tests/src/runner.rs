@@ -37,7 +37,7 @@ impl Test {
     pub fn new<P: Place>(name: &str, test: impl LabTest + Copy) -> Self {
         let name = format!("{}{name}", P::PREFIX);
         let label = name.clone();
-        Self { trial: Trial::test(name, move || limited(&label, TEST_LIMIT, || P::run(test))) }
+        Self { trial: Trial::test(name, move || limited(&label, test_limit(), || P::run(test))) }
     }
 
     /// A test that runs programs only.
@@ -58,6 +58,11 @@ const NEEDS_VM: &str = "needs the VM: cargo xtask vm test";
 
 /// How long a test may take.
 const TEST_LIMIT: Duration = Duration::from_secs(90);
+
+/// The same, where the stress was asked to run longer.
+fn test_limit() -> Duration {
+    TEST_LIMIT + crate::stress::length()
+}
 
 /// What takes longer is worth a line.
 const SLOW: Duration = Duration::from_secs(3);

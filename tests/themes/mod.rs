@@ -22,6 +22,7 @@ pub(crate) mod ring;
 pub(crate) mod semantics;
 pub(crate) mod srq;
 pub(crate) mod states;
+pub(crate) mod stress;
 pub(crate) mod threads;
 pub(crate) mod ud;
 pub(crate) mod xrc;

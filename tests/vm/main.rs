@@ -42,6 +42,7 @@ fn main() -> std::process::ExitCode {
         dc::tests::<Vm>,
         raw::tests::<Vm>,
         threads::tests::<Vm>,
+        stress::tests::<Vm>,
         peers::tests,
         tools::tests,
         netem::tests::<Vm>,

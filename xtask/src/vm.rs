@@ -246,7 +246,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// What of the suite shows in a minute that the kernel's driver, ours and C's programs work on a device.
-const SHORT: [&str; 21] = [
+const SHORT: [&str; 22] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -260,6 +260,7 @@ const SHORT: [&str; 21] = [
     "dc::",
     "raw::",
     "threads::",
+    "stress::",
     "peers::rc::we_serve_c::ecN",
     "peers::srq::c_serves_us::plain",
     "tools::devinfo",
@@ -295,6 +296,11 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     boot.env.insert(0, ("RUST_BACKTRACE".into(), "1".into()));
     if let Some(n) = args.retries.or(default_retries) {
         boot.env.insert(0, ("UVERBS_TEST_RETRIES".into(), n.to_string()));
+    }
+    for name in ["UVERBS_STRESS_SECONDS", "UVERBS_STRESS_SEED"] {
+        if let Ok(value) = std::env::var(name) {
+            boot.env.insert(0, (name.into(), value));
+        }
     }
     boot.files.push(uverbs.clone());
     boot.files.push(Share { host: suite, guest: "/usr/bin/vm-suite".into() });

@@ -29,9 +29,9 @@ use crate::sges::wire;
 use core::ptr;
 use list::post_list;
 use session::post_builder;
-use uverbs::qp::RecvQueue;
+use uverbs::qp::{RecvQueue, SendQueue};
 use uverbs::wr::Sge;
-use uverbs::{Driver, Qp, SharedReceiveQueue};
+use uverbs::{Driver, PostError, Qp, Shared, SharedReceiveQueue};
 
 /// Posts requests through a face. Single posts stop at the first that is refused.
 pub fn post<D: Driver, T: Typed, L: Lock>(
@@ -39,7 +39,15 @@ pub fn post<D: Driver, T: Typed, L: Lock>(
     face: Face,
     reqs: &[Req<'_, D>],
 ) -> Result<(), Refused> {
-    let sq = qp.sq()?;
+    post_queue(qp.sq()?, face, reqs)
+}
+
+/// The same, to a send queue.
+pub fn post_queue<D: Driver, T: Typed, L: Lock>(
+    sq: &mut SendQueue<D, T, L>,
+    face: Face,
+    reqs: &[Req<'_, D>],
+) -> Result<(), Refused> {
     match face {
         Face::List => post_list(sq, reqs),
         Face::Builder => Ok(post_builder(sq, reqs)?),
@@ -51,6 +59,46 @@ pub fn post<D: Driver, T: Typed, L: Lock>(
             Ok(())
         }
     }
+}
+
+/// The same, to a send queue that other threads use, too.
+pub fn post_shared<D: Driver, T: Typed>(
+    sq: &SendQueue<D, T, Shared>,
+    face: Face,
+    reqs: &[Req<'_, D>],
+) -> Result<(), Refused> {
+    match face {
+        Face::List => post_list(sq, reqs),
+        Face::Builder => Ok(post_builder(sq, reqs)?),
+        Face::Batch => {
+            let mut guard = sq.lock().map_err(PostError::from)?;
+            let mut batch = guard.batch();
+            reqs.iter().for_each(|req| T::push(&mut batch, req));
+            Ok(batch.complete()?)
+        }
+        Face::Single => {
+            for (i, req) in reqs.iter().enumerate() {
+                let mut guard = sq.lock().map_err(PostError::from)?;
+                T::now_locked(&mut guard, req).map_err(|e| Refused::new(e, Some(i)))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Fills a batch, which is then forgotten, or dropped.
+pub fn lose_shared<D: Driver, T: Typed>(
+    sq: &SendQueue<D, T, Shared>,
+    reqs: &[Req<'_, D>],
+    forget: bool,
+) -> Result<(), PostError> {
+    let mut guard = sq.lock()?;
+    let mut batch = guard.batch();
+    reqs.iter().for_each(|req| T::push(&mut batch, req));
+    if forget {
+        core::mem::forget(batch);
+    }
+    Ok(())
 }
 
 /// Posts receives: as a list (C's face), as a batch, or one by one.
@@ -77,7 +125,43 @@ pub fn post_recv<D: Driver, L: Lock>(
     }
 }
 
-/// The same for a shared receive queue.
+/// The same, to a receive queue that other threads use, too.
+pub fn post_recv_shared<D: Driver>(
+    rq: &RecvQueue<D, Shared>,
+    face: Face,
+    recvs: &[(u64, &[Sge])],
+) -> Result<(), Refused> {
+    match face {
+        Face::List => {
+            let nodes = recv_nodes(recvs);
+            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
+            // SAFETY: NULL or a list of live nodes; memory as told above.
+            let result = unsafe { rq.post_recv(list) };
+            result.map_err(|bad| refused(&nodes, &bad))
+        }
+        Face::Batch | Face::Builder => {
+            let mut guard = rq.lock().map_err(PostError::from)?;
+            let mut batch = guard.batch();
+            for (wr_id, sges) in recvs {
+                let sges = wire::<D>(sges)?;
+                // SAFETY: memory as told above.
+                unsafe { batch.push(*wr_id, &sges) };
+            }
+            Ok(batch.complete()?)
+        }
+        Face::Single => {
+            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
+                let sges = wire::<D>(sges)?;
+                let mut guard = rq.lock().map_err(PostError::from)?;
+                // SAFETY: memory as told above.
+                unsafe { guard.post(*wr_id, &sges) }.map_err(|e| Refused::new(e, Some(i)))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The same as [`post_recv`], for a shared receive queue.
 pub fn post_srq_recv<D: Driver, L: Lock>(
     srq: &mut SharedReceiveQueue<D, L>,
     face: Face,

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Connections whose QPs come and go: two ends, which are reset or made anew together, so that the eras of both are the
+//! same.
+
+use super::memory::Memory;
+use super::model::{Era, Id};
+use crate::{Lab, Lock};
+use anyhow::{Context as _, Result, anyhow};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread;
+use uverbs::attr::{QpCap, QpState, SendOpsFlags};
+use uverbs::qp::{QpControl, RecvQueue, SendQueue};
+use uverbs::{
+    CompletionChannel, CompletionQueue, ConnectAttr, Driver, Exclusive, ProtectionDomain, Qp, Rc, Shared,
+};
+use uverbs_core::sync::Locked;
+
+/// CQs of an end.
+pub(super) const CQS: usize = 2;
+/// So many completions are polled at once.
+pub(super) const POLL: usize = 16;
+
+/// One end of all connections.
+#[derive(Debug)]
+pub(super) struct End<D: Driver> {
+    pub(super) cqs: Vec<CompletionQueue<D, Shared>>,
+    pub(super) channel: CompletionChannel<D>,
+    pub(super) memory: Memory<D>,
+    pub(super) pd: ProtectionDomain<D>,
+    /// The least that a CQ must hold.
+    pub(super) cqe: u32,
+}
+
+impl<D: Driver> End<D> {
+    pub(super) fn new(lab: &Lab<D>, context: &uverbs::Context<D>, conns: usize) -> Result<Self> {
+        let pd = context.alloc_pd()?;
+        let channel = context.create_comp_channel()?;
+        channel.set_nonblocking(true)?;
+        // Whatever is posted may complete to one CQ. A poll makes room in the queues before it makes room in the CQ.
+        let cap = made(&pd, context)?;
+        let cqe = (cap.max_send_wr + cap.max_recv_wr) * conns as u32 + POLL as u32;
+        let cqs = (0..CQS).map(|_| context.create_cq(cqe, Some(&channel))).collect::<Result<_, _>>()?;
+        let memory = Memory::new(&pd, conns, lab.full_access())?;
+        Ok(Self { cqs, channel, memory, pd, cqe })
+    }
+}
+
+/// Small queues: they wrap often, and are often full.
+const CAP: QpCap =
+    QpCap { max_send_wr: 12, max_recv_wr: 12, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 40 };
+
+/// The sizes that a QP really has.
+fn made<D: Driver>(pd: &ProtectionDomain<D>, context: &uverbs::Context<D>) -> Result<QpCap> {
+    let cq: CompletionQueue<D, Shared> = context.create_cq(8, None)?;
+    Ok(*pd.qp::<Rc>().cq(&cq).cap(CAP).create()?.cap())
+}
+
+/// A half of a QP: an exclusive one belongs to whoever holds the lock.
+#[derive(Debug)]
+pub(super) enum Half<E, S> {
+    Exclusive(Locked<E, Shared>),
+    Shared(S),
+}
+
+/// A QP, while posters use it.
+#[derive(Debug)]
+pub(super) struct Queues<D: Driver> {
+    pub(super) send: Half<SendQueue<D, Rc, Exclusive>, SendQueue<D, Rc, Shared>>,
+    pub(super) recv: Half<RecvQueue<D, Exclusive>, RecvQueue<D, Shared>>,
+    pub(super) control: QpControl<D>,
+    users: AtomicUsize,
+}
+
+impl<D: Driver> Queues<D> {
+    fn new(ops: SendOpsFlags, end: &End<D>, exclusive: bool, cqs: [usize; 2]) -> Result<Self> {
+        let users = AtomicUsize::new(0);
+        let none = || anyhow!("a half is missing");
+        if exclusive {
+            let Qp { send, recv, control } = create::<D, Exclusive>(ops, end, cqs)?;
+            let send = Half::Exclusive(Locked::new(send.ok_or_else(none)?));
+            let recv = Half::Exclusive(Locked::new(recv.ok_or_else(none)?));
+            Ok(Self { send, recv, control, users })
+        } else {
+            let Qp { send, recv, control } = create::<D, Shared>(ops, end, cqs)?;
+            let (send, recv) = (send.ok_or_else(none)?, recv.ok_or_else(none)?);
+            Ok(Self { send: Half::Shared(send), recv: Half::Shared(recv), control, users })
+        }
+    }
+
+    fn close(self) -> Result<()> {
+        let Self { send, recv, control, .. } = self;
+        drop((send, recv));
+        // With the halves gone this is the whole QP.
+        Ok(Qp::<D, Rc, Shared> { send: None, recv: None, control }.close()?)
+    }
+}
+
+fn create<D: Driver, L: Lock>(ops: SendOpsFlags, end: &End<D>, cqs: [usize; 2]) -> Result<Qp<D, Rc, L>> {
+    let [send, recv] = cqs.map(|cq| &end.cqs[cq]);
+    Ok(L::builder::<D, Rc>(&end.pd).send_cq(send).recv_cq(recv).cap(CAP).send_ops(ops).create()?)
+}
+
+/// Two QPs that are connected, from time to time.
+#[derive(Debug)]
+pub(super) struct Conn<D: Driver> {
+    pub(super) index: usize,
+    queues: [Locked<Option<Arc<Queues<D>>>, Shared>; 2],
+    /// The last of them is the current one.
+    eras: Locked<VecDeque<Arc<Era>>, Shared>,
+    /// Posts that straddled the end of an era.
+    straddled: Locked<Vec<(Arc<Era>, Id)>, Shared>,
+    /// A control thread works on it.
+    controlled: AtomicBool,
+}
+
+/// Eras that are remembered.
+const REMEMBERED: usize = 200;
+
+/// A QP that is in use; it is not destroyed meanwhile.
+#[derive(Debug)]
+pub(super) struct Used<D: Driver>(Arc<Queues<D>>);
+
+impl<D: Driver> core::ops::Deref for Used<D> {
+    type Target = Queues<D>;
+    fn deref(&self) -> &Queues<D> {
+        &self.0
+    }
+}
+
+impl<D: Driver> Drop for Used<D> {
+    fn drop(&mut self) {
+        // Pairs with the load in `take`: what the user did comes before what is done to the QP then.
+        self.0.users.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl<D: Driver> Conn<D> {
+    pub(super) fn new(index: usize) -> Self {
+        let first = Arc::new(Era::new(index, 0, [0; 2]));
+        first.close();
+        Self {
+            index,
+            queues: Default::default(),
+            eras: Locked::new(VecDeque::from([first])),
+            straddled: Locked::new(Vec::new()),
+            controlled: AtomicBool::new(false),
+        }
+    }
+
+    /// The current era.
+    pub(super) fn era(&self) -> Result<Arc<Era>> {
+        self.eras.lock()?.back().cloned().context("no era")
+    }
+
+    /// An era of the past, or the current one.
+    pub(super) fn era_of(&self, number: u32) -> Result<Arc<Era>> {
+        let eras = self.eras.lock()?;
+        let first = eras.front().context("no era")?.number;
+        let index = number.checked_sub(first).map(|i| i as usize);
+        index.and_then(|i| eras.get(i)).cloned().with_context(|| format!("no such era: {number}"))
+    }
+
+    /// The QP at an end, unless there is none.
+    pub(super) fn queues(&self, side: usize) -> Result<Option<Used<D>>> {
+        let slot = self.queues[side].lock()?;
+        Ok(slot.as_ref().map(|queues| {
+            queues.users.fetch_add(1, Ordering::Relaxed);
+            Used(Arc::clone(queues))
+        }))
+    }
+
+    /// Remembers a post whose end is not known.
+    pub(super) fn straddles(&self, era: &Arc<Era>, id: Id) -> Result<()> {
+        self.straddled.lock()?.push((Arc::clone(era), id));
+        Ok(())
+    }
+
+    /// Gives the straddled posts back that can't complete any more.
+    pub(super) fn take_back_straddled(&self, ends: &[End<D>; 2], ended: u32) -> Result<()> {
+        let mut back = Vec::new();
+        self.straddled.lock()?.retain(|(era, id)| match era.take_back_straddled(*id, ended) {
+            None => true,
+            Some(buffer) => {
+                back.extend(buffer.map(|b| (id.side, b)));
+                false
+            }
+        });
+        back.into_iter().try_for_each(|(side, buffer)| ends[side].memory.give_back(buffer))
+    }
+
+    /// Takes the connection for a control call, if no one has it.
+    pub(super) fn control(&self) -> Option<Controlled<'_>> {
+        let taken = self.controlled.swap(true, Ordering::Acquire);
+        (!taken).then(|| Controlled(&self.controlled))
+    }
+
+    /// The QP at an end, when no one uses it any more.
+    fn take(&self, side: usize) -> Result<Option<Queues<D>>> {
+        let Some(mut queues) = self.queues[side].lock()?.take() else { return Ok(None) };
+        while queues.users.load(Ordering::Acquire) != 0 {
+            thread::yield_now();
+        }
+        // A user's count goes before its reference does.
+        loop {
+            match Arc::try_unwrap(queues) {
+                Ok(queues) => return Ok(Some(queues)),
+                Err(again) => queues = again,
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Ends the current era. QPs of the ends in `destroy` are destroyed, the others are reset.
+    pub(super) fn end(&self, world: Ends<'_, D>, destroy: [bool; 2]) -> Result<()> {
+        let era = self.era()?;
+        era.close();
+        for (side, destroyed) in destroy.into_iter().enumerate() {
+            if destroyed {
+                if let Some(queues) = self.take(side)? {
+                    queues.close().with_context(|| format!("destroy end {side}"))?;
+                }
+            } else if let Some(queues) = self.queues(side)? {
+                queues.control.modify_state(QpState::RESET).with_context(|| format!("reset end {side}"))?;
+            }
+            era.end(side, world.clock, &world.ends[side].memory)?;
+        }
+        self.take_back_straddled(world.ends, era.number)
+    }
+
+    /// Begins the next era.
+    pub(super) fn begin(
+        &self,
+        world: Ends<'_, D>,
+        exclusive: [bool; 2],
+        cqs: [[usize; 2]; 2],
+        attr: &ConnectAttr,
+    ) -> Result<()> {
+        for side in 0..2 {
+            if self.queues(side)?.is_none() {
+                let queues = Queues::new(world.ops, &world.ends[side], exclusive[side], cqs[side])
+                    .with_context(|| format!("create end {side}"))?;
+                *self.queues[side].lock()? = Some(Arc::new(queues));
+            }
+        }
+        let [Some(a), Some(b)] = [self.queues(0)?, self.queues(1)?] else { return Ok(()) };
+        let number = self.era()?.number + 1;
+        let era = Arc::new(Era::new(self.index, number, [a.control.qp_num(), b.control.qp_num()]));
+        {
+            let mut eras = self.eras.lock()?;
+            eras.push_back(Arc::clone(&era));
+            if eras.len() > REMEMBERED {
+                eras.pop_front();
+            }
+        }
+        // Packets of the last era must not be taken for this one's.
+        let psn = number.wrapping_mul(0x1_0301) & 0xff_ffff;
+        let [here, there] =
+            [a.control.endpoint(psn, attr)?, b.control.endpoint(psn.wrapping_add(0x40_0000), attr)?];
+        for (side, queues) in [&a, &b].into_iter().enumerate() {
+            queues.control.init(attr).with_context(|| format!("init end {side}"))?;
+            era.open(side * 2 + 1);
+        }
+        for (side, (queues, here, there)) in
+            [(&a, &here, &there), (&b, &there, &here)].into_iter().enumerate()
+        {
+            queues.control.ready_to_receive(there, attr).with_context(|| format!("RTR of end {side}"))?;
+            queues.control.ready_to_send(here, attr).with_context(|| format!("RTS of end {side}"))?;
+        }
+        era.open(0);
+        era.open(2);
+        Ok(())
+    }
+}
+
+/// What control calls need of the world.
+#[derive(Debug)]
+pub(super) struct Ends<'w, D: Driver> {
+    /// What builders can do.
+    pub(super) ops: SendOpsFlags,
+    pub(super) ends: &'w [End<D>; 2],
+    pub(super) clock: &'w super::model::Clock,
+}
+
+impl<D: Driver> Clone for Ends<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<D: Driver> Copy for Ends<'_, D> {}
+
+/// A connection that this thread controls.
+#[derive(Debug)]
+pub(super) struct Controlled<'c>(&'c AtomicBool);
+
+impl Drop for Controlled<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

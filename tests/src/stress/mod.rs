@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A stress: threads post, poll, arm, reset, destroy and make QPs anew, and resize CQs, all at random, while a model knows
+//! which completions may exist.
+//!
+//! Files: [`model`] what may complete, `memory` the buffers that devices write, `conn` QPs that come and go, `work` what the
+//! threads do. Choices are repeated by a seed; how the threads meet is up to the machine.
+//!
+//! `UVERBS_STRESS_SECONDS` says how long it takes, `UVERBS_STRESS_SEED` where it begins (0: anew each time).
+
+mod conn;
+mod memory;
+mod model;
+mod rng;
+mod work;
+
+use crate::pair::builder_ops;
+use crate::wait::Deadline;
+use crate::{Lab, Outcome};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use conn::{CQS, Conn, End};
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use model::{Clock, LANES};
+use rng::Rng;
+use std::thread;
+use std::time::{Instant, SystemTime};
+use uverbs::attr::EventType;
+use uverbs::{ConnectAttr, Driver, Rc};
+use work::{Counts, Stop, World};
+
+/// How long it runs when nothing else is asked for.
+const USUAL: Duration = Duration::from_secs(3);
+/// How long a round takes, with objects of its own.
+const ROUND: Duration = Duration::from_millis(700);
+/// Connections of a round.
+const CONNS: usize = 3;
+/// Threads that poll.
+const POLLERS: usize = 2;
+/// Threads that end what others use.
+const CONTROLLERS: usize = 2;
+
+/// How long it runs.
+#[must_use]
+pub fn length() -> Duration {
+    let seconds = std::env::var("UVERBS_STRESS_SECONDS").ok().and_then(|n| n.parse().ok());
+    seconds.map_or(USUAL, Duration::from_secs)
+}
+
+/// Where its choices begin.
+fn seed() -> u64 {
+    let text = std::env::var("UVERBS_STRESS_SEED").unwrap_or_default();
+    match text.parse().unwrap_or(1) {
+        0 => SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(1, |t| t.as_nanos() as u64 & 0xffff_ffff)
+            .max(1),
+        seed => seed,
+    }
+}
+
+/// What is done to queues that are in use. Without any of it, the others must work, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disturb {
+    /// QPs are reset, and connected again.
+    pub reset: bool,
+    /// QPs are destroyed, and others made.
+    pub destroy: bool,
+    /// CQs change their size.
+    pub resize: bool,
+}
+
+impl Disturb {
+    /// All of it.
+    pub const ALL: Self = Self { reset: true, destroy: true, resize: true };
+}
+
+/// Runs it for a part of its [`length`].
+pub fn run<D: Driver>(lab: &Lab<D>, disturb: Disturb, length: Duration) -> Outcome {
+    let (start, seed) = (Instant::now(), seed());
+    let mut total = String::new();
+    let mut sums = [0; 6];
+    let mut round = 0;
+    while round == 0 || start.elapsed() < length {
+        let left = length.saturating_sub(start.elapsed()).clamp(ROUND / 4, ROUND);
+        let counts = one_round(lab, disturb, seed, round, left)
+            .with_context(|| format!("UVERBS_STRESS_SEED={seed}, round {round}"))?;
+        for (sum, n) in sums.iter_mut().zip(counts) {
+            *sum += n;
+        }
+        round += 1;
+        total = format!(
+            "seed {seed}, {round} rounds: {} posts, {} completions, {} resets, {} destroyed, {} resized, {} posts straddled a reset",
+            sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]
+        );
+    }
+    lab.note(total);
+    Ok(())
+}
+
+fn one_round<D: Driver>(
+    lab: &Lab<D>,
+    disturb: Disturb,
+    seed: u64,
+    round: u64,
+    length: Duration,
+) -> Result<[u64; 6]> {
+    let attr = ConnectAttr { rnr_retry: 7, min_rnr_timer: 1, ..lab.connect_attr() };
+    let world = World {
+        ops: builder_ops::<D, Rc>(lab)?,
+        ends: [End::new(lab, &lab.a, CONNS)?, End::new(lab, &lab.b, CONNS)?],
+        conns: (0..CONNS).map(Conn::new).collect(),
+        disturb,
+        clock: Clock::default(),
+        attr,
+        stop: Stop::default(),
+        counts: Counts::default(),
+    };
+    work::has_wire_form(&world.ends[0].memory)?;
+    lab.a.set_async_nonblocking(true)?;
+    lab.b.set_async_nonblocking(true)?;
+    let world = &world;
+    let mut rng = Rng::new(seed, round, 0);
+    for conn in &world.conns {
+        world.begin(&mut rng, conn)?;
+    }
+    thread::scope(|scope| {
+        let spawn = |number: u64, role: Role| {
+            let mut rng = Rng::new(seed, round, number);
+            scope.spawn(move || {
+                while role.goes_on(world) {
+                    if let Err(error) = role.step(world, &mut rng) {
+                        world.stop.fail(error);
+                    }
+                }
+            })
+        };
+        // The last lane is for the end.
+        let posters = (0..LANES - 1).map(Role::Poster);
+        let controllers = if disturb == Disturb::default() { 0 } else { CONTROLLERS };
+        let busy = posters.chain([Role::Controller; CONTROLLERS].into_iter().take(controllers));
+        let busy: Vec<_> = (1..).zip(busy).map(|(number, role)| spawn(number, role)).collect();
+        for number in 0..POLLERS {
+            spawn(20 + number as u64, Role::Poller);
+        }
+        let end = Instant::now() + length;
+        while world.goes_on() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
+        world.stop.posters.store(true, Ordering::Relaxed);
+        for thread in busy {
+            if thread.join().is_err() {
+                world.stop.fail(anyhow!("a thread panicked"));
+            }
+        }
+        if world.is_polled()
+            && let Err(error) = drain(world, &mut rng)
+        {
+            world.stop.fail(error);
+        }
+        world.stop.pollers.store(true, Ordering::Relaxed);
+    });
+    if let Some(error) = world.stop.failure() {
+        // What is still lent may be written.
+        return Err(error);
+    }
+    finish(lab, world, &mut rng)?;
+    let Counts { posted, completed, resets, destroyed, resized, straddled } = &world.counts;
+    Ok([posted, completed, resets, destroyed, resized, straddled]
+        .map(|n: &AtomicU64| n.load(Ordering::Relaxed)))
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    /// Posts, in a lane of its own.
+    Poster(usize),
+    /// Ends what others use.
+    Controller,
+    /// Polls and arms.
+    Poller,
+}
+
+impl Role {
+    fn goes_on<D: Driver>(self, world: &World<D>) -> bool {
+        match self {
+            Self::Poller => world.is_polled(),
+            _ => world.goes_on(),
+        }
+    }
+
+    fn step<D: Driver>(self, world: &World<D>, rng: &mut Rng) -> Result<()> {
+        match self {
+            Self::Poster(lane) => world.post(rng, lane),
+            Self::Controller => {
+                for _ in 0..rng.below(40) {
+                    thread::yield_now();
+                }
+                world.disturb(rng)
+            }
+            Self::Poller => {
+                if rng.one_in(8) {
+                    world.arm(rng)?;
+                }
+                if world.poll(rng)? == 0 {
+                    thread::yield_now();
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Waits until everything that must complete has completed, while receives are there for what is sent.
+fn drain<D: Driver>(world: &World<D>, rng: &mut Rng) -> Result<()> {
+    let mut deadline = Deadline::usual();
+    loop {
+        let mut missing = None;
+        for conn in &world.conns {
+            let era = conn.era()?;
+            for side in 0..2 {
+                if let Some(what) = era.missing(side) {
+                    missing = Some((era.clone(), what));
+                    world.post_to(rng, conn, 1 - side, true, LANES - 1, 2)?;
+                }
+            }
+        }
+        let Some((era, what)) = missing else { return Ok(()) };
+        if !world.is_polled() {
+            bail!("the pollers ended");
+        }
+        ensure!(!deadline.passed(), "{what}; {}", world.describe(&era));
+        deadline.pause();
+    }
+}
+
+/// Destroys everything, after which nothing may come and no memory may change.
+fn finish<D: Driver>(lab: &Lab<D>, world: &World<D>, rng: &mut Rng) -> Result<()> {
+    for conn in &world.conns {
+        conn.end(world.control(), [true, true])?;
+    }
+    for side in 0..2 {
+        for which in 0..CQS {
+            let n = world.poll_cq(rng, side, which).context("after all QPs are gone")?;
+            ensure!(n == 0, "{n} completions after all QPs are gone");
+        }
+        world.ends[side].memory.check_all()?;
+    }
+    for context in [&lab.a, &lab.b] {
+        while let Ok(event) = context.get_async_event() {
+            let fatal = matches!(event.event_type, EventType::CQ_ERR | EventType::DEVICE_FATAL);
+            ensure!(!fatal, "{event:?}");
+        }
+    }
+    Ok(())
+}
