@@ -7,6 +7,7 @@
 //! device saw.
 
 mod bed;
+mod handshake;
 mod kinds;
 mod programs;
 mod sharing;
@@ -17,6 +18,12 @@ use bed::{Hca, InfiniBand, RealTime};
 use themes::*;
 
 fn main() -> std::process::ExitCode {
+    if std::env::var_os(handshake::WITHOUT_MEMBARRIER).is_some()
+        && let Err(e) = handshake::refuse_membarrier()
+    {
+        eprintln!("{e:#}");
+        return std::process::ExitCode::FAILURE;
+    }
     bed::install();
     let themes = [
         opcodes::tests::<Hca>,
@@ -58,6 +65,7 @@ fn main() -> std::process::ExitCode {
         dc::tests::<InfiniBand>,
         netem::tests::<InfiniBand>,
         kinds::tests,
+        handshake::tests,
         programs::tests::<Hca>,
     ];
     uverbs_tests::runner::run(themes.into_iter().flat_map(|t| t()).collect(), true).exit_code()

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What control calls do to queues that are in use at that moment: reset, destroy and resize against polls and posts.
+//!
+//! The moment is chosen by the test: a callback of the poll, a system call of the resize, the doorbell of the post. `rig` has
+//! the devices with these hooks; then one file for what is in use: `polls`, `resize`, `posts`, and `process` for what concerns
+//! the whole process (fork(2), membarrier(2)).
+
+mod polls;
+mod posts;
+mod process;
+mod resize;
+mod rig;
+
+pub(crate) use process::{WITHOUT_MEMBARRIER, refuse_membarrier};
+use uverbs_tests::{Outcome, Test};
+
+/// A test and its name.
+type Named = (&'static str, fn() -> Outcome);
+
+/// The tests of this folder.
+pub(crate) fn tests() -> Vec<Test> {
+    [polls::tests(), resize::tests(), posts::tests(), process::tests()].into_iter().flatten().collect()
+}

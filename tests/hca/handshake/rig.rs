@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Two software HCAs whose kernel and doorbells can be stopped, and QPs between them.
+#![expect(unsafe_code)]
+// UNSAFETY: posts receives into a region that owns its pages and lends no references.
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use core::fmt;
+use core::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use uverbs::attr::{AccessFlags, QpCap, QpState, SendOpsFlags};
+use uverbs::mlx5::Mlx5;
+use uverbs::qp::{QpControl, Transport};
+use uverbs::{
+    CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, Rc, Shared, WcStatus,
+    WorkCompletion,
+};
+use uverbs_core::Errno;
+use uverbs_core::kernel::{
+    DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand, WriteCommand,
+};
+use uverbs_hca::{Fabric, Hca};
+use uverbs_tests::Outcome;
+use uverbs_uapi::cmd::IB_USER_VERBS_CMD_RESIZE_CQ;
+use uverbs_uapi::ids::{UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_DEVICE};
+
+/// Something that is done once.
+type Action = Box<dyn FnOnce() + Send>;
+
+/// What happens at certain moments.
+#[derive(Clone, Default)]
+pub(super) struct Hooks(Arc<Mutex<Actions>>);
+
+#[derive(Default)]
+struct Actions {
+    /// After the device has a CQ's new ring, before the driver knows.
+    resize: Option<Action>,
+    /// Before the next doorbell.
+    doorbell: Option<Action>,
+}
+
+impl Hooks {
+    fn take(&self, which: impl FnOnce(&mut Actions) -> &mut Option<Action>) {
+        let action = which(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner)).take();
+        if let Some(action) = action {
+            action();
+        }
+    }
+
+    /// In the middle of the next resize.
+    pub(super) fn on_resize(&self, action: impl FnOnce() + Send + 'static) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).resize = Some(Box::new(action));
+    }
+
+    /// Before the next doorbell reaches the device.
+    pub(super) fn on_doorbell(&self, action: impl FnOnce() + Send + 'static) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).doorbell = Some(Box::new(action));
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}
+
+/// A kernel port with hooks.
+#[derive(Debug)]
+struct Hooked {
+    inner: Arc<dyn Kernel>,
+    hooks: Hooks,
+}
+
+/// Whether a command is a resize.
+fn is_resize(c: &RawCommand<'_, '_>) -> bool {
+    let invoke = c.object() == UVERBS_OBJECT_DEVICE && c.method() == UVERBS_METHOD_INVOKE_WRITE;
+    let write = c.input(UVERBS_ATTR_WRITE_CMD);
+    invoke && write.is_some_and(|b| b.first() == Some(&(IB_USER_VERBS_CMD_RESIZE_CQ as u8)))
+}
+
+impl Kernel for Hooked {
+    fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let result = self.inner.ioctl(c);
+        if is_resize(c) {
+            self.hooks.take(|actions| &mut actions.resize);
+        }
+        result
+    }
+    fn write(&self, c: &mut WriteCommand<'_>) -> Result<(), Errno> {
+        self.inner.write(c)
+    }
+    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
+        self.inner.mmap(offset, len, protection)
+    }
+    fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
+        Ok(match self.inner.doorbells(offset, len)? {
+            DoorbellPage::Port(port) => {
+                DoorbellPage::Port(Arc::new(HookedPort { port, hooks: self.hooks.clone() }))
+            }
+            page => page,
+        })
+    }
+    fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        self.inner.attribute(path)
+    }
+    fn driver_id(&self) -> u32 {
+        self.inner.driver_id()
+    }
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+    fn is_creator_process(&self) -> bool {
+        self.inner.is_creator_process()
+    }
+}
+
+/// Doorbells with a hook.
+#[derive(Debug)]
+struct HookedPort {
+    port: Arc<dyn DoorbellPort>,
+    hooks: Hooks,
+}
+
+impl DoorbellPort for HookedPort {
+    fn ring(&self, offset: u32, value: [u8; 8]) {
+        self.hooks.take(|actions| &mut actions.doorbell);
+        self.port.ring(offset, value);
+    }
+    fn blueflame(&self, offset: u32, wqe: &[u8]) {
+        self.hooks.take(|actions| &mut actions.doorbell);
+        self.port.blueflame(offset, wqe);
+    }
+}
+
+pub(super) type Cq = CompletionQueue<Mlx5, Shared>;
+pub(super) type Wc = WorkCompletion;
+
+/// One of the two devices.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) hca: Hca,
+    pub(super) hooks: Hooks,
+    pub(super) pd: ProtectionDomain<Mlx5>,
+    pub(super) mr: MemoryRegion<Mlx5, PageBuf>,
+    pub(super) context: Context<Mlx5>,
+}
+
+/// Both.
+#[derive(Debug)]
+pub(super) struct Rig {
+    pub(super) fabric: Fabric,
+    pub(super) a: End,
+    pub(super) b: End,
+    pub(super) attr: ConnectAttr,
+}
+
+/// Bytes of each receive.
+pub(super) const SLOT: usize = 64;
+
+impl End {
+    fn new(hca: Hca) -> Result<Self> {
+        let hooks = Hooks::default();
+        let context =
+            Context::<Mlx5>::from_kernel(Arc::new(Hooked { inner: hca.open(), hooks: hooks.clone() }))?;
+        let pd = context.alloc_pd()?;
+        let mr = uverbs_tests::pair::region(&pd, 1 << 16, ACCESS)?;
+        Ok(Self { hca, hooks, pd, mr, context })
+    }
+
+    pub(super) fn cq(&self, cqe: u32) -> Result<Cq> {
+        Ok(self.context.create_cq(cqe, None)?)
+    }
+
+    /// A QP on these CQs.
+    pub(super) fn qp(&self, send: &Cq, recv: &Cq, n: u32) -> Result<Qp<Mlx5, Rc>> {
+        let ops = SendOpsFlags::SEND | SendOpsFlags::RDMA_WRITE;
+        Ok(self.pd.qp::<Rc>().send_cq(send).recv_cq(recv).cap(cap(n)).send_ops(ops).create()?)
+    }
+
+    /// Posts a receive with a place of its own.
+    pub(super) fn recv<L: uverbs_tests::Lock>(
+        &self,
+        rq: &mut uverbs::qp::RecvQueue<Mlx5, L>,
+        id: u64,
+    ) -> Result<(), uverbs::PostError> {
+        let at = id as usize % 1024 * SLOT;
+        let sges = uverbs_tests::sges::wire::<Mlx5>(&[uverbs_tests::sges::sge(&self.mr, at..at + SLOT)])?;
+        L::recv(rq, id, &sges)
+    }
+}
+
+const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE);
+
+/// Queues of this size.
+pub(super) fn cap(n: u32) -> QpCap {
+    QpCap { max_send_wr: n, max_recv_wr: n, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 }
+}
+
+impl Rig {
+    /// With completions of this version.
+    pub(super) fn new(cqe_version: u8) -> Result<Self> {
+        Self::on(Fabric::deterministic(1), cqe_version)
+    }
+
+    /// On a fabric.
+    pub(super) fn on(fabric: Fabric, cqe_version: u8) -> Result<Self> {
+        let end = |name| End::new(fabric.device(name).cqe_version(cqe_version).build());
+        let (a, b) = (end("hca0")?, end("hca1")?);
+        let attr = ConnectAttr { sgid_index: Some(3), ..ConnectAttr::default() };
+        Ok(Self { fabric, a, b, attr })
+    }
+
+    /// Both QPs up.
+    pub(super) fn connect(&self, a: &QpControl<Mlx5>, b: &QpControl<Mlx5>) -> Result<()> {
+        connect(a, b, &self.attr)
+    }
+
+    /// A QP on this CQ of A, and its peer, which nobody polls.
+    pub(super) fn pair(&self, cq: &Cq, n: u32) -> Result<(Qp<Mlx5, Rc>, Qp<Mlx5, Rc>)> {
+        // Its receives are never free again.
+        let peer = self.b.cq(2047)?;
+        let (a, b) = (self.a.qp(cq, cq, n)?, self.b.qp(&peer, &peer, 512)?);
+        self.connect(&a.control, &b.control)?;
+        Ok((a, b))
+    }
+
+    /// The devices saw nothing wrong, and no CQ died.
+    pub(super) fn clean(&self) -> Outcome {
+        for end in [&self.a, &self.b] {
+            ensure!(end.hca.violations().is_empty(), "{:?}", end.hca.violations());
+            end.context.set_async_nonblocking(true)?;
+            if let Ok(event) = end.context.get_async_event() {
+                let harmless = matches!(
+                    event.event_type,
+                    uverbs::attr::EventType::QP_LAST_WQE_REACHED | uverbs::attr::EventType::COMM_EST
+                );
+                ensure!(harmless, "{event:?}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// From RESET to RTS.
+pub(super) fn connect(a: &QpControl<Mlx5>, b: &QpControl<Mlx5>, attr: &ConnectAttr) -> Result<()> {
+    a.init(attr)?;
+    b.init(attr)?;
+    let (here, there) = (a.endpoint(1, attr)?, b.endpoint(2, attr)?);
+    a.connect(&here, &there, attr)?;
+    Ok(b.connect(&there, &here, attr)?)
+}
+
+/// To RESET, and up again.
+pub(super) fn reconnect(a: &QpControl<Mlx5>, b: &QpControl<Mlx5>, attr: &ConnectAttr) -> Result<()> {
+    for control in [a, b] {
+        control.modify_state(QpState::RESET)?;
+    }
+    connect(a, b, attr)
+}
+
+/// Sends of 0 bytes, each with a receive for it.
+pub(super) fn send<T>(a: &mut Qp<Mlx5, T>, b: &mut Qp<Mlx5, T>, ids: core::ops::Range<u64>) -> Result<()>
+where
+    T: uverbs_tests::post::Typed + uverbs::qp::transport::Connected + Transport,
+{
+    for id in ids {
+        // SAFETY: names no memory.
+        unsafe { b.rq()?.post(id, &[])? };
+        a.sq()?.post(id).signaled().send_inline(b"")?;
+    }
+    Ok(())
+}
+
+/// What a poll brings: ids, all of which succeeded.
+pub(super) fn polled(cq: &Cq) -> Result<Vec<u64>> {
+    let mut wc = [Wc::default(); 64];
+    let got = cq.poll(&mut wc)?;
+    ensure!(got.iter().all(|wc| wc.status == WcStatus::SUCCESS), "{}", uverbs_tests::wait::list(got));
+    Ok(got.iter().map(|wc| wc.wr_id).collect())
+}
+
+/// A QP's queues work: as many as fit are taken and complete, once each.
+pub(super) fn works(rig: &Rig, a: &mut Qp<Mlx5, Rc>, b: &mut Qp<Mlx5, Rc>, cq: &Cq, n: u64) -> Outcome {
+    for turn in 0..3 {
+        let ids = 5000 + turn * 100..5000 + turn * 100 + n;
+        send(a, b, ids.clone()).context("as many as fit")?;
+        rig.fabric.run();
+        let got = polled(cq)?;
+        ensure!(got.iter().copied().eq(ids.clone()), "{got:?} instead of {ids:?}");
+    }
+    rig.clean()
+}
+
+/// Work in another thread, for which nobody waits longer than a moment before going on.
+#[derive(Debug)]
+pub(super) struct Elsewhere<T> {
+    thread: thread::JoinHandle<T>,
+    done: Receiver<()>,
+}
+
+/// So long something gets that may have to wait for us.
+const MOMENT: Duration = Duration::from_millis(100);
+
+impl<T: Send + 'static> Elsewhere<T> {
+    pub(super) fn new(f: impl FnOnce() -> T + Send + 'static) -> Self {
+        let (tell, done): (Sender<()>, _) = channel();
+        let thread = thread::spawn(move || {
+            let _tell = tell;
+            f()
+        });
+        Self { thread, done }
+    }
+
+    /// Waits a moment; whether it is done. It may be waiting for what this thread holds.
+    pub(super) fn moment(&self) -> bool {
+        self.done.recv_timeout(MOMENT) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+    }
+
+    /// A shorter one.
+    pub(super) fn moment_short(&self) -> bool {
+        self.done.recv_timeout(MOMENT / 20) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+    }
+
+    pub(super) fn join(self) -> Result<T> {
+        ensure!(
+            self.done.recv_timeout(Duration::from_secs(20))
+                == Err(std::sync::mpsc::RecvTimeoutError::Disconnected),
+            "a control call does not end"
+        );
+        self.thread.join().map_err(|_| anyhow!("a thread panicked"))
+    }
+}
