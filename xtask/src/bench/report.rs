@@ -3,7 +3,7 @@
 
 use super::judge::{Judge, Verdict};
 use super::measure::{Median, Results};
-use super::rows::{Face, Limits, Line, Locking};
+use super::rows::{Face, Line, Locking};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: 
     let title = format!("{locking} queues");
     let header = [
         &*title, "C", "ns", "typed", "of C", "limit", "ns of C", "raw", "of C", "limit", "ns of C", "floor",
-        "verdict",
+        "ns of C", "verdict",
     ];
     table.set_header(header);
     for column in 1..header.len() - 1 {
@@ -33,6 +33,7 @@ pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: 
             cells.push(spread(results.ratio(line, face)));
         }
         cells.push(shown(results.instructions(line, Face::Floor), 0));
+        cells.push(spread(results.ratio(line, Face::Floor)));
         cells.push(verdict(line, results, judge).to_owned());
         table.add_row(cells);
     }
@@ -49,10 +50,10 @@ fn spread(median: Option<Median>) -> String {
 
 /// The verdict on a line: the worse of the two faces.
 fn verdict(line: &Line, results: &Results, judge: &Judge) -> &'static str {
-    if line.row.limits == Limits::None {
-        return "";
-    }
     let within = |face| {
+        if let Some(share) = line.row.limits.of_c_ns(face) {
+            return Some(results.ratio(line, face)?.value <= share);
+        }
         let (count, c) = (results.instructions(line, face)?, results.instructions(line, Face::C)?);
         Some(count <= judge.limit(line, face, c)?)
     };
@@ -60,6 +61,7 @@ fn verdict(line: &Line, results: &Results, judge: &Judge) -> &'static str {
         (Some(false), Some(false)) => "both over",
         (Some(false), _) => "typed over",
         (_, Some(false)) => "raw over",
+        (None, None) => "",
         _ => "ok",
     }
 }
