@@ -238,7 +238,10 @@ impl World {
         let bell = Doorbell::new(&page, 0x800, BLUE_FLAME, None).expect("a register");
         let send = SendQueue::new(&config, Arc::clone(&qp), record_of_qp.send_word(), bell);
         let recv = match srq {
-            Some(srq) => Receives::Shared(SharedRecvQueue::new(srq, 3, 1 << 30, record().recv_word())),
+            Some(srq) => {
+                let access = testing::cq_access();
+                Receives::Shared(SharedRecvQueue::new(srq, access, 3, 1 << 30, record().recv_word()))
+            }
             None => {
                 let (max_recv_wr, max_recv_sge, max_msg_sz) = (DEPTH, 4, 1 << 30);
                 let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr, max_recv_sge, max_msg_sz };

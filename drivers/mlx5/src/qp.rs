@@ -58,7 +58,6 @@ pub struct QpShared {
     /// The shared receive queue that it takes receives from.
     pub srq: Option<Arc<SrqShared>>,
     access: QpAccess,
-    may_csum: bool,
     csum: AtomicBool,
     data_in_completions: bool,
 }
@@ -82,7 +81,6 @@ impl QpShared {
             rq,
             srq,
             access,
-            may_csum: false,
             csum: AtomicBool::new(false),
             data_in_completions: false,
         }
@@ -163,17 +161,6 @@ impl QpShared {
         &self.access
     }
 
-    /// The same of a QP whose port may compute checksums: a raw packet QP.
-    #[must_use]
-    pub fn with_checksums(self) -> Self {
-        Self { may_csum: true, ..self }
-    }
-
-    /// Whether its port may compute checksums.
-    pub(crate) fn may_csum(&self) -> bool {
-        self.may_csum
-    }
-
     /// Whether the QP's port computes checksums, which is learnt when `modify_qp` names the port.
     #[must_use]
     pub fn csum(&self) -> bool {
@@ -203,7 +190,7 @@ impl Published {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 fn access() -> QpAccess {
     QpAccess::new(ControlBarrier::register()).expect("memory")
 }

@@ -284,7 +284,7 @@ impl SharedReceives {
         let ring = StrideRing::new(buf, 0, slots * 2, stride).expect("powers of two");
         let record = Arc::new(DbRecPages::default().alloc().expect("memory"));
         let srq = Arc::new(SrqShared::new(0xd01, ring, slots).expect("powers of two"));
-        let queue = SharedRecvQueue::new(Arc::clone(&srq), max_sge, 1 << 30, record.recv_word());
+        let queue = SharedRecvQueue::new(Arc::clone(&srq), cq_access(), max_sge, 1 << 30, record.recv_word());
         Self { queue, srq, record }
     }
 

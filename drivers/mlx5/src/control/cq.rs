@@ -63,7 +63,7 @@ pub(super) fn create(
         request.flags |= MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
     }
 
-    let access = mlx5.cq_access(VERB)?;
+    let access = mlx5.queue_access(VERB)?;
     let attr = CqInitAttr { cqe: entries - 1, ..*attr };
     let (handle, cqn, dbrec) =
         calls::create_cq(&mlx5.kernel, &attr, channel, user_handle, request, &buf, dbrec)?;

@@ -120,9 +120,9 @@ impl Mlx5 {
         QpAccess::new(self.barrier).map_err(|e| self.no_memory(verb, &e))
     }
 
-    /// Access to a new CQ.
-    fn cq_access(&self, verb: &'static str) -> Result<QueueAccess> {
-        // What the word says is the CQ's to define.
+    /// Access to a new CQ or SRQ.
+    fn queue_access(&self, verb: &'static str) -> Result<QueueAccess> {
+        // What the word says is the queue's to define.
         QueueAccess::new(1, self.barrier).map_err(|e| self.no_memory(verb, &e))
     }
 

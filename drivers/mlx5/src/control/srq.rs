@@ -44,6 +44,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
     }
     let size = size::shared_queue(VERB, &mlx5.facts.limits, attr.attr.max_wr, attr.attr.max_sge)?;
     let buf = QueueBuf::new(size.ring.bytes()).map_err(|e| mlx5.no_memory(VERB, &e))?;
+    let access = mlx5.queue_access(VERB)?;
     let dbrec = Arc::new(mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?);
     let ring = StrideRing::new(Arc::clone(&buf), 0, size.ring.wqe_cnt, size.ring.stride())
         .ok_or_else(|| Error::invalid(VERB, "max_wr", "too many"))?;
@@ -89,6 +90,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
     let control = Arc::new(SrqControl { shared, cq });
     let queue = SharedRecvQueue::new(
         Arc::clone(&control.shared),
+        access,
         size.ring.max_sge,
         mlx5.facts.max_msg_sz,
         dbrec.recv_word(),

@@ -4,13 +4,12 @@
 //! [`Resources::parse`] takes any entry. The two kinds that make up most of them, a requester's and a responder's success
 //! without data, are parsed by [`Current`], which keeps the resource of the last entry at hand.
 
-use super::at_hand::{AtHand, NO_KEY};
 use super::completion::Parsed;
 use super::cqe::{self, Kind};
 use super::entry::{CqeRef, Tail};
-use super::lookup::Lookup;
+use super::lookup::{Lookup, LookupIndex};
 use super::ring::CqRing;
-use super::scatter::{Scattering, to_first_entry};
+use super::scatter::Scattering;
 use crate::qp::QpShared;
 use crate::rq::{RqShared, SrqShared};
 use crate::sq::SqShared;
@@ -34,10 +33,6 @@ pub(super) struct Resource {
     pub(super) receives: Receives,
     /// `None` for an SRQ.
     qp: Option<Arc<QpShared>>,
-    /// Whether the QP may compute checksums at all.
-    may_csum: bool,
-    /// Whether the QP was created so that its data may come in completions.
-    takes_data: bool,
 }
 
 impl Resource {
@@ -47,33 +42,13 @@ impl Resource {
             (None, Some(rq)) => Receives::Rq(Arc::clone(rq)),
             (None, None) => Receives::None,
         };
-        Self {
-            sq: qp.sq.clone(),
-            receives,
-            qp: Some(Arc::clone(qp)),
-            may_csum: qp.may_csum(),
-            takes_data: qp.data_in_completions(),
-        }
-    }
-
-    /// Copies the data in an entry to the first entry of the receive that it completes, and retires that.
-    #[inline(never)]
-    fn take_data(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
-        let counter = tail.wqe_counter();
-        if !to_first_entry(entry, counter, &self.receives, self.takes_data, dump_fill_mkey) {
-            return None;
-        }
-        match &self.receives {
-            Receives::Rq(rq) => Some(rq.retire(counter)),
-            Receives::Srq(srq) if srq.has(counter) => Some(srq.retire(counter)),
-            _ => None,
-        }
+        Self { sq: qp.sq.clone(), receives, qp: Some(Arc::clone(qp)) }
     }
 
     /// Whether the QP's port computes checksums.
     #[inline(always)]
     fn csum(&self) -> bool {
-        self.may_csum && self.qp.as_ref().is_some_and(|qp| qp.csum())
+        self.qp.as_ref().is_some_and(|qp| qp.csum())
     }
 }
 
@@ -90,6 +65,9 @@ pub enum CqeVersion {
 #[derive(Debug)]
 pub(super) struct Resources {
     pub(super) version: CqeVersion,
+    /// The word of an entry whose first four bytes, as they are in memory, name the sender: they are its number, with
+    /// nothing or the opcode in the upper byte.
+    naming_word: usize,
     /// By user index, or by QP number.
     queues: Lookup<Resource>,
     /// By SRQ number (version 0).
@@ -100,8 +78,7 @@ pub(super) struct Resources {
     no_sends: Box<NoSends>,
 }
 
-/// A resource at hand, so that an entry of the resource of the entry before costs a compare. Only with CQE version 1: the
-/// numbers of version 0 are two name spaces.
+/// A resource at hand, so that an entry of the resource of the entry before costs a compare.
 #[derive(Clone, Copy)]
 pub(super) struct Current<'q> {
     key: u64,
@@ -109,10 +86,23 @@ pub(super) struct Current<'q> {
     send_key: u64,
     resource: &'q Resource,
     sends: RetireBy<'q>,
+    naming_word: usize,
 }
 
-/// The word of an entry whose first four bytes are the user index.
-const NAMING_WORD: usize = 4;
+/// A resource from one poll to the next, as long as the table does not change: the key by which entries name it, and where it
+/// is in the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept(pub(super) u64, LookupIndex);
+
+impl Default for Kept {
+    /// No resource.
+    fn default() -> Self {
+        Self(NO_KEY, LookupIndex::default())
+    }
+}
+
+/// A key that no entry has: in a key, the low half is 0.
+const NO_KEY: u64 = 1;
 
 /// The first four bytes of a word in memory.
 #[inline(always)]
@@ -127,21 +117,29 @@ fn number_of_key(key: u64) -> u32 {
 }
 
 impl<'q> Current<'q> {
-    /// The completion of a requester's success without data, if it is of this resource.
+    /// The completion of a requester's success without data.
     #[inline(always)]
-    pub(super) fn requester(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
-        if key_of(entry.raw_word(NAMING_WORD)) != self.send_key {
-            return None;
+    pub(super) fn requester(&mut self, of: &'q Resources, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
+        let key = key_of(entry.raw_word(self.naming_word));
+        if key != self.send_key {
+            *self = of.current(key);
+            if key != self.send_key {
+                return None;
+            }
         }
         let retired = self.sends.retire(tail.block());
         Some(Parsed::requester(tail, retired.wr_id, WcStatus::SUCCESS, retired.op, true))
     }
 
-    /// The completion of a responder's success without data, if it is of this resource.
+    /// The completion of a responder's success without data; with CQE version 1, for version 0 has two name spaces.
     #[inline(always)]
-    pub(super) fn responder(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
-        if key_of(entry.raw_word(NAMING_WORD)) != self.key {
-            return None;
+    pub(super) fn responder(&mut self, of: &'q Resources, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
+        let key = key_of(entry.raw_word(4));
+        if key != self.key {
+            if of.version != CqeVersion::V1 {
+                return None;
+            }
+            *self = of.current(key);
         }
         let wr_id = match &self.resource.receives {
             Receives::Rq(rq) => rq.retire(tail.wqe_counter()),
@@ -151,37 +149,16 @@ impl<'q> Current<'q> {
         Some(Parsed::responder(tail, wr_id, WcStatus::SUCCESS, self.resource.csum()))
     }
 
-    /// The completion of a responder's success with data in the entry, if it is of this resource and its first entry takes
-    /// them all.
-    #[inline(always)]
-    pub(super) fn responder_with_data(
-        &self,
-        of: &Resources,
-        entry: CqeRef<'_>,
-        tail: Tail,
-    ) -> Option<Parsed> {
-        if key_of(entry.raw_word(NAMING_WORD)) != self.key {
-            return None;
-        }
-        let wr_id = self.resource.take_data(entry, tail, of.dump_fill_mkey)?;
-        Some(Parsed::responder(tail, wr_id, WcStatus::SUCCESS, self.resource.csum()))
-    }
-
-    /// Turns to the resource that an entry names; whether it was another.
-    #[inline(always)]
-    pub(super) fn turn_to(&mut self, of: &'q Resources, entry: CqeRef<'_>) -> bool {
-        let key = key_of(entry.raw_word(NAMING_WORD));
-        let is_other = key != self.key && of.version == CqeVersion::V1;
-        if is_other {
-            *self = of.current_of(key, of.queues.get(number_of_key(key)));
-        }
-        is_other
-    }
-
     /// The key by which entries name it.
     #[inline(always)]
     pub(super) fn key(&self) -> u64 {
         self.key
+    }
+
+    /// What the next poll finds it by.
+    #[inline(always)]
+    pub(super) fn kept(&self, of: &Resources) -> Kept {
+        Kept(self.key, of.queues.find(number_of_key(self.key)))
     }
 }
 
@@ -197,7 +174,18 @@ pub(super) enum Outcome {
 
 impl Resources {
     pub(super) fn new(version: CqeVersion, dump_fill_mkey: u32) -> Self {
-        Self { version, queues: Lookup::new(), srqs: Lookup::new(), dump_fill_mkey, no_sends: Box::default() }
+        let naming_word = match version {
+            CqeVersion::V1 => 4,
+            CqeVersion::V0 => 7,
+        };
+        Self {
+            version,
+            naming_word,
+            queues: Lookup::new(),
+            srqs: Lookup::new(),
+            dump_fill_mkey,
+            no_sends: Box::default(),
+        }
     }
 
     /// The number of a QP in its completions.
@@ -244,22 +232,10 @@ impl Resources {
         };
     }
 
-    /// The resource that is kept at hand.
+    /// The resource that was kept.
     #[inline(always)]
-    pub(super) fn current<'q>(&'q self, at_hand: &'q AtHand) -> Current<'q> {
-        Current {
-            key: at_hand.key,
-            send_key: at_hand.send_key,
-            resource: self.queues.at(at_hand.index),
-            sends: at_hand.sends(),
-        }
-    }
-
-    /// Keeps the resource of a key at hand.
-    #[cold]
-    pub(super) fn keep(&self, key: u64, at_hand: &mut AtHand) {
-        let index = self.queues.find(number_of_key(key));
-        at_hand.set(key, index, self.queues.at(index).sq.as_ref());
+    pub(super) fn current_at(&self, kept: Kept) -> Current<'_> {
+        self.current_of(kept.0, self.queues.at(kept.1))
     }
 
     #[inline(always)]
@@ -268,7 +244,13 @@ impl Resources {
             Some(sq) => (key, sq.retire_by()),
             None => (NO_KEY, self.no_sends.retire_by()),
         };
-        Current { key, send_key, resource, sends }
+        Current { key, send_key, resource, sends, naming_word: self.naming_word }
+    }
+
+    /// The resource that entries name by `key`; the default if there is none.
+    #[inline(always)]
+    fn current(&self, key: u64) -> Current<'_> {
+        self.current_of(key, self.queues.get(number_of_key(key)))
     }
 
     /// The resource that sent what an entry completes.
@@ -330,7 +312,7 @@ impl Resources {
                     scatter.to_receiver(
                         which,
                         &resource.receives,
-                        resource.takes_data,
+                        resource.qp.as_deref(),
                         tail,
                         entry.byte_cnt(),
                     )

@@ -2,7 +2,7 @@
 //! A ring of elements of one size: receive queues, shared receive queues, and the memory of completion queues.
 // UNSAFETY: see the module above.
 
-use super::{Entry64, QueueBuf, Table};
+use super::{QueueBuf, Table};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
@@ -83,34 +83,41 @@ impl StrideRing {
     }
 }
 
-/// A receive ring and the table of its `wr_id`s as their poster keeps them: addresses at hand, so that a post goes through
-/// no pointer to find them.
+/// A receive ring and the table of what is noted of its elements, as their poster keeps them: addresses at hand, so that a
+/// post goes through no pointer to find them.
 ///
 /// # Invariants
-/// The addresses are those of `buf` and `wr_ids`, whose memory neither moves nor ends while they are owned. The ring and
-/// the table have an entry for every masked index. `second` is the second unit of the first element from `first` on, or
-/// `first` if there is none.
-pub(crate) struct RecvRing {
+/// The addresses are those of a ring and of a table that `_owner` owns and never replaces. The ring and the table have an
+/// entry for every masked index. `second` is the second unit of the first element from `first` on, or `first` if there is
+/// none.
+pub(crate) struct RecvRing<E> {
     first: NonNull<AtomicU64>,
     second: NonNull<AtomicU64>,
-    entries: NonNull<Entry64>,
+    notes: NonNull<E>,
     mask: u32,
     stride: usize,
     /// Units of an element before `first`.
     skip: usize,
     ring: StrideRing,
-    _wr_ids: Arc<Table<Entry64>>,
+    _owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: addresses of atomics, and the owners of their memory.
-unsafe impl Send for RecvRing {}
+// SAFETY: addresses of atomics and of `E`s, which are shared, and the owners of their memory.
+unsafe impl<E: Sync> Send for RecvRing<E> {}
 // SAFETY: likewise.
-unsafe impl Sync for RecvRing {}
+unsafe impl<E: Sync> Sync for RecvRing<E> {}
 
-impl RecvRing {
-    /// Of as many elements as the ring and the table have. The first `skip` units of an element are left out, as long as one
-    /// remains.
-    pub(crate) fn new(ring: &StrideRing, wr_ids: &Arc<Table<Entry64>>, skip: usize, max_sge: u32) -> Self {
+impl<E> RecvRing<E> {
+    /// Of the ring and the table that are `parts` of `owner`, of as many elements as both have. The first `skip` units of an
+    /// element are left out, as long as one remains.
+    pub(crate) fn new<S: Send + Sync + 'static>(
+        owner: &Arc<S>,
+        parts: for<'s> fn(&'s S) -> (&'s StrideRing, &'s Table<E>),
+        skip: usize,
+        max_sge: u32,
+    ) -> Self {
+        // What a function makes of a shared reference alone stays where it is as long as the `Arc` has two owners.
+        let (ring, notes) = parts(owner);
         let units = ring.stride() / 16;
         let skip = skip.min(units - 1);
         // SAFETY: still inside the first element, which has more units than are skipped.
@@ -121,13 +128,13 @@ impl RecvRing {
         Self {
             first,
             second,
-            entries: NonNull::from(&*wr_ids.0).cast(),
+            notes: NonNull::from(&*notes.0).cast(),
             // Both are powers of two less one, so the lower is, too.
-            mask: ring.mask.min((wr_ids.0.len() - 1) as u32),
+            mask: ring.mask.min((notes.0.len() - 1) as u32),
             stride: ring.stride(),
             skip,
             ring: ring.clone(),
-            _wr_ids: Arc::clone(wr_ids),
+            _owner: Arc::clone(owner) as _,
         }
     }
 
@@ -156,17 +163,17 @@ impl RecvRing {
         self.ring.element(index & self.mask).split_at(self.skip * 2).1
     }
 
-    /// The `wr_id` of the element at `index`, modulo the ring.
+    /// What is noted of the element at `index`, modulo the ring.
     #[inline(always)]
-    pub(crate) fn wr_id(&self, index: u32) -> &Entry64 {
+    pub(crate) fn note(&self, index: u32) -> &E {
         // SAFETY: the table has an entry for every masked index (invariant).
-        let entry = unsafe { self.entries.add((index & self.mask) as usize) };
+        let note = unsafe { self.notes.add((index & self.mask) as usize) };
         // SAFETY: an entry of the table, which is alive while `self` is borrowed.
-        unsafe { entry.as_ref() }
+        unsafe { note.as_ref() }
     }
 }
 
-impl fmt::Debug for RecvRing {
+impl<E> fmt::Debug for RecvRing<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.ring.fmt(f)
     }

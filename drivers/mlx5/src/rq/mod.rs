@@ -6,16 +6,20 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `face` | batches and C's lists, of a queue of either kind |
 //! | `producer` | room, state and publication of a QP's receive queue |
-//! | `srq` | shared receive queues |
-//! | `shared`, `srq_shared` | what pollers of the completions use |
+//! | `shared` | what its poster and the pollers of its completions share |
+//! | `srq` | a shared receive queue |
+//! | `srq_producer` | its list of elements, and publication |
+//! | `srq_shared` | what its poster and the pollers of its completions share |
 #![expect(unsafe_code)]
-// UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name, and
-// walks C's lists.
+// UNSAFETY: implements the core's posting trait, whose `unsafe fn` carry a promise about the memory that WRs name.
 
+mod face;
 mod producer;
 mod shared;
 pub mod srq;
+mod srq_producer;
 mod srq_shared;
 #[cfg(test)]
 mod tests;
@@ -23,15 +27,15 @@ mod tests;
 pub use shared::RqShared;
 pub use srq_shared::SrqShared;
 
-use self::producer::{Cursor, RecvProducer};
+use self::face::Produce as _;
+use self::producer::RecvProducer;
 use crate::memory::dbrec::DbWord;
 use crate::qp::QpShared;
 use crate::wqe::Sge;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::QpType;
-use uverbs_core::provider::raw::slice_from_c;
-use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
+use uverbs_core::provider::{BadWr, PostError, RecvQueue as RecvQueueTrait};
 use uverbs_core::wr::RecvWr;
 
 /// What a receive queue is made with.
@@ -46,6 +50,9 @@ pub struct RecvConfig {
     /// The device's longest message.
     pub max_msg_sz: u64,
 }
+
+/// Receives on their way to a QP's own queue.
+pub type Batch<'q> = face::Batch<'q, RecvProducer>;
 
 /// A receive queue.
 pub struct RecvQueue {
@@ -79,7 +86,7 @@ impl RecvQueueTrait for RecvQueue {
 
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
-        Batch { cursor: self.producer.begin(), producer: &mut self.producer }
+        Batch::new(&mut self.producer)
     }
 
     #[inline(always)]
@@ -89,55 +96,9 @@ impl RecvQueueTrait for RecvQueue {
 
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        let Self { producer, .. } = self;
-        let mut cursor = producer.begin();
-        let result = {
-            let max_sge = producer.max_sge();
-            // SAFETY: the caller's promise about the list.
-            unsafe {
-                walk(list, max_sge, |wr| {
-                    producer.reserve(&mut cursor)?;
-                    wr.and_then(|(wr_id, sges)| producer.put(&mut cursor, wr_id, sges))
-                })
-            }
-        };
-        if producer.is_begun(&cursor) {
-            // The queue was reset meanwhile: none of the list was posted.
-            producer.complete(cursor).map_err(|error| BadWr { error, wr: list })?;
-        }
-        result
+        // SAFETY: the caller's promise.
+        unsafe { self.producer.post_list(list) }
     }
-}
-
-/// Walks a list of receives to the first that can't be posted. `put` gets each one, or what is wrong with it.
-///
-/// # Safety
-/// As [`uverbs_core::provider::RecvQueue::post_recv`].
-#[inline(always)]
-pub(crate) unsafe fn walk(
-    list: *const RecvWr,
-    max_sge: u32,
-    mut put: impl FnMut(Result<(u64, &[uverbs_core::wr::Sge]), PostError>) -> Result<(), PostError>,
-) -> Result<(), BadWr<RecvWr>> {
-    if list.is_null() {
-        return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
-    }
-    let mut next = list;
-    // SAFETY: each node is NULL or valid, by the caller's promise.
-    while let Some(wr) = unsafe { next.as_ref() } {
-        let sges = match usize::try_from(wr.num_sge) {
-            Ok(num) if num <= max_sge as usize => {
-                // SAFETY: NULL or valid, by the caller's promise.
-                unsafe { slice_from_c(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)
-            }
-            _ => Err(PostError::TooManySge),
-        };
-        if let Err(error) = put(sges.map(|sges| (wr.wr_id, sges))) {
-            return Err(BadWr { error, wr: next });
-        }
-        next = wr.next;
-    }
-    Ok(())
 }
 
 impl fmt::Debug for RecvQueue {
@@ -147,30 +108,5 @@ impl fmt::Debug for RecvQueue {
             .field("state", &self.qp.state())
             .field("producer", &self.producer)
             .finish()
-    }
-}
-
-/// Receives on their way.
-#[derive(Debug)]
-#[must_use = "a batch that is dropped posts nothing"]
-pub struct Batch<'q> {
-    cursor: Cursor,
-    producer: &'q mut RecvProducer,
-}
-
-impl RecvBatch for Batch<'_> {
-    type Sge = Sge;
-
-    #[inline(always)]
-    unsafe fn push(&mut self, wr_id: u64, sges: &[Sge]) {
-        let Self { cursor, producer } = self;
-        if let Err(error) = producer.reserve(cursor).and_then(|()| producer.put(cursor, wr_id, sges)) {
-            producer.latch(cursor, error);
-        }
-    }
-
-    #[inline(always)]
-    fn complete(self) -> Result<(), PostError> {
-        self.producer.complete(self.cursor)
     }
 }

@@ -13,9 +13,10 @@
 //! back that no later post has published, the limit stays 0. Then every post goes the long way, which enters with a fence
 //! and reads the state.
 
-use crate::memory::RecvRing;
 use crate::memory::dbrec::DbWord;
+use crate::memory::{Entry64, RecvRing};
 use crate::qp::QpShared;
+use crate::rq::face::Produce;
 use crate::rq::{RecvConfig, RqShared};
 use crate::wqe::{RecvFormat, WireEntry};
 use core::fmt;
@@ -30,7 +31,7 @@ use uverbs_core::sync::barrier::to_device;
 
 /// Where a batch writes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
+pub struct Cursor {
     /// Receives written so far: the next element, modulo the ring. Or [`FAILED`](Self::FAILED).
     head: u64,
     /// The `head` from which on there is no room.
@@ -48,12 +49,12 @@ impl Cursor {
 }
 
 /// What of a receive queue only its poster has.
-pub(crate) struct RecvProducer {
+pub struct RecvProducer {
     /// Receives published since the queue was reset.
     head: u64,
     /// Has the limit.
     access: QueueAccess,
-    ring: RecvRing,
+    ring: RecvRing<Entry64>,
     format: RecvFormat,
     record: DbWord,
     rq: Arc<RqShared>,
@@ -75,7 +76,7 @@ impl RecvProducer {
         let rq = Arc::clone(qp.rq.as_ref()?);
         let units = u32::try_from(rq.ring.stride() / 16).ok()?;
         let max_sge = config.max_recv_sge.min(units);
-        let ring = RecvRing::new(&rq.ring, &rq.wr_id, 0, max_sge);
+        let ring = RecvRing::new(&rq, |rq| (&rq.ring, &rq.wr_id), 0, max_sge);
         Some(Self {
             head: 0,
             access: qp.access().recv.clone(),
@@ -96,11 +97,6 @@ impl RecvProducer {
         self.max_post
     }
 
-    /// Entries of a receive.
-    pub(crate) fn max_sge(&self) -> u32 {
-        self.format.max_sge()
-    }
-
     fn word(&self) -> StateWord {
         // Acquire: pairs with `QpShared::set_state`, so that a new life's empty queue is found.
         StateWord::from_bits(self.access.word().load(Ordering::Acquire))
@@ -112,35 +108,10 @@ impl RecvProducer {
         self.access.limit().load(Ordering::Relaxed)
     }
 
-    /// Begins a batch. Whether posting is allowed at all, [`reserve`](Self::reserve) and [`complete`](Self::complete) say.
-    #[inline(always)]
-    pub(crate) fn begin(&self) -> Cursor {
-        Cursor { head: self.head, limit: self.limit() }
-    }
-
-    /// Whether the batch has written something.
-    pub(crate) fn is_begun(&self, cursor: &Cursor) -> bool {
-        cursor.head != self.head
-    }
-
-    /// Makes sure that there is room for one more receive.
-    #[inline(always)]
-    pub(crate) fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
-        if cursor.has_room() {
-            return Ok(());
-        }
-        cold_path();
-        // A cursor whose address is lent out would be kept out of the registers; so a copy's is.
-        let mut copy = *cursor;
-        let result = self.make_room(&mut copy);
-        *cursor = copy;
-        result
-    }
-
     /// There is no room as far as is known: checks the state and the tail.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+    fn make_room(&mut self, cursor: Cursor) -> Result<u64, PostError> {
         if cursor.head == Cursor::FAILED {
             return Err(self.error);
         }
@@ -152,7 +123,7 @@ impl RecvProducer {
     }
 
     /// For the caller who is inside the queue.
-    fn raise_limit(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+    fn raise_limit(&mut self, mut cursor: Cursor) -> Result<u64, PostError> {
         let word = self.word();
         check(word)?;
         if word.resets_differ(self.since) {
@@ -170,79 +141,33 @@ impl RecvProducer {
         if !self.access.needs_fence() && !self.is_held(word) && !self.holds {
             self.access.limit().store(cursor.limit, Ordering::Relaxed);
         }
-        if cursor.has_room() { Ok(()) } else { Err(PostError::QueueFull) }
-    }
-
-    /// Writes a receive where [`reserve`](Self::reserve) found room, and moves the cursor on.
-    #[inline(always)]
-    pub(crate) fn put<S: WireEntry>(
-        &self,
-        cursor: &mut Cursor,
-        wr_id: u64,
-        sges: &[S],
-    ) -> Result<(), PostError> {
-        let index = cursor.head as u32;
-        if !self.format.put_one(self.ring.units(index), sges) {
-            cold_path();
-            // As in `reserve`: the copy of an entry.
-            match sges {
-                [one] => self.format.put(self.ring.entries(index), &[*one])?,
-                many => self.format.put(self.ring.entries(index), many)?,
-            }
-        }
-        self.ring.wr_id(index).store(wr_id, Ordering::Relaxed);
-        cursor.head += 1;
-        Ok(())
-    }
-
-    /// Notes the first error of a batch, after which there is no room for anything.
-    #[cold]
-    pub(crate) fn latch(&mut self, cursor: &mut Cursor, error: PostError) {
-        if cursor.head != Cursor::FAILED {
-            (self.error, cursor.head) = (error, Cursor::FAILED);
-        }
+        if cursor.has_room() { Ok(cursor.limit) } else { Err(PostError::QueueFull) }
     }
 
     /// Posts one receive: a batch of one, with one check of the limit.
     #[inline(always)]
     pub(crate) fn post<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
         let head = self.head;
-        self.access.enter();
-        if head < self.limit() && self.format.put_one(self.ring.units(head as u32), sges) {
-            self.ring.wr_id(head as u32).store(wr_id, Ordering::Relaxed);
-            self.publish(head + 1);
+        if let [sge] = sges {
+            self.access.enter();
+            if head < self.limit() && self.put_one(head as u32, wr_id, *sge) {
+                self.publish(head + 1);
+                self.access.leave();
+                return Ok(());
+            }
             self.access.leave();
-            return Ok(());
+            cold_path();
+            // An entry whose address is lent out would be kept out of the registers; so a copy's is.
+            return self.post_batch(wr_id, &[*sge]);
         }
-        self.access.leave();
-        cold_path();
-        // As in `reserve`: the copy of an entry.
-        match sges {
-            [one] => self.post_batch(wr_id, &[*one]),
-            many => self.post_batch(wr_id, many),
-        }
+        self.post_batch(wr_id, sges)
     }
 
     #[inline(never)]
     fn post_batch<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
         let mut cursor = self.begin();
-        self.reserve(&mut cursor)?;
-        self.put(&mut cursor, wr_id, sges)?;
+        self.push(&mut cursor, wr_id, sges)?;
         self.complete(cursor)
-    }
-
-    /// Ends a batch and publishes it, unless there was an error or the queue was reset since it began.
-    #[inline(always)]
-    pub(crate) fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
-        self.access.enter();
-        if self.head < cursor.head && cursor.head <= self.limit() {
-            self.publish(cursor.head);
-            self.access.leave();
-            return Ok(());
-        }
-        self.access.leave();
-        cold_path();
-        self.complete_checked(cursor)
     }
 
     #[inline(never)]
@@ -257,7 +182,7 @@ impl RecvProducer {
         self.access.enter_fenced();
         let word = self.word();
         let result = check(word).and_then(|()| {
-            if !self.is_begun(&cursor) {
+            if !self.is_begun(cursor) {
                 return Ok(());
             }
             if word.resets_differ(self.since) {
@@ -302,6 +227,84 @@ fn check(word: StateWord) -> Result<(), PostError> {
         return Err(PostError::Forked);
     }
     if word.can_receive() { Ok(()) } else { Err(PostError::BadState) }
+}
+
+impl Produce for RecvProducer {
+    type Cursor = Cursor;
+
+    fn max_sge(&self) -> u32 {
+        self.format.max_sge()
+    }
+
+    #[inline(always)]
+    fn begin(&self) -> Cursor {
+        Cursor { head: self.head, limit: self.limit() }
+    }
+
+    fn is_begun(&self, cursor: Cursor) -> bool {
+        cursor.head != self.head
+    }
+
+    #[inline(always)]
+    fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+        if cursor.has_room() {
+            return Ok(());
+        }
+        cold_path();
+        let is_begun = self.is_begun(*cursor);
+        cursor.limit = self.make_room(*cursor)?;
+        if !is_begun {
+            // It was reset, perhaps.
+            cursor.head = self.head;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn element(cursor: Cursor) -> u32 {
+        cursor.head as u32
+    }
+
+    #[inline(always)]
+    fn put_one<S: WireEntry>(&self, element: u32, wr_id: u64, sge: S) -> bool {
+        let written = self.format.put_one(self.ring.units(element), sge);
+        if written {
+            self.ring.note(element).store(wr_id, Ordering::Relaxed);
+        }
+        written
+    }
+
+    #[inline(never)]
+    fn put_any<S: WireEntry>(&self, element: u32, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
+        self.format.put_any(self.ring.entries(element), sges)?;
+        self.ring.note(element).store(wr_id, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn advance(&self, cursor: &mut Cursor) {
+        cursor.head += 1;
+    }
+
+    #[cold]
+    fn latch(&mut self, cursor: &mut Cursor, error: PostError) {
+        if cursor.head != Cursor::FAILED {
+            (self.error, cursor.head) = (error, Cursor::FAILED);
+        }
+    }
+
+    #[inline(always)]
+    fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
+        self.access.enter();
+        if self.head < cursor.head && cursor.head <= self.limit() {
+            self.publish(cursor.head);
+            self.access.leave();
+            return Ok(());
+        }
+        self.access.leave();
+        cold_path();
+        self.complete_checked(cursor)
+    }
 }
 
 impl fmt::Debug for RecvProducer {

@@ -3,7 +3,7 @@
 
 use crate::memory::dbrec::DbRec;
 use crate::memory::{StrideRing, Table};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use uverbs_core::sync::barrier::to_device;
 
 #[cfg(not(loom))]
@@ -21,15 +21,42 @@ use std::sync::{Mutex, MutexGuard};
 pub struct RqShared {
     /// The WQEs.
     pub ring: StrideRing,
-    pub(crate) wr_id: Arc<Table<AtomicU64>>,
+    pub(crate) wr_id: Table<AtomicU64>,
     /// Receives that completed before an earlier one.
     early: Table<AtomicU8>,
-    early_count: AtomicU32,
-    /// How many are done without a gap.
-    tail: AtomicU32,
+    /// A [`Progress`].
+    progress: AtomicU64,
     /// How many were posted, where the device is not told before RTR (raw packet QPs).
     held: Mutex<Option<u64>>,
     published: PosterLine,
+}
+
+/// What is done of a receive queue, in one word: so one test tells whether a completion is the next in order.
+#[derive(Clone, Copy, Debug)]
+struct Progress(u64);
+
+impl Progress {
+    fn new(tail: u32, early: u32) -> Self {
+        Self(u64::from(early) << 32 | u64::from(tail))
+    }
+
+    /// How many receives are done without a gap, modulo 2^32.
+    #[inline(always)]
+    fn tail(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// How many are done beyond the gap.
+    #[inline(always)]
+    fn early(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Whether the receive at `index` is the next, and there is no gap.
+    #[inline(always)]
+    fn is_next(self, index: u32, mask: u32) -> bool {
+        (self.0 ^ u64::from(index)) & (u64::from(u32::MAX) << 32 | u64::from(mask)) == 0
+    }
 }
 
 /// How many receives the device was told of, modulo 2^32: the poster's own copy of what it wrote to the doorbell record,
@@ -45,10 +72,9 @@ impl RqShared {
         let count = ring.mask() + 1;
         Self {
             ring,
-            wr_id: Arc::new(Table::new(count)),
+            wr_id: Table::new(count),
             early: Table::new(count),
-            early_count: AtomicU32::new(0),
-            tail: AtomicU32::new(0),
+            progress: AtomicU64::new(0),
             held: Mutex::new(None),
             published: PosterLine::default(),
         }
@@ -64,11 +90,15 @@ impl RqShared {
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
         // Relaxed: an entry of the device is read before, and the device was told after this was stored.
         let published = self.published.0.load(Ordering::Relaxed);
-        let (at, tail) = (u32::from(wqe_counter), self.tail.load(Ordering::Relaxed));
+        let (at, tail) = (u32::from(wqe_counter), self.progress().tail());
         let there = published.wrapping_sub(tail);
         there <= self.ring.mask() + 1
             && at.wrapping_sub(tail) & self.ring.mask() < there
             && self.early.get(at).load(Ordering::Relaxed) == 0
+    }
+
+    fn progress(&self) -> Progress {
+        Progress(self.progress.load(Ordering::Relaxed))
     }
 
     /// The receive at `wqe_counter` is done: its `wr_id`. For the poller of its CQ, one at a time.
@@ -76,20 +106,22 @@ impl RqShared {
     pub fn retire(&self, wqe_counter: u16) -> u64 {
         let at = u32::from(wqe_counter);
         let wr_id = self.wr_id.get(at).load(Ordering::Relaxed);
-        let tail = self.tail.load(Ordering::Relaxed);
-        if (tail ^ at) & self.ring.mask() == 0 && self.early_count.load(Ordering::Relaxed) == 0 {
+        let progress = self.progress();
+        if progress.is_next(at, self.ring.mask()) {
+            let next = Progress::new(progress.tail().wrapping_add(1), 0);
             // Release: pairs with `tail`, so the poster reuses the element after this load.
-            self.tail.store(tail.wrapping_add(1), Ordering::Release);
+            self.progress.store(next.0, Ordering::Release);
         } else {
-            self.retire_early(at, tail);
+            self.retire_early(at, progress);
         }
         wr_id
     }
 
     /// Out of order: notes it, and moves the tail over all that is done in a row. An element is reused only then.
     #[cold]
-    fn retire_early(&self, at: u32, mut tail: u32) {
-        let mut count = self.early_count.load(Ordering::Relaxed);
+    #[inline(never)]
+    fn retire_early(&self, at: u32, progress: Progress) {
+        let (mut tail, mut count) = (progress.tail(), progress.early());
         let done = self.early.get(at);
         if done.load(Ordering::Relaxed) == 0 {
             done.store(1, Ordering::Relaxed);
@@ -99,14 +131,13 @@ impl RqShared {
             self.early.get(tail).store(0, Ordering::Relaxed);
             (tail, count) = (tail.wrapping_add(1), count - 1);
         }
-        self.early_count.store(count, Ordering::Relaxed);
-        self.tail.store(tail, Ordering::Release);
+        self.progress.store(Progress::new(tail, count).0, Ordering::Release);
     }
 
     /// How many receives are done, modulo 2^32. A device may make a poller store anything.
     #[inline]
     pub(crate) fn tail(&self) -> u32 {
-        self.tail.load(Ordering::Acquire)
+        Progress(self.progress.load(Ordering::Acquire)).tail()
     }
 
     /// How many receives of a raw packet QP the device is not told of before RTR, if any. Locked by the poster before it
@@ -127,10 +158,9 @@ impl RqShared {
 
     pub(crate) fn reset(&self) {
         self.early.iter().for_each(|done| done.store(0, Ordering::Relaxed));
-        self.early_count.store(0, Ordering::Relaxed);
         *self.held() = None;
         self.set_published(0);
-        self.tail.store(0, Ordering::Release);
+        self.progress.store(0, Ordering::Release);
     }
 }
 

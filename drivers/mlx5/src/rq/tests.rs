@@ -8,6 +8,7 @@ use crate::memory::dbrec::{DbRec, DbRecPages};
 use crate::memory::{QueueBuf, StrideRing};
 use crate::qp::QpAccess;
 use uverbs_core::attr::QpState;
+use uverbs_core::kernel::QueueAccess;
 use uverbs_core::sync::ControlBarrier;
 
 /// What `modify_qp` makes of the state while the kernel resets the QP.
@@ -41,9 +42,12 @@ fn reset(qp: &QpShared, record: &DbRec) {
 #[cfg(not(loom))]
 mod real {
     use super::*;
+    use crate::rq::srq::SharedRecvQueue;
     use crate::wqe::WireEntry;
+    use crate::wqe::recv::EntryTest;
     use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use core::time::Duration;
+    use uverbs_core::provider::RecvBatch as _;
 
     /// An entry that runs a function when it is converted, which is while it is posted.
     #[derive(Clone, Copy)]
@@ -54,6 +58,80 @@ mod real {
             (self.0)();
             Ok(Sge::from_host(0x1000, 64, 7))
         }
+
+        fn ordinary(self, _: EntryTest) -> Option<[u64; 2]> {
+            self.wire().ok().map(|sge| sge.words)
+        }
+    }
+
+    fn srq(slots: u32) -> (SharedRecvQueue, Arc<DbRec>) {
+        let ring = StrideRing::new(QueueBuf::new(slots as usize * 32).unwrap(), 0, slots, 32).unwrap();
+        let srq = Arc::new(SrqShared::new(9, ring, slots).unwrap());
+        let record = Arc::new(DbRecPages::default().alloc().unwrap());
+        let access = QueueAccess::new(1, ControlBarrier::register()).unwrap();
+        (SharedRecvQueue::new(srq, access, 1, 1 << 30, record.recv_word()), record)
+    }
+
+    fn post_shared(queue: &mut SharedRecvQueue) -> Result<(), PostError> {
+        // SAFETY: no memory is named.
+        unsafe { queue.post(7, &[]) }
+    }
+
+    /// libmlx5's counter has 16 bits: the upper half of the doorbell record is 0.
+    #[test]
+    fn the_record_of_an_srq_has_16_bits() {
+        let (mut queue, record) = srq(8);
+        let start = 0xfffd;
+        queue.start_at(start);
+        for n in start + 1..start + 8 {
+            let element = queue.indices().0 as u16;
+            post_shared(&mut queue).unwrap();
+            assert_eq!(posted(&record), n as u32 & 0xffff);
+            assert!(queue.shared().is_outstanding(element));
+            queue.shared().retire(element);
+            assert!(!queue.shared().is_outstanding(element));
+        }
+    }
+
+    /// Completions of what is in the list, or twice: no element gets there a second time.
+    #[test]
+    fn a_device_that_lies_about_an_srq_does_not_bend_its_list() {
+        let (mut queue, _) = srq(8);
+        let shared = Arc::clone(queue.shared());
+        (0..8).for_each(|i| _ = shared.retire(i));
+        assert_eq!((0..9).filter(|_| post_shared(&mut queue).is_ok()).count(), 7 + 2);
+        let mut met = [0; 8];
+        let mut element = queue.indices().0;
+        while element != queue.indices().1 {
+            met[element as usize] += 1;
+            element = u32::from(shared.ring.element(element)[0].load(Relaxed).to_ne_bytes()[3]);
+        }
+        assert!(met.iter().all(|n| *n <= 1), "{met:?}");
+    }
+
+    /// A batch that is open when the process forks.
+    #[test]
+    fn a_child_does_not_publish_the_batch_of_its_parent() {
+        let (mut queue, record) = srq(8);
+        let mut batch = queue.batch();
+        // SAFETY: no memory is named.
+        unsafe { batch.push(1, &[]) };
+        // SAFETY: the child completes the batch, which allocates nothing, and ends.
+        match unsafe { libc::fork() } {
+            0 => {
+                let refused = batch.complete() == Err(PostError::Forked);
+                // SAFETY: ends the child without running anything of the parent's.
+                unsafe { libc::_exit(i32::from(!refused)) }
+            }
+            -1 => panic!("fork failed"),
+            child => {
+                let mut status = 0;
+                // SAFETY: waits for our own child and writes its status to a local.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0, "the child posted");
+            }
+        }
+        assert_eq!((batch.complete(), posted(&record)), (Ok(()), 1));
     }
 
     fn post(queue: &mut RecvQueue) -> Result<(), PostError> {
@@ -180,6 +258,7 @@ mod real {
 #[cfg(loom)]
 mod loom_tests {
     use super::*;
+    use crate::rq::srq_producer::SrqProducer;
     use loom::thread;
 
     /// A poster, and a reset. After the control path has stopped the posters nothing is published, and what is published
@@ -218,6 +297,29 @@ mod loom_tests {
     #[test]
     fn a_post_and_a_reset_exclude_each_other_by_fences() {
         post_and_reset(ControlBarrier::Fence);
+    }
+
+    /// Two pollers complete elements of an SRQ while its poster links them: each is linked once, after its `wr_id` was read.
+    #[test]
+    fn shared_elements_are_linked_after_they_are_read() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let ring = StrideRing::new(QueueBuf::new(4096).unwrap(), 0, 4, 32).unwrap();
+            let srq = Arc::new(SrqShared::new(9, ring, 4).unwrap());
+            let record = Arc::new(DbRecPages::default().alloc().unwrap());
+            let access = QueueAccess::new(1, ControlBarrier::Fence).unwrap();
+            let mut queue = SrqProducer::new(Arc::clone(&srq), access, 1, 1 << 30, record.recv_word());
+            (10..13).for_each(|wr_id| queue.post::<Sge>(wr_id, &[]).unwrap());
+            let pollers = [1, 0].map(|element| {
+                let srq = Arc::clone(&srq);
+                thread::spawn(move || assert_eq!(srq.retire(element), 10 + u64::from(element)))
+            });
+            let mut more = (0..2).filter(|_| queue.post::<Sge>(99, &[]).is_ok()).count();
+            pollers.into_iter().for_each(|t| t.join().unwrap());
+            more += (0..4).filter(|_| queue.post::<Sge>(99, &[]).is_ok()).count();
+            assert_eq!((more, posted(&record)), (2, 5));
+        });
     }
 
     /// Receives of a raw packet QP that are posted while it goes to RTR: the device is told of all, by one side.

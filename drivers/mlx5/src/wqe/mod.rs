@@ -10,12 +10,13 @@
 
 mod data;
 pub(crate) mod eth;
-mod recv;
+pub(crate) mod recv;
 pub(crate) mod umr;
 mod writer;
 
 pub(crate) use data::{DataLimits, put_inline, put_raw_sges, put_sges, units_of};
-pub(crate) use recv::{RecvFormat, WireEntry};
+pub(crate) use recv::RecvFormat;
+pub use recv::WireEntry;
 pub(crate) use writer::{InlineWriter, WqeWriter};
 
 use crate::memory::BlockIndex;

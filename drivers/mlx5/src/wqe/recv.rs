@@ -7,14 +7,38 @@
 use super::Sge;
 use super::data::DataLimits;
 use core::sync::atomic::{AtomicU64, Ordering};
+use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
 use uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
 
 /// An entry of either form: the wire's or C's.
-pub(crate) trait WireEntry: Copy {
+pub trait WireEntry: Copy {
     /// The wire's; an error if it is too long.
     fn wire(self) -> Result<Sge, PostError>;
+
+    /// The wire's words of an entry that is neither empty nor has 2^31 bytes or more, where `entries` allow one.
+    fn ordinary(self, entries: EntryTest) -> Option<[u64; 2]>;
+}
+
+/// Whether a receive may have entries, in the form that [`WireEntry::ordinary`] needs for either kind: so one test answers
+/// both.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryTest {
+    /// The bits of the wire's first word of which an ordinary entry has at least one; or 0.
+    bits: u64,
+    /// The bytes of the longest ordinary entry; or 0.
+    longest: u32,
+}
+
+impl EntryTest {
+    fn new(allowed: bool) -> Self {
+        if allowed {
+            Self { bits: Sge::COUNT, longest: MAX_SGE_LENGTH - 1 }
+        } else {
+            Self { bits: 0, longest: 0 }
+        }
+    }
 }
 
 impl WireEntry for Sge {
@@ -22,12 +46,23 @@ impl WireEntry for Sge {
     fn wire(self) -> Result<Sge, PostError> {
         Ok(self)
     }
+
+    #[inline(always)]
+    fn ordinary(self, entries: EntryTest) -> Option<[u64; 2]> {
+        (self.words[0] & entries.bits != 0).then_some(self.words)
+    }
 }
 
 impl WireEntry for RawSge {
     #[inline(always)]
     fn wire(self) -> Result<Sge, PostError> {
         Sge::new(self.addr, self.length, self.lkey)
+    }
+
+    #[inline(always)]
+    fn ordinary(self, entries: EntryTest) -> Option<[u64; 2]> {
+        let words = [(u64::from(self.length) << 32 | u64::from(self.lkey)).to_be(), self.addr.to_be()];
+        (self.length.wrapping_sub(1) < entries.longest).then_some(words)
     }
 }
 
@@ -37,9 +72,7 @@ const TERMINATOR: [u64; 2] = [(MLX5_INVALID_LKEY as u64).to_be(), 0];
 /// What receives a queue takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvFormat {
-    /// The bits of an entry's first word of which one is set in an entry that is neither empty nor of 2^31 bytes. 0 if the
-    /// queue takes receives without entries only: so one test answers both.
-    count_bits: u64,
+    entries: EntryTest,
     /// Entries of a receive.
     max_sge: u32,
     /// Bytes of a message; matters only from 2^31 on, below which the device judges.
@@ -49,7 +82,7 @@ pub(crate) struct RecvFormat {
 impl RecvFormat {
     /// Of a queue whose elements have room for at least `max_sge` entries.
     pub(crate) fn new(max_sge: u32, max_msg: u64) -> Self {
-        Self { count_bits: if max_sge == 0 { 0 } else { Sge::COUNT }, max_sge, max_msg }
+        Self { entries: EntryTest::new(max_sge != 0), max_sge, max_msg }
     }
 
     /// Entries of a receive.
@@ -57,24 +90,19 @@ impl RecvFormat {
         self.max_sge
     }
 
-    /// Writes a receive of one entry that is neither empty nor of 2^31 bytes. `false` for others, of which nothing is
+    /// Writes a receive of one entry that is neither empty nor has 2^31 bytes. `false` for others, of which nothing is
     /// written. `units` are the first two of the element; where there is no second, it is the first.
     #[inline(always)]
-    pub(crate) fn put_one<S: WireEntry>(&self, units: [&[AtomicU64; 2]; 2], sges: &[S]) -> bool {
-        let [sge] = sges else { return false };
-        let Ok(sge) = sge.wire() else { return false };
-        if sge.words[0] & self.count_bits == 0 {
-            return false;
-        }
+    pub(crate) fn put_one<S: WireEntry>(&self, units: [&[AtomicU64; 2]; 2], sge: S) -> bool {
+        let Some(words) = sge.ordinary(self.entries) else { return false };
         let [first, second] = units;
         store(second.each_ref(), TERMINATOR);
-        store(first.each_ref(), sge.words);
+        store(first.each_ref(), words);
         true
     }
 
     /// Writes a receive of any entries to the words of its element.
-    #[inline(never)]
-    pub(crate) fn put<S: WireEntry>(&self, element: &[AtomicU64], sges: &[S]) -> Result<(), PostError> {
+    pub(crate) fn put_any<S: WireEntry>(&self, element: &[AtomicU64], sges: &[S]) -> Result<(), PostError> {
         if sges.len() > self.max_sge as usize {
             return Err(PostError::TooManySge);
         }

@@ -111,7 +111,8 @@ fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
         let record = Arc::new(DbRecPages::default().alloc().unwrap());
         let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
         let mut own = RecvQueue::new(&config, Arc::clone(&qp), record.recv_word());
-        let mut shared = srq.map(|srq| SharedRecvQueue::new(srq, 2, 1 << 30, record.recv_word()));
+        let mut shared =
+            srq.map(|srq| SharedRecvQueue::new(srq, cq_access(), 2, 1 << 30, record.recv_word()));
         let mut memory = [0_u8; 16];
         let sge = Sge::new(memory.as_mut_ptr().expose_provenance() as u64, 16, 1).unwrap();
         let mut post = |complete: bool| {
@@ -179,7 +180,9 @@ fn data_of_a_qp_that_takes_none_goes_nowhere() {
         let sge = Sge::new(addr, 16, 1).unwrap();
         match srq {
             // SAFETY: the array outlives the queue.
-            Some(srq) => unsafe { SharedRecvQueue::new(srq, 2, 1 << 30, record.recv_word()).post(5, &[sge]) },
+            Some(srq) => unsafe {
+                SharedRecvQueue::new(srq, cq_access(), 2, 1 << 30, record.recv_word()).post(5, &[sge])
+            },
             // SAFETY: as above.
             None => unsafe {
                 RecvQueue::new(&config, Arc::clone(&qp), record.recv_word()).unwrap().post(5, &[sge])

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The producing side of a shared receive queue: the list of its elements.
+//!
+//! The device goes through the elements by links, since they complete in any order. The list starts with the element of
+//! the next receive and ends with one that is never used, to which those that completed are linked. That is done not by
+//! the pollers but here, when the list has run out. Elements that complete in the order in which they were posted follow
+//! the end already, since nobody changed their links: then nothing is written to the ring. The others are linked in the
+//! order of the indices.
+//!
+//! What is posted as the nth receive is known when an element is linked: so a post notes nothing but its `wr_id`, and a
+//! poller can tell what the device was told of (`SrqShared::is_outstanding`).
+//!
+//! The limit is in the queue's [`QueueAccess`], which a child of fork(2) finds wiped. No control call takes it away: an SRQ has
+//! no state. So nobody waits for a post, and posts don't mark the queue busy.
+
+use crate::memory::RecvRing;
+use crate::memory::dbrec::DbWord;
+use crate::rq::SrqShared;
+use crate::rq::face::Produce;
+use crate::rq::srq_shared::SrqRecord;
+use crate::wqe::{RecvFormat, WireEntry};
+use core::fmt;
+use core::hint::cold_path;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+use uverbs_core::kernel::QueueAccess;
+use uverbs_core::provider::PostError;
+use uverbs_core::sync::barrier::to_device;
+
+/// Where a batch writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    /// Receives posted so far. Or [`FAILED`](Self::FAILED).
+    head: u64,
+    /// The `head` from which on there is no room.
+    limit: u64,
+    /// The element of the next receive.
+    element: u32,
+}
+
+impl Cursor {
+    /// The head of a batch that met an error, which its producer keeps. Beyond every limit.
+    const FAILED: u64 = u64::MAX;
+
+    #[inline(always)]
+    fn has_room(self) -> bool {
+        self.head < self.limit
+    }
+}
+
+/// What of a shared receive queue only its poster has.
+pub struct SrqProducer {
+    /// Receives published.
+    head: u64,
+    /// The element of the next receive.
+    element: u32,
+    /// The element that ends the list.
+    end: u32,
+    /// Has the limit, which is one less than the elements that were ever in the list.
+    access: QueueAccess,
+    ring: RecvRing<SrqRecord>,
+    format: RecvFormat,
+    record: DbWord,
+    srq: Arc<SrqShared>,
+    /// The group of elements that was looked at last without a mark.
+    group: u32,
+    /// Why the batch's cursor is [`Cursor::FAILED`].
+    error: PostError,
+}
+
+impl SrqProducer {
+    /// Writes the links, so it is made before the kernel is told of the memory, or before anything is posted.
+    pub(crate) fn new(
+        srq: Arc<SrqShared>,
+        access: QueueAccess,
+        max_sge: u32,
+        max_msg: u64,
+        record: DbWord,
+    ) -> Self {
+        let slots = srq.slots();
+        let units = (srq.ring.stride() / 16).saturating_sub(1) as u32;
+        let max_sge = max_sge.min(units);
+        let this = Self {
+            head: 0,
+            element: 0,
+            end: slots - 1,
+            ring: RecvRing::new(&srq, |srq| (&srq.ring, &srq.records), 1, max_sge),
+            format: RecvFormat::new(max_sge, max_msg),
+            access,
+            record,
+            srq,
+            group: 0,
+            error: PostError::QueueFull,
+        };
+        (0..slots).for_each(|i| this.write_link(i, this.next_of(i)));
+        this.access.limit().store(u64::from(slots) - 1, Ordering::Relaxed);
+        this
+    }
+
+    /// The next element, the end of the list, and how many receives were posted.
+    #[cfg(any(test, feature = "test-utils"))]
+    pub(crate) fn indices(&self) -> (u32, u32, u32) {
+        (self.element, self.end, self.head as u32)
+    }
+
+    /// As if so many receives had been posted and completed.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn start_at(&mut self, head: u64) {
+        let ahead = head - self.head;
+        self.head = head;
+        self.srq.records.iter().for_each(|record| {
+            record.posted_as.fetch_add(ahead, Ordering::Relaxed);
+        });
+        self.access.limit().fetch_add(ahead, Ordering::Relaxed);
+    }
+
+    fn write_link(&self, element: u32, next: u32) {
+        self.srq.ring.unit(element, 0)[0].store((u64::from(next) << 32).to_be(), Ordering::Relaxed);
+    }
+
+    /// Relaxed: only this producer raises it.
+    #[inline(always)]
+    fn limit(&self) -> u64 {
+        self.access.limit().load(Ordering::Relaxed)
+    }
+
+    /// The list has run out: links what completed since. Gives a limit beyond `head`.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, head: u64) -> Result<u64, PostError> {
+        if head == Cursor::FAILED {
+            return Err(self.error);
+        }
+        self.check_fork()?;
+        let mut list = ListEnd { element: self.end, limit: self.limit() };
+        self.extend_in_order(&mut list);
+        if list.element == self.end {
+            self.group = (self.group + 1) % self.srq.groups();
+            self.srq.candidates(self.group, |element| self.link(&mut list, element));
+        }
+        self.end = list.element;
+        self.access.limit().store(list.limit, Ordering::Relaxed);
+        if head < list.limit { Ok(list.limit) } else { Err(PostError::QueueFull) }
+    }
+
+    fn check_fork(&self) -> Result<(), PostError> {
+        match self.access.word().load(Ordering::Relaxed) {
+            QueueAccess::FORKED => Err(PostError::Forked),
+            _ => Ok(()),
+        }
+    }
+
+    /// Links what the link of the end leads to, as long as that is free.
+    fn extend_in_order(&self, list: &mut ListEnd) {
+        let mut end = self.ring.note(list.element);
+        loop {
+            let next = end.next.load(Ordering::Relaxed);
+            let record = self.ring.note(next);
+            if !record.is_free(self.head) {
+                return;
+            }
+            list.move_to(next, record);
+            end = record;
+        }
+    }
+
+    /// Links an element to the end of the list, if it is free.
+    fn link(&self, list: &mut ListEnd, element: u32) {
+        let record = self.ring.note(element);
+        if !record.is_free(self.head) {
+            return;
+        }
+        if self.next_of(list.element) != element {
+            self.ring.note(list.element).next.store(element, Ordering::Relaxed);
+            self.write_link(list.element, element);
+        }
+        list.move_to(element, record);
+    }
+
+    /// The element after one of the list.
+    #[inline(always)]
+    fn next_of(&self, element: u32) -> u32 {
+        self.ring.note(element).next.load(Ordering::Relaxed)
+    }
+
+    /// Posts one receive: a batch of one, with one check of the limit.
+    #[inline(always)]
+    pub(crate) fn post<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
+        let (head, element) = (self.head, self.element);
+        if let [sge] = sges {
+            if head < self.limit() && self.put_one(element, wr_id, *sge) {
+                self.publish(head + 1, self.next_of(element));
+                return Ok(());
+            }
+            cold_path();
+            // An entry whose address is lent out would be kept out of the registers; so a copy's is.
+            return self.post_batch(wr_id, &[*sge]);
+        }
+        self.post_batch(wr_id, sges)
+    }
+
+    #[inline(never)]
+    fn post_batch<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
+        let mut cursor = self.begin();
+        self.push(&mut cursor, wr_id, sges)?;
+        self.complete(cursor)
+    }
+
+    /// What is wrong with a batch that can't be published; nothing if it is empty.
+    #[inline(never)]
+    fn refuse(&self, cursor: Cursor) -> Result<(), PostError> {
+        if cursor.head == Cursor::FAILED {
+            return Err(self.error);
+        }
+        self.check_fork()
+    }
+
+    /// Tells the device of the receives before `head`.
+    #[inline(always)]
+    fn publish(&mut self, head: u64, element: u32) {
+        (self.head, self.element) = (head, element);
+        self.srq.set_published(head);
+        to_device();
+        // The device compares modulo 2^16; libmlx5's counter has no more, so the upper half is 0.
+        self.record.set(head as u32 & 0xffff);
+    }
+}
+
+/// The end of the list while elements are linked to it.
+struct ListEnd {
+    element: u32,
+    limit: u64,
+}
+
+impl ListEnd {
+    /// An element is linked to it: the one that was the end can be posted now, the new one after it.
+    #[inline(always)]
+    fn move_to(&mut self, element: u32, record: &SrqRecord) {
+        (self.element, self.limit) = (element, self.limit + 1);
+        record.set_linked(self.limit + 1);
+    }
+}
+
+impl Produce for SrqProducer {
+    type Cursor = Cursor;
+
+    fn max_sge(&self) -> u32 {
+        self.format.max_sge()
+    }
+
+    #[inline(always)]
+    fn begin(&self) -> Cursor {
+        Cursor { head: self.head, limit: self.limit(), element: self.element }
+    }
+
+    fn is_begun(&self, cursor: Cursor) -> bool {
+        cursor.head != self.head
+    }
+
+    #[inline(always)]
+    fn reserve(&mut self, cursor: &mut Cursor) -> Result<(), PostError> {
+        if cursor.has_room() {
+            return Ok(());
+        }
+        cold_path();
+        cursor.limit = self.make_room(cursor.head)?;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn element(cursor: Cursor) -> u32 {
+        cursor.element
+    }
+
+    #[inline(always)]
+    fn put_one<S: WireEntry>(&self, element: u32, wr_id: u64, sge: S) -> bool {
+        let written = self.format.put_one(self.ring.units(element), sge);
+        if written {
+            self.ring.note(element).wr_id.store(wr_id, Ordering::Relaxed);
+        }
+        written
+    }
+
+    #[inline(never)]
+    fn put_any<S: WireEntry>(&self, element: u32, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
+        self.format.put_any(self.ring.entries(element), sges)?;
+        self.ring.note(element).wr_id.store(wr_id, Ordering::Relaxed);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn advance(&self, cursor: &mut Cursor) {
+        cursor.head += 1;
+        cursor.element = self.next_of(cursor.element);
+    }
+
+    #[cold]
+    fn latch(&mut self, cursor: &mut Cursor, error: PostError) {
+        if cursor.head != Cursor::FAILED {
+            (self.error, cursor.head) = (error, Cursor::FAILED);
+        }
+    }
+
+    #[inline(always)]
+    fn complete(&mut self, cursor: Cursor) -> Result<(), PostError> {
+        if self.head < cursor.head && cursor.head <= self.limit() {
+            self.publish(cursor.head, cursor.element);
+            return Ok(());
+        }
+        cold_path();
+        self.refuse(cursor)
+    }
+}
+
+impl fmt::Debug for SrqProducer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SrqProducer")
+            .field("head", &self.head)
+            .field("element", &self.element)
+            .field("end", &self.end)
+            .field("access", &self.access)
+            .field("ring", &self.ring)
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
