@@ -58,6 +58,7 @@ pub struct QpShared {
     /// The shared receive queue that it takes receives from.
     pub srq: Option<Arc<SrqShared>>,
     access: QpAccess,
+    may_csum: bool,
     csum: AtomicBool,
     data_in_completions: bool,
 }
@@ -81,6 +82,7 @@ impl QpShared {
             rq,
             srq,
             access,
+            may_csum: false,
             csum: AtomicBool::new(false),
             data_in_completions: false,
         }
@@ -159,6 +161,17 @@ impl QpShared {
     /// Access to its work queues, for their posters.
     pub(crate) fn access(&self) -> &QpAccess {
         &self.access
+    }
+
+    /// The same of a QP whose port may compute checksums: a raw packet QP.
+    #[must_use]
+    pub fn with_checksums(self) -> Self {
+        Self { may_csum: true, ..self }
+    }
+
+    /// Whether its port may compute checksums.
+    pub(crate) fn may_csum(&self) -> bool {
+        self.may_csum
     }
 
     /// Whether the QP's port computes checksums, which is learnt when `modify_qp` names the port.

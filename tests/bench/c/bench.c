@@ -2,11 +2,13 @@
 /*
  * What a post and a poll of libibverbs and libmlx5 cost: the C side of `cargo xtask bench`.
  *
- *   bench td|shared count|ns [NAME...]
+ *   bench td|shared count|ns|trace [NAME...]
  *
  * "td" puts the queues into a thread domain, "shared" leaves them their locks. NAME is a row's
  * "c NAME xBATCH".
  * It runs under the preload library of shim.c. The rows are those of the Rust program beside it, with the same names.
+ *
+ * In the mode "trace" a stretch of each row stands between two stores to a variable; the output says where that is.
  *
  * Only the calls are measured: CHUNK operations between two readings of the clock. What a device would do, writing CQEs, and
  * what retires the posts of a chunk lie outside. In the mode "count" callgrind collects inside the same stretch (client
@@ -441,6 +443,17 @@ static void time_row(const struct row *r, int batch, const char *name, double pe
 	printf("%s\t%.3f\n", name, ns[REPEATS / 2]);
 }
 
+/* A chunk as it is in the long run, between marks. */
+static void trace(const struct row *r, int batch, const char *name)
+{
+	tracing = 0;
+	for (int i = 0; i < 2; i++)
+		r->run(batch);
+	tracing = 1;
+	r->run(batch);
+	printf("row\t%s\n", name);
+}
+
 static int wanted(const char *name, int n, char **names)
 {
 	for (int i = 0; i < n; i++)
@@ -455,11 +468,12 @@ int main(int argc, char **argv)
 	cpu_set_t cpus;
 
 	if (argc < 3) {
-		fprintf(stderr, "usage: bench td|shared count|ns [NAME...]\n");
+		fprintf(stderr, "usage: bench td|shared count|ns|trace [NAME...]\n");
 		return 2;
 	}
 	thread_domain = !strcmp(argv[1], "td");
 	counting = !strcmp(argv[2], "count");
+	tracing = !strcmp(argv[2], "trace");
 	/* Without events in between, the library would wait between empty polls. */
 	setenv("MLX5_STALL_CQ_POLL", "0", 0);
 	/* One of the last CPUs: interrupts and other work begin at the first. */
@@ -467,7 +481,9 @@ int main(int argc, char **argv)
 	CPU_SET(1, &cpus);
 	sched_setaffinity(0, sizeof(cpus), &cpus);
 	create_objects();
-	if (!counting)
+	if (tracing)
+		print_places();
+	else if (!counting)
 		per_ns = tsc_per_ns();
 	for (const struct row *r = rows; r < rows + sizeof(rows) / sizeof(*rows); r++)
 		for (int batch = 1; batch <= BATCH; batch += BATCH - 1) {
@@ -481,6 +497,8 @@ int main(int argc, char **argv)
 			r->prepare(batch);
 			if (counting)
 				count(r, batch, name);
+			else if (tracing)
+				trace(r, batch, name);
 			else
 				time_row(r, batch, name, per_ns);
 			fflush(stdout);

@@ -6,8 +6,9 @@
 #include <endian.h>
 #include "shim.h"
 
-int counting, thread_domain;
+int counting, tracing, thread_domain;
 uint64_t elapsed;
+volatile uint64_t mark;
 struct cq send_cq, recv_cq, ex_cq;
 struct qp rc, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
 struct ibv_srq *srq;
@@ -163,4 +164,18 @@ void retire_sends(struct qp *q, int blocks)
 {
 	complete(&send_cq, q, be32toh(q->dv.dbrec[1]) - blocks, REQUESTER, 0, 0);
 	drain(&send_cq, 1, CHUNK - 1);
+}
+
+void print_places(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[4096];
+
+	CHECK(maps, "/proc/self/maps");
+	printf("registers\t%#lx\t%#x\n", seen->registers, REGISTERS);
+	printf("mark\t%#lx\n", (uint64_t)&mark);
+	printf("stack\t%#lx\n", (uint64_t)line);
+	while (fgets(line, sizeof(line), maps))
+		printf("map\t%s", line);
+	fclose(maps);
 }

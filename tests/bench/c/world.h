@@ -18,10 +18,12 @@
 #define FAIL(what) do { fprintf(stderr, "bench: %s: %s\n", what, strerror(errno)); exit(1); } while (0)
 #define CHECK(ok, what) do { if (__builtin_expect(!(ok), 0)) FAIL(what); } while (0)
 
-extern int counting, thread_domain;
+extern int counting, tracing, thread_domain;
 
 /* Ticks of the measured stretches. */
 extern uint64_t elapsed;
+/* A store to it begins and ends a stretch that is traced. */
+extern volatile uint64_t mark;
 
 static inline uint64_t now(void)
 {
@@ -37,6 +39,8 @@ static inline void begin(void)
 {
 	if (counting)
 		CALLGRIND_TOGGLE_COLLECT;
+	else if (tracing)
+		mark = tracing;
 	else
 		elapsed -= now();
 }
@@ -44,6 +48,8 @@ static inline void end(void)
 {
 	if (counting)
 		CALLGRIND_TOGGLE_COLLECT;
+	else if (tracing)
+		mark = tracing;
 	else
 		elapsed += now();
 }
@@ -76,6 +82,8 @@ extern struct ibv_mr *mr;
 extern uint8_t data[4096];
 
 void create_objects(void);
+/* Says where registers, the stack, the mark and the program are, for who reads a trace. */
+void print_places(void);
 void create_cq(struct cq *c, int entries, int extended);
 void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k);
 /* The fifth QP of a PD without a thread domain. */

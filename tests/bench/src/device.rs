@@ -10,6 +10,9 @@ use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver};
 use uverbs_core::kernel::UverbsFd;
 
+/// Room for the doorbell registers of one process.
+pub const REGISTERS: u64 = 64 << 20;
+
 /// What the preload library saw of the last objects that were created: `struct shim_seen` of shim.h.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -18,6 +21,8 @@ pub struct Seen {
     pub cq_ring: u64,
     /// The address of an SRQ's ring.
     pub srq_ring: u64,
+    /// The address of the doorbell registers, [`REGISTERS`] bytes.
+    pub registers: u64,
     /// The user index of a QP.
     pub user_index: u32,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What posts and polls cost by the public API of `uverbs` on mlx5: our side of `cargo xtask bench`.
 //!
-//! `exclusive count|ns [NAME...]` and `shared count|ns [NAME...]`, under the preload library of `c/shim.c`. The rows are those of
+//! `exclusive count|ns|trace [NAME...]` and `shared` likewise, under the preload library of `c/shim.c`. The rows are those of
 //! the C program `c/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a program
 //! of its own: as in a user's program there is one call of each kind, which the compiler inlines or not by that.
 //!
@@ -93,7 +93,7 @@ pub fn more_rows(rows: &mut Rows, world: &'static World<Exclusive>) {
 pub fn run<L: Face>(more: impl FnOnce(&mut Rows, &'static World<L>)) {
     let args: Vec<_> = std::env::args().collect();
     let args: Vec<_> = args.iter().map(String::as_str).collect();
-    let [_, mode, names @ ..] = &args[..] else { panic!("usage: count|ns [NAME...]") };
+    let [_, mode, names @ ..] = &args[..] else { panic!("usage: count|ns|trace [NAME...]") };
     pin();
     let (mut rows, world) = rows::<L>();
     more(&mut rows, world);
@@ -101,6 +101,7 @@ pub fn run<L: Face>(more: impl FnOnce(&mut Rows, &'static World<L>)) {
     let meter = match *mode {
         "count" => Meter::counting(),
         "ns" => Meter::timing(),
+        "trace" => Meter::tracing(),
         _ => panic!("no such mode: {mode}"),
     };
     for row in rows.0.into_iter().filter(|row| names.is_empty() || names.contains(&&*row.name)) {

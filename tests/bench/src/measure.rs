@@ -1,24 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The measured stretch: nanoseconds by the time stamp counter, or instructions by callgrind.
+//! The measured stretch: nanoseconds by the time stamp counter, instructions by callgrind, or a trace by lackey.
 //!
 //! A program under callgrind speaks to it by client requests: a sequence of instructions that does nothing on a processor and
 //! that valgrind recognises (valgrind.h, `__SPECIAL_INSTRUCTION_PREAMBLE` of amd64).
 #![expect(unsafe_code)]
 // UNSAFETY: client requests and time stamps are instructions.
 
+use crate::device::{REGISTERS, Seen};
 use core::arch::asm;
 use core::arch::x86_64::{__rdtscp, _mm_lfence};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
-/// Whether instructions are counted.
-static COUNTING: AtomicBool = AtomicBool::new(false);
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Mode {
+    /// Nanoseconds.
+    Time,
+    /// Instructions.
+    Count,
+    /// Every access to memory, between marks.
+    Trace,
+    /// Nothing yet.
+    Warm,
+}
+
+/// The [`Mode`].
+static MODE: AtomicU8 = AtomicU8::new(Mode::Time as u8);
 /// Ticks of the measured stretches.
 static ELAPSED: AtomicU64 = AtomicU64::new(0);
+/// A store to it begins and ends a stretch that is traced.
+static MARK: AtomicU64 = AtomicU64::new(0);
 
-/// `VG_USERREQ_TOOL_BASE('C', 'T')` and what follows it in callgrind.h.
-const ZERO_STATS: u64 = 0x4354_0001;
+/// `VG_USERREQ_TOOL_BASE('C', 'T')` and more, as in callgrind.h.
 const TOGGLE_COLLECT: u64 = 0x4354_0002;
 const DUMP_STATS_AT: u64 = 0x4354_0003;
 
@@ -61,51 +77,76 @@ fn now() -> u64 {
 /// takes no register away.
 #[inline(always)]
 pub fn measured<R>(f: impl FnOnce() -> R) -> R {
-    let counting = COUNTING.load(Relaxed);
-    if counting {
-        request(TOGGLE_COLLECT, 0);
-    } else {
-        ELAPSED.store(ELAPSED.load(Relaxed).wrapping_sub(now()), Relaxed);
-    }
+    edge(|| ELAPSED.store(ELAPSED.load(Relaxed).wrapping_sub(now()), Relaxed));
     let result = f();
-    if counting {
-        request(TOGGLE_COLLECT, 0);
-    } else {
-        ELAPSED.store(ELAPSED.load(Relaxed).wrapping_add(now()), Relaxed);
-    }
+    edge(|| ELAPSED.store(ELAPSED.load(Relaxed).wrapping_add(now()), Relaxed));
     result
+}
+
+/// Where a stretch begins or ends; `clock` reads the time there.
+#[inline(always)]
+fn edge(clock: impl FnOnce()) {
+    let mode = MODE.load(Relaxed);
+    if mode == Mode::Time as u8 {
+        clock();
+    } else if mode == Mode::Count as u8 {
+        request(TOGGLE_COLLECT, 0);
+    } else if mode == Mode::Trace as u8 {
+        MARK.store(1, Relaxed);
+    }
 }
 
 /// Measures rows one after the other.
 #[derive(Debug)]
 pub struct Meter {
+    mode: Mode,
     ticks_per_ns: f64,
 }
 
 impl Meter {
     /// A meter of instructions.
     pub fn counting() -> Self {
-        COUNTING.store(true, Relaxed);
-        Self { ticks_per_ns: 1.0 }
+        Self { mode: Mode::Count, ticks_per_ns: 1.0 }
+    }
+
+    /// One for a tool that traces the program. Says where registers, the stack, the mark and the program are.
+    pub fn tracing() -> Self {
+        println!("registers\t{:#x}\t{REGISTERS:#x}", Seen::now().registers);
+        println!("mark\t{:#x}", MARK.as_ptr().addr());
+        let here = 0_u8;
+        println!("stack\t{:#x}", (&raw const here).addr());
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the memory map");
+        maps.lines().for_each(|line| println!("map\t{line}"));
+        Self { mode: Mode::Trace, ticks_per_ns: 1.0 }
     }
 
     /// A meter of nanoseconds.
     pub fn timing() -> Self {
         let (start, ticks) = (Instant::now(), now());
         while start.elapsed() < Duration::from_millis(50) {}
-        Self { ticks_per_ns: now().wrapping_sub(ticks) as f64 / start.elapsed().as_nanos() as f64 }
+        Self {
+            mode: Mode::Time,
+            ticks_per_ns: now().wrapping_sub(ticks) as f64 / start.elapsed().as_nanos() as f64,
+        }
     }
 
     /// Measures a row whose chunks have `ops` operations. The line to report: when counting, how many operations callgrind's
-    /// dump of that name has; else nanoseconds per operation.
+    /// dump of that name has; when tracing, that it was the row's turn; else nanoseconds per operation.
     pub fn row(&self, name: &str, ops: u32, mut chunk: impl FnMut()) -> String {
-        let counting = COUNTING.load(Relaxed);
-        let (warm, chunks) = if counting { COUNT_CHUNKS } else { TIME_CHUNKS };
+        let (warm, chunks) = match self.mode {
+            Mode::Time => TIME_CHUNKS,
+            _ => COUNT_CHUNKS,
+        };
         // A row of long chunks has fewer of them.
-        let chunks = if counting { chunks } else { (chunks * crate::CHUNK / ops).max(8) };
+        let chunks = if self.mode == Mode::Time { (chunks * crate::CHUNK / ops).max(8) } else { chunks };
+        MODE.store(Mode::Warm as u8, Relaxed);
         (0..warm.min(chunks)).for_each(|_| chunk());
-        if counting {
-            request(ZERO_STATS, 0);
+        MODE.store(self.mode as u8, Relaxed);
+        if self.mode == Mode::Trace {
+            chunk();
+            return format!("row\t{name}");
+        }
+        if self.mode == Mode::Count {
             (0..chunks).for_each(|_| chunk());
             let text = CString::new(name).expect("a name without a zero");
             request(DUMP_STATS_AT, text.as_ptr().expose_provenance() as u64);

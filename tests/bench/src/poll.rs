@@ -105,13 +105,13 @@ pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
                 });
                 rows.add("raw", &format!("start_poll {name}"), batch, CHUNK, move || {
                     fill();
-                    session(&mut w.send_cq.borrow_mut(), batch, false);
+                    session::<L, false>(&mut w.send_cq.borrow_mut(), batch);
                 });
             }
             if matches!(source, Source::Receives(Kind::Responder)) {
                 rows.add("raw", &format!("start_poll {name} more"), batch, CHUNK, move || {
                     fill();
-                    session(&mut w.send_cq.borrow_mut(), batch, true);
+                    session::<L, true>(&mut w.send_cq.borrow_mut(), batch);
                 });
             }
         }
@@ -180,12 +180,13 @@ fn polls_array<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, wcs: &mut [WorkCom
     n
 }
 
-fn session<L: Face>(cq: &mut Cq<L>, batch: u32, more: bool) {
-    black_box(measured(|| sessions(&mut cq.queue, black_box(batch), black_box(more))));
+/// Measures extended polls that read `wr_id` and `status`, and four fields more or not.
+fn session<L: Face, const MORE: bool>(cq: &mut Cq<L>, batch: u32) {
+    black_box(measured(|| sessions::<L, MORE>(&mut cq.queue, black_box(batch))));
 }
 
 #[inline(never)]
-fn sessions<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, batch: u32, more: bool) -> u64 {
+fn sessions<L: Face, const MORE: bool>(queue: &mut CompletionQueue<Mlx5, L>, batch: u32) -> u64 {
     let (mut sum, mut n) = (0_u64, 0);
     while n < CHUNK {
         let until = n + batch;
@@ -193,7 +194,7 @@ fn sessions<L: Face>(queue: &mut CompletionQueue<Mlx5, L>, batch: u32, more: boo
             loop {
                 let wc = poll.current().unwrap_or_else(|| ok(PollError::Corrupt));
                 sum += wc.wr_id() + u64::from(wc.status().0);
-                if more {
+                if MORE {
                     sum += u64::from(wc.opcode().0) + u64::from(wc.byte_len());
                     sum += u64::from(wc.qp_num()) + u64::from(wc.wc_flags().bits());
                 }

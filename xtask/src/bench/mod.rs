@@ -3,10 +3,11 @@
 //!
 //! The programs are those of `tests/bench`: [`programs`] builds them, [`measure`] runs them, [`rows`] says which of their
 //! measurements stand side by side, [`judge`] what ours may cost, by the counts that [`data`] has on record; [`report`] and
-//! [`chart`] show it. `docs/bench.md` says how to read the figures.
+//! [`chart`] show it. [`doorbell`] counts what a doorbell costs besides instructions. `docs/bench.md` says how to read the figures.
 
 mod chart;
 mod data;
+mod doorbell;
 mod judge;
 mod measure;
 mod programs;
@@ -19,6 +20,7 @@ use judge::Judge;
 use measure::Results;
 use programs::{C, Ours};
 use rows::{Face, Key, Line, Locking};
+use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +46,9 @@ pub(crate) struct Args {
     /// Count ours alone, compare with the recorded counts of libmlx5, and end with status 1 if a row is above its limit
     #[arg(long, conflicts_with_all = ["json", "chart", "record"])]
     check: bool,
+    /// Count fences, locked instructions and dirtied lines of doorbells instead
+    #[arg(long, conflicts_with_all = ["json", "chart", "record", "check"])]
+    doorbells: bool,
     /// Write the counts of libmlx5 to xtask/data, and lower the recorded counts of ours that are above their limits
     #[arg(long)]
     record: bool,
@@ -55,6 +60,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     ensure!(!lines.is_empty(), "no row has {:?} in its title", args.filter);
     if args.check {
         return Ok(ExitCode::from(u8::from(!passes(&lines)?)));
+    }
+    if args.doorbells {
+        return doorbells(&lines);
     }
     let (ours, c, judge) = (Ours::build()?, C::build()?, Judge::read()?);
     let mut results = Results::default();
@@ -83,6 +91,24 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.chart {
         chart::draw(path, &lines, &results, &c.version)?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows what doorbells cost besides instructions.
+fn doorbells(lines: &[Line]) -> Result<ExitCode> {
+    let (ours, c) = (Ours::build()?, C::build()?);
+    for locking in Locking::ALL {
+        let mut found = HashMap::new();
+        let names = doorbell::names(lines, locking, &[Face::Typed, Face::Raw]);
+        if names.is_empty() {
+            continue;
+        }
+        found.extend(doorbell::trace(&names, |tool| ours.command(tool, locking))?);
+        let names = doorbell::names(lines, locking, &[Face::C]);
+        found.extend(doorbell::trace(&names, |tool| c.command(tool, locking))?);
+        println!("{}\n", report::doorbells(lines, locking, &found));
+    }
+    println!("per doorbell: fences / locked instructions / lines of memory dirtied / bytes to the register");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the bench shows: the table, and all results as JSON.
 
+use super::doorbell::{self, Doorbell};
 use super::judge::{Judge, Verdict};
 use super::measure::{Median, Results};
 use super::rows::{Face, Line, Locking};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 
 /// The table of the lines of one locking.
 pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: &Judge) -> Table {
@@ -36,6 +38,24 @@ pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: 
         cells.push(spread(results.ratio(line, Face::Floor)));
         cells.push(verdict(line, results, judge).to_owned());
         table.add_row(cells);
+    }
+    table
+}
+
+/// The table of doorbells of one locking.
+pub(crate) fn doorbells(lines: &[Line], locking: Locking, found: &HashMap<String, Doorbell>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::ASCII_MARKDOWN);
+    let title = format!("{locking} queues");
+    table.set_header([&*title, "C", "typed", "raw"]);
+    for line in lines.iter().filter(|line| line.locking == locking && doorbell::rings(line)) {
+        let cell = |face| {
+            let doorbell = found.get(&line.key(face)?.name)?;
+            let Doorbell { fences, locked, lines, register_bytes } = doorbell;
+            Some(format!("{fences:.1} / {locked:.1} / {lines:.1} / {register_bytes:.0}"))
+        };
+        let cells = [Face::C, Face::Typed, Face::Raw].map(|face| cell(face).unwrap_or_default());
+        table.add_row([line.title()].into_iter().chain(cells));
     }
     table
 }

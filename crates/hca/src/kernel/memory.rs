@@ -133,9 +133,17 @@ impl Call<'_, '_> {
             (iova, len) = (request.hca_va, request.length);
             kind = Kind::Region { memory: lend(c, request.start, len)?, iova };
         }
-        // A new key: the old one opens nothing any more.
-        self.device.mkeys.remove(key);
-        let key = self.device.mkeys.add(0, pd, access, kind);
+        let key = if flags & IB_MR_REREG_TRANS == 0 {
+            // The key stays (`mlx5r_umr_rereg_pd_access()`).
+            if let Some(mkey) = self.device.mkeys.get_mut(key) {
+                (mkey.pd, mkey.access) = (pd, access);
+            }
+            key
+        } else {
+            // A new key, as the kernel's driver gives one when the pages do not fit: the old one opens nothing any more.
+            self.device.mkeys.remove(key);
+            self.device.mkeys.add(0, pd, access, kind)
+        };
         let context = self.front.context(self.context)?;
         if flags & IB_MR_REREG_PD != 0 {
             let from = context.first_parent(request.mr_handle).ok_or(Errno::EINVAL)?;

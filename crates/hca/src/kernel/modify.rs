@@ -170,22 +170,29 @@ impl Call<'_, '_> {
 
     pub(super) fn query_qp(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let request: ib_uverbs_query_qp = core_in(c)?;
-        if !M::all().contains(M::from_bits_retain(request.attr_mask)) {
+        let object = self.qp_object(request.qp_handle)?;
+        // All attributes are answered, whatever the mask asks for; only a DC target's mask is checked
+        // (`mlx5_ib_query_qp()`, `mlx5_ib_dct_query_qp()`).
+        if object.kind == QpKind::Dct && !M::all().contains(M::from_bits_retain(request.attr_mask)) {
             return Err(Errno::EINVAL);
         }
-        let object = self.qp_object(request.qp_handle)?;
         let (a, cap, sig_all, qpn) = (object.attrs, object.cap, object.sig_all, object.qpn);
         let rss = object.is_rss;
         let qp = self.device.qps.get(&qpn);
         let Some(qp) = qp.filter(|_| !rss) else { return Err(Errno::EOPNOTSUPP) };
         let now = state_number(qp.state);
+        // What the receive queue has, not what was asked for.
+        let (max_recv_wr, max_recv_sge) = match &qp.rq {
+            Some(rq) => (rq.count, (rq.stride / 16) as u32),
+            None => (0, 0),
+        };
         let resp = ib_uverbs_query_qp_resp {
             dest: a.dest,
             alt_dest: a.alt_dest,
             max_send_wr: cap.max_send_wr,
-            max_recv_wr: cap.max_recv_wr,
+            max_recv_wr,
             max_send_sge: cap.max_send_sge,
-            max_recv_sge: cap.max_recv_sge,
+            max_recv_sge,
             max_inline_data: cap.max_inline_data,
             qkey: a.qkey,
             rq_psn: a.rq_psn,

@@ -359,6 +359,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     let shared = QpShared::new(access, qp_num, qp_num, queues.sq, queues.rq, srq);
     let shared =
         if flags & MLX5_QP_FLAG_SCATTER_CQE != 0 { shared.with_data_in_completions() } else { shared };
+    let shared = if attr.qp_type == QpType::RawPacket { shared.with_checksums() } else { shared };
     let shared = Arc::new(match index {
         Some(index) => shared.with_index(index),
         None => shared,

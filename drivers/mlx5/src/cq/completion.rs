@@ -72,8 +72,11 @@ impl Parsed {
     fn requester_wc(self, entry: CqeRef<'_>) -> WorkCompletion {
         let tail = self.tail;
         let sent = cqe::SENT[usize::from(tail.send_opcode())];
-        let (opcode, byte_len) =
-            if sent.needs_more { self.more_of_requester(entry.byte_cnt()) } else { (sent.opcode(), 0) };
+        let (opcode, byte_len) = if sent.needs_more {
+            more_of_requester(tail, self.posted_opcode(), entry.byte_cnt())
+        } else {
+            (sent.opcode(), 0)
+        };
         WorkCompletion {
             wr_id: self.wr_id,
             status: self.status(),
@@ -84,14 +87,13 @@ impl Parsed {
             ..WorkCompletion::default()
         }
     }
+}
 
-    /// Opcode and length where a requester's opcode alone does not tell them.
-    #[inline(never)]
-    fn more_of_requester(self, byte_cnt: u32) -> (WcOpcode, u32) {
-        let send_opcode = self.tail.send_opcode();
-        let opcode = cqe::opcode(self.tail.op_own(), send_opcode, self.posted_opcode());
-        (opcode, cqe::requester_len(send_opcode, byte_cnt))
-    }
+/// Opcode and length where a requester's opcode alone does not tell them. In scalars: what is lent out is kept in memory.
+#[inline(never)]
+fn more_of_requester(tail: Tail, posted: u8, byte_cnt: u32) -> (WcOpcode, u32) {
+    let send_opcode = tail.send_opcode();
+    (cqe::opcode(tail.op_own(), send_opcode, posted), cqe::requester_len(send_opcode, byte_cnt))
 }
 
 /// One completion, in the ring.
@@ -131,21 +133,11 @@ impl Completion<'_> {
     }
 
     /// Writes it in C's form.
-    #[inline(always)]
+    #[inline]
     pub(super) fn fill(&self, wc: &mut WorkCompletion) {
-        if self.parsed.is_plain() {
-            *wc = self.parsed.requester_wc(self.cqe);
-        } else {
-            self.fill_other(wc);
-        }
-    }
-
-    /// Any other than a plain requester's.
-    #[inline(never)]
-    fn fill_other(&self, wc: &mut WorkCompletion) {
         match self.kind() {
-            Kind::Requester => *wc = self.parsed.requester_wc(self.cqe),
-            Kind::Responder => *wc = self.responder_wc(),
+            Kind::Requester => self.fill_requester(wc),
+            Kind::Responder => self.fill_responder(wc),
             _ => {
                 *wc = WorkCompletion {
                     wr_id: self.parsed.wr_id,
@@ -159,9 +151,21 @@ impl Completion<'_> {
         }
     }
 
+    /// The same for a requester's success.
+    #[inline(always)]
+    pub(super) fn fill_requester(&self, wc: &mut WorkCompletion) {
+        *wc = self.parsed.requester_wc(self.cqe);
+    }
+
+    /// The same for a responder's success.
+    #[inline(always)]
+    pub(super) fn fill_responder(&self, wc: &mut WorkCompletion) {
+        *wc = self.responder_wc();
+    }
+
     /// Of a responder's success.
     #[inline(always)]
-    pub(super) fn responder_wc(&self) -> WorkCompletion {
+    fn responder_wc(&self) -> WorkCompletion {
         let received = cqe::RECEIVED[usize::from(self.parsed.tail.op_own().opcode())];
         let imm = self.cqe.imm_inval_pkey();
         let flags_rqpn = self.cqe.flags_rqpn();

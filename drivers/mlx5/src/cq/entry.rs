@@ -110,6 +110,15 @@ impl Tail {
             && matches!(self.op_own().opcode(), MLX5_CQE_RESP_WR_IMM..=MLX5_CQE_RESP_SEND_INV)
     }
 
+    /// Whether it is valid, a receive's success, and carries data in its own first bytes.
+    #[inline(always)]
+    pub(crate) const fn is_responder_with_data(self, phase: Phase) -> bool {
+        const FORMAT: u8 = MLX5_INLINE_SCATTER_32 | MLX5_INLINE_SCATTER_64;
+        self.is_owned(phase)
+            && self.op_own().0 & FORMAT == MLX5_INLINE_SCATTER_32
+            && matches!(self.op_own().opcode(), MLX5_CQE_RESP_WR_IMM..=MLX5_CQE_RESP_SEND_INV)
+    }
+
     /// Opcode, format and owner.
     #[inline(always)]
     pub(crate) const fn op_own(self) -> OpOwn {
@@ -168,6 +177,12 @@ impl CqeRef<'_> {
     #[inline(always)]
     pub(crate) fn raw_word(self, index: usize) -> u64 {
         self.0[index & (WORDS - 1)].load(Ordering::Relaxed)
+    }
+
+    /// The first 32 bytes, as they are in memory.
+    #[inline(always)]
+    pub(crate) fn first_words(self) -> [u64; 4] {
+        core::array::from_fn(|i| self.raw_word(i))
     }
 
     /// User index or SRQ number; the upper 8 bits are something else.

@@ -8,6 +8,7 @@
 //! | `shared`     | how the poller and the control path exclude each other                             |
 //! | `state`      | consumer position, ring and lookup table; what the control path changes            |
 //! | `parse`      | from an entry to a completion                                                      |
+//! | `at_hand`    | the resource of the last entry                                                     |
 //! | `lookup`     | from a number in an entry to its resource                                          |
 //! | `user_index` | the numbers by which completions name resources                                    |
 //! | `ring`       | the entries in memory that the device writes                                       |
@@ -17,6 +18,7 @@
 //! | `scatter`    | data that came in the completion                                                   |
 //! | `clock`      | wall clock time                                                                    |
 
+mod at_hand;
 mod clock;
 mod completion;
 pub(crate) mod cqe;

@@ -4,12 +4,13 @@
 //! [`Resources::parse`] takes any entry. The two kinds that make up most of them, a requester's and a responder's success
 //! without data, are parsed by [`Current`], which keeps the resource of the last entry at hand.
 
+use super::at_hand::{AtHand, NO_KEY};
 use super::completion::Parsed;
 use super::cqe::{self, Kind};
 use super::entry::{CqeRef, Tail};
-use super::lookup::{Lookup, LookupIndex};
+use super::lookup::Lookup;
 use super::ring::CqRing;
-use super::scatter::Scattering;
+use super::scatter::{Scattering, to_first_entry};
 use crate::qp::QpShared;
 use crate::rq::{RqShared, SrqShared};
 use crate::sq::SqShared;
@@ -33,6 +34,10 @@ pub(super) struct Resource {
     pub(super) receives: Receives,
     /// `None` for an SRQ.
     qp: Option<Arc<QpShared>>,
+    /// Whether the QP may compute checksums at all.
+    may_csum: bool,
+    /// Whether the QP was created so that its data may come in completions.
+    takes_data: bool,
 }
 
 impl Resource {
@@ -42,13 +47,33 @@ impl Resource {
             (None, Some(rq)) => Receives::Rq(Arc::clone(rq)),
             (None, None) => Receives::None,
         };
-        Self { sq: qp.sq.clone(), receives, qp: Some(Arc::clone(qp)) }
+        Self {
+            sq: qp.sq.clone(),
+            receives,
+            qp: Some(Arc::clone(qp)),
+            may_csum: qp.may_csum(),
+            takes_data: qp.data_in_completions(),
+        }
+    }
+
+    /// Copies the data in an entry to the first entry of the receive that it completes, and retires that.
+    #[inline(never)]
+    fn take_data(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
+        let counter = tail.wqe_counter();
+        if !to_first_entry(entry, counter, &self.receives, self.takes_data, dump_fill_mkey) {
+            return None;
+        }
+        match &self.receives {
+            Receives::Rq(rq) => Some(rq.retire(counter)),
+            Receives::Srq(srq) if srq.has(counter) => Some(srq.retire(counter)),
+            _ => None,
+        }
     }
 
     /// Whether the QP's port computes checksums.
     #[inline(always)]
     fn csum(&self) -> bool {
-        self.qp.as_ref().is_some_and(|qp| qp.csum())
+        self.may_csum && self.qp.as_ref().is_some_and(|qp| qp.csum())
     }
 }
 
@@ -65,9 +90,6 @@ pub enum CqeVersion {
 #[derive(Debug)]
 pub(super) struct Resources {
     pub(super) version: CqeVersion,
-    /// The word of an entry whose first four bytes, as they are in memory, name the sender: they are its number, with
-    /// nothing or the opcode in the upper byte.
-    naming_word: usize,
     /// By user index, or by QP number.
     queues: Lookup<Resource>,
     /// By SRQ number (version 0).
@@ -78,7 +100,8 @@ pub(super) struct Resources {
     no_sends: Box<NoSends>,
 }
 
-/// A resource at hand, so that an entry of the resource of the entry before costs a compare.
+/// A resource at hand, so that an entry of the resource of the entry before costs a compare. Only with CQE version 1: the
+/// numbers of version 0 are two name spaces.
 #[derive(Clone, Copy)]
 pub(super) struct Current<'q> {
     key: u64,
@@ -86,23 +109,10 @@ pub(super) struct Current<'q> {
     send_key: u64,
     resource: &'q Resource,
     sends: RetireBy<'q>,
-    naming_word: usize,
 }
 
-/// A resource from one poll to the next, as long as the table does not change: the key by which entries name it, and where it
-/// is in the table.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Kept(pub(super) u64, LookupIndex);
-
-impl Default for Kept {
-    /// No resource.
-    fn default() -> Self {
-        Self(NO_KEY, LookupIndex::default())
-    }
-}
-
-/// A key that no entry has: in a key, the low half is 0.
-const NO_KEY: u64 = 1;
+/// The word of an entry whose first four bytes are the user index.
+const NAMING_WORD: usize = 4;
 
 /// The first four bytes of a word in memory.
 #[inline(always)]
@@ -117,29 +127,21 @@ fn number_of_key(key: u64) -> u32 {
 }
 
 impl<'q> Current<'q> {
-    /// The completion of a requester's success without data.
+    /// The completion of a requester's success without data, if it is of this resource.
     #[inline(always)]
-    pub(super) fn requester(&mut self, of: &'q Resources, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
-        let key = key_of(entry.raw_word(self.naming_word));
-        if key != self.send_key {
-            *self = of.current(key);
-            if key != self.send_key {
-                return None;
-            }
+    pub(super) fn requester(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
+        if key_of(entry.raw_word(NAMING_WORD)) != self.send_key {
+            return None;
         }
         let retired = self.sends.retire(tail.block());
         Some(Parsed::requester(tail, retired.wr_id, WcStatus::SUCCESS, retired.op, true))
     }
 
-    /// The completion of a responder's success without data; with CQE version 1, for version 0 has two name spaces.
+    /// The completion of a responder's success without data, if it is of this resource.
     #[inline(always)]
-    pub(super) fn responder(&mut self, of: &'q Resources, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
-        let key = key_of(entry.raw_word(4));
-        if key != self.key {
-            if of.version != CqeVersion::V1 {
-                return None;
-            }
-            *self = of.current(key);
+    pub(super) fn responder(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
+        if key_of(entry.raw_word(NAMING_WORD)) != self.key {
+            return None;
         }
         let wr_id = match &self.resource.receives {
             Receives::Rq(rq) => rq.retire(tail.wqe_counter()),
@@ -149,16 +151,37 @@ impl<'q> Current<'q> {
         Some(Parsed::responder(tail, wr_id, WcStatus::SUCCESS, self.resource.csum()))
     }
 
+    /// The completion of a responder's success with data in the entry, if it is of this resource and its first entry takes
+    /// them all.
+    #[inline(always)]
+    pub(super) fn responder_with_data(
+        &self,
+        of: &Resources,
+        entry: CqeRef<'_>,
+        tail: Tail,
+    ) -> Option<Parsed> {
+        if key_of(entry.raw_word(NAMING_WORD)) != self.key {
+            return None;
+        }
+        let wr_id = self.resource.take_data(entry, tail, of.dump_fill_mkey)?;
+        Some(Parsed::responder(tail, wr_id, WcStatus::SUCCESS, self.resource.csum()))
+    }
+
+    /// Turns to the resource that an entry names; whether it was another.
+    #[inline(always)]
+    pub(super) fn turn_to(&mut self, of: &'q Resources, entry: CqeRef<'_>) -> bool {
+        let key = key_of(entry.raw_word(NAMING_WORD));
+        let is_other = key != self.key && of.version == CqeVersion::V1;
+        if is_other {
+            *self = of.current_of(key, of.queues.get(number_of_key(key)));
+        }
+        is_other
+    }
+
     /// The key by which entries name it.
     #[inline(always)]
     pub(super) fn key(&self) -> u64 {
         self.key
-    }
-
-    /// What the next poll finds it by.
-    #[inline(always)]
-    pub(super) fn kept(&self, of: &Resources) -> Kept {
-        Kept(self.key, of.queues.find(number_of_key(self.key)))
     }
 }
 
@@ -174,18 +197,7 @@ pub(super) enum Outcome {
 
 impl Resources {
     pub(super) fn new(version: CqeVersion, dump_fill_mkey: u32) -> Self {
-        let naming_word = match version {
-            CqeVersion::V1 => 4,
-            CqeVersion::V0 => 7,
-        };
-        Self {
-            version,
-            naming_word,
-            queues: Lookup::new(),
-            srqs: Lookup::new(),
-            dump_fill_mkey,
-            no_sends: Box::default(),
-        }
+        Self { version, queues: Lookup::new(), srqs: Lookup::new(), dump_fill_mkey, no_sends: Box::default() }
     }
 
     /// The number of a QP in its completions.
@@ -232,10 +244,22 @@ impl Resources {
         };
     }
 
-    /// The resource that was kept.
+    /// The resource that is kept at hand.
     #[inline(always)]
-    pub(super) fn current_at(&self, kept: Kept) -> Current<'_> {
-        self.current_of(kept.0, self.queues.at(kept.1))
+    pub(super) fn current<'q>(&'q self, at_hand: &'q AtHand) -> Current<'q> {
+        Current {
+            key: at_hand.key,
+            send_key: at_hand.send_key,
+            resource: self.queues.at(at_hand.index),
+            sends: at_hand.sends(),
+        }
+    }
+
+    /// Keeps the resource of a key at hand.
+    #[cold]
+    pub(super) fn keep(&self, key: u64, at_hand: &mut AtHand) {
+        let index = self.queues.find(number_of_key(key));
+        at_hand.set(key, index, self.queues.at(index).sq.as_ref());
     }
 
     #[inline(always)]
@@ -244,13 +268,7 @@ impl Resources {
             Some(sq) => (key, sq.retire_by()),
             None => (NO_KEY, self.no_sends.retire_by()),
         };
-        Current { key, send_key, resource, sends, naming_word: self.naming_word }
-    }
-
-    /// The resource that entries name by `key`; the default if there is none.
-    #[inline(always)]
-    fn current(&self, key: u64) -> Current<'_> {
-        self.current_of(key, self.queues.get(number_of_key(key)))
+        Current { key, send_key, resource, sends }
     }
 
     /// The resource that sent what an entry completes.
@@ -312,7 +330,7 @@ impl Resources {
                     scatter.to_receiver(
                         which,
                         &resource.receives,
-                        resource.qp.as_deref(),
+                        resource.takes_data,
                         tail,
                         entry.byte_cnt(),
                     )

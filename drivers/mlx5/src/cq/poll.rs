@@ -206,14 +206,6 @@ impl CompletionQueue {
     pub(super) fn check_pending(&mut self) -> Result<(), PollError> {
         if self.pending.is_empty() { Ok(()) } else { self.begin_pending() }
     }
-
-    /// Enters for a call that begins a poll.
-    #[inline(always)]
-    fn begin(&mut self) -> Result<Entered<'_>, PollError> {
-        self.check_pending()?;
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives: each borrows the poller.
-        unsafe { enter(&self.shared, &mut self.open_word) }
-    }
 }
 
 /// Who has the ring of a resize that failed.
@@ -237,8 +229,12 @@ pub(super) fn give_back(record: &DbWord, position: u32) {
 trait Sink {
     /// Whether [`take`](Self::take) runs code of the user, which must not be inside the queue.
     const IS_USER_CODE: bool;
-    /// Takes one.
+    /// Takes one of a requester's success without data.
     fn take(&mut self, completion: &Completion<'_>);
+    /// Takes one of a responder's success without data.
+    fn take_responder(&mut self, completion: &Completion<'_>);
+    /// Takes any other. Apart, so that the code around the short ways stays small.
+    fn take_other(&mut self, completion: &Completion<'_>);
 }
 
 /// Fills C's structs.
@@ -248,6 +244,18 @@ impl Sink for Fill<'_> {
     const IS_USER_CODE: bool = false;
     #[inline(always)]
     fn take(&mut self, completion: &Completion<'_>) {
+        if let Some(wc) = self.0.next() {
+            completion.fill_requester(wc);
+        }
+    }
+    #[inline(always)]
+    fn take_responder(&mut self, completion: &Completion<'_>) {
+        if let Some(wc) = self.0.next() {
+            completion.fill_responder(wc);
+        }
+    }
+    #[inline(never)]
+    fn take_other(&mut self, completion: &Completion<'_>) {
         if let Some(wc) = self.0.next() {
             completion.fill(wc);
         }
@@ -261,6 +269,14 @@ impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
     const IS_USER_CODE: bool = true;
     #[inline(always)]
     fn take(&mut self, completion: &Completion<'_>) {
+        (self.0)(completion);
+    }
+    #[inline(always)]
+    fn take_responder(&mut self, completion: &Completion<'_>) {
+        (self.0)(completion);
+    }
+    #[inline(never)]
+    fn take_other(&mut self, completion: &Completion<'_>) {
         (self.0)(completion);
     }
 }
@@ -297,7 +313,7 @@ impl<'q> Cursor<'q> {
             walk: consumer.watch.walk(),
             position: consumer.position,
             phase: consumer.phase,
-            current: resources.current_at(consumer.last),
+            current: resources.current(&consumer.last),
         }
     }
 
@@ -323,64 +339,170 @@ impl<'q> Cursor<'q> {
 
     /// Leaves the consumer's end where the cursor stands.
     #[inline(always)]
-    pub(super) fn save(&self) {
+    fn save_place(&self) {
         // SAFETY: inside the queue (invariant); `consumer` is used through no other reference.
         let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
         consumer.move_with(&self.walk, self.position, self.phase);
-        if self.current.key() != consumer.last.0 {
-            consumer.last = self.current.kept(self.resources);
-        }
     }
 
-    /// The long way to the next completion: any entry, also those that are not completions. The cursor is behind the
-    /// completion's entry only after [`step`](Self::step).
-    #[inline(never)]
-    fn parse_other(&mut self) -> Result<Option<Parsed>, PollError> {
-        // A device that never stops writing can't keep the call here.
-        for _ in 0..=self.ring.entries() {
-            if self.ring.valid(self.position).is_none() {
-                return Ok(None);
-            }
-            barrier::from_device();
-            match self.resources.parse(self.ring, self.position) {
-                Outcome::Completion(parsed) => return Ok(Some(parsed)),
-                Outcome::Nothing => self.step(),
-                Outcome::Unknown => {
-                    self.step();
-                    return Err(PollError::Corrupt);
-                }
-            }
+    /// The same, and the resource at hand.
+    #[inline(always)]
+    pub(super) fn save(&self) {
+        self.save_place();
+        // SAFETY: as in `save_place`.
+        let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
+        if self.current.key() != consumer.last.key {
+            self.resources.keep(self.current.key(), &mut consumer.last);
         }
-        Ok(None)
     }
 
     /// The next completion, which the cursor stands at.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Result<Option<Parsed>, PollError> {
-        let entry = CqeRef(self.walk.block());
-        let tail = entry.tail();
-        if tail.is_plain_requester(self.phase) {
-            barrier::from_device();
-            if let Some(parsed) = self.current.requester(self.resources, entry, tail) {
-                return Ok(Some(parsed));
+        loop {
+            let entry = CqeRef(self.walk.block());
+            let tail = entry.tail();
+            let is_requester = tail.is_plain_requester(self.phase);
+            if !is_requester && !tail.is_plain_responder(self.phase) {
+                if !tail.is_valid(self.phase) {
+                    return Ok(None);
+                }
+                break;
             }
-        } else if tail.is_plain_responder(self.phase) {
             barrier::from_device();
-            if let Some(parsed) = self.current.responder(self.resources, entry, tail) {
-                return Ok(Some(parsed));
+            let current = &self.current;
+            let parsed =
+                if is_requester { current.requester(entry, tail) } else { current.responder(entry, tail) };
+            if parsed.is_some() {
+                return Ok(parsed);
             }
-        } else if !tail.is_valid(self.phase) {
-            return Ok(None);
+            if !self.current.turn_to(self.resources, entry) {
+                break;
+            }
         }
-        self.parse_other()
+        self.next_other()
+    }
+
+    /// The same by the long way.
+    #[inline(always)]
+    fn next_other(&mut self) -> Result<Option<Parsed>, PollError> {
+        cold_path();
+        let (skipped, result) = parse_other(self.resources, self.ring, self.position);
+        for _ in 0..skipped {
+            self.step();
+        }
+        result
     }
 }
 
+/// The long way to the next completion from `position` on, over entries that are none: how many of those there are. Takes no
+/// cursor: with its address lent out, a cursor would not be in registers on the short way either.
+#[inline(never)]
+fn parse_other(
+    resources: &Resources,
+    ring: &CqRing,
+    position: u32,
+) -> (u32, Result<Option<Parsed>, PollError>) {
+    // A device that never stops writing can't keep the call here.
+    for skipped in 0..=ring.entries() {
+        let position = position.wrapping_add(skipped);
+        if ring.valid(position).is_none() {
+            return (skipped, Ok(None));
+        }
+        barrier::from_device();
+        match resources.parse(ring, position) {
+            Outcome::Completion(parsed) => return (skipped, Ok(Some(parsed))),
+            Outcome::Nothing => {}
+            Outcome::Unknown => return (skipped + 1, Err(PollError::Corrupt)),
+        }
+    }
+    (0, Ok(None))
+}
+
 impl CompletionQueue {
-    /// Hands out what there is, up to `max` completions. Apart from the callers, so that a poll that finds nothing has
-    /// little code around it. The caller has entered, and this leaves.
+    /// Hands out up to `max` completions.
+    #[inline(always)]
+    fn poll<S: Sink>(&mut self, max: usize, mut sink: S) -> Result<usize, PollError> {
+        self.check_pending()?;
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+        let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
+        if !entered.state().consumer.has_entry() || max == 0 {
+            return Ok(0);
+        }
+        entered.stay();
+        if S::IS_USER_CODE { self.poll_first(max, &mut sink) } else { self.poll_some(max, &mut sink) }
+    }
+
+    /// [`poll_first`](Self::poll_first), apart: a poll that finds nothing has little code around it.
     #[inline(never)]
-    fn drain<S: Sink>(&mut self, max: usize, sink: &mut S) -> Result<usize, PollError> {
+    fn poll_some<S: Sink>(&mut self, max: usize, sink: &mut S) -> Result<usize, PollError> {
+        self.poll_first(max, sink)
+    }
+
+    /// Hands out the first of up to `max` completions, since many polls find no more than one, and the rest by
+    /// [`drain`](Self::drain). The caller has entered, and this leaves.
+    #[inline(always)]
+    fn poll_first<S: Sink>(&mut self, max: usize, sink: &mut S) -> Result<usize, PollError> {
+        let shared = &*self.shared;
+        // SAFETY: the caller is inside, by `&mut self` as the only poller, and gave its `Entered` up.
+        let mut entered = unsafe { Entered::assume(shared) };
+        let state = NonNull::from(entered.state());
+        // SAFETY: inside. The reference ends with this statement, but for the entry, which stays in its place: it is not given
+        // back, and only a resize, which takes `&mut self`, replaces the ring.
+        let entry = CqeRef(unsafe { &(*state.as_ptr()).consumer.watch }.walk().into_block());
+        // SAFETY: inside, and not used after this call has left.
+        let CqState { consumer, resources, .. } = unsafe { &mut *state.as_ptr() };
+        let tail = entry.tail();
+        let is_requester = tail.is_plain_requester(consumer.phase);
+        let parsed = if is_requester {
+            barrier::from_device();
+            resources.current(&consumer.last).requester(entry, tail)
+        } else if tail.is_plain_responder(consumer.phase) {
+            barrier::from_device();
+            resources.current(&consumer.last).responder(entry, tail)
+        } else if tail.is_responder_with_data(consumer.phase) {
+            barrier::from_device();
+            resources.current(&consumer.last).responder_with_data(resources, entry, tail)
+        } else {
+            None
+        };
+        let (Some(parsed), None) = (parsed, &self.clock) else {
+            cold_path();
+            entered.stay();
+            return self.drain(0, max, sink);
+        };
+        consumer.step();
+        let completion = Completion { cqe: entry, parsed, fields: self.fields, clock: None };
+        if S::IS_USER_CODE {
+            drop(entered);
+            let unwinding = FinishOnUnwind { shared, record: &self.record, open: self.open_word };
+            if is_requester {
+                sink.take(&completion)
+            } else {
+                sink.take_responder(&completion)
+            }
+            core::mem::forget(unwinding);
+            // SAFETY: as above; this call is outside now.
+            let Ok(again) = (unsafe { enter(shared, &mut self.open_word) }) else { return Ok(1) };
+            entered = again;
+        } else if is_requester {
+            sink.take(&completion);
+        } else {
+            sink.take_responder(&completion);
+        }
+        let consumer = &entered.state().consumer;
+        if max == 1 || !consumer.has_entry() {
+            give_back(&self.record, consumer.position);
+            return Ok(1);
+        }
+        entered.stay();
+        self.drain(1, max, sink)
+    }
+
+    /// Hands out what there is, up to `max` completions with the `taken`. Apart, so that a poll that finds nothing has little
+    /// code around it. The caller has entered, and this leaves.
+    #[inline(never)]
+    fn drain<S: Sink>(&mut self, taken: usize, max: usize, sink: &mut S) -> Result<usize, PollError> {
         if let Some(clock) = &mut self.clock {
             clock.refresh();
         }
@@ -393,40 +515,112 @@ impl CompletionQueue {
         // SAFETY: inside; it is made anew below if the state may have changed.
         let mut cursor = unsafe { Cursor::new(&mut entered) };
         // What fits in the ring; a device that never stops writing can't keep the call here.
-        let max = max.min(cursor.ring.entries() as usize);
-        let mut done = 0;
-        let result = loop {
-            let parsed = match cursor.next() {
-                Ok(Some(parsed)) => parsed,
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            };
-            let completion = Completion { cqe: CqeRef(cursor.walk.block()), parsed, fields, clock };
-            cursor.step();
-            done += 1;
-            if S::IS_USER_CODE {
-                cursor.note_position();
-                drop(entered);
-                let unwinding = FinishOnUnwind { shared, record, open: *open_word };
-                sink.take(&completion);
-                core::mem::forget(unwinding);
-                // SAFETY: as above; this call is outside now.
-                let Ok((again, is_same)) = (unsafe { shared.enter_again(*open_word, before) }) else {
-                    // A child of fork, or a queue that is lost: there is nothing to give back to.
-                    return Ok(done);
-                };
-                entered = again;
-                if !is_same {
-                    cold_path();
-                    return Self::finish_after_change(entered, record, done);
+        let max = (max.min(cursor.ring.entries() as usize) - taken) as u32;
+        // Moved on by entries that are no completion.
+        let mut end = cursor.position.wrapping_add(max);
+        // A panic of the sink unwinds while this call is outside.
+        let unwinding = FinishOnUnwind { shared, record, open: *open_word };
+        let mut result = Ok(());
+        // Hands out the completion that the cursor stands at, and moves on. Ends the poll if it was the last.
+        macro_rules! hand_out {
+            ($poll:lifetime, $take:path, $parsed:expr) => {
+                let completion =
+                    Completion { cqe: CqeRef(cursor.walk.block()), parsed: $parsed, fields, clock };
+                cursor.step();
+                if S::IS_USER_CODE {
+                    cursor.note_position();
+                    drop(entered);
+                    $take(sink, &completion);
+                    // SAFETY: as above; this call is outside now.
+                    let Ok((again, is_same)) = (unsafe { shared.enter_again(*open_word, before) }) else {
+                        // A child of fork, or a queue that is lost: there is nothing to give back to.
+                        core::mem::forget(unwinding);
+                        return Ok(taken + (max - end.wrapping_sub(cursor.position)) as usize);
+                    };
+                    entered = again;
+                    if !is_same {
+                        cold_path();
+                        core::mem::forget(unwinding);
+                        let done = taken + (max - end.wrapping_sub(cursor.position)) as usize;
+                        return Self::finish_after_change(entered, record, done);
+                    }
+                } else {
+                    $take(sink, &completion);
                 }
-            } else {
-                sink.take(&completion);
+                if cursor.position == end {
+                    break $poll;
+                }
+            };
+        }
+        'poll: loop {
+            // Runs of one QP's completions of one kind keep little in registers.
+            loop {
+                let entry = CqeRef(cursor.walk.block());
+                let tail = entry.tail();
+                if !tail.is_plain_requester(cursor.phase) {
+                    break;
+                }
+                barrier::from_device();
+                let Some(parsed) = cursor.current.requester(entry, tail) else {
+                    if cursor.current.turn_to(cursor.resources, entry) {
+                        continue;
+                    }
+                    break;
+                };
+                hand_out!('poll, S::take, parsed);
             }
-            if done == max {
-                break Ok(());
+            loop {
+                let entry = CqeRef(cursor.walk.block());
+                let tail = entry.tail();
+                if !tail.is_plain_responder(cursor.phase) {
+                    break;
+                }
+                barrier::from_device();
+                let Some(parsed) = cursor.current.responder(entry, tail) else {
+                    if cursor.current.turn_to(cursor.resources, entry) {
+                        continue;
+                    }
+                    break;
+                };
+                hand_out!('poll, S::take_responder, parsed);
             }
-        };
+            loop {
+                let entry = CqeRef(cursor.walk.block());
+                let tail = entry.tail();
+                if !tail.is_responder_with_data(cursor.phase) {
+                    break;
+                }
+                barrier::from_device();
+                let Some(parsed) = cursor.current.responder_with_data(cursor.resources, entry, tail) else {
+                    if cursor.current.turn_to(cursor.resources, entry) {
+                        continue;
+                    }
+                    break;
+                };
+                hand_out!('poll, S::take_responder, parsed);
+            }
+            if !CqeRef(cursor.walk.block()).tail().is_valid(cursor.phase) {
+                break;
+            }
+            let before_other = cursor.position;
+            match cursor.next_other() {
+                Ok(Some(parsed)) => {
+                    end = end.wrapping_add(cursor.position.wrapping_sub(before_other));
+                    hand_out!('poll, S::take_other, parsed);
+                }
+                Ok(None) => {
+                    end = end.wrapping_add(cursor.position.wrapping_sub(before_other));
+                    break;
+                }
+                Err(error) => {
+                    end = end.wrapping_add(cursor.position.wrapping_sub(before_other));
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let done = taken + (max - end.wrapping_sub(cursor.position)) as usize;
+        core::mem::forget(unwinding);
         cursor.save();
         give_back(record, cursor.position);
         match result {
@@ -477,23 +671,12 @@ impl CompletionQueueTrait for CompletionQueue {
 
     #[inline]
     fn poll_each(&mut self, max: usize, f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
-        let mut entered = self.begin()?;
-        // Most polls find nothing.
-        if !entered.state().consumer.has_entry() || max == 0 {
-            return Ok(0);
-        }
-        entered.stay();
-        self.drain(max, &mut Call(f))
+        self.poll(max, Call(f))
     }
 
     #[inline]
     fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        let mut entered = self.begin()?;
-        if !entered.state().consumer.has_entry() || wc.is_empty() {
-            return Ok(0);
-        }
-        entered.stay();
-        self.drain(wc.len(), &mut Fill(wc.iter_mut()))
+        self.poll(wc.len(), Fill(wc.iter_mut()))
     }
 
     #[inline]

@@ -5,7 +5,7 @@
 //! stand, when they are asked for; the device writes whenever it likes, so what is read is not trusted.
 
 use super::entry::{CqeRef, NEVER_WRITTEN, Phase, WORDS};
-use crate::cq::cqe::{OpOwn, Scatter};
+use crate::cq::cqe::OpOwn;
 use crate::memory::{BlockRing, QueueBuf, StrideRing};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -74,20 +74,11 @@ impl CqRing {
         tail.is_valid(self.phase(position)).then_some(tail.op_own())
     }
 
-    /// The data that an entry carries. Bytes before an entry of 64 bytes are not the entry's: `None`.
-    pub(crate) fn scattered(&self, position: u32, which: Scatter) -> Option<[u8; 64]> {
-        let words = match which {
-            Scatter::Own32 => self.entry(position).0.first_chunk::<4>()?.as_slice(),
-            Scatter::Before64 => self.blocks.ring().element(position).split_last_chunk::<WORDS>()?.0,
-        };
-        let mut data = [0; 64];
-        if words.len() * 8 < which.room() {
-            return None;
-        }
-        for (bytes, word) in data.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
-        Some(data)
+    /// The data in the 64 bytes before an entry; `None` if the entries have 64 bytes.
+    pub(crate) fn data_before(&self, position: u32) -> Option<[u64; WORDS]> {
+        let words = self.blocks.ring().element(position).split_last_chunk::<WORDS>()?.0;
+        let words = words.last_chunk::<WORDS>()?;
+        Some(core::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
     }
 
     /// Copies the entry of `source` at `from` to `to`, with the owner bit that fits there. Where the sizes differ, the
@@ -112,7 +103,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use uverbs_mlx5_hw::cqe::{Cqe64, ErrCqe};
-    use zerocopy::FromBytes;
+    use zerocopy::{FromBytes, IntoBytes};
 
     fn ring(entries: u32, cqe_size: u32) -> CqRing {
         CqRing::new(QueueBuf::new((entries * cqe_size) as usize).unwrap(), entries, cqe_size).unwrap()
@@ -161,10 +152,10 @@ mod tests {
         let ring = ring(2, 128);
         let bytes: Vec<u8> = (0..128).collect();
         put(&ring, 1, &bytes);
-        assert_eq!(ring.scattered(1, Scatter::Before64).unwrap()[..], bytes[..64]);
-        assert_eq!(ring.scattered(1, Scatter::Own32).unwrap()[..32], bytes[64..96]);
+        assert_eq!(ring.data_before(1).unwrap().as_bytes(), &bytes[..64]);
+        assert_eq!(ring.entry(1).first_words().as_bytes(), &bytes[64..96]);
         let small = self::ring(2, 64);
-        assert_eq!(small.scattered(1, Scatter::Before64), None);
+        assert_eq!(small.data_before(1), None);
         small.copy_from(0, &ring, 1);
         let mut want = bytes[64..].to_vec();
         want[63] &= 0xfe;

@@ -8,9 +8,10 @@
 // UNSAFETY: writes to the addresses that the poster promised to be its own until the completion.
 
 use super::cqe::Scatter;
-use super::entry::Tail;
+use super::entry::{CqeRef, Tail};
 use super::parse::Receives;
 use super::ring::CqRing;
+use crate::memory::StrideRing;
 use crate::qp::QpShared;
 use crate::sq::SqShared;
 use core::ptr::with_exposed_provenance_mut;
@@ -64,31 +65,23 @@ impl Scattering<'_> {
         unsafe { self.copy(which, len, entries) }
     }
 
-    /// To the entries of a posted receive. `qp` has the receive queue; an SRQ has none.
+    /// To the entries of a posted receive. `takes_data` is whether the QP with the receive queue was created for that.
     pub(super) fn to_receiver(
         &self,
         which: Scatter,
         receives: &Receives,
-        qp: Option<&QpShared>,
+        takes_data: bool,
         tail: Tail,
         len: u32,
     ) -> WcStatus {
         let counter = tail.wqe_counter();
-        // In an SRQ's element the entries are behind the link to the next.
-        let (ring, first, is_expected) = match receives {
-            Receives::Rq(rq) => {
-                let takes = |qp: &QpShared| qp.data_in_completions() && qp.state() != QpState::RESET;
-                (&rq.ring, 0, qp.is_some_and(takes) && rq.is_outstanding(counter))
-            }
-            Receives::Srq(srq) => (&srq.ring, 1, srq.data_in_completions() && srq.is_outstanding(counter)),
-            Receives::None => return WcStatus::GENERAL_ERR,
-        };
-        if !is_expected {
+        let Some((ring, first)) = expecting(receives, takes_data, counter) else {
             return WcStatus::GENERAL_ERR;
-        }
+        };
         let units = (ring.stride() / 16) as u32;
         let entries = (first..units).map(|unit| read(ring.unit(counter.into(), unit)));
-        // SAFETY: as in `to_sender`. An SRQ's element that was posted stays posted until its completion.
+        // SAFETY: `expecting` found it posted and not complete; see `to_sender` for the rest. An SRQ's element that was posted
+        // stays posted until its completion.
         unsafe { self.copy(which, len, entries) }
     }
 
@@ -97,24 +90,114 @@ impl Scattering<'_> {
     /// completed. Its completion is reported after this call, so the promise still holds.
     #[inline]
     unsafe fn copy(&self, which: Scatter, len: u32, entries: impl Iterator<Item = [u8; 16]>) -> WcStatus {
-        let Some(data) = self.ring.scattered(self.position, which) else {
-            // Data before an entry that has nothing before it.
-            return WcStatus::GENERAL_ERR;
-        };
-        let Some(data) = data.get(..len as usize).filter(|data| data.len() <= which.room()) else {
+        let entries = entries.map(|bytes| zerocopy::transmute!(bytes));
+        let len = len as usize;
+        if len > which.room() {
             return WcStatus::LOC_LEN_ERR;
-        };
-        // SAFETY: the caller's promise about the entries.
-        unsafe { copy(data, entries.map(|bytes| zerocopy::transmute!(bytes)), self.dump_fill_mkey) }
+        }
+        // Copied to this stack first: the device may write the entry at any time.
+        match which {
+            Scatter::Own32 => {
+                let data: [u8; 32] = zerocopy::transmute!(self.ring.entry(self.position).first_words());
+                // SAFETY: the caller's promise about the entries.
+                unsafe { copy(&data[..len], entries, self.dump_fill_mkey) }
+            }
+            Scatter::Before64 => {
+                // Data before an entry that has nothing before it.
+                let Some(data) = self.ring.data_before(self.position) else { return WcStatus::GENERAL_ERR };
+                let data: [u8; 64] = zerocopy::transmute!(data);
+                // SAFETY: the caller's promise about the entries.
+                unsafe { copy(&data[..len], entries, self.dump_fill_mkey) }
+            }
+        }
     }
 }
 
-fn read(unit: &[AtomicU64; 2]) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    for (bytes, word) in bytes.chunks_exact_mut(8).zip(unit) {
-        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+/// The ring of a posted receive that expects data in its completion, and the unit of its element where the entries begin: in
+/// an SRQ's behind the link to the next. A device may put data there unasked, and report a receive twice, or one that was not
+/// published.
+#[inline(always)]
+fn expecting(receives: &Receives, takes_data: bool, counter: u16) -> Option<(&StrideRing, u32)> {
+    match receives {
+        // After RESET a receive queue has nothing outstanding.
+        Receives::Rq(rq) => (takes_data && rq.is_outstanding(counter)).then_some((&rq.ring, 0)),
+        Receives::Srq(srq) => {
+            (srq.data_in_completions() && srq.is_outstanding(counter)).then_some((&srq.ring, 1))
+        }
+        Receives::None => None,
     }
-    bytes
+}
+
+/// Copies the data of a receive that are in its completion's own first bytes, if the first entry of the receive has room for
+/// all of them: the usual case. `false`, and nothing copied, for any other.
+#[inline(always)]
+pub(super) fn to_first_entry(
+    entry: CqeRef<'_>,
+    counter: u16,
+    receives: &Receives,
+    takes_data: bool,
+    dump_fill_mkey: u32,
+) -> bool {
+    let len = entry.byte_cnt() as usize;
+    let Some((ring, first)) = expecting(receives, takes_data, counter) else { return false };
+    let to: DataSeg = zerocopy::transmute!(read(ring.unit(counter.into(), first)));
+    let room = to.byte_count.get() as usize;
+    if len > Scatter::Own32.room() || len > room || to.lkey.get() == dump_fill_mkey {
+        return false;
+    }
+    // On this stack first: the device may write the entry at any time.
+    let data: [u8; 32] = zerocopy::transmute!(entry.first_words());
+    let addr = with_exposed_provenance_mut::<u8>(to.addr.get() as usize);
+    // SAFETY: the receive was posted with the promise of `RecvBatch::push`, was published, and has not completed
+    // (`expecting`); its queue was neither reset nor destroyed, for which the control path stops this poller
+    // (`CqShared::stopped`). So its entry names `room` bytes of this process that the device may write. `len` is at most 32
+    // and at most `room`.
+    unsafe { copy_short(&data, addr, len) };
+    true
+}
+
+/// Copies `len` bytes, at most 32, by at most two copies of a fixed size that may overlap each other: a copy of any length is
+/// a call, which costs more than the copy.
+///
+/// # Safety
+/// `to` is valid for writes of `len` bytes, at most 32.
+#[inline(always)]
+unsafe fn copy_short(data: &[u8; 32], to: *mut u8, len: usize) {
+    /// The first and the last `N` of `len` bytes, which are `N` to `2 * N`.
+    ///
+    /// # Safety
+    /// As `copy_short`.
+    #[inline(always)]
+    unsafe fn ends<const N: usize>(data: &[u8; 32], to: *mut u8, len: usize) {
+        let from = data.as_ptr();
+        // SAFETY: `N` is at most `len`, so `N` bytes from both starts on are inside both.
+        unsafe { core::ptr::copy_nonoverlapping(from, to, N) };
+        let rest = len - N;
+        // SAFETY: `rest` is at most `len`, which is at most 32.
+        let from = unsafe { from.add(rest) };
+        // SAFETY: `rest` is at most `len`, the bytes that the caller promised.
+        let to = unsafe { to.add(rest) };
+        // SAFETY: the last `N` of `len` bytes, inside both.
+        unsafe { core::ptr::copy_nonoverlapping(from, to, N) };
+    }
+    match len {
+        0 => {}
+        // SAFETY: the caller's promise about `to`; the length fits the arm.
+        1 => unsafe { ends::<1>(data, to, 1) },
+        // SAFETY: as above.
+        2..=3 => unsafe { ends::<2>(data, to, len) },
+        // SAFETY: as above.
+        4..=7 => unsafe { ends::<4>(data, to, len) },
+        // SAFETY: as above.
+        8..=15 => unsafe { ends::<8>(data, to, len) },
+        // SAFETY: as above; there are no more than 32 bytes of data.
+        _ => unsafe { ends::<16>(data, to, len.min(32)) },
+    }
+}
+
+#[inline(always)]
+fn read([a, b]: &[AtomicU64; 2]) -> [u8; 16] {
+    zerocopy::transmute!([a.load(Ordering::Relaxed), b.load(Ordering::Relaxed)])
 }
 
 /// Copies `data` to the memory of `entries`, in order; what does not fit is [`WcStatus::LOC_LEN_ERR`].
@@ -145,6 +228,18 @@ unsafe fn copy(mut data: &[u8], entries: impl Iterator<Item = DataSeg>, dump_fil
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_copies_copy_all_and_no_more() {
+        let data = core::array::from_fn(|i| i as u8 + 1);
+        for len in 0..=32 {
+            let mut to = [0xee_u8; 40];
+            // SAFETY: an array of ours with more than `len` bytes.
+            unsafe { copy_short(&data, to.as_mut_ptr(), len) };
+            assert_eq!(to[..len], data[..len]);
+            assert!(to[len..].iter().all(|b| *b == 0xee), "{len}");
+        }
+    }
 
     fn entry(memory: &mut [u8], lkey: u32) -> DataSeg {
         let addr = memory.as_mut_ptr().expose_provenance() as u64;

@@ -12,10 +12,13 @@ use super::entry::{CqeRef, Tail};
 use super::poll::{CompletionQueue, Cursor, Pending, enter};
 use super::ring::CqRing;
 use super::shared::Entered;
-use crate::memory::Watch;
+use super::state::CqState;
+use crate::memory::{BlockAddress, Watch};
 use core::fmt;
+use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::provider::PollError;
+use uverbs_core::sync::barrier;
 use uverbs_core::wc::WcStatus;
 
 /// Where an extended poll stands, if one is open.
@@ -35,22 +38,50 @@ impl Session {
     /// Moves to the next completion.
     #[inline(always)]
     fn advance(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
-        // SAFETY: inside, and dropped before `entered`.
-        let mut cursor = unsafe { Cursor::new(&mut entered) };
-        let result = cursor.next();
-        let found = match result {
-            Ok(Some(parsed)) => {
-                self.parsed = parsed;
-                self.entry.follow(cursor.walk());
-                cursor.step();
-                Ok(())
-            }
-            Ok(None) => Err(PollError::Empty),
-            Err(error) => Err(error),
+        let CqState { consumer, resources, .. } = entered.state();
+        let block = consumer.watch.address();
+        let entry = CqeRef(consumer.watch.block());
+        let tail = entry.tail();
+        if consumer.idle.is(tail) {
+            return Err(PollError::Empty);
+        }
+        let parsed = if tail.is_plain_requester(consumer.phase) {
+            barrier::from_device();
+            resources.current(&consumer.last).requester(entry, tail)
+        } else if tail.is_plain_responder(consumer.phase) {
+            barrier::from_device();
+            resources.current(&consumer.last).responder(entry, tail)
+        } else {
+            None
         };
-        cursor.save();
-        found
+        if let Some(parsed) = parsed {
+            self.parsed = parsed;
+            self.entry.turn_to_address(block);
+            consumer.step();
+            return Ok(());
+        }
+        cold_path();
+        let (place, result) = advance_other(entered);
+        if let Ok(parsed) = result {
+            self.parsed = parsed;
+            self.entry.turn_to_address(place);
+        }
+        result.map(drop)
     }
+}
+
+/// The same by the long way: the completion, and where its entry is.
+#[inline(never)]
+fn advance_other(mut entered: Entered<'_>) -> (BlockAddress, Result<Parsed, PollError>) {
+    // SAFETY: inside, and dropped before `entered`.
+    let mut cursor = unsafe { Cursor::new(&mut entered) };
+    let result = cursor.next();
+    let place = cursor.walk().address();
+    if let Ok(Some(_)) = result {
+        cursor.step();
+    }
+    cursor.save();
+    (place, result.and_then(|parsed| parsed.ok_or(PollError::Empty)))
 }
 
 impl CompletionQueue {
@@ -58,16 +89,15 @@ impl CompletionQueue {
     pub(super) fn start_session(&mut self) -> Result<(), PollError> {
         self.check_pending()?;
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
-        let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        if !entered.state().consumer.has_entry() {
-            return Err(PollError::Empty);
+        let entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
+        if let Err(error) = self.session.advance(entered) {
+            cold_path();
+            if error == PollError::Corrupt {
+                // The entry was parsed, so it is given back here: there is no session to end.
+                self.give_back_all();
+            }
+            return Err(error);
         }
-        let advanced = self.session.advance(entered);
-        if advanced == Err(PollError::Corrupt) {
-            // The entry was parsed, so it is given back here: there is no session to end.
-            self.give_back_all();
-        }
-        advanced?;
         if let Some(clock) = &mut self.clock {
             clock.refresh();
         }
@@ -81,10 +111,7 @@ impl CompletionQueue {
             return Err(PollError::NoSession);
         }
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
-        let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        if !entered.state().consumer.has_entry() {
-            return Err(PollError::Empty);
-        }
+        let entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
         self.session.advance(entered)
     }
 

@@ -37,7 +37,7 @@ impl CqWord {
     const CLOSED: u32 = 3;
     /// The ring that the device writes is not known, or the poller could not be stopped: no more completions.
     const LOST: u32 = 4;
-    /// Equal to the word of no CQ, nor to what a child of fork finds.
+    /// Equal to the word of no CQ, and to that of no child of fork.
     pub(super) const NONE: Self = Self(u32::MAX);
 
     const fn new(count: u32, what: u32) -> Self {

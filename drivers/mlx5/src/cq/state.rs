@@ -4,8 +4,9 @@
 //!
 //! The control path's changes are here: queues that come and go, their entries, and resizing.
 
+use super::at_hand::AtHand;
 use super::entry::{CqeRef, Idle, Phase};
-use super::parse::{CqeVersion, Kept, Resources};
+use super::parse::{CqeVersion, Resources};
 use super::ring::CqRing;
 use crate::cq::cqe::Kind;
 use crate::memory::{Walk, Watch};
@@ -50,19 +51,13 @@ pub(super) struct Consumer {
     /// Its address.
     pub(super) watch: Watch,
     /// The resource of the last entry.
-    pub(super) last: Kept,
+    pub(super) last: AtHand,
 }
 
 impl Consumer {
     fn new(ring: &CqRing, position: u32) -> Self {
         let watch = Watch::new(Arc::clone(ring.blocks()), position);
-        Self {
-            position,
-            phase: ring.phase(position),
-            idle: Idle::NEVER_WRITTEN,
-            watch,
-            last: Kept::default(),
-        }
+        Self { position, phase: ring.phase(position), idle: Idle::NEVER_WRITTEN, watch, last: AtHand::none() }
     }
 
     /// Moves to a position of `ring`, which is the one that this is the end of.
@@ -85,6 +80,15 @@ impl Consumer {
     fn set_phase(&mut self, phase: Phase) {
         if phase != self.phase {
             (self.phase, self.idle) = (phase, Idle::before(phase));
+        }
+    }
+
+    /// Moves behind one entry.
+    #[inline(always)]
+    pub(super) fn step(&mut self) {
+        self.position = self.position.wrapping_add(1);
+        if self.watch.step() {
+            self.set_phase(self.phase.after(true));
         }
     }
 
@@ -117,22 +121,22 @@ impl CqState {
     }
 
     pub(super) fn attach_qp(&mut self, qp: &Arc<QpShared>) {
-        self.consumer.last = Kept::default();
+        self.consumer.last = AtHand::none();
         self.resources.attach_qp(qp);
     }
 
     pub(super) fn detach_qp(&mut self, qp: &Arc<QpShared>) {
-        self.consumer.last = Kept::default();
+        self.consumer.last = AtHand::none();
         self.resources.detach_qp(qp);
     }
 
     pub(super) fn attach_srq(&mut self, srq: &Arc<SrqShared>) {
-        self.consumer.last = Kept::default();
+        self.consumer.last = AtHand::none();
         self.resources.attach_srq(srq);
     }
 
     pub(super) fn detach_srq(&mut self, srq: &Arc<SrqShared>) {
-        self.consumer.last = Kept::default();
+        self.consumer.last = AtHand::none();
         self.resources.detach_srq(srq);
     }
 

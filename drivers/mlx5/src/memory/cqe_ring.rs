@@ -101,6 +101,30 @@ impl Watch {
         Walk { at: self.block, end: self.ring.end, stride: self.ring.ring.stride(), ring: &self.ring }
     }
 
+    /// The block's address.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> BlockAddress {
+        BlockAddress { block: self.block, first: self.ring.first }
+    }
+
+    /// Turns to a block of the same ring; of another ring, to none.
+    #[inline(always)]
+    pub(crate) fn turn_to_address(&mut self, address: BlockAddress) {
+        if address.first == self.ring.first {
+            self.block = address.block;
+        }
+    }
+
+    /// Goes on to the next block; whether that is the ring's first.
+    #[inline(always)]
+    pub(crate) fn step(&mut self) -> bool {
+        let next = self.block.as_ptr().wrapping_byte_add(self.ring.ring.stride());
+        let wraps = next == self.ring.end;
+        // SAFETY: not the end, so the address of a block (invariant of `Walk`), which is not NULL.
+        self.block = if wraps { self.ring.first } else { unsafe { NonNull::new_unchecked(next) } };
+        wraps
+    }
+
     /// Turns to where a walk stands, if that is in the same ring.
     #[inline(always)]
     pub(crate) fn follow(&mut self, walk: &Walk<'_>) {
@@ -108,6 +132,16 @@ impl Watch {
             self.block = walk.at;
         }
     }
+}
+
+/// The address of a block.
+///
+/// # Invariants
+/// `block` is one of the ring whose first block is `first`.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockAddress {
+    block: NonNull<Block>,
+    first: NonNull<Block>,
 }
 
 /// Where a walk over a ring stands.
@@ -126,6 +160,19 @@ impl<'r> Walk<'r> {
     #[inline(always)]
     pub(crate) fn block(&self) -> &'r Block {
         // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { self.at.as_ref() }
+    }
+
+    /// The block's address.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> BlockAddress {
+        BlockAddress { block: self.at, first: self.ring.first }
+    }
+
+    /// The block, for as long as the ring is borrowed.
+    #[inline(always)]
+    pub(crate) fn into_block(self) -> &'r Block {
+        // SAFETY: as in `block`.
         unsafe { self.at.as_ref() }
     }
 

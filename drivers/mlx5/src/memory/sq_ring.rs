@@ -68,6 +68,11 @@ pub(crate) struct Records<'r> {
     _records: PhantomData<&'r Record>,
 }
 
+// SAFETY: shared references to records, which consist of atomics.
+unsafe impl Send for Records<'_> {}
+// SAFETY: likewise.
+unsafe impl Sync for Records<'_> {}
+
 impl<'r> Records<'r> {
     /// One record for every index.
     pub(crate) fn of_one(record: &'r Record) -> Self {
