@@ -71,6 +71,7 @@ impl Drop for Alive {
         if !self.is_here() {
             return;
         }
+        Trunks::flush(&self.shared);
         self.trunks.stop();
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
@@ -140,6 +141,12 @@ impl Fabric {
             ));
         }
         self.alive.trunks.join(&self.alive.shared, path)
+    }
+
+    /// Waits until packets that are on their way to other processes are sent; at most a second or two. The last user of a
+    /// fabric does it when it is dropped; a program that ends without dropping it calls this first.
+    pub fn flush(&self) {
+        Trunks::flush(&self.alive.shared);
     }
 
     fn real(&self) -> std::io::Result<()> {
@@ -271,11 +278,12 @@ impl DeviceBuilder {
         self
     }
 
-    /// Plugs it in.
+    /// Plugs it in. Other processes of the fabric know its addresses then.
     pub fn build(self) -> Hca {
         let name = self.config.name.clone();
         let alive = Arc::clone(&self.fabric.alive);
         let index = self.plug_in(|_, _, _, _| ());
+        Trunks::sync(&alive.shared);
         Hca { alive, index, name }
     }
 

@@ -23,6 +23,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use wire::{Malformed, Message, Port};
 
 /// Devices that a process can have: the distance of the numbers that are given out.
@@ -36,6 +37,10 @@ const BATCH: usize = 64;
 /// How long a peer may take to introduce itself, and to read anything.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 const STUCK: Duration = Duration::from_secs(10);
+/// How long a peer may take to answer before it is not waited for, and to take what waits for it when this process ends.
+const ANSWER: Duration = Duration::from_secs(1);
+/// How often a question that was asked is looked after.
+const LOOK: Duration = Duration::from_micros(200);
 /// How often who joined tries again.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -46,6 +51,8 @@ struct Queue {
     bytes: usize,
     lost: u64,
     closed: bool,
+    /// A message is being written.
+    writing: bool,
 }
 
 /// The way to a peer.
@@ -53,6 +60,8 @@ struct Queue {
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
     more: Condvar,
+    /// Everything is written, or never will be.
+    empty: Condvar,
 }
 
 impl Outbox {
@@ -76,17 +85,35 @@ impl Outbox {
     fn close(&self) {
         self.queue().closed = true;
         self.more.notify_one();
+        self.empty.notify_all();
+    }
+
+    /// Waits until all is written.
+    fn flush(&self, until: Instant) {
+        let mut queue = self.queue();
+        while !queue.closed && (queue.writing || !queue.messages.is_empty()) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            queue = self.empty.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Waits for what is to be sent; `None` at the end.
     fn pop(&self) -> Option<Vec<u8>> {
         let mut queue = self.queue();
+        queue.writing = false;
+        if queue.messages.is_empty() {
+            self.empty.notify_all();
+        }
         loop {
             if queue.closed {
                 return None;
             }
             if let Some(message) = queue.messages.pop_front() {
                 queue.bytes -= message.len();
+                queue.writing = true;
                 return Some(message);
             }
             queue = self.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -110,6 +137,9 @@ struct Link {
     base: u16,
     /// The ports and members that it was told of last.
     told: [Vec<u8>; 2],
+    /// Numbers of the last [`Message::Sync`] and of the last answer.
+    asked: u32,
+    answered: u32,
 }
 
 impl Peers {
@@ -124,10 +154,29 @@ impl Peers {
         }
     }
 
+    /// Asks all peers whether they have heard everything; see [`has_answers`](Self::has_answers).
+    pub(crate) fn ask(&mut self) {
+        for link in self.links.values_mut() {
+            link.asked = link.asked.wrapping_add(1);
+            link.outbox.push(&Message::Sync(link.asked));
+        }
+    }
+
+    /// Whether all peers have answered. One that is gone does not count.
+    pub(crate) fn has_answers(&self) -> bool {
+        self.links.values().all(|link| link.asked == link.answered)
+    }
+
+    /// The ways to all peers.
+    pub(crate) fn outboxes(&self) -> Vec<Arc<Outbox>> {
+        self.links.values().map(|link| Arc::clone(&link.outbox)).collect()
+    }
+
     fn add(&mut self, base: u16) -> (u32, Arc<Outbox>) {
         self.next += 1;
         let outbox = Arc::new(Outbox::default());
-        let link = Link { outbox: Arc::clone(&outbox), base, told: [Vec::new(), Vec::new()] };
+        let told = [Vec::new(), Vec::new()];
+        let link = Link { outbox: Arc::clone(&outbox), base, told, asked: 0, answered: 0 };
         self.links.insert(self.next, link);
         (self.next, outbox)
     }
@@ -198,6 +247,16 @@ impl World {
                 };
                 packet.from = from;
                 self.net.inject(self.now, usize::from(to), packet);
+            }
+            Message::Sync(number) => {
+                if let Some(link) = self.peers.links.get(&link) {
+                    link.outbox.push(&Message::Synced(number));
+                }
+            }
+            Message::Synced(number) => {
+                if let Some(link) = self.peers.links.get_mut(&link) {
+                    link.answered = number;
+                }
             }
             Message::Hello { .. } | Message::Welcome { .. } | Message::Refused => return Err(Malformed),
         }
@@ -312,6 +371,29 @@ impl Trunks {
         }
     }
 
+    /// Waits until all peers have heard what was told them, so that they know this process' ports, and have told their own.
+    pub(crate) fn sync(shared: &Shared) {
+        if shared.look(|world| world.peers.is_empty()) {
+            return;
+        }
+        // What has changed is told when the world is left: the question comes behind it.
+        shared.enter(|_| ());
+        shared.enter(|world| world.peers.ask());
+        wait(shared, |world| world.peers.has_answers());
+    }
+
+    /// Waits until the packets that are on their way to peers are written.
+    pub(crate) fn flush(shared: &Shared) {
+        if shared.look(|world| world.peers.is_empty()) {
+            return;
+        }
+        wait(shared, |world| world.net.in_flight() == 0);
+        let until = Instant::now() + ANSWER;
+        // Not under the lock, which the peers' threads take.
+        let outboxes = shared.look(|world| world.peers.outboxes());
+        outboxes.iter().for_each(|outbox| outbox.flush(until));
+    }
+
     /// Lets other processes join.
     pub(crate) fn listen(self: &Arc<Self>, shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
         match std::fs::remove_file(path) {
@@ -344,9 +426,9 @@ impl Trunks {
     }
 
     /// Joins a process that listens, and joins it again whenever the connection is lost.
-    pub(crate) fn join(self: &Arc<Self>, shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
-        let joined = self.connect(shared, path, None)?;
-        let (this, shared, path) = (Arc::clone(self), Arc::clone(shared), path.to_path_buf());
+    pub(crate) fn join(self: &Arc<Self>, world: &Arc<Shared>, path: &Path) -> io::Result<()> {
+        let joined = self.connect(world, path, None)?;
+        let (this, shared, path) = (Arc::clone(self), Arc::clone(world), path.to_path_buf());
         self.spawn("joined", move || {
             this.run(&shared, joined);
             while !this.is_stopped() {
@@ -357,7 +439,9 @@ impl Trunks {
                     this.run(&shared, joined);
                 }
             }
-        })
+        })?;
+        Self::sync(world);
+        Ok(())
     }
 
     /// The side of who joins.
@@ -453,6 +537,14 @@ impl Trunks {
                 waiting = shared.enter(|world| world.net.in_flight());
             }
         }
+    }
+}
+
+/// Waits until it is so, but not for long.
+fn wait(shared: &Shared, so: impl Fn(&World) -> bool) {
+    let until = Instant::now() + ANSWER;
+    while !shared.enter(|world| so(world)) && Instant::now() < until {
+        std::thread::sleep(LOOK);
     }
 }
 

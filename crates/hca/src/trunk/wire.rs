@@ -8,7 +8,7 @@ use crate::engine::net::{Address, Place};
 use crate::engine::packet::{Atomic, Body, Dc, Grh, Nak, PSN, Packet, Path, Transport};
 
 /// Begins every connection, with the version of what follows.
-const MAGIC: [u8; 8] = *b"uvhca\0\0\x01";
+const MAGIC: [u8; 8] = *b"uvhca\0\0\x02";
 /// Bytes of a message at most: a list of ports, or a frame with segments to cut.
 pub(crate) const MAX: usize = 1 << 20;
 /// Bytes of data of a packet at most; frames may be longer.
@@ -67,6 +67,10 @@ pub(crate) enum Message {
     Members(Vec<([u8; 16], u16, u32)>),
     /// A packet to a port of the receiver's; where it comes from is a number of the sender's.
     Packet { to: u16, packet: Packet },
+    /// Asks for an answer with this number, which comes when all before it was heard.
+    Sync(u32),
+    /// The answer.
+    Synced(u32),
 }
 
 /// Fields that are written.
@@ -206,6 +210,14 @@ impl Message {
                 w.u16(*to);
                 packet_out(&mut w, packet);
             }
+            Self::Sync(number) => {
+                w.u8(7);
+                w.u32(*number);
+            }
+            Self::Synced(number) => {
+                w.u8(8);
+                w.u32(*number);
+            }
         }
         let len = (w.0.len() - 4) as u32;
         w.0[..4].copy_from_slice(&len.to_be_bytes());
@@ -241,6 +253,8 @@ impl Message {
                 Self::Members(members.collect::<Result<_, _>>()?)
             }
             6 => Self::Packet { to: r.u16()?, packet: packet_in(&mut r)? },
+            7 => Self::Sync(r.u32()?),
+            8 => Self::Synced(r.u32()?),
             _ => return Err(Malformed),
         };
         if r.0.is_empty() { Ok(message) } else { Err(Malformed) }

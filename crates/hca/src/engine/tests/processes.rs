@@ -10,6 +10,7 @@ use crate::engine::qp::{QpKind, State};
 use crate::fabric::{Fabric, Hca, Link};
 use crate::trunk::wire::{Message, Port};
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -119,6 +120,44 @@ fn two_processes_share_a_fabric() {
     assert!(Fabric::new(1).join(&place.0.with_extension("not")).is_err());
     assert!(Fabric::deterministic(1).join(&place.0).is_err());
     assert!(Fabric::deterministic(1).listen(&place.0).is_err());
+}
+
+/// A program that has built its device and tells its address to a peer by other means finds it known there, and the other
+/// way round.
+#[test]
+fn a_device_is_known_to_other_processes_when_it_is_built() {
+    let up = |hca: &Hca, lid: u16| on(hca, |_, cx| cx.net.by_lid(lid).is_some_and(|i| cx.net.ports[i].up));
+    for _ in 0..20 {
+        let place = Place::new();
+        let here = place.listen();
+        let a = hca(&here);
+        let there = place.join();
+        let b = hca(&there);
+        assert!(up(&a, lid(&b)), "who listens knows who joined");
+        assert!(up(&b, lid(&a)), "who joined knows who listens");
+        let c = here.device("another").link(Link::InfiniBand).build();
+        assert!(up(&b, lid(&c)), "and what it built later");
+    }
+}
+
+#[test]
+fn packets_that_are_on_their_way_arrive_though_their_process_ends() {
+    const SENDS: usize = 8;
+    for delay in [Duration::ZERO, Duration::from_millis(20)] {
+        let place = Place::new();
+        let (here, there) = (place.listen(), place.join());
+        let (a, b) = (hca(&here), hca(&there));
+        let (mut x, mut y) = connect(&b, &a, QpKind::Uc);
+        there.delay(delay);
+        (0..SENDS).for_each(|_| y.recv(0, 20_000));
+        for _ in 0..SENDS {
+            x.send(0, 20_000);
+        }
+        drop((x, b, there));
+        for _ in 0..SENDS {
+            assert_eq!(within(LIMIT, || y.recv_cq.poll()).bytes, 20_000);
+        }
+    }
 }
 
 #[test]
