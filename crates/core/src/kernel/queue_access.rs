@@ -126,7 +126,14 @@ impl QueueAccess {
         ControlBarrier::light();
     }
 
-    /// The same with a full fence, for any [`ControlBarrier`].
+    /// The words' address, for a loop that enters and leaves: behind `self` it would be loaded anew each time.
+    #[inline(always)]
+    #[must_use]
+    pub fn at_hand(&self) -> AccessAtHand<'_> {
+        AccessAtHand(self.words())
+    }
+
+    /// [`enter`](Self::enter) with a full fence, for any [`ControlBarrier`].
     #[inline]
     pub fn enter_fenced(&self) {
         self.words().busy.store(1, Ordering::Relaxed);
@@ -164,6 +171,28 @@ impl QueueAccess {
             loom::thread::yield_now();
         }
         Ok(())
+    }
+}
+
+/// [`QueueAccess`] with its words' address in a register.
+#[derive(Clone, Copy, Debug)]
+pub struct AccessAtHand<'a>(&'a Words);
+
+impl AccessAtHand<'_> {
+    /// [`QueueAccess::enter`], and whether the word is `open` then; if not, leave. Acquire: what the control path did before it
+    /// stored that word comes before.
+    #[inline(always)]
+    #[must_use]
+    pub fn enter_if(self, open: u32) -> bool {
+        self.0.busy.store(1, Ordering::Relaxed);
+        ControlBarrier::light();
+        self.0.word.load(Ordering::Acquire) == open
+    }
+
+    /// [`QueueAccess::leave`]
+    #[inline(always)]
+    pub fn leave(self) {
+        self.0.busy.store(0, Ordering::Release);
     }
 }
 
