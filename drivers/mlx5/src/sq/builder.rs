@@ -316,7 +316,9 @@ impl Side {
                 // `wr_bind_mw` is for windows of type 2, whatever the window says of itself (ibv_wr_post(3)).
                 Some(mut bind) => {
                     bind.mw_type = 2;
-                    encoder.push_local(poster, held, cursor, wr, &BindMw::<Remote>::new(bind), 0)
+                    // SAFETY: `op` is such an operation, made with that promise.
+                    let op = unsafe { BindMw::<Remote>::new(bind) };
+                    encoder.push_local(poster, held, cursor, wr, &op, 0)
                 }
                 None => encoder.push_local(poster, held, cursor, wr, &op, 0),
             };

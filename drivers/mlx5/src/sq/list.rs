@@ -297,7 +297,8 @@ unsafe fn push_begun(
             let bind = unsafe { wr.tail.bind_mw };
             // SAFETY: as above.
             let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
-            let op = op::BindMw::<Remote>::new(bind);
+            // SAFETY: the caller's promise.
+            let op = unsafe { op::BindMw::<Remote>::new(bind) };
             side.encoder.push_local(&mut side.poster, held, cursor, fields(wr), &op, num_sge)
         }
         WrOpcode::TSO => {
