@@ -108,15 +108,19 @@ pub const PAGE: usize = 4096;
 /// A table with an entry per block or element of a ring, indexed modulo its length.
 ///
 /// # Invariants
-/// The length is a power of two.
+/// The length is `mask + 1`, a power of two.
 #[derive(Debug)]
-pub struct Table<T>(pub(super) Box<[T]>);
+pub struct Table<T> {
+    entries: Box<[T]>,
+    mask: u32,
+}
 
 impl<T: Default> Table<T> {
     /// `len` entries, a power of two; rounded up to one.
     #[must_use]
     pub fn new(len: u32) -> Self {
-        Self((0..len.max(1).next_power_of_two()).map(|_| T::default()).collect())
+        let len = len.max(1).next_power_of_two();
+        Self { entries: (0..len).map(|_| T::default()).collect(), mask: len - 1 }
     }
 }
 
@@ -125,14 +129,13 @@ impl<T> Table<T> {
     #[inline(always)]
     #[must_use]
     pub fn get(&self, index: u32) -> &T {
-        let index = index as usize & (self.0.len() - 1);
-        // SAFETY: an index masked by the length less one is less than the length, a power of two (invariant).
-        unsafe { self.0.get_unchecked(index) }
+        // SAFETY: an index that is masked is less than the length (invariant).
+        unsafe { self.entries.get_unchecked((index & self.mask) as usize) }
     }
 
     /// All entries.
     pub fn iter(&self) -> core::slice::Iter<'_, T> {
-        self.0.iter()
+        self.entries.iter()
     }
 }
 
@@ -189,7 +192,7 @@ mod tests {
     #[test]
     fn tables_are_a_power_of_two() {
         let table = Table::<u32>::new(5);
-        assert_eq!((table.0.len(), *table.get(u32::MAX)), (8, 0));
-        assert_eq!(Table::<u8>::new(0).0.len(), 1);
+        assert_eq!((table.iter().len(), table.mask, *table.get(u32::MAX)), (8, 7, 0));
+        assert_eq!(Table::<u8>::new(0).iter().len(), 1);
     }
 }

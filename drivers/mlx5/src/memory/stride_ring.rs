@@ -128,9 +128,9 @@ impl<E> RecvRing<E> {
         Self {
             first,
             second,
-            notes: NonNull::from(&*notes.0).cast(),
+            notes: NonNull::from(&*notes.entries).cast(),
             // Both are powers of two less one, so the lower is, too.
-            mask: ring.mask.min((notes.0.len() - 1) as u32),
+            mask: ring.mask.min(notes.mask),
             stride: ring.stride(),
             skip,
             ring: ring.clone(),

@@ -26,6 +26,8 @@ pub struct RqShared {
     early: Table<AtomicU8>,
     /// A [`Progress`].
     progress: AtomicU64,
+    /// [`Progress::next_bits`]
+    next_bits: u64,
     /// How many were posted, where the device is not told before RTR (raw packet QPs).
     held: Mutex<Option<u64>>,
     published: PosterLine,
@@ -52,10 +54,15 @@ impl Progress {
         (self.0 >> 32) as u32
     }
 
+    /// What [`is_next`](Self::is_next) compares in a queue whose indices have this mask.
+    fn next_bits(mask: u32) -> u64 {
+        u64::from(u32::MAX) << 32 | u64::from(mask)
+    }
+
     /// Whether the receive at `index` is the next, and there is no gap.
     #[inline(always)]
-    fn is_next(self, index: u32, mask: u32) -> bool {
-        (self.0 ^ u64::from(index)) & (u64::from(u32::MAX) << 32 | u64::from(mask)) == 0
+    fn is_next(self, index: u32, next_bits: u64) -> bool {
+        (self.0 ^ u64::from(index)) & next_bits == 0
     }
 }
 
@@ -75,6 +82,7 @@ impl RqShared {
             wr_id: Table::new(count),
             early: Table::new(count),
             progress: AtomicU64::new(0),
+            next_bits: Progress::next_bits(count - 1),
             held: Mutex::new(None),
             published: PosterLine::default(),
         }
@@ -107,7 +115,7 @@ impl RqShared {
         let at = u32::from(wqe_counter);
         let wr_id = self.wr_id.get(at).load(Ordering::Relaxed);
         let progress = self.progress();
-        if progress.is_next(at, self.ring.mask()) {
+        if progress.is_next(at, self.next_bits) {
             let next = Progress::new(progress.tail().wrapping_add(1), 0);
             // Release: pairs with `tail`, so the poster reuses the element after this load.
             self.progress.store(next.0, Ordering::Release);
