@@ -9,9 +9,10 @@
 // UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
 
 use crate::memory::{BlockCount, BlockIndex, SendQueueRef, SqView};
+use crate::wqe::plain::Carries;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping};
 use uverbs_core::sync::barrier::{write_combining_flush, write_combining_start};
@@ -76,20 +77,11 @@ impl Register {
     }
 }
 
-/// Writes all of 64 bytes but the first word, which was written. What is written is inside the mapping: the callers stay in
-/// the register's halves, which [`Register::new`] checked.
-#[inline(always)]
-fn put_rest(register: NonNull<u64>, words: &[u64; 8]) {
-    for (i, word) in words.iter().enumerate().skip(1) {
-        put_word(register, i as u32 * 8, *word);
-    }
-}
-
 /// Copies a block to a register, as its `nth`. Word by word: a few registers do, and a load of 8 bytes after a store of 8 is
 /// forwarded to it.
 #[inline(always)]
 fn copy_block(register: NonNull<u64>, nth: u32, ring: SqView<'_>, block: BlockIndex) {
-    // SAFETY: inside the mapping, see `put_rest`.
+    // SAFETY: inside the mapping, see `put_word`.
     let to = unsafe { register.byte_add(nth as usize * 64) };
     for (i, word) in ring.at(block).iter().enumerate() {
         put_word(to, i as u32 * 8, word.load(Ordering::Relaxed));
@@ -131,41 +123,36 @@ pub type SharedHalf = Locked<u32, Shared>;
 /// A send queue's doorbell.
 ///
 /// # Invariants
-/// `next` is the next half of `register`, which is a mapped one and this queue's alone, and `toggle` added or taken away
-/// leads to the other half, or is 0. Or `next` is `aside`, and `toggle` is 0.
+/// `next` is the next half of `register` if that is a mapped one and `sharing` is [`Sharing::Own`]; `toggle` added or taken
+/// away leads to the other half, or is 0.
 pub struct Doorbell {
     next: NonNull<u64>,
     toggle: usize,
-    /// Memory that is written instead of a register that takes more than stores: a lock, or a software device's call.
-    aside: Option<Arc<Aside>>,
-    /// The longest WQE that is written whole, and the same for one with inline data.
-    burst: BlockCount,
-    burst_inline: BlockCount,
-    /// Which half is next for [`post_slow`](Self::post_slow): 0, or `half_size`.
-    half: u32,
-    half_size: u32,
+    /// The longest WQE that is written whole, by what it carries ([`Carries`]).
+    burst: [BlockCount; 3],
+    sharing: Sharing,
+    /// Whether it is this queue's alone, and a block of entries is written whole.
+    bursts_alone: bool,
     register: Register,
-    shared: Option<Arc<SharedHalf>>,
+    half_size: u32,
+    /// Which half of a software device's register is next: 0, or `half_size`.
+    half: u32,
 }
 
-/// As long as a register's half. In an `Arc`, which does not claim to be the only way to what it holds.
-type Aside = [AtomicU64; MAX_BURST as usize / 8];
+/// Who rings a register.
+enum Sharing {
+    /// This queue alone, by stores.
+    Own,
+    /// Several queues, by stores.
+    Locked(Arc<SharedHalf>),
+    /// A software device is called, with the lock if there is one.
+    Port(Option<Arc<SharedHalf>>),
+}
 
-// SAFETY: the address of a register that `register` keeps mapped, or of `aside`, good from any thread.
+// SAFETY: the address of a register that `register` keeps mapped, good from any thread.
 unsafe impl Send for Doorbell {}
 // SAFETY: `&Doorbell` gives nothing but its description.
 unsafe impl Sync for Doorbell {}
-
-/// Whether WQEs like one are worth a BlueFlame burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Burst {
-    /// As long as others are.
-    Usual,
-    /// Up to another length, because of its inline data.
-    Inline,
-    /// No: it says no more than the 8 bytes of a doorbell.
-    Never,
-}
 
 impl Doorbell {
     /// The register at `offset` of `page`. With `shared`, other QPs ring it, too, and use the same `shared`. `None` if
@@ -181,48 +168,44 @@ impl Doorbell {
             return None;
         }
         let register = Register::new(page, offset, (bf.half * 2).max(8))?;
-        let half = bf.half as usize;
-        let (next, toggle, aside) = match &register {
-            Register::Mapped(register, _) if shared.is_none() && register.addr().get() & half == 0 => {
-                (*register, half, None)
-            }
-            _ => {
-                let aside = Arc::new([const { AtomicU64::new(0) }; MAX_BURST as usize / 8]);
-                (NonNull::from(&*aside).cast(), 0, Some(aside))
-            }
+        let (next, sharing) = match (&register, shared) {
+            (Register::Mapped(register, _), None) => (*register, Sharing::Own),
+            (Register::Mapped(register, _), Some(shared)) => (*register, Sharing::Locked(shared)),
+            (Register::Port(..), shared) => (NonNull::dangling(), Sharing::Port(shared)),
         };
-        let burst = |wanted| BlockCount::of(if bf.burst && wanted { bf.half / 64 } else { 0 });
-        let (burst, burst_inline) = (burst(bf.prefer), burst(true));
-        let half_size = bf.half;
-        Some(Self { next, toggle, aside, burst, burst_inline, half: 0, half_size, register, shared })
+        // The address of the other half differs in one bit.
+        let half = bf.half as usize;
+        let toggle = if next.addr().get() & half == 0 { half } else { 0 };
+        let longest = |wanted| BlockCount::of(if bf.burst && wanted { bf.half / 64 } else { 0 });
+        let mut burst = [BlockCount::NONE; 3];
+        burst[Carries::Entries as usize] = longest(bf.prefer);
+        burst[Carries::Inline as usize] = longest(true);
+        let bursts_alone =
+            matches!(sharing, Sharing::Own) && burst[Carries::Entries as usize] != BlockCount::NONE;
+        Some(Self { next, toggle, burst, sharing, bursts_alone, register, half_size: bf.half, half: 0 })
     }
 
     /// Whether the register has a lock because other QPs may ring it.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        self.shared.is_some()
+        matches!(self.sharing, Sharing::Locked(_) | Sharing::Port(Some(_)))
     }
 
-    /// Whether the register takes more than stores. Then only [`post_slow`](Self::post_slow) rings it.
+    /// Whether a single WQE of so many blocks is written whole.
     #[inline(always)]
-    pub(crate) fn is_slow(&self) -> bool {
-        self.aside.is_some()
-    }
-
-    /// Whether a single WQE is written whole.
-    pub(crate) fn is_burst(&self, span: BlockCount, burst: Burst) -> bool {
-        match burst {
-            Burst::Usual => span <= self.burst,
-            Burst::Inline => span <= self.burst_inline,
-            Burst::Never => false,
-        }
+    pub(crate) fn is_burst(&self, span: BlockCount, carries: Carries) -> bool {
+        span <= self.burst[carries as usize]
     }
 
     /// Tells of the WQEs up to the one at `last`, which is written whole if it is a `burst`. The doorbell record was written
-    /// before.
+    /// before, and the queue is busy.
     #[inline(always)]
-    pub(crate) fn post(&mut self, ring: SqView<'_>, last: BlockIndex, span: BlockCount, burst: bool) {
+    pub(crate) fn post(&mut self, queue: &SendQueueRef, last: BlockIndex, span: BlockCount, burst: bool) {
+        let Sharing::Own = self.sharing else {
+            return self.post_shared(queue, last, if burst { span.blocks() } else { 0 });
+        };
         write_combining_start();
+        let ring = queue.view();
         if burst {
             copy_block(self.next, 0, ring, last);
             for i in 1..span.blocks() {
@@ -234,27 +217,18 @@ impl Doorbell {
         self.turn();
     }
 
-    /// The same where the last has one block, and more than one unit; it is `single` if the device was told of all before it.
+    /// The same for a single WQE of one block and several units, whose words are at hand.
     #[inline(always)]
-    pub(crate) fn post_plain(&mut self, ring: SqView<'_>, last: BlockIndex, single: bool) {
-        write_combining_start();
-        if single && self.burst != BlockCount::NONE {
-            copy_block(self.next, 0, ring, last);
-        } else {
-            put_word(self.next, 0, ring.at(last)[0].load(Ordering::Relaxed));
+    pub(crate) fn post_block(&mut self, queue: &SendQueueRef, at: BlockIndex, words: &[u64; 8]) {
+        if !self.bursts_alone {
+            let span = BlockCount::of(1);
+            return self.post(queue, at, span, self.is_burst(span, Carries::Entries));
         }
-        self.turn();
-    }
-
-    /// The same for a single one whose `words` are at hand.
-    #[inline(always)]
-    pub(crate) fn post_block(&mut self, words: &[u64; 8]) {
         // Loaded before the fence, behind which loads take their time.
-        let (next, is_burst) = (self.next, self.burst != BlockCount::NONE);
+        let next = self.next;
         write_combining_start();
-        put_word(next, 0, words[0]);
-        if is_burst {
-            put_rest(next, words);
+        for (i, word) in words.iter().enumerate() {
+            put_word(next, i as u32 * 8, *word);
         }
         self.turn();
     }
@@ -269,16 +243,27 @@ impl Doorbell {
         self.next = unsafe { NonNull::new_unchecked(other) };
     }
 
-    /// [`post`](Self::post) for a register with a lock, or a software device's.
+    /// [`post`](Self::post) by a register that has a lock or is a software device's: a burst of so many blocks, or 8 bytes.
     #[inline(never)]
-    pub(crate) fn post_slow(&mut self, held: &SendQueueRef, last: BlockIndex, span: BlockCount, burst: bool) {
-        let (ring, blocks) = (held.view(), if burst { span.blocks() } else { 0 });
-        let Some(shared) = &self.shared else {
+    fn post_shared(&mut self, queue: &SendQueueRef, last: BlockIndex, blocks: u32) {
+        let ring = queue.view();
+        let Sharing::Port(shared) = &self.sharing else {
+            let Sharing::Locked(shared) = &self.sharing else { return };
+            // Held for the stores only, so this thread can't have it.
+            if let Ok(mut half) = shared.lock() {
+                self.write(*half & self.half_size, ring, last, blocks);
+                *half ^= self.half_size;
+            }
+            return;
+        };
+        // The call may panic, and this leaves then.
+        let _busy = queue.qp.access().send.busy();
+        let Some(shared) = shared else {
             self.write(self.half, ring, last, blocks);
             self.half ^= self.half_size;
             return;
         };
-        // SendQueueRef for the stores only, so this thread can't have it; and a software device does not call back.
+        // A software device does not call back, so this thread can't have the lock.
         let Ok(mut half) = shared.lock() else {
             return self.write(0, ring, last, 0);
         };
@@ -287,6 +272,7 @@ impl Doorbell {
     }
 
     /// A burst of so many blocks, or 8 bytes.
+    #[inline]
     fn write(&self, half: u32, ring: SqView<'_>, last: BlockIndex, blocks: u32) {
         write_combining_start();
         if blocks != 0 {
@@ -299,10 +285,11 @@ impl Doorbell {
     }
 }
 
-/// Writes 8 bytes to a register, as [`put_rest`] does 56.
+/// Writes 8 bytes to a register. They are inside the mapping: the callers stay in the register's halves, which
+/// [`Register::new`] checked.
 #[inline(always)]
 fn put_word(register: NonNull<u64>, at: u32, word: u64) {
-    // SAFETY: inside the mapping, see `put_rest`.
+    // SAFETY: inside the mapping, see above.
     let to = unsafe { register.byte_add(at as usize) };
     // SAFETY: a mapped register, aligned to 8.
     unsafe { to.write_volatile(word) };

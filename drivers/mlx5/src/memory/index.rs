@@ -24,18 +24,6 @@ impl BlockIndex {
         Self(word >> (16 - Self::SHIFT))
     }
 
-    /// The same place with a mark, below 16, for [`marked`](Self::marked) only.
-    #[inline(always)]
-    #[must_use]
-    pub(crate) const fn with_mark(self, mark: u32) -> Self {
-        Self(self.0 + mark)
-    }
-
-    /// The place, and the mark.
-    pub(crate) const fn marked(self) -> (Self, u32) {
-        (Self(self.0 & !0xf), self.0 & 0xf)
-    }
-
     /// Its index modulo 2^16, as WQEs and doorbell records have it.
     #[inline(always)]
     pub(crate) const fn index(self) -> u32 {
@@ -51,14 +39,8 @@ impl BlockIndex {
     /// So many blocks back.
     #[inline(always)]
     #[must_use]
-    pub(crate) const fn before(self, blocks: u32) -> Self {
-        Self(self.0.wrapping_sub(blocks << Self::SHIFT))
-    }
-
-    /// What is from here to `end`.
-    #[inline(always)]
-    pub(crate) const fn until(self, end: Self) -> BlockCount {
-        BlockCount(end.0.wrapping_sub(self.0))
+    pub(crate) const fn before(self, count: BlockCount) -> Self {
+        Self(self.0.wrapping_sub(count.0))
     }
 
     /// So many blocks further.

@@ -36,6 +36,9 @@ impl CompletedCount {
         self.0 as u32
     }
 
+    /// Of a block where no WQE begins.
+    pub(crate) const NO_WQE: Self = Self(u64::MAX);
+
     /// `umr_op`
     #[inline(always)]
     pub(crate) const fn op(self) -> u8 {
@@ -119,13 +122,15 @@ impl SqAddrs {
 }
 
 /// A send queue's ring, with a record per block.
+///
+/// # Invariants
+/// The records of `addrs` are a slice that [`SqRing::new`] allocated as a box, one per block; they are freed with the ring.
 pub struct SqRing {
     pub(super) addrs: SqAddrs,
-    _records: Box<[Record]>,
     buf: Arc<QueueBuf>,
 }
 
-// SAFETY: `addrs` are of `buf` and of the records, which are owned; all access is by atomics.
+// SAFETY: `addrs` are of `buf` and of the records, which the ring owns; all access is by atomics.
 unsafe impl Send for SqRing {}
 // SAFETY: likewise.
 unsafe impl Sync for SqRing {}
@@ -140,8 +145,9 @@ impl SqRing {
         let base = buf.part(offset, blocks as usize * 64)?;
         let records: Box<[Record]> = (0..blocks).map(|_| Record::default()).collect();
         let mask = (blocks - 1) << BlockIndex::SHIFT;
-        let addrs = SqAddrs { base, records: NonNull::from(&*records).cast(), mask };
-        Some(Self { addrs, _records: records, buf })
+        // Behind a pointer and not a box, which would claim to be the only way to the records whenever the ring is moved.
+        let records = NonNull::from(Box::leak(records)).cast();
+        Some(Self { addrs: SqAddrs { base, records, mask }, buf })
     }
 
     /// The largest index of a block.
@@ -162,6 +168,15 @@ impl SqRing {
     #[must_use]
     pub fn view(&self) -> SqView<'_> {
         self.addrs.view()
+    }
+}
+
+impl Drop for SqRing {
+    fn drop(&mut self) {
+        let records = NonNull::slice_from_raw_parts(self.addrs.records, self.mask() as usize + 1);
+        // SAFETY: the slice that `new` allocated as a box (invariant). Nobody borrows the ring any more, and what holds its
+        // addresses holds the ring, too (`SendQueueRef`).
+        drop(unsafe { Box::from_raw(records.as_ptr()) });
     }
 }
 
@@ -237,6 +252,20 @@ impl<'r> SqView<'r> {
     #[inline(always)]
     pub(crate) fn unit_from(self, place: BlockIndex, unit: u32) -> &'r [AtomicU64; 2] {
         self.unit((place.0 >> 2).wrapping_add(unit))
+    }
+
+    /// The `count` words of 8 bytes from `word` of the block at a place on, if they do not go over the ring's end.
+    #[inline(always)]
+    pub(crate) fn words_from(self, place: BlockIndex, word: u32, count: usize) -> Option<&'r [AtomicU64]> {
+        let first = ((place.0 & self.mask) >> 1) as usize + word as usize;
+        let end = (self.mask >> 1) as usize + 8;
+        if first.saturating_add(count) > end {
+            return None;
+        }
+        // SAFETY: the ring has `end` words, eight to the block (invariant), and `first` is not behind them.
+        let words = unsafe { self.base.add(first) };
+        // SAFETY: so many words inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        Some(unsafe { core::slice::from_raw_parts(words.as_ptr(), count) })
     }
 
     /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.

@@ -3,608 +3,562 @@
 //!
 //! A builder writes what its opcode says and leaves room for the destination; its setters go back and add destination and
 //! data, in any order, since the place of each follows from transport and opcode. The last one completes the WQE. What a WR
-//! still needs is a few bits, looked at when the next begins and when the session ends; an error clears them, and
+//! still needs is a few bits, checked when the next begins and when the session ends; an error clears them, and
 //! setters that find theirs missing do nothing.
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's builder trait, whose `wr_set_sges` carries a promise about memory.
 
-use crate::memory::SendQueueRef;
+use crate::memory::BlockIndex;
+use crate::sq::SendQueue;
+use crate::sq::consts::{Kind, are_plain};
 use crate::sq::cursor::Cursor;
-use crate::sq::encoder::{Encoder, First, Kind, imm_of, op_units, put_op};
-use crate::sq::{SendQueue, Side};
-use crate::wqe::eth;
-use crate::wqe::{Ah, CTRL_UNITS, Remote, Sge, WqeWriter, are_plain, hw_opcode, put_inline, put_raw_sges};
+use crate::wqe::plain::{Carries, Destination, Local, WqeOp, Written, op_units, put_destination, put_op};
+use crate::wqe::{
+    Ah, Answer, CTRL_UNITS, Remote, SendEntry as _, Sge, WqeWriter, ctrl_base, ctrl0, eth, hw_opcode,
+};
+use crate::wqe::{put_entries, put_inline};
+use bitflags::bitflags;
+use core::fmt;
 use core::hint::cold_path;
 use core::sync::atomic::Ordering;
-use uverbs_core::provider::op::BindMw;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
-use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
 use uverbs_core::wr::{Sge as RawSge, WrOpcode};
-use uverbs_mlx5_hw::wqe::MLX5_OPCODE_RDMA_READ;
 
-/// The data setter.
-const DATA: u8 = 1;
-/// The destination's setter.
-const ADDRESS: u8 = 2;
+bitflags! {
+    /// The setters of a WR.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct Setters: u8 {
+        const DATA = 1;
+        const ADDRESS = 2;
+    }
 
-/// A builder session. Whether it is open, the poster knows.
+    /// What is not plain about a WR.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct SlowPathFlags: u8 {
+        /// It answers with 8 bytes.
+        const ATOMIC = 1;
+        /// Its data can't be inline.
+        const NO_INLINE = 2;
+        /// A raw packet, whose header the data setter writes.
+        const FRAME = 4;
+        /// A segmented send.
+        const TSO = 8;
+        /// A raw packet whose checksums the device computes.
+        const CSUM = 16;
+        /// Its room is checked when its length is known.
+        const LONG = 32;
+    }
+}
+
+/// A builder session. Whether it is open, the producer knows.
 #[derive(Debug)]
 pub(crate) struct Session {
     cursor: Cursor,
-    pending: Pending,
     wr: Current,
+    /// That of every WR of the queue, to begin with.
+    queue: Current,
+    /// What the WR counts beyond one so far, if it is `LONG`.
+    taken: u32,
     /// Why the cursor has failed.
     error: PostError,
 }
 
-/// Whether a WR waits for setters, and for which.
+/// The WR that setters belong to. Its `wr_id` is in the record of its block already, and its control segment is written as if
+/// one entry would follow.
 ///
-/// Most are plain: to the connected peer, and complete with one entry. All that there is to know of those is in this one
-/// word, and the calls which make up most sessions look at no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pending(u32);
+/// One word, because all calls of a session load or store it. From the low bits: the units written so far (8 bits, of which
+/// the top says that they have inline data), the QP number and the hardware's opcode where the control segment has them,
+/// [`SlowPathFlags`] from bit 40, the setters that it has from bit 48 and those that were not called yet from bit 56.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Current(u64);
 
-impl Pending {
-    /// None does.
-    const NO: Self = Self(0);
-    /// None does, and the last was a plain one.
-    const DONE: Self = Self(1);
-    /// One does, of which [`Current`] tells.
-    const OTHER: Self = Self(8);
+impl Current {
+    const INLINE: u64 = 0x80;
+    const SLOW: u32 = 40;
+    const TAKES: u32 = 48;
+    const NEEDS: u32 = 56;
 
-    /// A plain one: the hardware's opcode, and the unit where its entry goes, 1 or 2.
-    const fn plain(opcode: u8, unit: u32) -> Self {
-        assert!(unit == 1 || unit == 2);
-        Self((opcode as u32) << 8 | unit << 1)
+    /// That of a queue, which every WR is added to: its QP's number, its setters and the units of its addresses.
+    const fn of_queue(qp_num: u32, address_units: u32) -> Self {
+        let setters = setters(address_units).bits() as u64;
+        let base = ctrl_base(qp_num) | (CTRL_UNITS + address_units) as u64;
+        Self(base | setters << Self::TAKES | setters << Self::NEEDS)
     }
 
-    /// Whether a plain one waits for the entry at this unit.
+    /// With an opcode, so many units more, and what is not plain about it.
     #[inline(always)]
-    const fn waits_at(self, unit: u32) -> bool {
-        self.0 & unit << 1 != 0
+    const fn with(self, opcode: u8, units: u32, slow: SlowPathFlags) -> Self {
+        Self(self.0 + ((opcode as u64) << 32 | units as u64 | (slow.bits() as u64) << Self::SLOW))
     }
 
-    /// Whether one does.
+    /// The unit where data begin, and the WQE's units when they are written.
     #[inline(always)]
-    const fn is_one(self) -> bool {
-        self.0 > Self::DONE.0
+    const fn units(self) -> u32 {
+        self.0 as u32 & 0x3f
     }
 
-    /// The unit where a plain one's entry goes; 0 of all else.
     #[inline(always)]
-    const fn unit(self) -> u32 {
-        self.0 >> 1 & 3
+    const fn slow(self) -> SlowPathFlags {
+        SlowPathFlags::from_bits_retain((self.0 >> Self::SLOW) as u8)
     }
 
-    /// The opcode of a plain one.
-    const fn opcode(self) -> u8 {
-        (self.0 >> 8) as u8
+    #[inline(always)]
+    const fn takes(self) -> Setters {
+        Setters::from_bits_retain((self.0 >> Self::TAKES) as u8)
+    }
+
+    #[inline(always)]
+    const fn needs(self) -> Setters {
+        Setters::from_bits_retain((self.0 >> Self::NEEDS) as u8)
+    }
+
+    /// Whether it waits for its data only, and is plain, but for [`SlowPathFlags::NO_INLINE`].
+    #[inline(always)]
+    const fn is_plain(self) -> bool {
+        const NO_INLINE: u64 = (SlowPathFlags::NO_INLINE.bits() as u64) << Current::SLOW;
+        const TAKES: u64 = 0xff << Current::TAKES;
+        (self.0 & !(NO_INLINE | TAKES)) >> Self::SLOW
+            == (Setters::DATA.bits() as u64) << (Self::NEEDS - Self::SLOW)
+    }
+
+    /// After a setter was called.
+    #[inline(always)]
+    const fn without(self, which: Setters) -> Self {
+        Self(self.0 & !((which.bits() as u64) << Self::NEEDS))
+    }
+
+    /// The control segment's first word.
+    #[inline(always)]
+    const fn ctrl0(self, place: BlockIndex, units: u32) -> u64 {
+        ctrl0(self.0 & 0xff_ffff_ff00, place, 0, units)
     }
 }
 
-impl Default for Session {
-    fn default() -> Self {
-        Self {
-            cursor: Cursor::failed(),
-            pending: Pending::NO,
-            wr: Current::default(),
-            error: PostError::NoSession,
-        }
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Current")
+            .field("units", &self.units())
+            .field("slow", &self.slow())
+            .field("takes", &self.takes())
+            .field("needs", &self.needs())
+            .finish()
     }
 }
 
 impl Session {
-    /// Ends the last WR, which must have got its setters.
-    #[inline(always)]
-    fn end_wr(&mut self) {
-        if self.pending.is_one() {
-            self.fail(PostError::MissingSetter);
-        }
-    }
-
-    /// The WR that setters belong to, also if it is a plain one.
-    #[inline(always)]
-    fn current(&mut self, encoder: &Encoder, held: &SendQueueRef) -> &mut Current {
-        if self.pending.unit() != 0 {
-            self.unfold(encoder, held);
-        }
-        &mut self.wr
-    }
-
-    #[inline(never)]
-    fn unfold(&mut self, encoder: &Encoder, held: &SendQueueRef) {
-        let (opcode, data) = (self.pending.opcode(), self.pending.unit());
-        self.wr = Current {
-            wr_id: held.record(self.cursor.at).wr_id.load(Ordering::Relaxed),
-            first: encoder.hot.first(opcode),
-            data,
-            takes: DATA,
-            needs: DATA,
-            traits: if opcode == MLX5_OPCODE_RDMA_READ { NO_INLINE } else { 0 },
-            ds: data,
+    /// Of a queue whose WRs have so many units of address.
+    pub(crate) fn new(qp_num: u32, address_units: u32) -> Self {
+        Self {
+            cursor: Cursor::failed(),
+            wr: Current::default(),
+            queue: Current::of_queue(qp_num, address_units),
             taken: 0,
-        };
-        self.pending = Pending::OTHER;
+            error: PostError::NoSession,
+        }
     }
 
     /// Latches an error: there is no WR any more, and no room for one.
     #[cold]
+    #[inline(never)]
     fn fail(&mut self, error: PostError) {
         if !self.cursor.is_failed() {
             (self.cursor.head, self.error) = (Cursor::FAILED, error);
         }
-        (self.wr, self.pending) = (Current::default(), Pending::NO);
+        self.wr = Current::default();
     }
-}
 
-/// The WR that setters belong to.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-struct Current {
-    wr_id: u64,
-    /// The control segment's first word, less place and units.
-    first: First,
-    /// The unit where the data begins.
-    data: u32,
-    /// Setters that it has, as bits.
-    takes: u8,
-    /// Those that were not called yet.
-    needs: u8,
-    /// What is not plain about it, as bits.
-    traits: u8,
-    /// Units with the data, if that was set.
-    ds: u32,
-    /// What it counts beyond one WR so far, if it is `LONG`.
-    taken: u32,
-}
-
-/// It answers with 8 bytes.
-const ATOMIC: u8 = 1;
-/// Its data can't be inline.
-const NO_INLINE: u8 = 2;
-/// A raw packet, whose header the data setter writes.
-const FRAME: u8 = 4;
-/// A segmented send.
-const TSO: u8 = 8;
-/// A raw packet whose checksums the device computes.
-const CSUM: u8 = 16;
-/// It took the long way, so its room is looked at when its length is known.
-const LONG: u8 = 32;
-/// Its data was set, and is inline.
-const INLINED: u8 = 64;
-
-/// The traits that an opcode has by itself.
-const fn traits_of(opcode: WrOpcode) -> u8 {
-    (if is_atomic(opcode) { ATOMIC } else { 0 }) | (if takes_inline(opcode) { 0 } else { NO_INLINE })
-}
-
-impl Side {
-    /// Notes that a setter was called; `false` if the WR does not take it now.
-    #[inline(always)]
-    fn setter(&mut self, held: &SendQueueRef, which: u8) -> bool {
-        if self.session.current(&self.encoder, held).needs & which == 0 {
-            self.refuse_setter(which);
-            return false;
+    /// Ends the last WR, which must have got its setters.
+    fn end_wr(&mut self) {
+        if !self.wr.needs().is_empty() {
+            self.fail(PostError::MissingSetter);
         }
-        self.session.wr.needs &= !which;
-        true
     }
 
+    /// A setter that the WR does not take, or not any more.
     #[cold]
-    fn refuse_setter(&mut self, which: u8) {
-        let Self { poster, session, .. } = self;
-        let last_was_plain = session.pending == Pending::DONE;
-        let taken = poster.is_begun(&session.cursor)
-            && (last_was_plain && which == DATA || session.wr.takes & which != 0);
-        self.session.fail(if taken { PostError::DoubledSetter } else { PostError::OrphanSetter });
+    #[inline(never)]
+    fn refuse_setter(&mut self, which: Setters) {
+        let is_doubled = self.wr.takes().contains(which);
+        self.fail(if is_doubled { PostError::DoubledSetter } else { PostError::OrphanSetter });
+    }
+}
+
+/// The setters of a WR with data.
+#[inline(always)]
+const fn setters(address_units: u32) -> Setters {
+    if address_units == 0 { Setters::DATA } else { Setters::all() }
+}
+
+/// What an opcode is by itself.
+const fn slow_flags(opcode: WrOpcode) -> SlowPathFlags {
+    let atomic = if is_atomic(opcode) { SlowPathFlags::ATOMIC } else { SlowPathFlags::empty() };
+    let no_inline = if takes_inline(opcode) { SlowPathFlags::empty() } else { SlowPathFlags::NO_INLINE };
+    atomic.union(no_inline)
+}
+
+impl SendQueue {
+    /// Where the WQE of the WR is written.
+    #[inline(always)]
+    fn writer(&self) -> WqeWriter<'_> {
+        WqeWriter::new(self.queue.view(), self.session.cursor.at)
     }
 
-    /// Completes the WQE if nothing is missing any more.
+    /// Takes in that `which` was set, and moves behind the WQE if nothing is missing any more. `wr` is what the WR was
+    /// before, but for its units.
     #[inline(always)]
-    fn settle(&mut self, held: &SendQueueRef) {
-        let Session { wr, cursor, pending, .. } = &mut self.session;
-        if wr.needs == 0 {
-            *pending = Pending::NO;
-            WqeWriter::new(held.view(), cursor.at).put_ctrl0(wr.first.with_ds(wr.ds).at(cursor.at));
-            cursor.finish(held.view(), wr.wr_id, wr.ds, wr.traits & INLINED != 0);
+    fn set(&mut self, which: Setters, wr: Current) {
+        let Self { queue, session, .. } = self;
+        let left = wr.without(which);
+        session.wr = left;
+        if left.needs().is_empty() {
+            let carries = if wr.0 & Current::INLINE != 0 { Carries::Inline } else { Carries::Entries };
+            session.cursor.finish_recorded(queue.view(), Written::new(wr.units(), carries));
         }
     }
 
-    /// Takes in what a data setter wrote.
+    /// Takes in that a data setter wrote so many units with this writer.
     #[inline(always)]
-    fn set_data(&mut self, held: &SendQueueRef, units: Result<u32, PostError>) {
-        match units {
-            Ok(units) => {
-                self.session.wr.ds = self.session.wr.data + units;
-                self.settle(held);
-            }
-            Err(error) => self.session.fail(error),
+    fn set_data(&mut self, wr: Current, units: u32, inline: bool) {
+        let all = wr.units() + units;
+        // It was written with one unit of data.
+        if units != 1 {
+            let writer = self.writer();
+            writer.put_ctrl0(wr.ctrl0(writer.place(), all));
         }
+        let inline = if inline { Current::INLINE } else { 0 };
+        self.set(Setters::DATA, Current(wr.0 & !0xff | u64::from(all) | inline));
     }
 
-    /// The entry of a plain WR, which completes it.
+    /// Begins a WR that takes the short way, for which there is room.
     #[inline(always)]
-    fn put_plain(&mut self, held: &SendQueueRef, unit: u32, sge: RawSge) {
-        let Session { pending, cursor, .. } = &mut self.session;
-        let (view, at) = (held.view(), cursor.at);
-        let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
-        WqeWriter::new(view, at).put(unit, [count_key.to_be(), sge.addr.to_be()]);
-        *pending = Pending::DONE;
-        cursor.finish_block(at, view.record(at));
-    }
-
-    /// Begins a plain WR to the connected peer, where most calls are decided by a few tests; whether it was one.
-    #[inline(always)]
-    fn begin_plain<O: Operation<Remote = Remote>>(&mut self, held: &SendQueueRef, wr: Wr, op: &O) -> bool {
-        let Self { encoder, session, .. } = self;
-        if !O::HAS_DATA || is_atomic(O::OPCODE) || session.pending.is_one() {
-            return false;
-        }
-        let Some(second) = encoder.plain_ctrl1(wr.flags, imm_of(op)) else { return false };
-        let Some(first) = encoder.plain_builder(O::OPCODE) else { return false };
-        if !session.cursor.has_room() {
-            return false;
-        }
-        let at = session.cursor.at;
+    fn begin_fast<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: &O) -> Result<(), PostError> {
+        let (mut writer, fast) = (self.writer(), &self.encoder.fast);
+        let op = WqeOp::of(op);
         // The record is the WQE's only, and the place is free: what stands there does not count before it is published.
-        held.record(at).wr_id.store(wr.wr_id, Ordering::Relaxed);
-        let slot = WqeWriter::new(held.view(), at);
-        slot.put_ctrl1(second);
-        if let Some(remote) = op.remote() {
-            slot.put(CTRL_UNITS, remote.words);
-        }
-        slot.put_ctrl0(first.at(at));
-        session.pending =
-            const { Pending::plain(hw_opcode(O::OPCODE), CTRL_UNITS + op_units(O::OPCODE) % 2) };
-        true
-    }
-
-    /// With an address, or what is rarer.
-    #[inline(always)]
-    fn begin_other<O: Operation<Remote = Remote>>(
-        &mut self,
-        held: &SendQueueRef,
-        wr: Wr,
-        op: O,
-    ) -> Result<(), PostError> {
-        let Self { encoder, session, .. } = self;
-        let is_hot = O::HAS_DATA && encoder.is_hot_builder(O::OPCODE) && are_plain(wr.flags);
-        if !is_hot || !session.cursor.has_room() {
-            return self.begin_rare(held, wr, op);
-        }
-        let slot = WqeWriter::new(held.view(), session.cursor.at);
-        slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
-        let unit = CTRL_UNITS + encoder.address_units;
-        let data = unit + put_op(slot, unit, &op)?;
-        let takes = if encoder.address_units == 0 { DATA } else { DATA | ADDRESS };
-        session.wr = Current {
-            wr_id: wr.wr_id,
-            first: encoder.hot.first(const { hw_opcode(O::OPCODE) }),
-            data,
-            takes,
-            needs: takes,
-            traits: const { traits_of(O::OPCODE) },
-            ds: data,
-            taken: 0,
+        self.queue.record(writer.place()).wr_id.store(wr.wr_id, Ordering::Relaxed);
+        writer.put_ctrl1(fast.ctrl.second(wr.flags, op.imm));
+        // Of a connection the place is constant.
+        match fast.address_units {
+            0 => put_op(&mut writer, CTRL_UNITS, &op)?,
+            units => put_op(&mut writer, CTRL_UNITS + units, &op)?,
         };
+        let slow = const { slow_flags(O::OPCODE) };
+        let wr = self.session.queue.with(const { hw_opcode(O::OPCODE) }, op_units(O::OPCODE), slow);
+        writer.put_ctrl0(wr.ctrl0(writer.place(), wr.units() + 1));
+        self.session.wr = wr;
         Ok(())
     }
 
-    /// Local operations, raw packets, and what can't be.
+    /// Begins any WR, or finds out why it can't be.
     #[inline(never)]
-    fn begin_rare<O: Operation<Remote = Remote>>(
-        &mut self,
-        held: &SendQueueRef,
-        wr: Wr,
-        op: O,
-    ) -> Result<(), PostError> {
-        let Self { poster, encoder, session } = self;
-        if !poster.in_session() {
+    fn begin_cold<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        self.session.end_wr();
+        self.session.wr = Current::default();
+        if let Err(error) = self.try_begin(wr, &op) {
+            self.session.fail(error);
+        }
+    }
+
+    fn try_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: &O) -> Result<(), PostError> {
+        let Self { queue, producer, encoder, session } = self;
+        if !producer.in_session() {
             return Err(PostError::NoSession);
         }
-        if session.cursor.is_failed() {
+        let cursor = &mut session.cursor;
+        if cursor.is_failed() {
             return Err(session.error);
         }
         if !encoder.has_builder(O::OPCODE) {
             return Err(PostError::IllegalOpcode);
         }
+        let op = WqeOp::of(op);
         if !O::HAS_DATA {
-            session.wr = Current::default();
-            let cursor = &mut session.cursor;
-            return match op.bind_mw() {
+            return match op.local {
                 // `wr_bind_mw` is for windows of type 2, whatever the window says of itself (ibv_wr_post(3)).
-                Some(mut bind) => {
+                Some(Local::Bind(mut bind)) => {
                     bind.mw_type = 2;
-                    // SAFETY: `op` is such an operation, made with that promise.
-                    let op = unsafe { BindMw::<Remote>::new(bind) };
-                    encoder.push_local(poster, held, cursor, wr, &op, 0)
+                    encoder.push_local(producer, queue, cursor, wr, &Local::Bind(bind), false)
                 }
-                None => encoder.push_local(poster, held, cursor, wr, &op, 0),
+                Some(local) => encoder.push_local(producer, queue, cursor, wr, &local, false),
+                None => Err(PostError::IllegalOpcode),
             };
         }
-        let csum = encoder.check_csum(held, wr.flags)?;
+        let csum = encoder.check_csum(queue, wr.flags)?;
         encoder.check_atomics(O::OPCODE)?;
         let is_frame = encoder.kind == Kind::Raw && O::OPCODE == WrOpcode::SEND;
+        let address_units = encoder.fast.address_units;
         let header = CTRL_UNITS
-            + match op.tso() {
+            + match op.tso {
                 Some(args) => eth::tso_units(encoder.max_tso_header, args)?,
                 None if is_frame => eth::units(encoder.header_len()),
-                None => encoder.address_units + op_units(O::OPCODE),
+                None => address_units + op_units(O::OPCODE),
             };
-        let taken = encoder.reserve_units(poster, held, &mut session.cursor, header, 0)?;
-        let slot = WqeWriter::new(held.view(), session.cursor.at);
-        slot.put_ctrl1(encoder.ctrl1(wr.flags, imm_of(&op)));
-        let data = match op.tso() {
-            Some(args) => CTRL_UNITS + eth::put_tso(slot, csum, args)?,
-            None if is_frame => header,
-            None => {
-                let unit = CTRL_UNITS + encoder.address_units;
-                unit + put_op(slot, unit, &op)?
-            }
-        };
-        let trait_if = |which, bit| if which { bit } else { 0 };
-        let takes = if encoder.address_units == 0 { DATA } else { DATA | ADDRESS };
-        session.wr = Current {
-            wr_id: wr.wr_id,
-            first: encoder.hot.first(hw_opcode(O::OPCODE)),
-            data,
-            ds: data,
-            taken,
-            takes,
-            needs: takes,
-            traits: LONG
-                | traits_of(O::OPCODE)
-                | trait_if(is_frame, FRAME)
-                | trait_if(op.tso().is_some(), TSO)
-                | trait_if(csum, CSUM),
-        };
+        session.taken = encoder.reserve_units(producer, queue, cursor, header, 0)?;
+        let mut writer = WqeWriter::new(queue.view(), cursor.at);
+        queue.record(cursor.at).wr_id.store(wr.wr_id, Ordering::Relaxed);
+        writer.put_ctrl1(encoder.fast.ctrl.second(wr.flags, op.imm));
+        match op.tso {
+            Some(args) => drop(eth::put_tso(writer, csum, args)?),
+            None if is_frame => {}
+            None => drop(put_op(&mut writer, CTRL_UNITS + address_units, &op)?),
+        }
+        let flag_if = |which, flag| if which { flag } else { SlowPathFlags::empty() };
+        let slow = SlowPathFlags::LONG
+            | slow_flags(O::OPCODE)
+            | flag_if(is_frame, SlowPathFlags::FRAME)
+            | flag_if(op.tso.is_some(), SlowPathFlags::TSO)
+            | flag_if(csum, SlowPathFlags::CSUM);
+        let more = header - CTRL_UNITS - address_units;
+        session.wr = session.queue.with(hw_opcode(O::OPCODE), more, slow);
+        writer.put_ctrl0(session.wr.ctrl0(cursor.at, header + 1));
         Ok(())
     }
 
-    /// Makes sure that data of up to `units` fits behind a WR that took the long way.
-    #[inline(always)]
-    fn reserve_data(&mut self, held: &SendQueueRef, units: usize) -> Result<(), PostError> {
-        if self.session.wr.traits & LONG != 0 { self.reserve_data_cold(held, units) } else { Ok(()) }
+    /// Makes sure that data of up to `units` fits, if that is not certain.
+    fn reserve_data(&mut self, units: usize) -> Result<(), PostError> {
+        let Self { queue, producer, encoder, session } = self;
+        if !session.wr.slow().contains(SlowPathFlags::LONG) {
+            return Ok(());
+        }
+        let units = session.wr.units().saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        encoder.reserve_units(producer, queue, &mut session.cursor, units, session.taken).map(drop)
     }
 
-    #[cold]
-    fn reserve_data_cold(&mut self, held: &SendQueueRef, units: usize) -> Result<(), PostError> {
-        let Self { poster, encoder, session } = self;
-        let (cursor, wr) = (&mut session.cursor, &session.wr);
-        let units = wr.data.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
-        encoder.reserve_units(poster, held, cursor, units, wr.taken).map(drop)
-    }
-
-    /// One entry, of any WR. In scalars, so that the caller keeps none in memory.
+    /// The entries of any WR.
     ///
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
-    unsafe fn set_sge(&mut self, lkey: u32, addr: u64, length: u32, held: &SendQueueRef) {
-        // SAFETY: the caller's promise.
-        unsafe { self.set_sges(held, &[RawSge { addr, length, lkey }]) };
-    }
-
-    /// The entries of all but the plainest WRs.
-    ///
-    /// # Safety
-    /// As [`WrBuilder::wr_set_sges`].
-    #[inline(never)]
-    unsafe fn set_sges(&mut self, held: &SendQueueRef, sges: &[RawSge]) {
-        if !self.setter(held, DATA) {
-            return;
+    unsafe fn set_entries(&mut self, entries: &[RawSge]) {
+        if !self.session.wr.needs().contains(Setters::DATA) {
+            return self.session.refuse_setter(Setters::DATA);
         }
         let wr = self.session.wr;
-        // One entry, neither empty nor from 2^31 on: what else is missing is the address.
-        if let &[sge] = sges
-            && wr.traits & !NO_INLINE == 0
-            && sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1
+        let min = if wr.slow().contains(SlowPathFlags::ATOMIC) { 8 } else { 1 };
+        if let [one] = entries
+            && wr.slow().difference(SlowPathFlags::NO_INLINE | SlowPathFlags::ATOMIC).is_empty()
+            && let Some(words) = one.ordinary_from(min)
         {
-            let count_key = u64::from(sge.length) << 32 | u64::from(sge.lkey);
-            let slot = WqeWriter::new(held.view(), self.session.cursor.at);
-            slot.put(wr.data, [count_key.to_be(), sge.addr.to_be()]);
-            return self.set_data(held, Ok(1));
+            self.writer().put(wr.units(), words);
+            return self.set_data(wr, 1, false);
         }
         // SAFETY: the caller's promise.
-        let units = unsafe { self.put_sges(held, sges) };
-        self.set_data(held, units);
+        match unsafe { self.put_entries(entries) } {
+            Ok(units) => self.set_data(wr, units, false),
+            Err(error) => self.session.fail(error),
+        }
+    }
+
+    /// # Safety
+    /// As [`WrBuilder::wr_set_sges`].
+    #[inline(always)]
+    unsafe fn put_entries(&mut self, entries: &[RawSge]) -> Result<u32, PostError> {
+        let wr = self.session.wr;
+        if wr.slow().difference(SlowPathFlags::NO_INLINE | SlowPathFlags::ATOMIC).is_empty() {
+            let is_atomic = wr.slow().contains(SlowPathFlags::ATOMIC);
+            let answer = if is_atomic { Answer::KeepCount } else { Answer::None };
+            return put_entries(self.writer(), wr.units(), &self.encoder.fast.limits, answer, entries);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.put_entries_cold(entries) }
     }
 
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
-    unsafe fn put_sges(&mut self, held: &SendQueueRef, sges: &[RawSge]) -> Result<u32, PostError> {
-        let limits = self.encoder.limits;
-        self.reserve_data(held, sges.len().min(limits.max_sge as usize))?;
-        let wr = self.session.wr;
-        let slot = WqeWriter::new(held.view(), self.session.cursor.at);
-        if wr.traits & FRAME != 0 {
-            let (csum, l2, sges) = (wr.traits & CSUM != 0, self.encoder.l2, sges.iter().copied());
+    unsafe fn put_entries_cold(&mut self, entries: &[RawSge]) -> Result<u32, PostError> {
+        self.reserve_data(entries.len().min(self.encoder.fast.limits.max_sge as usize))?;
+        let (wr, writer, encoder) = (self.session.wr, self.writer(), &self.encoder);
+        let limits = &encoder.fast.limits;
+        if wr.slow().contains(SlowPathFlags::FRAME) {
+            let csum = wr.slow().contains(SlowPathFlags::CSUM);
+            let entries = entries.iter().copied();
             // SAFETY: the caller's promise.
-            let units = unsafe { eth::put_frame_sges(slot, limits, csum, l2, sges) }?;
-            return Ok(units - wr.data);
+            let units = unsafe { eth::put_frame_sges(writer, limits, csum, encoder.l2, entries) }?;
+            return Ok(units - wr.units());
         }
-        if wr.traits & TSO != 0 {
-            self.encoder.check_tso(sges.iter().map(|sge| u64::from(sge.length)).sum())?;
+        if wr.slow().contains(SlowPathFlags::TSO) {
+            encoder.check_tso(entries.iter().map(|entry| u64::from(entry.length)).sum())?;
         }
-        put_raw_sges(slot, wr.data, limits, wr.traits & ATOMIC != 0, sges.iter().copied())
+        let is_atomic = wr.slow().contains(SlowPathFlags::ATOMIC);
+        let answer = if is_atomic { Answer::KeepCount } else { Answer::None };
+        put_entries(writer, wr.units(), limits, answer, entries)
     }
 
-    /// `mlx5dv_wr_set_dc_addr`, and the other destinations.
+    /// Inline data of a WR that is not plain.
+    #[inline(never)]
+    fn put_inline_cold<P: Payload<Sge>>(&mut self, data: &P) -> Result<u32, PostError> {
+        let wr = self.session.wr;
+        if wr.slow().contains(SlowPathFlags::NO_INLINE) {
+            return Err(PostError::IllegalFlag);
+        }
+        let len = data.inline_len().min(self.encoder.fast.limits.max_inline as usize);
+        self.reserve_data((len + 19) / 16)?;
+        let (writer, encoder) = (self.writer(), &self.encoder);
+        let limits = &encoder.fast.limits;
+        if wr.slow().contains(SlowPathFlags::FRAME) {
+            let csum = wr.slow().contains(SlowPathFlags::CSUM);
+            let units = eth::put_frame_inline(writer, limits, csum, encoder.l2, data)?;
+            return Ok(units - wr.units());
+        }
+        put_inline(writer, wr.units(), limits, data)
+    }
+
+    /// The destination of a WR, of a queue of this `kind`.
     #[inline(always)]
-    fn set_address(&mut self, held: &SendQueueRef, kind: Kind, put: impl FnOnce(WqeWriter<'_>)) {
+    fn set_address(&mut self, kind: Kind, to: Destination<'_>) {
         if self.encoder.kind != kind {
             // The WR has a setter for its destination, but not this one.
             return self.session.fail(PostError::OrphanSetter);
         }
-        if self.setter(held, ADDRESS) {
-            put(WqeWriter::new(held.view(), self.session.cursor.at));
-            self.settle(held);
+        if !self.session.wr.needs().contains(Setters::ADDRESS) {
+            return self.session.refuse_setter(Setters::ADDRESS);
         }
+        put_destination(&mut self.writer(), to);
+        self.set(Setters::ADDRESS, self.session.wr);
     }
-}
 
-impl SendQueue {
     /// `mlx5dv_wr_set_dc_addr`: the target of a DC initiator's WR.
     #[inline]
     pub fn wr_set_dc_addr(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64) {
-        let (held, side) = self.split();
-        side.set_address(held, Kind::Dc, |slot| slot.put_av(ah.to(remote_dc_key, remote_dctn)));
+        self.set_address(Kind::Dc, Destination::DcTarget(ah, remote_dctn, remote_dc_key));
     }
 
     /// `mlx5dv_wr_set_dc_addr_stream`: the same on a stream of the initiator.
     pub fn wr_set_dc_addr_stream(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64, stream: u16) {
-        let (held, side) = self.split();
-        side.set_address(held, Kind::Dc, |slot| {
-            slot.put_av(ah.to(remote_dc_key, remote_dctn));
-            slot.add_stream(stream);
-        });
-    }
-
-    /// Begins any WR but a plain one.
-    #[inline(never)]
-    fn begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        let (held, side) = self.split();
-        side.session.end_wr();
-        side.session.pending = Pending::NO;
-        match side.begin_other(held, wr, op) {
-            Ok(()) if side.session.wr.needs != 0 => side.session.pending = Pending::OTHER,
-            Ok(()) => {}
-            Err(error) => side.session.fail(error),
+        if self.encoder.kind == Kind::Dc && self.session.wr.needs().contains(Setters::ADDRESS) {
+            self.writer().add_stream(stream);
         }
+        self.wr_set_dc_addr(ah, remote_dctn, remote_dc_key);
     }
 
-    /// What `wr_start` does where something must be looked at first.
+    /// What `wr_start` does where something must be checked first.
     #[cold]
+    #[inline(never)]
     fn start_cold(&mut self) {
-        let (held, side) = self.split();
-        if side.poster.in_session() {
-            return side.session.fail(PostError::SessionOpen);
+        let Self { queue, producer, session, .. } = self;
+        if producer.in_session() {
+            return session.fail(PostError::SessionOpen);
         }
-        let opened = side.poster.open_session_cold(held);
-        let (cursor, error) = match opened {
+        let (cursor, error) = match producer.open_session_cold(queue) {
             Ok(cursor) => (cursor, PostError::NoSession),
             Err(error) => (Cursor::failed(), error),
         };
-        (side.session.cursor, side.session.error) = (cursor, error);
-        (side.session.wr, side.session.pending) = (Current::default(), Pending::NO);
+        (session.cursor, session.wr, session.error) = (cursor, Current::default(), error);
     }
 
-    /// What `wr_complete` does where something must be looked at. (Not said to be cold: then it would be called from a frame
+    /// What `wr_complete` does where something must be checked. (Not said to be cold: then it would be called from a frame
     /// that the hot path builds, too.)
     #[inline(never)]
     fn complete_cold(&mut self) -> Result<(), PostError> {
-        let (held, side) = self.split();
-        let Side { poster, session, .. } = side;
-        if !poster.in_session() {
+        let Self { queue, producer, session, .. } = self;
+        if !producer.in_session() {
             return Err(PostError::NoSession);
         }
         session.end_wr();
         if session.cursor.is_failed() {
-            let _ = poster.end_session(held, None);
+            let _ = producer.end_session(queue, None);
             return Err(session.error);
         }
         let cursor = core::mem::replace(&mut session.cursor, Cursor::failed());
-        session.pending = Pending::NO;
-        poster.end_session(held, Some(&cursor))
+        producer.end_session(queue, Some(&cursor))
     }
 }
 
 impl WrBuilder for SendQueue {
     #[inline]
     fn wr_start(&mut self) {
-        let Side { poster, session, .. } = &mut self.side;
-        let Some(cursor) = poster.open_session() else { return self.start_cold() };
-        session.cursor = cursor;
+        let Some(cursor) = self.producer.open_session() else { return self.start_cold() };
+        (self.session.cursor, self.session.wr) = (cursor, Current::default());
     }
 
     #[inline(always)]
     fn wr_is_open(&self) -> bool {
-        self.side.poster.in_session()
+        self.producer.in_session()
     }
 
     #[inline(always)]
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
-        let Self { held, side } = self;
-        if !side.begin_plain(held, wr, &op) {
+        let session = &self.session;
+        let is_fast = O::HAS_DATA
+            && session.wr.needs().is_empty()
+            && are_plain(wr.flags)
+            && self.encoder.fast.has_builder(O::OPCODE)
+            && session.cursor.has_room();
+        if !is_fast {
             cold_path();
-            self.begin(wr, op);
+            return self.begin_cold(wr, op);
+        }
+        if let Err(error) = self.begin_fast(wr, &op) {
+            self.session.fail(error);
         }
     }
 
     #[inline]
     fn wr_set_ud_addr(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) {
-        let (held, side) = self.split();
-        side.set_address(held, Kind::Datagram, |slot| {
-            slot.put_av(ah.to(u64::from(remote_qkey) << 32, remote_qpn));
-        });
+        self.set_address(Kind::Datagram, Destination::Datagram(ah, remote_qpn, remote_qkey));
     }
 
     #[inline]
     fn wr_set_xrc_srqn(&mut self, remote_srqn: u32) {
-        let (held, side) = self.split();
-        side.set_address(held, Kind::Xrc, |slot| slot.put_srqn(remote_srqn));
+        self.set_address(Kind::Xrc, Destination::Srq(remote_srqn));
     }
 
     #[inline(always)]
     unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
-        let Self { held, side } = self;
-        let &[sge] = sges else {
+        let &[one] = sges else {
             // SAFETY: the caller's promise.
-            return unsafe { side.set_sges(held, sges) };
+            return unsafe { self.set_entries(sges) };
         };
-        // One entry, neither empty nor from 2^31 on, is all that a plain WR waits for.
-        let is_ordinary = sge.length.wrapping_sub(1) < MAX_SGE_LENGTH - 1;
-        if is_ordinary && side.session.pending.waits_at(CTRL_UNITS + 1) {
-            side.put_plain(held, CTRL_UNITS + 1, sge);
-        } else if is_ordinary && side.session.pending.waits_at(CTRL_UNITS) {
-            side.put_plain(held, CTRL_UNITS, sge);
-        } else {
-            cold_path();
-            // SAFETY: the caller's promise.
-            unsafe { side.set_sge(sge.lkey, sge.addr, sge.length, held) };
+        // The last setter of a WR in one block, which one entry completes: most are such.
+        let wr = self.session.wr;
+        if wr.is_plain()
+            && wr.units() < 4
+            && let Some(words) = one.ordinary_from(1)
+        {
+            self.writer().put(wr.units(), words);
+            let session = &mut self.session;
+            session.wr = wr.without(Setters::DATA);
+            return session
+                .cursor
+                .finish_recorded(self.queue.view(), Written { ds: 4, carries: Carries::Entries });
         }
+        cold_path();
+        // What is lent out is a copy.
+        let one = [one];
+        // SAFETY: the caller's promise.
+        unsafe { self.set_entries(&one) };
     }
 
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
-        let (held, side) = self.split();
-        if !side.setter(held, DATA) {
-            return;
+        let wr = self.session.wr;
+        if !wr.needs().contains(Setters::DATA) {
+            return self.session.refuse_setter(Setters::DATA);
         }
-        if side.session.wr.traits != 0 {
-            if side.session.wr.traits & NO_INLINE != 0 {
-                return side.session.fail(PostError::IllegalFlag);
-            }
-            let len = data.inline_len().min(side.encoder.limits.max_inline as usize);
-            if let Err(error) = side.reserve_data(held, (len + 19) / 16) {
-                return side.session.fail(error);
-            }
-        }
-        let (wr, encoder) = (side.session.wr, &side.encoder);
-        let slot = WqeWriter::new(held.view(), side.session.cursor.at);
-        let units = if wr.traits & FRAME != 0 {
-            let csum = wr.traits & CSUM != 0;
-            eth::put_frame_inline(slot, encoder.limits, csum, encoder.l2, &data).map(|u| u - wr.data)
+        let units = if wr.slow().is_empty() {
+            put_inline(self.writer(), wr.units(), &self.encoder.fast.limits, &data)
         } else {
-            put_inline(slot, wr.data, encoder.limits, &data)
+            self.put_inline_cold(&data)
         };
-        side.session.wr.traits |= INLINED;
-        side.set_data(held, units);
+        match units {
+            Ok(units) => self.set_data(wr, units, true),
+            Err(error) => self.session.fail(error),
+        }
     }
 
     #[cold]
     fn wr_latch(&mut self, error: PostError) {
         if self.wr_is_open() {
-            self.side.session.fail(error);
+            self.session.fail(error);
         }
     }
 
     #[inline]
     fn wr_complete(&mut self) -> Result<(), PostError> {
-        let Side { poster, session, .. } = &mut self.side;
-        if !session.pending.is_one() && poster.complete_session(&self.held, &mut session.cursor) {
+        let Self { queue, producer, session, .. } = self;
+        if session.wr.needs().is_empty() && producer.complete_session(queue, &mut session.cursor) {
             return Ok(());
         }
         self.complete_cold()
@@ -612,8 +566,7 @@ impl WrBuilder for SendQueue {
 
     #[inline]
     fn wr_abort(&mut self) {
-        let (held, side) = self.split();
-        side.session.fail(PostError::NoSession);
-        let _ = side.poster.end_session(held, None);
+        self.session.fail(PostError::NoSession);
+        let _ = self.producer.end_session(&self.queue, None);
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a batch of sends writes: past what is published, invisible until it is.
 //!
-//! Small, because it lives in registers: everything that forbids the next WR makes `head` reach `limit`, so the hot path has
-//! one compare for all of it, and the reason is looked up where it is cold.
+//! Small, because it is kept in registers: everything that forbids the next WR makes `head` reach `limit`, so the short way has
+//! one compare for all of it, and the reason is found out where it is cold.
 
-use crate::doorbell::Burst;
-use crate::memory::{BlockIndex, CompletedCount, Record, SqView};
+use crate::memory::{BlockCount, BlockIndex, CompletedCount, SqAddrs, SqView};
+use crate::wqe::plain::{Carries, Written};
 use core::sync::atomic::Ordering;
 
 /// A batch's place in the queue.
@@ -17,42 +17,12 @@ pub(crate) struct Cursor {
     pub(crate) head: u64,
     /// The `head` from which there is no room, as far as is known.
     pub(crate) limit: u64,
-    /// The last WQE that is not plain. All others have one block and more than one unit, and no inline data, so nothing is
-    /// kept of them.
-    pub(crate) odd: Odd,
-}
-
-/// A WQE that is not plain: where it begins, and in the bits that a place does not use, whether it is worth a burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Odd(BlockIndex);
-
-impl Odd {
-    /// There was none.
-    const NONE: Self = Self(BlockIndex::NEVER);
-
-    /// Where the last of the WQEs before `end` begins, and whether it is worth a burst: this one, or a plain one after it.
-    pub(crate) fn last(self, view: SqView<'_>, end: BlockIndex) -> (BlockIndex, Burst) {
-        let (start, mark) = self.0.marked();
-        // What stands in the ring is what was written there; if not, the device is told of another block of its ring.
-        let ds = u64::from_be(view.at(start)[0].load(Ordering::Relaxed)) as u32 & 0x3f;
-        if self == Self::NONE || start.after(ds.div_ceil(4)) != end {
-            return (end.before(1), Burst::Usual);
-        }
-        (
-            start,
-            if ds == 1 {
-                Burst::Never
-            } else if mark == 1 {
-                Burst::Inline
-            } else {
-                Burst::Usual
-            },
-        )
-    }
+    /// Where the last WQE ends that is not one block of entries, its length, and what it carries. Of others nothing is kept.
+    unusual: (BlockIndex, BlockCount, Carries),
 }
 
 impl Cursor {
-    /// A `head` that says nothing yet: something must be looked at before the first WR.
+    /// A `head` that says nothing yet: something must be checked before the first WR.
     pub(crate) const CLOSED: u64 = u64::MAX;
     /// That of a batch which failed.
     pub(crate) const FAILED: u64 = u64::MAX - 1;
@@ -60,7 +30,7 @@ impl Cursor {
     /// At a place, with nothing written.
     #[inline(always)]
     pub(crate) const fn new(at: BlockIndex, head: u64, limit: u64) -> Self {
-        Self { at, head, limit, odd: Odd::NONE }
+        Self { at, head, limit, unusual: (BlockIndex::NEVER, BlockCount::NONE, Carries::Nothing) }
     }
 
     /// Where nothing can be written.
@@ -80,16 +50,11 @@ impl Cursor {
         self.head < self.limit
     }
 
-    /// Whether all WQEs are plain.
+    /// How long the last WQE is, and what it carries.
     #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.odd == Odd::NONE
-    }
-
-    /// Where the last one began, being plain.
-    #[inline(always)]
-    pub(crate) fn last_plain(&self) -> BlockIndex {
-        self.at.before(1)
+    pub(crate) fn last(&self) -> (BlockCount, Carries) {
+        let (end, span, carries) = self.unusual;
+        if end == self.at { (span, carries) } else { (BlockCount::of(1), Carries::Entries) }
     }
 
     /// Lets a function that is not inlined change the cursor. It gets a copy: the address of the cursor itself would
@@ -102,24 +67,39 @@ impl Cursor {
         result
     }
 
-    /// Moves behind a WQE of `ds` units, and notes what its completion needs.
+    /// Moves behind a WQE, and records what its completion needs.
     #[inline(always)]
-    pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, ds: u32, inline: bool) {
-        let (at, record) = (self.at, view.record(self.at));
-        record.wr_id.store(wr_id, Ordering::Relaxed);
-        if ds > 4 || ds == 1 || inline {
-            self.odd = Odd(at.with_mark(inline.into()));
-        }
-        self.head = self.head.wrapping_add(1);
-        self.at = at.after(ds.div_ceil(4));
-        record.set_done(CompletedCount::new(self.head, 0));
+    pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, written: Written) {
+        view.record(self.at).wr_id.store(wr_id, Ordering::Relaxed);
+        self.finish_recorded(view, written);
     }
 
-    /// The same for a plain one whose record has the `wr_id`. It is `at` the cursor's place, which the caller has at hand.
+    /// The same for a WQE whose `wr_id` is recorded. A completion that names another of its blocks is of no WR, though a batch
+    /// that was dropped may have had a WQE there.
     #[inline(always)]
-    pub(crate) fn finish_block(&mut self, at: BlockIndex, record: &Record) {
-        let head = self.head.wrapping_add(1);
-        (self.at, self.head) = (at.after(1), head);
-        record.set_done(CompletedCount::new(head, 0));
+    pub(crate) fn finish_recorded(&mut self, view: SqView<'_>, Written { ds, carries }: Written) {
+        // Copies, because a cursor in memory would be loaded anew after every store to the queue.
+        let (at, head, blocks) = (self.at, self.head.wrapping_add(1), ds.div_ceil(4));
+        let end = at.after(blocks);
+        (self.at, self.head) = (end, head);
+        view.record(at).set_done(CompletedCount::new(head, 0));
+        if blocks > 1 || carries != Carries::Entries {
+            self.unusual = (end, BlockCount::of(blocks), carries);
+        }
+        if blocks > 1 {
+            view.record(at.after(1)).set_done(CompletedCount::NO_WQE);
+            if blocks > 2 {
+                clear_records(view.lend(), at, blocks);
+            }
+        }
+    }
+}
+
+/// Notes that no WQE begins at the blocks of a long one, from its third on.
+#[cold]
+#[inline(never)]
+fn clear_records(ring: &SqAddrs, at: BlockIndex, blocks: u32) {
+    for i in 2..blocks {
+        ring.view().record(at.after(i)).set_done(CompletedCount::NO_WQE);
     }
 }

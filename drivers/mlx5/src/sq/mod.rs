@@ -3,24 +3,30 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `encoder` | from a WR to its WQE, for all faces |
+//! | `consts` | what is known when the queue is created: which WRs take the short way, constant words |
+//! | `encoder` | one WR at the cursor, for all faces |
 //! | `producer` | room, fences, publication |
 //! | `cursor` | where a batch writes |
 //! | `list` | `ibv_post_send` |
 //! | `builder` | the `wr_*` builders |
 //! | `shared` | what pollers of the completions use |
+//!
+//! A single post by the typed face is [`SendQueue::post`](SendQueueTrait::post), [`Encoder::block`](encoder::Encoder::block),
+//! [`Producer::post_block`](producer::Producer::post_block), [`Doorbell::post_block`]. Every other post goes by
+//! [`Encoder::push`](encoder::Encoder::push), [`put_wqe`](crate::wqe::plain::put_wqe), then
+//! [`Producer::complete`](producer::Producer::complete) and [`Doorbell::post`].
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
-// encoder looks at that memory only for the header of raw packets, which it is promised, too.
+// encoder accesses that memory only for the header of raw packets, which it is promised, too.
 
 pub(crate) mod builder;
+pub(crate) mod consts;
 pub(crate) mod cursor;
 pub(crate) mod encoder;
 pub(crate) mod list;
 pub(crate) mod producer;
 pub mod shared;
 
-pub use encoder::SendConfig;
 pub use shared::{SqShared, umr_op};
 
 use crate::doorbell::Doorbell;
@@ -29,110 +35,137 @@ use crate::memory::dbrec::DbWord;
 use crate::qp::QpShared;
 use crate::sq::builder::Session;
 use crate::sq::cursor::Cursor;
-use crate::sq::encoder::{Encoder, Hot};
+use crate::sq::encoder::Encoder;
 use crate::sq::producer::Producer;
-use crate::wqe::{Ah, Remote, Sge};
+use crate::wqe::plain::{Data, Description, Destination, WqeOp};
+use crate::wqe::{Ah, Remote, Sge, hw_opcode};
 use core::fmt;
 use core::hint::cold_path;
 use std::sync::Arc;
+use uverbs_core::attr::{QpType, SendOpsFlags};
 use uverbs_core::errno::Errno;
 use uverbs_core::provider::{
     Address, BadWr, Operation, Payload, PostError, SendBatch, SendQueue as SendQueueTrait, Wr,
 };
 use uverbs_core::wr::SendWr;
 
-/// A send queue.
-pub struct SendQueue {
-    pub(crate) held: SendQueueRef,
-    pub(crate) side: Side,
+/// What a send queue is made with: what the QP was asked for, and what kernel and device answered.
+#[derive(Clone, Copy, Debug)]
+pub struct SendConfig {
+    /// Transport; `Driver` is a DC initiator.
+    pub qp_type: QpType,
+    /// Number that WQEs carry.
+    pub qp_num: u32,
+    /// Whether every WR makes a completion.
+    pub sq_sig_all: bool,
+    /// Operations of the `wr_*` builders.
+    pub send_ops_flags: SendOpsFlags,
+    /// WRs that the queue takes.
+    pub max_send_wr: u32,
+    /// Entries of a WR.
+    pub max_send_sge: u32,
+    /// Inline bytes of a WR.
+    pub max_inline_data: u32,
+    /// Whether the device has atomics.
+    pub atomics: bool,
+    /// The device's longest message.
+    pub max_msg_sz: u64,
+    /// The device's longest payload of a segmented send.
+    pub max_tso: u32,
+    /// Longest header of a segmented send.
+    pub max_tso_header: u32,
+    /// Whether the device wants the Ethernet header of raw packets in the WQE.
+    pub l2_inline: bool,
 }
 
-/// What of a send queue only its poster has.
-#[derive(Debug)]
-pub(crate) struct Side {
-    pub(crate) poster: Producer,
-    pub(crate) encoder: Encoder,
-    pub(crate) session: Session,
+/// A send queue.
+pub struct SendQueue {
+    queue: SendQueueRef,
+    producer: Producer,
+    encoder: Encoder,
+    session: Session,
 }
 
 impl SendQueue {
     /// The send queue of the QP behind `qp`, which has one: else `None`.
     #[must_use]
     pub fn new(config: &SendConfig, qp: Arc<QpShared>, record: DbWord, bell: Doorbell) -> Option<Self> {
-        let held = SendQueueRef::new(qp)?;
-        let blocks = held.sq().ring.mask() + 1;
-        held.sq().published_by(record.clone());
-        let encoder = Encoder::new(config, blocks, !bell.is_slow());
+        let queue = SendQueueRef::new(qp)?;
+        let blocks = queue.sq().ring.mask() + 1;
+        queue.sq().published_by(record.clone());
         // Never more WRs than blocks, whatever the kernel answered.
-        let poster = Producer::new(&held, config.max_send_wr.min(blocks), record, bell);
-        Some(Self { held, side: Side { poster, encoder, session: Session::default() } })
+        let producer = Producer::new(&queue, config.max_send_wr.min(blocks), record, bell);
+        let encoder = Encoder::new(config, blocks);
+        let session = Session::new(config.qp_num, encoder.fast.address_units);
+        Some(Self { queue, producer, encoder, session })
     }
 
     /// How many WRs it takes.
     #[must_use]
     pub fn max_send_wr(&self) -> u32 {
-        self.side.poster.max_post()
+        self.producer.max_post()
     }
 
     /// What it shares with the pollers of its completions.
     #[must_use]
     pub fn shared(&self) -> &Arc<QpShared> {
-        &self.held.qp
-    }
-
-    /// The queue, for a batch to hold both halves of.
-    #[inline(always)]
-    pub(crate) fn split(&mut self) -> (&SendQueueRef, &mut Side) {
-        (&self.held, &mut self.side)
+        &self.queue.qp
     }
 
     /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     pub fn start_at(&mut self, index: u32) {
-        self.side.poster.start_at(&self.held, index);
+        self.producer.start_at(&self.queue, index);
     }
 
     /// Blocks and WRs published so far. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn published(&self) -> (u32, u32) {
-        self.side.poster.published()
+        self.producer.published()
     }
-}
 
-impl SendQueue {
     /// A batch of one without its latch: an error ends it where it is found.
     ///
     /// # Safety
     /// As [`SendBatch::push`].
     #[inline(always)]
-    unsafe fn post_one<A, O, P>(&mut self, wr: Wr, to: &A, op: &O, data: &P) -> Result<(), PostError>
-    where
-        A: Address<Ah>,
-        O: Operation<Remote = Remote>,
-        P: Payload<Sge>,
-    {
-        let (held, side) = self.split();
-        let mut cursor = side.poster.begin();
-        let Side { encoder, poster, .. } = &mut *side;
+    unsafe fn post_one<P: Payload<Sge>>(
+        &mut self,
+        wr_id: u64,
+        wr: &Description<'_, Sge, &P>,
+    ) -> Result<(), PostError> {
+        let Self { queue, producer, encoder, .. } = self;
+        let mut cursor = producer.begin();
         // SAFETY: the caller's promise.
-        unsafe { encoder.push(&encoder.hot, poster, held, &mut cursor, wr, to, op, data) }?;
-        side.poster.complete(held, &cursor)
+        unsafe { encoder.push(producer, queue, &mut cursor, wr_id, wr) }?;
+        producer.complete(queue, &cursor)
     }
 
-    /// The same, for a post whose short way was not taken.
+    /// The same out of line, for a post whose short way was not taken.
     ///
     /// # Safety
     /// As [`SendBatch::push`].
     #[inline(never)]
-    unsafe fn post_rare<A, O>(&mut self, wr: Wr, to: &A, op: &O, sges: &[Sge]) -> Result<(), PostError>
-    where
-        A: Address<Ah>,
-        O: Operation<Remote = Remote>,
-    {
+    unsafe fn post_cold<P: Payload<Sge>>(
+        &mut self,
+        wr_id: u64,
+        wr: &Description<'_, Sge, &P>,
+    ) -> Result<(), PostError> {
         // SAFETY: the caller's promise.
-        unsafe { self.post_one(wr, to, op, &sges) }
+        unsafe { self.post_one(wr_id, wr) }
     }
+}
+
+/// A WR of the typed face.
+#[inline(always)]
+fn describe<'a, A, O, P>(wr: Wr, to: &'a A, op: &'a O, data: &'a P) -> Description<'a, Sge, &'a P>
+where
+    A: Address<Ah>,
+    O: Operation<Remote = Remote>,
+    P: Payload<Sge>,
+{
+    Description { flags: wr.flags, to: Destination::of(to), op: WqeOp::of(op), data: Data::of(data) }
 }
 
 impl SendQueueTrait for SendQueue {
@@ -143,10 +176,9 @@ impl SendQueueTrait for SendQueue {
 
     #[inline(always)]
     fn batch(&mut self) -> Batch<'_> {
-        let (held, side) = self.split();
-        let cursor = side.poster.begin();
-        let hot = side.encoder.hot;
-        Batch { held, side, hot, cursor }
+        let Self { queue, producer, encoder, .. } = self;
+        let cursor = producer.begin();
+        Batch { queue, producer, encoder, cursor }
     }
 
     #[inline(always)]
@@ -156,29 +188,31 @@ impl SendQueueTrait for SendQueue {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
+        let description = describe(wr, &to, &op, &data);
         // What is most often posted alone is kept in registers on its way to ring and doorbell.
-        if !P::INLINE
-            && let Self { held, side: Side { encoder, poster, .. } } = &mut *self
-            && let Some((ds, words)) = encoder.block(wr, &to, &op, data.sges())
-            && poster.post_block(held, wr.wr_id, ds, words)
+        if let Self { queue, producer, encoder, .. } = self
+            && let Some((block, ds)) = encoder.block(&description)
+            && producer.post_block(
+                queue,
+                wr.wr_id,
+                block,
+                ds,
+                &encoder.fast.ctrl,
+                const { hw_opcode(O::OPCODE) },
+            )
         {
             return Ok(());
         }
-        if P::INLINE || to.datagram().is_some() || to.remote_srqn().is_some() || to.dc_target().is_some() {
+        if P::INLINE || data.sges().len() != 1 || description.to.units() > 1 {
             // SAFETY: the caller's promise.
-            return unsafe { self.post_one(wr, &to, &op, &data) };
+            return unsafe { self.post_one(wr.wr_id, &description) };
         }
-        // All that is lent out is a copy; see `Cursor::lend`.
-        let (to, op) = (to, op);
-        match data.sges() {
-            [one] => {
-                let one = [*one];
-                // SAFETY: the caller's promise.
-                unsafe { self.post_rare(wr, &to, &op, &one) }
-            }
-            // SAFETY: the caller's promise.
-            many => unsafe { self.post_rare(wr, &to, &op, many) },
-        }
+        cold_path();
+        // What is lent out is a copy; see `Cursor::lend`.
+        let (to, op, entries) = (to, op, data.sges().first().copied());
+        let entries = entries.as_slice();
+        // SAFETY: the caller's promise.
+        unsafe { self.post_cold(wr.wr_id, &describe(wr, &to, &op, &entries)) }
     }
 
     #[inline]
@@ -198,12 +232,12 @@ impl SendQueueTrait for SendQueue {
 impl fmt::Debug for SendQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendQueue")
-            .field("qp_num", &format_args!("{:#x}", self.held.qp.qp_num))
-            .field("state", &self.held.qp.state())
-            .field("ring", &self.held.sq().ring)
-            .field("published", &self.side.poster.published())
-            .field("bell", self.side.poster.bell())
-            .field("session", &self.side.session)
+            .field("qp_num", &format_args!("{:#x}", self.queue.qp.qp_num))
+            .field("state", &self.queue.qp.state())
+            .field("ring", &self.queue.sq().ring)
+            .field("published", &self.producer.published())
+            .field("bell", self.producer.bell())
+            .field("session", &self.session)
             .finish_non_exhaustive()
     }
 }
@@ -211,9 +245,9 @@ impl fmt::Debug for SendQueue {
 /// Send WRs on their way.
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
-    held: &'q SendQueueRef,
-    side: &'q mut Side,
-    hot: Hot,
+    queue: &'q SendQueueRef,
+    producer: &'q mut Producer,
+    encoder: &'q Encoder,
     cursor: Cursor,
 }
 
@@ -229,19 +263,19 @@ impl SendBatch for Batch<'_> {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let Side { poster, encoder, .. } = &mut *self.side;
+        let Self { queue, producer, encoder, cursor } = self;
+        let description = describe(wr, &to, &op, &data);
         // SAFETY: the caller's promise.
-        let result =
-            unsafe { encoder.push(&self.hot, poster, self.held, &mut self.cursor, wr, &to, &op, &data) };
+        let result = unsafe { encoder.push(producer, queue, cursor, wr.wr_id, &description) };
         if let Err(error) = result {
             cold_path();
-            self.cursor.lend(|cursor| poster.latch(cursor, error));
+            cursor.lend(|cursor| producer.latch(cursor, error));
         }
     }
 
     #[inline(always)]
     fn complete(self) -> Result<(), PostError> {
-        self.side.poster.complete(self.held, &self.cursor)
+        self.producer.complete(self.queue, &self.cursor)
     }
 }
 

@@ -6,7 +6,7 @@
 //! masked.
 
 use crate::memory::dbrec::DbWord;
-use crate::memory::{BlockIndex, Record, Records, SqRing};
+use crate::memory::{BlockIndex, CompletedCount, Record, Records, SqRing};
 use crate::qp::Published;
 
 #[cfg(not(loom))]
@@ -78,8 +78,10 @@ impl SqShared {
         if !(1..=self.ring.mask() + 1).contains(&blocks.into()) {
             return false;
         }
-        let head = self.ring.view().head(wqe_counter.into());
-        (1..=self.ring.mask() + 1).contains(&head.wrapping_sub(self.tail.load(Ordering::Relaxed)))
+        let done = self.ring.view().record(BlockIndex::of(wqe_counter.into())).done();
+        done != CompletedCount::NO_WQE
+            && (1..=self.ring.mask() + 1)
+                .contains(&done.head().wrapping_sub(self.tail.load(Ordering::Relaxed)))
     }
 
     pub(crate) fn reset(&self) {
@@ -123,7 +125,7 @@ impl NoSends {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::memory::{CompletedCount, QueueBuf};
+    use crate::memory::QueueBuf;
     use loom::sync::Arc;
     use loom::thread;
 

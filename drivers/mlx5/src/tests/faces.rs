@@ -79,9 +79,7 @@ fn errors_of_batches() {
     assert_eq!(refused(&mut s, none, Connected, tso, &[sge(8)]), E::IllegalOpcode);
     assert_eq!(refused(&mut s, none, RemoteSrq(1), Send::new(), &[sge(8)]), E::InvalidArgument);
     let bind = |length, mw_type| {
-        let bind = MwBind { mw_rkey: 1, mw_type, rkey: 2, mr_lkey: 3, addr: 0, length, access: 0 };
-        // SAFETY: no device reads the ring: nothing is bound.
-        unsafe { BindMw::<Remote>::new(bind) }
+        BindMw::<Remote>::new(MwBind { mw_rkey: 1, mw_type, rkey: 2, mr_lkey: 3, addr: 0, length, access: 0 })
     };
     assert_eq!(refused(&mut s, none, Connected, bind((1 << 31) + 1, 2), NoData), E::Unsupported);
     assert_eq!(refused(&mut s, none, Connected, bind(8, 3), NoData), E::InvalidArgument);
@@ -304,4 +302,68 @@ fn a_long_wr_that_is_refused_takes_no_room() {
         let posted = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &[sge(8)]) };
         assert_eq!(posted.is_ok(), i < room, "{i}");
     }
+}
+
+/// The device writes an atomic's 8 bytes to the first entry that is not empty: it must have room for them.
+#[test]
+fn the_first_entry_of_an_atomic_has_eight_bytes() {
+    let atomic = |lengths: &[u32]| {
+        let mut s = sends(QpType::Rc);
+        let (wr, op) = (Wr::default(), FetchAdd::new(remote(), 1));
+        let typed: Vec<_> = lengths.iter().map(|length| sge(*length)).collect();
+        // SAFETY: no device writes the memory.
+        let fused = unsafe { s.queue.post(wr, Connected, op, &typed[..]) };
+        let mut batch = s.queue.batch();
+        // SAFETY: as above.
+        unsafe { batch.push(wr, Connected, op, &typed[..]) };
+        let batch = batch.complete();
+        let raw: Vec<_> =
+            lengths.iter().map(|&length| uverbs_core::wr::Sge { addr: 0x2000, length, lkey: 3 }).collect();
+        let mut node = SendWr::new(1, WrOpcode::ATOMIC_FETCH_AND_ADD);
+        (node.sg_list, node.num_sge) = (raw.as_ptr(), raw.len() as i32);
+        // SAFETY: as above; a list of one valid node.
+        let list = unsafe { s.queue.post_send(&raw const node) }.map_err(|bad| bad.error);
+        s.queue.wr_start();
+        s.queue.wr_begin(wr, op);
+        // SAFETY: as above.
+        unsafe { s.queue.wr_set_sges(&raw) };
+        let results = [fused, batch, list, s.queue.wr_complete()];
+        assert!(results.iter().all(|result| *result == results[0]), "{lengths:?}: {results:?}");
+        results[0]
+    };
+    let short = Err(PostError::InvalidLength);
+    for (lengths, expected) in [
+        (&[8][..], Ok(())),
+        (&[9], Ok(())),
+        (&[0, 8], Ok(())),
+        (&[8, 4], Ok(())),
+        (&[7], short),
+        (&[4, 4], short),
+        (&[0, 4, 8], short),
+        (&[0], short),
+        (&[], short),
+    ] {
+        assert_eq!(atomic(lengths), expected, "{lengths:?}");
+    }
+}
+
+/// A batch that was dropped wrote WQEs, and records of them, where the other blocks of a longer WQE are then. A completion
+/// that names one of those is not of an outstanding WR.
+#[test]
+fn no_wr_is_outstanding_inside_a_wqe() {
+    let mut s = sends(QpType::Rc);
+    let mut batch = s.queue.batch();
+    for _ in 0..8 {
+        // SAFETY: nothing is posted.
+        unsafe { batch.push(Wr::default(), Connected, Read::new(remote()), &[sge(8)]) };
+    }
+    drop(batch);
+    let long = [7; 64];
+    // SAFETY: inline data names no memory.
+    unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), Inline(&long)) }.unwrap();
+    // SAFETY: as above.
+    unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), Inline(&long[..32])) }.unwrap();
+    assert_eq!(s.queue.published(), (4, 2));
+    let sq = s.qp.sq.as_ref().unwrap();
+    assert_eq!([0, 1, 2, 3, 4].map(|block| sq.is_outstanding(block)), [true, false, true, false, false]);
 }

@@ -3,9 +3,10 @@
 //!
 //! An empty entry is left out. An entry, or all of them, of more than the device's longest message can't be.
 
-use super::{InlineWriter, Sge, WqeWriter};
+use super::{InlineWriter, Sge, WireEntry, WqeWriter};
 use crate::memory::{BlockIndex, SqAddrs};
 use core::hint::cold_path;
+use core::sync::atomic::Ordering;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Payload, PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
@@ -25,7 +26,7 @@ pub(crate) struct DataLimits {
 impl DataLimits {
     /// Whether a message may have so many bytes.
     #[inline(always)]
-    pub(super) fn check(self, length: u64) -> Result<(), PostError> {
+    pub(super) fn check(&self, length: u64) -> Result<(), PostError> {
         if length >= u64::from(MAX_SGE_LENGTH) && length > self.max_msg.min(u64::from(MAX_SGE_LENGTH)) {
             return Err(PostError::InvalidLength);
         }
@@ -33,99 +34,213 @@ impl DataLimits {
     }
 }
 
-/// Units that a payload takes at most.
+/// What the device writes to the entries of a WR besides what they say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Nothing: not an atomic.
+    None,
+    /// The 8 bytes of an atomic (IBA 9.4.5), to the first entry that is not empty, which must have room for them. Every
+    /// entry is given the count 8, as libmlx5's `ibv_post_send` does.
+    CountEight,
+    /// The same, and the entries keep their counts, as with libmlx5's `wr_*` calls.
+    KeepCount,
+}
+
+/// Bytes of an atomic's answer.
+const ANSWER: u32 = 8;
+
+/// An entry of a send, of either form.
+pub(crate) trait SendEntry: WireEntry {
+    /// Its bytes.
+    fn length(self) -> u32;
+    /// C's form.
+    fn raw(self) -> RawSge;
+    /// Its bytes, in a form that makes an `or` over several cheap; and the bytes back from that.
+    fn size_bits(self) -> u64;
+    /// See [`size_bits`](Self::size_bits).
+    fn size_of_bits(bits: u64) -> u32;
+    /// The wire's words, if it has from `min` bytes, at least 1, to fewer than 2^31.
+    fn ordinary_from(self, min: u32) -> Option<[u64; 2]>;
+}
+
+impl SendEntry for Sge {
+    #[inline(always)]
+    fn size_bits(self) -> u64 {
+        self.words[0]
+    }
+    #[inline(always)]
+    fn size_of_bits(bits: u64) -> u32 {
+        (u64::from_be(bits) >> 32) as u32
+    }
+    #[inline(always)]
+    fn length(self) -> u32 {
+        WireSge::length(&self)
+    }
+    fn raw(self) -> RawSge {
+        RawSge { addr: self.addr(), length: WireSge::length(&self), lkey: self.lkey() }
+    }
+    #[inline(always)]
+    fn ordinary_from(self, min: u32) -> Option<[u64; 2]> {
+        // The count of an empty entry is 2^31, and that of 2^31 bytes is 0.
+        let fits = if min == 1 {
+            !self.is_special()
+        } else {
+            ((u64::from_be(self.words[0]) >> 32) as u32).wrapping_sub(min) < MAX_SGE_LENGTH - min
+        };
+        fits.then_some(self.words)
+    }
+}
+
+impl SendEntry for RawSge {
+    #[inline(always)]
+    fn size_bits(self) -> u64 {
+        self.length.into()
+    }
+    #[inline(always)]
+    fn size_of_bits(bits: u64) -> u32 {
+        bits as u32
+    }
+    #[inline(always)]
+    fn length(self) -> u32 {
+        self.length
+    }
+    fn raw(self) -> RawSge {
+        self
+    }
+    #[inline(always)]
+    fn ordinary_from(self, min: u32) -> Option<[u64; 2]> {
+        let words = [(u64::from(self.length) << 32 | u64::from(self.lkey)).to_be(), self.addr.to_be()];
+        (self.length.wrapping_sub(min) < MAX_SGE_LENGTH - min).then_some(words)
+    }
+}
+
+/// The words of an atomic's entry: the same memory with a count of 8.
 #[inline(always)]
-pub(crate) fn units_of<P: Payload<Sge>>(data: &P) -> u32 {
-    let units = if P::INLINE { (data.inline_len() + 19) / 16 } else { data.sges().len() };
-    u32::try_from(units).unwrap_or(u32::MAX)
+pub(super) const fn with_count_eight([count_key, addr]: [u64; 2]) -> [u64; 2] {
+    const KEY: u64 = 0xffff_ffff_u64.to_be();
+    [count_key & KEY | ((ANSWER as u64) << 32).to_be(), addr]
+}
+
+/// The words of an entry that alone is all data of a WR, and neither empty nor, with an answer, too short for it, nor of 2^31
+/// bytes.
+#[inline(always)]
+pub(super) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 2]> {
+    match answer {
+        Answer::None => entry.ordinary_from(1),
+        Answer::CountEight => entry.ordinary_from(ANSWER).map(with_count_eight),
+        Answer::KeepCount => entry.ordinary_from(ANSWER),
+    }
 }
 
 /// Writes entries from `unit` on; how many units they took.
 #[inline(always)]
-pub(crate) fn put_sges(
-    slot: WqeWriter<'_>,
+pub(crate) fn put_entries<E: SendEntry>(
+    writer: WqeWriter<'_>,
     unit: u32,
-    limits: DataLimits,
-    atomic: bool,
-    sges: &[Sge],
+    limits: &DataLimits,
+    answer: Answer,
+    entries: &[E],
 ) -> Result<u32, PostError> {
-    if sges.is_empty() && !atomic { Ok(0) } else { put_many(slot.lend(), unit, limits, atomic, sges) }
+    match entries {
+        // No memory is what some messages carry, and no atomic.
+        [] if answer == Answer::None => Ok(0),
+        [one] => {
+            // What is lent out is a copy: the entry itself stays in registers.
+            let one = [*one];
+            put_many(writer.lend(), unit, limits, answer, &one)
+        }
+        many => match put_ordinary(writer, unit, limits, answer, many) {
+            Some(units) => Ok(units),
+            None => put_many(writer.lend(), unit, limits, answer, many),
+        },
+    }
 }
 
+/// Entries that are neither empty nor long, that do not go over the ring's end, and no atomic's; `None` for others.
+#[inline(always)]
+fn put_ordinary<E: SendEntry>(
+    writer: WqeWriter<'_>,
+    unit: u32,
+    limits: &DataLimits,
+    answer: Answer,
+    entries: &[E],
+) -> Option<u32> {
+    /// So many entries of fewer bytes have fewer than 2^31 together.
+    const SHORT: u32 = MAX_SGE_LENGTH / 64;
+    if answer != Answer::None || entries.len() > limits.max_sge as usize || entries.len() > 63 {
+        return None;
+    }
+    let words = writer.words(unit * 2, entries.len() * 2)?;
+    let mut sizes = 0;
+    for ([first, second], entry) in words.as_chunks::<2>().0.iter().zip(entries) {
+        let [a, b] = entry.ordinary_from(1)?;
+        sizes |= entry.size_bits();
+        first.store(a, Ordering::Relaxed);
+        second.store(b, Ordering::Relaxed);
+    }
+    (E::size_of_bits(sizes) < SHORT).then_some(entries.len() as u32)
+}
+
+/// Any entries.
 #[inline(never)]
-fn put_many(
+fn put_many<E: SendEntry>(
     (ring, place): (&SqAddrs, BlockIndex),
     unit: u32,
-    limits: DataLimits,
-    atomic: bool,
-    sges: &[Sge],
+    limits: &DataLimits,
+    answer: Answer,
+    entries: &[E],
 ) -> Result<u32, PostError> {
-    let slot = WqeWriter::new(ring.view(), place);
-    if sges.len() > limits.max_sge as usize {
+    if entries.len() > limits.max_sge as usize {
         return Err(PostError::TooManySge);
     }
-    let (mut units, mut length) = (0, 0_u64);
-    for sge in sges {
-        if sge.is_special() && sge.length() == 0 {
-            continue;
+    let writer = WqeWriter::new(ring.view(), place);
+    let (mut end, mut length) = (unit, 0_u64);
+    for entry in entries {
+        let words = match entry.ordinary_from(1) {
+            Some(words) => words,
+            None if entry.length() == 0 => continue,
+            None => entry.wire()?.words,
+        };
+        length += u64::from(entry.length());
+        if answer != Answer::None && end == unit && entry.length() < ANSWER {
+            return Err(PostError::InvalidLength);
         }
-        check_first(atomic, units, sge.length())?;
-        length += u64::from(sge.length());
-        let words = if atomic { Sge::from_host(sge.addr(), 8, sge.lkey()).words } else { sge.words };
-        slot.put_far(unit + units, words);
-        units += 1;
+        writer.put_far(end, if answer == Answer::CountEight { with_count_eight(words) } else { words });
+        end += 1;
     }
     limits.check(length)?;
-    check_any(atomic, units)?;
-    Ok(units)
+    if answer != Answer::None && end == unit {
+        return Err(PostError::InvalidLength);
+    }
+    Ok(end - unit)
 }
 
-/// The answer of an atomic is 8 bytes (IBA 9.4.5). The device writes them at the first entry, whose byte count is 8
-/// whatever its length: the entry must have room for them.
-#[inline(always)]
-fn check_first(atomic: bool, units: u32, length: u32) -> Result<(), PostError> {
-    if atomic && units == 0 && length < 8 { Err(PostError::InvalidLength) } else { Ok(()) }
-}
-
-/// An atomic has an entry.
-#[inline(always)]
-fn check_any(atomic: bool, units: u32) -> Result<(), PostError> {
-    if atomic && units == 0 { Err(PostError::InvalidLength) } else { Ok(()) }
-}
-
-/// Writes C's entries. As the `wr_*` setters do it, an atomic's entry keeps its length.
-#[inline]
-pub(crate) fn put_raw_sges(
-    slot: WqeWriter<'_>,
+/// Writes a frame's entries, which are changed on their way.
+pub(crate) fn put_frame_entries(
+    writer: WqeWriter<'_>,
     unit: u32,
-    limits: DataLimits,
-    atomic: bool,
-    sges: impl ExactSizeIterator<Item = RawSge>,
+    limits: &DataLimits,
+    entries: impl ExactSizeIterator<Item = RawSge>,
 ) -> Result<u32, PostError> {
-    if sges.len() > limits.max_sge as usize {
+    if entries.len() > limits.max_sge as usize {
         return Err(PostError::TooManySge);
     }
     let (mut units, mut length) = (0, 0_u64);
-    for sge in sges {
-        if sge.length == 0 {
-            continue;
-        }
-        check_first(atomic, units, sge.length)?;
-        length += u64::from(sge.length);
-        slot.put_far(unit + units, Sge::new(sge.addr, sge.length, sge.lkey)?.words);
+    for entry in entries.filter(|entry| entry.length != 0) {
+        length += u64::from(entry.length);
+        writer.put_far(unit + units, entry.wire()?.words);
         units += 1;
     }
     limits.check(length)?;
-    check_any(atomic, units)?;
     Ok(units)
 }
 
 /// Copies inline data from `unit` on; how many units they took, none if there is not a byte.
 #[inline(always)]
 pub(crate) fn put_inline<P: Payload<Sge>>(
-    slot: WqeWriter<'_>,
+    writer: WqeWriter<'_>,
     unit: u32,
-    limits: DataLimits,
+    limits: &DataLimits,
     data: &P,
 ) -> Result<u32, PostError> {
     let len = data.inline_len();
@@ -137,24 +252,25 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
         return Ok(0);
     }
     let head = (len as u32 | MLX5_INLINE_SEG).swap_bytes();
-    let is_whole = match data.one_buf() {
-        Some(bytes) if bytes.len() == len => {
-            slot.put_bytes(unit * 2, head, bytes);
-            true
-        }
-        _ => put_bufs(slot, unit, head, len, data),
-    };
-    if is_whole {
-        Ok((len as u32 + 19) / 16)
-    } else {
-        cold_path();
-        Err(PostError::InvalidLength)
+    let is_one =
+        data.one_buf().is_some_and(|bytes| bytes.len() == len && writer.put_bytes(unit * 2, head, bytes));
+    if is_one || put_bufs(writer.lend(), unit, head, len, data) {
+        return Ok((len as u32 + 19) / 16);
     }
+    cold_path();
+    Err(PostError::InvalidLength)
 }
 
 /// Copies buffers of `len` bytes; `false` if they have another length.
-fn put_bufs<P: Payload<Sge>>(slot: WqeWriter<'_>, unit: u32, head: u32, len: usize, data: &P) -> bool {
-    let mut writer = InlineWriter::new(slot, unit * 2, head.into(), 4);
+#[inline(never)]
+fn put_bufs<P: Payload<Sge>>(
+    (ring, place): (&SqAddrs, BlockIndex),
+    unit: u32,
+    head: u32,
+    len: usize,
+    data: &P,
+) -> bool {
+    let mut writer = InlineWriter::new(WqeWriter::new(ring.view(), place), unit * 2, head.into(), 4);
     let mut left = len;
     data.for_each_buf(|bytes| {
         // What a payload gives is not more than what it said.

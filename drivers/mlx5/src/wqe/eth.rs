@@ -7,7 +7,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the header is read from the memory that a WR's entries name, which the poster promised.
 
-use super::{CTRL_UNITS, DataLimits, InlineWriter, Sge, WqeWriter, put_inline, put_raw_sges};
+use super::{CTRL_UNITS, DataLimits, InlineWriter, Sge, WqeWriter, put_frame_entries, put_inline};
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::{Payload, PostError};
 use uverbs_core::wr::Sge as RawSge;
@@ -20,25 +20,25 @@ pub(crate) type L2Header = [u8; ETH_L2_INLINE_HEADER_SIZE];
 const L2: usize = ETH_L2_INLINE_HEADER_SIZE;
 
 /// The segment's first 16 bytes, of which the header has the last two.
-fn put_eth(slot: WqeWriter<'_>, csum: bool, mss: u16, header_len: u16, start: [u8; 2]) {
+fn put_eth(writer: WqeWriter<'_>, csum: bool, mss: u16, header_len: u16, start: [u8; 2]) {
     let csum = if csum { MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM } else { 0 };
     let first = u64::from(csum) << 24 | u64::from(mss);
     let second = u64::from(header_len) << 16 | u64::from(u16::from_be_bytes(start));
-    slot.put(CTRL_UNITS, [first.to_be(), second.to_be()]);
+    writer.put(CTRL_UNITS, [first.to_be(), second.to_be()]);
 }
 
 /// Writes the segment of a frame, with its header if the device wants it; how many units it took.
-pub(crate) fn put_frame(slot: WqeWriter<'_>, csum: bool, header: Option<&L2Header>) -> u32 {
+pub(crate) fn put_frame(writer: WqeWriter<'_>, csum: bool, header: Option<&L2Header>) -> u32 {
     match header {
         None => {
-            put_eth(slot, csum, 0, 0, [0; 2]);
+            put_eth(writer, csum, 0, 0, [0; 2]);
             // The segment's second half, which data may stand in, or not: then nothing old is there.
-            slot.put(CTRL_UNITS + 1, [0; 2]);
+            writer.put(CTRL_UNITS + 1, [0; 2]);
             1
         }
         Some([a, b, rest @ ..]) => {
-            put_eth(slot, csum, 0, L2 as u16, [*a, *b]);
-            slot.put(CTRL_UNITS + 1, zerocopy::transmute!(*rest));
+            put_eth(writer, csum, 0, L2 as u16, [*a, *b]);
+            writer.put(CTRL_UNITS + 1, zerocopy::transmute!(*rest));
             2
         }
     }
@@ -55,14 +55,14 @@ pub(crate) fn tso_units(max_header: u32, args: TsoArgs<'_>) -> Result<u32, PostE
 }
 
 /// Writes the segment of a segmented send, whose header [`tso_units`] found right; how many units it took.
-pub(crate) fn put_tso(slot: WqeWriter<'_>, csum: bool, args: TsoArgs<'_>) -> Result<u32, PostError> {
+pub(crate) fn put_tso(writer: WqeWriter<'_>, csum: bool, args: TsoArgs<'_>) -> Result<u32, PostError> {
     let (Ok(header_len), [a, b, rest @ ..]) = (u16::try_from(args.header.len()), args.header) else {
         return Err(PostError::InvalidArgument);
     };
-    put_eth(slot, csum, args.mss, header_len, [*a, *b]);
-    let mut writer = InlineWriter::new(slot, (CTRL_UNITS + 1) * 2, 0, 0);
-    writer.push(rest);
-    writer.finish();
+    put_eth(writer, csum, args.mss, header_len, [*a, *b]);
+    let mut header = InlineWriter::new(writer, (CTRL_UNITS + 1) * 2, 0, 0);
+    header.push(rest);
+    header.finish();
     Ok(1 + rest.len().div_ceil(16) as u32)
 }
 
@@ -98,8 +98,8 @@ unsafe fn header_of(sges: impl Iterator<Item = RawSge>) -> Option<L2Header> {
 /// # Safety
 /// If `l2`, the entries are readable memory at their addresses.
 pub(crate) unsafe fn put_frame_sges(
-    slot: WqeWriter<'_>,
-    limits: DataLimits,
+    writer: WqeWriter<'_>,
+    limits: &DataLimits,
     csum: bool,
     l2: bool,
     sges: impl ExactSizeIterator<Item = RawSge> + Clone,
@@ -110,27 +110,27 @@ pub(crate) unsafe fn put_frame_sges(
     } else {
         None
     };
-    let at = CTRL_UNITS + put_frame(slot, csum, header.as_ref());
+    let at = CTRL_UNITS + put_frame(writer, csum, header.as_ref());
     let mut skip = if l2 { L2 as u32 } else { 0 };
     let behind = sges.map(|sge| {
         let now = skip.min(sge.length);
         skip -= now;
         RawSge { addr: sge.addr.wrapping_add(now.into()), length: sge.length - now, lkey: sge.lkey }
     });
-    Ok(at + put_raw_sges(slot, at, limits, false, behind)?)
+    Ok(at + put_frame_entries(writer, at, limits, behind)?)
 }
 
 /// Writes a frame of inline bytes behind the control segment, its header in the segment if `l2`; the WQE's units.
 pub(crate) fn put_frame_inline<P: Payload<Sge>>(
-    slot: WqeWriter<'_>,
-    limits: DataLimits,
+    writer: WqeWriter<'_>,
+    limits: &DataLimits,
     csum: bool,
     l2: bool,
     data: &P,
 ) -> Result<u32, PostError> {
     if !l2 {
-        let at = CTRL_UNITS + put_frame(slot, csum, None);
-        return Ok(at + put_inline(slot, at, limits, data)?);
+        let at = CTRL_UNITS + put_frame(writer, csum, None);
+        return Ok(at + put_inline(writer, at, limits, data)?);
     }
     let (mut header, mut at) = ([0; L2], 0);
     data.for_each_buf(|bytes| {
@@ -141,8 +141,8 @@ pub(crate) fn put_frame_inline<P: Payload<Sge>>(
     if at < L2 {
         return Err(PostError::InvalidArgument);
     }
-    let at = CTRL_UNITS + put_frame(slot, csum, Some(&header));
-    Ok(at + put_inline(slot, at, limits, &Behind(data))?)
+    let at = CTRL_UNITS + put_frame(writer, csum, Some(&header));
+    Ok(at + put_inline(writer, at, limits, &Behind(data))?)
 }
 
 /// A payload without its first [`L2`] bytes, of which it has that many.

@@ -1,20 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The encoder: from a work request to the bytes of its WQE.
+//! From a work request to the bytes of its WQE.
 //!
-//! Pure: it writes into a [`WqeWriter`] of the ring and says how many 16-byte units it took. It rings no doorbell, takes no
-//! lock and knows no kernel. A WQE is a control segment, then by opcode and transport what the tables of PRM 8.9 ask for, then the
-//! data; the control segment is put last, because it has the length.
+//! | module | what |
+//! |---|---|
+//! | `plain` | the composer of sends, RDMA and atomics, for every face |
+//! | `data` | entries and inline bytes |
+//! | `eth` | raw packets and segmented sends |
+//! | `umr` | windows and invalidations |
+//! | `recv` | the entries of receives |
+//! | `writer` | where a WQE is written |
+//!
+//! Nothing here rings a doorbell, takes a lock or knows a kernel. A WQE is a control segment, then by opcode and transport
+//! what the tables of PRM 8.9 ask for, then the data. It is counted in units of 16 bytes; the control segment has their
+//! number, so it is written last.
 //!
 //! Words are composed in host order with the first byte in the top bits, and stored with `to_be`: what is constant
 //! folds, and a swap or two remain.
 
 mod data;
 pub(crate) mod eth;
+pub(crate) mod plain;
 pub(crate) mod recv;
 pub(crate) mod umr;
 mod writer;
 
-pub(crate) use data::{DataLimits, put_inline, put_raw_sges, put_sges, units_of};
+pub(crate) use data::{Answer, DataLimits, SendEntry, put_entries, put_frame_entries, put_inline};
 pub(crate) use recv::RecvFormat;
 pub use recv::WireEntry;
 pub(crate) use writer::{InlineWriter, WqeWriter};
@@ -42,9 +52,6 @@ pub struct Sge {
 }
 
 impl Sge {
-    /// No bytes.
-    pub(crate) const EMPTY: Self = Self::from_host(0, 0, 0);
-
     /// The bits of the first word that are 0 in no ordinary entry.
     const COUNT: u64 = (((MAX_SGE_LENGTH - 1) as u64) << 32).to_be();
 
@@ -56,33 +63,10 @@ impl Sge {
         Self { words: [((count as u64) << 32 | lkey as u64).to_be(), addr.to_be()] }
     }
 
-    /// Whether it is neither empty nor of 2^31 bytes, where those may be used.
-    #[inline(always)]
-    pub(crate) const fn is_ordinary(&self, there: Ordinary) -> bool {
-        self.words[0] & there.0 != 0
-    }
-
     /// Whether it is empty or of 2^31 bytes.
     #[inline(always)]
     pub(crate) const fn is_special(&self) -> bool {
         self.words[0] & Self::COUNT == 0
-    }
-}
-
-/// Whether ordinary entries may be used for something, as the bits by which they are told from others: so that one test
-/// answers both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ordinary(u64);
-
-impl Ordinary {
-    /// They may.
-    pub(crate) const ALLOWED: Self = Self(Sge::COUNT);
-    /// No entry is an ordinary one there.
-    pub(crate) const NONE: Self = Self(0);
-
-    /// [`ALLOWED`](Self::ALLOWED) or [`NONE`](Self::NONE).
-    pub(crate) const fn allowed_if(allowed: bool) -> Self {
-        if allowed { Self::ALLOWED } else { Self::NONE }
     }
 }
 
@@ -229,7 +213,9 @@ pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
 /// The control segment's first word: `base` has the QP number in place.
 #[inline(always)]
 pub(crate) const fn ctrl0(base: u64, place: BlockIndex, opcode: u8, ds: u32) -> u64 {
-    (base | place.index_at(40) | (opcode as u64) << 32 | ds as u64).to_be()
+    // What is constant in most calls is one number.
+    let shape = (opcode as u64) << 32 | ds as u64;
+    (base | place.index_at(40) | shape).to_be()
 }
 
 /// Its second word, as it stands in memory. `imm` is in host order.

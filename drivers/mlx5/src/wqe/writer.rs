@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Where a WQE is written: from a basic block on, over the end of the ring to its start where it must.
 
-use super::CTRL_UNITS;
 use crate::memory::{BlockIndex, SqAddrs, SqView};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,10 +20,22 @@ impl<'r> WqeWriter<'r> {
         Self { ring, head: ring.at(place), place }
     }
 
+    /// Where it begins.
+    #[inline(always)]
+    pub(crate) fn place(self) -> BlockIndex {
+        self.place
+    }
+
     /// Ring and place, for a function that is not inlined, which finds the block by itself.
     #[inline(always)]
     pub(crate) fn lend(self) -> (&'r SqAddrs, BlockIndex) {
         (self.ring.lend(), self.place)
+    }
+
+    /// `count` words from `word` on, if they do not go over the ring's end.
+    #[inline(always)]
+    pub(crate) fn words(self, word: u32, count: usize) -> Option<&'r [AtomicU64]> {
+        self.ring.words_from(self.place, word, count)
     }
 
     /// Writes the 16 bytes at `unit`.
@@ -70,20 +81,6 @@ impl<'r> WqeWriter<'r> {
         self.head[1].store(word, Ordering::Relaxed);
     }
 
-    /// Writes the address vector of a datagram or a DC target.
-    #[inline(always)]
-    pub(crate) fn put_av(self, [a, b, c, d, e, f]: [u64; 6]) {
-        self.put(CTRL_UNITS, [a, b]);
-        self.put(CTRL_UNITS + 1, [c, d]);
-        self.put(CTRL_UNITS + 2, [e, f]);
-    }
-
-    /// Writes the SRQ's number of an XRC message.
-    #[inline(always)]
-    pub(crate) fn put_srqn(self, srqn: u32) {
-        self.put(CTRL_UNITS, [(u64::from(srqn) << 32).to_be(), 0]);
-    }
-
     /// Names the stream of a DC initiator that the WR belongs to.
     pub(crate) fn add_stream(self, stream: u16) {
         let word = u64::from_be(self.head[1].load(Ordering::Relaxed));
@@ -104,28 +101,59 @@ impl<'r> WqeWriter<'r> {
 
 impl WqeWriter<'_> {
     /// Writes, from `word` on, the 4 bytes of `head` and then `bytes`, one at least, with zeros up to the end of the last word.
+    /// `false`, and nothing of use written, if they go over the ring's end.
     #[inline(always)]
-    pub(crate) fn put_bytes(self, word: u32, head: u32, bytes: &[u8]) {
+    pub(crate) fn put_bytes(self, word: u32, head: u32, bytes: &[u8]) -> bool {
         let head = u64::from(head);
-        let Some((first, rest)) = bytes.split_first_chunk::<4>() else {
-            return self.put_word(word, (head | short(bytes) << 32).to_le());
+        let (Some((start, [rest @ .., _])), Some(end)) =
+            (bytes.split_first_chunk::<4>(), bytes.last_chunk::<8>())
+        else {
+            return self.put_few(word, head, bytes);
         };
-        self.put_word(word, (head | u64::from(u32::from_le_bytes(*first)) << 32).to_le());
-        let (words, tail) = rest.as_chunks::<8>();
-        let (from, end) = (word + 1, word + 1 + words.len() as u32);
-        // Mostly all of them are in the first block: one test for all.
-        if let Some(places) = self.head.get(from as usize..end as usize) {
-            for (place, word) in places.iter().zip(words) {
-                place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
-            }
-        } else {
-            for (at, word) in (from..).zip(words) {
-                self.put_word(at, u64::from_ne_bytes(*word));
-            }
+        // The last word overlaps the one before it in `bytes`; what is not its own is shifted out.
+        let chunks = rest.as_chunks::<8>().0;
+        let Some([first, words @ .., last]) = self.words(word, chunks.len() + 2) else { return false };
+        first.store((head | u64::from(u32::from_le_bytes(*start)) << 32).to_le(), Ordering::Relaxed);
+        put_words(words, chunks);
+        let padding = (rest.len() as u32 + 1).wrapping_neg() % 8 * 8;
+        last.store((u64::from_le_bytes(*end) >> padding).to_le(), Ordering::Relaxed);
+        true
+    }
+
+    /// The same of fewer than 8 bytes.
+    #[inline(never)]
+    fn put_few(self, word: u32, head: u64, bytes: &[u8]) -> bool {
+        let (start, rest) = bytes.split_at(bytes.len().min(4));
+        let Some([first, second @ ..]) = self.words(word, if rest.is_empty() { 1 } else { 2 }) else {
+            return false;
+        };
+        first.store((head | short(start) << 32).to_le(), Ordering::Relaxed);
+        if let [second] = second {
+            second.store(short(rest).to_le(), Ordering::Relaxed);
         }
-        if !tail.is_empty() {
-            self.put_word(end, short(tail).to_le());
-        }
+        true
+    }
+}
+
+/// Stores as many chunks as there are words. Four at a time, and what remains by halves: the usual lengths take fewer branches
+/// than a loop over single words.
+#[inline(always)]
+fn put_words(mut words: &[AtomicU64], mut chunks: &[[u8; 8]]) {
+    let put = |word: &AtomicU64, chunk: &[u8; 8]| word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+    while let ([w0, w1, w2, w3, words_left @ ..], [c0, c1, c2, c3, chunks_left @ ..]) = (words, chunks) {
+        put(w0, c0);
+        put(w1, c1);
+        put(w2, c2);
+        put(w3, c3);
+        (words, chunks) = (words_left, chunks_left);
+    }
+    if let ([w0, w1, words_left @ ..], [c0, c1, chunks_left @ ..]) = (words, chunks) {
+        put(w0, c0);
+        put(w1, c1);
+        (words, chunks) = (words_left, chunks_left);
+    }
+    if let ([w0, ..], [c0, ..]) = (words, chunks) {
+        put(w0, c0);
     }
 }
 

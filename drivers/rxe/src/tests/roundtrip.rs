@@ -222,8 +222,7 @@ macro_rules! with_op {
                 $body
             }
             Op::BindMw(b) => {
-                // SAFETY: the ring is in plain memory: nothing is bound.
-                let $op = unsafe { BindMw::new(b) };
+                let $op = BindMw::new(b);
                 $body
             }
             Op::Flush(a, k, f) => {

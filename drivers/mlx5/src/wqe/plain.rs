@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The composer of the common WQE: control segment, destination, remote address, operands of an atomic, data.
+//!
+//! All faces describe a WR by the same types. What the typed face knows at compile time is constant there, and the rest
+//! folds; a list fills them in from C's struct; a builder writes what its opcode says first and the data when a setter brings
+//! them. A WQE is written once, and what the doorbell needs to know of it is returned ([`Written`]).
+
+use super::data::one_entry;
+use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, Sge, WqeWriter};
+use super::{ctrl0, ctrl1, fm_ce_se, hw_opcode, put_entries, put_inline};
+use crate::memory::{BlockIndex, SqView};
+use crate::sq::cursor::Cursor;
+use uverbs_core::provider::op::{MwBind, TsoArgs};
+use uverbs_core::provider::opcodes::is_atomic;
+use uverbs_core::provider::{Address, Operation, Payload, PostError};
+use uverbs_core::wr::{SendFlags, WrOpcode};
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Destination<'a> {
+    /// The connection says it, or the frame.
+    Connection,
+    /// Address handle, QP number and Q_Key.
+    Datagram(&'a Ah, u32, u32),
+    /// Address handle, number and access key of a DC target.
+    DcTarget(&'a Ah, u32, u64),
+    /// The connection, and an SRQ of the peer.
+    Srq(u32),
+}
+
+impl<'a> Destination<'a> {
+    /// That of the typed face.
+    #[inline(always)]
+    pub(crate) fn of<A: Address<Ah>>(to: &'a A) -> Self {
+        if let Some((ah, qpn, qkey)) = to.datagram() {
+            Self::Datagram(ah, qpn, qkey)
+        } else if let Some((ah, dctn, key)) = to.dc_target() {
+            Self::DcTarget(ah, dctn, key)
+        } else if let Some(srqn) = to.remote_srqn() {
+            Self::Srq(srqn)
+        } else {
+            Self::Connection
+        }
+    }
+
+    /// Units of its segment.
+    #[inline(always)]
+    pub(crate) const fn units(&self) -> u32 {
+        match self {
+            Self::Connection => 0,
+            Self::Srq(_) => 1,
+            Self::Datagram(..) | Self::DcTarget(..) => AV_UNITS,
+        }
+    }
+}
+
+/// A local operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Local {
+    /// Of a memory window.
+    Bind(MwBind),
+    /// Of a key.
+    Invalidate(u32),
+}
+
+/// What a WR does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WqeOp<'a> {
+    /// The verb's opcode.
+    pub(crate) opcode: WrOpcode,
+    /// Immediate data or a key, as the control segment has it, in host order.
+    pub(crate) imm: u32,
+    /// Of RDMA and atomics.
+    pub(crate) remote: Option<Remote>,
+    /// Of atomics, in the wire's order.
+    pub(crate) operands: Option<[u64; 2]>,
+    /// Header and segment size of a segmented send.
+    pub(crate) tso: Option<TsoArgs<'a>>,
+    /// Of a WR without data.
+    pub(crate) local: Option<Local>,
+}
+
+impl<'a> WqeOp<'a> {
+    /// A message with nothing besides its data.
+    #[inline(always)]
+    pub(crate) const fn new(opcode: WrOpcode) -> Self {
+        Self { opcode, imm: 0, remote: None, operands: None, tso: None, local: None }
+    }
+
+    /// That of the typed face and of a builder.
+    #[inline(always)]
+    pub(crate) fn of<O: Operation<Remote = Remote>>(op: &'a O) -> Self {
+        let imm = match (op.imm_data(), op.invalidate_rkey()) {
+            (Some(imm), _) => imm.get(),
+            (None, Some(rkey)) => rkey,
+            (None, None) => 0,
+        };
+        let operands = op.atomic().map(|args| {
+            let is_swap = matches!(O::OPCODE, WrOpcode::ATOMIC_CMP_AND_SWP);
+            let words = if is_swap { [args.swap, args.compare_add] } else { [args.compare_add, 0] };
+            words.map(u64::to_be)
+        });
+        let local = match (op.bind_mw(), op.invalidate_rkey()) {
+            _ if O::HAS_DATA => None,
+            (Some(bind), _) => Some(Local::Bind(bind)),
+            (None, Some(key)) => Some(Local::Invalidate(key)),
+            (None, None) => None,
+        };
+        Self { opcode: O::OPCODE, imm, remote: op.remote(), operands, tso: op.tso(), local }
+    }
+
+    /// What comes back to its entries.
+    #[inline(always)]
+    pub(crate) fn answer(&self) -> Answer {
+        if is_atomic(self.opcode) { Answer::CountEight } else { Answer::None }
+    }
+}
+
+/// Units that an opcode wants between destination and data.
+#[inline(always)]
+pub(crate) const fn op_units(opcode: WrOpcode) -> u32 {
+    match opcode {
+        WrOpcode::RDMA_WRITE | WrOpcode::RDMA_WRITE_WITH_IMM | WrOpcode::RDMA_READ => 1,
+        WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD => 2,
+        _ => 0,
+    }
+}
+
+/// The data of a WR.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Data<'a, E, P> {
+    /// Registered memory.
+    Entries(&'a [E]),
+    /// Bytes.
+    Inline(P),
+}
+
+impl<'a, P: Payload<Sge>> Data<'a, Sge, &'a P> {
+    /// That of the typed face.
+    #[inline(always)]
+    pub(crate) fn of(data: &'a P) -> Self {
+        if P::INLINE { Self::Inline(data) } else { Self::Entries(data.sges()) }
+    }
+}
+
+impl<E, P: Payload<Sge>> Data<'_, E, &P> {
+    /// Units that it takes at most.
+    pub(crate) fn max_units(&self) -> u32 {
+        let units = match self {
+            Self::Entries(entries) => entries.len(),
+            Self::Inline(data) => data.inline_len().saturating_add(19) / 16,
+        };
+        u32::try_from(units).unwrap_or(u32::MAX)
+    }
+}
+
+/// A WR, but for its id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Description<'a, E, P> {
+    /// Its flags. What its data are is said by those.
+    pub(crate) flags: SendFlags,
+    /// Where it goes.
+    pub(crate) to: Destination<'a>,
+    /// What it does.
+    pub(crate) op: WqeOp<'a>,
+    /// What it carries.
+    pub(crate) data: Data<'a, E, P>,
+}
+
+/// What a WQE carries, as far as a doorbell wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Carries {
+    /// Registered memory, or what an opcode asks for.
+    Entries = 0,
+    /// Bytes.
+    Inline = 1,
+    /// Nothing but the control segment.
+    Nothing = 2,
+}
+
+/// A WQE that was written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Its units.
+    pub(crate) ds: u32,
+    /// What is in it.
+    pub(crate) carries: Carries,
+}
+
+impl Written {
+    /// `ds` units, of which the data are `carries`.
+    #[inline(always)]
+    pub(crate) const fn new(ds: u32, carries: Carries) -> Self {
+        Self { ds, carries: if ds == CTRL_UNITS { Carries::Nothing } else { carries } }
+    }
+}
+
+/// Where the units of a WQE are written: the ring, or registers.
+pub(crate) trait Units {
+    /// Writes the 16 bytes at `unit`.
+    fn put_unit(&mut self, unit: u32, words: [u64; 2]);
+}
+
+impl Units for WqeWriter<'_> {
+    #[inline(always)]
+    fn put_unit(&mut self, unit: u32, words: [u64; 2]) {
+        self.put(unit, words);
+    }
+}
+
+impl Units for [u64; 8] {
+    #[inline(always)]
+    fn put_unit(&mut self, unit: u32, [a, b]: [u64; 2]) {
+        let first = (unit % 4) as usize * 2;
+        (self[first], self[first + 1]) = (a, b);
+    }
+}
+
+/// What is constant in the control segments of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CtrlConsts {
+    /// The first word, in host order, less index, opcode and units.
+    base: u64,
+    /// The second word by flags, less immediate data.
+    second: [u64; 16],
+}
+
+impl CtrlConsts {
+    /// Of the QP of this number. `signal` is set in every WQE.
+    pub(crate) fn new(base: u64, signal: u8) -> Self {
+        let second = |flags| ctrl1(signal | fm_ce_se(SendFlags::from_bits_retain(flags as u32)), 0);
+        Self { base, second: core::array::from_fn(second) }
+    }
+
+    /// The number of the QP.
+    pub(crate) fn qp_num(&self) -> u32 {
+        (self.base >> 8) as u32
+    }
+
+    /// The first word of a WQE.
+    #[inline(always)]
+    pub(crate) fn first(&self, place: BlockIndex, opcode: u8, ds: u32) -> u64 {
+        ctrl0(self.base, place, opcode, ds)
+    }
+
+    /// The second word; of flags that are not plain, as many as are.
+    #[inline(always)]
+    pub(crate) fn second(&self, flags: SendFlags, imm: u32) -> u64 {
+        self.second[(flags.bits() & 15) as usize] | ctrl1(0, imm)
+    }
+}
+
+/// Writes the destination, behind the control segment; the unit behind it.
+#[inline(always)]
+pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u32 {
+    let av = match to {
+        Destination::Connection => return CTRL_UNITS,
+        Destination::Srq(srqn) => {
+            units.put_unit(CTRL_UNITS, [(u64::from(srqn) << 32).to_be(), 0]);
+            return CTRL_UNITS + 1;
+        }
+        Destination::Datagram(ah, qpn, qkey) => ah.to(u64::from(qkey) << 32, qpn),
+        Destination::DcTarget(ah, dctn, key) => ah.to(key, dctn),
+    };
+    let [a, b, c, d, e, f] = av;
+    units.put_unit(CTRL_UNITS, [a, b]);
+    units.put_unit(CTRL_UNITS + 1, [c, d]);
+    units.put_unit(CTRL_UNITS + 2, [e, f]);
+    CTRL_UNITS + AV_UNITS
+}
+
+/// Writes what the opcode asks for, from `unit` on; the unit behind it.
+#[inline(always)]
+pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Result<u32, PostError> {
+    let Some(remote) = op.remote else { return Ok(unit) };
+    units.put_unit(unit, remote.words);
+    let Some(operands) = op.operands else { return Ok(unit + 1) };
+    // IBA 9.4.5: an atomic works on 8 aligned bytes.
+    if !u64::from_be(remote.words[0]).is_multiple_of(8) {
+        return Err(PostError::Misaligned);
+    }
+    units.put_unit(unit + 1, operands);
+    Ok(unit + 2)
+}
+
+/// Writes the WQE of a WR whose opcode, destination and flags the queue has, and moves the cursor behind it.
+///
+/// The way of one entry ends apart from the others, with a length that is known when all else is.
+#[inline(always)]
+pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
+    view: SqView<'_>,
+    cursor: &mut Cursor,
+    consts: &CtrlConsts,
+    limits: &DataLimits,
+    wr_id: u64,
+    wr: &Description<'_, E, &P>,
+) -> Result<(), PostError> {
+    let mut writer = WqeWriter::new(view, cursor.at);
+    let unit = put_destination(&mut writer, wr.to);
+    let unit = put_op(&mut writer, unit, &wr.op)?;
+    let answer = wr.op.answer();
+    let (units, carries) = match wr.data {
+        Data::Inline(data) => (put_inline(writer, unit, limits, data)?, Carries::Inline),
+        Data::Entries(entries) => {
+            if let [one] = entries
+                && let Some(words) = one_entry(answer, *one)
+            {
+                writer.put(unit, words);
+                put_ctrl(writer, consts, wr.flags, &wr.op, unit + 1);
+                cursor.finish(view, wr_id, Written::new(unit + 1, Carries::Entries));
+                return Ok(());
+            }
+            (put_entries(writer, unit, limits, answer, entries)?, Carries::Entries)
+        }
+    };
+    put_ctrl(writer, consts, wr.flags, &wr.op, unit + units);
+    cursor.finish(view, wr_id, Written::new(unit + units, carries));
+    Ok(())
+}
+
+/// Writes the control segment.
+#[inline(always)]
+pub(crate) fn put_ctrl(
+    writer: WqeWriter<'_>,
+    consts: &CtrlConsts,
+    flags: SendFlags,
+    op: &WqeOp<'_>,
+    ds: u32,
+) {
+    writer.put_ctrl1(consts.second(flags, op.imm));
+    writer.put_ctrl0(consts.first(writer.place(), hw_opcode(op.opcode), ds));
+}
+
+/// Composes a WQE of one block and one entry in registers: its words, but for the first, and its units. `None` for other WRs,
+/// and for what a look at its parts would refuse.
+#[inline(always)]
+pub(crate) fn block<E: SendEntry, P>(
+    consts: &CtrlConsts,
+    wr: &Description<'_, E, P>,
+) -> Option<([u64; 8], u32)> {
+    let Data::Entries(&[entry]) = wr.data else { return None };
+    if CTRL_UNITS + wr.to.units() + op_units(wr.op.opcode) + 1 > 4 {
+        return None;
+    }
+    let words = one_entry(wr.op.answer(), entry)?;
+    let mut block = [0; 8];
+    let unit = put_destination(&mut block, wr.to);
+    let unit = put_op(&mut block, unit, &wr.op).ok()?;
+    block.put_unit(unit, words);
+    block[1] = consts.second(wr.flags, wr.op.imm);
+    Some((block, unit + 1))
+}
