@@ -4,6 +4,9 @@
 //! [`Resources::parse`] takes any entry. The two kinds that make up most of them, a requester's and a responder's success
 //! without data, are parsed by [`Current`], which keeps the resource of the last entry at hand.
 
+#![expect(unsafe_code)]
+// UNSAFETY: promises `scatter` that a receive expects data, which it checks itself.
+
 use super::at_hand::{AtHand, NO_KEY};
 use super::completion::Parsed;
 use super::cqe::{self, Kind};
@@ -19,7 +22,7 @@ use std::sync::Arc;
 use uverbs_core::wc::WcStatus;
 
 /// Where the receives of a resource complete.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum Receives {
     #[default]
     None,
@@ -28,9 +31,9 @@ pub(super) enum Receives {
 }
 
 /// A QP, WQ or XRC SRQ that completes to a queue; the default is none at all.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Resource {
-    sq: Option<Arc<SqShared>>,
+    pub(super) sq: Option<Arc<SqShared>>,
     pub(super) receives: Receives,
     /// `None` for an SRQ.
     qp: Option<Arc<QpShared>>,
@@ -60,12 +63,19 @@ impl Resource {
     #[inline(never)]
     fn take_data(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
         let counter = tail.wqe_counter();
-        if !to_first_entry(entry, counter, &self.receives, self.takes_data, dump_fill_mkey) {
-            return None;
-        }
         match &self.receives {
-            Receives::Rq(rq) => Some(rq.retire(counter)),
-            Receives::Srq(srq) if srq.has(counter) => Some(srq.retire(counter)),
+            Receives::Rq(rq) if self.takes_data && rq.is_outstanding(counter) => {
+                // SAFETY: it expects data, as the arm's condition says.
+                let taken = unsafe { to_first_entry(entry, &rq.ring, counter, 0, dump_fill_mkey) };
+                taken.then(|| rq.retire(counter))
+            }
+            Receives::Srq(srq)
+                if srq.has(counter) && srq.data_in_completions() && srq.is_outstanding(counter) =>
+            {
+                // SAFETY: as above.
+                let taken = unsafe { to_first_entry(entry, &srq.ring, counter, 1, dump_fill_mkey) };
+                taken.then(|| srq.retire(counter))
+            }
             _ => None,
         }
     }
@@ -246,11 +256,11 @@ impl Resources {
 
     /// The resource that is kept at hand.
     #[inline(always)]
-    pub(super) fn current<'q>(&'q self, at_hand: &'q AtHand) -> Current<'q> {
+    pub(super) fn current(at_hand: &AtHand) -> Current<'_> {
         Current {
             key: at_hand.key,
             send_key: at_hand.send_key,
-            resource: self.queues.at(at_hand.index),
+            resource: at_hand.resource(),
             sends: at_hand.sends(),
         }
     }
@@ -258,8 +268,7 @@ impl Resources {
     /// Keeps the resource of a key at hand.
     #[cold]
     pub(super) fn keep(&self, key: u64, at_hand: &mut AtHand) {
-        let index = self.queues.find(number_of_key(key));
-        at_hand.set(key, index, self.queues.at(index).sq.as_ref());
+        at_hand.set(key, self.queues.get(number_of_key(key)));
     }
 
     #[inline(always)]

@@ -313,7 +313,7 @@ impl<'q> Cursor<'q> {
             walk: consumer.watch.walk(),
             position: consumer.position,
             phase: consumer.phase,
-            current: resources.current(&consumer.last),
+            current: Resources::current(&consumer.last),
         }
     }
 
@@ -456,13 +456,13 @@ impl CompletionQueue {
         let is_requester = tail.is_plain_requester(consumer.phase);
         let parsed = if is_requester {
             barrier::from_device();
-            resources.current(&consumer.last).requester(entry, tail)
+            Resources::current(&consumer.last).requester(entry, tail)
         } else if tail.is_plain_responder(consumer.phase) {
             barrier::from_device();
-            resources.current(&consumer.last).responder(entry, tail)
+            Resources::current(&consumer.last).responder(entry, tail)
         } else if tail.is_responder_with_data(consumer.phase) {
             barrier::from_device();
-            resources.current(&consumer.last).responder_with_data(resources, entry, tail)
+            Resources::current(&consumer.last).responder_with_data(resources, entry, tail)
         } else {
             None
         };

@@ -116,31 +116,38 @@ impl Scattering<'_> {
 /// The ring of a posted receive that expects data in its completion, and the unit of its element where the entries begin: in
 /// an SRQ's behind the link to the next. A device may put data there unasked, and report a receive twice, or one that was not
 /// published.
-#[inline(always)]
 fn expecting(receives: &Receives, takes_data: bool, counter: u16) -> Option<(&StrideRing, u32)> {
     match receives {
         // After RESET a receive queue has nothing outstanding.
         Receives::Rq(rq) => (takes_data && rq.is_outstanding(counter)).then_some((&rq.ring, 0)),
         Receives::Srq(srq) => {
-            (srq.data_in_completions() && srq.is_outstanding(counter)).then_some((&srq.ring, 1))
+            let is_expected = srq.has(counter) && srq.data_in_completions() && srq.is_outstanding(counter);
+            is_expected.then_some((&srq.ring, 1))
         }
         Receives::None => None,
     }
 }
 
 /// Copies the data of a receive that are in its completion's own first bytes, if the first entry of the receive has room for
-/// all of them: the usual case. `false`, and nothing copied, for any other.
+/// all of them: the usual case. `false`, and nothing copied, for any other. The receive is that of `counter` in `ring`, whose
+/// entries begin at `first`.
+///
+/// # Safety
+/// The receive expects data in its completion: `expecting` would find it.
 #[inline(always)]
-pub(super) fn to_first_entry(
+pub(super) unsafe fn to_first_entry(
     entry: CqeRef<'_>,
+    ring: &StrideRing,
     counter: u16,
-    receives: &Receives,
-    takes_data: bool,
+    first: usize,
     dump_fill_mkey: u32,
 ) -> bool {
     let len = entry.byte_cnt() as usize;
-    let Some((ring, first)) = expecting(receives, takes_data, counter) else { return false };
-    let to: DataSeg = zerocopy::transmute!(read(ring.unit(counter.into(), first)));
+    let element = ring.element(counter.into());
+    let Some([a, b]) = element.get(first * 2..).and_then(|words| words.first_chunk::<2>()) else {
+        return false;
+    };
+    let to: DataSeg = zerocopy::transmute!([a.load(Ordering::Relaxed), b.load(Ordering::Relaxed)]);
     let room = to.byte_count.get() as usize;
     if len > Scatter::Own32.room() || len > room || to.lkey.get() == dump_fill_mkey {
         return false;
@@ -148,8 +155,8 @@ pub(super) fn to_first_entry(
     // On this stack first: the device may write the entry at any time.
     let data: [u8; 32] = zerocopy::transmute!(entry.first_words());
     let addr = with_exposed_provenance_mut::<u8>(to.addr.get() as usize);
-    // SAFETY: the receive was posted with the promise of `RecvBatch::push`, was published, and has not completed
-    // (`expecting`); its queue was neither reset nor destroyed, for which the control path stops this poller
+    // SAFETY: the receive was posted with the promise of `RecvBatch::push`, was published, and has not completed (the caller's
+    // promise); its queue was neither reset nor destroyed, for which the control path stops this poller
     // (`CqShared::stopped`). So its entry names `room` bytes of this process that the device may write. `len` is at most 32
     // and at most `room`.
     unsafe { copy_short(&data, addr, len) };
@@ -180,18 +187,21 @@ unsafe fn copy_short(data: &[u8; 32], to: *mut u8, len: usize) {
         // SAFETY: the last `N` of `len` bytes, inside both.
         unsafe { core::ptr::copy_nonoverlapping(from, to, N) };
     }
-    match len {
-        0 => {}
-        // SAFETY: the caller's promise about `to`; the length fits the arm.
-        1 => unsafe { ends::<1>(data, to, 1) },
+    if len >= 16 {
+        // SAFETY: the caller's promise about `to`; the length fits the arm, and is at most 32.
+        unsafe { ends::<16>(data, to, len.min(32)) }
+    } else if len >= 8 {
         // SAFETY: as above.
-        2..=3 => unsafe { ends::<2>(data, to, len) },
+        unsafe { ends::<8>(data, to, len) }
+    } else if len >= 4 {
         // SAFETY: as above.
-        4..=7 => unsafe { ends::<4>(data, to, len) },
+        unsafe { ends::<4>(data, to, len) }
+    } else if len >= 2 {
         // SAFETY: as above.
-        8..=15 => unsafe { ends::<8>(data, to, len) },
-        // SAFETY: as above; there are no more than 32 bytes of data.
-        _ => unsafe { ends::<16>(data, to, len.min(32)) },
+        unsafe { ends::<2>(data, to, len) }
+    } else if len == 1 {
+        // SAFETY: as above.
+        unsafe { ends::<1>(data, to, 1) }
     }
 }
 

@@ -9,11 +9,11 @@
 use super::clock::Clock;
 use super::completion::{Completion, Parsed};
 use super::entry::{CqeRef, Tail};
+use super::parse::Resources;
 use super::poll::{CompletionQueue, Cursor, Pending, enter};
 use super::ring::CqRing;
 use super::shared::Entered;
-use super::state::CqState;
-use crate::memory::{BlockAddress, Watch};
+use crate::memory::Watch;
 use core::fmt;
 use core::hint::cold_path;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Session {
     /// Moves to the next completion.
     #[inline(always)]
     fn advance(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
-        let CqState { consumer, resources, .. } = entered.state();
+        let consumer = &mut entered.state().consumer;
         let block = consumer.watch.address();
         let entry = CqeRef(consumer.watch.block());
         let tail = entry.tail();
@@ -47,10 +47,10 @@ impl Session {
         }
         let parsed = if tail.is_plain_requester(consumer.phase) {
             barrier::from_device();
-            resources.current(&consumer.last).requester(entry, tail)
+            Resources::current(&consumer.last).requester(entry, tail)
         } else if tail.is_plain_responder(consumer.phase) {
             barrier::from_device();
-            resources.current(&consumer.last).responder(entry, tail)
+            Resources::current(&consumer.last).responder(entry, tail)
         } else {
             None
         };
@@ -61,27 +61,27 @@ impl Session {
             return Ok(());
         }
         cold_path();
-        let (place, result) = advance_other(entered);
-        if let Ok(parsed) = result {
-            self.parsed = parsed;
-            self.entry.turn_to_address(place);
-        }
-        result.map(drop)
+        self.advance_other(entered)
     }
-}
 
-/// The same by the long way: the completion, and where its entry is.
-#[inline(never)]
-fn advance_other(mut entered: Entered<'_>) -> (BlockAddress, Result<Parsed, PollError>) {
-    // SAFETY: inside, and dropped before `entered`.
-    let mut cursor = unsafe { Cursor::new(&mut entered) };
-    let result = cursor.next();
-    let place = cursor.walk().address();
-    if let Ok(Some(_)) = result {
-        cursor.step();
+    /// The same by the long way.
+    #[inline(never)]
+    fn advance_other(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
+        // SAFETY: inside, and dropped before `entered`.
+        let mut cursor = unsafe { Cursor::new(&mut entered) };
+        let result = match cursor.next() {
+            Ok(Some(parsed)) => {
+                self.parsed = parsed;
+                self.entry.turn_to_address(cursor.walk().address());
+                cursor.step();
+                Ok(())
+            }
+            Ok(None) => Err(PollError::Empty),
+            Err(error) => Err(error),
+        };
+        cursor.save();
+        result
     }
-    cursor.save();
-    (place, result.and_then(|parsed| parsed.ok_or(PollError::Empty)))
 }
 
 impl CompletionQueue {

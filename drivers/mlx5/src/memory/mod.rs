@@ -24,7 +24,7 @@ mod sq_ring;
 mod stride_ring;
 
 pub use cqe_ring::BlockRing;
-pub(crate) use cqe_ring::{Block, BlockAddress, Walk, Watch};
+pub(crate) use cqe_ring::{Block, Walk, Watch};
 pub(crate) use index::{BlockCount, BlockIndex};
 pub(crate) use queue_ref::SendQueueRef;
 pub(crate) use sq_ring::{CompletedCount, Record, Records, SqAddrs};

@@ -94,17 +94,20 @@ impl RqShared {
         self.published.0.store(head as u32, Ordering::Relaxed);
     }
 
-    /// Whether the receive at `wqe_counter` was shown to the device and is not done; for the poller of its CQ.
+    /// Whether the receive at `wqe_counter` was published and is not complete; for the poller of its CQ.
+    #[inline(always)]
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
         // Relaxed: an entry of the device is read before, and the device was told after this was stored.
         let published = self.published.0.load(Ordering::Relaxed);
-        let (at, tail) = (u32::from(wqe_counter), self.progress().tail());
+        let progress = self.progress();
+        let (at, tail) = (u32::from(wqe_counter), progress.tail());
         let there = published.wrapping_sub(tail);
         there <= self.ring.mask() + 1
             && at.wrapping_sub(tail) & self.ring.mask() < there
-            && self.early.get(at).load(Ordering::Relaxed) == 0
+            && (progress.early() == 0 || self.early.get(at).load(Ordering::Relaxed) == 0)
     }
 
+    #[inline(always)]
     fn progress(&self) -> Progress {
         Progress(self.progress.load(Ordering::Relaxed))
     }
