@@ -2,7 +2,7 @@
 //! Inline data: copied during the call, from any memory, of any length up to the limit.
 
 use anyhow::{Context as _, Result, ensure};
-use uverbs::attr::QpState;
+use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, QpState};
 use uverbs::{Driver, Exclusive, ImmData, Rc, Shared, Uc, Ud, WcOpcode};
 use uverbs_tests::pair::grh;
 use uverbs_tests::post::Typed;
@@ -44,26 +44,15 @@ fn lengths_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
     lengths_in::<D, Ud, Exclusive>(lab)
 }
 
-/// Every opcode that takes inline data, from several buffers where the face has that.
+/// Every opcode that takes inline data, from one buffer and from several, by every face. (Sends with invalidation: below.)
 fn opcodes_and_lists<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let data = pattern::bytes(5, 60);
     let parts = [&data[..1], &data[1..1], &data[1..30], &data[30..]];
     let lists = [Data::Inline(&data), Data::InlineList(&parts)];
     for face in Face::ALL {
-        for op in [
-            Op::Send,
-            Op::SendImm(0xabcd),
-            Op::SendInv(0),
-            Op::Write(b.remote(0)),
-            Op::WriteImm(b.remote(0), 0xabcd),
-        ] {
+        for op in [Op::Send, Op::SendImm(0xabcd), Op::Write(b.remote(0)), Op::WriteImm(b.remote(0), 0xabcd)] {
             for payload in lists {
-                let typed = matches!(face, Face::Batch | Face::Single);
-                let is_list = matches!(payload, Data::InlineList(_));
-                if typed && is_list && !matches!(op, Op::Send) || matches!(op, Op::SendInv(_)) {
-                    continue;
-                }
                 b.clear(0..100)?;
                 let receives = !matches!(op, Op::Write(_));
                 if receives {
@@ -81,6 +70,35 @@ fn opcodes_and_lists<D: Driver>(lab: &Lab<D>) -> Outcome {
                 }
                 b.check(0..60, 5).with_context(|| format!("{op:?} by {face:?}"))?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// A send that invalidates the peer's window, with data from one buffer and from several.
+fn with_invalidation<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !lab.has(DeviceCapFlags::MEM_WINDOW_TYPE_2A) && !lab.has(DeviceCapFlags::MEM_WINDOW_TYPE_2B) {
+        lab.note("no window to invalidate");
+        return Ok(());
+    }
+    let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
+    let data = pattern::bytes(6, 60);
+    let parts = [&data[..1], &data[1..1], &data[1..30], &data[30..]];
+    for face in Face::ALL {
+        for payload in [Data::Inline(&data), Data::InlineList(&parts)] {
+            let mut mw = b.pd.alloc_mw(MwType::Type2)?;
+            let bind = mw.bind(&b.mr, b.mr.addr() + 4096, 4096, AccessFlags::REMOTE_WRITE);
+            b.post(Face::Single, &[Req::new(1, Op::BindMw(bind)).signaled()])?;
+            b.ok(1)?;
+            mw.bound(&bind);
+            b.clear(0..100)?;
+            b.recv(Face::Single, 1, 0..100)?;
+            a.post(face, &[Req::new(1, Op::SendInv(mw.rkey())).signaled().data(payload)])
+                .with_context(|| format!("by {face:?}"))?;
+            a.ok(1)?;
+            let got = b.ok(1)?[0];
+            ensure!(got.byte_len == 60 && got.invalidated_rkey() == Some(mw.rkey()), "{got:?}");
+            b.check(0..60, 6).with_context(|| format!("by {face:?}"))?;
         }
     }
     Ok(())
@@ -143,6 +161,7 @@ uverbs_tests::tests!(
     lengths_uc,
     lengths_ud,
     opcodes_and_lists,
+    with_invalidation,
     arrays,
     overwritten_after_the_call
 );

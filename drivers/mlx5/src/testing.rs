@@ -13,7 +13,7 @@ use crate::{RecvConfig, RecvQueue, SendConfig, SendQueue, SharedRecvQueue};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
-use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping, QueueAccess};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping, QueueAccess, Registers};
 use uverbs_core::sync::ControlBarrier;
 
 /// A write to a doorbell register: its offset, and the bytes. A burst has 64 or more.
@@ -203,7 +203,8 @@ pub fn qp_access() -> QpAccess {
 /// If there is no memory.
 #[must_use]
 pub fn heap_page() -> DoorbellPage {
-    DoorbellPage::Mapped(Arc::new(mapping_of(Arc::new(Page([const { AtomicU64::new(0) }; 512])))))
+    let page = Arc::new(mapping_of(Arc::new(Page([const { AtomicU64::new(0) }; 512]))));
+    DoorbellPage::Mapped(Registers::new(page).expect("memory that can be written"))
 }
 
 /// A page, aligned as one.

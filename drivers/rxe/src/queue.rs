@@ -77,7 +77,7 @@ impl<H> Ring<H> {
     pub fn new(mapping: Mapping, tail: usize) -> Result<Self, RingError> {
         const { assert!(align_of::<H>() <= 8 && HEADER.is_multiple_of(8)) };
         let base = mapping.as_ptr();
-        if mapping.len() < HEADER || !base.addr().get().is_multiple_of(8) {
+        if !mapping.is_writable() || mapping.len() < HEADER || !base.addr().get().is_multiple_of(8) {
             return Err(RingError::Header);
         }
         // SAFETY: the header lies inside the mapping (checked above).

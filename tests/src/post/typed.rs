@@ -97,6 +97,7 @@ fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
         (Op::Send, Data::InlineList(list)) => wr.send_inline_list(list),
         // SAFETY: see `super`.
         (Op::Send, _) => unsafe { wr.send(&sges) },
+        (Op::SendImm(imm), Data::InlineList(list)) => wr.send_imm_inline_list(list, ImmData::new(imm)),
         (Op::SendImm(imm), Data::Inline(bytes)) => wr.send_imm_inline(bytes, ImmData::new(imm)),
         // SAFETY: see `super`.
         (Op::SendImm(imm), _) => unsafe { wr.send_imm(&sges, ImmData::new(imm)) },
@@ -112,13 +113,18 @@ fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
     let sges = typed_sges(req);
     match (req.op, req.data) {
         (Op::SendInv(rkey), Data::Inline(bytes)) => wr.send_inv_inline(bytes, rkey),
+        (Op::SendInv(rkey), Data::InlineList(list)) => wr.send_inv_inline_list(list, rkey),
         // SAFETY: see `super`.
         (Op::SendInv(rkey), _) => unsafe { wr.send_inv(&sges, rkey) },
         (Op::Write(r), Data::Inline(bytes)) => wr.write_inline(bytes, r.wire::<D>()),
+        (Op::Write(r), Data::InlineList(list)) => wr.write_inline_list(list, r.wire::<D>()),
         // SAFETY: see `super`.
         (Op::Write(r), _) => unsafe { wr.write(&sges, r.wire::<D>()) },
         (Op::WriteImm(r, imm), Data::Inline(bytes)) => {
             wr.write_imm_inline(bytes, r.wire::<D>(), ImmData::new(imm))
+        }
+        (Op::WriteImm(r, imm), Data::InlineList(list)) => {
+            wr.write_imm_inline_list(list, r.wire::<D>(), ImmData::new(imm))
         }
         // SAFETY: see `super`.
         (Op::WriteImm(r, imm), _) => unsafe { wr.write_imm(&sges, r.wire::<D>(), ImmData::new(imm)) },

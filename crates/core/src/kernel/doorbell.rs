@@ -9,6 +9,7 @@
 use super::{Kernel, Mapping, Protection};
 use crate::errno::Errno;
 use core::fmt;
+use core::ops::Deref;
 use std::sync::Arc;
 
 /// A software device's doorbell page. The bytes are those that a device would see on the bus, in address order.
@@ -23,11 +24,31 @@ pub trait DoorbellPort: Send + Sync + fmt::Debug {
     fn blueflame(&self, offset: u32, wqe: &[u8]);
 }
 
+/// A mapping that can be written, as registers are.
+#[derive(Clone, Debug)]
+pub struct Registers(Arc<Mapping>);
+
+impl Registers {
+    /// Of a mapping of registers; `None` if it is only readable.
+    #[must_use]
+    pub fn new(mapping: Arc<Mapping>) -> Option<Self> {
+        mapping.is_writable().then_some(Self(mapping))
+    }
+}
+
+impl Deref for Registers {
+    type Target = Arc<Mapping>;
+
+    fn deref(&self) -> &Arc<Mapping> {
+        &self.0
+    }
+}
+
 /// A page of doorbell registers.
 #[derive(Clone)]
 pub enum DoorbellPage {
     /// Registers of a device, mapped write-combining or uncached; nobody reads them.
-    Mapped(Arc<Mapping>),
+    Mapped(Registers),
     /// A software device's.
     Port(Arc<dyn DoorbellPort>),
 }
@@ -36,13 +57,13 @@ impl DoorbellPage {
     /// Maps it as registers: what [`Kernel::doorbells`] does for a real device.
     ///
     /// # Errors
-    /// The kernel's errno; `EINVAL` if it mapped less than was asked for.
+    /// The kernel's errno; `EINVAL` if it mapped less than was asked for, or not for writing.
     pub fn map<K: Kernel + ?Sized>(kernel: &K, offset: u64, len: usize) -> Result<Self, Errno> {
         let mapping = kernel.mmap(offset, len, Protection::ReadWrite)?;
         if mapping.len() < len {
             return Err(Errno::EINVAL);
         }
-        Ok(Self::Mapped(Arc::new(mapping)))
+        Registers::new(Arc::new(mapping)).map(Self::Mapped).ok_or(Errno::EINVAL)
     }
 }
 

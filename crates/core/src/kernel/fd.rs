@@ -161,9 +161,13 @@ impl Kernel for UverbsFd {
         }
         .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
         let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EFAULT)?;
-        // SAFETY: `map` is a mapping of `len` bytes at `ptr`, which stays until it is dropped and which no reference
-        // points into.
-        Ok(unsafe { Mapping::new(ptr, len, map) })
+        Ok(match protection {
+            // SAFETY: `map` is a mapping of `len` bytes at `ptr`, which stays until it is dropped and which no reference
+            // points into.
+            Protection::Read => unsafe { Mapping::read_only(ptr, len, map) },
+            // SAFETY: as above, and it is writable.
+            Protection::ReadWrite => unsafe { Mapping::new(ptr, len, map) },
+        })
     }
 
     fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {

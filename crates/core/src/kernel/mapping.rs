@@ -30,6 +30,7 @@ impl<T: Send + Sync> Owner for T {}
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
+    is_writable: bool,
     _owner: Box<dyn Owner>,
 }
 
@@ -37,11 +38,27 @@ impl Mapping {
     /// Memory that `owner` keeps in place.
     ///
     /// # Safety
-    /// `len` bytes at `ptr` are readable (and writable, if asked for so) from any thread until `owner` is dropped,
-    /// and nobody holds a Rust reference to them that such accesses would violate: memory made of atomics, or mapped.
+    /// `len` bytes at `ptr` are readable and writable from any thread until `owner` is dropped, and nobody holds a Rust
+    /// reference to them that such accesses would violate: memory made of atomics, or mapped.
     #[must_use]
     pub unsafe fn new(ptr: NonNull<u8>, len: usize, owner: impl Send + Sync + 'static) -> Self {
-        Self { ptr, len, _owner: Box::new(owner) }
+        Self { ptr, len, is_writable: true, _owner: Box::new(owner) }
+    }
+
+    /// The same of memory that is only readable.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new), but for writing.
+    #[must_use]
+    pub unsafe fn read_only(ptr: NonNull<u8>, len: usize, owner: impl Send + Sync + 'static) -> Self {
+        Self { ptr, len, is_writable: false, _owner: Box::new(owner) }
+    }
+
+    /// Whether it may be written: a store to one that is only readable kills the process. A port's answer to
+    /// [`Protection::ReadWrite`] is checked by this, because the port may be anyone's.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
     }
 
     /// The first byte.
@@ -95,10 +112,10 @@ impl DeviceMapping {
     /// Maps it. What an offset means, the driver knows.
     ///
     /// # Errors
-    /// The kernel's errno; `EINVAL` if it mapped less than was asked for.
+    /// The kernel's errno; `EINVAL` if it mapped less than was asked for, or not for writing.
     pub fn map(kernel: &dyn Kernel, offset: u64, len: usize) -> Result<Self, Errno> {
         let mapping = kernel.mmap(offset, len, Protection::ReadWrite)?;
-        if mapping.len() < len { Err(Errno::EINVAL) } else { Ok(Self(mapping)) }
+        if mapping.len() < len || !mapping.is_writable() { Err(Errno::EINVAL) } else { Ok(Self(mapping)) }
     }
 
     /// Copies bytes in, by stores of 4 bytes, as device memory wants it; offset and length are multiples of 4. `false` if they
@@ -134,6 +151,7 @@ impl DeviceMapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::{DoorbellPage, RawCommand, Registers, WriteCommand};
     use core::sync::atomic::AtomicU64;
     use std::sync::Arc;
 
@@ -167,5 +185,46 @@ mod tests {
             assert!(!mapping.copy_in(offset, &[0; 8][..length]), "{length} at {offset}");
         }
         assert!(mapping.copy_in(16, &[]) && !mapping.copy_out(8, &mut [0; 12]));
+    }
+
+    /// A port that maps for reading, whatever is asked for.
+    #[derive(Debug)]
+    struct ReadOnly;
+
+    impl Kernel for ReadOnly {
+        fn ioctl(&self, _: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+            Err(Errno::EINVAL)
+        }
+        fn write(&self, _: &mut WriteCommand<'_>) -> Result<(), Errno> {
+            Err(Errno::EINVAL)
+        }
+        fn mmap(&self, _: u64, len: usize, _: Protection) -> Result<Mapping, Errno> {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(len as u64).unwrap();
+            let map = memmap2::MmapOptions::new().len(len).map_raw_read_only(&file).unwrap();
+            let ptr = NonNull::new(map.as_mut_ptr()).unwrap();
+            // SAFETY: a mapping for reading, which `map` keeps.
+            Ok(unsafe { Mapping::read_only(ptr, len, map) })
+        }
+        fn attribute(&self, _: &str) -> Result<Vec<u8>, Errno> {
+            Err(Errno::ENOENT)
+        }
+        fn driver_id(&self) -> u32 {
+            0
+        }
+        fn name(&self) -> &str {
+            "read-only"
+        }
+        fn is_creator_process(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn memory_that_can_only_be_read_is_neither_registers_nor_memory_to_copy_to() {
+        assert_eq!(DoorbellPage::map(&ReadOnly, 0, 4096).unwrap_err(), Errno::EINVAL);
+        assert_eq!(DeviceMapping::map(&ReadOnly, 0, 4096).unwrap_err(), Errno::EINVAL);
+        let mapping = ReadOnly.mmap(0, 4096, Protection::ReadWrite).unwrap();
+        assert!(Registers::new(Arc::new(mapping)).is_none());
     }
 }

@@ -26,7 +26,7 @@ mod uhw;
 mod write;
 
 pub use command::Command;
-pub use doorbell::{DoorbellPage, DoorbellPort};
+pub use doorbell::{DoorbellPage, DoorbellPort, Registers};
 pub use fd::UverbsFd;
 pub use mapping::{DeviceMapping, Mapping, Protection};
 pub use process::Process;

@@ -10,7 +10,7 @@
 use super::transport::{HasPeer, Reliable, Sends, SendsImm};
 use core::marker::PhantomData;
 use uverbs_core::provider::op::{self, Address, FlushArgs, MwBind, Operation, TsoArgs};
-use uverbs_core::provider::payload::{Inline, InlineArray, NoData, Payload};
+use uverbs_core::provider::payload::{Inline, InlineArray, InlineList, NoData, Payload};
 use uverbs_core::provider::send::{SendBatch, SendQueue, Wr as Head};
 use uverbs_core::provider::{Driver, PostError};
 use uverbs_core::wr::{ImmData, SendFlags};
@@ -127,7 +127,7 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, D, T, A> {
 macro_rules! with_data {
     ($(
         $(#[$meta:meta])*
-        [$bound:ident] $name:ident, $inline:ident, $array:ident ($($arg:ident : $ty:ty),*) = $op:expr;
+        [$bound:ident] $name:ident, $inline:ident, $list:ident, $array:ident ($($arg:ident : $ty:ty),*) = $op:expr;
     )*) => {$(
         impl<S: Sink<D>, D: Driver, T: $bound, A: Address<D::Ah>> Wr<S, D, T, A> {
             $(#[$meta])*
@@ -151,6 +151,14 @@ macro_rules! with_data {
             }
 
             $(#[$meta])*
+            /// Several buffers, copied one after the other during the call.
+            #[inline(always)]
+            pub fn $list(self, bufs: &[&[u8]], $($arg: $ty),*) -> S::Out {
+                // SAFETY: inline data names no memory that is used later.
+                unsafe { self.put($op, InlineList(bufs)) }
+            }
+
+            $(#[$meta])*
             /// A number of bytes known at compile time, copied during the call.
             #[inline(always)]
             pub fn $array<const N: usize>(self, data: &[u8; N], $($arg: $ty),*) -> S::Out {
@@ -163,15 +171,16 @@ macro_rules! with_data {
 
 with_data! {
     /// `IBV_WR_SEND`.
-    [Sends] send, send_inline, send_array() = op::Send::new();
+    [Sends] send, send_inline, send_inline_list, send_array() = op::Send::new();
     /// `IBV_WR_SEND_WITH_IMM`: the immediate arrives in the peer's completion.
-    [SendsImm] send_imm, send_imm_inline, send_imm_array(imm: ImmData) = op::SendImm::new(imm);
+    [SendsImm] send_imm, send_imm_inline, send_imm_inline_list, send_imm_array(imm: ImmData) = op::SendImm::new(imm);
     /// `IBV_WR_SEND_WITH_INV`: the peer's `rkey` is invalidated when the message arrives.
-    [HasPeer] send_inv, send_inv_inline, send_inv_array(rkey: u32) = op::SendInv::new(rkey);
+    [HasPeer] send_inv, send_inv_inline, send_inv_inline_list, send_inv_array(rkey: u32) = op::SendInv::new(rkey);
     /// `IBV_WR_RDMA_WRITE`.
-    [HasPeer] write, write_inline, write_array(to: D::Remote) = op::Write::new(to);
+    [HasPeer] write, write_inline, write_inline_list, write_array(to: D::Remote) = op::Write::new(to);
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`: consumes a receive of the peer and arrives in its completion.
-    [HasPeer] write_imm, write_imm_inline, write_imm_array(to: D::Remote, imm: ImmData) = op::WriteImm::new(to, imm);
+    [HasPeer] write_imm, write_imm_inline, write_imm_inline_list, write_imm_array(to: D::Remote, imm: ImmData)
+        = op::WriteImm::new(to, imm);
 }
 
 impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
@@ -248,12 +257,5 @@ impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, D, T, A> {
     pub unsafe fn send_tso(self, args: TsoArgs<'_>, sges: &[D::Sge]) -> S::Out {
         // SAFETY: the caller's promise.
         unsafe { self.put(op::Tso::new(args), sges) }
-    }
-
-    /// `IBV_WR_SEND` of several buffers, copied one after the other during the call.
-    #[inline(always)]
-    pub fn send_inline_list(self, bufs: &[&[u8]]) -> S::Out {
-        // SAFETY: inline data names no memory that is used later.
-        unsafe { self.put(op::Send::new(), uverbs_core::provider::InlineList(bufs)) }
     }
 }
