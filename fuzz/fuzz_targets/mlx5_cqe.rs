@@ -20,13 +20,13 @@ use uverbs_core::provider::{
     SendQueue as _, WireRemote as _, WireSge as _, Wr,
 };
 use uverbs_core::wc::WorkCompletion;
-use uverbs_mlx5::testing::{QueueBuf, SqRing, StrideRing};
-use uverbs_mlx5::testing::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
-use uverbs_mlx5::testing::{DbRec, DbRecPages};
 use uverbs_mlx5::testing::UserIndices;
-use uverbs_mlx5::testing::{QpShared, RqShared, SqShared, SrqShared};
 use uverbs_mlx5::testing::{self, BLUE_FLAME, Bell, send_config};
 use uverbs_mlx5::testing::{ArmRegister, Doorbell};
+use uverbs_mlx5::testing::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
+use uverbs_mlx5::testing::{DbRec, DbRecPages};
+use uverbs_mlx5::testing::{QpShared, RqShared, SqShared, SrqShared};
+use uverbs_mlx5::testing::{QueueBuf, SqRing, StrideRing};
 use uverbs_mlx5::{RecvConfig, RecvQueue, Remote, SendQueue, Sge, SharedRecvQueue};
 
 #[derive(Arbitrary, Debug)]
@@ -226,7 +226,8 @@ impl World {
         } else {
             rq = Some(Arc::new(RqShared::new(ring())));
         }
-        let qp = QpShared::new(testing::qp_access(), number, number, Some(sq), rq, srq.clone()).with_data_in_completions();
+        let qp = QpShared::new(testing::qp_access(), number, number, Some(sq), rq, srq.clone())
+            .with_data_in_completions();
         let qp = Arc::new(match self.version_1 {
             true => qp.with_index(self.indices.take().expect("an index")),
             false => qp,
@@ -393,4 +394,3 @@ impl World {
         }
     }
 }
-

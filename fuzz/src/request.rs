@@ -221,7 +221,11 @@ impl Op {
             Self::BindMw(b) => {
                 let Bind { mw_rkey, rkey, mr_lkey, addr, length, access, .. } = b;
                 let mw_type = b.mw_type();
-                v.visit(op::BindMw::new(MwBind { mw_rkey, mw_type, rkey, mr_lkey, addr, length, access }))
+                let bind = MwBind { mw_rkey, mw_type, rkey, mr_lkey, addr, length, access };
+                #[expect(unsafe_code, reason = "a window bind")]
+                // SAFETY: the ring is in plain memory: nothing is bound.
+                let bind = unsafe { op::BindMw::new(bind) };
+                v.visit(bind)
             }
             Self::Flush(r, length, placement, level) => {
                 v.visit(op::Flush::new(r.at(), FlushArgs { length, placement, level }))

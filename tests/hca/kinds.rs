@@ -4,8 +4,10 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
+use std::sync::Arc;
 use std::time::Instant;
 use uverbs::attr::{AccessFlags, CqInitAttr, QpCap};
 use uverbs::mlx5::Mlx5;
@@ -13,8 +15,14 @@ use uverbs::wc::WorkCompletion;
 use uverbs::{
     CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, Rc, Shared, WcStatus,
 };
+use uverbs_core::Errno;
+use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use uverbs_hca::{Fabric, Hca, Link};
 use uverbs_tests::{Outcome, Test};
+use uverbs_uapi::cmd::{IB_USER_VERBS_CMD_REG_MR, IB_USER_VERBS_CMD_REREG_MR};
+use uverbs_uapi::ids::{
+    UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_DEVICE,
+};
 
 struct End {
     context: Context<Mlx5>,
@@ -200,11 +208,110 @@ fn queue_pairs_come_and_go() -> Outcome {
     Ok(())
 }
 
+/// A kernel that registers memory, and then, if it lies, answers nonsense.
+#[derive(Debug)]
+struct Unsure(Arc<dyn Kernel>, Arc<AtomicBool>);
+
+impl Kernel for Unsure {
+    fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        self.0.ioctl(command)?;
+        if !self.1.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let number = match (command.object(), command.method()) {
+            (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => command.input(UVERBS_ATTR_WRITE_CMD),
+            _ => None,
+        };
+        let number = number.and_then(|bytes| bytes.first_chunk()).map_or(0, |n| u32::from_ne_bytes(*n));
+        match number {
+            // A handle that can't be.
+            IB_USER_VERBS_CMD_REG_MR => command.output(UVERBS_ATTR_CORE_OUT).unwrap()[..4].fill(0xff),
+            IB_USER_VERBS_CMD_REREG_MR => return Err(Errno::EPROTO),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
+        self.0.write(command)
+    }
+
+    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
+        self.0.mmap(offset, len, protection)
+    }
+
+    fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
+        self.0.doorbells(offset, len)
+    }
+
+    fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
+        self.0.attribute(path)
+    }
+
+    fn driver_id(&self) -> u32 {
+        self.0.driver_id()
+    }
+
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn is_creator_process(&self) -> bool {
+        self.0.is_creator_process()
+    }
+}
+
+/// A buffer that tells when it is dropped.
+#[derive(Debug)]
+struct Told(PageBuf, Arc<AtomicU64>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: as `PageBuf`.
+unsafe impl uverbs::StableBuf for Told {
+    fn ptr(&self) -> NonNull<u8> {
+        self.0.ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Memory that the kernel may have registered, for all that its answer says, does not go back to its owner.
+fn memory_that_the_kernel_may_hold() -> Outcome {
+    let hca = Hca::new();
+    let lies = Arc::new(AtomicBool::new(false));
+    let context = Context::<Mlx5>::from_kernel(Arc::new(Unsure(hca.open(), lies.clone()))).unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let dropped = Arc::new(AtomicU64::new(0));
+    let buf = || Told(PageBuf::new(4096).unwrap(), dropped.clone());
+    let mut moved = pd.reg_mr(buf(), ALL).map_err(|(_, e)| e).unwrap();
+    lies.store(true, Ordering::Relaxed);
+    let (back, error) = pd.reg_mr(buf(), ALL).unwrap_err();
+    assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
+    let (back, error) = pd.reg_private(buf(), AccessFlags::LOCAL_WRITE).unwrap_err();
+    assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
+    assert_eq!(hca.objects().get("mr"), Some(&3), "the device can write both");
+    let (back, error) = moved.rereg_buf(buf()).unwrap_err();
+    assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
+    assert_eq!(dropped.load(Ordering::Relaxed), 0);
+    // What the kernel is not asked for, or refuses, comes back.
+    let (back, _) = pd.reg_mr(buf(), AccessFlags::REMOTE_WRITE).unwrap_err();
+    assert!(back.is_some());
+    Ok(())
+}
+
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<Test> {
     const LIMIT: Duration = Duration::from_secs(90);
     vec![
         Test::long("kinds::every_kind_of_device", LIMIT, every_kind_of_device),
         Test::long("kinds::queue_pairs_come_and_go", LIMIT, queue_pairs_come_and_go),
+        Test::long("kinds::memory_that_the_kernel_may_hold", LIMIT, memory_that_the_kernel_may_hold),
     ]
 }

@@ -402,7 +402,7 @@ fn memory<D: Driver>(lab: &Lab<D>) -> Outcome {
         }
         // The buffer comes back as it was.
         let (buf, _) = pd.reg_mr(vec![7_u8; 100], F::REMOTE_WRITE).err().context("REMOTE_WRITE alone")?;
-        ensure!(buf == [7; 100]);
+        ensure!(buf.context("the buffer")? == [7; 100]);
 
         let mr = region(&pd, 4096, lab.full_access())?;
         let len = mr.len();
@@ -412,7 +412,7 @@ fn memory<D: Driver>(lab: &Lab<D>) -> Outcome {
         let mut out = [0; 2];
         ensure!(mr.read_at(len - 1, &mut out).is_err() && mr.write_at(len - 1, &out).is_err());
         ensure!(mr.read_at(usize::MAX, &mut out).is_err() && mr.write_at(usize::MAX, &out).is_err());
-        ensure!(mr.atomics(1..len + 1).is_err() && mr.atomic_u64(4).is_err() && mr.atomic_u64(len).is_err());
+        ensure!(mr.atomic_u64(4).is_err() && mr.atomic_u64(len).is_err());
 
         // No dma-buf at all; a driver that has them must tell by the file.
         let file = std::fs::File::open("/dev/null")?;

@@ -291,6 +291,52 @@ fn deregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
+/// A buffer that counts how often it is shown, and that threads must not share.
+struct Counting {
+    bytes: Vec<u8>,
+    shown: core::cell::Cell<u64>,
+}
+
+impl core::fmt::Debug for Counting {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.shown.set(self.shown.get() + 1);
+        self.bytes.fmt(f)
+    }
+}
+
+#[expect(unsafe_code, reason = "memory that stays where it is")]
+// SAFETY: as that of `Vec<u8>`, of which it gives no part away.
+unsafe impl uverbs::StableBuf for Counting {
+    fn ptr(&self) -> core::ptr::NonNull<u8> {
+        uverbs::StableBuf::ptr(&self.bytes)
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// A region is shown to a log while peers and threads write it: its bytes are not read for that, and its owner is not asked.
+fn shown_while_written<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let pd = lab.a.alloc_pd()?;
+    let buf = Counting { bytes: vec![0x5a; 64], shown: Default::default() };
+    let mr = pd.reg_mr(buf, lab.full_access()).map_err(|(_, e)| e)?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..200).try_for_each(|i| mr.write_at(0, &[i; 64])));
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let text = format!("{mr:?}");
+                    assert!(text.contains("lkey") && text.len() < 300, "{text}");
+                }
+            });
+        }
+    });
+    let buf = mr.close().map_err(|(_, e)| e)?;
+    ensure!(buf.shown.get() == 0, "shown {} times", buf.shown.get());
+    Ok(())
+}
+
 /// Memory of the device: written and read by a peer, copied to and from by this process, and held by its regions.
 fn device_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     if lab.device.max_dm_size == 0 {
@@ -358,6 +404,7 @@ uverbs_tests::tests!(
     dmabuf,
     relaxed_ordering,
     deregistered,
+    shown_while_written,
     device_memory,
     null_region,
 );

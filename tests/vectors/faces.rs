@@ -459,7 +459,11 @@ fn what<A: Address<Ah>, P: Payload<WireSge>>(batch: &mut Batch<'_>, wr: Wr, to: 
             push(batch, wr, to, op::FetchAdd::new(remote(addr, rkey), *add), data);
         }
         What::LocalInv(key) => push(batch, wr, to, op::LocalInv::new(*key), data),
-        What::BindMw(bind) => push(batch, wr, to, op::BindMw::new(*bind), data),
+        What::BindMw(bind) => {
+            // SAFETY: no device reads the ring: nothing is bound.
+            let bind = unsafe { op::BindMw::new(*bind) };
+            push(batch, wr, to, bind, data)
+        }
         What::Tso(header, mss) => {
             push(batch, wr, to, op::Tso::new(TsoArgs { header, mss: *mss }), data);
         }

@@ -2,13 +2,23 @@
 //! Memory regions: registered memory, its keys, and safe access to what a peer may be writing.
 //!
 //! A region owns its buffer. What it lends depends on who may write it, and that is a type: a [`Private`] region (no
-//! remote write, no remote atomics, no windows) lends `&[u8]`; a [`Exposed`] one never does, because a peer may write
-//! at any moment. It copies in and out, and lends atomics.
+//! remote write, no remote atomics, no windows) lends `&[u8]`; an [`Exposed`] one never does, because a peer may write
+//! at any moment. It copies in and out ([`uverbs_core::sync::copy`]), and lends words of 8 bytes as atomics, as remote atomics
+//! use them. It lends no atomics of another size: accesses of two sizes to the same bytes are undefined behaviour.
+//!
+//! The bounds of the buffer are asked for once. After that the region reaches the memory by its address only, and never
+//! through the owner `B`, which need not be `Sync` and is not shown by `Debug`.
 //!
 //! ```compile_fail,E0599
 //! use uverbs::{Driver, MemoryRegion, PageBuf};
 //! fn lend<D: Driver>(exposed: &MemoryRegion<D, PageBuf>) -> &[u8] {
 //!     exposed.as_slice()
+//! }
+//! ```
+//! ```compile_fail,E0599
+//! use uverbs::{Driver, MemoryRegion, PageBuf};
+//! fn bytes<D: Driver>(exposed: &MemoryRegion<D, PageBuf>) {
+//!     exposed.atomics(0..8);
 //! }
 //! ```
 #![expect(unsafe_code)]
@@ -17,18 +27,21 @@
 use crate::buf::{NoBuf, StableBuf};
 use crate::context::same_context;
 use crate::pd::{PdInner, ProtectionDomain};
+use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
-use core::ptr;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::ptr::{self, NonNull};
+use core::sync::atomic::AtomicU64;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, AdviseFlags, MrAdvice};
 use uverbs_core::control::mr::{MrRange, Rereg};
 use uverbs_core::control::{self, MrHandle};
+use uverbs_core::errno::Errno;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{Driver, WireRemote, WireSge};
+use uverbs_core::sync::copy::{load_bytes, store_bytes};
 use uverbs_core::wr::{IbvMr, Sge};
 
 /// Only this process (and its own device, as posted) writes the region.
@@ -43,11 +56,12 @@ const EXPOSING: AccessFlags =
     AccessFlags::REMOTE_WRITE.union(AccessFlags::REMOTE_ATOMIC).union(AccessFlags::MW_BIND);
 
 /// A registered buffer.
-#[derive(Debug)]
 pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
     handle: Option<MrHandle>,
-    /// `None` only after a failed deregistration leaked it.
+    /// `None` only while it is being taken out.
     buf: Option<B>,
+    /// Bytes of the buffer, which is at `raw.addr`; of a dma-buf none.
+    mapped: usize,
     /// The address that sges and peers use for the first byte.
     iova: u64,
     raw: Box<IbvMr>,
@@ -55,11 +69,25 @@ pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
     _access: PhantomData<A>,
 }
 
-// SAFETY: the raw pointers are the buffer's, which is `Send`, or NULL.
+// SAFETY: the pointers are the buffer's, which is `Send` and goes along, or NULL.
 unsafe impl<D: Driver, B: StableBuf, A> Send for MemoryRegion<D, B, A> {}
-// SAFETY: through `&` only the region's own methods reach the buffer; a private region lends `&[u8]`, an exposed one
-// only atomics and copies. The owner `B` itself is never lent.
+// SAFETY: through `&` the memory is reached by its address: a private region lends `&[u8]`, and an exposed one atomics of
+// one size and copies by the machine. The owner `B`, which need not be `Sync`, is not touched through `&`, by `Debug` neither.
 unsafe impl<D: Driver, B: StableBuf, A> Sync for MemoryRegion<D, B, A> {}
+
+impl<D: Driver, B: StableBuf, A> fmt::Debug for MemoryRegion<D, B, A> {
+    /// Its keys and bounds. Not its bytes: peers may be writing them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("handle", &self.raw.handle)
+            .field("lkey", &self.raw.lkey)
+            .field("rkey", &self.raw.rkey)
+            .field("addr", &self.raw.addr)
+            .field("length", &self.raw.length)
+            .field("iova", &self.iova)
+            .finish_non_exhaustive()
+    }
+}
 
 impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     fn from_handle(handle: MrHandle, buf: B, length: usize, iova: u64, pd: &Arc<PdInner<D>>) -> Self {
@@ -74,6 +102,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         };
         Self {
             handle: Some(handle),
+            mapped: buf.len(),
             buf: Some(buf),
             iova,
             raw: Box::new(raw),
@@ -87,7 +116,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         buf: B,
         iova: u64,
         access: AccessFlags,
-    ) -> Result<Self, (B, Error)> {
+    ) -> Result<Self, (Option<B>, Error)> {
         let range =
             MrRange { addr: buf.ptr().as_ptr().expose_provenance() as u64, length: buf.len() as u64, iova };
         let handle = pd.handle().and_then(|handle| {
@@ -100,7 +129,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
                 let length = buf.len();
                 Ok(Self::from_handle(handle, buf, length, iova, pd))
             }
-            Err(error) => Err((buf, error)),
+            Err(error) => Err((unless_unsure(buf, &error), error)),
         }
     }
 
@@ -132,21 +161,21 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         Ok(())
     }
 
-    /// `ibv_rereg_mr` of the memory: the region moves to `buf`, and the old buffer comes back. On failure `buf` does,
-    /// and the region may be unusable; it must still be closed.
-    pub fn rereg_buf(&mut self, buf: B) -> Result<B, (B, Error)> {
+    /// `ibv_rereg_mr` of the memory: the region moves to `buf`, and the old buffer comes back. On failure `buf` does, as
+    /// with [`reg_mr`](ProtectionDomain::reg_mr), and the region may be unusable; it must still be closed.
+    pub fn rereg_buf(&mut self, buf: B) -> Result<B, (Option<B>, Error)> {
         let Some(old) = self.buf.take() else {
-            return Err((buf, Error::invalid("rereg_mr", "mr", "the region is deregistered")));
+            return Err((Some(buf), Error::invalid("rereg_mr", "mr", "the region is deregistered")));
         };
         let addr = buf.ptr().as_ptr().expose_provenance() as u64;
         let range = MrRange { addr, length: buf.len() as u64, iova: addr };
         if let Err(error) = self.rereg_with(&Rereg { range: Some(range), pd: None, access: None }) {
             self.buf = Some(old);
-            return Err((buf, error));
+            return Err((unless_unsure(buf, &error), error));
         }
         self.iova = addr;
-        self.raw.addr = buf.ptr().as_ptr().cast();
-        self.raw.length = buf.len();
+        self.mapped = buf.len();
+        (self.raw.addr, self.raw.length) = (buf.ptr().as_ptr().cast(), self.mapped);
         self.buf = Some(buf);
         Ok(old)
     }
@@ -217,10 +246,10 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
 
     /// Copies bytes out. What a peer writes at the same time may arrive partly.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
-        let bytes = self.bytes(offset..offset.saturating_add(out.len()))?;
-        for (to, from) in out.iter_mut().zip(bytes) {
-            *to = from.load(Ordering::Relaxed);
-        }
+        let from = self.memory_at(offset..offset.saturating_add(out.len()))?;
+        // SAFETY: `StableBuf` promises these bytes as long as `self.buf` lives. A `&mut` to them exists only while a private
+        // region is borrowed mutably.
+        unsafe { load_bytes(from.as_ptr(), out) };
         Ok(())
     }
 
@@ -229,10 +258,9 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     where
         A: WritableShared,
     {
-        let bytes = self.bytes(offset..offset.saturating_add(data.len()))?;
-        for (to, from) in bytes.iter().zip(data) {
-            to.store(*from, Ordering::Relaxed);
-        }
+        let to = self.memory_at(offset..offset.saturating_add(data.len()))?;
+        // SAFETY: as in `read_at`; a region of such a type lends no references but of atomics.
+        unsafe { store_bytes(data, to.as_ptr()) };
         Ok(())
     }
 
@@ -263,19 +291,31 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         Ok(())
     }
 
-    /// These bytes as atomics. A private region only loads from them.
-    fn bytes(&self, range: Range<usize>) -> Result<&[AtomicU8]> {
+    /// The first byte of the buffer.
+    fn memory(&self) -> NonNull<u8> {
+        NonNull::new(self.raw.addr.cast()).unwrap_or(NonNull::dangling())
+    }
+
+    /// Where these bytes are.
+    fn memory_at(&self, range: Range<usize>) -> Result<NonNull<u8>> {
         self.check("mr", &range)?;
-        let Some(buf) = &self.buf else { return Ok(&[]) };
-        if range.end > buf.len() {
+        if range.end > self.mapped {
             return Err(Error::unsupported("mr", "memory of a dma-buf is not mapped here"));
         }
-        // SAFETY: `StableBuf` promises `len()` readable and writable bytes for as long as `buf` lives, and `&self` keeps
-        // it alive; the range was checked. `AtomicU8` has u8's layout. Every access of an exposed region by this process
-        // is atomic; of a private region this only loads, beside the `&[u8]` that it lends.
-        let all = unsafe { core::slice::from_raw_parts(buf.ptr().as_ptr().cast::<AtomicU8>(), buf.len()) };
-        Ok(all.get(range).unwrap_or_default())
+        // SAFETY: inside the buffer.
+        Ok(unsafe { self.memory().add(range.start) })
     }
+}
+
+/// The buffer, unless the kernel's answer made no sense: then it may have registered the memory, so the buffer is leaked, as
+/// rings are.
+fn unless_unsure<B: StableBuf>(buf: B, error: &Error) -> Option<B> {
+    if error.errno() == Errno::EPROTO {
+        log::error!("{error}; {} bytes that the device may use are leaked", buf.len());
+        core::mem::forget(buf);
+        return None;
+    }
+    Some(buf)
 }
 
 /// Regions that [`MemoryRegion::write_at`] may write through `&`: those that lend no `&[u8]`.
@@ -300,15 +340,9 @@ impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
 }
 
 impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
-    /// These bytes as atomics: what may be shared with peers and threads.
-    pub fn atomics(&self, range: Range<usize>) -> Result<&[AtomicU8]> {
-        self.bytes(range)
-    }
-
     /// The aligned 8-byte word at `offset`, as remote atomics see it.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
-        let bytes = self.bytes(offset..offset.saturating_add(8))?;
-        let at = bytes.as_ptr().cast::<AtomicU64>();
+        let at = self.memory_at(offset..offset.saturating_add(8))?.cast::<AtomicU64>();
         if !at.is_aligned() {
             return Err(Error::invalid(
                 "mr",
@@ -316,8 +350,9 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
                 format!("{offset} is not aligned to 8 bytes in memory"),
             ));
         }
-        // SAFETY: 8 bytes in range and aligned, checked above; only atomics reach them, as above.
-        Ok(unsafe { &*at })
+        // SAFETY: 8 bytes in range and aligned, checked above, as long as `self.buf` lives. This process accesses them by atomics
+        // of this size, all aligned, so none of them overlaps another, and by copies that are no accesses of the program.
+        Ok(unsafe { at.as_ref() })
     }
 }
 
@@ -337,18 +372,16 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
     /// The bytes. (What the device writes for a posted receive or read is the promise of that post.)
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        let Some(buf) = &self.buf else { return &[] };
-        // SAFETY: `StableBuf` promises the bytes; no peer may write them, and this process writes only through
-        // `as_mut_slice`'s `&mut self`.
-        unsafe { core::slice::from_raw_parts(buf.ptr().as_ptr(), buf.len()) }
+        // SAFETY: `StableBuf` promises the bytes as long as `self.buf` lives; no peer may write them, and this process writes only
+        // through `as_mut_slice`'s `&mut self`.
+        unsafe { core::slice::from_raw_parts(self.memory().as_ptr(), self.mapped) }
     }
 
     /// The bytes, to write.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        let Some(buf) = &mut self.buf else { return &mut [] };
-        // SAFETY: `StableBuf` promises the bytes; `&mut self` rules out any other access by this process.
-        unsafe { core::slice::from_raw_parts_mut(buf.ptr().as_ptr(), buf.len()) }
+        // SAFETY: as above; `&mut self` rules out any other access by this process.
+        unsafe { core::slice::from_raw_parts_mut(self.memory().as_ptr(), self.mapped) }
     }
 }
 

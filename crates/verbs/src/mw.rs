@@ -1,8 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory windows: parts of a region that are opened to peers, and closed again, by work requests.
+//!
+//! A window can be opened over an [`Exposed`] region only. The device takes any region of the domain: on hardware `MW_BIND` is
+//! no property of a key, so a window over a region that lends `&[u8]` would let a peer write what is lent.
+//!
+//! ```compile_fail,E0308
+//! use uverbs::{Driver, MemoryRegion, MemoryWindow, PageBuf, Private, attr::AccessFlags};
+//! fn open<D: Driver>(mw: &MemoryWindow<D>, mr: &MemoryRegion<D, PageBuf, Private>) {
+//!     mw.bind(mr, mr.addr(), 4096, AccessFlags::REMOTE_WRITE);
+//! }
+//! ```
+//! Posting a bind is `unsafe`, because a region that is gone may have left its key to another one:
+//!
+//! ```compile_fail,E0133
+//! use uverbs::{Mlx5, PostError, Rc, SendQueue, provider::op::MwBind};
+//! fn post(sq: &mut SendQueue<Mlx5, Rc>, bind: MwBind) -> Result<(), PostError> {
+//!     sq.post(1).bind_mw(bind)
+//! }
+//! ```
 
 use crate::buf::StableBuf;
-use crate::mr::MemoryRegion;
+use crate::mr::{Exposed, MemoryRegion};
 use crate::pd::PdInner;
 use core::ptr;
 use std::sync::Arc;
@@ -74,9 +92,9 @@ impl<D: Driver> MemoryWindow<D> {
     /// `ibv_bind_mw` does; for type 2 the owner may choose the low 8 bits of [`MwBind::rkey`] in any other way.
     /// When the bind is posted, tell the window by [`bound`](Self::bound).
     #[must_use]
-    pub fn bind<B: StableBuf, A>(
+    pub fn bind<B: StableBuf>(
         &self,
-        mr: &MemoryRegion<D, B, A>,
+        mr: &MemoryRegion<D, B, Exposed>,
         addr: u64,
         length: u64,
         access: AccessFlags,

@@ -92,12 +92,16 @@ impl<D: Driver> ProtectionDomain<D> {
         Ok(Self { inner: self.inner.clone(), td: Some(td.inner.clone()) })
     }
 
-    /// `ibv_reg_mr` of a buffer that peers may write, as `access` says. On failure the buffer comes back.
+    /// `ibv_reg_mr` of a buffer that peers may write, as `access` says.
+    ///
+    /// # Errors
+    /// The buffer comes back with the error; `None` if the kernel's answer made no sense (`EPROTO`): it may have registered the
+    /// memory, which is leaked then.
     pub fn reg_mr<B: StableBuf>(
         &self,
         buf: B,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B>, (B, Error)> {
+    ) -> Result<MemoryRegion<D, B>, (Option<B>, Error)> {
         let iova = buf.ptr().as_ptr().expose_provenance() as u64;
         self.reg_mr_iova(buf, iova, access)
     }
@@ -111,7 +115,7 @@ impl<D: Driver> ProtectionDomain<D> {
         buf: B,
         iova: u64,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B>, (B, Error)> {
+    ) -> Result<MemoryRegion<D, B>, (Option<B>, Error)> {
         MemoryRegion::register(&self.inner, buf, iova, access)
     }
 
@@ -120,9 +124,9 @@ impl<D: Driver> ProtectionDomain<D> {
         &self,
         buf: B,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B, Private>, (B, Error)> {
+    ) -> Result<MemoryRegion<D, B, Private>, (Option<B>, Error)> {
         if let Err(error) = MemoryRegion::<D, B, Private>::check_access(access) {
-            return Err((buf, error));
+            return Err((Some(buf), error));
         }
         let iova = buf.ptr().as_ptr().expose_provenance() as u64;
         MemoryRegion::register(&self.inner, buf, iova, access)

@@ -226,7 +226,9 @@ unsafe fn push_bind<B: SendBell>(
     let bind = unsafe { wr.tail.bind_mw };
     // SAFETY: as above.
     let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
-    queue.push(cursor, fields(wr), &Connected, &op::BindMw::new(bind), &NoData)
+    // SAFETY: the caller's promise.
+    let bind = unsafe { op::BindMw::new(bind) };
+    queue.push(cursor, fields(wr), &Connected, &bind, &NoData)
 }
 
 /// Posts a list of receives.

@@ -53,15 +53,19 @@ fn visit(what: What, v: impl Visit) {
         }
         What::FetchAdd(addr, rkey, add) => v.visit(op::FetchAdd::new(remote(addr, rkey), add)),
         What::LocalInv(key) => v.visit(op::LocalInv::new(key)),
-        What::BindMw(b) => v.visit(op::BindMw::new(MwBind {
-            mw_rkey: b.mw_rkey,
-            mw_type: b.mw_type(),
-            rkey: b.rkey,
-            mr_lkey: b.mr_lkey,
-            addr: b.addr,
-            length: b.length(),
-            access: b.access,
-        })),
+        What::BindMw(b) => {
+            let bind = MwBind {
+                mw_rkey: b.mw_rkey,
+                mw_type: b.mw_type(),
+                rkey: b.rkey,
+                mr_lkey: b.mr_lkey,
+                addr: b.addr,
+                length: b.length(),
+                access: b.access,
+            };
+            // SAFETY: the ring is in plain memory: nothing is bound.
+            v.visit(unsafe { op::BindMw::new(bind) });
+        }
         What::Tso(h) => v.visit(op::Tso::new(TsoArgs { header: &h.bytes(), mss: h.mss() })),
     }
 }

@@ -5,9 +5,9 @@
 //! # Why this is safe
 //! Posting takes a promise about the memory that a request names. It is kept for all tests by what they are made of.
 //! Whatever a request names by entries is either a region of the suite, or nothing. Every region is a `MemoryRegion<_, _,
-//! Exposed>`: it owns its pages until it is deregistered, and this process reaches them only as atomics, so a device that
+//! Exposed>`: it owns its pages until it is deregistered, and this process reaches them only by atomics and copies, so a device that
 //! reads or writes them at any time breaks no rule. (The few private regions are not looked at while a request is on its
-//! way.) What names no region, in tests of wrong keys, is refused by the device. C's lists and their arrays live until
+//! way, and no window is bound over them.) What names no region, in tests of wrong keys, is refused by the device. C's lists and their arrays live until
 //! the call returns, and inline bytes are borrowed for it. So [`post`] and its like can be safe functions, and the rest of
 //! the suite has no `unsafe`.
 #![expect(unsafe_code)]

@@ -129,7 +129,8 @@ fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
         // SAFETY: see `super`.
         (Op::WriteImm(r, imm), _) => unsafe { wr.write_imm(&sges, r.wire::<D>(), ImmData::new(imm)) },
         (Op::LocalInv(rkey), _) => wr.local_inv(rkey),
-        (Op::BindMw(bind), _) => wr.bind_mw(bind),
+        // SAFETY: see `super`.
+        (Op::BindMw(bind), _) => unsafe { wr.bind_mw(bind) },
         _ => message(wr, req),
     }
 }

@@ -78,7 +78,8 @@ impl MrRange {
 /// Registers memory. Optional access flags that this kernel would refuse are dropped.
 ///
 /// # Safety
-/// From now until the region is destroyed (or registered anew elsewhere), the range is mapped, and nothing that the
+/// From now until the region is destroyed (or registered anew elsewhere; or for ever, if this fails with `EPROTO`: then the
+/// kernel may have registered it), the range is mapped, and nothing that the
 /// access flags let the device or a peer do to it violates what Rust knows about it: no shared reference to what they
 /// may write, no exclusive one to what they may read or write.
 ///
@@ -178,9 +179,13 @@ pub fn advise(pd: &PdHandle, advice: MrAdvice, flags: AdviseFlags, sges: &[Sge])
 
 /// Takes up a region that another process registered on the same (shared) device file, by its kernel handle.
 ///
+/// # Safety
+/// The number is that of a region whose owner lets this process use it, and destroy it if it does: what is posted relies on
+/// regions that stay.
+///
 /// # Errors
 /// The kernel's refusal (`ENOENT` if there is no such region).
-pub fn import(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<(MrHandle, MrInfo)> {
+pub unsafe fn import(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<(MrHandle, MrInfo)> {
     const VERB: &str = "import_mr";
     super::check_handle(VERB, handle)
         .map_err(|_| Error::invalid(VERB, "mr_handle", format!("{handle:#x}")))?;
@@ -301,7 +306,7 @@ impl MrHandle {
 mod tests {
     use super::*;
     use crate::Errno;
-    use crate::kernel::script::Script;
+    use crate::kernel::script::{Script, scripted};
     use uverbs_uapi::cmd::{IB_USER_VERBS_CMD_ALLOC_PD, ib_uverbs_alloc_pd};
     use uverbs_uapi::ids::{UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_UHW_IN, UVERBS_ATTR_UHW_OUT};
 
@@ -437,11 +442,11 @@ mod tests {
             });
         };
         expect(true);
-        let (mr, info) = import(&script.kernel(), 4).unwrap();
+        let (mr, info) = scripted!(import(&script.kernel(), 4)).unwrap();
         assert_eq!((mr.lkey(), mr.rkey(), info), (5, 6, MrInfo { length: 4096, iova: Some(8192) }));
         expect(false);
         assert_eq!(mr.query().unwrap(), MrInfo { length: 4096, iova: None });
-        assert!(matches!(import(&script.kernel(), u32::MAX), Err(Error::Invalid { .. })));
+        assert!(matches!(scripted!(import(&script.kernel(), u32::MAX)), Err(Error::Invalid { .. })));
         script.expect(UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, |_| Err(Errno::EBUSY));
         assert_eq!(mr.destroy().unwrap_err().1.errno(), Errno::EBUSY);
         script.done();

@@ -30,7 +30,7 @@ pub use doorbell::{DoorbellPage, DoorbellPort, Registers};
 pub use fd::UverbsFd;
 pub use mapping::{DeviceMapping, Mapping, Protection};
 pub use process::Process;
-pub use queue_access::{Busy, QueueAccess, QueueWords};
+pub use queue_access::{AccessAtHand, Busy, QueueAccess};
 pub use raw::{RawAttr, RawCommand};
 pub use uhw::Uhw;
 pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};

@@ -26,35 +26,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The words of a queue in its page, behind one address: for several calls in a row.
+/// What stands in the page.
 #[derive(Debug)]
 #[repr(C)]
-pub struct QueueWords {
+struct Words {
     limit: AtomicU64,
     word: AtomicU32,
     busy: AtomicU32,
-}
-
-impl QueueWords {
-    /// See [`QueueAccess::limit`].
-    #[inline(always)]
-    #[must_use]
-    pub fn limit(&self) -> &AtomicU64 {
-        &self.limit
-    }
-
-    /// See [`QueueAccess::enter`].
-    #[inline(always)]
-    pub fn enter(&self) {
-        self.busy.store(1, Ordering::Relaxed);
-        ControlBarrier::light();
-    }
-
-    /// See [`QueueAccess::leave`].
-    #[inline(always)]
-    pub fn leave(&self) {
-        self.busy.store(0, Ordering::Release);
-    }
 }
 
 /// The words of one queue; clones are the same words.
@@ -62,11 +40,11 @@ impl QueueWords {
 pub struct QueueAccess {
     /// A line of `line`'s page.
     #[cfg(not(loom))]
-    words: core::ptr::NonNull<QueueWords>,
+    words: core::ptr::NonNull<Words>,
     #[cfg(not(loom))]
     _line: Arc<pages::Line>,
     #[cfg(loom)]
-    words: Arc<QueueWords>,
+    words: Arc<Words>,
     barrier: ControlBarrier,
 }
 
@@ -97,7 +75,7 @@ impl QueueAccess {
         }
         #[cfg(loom)]
         Ok(Self {
-            words: Arc::new(QueueWords {
+            words: Arc::new(Words {
                 limit: AtomicU64::new(0),
                 word: AtomicU32::new(value),
                 busy: AtomicU32::new(0),
@@ -106,10 +84,8 @@ impl QueueAccess {
         })
     }
 
-    /// All of its words.
     #[inline(always)]
-    #[must_use]
-    pub fn words(&self) -> &QueueWords {
+    fn words(&self) -> &Words {
         #[cfg(loom)]
         return &self.words;
         // SAFETY: a line of the page that `_line` keeps mapped; used by atomics only.
@@ -146,10 +122,18 @@ impl QueueAccess {
     /// queue's one poster or poller.
     #[inline(always)]
     pub fn enter(&self) {
-        self.words().enter();
+        self.words().busy.store(1, Ordering::Relaxed);
+        ControlBarrier::light();
     }
 
-    /// The same with a full fence, for any [`ControlBarrier`].
+    /// The words' address, for a loop that enters and leaves: behind `self` it would be loaded anew each time.
+    #[inline(always)]
+    #[must_use]
+    pub fn at_hand(&self) -> AccessAtHand<'_> {
+        AccessAtHand(self.words())
+    }
+
+    /// [`enter`](Self::enter) with a full fence, for any [`ControlBarrier`].
     #[inline]
     pub fn enter_fenced(&self) {
         self.words().busy.store(1, Ordering::Relaxed);
@@ -159,7 +143,7 @@ impl QueueAccess {
     /// Ends [`enter`](Self::enter). Release: what the control path does after its wait comes after these accesses.
     #[inline(always)]
     pub fn leave(&self) {
-        self.words().leave();
+        self.words().busy.store(0, Ordering::Release);
     }
 
     /// [`enter_fenced`](Self::enter_fenced) for the life of the value; a panic leaves, too.
@@ -190,6 +174,42 @@ impl QueueAccess {
     }
 }
 
+/// [`QueueAccess`] with its words' address in a register.
+#[derive(Clone, Copy, Debug)]
+pub struct AccessAtHand<'a>(&'a Words);
+
+impl AccessAtHand<'_> {
+    /// [`QueueAccess::enter`], and whether the word is `open` then; if not, leave. Acquire: what the control path did before it
+    /// stored that word comes before.
+    #[inline(always)]
+    #[must_use]
+    pub fn enter_if(self, open: u32) -> bool {
+        self.0.busy.store(1, Ordering::Relaxed);
+        ControlBarrier::light();
+        self.0.word.load(Ordering::Acquire) == open
+    }
+
+    /// [`QueueAccess::enter`]
+    #[inline(always)]
+    pub fn enter(self) {
+        self.0.busy.store(1, Ordering::Relaxed);
+        ControlBarrier::light();
+    }
+
+    /// [`QueueAccess::limit`]
+    #[inline(always)]
+    #[must_use]
+    pub fn limit(&self) -> &AtomicU64 {
+        &self.0.limit
+    }
+
+    /// [`QueueAccess::leave`]
+    #[inline(always)]
+    pub fn leave(self) {
+        self.0.busy.store(0, Ordering::Release);
+    }
+}
+
 /// A queue that is marked busy.
 #[derive(Debug)]
 #[must_use]
@@ -212,7 +232,7 @@ impl fmt::Debug for QueueAccess {
 mod pages {
     //! The pages that the words stand in, a cache line for each queue.
 
-    use super::QueueWords;
+    use super::Words;
     use memmap2::{MmapMut, MmapRaw};
     use std::io;
     use std::sync::{Arc, Mutex, PoisonError};
@@ -263,13 +283,13 @@ mod pages {
     }
 
     impl Line {
-        pub(super) fn words(&self) -> &QueueWords {
-            const { assert!(size_of::<QueueWords>() <= LINE && align_of::<QueueWords>() <= LINE) };
+        pub(super) fn words(&self) -> &Words {
+            const { assert!(size_of::<Words>() <= LINE && align_of::<Words>() <= LINE) };
             // SAFETY: there are as many lines in the page as bits in `free`, of which `line` is one.
             let words = unsafe { self.page.map.as_mut_ptr().add(self.line * LINE) };
             // SAFETY: aligned to a line, inside the page, which lives as long as `self`; any bytes are valid atomics, and
             // nobody uses them by anything else.
-            unsafe { &*words.cast::<QueueWords>() }
+            unsafe { &*words.cast::<Words>() }
         }
     }
 

@@ -3,6 +3,8 @@
 //!
 //! A driver's encoder is generic over [`Operation`] and [`Address`]. Everything that tells one opcode from another is
 //! an associated constant, or an accessor that returns `None` by its type, so what does not apply compiles away.
+#![expect(unsafe_code)]
+// UNSAFETY: declares what a window bind promises.
 
 use super::wire::WireRemote;
 use crate::wr::{ImmData, WrOpcode};
@@ -209,14 +211,6 @@ operations! {
         const HAS_DATA: bool = false;
         #[inline(always)] fn invalidate_rkey(&self) -> Option<u32> { Some(self.rkey) }
     };
-    /// `IBV_WR_BIND_MW`
-    BindMw [] BIND_MW {
-        /// What to bind.
-        bind: MwBind
-    } => {
-        const HAS_DATA: bool = false;
-        #[inline(always)] fn bind_mw(&self) -> Option<MwBind> { Some(self.bind) }
-    };
     /// `IBV_WR_TSO`
     Tso ['a] TSO {
         /// Header and segment size.
@@ -246,6 +240,39 @@ operations! {
         #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
         #[inline(always)] fn atomic_write(&self) -> Option<[u8; 8]> { Some(self.data) }
     };
+}
+
+/// `IBV_WR_BIND_MW`
+#[derive(Clone, Copy, Debug)]
+pub struct BindMw<R> {
+    bind: MwBind,
+    _remote: core::marker::PhantomData<R>,
+}
+
+impl<R: WireRemote> BindMw<R> {
+    /// Makes the operation.
+    ///
+    /// # Safety
+    /// From the bind on, peers may access `bind.length` bytes from `bind.addr` on as `bind.access` says, whatever the region
+    /// itself was registered for: on hardware a window may be bound over any region of the domain. So until the work request is
+    /// known to be complete, `bind.mr_lkey` is the key of a region whose memory this process lends as no reference that forbids
+    /// that. (While a window is bound, the kernel does not deregister the region.) A bind of 0 bytes opens nothing.
+    #[inline(always)]
+    #[must_use]
+    pub const unsafe fn new(bind: MwBind) -> Self {
+        Self { bind, _remote: core::marker::PhantomData }
+    }
+}
+
+impl<R: WireRemote> Operation for BindMw<R> {
+    type Remote = R;
+    const OPCODE: WrOpcode = WrOpcode::BIND_MW;
+    const HAS_DATA: bool = false;
+
+    #[inline(always)]
+    fn bind_mw(&self) -> Option<MwBind> {
+        Some(self.bind)
+    }
 }
 
 /// Where a message goes: by the QP's connection, or by what the WR carries.

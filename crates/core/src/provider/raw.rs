@@ -267,8 +267,8 @@ macro_rules! wr_vtable {
                 $(#[$meta])*
                 ///
                 /// # Safety
-                /// Called inside a session, by the thread that opened it, with valid pointers and, where memory is named
-                /// by scatter/gather entries, with the promise of [`SendBatch::push`](super::SendBatch::push).
+                /// Called inside a session, by the thread that opened it, with valid pointers and, where a window is bound, with
+                /// the promise of [`BindMw::new`](op::BindMw::new).
                 #[inline(always)]
                 pub unsafe fn $name(&mut self, $($arg: $ty),*) {
                     let wr = Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
@@ -330,7 +330,8 @@ wr_vtable! {
                 None => Err(PostError::InvalidArgument),
             };
             match bind {
-                Ok(bind) => q.wr_begin(wr, op::BindMw::new(bind)),
+                // SAFETY: the caller's promise.
+                Ok(bind) => q.wr_begin(wr, unsafe { op::BindMw::new(bind) }),
                 Err(e) => q.wr_latch(e),
             }
         };

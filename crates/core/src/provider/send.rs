@@ -64,6 +64,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
     /// - With `SEND_INLINE`, every entry's bytes are readable now.
     /// - Otherwise, every entry's memory stays registered and alive until its WR is known to be complete, and nobody
     ///   else writes what a device reads, or touches what it writes.
+    /// - A window is bound with the promise of [`BindMw::new`](super::op::BindMw::new).
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>>;
 
     /// The errno that the raw face reports; drivers differ where their C references do (`docs/semantics.md`).

@@ -2,7 +2,7 @@
 //! Posting one work request by any face, on any transport.
 #![expect(unsafe_code)]
 // UNSAFETY: posts scatter/gather entries and calls C's faces. All entries name regions of the selftest, which live longer
-// than its QPs and are reached by this process as atomics only; nodes and arrays live until the call returns.
+// than its QPs, also those that windows are bound over, and are reached by this process by atomics and copies only; nodes and arrays live until the call returns.
 
 use core::ptr;
 use uverbs::provider::DcDriver;
@@ -262,7 +262,8 @@ fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
             wr.write_imm(&sges, at::<D>(r), ImmData::new(imm))
         },
         (Op::LocalInv(rkey), _) => wr.local_inv(rkey),
-        (Op::BindMw(bind), _) => wr.bind_mw(bind),
+        // SAFETY: see the head of this module.
+        (Op::BindMw(bind), _) => unsafe { wr.bind_mw(bind) },
         _ => return message(wr, req),
     })
 }

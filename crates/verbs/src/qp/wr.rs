@@ -239,11 +239,16 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
     }
 
     /// `IBV_WR_BIND_MW`: opens a window into a region for peers that know `bind.rkey`.
+    ///
+    /// # Safety
+    /// As [`op::BindMw::new`]. What [`MemoryWindow::bind`](crate::MemoryWindow::bind) made, with another low byte of `rkey`
+    /// at most, names an exposed region; it stays registered until this work request is known to be complete.
     #[inline(always)]
-    pub fn bind_mw(self, bind: MwBind) -> S::Out {
-        // SAFETY: a bind touches no memory. What peers may do through the window was granted by the region's
-        // registration (`MW_BIND` makes it a region that lends no references).
-        unsafe { self.put(op::BindMw::new(bind), NoData) }
+    pub unsafe fn bind_mw(self, bind: MwBind) -> S::Out {
+        // SAFETY: the caller's promise.
+        let bind = unsafe { op::BindMw::new(bind) };
+        // SAFETY: a bind has no entries.
+        unsafe { self.put(bind, NoData) }
     }
 }
 

@@ -26,12 +26,14 @@ pub(super) struct Lookup<R> {
     top: Vec<Option<Box<[u32; LEAF]>>>,
     /// The first is the default and stays it.
     resources: Vec<R>,
+    /// What an index that is not of this table finds.
+    default: R,
     free: Vec<u32>,
 }
 
 impl<R: Default> Lookup<R> {
     pub(super) fn new() -> Self {
-        Self { top: Vec::new(), resources: vec![R::default()], free: Vec::new() }
+        Self { top: Vec::new(), resources: vec![R::default()], default: R::default(), free: Vec::new() }
     }
 
     /// Where the resource of a number is; the upper 8 bits do not count.
@@ -47,8 +49,7 @@ impl<R: Default> Lookup<R> {
     /// The resource at an index.
     #[inline(always)]
     pub(super) fn at(&self, index: LookupIndex) -> &R {
-        // `find` gives indices of the table, so the other arm is never taken.
-        self.resources.get(index.0 as usize).unwrap_or_else(|| &self.resources[0])
+        self.resources.get(index.0 as usize).unwrap_or(&self.default)
     }
 
     /// The resource of a number.

@@ -511,9 +511,10 @@ impl CompletionQueue {
         let shared = &**shared;
         // SAFETY: the caller is inside, by `&mut self` as the only poller, and gave its `Entered` up.
         let mut entered = unsafe { Entered::assume(shared) };
-        let before = shared.generation();
-        // SAFETY: inside; it is made anew below if the state may have changed.
+        let (before, access, open) = (shared.generation(), shared.access(), open_word.bits());
+        // SAFETY: inside. Not used any more once the state may have changed.
         let mut cursor = unsafe { Cursor::new(&mut entered) };
+        entered.stay();
         // What fits in the ring; a device that never stops writing can't keep the call here.
         let max = (max.min(cursor.ring.entries() as usize) - taken) as u32;
         // Moved on by entries that are no completion.
@@ -529,20 +530,24 @@ impl CompletionQueue {
                 cursor.step();
                 if S::IS_USER_CODE {
                     cursor.note_position();
-                    drop(entered);
+                    access.leave();
                     $take(sink, &completion);
-                    // SAFETY: as above; this call is outside now.
-                    let Ok((again, is_same)) = (unsafe { shared.enter_again(*open_word, before) }) else {
-                        // A child of fork, or a queue that is lost: there is nothing to give back to.
-                        core::mem::forget(unwinding);
-                        return Ok(taken + (max - end.wrapping_sub(cursor.position)) as usize);
-                    };
-                    entered = again;
-                    if !is_same {
+                    if !access.enter_if(open) {
                         cold_path();
-                        core::mem::forget(unwinding);
                         let done = taken + (max - end.wrapping_sub(cursor.position)) as usize;
-                        return Self::finish_after_change(entered, record, done);
+                        // SAFETY: as above; this call is outside now.
+                        match unsafe { shared.enter_again(before) } {
+                            Ok((again, true)) => again.stay(),
+                            Ok((again, false)) => {
+                                core::mem::forget(unwinding);
+                                return Self::finish_after_change(again, record, done);
+                            }
+                            // A child of fork, or a queue that is lost: there is nothing to give back to.
+                            Err(_) => {
+                                core::mem::forget(unwinding);
+                                return Ok(done);
+                            }
+                        }
                     }
                 } else {
                     $take(sink, &completion);
@@ -623,6 +628,7 @@ impl CompletionQueue {
         core::mem::forget(unwinding);
         cursor.save();
         give_back(record, cursor.position);
+        access.leave();
         match result {
             Err(error) if done == 0 => return Err(error),
             Err(_) => *pending |= Pending::ERROR,

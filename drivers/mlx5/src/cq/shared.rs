@@ -18,7 +18,7 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use uverbs_core::kernel::QueueAccess;
+use uverbs_core::kernel::{AccessAtHand, QueueAccess};
 use uverbs_core::provider::PollError;
 
 /// The word of a CQ's [`QueueAccess`].
@@ -42,6 +42,11 @@ impl CqWord {
 
     const fn new(count: u32, what: u32) -> Self {
         Self(count << 8 | what)
+    }
+
+    /// As the atomic holds it.
+    pub(super) const fn bits(self) -> u32 {
+        self.0
     }
 
     const fn what(self) -> u32 {
@@ -124,10 +129,9 @@ impl CqShared {
     /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`].
     #[inline(always)]
     pub(super) unsafe fn enter(&self, seen: CqWord) -> Option<Entered<'_>> {
-        self.access.enter();
+        let is_open = self.access.at_hand().enter_if(seen.0);
         let entered = Entered(self);
-        // Acquire: pairs with the control path's store of an open word.
-        if self.word() == seen { Some(entered) } else { None }
+        if is_open { Some(entered) } else { None }
     }
 
     /// Enters in any other case, after a control call that is under way. Gives the word for [`enter`](Self::enter).
@@ -154,24 +158,25 @@ impl CqShared {
         }
     }
 
-    /// Enters again after code of the user ran outside. `open` is what [`enter`](Self::enter) takes, `before` the word that
-    /// was [`generation`](Self::generation) inside. `false` if the state may have changed since.
+    /// Enters again where that fails, after code of the user ran outside. `before` is the word that was
+    /// [`generation`](Self::generation) inside. `false` if the state may have changed since.
     ///
     /// # Safety
     /// As [`enter`](Self::enter).
-    #[inline(always)]
-    pub(super) unsafe fn enter_again(
-        &self,
-        open: CqWord,
-        before: CqWord,
-    ) -> Result<(Entered<'_>, bool), PollError> {
-        // SAFETY: the caller's promise that there is one poller and no other `Entered`.
-        if let Some(entered) = unsafe { self.enter(open) } {
-            return Ok((entered, true));
-        }
-        // SAFETY: the same promise.
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn enter_again(&self, before: CqWord) -> Result<(Entered<'_>, bool), PollError> {
+        self.access.leave();
+        // SAFETY: the caller's promise.
         let (entered, _) = unsafe { self.enter_cold() }?;
         Ok((entered, self.generation() == before))
+    }
+
+    /// For a poll that leaves and enters for each completion: as [`enter`](Self::enter), with the same contract, where
+    /// `enter_if` is given a word's [`bits`](CqWord::bits).
+    #[inline(always)]
+    pub(super) fn access(&self) -> AccessAtHand<'_> {
+        self.access.at_hand()
     }
 
     /// The word, which changes with each control call.

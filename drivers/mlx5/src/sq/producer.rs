@@ -370,7 +370,7 @@ impl Producer {
         ctrl: &CtrlConsts,
         opcode: u8,
     ) -> bool {
-        let (at, head, access) = (self.at, self.head, self.access.words());
+        let (at, head, access) = (self.at, self.head, self.access.at_hand());
         block[0] = ctrl.first(at, opcode, ds);
         access.enter();
         if head >= access.limit().load(Ordering::Relaxed) {

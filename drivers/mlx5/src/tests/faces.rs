@@ -79,7 +79,9 @@ fn errors_of_batches() {
     assert_eq!(refused(&mut s, none, Connected, tso, &[sge(8)]), E::IllegalOpcode);
     assert_eq!(refused(&mut s, none, RemoteSrq(1), Send::new(), &[sge(8)]), E::InvalidArgument);
     let bind = |length, mw_type| {
-        BindMw::<Remote>::new(MwBind { mw_rkey: 1, mw_type, rkey: 2, mr_lkey: 3, addr: 0, length, access: 0 })
+        let bind = MwBind { mw_rkey: 1, mw_type, rkey: 2, mr_lkey: 3, addr: 0, length, access: 0 };
+        // SAFETY: no device reads the ring: nothing is bound.
+        unsafe { BindMw::<Remote>::new(bind) }
     };
     assert_eq!(refused(&mut s, none, Connected, bind((1 << 31) + 1, 2), NoData), E::Unsupported);
     assert_eq!(refused(&mut s, none, Connected, bind(8, 3), NoData), E::InvalidArgument);

@@ -101,6 +101,12 @@ fn set(q: &mut Queue, sges: &[Sge]) {
 
 const AT: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 5 };
 const ODD: RemoteAddr = RemoteAddr { addr: 0x1004, rkey: 5 };
+/// A bind of 0 bytes.
+fn unbind() -> BindMw {
+    // SAFETY: it opens nothing.
+    unsafe { BindMw::new(BIND) }
+}
+
 const BIND: MwBind =
     MwBind { mw_rkey: 0x100, mw_type: 1, rkey: 0x101, mr_lkey: 0, addr: 0, length: 0, access: 0 };
 
@@ -138,8 +144,8 @@ fn cases() -> Vec<Case> {
             Some(|q, s| { q.wr_begin(wr(0), Send::new()); set(q, &s.sges[..1]); q.wr_set_ud_addr(&s.handle.driver, 1, 2) });
         "an unbind of a type 1 window", Rc, Ok(()),
             Some(|s| bind_node(s, &raw const s.mw, 0)),
-            Some(|b, _| push(b, 0, BindMw::new(BIND), &[])),
-            Some(|q, _| q.wr_begin(wr(0), BindMw::new(BIND)));
+            Some(|b, _| push(b, 0, unbind(), &[])),
+            Some(|q, _| q.wr_begin(wr(0), unbind()));
         "too many entries on a local invalidation", Rc, Err(E::TooManySge),
             Some(|s| s.node(O::LOCAL_INV, &s.sges, 0)), None, None;
         "an opcode whose bit would wrap", Rc, Err(E::IllegalOpcode), Some(|s| s.node(O(34), &[], 0)), None, None;

@@ -52,12 +52,14 @@ pub(super) struct Played {
     pub(super) uars_left: AtomicU32,
     pub(super) refuse_destroy: AtomicBool,
     pub(super) refuse_modify: AtomicBool,
+    /// A resize answers fewer entries than were asked for.
+    pub(super) nonsense_resize: AtomicBool,
     pub(super) refuse_mmap: AtomicBool,
     /// What a create or modify command that is not refused answers for its number.
     pub(super) number: AtomicU32,
     pub(super) bfreg_index: AtomicU32,
     pub(super) qp_state: AtomicU32,
-    next_handle: AtomicU32,
+    pub(super) next_handle: AtomicU32,
     log: Mutex<Vec<String>>,
     /// Private input of the last command that had some.
     private: Mutex<Vec<u8>>,
@@ -94,6 +96,7 @@ impl Default for Played {
             uars_left: AtomicU32::new(u32::MAX),
             refuse_destroy: AtomicBool::default(),
             refuse_modify: AtomicBool::default(),
+            nonsense_resize: AtomicBool::default(),
             refuse_mmap: AtomicBool::default(),
             number: AtomicU32::new(0xa1_b2c3),
             bfreg_index: AtomicU32::new(u32::MAX),
@@ -199,7 +202,8 @@ impl Played {
             }
             IB_USER_VERBS_CMD_RESIZE_CQ => {
                 let request = ib_uverbs_resize_cq::read_from_bytes(&input).unwrap();
-                let resp = ib_uverbs_resize_cq_resp { cqe: request.cqe, ..Default::default() };
+                let cqe = if self.nonsense_resize.load(Ordering::Relaxed) { 0 } else { request.cqe };
+                let resp = ib_uverbs_resize_cq_resp { cqe, ..Default::default() };
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
             }
             MODIFY_WQ => {

@@ -691,3 +691,56 @@ fn device_memory_is_mapped_where_it_begins() {
     assert_eq!(stage.mlx5.alloc_dm(4096, 0).unwrap_err().errno(), Errno::ENOMEM);
     assert_eq!(stage.kernel.take_log()[1..], ["destroy dm"]);
 }
+
+/// Whether this address is mapped.
+fn is_mapped(addr: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let (first, last) = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+        let number = |hex| u64::from_str_radix(hex, 16).unwrap();
+        (number(first)..number(last)).contains(&addr)
+    })
+}
+
+/// The kernel did what it was asked, and tells a handle that can't be. What was handed to it stays.
+#[test]
+fn memory_that_the_kernel_may_hold_is_leaked() {
+    let mut stage = Stage::plain();
+    let cap =
+        QpCap { max_send_wr: 4096, max_recv_wr: 4096, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    stage.kernel.next_handle.store(1 << 31, Relaxed);
+    let unsure = |error: Error| assert_eq!(error.errno(), Errno::EPROTO, "{error}");
+
+    let attr = CqInitAttr { cqe: 4096, ..CqInitAttr::default() };
+    unsure(played!(stage.mlx5.create_cq(&attr, None, 0)).unwrap_err());
+    let cq: mlx5_ib_create_cq = stage.kernel.private();
+    assert!(is_mapped(cq.buf_addr) && is_mapped(cq.db_addr));
+
+    let attr = SrqAttr { max_wr: 4096, max_sge: 1, srq_limit: 0 };
+    let srq = SrqInitAttr { attr, ..SrqInitAttr::default() };
+    let create = SrqCreate { pd: &stage.pd, attr: &srq, xrc: None, td: None, user_handle: 0 };
+    unsure(played!(stage.mlx5.create_srq(&create)).unwrap_err());
+    let srq: mlx5_ib_create_srq = stage.kernel.private();
+    assert!(is_mapped(srq.buf_addr) && is_mapped(srq.db_addr));
+
+    for qp_type in [QpType::Rc, QpType::RawPacket] {
+        let attr = QpInitAttr { cap, ..QpInitAttr::new(qp_type) };
+        unsure(stage.try_qp(&attr, None).unwrap_err());
+        let qp: mlx5_ib_create_qp = stage.kernel.private();
+        assert!(is_mapped(qp.buf_addr) && is_mapped(qp.db_addr));
+        assert!(qp.sq_buf_addr == 0 || is_mapped(qp.sq_buf_addr));
+    }
+
+    let attr = WqInitAttr { max_wr: 4096, max_sge: 1, ..WqInitAttr::default() };
+    let cq = (&stage.cq.handle, &stage.cq.shared);
+    let create = WqCreate { pd: &stage.pd, cq, attr: &attr, user_handle: 0 };
+    unsure(played!(stage.mlx5.create_wq(&create)).unwrap_err());
+    let wq: mlx5_ib_create_wq = stage.kernel.private();
+    assert!(is_mapped(wq.buf_addr) && is_mapped(wq.db_addr));
+
+    stage.kernel.nonsense_resize.store(true, Relaxed);
+    let CqParts { handle, queue, .. } = &mut stage.cq;
+    unsure(played!(stage.mlx5.resize_cq(handle, queue, 4096)).unwrap_err());
+    let resize: mlx5_ib_resize_cq = stage.kernel.private();
+    assert!(is_mapped(resize.buf_addr));
+}

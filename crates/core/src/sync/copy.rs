@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Copies between memory of this program alone and memory that a device, a peer or another thread may access meanwhile.
+//!
+//! A reference (`&[u8]`) to memory that someone else writes is undefined behaviour, and so is a copy through one. Atomics of
+//! a byte each are allowed, and slow: a call per byte in a debug build, and a byte at a time in an optimised one. Atomics of
+//! several sizes on the same bytes are not allowed either, and registered memory has words of 8 bytes that remote atomics
+//! use. So the copies here are made by the machine's instructions in inline assembly. They are no accesses of the Rust
+//! program and have no size in its memory model; what they read is what the machine finds there.
+//!
+//! A copy is not atomic: of what is written at the same time, any part may arrive, in any order. It orders nothing: who wants
+//! to see data after a flag loads the flag with `Acquire`, or polls a completion.
+#![expect(unsafe_code)]
+// UNSAFETY: copies through pointers.
+
+#[cfg(not(miri))]
+use core::arch::asm;
+
+/// Copies `to.len()` bytes out of memory that others may write meanwhile.
+///
+/// # Safety
+/// The bytes from `from` on are mapped and readable during the call. No reference to them that is used meanwhile allows
+/// writes (`&mut`).
+#[inline]
+pub unsafe fn load_bytes(from: *const u8, to: &mut [u8]) {
+    // SAFETY: the caller's promise for `from`; `to` is a slice of the caller's own, which nobody else uses.
+    unsafe { copy(from, to.as_mut_ptr(), to.len()) }
+}
+
+/// Copies `from` into memory that others may read and write meanwhile.
+///
+/// # Safety
+/// The `from.len()` bytes from `to` on are mapped and writable during the call, and no reference to them but of atomics
+/// exists meanwhile.
+#[inline]
+pub unsafe fn store_bytes(from: &[u8], to: *mut u8) {
+    // SAFETY: the caller's promise for `to`; `from` is a slice, which nobody writes.
+    unsafe { copy(from.as_ptr(), to, from.len()) }
+}
+
+/// # Safety
+/// `len` bytes can be read at `from` and written at `to`; they do not overlap, unless they are the same.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    /// From here on the string instruction is the faster one: it takes some 30 cycles to begin.
+    const LONG: usize = 256;
+    if len >= LONG {
+        // SAFETY: the caller's promise. The direction flag is clear, as the ABI wants it.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") len => _,
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                options(nostack, preserves_flags),
+            );
+        }
+        return;
+    }
+    // Words, then what is left of one.
+    // SAFETY: the caller's promise; both loops end after `len` bytes.
+    unsafe {
+        asm!(
+            "sub {n}, 8",
+            "jb 3f",
+            "2:",
+            "mov {word}, qword ptr [{from}]",
+            "mov qword ptr [{to}], {word}",
+            "add {from}, 8",
+            "add {to}, 8",
+            "sub {n}, 8",
+            "jae 2b",
+            "3:",
+            "add {n}, 8",
+            "jz 5f",
+            "4:",
+            "mov {word:l}, byte ptr [{from}]",
+            "mov byte ptr [{to}], {word:l}",
+            "inc {from}",
+            "inc {to}",
+            "dec {n}",
+            "jnz 4b",
+            "5:",
+            n = inout(reg) len => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            word = out(reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// # Safety
+/// `len` bytes can be read at `from` and written at `to`; they do not overlap, unless they are the same.
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // Pairs of words, then words, then bytes. Ordinary memory may be accessed at any address.
+    // SAFETY: the caller's promise; the loops end after `len` bytes.
+    unsafe {
+        asm!(
+            "subs {n}, {n}, #16",
+            "b.lo 3f",
+            "2:",
+            "ldp {a}, {b}, [{from}], #16",
+            "stp {a}, {b}, [{to}], #16",
+            "subs {n}, {n}, #16",
+            "b.hs 2b",
+            "3:",
+            "tbz {n}, #3, 4f",
+            "ldr {a}, [{from}], #8",
+            "str {a}, [{to}], #8",
+            "4:",
+            "ands {n}, {n}, #7",
+            "b.eq 6f",
+            "5:",
+            "ldrb {a:w}, [{from}], #1",
+            "strb {a:w}, [{to}], #1",
+            "subs {n}, {n}, #1",
+            "b.ne 5b",
+            "6:",
+            n = inout(reg) len => _,
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            a = out(reg) _,
+            b = out(reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// # Safety
+/// `len` bytes can be read at `from` and written at `to`; they do not overlap, unless they are the same.
+#[cfg(miri)]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    use core::sync::atomic::{AtomicU8, Ordering};
+    for i in 0..len {
+        // SAFETY: the caller's promise.
+        let (from, to) = unsafe { (from.add(i), to.add(i)) };
+        // SAFETY: the caller's promise.
+        let byte = unsafe { &*from.cast::<AtomicU8>() }.load(Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { &*to.cast::<AtomicU8>() }.store(byte, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every length around the places where the copy changes its way, at every place in a word; nothing beyond is touched.
+    #[test]
+    fn every_byte_and_no_other() {
+        let source: Vec<u8> = (0..700_u32).map(|i| (i * 7 + 3) as u8).collect();
+        let lengths = (0..40).chain([63, 64, 65, 127, 255, 256, 257, 263, 512, 600]);
+        for len in lengths {
+            for (a, b) in [(0, 0), (1, 0), (0, 1), (3, 5), (7, 7), (8, 1)] {
+                let mut to = vec![0xee; 700];
+                // SAFETY: both ranges are inside the vectors, which this test owns.
+                unsafe { store_bytes(&source[a..a + len], to[b..].as_mut_ptr()) };
+                assert_eq!(to[b..b + len], source[a..a + len], "{len} from {a} to {b}");
+                assert!(
+                    to[..b].iter().chain(&to[b + len..]).all(|byte| *byte == 0xee),
+                    "{len} from {a} to {b}"
+                );
+                let mut back = vec![0xdd; len + 2];
+                // SAFETY: as above.
+                unsafe { load_bytes(to[b..].as_ptr(), &mut back[1..=len]) };
+                assert_eq!(back[1..=len], source[a..a + len]);
+                assert_eq!((back[0], back[len + 1]), (0xdd, 0xdd));
+            }
+        }
+    }
+
+    #[test]
+    fn beside_a_writer() {
+        use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+        let words: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0_u64.. {
+                    words.iter().for_each(|word| word.store(n << 32 | n, Ordering::Relaxed));
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+            let mut bytes = [0; 512];
+            for _ in 0..1000 {
+                // SAFETY: the words are there, and made of atomics.
+                unsafe { load_bytes(words.as_ptr().cast(), &mut bytes) };
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        // SAFETY: as above; the writer has ended.
+        unsafe { store_bytes(&[0xff; 16], words.as_ptr().cast_mut().cast()) };
+        assert_eq!(words[1].load(Ordering::Relaxed), u64::MAX);
+    }
+}
