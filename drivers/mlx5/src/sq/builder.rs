@@ -113,13 +113,12 @@ impl Current {
         Setters::from_bits_retain((self.0 >> Self::NEEDS) as u8)
     }
 
-    /// Whether it waits for its data only, and is plain, but for [`SlowPathFlags::NO_INLINE`].
+    /// Whether it waits for its data only, and is plain but for these flags.
     #[inline(always)]
-    const fn is_plain(self) -> bool {
-        const NO_INLINE: u64 = (SlowPathFlags::NO_INLINE.bits() as u64) << Current::SLOW;
-        const TAKES: u64 = 0xff << Current::TAKES;
-        (self.0 & !(NO_INLINE | TAKES)) >> Self::SLOW
-            == (Setters::DATA.bits() as u64) << (Self::NEEDS - Self::SLOW)
+    const fn is_plain(self, but: SlowPathFlags) -> bool {
+        const DATA: u64 = (Setters::DATA.bits() as u64) << Current::NEEDS;
+        let ignored = (but.bits() as u64) << Self::SLOW | 0xff << Self::TAKES;
+        (self.0 & !ignored) >> Self::SLOW == DATA >> Self::SLOW
     }
 
     /// After a setter was called.
@@ -215,6 +214,14 @@ impl SendQueue {
             let carries = if wr.0 & Current::INLINE != 0 { Carries::Inline } else { Carries::Entries };
             session.cursor.finish_recorded(queue.view(), Written::new(wr.units(), carries));
         }
+    }
+
+    /// Ends a WR whose last setter wrote its data; it has `ds` units then.
+    #[inline(always)]
+    fn end_plain(&mut self, wr: Current, ds: u32, carries: Carries) {
+        let Self { queue, session, .. } = self;
+        session.wr = wr.without(Setters::DATA);
+        session.cursor.finish_recorded(queue.view(), Written { ds, carries });
     }
 
     /// Takes in that a data setter wrote so many units with this writer.
@@ -335,13 +342,18 @@ impl SendQueue {
             return self.session.refuse_setter(Setters::DATA);
         }
         let wr = self.session.wr;
-        let min = if wr.slow().contains(SlowPathFlags::ATOMIC) { 8 } else { 1 };
-        if let [one] = entries
-            && wr.slow().difference(SlowPathFlags::NO_INLINE | SlowPathFlags::ATOMIC).is_empty()
-            && let Some(words) = one.ordinary_from(min)
-        {
-            self.writer().put(wr.units(), words);
-            return self.set_data(wr, 1, false);
+        if wr.is_plain(SlowPathFlags::NO_INLINE) {
+            let writer = self.writer();
+            match put_entries(writer, wr.units(), &self.encoder.fast.limits, Answer::None, entries) {
+                Ok(units) => {
+                    let ds = wr.units() + units;
+                    writer.put_ctrl0(wr.ctrl0(writer.place(), ds));
+                    let Written { ds, carries } = Written::new(ds, Carries::Entries);
+                    self.end_plain(wr, ds, carries);
+                }
+                Err(error) => self.session.fail(error),
+            }
+            return;
         }
         // SAFETY: the caller's promise.
         match unsafe { self.put_entries(entries) } {
@@ -386,8 +398,20 @@ impl SendQueue {
         put_entries(writer, wr.units(), limits, answer, entries)
     }
 
-    /// Inline data of a WR that is not plain.
+    /// Inline data where the destination is missing, too, or something is not plain.
     #[inline(never)]
+    fn set_inline_cold<P: Payload<Sge>>(&mut self, data: &P) {
+        let wr = self.session.wr;
+        if !wr.needs().contains(Setters::DATA) {
+            return self.session.refuse_setter(Setters::DATA);
+        }
+        match self.put_inline_cold(data) {
+            Ok(units) => self.set_data(wr, units, true),
+            Err(error) => self.session.fail(error),
+        }
+    }
+
+    /// The inline data of any WR.
     fn put_inline_cold<P: Payload<Sge>>(&mut self, data: &P) -> Result<u32, PostError> {
         let wr = self.session.wr;
         if wr.slow().contains(SlowPathFlags::NO_INLINE) {
@@ -511,18 +535,21 @@ impl WrBuilder for SendQueue {
             // SAFETY: the caller's promise.
             return unsafe { self.set_entries(sges) };
         };
-        // The last setter of a WR in one block, which one entry completes: most are such.
+        // The last setter of a WR: most are such, and fit in one block with an entry.
         let wr = self.session.wr;
-        if wr.is_plain()
-            && wr.units() < 4
-            && let Some(words) = one.ordinary_from(1)
-        {
-            self.writer().put(wr.units(), words);
-            let session = &mut self.session;
-            session.wr = wr.without(Setters::DATA);
-            return session
-                .cursor
-                .finish_recorded(self.queue.view(), Written { ds: 4, carries: Carries::Entries });
+        let (is_plain, min) = if wr.is_plain(SlowPathFlags::NO_INLINE) {
+            (true, 1)
+        } else {
+            (wr.is_plain(SlowPathFlags::ATOMIC.union(SlowPathFlags::NO_INLINE)), 8)
+        };
+        if is_plain && let Some(words) = one.ordinary_from(min) {
+            let unit = wr.units();
+            if unit < 4 {
+                self.writer().put(unit, words);
+                return self.end_plain(wr, 4, Carries::Entries);
+            }
+            self.writer().put_far(unit, words);
+            return self.end_plain(wr, unit + 1, Carries::Entries);
         }
         cold_path();
         // What is lent out is a copy.
@@ -534,16 +561,16 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
         let wr = self.session.wr;
-        if !wr.needs().contains(Setters::DATA) {
-            return self.session.refuse_setter(Setters::DATA);
+        if !wr.is_plain(SlowPathFlags::empty()) || data.inline_len() == 0 {
+            return self.set_inline_cold(&data);
         }
-        let units = if wr.slow().is_empty() {
-            put_inline(self.writer(), wr.units(), &self.encoder.fast.limits, &data)
-        } else {
-            self.put_inline_cold(&data)
-        };
-        match units {
-            Ok(units) => self.set_data(wr, units, true),
+        let writer = self.writer();
+        match put_inline(writer, wr.units(), &self.encoder.fast.limits, &data) {
+            Ok(units) => {
+                let ds = wr.units() + units;
+                writer.put_ctrl0(wr.ctrl0(writer.place(), ds));
+                self.end_plain(wr, ds, Carries::Inline);
+            }
             Err(error) => self.session.fail(error),
         }
     }
