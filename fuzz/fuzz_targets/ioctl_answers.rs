@@ -736,7 +736,7 @@ impl World {
             }
             UseCq::Each(max) => {
                 let mut seen = 0;
-                let see = |c: &uverbs::rxe::Completion<'_>| {
+                let see = |c: &uverbs::rxe::Completion| {
                     seen += 1;
                     assert!(!format!("{:?}", c.to_wc()).is_empty());
                 };

@@ -106,7 +106,7 @@ fn scribble(kernel: &KernelSide, what: Scribble) {
 }
 
 /// Every lazy field.
-fn read_all(c: &Completion<'_>) -> WorkCompletion {
+fn read_all(c: &Completion) -> WorkCompletion {
     let extended = (c.completion_ts(), c.completion_wallclock_ns(), c.cvlan(), c.flow_tag());
     assert_eq!(extended, (None, None, None, None));
     assert!(!format!("{c:?}").is_empty());

@@ -1,33 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The completion queue: a ring that the kernel writes and this side reads.
+//! The completion queue: polling and arming. The ring is in `cq_shared`, because control calls use it, too.
 //!
-//! The kernel stores `struct ib_uverbs_wc` (`rxe_cq_post()`), so a completion's fields are read where they stand, when
-//! they are asked for.
+//! The kernel stores `struct ib_uverbs_wc` (`rxe_cq_post()`). A poll copies it and leaves the queue before it shows it to the
+//! user, whose code may make control calls.
+#![expect(unsafe_code)]
+// UNSAFETY: enters the queue as its one poller, which `&mut CompletionQueue` proves.
 
+use crate::cq_shared::{CqShared, CqState, Entered};
 use crate::doorbell::ArmBell;
-use crate::queue::{Entry, Ring};
+#[cfg(any(test, feature = "test-utils"))]
+use crate::queue::Ring;
 use core::fmt;
-use core::mem::offset_of;
-use uverbs_core::kernel::Process;
+use std::sync::Arc;
 use uverbs_core::provider::{
     Completion as CompletionTrait, CompletionQueue as CompletionQueueTrait, PollError,
 };
+use uverbs_core::sync::ControlBarrier;
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
 use uverbs_uapi::cmd::ib_uverbs_wc;
 
 /// A completion queue, with `B` as the way to arm it.
 pub struct CompletionQueue<B> {
-    ring: Ring<ib_uverbs_wc>,
-    /// The first completion that is not polled.
-    at: u32,
-    /// The kernel's index as last seen, always inside the ring.
-    producer: u32,
-    /// Where an open extended poll stands; `at` is where it began.
-    open: Option<u32>,
-    /// Whose ring this is: a child of fork(2) shares it with its parent, and must leave it alone.
-    process: Process,
-    /// The ring that the kernel writes could not be mapped after a resize.
-    lost: bool,
+    shared: Arc<CqShared>,
+    /// Where an open extended poll stands.
+    open: Option<Completion>,
+    capacity: u32,
     bell: B,
 }
 
@@ -36,11 +33,26 @@ impl<B: ArmBell> CompletionQueue<B> {
     ///
     /// # Errors
     /// [`PollError::Corrupt`] if the ring's indices make no sense.
+    ///
+    /// # Panics
+    /// If there is no memory.
+    #[cfg(any(test, feature = "test-utils"))]
     pub fn new(ring: Ring<ib_uverbs_wc>, bell: B) -> Result<Self, PollError> {
-        let mut queue =
-            Self { ring, at: 0, producer: 0, open: None, process: Process::register(), lost: false, bell };
-        queue.resync()?;
-        Ok(queue)
+        let state = CqState::new(ring)?;
+        let capacity = state.capacity();
+        let shared = CqShared::new(state, ControlBarrier::register());
+        Ok(Self { shared: shared.expect("a page of memory"), open: None, capacity, bell })
+    }
+
+    /// Of a ring that the control path shares.
+    pub(crate) fn create(
+        state: CqState,
+        barrier: ControlBarrier,
+        bell: B,
+    ) -> std::io::Result<(Self, Arc<CqShared>)> {
+        let capacity = state.capacity();
+        let shared = CqShared::new(state, barrier)?;
+        Ok((Self { shared: Arc::clone(&shared), open: None, capacity, bell }, shared))
     }
 
     /// The way to arm.
@@ -48,110 +60,75 @@ impl<B: ArmBell> CompletionQueue<B> {
         &self.bell
     }
 
+    /// What control calls share with it.
+    pub(crate) fn shared(&self) -> &CqShared {
+        &self.shared
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared_arc(&self) -> Arc<CqShared> {
+        Arc::clone(&self.shared)
+    }
+
     /// Whether an extended poll is open.
     pub(crate) fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Exchanges the ring, after the kernel moved what was not polled to a new one.
-    pub(crate) fn replace_ring(&mut self, ring: Ring<ib_uverbs_wc>) -> Result<(), PollError> {
-        self.ring = ring;
-        let result = self.resync();
-        self.lost = result.is_err();
-        result
+    /// Gives the ring to `f`, which may exchange it, while control calls wait. `None` in a child of fork, or if the queue is
+    /// lost.
+    pub(crate) fn resize<R>(&mut self, f: impl FnOnce(&mut CqState) -> R) -> Option<R> {
+        let (result, capacity) = self.shared.stopped(|state| (f(state), state.capacity()))?;
+        self.capacity = capacity;
+        Some(result)
     }
 
-    /// The kernel moved to a ring that could not be mapped: what it completes can't be seen any more.
-    pub(crate) fn lose_ring(&mut self) {
-        self.lost = true;
-        self.producer = self.at;
-    }
-
-    fn resync(&mut self) -> Result<(), PollError> {
-        let (consumer, mask) = (self.ring.consumer(), self.ring.mask());
-        if consumer > mask {
-            return Err(PollError::Corrupt);
-        }
-        (self.at, self.producer) = (consumer, consumer);
-        Ok(())
+    /// Enters the queue.
+    #[inline(always)]
+    fn enter(&mut self) -> Result<Entered<'_>, PollError> {
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives: each borrows the poller.
+        unsafe { self.shared.enter() }
     }
 
     /// Whether a poll may begin.
     #[inline(always)]
     fn may_poll(&self) -> Result<(), PollError> {
-        if self.open.is_some() {
-            return Err(PollError::SessionOpen);
-        }
-        if !self.process.is_current() {
-            return Err(PollError::Forked);
-        }
-        Ok(())
-    }
-
-    /// Looks at the kernel's index.
-    #[inline(always)]
-    fn look(&mut self) -> Result<(), PollError> {
-        let producer = self.ring.producer();
-        if producer > self.ring.mask() || self.lost {
-            return Err(PollError::Corrupt);
-        }
-        self.producer = producer;
-        Ok(())
-    }
-
-    /// Whether there is something at `at`; looks at the kernel's index only if there seems to be nothing.
-    #[inline(always)]
-    fn available(&mut self, at: u32) -> Result<bool, PollError> {
-        if at == self.producer {
-            self.look()?;
-        }
-        Ok(at != self.producer)
+        if self.open.is_some() { Err(PollError::SessionOpen) } else { Ok(()) }
     }
 }
 
-/// Gives the polled slots back, also when a callback panics.
-struct Release<'q, B> {
-    queue: &'q mut CompletionQueue<B>,
-    at: u32,
-}
+/// Gives the polled places back, also when a callback panics.
+struct GiveBack<'q, B: ArmBell>(&'q mut CompletionQueue<B>);
 
-impl<B> Drop for Release<'_, B> {
+impl<B: ArmBell> Drop for GiveBack<'_, B> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.at != self.queue.at {
-            self.queue.at = self.at;
-            self.queue.ring.publish_consumer(self.at);
+        // In a child of fork there is nothing to give back to.
+        if let Ok(mut entered) = self.0.enter() {
+            entered.state().give_back();
         }
     }
 }
 
 impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
     type Completion<'c>
-        = Completion<'c>
+        = Completion
     where
         Self: 'c;
 
     #[inline]
-    fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion<'_>)) -> Result<usize, PollError> {
+    fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion)) -> Result<usize, PollError> {
         self.may_poll()?;
-        let (mask, at) = (self.ring.mask(), self.at);
-        let known = self.producer.wrapping_sub(at) & mask;
-        if (known as usize) < max
-            && let Err(e) = self.look()
-            && known == 0
-        {
-            return Err(e);
+        // What is there when the call begins; a kernel that never stops writing can't keep it here.
+        let n = self.enter()?.state().available(max)?;
+        if n == 0 {
+            return Ok(0);
         }
-        // What was there when the call began; a kernel that never stops writing can't keep it here.
-        let end = self.producer;
-        let mut release = Release { queue: self, at };
-        let mut n = 0;
-        while n < max && release.at != end {
-            let at = release.at;
-            // Before the call: if `f` panics, this one counts as polled.
-            release.at = (at + 1) & mask;
-            n += 1;
-            f(&Completion { entry: release.queue.ring.entry(at) });
+        let queue = GiveBack(self);
+        for done in 0..n {
+            // A control call may have taken the rest out.
+            let Some(wc) = queue.0.enter()?.state().take() else { return Ok(done) };
+            f(&Completion { wc });
         }
         Ok(n)
     }
@@ -159,38 +136,39 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
     #[inline]
     fn start_poll(&mut self) -> Result<(), PollError> {
         self.may_poll()?;
-        if !self.available(self.at)? {
-            return Err(PollError::Empty);
-        }
-        self.open = Some(self.at);
+        let mut entered = self.enter()?;
+        let state = entered.state();
+        state.available(1)?;
+        let wc = state.take().ok_or(PollError::Empty)?;
+        drop(entered);
+        self.open = Some(Completion { wc });
         Ok(())
     }
 
     #[inline]
     fn next_poll(&mut self) -> Result<(), PollError> {
-        let Some(at) = self.open else { return Err(PollError::NoSession) };
-        let next = (at + 1) & self.ring.mask();
-        // The slots that this poll visited are not given back yet, so a producer that seems to have lapped them lies.
-        if next == self.at || !self.available(next)? {
-            return Err(PollError::Empty);
+        if self.open.is_none() {
+            return Err(PollError::NoSession);
         }
-        self.open = Some(next);
+        let mut entered = self.enter()?;
+        let state = entered.state();
+        state.available(1)?;
+        let wc = state.take().ok_or(PollError::Empty)?;
+        drop(entered);
+        self.open = Some(Completion { wc });
         Ok(())
     }
 
     #[inline]
     fn end_poll(&mut self) {
-        if let Some(at) = self.open.take()
-            && self.process.is_current()
-        {
-            self.at = (at + 1) & self.ring.mask();
-            self.ring.publish_consumer(self.at);
+        if self.open.take().is_some() {
+            drop(GiveBack(self));
         }
     }
 
     #[inline]
-    fn current(&self) -> Option<Completion<'_>> {
-        self.open.map(|at| Completion { entry: self.ring.entry(at) })
+    fn current(&self) -> Option<Completion> {
+        self.open
     }
 
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
@@ -198,31 +176,25 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
     }
 
     fn cqe(&self) -> u32 {
-        self.ring.capacity()
+        self.capacity
     }
 }
 
 impl<B: fmt::Debug> fmt::Debug for CompletionQueue<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionQueue")
-            .field("ring", &self.ring)
+            .field("shared", &self.shared)
             .field("open", &self.open)
-            .field("lost", &self.lost)
+            .field("capacity", &self.capacity)
             .field("bell", &self.bell)
-            .finish_non_exhaustive()
+            .finish()
     }
 }
 
-/// One completion, in the ring.
+/// One completion.
 #[derive(Clone, Copy)]
-pub struct Completion<'c> {
-    entry: Entry<'c, ib_uverbs_wc>,
-}
-
-macro_rules! field {
-    ($self:ident . $field:ident : $ty:ty) => {
-        $self.entry.field::<{ offset_of!(ib_uverbs_wc, $field) }, $ty>()
-    };
+pub struct Completion {
+    wc: ib_uverbs_wc,
 }
 
 /// The kernel stores its own flags, not those of the verbs (`do_complete()` in rxe_resp.c): `IB_WC_GRH` and
@@ -237,62 +209,62 @@ const fn wc_flags(kernel: u32) -> WcFlags {
     WcFlags::from_bits_retain(same | inv)
 }
 
-impl CompletionTrait for Completion<'_> {
+impl CompletionTrait for Completion {
     #[inline(always)]
     fn wr_id(&self) -> u64 {
-        field!(self.wr_id: u64)
+        self.wc.wr_id
     }
     #[inline(always)]
     fn status(&self) -> WcStatus {
-        WcStatus(field!(self.status: u32))
+        WcStatus(self.wc.status)
     }
     #[inline(always)]
     fn opcode(&self) -> WcOpcode {
-        WcOpcode(field!(self.opcode: u32))
+        WcOpcode(self.wc.opcode)
     }
     #[inline(always)]
     fn vendor_err(&self) -> u32 {
-        field!(self.vendor_err: u32)
+        self.wc.vendor_err
     }
     #[inline(always)]
     fn byte_len(&self) -> u32 {
-        field!(self.byte_len: u32)
+        self.wc.byte_len
     }
     #[inline(always)]
     fn qp_num(&self) -> u32 {
-        field!(self.qp_num: u32)
+        self.wc.qp_num
     }
     #[inline(always)]
     fn src_qp(&self) -> u32 {
-        field!(self.src_qp: u32)
+        self.wc.src_qp
     }
     #[inline(always)]
     fn wc_flags(&self) -> WcFlags {
-        wc_flags(field!(self.wc_flags: u32))
+        wc_flags(self.wc.wc_flags)
     }
     #[inline(always)]
     fn imm_data_or_invalidated_rkey(&self) -> u32 {
-        field!(self.imm_data: u32)
+        zerocopy::transmute!(self.wc.imm_data)
     }
     #[inline(always)]
     fn pkey_index(&self) -> u16 {
-        field!(self.pkey_index: u16)
+        self.wc.pkey_index
     }
     #[inline(always)]
     fn slid(&self) -> u32 {
-        field!(self.slid: u16).into()
+        self.wc.slid.into()
     }
     #[inline(always)]
     fn sl(&self) -> u8 {
-        field!(self.sl: u8)
+        self.wc.sl
     }
     #[inline(always)]
     fn dlid_path_bits(&self) -> u8 {
-        field!(self.dlid_path_bits: u8)
+        self.wc.dlid_path_bits
     }
 }
 
-impl fmt::Debug for Completion<'_> {
+impl fmt::Debug for Completion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.to_wc().fmt(f)
     }

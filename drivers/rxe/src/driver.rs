@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: the driver's verbs have a contract; what they do with the kernel's handles relies on it.
 
+use crate::cq_shared::{CqShared, CqState};
 use crate::doorbell::{KernelBell, SendBell};
 use crate::queue::Ring;
 use crate::send::{Extensions, SendConfig};
@@ -21,6 +22,7 @@ use uverbs_core::control::{
 use uverbs_core::kernel::{Kernel, Protection, Uhw};
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{CompletionQueue as _, CqParts, Driver, QpCreate, QpParts, SrqCreate, SrqParts};
+use uverbs_core::sync::ControlBarrier;
 use uverbs_core::wr::Sge;
 use uverbs_core::{Errno, Error, Result};
 use uverbs_uapi::rxe::{
@@ -37,14 +39,11 @@ pub struct Rxe {
     extensions: Extensions,
     /// The device has atomics.
     atomics: bool,
+    /// How control calls stop posters and pollers.
+    barrier: ControlBarrier,
     /// Reads and atomics that a QP can serve at once.
     max_dest_rd_atomic: u32,
 }
-
-/// What a CQ's poller and the QPs that complete to it share: nothing. The kernel writes whole completions, so a poller
-/// looks up no QP, and one that is destroyed leaves nothing to clean.
-#[derive(Debug)]
-pub struct CqShared(());
 
 /// What an SRQ's poster and its consumers share: nothing. The kernel consumes in order.
 #[derive(Debug)]
@@ -73,11 +72,14 @@ impl Rxe {
         &self,
         handle: &QpHandle,
         attr: &QpInitAttr,
+        cqs: Vec<Arc<CqShared>>,
         has_srq: bool,
         mut cap: QpCap,
         resp: &rxe_create_qp_resp,
     ) -> Result<QpParts0> {
-        let shared = Arc::new(QpShared::new(QpState::RESET));
+        let shared = QpShared::create(QpState::RESET, self.barrier, cqs, handle.qp_num())
+            .map_err(|e| no_memory(CREATE_QP, &e))?;
+        let shared = Arc::new(shared);
         let config = SendConfig {
             qp_type: attr.qp_type,
             send_ops_flags: attr.send_ops_flags,
@@ -161,6 +163,12 @@ fn corrupt(verb: &'static str, what: impl core::fmt::Display) -> Error {
     Error::protocol(verb, format!("the kernel's ring: {what}"))
 }
 
+/// There is no memory for the words that posters, pollers and control calls share.
+fn no_memory(verb: &'static str, error: &std::io::Error) -> Error {
+    let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno::from_raw);
+    Error::os(verb, "a page for its state", errno)
+}
+
 fn sge_bytes(num: u32) -> usize {
     (num as usize).saturating_mul(16)
 }
@@ -198,7 +206,8 @@ impl Driver for Rxe {
             atomic_write: caps.contains(DeviceCapFlags::ATOMIC_WRITE),
         };
         let atomics = device.atomic_cap != AtomicCap::NONE;
-        Ok((Self { kernel, extensions, atomics, max_dest_rd_atomic: device.max_qp_rd_atom }, info))
+        let barrier = ControlBarrier::register();
+        Ok((Self { kernel, extensions, atomics, barrier, max_dest_rd_atomic: device.max_qp_rd_atom }, info))
     }
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
@@ -223,13 +232,14 @@ impl Driver for Rxe {
         let mut resp = rxe_create_cq_resp::default();
         let handle = cq::create(&self.kernel, attr, channel, user_handle, Uhw::answer(resp.as_mut_bytes()))?;
         let made = self.ring(VERB, &resp.mi, 0).and_then(|ring| {
-            let queue =
-                CompletionQueue::new(ring, self.bell(handle.handle())).map_err(|e| corrupt(VERB, e))?;
+            let state = CqState::new(ring).map_err(|e| corrupt(VERB, e))?;
+            let (queue, shared) = CompletionQueue::create(state, self.barrier, self.bell(handle.handle()))
+                .map_err(|e| no_memory(VERB, &e))?;
             let cqe = at_least(VERB, queue.cqe(), attr.cqe)?;
-            Ok((queue, cqe))
+            Ok((queue, shared, cqe))
         });
         match made {
-            Ok((queue, cqe)) => Ok(CqParts { handle, shared: Arc::new(CqShared(())), queue, cqe }),
+            Ok((queue, shared, cqe)) => Ok(CqParts { handle, shared, queue, cqe }),
             Err(error) => {
                 let _ = handle.destroy();
                 Err(error)
@@ -248,21 +258,32 @@ impl Driver for Rxe {
             // The kernel moves what was not given back, which would be polled twice.
             return Err(Error::invalid(VERB, "cq", "an extended poll is open on it"));
         }
-        let mut resp = rxe_resize_cq_resp::default();
-        if let Err(error) = handle.resize(cqe, Uhw::answer(resp.as_mut_bytes())) {
-            if error.errno() == Errno::EPROTO {
-                // The kernel did it, and its answer makes no sense: nobody knows where the ring is.
-                queue.lose_ring();
+        let resize = |state: &mut CqState| {
+            let mut resp = rxe_resize_cq_resp::default();
+            if let Err(error) = handle.resize(cqe, Uhw::answer(resp.as_mut_bytes())) {
+                if error.errno() == Errno::EPROTO {
+                    // The kernel did it, and its answer makes no sense: nobody knows where the ring is.
+                    state.lose_ring();
+                }
+                return Err(error);
             }
-            return Err(error);
-        }
-        // From here on the kernel completes to the new ring.
-        let new = self
-            .ring(VERB, &resp.mi, 0)
-            .and_then(|ring| queue.replace_ring(ring).map_err(|e| corrupt(VERB, e)));
-        if let Err(error) = new {
-            queue.lose_ring();
-            return Err(error);
+            // From here on the kernel completes to the new ring.
+            let new = self
+                .ring(VERB, &resp.mi, 0)
+                .and_then(|ring| state.replace_ring(ring).map_err(|e| corrupt(VERB, e)));
+            if let Err(error) = new {
+                state.lose_ring();
+                return Err(error);
+            }
+            Ok(())
+        };
+        // A control call on a QP waits: between the kernel's move and ours, it would take completions out of the old ring.
+        match queue.resize(resize) {
+            Some(result) => result?,
+            None if queue.shared().is_forked() => {
+                return Err(Error::os(VERB, "cq: it is the parent process's", Errno::ESTALE));
+            }
+            None => return Err(Error::protocol(VERB, "the queue is lost")),
         }
         at_least(VERB, queue.cqe(), cqe)
     }
@@ -280,7 +301,10 @@ impl Driver for Rxe {
         let (handle, mut attr) =
             srq::create(parents, create.attr, create.user_handle, Uhw::answer(resp.as_mut_bytes()))?;
         let made = self.ring(VERB, &resp.mi, sge_bytes(attr.max_sge)).and_then(|ring| {
-            let queue = RecvQueue::new_shared(ring, attr.max_sge, self.bell(handle.handle()))
+            // It has no state of its own: as a QP that always takes receives and never flushes.
+            let shared = QpShared::create(QpState::RTR, self.barrier, Vec::new(), 0)
+                .map_err(|e| no_memory(VERB, &e))?;
+            let queue = RecvQueue::new(ring, attr.max_sge, Arc::new(shared), self.bell(handle.handle()))
                 .map_err(|e| corrupt(VERB, e))?;
             let max_wr = at_least(VERB, queue.capacity(), create.attr.attr.max_wr)?;
             Ok((queue, max_wr))
@@ -337,7 +361,10 @@ impl Driver for Rxe {
         };
         let mut resp = rxe_create_qp_resp::default();
         let (handle, cap) = qp::create(parents, &attr, create.user_handle, Uhw::answer(resp.as_mut_bytes()))?;
-        match self.queues(&handle, &attr, create.srq.is_some(), cap, &resp) {
+        let mut cqs: Vec<_> =
+            create.send_cq.iter().chain(&create.recv_cq).map(|(_, shared)| Arc::clone(shared)).collect();
+        cqs.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        match self.queues(&handle, &attr, cqs, create.srq.is_some(), cap, &resp) {
             Ok((shared, send, recv, cap)) => Ok(QpParts { handle, shared, send: Some(send), recv, cap }),
             Err(error) => {
                 // SAFETY: nobody has it yet.
@@ -360,12 +387,16 @@ impl Driver for Rxe {
             let reason = format!("{served} is above the device's {}", self.max_dest_rd_atomic);
             return Err(Error::invalid("modify_qp", "max_dest_rd_atomic", reason));
         }
+        let _one = shared.modify();
         let before = shared.state();
         let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
         // Where posting ends, or receives must be flushed, the posters know before the kernel acts.
         let early = matches!(target, Some(QpState::RESET | QpState::ERR));
         if let (true, Some(state)) = (early, target) {
             shared.set_state(state);
+            // And those that have published already, or are about to, are heard: of a RESET they fall before it, and their
+            // receives are flushed in ERR. Where they can't be waited for, the queue stays closed.
+            shared.wait_for_posters().map_err(|errno| Error::os("modify_qp", "waiting for posts", errno))?;
         }
         // SAFETY: the caller's promise; `shared` follows the state.
         let mut result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
@@ -391,6 +422,9 @@ impl Driver for Rxe {
         if mask.contains(QpAttrMask::QKEY) {
             shared.set_qkey(attr.qkey);
         }
+        if target == Some(QpState::RESET) {
+            shared.remove_completions();
+        }
         match target {
             Some(state) if !early => shared.set_state(state),
             _ => {}
@@ -406,7 +440,10 @@ impl Driver for Rxe {
 
     unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpShared>) -> Result<(), (QpHandle, Error)> {
         // SAFETY: the caller's promise.
-        unsafe { handle.destroy() }.map(|_| shared.set_state(QpState::RESET))
+        unsafe { handle.destroy() }.map(|_| {
+            shared.set_state(QpState::RESET);
+            shared.remove_completions();
+        })
     }
 
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, Ah)> {

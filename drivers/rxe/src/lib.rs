@@ -22,6 +22,7 @@ mod av;
 mod builder;
 mod calls;
 mod cq;
+mod cq_shared;
 mod doorbell;
 mod driver;
 mod list;
@@ -38,8 +39,9 @@ mod tests;
 mod wqe;
 
 pub use cq::{Completion, CompletionQueue};
+pub use cq_shared::CqShared;
 pub use doorbell::{ArmBell, FlushBell, KernelBell, SendBell};
-pub use driver::{CqShared, Rxe, SrqShared, ThreadDomain};
+pub use driver::{Rxe, SrqShared, ThreadDomain};
 pub use queue::{Ring, RingError};
 pub use recv::{Batch as RecvBatch, RecvQueue};
 pub use send::{Batch as SendBatch, Extensions, SendConfig, SendQueue};

@@ -43,11 +43,24 @@ pub(crate) unsafe fn post_send<B: SendBell>(
         }
         next = wr.next;
     }
-    // A doorbell that failed outranks a bad WR: what came before that one may not run. `wr` tells of both.
-    if let Err(error) = queue.publish(&cursor) {
-        return Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) });
+    publication(queue.publish(&cursor), list, bad)
+}
+
+/// What a list call reports after its publication.
+fn publication<W>(
+    result: Result<(), PostError>,
+    list: *const W,
+    bad: Option<BadWr<W>>,
+) -> Result<(), BadWr<W>> {
+    match result {
+        Ok(()) => bad.map_or(Ok(()), Err),
+        // A doorbell that failed outranks a bad WR: what came before that one may not run. `wr` tells of both.
+        Err(error @ PostError::Doorbell(_)) => {
+            Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) })
+        }
+        // The state changed meanwhile, and nothing was posted.
+        Err(error) => Err(BadWr { error, wr: list }),
     }
-    bad.map_or(Ok(()), Err)
 }
 
 /// Writes one node.
@@ -258,8 +271,5 @@ pub(crate) unsafe fn post_recv<B: FlushBell>(
         }
         next = wr.next;
     }
-    if let Err(error) = queue.publish(&cursor) {
-        return Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) });
-    }
-    bad.map_or(Ok(()), Err)
+    publication(queue.publish(&cursor), list, bad)
 }

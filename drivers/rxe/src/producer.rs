@@ -4,11 +4,14 @@
 //! The producer keeps its index to itself and stores it to the ring only to publish. How far it may write is cached,
 //! and read anew only when the queue looks full. Everything that forbids posting (a full queue, a latched error, the
 //! wrong state) moves [`Cursor::limit`] to where the cursor stands, so the hot path has one compare for all of them.
+//!
+//! WRs are written to slots that are not published, outside of any access that a control call waits for: the kernel clears the
+//! slots of a queue that it resets, and what was written before is never published ([`Producer::publish`]).
 
 use crate::queue::{Ring, Slot};
-use crate::shared::QpShared;
+use crate::shared::{QpShared, enter, word};
 use std::sync::Arc;
-use uverbs_core::kernel::Process;
+use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
 
@@ -45,27 +48,35 @@ impl Cursor {
     }
 }
 
-/// Which states allow posting: what tells a send queue from a receive queue here.
-pub(crate) trait Side {
+/// What tells a send queue from a receive queue here.
+pub(crate) trait QueueKind {
     /// Whether WRs may be posted now.
     fn open(word: StateWord) -> bool;
+    /// The access to this queue of a QP.
+    fn access(shared: &QpShared) -> &QueueAccess;
 }
 
 /// Send queues.
 #[derive(Debug)]
 pub(crate) enum Sends {}
-impl Side for Sends {
+impl QueueKind for Sends {
     fn open(word: StateWord) -> bool {
         word.can_send()
+    }
+    fn access(shared: &QpShared) -> &QueueAccess {
+        &shared.send
     }
 }
 
 /// Receive queues.
 #[derive(Debug)]
 pub(crate) enum Receives {}
-impl Side for Receives {
+impl QueueKind for Receives {
     fn open(word: StateWord) -> bool {
         word.can_receive()
+    }
+    fn access(shared: &QpShared) -> &QueueAccess {
+        &shared.recv
     }
 }
 
@@ -80,14 +91,12 @@ pub(crate) struct Producer<H, S> {
     /// The state word under which posting was allowed last.
     seen: StateWord,
     pub(crate) shared: Arc<QpShared>,
-    /// Whose ring this is: a child of fork(2) shares it with its parent, and must leave it alone.
-    process: Process,
     /// The kernel reads another ring by now.
     lost: bool,
-    _side: core::marker::PhantomData<fn(S)>,
+    _kind: core::marker::PhantomData<fn(S)>,
 }
 
-impl<H, S: Side> Producer<H, S> {
+impl<H, S: QueueKind> Producer<H, S> {
     /// Takes over a ring at the indices that it has.
     pub(crate) fn new(ring: Ring<H>, shared: Arc<QpShared>) -> Result<Self, PostError> {
         let mut producer = Self {
@@ -96,9 +105,8 @@ impl<H, S: Side> Producer<H, S> {
             limit: 0,
             seen: StateWord::NONE,
             shared,
-            process: Process::register(),
             lost: false,
-            _side: core::marker::PhantomData,
+            _kind: core::marker::PhantomData,
         };
         producer.resync()?;
         Ok(producer)
@@ -129,8 +137,8 @@ impl<H, S: Side> Producer<H, S> {
     /// Begins a batch.
     #[inline(always)]
     pub(crate) fn begin(&mut self) -> Cursor {
-        let word = self.shared.word();
-        if word != self.seen || !self.process.is_current() {
+        let word = word(S::access(&self.shared));
+        if word != self.seen {
             return self.begin_cold(word);
         }
         Cursor { at: self.published, limit: self.limit, error: None }
@@ -139,7 +147,7 @@ impl<H, S: Side> Producer<H, S> {
     /// The state changed since the last batch, or this is the first.
     #[cold]
     fn begin_cold(&mut self, word: StateWord) -> Cursor {
-        if !self.process.is_current() {
+        if word.is_forked() {
             return Cursor::failed(PostError::Forked);
         }
         if self.lost {
@@ -218,33 +226,31 @@ impl<H, S: Side> Producer<H, S> {
         Ok(limit)
     }
 
-    /// Whether the state still allows posting. Between the start of a batch and its end `modify_qp` may have run.
+    /// Makes everything before the cursor visible to the kernel, if the state still allows it and no reset came since the batch
+    /// began. `prepare` is called with the slot behind, before; `tell` after, with the state.
+    ///
+    /// All of it is one access to the queue, for whose end a control call waits that closes the queue: what it does to the
+    /// ring after is not undone by a post that began before.
     #[inline(always)]
-    pub(crate) fn check_state(&self) -> Result<(), PostError> {
-        if !self.process.is_current() {
-            return Err(PostError::Forked);
+    pub(crate) fn publish(
+        &mut self,
+        cursor: &Cursor,
+        prepare: impl FnOnce(Slot<'_, H>),
+        tell: impl FnOnce(StateWord) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        let Self { ring, published, shared, seen, .. } = self;
+        let access = S::access(shared);
+        let _inside = enter(access);
+        let word = word(access);
+        if word != *seen && (!S::open(word) || word.resets_differ(*seen)) {
+            return Err(if word.is_forked() { PostError::Forked } else { PostError::BadState });
         }
-        let word = self.shared.word();
-        if word == self.seen || (S::open(word) && !word.resets_differ(self.seen)) {
+        if cursor.at == *published {
             return Ok(());
         }
-        Err(PostError::BadState)
-    }
-
-    /// Whether the cursor has passed anything that is not published.
-    #[inline(always)]
-    pub(crate) fn is_new(&self, cursor: &Cursor) -> bool {
-        cursor.at != self.published
-    }
-
-    /// Makes everything before the cursor visible to the kernel. `false` if that is nothing new.
-    #[inline(always)]
-    pub(crate) fn publish(&mut self, cursor: &Cursor) -> bool {
-        if cursor.at == self.published {
-            return false;
-        }
-        self.ring.publish_producer(cursor.at);
-        self.published = cursor.at;
-        true
+        prepare(ring.slot(cursor.at));
+        ring.publish_producer(cursor.at);
+        *published = cursor.at;
+        tell(word)
     }
 }

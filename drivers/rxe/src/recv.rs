@@ -12,6 +12,7 @@ use crate::wqe;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::QpState;
+use uverbs_core::provider::state::StateWord;
 use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueTrait};
 use uverbs_core::wr::{RecvWr, Sge};
 use uverbs_uapi::rxe::rxe_recv_wqe;
@@ -42,6 +43,7 @@ impl<B: FlushBell> RecvQueue<B> {
     ///
     /// # Errors
     /// [`PostError::Corrupt`] if the ring's indices make no sense.
+    #[cfg(any(test, feature = "test-utils"))]
     pub fn new_shared(ring: Ring<rxe_recv_wqe>, max_sge: u32, bell: B) -> Result<Self, PostError> {
         Self::new(ring, max_sge, Arc::new(QpShared::new(QpState::RTR)), bell)
     }
@@ -92,27 +94,25 @@ impl<B: FlushBell> RecvQueue<B> {
 
     #[inline(always)]
     fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        if let Some(error) = cursor.error() {
-            return Err(error);
+        match cursor.error() {
+            Some(error) => Err(error),
+            None => self.publish(cursor),
         }
-        self.ring.check_state()?;
-        self.publish(cursor)
     }
 
-    /// Publishes what the cursor has passed. The kernel looks into the ring when a message arrives, and once when the QP
-    /// goes to ERR; what is posted after that it must be told of. So the state is looked at after publishing.
+    /// Publishes what the cursor has passed. The kernel reads the ring when a message arrives, and once when the QP goes to
+    /// ERR; of what is posted after that it must be told.
     #[inline(always)]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        if self.ring.publish(cursor) && self.ring.shared.state() == QpState::ERR {
-            return self.flush();
-        }
-        Ok(())
+        let bell = &self.bell;
+        let flush = |word: StateWord| if word.state() == QpState::ERR { flush(bell) } else { Ok(()) };
+        self.ring.publish(cursor, |_| (), flush)
     }
+}
 
-    #[cold]
-    fn flush(&mut self) -> Result<(), PostError> {
-        self.bell.flush().map_err(PostError::Doorbell)
-    }
+#[cold]
+fn flush<B: FlushBell>(bell: &B) -> Result<(), PostError> {
+    bell.flush().map_err(PostError::Doorbell)
 }
 
 impl<B: FlushBell> RecvQueueTrait for RecvQueue<B> {

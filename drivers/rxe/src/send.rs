@@ -7,7 +7,7 @@
 use crate::builder::Session;
 use crate::doorbell::SendBell;
 use crate::producer::{Cursor, Producer, Sends};
-use crate::queue::Ring;
+use crate::queue::{Ring, Slot};
 use crate::shared::QpShared;
 use crate::wqe::{self, Ah, Limits};
 use core::fmt;
@@ -189,28 +189,22 @@ impl<B: SendBell> SendQueue<B> {
     /// Publishes a batch and rings.
     #[inline(always)]
     pub(crate) fn finish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        if let Some(error) = cursor.error() {
-            return Err(error);
+        match cursor.error() {
+            Some(error) => Err(error),
+            None => self.publish(cursor),
         }
-        self.ring.check_state()?;
-        self.publish(cursor)
     }
 
     /// Publishes what the cursor has passed, if anything, and rings.
     #[inline(always)]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
-        if !self.ring.is_new(cursor) {
-            return Ok(());
-        }
+        let bell = &self.bell;
         // The slot behind the last WR is always this side's. Kernels since 6.4 take a send queue that runs dry for
         // drained (SQD) only if the WQE that would be next is marked as not begun, which after a lap it is not
         // (`req_check_sq_drain_done()`).
-        wqe::clear_state(&mut self.ring.slot_at(cursor.at));
-        if self.ring.publish(cursor) {
-            // The WRs are the kernel's now, whatever the system call says.
-            self.bell.ring().map_err(PostError::Doorbell)?;
-        }
-        Ok(())
+        let prepare = |mut slot: Slot<'_, rxe_send_wqe>| wqe::clear_state(&mut slot);
+        // The WRs are the kernel's now, whatever the system call says.
+        self.ring.publish(cursor, prepare, |_| bell.ring().map_err(PostError::Doorbell))
     }
 }
 

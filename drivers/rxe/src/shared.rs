@@ -1,44 +1,103 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a QP's posters and its control path share: the state, and the queue key.
 //!
-//! The kernel checks the state only after user space has published (`rxe_post_send()`), so the posters check it first.
+//! The kernel checks the state only after user space has published (`rxe_post_send()`), so the posters check it first. Check
+//! and publication are one access to the queue ([`enter`]): a control call that closes the queue waits for its end, so no post
+//! publishes after the kernel has reset the QP.
 
+use crate::cq_shared::CqShared;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
+use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::state::StateWord;
+use uverbs_core::sync::ControlBarrier;
 
 /// State and queue key of a QP, written by `modify_qp`, read by the posters.
 #[derive(Debug)]
 pub struct QpShared {
-    /// How often the QP was reset, and its state in the low 8 bits.
-    word: AtomicU32,
+    /// Of the send queue and of the receive queue, each with one poster. Both words are how often the QP was reset, and its
+    /// state.
+    pub(crate) send: QueueAccess,
+    pub(crate) recv: QueueAccess,
     qkey: AtomicU32,
+    /// One control call at a time.
+    modifying: Mutex<()>,
+    /// Where it completes, which holds no completion of it after it was reset or destroyed.
+    cqs: Vec<Arc<CqShared>>,
+    qp_num: u32,
 }
 
 impl QpShared {
-    /// Of a QP in `state`.
+    /// Of a QP that completes to `cqs`. An SRQ has one, too, as a QP of no number that always takes receives.
+    ///
+    /// # Errors
+    /// As [`QueueAccess::new`].
+    pub(crate) fn create(
+        state: QpState,
+        barrier: ControlBarrier,
+        cqs: Vec<Arc<CqShared>>,
+        qp_num: u32,
+    ) -> io::Result<Self> {
+        let access = || QueueAccess::new(StateWord::new(state).bits(), barrier);
+        let (send, recv) = (access()?, access()?);
+        Ok(Self { send, recv, qkey: AtomicU32::new(0), modifying: Mutex::new(()), cqs, qp_num })
+    }
+
+    /// Of a QP in `state` without CQs.
+    ///
+    /// # Panics
+    /// If there is no memory.
+    #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
-    pub const fn new(state: QpState) -> Self {
-        Self { word: AtomicU32::new(StateWord::new(state).bits()), qkey: AtomicU32::new(0) }
+    pub fn new(state: QpState) -> Self {
+        Self::create(state, ControlBarrier::register(), Vec::new(), 0).expect("a page of memory")
     }
 
     /// The state, as `modify_qp` left it. The device may have gone to ERR by itself.
     #[must_use]
     pub fn state(&self) -> QpState {
-        self.word().state()
+        word(&self.recv).state()
     }
 
-    #[inline(always)]
-    pub(crate) fn word(&self) -> StateWord {
-        StateWord::from_bits(self.word.load(Ordering::Acquire))
+    /// Begins a control call that changes the state.
+    pub(crate) fn modify(&self) -> MutexGuard<'_, ()> {
+        self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a new state. RESET counts as a reset, after which the posters look at the rings' indices again.
+    /// Notes a new state. RESET counts as a reset, after which the posters take the rings' indices anew.
     pub fn set_state(&self, state: QpState) {
-        // Control calls on one QP may race; each leaves a word that some call wrote.
-        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
-            Some(StateWord::from_bits(word).next(state).bits())
-        });
+        for access in [&self.send, &self.recv] {
+            // A child of fork finds no word, and leaves none. Release: a poster that sees the state sees what the kernel did
+            // to the ring before.
+            let next = |bits| {
+                let word = StateWord::from_bits(bits);
+                (!word.is_forked()).then(|| word.next(state).bits())
+            };
+            let _ = access.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        }
+    }
+
+    /// Waits until the posts that began before the last [`set_state`](Self::set_state) have ended.
+    ///
+    /// # Errors
+    /// As [`QueueAccess::wait_idle`].
+    pub(crate) fn wait_for_posters(&self) -> Result<(), Errno> {
+        if word(&self.send).is_forked() {
+            // The posters are the parent's.
+            return Ok(());
+        }
+        self.send.wait_idle()?;
+        self.recv.wait_idle()
+    }
+
+    /// The kernel has reset or destroyed the QP: its CQs hold no completion of it any more.
+    pub(crate) fn remove_completions(&self) {
+        for cq in &self.cqs {
+            cq.remove_completions(self.qp_num);
+        }
     }
 
     /// The QP's own queue key.
@@ -53,6 +112,35 @@ impl QpShared {
     }
 }
 
+/// A queue's word. Acquire: pairs with [`QpShared::set_state`].
+#[inline(always)]
+pub(crate) fn word(access: &QueueAccess) -> StateWord {
+    StateWord::from_bits(access.word().load(Ordering::Acquire))
+}
+
+/// Enters a queue as its one poster or poller, until the value is dropped. What the word allows is checked after.
+#[inline(always)]
+pub(crate) fn enter(access: &QueueAccess) -> Inside<'_> {
+    if access.needs_fence() {
+        access.enter_fenced();
+    } else {
+        access.enter();
+    }
+    Inside(access)
+}
+
+/// A queue that is in use; control calls that closed it wait.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Inside<'a>(&'a QueueAccess);
+
+impl Drop for Inside<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,14 +148,16 @@ mod tests {
     #[test]
     fn a_reset_changes_the_word_even_if_the_state_is_the_same_again() {
         let shared = QpShared::new(QpState::RTS);
-        let before = shared.word();
-        shared.set_state(QpState::RESET);
-        shared.set_state(QpState::RTS);
-        let after = shared.word();
-        assert_eq!(after.state(), QpState::RTS);
-        assert_ne!(before, after);
-        assert!(before.resets_differ(after));
-        shared.set_state(QpState::ERR);
-        assert!(!after.resets_differ(shared.word()));
+        for access in [&shared.send, &shared.recv] {
+            let before = word(access);
+            shared.set_state(QpState::RESET);
+            shared.set_state(QpState::RTS);
+            let after = word(access);
+            assert_eq!(after.state(), QpState::RTS);
+            assert_ne!(before, after);
+            assert!(before.resets_differ(after));
+            shared.set_state(QpState::ERR);
+            assert!(!after.resets_differ(word(access)));
+        }
     }
 }

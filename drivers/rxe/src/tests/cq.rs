@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Polling: every field, both kinds, a panic in the callback, a kernel that lies.
 
-use crate::testing::{completion_queue, ring};
+use crate::cq_shared::CqState;
+use crate::testing::{KernelSide, completion_queue, ring};
 use proptest::prelude::*;
 use uverbs_core::Errno;
 use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
@@ -156,7 +157,7 @@ fn a_resize_loses_nothing() {
         assert!(moved.produce(&bytes));
     }
     assert!(moved.produce(&wc_bytes(3, 0)));
-    q.replace_ring(bigger).unwrap();
+    q.resize(|state| state.replace_ring(bigger)).unwrap().unwrap();
     assert_eq!(q.cqe(), 15);
     let mut ids = Vec::new();
     q.poll_each(9, |c| ids.push(c.wr_id())).unwrap();
@@ -167,13 +168,90 @@ fn a_resize_loses_nothing() {
 fn a_lost_ring_is_an_error_and_not_an_empty_queue() {
     let (mut q, kernel, _) = completion_queue(4).unwrap();
     assert!(kernel.produce(&wc_bytes(0, 0)));
-    q.lose_ring();
+    q.resize(CqState::lose_ring).unwrap();
     assert_eq!(q.poll_each(1, |_| ()), Err(PollError::Corrupt));
     assert_eq!(q.start_poll(), Err(PollError::Corrupt));
     let (found, moved) = ring::<ib_uverbs_wc>(6, 4, 0);
-    q.replace_ring(found).unwrap();
+    q.resize(|state| state.replace_ring(found)).unwrap().unwrap();
     assert!(moved.produce(&wc_bytes(7, 0)));
     assert_eq!(q.poll_each(1, |c| assert_eq!(c.wr_id(), 7)), Ok(1));
+}
+
+/// Completions with these ids; the QP's number is the id's tens.
+fn produce(kernel: &KernelSide, ids: &[u64]) {
+    for id in ids {
+        let mut bytes = wc_bytes(*id, 0);
+        bytes[28..32].copy_from_slice(&(*id as u32 / 10).to_ne_bytes());
+        assert!(kernel.produce(&bytes));
+    }
+}
+
+#[test]
+fn completions_of_a_qp_that_ended_are_taken_out_and_their_places_given_back() {
+    for start in 0..8 {
+        let (mut q, kernel, _) = completion_queue(8).unwrap();
+        produce(&kernel, &vec![90; start]);
+        assert_eq!(q.poll_each(9, |_| ()), Ok(start));
+        produce(&kernel, &[10, 20, 11, 12, 21, 30, 13]);
+        let first = kernel.consumer();
+        q.shared().remove_completions(1);
+        assert_eq!((kernel.consumer().wrapping_sub(first)) & 7, 4, "the places of four");
+        produce(&kernel, &[14, 31, 22]);
+        q.shared().remove_completions(2);
+        let mut ids = Vec::new();
+        assert_eq!(q.poll_each(9, |c| ids.push(c.wr_id())), Ok(3));
+        assert_eq!(ids, [30, 14, 31]);
+        assert_eq!(kernel.consumer(), kernel.producer());
+        // Nothing is left, and nothing to take out.
+        q.shared().remove_completions(3);
+        assert_eq!(q.poll_each(9, |_| ()), Ok(0));
+    }
+}
+
+#[test]
+fn a_qp_may_end_within_a_poll() {
+    let (mut q, kernel, _) = completion_queue(16).unwrap();
+    produce(&kernel, &[10, 20, 11, 21, 12]);
+    let (shared, mut ids) = (q.shared_arc(), Vec::new());
+    let n = q.poll_each(16, |c| {
+        ids.push(c.wr_id());
+        if ids.len() == 1 {
+            produce(&kernel, &[22]);
+            // On another thread, as well as on this.
+            std::thread::scope(|s| s.spawn(|| shared.remove_completions(1)).join().unwrap());
+            shared.remove_completions(1);
+        }
+    });
+    assert_eq!((n, &ids[..]), (Ok(4), &[10, 20, 21, 22][..]));
+    assert_eq!(kernel.consumer(), kernel.producer());
+
+    produce(&kernel, &[10, 11, 20, 12]);
+    q.start_poll().unwrap();
+    shared.remove_completions(1);
+    assert_eq!(q.current().unwrap().wr_id(), 10, "what was taken stays readable");
+    q.next_poll().unwrap();
+    assert_eq!(q.current().unwrap().wr_id(), 20);
+    assert_eq!(q.next_poll(), Err(PollError::Empty));
+    q.end_poll();
+    assert_eq!(kernel.consumer(), kernel.producer());
+
+    // A callback that panics leaves nothing that a control call would wait for.
+    produce(&kernel, &[10, 20]);
+    let panicked =
+        std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| q.poll_each(9, |_| panic!("on purpose"))));
+    assert!(panicked.is_err());
+    shared.remove_completions(2);
+    assert_eq!(q.poll_each(9, |_| ()), Ok(0));
+}
+
+#[test]
+fn a_kernel_that_lies_about_its_index_is_not_followed_when_a_qp_ends() {
+    let (mut q, kernel, _) = completion_queue(8).unwrap();
+    produce(&kernel, &[10, 20, 11]);
+    kernel.set_producer(8);
+    q.shared().remove_completions(1);
+    assert_eq!(kernel.consumer(), 0);
+    assert_eq!(q.poll_each(1, |_| ()), Err(PollError::Corrupt));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod control;
 mod cq;
+mod handshake;
 mod ring;
 mod roundtrip;
 mod semantics;

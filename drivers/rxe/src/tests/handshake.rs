@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Control calls against posts that are on their way: a post that is between its check of the state and the end of its system
+//! call is waited for, and none publishes after.
+
+use super::{Send, config};
+use crate::doorbell::{FlushBell, SendBell};
+use crate::testing::ring;
+use crate::{QpShared, RecvQueue, SendQueue};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use uverbs_core::Errno;
+use uverbs_core::attr::{QpState, QpType};
+use uverbs_core::provider::{
+    Connected, NoData, PostError, RecvBatch as _, RecvQueue as _, SendQueue as _, Wr,
+};
+use uverbs_core::wr::SendFlags;
+
+/// A system call that says when it is made, and ends when it may.
+#[derive(Clone, Debug)]
+struct SlowBell {
+    made: Sender<()>,
+    may_end: Arc<Mutex<Receiver<()>>>,
+}
+
+impl SlowBell {
+    fn call(&self) -> Result<(), Errno> {
+        self.made.send(()).unwrap();
+        let _ = self.may_end.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        Ok(())
+    }
+}
+
+impl SendBell for SlowBell {
+    fn ring(&self) -> Result<(), Errno> {
+        self.call()
+    }
+}
+
+impl FlushBell for SlowBell {
+    fn flush(&self) -> Result<(), Errno> {
+        self.call()
+    }
+}
+
+fn slow_bell() -> (SlowBell, Receiver<()>, Sender<()>) {
+    let ((made, is_made), (end, may_end)) = (channel(), channel());
+    (SlowBell { made, may_end: Arc::new(Mutex::new(may_end)) }, is_made, end)
+}
+
+const fn wr(wr_id: u64) -> Wr {
+    Wr { wr_id, flags: SendFlags::empty() }
+}
+
+/// Runs `post` to its system call, closes the queue meanwhile, and makes sure that the wait ends after the call.
+fn waited_for(
+    shared: &Arc<QpShared>,
+    is_made: &Receiver<()>,
+    end: &Sender<()>,
+    post: impl FnOnce() -> Result<(), PostError> + core::marker::Send,
+) {
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let poster = scope.spawn(post);
+        is_made.recv_timeout(Duration::from_secs(10)).unwrap();
+        let (done, is_done) = channel::<()>();
+        let (ended, shared) = (&ended, Arc::clone(shared));
+        let control = scope.spawn(move || {
+            let _done = done;
+            shared.set_state(QpState::RESET);
+            shared.wait_for_posters().unwrap();
+            ended.load(Ordering::SeqCst)
+        });
+        assert_eq!(is_done.recv_timeout(Duration::from_millis(30)), Err(RecvTimeoutError::Timeout));
+        ended.store(true, Ordering::SeqCst);
+        end.send(()).unwrap();
+        assert!(control.join().unwrap(), "the control call did not wait");
+        assert_eq!(poster.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn a_reset_waits_for_a_send_that_is_under_way() {
+    let (bell, is_made, end) = slow_bell();
+    let shared = Arc::new(QpShared::new(QpState::RTS));
+    let (ring, kernel) = ring(9, 8, 64);
+    let mut q = SendQueue::new(ring, &config(QpType::Rc), Arc::clone(&shared), bell).unwrap();
+    // SAFETY: no memory is named.
+    waited_for(&shared, &is_made, &end, || unsafe { q.post(wr(1), Connected, Send::new(), NoData) });
+    assert_eq!(kernel.producer(), 1);
+    // What comes after it finds the queue closed.
+    // SAFETY: as above.
+    let late = unsafe { q.post(wr(2), Connected, Send::new(), NoData) };
+    assert_eq!((late, kernel.producer()), (Err(PostError::BadState), 1));
+    // The kernel drains the ring and leaves the indices where they are.
+    assert!(kernel.consume().is_some());
+    for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
+        shared.set_state(state);
+    }
+    end.send(()).unwrap();
+    // SAFETY: as above.
+    unsafe { q.post(wr(3), Connected, Send::new(), NoData) }.unwrap();
+    assert_eq!(kernel.producer(), 2);
+}
+
+#[test]
+fn a_reset_waits_for_a_receive_that_is_under_way() {
+    let (bell, is_made, end) = slow_bell();
+    let shared = Arc::new(QpShared::new(QpState::ERR));
+    let (ring, kernel) = ring(6, 8, 16);
+    let mut q = RecvQueue::new(ring, 1, Arc::clone(&shared), bell).unwrap();
+    // SAFETY: no memory is named.
+    waited_for(&shared, &is_made, &end, || unsafe { q.post(1, &[]) });
+    assert_eq!(kernel.producer(), 1);
+}
+
+#[test]
+fn what_was_begun_before_a_reset_is_not_published_after_it() {
+    let shared = Arc::new(QpShared::new(QpState::RTS));
+    let (ring, kernel) = ring(6, 8, 16);
+    let bell = crate::testing::FakeBell::default();
+    let mut q = RecvQueue::new(ring, 1, Arc::clone(&shared), bell).unwrap();
+    let mut batch = q.batch();
+    // SAFETY: no memory is named.
+    unsafe { batch.push(1, &[]) };
+    for state in [QpState::RESET, QpState::INIT, QpState::RTR] {
+        shared.set_state(state);
+    }
+    assert_eq!((batch.complete(), kernel.producer()), (Err(PostError::BadState), 0));
+    // Nor is a queue closed for good by it.
+    let mut batch = q.batch();
+    // SAFETY: as above.
+    unsafe { batch.push(2, &[]) };
+    assert_eq!((batch.complete(), kernel.producer()), (Ok(()), 1));
+}
