@@ -42,12 +42,12 @@ fn main() -> std::process::ExitCode {
         dc::tests::<Vm>,
         raw::tests::<Vm>,
         threads::tests::<Vm>,
-        stress::tests::<Vm>,
         peers::tests,
         tools::tests,
         netem::tests::<Vm>,
         frames::tests,
         lifecycle::tests::<Vm>,
+        stress::tests::<Vm>,
         removal::tests::<Vm>,
         lifecycle::last_tests,
     ];

@@ -3,7 +3,7 @@
 //! same.
 
 use super::memory::Memory;
-use super::model::{Era, Id};
+use super::model::{Era, Id, LANES};
 use crate::{Lab, Lock};
 use anyhow::{Context as _, Result, anyhow};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,6 +31,8 @@ pub(super) struct End<D: Driver> {
     pub(super) pd: ProtectionDomain<D>,
     /// The least that a CQ must hold.
     pub(super) cqe: u32,
+    /// How many posts of a lane may be without their completion.
+    pub(super) outstanding: usize,
 }
 
 impl<D: Driver> End<D> {
@@ -43,7 +45,11 @@ impl<D: Driver> End<D> {
         let cqe = (cap.max_send_wr + cap.max_recv_wr) * conns as u32 + POLL as u32;
         let cqs = (0..CQS).map(|_| context.create_cq(cqe, Some(&channel))).collect::<Result<_, _>>()?;
         let memory = Memory::new(&pd, conns, lab.full_access())?;
-        Ok(Self { cqs, channel, memory, pd, cqe })
+        // rxe's queues have room again when the kernel is done with a WR, not when its completion was polled: nothing but the
+        // program's own count keeps a CQ from an overrun.
+        let each = cap.max_send_wr.min(cap.max_recv_wr) as usize / LANES;
+        let outstanding = if D::NAME == "rxe" { each } else { usize::MAX };
+        Ok(Self { cqs, channel, memory, pd, cqe, outstanding })
     }
 }
 

@@ -156,6 +156,8 @@ impl Wr {
 pub(super) struct Life {
     wrs: Box<[Wr]>,
     next: [AtomicU32; LANES],
+    /// Before this, all of the lane have completed, or never will.
+    settled: [AtomicU32; LANES],
     /// Whether it takes posts.
     open: AtomicBool,
     /// When the call that ended it returned.
@@ -169,6 +171,7 @@ impl Default for Life {
         Self {
             wrs: (0..LANES * SEQS).map(|_| Wr::default()).collect(),
             next: Default::default(),
+            settled: Default::default(),
             open: AtomicBool::new(false),
             ended: AtomicU64::new(0),
             high: Default::default(),
@@ -244,6 +247,26 @@ impl Era {
             return None;
         }
         Some(id)
+    }
+
+    /// How many posts of a lane may still complete. Asked by the lane's own thread.
+    pub(super) fn outstanding(&self, side: usize, recv: bool, lane: usize) -> usize {
+        let mut id = Id { conn: self.conn, side, recv, era: self.number, lane, seq: 0 };
+        let life = &self.lives[id.queue()];
+        let next = (life.next[lane].load(LOAD) as usize).min(SEQS);
+        let last = (life.high[lane].load(LOAD) & 0xffff) as usize;
+        id.seq = life.settled[lane].load(LOAD) as usize;
+        while id.seq < next {
+            let state = self.wr(id).state();
+            // One that makes no completion is done when a later one of its queue is.
+            let is_silent = !recv && state & SIGNALED == 0 && id.seq < last;
+            if !is_silent && matches!(state & STATE, INTENT | POSTED | STRADDLED) {
+                break;
+            }
+            id.seq += 1;
+        }
+        life.settled[lane].store(id.seq as u32, STORE);
+        next - id.seq
     }
 
     /// A post begins.

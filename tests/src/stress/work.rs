@@ -103,7 +103,8 @@ impl<D: Driver> World<D> {
         let Some(queues) = conn.queues(side)? else { return Ok(0) };
         let memory = &self.ends[side].memory;
         let mut posts = Vec::new();
-        for _ in 0..n {
+        let room = self.ends[side].outstanding.saturating_sub(era.outstanding(side, recv, lane));
+        for _ in 0..n.min(room) {
             let Some(id) = era.next(side, recv, lane) else { break };
             let kind = match rng.below(8) {
                 _ if recv => Kind::Recv,
@@ -124,6 +125,7 @@ impl<D: Driver> World<D> {
             posts.push((id, kind, signaled, buffer));
         }
         if posts.is_empty() {
+            thread::yield_now();
             return Ok(0);
         }
         let face = Face::ALL[rng.below(4)];
@@ -355,7 +357,8 @@ impl<D: Driver> World<D> {
         }
         let conn = &self.conns[rng.below(self.conns.len())];
         let Some(_controlled) = conn.control() else { return Ok(()) };
-        if reset && rng.one_in(6) {
+        let flush = reset && rng.one_in(6);
+        if flush {
             // Posts go on, and are flushed.
             let era = conn.era()?;
             era.allow_errors();
@@ -369,6 +372,9 @@ impl<D: Driver> World<D> {
         let destroy = match rng.below(4) {
             _ if !reset => [true, true],
             _ if !destroy => [false, false],
+            // Linux 6.1 has no right count of a QP's references if it is destroyed in ERR with packets on their way
+            // (`refcount_t: underflow` in `rxe_destroy_qp()`), and RC does not work any more after that.
+            _ if flush && D::NAME == "rxe" => [false, false],
             0 => [true, true],
             1 => [true, false],
             2 => [false, true],

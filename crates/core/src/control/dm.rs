@@ -2,7 +2,7 @@
 //! Device memory: memory in the device that a region can be registered on (ibv_alloc_dm(3)).
 
 use super::mr::MrHandle;
-use super::{CoreSupport, Object, PdHandle, Result, check_port, device_error, handle_common, new_object};
+use super::{CoreSupport, Object, PdHandle, Result, device_error, handle_common, new_object};
 use crate::attr::AccessFlags;
 use crate::error::Error;
 use crate::kernel::{Command, Kernel};
@@ -62,7 +62,6 @@ pub fn reg_mr(
     access: AccessFlags,
 ) -> Result<MrHandle> {
     const VERB: &str = "reg_dm_mr";
-    check_port(VERB, "dm", pd.kernel(), Some(dm.kernel()))?;
     access.check(VERB, "access")?;
     if offset.checked_add(length).is_none_or(|end| end > dm.length) {
         let reason = format!("{length} bytes at {offset} of {}", dm.length);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control verbs over the kernel port, one file per kind of object.
 //!
-//! Each verb takes the port (or the handles of what it uses, all of one port), typed attributes and the driver's private data, sends
+//! Each verb takes the port (or the handles of what it uses), typed attributes and the driver's private data, sends
 //! one command and checks the answer. Native ioctl methods where kernel 6.1, the oldest one supported, has them,
 //! `UVERBS_METHOD_INVOKE_WRITE` for the rest.
 //!
@@ -119,22 +119,6 @@ fn check_handle(verb: &'static str, handle: u32) -> Result<()> {
         return Err(Error::protocol(verb, format!("{handle:#x} can't be a handle")));
     }
     Ok(())
-}
-
-/// Whether a parent is of the port on which the verb runs: to another one its handle is the number of something else.
-fn check_port(
-    verb: &'static str,
-    field: &'static str,
-    port: &Arc<dyn Kernel>,
-    parent: Option<&Arc<dyn Kernel>>,
-) -> Result<()> {
-    match parent {
-        Some(parent) if !core::ptr::addr_eq(Arc::as_ptr(parent), Arc::as_ptr(port)) => {
-            let reason = format!("made from another context (of {}, not {})", parent.name(), port.name());
-            Err(Error::invalid(verb, field, reason))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The kernel's refusal of a verb on the device itself.

@@ -4,9 +4,7 @@
 // stands here.
 #![expect(unsafe_code)]
 
-use super::{
-    CoreSupport, Object, PdHandle, Result, check_port, device_error, handle_common, invoke, new_object,
-};
+use super::{CoreSupport, Object, PdHandle, Result, device_error, handle_common, invoke, new_object};
 use crate::attr::{AccessFlags, AdviseFlags, MrAdvice, ReregFlags};
 use crate::error::Error;
 use crate::kernel::{Command, Kernel, Uhw};
@@ -260,7 +258,6 @@ impl MrHandle {
             (request.start, request.length, request.hca_va) = (range.addr, range.length, range.iova);
         }
         if let Some(pd) = change.pd {
-            check_port(VERB, "pd", self.kernel(), Some(pd.kernel()))?;
             flags |= ReregFlags::CHANGE_PD;
             request.pd_handle = pd.handle();
         }

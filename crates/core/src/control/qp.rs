@@ -5,8 +5,8 @@
 // calls it.
 
 use super::{
-    CqHandle, Object, PdHandle, Result, RwqIndTableHandle, SrqHandle, XrcdHandle, check_port, explain,
-    handle_common, invoke, new_object,
+    CqHandle, Object, PdHandle, Result, RwqIndTableHandle, SrqHandle, XrcdHandle, explain, handle_common,
+    invoke, new_object,
 };
 use crate::attr::{QpCap, QpCreateFlags, QpInitAttr, QpType};
 use crate::errno::Errno;
@@ -128,7 +128,6 @@ pub fn create_rss(
     uhw: Uhw<'_>,
 ) -> Result<QpHandle> {
     const VERB: &str = "create_qp";
-    check_port(VERB, "rwq_ind_tbl", pd.kernel(), Some(table.kernel()))?;
     let (cap, mut got) = (ib_uverbs_qp_cap::default(), ib_uverbs_qp_cap::default());
     let mut qp_num = 0_u32;
     let mut command = Command::<10>::new(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE);
@@ -217,11 +216,7 @@ fn check_parents<'a>(
         return Err(Error::invalid(verb, "srq", format!("not taken by a QP of type {qp_type}")));
     }
     let kernel = parents.pd.map(PdHandle::kernel).or(parents.xrcd.map(XrcdHandle::kernel));
-    let kernel = kernel.ok_or_else(|| Error::invalid(verb, "pd", "there is neither a pd nor an xrcd"))?;
-    check_port(verb, "send_cq", kernel, parents.send_cq.map(CqHandle::kernel))?;
-    check_port(verb, "recv_cq", kernel, parents.recv_cq.map(CqHandle::kernel))?;
-    check_port(verb, "srq", kernel, parents.srq.map(SrqHandle::kernel))?;
-    Ok(kernel)
+    kernel.ok_or_else(|| Error::invalid(verb, "pd", "there is neither a pd nor an xrcd"))
 }
 
 /// `check_creation_flags()` in uverbs_std_types_qp.c.

@@ -4,8 +4,7 @@
 // UNSAFETY: as in `qp`.
 
 use super::{
-    CqHandle, Object, PdHandle, Result, XrcdHandle, check_port, explain, handle_common, invoke, invoke_only,
-    new_object,
+    CqHandle, Object, PdHandle, Result, XrcdHandle, explain, handle_common, invoke, invoke_only, new_object,
 };
 use crate::attr::{DeviceAttr, SrqAttr, SrqAttrMask, SrqInitAttr, SrqType};
 use crate::errno::Errno;
@@ -56,8 +55,6 @@ pub fn create(
 ) -> Result<(SrqHandle, SrqAttr)> {
     const VERB: &str = "create_srq";
     check_parents(VERB, &parents, attr.srq_type)?;
-    check_port(VERB, "xrcd", parents.pd.kernel(), parents.xrcd.map(XrcdHandle::kernel))?;
-    check_port(VERB, "cq", parents.pd.kernel(), parents.cq.map(CqHandle::kernel))?;
     let SrqAttr { max_wr, max_sge, srq_limit } = attr.attr;
     if max_wr == 0 {
         return Err(Error::invalid(VERB, "max_wr", "0 work requests"));

@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: as in `qp`.
 
-use super::{CqHandle, Object, PdHandle, Result, check_port, handle_common, invoke_only, new_object};
+use super::{CqHandle, Object, PdHandle, Result, handle_common, invoke_only, new_object};
 use crate::attr::{WqAttr, WqInitAttr};
 use crate::error::Error;
 use crate::kernel::{Command, Kernel, Uhw};
@@ -48,7 +48,6 @@ pub fn create(
     uhw: Uhw<'_>,
 ) -> Result<(WqHandle, WqInitAttr)> {
     const VERB: &str = "create_wq";
-    check_port(VERB, "cq", pd.kernel(), Some(cq.kernel()))?;
     let mut got = *attr;
     let mut wq_num = 0_u32;
     let mut command = Command::<13>::new(UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_CREATE);
@@ -157,9 +156,6 @@ pub fn create_rwq_ind_table(
     const VERB: &str = "create_rwq_ind_table";
     if !wqs.len().is_power_of_two() || wqs.len() > 1 << IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE {
         return Err(Error::invalid(VERB, "ind_tbl", format!("{} is no power of two up to 8192", wqs.len())));
-    }
-    for wq in wqs {
-        check_port(VERB, "ind_tbl", kernel, Some(wq.kernel()))?;
     }
     let request = ib_uverbs_ex_create_rwq_ind_table {
         log_ind_tbl_size: wqs.len().trailing_zeros(),
