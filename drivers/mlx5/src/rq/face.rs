@@ -31,11 +31,11 @@ pub trait Produce: fmt::Debug {
     /// The element where the batch writes next.
     fn element(cursor: Self::Cursor) -> u32;
 
-    /// Writes a receive of one entry to an element. `false` if it is an entry that needs a closer look; then nothing is
-    /// written.
-    fn put_one<S: WireEntry>(&self, element: u32, wr_id: u64, sge: S) -> bool;
+    /// Writes a receive of one entry at the cursor and moves the cursor on. `false` if it is an entry that needs a closer
+    /// look; then nothing is done.
+    fn put_one<S: WireEntry>(&self, cursor: &mut Self::Cursor, wr_id: u64, sge: S) -> bool;
 
-    /// The same with any entries.
+    /// Writes a receive of any entries to an element.
     fn put_any<S: WireEntry>(&self, element: u32, wr_id: u64, sges: &[S]) -> Result<(), PostError>;
 
     /// Moves the cursor on, over a receive that was written.
@@ -58,7 +58,7 @@ pub trait Produce: fmt::Debug {
         self.reserve(cursor)?;
         let element = Self::element(*cursor);
         match sges {
-            [one] if self.put_one(element, wr_id, *one) => {}
+            [one] if self.put_one(cursor, wr_id, *one) => return Ok(()),
             // An entry whose address is lent out would be kept out of the registers; so a copy's is.
             [one] => self.put_any(element, wr_id, &[*one])?,
             many => self.put_any(element, wr_id, many)?,
@@ -102,18 +102,17 @@ pub trait Produce: fmt::Debug {
     #[inline(always)]
     unsafe fn push_wr(&mut self, cursor: &mut Self::Cursor, wr: &RecvWr) -> Result<(), PostError> {
         self.reserve(cursor)?;
-        let element = Self::element(*cursor);
         if wr.num_sge == 1
             // SAFETY: the caller's promise.
             && let Some(sge) = unsafe { wr.sg_list.as_ref() }
-            && self.put_one(element, wr.wr_id, *sge)
+            && self.put_one(cursor, wr.wr_id, *sge)
         {
-        } else {
-            cold_path();
-            // SAFETY: the caller's promise.
-            let sges = unsafe { entries(wr, self.max_sge()) }?;
-            self.put_any(element, wr.wr_id, sges)?;
+            return Ok(());
         }
+        cold_path();
+        // SAFETY: the caller's promise.
+        let sges = unsafe { entries(wr, self.max_sge()) }?;
+        self.put_any(Self::element(*cursor), wr.wr_id, sges)?;
         self.advance(cursor);
         Ok(())
     }

@@ -147,11 +147,11 @@ impl RecvProducer {
     /// Posts one receive: a batch of one, with one check of the limit.
     #[inline(always)]
     pub(crate) fn post<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
-        let head = self.head;
         if let [sge] = sges {
             self.access.enter();
-            if head < self.limit() && self.put_one(head as u32, wr_id, *sge) {
-                self.publish(head + 1);
+            let mut cursor = self.begin();
+            if cursor.has_room() && self.put_one(&mut cursor, wr_id, *sge) {
+                self.publish(cursor.head);
                 self.access.leave();
                 return Ok(());
             }
@@ -266,10 +266,12 @@ impl Produce for RecvProducer {
     }
 
     #[inline(always)]
-    fn put_one<S: WireEntry>(&self, element: u32, wr_id: u64, sge: S) -> bool {
+    fn put_one<S: WireEntry>(&self, cursor: &mut Cursor, wr_id: u64, sge: S) -> bool {
+        let element = cursor.head as u32;
         let written = self.format.put_one(self.ring.units(element), sge);
         if written {
             self.ring.note(element).store(wr_id, Ordering::Relaxed);
+            cursor.head += 1;
         }
         written
     }

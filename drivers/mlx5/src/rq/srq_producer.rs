@@ -132,15 +132,16 @@ impl SrqProducer {
             return Err(self.error);
         }
         self.check_fork()?;
-        let mut list = ListEnd { element: self.end, limit: self.limit() };
+        let mut list = ListEnd { element: self.end, count: self.limit() + 1 };
         self.extend_in_order(&mut list);
         if list.element == self.end {
             self.group = (self.group + 1) % self.srq.groups();
             self.srq.candidates(self.group, |element| self.link(&mut list, element));
         }
         self.end = list.element;
-        self.access.limit().store(list.limit, Ordering::Relaxed);
-        if head < list.limit { Ok(list.limit) } else { Err(PostError::QueueFull) }
+        let limit = list.count - 1;
+        self.access.limit().store(limit, Ordering::Relaxed);
+        if head < limit { Ok(limit) } else { Err(PostError::QueueFull) }
     }
 
     fn check_fork(&self) -> Result<(), PostError> {
@@ -154,8 +155,16 @@ impl SrqProducer {
     fn extend_in_order(&self, list: &mut ListEnd) {
         let mut end = self.ring.note(list.element);
         loop {
+            // Most links lead to the neighbour. Its record is found without a wait for the link, which only confirms it: that
+            // halves the time for each element.
+            let neighbour = list.element.wrapping_add(1) & self.ring.mask();
             let next = end.next.load(Ordering::Relaxed);
-            let record = self.ring.note(next);
+            let (next, record) = if next == neighbour {
+                (neighbour, self.ring.note(neighbour))
+            } else {
+                cold_path();
+                (next, self.ring.note(next))
+            };
             if !record.is_free(self.head) {
                 return;
             }
@@ -186,10 +195,10 @@ impl SrqProducer {
     /// Posts one receive: a batch of one, with one check of the limit.
     #[inline(always)]
     pub(crate) fn post<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
-        let (head, element) = (self.head, self.element);
         if let [sge] = sges {
-            if head < self.limit() && self.put_one(element, wr_id, *sge) {
-                self.publish(head + 1, self.next_of(element));
+            let mut cursor = self.begin();
+            if cursor.has_room() && self.put_one(&mut cursor, wr_id, *sge) {
+                self.publish(cursor.head, cursor.element);
                 return Ok(());
             }
             cold_path();
@@ -229,15 +238,16 @@ impl SrqProducer {
 /// The end of the list while elements are linked to it.
 struct ListEnd {
     element: u32,
-    limit: u64,
+    /// The count of receives with which it would be published.
+    count: u64,
 }
 
 impl ListEnd {
     /// An element is linked to it: the one that was the end can be posted now, the new one after it.
     #[inline(always)]
     fn move_to(&mut self, element: u32, record: &SrqRecord) {
-        (self.element, self.limit) = (element, self.limit + 1);
-        record.set_linked(self.limit + 1);
+        (self.element, self.count) = (element, self.count + 1);
+        record.set_linked(self.count);
     }
 }
 
@@ -273,10 +283,13 @@ impl Produce for SrqProducer {
     }
 
     #[inline(always)]
-    fn put_one<S: WireEntry>(&self, element: u32, wr_id: u64, sge: S) -> bool {
-        let written = self.format.put_one(self.ring.units(element), sge);
+    fn put_one<S: WireEntry>(&self, cursor: &mut Cursor, wr_id: u64, sge: S) -> bool {
+        let written = self.format.put_one(self.ring.units(cursor.element), sge);
         if written {
-            self.ring.note(element).wr_id.store(wr_id, Ordering::Relaxed);
+            let record = self.ring.note(cursor.element);
+            record.wr_id.store(wr_id, Ordering::Relaxed);
+            cursor.head += 1;
+            cursor.element = record.next.load(Ordering::Relaxed);
         }
         written
     }
