@@ -127,10 +127,10 @@ impl Current {
         Self(self.0 & !((which.bits() as u64) << Self::NEEDS))
     }
 
-    /// The control segment's first word.
+    /// The control segment's first word, with so many units of data. They are not written yet, so the units have no mark.
     #[inline(always)]
-    const fn ctrl0(self, place: BlockIndex, units: u32) -> u64 {
-        ctrl0(self.0 & 0xff_ffff_ff00, place, 0, units)
+    const fn ctrl0(self, place: BlockIndex, data: u32) -> u64 {
+        ctrl0((self.0 & 0xff_ffff_ffff) + data as u64, place, 0, 0)
     }
 }
 
@@ -231,7 +231,7 @@ impl SendQueue {
         // It was written with one unit of data.
         if units != 1 {
             let writer = self.writer();
-            writer.put_ctrl0(wr.ctrl0(writer.place(), all));
+            writer.put_ctrl0(wr.ctrl0(writer.place(), units));
         }
         let inline = if inline { Current::INLINE } else { 0 };
         self.set(Setters::DATA, Current(wr.0 & !0xff | u64::from(all) | inline));
@@ -252,7 +252,7 @@ impl SendQueue {
         };
         let slow = const { slow_flags(O::OPCODE) };
         let wr = self.session.queue.with(const { hw_opcode(O::OPCODE) }, op_units(O::OPCODE), slow);
-        writer.put_ctrl0(wr.ctrl0(writer.place(), wr.units() + 1));
+        writer.put_ctrl0(wr.ctrl0(writer.place(), 1));
         self.session.wr = wr;
         Ok(())
     }
@@ -318,7 +318,7 @@ impl SendQueue {
             | flag_if(csum, SlowPathFlags::CSUM);
         let more = header - CTRL_UNITS - address_units;
         session.wr = session.queue.with(hw_opcode(O::OPCODE), more, slow);
-        writer.put_ctrl0(session.wr.ctrl0(cursor.at, header + 1));
+        writer.put_ctrl0(session.wr.ctrl0(cursor.at, 1));
         Ok(())
     }
 
@@ -347,7 +347,7 @@ impl SendQueue {
             match put_entries(writer, wr.units(), &self.encoder.fast.limits, Answer::None, entries) {
                 Ok(units) => {
                     let ds = wr.units() + units;
-                    writer.put_ctrl0(wr.ctrl0(writer.place(), ds));
+                    writer.put_ctrl0(wr.ctrl0(writer.place(), units));
                     let Written { ds, carries } = Written::new(ds, Carries::Entries);
                     self.end_plain(wr, ds, carries);
                 }
@@ -568,7 +568,7 @@ impl WrBuilder for SendQueue {
         match put_inline(writer, wr.units(), &self.encoder.fast.limits, &data) {
             Ok(units) => {
                 let ds = wr.units() + units;
-                writer.put_ctrl0(wr.ctrl0(writer.place(), ds));
+                writer.put_ctrl0(wr.ctrl0(writer.place(), units));
                 self.end_plain(wr, ds, Carries::Inline);
             }
             Err(error) => self.session.fail(error),
