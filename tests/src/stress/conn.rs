@@ -40,9 +40,10 @@ impl<D: Driver> End<D> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
         channel.set_nonblocking(true)?;
-        // Whatever is posted may complete to one CQ. A poll makes room in the queues before it makes room in the CQ.
+        // Whatever is posted may complete to one CQ. A poll makes room in the queues before it makes room in the CQ; and while
+        // one is open, mlx5's CQ keeps the places of completions that a reset took out behind it, so several lives must fit.
         let cap = made(&pd, context)?;
-        let cqe = (cap.max_send_wr + cap.max_recv_wr) * conns as u32 + POLL as u32;
+        let cqe = (cap.max_send_wr + cap.max_recv_wr) * conns as u32 * 8 + POLL as u32;
         let cqs = (0..CQS).map(|_| context.create_cq(cqe, Some(&channel))).collect::<Result<_, _>>()?;
         let memory = Memory::new(&pd, conns, lab.full_access())?;
         // rxe's queues have room again when the kernel is done with a WR, not when its completion was polled: nothing but the
