@@ -2,7 +2,7 @@
 //! A stress: threads post, poll, arm, reset, destroy and make QPs anew, and resize CQs, all at random, while a model knows
 //! which completions may exist.
 //!
-//! Files: [`model`] what may complete, `memory` the buffers that devices write, `conn` QPs that come and go, `work` what the
+//! Files: `model` what may complete, `memory` the buffers that devices write, `conn` QPs that come and go, `work` what the
 //! threads do. Choices are repeated by a seed; how the threads meet is up to the machine.
 //!
 //! `UVERBS_STRESS_SECONDS` says how long it takes, `UVERBS_STRESS_SEED` where it begins (0: anew each time).

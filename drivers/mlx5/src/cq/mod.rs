@@ -4,6 +4,8 @@
 //! | module       | what                                                                               |
 //! |--------------|------------------------------------------------------------------------------------|
 //! | `poll`       | the poller: `ibv_poll_cq`, typed iteration, arming, resizing                       |
+//! | `cursor`     | where a poll stands, and the way to the next completion                            |
+//! | `sink`       | where a poll puts its completions                                                  |
 //! | `session`    | extended polling                                                                   |
 //! | `shared`     | how the poller and the control path exclude each other                             |
 //! | `state`      | consumer position, ring and lookup table; what the control path changes            |
@@ -22,6 +24,7 @@ mod at_hand;
 mod clock;
 mod completion;
 pub(crate) mod cqe;
+mod cursor;
 mod entry;
 mod lookup;
 mod parse;
@@ -30,6 +33,7 @@ mod ring;
 mod scatter;
 mod session;
 mod shared;
+mod sink;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -8,9 +8,10 @@
 
 use super::clock::Clock;
 use super::completion::{Completion, Parsed};
+use super::cursor::Cursor;
 use super::entry::{CqeRef, Tail};
 use super::parse::Resources;
-use super::poll::{CompletionQueue, Cursor, Pending, enter};
+use super::poll::{CompletionQueue, Pending, enter};
 use super::ring::CqRing;
 use super::shared::Entered;
 use crate::memory::Watch;
