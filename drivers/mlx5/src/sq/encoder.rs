@@ -184,11 +184,11 @@ impl Encoder {
         }
         let csum = self.check_csum(queue, wr.flags)?;
         let limits = &self.fast.limits;
+        // A frame may have its headers in the WQE besides. What is too long for the queue is told before the queue is full.
+        let headers = if self.kind == Kind::Raw { ETH_L2_INLINE_HEADER_SIZE } else { 0 };
         match wr.data {
             Data::Inline(_) if !takes_inline(opcode) => return Err(PostError::IllegalFlag),
-            Data::Inline(data)
-                if data.inline_len() > limits.max_inline as usize + ETH_L2_INLINE_HEADER_SIZE =>
-            {
+            Data::Inline(data) if data.inline_len() > limits.max_inline as usize + headers => {
                 return Err(PostError::InlineTooLong);
             }
             Data::Entries(entries) if entries.len() > limits.max_sge as usize => {
