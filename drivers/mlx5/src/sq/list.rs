@@ -169,6 +169,9 @@ unsafe fn run<'l, const OPCODE: u32, const TO: u8>(
         let Ok(to) = (unsafe { destination(kind, wr) }) else { break Some(wr) };
         let op = operation(opcode, wr);
         let Ok(num) = usize::try_from(wr.num_sge) else { break Some(wr) };
+        if num > fast.limits.max_sge as usize {
+            break Some(wr);
+        }
         // SAFETY: NULL or valid, by the caller's promise.
         let Some(entries) = (unsafe { slice_from_c(wr.sg_list, num) }) else { break Some(wr) };
         let (wr_id, ctrl, limits) = (wr.wr_id, &fast.ctrl, &fast.limits);
