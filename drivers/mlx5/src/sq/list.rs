@@ -175,10 +175,10 @@ unsafe fn run<'l, const OPCODE: u32, const TO: u8>(
         // SAFETY: NULL or valid, by the caller's promise.
         let Some(entries) = (unsafe { slice_from_c(wr.sg_list, num) }) else { break Some(wr) };
         let (wr_id, ctrl, limits) = (wr.wr_id, &fast.ctrl, &fast.limits);
-        let inline = flags.contains(SendFlags::INLINE) && num != 0;
-        let result = if inline && !takes_inline(opcode) {
+        let is_inline = flags.contains(SendFlags::INLINE);
+        let result = if is_inline && !takes_inline(opcode) {
             break Some(wr);
-        } else if inline {
+        } else if is_inline && num != 0 {
             // SAFETY: with `INLINE` every entry is readable memory, by the caller's promise.
             let data = unsafe { InlineSges::new(entries) };
             let wr = Description::<RawSge, _> { flags, to, op, data: Data::Inline(&data) };
