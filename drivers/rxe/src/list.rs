@@ -54,7 +54,8 @@ fn publication<W>(
 ) -> Result<(), BadWr<W>> {
     match result {
         Ok(()) => bad.map_or(Ok(()), Err),
-        // A doorbell that failed outranks a bad WR: what came before that one may not run. `wr` tells of both.
+        // A failed doorbell is reported before a bad WR, because the WRs ahead of the bad one may not run. `wr` is the
+        // bad WR, or null.
         Err(error @ PostError::Doorbell(_)) => {
             Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) })
         }

@@ -151,7 +151,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
     ///
     /// # Safety
     /// The poll writes to the address that an entry says as to a pointer. So every entry of a receive, read or atomic of this
-    /// QP, and of every receive of its SRQ, whoever takes that receive, names a region whose
+    /// QP, and of every receive of its SRQ (also one that another QP consumes), names a region whose
     /// [`addr`](crate::MemoryRegion::addr) is the address of its memory in this process: no region of
     /// [`reg_mr_iova`](ProtectionDomain::reg_mr_iova) with another address, of a dma-buf, or of device memory. (Entries of
     /// [`null_sge`](ProtectionDomain::null_sge) are fine: the poll knows their key.)

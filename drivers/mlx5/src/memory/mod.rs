@@ -91,7 +91,7 @@ impl QueueBuf {
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: a mapping starts at a page and is as long as it says, readable and writable while it is borrowed;
-        // whoever else uses it does so by atomics, or is a device.
+        // other threads access it only by atomics, and the device by DMA.
         unsafe { core::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.map.len() / 8) }
     }
 }

@@ -62,7 +62,7 @@ pub struct SrqProducer {
     format: RecvFormat,
     record: DbWord,
     srq: Arc<SrqShared>,
-    /// The group of elements that was looked at last without a mark.
+    /// The index of the last group of elements that was read and had no mark.
     group: u32,
     /// Why the batch's cursor is [`Cursor::FAILED`].
     error: PostError,

@@ -241,7 +241,7 @@ mod real {
         post(&mut queue).unwrap();
         assert_eq!((posted(&record), *rq.held()), (0, Some(2)));
         qp.set_state(QpState::RTR);
-        // Between the state and what `modify_qp` tells the device: this post tells of all.
+        // The state is RTR, but `modify_qp` has not yet written the record: this post publishes all the WRs.
         post(&mut queue).unwrap();
         assert_eq!((posted(&record), *rq.held()), (3, None));
         rq.publish_held(&record);

@@ -401,8 +401,8 @@ impl Producer {
         Some(cursor)
     }
 
-    /// The same where something must be checked first. A session that finds an error is open all the same, until its end
-    /// reports it.
+    /// [`open_session`](Self::open_session) where a check must come first. If a check fails, the session opens with that
+    /// error, and the call that ends the session returns it.
     #[cold]
     pub(crate) fn open_session_cold(&mut self, queue: &SendQueueRef) -> Result<Cursor, PostError> {
         let found = self.revalidate(queue);

@@ -109,7 +109,7 @@ impl RetireBy<'_> {
     }
 }
 
-/// A send queue that is nobody's: retiring by it does nothing.
+/// A send queue that belongs to no QP: to retire its WQEs does nothing.
 #[derive(Debug, Default)]
 pub(crate) struct NoSends {
     record: Record,
