@@ -15,12 +15,22 @@ use std::process::{Child, Command, ExitCode, Stdio};
 pub(crate) struct Args {
     /// Targets; all of them if none is named
     targets: Vec<String>,
+    #[command(flatten)]
+    limits: Limits,
+    /// Seed of the random numbers; 0 takes a new one each time
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
+}
+
+/// When a target ends: at the limit that it reaches first.
+#[derive(Clone, Copy, clap::Args)]
+struct Limits {
     /// Seconds for each
     #[arg(long, default_value_t = 30)]
     seconds: u32,
-    /// Where their random numbers begin; 0 means anew each time
-    #[arg(long, default_value_t = 0)]
-    seed: u32,
+    /// Inputs for each; -1 is no limit
+    #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
+    runs: i64,
 }
 
 /// The target that `fuzz/.cargo/config.toml` names, next to the sanitizer's flags.
@@ -31,16 +41,19 @@ const PARALLEL: usize = 2;
 
 /// Runs the chore.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    run_some(&args.targets, args.seconds, args.seed)?;
+    run_some(&args.targets, args.limits, args.seed)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs every target for so many seconds; fails on the first finding.
-pub(crate) fn run_all(seconds: u32, seed: u32) -> Result<()> {
-    run_some(&[], seconds, seed)
+/// Runs every target for a number of inputs; fails on the first finding.
+///
+/// With a seed the inputs are the same on every machine, whatever its speed: the gate's result does not depend on how far a
+/// target gets within a time. The limit in seconds only ends a target that became very slow.
+pub(crate) fn run_all(runs: u32, seed: u32) -> Result<()> {
+    run_some(&[], Limits { seconds: 300, runs: runs.into() }, seed)
 }
 
-fn run_some(names: &[String], seconds: u32, seed: u32) -> Result<()> {
+fn run_some(names: &[String], limits: Limits, seed: u32) -> Result<()> {
     let all = targets()?;
     if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
         bail!("no fuzz target {unknown}; there are {}", all.join(", "));
@@ -51,7 +64,7 @@ fn run_some(names: &[String], seconds: u32, seed: u32) -> Result<()> {
     for group in chosen.chunks(PARALLEL) {
         let running = group
             .iter()
-            .map(|name| Ok((name, start(&bin, name, seconds, seed)?)))
+            .map(|name| Ok((name, start(&bin, name, limits, seed)?)))
             .collect::<Result<Vec<_>>>()?;
         for (name, mut child) in running {
             let status = child.wait().with_context(|| format!("fuzz target {name}"))?;
@@ -105,9 +118,13 @@ fn log_of(name: &str) -> PathBuf {
 }
 
 /// Starts a target on a copy of its corpus, so that the committed one stays small.
-fn start(bin: &Path, name: &str, seconds: u32, seed: u32) -> Result<Child> {
+fn start(bin: &Path, name: &str, limits: Limits, seed: u32) -> Result<Child> {
     let work = repo_root().join("target/fuzz/work").join(name);
-    let corpus = work.join("corpus");
+    // What earlier runs found would change what a seed gives.
+    let corpus = work.join(if seed == 0 { "corpus" } else { "seeded" });
+    if seed != 0 && corpus.exists() {
+        fs::remove_dir_all(&corpus).with_context(|| format!("cannot remove {}", corpus.display()))?;
+    }
     fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
     let mut cmd = Command::new(bin.join(name));
     cmd.arg(&corpus);
@@ -115,7 +132,8 @@ fn start(bin: &Path, name: &str, seconds: u32, seed: u32) -> Result<Child> {
     if committed.is_dir() {
         cmd.arg(committed);
     }
-    cmd.args([format!("-max_total_time={seconds}"), format!("-seed={seed}")]);
+    cmd.args([format!("-max_total_time={}", limits.seconds), format!("-runs={}", limits.runs)]);
+    cmd.arg(format!("-seed={seed}"));
     // A target that hangs on one input is a finding, too.
     cmd.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]);
     cmd.arg(format!("-artifact_prefix={}/", work.display()));

@@ -20,10 +20,10 @@ pub(crate) struct Args {
     /// Leave the fuzz targets out
     #[arg(long)]
     no_fuzz: bool,
-    /// Seconds for each fuzz target
-    #[arg(long, default_value_t = 30)]
-    fuzz_seconds: u32,
-    /// Where the fuzzers' random numbers begin; 0 means anew each time. A gate is no lottery: long runs look for more
+    /// Inputs for each fuzz target
+    #[arg(long, default_value_t = 50_000)]
+    fuzz_runs: u32,
+    /// Seed of the fuzz targets' random numbers; 0 takes a new one each time, and the result may differ between runs
     #[arg(long, default_value_t = 1)]
     fuzz_seed: u32,
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if args.no_fuzz {
         eprintln!("test: left out: fuzz targets (--no-fuzz)");
     } else {
-        step("fuzz", || fuzz::run_all(args.fuzz_seconds, args.fuzz_seed))?;
+        step("fuzz", || fuzz::run_all(args.fuzz_runs, args.fuzz_seed))?;
     }
     if args.no_vm {
         eprintln!("test: left out: the end-to-end suite in the VM (--no-vm)");

@@ -374,10 +374,13 @@ impl Request {
                 let sum: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
                 let longest = if shape.max_msg() < 1 << 31 { (1 << 31) - 1 } else { 1 << 31 };
                 let least = if self.what.is_atomic() { 8 } else { l2 as u64 };
+                // The device writes all 8 bytes of an atomic's answer to the first entry that is not empty.
+                let answer = sges.iter().find(|s| s.length != 0).is_none_or(|s| s.length >= 8);
                 // A frame is made of something; a session can say otherwise where nobody looks.
                 let some = !is_frame || !sges.is_empty() || face == Face::Session;
                 sges.len() <= MAX_SGE
                     && some
+                    && (answer || !self.what.is_atomic())
                     && sges.iter().all(|s| s.length <= 1 << 31)
                     && (least..=longest).contains(&sum)
                     && (!is_tso || sum <= MAX_TSO)
