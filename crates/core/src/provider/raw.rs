@@ -395,7 +395,7 @@ wr_vtable! {
         /// `ibv_wr_set_sge`
         wr_set_sge(lkey: u32, addr: u64, length: u32) |q| {
             // SAFETY: the caller's promise about the memory.
-            unsafe { q.wr_set_sges(&[Sge { addr, length, lkey }]) };
+            unsafe { q.wr_set_sge(Sge { addr, length, lkey }) };
         };
         /// `ibv_wr_set_sge_list`
         wr_set_sge_list(num_sge: usize, sg_list: *const Sge) |q| {

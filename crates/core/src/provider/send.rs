@@ -132,7 +132,17 @@ pub trait WrBuilder: SendQueue {
     /// `wr_set_xrc_srqn`
     fn wr_set_xrc_srqn(&mut self, remote_srqn: u32);
 
-    /// `wr_set_sge` and `wr_set_sge_list`.
+    /// `wr_set_sge`
+    ///
+    /// # Safety
+    /// As [`SendBatch::push`].
+    #[inline(always)]
+    unsafe fn wr_set_sge(&mut self, sge: Sge) {
+        // SAFETY: the caller's promise about the memory.
+        unsafe { self.wr_set_sges(&[sge]) };
+    }
+
+    /// `wr_set_sge_list`
     ///
     /// # Safety
     /// As [`SendBatch::push`].

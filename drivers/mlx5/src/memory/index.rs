@@ -36,6 +36,12 @@ impl BlockIndex {
         (self.0 as u64 & 0xf_fff0) << (by - Self::SHIFT)
     }
 
+    /// The 16 bytes at `unit` from this block on.
+    #[inline(always)]
+    pub(crate) const fn unit(self, unit: u32) -> UnitIndex {
+        UnitIndex(self.0.wrapping_add(unit << UnitIndex::SHIFT))
+    }
+
     /// So many blocks back.
     #[inline(always)]
     #[must_use]
@@ -49,6 +55,16 @@ impl BlockIndex {
     pub(crate) const fn after(self, blocks: u32) -> Self {
         Self(self.0.wrapping_add(blocks << Self::SHIFT))
     }
+}
+
+/// The index of 16 bytes of a block, not masked, times 4: the scale of [`BlockIndex`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnitIndex(pub(super) u32);
+
+impl UnitIndex {
+    const SHIFT: u32 = 2;
+    /// The bits of a unit within its block.
+    pub(super) const MASK: u32 = 3 << Self::SHIFT;
 }
 
 /// How far apart two places are.

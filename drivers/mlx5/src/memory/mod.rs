@@ -25,7 +25,7 @@ mod stride_ring;
 
 pub use cqe_ring::BlockRing;
 pub(crate) use cqe_ring::{Block, Walk, Watch};
-pub(crate) use index::{BlockCount, BlockIndex};
+pub(crate) use index::{BlockCount, BlockIndex, UnitIndex};
 pub(crate) use queue_ref::SendQueueRef;
 pub(crate) use sq_ring::{CompletedCount, Record, Records, SqAddrs};
 pub use sq_ring::{SqRing, SqView};

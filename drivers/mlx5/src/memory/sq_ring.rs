@@ -2,7 +2,7 @@
 //! A send queue's ring of 64-byte basic blocks, and the record of each WQE, which only this process sees.
 // UNSAFETY: see the module above.
 
-use super::{BlockIndex, Entry64, QueueBuf};
+use super::{BlockIndex, Entry64, QueueBuf, UnitIndex};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -248,10 +248,14 @@ impl<'r> SqView<'r> {
         unsafe { unit.cast().as_ref() }
     }
 
-    /// The 16 bytes at `unit` from a place on.
+    /// The 16 bytes at a unit, modulo the ring.
     #[inline(always)]
-    pub(crate) fn unit_from(self, place: BlockIndex, unit: u32) -> &'r [AtomicU64; 2] {
-        self.unit((place.0 >> 2).wrapping_add(unit))
+    pub(crate) fn unit_at(self, unit: UnitIndex) -> &'r [AtomicU64; 2] {
+        let offset = (unit.0 & (self.mask | UnitIndex::MASK)) as usize * 4;
+        // SAFETY: the masked unit is 4 times the index of one of the ring's units (invariant), which has four to the block.
+        let unit = unsafe { self.base.byte_add(offset) };
+        // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        unsafe { unit.cast().as_ref() }
     }
 
     /// The `count` words of 8 bytes from `word` of the block at a place on, if they do not go over the ring's end.

@@ -8,20 +8,17 @@
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's builder trait, whose `wr_set_sges` carries a promise about memory.
 
-use crate::memory::BlockIndex;
+use crate::memory::{BlockIndex, SqView, UnitIndex};
 use crate::sq::SendQueue;
 use crate::sq::consts::{Kind, are_plain};
 use crate::sq::cursor::Cursor;
 use crate::wqe::plain::{Carries, Destination, Local, WqeOp, Written, op_units, put_destination, put_op};
-use crate::wqe::{
-    Ah, Answer, CTRL_UNITS, Remote, SendEntry as _, Sge, WqeWriter, ctrl_base, ctrl0, eth, hw_opcode,
-};
-use crate::wqe::{put_entries, put_inline};
+use crate::wqe::{AV_UNITS, Ah, Answer, CTRL_UNITS, Remote, Sge, WqeWriter, eth, hw_opcode, ordinary_words};
+use crate::wqe::{put_entries, put_inline, put_one_inline, put_ordinary};
 use bitflags::bitflags;
-use core::fmt;
-use core::hint::cold_path;
 use core::sync::atomic::Ordering;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
+use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Operation, Payload, PostError, Wr, WrBuilder};
 use uverbs_core::wr::{Sge as RawSge, WrOpcode};
 
@@ -52,12 +49,13 @@ bitflags! {
 }
 
 /// A builder session. Whether it is open, the producer knows.
+///
+/// A WR that takes the short way is finished when it begins, as if it had one entry: the cursor is behind it then. Data of
+/// another length correct that. A WR that is [`LONG`](SlowPathFlags::LONG) is finished by its data.
 #[derive(Debug)]
 pub(crate) struct Session {
     cursor: Cursor,
     wr: Current,
-    /// That of every WR of the queue, to begin with.
-    queue: Current,
     /// What the WR counts beyond one so far, if it is `LONG`.
     taken: u32,
     /// Why the cursor has failed.
@@ -66,95 +64,79 @@ pub(crate) struct Session {
 
 /// The WR that setters belong to. Its `wr_id` is in the record of its block already, and its control segment is written as if
 /// one entry would follow.
-///
-/// One word, because all calls of a session load or store it. From the low bits: the units written so far (8 bits, of which
-/// the top says that they have inline data), the QP number and the hardware's opcode where the control segment has them,
-/// [`SlowPathFlags`] from bit 40, the setters that it has from bit 48 and those that were not called yet from bit 56.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Current(u64);
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    /// Its first block.
+    place: BlockIndex,
+    /// Where its data begin.
+    data: UnitIndex,
+    /// The first word of its control segment, in host order, less the units of its data.
+    ctrl0: u64,
+    /// An entry of 1 up to so many bytes may be all data of the WR, with nothing to check; 0 if no data setter is missing.
+    max_entry: u32,
+    state: CurrentState,
+}
 
-impl Current {
-    const INLINE: u64 = 0x80;
-    const SLOW: u32 = 40;
-    const TAKES: u32 = 48;
-    const NEEDS: u32 = 56;
+/// What a WR is, and what it lacks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(4))]
+struct CurrentState {
+    /// The setters that were not called yet.
+    needs: Setters,
+    /// The setters that it has.
+    takes: Setters,
+    slow: SlowPathFlags,
+    /// The unit where its data begin.
+    units: u8,
+}
 
-    /// That of a queue, which every WR is added to: its QP's number, its setters and the units of its addresses.
-    const fn of_queue(qp_num: u32, address_units: u32) -> Self {
-        let setters = setters(address_units).bits() as u64;
-        let base = ctrl_base(qp_num) | (CTRL_UNITS + address_units) as u64;
-        Self(base | setters << Self::TAKES | setters << Self::NEEDS)
+impl CurrentState {
+    /// With so many units before its data.
+    const fn new(takes: Setters, slow: SlowPathFlags, units: u32) -> Self {
+        Self { needs: takes, takes, slow, units: units as u8 }
     }
 
-    /// With an opcode, so many units more, and what is not plain about it.
+    /// Whether it lacks its data, and nothing but these flags is special about it.
     #[inline(always)]
-    const fn with(self, opcode: u8, units: u32, slow: SlowPathFlags) -> Self {
-        Self(self.0 + ((opcode as u64) << 32 | units as u64 | (slow.bits() as u64) << Self::SLOW))
-    }
-
-    /// The unit where data begin, and the WQE's units when they are written.
-    #[inline(always)]
-    const fn units(self) -> u32 {
-        self.0 as u32 & 0x3f
-    }
-
-    #[inline(always)]
-    const fn slow(self) -> SlowPathFlags {
-        SlowPathFlags::from_bits_retain((self.0 >> Self::SLOW) as u8)
-    }
-
-    #[inline(always)]
-    const fn takes(self) -> Setters {
-        Setters::from_bits_retain((self.0 >> Self::TAKES) as u8)
-    }
-
-    #[inline(always)]
-    const fn needs(self) -> Setters {
-        Setters::from_bits_retain((self.0 >> Self::NEEDS) as u8)
-    }
-
-    /// Whether it waits for its data only, and is plain but for these flags.
-    #[inline(always)]
-    const fn is_plain(self, but: SlowPathFlags) -> bool {
-        const DATA: u64 = (Setters::DATA.bits() as u64) << Current::NEEDS;
-        let ignored = (but.bits() as u64) << Self::SLOW | 0xff << Self::TAKES;
-        (self.0 & !ignored) >> Self::SLOW == DATA >> Self::SLOW
-    }
-
-    /// After a setter was called.
-    #[inline(always)]
-    const fn without(self, which: Setters) -> Self {
-        Self(self.0 & !((which.bits() as u64) << Self::NEEDS))
-    }
-
-    /// The control segment's first word, with so many units of data. They are not written yet, so the units have no mark.
-    #[inline(always)]
-    const fn ctrl0(self, place: BlockIndex, data: u32) -> u64 {
-        ctrl0((self.0 & 0xff_ffff_ffff) + data as u64, place, 0, 0)
+    const fn takes_data(self, but: SlowPathFlags) -> bool {
+        self.needs.contains(Setters::DATA) && self.slow.difference(but).is_empty()
     }
 }
 
-impl fmt::Debug for Current {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Current")
-            .field("units", &self.units())
-            .field("slow", &self.slow())
-            .field("takes", &self.takes())
-            .field("needs", &self.needs())
-            .finish()
+impl Current {
+    /// No WR: there is no setter.
+    const NONE: Self = Self {
+        place: BlockIndex::of(0),
+        data: BlockIndex::of(0).unit(0),
+        ctrl0: 0,
+        max_entry: 0,
+        state: CurrentState {
+            needs: Setters::empty(),
+            takes: Setters::empty(),
+            slow: SlowPathFlags::empty(),
+            units: 0,
+        },
+    };
+
+    /// There is no WR any more.
+    #[inline(always)]
+    const fn clear(&mut self) {
+        self.max_entry = 0;
+        self.state = Self::NONE.state;
+    }
+
+    /// After its data were set.
+    #[inline(always)]
+    fn end_data(&mut self) {
+        self.max_entry = 0;
+        self.state.needs.remove(Setters::DATA);
     }
 }
 
 impl Session {
-    /// Of a queue whose WRs have so many units of address.
-    pub(crate) fn new(qp_num: u32, address_units: u32) -> Self {
-        Self {
-            cursor: Cursor::failed(),
-            wr: Current::default(),
-            queue: Current::of_queue(qp_num, address_units),
-            taken: 0,
-            error: PostError::NoSession,
-        }
+    /// Without one.
+    pub(crate) const fn new() -> Self {
+        Self { cursor: Cursor::failed(), wr: Current::NONE, taken: 0, error: PostError::NoSession }
     }
 
     /// Latches an error: there is no WR any more, and no room for one.
@@ -164,12 +146,21 @@ impl Session {
         if !self.cursor.is_failed() {
             (self.cursor.head, self.error) = (Cursor::FAILED, error);
         }
-        self.wr = Current::default();
+        self.wr = Current::NONE;
+    }
+
+    /// Ends the data of a WR on the short way, which a setter wrote into so many units.
+    #[inline(always)]
+    fn end_fast(&mut self, view: SqView<'_>, wr: &Current, units: u32, carries: Carries) {
+        WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 + u64::from(units)).to_be());
+        let written = Written::new(u32::from(wr.state.units) + units, carries);
+        self.cursor.finish_again(view, wr.place, written);
+        self.wr.end_data();
     }
 
     /// Ends the last WR, which must have got its setters.
     fn end_wr(&mut self) {
-        if !self.wr.needs().is_empty() {
+        if !self.wr.state.needs.is_empty() {
             self.fail(PostError::MissingSetter);
         }
     }
@@ -178,15 +169,9 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn refuse_setter(&mut self, which: Setters) {
-        let is_doubled = self.wr.takes().contains(which);
+        let is_doubled = self.wr.state.takes.contains(which);
         self.fail(if is_doubled { PostError::DoubledSetter } else { PostError::OrphanSetter });
     }
-}
-
-/// The setters of a WR with data.
-#[inline(always)]
-const fn setters(address_units: u32) -> Setters {
-    if address_units == 0 { Setters::DATA } else { Setters::all() }
 }
 
 /// What an opcode is by itself.
@@ -200,68 +185,68 @@ impl SendQueue {
     /// Where the WQE of the WR is written.
     #[inline(always)]
     fn writer(&self) -> WqeWriter<'_> {
-        WqeWriter::new(self.queue.view(), self.session.cursor.at)
+        WqeWriter::new(self.queue.view(), self.session.wr.place)
     }
 
-    /// Takes in that `which` was set, and moves behind the WQE if nothing is missing any more. `wr` is what the WR was
-    /// before, but for its units.
+    /// Ends the data of a WR, which a setter wrote into so many units.
     #[inline(always)]
-    fn set(&mut self, which: Setters, wr: Current) {
+    fn end_data(&mut self, units: u32, carries: Carries) {
         let Self { queue, session, .. } = self;
-        let left = wr.without(which);
-        session.wr = left;
-        if left.needs().is_empty() {
-            let carries = if wr.0 & Current::INLINE != 0 { Carries::Inline } else { Carries::Entries };
-            session.cursor.finish_recorded(queue.view(), Written::new(wr.units(), carries));
+        let (wr, view) = (session.wr, queue.view());
+        if wr.state.slow.contains(SlowPathFlags::LONG) {
+            let written = Written::new(u32::from(wr.state.units) + units, carries);
+            session.cursor.finish_recorded(view, written);
         }
+        session.end_fast(view, &wr, units, carries);
     }
 
-    /// Ends a WR whose last setter wrote its data; it has `ds` units then.
+    /// Begins a WR that takes the short way, for which there is room: finishes it, and writes what its opcode says from `unit`
+    /// on.
     #[inline(always)]
-    fn end_plain(&mut self, wr: Current, ds: u32, carries: Carries) {
-        let Self { queue, session, .. } = self;
-        session.wr = wr.without(Setters::DATA);
-        session.cursor.finish_recorded(queue.view(), Written { ds, carries });
-    }
-
-    /// Takes in that a data setter wrote so many units with this writer.
-    #[inline(always)]
-    fn set_data(&mut self, wr: Current, units: u32, inline: bool) {
-        let all = wr.units() + units;
-        // It was written with one unit of data.
-        if units != 1 {
-            let writer = self.writer();
-            writer.put_ctrl0(wr.ctrl0(writer.place(), units));
+    fn begin_at<O: Operation<Remote = Remote>>(&mut self, unit: u32, takes: Setters, wr: Wr, op: &O) {
+        let Self { queue, encoder, session, .. } = self;
+        let (view, place, op) = (queue.view(), session.cursor.at, WqeOp::of(op));
+        let mut writer = WqeWriter::new(view, place);
+        let units = unit + op_units(O::OPCODE);
+        session.cursor.finish_recorded(view, Written::new(units + 1, Carries::Entries));
+        view.record(place).wr_id.store(wr.wr_id, Ordering::Relaxed);
+        writer.put_ctrl1(encoder.fast.ctrl.second(wr.flags, op.imm));
+        if let Err(error) = put_op(&mut writer, unit, &op) {
+            return session.fail(error);
         }
-        let inline = if inline { Current::INLINE } else { 0 };
-        self.set(Setters::DATA, Current(wr.0 & !0xff | u64::from(all) | inline));
-    }
-
-    /// Begins a WR that takes the short way, for which there is room.
-    #[inline(always)]
-    fn begin_fast<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: &O) -> Result<(), PostError> {
-        let (mut writer, fast) = (self.writer(), &self.encoder.fast);
-        let op = WqeOp::of(op);
-        // The record is the WQE's only, and the place is free: what stands there does not count before it is published.
-        self.queue.record(writer.place()).wr_id.store(wr.wr_id, Ordering::Relaxed);
-        writer.put_ctrl1(fast.ctrl.second(wr.flags, op.imm));
-        // Of a connection the place is constant.
-        match fast.address_units {
-            0 => put_op(&mut writer, CTRL_UNITS, &op)?,
-            units => put_op(&mut writer, CTRL_UNITS + units, &op)?,
+        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, const { hw_opcode(O::OPCODE) }, units));
+        writer.put_ctrl0((ctrl0 + 1).to_be());
+        session.wr = Current {
+            place,
+            data: place.unit(units),
+            ctrl0,
+            max_entry: if is_atomic(O::OPCODE) { 0 } else { MAX_SGE_LENGTH - 1 },
+            state: CurrentState::new(takes, const { slow_flags(O::OPCODE) }, units),
         };
-        let slow = const { slow_flags(O::OPCODE) };
-        let wr = self.session.queue.with(const { hw_opcode(O::OPCODE) }, op_units(O::OPCODE), slow);
-        writer.put_ctrl0(wr.ctrl0(writer.place(), 1));
-        self.session.wr = wr;
-        Ok(())
+    }
+
+    /// The same of a queue whose WRs have a destination.
+    #[inline(never)]
+    fn begin_addressed<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        if self.encoder.fast.address_units == AV_UNITS {
+            // Where all places are constant, it takes 30 instructions less.
+            self.begin_at(CTRL_UNITS + AV_UNITS, Setters::all(), wr, &op);
+        } else {
+            self.begin_anywhere(wr, op);
+        }
+    }
+
+    /// The same, where the destination has any length.
+    #[inline(never)]
+    fn begin_anywhere<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
+        self.begin_at(CTRL_UNITS + self.encoder.fast.address_units, Setters::all(), wr, &op);
     }
 
     /// Begins any WR, or finds out why it can't be.
     #[inline(never)]
     fn begin_cold<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         self.session.end_wr();
-        self.session.wr = Current::default();
+        self.session.wr = Current::NONE;
         if let Err(error) = self.try_begin(wr, &op) {
             self.session.fail(error);
         }
@@ -316,20 +301,43 @@ impl SendQueue {
             | flag_if(is_frame, SlowPathFlags::FRAME)
             | flag_if(op.tso.is_some(), SlowPathFlags::TSO)
             | flag_if(csum, SlowPathFlags::CSUM);
-        let more = header - CTRL_UNITS - address_units;
-        session.wr = session.queue.with(hw_opcode(O::OPCODE), more, slow);
-        writer.put_ctrl0(session.wr.ctrl0(cursor.at, 1));
+        let takes = if address_units == 0 { Setters::DATA } else { Setters::all() };
+        session.wr = Current {
+            place: cursor.at,
+            data: cursor.at.unit(header),
+            ctrl0: u64::from_be(encoder.fast.ctrl.first(cursor.at, hw_opcode(O::OPCODE), header)),
+            max_entry: 0,
+            state: CurrentState::new(takes, slow, header),
+        };
         Ok(())
     }
 
     /// Makes sure that data of up to `units` fits, if that is not certain.
     fn reserve_data(&mut self, units: usize) -> Result<(), PostError> {
         let Self { queue, producer, encoder, session } = self;
-        if !session.wr.slow().contains(SlowPathFlags::LONG) {
+        let state = session.wr.state;
+        if !state.slow.contains(SlowPathFlags::LONG) {
             return Ok(());
         }
-        let units = session.wr.units().saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
+        let units = u32::from(state.units).saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
         encoder.reserve_units(producer, queue, &mut session.cursor, units, session.taken).map(drop)
+    }
+
+    /// The entry of any WR, by its parts, which are passed in registers.
+    ///
+    /// # Safety
+    /// As [`WrBuilder::wr_set_sge`].
+    #[inline(never)]
+    unsafe fn set_entry(&mut self, addr: u64, length: u32, lkey: u32) {
+        let sge = RawSge { addr, length, lkey };
+        let Self { queue, session: Session { wr, .. }, .. } = self;
+        let atomic = SlowPathFlags::ATOMIC.union(SlowPathFlags::NO_INLINE);
+        if wr.state.takes_data(atomic) && (8..MAX_SGE_LENGTH).contains(&length) {
+            WqeWriter::new(queue.view(), wr.place).put_far(wr.state.units.into(), ordinary_words(sge));
+            return wr.end_data();
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.set_entries_cold(&[sge]) }
     }
 
     /// The entries of any WR.
@@ -337,96 +345,64 @@ impl SendQueue {
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
     #[inline(never)]
-    unsafe fn set_entries(&mut self, entries: &[RawSge]) {
-        if !self.session.wr.needs().contains(Setters::DATA) {
+    unsafe fn set_entries_cold(&mut self, entries: &[RawSge]) {
+        if !self.session.wr.state.needs.contains(Setters::DATA) {
             return self.session.refuse_setter(Setters::DATA);
         }
-        let wr = self.session.wr;
-        if wr.is_plain(SlowPathFlags::NO_INLINE) {
-            let writer = self.writer();
-            match put_entries(writer, wr.units(), &self.encoder.fast.limits, Answer::None, entries) {
-                Ok(units) => {
-                    let ds = wr.units() + units;
-                    writer.put_ctrl0(wr.ctrl0(writer.place(), units));
-                    let Written { ds, carries } = Written::new(ds, Carries::Entries);
-                    self.end_plain(wr, ds, carries);
-                }
-                Err(error) => self.session.fail(error),
-            }
-            return;
-        }
         // SAFETY: the caller's promise.
-        match unsafe { self.put_entries(entries) } {
-            Ok(units) => self.set_data(wr, units, false),
+        match unsafe { self.put_entries_cold(entries) } {
+            Ok(units) => self.end_data(units, Carries::Entries),
             Err(error) => self.session.fail(error),
         }
     }
 
     /// # Safety
     /// As [`WrBuilder::wr_set_sges`].
-    #[inline(always)]
-    unsafe fn put_entries(&mut self, entries: &[RawSge]) -> Result<u32, PostError> {
-        let wr = self.session.wr;
-        if wr.slow().difference(SlowPathFlags::NO_INLINE | SlowPathFlags::ATOMIC).is_empty() {
-            let is_atomic = wr.slow().contains(SlowPathFlags::ATOMIC);
-            let answer = if is_atomic { Answer::KeepCount } else { Answer::None };
-            return put_entries(self.writer(), wr.units(), &self.encoder.fast.limits, answer, entries);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.put_entries_cold(entries) }
-    }
-
-    /// # Safety
-    /// As [`WrBuilder::wr_set_sges`].
-    #[inline(never)]
     unsafe fn put_entries_cold(&mut self, entries: &[RawSge]) -> Result<u32, PostError> {
         self.reserve_data(entries.len().min(self.encoder.fast.limits.max_sge as usize))?;
-        let (wr, writer, encoder) = (self.session.wr, self.writer(), &self.encoder);
-        let limits = &encoder.fast.limits;
-        if wr.slow().contains(SlowPathFlags::FRAME) {
-            let csum = wr.slow().contains(SlowPathFlags::CSUM);
+        let (CurrentState { slow, units, .. }, writer) = (self.session.wr.state, self.writer());
+        let encoder = &self.encoder;
+        let (limits, units) = (&encoder.fast.limits, units.into());
+        if slow.contains(SlowPathFlags::FRAME) {
+            let csum = slow.contains(SlowPathFlags::CSUM);
             let entries = entries.iter().copied();
             // SAFETY: the caller's promise.
-            let units = unsafe { eth::put_frame_sges(writer, limits, csum, encoder.l2, entries) }?;
-            return Ok(units - wr.units());
+            return unsafe { eth::put_frame_sges(writer, limits, csum, encoder.l2, entries) }
+                .map(|end| end - units);
         }
-        if wr.slow().contains(SlowPathFlags::TSO) {
+        if slow.contains(SlowPathFlags::TSO) {
             encoder.check_tso(entries.iter().map(|entry| u64::from(entry.length)).sum())?;
         }
-        let is_atomic = wr.slow().contains(SlowPathFlags::ATOMIC);
-        let answer = if is_atomic { Answer::KeepCount } else { Answer::None };
-        put_entries(writer, wr.units(), limits, answer, entries)
-    }
-
-    /// Inline data where the destination is missing, too, or something is not plain.
-    #[inline(never)]
-    fn set_inline_cold<P: Payload<Sge>>(&mut self, data: &P) {
-        let wr = self.session.wr;
-        if !wr.needs().contains(Setters::DATA) {
-            return self.session.refuse_setter(Setters::DATA);
-        }
-        match self.put_inline_cold(data) {
-            Ok(units) => self.set_data(wr, units, true),
-            Err(error) => self.session.fail(error),
-        }
+        let answer = if slow.contains(SlowPathFlags::ATOMIC) { Answer::KeepCount } else { Answer::None };
+        put_entries(writer, units, limits, answer, entries)
     }
 
     /// The inline data of any WR.
+    #[inline(never)]
+    fn set_inline_cold<P: Payload<Sge>>(&mut self, data: P) {
+        if !self.session.wr.state.needs.contains(Setters::DATA) {
+            return self.session.refuse_setter(Setters::DATA);
+        }
+        match self.put_inline_cold(&data) {
+            Ok(units) => self.end_data(units, Carries::Inline),
+            Err(error) => self.session.fail(error),
+        }
+    }
+
     fn put_inline_cold<P: Payload<Sge>>(&mut self, data: &P) -> Result<u32, PostError> {
-        let wr = self.session.wr;
-        if wr.slow().contains(SlowPathFlags::NO_INLINE) {
+        let CurrentState { slow, units, .. } = self.session.wr.state;
+        if slow.contains(SlowPathFlags::NO_INLINE) {
             return Err(PostError::IllegalFlag);
         }
         let len = data.inline_len().min(self.encoder.fast.limits.max_inline as usize);
         self.reserve_data((len + 19) / 16)?;
-        let (writer, encoder) = (self.writer(), &self.encoder);
+        let (writer, encoder, units) = (self.writer(), &self.encoder, units.into());
         let limits = &encoder.fast.limits;
-        if wr.slow().contains(SlowPathFlags::FRAME) {
-            let csum = wr.slow().contains(SlowPathFlags::CSUM);
-            let units = eth::put_frame_inline(writer, limits, csum, encoder.l2, data)?;
-            return Ok(units - wr.units());
+        if slow.contains(SlowPathFlags::FRAME) {
+            let csum = slow.contains(SlowPathFlags::CSUM);
+            return eth::put_frame_inline(writer, limits, csum, encoder.l2, data).map(|end| end - units);
         }
-        put_inline(writer, wr.units(), limits, data)
+        put_inline(writer, units, limits, data)
     }
 
     /// The destination of a WR, of a queue of this `kind`.
@@ -436,11 +412,11 @@ impl SendQueue {
             // The WR has a setter for its destination, but not this one.
             return self.session.fail(PostError::OrphanSetter);
         }
-        if !self.session.wr.needs().contains(Setters::ADDRESS) {
+        if !self.session.wr.state.needs.contains(Setters::ADDRESS) {
             return self.session.refuse_setter(Setters::ADDRESS);
         }
         put_destination(&mut self.writer(), to);
-        self.set(Setters::ADDRESS, self.session.wr);
+        self.session.wr.state.needs.remove(Setters::ADDRESS);
     }
 
     /// `mlx5dv_wr_set_dc_addr`: the target of a DC initiator's WR.
@@ -451,7 +427,7 @@ impl SendQueue {
 
     /// `mlx5dv_wr_set_dc_addr_stream`: the same on a stream of the initiator.
     pub fn wr_set_dc_addr_stream(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64, stream: u16) {
-        if self.encoder.kind == Kind::Dc && self.session.wr.needs().contains(Setters::ADDRESS) {
+        if self.encoder.kind == Kind::Dc && self.session.wr.state.needs.contains(Setters::ADDRESS) {
             self.writer().add_stream(stream);
         }
         self.wr_set_dc_addr(ah, remote_dctn, remote_dc_key);
@@ -469,7 +445,7 @@ impl SendQueue {
             Ok(cursor) => (cursor, PostError::NoSession),
             Err(error) => (Cursor::failed(), error),
         };
-        (session.cursor, session.wr, session.error) = (cursor, Current::default(), error);
+        (session.cursor, session.wr, session.error) = (cursor, Current::NONE, error);
     }
 
     /// What `wr_complete` does where something must be checked. (Not said to be cold: then it would be called from a frame
@@ -494,7 +470,8 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_start(&mut self) {
         let Some(cursor) = self.producer.open_session() else { return self.start_cold() };
-        (self.session.cursor, self.session.wr) = (cursor, Current::default());
+        self.session.cursor = cursor;
+        self.session.wr.clear();
     }
 
     #[inline(always)]
@@ -505,17 +482,17 @@ impl WrBuilder for SendQueue {
     #[inline(always)]
     fn wr_begin<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         let session = &self.session;
+        let fast = &self.encoder.fast;
         let is_fast = O::HAS_DATA
-            && session.wr.needs().is_empty()
+            && session.wr.state.needs.is_empty()
             && are_plain(wr.flags)
-            && self.encoder.fast.has_builder(O::OPCODE)
             && session.cursor.has_room();
-        if !is_fast {
-            cold_path();
-            return self.begin_cold(wr, op);
-        }
-        if let Err(error) = self.begin_fast(wr, &op) {
-            self.session.fail(error);
+        if is_fast && fast.has_connected_builder(O::OPCODE) {
+            self.begin_at(CTRL_UNITS, Setters::DATA, wr, &op);
+        } else if is_fast && fast.has_addressed_builder(O::OPCODE) {
+            self.begin_addressed(wr, op);
+        } else {
+            self.begin_cold(wr, op);
         }
     }
 
@@ -530,49 +507,46 @@ impl WrBuilder for SendQueue {
     }
 
     #[inline(always)]
-    unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
-        let &[one] = sges else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.set_entries(sges) };
-        };
-        // The last setter of a WR: most are such, and fit in one block with an entry.
-        let wr = self.session.wr;
-        let (is_plain, min) = if wr.is_plain(SlowPathFlags::NO_INLINE) {
-            (true, 1)
-        } else {
-            (wr.is_plain(SlowPathFlags::ATOMIC.union(SlowPathFlags::NO_INLINE)), 8)
-        };
-        if is_plain && let Some(words) = one.ordinary_from(min) {
-            let unit = wr.units();
-            if unit < 4 {
-                self.writer().put(unit, words);
-                return self.end_plain(wr, 4, Carries::Entries);
-            }
-            self.writer().put_far(unit, words);
-            return self.end_plain(wr, unit + 1, Carries::Entries);
+    unsafe fn wr_set_sge(&mut self, sge: RawSge) {
+        let Self { queue, session: Session { wr, .. }, .. } = self;
+        // An empty entry wraps around.
+        if sge.length.wrapping_sub(1) < wr.max_entry {
+            let [count_key, addr] = ordinary_words(sge);
+            let to = queue.view().unit_at(wr.data);
+            to[0].store(count_key, Ordering::Relaxed);
+            to[1].store(addr, Ordering::Relaxed);
+            return wr.end_data();
         }
-        cold_path();
-        // What is lent out is a copy.
-        let one = [one];
         // SAFETY: the caller's promise.
-        unsafe { self.set_entries(&one) };
+        unsafe { self.set_entry(sge.addr, sge.length, sge.lkey) }
+    }
+
+    #[inline(always)]
+    unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
+        let Self { queue, session, encoder, .. } = self;
+        // A copy, because what is in memory would be loaded anew after the stores to the queue.
+        let (wr, view) = (session.wr, queue.view());
+        if wr.state.takes_data(SlowPathFlags::NO_INLINE) {
+            let writer = WqeWriter::new(view, wr.place);
+            if let Some(units) = put_ordinary(writer, wr.state.units.into(), &encoder.fast.limits, sges) {
+                return session.end_fast(view, &wr, units, Carries::Entries);
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.set_entries_cold(sges) };
     }
 
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
-        let wr = self.session.wr;
-        if !wr.is_plain(SlowPathFlags::empty()) || data.inline_len() == 0 {
-            return self.set_inline_cold(&data);
-        }
-        let writer = self.writer();
-        match put_inline(writer, wr.units(), &self.encoder.fast.limits, &data) {
-            Ok(units) => {
-                let ds = wr.units() + units;
-                writer.put_ctrl0(wr.ctrl0(writer.place(), units));
-                self.end_plain(wr, ds, Carries::Inline);
+        let Self { queue, session, encoder, .. } = self;
+        let (wr, view) = (session.wr, queue.view());
+        if wr.state.takes_data(SlowPathFlags::empty()) {
+            let writer = WqeWriter::new(view, wr.place);
+            if let Some(units) = put_one_inline(writer, wr.state.units.into(), &encoder.fast.limits, &data) {
+                return session.end_fast(view, &wr, units, Carries::Inline);
             }
-            Err(error) => self.session.fail(error),
         }
+        self.set_inline_cold(data);
     }
 
     #[cold]
@@ -585,7 +559,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_complete(&mut self) -> Result<(), PostError> {
         let Self { queue, producer, session, .. } = self;
-        if session.wr.needs().is_empty() && producer.complete_session(queue, &mut session.cursor) {
+        if session.wr.state.needs.is_empty() && producer.complete_session(queue, &mut session.cursor) {
             return Ok(());
         }
         self.complete_cold()

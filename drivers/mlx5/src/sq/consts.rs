@@ -99,8 +99,10 @@ pub(crate) struct FastPathConsts {
     xrc: u32,
     /// Opcodes of the queue's own kind, unless that is DC, whose targets a list can't name.
     lists: u32,
-    /// Opcodes of builders.
-    builders: u32,
+    /// Opcodes of builders to a connected peer; empty for other queues.
+    connected_builders: u32,
+    /// Those of the other queues.
+    addressed_builders: u32,
     /// Units between a WR's control segment and what its opcode asks for.
     pub(crate) address_units: u32,
 }
@@ -121,6 +123,8 @@ impl FastPathConsts {
             .filter(|op| config.max_send_sge != 0 && (config.atomics || !is_atomic(*op)))
             .fold(0, |set, op| set | opcode_bit(op));
         let only = |k| if kind == k { set } else { 0 };
+        let builders = if kind == Kind::Raw { 0 } else { set & builder_opcodes(config.send_ops_flags) };
+        let is_connected = kind == Kind::Connected;
         let signal = if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
         Self {
             ctrl: CtrlConsts::new(ctrl_base(config.qp_num), signal),
@@ -134,7 +138,8 @@ impl FastPathConsts {
             dc: only(Kind::Dc),
             xrc: only(Kind::Xrc),
             lists: if matches!(kind, Kind::Dc | Kind::Raw) { 0 } else { set },
-            builders: if kind == Kind::Raw { 0 } else { set & builder_opcodes(config.send_ops_flags) },
+            connected_builders: if is_connected { builders } else { 0 },
+            addressed_builders: if is_connected { 0 } else { builders },
             address_units: kind.units(),
         }
     }
@@ -157,10 +162,16 @@ impl FastPathConsts {
         opcode.0 < 32 && self.lists >> opcode.0 & 1 != 0
     }
 
-    /// Whether a builder's WR of this opcode does.
+    /// Whether a builder's WR of this opcode does, on a queue to a connected peer.
     #[inline(always)]
-    pub(crate) const fn has_builder(&self, opcode: WrOpcode) -> bool {
-        self.builders & opcode_bit(opcode) != 0
+    pub(crate) const fn has_connected_builder(&self, opcode: WrOpcode) -> bool {
+        self.connected_builders & opcode_bit(opcode) != 0
+    }
+
+    /// The same on another queue, whose builders have a setter for the destination.
+    #[inline(always)]
+    pub(crate) const fn has_addressed_builder(&self, opcode: WrOpcode) -> bool {
+        self.addressed_builders & opcode_bit(opcode) != 0
     }
 }
 

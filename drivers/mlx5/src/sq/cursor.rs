@@ -87,11 +87,29 @@ impl Cursor {
             self.unusual = (end, BlockCount::of(blocks), carries);
         }
         if blocks > 1 {
-            view.record(at.after(1)).set_done(CompletedCount::NO_WQE);
-            if blocks > 2 {
-                clear_records(view.lend(), at, blocks);
-            }
+            mark_blocks(view, at, blocks);
         }
+    }
+
+    /// Corrects the end of the last WQE, which begins at `at` and was finished with another length or other data.
+    #[inline(always)]
+    pub(crate) fn finish_again(&mut self, view: SqView<'_>, at: BlockIndex, written: Written) {
+        let blocks = written.ds.div_ceil(4);
+        let end = at.after(blocks);
+        self.at = end;
+        self.unusual = (end, BlockCount::of(blocks), written.carries);
+        if blocks > 1 {
+            mark_blocks(view, at, blocks);
+        }
+    }
+}
+
+/// Notes that no WQE begins at the second block and those behind it of the one at `at`.
+#[inline(always)]
+fn mark_blocks(view: SqView<'_>, at: BlockIndex, blocks: u32) {
+    view.record(at.after(1)).set_done(CompletedCount::NO_WQE);
+    if blocks > 2 {
+        clear_records(view.lend(), at, blocks);
     }
 }
 

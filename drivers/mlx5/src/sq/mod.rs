@@ -96,8 +96,7 @@ impl SendQueue {
         // Never more WRs than blocks, whatever the kernel answered.
         let producer = Producer::new(&queue, config.max_send_wr.min(blocks), record, bell);
         let encoder = Encoder::new(config, blocks);
-        let session = Session::new(config.qp_num, encoder.fast.address_units);
-        Some(Self { queue, producer, encoder, session })
+        Some(Self { queue, producer, encoder, session: Session::new() })
     }
 
     /// How many WRs it takes.

@@ -109,9 +109,14 @@ impl SendEntry for RawSge {
     }
     #[inline(always)]
     fn ordinary_from(self, min: u32) -> Option<[u64; 2]> {
-        let words = [(u64::from(self.length) << 32 | u64::from(self.lkey)).to_be(), self.addr.to_be()];
-        (self.length.wrapping_sub(min) < MAX_SGE_LENGTH - min).then_some(words)
+        (self.length.wrapping_sub(min) < MAX_SGE_LENGTH - min).then(|| ordinary_words(self))
     }
+}
+
+/// The words of an entry of C's form, neither empty nor of 2^31 bytes or more.
+#[inline(always)]
+pub(crate) const fn ordinary_words(entry: RawSge) -> [u64; 2] {
+    [((entry.length as u64) << 32 | entry.lkey as u64).to_be(), entry.addr.to_be()]
 }
 
 /// The words of an atomic's entry: the same memory with a count of 8.
@@ -149,25 +154,27 @@ pub(crate) fn put_entries<E: SendEntry>(
             let one = [*one];
             put_many(writer.lend(), unit, limits, answer, &one)
         }
-        many => match put_ordinary(writer, unit, limits, answer, many) {
-            Some(units) => Ok(units),
-            None => put_many(writer.lend(), unit, limits, answer, many),
-        },
+        many => {
+            let is_ordinary = answer == Answer::None;
+            if is_ordinary && let Some(units) = put_ordinary(writer, unit, limits, many) {
+                return Ok(units);
+            }
+            put_many(writer.lend(), unit, limits, answer, many)
+        }
     }
 }
 
 /// Entries that are neither empty nor long, that do not go over the ring's end, and no atomic's; `None` for others.
 #[inline(always)]
-fn put_ordinary<E: SendEntry>(
+pub(crate) fn put_ordinary<E: SendEntry>(
     writer: WqeWriter<'_>,
     unit: u32,
     limits: &DataLimits,
-    answer: Answer,
     entries: &[E],
 ) -> Option<u32> {
     /// So many entries of fewer bytes have fewer than 2^31 together.
     const SHORT: u32 = MAX_SGE_LENGTH / 64;
-    if answer != Answer::None || entries.len() > limits.max_sge as usize || entries.len() > 63 {
+    if entries.len() > limits.max_sge as usize || entries.len() > 63 {
         return None;
     }
     let words = writer.words(unit * 2, entries.len() * 2)?;
@@ -251,14 +258,41 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
     if len == 0 {
         return Ok(0);
     }
-    let head = (len as u32 | MLX5_INLINE_SEG).swap_bytes();
-    let is_one =
-        data.one_buf().is_some_and(|bytes| bytes.len() == len && writer.put_bytes(unit * 2, head, bytes));
-    if is_one || put_bufs(writer.lend(), unit, head, len, data) {
-        return Ok((len as u32 + 19) / 16);
+    if let Some(units) = put_one_inline(writer, unit, limits, data) {
+        return Ok(units);
+    }
+    if put_bufs(writer.lend(), unit, inline_head(len), len, data) {
+        return Ok(inline_units(len));
     }
     cold_path();
     Err(PostError::InvalidLength)
+}
+
+/// Copies the only buffer of inline data, which is not empty; how many units it took. `None` for others, for what is too long,
+/// and for what goes over the ring's end.
+#[inline(always)]
+pub(crate) fn put_one_inline<P: Payload<Sge>>(
+    writer: WqeWriter<'_>,
+    unit: u32,
+    limits: &DataLimits,
+    data: &P,
+) -> Option<u32> {
+    let bytes = data.one_buf()?;
+    let len = bytes.len();
+    let is_usual = len != 0 && len <= limits.max_inline as usize && len == data.inline_len();
+    (is_usual && writer.put_bytes(unit * 2, inline_head(len), bytes)).then(|| inline_units(len))
+}
+
+/// The header of inline data of so many bytes, as it stands in memory.
+#[inline(always)]
+const fn inline_head(len: usize) -> u32 {
+    (len as u32 | MLX5_INLINE_SEG).swap_bytes()
+}
+
+/// The units that header and data take.
+#[inline(always)]
+const fn inline_units(len: usize) -> u32 {
+    (len as u32 + 19) / 16
 }
 
 /// Copies buffers of `len` bytes; `false` if they have another length.

@@ -24,7 +24,10 @@ pub(crate) mod recv;
 pub(crate) mod umr;
 mod writer;
 
-pub(crate) use data::{Answer, DataLimits, SendEntry, put_entries, put_frame_entries, put_inline};
+pub(crate) use data::{
+    Answer, DataLimits, SendEntry, ordinary_words, put_entries, put_frame_entries, put_inline,
+    put_one_inline, put_ordinary,
+};
 pub(crate) use recv::RecvFormat;
 pub use recv::WireEntry;
 pub(crate) use writer::{InlineWriter, WqeWriter};
@@ -106,21 +109,31 @@ impl fmt::Debug for Sge {
 /// A remote address as the WQE holds it: the bytes of a `RaddrSeg`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Remote {
-    pub(crate) words: [u64; 2],
+    // Two fields and no array: a pair is passed in registers.
+    addr: u64,
+    key: u64,
+}
+
+impl Remote {
+    /// Its bytes.
+    #[inline(always)]
+    pub(crate) const fn words(self) -> [u64; 2] {
+        [self.addr, self.key]
+    }
 }
 
 impl WireRemote for Remote {
     #[inline(always)]
     fn new(addr: u64, rkey: u32) -> Self {
-        Self { words: [addr.to_be(), (u64::from(rkey) << 32).to_be()] }
+        Self { addr: addr.to_be(), key: (u64::from(rkey) << 32).to_be() }
     }
     #[inline(always)]
     fn addr(&self) -> u64 {
-        u64::from_be(self.words[0])
+        u64::from_be(self.addr)
     }
     #[inline(always)]
     fn rkey(&self) -> u32 {
-        (u64::from_be(self.words[1]) >> 32) as u32
+        (u64::from_be(self.key) >> 32) as u32
     }
 }
 
@@ -249,7 +262,7 @@ mod tests {
         #[test]
         fn a_remote_address_is_a_raddr_segment(raddr: u64, rkey: u32) {
             let remote = Remote::new(raddr, rkey);
-            let seg: RaddrSeg = zerocopy::transmute!(remote.words);
+            let seg: RaddrSeg = zerocopy::transmute!(remote.words());
             let expected = RaddrSeg { raddr: Be64::new(raddr), rkey: Be32::new(rkey), reserved: Be32::new(0) };
             prop_assert_eq!(seg, expected);
             prop_assert_eq!((remote.addr(), remote.rkey()), (raddr, rkey));

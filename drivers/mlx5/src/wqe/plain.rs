@@ -12,7 +12,7 @@ use crate::memory::{BlockIndex, SqView};
 use crate::sq::cursor::Cursor;
 use uverbs_core::provider::op::{MwBind, TsoArgs};
 use uverbs_core::provider::opcodes::is_atomic;
-use uverbs_core::provider::{Address, Operation, Payload, PostError};
+use uverbs_core::provider::{Address, Operation, Payload, PostError, WireRemote as _};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 
 /// Where a message goes.
@@ -274,10 +274,10 @@ pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u3
 #[inline(always)]
 pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Result<u32, PostError> {
     let Some(remote) = op.remote else { return Ok(unit) };
-    units.put_unit(unit, remote.words);
+    units.put_unit(unit, remote.words());
     let Some(operands) = op.operands else { return Ok(unit + 1) };
     // IBA 9.4.5: an atomic works on 8 aligned bytes.
-    if !u64::from_be(remote.words[0]).is_multiple_of(8) {
+    if !remote.addr().is_multiple_of(8) {
         return Err(PostError::Misaligned);
     }
     units.put_unit(unit + 1, operands);
