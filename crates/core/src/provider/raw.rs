@@ -241,7 +241,7 @@ macro_rules! wr_vtable {
                     if !locked.is_entered() {
                         return;
                     }
-                    // SAFETY: this thread is inside the session that `wr_start` entered, or promises exclusion.
+                    // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
                     let $q = unsafe { locked.entered() };
                     $body
                 }
@@ -254,7 +254,7 @@ macro_rules! wr_vtable {
                     if !locked.is_entered() {
                         return;
                     }
-                    // SAFETY: this thread is inside the session that `wr_start` entered, or promises exclusion.
+                    // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
                     let $sq = unsafe { locked.entered() };
                     $sbody
                 }
@@ -267,8 +267,8 @@ macro_rules! wr_vtable {
                 $(#[$meta])*
                 ///
                 /// # Safety
-                /// Called inside a session, by the thread that opened it, with valid pointers and, where a window is bound, with
-                /// the promise of [`BindMw::new`](op::BindMw::new).
+                /// Called inside a session, by one thread at a time, with valid pointers and, where a window is bound,
+                /// with the promise of [`BindMw::new`](op::BindMw::new).
                 #[inline(always)]
                 pub unsafe fn $name(&mut self, $($arg: $ty),*) {
                     let wr = Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
@@ -280,8 +280,8 @@ macro_rules! wr_vtable {
                 $(#[$smeta])*
                 ///
                 /// # Safety
-                /// Called inside a session, by the thread that opened it, with valid pointers and, where memory is named
-                /// by scatter/gather entries, with the promise of [`SendBatch::push`](super::SendBatch::push).
+                /// Called inside a session, by one thread at a time, with valid pointers and, where memory is named by
+                /// scatter/gather entries, with the promise of [`SendBatch::push`](super::SendBatch::push).
                 #[inline(always)]
                 pub unsafe fn $setter(&mut self, $($sarg: $sty),*) {
                     // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
@@ -427,7 +427,7 @@ impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
         if !locked.is_entered() {
             return Err(PostError::NoSession);
         }
-        // SAFETY: this thread is inside the session, or promises exclusion.
+        // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
         let result = unsafe { locked.entered() }.wr_complete();
         // SAFETY: entered by `wr_start`; no reference is used any more.
         unsafe { locked.leave() };
@@ -440,7 +440,7 @@ impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
         if !locked.is_entered() {
             return;
         }
-        // SAFETY: this thread is inside the session, or promises exclusion.
+        // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
         unsafe { locked.entered() }.wr_abort();
         // SAFETY: entered by `wr_start`; no reference is used any more.
         unsafe { locked.leave() };
@@ -498,7 +498,7 @@ impl<'q> QpEx<'q> {
     /// `ibv_wr_complete`
     ///
     /// # Safety
-    /// By the thread that called `wr_start`.
+    /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
     #[inline(always)]
     pub unsafe fn wr_complete(&mut self) -> Result<(), PostError> {
         // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
@@ -508,7 +508,7 @@ impl<'q> QpEx<'q> {
     /// `ibv_wr_abort`
     ///
     /// # Safety
-    /// By the thread that called `wr_start`.
+    /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
     #[inline(always)]
     pub unsafe fn wr_abort(&mut self) {
         // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.

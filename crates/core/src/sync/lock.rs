@@ -40,8 +40,8 @@ mod sealed {
         fn acquire(&self) -> Result<(), super::Reentered>;
         /// Gives the lock back.
         fn release(&self);
-        /// Whether this thread has the lock (without a lock: always, by the caller's promise).
-        fn is_mine(&self) -> bool;
+        /// Whether a thread has the lock (without a lock: always, by the caller's promise).
+        fn is_held(&self) -> bool;
     }
     /// Keeps the set of lockings closed.
     pub trait Sealed {}
@@ -87,7 +87,7 @@ impl RawLock for NoLock {
     #[inline(always)]
     fn release(&self) {}
     #[inline(always)]
-    fn is_mine(&self) -> bool {
+    fn is_held(&self) -> bool {
         true
     }
 }
@@ -105,9 +105,38 @@ impl Default for SpinLock {
     }
 }
 
-/// A number that no other live thread has and that is never 0: the address of a thread-local byte.
-#[cfg(not(loom))]
+/// A number that no other live thread has and that is never 0: the thread pointer of the ABI. (The address of a thread-local
+/// would be a call of `__tls_get_addr` in a shared object.)
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
 #[inline(always)]
+fn thread_token() -> usize {
+    let token;
+    // SAFETY: the word at `fs:0` is the thread pointer itself (System V ABI for x86-64, thread-local storage); it is
+    // mapped for as long as the thread lives, and does not change.
+    unsafe {
+        core::arch::asm!(
+            "mov {}, qword ptr fs:[0]",
+            out(reg) token,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    token
+}
+
+/// The same on aarch64, where a register has it.
+#[cfg(all(target_arch = "aarch64", not(loom), not(miri)))]
+#[inline(always)]
+fn thread_token() -> usize {
+    let token;
+    // SAFETY: user space may read the register, which has the thread pointer (ELF for the Arm 64-bit Architecture).
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) token, options(pure, nomem, nostack, preserves_flags));
+    }
+    token
+}
+
+/// The same without assembly: the address of a thread-local byte.
+#[cfg(all(miri, not(loom)))]
 fn thread_token() -> usize {
     thread_local!(static TOKEN: u8 = const { 0 });
     TOKEN.with(|t| core::ptr::from_ref(t).addr())
@@ -135,9 +164,9 @@ impl RawLock for SpinLock {
     }
 
     #[inline(always)]
-    fn is_mine(&self) -> bool {
-        // Only this thread ever stores its own token, so Relaxed cannot be wrong about it.
-        self.owner.load(Ordering::Relaxed) == thread_token()
+    fn is_held(&self) -> bool {
+        // Relaxed: the thread that entered, or one that it handed the session to, sees its own store.
+        self.owner.load(Ordering::Relaxed) != 0
     }
 }
 
@@ -211,18 +240,18 @@ impl<T, L: Locking> Locked<T, L> {
         Ok(unsafe { self.value_mut() })
     }
 
-    /// Whether this thread is between [`enter`](Self::enter) and [`leave`](Self::leave). Without a lock nobody knows,
+    /// Whether a thread is between [`enter`](Self::enter) and [`leave`](Self::leave). Without a lock this is not known,
     /// and the answer is yes.
     #[inline(always)]
     pub fn is_entered(&self) -> bool {
-        self.raw.is_mine()
+        self.raw.is_held()
     }
 
-    /// The value of a session that this thread has already entered.
+    /// The value of a session that was entered: by this thread, or by one that handed the session to it.
     ///
     /// # Safety
-    /// The calling thread is between [`enter`](Self::enter) and [`leave`](Self::leave), and uses no other reference to
-    /// the value.
+    /// The session is between [`enter`](Self::enter) and [`leave`](Self::leave), which happened before this call; no other
+    /// thread uses the value until `leave`, and this thread uses no other reference to it.
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
     #[inline(always)]
     pub unsafe fn entered(&self) -> &mut T {
@@ -233,7 +262,7 @@ impl<T, L: Locking> Locked<T, L> {
     /// Gives the lock back.
     ///
     /// # Safety
-    /// The calling thread entered, and uses no reference from it any more.
+    /// As [`entered`](Self::entered); and no reference from `enter` is used any more.
     #[inline(always)]
     pub unsafe fn leave(&self) {
         self.raw.release();
@@ -322,6 +351,24 @@ mod tests {
             }
         });
         assert_eq!(*l.lock().unwrap(), 40_000);
+    }
+
+    #[test]
+    fn a_session_may_end_on_another_thread() {
+        let l = Locked::<u32, Shared>::new(1);
+        // SAFETY: left below; the reference is not kept.
+        unsafe { *l.enter().unwrap() = 2 };
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                assert!(l.is_entered());
+                // SAFETY: entered above, before this thread began; the other one waits for it.
+                unsafe { *l.entered() += 1 };
+                // SAFETY: likewise.
+                unsafe { l.leave() };
+            });
+        });
+        assert!(!l.is_entered());
+        assert_eq!(*l.lock().unwrap(), 3);
     }
 
     #[test]
