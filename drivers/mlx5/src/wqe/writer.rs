@@ -108,7 +108,7 @@ impl WqeWriter<'_> {
         let (Some((start, [rest @ .., _])), Some(end)) =
             (bytes.split_first_chunk::<4>(), bytes.last_chunk::<8>())
         else {
-            return self.put_few(word, head, bytes);
+            return put_few(self.lend(), word, head, bytes);
         };
         // The last word overlaps the one before it in `bytes`; what is not its own is shifted out.
         let chunks = rest.as_chunks::<8>().0;
@@ -119,20 +119,19 @@ impl WqeWriter<'_> {
         last.store((u64::from_le_bytes(*end) >> padding).to_le(), Ordering::Relaxed);
         true
     }
+}
 
-    /// The same of fewer than 8 bytes.
-    #[inline(never)]
-    fn put_few(self, word: u32, head: u64, bytes: &[u8]) -> bool {
-        let (start, rest) = bytes.split_at(bytes.len().min(4));
-        let Some([first, second @ ..]) = self.words(word, if rest.is_empty() { 1 } else { 2 }) else {
-            return false;
-        };
-        first.store((head | short(start) << 32).to_le(), Ordering::Relaxed);
-        if let [second] = second {
-            second.store(short(rest).to_le(), Ordering::Relaxed);
-        }
-        true
+/// [`WqeWriter::put_bytes`] of fewer than 8 bytes.
+#[inline(never)]
+fn put_few((ring, place): (&SqAddrs, BlockIndex), word: u32, head: u64, bytes: &[u8]) -> bool {
+    let (start, rest) = bytes.split_at(bytes.len().min(4));
+    let count = if rest.is_empty() { 1 } else { 2 };
+    let Some([first, second @ ..]) = ring.view().words_from(place, word, count) else { return false };
+    first.store((head | short(start) << 32).to_le(), Ordering::Relaxed);
+    if let [second] = second {
+        second.store(short(rest).to_le(), Ordering::Relaxed);
     }
+    true
 }
 
 /// Stores as many chunks as there are words. Four at a time, and what remains by halves: the usual lengths take fewer branches
