@@ -26,7 +26,7 @@ use core::marker::PhantomData;
 /// As [`SendQueue::post_send`]; and with an [`Exclusive`](crate::sync::Exclusive) queue no other thread uses it during
 /// the call.
 #[inline]
-pub unsafe fn post_send<Q: WrBuilder, L: Locking>(
+pub unsafe fn post_send<Q: SendQueue, L: Locking>(
     queue: &Locked<Q, L>,
     list: *const SendWr,
 ) -> Result<(), BadWr<SendWr>> {
@@ -35,12 +35,8 @@ pub unsafe fn post_send<Q: WrBuilder, L: Locking>(
         Ok(q) => q,
         Err(reentered) => return Err(BadWr { error: reentered.into(), wr: list }),
     };
-    let result = if q.wr_is_open() {
-        Err(BadWr { error: PostError::SessionOpen, wr: list })
-    } else {
-        // SAFETY: the caller's promise about the list.
-        unsafe { q.post_send(list) }
-    };
+    // SAFETY: the caller's promise about the list.
+    let result = unsafe { q.post_send(list) };
     // SAFETY: entered above, and `q` is not used any more.
     unsafe { queue.leave() };
     result
@@ -110,7 +106,10 @@ impl<S: WireSge> Payload<S> for InlineSges<'_> {
     }
     #[inline(always)]
     fn inline_len(&self) -> usize {
-        self.0.iter().fold(0, |sum: usize, s| sum.saturating_add(s.length as usize))
+        match self.0 {
+            [one] => one.length as usize,
+            many => many.iter().fold(0, |sum: usize, s| sum.saturating_add(s.length as usize)),
+        }
     }
     #[inline(always)]
     fn one_buf(&self) -> Option<&[u8]> {

@@ -58,6 +58,8 @@ pub trait SendQueue: Send + core::fmt::Debug {
 
     /// `ibv_post_send`: posts a list up to the first bad WR and names that one. The WRs before it are posted.
     ///
+    /// While a [builder](WrBuilder)'s session is open, nothing is posted, and the error is [`PostError::SessionOpen`].
+    ///
     /// # Safety
     /// - `list` is NULL or a NULL-terminated list of valid [`SendWr`], whose `sg_list`, `ah`, `mw`, `mr` and `hdr` are
     ///   valid where the opcode and the counts say so; `ah` was made by this driver.

@@ -8,8 +8,6 @@ pub(crate) struct BlockIndex(pub(super) u32);
 
 impl BlockIndex {
     pub(super) const SHIFT: u32 = 4;
-    /// Equal to no block's.
-    pub(crate) const NEVER: Self = Self(u32::MAX);
 
     /// The block of this index.
     #[inline(always)]
@@ -78,6 +76,18 @@ impl BlockCount {
     /// So many blocks.
     pub(crate) const fn of(blocks: u32) -> Self {
         Self(blocks << BlockIndex::SHIFT)
+    }
+
+    /// A number for it, whose lowest four bits are 0.
+    #[inline(always)]
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The distance with these [`bits`](Self::bits).
+    #[inline(always)]
+    pub(crate) const fn of_bits(bits: u32) -> Self {
+        Self(bits)
     }
 
     /// How many blocks.

@@ -261,13 +261,16 @@ impl<'r> SqView<'r> {
     /// The `count` words of 8 bytes from `word` of the block at a place on, if they do not go over the ring's end.
     #[inline(always)]
     pub(crate) fn words_from(self, place: BlockIndex, word: u32, count: usize) -> Option<&'r [AtomicU64]> {
-        let first = ((place.0 & self.mask) >> 1) as usize + word as usize;
-        let end = (self.mask >> 1) as usize + 8;
-        if first.saturating_add(count) > end {
+        let block = place.0 & self.mask;
+        // From the block's start to the ring's end.
+        let room = ((self.mask - block) >> 1) as usize + 8;
+        if (word as usize).saturating_add(count) > room {
             return None;
         }
-        // SAFETY: the ring has `end` words, eight to the block (invariant), and `first` is not behind them.
-        let words = unsafe { self.base.add(first) };
+        // SAFETY: the masked place is 16 times the index of one of the ring's blocks (invariant).
+        let words = unsafe { self.base.byte_add(block as usize * 4) };
+        // SAFETY: a block has eight words, so `room` of them are there, and `word` is not behind them.
+        let words = unsafe { words.add(word as usize) };
         // SAFETY: so many words inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
         Some(unsafe { core::slice::from_raw_parts(words.as_ptr(), count) })
     }

@@ -17,8 +17,18 @@ pub(crate) struct Cursor {
     pub(crate) head: u64,
     /// The `head` from which there is no room, as far as is known.
     pub(crate) limit: u64,
-    /// Where the last WQE ends that is not one block of entries, its length, and what it carries. Of others nothing is kept.
-    unusual: (BlockIndex, BlockCount, Carries),
+    last: Last,
+}
+
+/// The length of the last WQE, and in the lowest bits, which are free there, what it carries: one word, for one register.
+#[derive(Clone, Copy, Debug)]
+struct Last(u32);
+
+impl Last {
+    #[inline(always)]
+    const fn new(span: BlockCount, carries: Carries) -> Self {
+        Self(span.bits() | carries as u32)
+    }
 }
 
 impl Cursor {
@@ -30,7 +40,7 @@ impl Cursor {
     /// At a place, with nothing written.
     #[inline(always)]
     pub(crate) const fn new(at: BlockIndex, head: u64, limit: u64) -> Self {
-        Self { at, head, limit, unusual: (BlockIndex::NEVER, BlockCount::NONE, Carries::Nothing) }
+        Self { at, head, limit, last: Last::new(BlockCount::of(1), Carries::Entries) }
     }
 
     /// Where nothing can be written.
@@ -53,8 +63,13 @@ impl Cursor {
     /// How long the last WQE is, and what it carries.
     #[inline(always)]
     pub(crate) fn last(&self) -> (BlockCount, Carries) {
-        let (end, span, carries) = self.unusual;
-        if end == self.at { (span, carries) } else { (BlockCount::of(1), Carries::Entries) }
+        let Last(word) = self.last;
+        let carries = match word & 15 {
+            0 => Carries::Entries,
+            1 => Carries::Inline,
+            _ => Carries::Nothing,
+        };
+        (BlockCount::of_bits(word & !15), carries)
     }
 
     /// Lets a function that is not inlined change the cursor. It gets a copy: the address of the cursor itself would
@@ -79,13 +94,11 @@ impl Cursor {
     #[inline(always)]
     pub(crate) fn finish_recorded(&mut self, view: SqView<'_>, Written { ds, carries }: Written) {
         // Copies, because a cursor in memory would be loaded anew after every store to the queue.
-        let (at, head, blocks) = (self.at, self.head.wrapping_add(1), ds.div_ceil(4));
+        let (at, head, blocks) = (self.at, self.head.wrapping_add(1), (ds + 3) >> 2);
         let end = at.after(blocks);
         (self.at, self.head) = (end, head);
         view.record(at).set_done(CompletedCount::new(head, 0));
-        if blocks > 1 || carries != Carries::Entries {
-            self.unusual = (end, BlockCount::of(blocks), carries);
-        }
+        self.last = Last::new(BlockCount::of(blocks), carries);
         if blocks > 1 {
             mark_blocks(view, at, blocks);
         }
@@ -97,7 +110,7 @@ impl Cursor {
         let blocks = written.ds.div_ceil(4);
         let end = at.after(blocks);
         self.at = end;
-        self.unusual = (end, BlockCount::of(blocks), written.carries);
+        self.last = Last::new(BlockCount::of(blocks), written.carries);
         if blocks > 1 {
             mark_blocks(view, at, blocks);
         }

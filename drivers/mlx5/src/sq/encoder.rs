@@ -9,8 +9,9 @@
 
 use super::SendConfig;
 use super::consts::{FastPathConsts, Kind, are_plain, ops_of};
-use crate::memory::{CompletedCount, SendQueueRef};
+use crate::memory::{CompletedCount, SendQueueRef, SqView};
 use crate::sq::cursor::Cursor;
+use crate::sq::list::{NodeFns, OPCODES};
 use crate::sq::producer::Producer;
 use crate::sq::shared::umr_op;
 use crate::wqe::plain::{
@@ -28,6 +29,8 @@ use uverbs_mlx5_hw::wqe::ETH_L2_INLINE_HEADER_SIZE;
 pub(crate) struct Encoder {
     pub(crate) fast: FastPathConsts,
     pub(crate) kind: Kind,
+    /// By opcode, what writes nodes of C's lists.
+    pub(crate) lists: &'static [NodeFns; OPCODES],
     /// All opcodes that the transport has.
     ops: u32,
     builders: u32,
@@ -50,6 +53,7 @@ impl Encoder {
         Self {
             fast: FastPathConsts::new(config, wr_blocks),
             kind: Kind::of(config.qp_type),
+            lists: NodeFns::of(Kind::of(config.qp_type)),
             ops,
             builders: ops & builder_opcodes(config.send_ops_flags),
             wr_blocks,
@@ -123,31 +127,43 @@ impl Encoder {
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
+        view: SqView<'_>,
         cursor: &mut Cursor,
         wr_id: u64,
         wr: &Description<'_, Sge, &P>,
     ) -> Result<(), PostError> {
-        let opcode = wr.op.opcode;
-        let inline = matches!(wr.data, Data::Inline(_));
-        if !self.fast.has(opcode, &wr.to) || !are_plain(wr.flags) || (inline && !takes_inline(opcode)) {
+        if !self.is_short(wr) {
             cold_path();
-            // What is lent out is a copy, also of a single entry; see `Cursor::lend`.
-            return cursor.lend(|cursor| match wr.data {
-                Data::Entries(&[one]) => {
-                    let one = [one];
-                    let wr = Description { data: Data::Entries(&one), ..*wr };
-                    // SAFETY: the caller's promise.
-                    unsafe { self.push_cold(producer, queue, cursor, wr_id, &wr) }
-                }
-                data => {
-                    let wr = Description { data, ..*wr };
-                    // SAFETY: the caller's promise.
-                    unsafe { self.push_cold(producer, queue, cursor, wr_id, &wr) }
-                }
-            });
+            let mut copy = *cursor;
+            // SAFETY: the caller's promise.
+            let result = wr.lend(|wr| unsafe { self.push_cold(producer, queue, &mut copy, wr_id, wr) });
+            *cursor = copy;
+            return result;
         }
         producer.reserve(queue, cursor)?;
-        put_wqe(queue.view(), cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr)
+        put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr)
+    }
+
+    /// Writes one WR at the cursor and moves it on, if the WR takes the short way and there is room.
+    #[inline(always)]
+    pub(crate) fn put_short<E: SendEntry, P: Payload<Sge>>(
+        &self,
+        view: SqView<'_>,
+        cursor: &mut Cursor,
+        wr_id: u64,
+        wr: &Description<'_, E, &P>,
+    ) -> bool {
+        self.is_short(wr)
+            && cursor.has_room()
+            && put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr).is_ok()
+    }
+
+    /// Whether a WR takes the short way.
+    #[inline(always)]
+    fn is_short<E, P>(&self, wr: &Description<'_, E, P>) -> bool {
+        let opcode = wr.op.opcode;
+        let is_inline = matches!(wr.data, Data::Inline(_));
+        self.fast.has(opcode, &wr.to) && are_plain(wr.flags) && (!is_inline || takes_inline(opcode))
     }
 
     /// Everything but the plainest WRs.

@@ -11,9 +11,9 @@
 //! | `builder` | the `wr_*` builders |
 //! | `shared` | what pollers of the completions use |
 //!
-//! A single post by the typed face is [`SendQueue::post`](SendQueueTrait::post), [`Encoder::block`](encoder::Encoder::block),
-//! [`Producer::post_block`](producer::Producer::post_block), [`Doorbell::post_block`]. Every other post goes by
-//! [`Encoder::push`](encoder::Encoder::push), [`put_wqe`](crate::wqe::plain::put_wqe), then
+//! A single post of one entry is [`SendQueue::post`](SendQueueTrait::post) or [`list::post_send`], then
+//! [`Encoder::block`](encoder::Encoder::block), [`Producer::post_block`](producer::Producer::post_block),
+//! [`Doorbell::post_block`]. Every other post goes by [`put_wqe`](crate::wqe::plain::put_wqe), then
 //! [`Producer::complete`](producer::Producer::complete) and [`Doorbell::post`].
 #![expect(unsafe_code)]
 // UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
@@ -30,15 +30,15 @@ pub mod shared;
 pub use shared::{SqShared, umr_op};
 
 use crate::doorbell::Doorbell;
-use crate::memory::SendQueueRef;
 use crate::memory::dbrec::DbWord;
+use crate::memory::{SendQueueRef, SqView};
 use crate::qp::QpShared;
 use crate::sq::builder::Session;
 use crate::sq::cursor::Cursor;
 use crate::sq::encoder::Encoder;
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{Data, Description, Destination, WqeOp};
-use crate::wqe::{Ah, Remote, Sge, hw_opcode};
+use crate::wqe::{Ah, Remote, SendEntry, Sge, hw_opcode};
 use core::fmt;
 use core::hint::cold_path;
 use std::sync::Arc;
@@ -124,24 +124,15 @@ impl SendQueue {
         self.producer.published()
     }
 
-    /// A batch of one without its latch: an error ends it where it is found.
-    ///
-    /// # Safety
-    /// As [`SendBatch::push`].
+    /// Posts one WR, if it takes the short way and nothing at all is in the way.
     #[inline(always)]
-    unsafe fn post_one<P: Payload<Sge>>(
-        &mut self,
-        wr_id: u64,
-        wr: &Description<'_, Sge, &P>,
-    ) -> Result<(), PostError> {
+    fn post_short<E: SendEntry, P: Payload<Sge>>(&mut self, wr_id: u64, wr: &Description<'_, E, &P>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
         let mut cursor = producer.begin();
-        // SAFETY: the caller's promise.
-        unsafe { encoder.push(producer, queue, &mut cursor, wr_id, wr) }?;
-        producer.complete(queue, &cursor)
+        encoder.put_short(queue.view(), &mut cursor, wr_id, wr) && producer.ring_if_open(queue, &cursor)
     }
 
-    /// The same out of line, for a post whose short way was not taken.
+    /// A batch of one without its latch, from its beginning, for a post whose short way was not taken.
     ///
     /// # Safety
     /// As [`SendBatch::push`].
@@ -151,8 +142,11 @@ impl SendQueue {
         wr_id: u64,
         wr: &Description<'_, Sge, &P>,
     ) -> Result<(), PostError> {
+        let Self { queue, producer, encoder, .. } = self;
+        let mut cursor = producer.begin();
         // SAFETY: the caller's promise.
-        unsafe { self.post_one(wr_id, wr) }
+        unsafe { encoder.push_cold(producer, queue, &mut cursor, wr_id, wr) }?;
+        producer.complete(queue, &cursor)
     }
 }
 
@@ -177,7 +171,7 @@ impl SendQueueTrait for SendQueue {
     fn batch(&mut self) -> Batch<'_> {
         let Self { queue, producer, encoder, .. } = self;
         let cursor = producer.begin();
-        Batch { queue, producer, encoder, cursor }
+        Batch { queue, view: queue.view(), producer, encoder, cursor }
     }
 
     #[inline(always)]
@@ -202,16 +196,13 @@ impl SendQueueTrait for SendQueue {
         {
             return Ok(());
         }
-        if P::INLINE || data.sges().len() != 1 || description.to.units() > 1 {
-            // SAFETY: the caller's promise.
-            return unsafe { self.post_one(wr.wr_id, &description) };
+        let has_block = !P::INLINE && data.sges().len() == 1 && description.to.units() <= 1;
+        if !has_block && self.post_short(wr.wr_id, &description) {
+            return Ok(());
         }
         cold_path();
-        // What is lent out is a copy; see `Cursor::lend`.
-        let (to, op, entries) = (to, op, data.sges().first().copied());
-        let entries = entries.as_slice();
         // SAFETY: the caller's promise.
-        unsafe { self.post_cold(wr.wr_id, &describe(wr, &to, &op, &entries)) }
+        description.lend(|description| unsafe { self.post_cold(wr.wr_id, description) })
     }
 
     #[inline]
@@ -245,6 +236,8 @@ impl fmt::Debug for SendQueue {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
     queue: &'q SendQueueRef,
+    /// That of `queue`.
+    view: SqView<'q>,
     producer: &'q mut Producer,
     encoder: &'q Encoder,
     cursor: Cursor,
@@ -262,10 +255,10 @@ impl SendBatch for Batch<'_> {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let Self { queue, producer, encoder, cursor } = self;
+        let Self { queue, view, producer, encoder, cursor } = self;
         let description = describe(wr, &to, &op, &data);
         // SAFETY: the caller's promise.
-        let result = unsafe { encoder.push(producer, queue, cursor, wr.wr_id, &description) };
+        let result = unsafe { encoder.push(producer, queue, *view, cursor, wr.wr_id, &description) };
         if let Err(error) = result {
             cold_path();
             cursor.lend(|cursor| producer.latch(cursor, error));

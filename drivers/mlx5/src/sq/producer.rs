@@ -334,7 +334,7 @@ impl Producer {
 
     /// Publishes what is new, and rings, if the limit allows it while the queue is busy.
     #[inline(always)]
-    fn ring_if_open(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> bool {
+    pub(crate) fn ring_if_open(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> bool {
         self.access.enter();
         // A head that is closed or failed is beyond any limit.
         let is_open = cursor.head <= self.post_limit();

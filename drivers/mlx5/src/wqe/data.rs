@@ -7,6 +7,7 @@ use super::{InlineWriter, Sge, WireEntry, WqeWriter};
 use crate::memory::{BlockIndex, SqAddrs};
 use core::hint::cold_path;
 use core::sync::atomic::Ordering;
+use uverbs_core::provider::payload::Inline;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Payload, PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
@@ -258,10 +259,14 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
     if len == 0 {
         return Ok(0);
     }
-    if let Some(units) = put_one_inline(writer, unit, limits, data) {
-        return Ok(units);
-    }
-    if put_bufs(writer.lend(), unit, inline_head(len), len, data) {
+    let is_written = match data.one_buf() {
+        Some(bytes) if bytes.len() == len => {
+            writer.put_bytes(unit * 2, inline_head(len), bytes)
+                || put_bufs(writer.lend(), unit, len, Inline(bytes))
+        }
+        _ => put_bufs(writer.lend(), unit, len, *data),
+    };
+    if is_written {
         return Ok(inline_units(len));
     }
     cold_path();
@@ -289,22 +294,17 @@ const fn inline_head(len: usize) -> u32 {
     (len as u32 | MLX5_INLINE_SEG).swap_bytes()
 }
 
-/// The units that header and data take.
+/// The units of an inline segment; `len` is within a queue's limit.
 #[inline(always)]
 const fn inline_units(len: usize) -> u32 {
-    (len as u32 + 19) / 16
+    ((len + 19) / 16) as u32
 }
 
-/// Copies buffers of `len` bytes; `false` if they have another length.
+/// Copies buffers of `len` bytes, one at least; `false` if they have another length.
 #[inline(never)]
-fn put_bufs<P: Payload<Sge>>(
-    (ring, place): (&SqAddrs, BlockIndex),
-    unit: u32,
-    head: u32,
-    len: usize,
-    data: &P,
-) -> bool {
-    let mut writer = InlineWriter::new(WqeWriter::new(ring.view(), place), unit * 2, head.into(), 4);
+fn put_bufs<P: Payload<Sge>>((ring, place): (&SqAddrs, BlockIndex), unit: u32, len: usize, data: P) -> bool {
+    let writer = WqeWriter::new(ring.view(), place);
+    let mut writer = InlineWriter::new(writer, unit * 2, inline_head(len).into(), 4);
     let mut left = len;
     data.for_each_buf(|bytes| {
         // What a payload gives is not more than what it said.

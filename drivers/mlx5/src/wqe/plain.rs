@@ -167,6 +167,19 @@ pub(crate) struct Description<'a, E, P> {
     pub(crate) data: Data<'a, E, P>,
 }
 
+impl<E: Copy, P: Copy> Description<'_, E, &P> {
+    /// Lends a copy to a function that is not inlined: the address of the description itself, of a single entry or of what
+    /// names the inline data would keep them out of the registers, on the short way, too.
+    #[inline(always)]
+    pub(crate) fn lend<R>(&self, f: impl FnOnce(&Description<'_, E, &P>) -> R) -> R {
+        match self.data {
+            Data::Entries(&[one]) => f(&Description { data: Data::Entries(&[one]), ..*self }),
+            Data::Entries(many) => f(&Description { data: Data::Entries(many), ..*self }),
+            Data::Inline(&data) => f(&Description { data: Data::Inline(&data), ..*self }),
+        }
+    }
+}
+
 /// What a WQE carries, as far as a doorbell wants to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
