@@ -4,10 +4,12 @@
 
 use super::{BlockIndex, Entry64, QueueBuf, UnitIndex};
 use core::fmt;
+use core::hint::cold_path;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use uverbs_core::sync::copy;
 
 /// What a completion needs to know of a WQE, kept beside the ring at the WQE's first block.
 #[derive(Debug, Default)]
@@ -120,6 +122,27 @@ impl SqAddrs {
         SqView { base: self.base, records: self.records, mask: self.mask, home: self }
     }
 }
+
+impl SqAddrs {
+    /// [`SqView::store_bytes`] in pieces that end with the ring.
+    #[cold]
+    #[inline(never)]
+    fn store_split(&self, first: usize, bytes: &[u8]) {
+        let size = self.mask as usize * 4 + BLOCK_BYTES;
+        let (mut at, mut rest) = (first % size, bytes);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(size - at));
+            // SAFETY: `at` is inside the ring (invariant).
+            let to = unsafe { self.base.byte_add(at) };
+            // SAFETY: as many bytes are there up to the ring's end; all references to them are to atomics.
+            unsafe { copy::store_bytes(now, to.as_ptr().cast()) };
+            (at, rest) = (0, later);
+        }
+    }
+}
+
+/// Bytes of a block.
+const BLOCK_BYTES: usize = 64;
 
 /// A send queue's ring, with a record per block.
 ///
@@ -256,6 +279,40 @@ impl<'r> SqView<'r> {
         let unit = unsafe { self.base.byte_add(offset) };
         // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
         unsafe { unit.cast().as_ref() }
+    }
+
+    /// Stores a number of 4 bytes at a unit and bytes behind it, if they do not go over the ring's end.
+    #[inline(always)]
+    pub(crate) fn store_segment(self, unit: UnitIndex, head: u32, bytes: &[u8]) -> bool {
+        let offset = (unit.0 & (self.mask | UnitIndex::MASK)) as usize * 4;
+        let room = self.mask as usize * 4 + BLOCK_BYTES - offset;
+        if bytes.len() > room - 4 {
+            return false;
+        }
+        // SAFETY: the masked offset is that of a unit of the ring (invariant), which has `room` bytes from there on.
+        let to = unsafe { self.base.byte_add(offset) }.as_ptr().cast::<u8>();
+        // SAFETY: a unit has 16 bytes; all references to them are to atomics.
+        unsafe { copy::store_u32(head, to) };
+        // SAFETY: inside the unit.
+        let to = unsafe { to.add(4) };
+        // SAFETY: as many bytes are there up to the ring's end; all references to them are to atomics.
+        unsafe { copy::store_bytes(bytes, to) };
+        true
+    }
+
+    /// Copies bytes into the ring, from `skip` bytes behind a unit's start on, over the ring's end to its start where it must.
+    #[inline(always)]
+    pub(crate) fn store_bytes(self, unit: UnitIndex, skip: u32, bytes: &[u8]) {
+        let mask = (self.mask as usize * 4) | (BLOCK_BYTES - 1);
+        let first = (unit.0 as usize * 4 + skip as usize) & mask;
+        if bytes.len() > mask - first + 1 {
+            cold_path();
+            return self.home.store_split(first, bytes);
+        }
+        // SAFETY: the masked offset is inside the ring (invariant).
+        let to = unsafe { self.base.byte_add(first) };
+        // SAFETY: as many bytes are there up to the ring's end; all references to them are to atomics.
+        unsafe { copy::store_bytes(bytes, to.as_ptr().cast()) };
     }
 
     /// The `count` words of 8 bytes from `word` of the block at a place on, if they do not go over the ring's end.

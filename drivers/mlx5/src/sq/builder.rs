@@ -149,12 +149,11 @@ impl Session {
         self.wr = Current::NONE;
     }
 
-    /// Ends the data of a WR on the short way, which a setter wrote into so many units.
+    /// Ends the data of a WR on the short way, which a setter wrote into so many units, one at least.
     #[inline(always)]
     fn end_fast(&mut self, view: SqView<'_>, wr: &Current, units: u32, carries: Carries) {
         WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 + u64::from(units)).to_be());
-        let written = Written::new(u32::from(wr.state.units) + units, carries);
-        self.cursor.finish_again(view, wr.place, written);
+        self.cursor.finish_again(view, wr.place, Written { ds: u32::from(wr.state.units) + units, carries });
         self.wr.end_data();
     }
 
@@ -193,11 +192,11 @@ impl SendQueue {
     fn end_data(&mut self, units: u32, carries: Carries) {
         let Self { queue, session, .. } = self;
         let (wr, view) = (session.wr, queue.view());
+        let written = Written::new(u32::from(wr.state.units) + units, carries);
         if wr.state.slow.contains(SlowPathFlags::LONG) {
-            let written = Written::new(u32::from(wr.state.units) + units, carries);
             session.cursor.finish_recorded(view, written);
         }
-        session.end_fast(view, &wr, units, carries);
+        session.end_fast(view, &wr, units, written.carries);
     }
 
     /// Begins a WR that takes the short way, for which there is room: finishes it, and writes what its opcode says from `unit`
@@ -526,7 +525,7 @@ impl WrBuilder for SendQueue {
         let Self { queue, session, encoder, .. } = self;
         // A copy, because what is in memory would be loaded anew after the stores to the queue.
         let (wr, view) = (session.wr, queue.view());
-        if wr.state.takes_data(SlowPathFlags::NO_INLINE) {
+        if wr.state.takes_data(SlowPathFlags::NO_INLINE) && !sges.is_empty() {
             let writer = WqeWriter::new(view, wr.place);
             if let Some(units) = put_ordinary(writer, wr.state.units.into(), &encoder.fast.limits, sges) {
                 return session.end_fast(view, &wr, units, Carries::Entries);

@@ -107,7 +107,7 @@ impl Cursor {
     /// Corrects the end of the last WQE, which begins at `at` and was finished with another length or other data.
     #[inline(always)]
     pub(crate) fn finish_again(&mut self, view: SqView<'_>, at: BlockIndex, written: Written) {
-        let blocks = written.ds.div_ceil(4);
+        let blocks = (written.ds + 3) >> 2;
         let end = at.after(blocks);
         self.at = end;
         self.last = Last::new(BlockCount::of(blocks), written.carries);

@@ -7,7 +7,6 @@ use super::{InlineWriter, Sge, WireEntry, WqeWriter};
 use crate::memory::{BlockIndex, SqAddrs};
 use core::hint::cold_path;
 use core::sync::atomic::Ordering;
-use uverbs_core::provider::payload::Inline;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Payload, PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
@@ -259,22 +258,15 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
     if len == 0 {
         return Ok(0);
     }
-    let is_written = match data.one_buf() {
-        Some(bytes) if bytes.len() == len => {
-            writer.put_bytes(unit * 2, inline_head(len), bytes)
-                || put_bufs(writer.lend(), unit, len, Inline(bytes))
-        }
-        _ => put_bufs(writer.lend(), unit, len, *data),
-    };
-    if is_written {
-        return Ok(inline_units(len));
+    if put_one_inline(writer, unit, limits, data).is_none() && !put_bufs(writer.lend(), unit, len, *data) {
+        cold_path();
+        return Err(PostError::InvalidLength);
     }
-    cold_path();
-    Err(PostError::InvalidLength)
+    Ok(inline_units(len))
 }
 
-/// Copies the only buffer of inline data, which is not empty; how many units it took. `None` for others, for what is too long,
-/// and for what goes over the ring's end.
+/// Copies the only buffer of inline data, which is not empty, from `unit` on; how many units it took. `None` for others, for
+/// what is too long, and for what goes over the ring's end.
 #[inline(always)]
 pub(crate) fn put_one_inline<P: Payload<Sge>>(
     writer: WqeWriter<'_>,
@@ -282,16 +274,18 @@ pub(crate) fn put_one_inline<P: Payload<Sge>>(
     limits: &DataLimits,
     data: &P,
 ) -> Option<u32> {
-    let bytes = data.one_buf()?;
-    let len = bytes.len();
-    let is_usual = len != 0 && len <= limits.max_inline as usize && len == data.inline_len();
-    (is_usual && writer.put_bytes(unit * 2, inline_head(len), bytes)).then(|| inline_units(len))
+    let len = data.inline_len();
+    if len == 0 || len > limits.max_inline as usize {
+        return None;
+    }
+    let bytes = data.one_buf().filter(|bytes| bytes.len() == len)?;
+    writer.put_segment(unit, inline_head(len), bytes).then(|| inline_units(len))
 }
 
-/// The header of inline data of so many bytes, as it stands in memory.
+/// The first bytes of an inline segment, as they stand in memory.
 #[inline(always)]
 const fn inline_head(len: usize) -> u32 {
-    (len as u32 | MLX5_INLINE_SEG).swap_bytes()
+    (len as u32 | MLX5_INLINE_SEG).to_be()
 }
 
 /// The units of an inline segment; `len` is within a queue's limit.
@@ -303,8 +297,8 @@ const fn inline_units(len: usize) -> u32 {
 /// Copies buffers of `len` bytes, one at least; `false` if they have another length.
 #[inline(never)]
 fn put_bufs<P: Payload<Sge>>((ring, place): (&SqAddrs, BlockIndex), unit: u32, len: usize, data: P) -> bool {
-    let writer = WqeWriter::new(ring.view(), place);
-    let mut writer = InlineWriter::new(writer, unit * 2, inline_head(len).into(), 4);
+    let mut writer = InlineWriter::new(WqeWriter::new(ring.view(), place), unit);
+    writer.push(&inline_head(len).to_ne_bytes());
     let mut left = len;
     data.for_each_buf(|bytes| {
         // What a payload gives is not more than what it said.
@@ -315,8 +309,5 @@ fn put_bufs<P: Payload<Sge>>((ring, place): (&SqAddrs, BlockIndex), unit: u32, l
             left = usize::MAX;
         }
     });
-    if left == 0 {
-        writer.finish();
-    }
     left == 0
 }

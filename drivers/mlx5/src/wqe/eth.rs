@@ -60,9 +60,10 @@ pub(crate) fn put_tso(writer: WqeWriter<'_>, csum: bool, args: TsoArgs<'_>) -> R
         return Err(PostError::InvalidArgument);
     };
     put_eth(writer, csum, args.mss, header_len, [*a, *b]);
-    let mut header = InlineWriter::new(writer, (CTRL_UNITS + 1) * 2, 0, 0);
+    let mut header = InlineWriter::new(writer, CTRL_UNITS + 1);
     header.push(rest);
-    header.finish();
+    // The segment's own place for a header of up to 18 bytes is filled.
+    header.push(&[0; 16][rest.len().min(16)..]);
     Ok(1 + rest.len().div_ceil(16) as u32)
 }
 
