@@ -7,7 +7,6 @@ use super::{InlineWriter, Sge, WireEntry, WqeWriter};
 use crate::memory::{BlockIndex, SqAddrs};
 use core::hint::cold_path;
 use core::sync::atomic::Ordering;
-use uverbs_core::provider::payload::Inline;
 use uverbs_core::provider::wire::MAX_SGE_LENGTH;
 use uverbs_core::provider::{Payload, PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
@@ -125,7 +124,7 @@ pub(super) const fn with_count_eight([count_key, addr]: [u64; 2]) -> [u64; 2] {
 /// The words of an entry that alone is all data of a WR, and neither empty nor, with an answer, too short for it, nor of 2^31
 /// bytes.
 #[inline(always)]
-pub(super) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 2]> {
+pub(crate) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 2]> {
     match answer {
         Answer::None => entry.ordinary_from(1),
         Answer::CountEight => entry.ordinary_from(ANSWER).map(with_count_eight),
@@ -244,19 +243,25 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
     limits: &DataLimits,
     data: &P,
 ) -> Result<u32, PostError> {
+    copy_inline(writer, unit, limits, data).map(|units| units as u32)
+}
+
+/// [`put_inline`] with units of 64 bits, as the control segment's first word takes them.
+#[inline(always)]
+pub(super) fn copy_inline<P: Payload<Sge>>(
+    writer: WqeWriter<'_>,
+    unit: u32,
+    limits: &DataLimits,
+    data: &P,
+) -> Result<u64, PostError> {
     let len = data.inline_len();
     if len > limits.max_inline as usize {
         cold_path();
         return Err(PostError::InlineTooLong);
     }
-    if len == 0 {
-        return Ok(0);
-    }
     let is_written = match data.one_buf() {
-        Some(bytes) if bytes.len() == len => {
-            writer.put_bytes(unit * 2, inline_head(len), bytes)
-                || put_bufs(writer.lend(), unit, len, Inline(bytes))
-        }
+        Some(bytes) if bytes.len() == len && writer.put_bytes(unit * 2, inline_head(len), bytes) => true,
+        _ if len == 0 => return Ok(0),
         _ => put_bufs(writer.lend(), unit, len, *data),
     };
     if is_written {
@@ -274,8 +279,8 @@ const fn inline_head(len: usize) -> u32 {
 
 /// The units of an inline segment; `len` is within a queue's limit.
 #[inline(always)]
-const fn inline_units(len: usize) -> u32 {
-    ((len + 19) / 16) as u32
+const fn inline_units(len: usize) -> u64 {
+    (len as u64 + 19) / 16
 }
 
 /// Copies buffers of `len` bytes, one at least; `false` if they have another length.

@@ -100,8 +100,8 @@ impl<'r> WqeWriter<'r> {
 }
 
 impl WqeWriter<'_> {
-    /// Writes, from `word` on, the 4 bytes of `head` and then `bytes`, one at least, with zeros up to the end of the last word.
-    /// `false`, and nothing of use written, if they go over the ring's end.
+    /// Writes, from `word` on, the 4 bytes of `head` and then `bytes`, with zeros up to the end of the last word. `false`, and
+    /// nothing of use written, if there are no bytes or they go over the ring's end.
     #[inline(always)]
     pub(crate) fn put_bytes(self, word: u32, head: u32, bytes: &[u8]) -> bool {
         let head = u64::from(head);
@@ -124,6 +124,9 @@ impl WqeWriter<'_> {
 /// [`WqeWriter::put_bytes`] of fewer than 8 bytes.
 #[inline(never)]
 fn put_few((ring, place): (&SqAddrs, BlockIndex), word: u32, head: u64, bytes: &[u8]) -> bool {
+    if bytes.is_empty() {
+        return false;
+    }
     let (start, rest) = bytes.split_at(bytes.len().min(4));
     let count = if rest.is_empty() { 1 } else { 2 };
     let Some([first, second @ ..]) = ring.view().words_from(place, word, count) else { return false };
