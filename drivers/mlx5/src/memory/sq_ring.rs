@@ -318,15 +318,15 @@ impl<'r> SqView<'r> {
     /// The `count` words of 8 bytes from `word` of the block at a place on, if they do not go over the ring's end.
     #[inline(always)]
     pub(crate) fn words_from(self, place: BlockIndex, word: u32, count: usize) -> Option<&'r [AtomicU64]> {
-        let block = place.0 & self.mask;
-        // From the block's start to the ring's end.
-        let room = ((self.mask - block) >> 1) as usize + 8;
-        if (word as usize).saturating_add(count) > room {
+        let block = (place.0 & self.mask) as usize;
+        // In the unit of places, of which a word has two and a block 16.
+        let end = block + (word as usize).saturating_add(count).saturating_mul(2);
+        if end > self.mask as usize + 16 {
             return None;
         }
         // SAFETY: the masked place is 16 times the index of one of the ring's blocks (invariant).
-        let words = unsafe { self.base.byte_add(block as usize * 4) };
-        // SAFETY: a block has eight words, so `room` of them are there, and `word` is not behind them.
+        let words = unsafe { self.base.byte_add(block * 4) };
+        // SAFETY: `word` is not behind `end`, which is not behind the ring.
         let words = unsafe { words.add(word as usize) };
         // SAFETY: so many words inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
         Some(unsafe { core::slice::from_raw_parts(words.as_ptr(), count) })

@@ -213,7 +213,7 @@ impl SendQueue {
         if let Err(error) = put_op(&mut writer, unit, &op) {
             return session.fail(error);
         }
-        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, const { hw_opcode(O::OPCODE) }, units));
+        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, units.into()));
         writer.put_ctrl0((ctrl0 + 1).to_be());
         session.wr = Current {
             place,
@@ -304,7 +304,7 @@ impl SendQueue {
         session.wr = Current {
             place: cursor.at,
             data: cursor.at.unit(header),
-            ctrl0: u64::from_be(encoder.fast.ctrl.first(cursor.at, hw_opcode(O::OPCODE), header)),
+            ctrl0: u64::from_be(encoder.fast.ctrl.first(cursor.at, O::OPCODE, header.into())),
             max_entry: 0,
             state: CurrentState::new(takes, slow, header),
         };
@@ -542,7 +542,7 @@ impl WrBuilder for SendQueue {
         if wr.state.takes_data(SlowPathFlags::empty()) {
             let writer = WqeWriter::new(view, wr.place);
             if let Some(units) = put_one_inline(writer, wr.state.units.into(), &encoder.fast.limits, &data) {
-                return session.end_fast(view, &wr, units, Carries::Inline);
+                return session.end_fast(view, &wr, units as u32, Carries::Inline);
             }
         }
         self.set_inline_cold(data);

@@ -4,7 +4,7 @@
 
 use super::SendConfig;
 use crate::wqe::plain::{CtrlConsts, Destination, op_units};
-use crate::wqe::{AV_UNITS, CTRL_UNITS, DataLimits, ctrl_base};
+use crate::wqe::{AV_UNITS, CTRL_UNITS, DataLimits};
 use uverbs_core::attr::QpType;
 use uverbs_core::provider::opcodes::{
     RC_OPCODES, UC_OPCODES, UD_OPCODES, builder_opcodes, is_atomic, opcode_bit, opcodes, takes_inline,
@@ -127,7 +127,7 @@ impl FastPathConsts {
         let is_connected = kind == Kind::Connected;
         let signal = if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
         Self {
-            ctrl: CtrlConsts::new(ctrl_base(config.qp_num), signal),
+            ctrl: CtrlConsts::new(config.qp_num, signal),
             limits: DataLimits {
                 max_sge: config.max_send_sge,
                 max_inline: config.max_inline_data,

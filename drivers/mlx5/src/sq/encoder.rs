@@ -17,7 +17,7 @@ use crate::sq::shared::umr_op;
 use crate::wqe::plain::{
     self, Carries, Data, Description, Local, WqeOp, Written, op_units, put_ctrl, put_wqe,
 };
-use crate::wqe::{CTRL_UNITS, SendEntry, Sge, WqeWriter, eth, put_entries, put_inline, umr};
+use crate::wqe::{CTRL_UNITS, SendEntry, Sge, WqeWriter, eth, one_entry, put_entries, put_inline, umr};
 use core::hint::cold_path;
 use uverbs_core::provider::opcodes::{builder_opcodes, is_atomic, opcode_bit, takes_inline};
 use uverbs_core::provider::{Payload, PostError, Wr};
@@ -158,12 +158,17 @@ impl Encoder {
             && put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr).is_ok()
     }
 
-    /// Whether a WR takes the short way.
+    /// Whether a WR takes the short way. One whose only entry is empty, or of 2^31 bytes, does not, so that the length of a WQE of
+    /// one entry is constant there.
     #[inline(always)]
-    fn is_short<E, P>(&self, wr: &Description<'_, E, P>) -> bool {
+    fn is_short<E: SendEntry, P>(&self, wr: &Description<'_, E, P>) -> bool {
         let opcode = wr.op.opcode;
-        let is_inline = matches!(wr.data, Data::Inline(_));
-        self.fast.has(opcode, &wr.to) && are_plain(wr.flags) && (!is_inline || takes_inline(opcode))
+        let is_usual = match wr.data {
+            Data::Entries(&[one]) => one_entry(wr.op.answer(), one).is_some(),
+            Data::Entries(_) => true,
+            Data::Inline(_) => takes_inline(opcode),
+        };
+        self.fast.has(opcode, &wr.to) && are_plain(wr.flags) && is_usual
     }
 
     /// Everything but the plainest WRs.
@@ -261,7 +266,7 @@ impl Encoder {
                 (unsafe { eth::put_frame_sges(writer, limits, csum, l2, entries) }?, Carries::Entries)
             }
         };
-        put_ctrl(writer, &self.fast.ctrl, wr.flags, &wr.op, ds);
+        put_ctrl(writer, &self.fast.ctrl, wr.flags, &wr.op, ds.into());
         Ok(Written::new(ds, carries))
     }
 
@@ -288,7 +293,7 @@ impl Encoder {
             Local::Invalidate(_) => umr::put_local_inv(writer),
         };
         let wqe = WqeOp { imm: key, ..WqeOp::new(WrOpcode::BIND_MW) };
-        put_ctrl(writer, &self.fast.ctrl, wr.flags, &wqe, ds);
+        put_ctrl(writer, &self.fast.ctrl, wr.flags, &wqe, ds.into());
         if producer.fence_local(queue.view(), cursor.at, ds.div_ceil(4)) {
             writer.add_small_fence();
         }

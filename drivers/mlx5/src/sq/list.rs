@@ -15,7 +15,7 @@ use crate::sq::cursor::Cursor;
 use crate::sq::encoder::Encoder;
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{Data, Description, Destination, Local, WqeOp, put_wqe};
-use crate::wqe::{Ah, DataLimits, Remote, hw_opcode};
+use crate::wqe::{Ah, DataLimits, Remote, one_entry};
 use uverbs_core::provider::op::TsoArgs;
 use uverbs_core::provider::opcodes::takes_inline;
 use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
@@ -248,10 +248,12 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     let op = operation(opcode, wr);
     if ONE {
         // SAFETY: NULL or one entry, by the caller's promise.
-        let Some(entry) = (unsafe { wr.sg_list.as_ref() }) else { return false };
-        let data = Data::Entries(core::slice::from_ref(entry));
+        let Some(&entry) = (unsafe { wr.sg_list.as_ref() }) else { return false };
+        let entries = [entry];
+        let data = Data::Entries(&entries[..]);
         let description = Description::<_, &InlineSges<'_>> { flags, to, op, data };
-        return put_wqe(view, cursor, ctrl, limits, wr.wr_id, &description).is_ok();
+        return one_entry(op.answer(), entry).is_some()
+            && put_wqe(view, cursor, ctrl, limits, wr.wr_id, &description).is_ok();
     }
     // Of a queue that has the opcode here, a negative number is above the limit, too.
     let num = wr.num_sge as u32;
@@ -302,7 +304,7 @@ unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr:
     let data = Data::Entries(&entries[..]);
     let wr_of = Description::<_, &InlineSges<'_>> { flags, to, op: operation(opcode, wr), data };
     let Some((block, ds)) = encoder.block(&wr_of) else { return false };
-    producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, hw_opcode(opcode))
+    producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, opcode)
 }
 
 /// A WR's flags, `INLINE` among them.

@@ -38,7 +38,7 @@ use crate::sq::cursor::Cursor;
 use crate::sq::encoder::Encoder;
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{Data, Description, Destination, WqeOp};
-use crate::wqe::{Ah, Remote, SendEntry, Sge, hw_opcode};
+use crate::wqe::{Ah, Remote, SendEntry, Sge};
 use core::fmt;
 use core::hint::cold_path;
 use std::sync::Arc;
@@ -185,14 +185,7 @@ impl SendQueueTrait for SendQueue {
         // What is most often posted alone is kept in registers on its way to ring and doorbell.
         if let Self { queue, producer, encoder, .. } = self
             && let Some((block, ds)) = encoder.block(&description)
-            && producer.post_block(
-                queue,
-                wr.wr_id,
-                block,
-                ds,
-                &encoder.fast.ctrl,
-                const { hw_opcode(O::OPCODE) },
-            )
+            && producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, O::OPCODE)
         {
             return Ok(());
         }

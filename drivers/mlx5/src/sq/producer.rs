@@ -27,6 +27,7 @@ use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::barrier::to_device;
+use uverbs_core::wr::WrOpcode;
 
 /// What a batch must know before it may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,10 +369,10 @@ impl Producer {
         mut block: [u64; 8],
         ds: u32,
         ctrl: &CtrlConsts,
-        opcode: u8,
+        opcode: WrOpcode,
     ) -> bool {
         let (at, head, access) = (self.at, self.head, self.access.at_hand());
-        block[0] = ctrl.first(at, opcode, ds);
+        block[0] = ctrl.first(at, opcode, ds.into());
         access.enter();
         if head >= access.limit().load(Ordering::Relaxed) {
             access.leave();

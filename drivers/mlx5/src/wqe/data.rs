@@ -129,7 +129,7 @@ pub(super) const fn with_count_eight([count_key, addr]: [u64; 2]) -> [u64; 2] {
 /// The words of an entry that alone is all data of a WR, and neither empty nor, with an answer, too short for it, nor of 2^31
 /// bytes.
 #[inline(always)]
-pub(super) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 2]> {
+pub(crate) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 2]> {
     match answer {
         Answer::None => entry.ordinary_from(1),
         Answer::CountEight => entry.ordinary_from(ANSWER).map(with_count_eight),
@@ -250,15 +250,29 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
     limits: &DataLimits,
     data: &P,
 ) -> Result<u32, PostError> {
+    copy_inline(writer, unit, limits, data).map(|units| units as u32)
+}
+
+/// [`put_inline`] with units of 64 bits, as the control segment's first word takes them.
+#[inline(always)]
+pub(super) fn copy_inline<P: Payload<Sge>>(
+    writer: WqeWriter<'_>,
+    unit: u32,
+    limits: &DataLimits,
+    data: &P,
+) -> Result<u64, PostError> {
     let len = data.inline_len();
     if len > limits.max_inline as usize {
         cold_path();
         return Err(PostError::InlineTooLong);
     }
+    if let Some(units) = put_one_inline(writer, unit, limits, data) {
+        return Ok(units);
+    }
     if len == 0 {
         return Ok(0);
     }
-    if put_one_inline(writer, unit, limits, data).is_none() && !put_bufs(writer.lend(), unit, len, *data) {
+    if !put_bufs(writer.lend(), unit, len, *data) {
         cold_path();
         return Err(PostError::InvalidLength);
     }
@@ -273,7 +287,7 @@ pub(crate) fn put_one_inline<P: Payload<Sge>>(
     unit: u32,
     limits: &DataLimits,
     data: &P,
-) -> Option<u32> {
+) -> Option<u64> {
     let len = data.inline_len();
     if len == 0 || len > limits.max_inline as usize {
         return None;
@@ -290,8 +304,8 @@ const fn inline_head(len: usize) -> u32 {
 
 /// The units of an inline segment; `len` is within a queue's limit.
 #[inline(always)]
-const fn inline_units(len: usize) -> u32 {
-    ((len + 19) / 16) as u32
+const fn inline_units(len: usize) -> u64 {
+    (len as u64 + 19) / 16
 }
 
 /// Copies buffers of `len` bytes, one at least; `false` if they have another length.

@@ -25,7 +25,7 @@ pub(crate) mod umr;
 mod writer;
 
 pub(crate) use data::{
-    Answer, DataLimits, SendEntry, ordinary_words, put_entries, put_frame_entries, put_inline,
+    Answer, DataLimits, SendEntry, one_entry, ordinary_words, put_entries, put_frame_entries, put_inline,
     put_one_inline, put_ordinary,
 };
 pub(crate) use recv::RecvFormat;
@@ -225,9 +225,9 @@ pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
 
 /// The control segment's first word: `base` has the QP number in place.
 #[inline(always)]
-pub(crate) const fn ctrl0(base: u64, place: BlockIndex, opcode: u8, ds: u32) -> u64 {
+pub(crate) const fn ctrl0(base: u64, place: BlockIndex, opcode: u8, ds: u64) -> u64 {
     // What is constant in most calls is one number.
-    let shape = (opcode as u64) << 32 | ds as u64;
+    let shape = (opcode as u64) << 32 | ds;
     (base | place.index_at(40) | shape).to_be()
 }
 
@@ -269,7 +269,7 @@ mod tests {
         }
 
         #[test]
-        fn two_words_are_a_control_segment(qpn in 0_u32..1 << 24, index: u32, opcode: u8, ds in 1_u32..64, fm: u8, imm: u32) {
+        fn two_words_are_a_control_segment(qpn in 0_u32..1 << 24, index: u32, opcode: u8, ds in 1_u64..64, fm: u8, imm: u32) {
             let words = [ctrl0(ctrl_base(qpn), BlockIndex::of(index), opcode, ds), ctrl1(fm, imm)];
             let seg: CtrlSeg = zerocopy::transmute!(words);
             prop_assert_eq!(seg, CtrlSeg::new(0, index as u16, opcode, qpn, ds as u8, fm, Be32::new(imm)));

@@ -5,9 +5,9 @@
 //! folds; a list fills them in from C's struct; a builder writes what its opcode says first and the data when a setter brings
 //! them. A WQE is written once, and what the doorbell needs to know of it is returned ([`Written`]).
 
-use super::data::one_entry;
+use super::data::copy_inline;
 use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, Sge, WqeWriter};
-use super::{ctrl0, ctrl1, fm_ce_se, hw_opcode, put_entries, put_inline};
+use super::{ctrl_base, ctrl0, ctrl1, fm_ce_se, hw_opcode, one_entry, put_entries};
 use crate::memory::{BlockIndex, SqView};
 use crate::sq::cursor::Cursor;
 use uverbs_core::provider::op::{MwBind, TsoArgs};
@@ -233,28 +233,29 @@ impl Units for [u64; 8] {
 /// What is constant in the control segments of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CtrlConsts {
-    /// The first word, in host order, less index, opcode and units.
-    base: u64,
+    /// The first word by opcode, in host order, less index and units.
+    first: [u64; 16],
     /// The second word by flags, less immediate data.
     second: [u64; 16],
 }
 
 impl CtrlConsts {
     /// Of the QP of this number. `signal` is set in every WQE.
-    pub(crate) fn new(base: u64, signal: u8) -> Self {
+    pub(crate) fn new(qp_num: u32, signal: u8) -> Self {
+        let first = |opcode| u64::from(hw_opcode(WrOpcode(opcode as u32))) << 32 | ctrl_base(qp_num);
         let second = |flags| ctrl1(signal | fm_ce_se(SendFlags::from_bits_retain(flags as u32)), 0);
-        Self { base, second: core::array::from_fn(second) }
+        Self { first: core::array::from_fn(first), second: core::array::from_fn(second) }
     }
 
     /// The number of the QP.
     pub(crate) fn qp_num(&self) -> u32 {
-        (self.base >> 8) as u32
+        (self.first[0] >> 8) as u32 & 0xff_ffff
     }
 
-    /// The first word of a WQE.
+    /// The first word of a WQE. Every opcode of a queue is below 16.
     #[inline(always)]
-    pub(crate) fn first(&self, place: BlockIndex, opcode: u8, ds: u32) -> u64 {
-        ctrl0(self.base, place, opcode, ds)
+    pub(crate) fn first(&self, place: BlockIndex, opcode: WrOpcode, ds: u64) -> u64 {
+        ctrl0(self.first[(opcode.0 & 15) as usize], place, 0, ds)
     }
 
     /// The second word; of flags that are not plain, as many as are.
@@ -314,21 +315,22 @@ pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
     let unit = put_op(&mut writer, unit, &wr.op)?;
     let answer = wr.op.answer();
     let (units, carries) = match wr.data {
-        Data::Inline(data) => (put_inline(writer, unit, limits, data)?, Carries::Inline),
+        Data::Inline(data) => (copy_inline(writer, unit, limits, data)?, Carries::Inline),
         Data::Entries(entries) => {
             if let [one] = entries
                 && let Some(words) = one_entry(answer, *one)
             {
                 writer.put(unit, words);
-                put_ctrl(writer, consts, wr.flags, &wr.op, unit + 1);
+                put_ctrl(writer, consts, wr.flags, &wr.op, u64::from(unit) + 1);
                 cursor.finish(view, wr_id, Written::new(unit + 1, Carries::Entries));
                 return Ok(());
             }
-            (put_entries(writer, unit, limits, answer, entries)?, Carries::Entries)
+            (put_entries(writer, unit, limits, answer, entries)?.into(), Carries::Entries)
         }
     };
-    put_ctrl(writer, consts, wr.flags, &wr.op, unit + units);
-    cursor.finish(view, wr_id, Written::new(unit + units, carries));
+    let ds = u64::from(unit) + units;
+    put_ctrl(writer, consts, wr.flags, &wr.op, ds);
+    cursor.finish(view, wr_id, Written::new(ds as u32, carries));
     Ok(())
 }
 
@@ -339,10 +341,10 @@ pub(crate) fn put_ctrl(
     consts: &CtrlConsts,
     flags: SendFlags,
     op: &WqeOp<'_>,
-    ds: u32,
+    ds: u64,
 ) {
     writer.put_ctrl1(consts.second(flags, op.imm));
-    writer.put_ctrl0(consts.first(writer.place(), hw_opcode(op.opcode), ds));
+    writer.put_ctrl0(consts.first(writer.place(), op.opcode, ds));
 }
 
 /// Composes a WQE of one block and one entry in registers: its words, but for the first, and its units. `None` for other WRs,
