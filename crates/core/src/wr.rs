@@ -62,7 +62,7 @@ bitflags::bitflags! {
 }
 
 /// `struct ibv_sge`: `length` bytes of registered memory from virtual address `addr`. Host byte order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, zerocopy::IntoBytes, zerocopy::Immutable)]
 #[repr(C)]
 pub struct Sge {
     /// Start address (the iova for a region registered with one).

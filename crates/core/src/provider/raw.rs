@@ -18,6 +18,7 @@ use crate::wc::WorkCompletion;
 use crate::wr::{
     IbvAh, IbvDataBuf, IbvMr, IbvMw, IbvMwBindInfo, ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge,
 };
+use core::hint::cold_path;
 use core::marker::PhantomData;
 
 /// `ibv_post_send` on a queue of any locking.
@@ -156,11 +157,10 @@ impl<S: WireSge> Payload<S> for InlineBufs<'_> {
 #[must_use]
 #[inline(always)]
 pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> {
-    if len == 0 {
-        return Some(&[]);
-    }
-    if ptr.is_null() || len > isize::MAX as usize / size_of::<T>().max(1) {
-        return None;
+    // One test for none and too many.
+    if ptr.is_null() || len.wrapping_sub(1) >= isize::MAX as usize / size_of::<T>().max(1) {
+        cold_path();
+        return (len == 0).then_some(&[]);
     }
     // SAFETY: not NULL, so `len` valid values by the caller's promise; no longer than an object may be.
     Some(unsafe { core::slice::from_raw_parts(ptr, len) })

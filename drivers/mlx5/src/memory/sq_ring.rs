@@ -315,21 +315,19 @@ impl<'r> SqView<'r> {
         unsafe { copy::store_bytes(bytes, to.as_ptr().cast()) };
     }
 
-    /// The `count` words of 8 bytes from `word` of the block at a place on, if they do not go over the ring's end.
+    /// The `count` units from one on, if they do not go over the ring's end.
     #[inline(always)]
-    pub(crate) fn words_from(self, place: BlockIndex, word: u32, count: usize) -> Option<&'r [AtomicU64]> {
-        let block = (place.0 & self.mask) as usize;
-        // In the unit of places, of which a word has two and a block 16.
-        let end = block + (word as usize).saturating_add(count).saturating_mul(2);
-        if end > self.mask as usize + 16 {
+    pub(crate) fn units_from(self, unit: UnitIndex, count: usize) -> Option<&'r [[AtomicU64; 2]]> {
+        let first = unit.0 & (self.mask | UnitIndex::MASK);
+        // To the ring's end, in the scale of a `UnitIndex`.
+        let room = self.mask + (1 << BlockIndex::SHIFT) - first;
+        if count > (room / 4) as usize {
             return None;
         }
-        // SAFETY: the masked place is 16 times the index of one of the ring's blocks (invariant).
-        let words = unsafe { self.base.byte_add(block * 4) };
-        // SAFETY: `word` is not behind `end`, which is not behind the ring.
-        let words = unsafe { words.add(word as usize) };
-        // SAFETY: so many words inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
-        Some(unsafe { core::slice::from_raw_parts(words.as_ptr(), count) })
+        // SAFETY: the masked unit is 4 times the index of one of the ring's units (invariant), which has four to the block.
+        let units = unsafe { self.base.byte_add(first as usize * 4) };
+        // SAFETY: so many units up to the ring's end, aligned, alive while the ring is borrowed, used by atomics only.
+        Some(unsafe { core::slice::from_raw_parts(units.cast().as_ptr(), count) })
     }
 
     /// The 8 bytes at `word`, counted from the ring's start and modulo the ring.

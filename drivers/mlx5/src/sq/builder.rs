@@ -13,7 +13,7 @@ use crate::sq::SendQueue;
 use crate::sq::consts::{Kind, are_plain};
 use crate::sq::cursor::Cursor;
 use crate::wqe::plain::{Carries, Destination, Local, WqeOp, Written, op_units, put_destination, put_op};
-use crate::wqe::{AV_UNITS, Ah, Answer, CTRL_UNITS, Remote, Sge, WqeWriter, eth, hw_opcode, ordinary_words};
+use crate::wqe::{AV_UNITS, Ah, Answer, CTRL_UNITS, Remote, Sge, WqeWriter, eth, ordinary_words};
 use crate::wqe::{put_entries, put_inline, put_one_inline, put_ordinary};
 use bitflags::bitflags;
 use core::sync::atomic::Ordering;
@@ -523,12 +523,13 @@ impl WrBuilder for SendQueue {
     #[inline(always)]
     unsafe fn wr_set_sges(&mut self, sges: &[RawSge]) {
         let Self { queue, session, encoder, .. } = self;
-        // A copy, because what is in memory would be loaded anew after the stores to the queue.
-        let (wr, view) = (session.wr, queue.view());
-        if wr.state.takes_data(SlowPathFlags::NO_INLINE) && !sges.is_empty() {
-            let writer = WqeWriter::new(view, wr.place);
-            if let Some(units) = put_ordinary(writer, wr.state.units.into(), &encoder.fast.limits, sges) {
-                return session.end_fast(view, &wr, units, Carries::Entries);
+        let state = session.wr.state;
+        if state.takes_data(SlowPathFlags::NO_INLINE) && !sges.is_empty() {
+            let writer = WqeWriter::new(queue.view(), session.wr.place);
+            if let Some(units) = put_ordinary(writer, state.units.into(), &encoder.fast.limits, sges) {
+                // Loaded anew: there are not registers enough to keep it meanwhile.
+                let wr = session.wr;
+                return session.end_fast(queue.view(), &wr, units, Carries::Entries);
             }
         }
         // SAFETY: the caller's promise.
@@ -538,6 +539,7 @@ impl WrBuilder for SendQueue {
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
         let Self { queue, session, encoder, .. } = self;
+        // A copy, because what is in memory would be loaded anew after the stores to the queue.
         let (wr, view) = (session.wr, queue.view());
         if wr.state.takes_data(SlowPathFlags::empty()) {
             let writer = WqeWriter::new(view, wr.place);

@@ -94,11 +94,13 @@ impl SendEntry for Sge {
 impl SendEntry for RawSge {
     #[inline(always)]
     fn size_bits(self) -> u64 {
-        self.length.into()
+        let [_, bits] = zerocopy::transmute!(self);
+        bits
     }
     #[inline(always)]
     fn size_of_bits(bits: u64) -> u32 {
-        bits as u32
+        let [length, _key]: [u32; 2] = zerocopy::transmute!(bits);
+        length
     }
     #[inline(always)]
     fn length(self) -> u32 {
@@ -109,14 +111,18 @@ impl SendEntry for RawSge {
     }
     #[inline(always)]
     fn ordinary_from(self, min: u32) -> Option<[u64; 2]> {
-        (self.length.wrapping_sub(min) < MAX_SGE_LENGTH - min).then(|| ordinary_words(self))
+        // Length and key by one load.
+        let [addr, rest]: [u64; 2] = zerocopy::transmute!(self);
+        let length_and_key = if cfg!(target_endian = "little") { rest.rotate_left(32) } else { rest };
+        let length = Self::size_of_bits(rest);
+        (length.wrapping_sub(min) < MAX_SGE_LENGTH - min).then(|| [length_and_key.to_be(), addr.to_be()])
     }
 }
 
 /// The words of an entry of C's form, neither empty nor of 2^31 bytes or more.
 #[inline(always)]
-pub(crate) const fn ordinary_words(entry: RawSge) -> [u64; 2] {
-    [((entry.length as u64) << 32 | entry.lkey as u64).to_be(), entry.addr.to_be()]
+pub(crate) const fn ordinary_words(RawSge { addr, length, lkey }: RawSge) -> [u64; 2] {
+    [((length as u64) << 32 | lkey as u64).to_be(), addr.to_be()]
 }
 
 /// The words of an atomic's entry: the same memory with a count of 8.
@@ -177,9 +183,9 @@ pub(crate) fn put_ordinary<E: SendEntry>(
     if entries.len() > limits.max_sge as usize || entries.len() > 63 {
         return None;
     }
-    let words = writer.words(unit * 2, entries.len() * 2)?;
+    let units = writer.units(unit, entries.len())?;
     let mut sizes = 0;
-    for ([first, second], entry) in words.as_chunks::<2>().0.iter().zip(entries) {
+    for ([first, second], entry) in units.iter().zip(entries) {
         let [a, b] = entry.ordinary_from(1)?;
         sizes |= entry.size_bits();
         first.store(a, Ordering::Relaxed);

@@ -32,10 +32,10 @@ impl<'r> WqeWriter<'r> {
         (self.ring.lend(), self.place)
     }
 
-    /// `count` words from `word` on, if they do not go over the ring's end.
+    /// `count` units from `unit` on, if they do not go over the ring's end.
     #[inline(always)]
-    pub(crate) fn words(self, word: u32, count: usize) -> Option<&'r [AtomicU64]> {
-        self.ring.words_from(self.place, word, count)
+    pub(crate) fn units(self, unit: u32, count: usize) -> Option<&'r [[AtomicU64; 2]]> {
+        self.ring.units_from(self.place.unit(unit), count)
     }
 
     /// Writes the 16 bytes at `unit`.
