@@ -11,6 +11,7 @@
 use crate::memory::{BlockCount, BlockIndex, SendQueueRef, SqView};
 use crate::wqe::plain::Carries;
 use core::fmt;
+use core::hint::cold_path;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -234,18 +235,25 @@ impl Doorbell {
         self.turn();
     }
 
-    /// The same for a single WQE of one block and several units, whose words are at hand.
+    /// The same for a single WQE of one block, whose words are at hand. It has `ds` units, more than one; the others are 0.
     #[inline(always)]
-    pub(crate) fn post_block(&mut self, queue: &SendQueueRef, at: BlockIndex, words: &[u64; 8]) {
+    pub(crate) fn post_block(&mut self, queue: &SendQueueRef, at: BlockIndex, words: &[u64; 8], ds: u32) {
         if !self.bursts_alone {
+            // Not rare, but a call: the stores below follow the caller's without a jump.
+            cold_path();
             let span = BlockCount::of(1);
             return self.post(queue, at, span, self.is_burst(span, Carries::Entries));
         }
         // Loaded before the fence, behind which loads take their time.
         let next = self.next;
         write_combining_start();
-        for (i, word) in words.iter().enumerate() {
-            put_word(next, i as u32 * 8, *word);
+        for (unit, &[first, second]) in (0..).zip(words.as_chunks::<2>().0) {
+            if unit < ds {
+                put_word(next, unit * 16, first);
+                put_word(next, unit * 16 + 8, second);
+            } else {
+                put_zero_unit(next, unit * 16);
+            }
         }
         self.turn();
     }
@@ -310,6 +318,24 @@ fn put_word(register: NonNull<u64>, at: u32, word: u64) {
     let to = unsafe { register.byte_add(at as usize) };
     // SAFETY: a mapped register, aligned to 8.
     unsafe { to.write_volatile(word) };
+}
+
+/// Writes 16 bytes of zeros to a register that is aligned to 64: one store where the CPU can. `at` is a multiple of 16, and they
+/// are inside the mapping, as those of [`put_word`].
+#[inline(always)]
+fn put_zero_unit(register: NonNull<u64>, at: u32) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{__m128i, _mm_setzero_si128};
+        // SAFETY: inside the mapping, see above.
+        let to = unsafe { register.byte_add(at as usize) };
+        // SAFETY: as above; aligned to 16, since the register is to 64.
+        unsafe { to.cast::<__m128i>().write_volatile(_mm_setzero_si128()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    for word in 0..2 {
+        put_word(register, at + word * 8, 0);
+    }
 }
 
 impl fmt::Debug for Doorbell {

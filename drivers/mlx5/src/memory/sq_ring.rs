@@ -259,7 +259,7 @@ impl<'r> SqView<'r> {
     pub(crate) fn words_from(self, place: BlockIndex, word: u32, count: usize) -> Option<&'r [AtomicU64]> {
         let block = (place.0 & self.mask) as usize;
         // In the unit of places, of which a word has two and a block 16.
-        let end = block + (word as usize).saturating_add(count).saturating_mul(2);
+        let end = (word as usize).saturating_add(count).saturating_mul(2).saturating_add(block);
         if end > self.mask as usize + 16 {
             return None;
         }

@@ -386,7 +386,7 @@ impl Producer {
         record.set_done(crate::memory::CompletedCount::new(head + 1, 0));
         (self.at, self.head) = (at.after(1), head + 1);
         write_dbrec(&self.record, self.at);
-        self.bell.post_block(queue, at, &block);
+        self.bell.post_block(queue, at, &block, ds);
         access.leave();
         true
     }
