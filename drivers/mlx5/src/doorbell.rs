@@ -9,8 +9,10 @@
 // UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
 
 use crate::memory::{BlockCount, BlockIndex, SendQueueRef, SqView};
+use crate::sq::cursor::LastWqe;
 use crate::wqe::plain::Carries;
 use core::fmt;
+use core::hint::cold_path;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -143,7 +145,7 @@ pub struct Doorbell {
     next: NonNull<u64>,
     toggle: usize,
     /// The longest WQE that is written whole, by what it carries ([`Carries`]).
-    burst: [BlockCount; 3],
+    burst: [BlockCount; 4],
     sharing: Sharing,
     /// Whether it is this queue's alone, and a block of entries is written whole.
     bursts_alone: bool,
@@ -194,7 +196,7 @@ impl Doorbell {
         let half = bf.half as usize;
         let toggle = if next.addr().get() & half == 0 { half } else { 0 };
         let longest = |wanted| BlockCount::of(if bf.burst && wanted { bf.half / 64 } else { 0 });
-        let mut burst = [BlockCount::NONE; 3];
+        let mut burst = [BlockCount::NONE; 4];
         burst[Carries::Entries as usize] = longest(bf.prefer);
         burst[Carries::Inline as usize] = longest(true);
         let bursts_alone =
@@ -208,10 +210,10 @@ impl Doorbell {
         matches!(self.sharing, Sharing::Locked(_) | Sharing::Port(Some(_)))
     }
 
-    /// Whether a single WQE of so many blocks is written whole.
+    /// Whether a single WQE is written whole.
     #[inline(always)]
-    pub(crate) fn is_burst(&self, span: BlockCount, carries: Carries) -> bool {
-        span <= self.burst[carries as usize]
+    pub(crate) fn is_burst(&self, wqe: LastWqe) -> bool {
+        wqe.span() <= self.burst[wqe.carries()]
     }
 
     /// Tells of the WQEs up to the one at `last`, which is written whole if it is a `burst`. The doorbell record was written
@@ -234,18 +236,25 @@ impl Doorbell {
         self.turn();
     }
 
-    /// The same for a single WQE of one block and several units, whose words are at hand.
+    /// The same for a single WQE of one block, whose words are at hand. It has `ds` units, more than one; the others are 0.
     #[inline(always)]
-    pub(crate) fn post_block(&mut self, queue: &SendQueueRef, at: BlockIndex, words: &[u64; 8]) {
+    pub(crate) fn post_block(&mut self, queue: &SendQueueRef, at: BlockIndex, words: &[u64; 8], ds: u32) {
         if !self.bursts_alone {
+            // Not rare, but a call: the stores below follow the caller's without a jump.
+            cold_path();
             let span = BlockCount::of(1);
-            return self.post(queue, at, span, self.is_burst(span, Carries::Entries));
+            return self.post(queue, at, span, self.is_burst(LastWqe::new(span, Carries::Entries)));
         }
         // Loaded before the fence, behind which loads take their time.
         let next = self.next;
         write_combining_start();
-        for (i, word) in words.iter().enumerate() {
-            put_word(next, i as u32 * 8, *word);
+        for (unit, &[first, second]) in (0..).zip(words.as_chunks::<2>().0) {
+            if unit < ds {
+                put_word(next, unit * 16, first);
+                put_word(next, unit * 16 + 8, second);
+            } else {
+                put_zero_unit(next, unit * 16);
+            }
         }
         self.turn();
     }
@@ -310,6 +319,26 @@ fn put_word(register: NonNull<u64>, at: u32, word: u64) {
     let to = unsafe { register.byte_add(at as usize) };
     // SAFETY: a mapped register, aligned to 8.
     unsafe { to.write_volatile(word) };
+}
+
+/// Writes 16 bytes of zeros to a register that is aligned to 64: one store where the CPU can. `at` is a multiple of 16, and they
+/// are inside the mapping, as those of [`put_word`].
+#[inline(always)]
+fn put_zero_unit(register: NonNull<u64>, at: u32) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{__m128i, _mm_setzero_si128};
+        // SAFETY: inside the mapping, see above.
+        let to = unsafe { register.byte_add(at as usize) };
+        // SAFETY: every x86-64 CPU has SSE2.
+        let zeros = unsafe { _mm_setzero_si128() };
+        // SAFETY: as above; aligned to 16, since the register is to 64.
+        unsafe { to.cast::<__m128i>().write_volatile(zeros) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    for word in 0..2 {
+        put_word(register, at + word * 8, 0);
+    }
 }
 
 impl fmt::Debug for Doorbell {

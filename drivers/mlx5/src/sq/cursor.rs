@@ -17,17 +17,29 @@ pub(crate) struct Cursor {
     pub(crate) head: u64,
     /// The `head` from which there is no room, as far as is known.
     pub(crate) limit: u64,
-    last: Last,
+    last: LastWqe,
 }
 
 /// The length of the last WQE, and in the lowest bits, which are free there, what it carries: one word, for one register.
 #[derive(Clone, Copy, Debug)]
-struct Last(u32);
+pub(crate) struct LastWqe(u32);
 
-impl Last {
+impl LastWqe {
     #[inline(always)]
-    const fn new(span: BlockCount, carries: Carries) -> Self {
+    pub(crate) const fn new(span: BlockCount, carries: Carries) -> Self {
         Self(span.bits() | carries as u32)
+    }
+
+    /// Its length.
+    #[inline(always)]
+    pub(crate) const fn span(self) -> BlockCount {
+        BlockCount::of_bits(self.0 & !15)
+    }
+
+    /// The number of a [`Carries`], below 4.
+    #[inline(always)]
+    pub(crate) const fn carries(self) -> usize {
+        (self.0 & 3) as usize
     }
 }
 
@@ -40,7 +52,7 @@ impl Cursor {
     /// At a place, with nothing written.
     #[inline(always)]
     pub(crate) const fn new(at: BlockIndex, head: u64, limit: u64) -> Self {
-        Self { at, head, limit, last: Last::new(BlockCount::of(1), Carries::Entries) }
+        Self { at, head, limit, last: LastWqe::new(BlockCount::of(1), Carries::Entries) }
     }
 
     /// Where nothing can be written.
@@ -62,14 +74,8 @@ impl Cursor {
 
     /// How long the last WQE is, and what it carries.
     #[inline(always)]
-    pub(crate) fn last(&self) -> (BlockCount, Carries) {
-        let Last(word) = self.last;
-        let carries = match word & 15 {
-            0 => Carries::Entries,
-            1 => Carries::Inline,
-            _ => Carries::Nothing,
-        };
-        (BlockCount::of_bits(word & !15), carries)
+    pub(crate) const fn last(&self) -> LastWqe {
+        self.last
     }
 
     /// Lets a function that is not inlined change the cursor. It gets a copy: the address of the cursor itself would
@@ -98,7 +104,7 @@ impl Cursor {
         let end = at.after(blocks);
         (self.at, self.head) = (end, head);
         view.record(at).set_done(CompletedCount::new(head, 0));
-        self.last = Last::new(BlockCount::of(blocks), carries);
+        self.last = LastWqe::new(BlockCount::of(blocks), carries);
         if blocks > 1 {
             mark_blocks(view, at, blocks);
         }
@@ -110,7 +116,7 @@ impl Cursor {
         let blocks = (written.ds + 3) >> 2;
         let end = at.after(blocks);
         self.at = end;
-        self.last = Last::new(BlockCount::of(blocks), written.carries);
+        self.last = LastWqe::new(BlockCount::of(blocks), written.carries);
         if blocks > 1 {
             mark_blocks(view, at, blocks);
         }

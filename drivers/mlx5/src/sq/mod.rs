@@ -145,7 +145,7 @@ impl SendQueue {
         let Self { queue, producer, encoder, .. } = self;
         let mut cursor = producer.begin();
         // SAFETY: the caller's promise.
-        unsafe { encoder.push_cold(producer, queue, &mut cursor, wr_id, wr) }?;
+        unsafe { encoder.push(producer, queue, queue.view(), &mut cursor, wr_id, wr) }?;
         producer.complete(queue, &cursor)
     }
 }

@@ -349,9 +349,10 @@ impl Producer {
     /// Publishes what is new, and rings. The queue is busy, and open.
     #[inline(always)]
     fn ring(&mut self, queue: &SendQueueRef, cursor: &Cursor) {
-        let (span, carries) = cursor.last();
+        let wqe = cursor.last();
+        let span = wqe.span();
         let last = cursor.at.before(span);
-        let is_burst = last == self.at && self.bell.is_burst(span, carries);
+        let is_burst = last == self.at && self.bell.is_burst(wqe);
         (self.at, self.head) = (cursor.at, cursor.head);
         write_dbrec(&self.record, cursor.at);
         self.bell.post(queue, last, span, is_burst);
@@ -386,7 +387,7 @@ impl Producer {
         record.set_done(crate::memory::CompletedCount::new(head + 1, 0));
         (self.at, self.head) = (at.after(1), head + 1);
         write_dbrec(&self.record, self.at);
-        self.bell.post_block(queue, at, &block);
+        self.bell.post_block(queue, at, &block, ds);
         access.leave();
         true
     }
