@@ -14,12 +14,11 @@ use super::parse::Resources;
 use super::poll::{CompletionQueue, Pending, enter};
 use super::ring::CqRing;
 use super::shared::Entered;
+use super::state::CqState;
 use crate::memory::Watch;
 use core::fmt;
-use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::provider::PollError;
-use uverbs_core::sync::barrier;
 use uverbs_core::wc::WcStatus;
 
 /// Where an extended poll stands, if one is open.
@@ -36,51 +35,45 @@ impl Session {
         Self { parsed, entry: Watch::new(Arc::clone(ring.blocks()), 0) }
     }
 
-    /// Moves to the next completion.
+    /// Moves to the next completion if that is of the resource at hand and of a usual kind. `None` if it is not.
     #[inline(always)]
-    fn advance(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
-        let consumer = &mut entered.state().consumer;
-        let block = consumer.watch.address();
+    fn advance(&mut self, mut entered: Entered<'_>) -> Option<Result<(), PollError>> {
+        let CqState { consumer, last, .. } = entered.state();
         let entry = CqeRef(consumer.watch.block());
-        let tail = entry.tail();
-        if consumer.idle.is(tail) {
-            return Err(PollError::Empty);
+        let tail = entry.tail(consumer.phase);
+        if !tail.is_owned() {
+            return Some(Err(PollError::Empty));
         }
-        let parsed = if tail.is_plain_requester(consumer.phase) {
-            barrier::from_device();
-            Resources::current(&consumer.last).requester(entry, tail)
-        } else if tail.is_plain_responder(consumer.phase) {
-            barrier::from_device();
-            Resources::current(&consumer.last).responder(entry, tail)
+        let parsed = if tail.is_plain_requester() {
+            Resources::current(last).requester(entry, tail)
+        } else if tail.is_plain_responder() {
+            Resources::current(last).responder(entry, tail)
         } else {
             None
         };
-        if let Some(parsed) = parsed {
-            self.parsed = parsed;
-            self.entry.turn_to_address(block);
-            consumer.step();
-            return Ok(());
-        }
-        cold_path();
-        self.advance_other(entered)
+        self.parsed = parsed?;
+        // SAFETY: both are of the queue's ring (`CompletionQueue::session`).
+        unsafe { self.entry.follow(&consumer.watch) };
+        consumer.step();
+        Some(Ok(()))
     }
 
-    /// The same by the long way.
-    #[inline(never)]
-    fn advance_other(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
+    /// Moves to the next completion.
+    fn advance_by_long_way(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
         // SAFETY: inside, and dropped before `entered`.
         let mut cursor = unsafe { Cursor::new(&mut entered) };
         let result = match cursor.next() {
             Ok(Some(parsed)) => {
                 self.parsed = parsed;
-                self.entry.turn_to_address(cursor.walk().address());
+                // SAFETY: both are of the queue's ring (`CompletionQueue::session`).
+                unsafe { self.entry.follow_walk(&cursor.walk) };
                 cursor.step();
                 Ok(())
             }
             Ok(None) => Err(PollError::Empty),
             Err(error) => Err(error),
         };
-        cursor.save();
+        cursor.keep_resource();
         result
     }
 }
@@ -88,11 +81,25 @@ impl Session {
 impl CompletionQueue {
     #[inline(always)]
     pub(super) fn start_session(&mut self) -> Result<(), PollError> {
+        if self.pending.is_empty()
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            && let Some(entered) = unsafe { self.shared.enter(self.open_word) }
+            && let Some(result) = self.session.advance(entered)
+        {
+            if result.is_ok() {
+                self.pending |= Pending::SESSION;
+            }
+            return result;
+        }
+        self.start_session_by_long_way()
+    }
+
+    #[inline(never)]
+    fn start_session_by_long_way(&mut self) -> Result<(), PollError> {
         self.check_pending()?;
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
         let entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        if let Err(error) = self.session.advance(entered) {
-            cold_path();
+        if let Err(error) = self.session.advance_by_long_way(entered) {
             if error == PollError::Corrupt {
                 // The entry was parsed, so it is given back here: there is no session to end.
                 self.give_back_all();
@@ -108,12 +115,24 @@ impl CompletionQueue {
 
     #[inline(always)]
     pub(super) fn next_of_session(&mut self) -> Result<(), PollError> {
+        if self.is_open()
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            && let Some(entered) = unsafe { self.shared.enter(self.open_word) }
+            && let Some(result) = self.session.advance(entered)
+        {
+            return result;
+        }
+        self.next_of_session_by_long_way()
+    }
+
+    #[inline(never)]
+    fn next_of_session_by_long_way(&mut self) -> Result<(), PollError> {
         if !self.is_open() {
             return Err(PollError::NoSession);
         }
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
         let entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        self.session.advance(entered)
+        self.session.advance_by_long_way(entered)
     }
 
     #[inline(always)]
@@ -129,7 +148,7 @@ impl CompletionQueue {
     fn give_back_all(&mut self) {
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
         if let Ok(mut entered) = unsafe { enter(&self.shared, &mut self.open_word) } {
-            let position = entered.state().consumer.position;
+            let position = entered.state().consumer.position();
             super::poll::give_back(&self.record, position);
         }
     }
