@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Extended polling (`ibv_start_poll` .. `ibv_end_poll`): one completion at a time, whose fields are read from its entry.
 //!
-//! An open poll holds no lock and is not inside the queue: each call enters and leaves. The entries that it has passed are
-//! given back at its end, so the current one stays readable whatever the control path does meanwhile.
+//! An open poll holds no lock and is not inside the queue: each call enters and leaves. The current entry is given back when
+//! the poll goes on or ends, so it stays readable whatever the control path does meanwhile. Those before it are given back at
+//! the end, or by a control call.
 #![expect(unsafe_code)]
 // UNSAFETY: enters the queue as its one poller, which `&mut CompletionQueue` proves.
 
@@ -11,7 +12,7 @@ use super::completion::{Completion, Parsed};
 use super::cursor::Cursor;
 use super::entry::{CqeRef, Tail};
 use super::parse::Resources;
-use super::poll::{CompletionQueue, Pending, enter};
+use super::poll::{CompletionQueue, Pending, enter, give_back};
 use super::ring::CqRing;
 use super::shared::Entered;
 use super::state::CqState;
@@ -59,21 +60,23 @@ impl Session {
     }
 
     /// Moves to the next completion.
-    fn advance_by_long_way(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
+    fn advance_by_long_way(&mut self, entered: &mut Entered<'_>) -> Result<(), PollError> {
         // SAFETY: inside, and dropped before `entered`.
-        let mut cursor = unsafe { Cursor::new(&mut entered) };
-        let result = match cursor.next() {
-            Ok(Some(parsed)) => {
-                self.parsed = parsed;
-                // SAFETY: both are of the queue's ring (`CompletionQueue::session`).
-                unsafe { self.entry.follow_walk(&cursor.walk) };
-                cursor.step();
-                Ok(())
-            }
-            Ok(None) => Err(PollError::Empty),
-            Err(error) => Err(error),
-        };
+        let mut cursor = unsafe { Cursor::new(entered) };
+        let from = cursor.position();
+        let next = cursor.next();
+        let to = cursor.position();
+        if let Ok(Some(parsed)) = next {
+            self.parsed = parsed;
+            // SAFETY: both are of the queue's ring (`CompletionQueue::session`).
+            unsafe { self.entry.follow_walk(&cursor.walk) };
+            cursor.step();
+        }
         cursor.keep_resource();
+        let result = next.and_then(|parsed| parsed.map(|_| ()).ok_or(PollError::Empty));
+        if result.is_err() {
+            entered.state().keep(from, to);
+        }
         result
     }
 }
@@ -98,14 +101,15 @@ impl CompletionQueue {
     fn start_session_by_long_way(&mut self) -> Result<(), PollError> {
         self.check_pending()?;
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
-        let entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        if let Err(error) = self.session.advance_by_long_way(entered) {
+        let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
+        if let Err(error) = self.session.advance_by_long_way(&mut entered) {
             if error == PollError::Corrupt {
                 // The entry was parsed, so it is given back here: there is no session to end.
-                self.give_back_all();
+                give_back(&self.record, entered.state().consumer.position());
             }
             return Err(error);
         }
+        drop(entered);
         if let Some(clock) = &mut self.clock {
             clock.refresh();
         }
@@ -131,25 +135,21 @@ impl CompletionQueue {
             return Err(PollError::NoSession);
         }
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
-        let entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        self.session.advance_by_long_way(entered)
+        let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
+        self.session.advance_by_long_way(&mut entered)?;
+        // A control call since the last step may have removed entries behind the one that was current then.
+        give_back(&self.record, entered.state().consumer.position().wrapping_sub(1));
+        Ok(())
     }
 
     #[inline(always)]
     pub(super) fn end_session(&mut self) {
         if self.is_open() {
             self.pending -= Pending::SESSION;
-            self.give_back_all();
-        }
-    }
-
-    /// Gives back all that was parsed.
-    #[inline(always)]
-    fn give_back_all(&mut self) {
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
-        if let Ok(mut entered) = unsafe { enter(&self.shared, &mut self.open_word) } {
-            let position = entered.state().consumer.position();
-            super::poll::give_back(&self.record, position);
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            if let Ok(mut entered) = unsafe { enter(&self.shared, &mut self.open_word) } {
+                give_back(&self.record, entered.state().consumer.position());
+            }
         }
     }
 

@@ -28,8 +28,22 @@ pub(super) struct CqState {
     pub(super) resources: Resources,
     /// The resource of the last entry.
     pub(super) last: AtHand,
+    kept: Kept,
     resize: Option<Resize>,
     lost: bool,
+}
+
+/// How many entries before a position an open poll keeps from the device: from the one on that it stands at. Where the consumer
+/// stands elsewhere, it has moved behind one entry since.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    position: u32,
+    entries: u32,
+}
+
+impl Kept {
+    /// Of a consumer that stands anywhere.
+    const ONE: Self = Self { position: 0, entries: 1 };
 }
 
 /// A resize that the kernel was asked for.
@@ -101,6 +115,7 @@ impl CqState {
             ring,
             resources: Resources::new(version, dump_fill_mkey),
             last: AtHand::none(),
+            kept: Kept::ONE,
             resize: None,
             lost: false,
         }
@@ -165,6 +180,16 @@ impl CqState {
         });
     }
 
+    fn kept_before(&self, position: u32) -> u32 {
+        if self.kept.position == position { self.kept.entries } else { 1 }
+    }
+
+    /// The consumer has moved over entries that no poll hands out, so an open poll stands at the same one as before.
+    pub(super) fn keep(&mut self, from: u32, to: u32) {
+        let entries = self.kept_before(from) + to.wrapping_sub(from);
+        self.kept = Kept { position: to, entries };
+    }
+
     /// Removes entries from the ring, and during a resize from the new ring, too.
     fn remove_entries(
         &mut self,
@@ -174,16 +199,19 @@ impl CqState {
         let from = self.consumer.position();
         let end = written(&self.ring, from, u32::MAX);
         let start = compact(&self.ring, from, end, &mut is_gone);
+        let told = u32::from_be(consumer_word.load(Ordering::Relaxed));
+        let passed = from.wrapping_sub(told) & INDEX_MASK;
+        let kept = self.kept_before(from);
         if start != from {
             self.consumer.move_to(&self.ring, start);
-            // An open extended poll or a callback stands at an entry before `from`, and has not given it back. Then the
-            // poller gives all of them back at its end.
-            if u32::from_be(consumer_word.load(Ordering::Relaxed)) == from & INDEX_MASK {
-                // The entries were moved before the device may write behind them.
-                barrier::to_device();
-                give_back(consumer_word, start);
-            }
+            self.keep(from, start);
         }
+        // An open extended poll or a callback stands at an entry that was passed, which is kept. The poller gives it back, and
+        // what was removed behind it, at its end.
+        let free = if passed == 0 { start } else { from.wrapping_sub(kept.min(passed)) };
+        // The entries were moved before the device may write behind them.
+        barrier::to_device();
+        give_back(consumer_word, free);
         // The device has changed over to the new ring if it has written the mark into the old one.
         if let Some(resize) = &mut self.resize
             && end != start
@@ -223,6 +251,7 @@ impl CqState {
             ring.copy_from(start.wrapping_sub(n), &self.ring, mark.wrapping_sub(n));
         }
         self.consumer = Consumer::new(&ring, start.wrapping_sub(count));
+        self.kept = Kept::ONE;
         self.ring = ring;
         barrier::to_device();
         give_back(consumer_word, self.consumer.position());

@@ -3,6 +3,7 @@
 
 mod programs;
 mod rings;
+mod room;
 mod scatter;
 
 use super::*;
