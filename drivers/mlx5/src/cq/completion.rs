@@ -167,6 +167,8 @@ impl Completion<'_> {
     #[inline(always)]
     fn responder_wc(&self) -> WorkCompletion {
         let received = cqe::RECEIVED[usize::from(self.parsed.tail.op_own().opcode())];
+        // A key is a number, immediate data are bytes.
+        let has_key = received.flags().contains(WcFlags::WITH_INV);
         let imm = self.cqe.imm_inval_pkey();
         let flags_rqpn = self.cqe.flags_rqpn();
         let mut wc_flags = received.flags() | cqe::grh_flag(flags_rqpn);
@@ -178,7 +180,7 @@ impl Completion<'_> {
             status: self.parsed.status(),
             opcode: received.opcode(),
             byte_len: self.cqe.byte_cnt(),
-            imm_data_or_invalidated_rkey: if received.has_key { imm } else { imm.to_be() },
+            imm_data_or_invalidated_rkey: if has_key { imm } else { imm.to_be() },
             qp_num: self.parsed.tail.qpn(),
             src_qp: flags_rqpn & 0xff_ffff,
             wc_flags,

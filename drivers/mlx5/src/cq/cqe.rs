@@ -178,78 +178,56 @@ pub(crate) const fn requester_flags(send_opcode: u8) -> WcFlags {
     }
 }
 
-/// What a requester's success tells by the opcode of its WQE alone: most need no more.
+/// What a success tells by an opcode alone.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(4))]
-pub(crate) struct Sent {
+pub(crate) struct ByOpcode {
     opcode: u8,
     flags: u8,
-    /// Whether the opcode is what the queue remembers, or there is a [`requester_len`].
+    /// Whether a requester's opcode is what the queue remembers, or there is a [`requester_len`].
     pub(crate) needs_more: bool,
 }
 
-impl Sent {
+impl ByOpcode {
+    /// Opcode and flags are those of `ibv_poll_cq`, all below 256: the largest is `IBV_WC_RECV`, 1 << 7.
+    const fn new(opcode: WcOpcode, flags: WcFlags, needs_more: bool) -> Self {
+        Self { opcode: opcode.0 as u8, flags: flags.bits() as u8, needs_more }
+    }
+
     /// `enum ibv_wc_opcode`
     #[inline(always)]
     pub(crate) const fn opcode(self) -> WcOpcode {
         WcOpcode(self.opcode as u32)
     }
 
-    /// [`requester_flags`]
+    /// [`requester_flags`] or [`message_flags`]
     #[inline(always)]
     pub(crate) const fn flags(self) -> WcFlags {
         WcFlags::from_bits_retain(self.flags as u32)
     }
 }
 
-/// [`Sent`] by opcode.
-pub(crate) static SENT: [Sent; 256] = {
+/// Of a requester's success, by the opcode of its WQE.
+pub(crate) static SENT: [ByOpcode; 256] = {
     const REMEMBERED: u8 = 0xff;
-    let mut table = [Sent { opcode: 0, flags: 0, needs_more: false }; 256];
+    let mut table = [ByOpcode::new(WcOpcode(0), WcFlags::empty(), false); 256];
     let mut i = 0;
     while i < table.len() {
-        let opcode = opcode(OpOwn(0), i as u8, REMEMBERED).0 as u8;
-        let needs_more = opcode == REMEMBERED || requester_len(i as u8, 1) != 0;
-        table[i] = Sent { opcode, flags: requester_flags(i as u8).bits() as u8, needs_more };
+        let opcode = opcode(OpOwn(0), i as u8, REMEMBERED);
+        let needs_more = opcode.0 == REMEMBERED as u32 || requester_len(i as u8, 1) != 0;
+        table[i] = ByOpcode::new(opcode, requester_flags(i as u8), needs_more);
         i += 1;
     }
     table
 };
 
-/// What a responder's success tells by its own opcode.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(4))]
-pub(crate) struct ReceivedKind {
-    opcode: u8,
-    flags: u8,
-    /// Whether the message brought a key, not immediate data.
-    pub(crate) has_key: bool,
-}
-
-impl ReceivedKind {
-    /// `enum ibv_wc_opcode`
-    #[inline(always)]
-    pub(crate) const fn opcode(self) -> WcOpcode {
-        WcOpcode(self.opcode as u32)
-    }
-
-    /// [`message_flags`]
-    #[inline(always)]
-    pub(crate) const fn flags(self) -> WcFlags {
-        WcFlags::from_bits_retain(self.flags as u32)
-    }
-}
-
-/// [`ReceivedKind`] by the opcode of the entry, four bits.
-pub(crate) static RECEIVED: [ReceivedKind; 16] = {
-    let mut table = [ReceivedKind { opcode: 0, flags: 0, has_key: false }; 16];
+/// Of a responder's success, by the opcode of the entry, four bits.
+pub(crate) static RECEIVED: [ByOpcode; 16] = {
+    let mut table = [ByOpcode::new(WcOpcode(0), WcFlags::empty(), false); 16];
     let mut i = 0;
     while i < table.len() {
         let op_own = OpOwn((i as u8) << 4);
-        let flags = message_flags(op_own);
-        let has_key = flags.contains(WcFlags::WITH_INV);
-        // Every receive's opcode is below 256: `IBV_WC_RECV` is 1 << 7.
-        table[i] = ReceivedKind { opcode: opcode(op_own, 0, 0).0 as u8, flags: flags.bits() as u8, has_key };
+        table[i] = ByOpcode::new(opcode(op_own, 0, 0), message_flags(op_own), false);
         i += 1;
     }
     table

@@ -5,7 +5,7 @@
 // in registers.
 
 use super::completion::Parsed;
-use super::entry::{CqeRef, Phase};
+use super::entry::{CqeRef, Phase, Tail};
 use super::parse::{Current, Outcome, Resources};
 use super::ring::CqRing;
 use super::shared::Entered;
@@ -19,13 +19,15 @@ use uverbs_core::sync::barrier;
 /// Where a poll stands: the consumer's end of the ring and the resource at hand, for registers.
 ///
 /// # Invariants
-/// Made inside the queue. Its references are used only inside, and not after the state may have changed.
+/// Made inside the queue. Its references are used only inside, and not after the state may have changed. The walk is over the
+/// ring of the consumer's watch.
 pub(super) struct Cursor<'q> {
     state: NonNull<CqState>,
     pub(super) ring: &'q CqRing,
     pub(super) resources: &'q Resources,
     pub(super) walk: Walk<'q>,
-    pub(super) position: u32,
+    /// The position of the ring's first entry in this lap.
+    lap: u32,
     pub(super) phase: Phase,
     pub(super) current: Current<'q>,
 }
@@ -40,54 +42,67 @@ impl<'q> Cursor<'q> {
     pub(super) unsafe fn new(entered: &mut Entered<'q>) -> Self {
         let state = NonNull::from(entered.state());
         // SAFETY: inside the queue, so the state is this thread's; the lifetime is bounded by the caller's promise.
-        let CqState { consumer, ring, resources, .. } = unsafe { state.as_ref() };
+        let CqState { consumer, ring, resources, last, .. } = unsafe { state.as_ref() };
         Self {
             state,
             ring,
             resources,
             walk: consumer.watch.walk(),
-            position: consumer.position,
+            lap: consumer.lap,
             phase: consumer.phase,
-            current: Resources::current(&consumer.last),
+            current: Resources::current(last),
         }
     }
 
     /// The entry that it stands at.
     #[inline(always)]
-    pub(super) fn walk(&self) -> &Walk<'q> {
-        &self.walk
+    pub(super) fn entry(&self) -> CqeRef<'q> {
+        CqeRef(self.walk.block())
     }
 
-    /// Moves behind the entry.
+    /// Its tail.
+    #[inline(always)]
+    pub(super) fn tail(&self) -> Tail {
+        self.entry().tail(self.phase)
+    }
+
+    /// The entry's position.
+    #[inline(always)]
+    pub(super) fn position(&self) -> u32 {
+        self.lap.wrapping_add(self.walk.index())
+    }
+
+    /// Moves the cursor and the consumer behind the entry, which is before the walk's stop.
+    #[inline(always)]
+    pub(super) fn step_to_stop(&mut self) {
+        self.walk.step_to_stop();
+        // SAFETY: inside the queue (invariant); the place is used through no other reference.
+        let watch = unsafe { &mut (*self.state.as_ptr()).consumer.watch };
+        // SAFETY: the same ring (invariant).
+        unsafe { watch.follow_walk(&self.walk) };
+    }
+
+    /// Moves both behind any entry.
     #[inline(always)]
     pub(super) fn step(&mut self) {
-        self.position = self.position.wrapping_add(1);
-        self.phase = self.phase.after(self.walk.step());
-    }
-
-    /// Notes the position, for the control path and for a panic. The rest of the consumer's end follows from it.
-    #[inline(always)]
-    pub(super) fn note_position(&self) {
         // SAFETY: inside the queue (invariant); the place is used through no other reference.
-        unsafe { (*self.state.as_ptr()).consumer.position = self.position };
+        let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
+        let wraps = self.walk.step();
+        // SAFETY: the same ring (invariant).
+        unsafe { consumer.watch.follow_walk(&self.walk) };
+        if wraps {
+            consumer.begin_lap();
+            (self.lap, self.phase) = (consumer.lap, consumer.phase);
+        }
     }
 
-    /// Leaves the consumer's end where the cursor stands.
+    /// Keeps the resource of the last entry at hand for the next poll.
     #[inline(always)]
-    fn save_place(&self) {
-        // SAFETY: inside the queue (invariant); `consumer` is used through no other reference.
-        let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
-        consumer.move_with(&self.walk, self.position, self.phase);
-    }
-
-    /// The same, and the resource at hand.
-    #[inline(always)]
-    pub(super) fn save(&self) {
-        self.save_place();
-        // SAFETY: as in `save_place`.
-        let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
-        if self.current.key() != consumer.last.key {
-            self.resources.keep(self.current.key(), &mut consumer.last);
+    pub(super) fn keep_resource(&self) {
+        // SAFETY: inside the queue (invariant); the place is used through no other reference.
+        let last = unsafe { &mut (*self.state.as_ptr()).last };
+        if self.current.key() != last.key {
+            self.resources.keep(self.current.key(), last);
         }
     }
 
@@ -95,16 +110,14 @@ impl<'q> Cursor<'q> {
     #[inline(always)]
     pub(super) fn next(&mut self) -> Result<Option<Parsed>, PollError> {
         loop {
-            let entry = CqeRef(self.walk.block());
-            let tail = entry.tail();
-            let is_requester = tail.is_plain_requester(self.phase);
-            if !is_requester && !tail.is_plain_responder(self.phase) {
-                if !tail.is_valid(self.phase) {
+            let (entry, tail) = (self.entry(), self.tail());
+            let is_requester = tail.is_plain_requester();
+            if !is_requester && !tail.is_plain_responder() {
+                if !tail.is_valid() {
                     return Ok(None);
                 }
                 break;
             }
-            barrier::from_device();
             let current = &self.current;
             let parsed =
                 if is_requester { current.requester(entry, tail) } else { current.responder(entry, tail) };
@@ -122,7 +135,7 @@ impl<'q> Cursor<'q> {
     #[inline(always)]
     pub(super) fn next_other(&mut self) -> Result<Option<Parsed>, PollError> {
         cold_path();
-        let (skipped, result) = parse_other(self.resources, self.ring, self.position);
+        let (skipped, result) = parse_other(self.resources, self.ring, self.position());
         for _ in 0..skipped {
             self.step();
         }

@@ -8,16 +8,19 @@ use crate::memory::{Block, BlockIndex};
 use core::sync::atomic::Ordering;
 use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_INVALID, MLX5_CQE_OWNER_MASK, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
-    MLX5_INLINE_SCATTER_32, MLX5_INLINE_SCATTER_64,
+    MLX5_INLINE_SCATTER_32,
 };
 
 /// Words of 8 bytes in an entry without the data before it.
 pub(super) const WORDS: usize = 8;
 
-/// The last word of an entry that the device has never written: opcode invalid.
-pub(super) const NEVER_WRITTEN: u64 = 0xf0;
+/// The last word of an entry that the device has never written: opcode invalid, and not the owner bit of the ring's first lap.
+pub(super) const NEVER_WRITTEN: u64 = 0xf1;
 
-/// The owner bit of a lap, where the last 8 bytes of an entry have it in memory.
+/// The bit of an entry's last byte that asks for an event, which polls don't look at.
+const SOLICITED: u8 = 1 << 1;
+
+/// The owner bit of a lap, where a [`Tail`] has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase(u64);
 
@@ -25,132 +28,95 @@ impl Phase {
     /// That of a position whose lap is an odd one, or not.
     #[inline(always)]
     pub(crate) fn of(odd: bool) -> Self {
-        Self(u64::from(odd).to_be())
+        Self(u64::from(odd))
     }
 
     /// The same, or that of the next lap.
     #[inline(always)]
     pub(crate) fn after(self, wraps: bool) -> Self {
-        if wraps { Self(self.0 ^ u64::from(MLX5_CQE_OWNER_MASK).to_be()) } else { self }
+        if wraps { Self(self.0 ^ u64::from(MLX5_CQE_OWNER_MASK)) } else { self }
     }
 }
 
-/// What a [`Tail`] has as long as the device has not written it: bits, and their value. One compare, which may miss such an
-/// entry and leave it to [`Tail::is_valid`], but is never wrong about a valid one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Idle {
-    bits: u64,
-    value: u64,
-}
-
-impl Idle {
-    /// In a ring that is new.
-    pub(crate) const NEVER_WRITTEN: Self = Self { bits: NEVER_WRITTEN.to_be(), value: NEVER_WRITTEN.to_be() };
-
-    /// Where the device has written in the lap before that of `phase`.
-    #[inline(always)]
-    pub(crate) const fn before(phase: Phase) -> Self {
-        let bits = (MLX5_CQE_OWNER_MASK as u64).to_be();
-        Self { bits, value: bits ^ phase.0 }
-    }
-
-    /// Whether it is so.
-    #[inline(always)]
-    pub(crate) const fn is(self, tail: Tail) -> bool {
-        tail.0 & self.bits == self.value
-    }
-}
-
-/// The last 8 bytes of an entry in one load, as they stand in memory: what every completion needs.
+/// The last 8 bytes of an entry in one load, as the big-endian number that they are, but with an owner bit of 0 if it is that of
+/// the lap: what every completion needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tail(u64);
 
 impl Tail {
-    /// The word in memory.
-    #[inline(always)]
-    pub(super) const fn raw(self) -> u64 {
-        self.0
+    /// The word in memory, as the device would have written it in that lap.
+    pub(super) const fn word_in(self, phase: Phase) -> u64 {
+        (self.0 & !(MLX5_CQE_OWNER_MASK as u64) | phase.0).to_be()
     }
 
-    /// The big-endian number that it is.
+    /// Whether the entry may be valid: one test, which is never wrong about a valid one.
     #[inline(always)]
-    const fn value(self) -> u64 {
-        u64::from_be(self.0)
-    }
-
-    /// What differs from a requester's success in this lap.
-    #[inline(always)]
-    const fn differs(self, phase: Phase, bits: u8) -> bool {
-        (self.0 ^ phase.0) & (bits as u64).to_be() != 0
-    }
-
-    /// Whether the entry may be of this lap: if not, it is not valid.
-    #[inline(always)]
-    pub(crate) const fn is_owned(self, phase: Phase) -> bool {
-        !self.differs(phase, MLX5_CQE_OWNER_MASK)
+    pub(crate) const fn is_owned(self) -> bool {
+        self.0 as u8 & MLX5_CQE_OWNER_MASK == 0
     }
 
     /// Whether the device has written the entry in this lap.
     #[inline(always)]
-    pub(crate) const fn is_valid(self, phase: Phase) -> bool {
-        self.is_owned(phase) && self.op_own().opcode() != MLX5_CQE_INVALID
+    pub(crate) const fn is_valid(self) -> bool {
+        self.is_owned() && self.op_own().opcode() != MLX5_CQE_INVALID
     }
 
     /// Whether it is valid, a requester's success, and carries no data: everything but the solicited bit is 0.
     #[inline(always)]
-    pub(crate) const fn is_plain_requester(self, phase: Phase) -> bool {
-        !self.differs(phase, 0xfd)
+    pub(crate) const fn is_plain_requester(self) -> bool {
+        self.0 as u8 & !SOLICITED == 0
     }
 
     /// Whether it is valid, a receive's success, and carries no data.
     #[inline(always)]
-    pub(crate) const fn is_plain_responder(self, phase: Phase) -> bool {
-        const FORMAT: u8 = MLX5_INLINE_SCATTER_32 | MLX5_INLINE_SCATTER_64;
-        !self.differs(phase, FORMAT | MLX5_CQE_OWNER_MASK)
-            && matches!(self.op_own().opcode(), MLX5_CQE_RESP_WR_IMM..=MLX5_CQE_RESP_SEND_INV)
+    pub(crate) const fn is_plain_responder(self) -> bool {
+        self.is_responder(0)
     }
 
     /// Whether it is valid, a receive's success, and carries data in its own first bytes.
     #[inline(always)]
-    pub(crate) const fn is_responder_with_data(self, phase: Phase) -> bool {
-        const FORMAT: u8 = MLX5_INLINE_SCATTER_32 | MLX5_INLINE_SCATTER_64;
-        self.is_owned(phase)
-            && self.op_own().0 & FORMAT == MLX5_INLINE_SCATTER_32
-            && matches!(self.op_own().opcode(), MLX5_CQE_RESP_WR_IMM..=MLX5_CQE_RESP_SEND_INV)
+    pub(crate) const fn is_responder_with_data(self) -> bool {
+        self.is_responder(MLX5_INLINE_SCATTER_32)
     }
 
-    /// Opcode, format and owner.
+    /// Whether it is valid, a receive's success, and of that format. One compare: the opcode becomes the low four bits, which
+    /// are below 4 only if it is one of the four, and anything else that differs is above them.
+    #[inline(always)]
+    const fn is_responder(self, format: u8) -> bool {
+        const FIRST: u8 = MLX5_CQE_RESP_WR_IMM << 4;
+        const COUNT: u8 = MLX5_CQE_RESP_SEND_INV - MLX5_CQE_RESP_WR_IMM + 1;
+        let differs = (self.0 as u8 & !SOLICITED).wrapping_sub(FIRST | format);
+        differs.rotate_right(4) < COUNT
+    }
+
+    /// Opcode, format, and the solicited bit.
     #[inline(always)]
     pub(crate) const fn op_own(self) -> OpOwn {
-        OpOwn(self.value() as u8)
+        OpOwn(self.0 as u8)
     }
 
     /// Requester: the WQE's first basic block. Receive: its index.
     #[inline(always)]
     pub(crate) const fn wqe_counter(self) -> u16 {
-        (self.value() >> 16) as u16
+        (self.0 >> 16) as u16
     }
 
     /// The same as a place in a send queue.
     #[inline(always)]
     pub(crate) const fn block(self) -> BlockIndex {
-        BlockIndex::of_upper(self.value() as u32)
+        BlockIndex::of_upper(self.0 as u32)
     }
 
     /// QP number.
     #[inline(always)]
     pub(crate) const fn qpn(self) -> u32 {
-        (self.value() >> 32) as u32 & 0xff_ffff
+        (self.0 >> 32) as u32 & 0xff_ffff
     }
 
     /// Requester: opcode of the WQE.
     #[inline(always)]
     pub(crate) const fn send_opcode(self) -> u8 {
-        (self.value() >> 56) as u8
-    }
-
-    pub(super) const fn with_phase(self, phase: Phase) -> Self {
-        Self(self.0 & !(MLX5_CQE_OWNER_MASK as u64).to_be() | phase.0)
+        (self.0 >> 56) as u8
     }
 }
 
@@ -166,11 +132,11 @@ impl CqeRef<'_> {
         u64::from_be(self.0[index].load(Ordering::Relaxed))
     }
 
-    /// The last 8 bytes. A load of 8 aligned bytes is one access on every machine with such devices, so they are as new
+    /// The last 8 bytes, in the lap of `phase`. A load of 8 aligned bytes is one access on every machine with such devices, so they are as new
     /// as the owner bit in them; what is loaded after `barrier::from_device()` is, too.
     #[inline(always)]
-    pub(crate) fn tail(self) -> Tail {
-        Tail(self.raw_word(7))
+    pub(crate) fn tail(self, phase: Phase) -> Tail {
+        Tail(self.word(7) ^ phase.0)
     }
 
     /// One of the words, as it stands in memory.
@@ -251,19 +217,20 @@ mod tests {
     #[test]
     fn only_the_owner_and_the_opcode_say_whether_an_entry_is_there() {
         for op_own in 0..=u8::MAX {
-            let tail = Tail(u64::from(op_own).to_be());
             for lap in 0..2_u8 {
                 let phase = Phase::of(lap == 1);
+                let tail = Tail(u64::from(op_own) ^ phase.0);
                 let (opcode, owned) = (op_own >> 4, op_own & 1 == lap);
                 let valid = opcode != 15 && owned;
-                assert_eq!((tail.is_owned(phase), tail.is_valid(phase)), (owned, valid), "{op_own:#x}");
-                let (sent, received) = (op_own & 0xfc == 0, op_own & 0xc == 0 && (1..=4).contains(&opcode));
-                assert_eq!(tail.is_plain_requester(phase), valid && sent, "{op_own:#x}");
-                assert_eq!(tail.is_plain_responder(phase), valid && received, "{op_own:#x}");
-                assert!(!valid || !Idle::NEVER_WRITTEN.is(tail) && !Idle::before(phase).is(tail));
-                assert_eq!(Idle::before(phase).is(tail), !owned);
-                assert_eq!(tail.with_phase(phase).op_own().0, op_own & 0xfe | lap);
+                assert_eq!((tail.is_owned(), tail.is_valid()), (owned, valid), "{op_own:#x}");
+                let responder = valid && (1..=4).contains(&opcode);
+                assert_eq!(tail.is_plain_requester(), valid && op_own & 0xfc == 0, "{op_own:#x}");
+                assert_eq!(tail.is_plain_responder(), responder && op_own & 0xc == 0, "{op_own:#x}");
+                assert_eq!(tail.is_responder_with_data(), responder && op_own & 0xc == 4, "{op_own:#x}");
+                assert_eq!(u64::from_be(tail.word_in(phase)) as u8, op_own & 0xfe | lap);
             }
         }
+        let new = Tail(NEVER_WRITTEN);
+        assert!(!new.is_owned());
     }
 }

@@ -18,23 +18,19 @@ use crate::qp::QpShared;
 use crate::rq::{RqShared, SrqShared};
 use crate::sq::SqShared;
 use crate::sq::shared::{NoSends, RetireBy};
+use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
+use uverbs_core::sync::barrier;
 use uverbs_core::wc::WcStatus;
-
-/// Where the receives of a resource complete.
-#[derive(Clone, Debug, Default)]
-pub(super) enum Receives {
-    #[default]
-    None,
-    Rq(Arc<RqShared>),
-    Srq(Arc<SrqShared>),
-}
 
 /// A QP, WQ or XRC SRQ that completes to a queue; the default is none at all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resource {
     pub(super) sq: Option<Arc<SqShared>>,
-    pub(super) receives: Receives,
+    /// Its own receive queue, if there is no `srq`.
+    rq: Option<Arc<RqShared>>,
+    /// The shared receive queue that its receives come from.
+    srq: Option<Arc<SrqShared>>,
     /// `None` for an SRQ.
     qp: Option<Arc<QpShared>>,
     /// Whether the QP may compute checksums at all.
@@ -45,39 +41,69 @@ pub(super) struct Resource {
 
 impl Resource {
     fn of_qp(qp: &Arc<QpShared>) -> Self {
-        let receives = match (&qp.srq, &qp.rq) {
-            (Some(srq), _) => Receives::Srq(Arc::clone(srq)),
-            (None, Some(rq)) => Receives::Rq(Arc::clone(rq)),
-            (None, None) => Receives::None,
-        };
         Self {
             sq: qp.sq.clone(),
-            receives,
+            rq: if qp.srq.is_none() { qp.rq.clone() } else { None },
+            srq: qp.srq.clone(),
             qp: Some(Arc::clone(qp)),
             may_csum: qp.may_csum(),
             takes_data: qp.data_in_completions(),
         }
     }
 
-    /// Copies the data in an entry to the first entry of the receive that it completes, and retires that.
-    #[inline(never)]
-    fn take_data(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
-        let counter = tail.wqe_counter();
-        match &self.receives {
-            Receives::Rq(rq) if self.takes_data && rq.is_outstanding(counter) => {
-                // SAFETY: it expects data, as the arm's condition says.
-                let taken = unsafe { to_first_entry(entry, &rq.ring, counter, 0, dump_fill_mkey) };
-                taken.then(|| rq.retire(counter))
+    /// Whether it has the WQE of a receive. A receive queue's counter counts on; an SRQ's is an index.
+    fn has_receive(&self, counter: u16) -> bool {
+        self.srq.as_ref().map_or(self.rq.is_some(), |srq| srq.has(counter))
+    }
+
+    /// The receive at `counter`, which it has, is done: its `wr_id`.
+    fn retire_receive(&self, counter: u16) -> Option<u64> {
+        match (&self.rq, &self.srq) {
+            (Some(rq), _) => Some(rq.retire(counter)),
+            (_, Some(srq)) => Some(srq.retire(counter)),
+            _ => None,
+        }
+    }
+
+    /// The words of the entries of the receive at `counter`, if that was posted, is not complete, and expects data in its
+    /// completion. A device may put data there unasked, and report a receive twice, or one that was not published.
+    pub(super) fn expecting_data(&self, counter: u16) -> Option<&[AtomicU64]> {
+        match (&self.rq, &self.srq) {
+            // After RESET a receive queue has nothing outstanding.
+            (Some(rq), _) if self.takes_data && rq.is_outstanding(counter) => {
+                Some(rq.ring.element(counter.into()))
             }
-            Receives::Srq(srq)
+            (_, Some(srq))
                 if srq.has(counter) && srq.data_in_completions() && srq.is_outstanding(counter) =>
             {
-                // SAFETY: as above.
-                let taken = unsafe { to_first_entry(entry, &srq.ring, counter, 1, dump_fill_mkey) };
-                taken.then(|| srq.retire(counter))
+                // Behind the link to the next element.
+                srq.ring.element(counter.into()).get(2..)
             }
             _ => None,
         }
+    }
+
+    /// Copies the data in an entry to the first entry of the receive that it completes, and retires that.
+    #[inline(always)]
+    fn take_data(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
+        let counter = tail.wqe_counter();
+        let Some(rq) = &self.rq else { return self.take_data_of_srq(entry, tail, dump_fill_mkey) };
+        if !self.takes_data || !rq.is_next_outstanding(counter) {
+            return None;
+        }
+        // SAFETY: it expects data, as the condition above says: the same as `expecting_data`.
+        let taken = unsafe { to_first_entry(entry, rq.ring.unit(counter.into(), 0), dump_fill_mkey) };
+        if taken { rq.retire_next(counter) } else { None }
+    }
+
+    /// The same of a shared receive queue.
+    #[inline(never)]
+    fn take_data_of_srq(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
+        let counter = tail.wqe_counter();
+        let first = self.expecting_data(counter)?.first_chunk()?;
+        // SAFETY: it expects data.
+        let taken = unsafe { to_first_entry(entry, first, dump_fill_mkey) };
+        if taken { self.retire_receive(counter) } else { None }
     }
 
     /// Whether the QP's port computes checksums.
@@ -112,6 +138,8 @@ pub(super) struct Resources {
 
 /// A resource at hand, so that an entry of the resource of the entry before costs a compare. Only with CQE version 1: the
 /// numbers of version 0 are two name spaces.
+///
+/// The functions that are given an entry read it after its `tail`, by which the caller found it valid.
 #[derive(Clone, Copy)]
 pub(super) struct Current<'q> {
     key: u64,
@@ -140,6 +168,7 @@ impl<'q> Current<'q> {
     /// The completion of a requester's success without data, if it is of this resource.
     #[inline(always)]
     pub(super) fn requester(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
+        barrier::from_device();
         if key_of(entry.raw_word(NAMING_WORD)) != self.send_key {
             return None;
         }
@@ -147,22 +176,23 @@ impl<'q> Current<'q> {
         Some(Parsed::requester(tail, retired.wr_id, WcStatus::SUCCESS, retired.op, true))
     }
 
-    /// The completion of a responder's success without data, if it is of this resource.
+    /// The completion of a responder's success without data, if it is of this resource and the next of its queue in order.
     #[inline(always)]
     pub(super) fn responder(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
+        barrier::from_device();
         if key_of(entry.raw_word(NAMING_WORD)) != self.key {
             return None;
         }
-        let wr_id = match &self.resource.receives {
-            Receives::Rq(rq) => rq.retire(tail.wqe_counter()),
-            Receives::Srq(srq) if srq.has(tail.wqe_counter()) => srq.retire(tail.wqe_counter()),
-            _ => return None,
+        let counter = tail.wqe_counter();
+        let wr_id = if let Some(rq) = &self.resource.rq {
+            rq.retire_next(counter)?
+        } else {
+            self.resource.srq.as_ref().filter(|srq| srq.has(counter))?.retire(counter)
         };
         Some(Parsed::responder(tail, wr_id, WcStatus::SUCCESS, self.resource.csum()))
     }
 
-    /// The completion of a responder's success with data in the entry, if it is of this resource and its first entry takes
-    /// them all.
+    /// The same with data in the entry, if the first entry of the receive takes them all.
     #[inline(always)]
     pub(super) fn responder_with_data(
         &self,
@@ -170,6 +200,7 @@ impl<'q> Current<'q> {
         entry: CqeRef<'_>,
         tail: Tail,
     ) -> Option<Parsed> {
+        barrier::from_device();
         if key_of(entry.raw_word(NAMING_WORD)) != self.key {
             return None;
         }
@@ -180,6 +211,7 @@ impl<'q> Current<'q> {
     /// Turns to the resource that an entry names; whether it was another.
     #[inline(always)]
     pub(super) fn turn_to(&mut self, of: &'q Resources, entry: CqeRef<'_>) -> bool {
+        barrier::from_device();
         let key = key_of(entry.raw_word(NAMING_WORD));
         let is_other = key != self.key && of.version == CqeVersion::V1;
         if is_other {
@@ -236,8 +268,8 @@ impl Resources {
     }
 
     pub(super) fn attach_srq(&mut self, srq: &Arc<SrqShared>) {
-        let (number, receives) = (self.number_of_srq(srq), Receives::Srq(Arc::clone(srq)));
-        let resource = Resource { receives, ..Resource::default() };
+        let number = self.number_of_srq(srq);
+        let resource = Resource { srq: Some(Arc::clone(srq)), ..Resource::default() };
         match self.version {
             CqeVersion::V1 => self.queues.insert(number, resource),
             CqeVersion::V0 => self.srqs.insert(number, resource),
@@ -245,8 +277,7 @@ impl Resources {
     }
 
     pub(super) fn detach_srq(&mut self, srq: &Arc<SrqShared>) {
-        let is =
-            |r: &Resource| matches!(&r.receives, Receives::Srq(s) if r.qp.is_none() && Arc::ptr_eq(s, srq));
+        let is = |r: &Resource| r.qp.is_none() && r.srq.as_ref().is_some_and(|s| Arc::ptr_eq(s, srq));
         let number = self.number_of_srq(srq);
         match self.version {
             CqeVersion::V1 => self.queues.remove(number, is),
@@ -289,29 +320,23 @@ impl Resources {
         Some((resource.qp.as_deref()?, resource.sq.as_deref()?))
     }
 
-    /// The resource that received what an entry completes, if it has the WQE that the entry names. A receive queue's counter
-    /// counts on; an SRQ's is an index.
+    /// The resource that received what an entry completes, if it has the WQE that the entry names.
     fn receiver(&self, entry: CqeRef<'_>, tail: Tail) -> Option<&Resource> {
         let number = entry.srqn_uidx() & 0xff_ffff;
         let resource = match self.version {
             CqeVersion::V1 => self.queues.get(number),
             CqeVersion::V0 => match self.srqs.get(number) {
-                by_srq if number != 0 && matches!(by_srq.receives, Receives::Srq(_)) => by_srq,
+                by_srq if number != 0 && by_srq.srq.is_some() => by_srq,
                 _ => self.queues.get(tail.qpn()),
             },
         };
-        let has_wqe = match &resource.receives {
-            Receives::None => false,
-            Receives::Rq(_) => true,
-            Receives::Srq(srq) => srq.has(tail.wqe_counter()),
-        };
-        has_wqe.then_some(resource)
+        resource.has_receive(tail.wqe_counter()).then_some(resource)
     }
 
     /// What the valid entry at `position` is; retires its WR.
     pub(super) fn parse(&self, ring: &CqRing, position: u32) -> Outcome {
         let entry = ring.entry(position);
-        let tail = entry.tail();
+        let tail = ring.tail(position);
         match tail.op_own().kind() {
             Kind::Requester => {
                 let Some((qp, sq)) = self.sender(entry, tail) else { return Outcome::Unknown };
@@ -336,20 +361,12 @@ impl Resources {
                     cqe::status(entry.syndromes().0)
                 } else if let Some(which) = tail.op_own().scatter() {
                     let scatter = Scattering { ring, position, dump_fill_mkey: self.dump_fill_mkey };
-                    scatter.to_receiver(
-                        which,
-                        &resource.receives,
-                        resource.takes_data,
-                        tail,
-                        entry.byte_cnt(),
-                    )
+                    scatter.to_receiver(which, resource, tail, entry.byte_cnt())
                 } else {
                     WcStatus::SUCCESS
                 };
-                let wr_id = match &resource.receives {
-                    Receives::Rq(rq) => rq.retire(tail.wqe_counter()),
-                    Receives::Srq(srq) => srq.retire(tail.wqe_counter()),
-                    Receives::None => return Outcome::Unknown,
+                let Some(wr_id) = resource.retire_receive(tail.wqe_counter()) else {
+                    return Outcome::Unknown;
                 };
                 let csum = kind == Kind::Responder && resource.csum();
                 Outcome::Completion(Parsed::responder(tail, wr_id, status, csum))

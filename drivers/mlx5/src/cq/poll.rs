@@ -72,19 +72,21 @@ pub struct CompletionQueue {
     pub(super) clock: Option<Clock>,
     /// The ring of the state: only `resize` replaces it, which takes this queue by `&mut`.
     pub(super) ring: CqRing,
-    /// Where an extended poll stands.
+    /// Where an extended poll stands: in that ring, too.
     pub(super) session: Session,
     arm: Arc<ArmRegister>,
 }
 
 bitflags::bitflags! {
-    /// Why a call that begins a poll can't.
+    /// Why a call that begins a poll can't go the short way.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Pending: u8 {
         /// An extended poll is open.
         const SESSION = 1;
         /// There is an error that the next call reports.
         const ERROR = 2;
+        /// The clock's page is read by each poll.
+        const CLOCK = 4;
     }
 }
 
@@ -115,7 +117,7 @@ impl CompletionQueue {
         let queue = Self {
             shared: Arc::clone(&shared),
             open_word: CqWord::NONE,
-            pending: Pending::empty(),
+            pending: if config.clock.is_some() { Pending::CLOCK } else { Pending::empty() },
             record,
             fields: config.fields,
             clock: config.clock,
@@ -189,9 +191,7 @@ impl CompletionQueue {
     }
 
     /// What a call that begins a poll must report first.
-    #[cold]
-    #[inline(never)]
-    fn begin_pending(&mut self) -> Result<(), PollError> {
+    pub(super) fn check_pending(&mut self) -> Result<(), PollError> {
         if self.is_open() {
             return Err(PollError::SessionOpen);
         }
@@ -200,12 +200,6 @@ impl CompletionQueue {
             return Err(PollError::Corrupt);
         }
         Ok(())
-    }
-
-    /// Whether a call may begin a poll.
-    #[inline(always)]
-    pub(super) fn check_pending(&mut self) -> Result<(), PollError> {
-        if self.pending.is_empty() { Ok(()) } else { self.begin_pending() }
     }
 }
 
@@ -229,7 +223,29 @@ pub(super) fn give_back(record: &DbWord, position: u32) {
 impl CompletionQueue {
     /// Hands out up to `max` completions.
     #[inline(always)]
-    fn poll<S: Sink>(&mut self, max: usize, mut sink: S) -> Result<usize, PollError> {
+    fn poll<S: Sink>(&mut self, max: usize, sink: S) -> Result<usize, PollError> {
+        // Counts have 32 bits inside, so that a result is in registers.
+        let max = max.min(u32::MAX as usize) as u32;
+        if !self.pending.is_empty() {
+            return self.poll_by_long_way(max, sink).map(|n| n as usize);
+        }
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+        let Some(mut entered) = (unsafe { self.shared.enter(self.open_word) }) else {
+            return self.poll_by_long_way(max, sink).map(|n| n as usize);
+        };
+        if !entered.state().consumer.has_entry() || max == 0 {
+            return Ok(0);
+        }
+        entered.stay();
+        let result =
+            if S::IS_USER_CODE { self.poll_first(max, sink) } else { self.poll_first_apart(max, sink) };
+        result.map(|n| n as usize)
+    }
+
+    /// Where the short way is closed: hands out up to `max` completions.
+    #[cold]
+    #[inline(never)]
+    fn poll_by_long_way<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
         self.check_pending()?;
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
@@ -237,79 +253,79 @@ impl CompletionQueue {
             return Ok(0);
         }
         entered.stay();
-        if S::IS_USER_CODE { self.poll_first(max, &mut sink) } else { self.poll_some(max, &mut sink) }
+        self.drain(0, max, sink)
     }
 
     /// [`poll_first`](Self::poll_first), apart: a poll that finds nothing has little code around it.
     #[inline(never)]
-    fn poll_some<S: Sink>(&mut self, max: usize, sink: &mut S) -> Result<usize, PollError> {
+    fn poll_first_apart<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
         self.poll_first(max, sink)
     }
 
     /// Hands out the first of up to `max` completions, since many polls find no more than one, and the rest by
-    /// [`drain`](Self::drain). The caller has entered, and this leaves.
+    /// [`drain`](Self::drain). The caller has entered the short way, and this leaves.
     #[inline(always)]
-    fn poll_first<S: Sink>(&mut self, max: usize, sink: &mut S) -> Result<usize, PollError> {
+    fn poll_first<S: Sink>(&mut self, max: u32, mut sink: S) -> Result<u32, PollError> {
         let shared = &*self.shared;
         // SAFETY: the caller is inside, by `&mut self` as the only poller, and gave its `Entered` up.
         let mut entered = unsafe { Entered::assume(shared) };
         let state = NonNull::from(entered.state());
         // SAFETY: inside. The reference ends with this statement, but for the entry, which stays in its place: it is not given
         // back, and only a resize, which takes `&mut self`, replaces the ring.
-        let entry = CqeRef(unsafe { &(*state.as_ptr()).consumer.watch }.walk().into_block());
+        let entry = CqeRef(unsafe { &(*state.as_ptr()).consumer.watch }.walk().block());
         // SAFETY: inside, and not used after this call has left.
-        let CqState { consumer, resources, .. } = unsafe { &mut *state.as_ptr() };
-        let tail = entry.tail();
-        let is_requester = tail.is_plain_requester(consumer.phase);
-        let parsed = if is_requester {
-            barrier::from_device();
-            Resources::current(&consumer.last).requester(entry, tail)
-        } else if tail.is_plain_responder(consumer.phase) {
-            barrier::from_device();
-            Resources::current(&consumer.last).responder(entry, tail)
-        } else if tail.is_responder_with_data(consumer.phase) {
-            barrier::from_device();
-            Resources::current(&consumer.last).responder_with_data(resources, entry, tail)
-        } else {
-            None
-        };
-        let (Some(parsed), None) = (parsed, &self.clock) else {
-            cold_path();
-            entered.stay();
-            return self.drain(0, max, sink);
-        };
-        consumer.step();
-        let completion = Completion { cqe: entry, parsed, fields: self.fields, clock: None };
-        if S::IS_USER_CODE {
-            drop(entered);
-            let unwinding = FinishOnUnwind { shared, record: &self.record, open: self.open_word };
-            if is_requester {
-                sink.take(&completion)
-            } else {
-                sink.take_responder(&completion)
-            }
-            core::mem::forget(unwinding);
-            // SAFETY: as above; this call is outside now.
-            let Ok(again) = (unsafe { enter(shared, &mut self.open_word) }) else { return Ok(1) };
-            entered = again;
-        } else if is_requester {
-            sink.take(&completion);
-        } else {
-            sink.take_responder(&completion);
+        let CqState { consumer, resources, last, .. } = unsafe { &mut *state.as_ptr() };
+        let tail = entry.tail(consumer.phase);
+        // Hands out the completion, and returns unless there are more.
+        macro_rules! hand_out {
+            ($take:path, $parsed:expr) => {
+                consumer.step();
+                let completion = Completion { cqe: entry, parsed: $parsed, fields: self.fields, clock: None };
+                if S::IS_USER_CODE {
+                    drop(entered);
+                    let unwinding = FinishOnUnwind { shared, record: &self.record, open: self.open_word };
+                    $take(&mut sink, &completion);
+                    core::mem::forget(unwinding);
+                    // SAFETY: as above; this call is outside now.
+                    let Ok(again) = (unsafe { enter(shared, &mut self.open_word) }) else { return Ok(1) };
+                    entered = again;
+                } else {
+                    $take(&mut sink, &completion);
+                }
+                let consumer = &entered.state().consumer;
+                if max == 1 || !consumer.has_entry() {
+                    give_back(&self.record, consumer.position());
+                    return Ok(1);
+                }
+                entered.stay();
+                return self.drain(1, max, sink);
+            };
         }
-        let consumer = &entered.state().consumer;
-        if max == 1 || !consumer.has_entry() {
-            give_back(&self.record, consumer.position);
-            return Ok(1);
+        if tail.is_plain_requester() {
+            if let Some(parsed) = Resources::current(last).requester(entry, tail) {
+                hand_out!(S::take, parsed);
+            }
+        } else {
+            let current = Resources::current(last);
+            let parsed = if tail.is_plain_responder() {
+                current.responder(entry, tail)
+            } else if tail.is_responder_with_data() {
+                current.responder_with_data(resources, entry, tail)
+            } else {
+                None
+            };
+            if let Some(parsed) = parsed {
+                hand_out!(S::take_responder, parsed);
+            }
         }
         entered.stay();
-        self.drain(1, max, sink)
+        self.drain(0, max, sink)
     }
 
     /// Hands out what there is, up to `max` completions with the `taken`. Apart, so that a poll that finds nothing has little
     /// code around it. The caller has entered, and this leaves.
     #[inline(never)]
-    fn drain<S: Sink>(&mut self, taken: usize, max: usize, sink: &mut S) -> Result<usize, PollError> {
+    fn drain<S: Sink>(&mut self, taken: u32, max: u32, mut sink: S) -> Result<u32, PollError> {
         if let Some(clock) = &mut self.clock {
             clock.refresh();
         }
@@ -323,25 +339,23 @@ impl CompletionQueue {
         let mut cursor = unsafe { Cursor::new(&mut entered) };
         entered.stay();
         // What fits in the ring; a device that never stops writing can't keep the call here.
-        let max = (max.min(cursor.ring.entries() as usize) - taken) as u32;
+        let max = max.min(cursor.ring.entries()) - taken;
         // Moved on by entries that are no completion.
-        let mut end = cursor.position.wrapping_add(max);
+        let mut end = cursor.position().wrapping_add(max);
         // A panic of the sink unwinds while this call is outside.
         let unwinding = FinishOnUnwind { shared, record, open: *open_word };
         let mut result = Ok(());
-        // Hands out the completion that the cursor stands at, and moves on. Ends the poll if it was the last.
+        // Hands out the completion that the cursor stands at, and moves on by `$step`.
         macro_rules! hand_out {
-            ($poll:lifetime, $take:path, $parsed:expr) => {
-                let completion =
-                    Completion { cqe: CqeRef(cursor.walk.block()), parsed: $parsed, fields, clock };
-                cursor.step();
+            ($take:path, $parsed:expr, $step:path) => {
+                let completion = Completion { cqe: cursor.entry(), parsed: $parsed, fields, clock };
+                $step(&mut cursor);
                 if S::IS_USER_CODE {
-                    cursor.note_position();
                     access.leave();
-                    $take(sink, &completion);
+                    $take(&mut sink, &completion);
                     if !access.enter_if(open) {
                         cold_path();
-                        let done = taken + (max - end.wrapping_sub(cursor.position)) as usize;
+                        let done = taken + (max - end.wrapping_sub(cursor.position()));
                         // SAFETY: as above; this call is outside now.
                         match unsafe { shared.enter_again(before) } {
                             Ok((again, true)) => again.stay(),
@@ -357,84 +371,72 @@ impl CompletionQueue {
                         }
                     }
                 } else {
-                    $take(sink, &completion);
-                }
-                if cursor.position == end {
-                    break $poll;
+                    $take(&mut sink, &completion);
                 }
             };
         }
-        'poll: loop {
-            // Runs of one QP's completions of one kind keep little in registers.
-            loop {
-                let entry = CqeRef(cursor.walk.block());
-                let tail = entry.tail();
-                if !tail.is_plain_requester(cursor.phase) {
-                    break;
-                }
-                barrier::from_device();
-                let Some(parsed) = cursor.current.requester(entry, tail) else {
-                    if cursor.current.turn_to(cursor.resources, entry) {
-                        continue;
+        // Hands out completions of one kind, and leaves `$at_stop` where the walk stops. The inner loop is for those of one QP:
+        // all that it needs is in registers.
+        macro_rules! run {
+            ($at_stop:lifetime, $is_of_kind:ident, $take:path, |$entry:ident, $tail:ident| $parse:expr) => {
+                loop {
+                    while let Some(block) = cursor.walk.block_before_stop()
+                        && let ($entry, $tail) = (CqeRef(block), CqeRef(block).tail(cursor.phase))
+                        && $tail.$is_of_kind()
+                        && let Some(parsed) = $parse
+                    {
+                        hand_out!($take, parsed, Cursor::step_to_stop);
                     }
-                    break;
-                };
-                hand_out!('poll, S::take, parsed);
-            }
-            loop {
-                let entry = CqeRef(cursor.walk.block());
-                let tail = entry.tail();
-                if !tail.is_plain_responder(cursor.phase) {
-                    break;
-                }
-                barrier::from_device();
-                let Some(parsed) = cursor.current.responder(entry, tail) else {
-                    if cursor.current.turn_to(cursor.resources, entry) {
-                        continue;
+                    if cursor.walk.block_before_stop().is_none() {
+                        break $at_stop;
                     }
-                    break;
-                };
-                hand_out!('poll, S::take_responder, parsed);
-            }
-            loop {
-                let entry = CqeRef(cursor.walk.block());
-                let tail = entry.tail();
-                if !tail.is_responder_with_data(cursor.phase) {
-                    break;
-                }
-                barrier::from_device();
-                let Some(parsed) = cursor.current.responder_with_data(cursor.resources, entry, tail) else {
-                    if cursor.current.turn_to(cursor.resources, entry) {
-                        continue;
+                    let is_of_kind = cursor.tail().$is_of_kind();
+                    if !is_of_kind || !cursor.current.turn_to(cursor.resources, cursor.entry()) {
+                        break;
                     }
-                    break;
-                };
-                hand_out!('poll, S::take_responder, parsed);
+                }
+            };
+        }
+        loop {
+            let start = cursor.position();
+            cursor.walk.set_stop(end.wrapping_sub(start));
+            'stretch: {
+                run!('stretch, is_plain_requester, S::take, |entry, tail| {
+                    cursor.current.requester(entry, tail)
+                });
+                run!('stretch, is_plain_responder, S::take_responder, |entry, tail| {
+                    cursor.current.responder(entry, tail)
+                });
+                run!('stretch, is_responder_with_data, S::take_responder, |entry, tail| {
+                    cursor.current.responder_with_data(cursor.resources, entry, tail)
+                });
             }
-            if !CqeRef(cursor.walk.block()).tail().is_valid(cursor.phase) {
+            let at = cursor.position();
+            if at == end || !cursor.tail().is_valid() {
                 break;
             }
-            let before_other = cursor.position;
-            match cursor.next_other() {
+            if at != start && cursor.walk.block_before_stop().is_some() {
+                continue;
+            }
+            // Of another kind, or at the ring's end.
+            let next = cursor.next();
+            end = end.wrapping_add(cursor.position().wrapping_sub(at));
+            match next {
                 Ok(Some(parsed)) => {
-                    end = end.wrapping_add(cursor.position.wrapping_sub(before_other));
-                    hand_out!('poll, S::take_other, parsed);
+                    hand_out!(S::take_other, parsed, Cursor::step);
                 }
-                Ok(None) => {
-                    end = end.wrapping_add(cursor.position.wrapping_sub(before_other));
-                    break;
-                }
+                Ok(None) => break,
                 Err(error) => {
-                    end = end.wrapping_add(cursor.position.wrapping_sub(before_other));
                     result = Err(error);
                     break;
                 }
             }
         }
-        let done = taken + (max - end.wrapping_sub(cursor.position)) as usize;
+        let position = cursor.position();
+        let done = taken + (max - end.wrapping_sub(position));
         core::mem::forget(unwinding);
-        cursor.save();
-        give_back(record, cursor.position);
+        cursor.keep_resource();
+        give_back(record, position);
         access.leave();
         match result {
             Err(error) if done == 0 => return Err(error),
@@ -447,14 +449,8 @@ impl CompletionQueue {
     /// Ends a poll in whose callback the control path changed the state: what was handed out is given back.
     #[cold]
     #[inline(never)]
-    fn finish_after_change(
-        mut entered: Entered<'_>,
-        record: &DbWord,
-        done: usize,
-    ) -> Result<usize, PollError> {
-        let state = entered.state();
-        state.consumer.move_to(&state.ring, state.consumer.position);
-        give_back(record, state.consumer.position);
+    fn finish_after_change(mut entered: Entered<'_>, record: &DbWord, done: u32) -> Result<u32, PollError> {
+        give_back(record, entered.state().consumer.position());
         Ok(done)
     }
 }
@@ -489,7 +485,7 @@ impl CompletionQueueTrait for CompletionQueue {
 
     #[inline]
     fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        self.poll(wc.len(), Fill(wc.iter_mut()))
+        self.poll(wc.len(), Fill(wc))
     }
 
     #[inline]
@@ -517,7 +513,7 @@ impl CompletionQueueTrait for CompletionQueue {
         let shared = &self.shared;
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
         let mut entered = unsafe { enter(shared, &mut self.open_word) }?;
-        let position = entered.state().consumer.position;
+        let position = entered.state().consumer.position();
         let doorbell = CqDoorbell::new(shared.arm_sn(), command, position & INDEX_MASK, shared.cqn());
         shared.dbrec().set_arm(doorbell.arm.get());
         let mut bytes = [0; 8];

@@ -4,7 +4,7 @@
 //! Positions count on for ever and are masked here, so any `u32` is a good one. An entry's fields are read where they
 //! stand, when they are asked for; the device writes whenever it likes, so what is read is not trusted.
 
-use super::entry::{CqeRef, NEVER_WRITTEN, Phase, WORDS};
+use super::entry::{CqeRef, NEVER_WRITTEN, Phase, Tail, WORDS};
 use crate::cq::cqe::OpOwn;
 use crate::memory::{BlockRing, QueueBuf, StrideRing};
 use core::sync::atomic::Ordering;
@@ -61,6 +61,12 @@ impl CqRing {
         CqeRef(self.blocks.block(position))
     }
 
+    /// Its tail, in its lap.
+    #[inline]
+    pub(crate) fn tail(&self, position: u32) -> Tail {
+        self.entry(position).tail(self.phase(position))
+    }
+
     /// The blocks that the entries stand in.
     #[inline(always)]
     pub(crate) fn blocks(&self) -> &Arc<BlockRing> {
@@ -70,8 +76,8 @@ impl CqRing {
     /// What is at a position, if the device has written it in that lap.
     #[inline]
     pub(crate) fn valid(&self, position: u32) -> Option<OpOwn> {
-        let tail = self.entry(position).tail();
-        tail.is_valid(self.phase(position)).then_some(tail.op_own())
+        let tail = self.tail(position);
+        tail.is_valid().then_some(tail.op_own())
     }
 
     /// The data in the 64 bytes before an entry; `None` if the entries have 64 bytes.
@@ -88,8 +94,8 @@ impl CqRing {
         for (to, from) in to_words.iter().rev().zip(from_words.iter().rev()).skip(1) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        let tail = source.entry(from).tail().with_phase(self.phase(to));
-        self.entry(to).0[WORDS - 1].store(tail.raw(), Ordering::Relaxed);
+        let tail = source.tail(from).word_in(self.phase(to));
+        self.entry(to).0[WORDS - 1].store(tail, Ordering::Relaxed);
     }
 
     /// Address that the kernel is told.
@@ -170,9 +176,10 @@ mod tests {
             put(&ring, 6, &bytes);
             let (cqe, want) = (ring.entry(2), Cqe64::read_from_bytes(&bytes).unwrap());
             let err = ErrCqe::read_from_bytes(&bytes).unwrap();
-            prop_assert_eq!(cqe.tail().op_own().0, want.op_own);
-            prop_assert_eq!(cqe.tail().wqe_counter(), want.wqe_counter.get());
-            prop_assert_eq!((cqe.tail().qpn(), cqe.tail().send_opcode()), (want.qpn(), want.send_opcode()));
+            let tail = ring.tail(2);
+            prop_assert_eq!(tail.op_own().0, want.op_own);
+            prop_assert_eq!(tail.wqe_counter(), want.wqe_counter.get());
+            prop_assert_eq!((tail.qpn(), tail.send_opcode()), (want.qpn(), want.send_opcode()));
             prop_assert_eq!(cqe.srqn_uidx(), want.srqn_uidx.get());
             prop_assert_eq!(cqe.imm_inval_pkey(), want.imm_inval_pkey.get());
             prop_assert_eq!((cqe.byte_cnt(), cqe.timestamp()), (want.byte_cnt.get(), want.timestamp.get()));

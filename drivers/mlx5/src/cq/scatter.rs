@@ -9,9 +9,8 @@
 
 use super::cqe::Scatter;
 use super::entry::{CqeRef, Tail};
-use super::parse::Receives;
+use super::parse::Resource;
 use super::ring::CqRing;
-use crate::memory::StrideRing;
 use crate::qp::QpShared;
 use crate::sq::SqShared;
 use core::ptr::with_exposed_provenance_mut;
@@ -65,23 +64,12 @@ impl Scattering<'_> {
         unsafe { self.copy(which, len, entries) }
     }
 
-    /// To the entries of a posted receive. `takes_data` is whether the QP with the receive queue was created for that.
-    pub(super) fn to_receiver(
-        &self,
-        which: Scatter,
-        receives: &Receives,
-        takes_data: bool,
-        tail: Tail,
-        len: u32,
-    ) -> WcStatus {
-        let counter = tail.wqe_counter();
-        let Some((ring, first)) = expecting(receives, takes_data, counter) else {
-            return WcStatus::GENERAL_ERR;
-        };
-        let units = (ring.stride() / 16) as u32;
-        let entries = (first..units).map(|unit| read(ring.unit(counter.into(), unit)));
-        // SAFETY: `expecting` found it posted and not complete; see `to_sender` for the rest. An SRQ's element that was posted
-        // stays posted until its completion.
+    /// To the entries of a posted receive.
+    pub(super) fn to_receiver(&self, which: Scatter, receiver: &Resource, tail: Tail, len: u32) -> WcStatus {
+        let Some(words) = receiver.expecting_data(tail.wqe_counter()) else { return WcStatus::GENERAL_ERR };
+        let entries = words.as_chunks().0.iter().map(read);
+        // SAFETY: `expecting_data` found it posted and not complete; see `to_sender` for the rest. An SRQ's element that was
+        // posted stays posted until its completion.
         unsafe { self.copy(which, len, entries) }
     }
 
@@ -113,63 +101,35 @@ impl Scattering<'_> {
     }
 }
 
-/// The ring of a posted receive that expects data in its completion, and the unit of its element where the entries begin: in
-/// an SRQ's behind the link to the next. A device may put data there unasked, and report a receive twice, or one that was not
-/// published.
-fn expecting(receives: &Receives, takes_data: bool, counter: u16) -> Option<(&StrideRing, u32)> {
-    match receives {
-        // After RESET a receive queue has nothing outstanding.
-        Receives::Rq(rq) => (takes_data && rq.is_outstanding(counter)).then_some((&rq.ring, 0)),
-        Receives::Srq(srq) => {
-            let is_expected = srq.has(counter) && srq.data_in_completions() && srq.is_outstanding(counter);
-            is_expected.then_some((&srq.ring, 1))
-        }
-        Receives::None => None,
-    }
-}
-
-/// Copies the data of a receive that are in its completion's own first bytes, if the first entry of the receive has room for
-/// all of them: the usual case. `false`, and nothing copied, for any other. The receive is that of `counter` in `ring`, whose
-/// entries begin at `first`.
+/// Copies the data of a receive that are in its completion's own first bytes, if `first`, the first entry of the receive, has
+/// room for all of them: the usual case. `false`, and nothing copied, for any other.
 ///
 /// # Safety
-/// The receive expects data in its completion: `expecting` would find it.
+/// The receive expects data in its completion: `Resource::expecting_data` would find it.
 #[inline(always)]
-pub(super) unsafe fn to_first_entry(
-    entry: CqeRef<'_>,
-    ring: &StrideRing,
-    counter: u16,
-    first: usize,
-    dump_fill_mkey: u32,
-) -> bool {
+pub(super) unsafe fn to_first_entry(entry: CqeRef<'_>, first: &[AtomicU64; 2], dump_fill_mkey: u32) -> bool {
     let len = entry.byte_cnt() as usize;
-    let element = ring.element(counter.into());
-    let Some([a, b]) = element.get(first * 2..).and_then(|words| words.first_chunk::<2>()) else {
-        return false;
-    };
-    let to: DataSeg = zerocopy::transmute!([a.load(Ordering::Relaxed), b.load(Ordering::Relaxed)]);
+    let to: DataSeg = zerocopy::transmute!(read(first));
     let room = to.byte_count.get() as usize;
     if len > Scatter::Own32.room() || len > room || to.lkey.get() == dump_fill_mkey {
         return false;
     }
-    // On this stack first: the device may write the entry at any time.
-    let data: [u8; 32] = zerocopy::transmute!(entry.first_words());
     let addr = with_exposed_provenance_mut::<u8>(to.addr.get() as usize);
     // SAFETY: the receive was posted with the promise of `RecvBatch::push`, was published, and has not completed (the caller's
     // promise); its queue was neither reset nor destroyed, for which the control path stops this poller
     // (`CqShared::stopped`). So its entry names `room` bytes of this process that the device may write. `len` is at most 32
     // and at most `room`.
-    unsafe { copy_short(&data, addr, len) };
+    unsafe { copy_short(entry.first_words(), addr, len) };
     true
 }
 
-/// Copies `len` bytes, at most 32, by at most two copies of a fixed size that may overlap each other: a copy of any length is
-/// a call, which costs more than the copy.
+/// Copies the first `len` bytes of `words`, at most 32, by at most two copies of a fixed size that may overlap each other: a
+/// copy of any length is a call, which costs more than the copy.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes, at most 32.
 #[inline(always)]
-unsafe fn copy_short(data: &[u8; 32], to: *mut u8, len: usize) {
+unsafe fn copy_short(words: [u64; 4], to: *mut u8, len: usize) {
     /// The first and the last `N` of `len` bytes, which are `N` to `2 * N`.
     ///
     /// # Safety
@@ -187,6 +147,7 @@ unsafe fn copy_short(data: &[u8; 32], to: *mut u8, len: usize) {
         // SAFETY: the last `N` of `len` bytes, inside both.
         unsafe { core::ptr::copy_nonoverlapping(from, to, N) };
     }
+    let data = &zerocopy::transmute!(words);
     if len >= 16 {
         // SAFETY: the caller's promise about `to`; the length fits the arm, and is at most 32.
         unsafe { ends::<16>(data, to, len.min(32)) }
@@ -241,11 +202,11 @@ mod tests {
 
     #[test]
     fn short_copies_copy_all_and_no_more() {
-        let data = core::array::from_fn(|i| i as u8 + 1);
+        let data: [u8; 32] = core::array::from_fn(|i| i as u8 + 1);
         for len in 0..=32 {
             let mut to = [0xee_u8; 40];
             // SAFETY: an array of ours with more than `len` bytes.
-            unsafe { copy_short(&data, to.as_mut_ptr(), len) };
+            unsafe { copy_short(zerocopy::transmute!(data), to.as_mut_ptr(), len) };
             assert_eq!(to[..len], data[..len]);
             assert!(to[len..].iter().all(|b| *b == 0xee), "{len}");
         }

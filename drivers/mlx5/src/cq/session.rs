@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Extended polling (`ibv_start_poll` .. `ibv_end_poll`): one completion at a time, whose fields are read from its entry.
 //!
-//! An open poll holds no lock and is not inside the queue: each call enters and leaves. The entries that it has passed are
-//! given back at its end, so the current one stays readable whatever the control path does meanwhile.
+//! An open poll holds no lock and is not inside the queue: each call enters and leaves. The current entry is given back when
+//! the poll goes on or ends, so it stays readable whatever the control path does meanwhile. Those before it are given back at
+//! the end, or by a control call.
 #![expect(unsafe_code)]
 // UNSAFETY: enters the queue as its one poller, which `&mut CompletionQueue` proves.
 
@@ -11,15 +12,14 @@ use super::completion::{Completion, Parsed};
 use super::cursor::Cursor;
 use super::entry::{CqeRef, Tail};
 use super::parse::Resources;
-use super::poll::{CompletionQueue, Pending, enter};
+use super::poll::{CompletionQueue, Pending, enter, give_back};
 use super::ring::CqRing;
 use super::shared::Entered;
+use super::state::CqState;
 use crate::memory::Watch;
 use core::fmt;
-use core::hint::cold_path;
 use std::sync::Arc;
 use uverbs_core::provider::PollError;
-use uverbs_core::sync::barrier;
 use uverbs_core::wc::WcStatus;
 
 /// Where an extended poll stands, if one is open.
@@ -36,51 +36,47 @@ impl Session {
         Self { parsed, entry: Watch::new(Arc::clone(ring.blocks()), 0) }
     }
 
-    /// Moves to the next completion.
+    /// Moves to the next completion if that is of the resource at hand and of a usual kind. `None` if it is not.
     #[inline(always)]
-    fn advance(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
-        let consumer = &mut entered.state().consumer;
-        let block = consumer.watch.address();
+    fn advance(&mut self, mut entered: Entered<'_>) -> Option<Result<(), PollError>> {
+        let CqState { consumer, last, .. } = entered.state();
         let entry = CqeRef(consumer.watch.block());
-        let tail = entry.tail();
-        if consumer.idle.is(tail) {
-            return Err(PollError::Empty);
+        let tail = entry.tail(consumer.phase);
+        if !tail.is_owned() {
+            return Some(Err(PollError::Empty));
         }
-        let parsed = if tail.is_plain_requester(consumer.phase) {
-            barrier::from_device();
-            Resources::current(&consumer.last).requester(entry, tail)
-        } else if tail.is_plain_responder(consumer.phase) {
-            barrier::from_device();
-            Resources::current(&consumer.last).responder(entry, tail)
+        let parsed = if tail.is_plain_requester() {
+            Resources::current(last).requester(entry, tail)
+        } else if tail.is_plain_responder() {
+            Resources::current(last).responder(entry, tail)
         } else {
             None
         };
-        if let Some(parsed) = parsed {
-            self.parsed = parsed;
-            self.entry.turn_to_address(block);
-            consumer.step();
-            return Ok(());
-        }
-        cold_path();
-        self.advance_other(entered)
+        self.parsed = parsed?;
+        // SAFETY: both are of the queue's ring (`CompletionQueue::session`).
+        unsafe { self.entry.follow(&consumer.watch) };
+        consumer.step();
+        Some(Ok(()))
     }
 
-    /// The same by the long way.
-    #[inline(never)]
-    fn advance_other(&mut self, mut entered: Entered<'_>) -> Result<(), PollError> {
+    /// Moves to the next completion.
+    fn advance_by_long_way(&mut self, entered: &mut Entered<'_>) -> Result<(), PollError> {
         // SAFETY: inside, and dropped before `entered`.
-        let mut cursor = unsafe { Cursor::new(&mut entered) };
-        let result = match cursor.next() {
-            Ok(Some(parsed)) => {
-                self.parsed = parsed;
-                self.entry.turn_to_address(cursor.walk().address());
-                cursor.step();
-                Ok(())
-            }
-            Ok(None) => Err(PollError::Empty),
-            Err(error) => Err(error),
-        };
-        cursor.save();
+        let mut cursor = unsafe { Cursor::new(entered) };
+        let from = cursor.position();
+        let next = cursor.next();
+        let to = cursor.position();
+        if let Ok(Some(parsed)) = next {
+            self.parsed = parsed;
+            // SAFETY: both are of the queue's ring (`CompletionQueue::session`).
+            unsafe { self.entry.follow_walk(&cursor.walk) };
+            cursor.step();
+        }
+        cursor.keep_resource();
+        let result = next.and_then(|parsed| parsed.map(|_| ()).ok_or(PollError::Empty));
+        if result.is_err() {
+            entered.state().keep(from, to);
+        }
         result
     }
 }
@@ -88,17 +84,32 @@ impl Session {
 impl CompletionQueue {
     #[inline(always)]
     pub(super) fn start_session(&mut self) -> Result<(), PollError> {
+        if self.pending.is_empty()
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            && let Some(entered) = unsafe { self.shared.enter(self.open_word) }
+            && let Some(result) = self.session.advance(entered)
+        {
+            if result.is_ok() {
+                self.pending |= Pending::SESSION;
+            }
+            return result;
+        }
+        self.start_session_by_long_way()
+    }
+
+    #[inline(never)]
+    fn start_session_by_long_way(&mut self) -> Result<(), PollError> {
         self.check_pending()?;
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
-        let entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        if let Err(error) = self.session.advance(entered) {
-            cold_path();
+        let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
+        if let Err(error) = self.session.advance_by_long_way(&mut entered) {
             if error == PollError::Corrupt {
                 // The entry was parsed, so it is given back here: there is no session to end.
-                self.give_back_all();
+                give_back(&self.record, entered.state().consumer.position());
             }
             return Err(error);
         }
+        drop(entered);
         if let Some(clock) = &mut self.clock {
             clock.refresh();
         }
@@ -108,29 +119,37 @@ impl CompletionQueue {
 
     #[inline(always)]
     pub(super) fn next_of_session(&mut self) -> Result<(), PollError> {
+        if self.is_open()
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            && let Some(entered) = unsafe { self.shared.enter(self.open_word) }
+            && let Some(result) = self.session.advance(entered)
+        {
+            return result;
+        }
+        self.next_of_session_by_long_way()
+    }
+
+    #[inline(never)]
+    fn next_of_session_by_long_way(&mut self) -> Result<(), PollError> {
         if !self.is_open() {
             return Err(PollError::NoSession);
         }
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
-        let entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        self.session.advance(entered)
+        let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
+        self.session.advance_by_long_way(&mut entered)?;
+        // A control call since the last step may have removed entries behind the one that was current then.
+        give_back(&self.record, entered.state().consumer.position().wrapping_sub(1));
+        Ok(())
     }
 
     #[inline(always)]
     pub(super) fn end_session(&mut self) {
         if self.is_open() {
             self.pending -= Pending::SESSION;
-            self.give_back_all();
-        }
-    }
-
-    /// Gives back all that was parsed.
-    #[inline(always)]
-    fn give_back_all(&mut self) {
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
-        if let Ok(mut entered) = unsafe { enter(&self.shared, &mut self.open_word) } {
-            let position = entered.state().consumer.position;
-            super::poll::give_back(&self.record, position);
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            if let Ok(mut entered) = unsafe { enter(&self.shared, &mut self.open_word) } {
+                give_back(&self.record, entered.state().consumer.position());
+            }
         }
     }
 

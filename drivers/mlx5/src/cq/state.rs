@@ -5,11 +5,11 @@
 //! The control path's changes are here: queues that come and go, their entries, and resizing.
 
 use super::at_hand::AtHand;
-use super::entry::{CqeRef, Idle, Phase};
+use super::entry::{CqeRef, Phase, Tail};
 use super::parse::{CqeVersion, Resources};
 use super::ring::CqRing;
 use crate::cq::cqe::Kind;
-use crate::memory::{Walk, Watch};
+use crate::memory::Watch;
 use crate::qp::QpShared;
 use crate::rq::SrqShared;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -26,8 +26,24 @@ pub(super) struct CqState {
     pub(super) consumer: Consumer,
     pub(super) ring: CqRing,
     pub(super) resources: Resources,
+    /// The resource of the last entry.
+    pub(super) last: AtHand,
+    kept: Kept,
     resize: Option<Resize>,
     lost: bool,
+}
+
+/// How many entries before a position an open poll keeps from the device: from the one on that it stands at. Where the consumer
+/// stands elsewhere, it has moved behind one entry since.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    position: u32,
+    entries: u32,
+}
+
+impl Kept {
+    /// Of a consumer that stands anywhere.
+    const ONE: Self = Self { position: 0, entries: 1 };
 }
 
 /// A resize that the kernel was asked for.
@@ -42,60 +58,52 @@ struct Resize {
 /// The consumer's end of a ring.
 #[derive(Debug)]
 pub(super) struct Consumer {
-    /// The first entry that is not parsed. It counts on without end.
-    pub(super) position: u32,
-    /// The owner bit of that entry once the device has written it.
-    pub(super) phase: Phase,
-    /// How the entry looks before the device has written it.
-    pub(super) idle: Idle,
-    /// Its address.
+    /// The first entry that is not parsed.
     pub(super) watch: Watch,
-    /// The resource of the last entry.
-    pub(super) last: AtHand,
+    /// The position of the ring's first entry in this lap.
+    pub(super) lap: u32,
+    /// The owner bit of the entry once the device has written it.
+    pub(super) phase: Phase,
 }
 
 impl Consumer {
     fn new(ring: &CqRing, position: u32) -> Self {
         let watch = Watch::new(Arc::clone(ring.blocks()), position);
-        Self { position, phase: ring.phase(position), idle: Idle::NEVER_WRITTEN, watch, last: AtHand::none() }
+        let lap = position.wrapping_sub(watch.index());
+        Self { watch, lap, phase: ring.phase(position) }
+    }
+
+    /// Counts entries without end.
+    #[inline(always)]
+    pub(super) fn position(&self) -> u32 {
+        self.lap.wrapping_add(self.watch.index())
     }
 
     /// Moves to a position of `ring`, which is the one that this is the end of.
-    #[inline(always)]
-    pub(super) fn move_to(&mut self, ring: &CqRing, position: u32) {
-        self.position = position;
-        self.set_phase(ring.phase(position));
+    fn move_to(&mut self, ring: &CqRing, position: u32) {
         self.watch.turn_to(position);
-    }
-
-    /// The same to where a walk over the ring stands.
-    #[inline(always)]
-    pub(super) fn move_with(&mut self, walk: &Walk<'_>, position: u32, phase: Phase) {
-        self.position = position;
-        self.set_phase(phase);
-        self.watch.follow(walk);
-    }
-
-    #[inline(always)]
-    fn set_phase(&mut self, phase: Phase) {
-        if phase != self.phase {
-            (self.phase, self.idle) = (phase, Idle::before(phase));
-        }
+        self.lap = position.wrapping_sub(self.watch.index());
+        self.phase = ring.phase(position);
     }
 
     /// Moves behind one entry.
     #[inline(always)]
     pub(super) fn step(&mut self) {
-        self.position = self.position.wrapping_add(1);
         if self.watch.step() {
-            self.set_phase(self.phase.after(true));
+            self.begin_lap();
         }
+    }
+
+    /// The watch has gone over the ring's end.
+    pub(super) fn begin_lap(&mut self) {
+        self.lap = self.lap.wrapping_add(self.watch.count());
+        self.phase = self.phase.after(true);
     }
 
     /// Whether there may be an entry to poll.
     #[inline(always)]
     pub(super) fn has_entry(&self) -> bool {
-        !self.idle.is(CqeRef(self.watch.block()).tail())
+        CqeRef(self.watch.block()).tail(self.phase).is_owned()
     }
 }
 
@@ -106,6 +114,8 @@ impl CqState {
             consumer: Consumer::new(&ring, 0),
             ring,
             resources: Resources::new(version, dump_fill_mkey),
+            last: AtHand::none(),
+            kept: Kept::ONE,
             resize: None,
             lost: false,
         }
@@ -121,22 +131,22 @@ impl CqState {
     }
 
     pub(super) fn attach_qp(&mut self, qp: &Arc<QpShared>) {
-        self.consumer.last = AtHand::none();
+        self.last = AtHand::none();
         self.resources.attach_qp(qp);
     }
 
     pub(super) fn detach_qp(&mut self, qp: &Arc<QpShared>) {
-        self.consumer.last = AtHand::none();
+        self.last = AtHand::none();
         self.resources.detach_qp(qp);
     }
 
     pub(super) fn attach_srq(&mut self, srq: &Arc<SrqShared>) {
-        self.consumer.last = AtHand::none();
+        self.last = AtHand::none();
         self.resources.attach_srq(srq);
     }
 
     pub(super) fn detach_srq(&mut self, srq: &Arc<SrqShared>) {
-        self.consumer.last = AtHand::none();
+        self.last = AtHand::none();
         self.resources.detach_srq(srq);
     }
 
@@ -144,19 +154,19 @@ impl CqState {
     pub(super) fn remove_entries_of_qp(&mut self, qp: &QpShared, consumer_word: &AtomicU32) {
         let (version, number) = (self.resources.version, self.resources.number_of(qp));
         let srq = qp.srq.as_deref();
-        self.remove_entries(consumer_word, |entry| {
+        self.remove_entries(consumer_word, |entry, tail| {
             let of = match version {
                 CqeVersion::V1 => entry.srqn_uidx() & 0xff_ffff,
-                CqeVersion::V0 => entry.tail().qpn(),
+                CqeVersion::V0 => tail.qpn(),
             };
             if of != number {
                 return false;
             }
             if let Some(srq) = srq
-                && is_receive(entry)
-                && srq.has(entry.tail().wqe_counter())
+                && is_receive(tail)
+                && srq.has(tail.wqe_counter())
             {
-                srq.retire(entry.tail().wqe_counter());
+                srq.retire(tail.wqe_counter());
             }
             true
         });
@@ -165,26 +175,43 @@ impl CqState {
     /// Removes the entries that name an SRQ, which the kernel has destroyed.
     pub(super) fn remove_entries_of_srq(&mut self, srq: &SrqShared, consumer_word: &AtomicU32) {
         let number = self.resources.number_of_srq(srq);
-        self.remove_entries(consumer_word, |entry| {
-            is_receive(entry) && entry.srqn_uidx() & 0xff_ffff == number
+        self.remove_entries(consumer_word, |entry, tail| {
+            is_receive(tail) && entry.srqn_uidx() & 0xff_ffff == number
         });
     }
 
+    fn kept_before(&self, position: u32) -> u32 {
+        if self.kept.position == position { self.kept.entries } else { 1 }
+    }
+
+    /// The consumer has moved over entries that no poll hands out, so an open poll stands at the same one as before.
+    pub(super) fn keep(&mut self, from: u32, to: u32) {
+        let entries = self.kept_before(from) + to.wrapping_sub(from);
+        self.kept = Kept { position: to, entries };
+    }
+
     /// Removes entries from the ring, and during a resize from the new ring, too.
-    fn remove_entries(&mut self, consumer_word: &AtomicU32, mut is_gone: impl FnMut(CqeRef<'_>) -> bool) {
-        let from = self.consumer.position;
+    fn remove_entries(
+        &mut self,
+        consumer_word: &AtomicU32,
+        mut is_gone: impl FnMut(CqeRef<'_>, Tail) -> bool,
+    ) {
+        let from = self.consumer.position();
         let end = written(&self.ring, from, u32::MAX);
         let start = compact(&self.ring, from, end, &mut is_gone);
+        let told = u32::from_be(consumer_word.load(Ordering::Relaxed));
+        let passed = from.wrapping_sub(told) & INDEX_MASK;
+        let kept = self.kept_before(from);
         if start != from {
             self.consumer.move_to(&self.ring, start);
-            // An open extended poll or a callback stands at an entry before `from`, and has not given it back. Then the
-            // poller gives all of them back at its end.
-            if u32::from_be(consumer_word.load(Ordering::Relaxed)) == from & INDEX_MASK {
-                // The entries were moved before the device may write behind them.
-                barrier::to_device();
-                give_back(consumer_word, start);
-            }
+            self.keep(from, start);
         }
+        // An open extended poll or a callback stands at an entry that was passed, which is kept. The poller gives it back, and
+        // what was removed behind it, at its end.
+        let free = if passed == 0 { start } else { from.wrapping_sub(kept.min(passed)) };
+        // The entries were moved before the device may write behind them.
+        barrier::to_device();
+        give_back(consumer_word, free);
         // The device has changed over to the new ring if it has written the mark into the old one.
         if let Some(resize) = &mut self.resize
             && end != start
@@ -208,7 +235,7 @@ impl CqState {
     /// Takes over the entries of the old ring, up to the mark by which the device ends it, before those of the new ring.
     pub(super) fn end_resize(&mut self, consumer_word: &AtomicU32) -> Result<(), PollError> {
         let Some(Resize { ring, start }) = self.resize.take() else { return Err(PollError::Corrupt) };
-        let first = self.consumer.position;
+        let first = self.consumer.position();
         let end = written(&self.ring, first, u32::MAX);
         let marks = (0..end.wrapping_sub(first)).map(|n| first.wrapping_add(n));
         let is_mark = |at: &u32| self.ring.valid(*at).is_some_and(|op_own| op_own.kind() == Kind::Resize);
@@ -224,9 +251,10 @@ impl CqState {
             ring.copy_from(start.wrapping_sub(n), &self.ring, mark.wrapping_sub(n));
         }
         self.consumer = Consumer::new(&ring, start.wrapping_sub(count));
+        self.kept = Kept::ONE;
         self.ring = ring;
         barrier::to_device();
-        give_back(consumer_word, self.consumer.position);
+        give_back(consumer_word, self.consumer.position());
         Ok(())
     }
 }
@@ -239,8 +267,8 @@ pub(super) fn give_back(consumer_word: &AtomicU32, position: u32) {
     consumer_word.store((position & INDEX_MASK).to_be(), Ordering::Relaxed);
 }
 
-fn is_receive(entry: CqeRef<'_>) -> bool {
-    matches!(entry.tail().op_own().kind(), Kind::Responder | Kind::ResponderError)
+fn is_receive(tail: Tail) -> bool {
+    matches!(tail.op_own().kind(), Kind::Responder | Kind::ResponderError)
 }
 
 /// The position behind the entries that the device has written from `from` on, `most` at most.
@@ -254,12 +282,12 @@ fn written(ring: &CqRing, from: u32, most: u32) -> u32 {
 /// Takes the entries that `is_gone` out of those from `from` to `end`. What stands before them moves up, in order, so that
 /// the room is at the consumer's end; each keeps the owner bit of its place. A mark of a resize stays where it is. Gives
 /// the position of the first that is left.
-fn compact(ring: &CqRing, from: u32, end: u32, mut is_gone: impl FnMut(CqeRef<'_>) -> bool) -> u32 {
+fn compact(ring: &CqRing, from: u32, end: u32, mut is_gone: impl FnMut(CqeRef<'_>, Tail) -> bool) -> u32 {
     let mut freed = 0;
     for n in (0..end.wrapping_sub(from)).rev() {
         let position = from.wrapping_add(n);
-        let entry = ring.entry(position);
-        if entry.tail().op_own().kind() != Kind::Resize && is_gone(entry) {
+        let tail = ring.tail(position);
+        if tail.op_own().kind() != Kind::Resize && is_gone(ring.entry(position), tail) {
             freed += 1;
         } else if freed != 0 {
             ring.copy_from(position.wrapping_add(freed), ring, position);

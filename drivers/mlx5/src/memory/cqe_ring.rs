@@ -3,7 +3,7 @@
 //! stands, also where the elements are larger.
 //!
 //! A [`Watch`] keeps the address of the element that is looked at next, so that finding it not yet written costs a load.
-//! A [`Walk`] goes on from there, and computes an address only where the ring begins anew.
+//! A [`Walk`] goes on from there, in stretches that end before the ring begins anew.
 // UNSAFETY: as the module above; every address is one of an element that the ring has.
 
 use super::StrideRing;
@@ -18,7 +18,8 @@ pub(crate) type Block = [AtomicU64; 8];
 /// A ring whose elements have 64 bytes at least.
 ///
 /// # Invariants
-/// An element of `ring` has 64 bytes or more, and `first` is 64 bytes before the end of the first.
+/// An element of `ring` has 64 bytes or more; `first` is 64 bytes before the end of the first, and `end` is one element behind
+/// the same place of the last.
 #[derive(Debug)]
 pub struct BlockRing {
     ring: StrideRing,
@@ -26,7 +27,7 @@ pub struct BlockRing {
     end: *mut Block,
 }
 
-// SAFETY: `first` points into the ring, which is owned; all access is by atomics.
+// SAFETY: `first` and `end` point into the ring, which is owned; all access is by atomics.
 unsafe impl Send for BlockRing {}
 // SAFETY: likewise.
 unsafe impl Sync for BlockRing {}
@@ -52,6 +53,12 @@ impl BlockRing {
         let at = ((index & self.ring.mask) as usize) << self.ring.shift;
         // SAFETY: the masked index names an element, as far from the first as its block is from the first block.
         unsafe { self.first.byte_add(at) }
+    }
+
+    /// The index of a block of this ring.
+    #[inline(always)]
+    fn index(&self, block: NonNull<Block>) -> u32 {
+        (block.addr().get().wrapping_sub(self.first.addr().get()) >> self.ring.shift) as u32
     }
 
     /// The block at `index`, modulo the ring.
@@ -95,62 +102,60 @@ impl Watch {
         unsafe { self.block.as_ref() }
     }
 
-    /// The blocks from this one on, round and round.
+    /// A walk from this block on.
     #[inline(always)]
     pub(crate) fn walk(&self) -> Walk<'_> {
-        Walk { at: self.block, end: self.ring.end, stride: self.ring.ring.stride(), ring: &self.ring }
+        Walk { at: self.block, stop: self.block, stride: self.ring.ring.stride(), ring: &self.ring }
     }
 
-    /// The block's address.
+    /// The block's index.
     #[inline(always)]
-    pub(crate) fn address(&self) -> BlockAddress {
-        BlockAddress { block: self.block, first: self.ring.first }
+    pub(crate) fn index(&self) -> u32 {
+        self.ring.index(self.block)
     }
 
-    /// Turns to a block of the same ring; of another ring, to none.
+    /// Blocks of the ring.
     #[inline(always)]
-    pub(crate) fn turn_to_address(&mut self, address: BlockAddress) {
-        if address.first == self.ring.first {
-            self.block = address.block;
-        }
+    pub(crate) fn count(&self) -> u32 {
+        self.ring.ring.mask + 1
     }
 
     /// Goes on to the next block; whether that is the ring's first.
     #[inline(always)]
     pub(crate) fn step(&mut self) -> bool {
-        let next = self.block.as_ptr().wrapping_byte_add(self.ring.ring.stride());
-        let wraps = next == self.ring.end;
-        // SAFETY: not the end, so the address of a block (invariant of `Walk`), which is not NULL.
-        self.block = if wraps { self.ring.first } else { unsafe { NonNull::new_unchecked(next) } };
+        let mut walk = self.walk();
+        let wraps = walk.step();
+        self.block = walk.at;
         wraps
     }
 
-    /// Turns to where a walk stands, if that is in the same ring.
+    /// Turns to the block of another.
+    ///
+    /// # Safety
+    /// Both are of the same ring.
     #[inline(always)]
-    pub(crate) fn follow(&mut self, walk: &Walk<'_>) {
-        if core::ptr::eq(walk.ring, &raw const *self.ring) {
-            self.block = walk.at;
-        }
+    pub(crate) unsafe fn follow(&mut self, other: &Self) {
+        self.block = other.block;
+    }
+
+    /// Turns to where a walk stands.
+    ///
+    /// # Safety
+    /// The walk is over the same ring.
+    #[inline(always)]
+    pub(crate) unsafe fn follow_walk(&mut self, walk: &Walk<'_>) {
+        self.block = walk.at;
     }
 }
 
-/// The address of a block.
+/// Where a walk over a ring stands, and how far it may go without a look at the ring's end.
 ///
 /// # Invariants
-/// `block` is one of the ring whose first block is `first`.
-#[derive(Clone, Copy)]
-pub(crate) struct BlockAddress {
-    block: NonNull<Block>,
-    first: NonNull<Block>,
-}
-
-/// Where a walk over a ring stands.
-///
-/// # Invariants
-/// `at` is the address of one of the ring's blocks; so is what is `stride` further, unless that is `end`.
+/// `at` and `stop` are blocks of the ring, and `stop` is `at` or has a larger index; `stride` is the ring's.
 pub(crate) struct Walk<'r> {
     at: NonNull<Block>,
-    end: *mut Block,
+    stop: NonNull<Block>,
+    /// That of the ring, kept for a register.
     stride: usize,
     ring: &'r BlockRing,
 }
@@ -163,30 +168,45 @@ impl<'r> Walk<'r> {
         unsafe { self.at.as_ref() }
     }
 
-    /// The block's address.
+    /// The same if it is before the stop.
     #[inline(always)]
-    pub(crate) fn address(&self) -> BlockAddress {
-        BlockAddress { block: self.at, first: self.ring.first }
+    pub(crate) fn block_before_stop(&self) -> Option<&'r Block> {
+        if self.at == self.stop { None } else { Some(self.block()) }
     }
 
-    /// The block, for as long as the ring is borrowed.
+    /// The block's index.
     #[inline(always)]
-    pub(crate) fn into_block(self) -> &'r Block {
-        // SAFETY: as in `block`.
-        unsafe { self.at.as_ref() }
+    pub(crate) fn index(&self) -> u32 {
+        self.ring.index(self.at)
     }
 
-    /// Goes on to the next; whether that is the ring's first.
+    /// Puts the stop so many blocks further, or to the ring's last block.
+    #[inline(always)]
+    pub(crate) fn set_stop(&mut self, further: u32) {
+        let stride = self.stride;
+        let rest = self.ring.end.addr() - stride - self.at.addr().get();
+        // SAFETY: `rest` is how far the last block is.
+        self.stop = unsafe { self.at.byte_add((further as usize * stride).min(rest)) };
+    }
+
+    /// Goes on to the next block, but not beyond the stop.
+    #[inline(always)]
+    pub(crate) fn step_to_stop(&mut self) {
+        if self.at != self.stop {
+            // SAFETY: a block with a larger index is in the ring (invariant), so the next one is.
+            self.at = unsafe { self.at.byte_add(self.stride) };
+        }
+    }
+
+    /// Goes on to the next block, and puts the stop there; whether it is the ring's first.
     #[inline(always)]
     pub(crate) fn step(&mut self) -> bool {
         let next = self.at.as_ptr().wrapping_byte_add(self.stride);
-        if next == self.end {
-            self.at = self.ring.first;
-            return true;
-        }
-        // SAFETY: not the end, so the address of a block (invariant).
-        self.at = unsafe { NonNull::new_unchecked(next) };
-        false
+        let wraps = next == self.ring.end;
+        // SAFETY: not the end, so the address of the next block, which is not NULL.
+        self.at = if wraps { self.ring.first } else { unsafe { NonNull::new_unchecked(next) } };
+        self.stop = self.at;
+        wraps
     }
 }
 
@@ -231,11 +251,35 @@ mod tests {
                 for i in 0..40 {
                     let index = start.wrapping_add(i);
                     assert_eq!(offset(&ring, walk.block()), offset(&ring, ring.block(index)));
+                    assert_eq!(walk.index(), index % count);
                     assert_eq!(walk.step(), index.wrapping_add(1).is_multiple_of(count));
                 }
-                watch.follow(&walk);
+                // SAFETY: the same ring.
+                unsafe { watch.follow_walk(&walk) };
                 assert_eq!(offset(&ring, watch.block()), offset(&ring, walk.block()));
             }
+        }
+    }
+
+    #[test]
+    fn a_walk_stops_before_the_end() {
+        let buf = QueueBuf::new(4096).unwrap();
+        let ring = Arc::new(BlockRing::new(StrideRing::new(buf, 0, 8, 64).unwrap()).unwrap());
+        for (start, further, reached) in
+            [(0, 0, 0), (0, 3, 3), (2, 5, 7), (2, 6, 7), (5, u32::MAX, 7), (7, 1, 7)]
+        {
+            let from = Watch::new(Arc::clone(&ring), start);
+            let mut walk = from.walk();
+            assert!(walk.block_before_stop().is_none());
+            walk.step_to_stop();
+            assert_eq!(walk.index(), start);
+            walk.set_stop(further);
+            while walk.block_before_stop().is_some() {
+                walk.step_to_stop();
+            }
+            assert_eq!(walk.index(), reached);
+            assert_eq!(walk.step(), reached == 7);
+            assert!(walk.block_before_stop().is_none());
         }
     }
 }

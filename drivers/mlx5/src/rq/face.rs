@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The faces of a receive queue of either kind: a batch, and C's list.
+//! The faces of a receive queue of either kind: one receive, a batch, and C's list.
 #![expect(unsafe_code)]
-// UNSAFETY: implements a posting trait of the core, whose `unsafe fn` carries a promise about the memory that WRs name, and
+// UNSAFETY: implements the posting traits of the core, whose `unsafe fn` carry a promise about the memory that WRs name, and
 // walks C's lists.
 
 use crate::wqe::{Sge, WireEntry};
 use core::fmt;
 use core::hint::cold_path;
+use std::sync::Arc;
 use uverbs_core::provider::raw::slice_from_c;
-use uverbs_core::provider::{BadWr, PostError, RecvBatch};
+use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue};
 use uverbs_core::wr::{RecvWr, Sge as RawSge};
 
 /// The producing side of a receive queue.
-pub trait Produce: fmt::Debug {
+pub trait Produce: fmt::Debug + Send {
     /// Where a batch writes.
     type Cursor: Copy + fmt::Debug;
 
@@ -46,6 +47,32 @@ pub trait Produce: fmt::Debug {
 
     /// Ends a batch and publishes it, unless there was an error.
     fn complete(&mut self, cursor: Self::Cursor) -> Result<(), PostError>;
+
+    /// Posts a receive of one entry: a batch of one, with one check of the limit. `false` if that needs a closer look; then
+    /// nothing is done.
+    fn post_one<S: WireEntry>(&mut self, wr_id: u64, sge: S) -> bool;
+
+    /// Posts one receive.
+    #[inline(always)]
+    fn post<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
+        if let [sge] = sges {
+            if self.post_one(wr_id, *sge) {
+                return Ok(());
+            }
+            cold_path();
+            // An entry whose address is lent out would be kept out of the registers; so a copy's is.
+            return self.post_any(wr_id, &[*sge]);
+        }
+        self.post_any(wr_id, sges)
+    }
+
+    /// The same of any receive.
+    #[inline(never)]
+    fn post_any<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
+        let mut cursor = self.begin();
+        self.push(&mut cursor, wr_id, sges)?;
+        self.complete(cursor)
+    }
 
     /// Adds a receive to a batch.
     #[inline(always)]
@@ -141,11 +168,44 @@ pub struct Batch<'q, P: Produce> {
     producer: &'q mut P,
 }
 
-impl<'q, P: Produce> Batch<'q, P> {
-    /// Begins one.
+/// A receive queue: its producing side, and what it shares with the pollers of its completions.
+pub struct Queue<P, S> {
+    pub(super) producer: P,
+    pub(super) shared: Arc<S>,
+}
+
+impl<P, S> Queue<P, S> {
+    /// What it shares with the pollers of its completions.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<S> {
+        &self.shared
+    }
+}
+
+impl<P: Produce, S: Send + Sync> RecvQueue for Queue<P, S>
+where
+    Self: fmt::Debug,
+{
+    type Sge = Sge;
+    type Batch<'q>
+        = Batch<'q, P>
+    where
+        Self: 'q;
+
     #[inline(always)]
-    pub(super) fn new(producer: &'q mut P) -> Self {
-        Self { cursor: producer.begin(), producer }
+    fn batch(&mut self) -> Batch<'_, P> {
+        Batch { cursor: self.producer.begin(), producer: &mut self.producer }
+    }
+
+    #[inline(always)]
+    unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.producer.post(wr_id, sges)
+    }
+
+    #[inline]
+    unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.producer.post_list(list) }
     }
 }
 

@@ -6,14 +6,12 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `face` | batches and C's lists, of a queue of either kind |
+//! | `face` | what a queue of either kind offers: one receive, batches, C's lists |
 //! | `producer` | room, state and publication of a QP's receive queue |
 //! | `shared` | what its poster and the pollers of its completions share |
 //! | `srq` | a shared receive queue |
 //! | `srq_producer` | its list of elements, and publication |
 //! | `srq_shared` | what its poster and the pollers of its completions share |
-#![expect(unsafe_code)]
-// UNSAFETY: implements the core's posting trait, whose `unsafe fn` carry a promise about the memory that WRs name.
 
 mod face;
 mod producer;
@@ -27,16 +25,12 @@ mod tests;
 pub use shared::RqShared;
 pub use srq_shared::SrqShared;
 
-use self::face::Produce as _;
 use self::producer::RecvProducer;
 use crate::memory::dbrec::DbWord;
 use crate::qp::QpShared;
-use crate::wqe::Sge;
 use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::QpType;
-use uverbs_core::provider::{BadWr, PostError, RecvQueue as RecvQueueTrait};
-use uverbs_core::wr::RecvWr;
 
 /// What a receive queue is made with.
 #[derive(Clone, Copy, Debug)]
@@ -55,16 +49,13 @@ pub struct RecvConfig {
 pub type Batch<'q> = face::Batch<'q, RecvProducer>;
 
 /// A receive queue.
-pub struct RecvQueue {
-    producer: RecvProducer,
-    qp: Arc<QpShared>,
-}
+pub type RecvQueue = face::Queue<RecvProducer, QpShared>;
 
 impl RecvQueue {
     /// The receive queue of the QP behind `qp`, which has one: else `None`.
     #[must_use]
     pub fn new(config: &RecvConfig, qp: Arc<QpShared>, record: DbWord) -> Option<Self> {
-        Some(Self { producer: RecvProducer::new(config, &qp, record)?, qp })
+        Some(Self { producer: RecvProducer::new(config, &qp, record)?, shared: qp })
     }
 
     /// How many receives it takes.
@@ -72,40 +63,13 @@ impl RecvQueue {
     pub fn max_recv_wr(&self) -> u32 {
         self.producer.max_post()
     }
-
-    /// What it shares with the pollers of its completions.
-    #[must_use]
-    pub fn shared(&self) -> &Arc<QpShared> {
-        &self.qp
-    }
-}
-
-impl RecvQueueTrait for RecvQueue {
-    type Sge = Sge;
-    type Batch<'q> = Batch<'q>;
-
-    #[inline(always)]
-    fn batch(&mut self) -> Batch<'_> {
-        Batch::new(&mut self.producer)
-    }
-
-    #[inline(always)]
-    unsafe fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        self.producer.post(wr_id, sges)
-    }
-
-    #[inline]
-    unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        // SAFETY: the caller's promise.
-        unsafe { self.producer.post_list(list) }
-    }
 }
 
 impl fmt::Debug for RecvQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RecvQueue")
-            .field("qp_num", &format_args!("{:#x}", self.qp.qp_num))
-            .field("state", &self.qp.state())
+            .field("qp_num", &format_args!("{:#x}", self.shared.qp_num))
+            .field("state", &self.shared.state())
             .field("producer", &self.producer)
             .finish()
     }

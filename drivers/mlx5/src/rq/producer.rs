@@ -144,32 +144,6 @@ impl RecvProducer {
         if cursor.has_room() { Ok(cursor.limit) } else { Err(PostError::QueueFull) }
     }
 
-    /// Posts one receive: a batch of one, with one check of the limit.
-    #[inline(always)]
-    pub(crate) fn post<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
-        if let [sge] = sges {
-            self.access.enter();
-            let mut cursor = self.begin();
-            if cursor.has_room() && self.put_one(&mut cursor, wr_id, *sge) {
-                self.publish(cursor.head);
-                self.access.leave();
-                return Ok(());
-            }
-            self.access.leave();
-            cold_path();
-            // An entry whose address is lent out would be kept out of the registers; so a copy's is.
-            return self.post_batch(wr_id, &[*sge]);
-        }
-        self.post_batch(wr_id, sges)
-    }
-
-    #[inline(never)]
-    fn post_batch<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
-        let mut cursor = self.begin();
-        self.push(&mut cursor, wr_id, sges)?;
-        self.complete(cursor)
-    }
-
     #[inline(never)]
     fn complete_checked(&mut self, cursor: Cursor) -> Result<(), PostError> {
         if cursor.head == Cursor::FAILED {
@@ -306,6 +280,18 @@ impl Produce for RecvProducer {
         self.access.leave();
         cold_path();
         self.complete_checked(cursor)
+    }
+
+    #[inline(always)]
+    fn post_one<S: WireEntry>(&mut self, wr_id: u64, sge: S) -> bool {
+        self.access.enter();
+        let mut cursor = self.begin();
+        let posted = cursor.has_room() && self.put_one(&mut cursor, wr_id, sge);
+        if posted {
+            self.publish(cursor.head);
+        }
+        self.access.leave();
+        posted
     }
 }
 

@@ -113,23 +113,41 @@ impl RqShared {
     }
 
     /// The receive at `wqe_counter` is done: its `wr_id`. For the poller of its CQ, one at a time.
-    #[inline(always)]
     pub fn retire(&self, wqe_counter: u16) -> u64 {
+        self.retire_next(wqe_counter).unwrap_or_else(|| {
+            let at = u32::from(wqe_counter);
+            let wr_id = self.wr_id.get(at).load(Ordering::Relaxed);
+            self.retire_early(at, self.progress());
+            wr_id
+        })
+    }
+
+    /// The same if the receive is the next in order; else nothing is done. No call, so that a loop keeps its registers.
+    #[inline(always)]
+    pub(crate) fn retire_next(&self, wqe_counter: u16) -> Option<u64> {
         let at = u32::from(wqe_counter);
-        let wr_id = self.wr_id.get(at).load(Ordering::Relaxed);
         let progress = self.progress();
-        if progress.is_next(at, self.next_bits) {
-            let next = Progress::new(progress.tail().wrapping_add(1), 0);
-            // Release: pairs with `tail`, so the poster reuses the element after this load.
-            self.progress.store(next.0, Ordering::Release);
-        } else {
-            self.retire_early(at, progress);
+        if !progress.is_next(at, self.next_bits) {
+            return None;
         }
-        wr_id
+        let wr_id = self.wr_id.get(at).load(Ordering::Relaxed);
+        let next = Progress::new(progress.tail().wrapping_add(1), 0);
+        // Release: pairs with `tail`, so the poster reuses the element after this load.
+        self.progress.store(next.0, Ordering::Release);
+        Some(wr_id)
+    }
+
+    /// Whether the receive at `wqe_counter` is the next in order, and was published; for the poller of its CQ.
+    #[inline(always)]
+    pub(crate) fn is_next_outstanding(&self, wqe_counter: u16) -> bool {
+        // Relaxed: as in `is_outstanding`.
+        let published = self.published.0.load(Ordering::Relaxed);
+        let progress = self.progress();
+        progress.is_next(wqe_counter.into(), self.next_bits)
+            && published.wrapping_sub(progress.tail()).wrapping_sub(1) <= self.ring.mask()
     }
 
     /// Out of order: notes it, and moves the tail over all that is done in a row. An element is reused only then.
-    #[cold]
     #[inline(never)]
     fn retire_early(&self, at: u32, progress: Progress) {
         let (mut tail, mut count) = (progress.tail(), progress.early());
@@ -197,6 +215,25 @@ mod tests {
         rq.retire(12);
         rq.reset();
         assert_eq!([step(0), step(1)], [(100, 1), (101, 2)]);
+    }
+
+    #[test]
+    fn the_next_receive_is_outstanding_once_it_is_published() {
+        let rq = rq(4);
+        let next = |counter| (rq.is_next_outstanding(counter), rq.is_outstanding(counter));
+        assert_eq!([next(0), next(1)], [(false, false); 2]);
+        rq.set_published(4);
+        assert_eq!([next(0), next(1), next(4)], [(true, true), (false, true), (true, true)]);
+        rq.retire(1);
+        assert_eq!([next(0), next(1)], [(false, true), (false, false)], "a gap");
+        assert_eq!(rq.retire_next(0), None);
+        [0, 2, 3].into_iter().for_each(|counter| _ = rq.retire(counter));
+        assert_eq!(next(0), (false, false));
+        rq.set_published(5);
+        assert_eq!(next(0), (true, true));
+        // A device that lies makes the tail pass what was published.
+        [0, 1].into_iter().for_each(|counter| _ = rq.retire(counter));
+        assert_eq!(next(2), (false, false));
     }
 
     #[test]

@@ -192,29 +192,6 @@ impl SrqProducer {
         self.ring.note(element).next.load(Ordering::Relaxed)
     }
 
-    /// Posts one receive: a batch of one, with one check of the limit.
-    #[inline(always)]
-    pub(crate) fn post<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
-        if let [sge] = sges {
-            let mut cursor = self.begin();
-            if cursor.has_room() && self.put_one(&mut cursor, wr_id, *sge) {
-                self.publish(cursor.head, cursor.element);
-                return Ok(());
-            }
-            cold_path();
-            // An entry whose address is lent out would be kept out of the registers; so a copy's is.
-            return self.post_batch(wr_id, &[*sge]);
-        }
-        self.post_batch(wr_id, sges)
-    }
-
-    #[inline(never)]
-    fn post_batch<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
-        let mut cursor = self.begin();
-        self.push(&mut cursor, wr_id, sges)?;
-        self.complete(cursor)
-    }
-
     /// What is wrong with a batch that can't be published; nothing if it is empty.
     #[inline(never)]
     fn refuse(&self, cursor: Cursor) -> Result<(), PostError> {
@@ -322,6 +299,16 @@ impl Produce for SrqProducer {
         }
         cold_path();
         self.refuse(cursor)
+    }
+
+    #[inline(always)]
+    fn post_one<S: WireEntry>(&mut self, wr_id: u64, sge: S) -> bool {
+        let mut cursor = self.begin();
+        let posted = cursor.has_room() && self.put_one(&mut cursor, wr_id, sge);
+        if posted {
+            self.publish(cursor.head, cursor.element);
+        }
+        posted
     }
 }
 

@@ -42,12 +42,13 @@ fn reset(qp: &QpShared, record: &DbRec) {
 #[cfg(not(loom))]
 mod real {
     use super::*;
+    use crate::rq::face::Produce as _;
     use crate::rq::srq::SharedRecvQueue;
-    use crate::wqe::WireEntry;
     use crate::wqe::recv::EntryTest;
+    use crate::wqe::{Sge, WireEntry};
     use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use core::time::Duration;
-    use uverbs_core::provider::RecvBatch as _;
+    use uverbs_core::provider::{PostError, RecvBatch as _, RecvQueue as _};
 
     /// An entry that runs a function when it is converted, which is while it is posted.
     #[derive(Clone, Copy)]
@@ -258,7 +259,9 @@ mod real {
 #[cfg(loom)]
 mod loom_tests {
     use super::*;
+    use crate::rq::face::Produce as _;
     use crate::rq::srq_producer::SrqProducer;
+    use crate::wqe::Sge;
     use loom::thread;
 
     /// A poster, and a reset. After the control path has stopped the posters nothing is published, and what is published
