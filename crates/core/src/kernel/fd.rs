@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 
 use super::process::Process;
-use super::raw::Slot;
+use super::raw::AttrValue;
 use super::{Command, Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use crate::device::{self, DeviceInfo, Unusable};
 use crate::errno::Errno;
@@ -190,18 +190,18 @@ impl Kernel for UverbsFd {
 /// Takes over what a successful command left in the attributes: flags, handles, file descriptors.
 fn read_back(command: &mut RawCommand<'_, '_>, words: &[u64]) {
     let answered = words[HEADER_WORDS..].chunks_exact(2);
-    for ((attr, slot), answer) in command.attrs.iter_mut().zip(command.slots.iter_mut()).zip(answered) {
+    for ((attr, value), answer) in command.attrs.iter_mut().zip(command.values.iter_mut()).zip(answered) {
         let Ok(answer) = ib_uverbs_attr::read_from_bytes(zerocopy::IntoBytes::as_bytes(answer)) else {
             continue;
         };
         attr.flags = answer.flags;
-        match slot {
-            Slot::NewHandle => attr.data = answer.data,
-            Slot::NewFd(fd) => {
+        match value {
+            AttrValue::NewHandle => attr.data = answer.data,
+            AttrValue::NewFd(fd) => {
                 attr.data = answer.data;
                 *fd = i32::try_from(answer.data_s64()).ok().and_then(own);
             }
-            Slot::OutputFd(bytes, offset, fd) if answer.flags & UVERBS_ATTR_F_VALID_OUTPUT != 0 => {
+            AttrValue::OutputFd(bytes, offset, fd) if answer.flags & UVERBS_ATTR_F_VALID_OUTPUT != 0 => {
                 let number = bytes.get(*offset..).and_then(|b| b.first_chunk());
                 *fd = number.map(|n| i32::from_ne_bytes(*n)).and_then(own);
             }
