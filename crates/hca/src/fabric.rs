@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a user makes: a fabric, devices on it, contexts on them.
 
-use crate::engine::net::{Address, Place};
+use crate::engine::net::{Address, PortLocation};
 use crate::engine::{Device, Notice, event};
 use crate::kernel::HcaKernel;
 use crate::kernel::front::Front;
@@ -134,7 +134,7 @@ impl Fabric {
     /// Nobody listens, or it is no fabric; there are devices; the fabric is deterministic.
     pub fn join(&self, path: &Path) -> std::io::Result<()> {
         self.real()?;
-        if self.alive.shared.look(|world| !world.devices.is_empty() || world.peers.base != 0) {
+        if self.alive.shared.read(|world| !world.devices.is_empty() || world.peers.base != 0) {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
                 "a fabric is joined before devices are built, and once",
@@ -216,7 +216,7 @@ impl Fabric {
     /// The clock, in nanoseconds since the fabric was made.
     #[must_use]
     pub fn now(&self) -> Duration {
-        Duration::from_nanos(self.alive.shared.look(|world| world.now))
+        Duration::from_nanos(self.alive.shared.read(|world| world.now))
     }
 }
 
@@ -293,7 +293,7 @@ impl DeviceBuilder {
         self.fabric.alive.shared.enter(|world| {
             let index = world.devices.len();
             // Devices of other processes have slots among the own ones, and numbers of their own.
-            let here = world.net.ports.iter().filter(|p| p.place == Place::Here).count();
+            let here = world.net.ports.iter().filter(|p| p.location == PortLocation::Here).count();
             let (address, guid) = address(usize::from(world.peers.base) + here, ethernet);
             world.net.ports.push(address);
             world.devices.push(Device::new(ethernet, self.config.cqe_version));
@@ -374,7 +374,7 @@ fn address(index: usize, ethernet: bool) -> (Address, u64) {
     };
     let lid = if ethernet { 0 } else { n };
     (
-        Address { ethernet, lid, mac, gids, up: true, sent: 0, received: 0, place: Place::Here },
+        Address { ethernet, lid, mac, gids, up: true, sent: 0, received: 0, location: PortLocation::Here },
         u64::from_be_bytes(eui64),
     )
 }
@@ -433,7 +433,7 @@ impl Hca {
     /// What drivers did wrong so far.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
-        self.alive.shared.look(|world| world.devices[self.index].violations.clone())
+        self.alive.shared.read(|world| world.devices[self.index].violations.clone())
     }
 
     /// As [`Hca::violations`]; they are forgotten.
@@ -452,13 +452,13 @@ impl Hca {
     /// Tests look at it for what was left behind.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.alive.shared.look(|world| world.fronts[self.index].counts())
+        self.alive.shared.read(|world| world.fronts[self.index].counts())
     }
 
     /// How often its QPs had to ask or answer again, because packets were lost, doubled or out of order.
     #[must_use]
     pub fn repairs(&self) -> u64 {
-        self.alive.shared.look(|world| world.devices[self.index].repairs)
+        self.alive.shared.read(|world| world.devices[self.index].repairs)
     }
 
     /// Takes the port's link down, or up again: an event in every context, and no packets in between.

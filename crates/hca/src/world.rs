@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One fabric behind one lock: the devices, their fronts, the network, the clock.
 
-use crate::engine::net::{Address, Net, Place};
+use crate::engine::net::{Address, Net, PortLocation};
 use crate::engine::packet::Packet;
 use crate::engine::{Device, Port};
 use crate::kernel::front::Front;
@@ -85,14 +85,14 @@ impl World {
 
     /// A packet is there, or goes on to another process.
     fn arrive(&mut self, to: usize, packet: Packet) {
-        match self.net.ports.get(to).map(|p| p.place) {
-            Some(Place::Here) => {
+        match self.net.ports.get(to).map(|p| p.location) {
+            Some(PortLocation::Here) => {
                 if let Some((device, mut port)) = self.device(to) {
                     device.receive(&mut port, packet);
                 }
             }
-            Some(Place::Away { link, number }) => self.peers.forward(link, number, packet),
-            Some(Place::Gone) | None => {}
+            Some(PortLocation::Away { link, number }) => self.peers.forward(link, number, packet),
+            Some(PortLocation::Gone) | None => {}
         }
     }
 
@@ -108,7 +108,7 @@ impl World {
             up: false,
             sent: 0,
             received: 0,
-            place: Place::Gone,
+            location: PortLocation::Gone,
         });
         self.devices.push(Device::new(false, 1));
         self.fronts.push(Front::new(crate::fabric::Config::default(), 0));
@@ -304,7 +304,7 @@ impl Shared {
     }
 
     /// Asks something that changes nothing, and lets nothing happen.
-    pub(crate) fn look<R>(&self, f: impl FnOnce(&World) -> R) -> R {
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&World) -> R) -> R {
         f(&self.lock())
     }
 

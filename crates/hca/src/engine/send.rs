@@ -81,7 +81,7 @@ impl Device {
                 device.stale(cx.now, object, index, Mistake::NotReady);
                 return;
             }
-            if let Err(mistake) = look(qp, ctrl, burst, device.late_doorbells) {
+            if let Err(mistake) = accept_doorbell(qp, ctrl, burst, device.late_doorbells) {
                 device.fatal(cx, qp, object, index, mistake);
                 return;
             }
@@ -209,7 +209,7 @@ impl Device {
 
 /// Looks at a doorbell, its record and its burst, and takes over the new end of the queue. A doorbell that is late may
 /// tell of a WQE that is executed already, and whose place in the ring has another one.
-fn look(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) -> Result<(), Mistake> {
+fn accept_doorbell(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) -> Result<(), Mistake> {
     let Some(sq) = &mut qp.sq else { return Ok(()) };
     let record = sq.record.load_be32(SEND_RECORD).map_err(|_| Mistake::MemoryGone)? as u16;
     let (posted, new) = (u32::from(record.wrapping_sub(sq.next)), record.wrapping_sub(sq.posted));

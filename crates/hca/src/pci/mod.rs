@@ -213,13 +213,13 @@ impl PciFunction {
     /// How often its QPs had to ask or answer again, because packets were lost, doubled or out of order.
     #[must_use]
     pub fn repairs(&self) -> u64 {
-        self.alive.shared.look(|world| world.devices[self.index].repairs)
+        self.alive.shared.read(|world| world.devices[self.index].repairs)
     }
 
     /// Packets that its port sent and received.
     #[must_use]
     pub fn packets(&self) -> (u64, u64) {
-        self.alive.shared.look(|world| {
+        self.alive.shared.read(|world| {
             let port = &world.net.ports[self.index];
             (port.sent, port.received)
         })
@@ -228,7 +228,7 @@ impl PciFunction {
     /// The commands that a driver gave and the device does not have: opcode and how often.
     #[must_use]
     pub fn unknown_commands(&self) -> Vec<(u16, u64)> {
-        self.alive.shared.look(|world| {
+        self.alive.shared.read(|world| {
             let function = world.functions.get(self.index).and_then(Option::as_ref);
             function.map_or_else(Vec::new, |f| f.unknown.iter().map(|(op, n)| (*op, *n)).collect())
         })
@@ -237,7 +237,7 @@ impl PciFunction {
     /// As [`PciFunction::unknown_commands`], of registers (`MLX5_REG_*`).
     #[must_use]
     pub fn unknown_registers(&self) -> Vec<(u16, u64)> {
-        self.alive.shared.look(|world| {
+        self.alive.shared.read(|world| {
             let function = world.functions.get(self.index).and_then(Option::as_ref);
             function.map_or_else(Vec::new, |f| f.unknown_registers.iter().map(|(r, n)| (*r, *n)).collect())
         })
@@ -264,7 +264,7 @@ impl PciFunction {
     /// What drivers did wrong so far.
     #[must_use]
     pub fn violations(&self) -> Vec<crate::Violation> {
-        self.alive.shared.look(|world| world.devices[self.index].violations.clone())
+        self.alive.shared.read(|world| world.devices[self.index].violations.clone())
     }
 
     fn enter<R>(&self, f: impl FnOnce(&mut Device, &mut Function, &mut Port<'_>) -> R) -> Option<R> {

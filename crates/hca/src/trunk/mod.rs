@@ -11,7 +11,7 @@
 
 pub(crate) mod wire;
 
-use crate::engine::net::Place;
+use crate::engine::net::PortLocation;
 use crate::engine::packet::Packet;
 use crate::world::{Shared, World};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -198,7 +198,7 @@ impl World {
         if self.peers.is_empty() {
             return;
         }
-        let here = |i: usize| self.net.ports.get(i).is_some_and(|p| p.place == Place::Here);
+        let here = |i: usize| self.net.ports.get(i).is_some_and(|p| p.location == PortLocation::Here);
         let ports = self.net.ports.iter().enumerate().filter(|(i, _)| here(*i));
         let ports = Message::Ports(ports.map(|(i, p)| Port::of(i as u16, p)).collect());
         let members = self.net.all_members().filter(|(_, i, _)| here(*i));
@@ -220,7 +220,7 @@ impl World {
             Message::Ports(ports) => {
                 let numbers: Vec<u16> = ports.iter().map(|p| p.number).collect();
                 for i in 0..self.net.ports.len() {
-                    if let Place::Away { link: of, number } = self.net.ports[i].place
+                    if let PortLocation::Away { link: of, number } = self.net.ports[i].location
                         && of == link
                         && !numbers.contains(&number)
                     {
@@ -228,9 +228,9 @@ impl World {
                     }
                 }
                 for port in ports {
-                    let place = Place::Away { link, number: port.number };
+                    let location = PortLocation::Away { link, number: port.number };
                     let slot = self.slot(link, port.number);
-                    self.net.ports[slot] = port.address(place);
+                    self.net.ports[slot] = port.address(location);
                 }
             }
             Message::Members(members) => {
@@ -265,7 +265,7 @@ impl World {
 
     /// The slot of a peer's port.
     fn slot(&mut self, link: u32, number: u16) -> usize {
-        let free = || self.net.ports.iter().position(|p| p.place == Place::Gone);
+        let free = || self.net.ports.iter().position(|p| p.location == PortLocation::Gone);
         if let Some(slot) = self.net.away(link, number).or_else(free) {
             return slot;
         }
@@ -276,7 +276,7 @@ impl World {
     fn unlink(&mut self, link: u32) {
         self.peers.links.remove(&link);
         for i in 0..self.net.ports.len() {
-            if matches!(self.net.ports[i].place, Place::Away { link: of, .. } if of == link) {
+            if matches!(self.net.ports[i].location, PortLocation::Away { link: of, .. } if of == link) {
                 self.net.take_away(i);
             }
         }
@@ -373,7 +373,7 @@ impl Trunks {
 
     /// Waits until all peers have heard what was told them, so that they know this process' ports, and have told their own.
     pub(crate) fn sync(shared: &Shared) {
-        if shared.look(|world| world.peers.is_empty()) {
+        if shared.read(|world| world.peers.is_empty()) {
             return;
         }
         // What has changed is told when the world is left: the question comes behind it.
@@ -384,13 +384,13 @@ impl Trunks {
 
     /// Waits until the packets that are on their way to peers are written.
     pub(crate) fn flush(shared: &Shared) {
-        if shared.look(|world| world.peers.is_empty()) {
+        if shared.read(|world| world.peers.is_empty()) {
             return;
         }
         wait(shared, |world| world.net.in_flight() == 0);
         let until = Instant::now() + ANSWER;
         // Not under the lock, which the peers' threads take.
-        let outboxes = shared.look(|world| world.peers.outboxes());
+        let outboxes = shared.read(|world| world.peers.outboxes());
         outboxes.iter().for_each(|outbox| outbox.flush(until));
     }
 
@@ -433,7 +433,7 @@ impl Trunks {
             this.run(&shared, joined);
             while !this.is_stopped() {
                 std::thread::sleep(AGAIN);
-                let base = shared.look(|world| world.peers.base);
+                let base = shared.read(|world| world.peers.base);
                 if let Ok(joined) = this.connect(&shared, &path, Some(base)) {
                     log::info!("joined {} again", path.display());
                     this.run(&shared, joined);

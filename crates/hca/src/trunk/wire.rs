@@ -4,7 +4,7 @@
 //! The other process may be of another build, or lie: what is not a message is told from what is, every length has a
 //! limit, and numbers that the engine counts with are in their range.
 
-use crate::engine::net::{Address, Place};
+use crate::engine::net::{Address, PortLocation};
 use crate::engine::packet::{Atomic, Body, Dc, Grh, Nak, PSN, Packet, Path, Transport};
 
 /// Begins every connection, with the version of what follows.
@@ -46,9 +46,9 @@ impl Port {
     }
 
     /// The peer's port, as it is here.
-    pub(crate) fn address(self, place: Place) -> Address {
+    pub(crate) fn address(self, location: PortLocation) -> Address {
         let Self { ethernet, up, lid, mac, gids, .. } = self;
-        Address { ethernet, lid, mac, gids, up, sent: 0, received: 0, place }
+        Address { ethernet, lid, mac, gids, up, sent: 0, received: 0, location }
     }
 }
 
