@@ -31,7 +31,7 @@ use drive::{Plan, Queues};
 use message::Message;
 use options::{Options, Program};
 use patience::Patience;
-use report::{Figures, Side};
+use report::{EndpointRole, Figures};
 use std::hash::RandomState;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -175,17 +175,17 @@ impl<D: Driver> Table<'_, D> {
         queues.post_recv(common.rx_depth)?;
         completions.arm()?;
         let local = endpoints(context, options, port, &queues.qp_nums())?;
-        let mut show = |side: Side, endpoints: &[Endpoint]| -> Result<()> {
+        let mut print_endpoints = |role: EndpointRole, endpoints: &[Endpoint]| -> Result<()> {
             if !common.json {
                 for e in endpoints {
-                    writeln!(out, "{}", report::endpoint_line(options.program, side, e))?;
+                    writeln!(out, "{}", report::endpoint_line(options.program, role, e))?;
                 }
             }
             Ok(())
         };
-        show(Side::Local, &local)?;
+        print_endpoints(EndpointRole::Local, &local)?;
         let remote = meet(options, &mut queues, &local, &patience)?;
-        show(Side::Remote, &remote)?;
+        print_endpoints(EndpointRole::Remote, &remote)?;
         if options.is_client() {
             queues.connect(&local, &remote)?;
         }
