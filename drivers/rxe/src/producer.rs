@@ -8,7 +8,7 @@
 //! WRs are written to slots that are not published, outside of any access that a control call waits for: the kernel clears the
 //! slots of a queue that it resets, and what was written before is never published ([`Producer::publish`]).
 
-use crate::queue::{Ring, Slot};
+use crate::queue::{Ring, WqeSlot};
 use crate::shared::{QpShared, enter, word};
 use std::sync::Arc;
 use uverbs_core::kernel::QueueAccess;
@@ -180,7 +180,7 @@ impl<H, S: QueueKind> Producer<H, S> {
 
     /// The slot at the cursor, and the index after it.
     #[inline(always)]
-    pub(crate) fn slot(&mut self, cursor: &mut Cursor) -> Result<(Slot<'_, H>, u32), PostError> {
+    pub(crate) fn slot(&mut self, cursor: &mut Cursor) -> Result<(WqeSlot<'_, H>, u32), PostError> {
         if cursor.at == cursor.limit {
             cursor.limit = self.refresh(cursor.at, cursor.error)?;
         }
@@ -190,7 +190,7 @@ impl<H, S: QueueKind> Producer<H, S> {
 
     /// The slot at an index that is not published: one that a cursor has passed, or the one where it stands.
     #[inline(always)]
-    pub(crate) fn slot_at(&mut self, index: u32) -> Slot<'_, H> {
+    pub(crate) fn slot_at(&mut self, index: u32) -> WqeSlot<'_, H> {
         self.ring.slot(index)
     }
 
@@ -235,7 +235,7 @@ impl<H, S: QueueKind> Producer<H, S> {
     pub(crate) fn publish(
         &mut self,
         cursor: &Cursor,
-        prepare: impl FnOnce(Slot<'_, H>),
+        prepare: impl FnOnce(WqeSlot<'_, H>),
         tell: impl FnOnce(StateWord) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         let Self { ring, published, shared, seen, .. } = self;

@@ -157,8 +157,8 @@ impl<H> Ring<H> {
 
     /// The slot at `index`, to be written.
     #[inline(always)]
-    pub(crate) fn slot(&mut self, index: u32) -> Slot<'_, H> {
-        Slot { ptr: self.element(index), tail: self.tail, _ring: PhantomData }
+    pub(crate) fn slot(&mut self, index: u32) -> WqeSlot<'_, H> {
+        WqeSlot { ptr: self.element(index), tail: self.tail, _ring: PhantomData }
     }
 
     /// The element at `index`, to be read.
@@ -200,13 +200,13 @@ impl<H> fmt::Debug for Ring<H> {
 ///
 /// Every method writes inside the slot, whatever its arguments. Nothing can be read back, so bytes that the kernel
 /// left there influence nothing.
-pub(crate) struct Slot<'r, H> {
+pub(crate) struct WqeSlot<'r, H> {
     ptr: NonNull<u8>,
     tail: usize,
     _ring: PhantomData<&'r mut Ring<H>>,
 }
 
-impl<H> Slot<'_, H> {
+impl<H> WqeSlot<'_, H> {
     /// Writes the whole head, so that nothing of an earlier lap stays in it.
     #[inline(always)]
     pub(crate) fn put_head(&mut self, head: H)

@@ -7,7 +7,7 @@
 use crate::builder::Session;
 use crate::doorbell::SendBell;
 use crate::producer::{Cursor, Producer, Sends};
-use crate::queue::{Ring, Slot};
+use crate::queue::{Ring, WqeSlot};
 use crate::shared::QpShared;
 use crate::wqe::{self, Ah, Limits};
 use core::fmt;
@@ -202,7 +202,7 @@ impl<B: SendBell> SendQueue<B> {
         // The slot behind the last WR is always this side's. Kernels since 6.4 take a send queue that runs dry for
         // drained (SQD) only if the WQE that would be next is marked as not begun, which after a lap it is not
         // (`req_check_sq_drain_done()`).
-        let prepare = |mut slot: Slot<'_, rxe_send_wqe>| wqe::clear_state(&mut slot);
+        let prepare = |mut slot: WqeSlot<'_, rxe_send_wqe>| wqe::clear_state(&mut slot);
         // The WRs are the kernel's now, whatever the system call says.
         self.ring.publish(cursor, prepare, |_| bell.ring().map_err(PostError::Doorbell))
     }

@@ -6,7 +6,7 @@
 //! are its own variables, and it reads several of them before it ever writes them: `get_wqe()`, `check_init_depth()`,
 //! `copy_data()`), and what an earlier lap left there must not be taken for this one's.
 
-use crate::queue::Slot;
+use crate::queue::WqeSlot;
 use core::mem::offset_of;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
 use uverbs_core::provider::wire::{RemoteAddr, WireRemote, WireSge};
@@ -19,9 +19,9 @@ use uverbs_uapi::rxe::{
 };
 
 /// A slot of a send queue.
-pub(crate) type SendSlot<'r> = Slot<'r, rxe_send_wqe>;
+pub(crate) type SendSlot<'r> = WqeSlot<'r, rxe_send_wqe>;
 /// A slot of a receive queue.
-pub(crate) type RecvSlot<'r> = Slot<'r, rxe_recv_wqe>;
+pub(crate) type RecvSlot<'r> = WqeSlot<'r, rxe_recv_wqe>;
 
 /// The longest message that a WQE can describe, plus one. The device's own limit (`max_msg_sz`, 8 MiB) is below, and
 /// `struct rxe_dma_info` counts in 32 bits.
@@ -96,7 +96,7 @@ impl Data {
 
 /// Writes the entries behind the head. Those of length 0 are left out: they are 0 bytes.
 #[inline(always)]
-fn put_sges<H>(slot: &mut Slot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<Data, PostError> {
+fn put_sges<H>(slot: &mut WqeSlot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<Data, PostError> {
     if sges.len() > max_sge as usize {
         return Err(PostError::TooManySge);
     }
