@@ -10,10 +10,10 @@ use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, SharedReceiv
 use uverbs_tests::pair::{builder_ops, region};
 use uverbs_tests::post::post_srq_recv;
 use uverbs_tests::sges::sge;
-use uverbs_tests::{Deadline, Face, Lab, Lock, Op, Outcome, Pair, Req, Side, Spec, wait};
+use uverbs_tests::{Deadline, Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Req, Spec, wait};
 
 type NoSrq<D> = SharedReceiveQueue<D, Shared>;
-type Both<D, L> = (uverbs::Qp<D, Rc, L>, Side<D, Rc, L>);
+type Both<D, L> = (uverbs::Qp<D, Rc, L>, PairEnd<D, Rc, L>);
 
 /// A pair whose A completes to a CQ that others complete to.
 fn on_cq<D: Driver, L: Lock>(
@@ -24,7 +24,7 @@ fn on_cq<D: Driver, L: Lock>(
 ) -> Result<Both<D, L>> {
     let ops = builder_ops::<D, Rc>(lab)?;
     let none = None::<&NoSrq<D>>;
-    let mut b = Side::on(lab.b.alloc_pd()?, lab.b.create_cq(spec.cqe, None)?, spec, ops, 5, none)?;
+    let mut b = PairEnd::on(lab.b.alloc_pd()?, lab.b.create_cq(spec.cqe, None)?, spec, ops, 5, none)?;
     let qp = L::builder::<D, Rc>(pd).cq(cq).cap(spec.cap).send_ops(ops).create()?;
     let here = qp.control.endpoint(4, &spec.attr)?;
     qp.init(&spec.attr)?;
@@ -142,7 +142,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     for _ in 0..N {
         let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
         let cq = lab.b.create_cq(spec.cqe, None)?;
-        pair.b = Side::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
+        pair.b = PairEnd::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
         pair.connect(&spec.attr)?;
         pairs.push(pair);
     }
@@ -301,7 +301,7 @@ fn srq_limit_among_several<D: Driver>(lab: &Lab<D>) -> Outcome {
     for _ in 0..3 {
         let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
         let cq = lab.b.create_cq(spec.cqe, None)?;
-        pair.b = Side::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
+        pair.b = PairEnd::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
         pair.connect(&spec.attr)?;
         pairs.push(pair);
     }

@@ -20,7 +20,7 @@ use uverbs::attr::{Gid, LinkLayer};
 use uverbs::{Context, Driver};
 
 /// A kind of bed: runs a test on a new one.
-pub trait Place: Send + 'static {
+pub trait TestBed: Send + 'static {
     /// Begins the names of its tests.
     const PREFIX: &'static str = "";
     /// Opens the devices, with whatever driver they have, runs the test, and looks at what it left open.
@@ -28,7 +28,7 @@ pub trait Place: Send + 'static {
 }
 
 /// Something that holds until it is dropped.
-pub type Held = Box<dyn Any>;
+pub type DropGuard = Box<dyn Any>;
 
 /// Two devices that a driver can open.
 pub trait Bed<D: Driver>: fmt::Debug {
@@ -45,9 +45,9 @@ pub trait Bed<D: Driver>: fmt::Debug {
     /// Counts of the kernel's objects at an end: `qp 1 cq 1 ...`.
     fn resources(&self, end: End) -> Result<String>;
     /// Lets the host at an end take a group's packets.
-    fn join_group(&self, end: End, group: &str) -> Result<Held>;
+    fn join_group(&self, end: End, group: &str) -> Result<DropGuard>;
     /// Disturbs the link both ways.
-    fn disturb(&self, what: &Disturbance) -> Result<Held>;
+    fn disturb(&self, what: &Disturbance) -> Result<DropGuard>;
     /// What reliability had to do so far, by the devices' counters.
     fn repairs(&self) -> u64;
     /// Forgives the mistakes of these kinds that the devices have seen so far, which a test makes on purpose, and says how
@@ -124,14 +124,14 @@ impl<D: Driver> Bed<D> for VmBed {
     fn resources(&self, end: End) -> Result<String> {
         rdma_resources(self.0.dev(end))
     }
-    fn join_group(&self, end: End, group: &str) -> Result<Held> {
+    fn join_group(&self, end: End, group: &str) -> Result<DropGuard> {
         if self.0.infiniband {
             // Groups are the subnet's there; who is attached gets their packets.
             return Ok(Box::new(()));
         }
         Ok(Box::new(roles::join_group(&self.0, end, group)?))
     }
-    fn disturb(&self, what: &Disturbance) -> Result<Held> {
+    fn disturb(&self, what: &Disturbance) -> Result<DropGuard> {
         Ok(Box::new(Netem::new(&what.to_string())?))
     }
     fn repairs(&self) -> u64 {

@@ -24,12 +24,12 @@ pub mod sges;
 pub mod stress;
 pub mod wait;
 
-pub use bed::{Bed, Disturbance, Place};
+pub use bed::{Bed, Disturbance, TestBed};
 pub use child::{Child, run};
 pub use dialect::Dialect;
 pub use env::LabEnv;
 pub use lab::Lab;
-pub use pair::{Pair, Side, Spec};
+pub use pair::{Pair, PairEnd, Spec};
 pub use post::{Data, Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv};
 pub use runner::{LabTest, Outcome, Test, Vm};
 pub use wait::{Deadline, LIMIT};

@@ -66,7 +66,7 @@ impl Spec {
 ///
 /// The fields are dropped from the first to the last: the QP before what it uses.
 #[derive(Debug)]
-pub struct Side<D: Driver, T: Sends, L: Lock> {
+pub struct PairEnd<D: Driver, T: Sends, L: Lock> {
     /// The QP.
     pub qp: Qp<D, T, L>,
     /// The address of the peer's port, of a datagram QP.
@@ -87,9 +87,9 @@ pub struct Side<D: Driver, T: Sends, L: Lock> {
 #[derive(Debug)]
 pub struct Pair<D: Driver, T: Sends, L: Lock> {
     /// On device A.
-    pub a: Side<D, T, L>,
+    pub a: PairEnd<D, T, L>,
     /// On device B.
-    pub b: Side<D, T, L>,
+    pub b: PairEnd<D, T, L>,
 }
 
 impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
@@ -108,8 +108,8 @@ impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
     /// Both in RESET.
     pub fn unconnected(lab: &Lab<D>, spec: &Spec) -> Result<Self> {
         let ops = builder_ops::<D, T>(lab)?;
-        let a = Side::new(&lab.a, spec, ops, 0xa1_0000).context("end A")?;
-        let b = Side::new(&lab.b, spec, ops, 0xb2_ffff).context("end B")?;
+        let a = PairEnd::new(&lab.a, spec, ops, 0xa1_0000).context("end A")?;
+        let b = PairEnd::new(&lab.b, spec, ops, 0xb2_ffff).context("end B")?;
         Ok(Self { a, b })
     }
 
@@ -209,7 +209,7 @@ pub fn region<D: Driver>(
     pd.reg_mr(PageBuf::new(len)?, access).map_err(|(_, e)| e).context("reg_mr")
 }
 
-impl<D: Driver, T: Typed, L: Lock> Side<D, T, L> {
+impl<D: Driver, T: Typed, L: Lock> PairEnd<D, T, L> {
     fn new(context: &Context<D>, spec: &Spec, ops: SendOpsFlags, psn: u32) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(spec.cqe, None)?;

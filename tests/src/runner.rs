@@ -4,7 +4,7 @@
 //! Every test opens both devices anew, and must leave no file open. A test that does not end takes the suite down with
 //! its name; whatever it waits for in the kernel can't be left behind.
 
-use crate::bed::{Place, VmBed, without_violations};
+use crate::bed::{TestBed, VmBed, without_violations};
 use crate::child::open_files;
 use crate::env::{End, LabEnv};
 use crate::lab::{Lab, find};
@@ -34,7 +34,7 @@ pub struct Test {
 
 impl Test {
     /// A test that gets the lab of a place.
-    pub fn new<P: Place>(name: &str, test: impl LabTest + Copy) -> Self {
+    pub fn new<P: TestBed>(name: &str, test: impl LabTest + Copy) -> Self {
         let name = format!("{}{name}", P::PREFIX);
         let label = name.clone();
         Self { trial: Trial::test(name, move || limited(&label, test_limit(), || P::run(test))) }
@@ -134,7 +134,7 @@ fn watchdog() {
 #[derive(Debug)]
 pub struct Vm;
 
-impl Place for Vm {
+impl TestBed for Vm {
     fn run(test: impl LabTest) -> Outcome {
         struct Visit<T>(T, LabEnv);
         impl<T: LabTest> DriverVisitor for Visit<T> {
@@ -206,12 +206,12 @@ fn arguments(words: impl Iterator<Item = String>) -> (Arguments, Vec<String>) {
     (Arguments::from_iter(options), filters)
 }
 
-/// Lists the generic functions of a module as tests: `tests!(a, b)` makes `fn tests<P: Place>() -> Vec<Test>`.
+/// Lists the generic functions of a module as tests: `tests!(a, b)` makes `fn tests<P: TestBed>() -> Vec<Test>`.
 #[macro_export]
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         /// The tests of this file, in a place.
-        pub(crate) fn tests<P: $crate::Place>() -> Vec<$crate::Test> {
+        pub(crate) fn tests<P: $crate::TestBed>() -> Vec<$crate::Test> {
             let theme = module_path!().rsplit("::").next().unwrap_or_default();
             vec![$({
                 #[derive(Clone, Copy)]

@@ -11,7 +11,7 @@ use uverbs::{
 use uverbs_tests::pair::builder_ops;
 use uverbs_tests::post::Typed;
 use uverbs_tests::wait::{LIMIT, QUIET, readable};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Side, Spec};
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 
 type Srq<D> = uverbs::SharedReceiveQueue<D, Shared>;
 
@@ -24,7 +24,7 @@ fn pair_with_channel<D: Driver, T: Typed>(
     let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, &spec)?;
     let cq: CompletionQueue<D, Shared> = lab.b.create_cq(spec.cqe, Some(channel))?;
     ensure!(cq.has_channel());
-    pair.b = Side::on(lab.b.alloc_pd()?, cq, &spec, builder_ops::<D, T>(lab)?, 77, None::<&Srq<D>>)?;
+    pair.b = PairEnd::on(lab.b.alloc_pd()?, cq, &spec, builder_ops::<D, T>(lab)?, 77, None::<&Srq<D>>)?;
     pair.connect(&spec.attr)?;
     Ok(pair)
 }

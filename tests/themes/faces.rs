@@ -153,7 +153,7 @@ fn interleaved_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
 fn halves_apart<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     b.recv_empty(2)?;
-    let uverbs_tests::Side { qp, cq, .. } = a;
+    let uverbs_tests::PairEnd { qp, cq, .. } = a;
     let uverbs::Qp { send, recv: rq, control } = qp;
     drop(control);
     let mut sq = send.ok_or(PostError::NoQueue)?;

@@ -8,7 +8,7 @@ use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Ud};
 use uverbs_tests::env::End;
 use uverbs_tests::lab::{PORT, find};
 use uverbs_tests::pair::{ah_attr, builder_ops, region};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Side, Spec};
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -89,7 +89,7 @@ fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut srq = pd.create_srq::<Exclusive>(&attr)?;
     let channel = ctx.create_comp_channel()?;
     let cq = ctx.create_cq(16, Some(&channel))?;
-    let b = Side::on(pd.clone(), cq, &spec, ops, 1, Some(&srq))?;
+    let b = PairEnd::on(pd.clone(), cq, &spec, ops, 1, Some(&srq))?;
     uverbs_tests::post::post_srq_recv(&mut srq, Face::Single, &[(5, &[])])?;
     let mw = pd.alloc_mw(MwType::Type1).ok();
     let ah = pd.create_ah(&ah_attr(lab, pair.a.here.gid, pair.a.here.lid))?;
@@ -100,7 +100,7 @@ fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.a.post(Face::Single, &[Req::new(1, Op::Send).signaled()])?;
     pair.a.ok(1)?;
     ensure!(pair.b.ok(1)?[0].wr_id == 5);
-    let Side { qp, cq, mr, pd, .. } = pair.b;
+    let PairEnd { qp, cq, mr, pd, .. } = pair.b;
     drop((pd, mr, cq));
     drop((ah, mw));
     drop(qp);
@@ -170,7 +170,7 @@ fn thread_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
     drop(td);
     let cq = lab.b.create_cq(spec.cqe, None)?;
     let none = None::<&uverbs::SharedReceiveQueue<D, Shared>>;
-    pair.b = Side::on(pd, cq, &spec, builder_ops::<D, Rc>(lab)?, 1, none)?;
+    pair.b = PairEnd::on(pd, cq, &spec, builder_ops::<D, Rc>(lab)?, 1, none)?;
     pair.a.set_state(uverbs::attr::QpState::RESET)?;
     pair.connect(&spec.attr)?;
     pair.message(Face::Single, 3000, 8)

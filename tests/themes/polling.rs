@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
 use uverbs::provider::Completion as _;
 use uverbs::{CompletionQueue, Driver, Exclusive, PollError, Rc, Shared, WcStatus, WorkCompletion};
-use uverbs_tests::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, Req, Side, Spec, wait};
+use uverbs_tests::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, PairEnd, Req, Spec, wait};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -218,7 +218,7 @@ fn timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
         Err(e) => return Err(e.into()),
     };
     let spec = Spec::new(lab);
-    let Side { pd, mr, .. } = RcPair::new(lab)?.a;
+    let PairEnd { pd, mr, .. } = RcPair::new(lab)?.a;
     let mut qp = pd.qp::<Rc>().cq(&cq).cap(spec.cap).create()?;
     let here = qp.control.endpoint(1, &spec.attr)?;
     qp.init(&spec.attr)?;

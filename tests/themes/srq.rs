@@ -8,7 +8,7 @@ use uverbs_tests::pair::{GRH, builder_ops};
 use uverbs_tests::post::{Typed, post_srq_recv, recv_nodes};
 use uverbs_tests::sges::sge;
 use uverbs_tests::wait::{LIMIT, QUIET, readable, statuses};
-use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, Refused, Req, Side, Spec};
+use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Refused, Req, Spec};
 
 fn attr(max_wr: u32) -> SrqInitAttr {
     SrqInitAttr { attr: SrqAttr { max_wr, max_sge: 4, srq_limit: 0 }, ..SrqInitAttr::default() }
@@ -23,7 +23,7 @@ fn pair_on<D: Driver, T: Typed, LS: Lock>(
 ) -> Result<Pair<D, T, Exclusive>> {
     let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, spec)?;
     let cq = lab.b.create_cq(spec.cqe, None)?;
-    pair.b = Side::on(pd.clone(), cq, spec, builder_ops::<D, T>(lab)?, 99, Some(srq))?;
+    pair.b = PairEnd::on(pd.clone(), cq, spec, builder_ops::<D, T>(lab)?, 99, Some(srq))?;
     ensure!(pair.b.qp.recv.is_none(), "a QP with an SRQ has no receive queue");
     pair.connect(&spec.attr)?;
     Ok(pair)

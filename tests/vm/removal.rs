@@ -23,7 +23,7 @@ use uverbs_tests::env::End;
 use uverbs_tests::lab::PORT;
 use uverbs_tests::pair::{builder_ops, region};
 use uverbs_tests::wait::{LIMIT, readable, until};
-use uverbs_tests::{Child, Face, Lab, LabEnv, Op, Outcome, Pair, Req, Side, Spec, run};
+use uverbs_tests::{Child, Face, Lab, LabEnv, Op, Outcome, Pair, PairEnd, Req, Spec, run};
 
 /// How long the kernel may take to put a device away, or to find it again.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(40);
@@ -150,7 +150,7 @@ impl<D: Driver> Objects<D> {
 fn every_call<D: Driver>(
     lab: &Lab<D>,
     objects: &mut Objects<D>,
-    side: &Side<D, Rc, Exclusive>,
+    side: &PairEnd<D, Rc, Exclusive>,
 ) -> Result<()> {
     let context = &lab.a;
     let pd = &objects.pd;
@@ -197,14 +197,14 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     let cq = lab.a.create_cq(spec.cqe, Some(&objects.channel))?;
     let ops = builder_ops::<D, Rc>(lab)?;
     pair.a =
-        Side::on(lab.a.alloc_pd()?, cq, &spec, ops, 0x33, None::<&uverbs::SharedReceiveQueue<D, Shared>>)?;
+        PairEnd::on(lab.a.alloc_pd()?, cq, &spec, ops, 0x33, None::<&uverbs::SharedReceiveQueue<D, Shared>>)?;
     pair.connect(&spec.attr)?;
 
     let (sent, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
     let _undo = Undo(how);
     let Pair { a, b } = &mut pair;
     let (remote, data) = (b.remote(0), [a.sge(0..4096)]);
-    let Side { qp, cq, .. } = a;
+    let PairEnd { qp, cq, .. } = a;
     let (objects_ref, context, cq) = (&objects, &lab.a, &*cq);
     let (events, posted) = thread::scope(|scope| -> Result<(usize, usize)> {
         let listener = scope.spawn(|| {
@@ -262,7 +262,7 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     // All that is gone can be closed; memory that could not would be leaked.
     let Objects { channel, cq, srq, mr, mw, pd } = objects;
     let Pair { a, b } = pair;
-    let Side { qp, ah, cq: cq_a, mr: mr_a, pd: pd_a, .. } = a;
+    let PairEnd { qp, ah, cq: cq_a, mr: mr_a, pd: pd_a, .. } = a;
     ensure!(ah.is_none());
     qp.close().context("close a QP")?;
     cq_a.close().map_err(|(_, e)| e).context("close a CQ")?;

@@ -14,9 +14,9 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
     fn feed(&mut self, pair: usize, end: usize) -> Result<bool> {
         // Several pairs take from an SRQ.
         let pairs = if self.config.srq { 0..self.pairs.len() } else { pair..pair + 1 };
-        let wanted: usize = pairs.map(|p| self.pairs[p].model[1 - end].mail.len()).sum();
+        let wanted: usize = pairs.map(|p| self.pairs[p].model[1 - end].messages.len()).sum();
         let posted = if self.config.srq {
-            self.places[end].srq_recvs.len()
+            self.end_objects[end].srq_recvs.len()
         } else {
             self.pairs[pair].model[end].recvs.len()
         };
@@ -162,7 +162,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
     fn check_mail(&mut self, pair: usize) -> Result<()> {
         for end in 0..2 {
             let model = &self.pairs[pair].model[end];
-            let missing = model.mail.iter().find(|m| model.last_ok.is_some_and(|ok| m.id <= ok));
+            let missing = model.messages.iter().find(|m| model.last_ok.is_some_and(|ok| m.id <= ok));
             if let (QpType::Rc, Some(missing)) = (T::QP_TYPE, missing) {
                 anyhow::bail!("{:#x} succeeded, and was never received", missing.id);
             }
@@ -172,7 +172,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
 
     /// The memory of a pair, each direction of which may have come any way through the requests whose end is not known.
     fn check_uncertain(&mut self, pair: usize, maybe: &[Vec<Sent>; 2]) -> Result<()> {
-        let actual = [self.places[0].bytes()?, self.places[1].bytes()?];
+        let actual = [self.end_objects[0].bytes()?, self.end_objects[1].bytes()?];
         for (initiator, maybe) in maybe.iter().enumerate() {
             if maybe.is_empty() {
                 continue;
@@ -213,8 +213,8 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
             for pair in 0..self.pairs.len() {
                 for end in 0..2 {
                     let model = &self.pairs[pair].model[end];
-                    done &= model.sent.is_empty() && (!rc || model.mail.is_empty());
-                    if rc && !model.mail.is_empty() {
+                    done &= model.sent.is_empty() && (!rc || model.messages.is_empty());
+                    if rc && !model.messages.is_empty() {
                         self.feed(pair, 1 - end)?;
                     }
                 }
@@ -233,8 +233,8 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
             self.poll_all()?;
         }
         ensure!(self.poll_all()? == 0, "completions after all was complete");
-        for (end, place) in self.places.iter().enumerate() {
-            let bytes = place.bytes()?;
+        for (end, objects) in self.end_objects.iter().enumerate() {
+            let bytes = objects.bytes()?;
             let wrong = bytes.iter().zip(&self.memory.0[end]).position(|(a, b)| a != b);
             if let Some(at) = wrong {
                 let all = bytes.iter().zip(&self.memory.0[end]).filter(|(a, b)| a != b).count();
@@ -244,7 +244,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
                     self.memory.0[end][at]
                 );
             }
-            ensure!(place.guards()?.iter().all(|b| *b == 0), "memory was written that is not registered");
+            ensure!(objects.guards()?.iter().all(|b| *b == 0), "memory was written that is not registered");
         }
         self.receives_are_whole()
     }
@@ -275,7 +275,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
             for end in 0..2 {
                 self.recv(pair, end, Face::List, SLOTS, 0).context("all receives at the end")?;
                 let posted = if self.config.srq {
-                    self.places[end].srq_recvs.len()
+                    self.end_objects[end].srq_recvs.len()
                 } else {
                     self.pairs[pair].model[end].recvs.len()
                 };
@@ -288,7 +288,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
     fn waiting(&self) -> String {
         let one = |(i, pair): (usize, &super::world::Pair<D, T, L>)| {
             let ends = pair.model.each_ref().map(|m| {
-                format!("{} sends, {} messages, {} receives", m.sent.len(), m.mail.len(), m.recvs.len())
+                format!("{} sends, {} messages, {} receives", m.sent.len(), m.messages.len(), m.recvs.len())
             });
             format!("pair {i}: {} | {}", ends[0], ends[1])
         };

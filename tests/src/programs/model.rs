@@ -151,7 +151,7 @@ pub struct Sent {
 
 /// A message that was posted, and whose receive is not known.
 #[derive(Clone, Debug)]
-pub struct Mail {
+pub struct Message {
     /// Id of the request that brings it.
     pub id: u64,
     /// What arrives in the receive.
@@ -179,7 +179,7 @@ pub struct EndModel {
     /// On their way, in the order of posting.
     pub sent: VecDeque<Sent>,
     /// To the other end.
-    pub mail: VecDeque<Mail>,
+    pub messages: VecDeque<Message>,
     /// Of this end's own receive queue.
     pub recvs: VecDeque<Posted>,
     /// Id of the last request that is known to have succeeded.

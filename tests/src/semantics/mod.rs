@@ -57,11 +57,18 @@ pub struct On {
 
 /// How many rows were held in how many states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct RowCounts {
     /// Rows that apply.
     pub rows: usize,
     /// Posts that were compared: rows by faces by states.
     pub posts: usize,
+}
+
+impl core::ops::AddAssign for RowCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.posts += other.posts;
+    }
 }
 
 /// Compares what a list call said with what is wanted; gives how many of the nodes are posted.
@@ -98,9 +105,9 @@ fn hold_all<B>(
     mut enter: impl FnMut(&mut B, QpState) -> Result<bool>,
     mut hold: impl FnMut(&mut B, &Row, &str, Want) -> Result<()>,
     mut leave: impl FnMut(&mut B) -> Result<()>,
-) -> Result<Held> {
+) -> Result<RowCounts> {
     let table = Table::read()?;
-    let mut held = Held::default();
+    let mut held = RowCounts::default();
     let rows: Vec<_> = table.rows.iter().filter(|r| r.is_for(on, faces)).collect();
     held.rows = rows.len();
     for state in STATES {

@@ -5,7 +5,7 @@
 // and is reached as atomics only, or is refused before the device could see it. Lists and arrays outlive the calls.
 
 use super::table::{LISTS, Named, Table};
-use super::{Held, On, Want, check_list, hold_all};
+use super::{On, RowCounts, Want, check_list, hold_all};
 use anyhow::{Context as _, Result, ensure};
 use core::ptr::{self, null};
 use uverbs::PostError;
@@ -99,7 +99,7 @@ impl Case {
 }
 
 /// Holds every row of receives for this QP type, in every state that the bench can reach.
-pub fn hold<B: RecvBench>(bench: &mut B) -> Result<Held> {
+pub fn hold<B: RecvBench>(bench: &mut B) -> Result<RowCounts> {
     let qp_type = bench.qp_type();
     let faces = if bench.is_srq() { ["post_srq_recv", "srq_batch"] } else { ["post_recv", "recv_batch"] };
     let cases = cases(bench.facts());
