@@ -29,8 +29,9 @@ use crate::sges::wire;
 use core::ptr;
 use list::post_list;
 use session::post_builder;
+use uverbs::provider::BadWr;
 use uverbs::qp::{RecvQueue, SendQueue};
-use uverbs::wr::Sge;
+use uverbs::wr::{RecvWr, Sge};
 use uverbs::{Driver, PostError, Qp, Shared, SharedReceiveQueue};
 
 /// Posts requests through a face. Single posts stop at the first that is refused.
@@ -108,37 +109,22 @@ pub fn post_recv<D: Driver, L: Lock>(
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {
     match face {
-        Face::List => {
-            let nodes = recv_nodes(recvs);
-            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
-            // SAFETY: NULL or a list of live nodes, on one thread; memory as told above.
-            let result = unsafe { rq.post_recv(list) };
-            result.map_err(|bad| refused(&nodes, &bad))
-        }
+        // SAFETY: NULL or a list of live nodes, on one thread; memory as told above.
+        Face::List => as_list(recvs, |list| unsafe { rq.post_recv(list) }),
         Face::Batch | Face::Builder => Ok(L::recv_batch(rq, recvs)?),
-        Face::Single => {
-            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
-                L::recv(rq, *wr_id, &wire::<D>(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
-            }
-            Ok(())
-        }
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| L::recv(rq, wr_id, sges)),
     }
 }
 
-/// The same, to a receive queue that other threads use, too.
+/// As [`post_recv`], to a receive queue that other threads use, too.
 pub fn post_recv_shared<D: Driver>(
     rq: &RecvQueue<D, Shared>,
     face: Face,
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {
     match face {
-        Face::List => {
-            let nodes = recv_nodes(recvs);
-            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
-            // SAFETY: NULL or a list of live nodes; memory as told above.
-            let result = unsafe { rq.post_recv(list) };
-            result.map_err(|bad| refused(&nodes, &bad))
-        }
+        // SAFETY: NULL or a list of live nodes; memory as told above.
+        Face::List => as_list(recvs, |list| unsafe { rq.post_recv(list) }),
         Face::Batch | Face::Builder => {
             let mut guard = rq.lock().map_err(PostError::from)?;
             let mut batch = guard.batch();
@@ -149,38 +135,42 @@ pub fn post_recv_shared<D: Driver>(
             }
             Ok(batch.complete()?)
         }
-        Face::Single => {
-            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
-                let sges = wire::<D>(sges)?;
-                let mut guard = rq.lock().map_err(PostError::from)?;
-                // SAFETY: memory as told above.
-                unsafe { guard.post(*wr_id, &sges) }.map_err(|e| Refused::new(e, Some(i)))?;
-            }
-            Ok(())
-        }
+        // SAFETY: memory as told above.
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| unsafe { rq.lock()?.post(wr_id, sges) }),
     }
 }
 
-/// The same as [`post_recv`], for a shared receive queue.
+/// As [`post_recv`], for a shared receive queue.
 pub fn post_srq_recv<D: Driver, L: Lock>(
     srq: &mut SharedReceiveQueue<D, L>,
     face: Face,
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {
     match face {
-        Face::List => {
-            let nodes = recv_nodes(recvs);
-            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
-            // SAFETY: NULL or a list of live nodes, on one thread; memory as told above.
-            let result = unsafe { srq.post_srq_recv(list) };
-            result.map_err(|bad| refused(&nodes, &bad))
-        }
+        // SAFETY: NULL or a list of live nodes, on one thread; memory as told above.
+        Face::List => as_list(recvs, |list| unsafe { srq.post_srq_recv(list) }),
         Face::Batch | Face::Builder => Ok(L::srq_recv_batch(srq, recvs)?),
-        Face::Single => {
-            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
-                L::srq_recv(srq, *wr_id, &wire::<D>(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
-            }
-            Ok(())
-        }
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| L::srq_recv(srq, wr_id, sges)),
     }
+}
+
+/// Calls `post` with receives as C's list: NULL if there are none.
+fn as_list(
+    recvs: &[(u64, &[Sge])],
+    post: impl FnOnce(*const RecvWr) -> Result<(), BadWr<RecvWr>>,
+) -> Result<(), Refused> {
+    let nodes = recv_nodes(recvs);
+    let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
+    post(list).map_err(|bad| refused(&nodes, &bad))
+}
+
+/// Calls `post` for each receive, until one is refused.
+fn one_by_one<D: Driver>(
+    recvs: &[(u64, &[Sge])],
+    mut post: impl FnMut(u64, &[D::Sge]) -> Result<(), PostError>,
+) -> Result<(), Refused> {
+    for (i, (wr_id, sges)) in recvs.iter().enumerate() {
+        post(*wr_id, &wire::<D>(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
+    }
+    Ok(())
 }
