@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A positive `errno` value as the kernel and the verbs report it.
 //!
-//! A newtype over the integer, not an enum: the kernel may answer any number, and a number that nobody named must
-//! still travel to the user unharmed.
+//! A newtype over the integer, not an enum: the kernel may return any number, and an unknown number must reach the user
+//! unchanged.
 
 use core::fmt;
 
@@ -83,8 +83,8 @@ impl Errno {
         self.0.get()
     }
 
-    /// Whether this says "not offered here" rather than "done wrong": the kernel answers an unknown object, method or
-    /// mandatory attribute with `EPROTONOSUPPORT`, and a missing driver operation with `EOPNOTSUPP` or `ENOSYS`.
+    /// Whether this means "not supported" rather than "invalid": the kernel returns `EPROTONOSUPPORT` for an unknown
+    /// object, method or mandatory attribute, and `EOPNOTSUPP` or `ENOSYS` for a missing driver operation.
     #[must_use]
     pub const fn is_unsupported(self) -> bool {
         matches!(self, Self::EOPNOTSUPP | Self::ENOSYS | Self::EPROTONOSUPPORT)
@@ -93,7 +93,7 @@ impl Errno {
     const fn from_const(value: i32) -> Self {
         match core::num::NonZeroI32::new(value) {
             Some(v) => Self(v),
-            None => panic!("errno 0 is no error"),
+            None => panic!("errno 0 is not an error"),
         }
     }
 }

@@ -13,8 +13,8 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-/// Values by number: the upper half of a number is the generation of the entry that the lower half names. 0 is no
-/// number. None is given out twice: a entry whose generations are used up is not reused.
+/// Values by number: the upper half of a number is the generation of the entry whose index is the lower half. 0 is
+/// never used. No number is used twice: an entry that has used all of its generations is not reused.
 #[derive(Debug)]
 pub struct Slab<T> {
     entries: Vec<Entry<T>>,
@@ -41,7 +41,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -49,8 +49,8 @@ impl<T> Slab<T> {
 
     /// Keeps a value and returns its number; 0, which finds nothing, if 2^32 entries are in use.
     ///
-    /// The kernel must know the number of an object before the object is there: insert what can be told already, and
-    /// complete it through [`Slab::get_mut`].
+    /// The kernel needs the number of an object before the object exists: insert the values known at that time, and
+    /// complete them through [`Slab::get_mut`].
     #[must_use]
     pub fn insert(&mut self, value: T) -> u64 {
         let index = match self.free.pop() {

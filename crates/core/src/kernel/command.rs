@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Building an ioctl command on the stack.
-// UNSAFETY: declares the two `unsafe` methods by which a command leaves the crate, and the `unsafe` builder of an
-// attribute whose answer becomes a file descriptor. No unsafe block stands here.
+// UNSAFETY: declares the two `unsafe` methods that pass a command to a kernel, and the `unsafe` builder of an attribute
+// whose answer becomes a file descriptor. This module has no unsafe block.
 #![expect(unsafe_code)]
 
 use super::raw::{AttrValue, RawCommand};
@@ -17,9 +17,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A command with room for `N` attributes. Nothing is allocated.
 ///
-/// Every attribute is mandatory (a kernel that doesn't know it refuses the command) until [`Command::optional`] says
-/// otherwise. What can't be built (more than `N` attributes, a buffer above 64 KiB) is remembered and fails the
-/// execution with `EOVERFLOW`.
+/// An attribute is mandatory (a kernel that does not support it refuses the command) unless [`Command::optional`]
+/// follows it. If a command can't be built (more than `N` attributes, a buffer above 64 KiB), its execution fails with
+/// `EOVERFLOW`.
 #[derive(Debug)]
 pub struct Command<'a, const N: usize> {
     object: u16,
@@ -58,7 +58,7 @@ impl<'a, const N: usize> Command<'a, N> {
         })
     }
 
-    /// Input of any length. Up to 8 bytes travel in the attribute itself, as the ABI demands.
+    /// Input of any length. Up to 8 bytes are in the attribute itself, as the ABI requires.
     pub fn input_bytes(&mut self, attr_id: u16, bytes: &'a [u8]) -> &mut Self {
         let len = self.attr_len(bytes.len());
         let mut attr = ib_uverbs_attr { attr_id, len, ..Default::default() };
@@ -88,17 +88,17 @@ impl<'a, const N: usize> Command<'a, N> {
         self.push(ib_uverbs_attr { attr_id, len: 8, data: value, ..Default::default() }, AttrValue::Word)
     }
 
-    /// A constant (`UVERBS_ATTR_CONST_IN`): 8 bytes, whatever type the kernel reads it into.
+    /// A constant (`UVERBS_ATTR_CONST_IN`): always 8 bytes.
     pub fn constant(&mut self, attr_id: u16, value: impl Into<u64>) -> &mut Self {
         self.u64(attr_id, value.into())
     }
 
-    /// Flags (`UVERBS_ATTR_FLAGS_IN`): 8 bytes, whatever type the kernel reads them into.
+    /// Flags (`UVERBS_ATTR_FLAGS_IN`): always 8 bytes.
     pub fn flags(&mut self, attr_id: u16, value: impl Into<u64>) -> &mut Self {
         self.u64(attr_id, value.into())
     }
 
-    /// One of several kinds of input (`UVERBS_ATTR_ENUM_IN`), told by `elem_id`.
+    /// One of several kinds of input (`UVERBS_ATTR_ENUM_IN`), selected by `elem_id`.
     pub fn enum_in(&mut self, attr_id: u16, elem_id: u8, bytes: &'a [u8]) -> &mut Self {
         let before = self.len;
         self.input_bytes(attr_id, bytes);
@@ -230,7 +230,7 @@ impl<'a, const N: usize> Command<'a, N> {
         Ok(RawCommand { object: self.object, method: self.method, driver_id, attrs, values })
     }
 
-    /// Whether the kernel wrote this output. It need not say so of mandatory ones.
+    /// Whether the kernel reported that it wrote this output. It need not report that for mandatory attributes.
     #[must_use]
     pub fn is_answered(&self, attr_id: u16) -> bool {
         self.find(attr_id).is_some_and(|i| self.attrs[i].flags & UVERBS_ATTR_F_VALID_OUTPUT != 0)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A finished command: the ioctl's attributes, and the buffers that they stand for.
+//! A finished command: the ioctl's attributes, and the buffers that they refer to.
 
 use crate::errno::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use uverbs_uapi::ioctl::{UVERBS_ATTR_F_VALID_OUTPUT, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 use zerocopy::IntoBytes;
 
-/// What an attribute stands for, beside its 16 bytes.
+/// The data of an attribute, in addition to its 16 bytes.
 #[derive(Debug)]
 pub(super) enum AttrValue<'a> {
     /// Nothing: the value is in the data word (short input, or the handle of an existing object).
@@ -40,8 +40,8 @@ pub struct RawAttr {
 
 /// A command on its way to the kernel: object, method, attributes, and the buffers behind them.
 ///
-/// A port that is no kernel reads inputs and leaves answers by attribute id; addresses never occur to it. The real
-/// port writes them out as the ioctl's array.
+/// A port that is not a kernel reads inputs and writes answers by attribute id, and never uses addresses. The port of
+/// the real kernel converts the command to the ioctl's array.
 #[derive(Debug)]
 pub struct RawCommand<'c, 'a> {
     pub(super) object: u16,
@@ -81,7 +81,7 @@ impl RawCommand<'_, '_> {
         self.index(id).is_some()
     }
 
-    /// The bytes of an input attribute, wherever they are.
+    /// The bytes of an input attribute, from the attribute itself or from its buffer.
     #[must_use]
     pub fn input(&self, id: u16) -> Option<&[u8]> {
         let i = self.index(id)?;
@@ -136,8 +136,8 @@ impl RawCommand<'_, '_> {
         }
     }
 
-    /// Leaves the handle of a new object; any number, so that the caller's checks can be tested. Returns whether the
-    /// caller asked for one.
+    /// Stores the handle of a new object. Any number is possible, so that tests can cover the caller's checks. Returns
+    /// whether the caller requested one.
     pub fn new_handle(&mut self, id: u16, handle: u64) -> bool {
         let Some(i) = self.index(id) else { return false };
         if !matches!(self.values[i], AttrValue::NewHandle) {
@@ -147,8 +147,8 @@ impl RawCommand<'_, '_> {
         true
     }
 
-    /// Leaves a new file descriptor, in the data word or in the output bytes, whichever the caller asked for. Returns
-    /// whether it did.
+    /// Stores a new file descriptor, in the data word or in the output bytes, depending on the attribute. Returns
+    /// whether the caller requested one.
     pub fn new_fd(&mut self, id: u16, fd: OwnedFd) -> bool {
         let Some(i) = self.index(id) else { return false };
         match &mut self.values[i] {
@@ -167,7 +167,7 @@ impl RawCommand<'_, '_> {
         true
     }
 
-    /// The ioctl's bytes, with 0 for every address: what a recording, a fuzzer or a test looks at.
+    /// The ioctl's bytes, with 0 for every address, for recordings, fuzzers and tests.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.header().as_bytes().to_vec();
