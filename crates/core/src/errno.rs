@@ -32,15 +32,15 @@ errnos! {
     EPERM "Operation not permitted.",
     ENOENT "No such object (an empty completion queue, for an extended poll).",
     EINTR "Interrupted by a signal.",
-    EIO "The device is gone or broken.",
+    EIO "The device was removed, or has failed.",
     EBADF "Not an open file.",
-    EAGAIN "Nothing there yet.",
+    EAGAIN "No data yet; try again.",
     ENOMEM "No memory, or the work queue is full (ibv_post_send(3)).",
     EACCES "Access denied.",
     EFAULT "Bad address.",
     EBUSY "The object is still in use.",
     ENODEV "No such device, or it was removed.",
-    ENODATA "Nothing there: an empty entry of a table.",
+    ENODATA "No data: an empty entry of a table.",
     EINVAL "Invalid argument.",
     EMFILE "Too many open files.",
     ENFILE "Too many open files in the system.",
@@ -49,28 +49,28 @@ errnos! {
     ERANGE "Out of range.",
     EDEADLK "The calling thread already holds the queue.",
     ENOSYS "The kernel has no such function.",
-    EPROTO "The answer makes no sense.",
+    EPROTO "The answer is invalid.",
     EOVERFLOW "A value does not fit.",
     EMSGSIZE "A message is longer than the transport allows.",
-    EPROTONOSUPPORT "The kernel's uverbs does not know this object, method or attribute.",
+    EPROTONOSUPPORT "The kernel's uverbs does not support this object, method or attribute.",
     EOPNOTSUPP "The device or the driver does not support it.",
     ETIMEDOUT "Timed out.",
     ECONNREFUSED "Connection refused.",
     EHOSTUNREACH "No route to the host.",
     ENETUNREACH "The network is unreachable.",
-    EEXIST "It exists already.",
+    EEXIST "The object exists already.",
     ESTALE "The object belongs to another process.",
     EDQUOT "A quota is exhausted.",
 }
 
 impl Errno {
-    /// From a positive errno value; 0 and negative values (a caller's or a kernel's mistake) become `EPROTO`.
+    /// From a positive errno value; 0 and negative values (which are mistakes of a caller or a kernel) become `EPROTO`.
     #[must_use]
     pub const fn from_raw(value: i32) -> Self {
         if value > 0 { Self::from_const(value) } else { Self::EPROTO }
     }
 
-    /// The errno that the last failed libc call of this thread left.
+    /// The errno of the last libc call of this thread that failed.
     #[must_use]
     pub fn last() -> Self {
         Self::from_raw(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))

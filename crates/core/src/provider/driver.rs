@@ -299,7 +299,7 @@ pub struct SrqParts<D: Driver> {
     pub shared: Arc<D::SrqShared>,
     /// The engine.
     pub queue: D::SharedRecvQueue,
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     pub attr: SrqAttr,
 }
 
@@ -340,7 +340,7 @@ pub struct QpParts<D: Driver> {
     pub send: Option<D::SendQueue>,
     /// Receive engine; `None` for QPs with an SRQ and XRC QPs.
     pub recv: Option<D::RecvQueue>,
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     pub cap: QpCap,
 }
 
@@ -377,7 +377,7 @@ pub struct WqParts<D: Driver> {
     pub shared: Arc<D::QpShared>,
     /// The engine.
     pub queue: D::RecvQueue,
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     pub attr: WqInitAttr,
 }
 
