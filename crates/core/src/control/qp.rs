@@ -109,7 +109,7 @@ pub fn create(
     let qp = QpHandle { object, qp_num, qp_type: attr.qp_type };
     let got = cap_from_kernel(&got);
     if let Some(what) = nonsense(qp_num, &attr.cap, &got, attr.qp_type, parents.srq.is_some()) {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { qp.destroy() };
         return Err(Error::protocol(VERB, what));
     }
@@ -276,7 +276,7 @@ pub fn open(xrcd: &XrcdHandle, qp_num: u32, user_handle: u64, uhw: Uhw<'_>) -> R
     let object = Object::new(VERB, xrcd.kernel(), resp.qp_handle)?;
     let qp = QpHandle { object, qp_num, qp_type: QpType::XrcRecv };
     if resp.qpn != qp_num {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { qp.destroy() };
         return Err(Error::protocol(VERB, format!("opened QP {:#x} instead of {qp_num:#x}", resp.qpn)));
     }

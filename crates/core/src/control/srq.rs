@@ -94,7 +94,7 @@ pub fn create(
     let object = new_object(VERB, kernel, &command, UVERBS_ATTR_CREATE_SRQ_HANDLE)?;
     let srq = SrqHandle { object, srq_num: (attr.srq_type == SrqType::Xrc).then_some(srq_num) };
     if got_wr < max_wr || got_sge < max_sge || srq_num > 0xff_ffff {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { srq.destroy() };
         let what = format!("max_wr {got_wr}, max_sge {got_sge}, number {srq_num:#x}");
         return Err(Error::protocol(VERB, format!("{what} instead of {max_wr} and {max_sge}")));

@@ -69,7 +69,7 @@ pub fn create(
     let object = new_object(VERB, pd.kernel(), &command, UVERBS_ATTR_CREATE_WQ_HANDLE)?;
     let wq = WqHandle { object, wq_num };
     if wq_num > 0xff_ffff || got.max_wr < attr.max_wr || got.max_sge < attr.max_sge {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { wq.destroy() };
         return Err(Error::protocol(
             VERB,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A ring as the poller of a completion queue walks it: by the last 64 bytes of each element, which is where an entry
-//! stands, also where the elements are larger.
+//! The ring of a completion queue for its poller: it reads the last 64 bytes of each element, which are the entry, also
+//! in larger elements.
 //!
-//! A [`Watch`] keeps the address of the element that is looked at next, so that finding it not yet written costs a load.
-//! A [`Walk`] goes on from there, and computes an address only where the ring begins anew.
+//! A [`Watch`] keeps the address of the next element, so that a poll of an empty queue costs one load. A [`Walk`]
+//! continues from there, and computes an address only when the ring wraps.
 // UNSAFETY: as the module above; every address is one of an element that the ring has.
 
 use super::StrideRing;
@@ -28,7 +28,7 @@ pub struct BlockRing {
 
 // SAFETY: `first` points into the ring, which is owned; all access is by atomics.
 unsafe impl Send for BlockRing {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for BlockRing {}
 
 impl BlockRing {
@@ -73,7 +73,7 @@ pub(crate) struct Watch {
 
 // SAFETY: the address of atomics, and the owner of their memory.
 unsafe impl Send for Watch {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Watch {}
 
 impl Watch {
@@ -125,7 +125,7 @@ impl Watch {
         wraps
     }
 
-    /// Turns to where a walk stands, if that is in the same ring.
+    /// Moves to the position of a walk, if that is in the same ring.
     #[inline(always)]
     pub(crate) fn follow(&mut self, walk: &Walk<'_>) {
         if core::ptr::eq(walk.ring, &raw const *self.ring) {
@@ -144,7 +144,7 @@ pub(crate) struct BlockAddress {
     first: NonNull<Block>,
 }
 
-/// Where a walk over a ring stands.
+/// A position in a ring.
 ///
 /// # Invariants
 /// `at` is the address of one of the ring's blocks; so is what is `stride` further, unless that is `end`.
@@ -156,7 +156,7 @@ pub(crate) struct Walk<'r> {
 }
 
 impl<'r> Walk<'r> {
-    /// The block that it stands at.
+    /// The block at the position.
     #[inline(always)]
     pub(crate) fn block(&self) -> &'r Block {
         // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
