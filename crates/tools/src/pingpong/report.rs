@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a ping-pong prints: the lines of the C programs, or JSON.
+//! The output of a ping-pong: the lines of the C programs, or JSON.
 
 use super::drive::Outcome;
 use super::options::{Options, Program};
@@ -40,7 +40,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// From what was asked for and how long it took.
+    /// Computes the figures from the options and the time.
     pub(crate) fn new(options: &Options, outcome: &Outcome) -> Self {
         let iters = options.common.iters;
         let bytes = u64::from(options.size) * u64::from(iters) * 2;
