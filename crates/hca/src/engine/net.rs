@@ -4,7 +4,7 @@
 use super::packet::Packet;
 use std::collections::BTreeMap;
 
-/// What the network does to packets. Probabilities are of 1.
+/// The faults of the network. A probability is from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: f64,
@@ -17,7 +17,7 @@ pub(crate) struct Faults {
 /// How far a reordered packet falls behind, ns.
 const REORDER_NS: u64 = 20_000;
 
-/// Where a port is.
+/// The location of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PortLocation {
     /// A device of this process has it.
@@ -205,7 +205,7 @@ impl Net {
         self.ports.iter().position(|p| p.location == PortLocation::Away { link, number })
     }
 
-    /// A port of another process is gone: nothing finds it any more.
+    /// Removes a port of another process.
     pub(crate) fn take_away(&mut self, slot: usize) {
         self.groups.retain(|(_, device, _)| *device != slot);
         if let Some(port) = self.ports.get_mut(slot) {

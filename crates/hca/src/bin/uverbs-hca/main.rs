@@ -143,7 +143,7 @@ fn is_early(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
 }
 
-/// What drivers wanted that is not there, and what they did wrong.
+/// Prints the commands that drivers used and the device does not have, and the violations.
 fn summary(functions: &[PciFunction]) {
     for function in functions {
         for (opcode, count) in function.unknown_commands() {

@@ -178,7 +178,7 @@ fn datagrams_of_a_group_reach_other_processes() {
 }
 
 #[test]
-fn a_process_that_dies_is_a_cable_that_was_pulled_out() {
+fn links_are_down_after_a_process_exits() {
     let path = SocketPath::new();
     let (here, there) = (path.listen(), path.join());
     let (a, b) = (hca(&here), hca(&there));
