@@ -94,7 +94,7 @@ impl Bed<Mlx5> for Two {
         Ok(format!("{:?}", self.hca(end).objects()))
     }
     fn join_group(&self, _: End, _: &str) -> Result<DropGuard> {
-        // The fabric knows by the attachment who is to get a group's packets.
+        // The fabric finds the receivers of a group's packets by their attachments.
         Ok(Box::new(()))
     }
     fn disturb(&self, what: &Disturbance) -> Result<DropGuard> {
@@ -123,14 +123,14 @@ impl Bed<Mlx5> for Two {
     }
 }
 
-/// Runs a test on a bed, and looks at what it left.
+/// Runs a test on a bed, and checks that it left nothing open.
 fn on_bed(bed: Two, test: impl LabTest) -> Outcome {
     let hcas = bed.hcas.clone();
     let result = without_open_files(|| {
         let lab = Lab::new(bed.open(End::A)?, Box::new(bed))?;
         test.run(&lab)
     });
-    // What the HCA saw may be why it failed.
+    // The violations may be the reason of the failure.
     result
         .with_context(|| format!("{:?}", hcas.iter().flat_map(|hca| hca.violations()).collect::<Vec<_>>()))?;
     for hca in &hcas {

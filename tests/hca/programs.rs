@@ -180,7 +180,7 @@ fn draw<P: TestBed>(kind: Kind, share: u32) -> Outcome {
     }
 }
 
-/// What the model does to memory stays in the windows of its direction.
+/// The model changes memory only in the windows of a direction.
 fn the_model_is_tame() -> Outcome {
     let before = Memory::new();
     let effects = [

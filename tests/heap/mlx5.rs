@@ -71,7 +71,7 @@ impl<L: Locking> SendBench for Sends<L> {
         Ok(true)
     }
 
-    /// Completes what the doorbell record says is posted.
+    /// Completes the WRs before the doorbell record.
     fn posted(&mut self) -> Result<Vec<u64>> {
         let end = u32::from_be(self.record.word(1).load(Ordering::Relaxed)) as u16;
         let sq = self.qp.sq.as_ref().context("a send queue")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The table of docs/semantics.md, on the real kernel: every row on queues of real QPs, in every state that they can be
-//! in. What was posted is told by completions.
+//! in. Completions show which WRs were posted.
 #![expect(unsafe_code)]
 // UNSAFETY: borrows the engines of queues, which are not moved.
 
@@ -31,7 +31,7 @@ fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
     spec
 }
 
-/// Brings one side from a state on to another that lies behind it.
+/// Brings one end from a state to a later one.
 fn climb<D: Driver, T: Typed, L: Lock>(
     lab: &Lab<D>,
     side: &PairEnd<D, T, L>,
@@ -146,13 +146,13 @@ impl<'l, D: Driver, T: Typed, L: Lock> Sends<'l, D, T, L> {
         Ok(Self { lab, pair, ah, state: QpState::RESET })
     }
 
-    /// What is posted so far, from a queue whose device works on it.
+    /// The WRs that are posted so far, from a queue that the device executes.
     fn collect(&self, status: WcStatus) -> Result<Vec<u64>> {
         let (queue, facts) = (self.queue(), self.facts());
         let cq = &self.pair.a.cq;
         let mut ids = when_there_is_room(cq, status, || sends::post_right(queue, facts, T::QP_TYPE, MARKER))?;
         ids.extend(until_marker(cq, MARKER, status)?);
-        // The kernel may tell of a completion before it takes the request out of the ring.
+        // The kernel may write a completion before it removes the request from the ring.
         wait::until("the queue is empty", LIMIT, || sends::is_empty(queue, facts, T::QP_TYPE))?;
         Ok(ids)
     }
@@ -217,7 +217,7 @@ where
 
     fn posted(&mut self) -> Result<Vec<u64>> {
         match self.state {
-            // Nothing may have been posted, and nothing would tell: `leave` looks.
+            // No WR may have been posted, and there would be no completion: `leave` checks it.
             QpState::RESET | QpState::INIT | QpState::RTR => Ok(vec![]),
             QpState::ERR => self.collect(WcStatus::WR_FLUSH_ERR),
             QpState::SQD => {

@@ -12,7 +12,7 @@ use uverbs_tests::pair::{builder_ops, region};
 use uverbs_tests::post::{List, post_prepared, session};
 use uverbs_tests::{Deadline, Face, Lab, Op, Outcome, Pair, PairEnd, Refused, Req, Spec, post_recv, wait};
 
-/// What a thread sends: who it is, and how many came before.
+/// The message of a thread: its number, and the count of its earlier messages.
 fn message(thread: u64, n: u64) -> [u8; 8] {
     (thread << 32 | n).to_le_bytes()
 }
@@ -29,7 +29,8 @@ fn post_one<D: Driver>(sq: &SendQueue<D, Rc, Shared>, thread: u64, n: u64) -> Re
     }
 }
 
-/// Three threads post to one QP, by three faces, and poll its CQ; B sees all of it, each thread's in order.
+/// Three threads post to one QP, by three faces, and poll its CQ; B receives all messages, those of each thread in
+/// order.
 fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     const EACH: u64 = 300;
     const THREADS: u64 = 3;
@@ -59,7 +60,10 @@ fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
                     Err(PostError::QueueFull) => {}
                     Err(e) => bail!("thread {id}, message {n}: {e}"),
                 }
-                ensure!(!deadline.passed() && !failed.load(Ordering::Relaxed), "thread {id} stands still");
+                ensure!(
+                    !deadline.passed() && !failed.load(Ordering::Relaxed),
+                    "thread {id} makes no progress"
+                );
                 if !poll(&mut mine)? {
                     deadline.pause();
                 }
@@ -243,7 +247,7 @@ fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
                     Err(PostError::QueueFull) => deadline.pause(),
                     Err(e) => bail!("{e}"),
                 }
-                ensure!(!deadline.passed(), "thread {id} stands still at {n}");
+                ensure!(!deadline.passed(), "thread {id} makes no progress at {n}");
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steps that end something, after which all that it concerns is known and looked at; and the end of a program.
+//! Steps that end a pair or its requests, after which the state is known and checked; and the end of a program.
 
 use super::model::{self, SLOTS, Sent};
 use super::world::World;
@@ -24,7 +24,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
         Ok(missing == 0 || self.recv(pair, end, Face::Batch, missing, 100)? == missing)
     }
 
-    /// To SQD. What is posted is done before, so it must not wait for receives.
+    /// Changes an end to SQD. The posted requests complete before, so they must not wait for receives.
     pub(super) fn drain(&mut self, pair: usize, end: usize) -> Result<()> {
         let rc = T::QP_TYPE == QpType::Rc;
         if self.pairs[pair].model[end].drained || (rc && !self.feed(pair, 1 - end)?) {
@@ -104,7 +104,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
     /// Both ends to RESET without a warning.
     pub(super) fn reset(&mut self, pair: usize) -> Result<()> {
         if self.config.srq {
-            // Nobody could tell which of the SRQ's receives were taken.
+            // It would be unknown which of the SRQ's receives were taken.
             return self.fail(pair, 0);
         }
         self.tally.endings += 1;
@@ -133,7 +133,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
         Ok(())
     }
 
-    /// What was on its way is lost: nothing of it will come, and nobody knows how far it came.
+    /// Outstanding requests are discarded: they have no completions, and it is unknown how far they were executed.
     fn forget(&mut self, pair: usize) -> Result<()> {
         let lost = self.pairs[pair].model.each_mut().map(|m| m.sent.drain(..).collect::<Vec<_>>());
         let slots = self.pairs[pair].model.each_mut().map(|m| m.recvs.drain(..).collect::<Vec<_>>());
@@ -158,7 +158,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
         result.context("up again")
     }
 
-    /// What a reliable sender knows to be received has been received.
+    /// Checks that the messages that a reliable sender's completions acknowledge were received.
     fn check_mail(&mut self, pair: usize) -> Result<()> {
         for end in 0..2 {
             let model = &self.pairs[pair].model[end];
@@ -228,7 +228,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
             }
         }
         if !rc {
-            // What is on the way arrives, or is lost.
+            // Outstanding packets arrive, or are lost.
             rest(QUIET);
             self.poll_all()?;
         }

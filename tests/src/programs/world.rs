@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two devices, the QPs of a program on them, and the steps that post and poll.
 #![expect(unsafe_code)]
-// UNSAFETY: registers the middle of a mapping that this module owns, so that what lies around it can be watched.
+// UNSAFETY: registers the middle of a mapping that this module owns, so that the bytes around it can be checked.
 
 use super::model::{
     self, Change, Effect, EndModel, GUARD, LEN, LONGEST, Memory, Message, Posted, SLOTS, Sent,
@@ -29,7 +29,7 @@ const RECV: u64 = 1 << 63;
 /// Entries of each CQ: more than ever wait.
 pub const CQE: u32 = 600;
 
-/// What is at an end, besides QPs. The fields are dropped from the first to the last.
+/// The objects of an end, besides QPs. The fields are dropped from the first to the last.
 pub struct EndObjects<D: Driver, L: Lock> {
     /// Takes receives for all QPs, if there is one.
     pub srq: Option<SharedReceiveQueue<D, L>>,
@@ -37,9 +37,9 @@ pub struct EndObjects<D: Driver, L: Lock> {
     pub srq_recvs: Vec<Posted>,
     /// Completions of everything.
     pub cqs: Vec<CompletionQueue<D, Shared>>,
-    /// What work requests name: the middle of the memory.
+    /// The memory that work requests name: the middle of `all`.
     pub mr: MemoryRegion<D, ForeignBuf>,
-    /// All of the memory, to look at. No work request names it.
+    /// All of the memory, for checks. No work request names it.
     pub all: MemoryRegion<D, PageBuf>,
     /// Domain of everything.
     pub pd: ProtectionDomain<D>,
@@ -73,7 +73,7 @@ impl<D: Driver, L: Lock> EndObjects<D, L> {
         Ok(bytes)
     }
 
-    /// What lies before and behind it.
+    /// The bytes before and behind it.
     pub fn guards(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; 2 * GUARD];
         let (before, behind) = bytes.split_at_mut(GUARD);
@@ -89,9 +89,9 @@ pub struct Pair<D: Driver, T: Typed, L: Lock> {
     pub qps: [Qp<D, T, L>; 2],
     /// Addresses of the other end, of datagram QPs.
     pub ahs: Option<[AddressHandle<D>; 2]>,
-    /// What should be true of them.
+    /// The expected state of both ends.
     pub model: [EndModel; 2],
-    /// How often they began anew.
+    /// How often they were connected again.
     pub generation: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct World<'l, D: Driver, T: Typed, L: Lock> {
     pub(super) pairs: Vec<Pair<D, T, L>>,
     pub(super) end_objects: [EndObjects<D, L>; 2],
     pub(super) memory: Memory,
-    /// What the program did.
+    /// Counts of the program's actions.
     pub tally: Tally,
     next: u64,
     /// The pair that is being ended: errors of it are expected.
@@ -245,10 +245,10 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         (pair as u64) << 60 | (end as u64) << 59 | (self.pairs[pair].generation & 0xff) << 48 | self.next
     }
 
-    /// What a work request is to do: its operation and entries, what it does in the model, and its message.
+    /// Plans a work request: its operation and entries, its effect in the model, and its message.
     ///
-    /// Answers of requests that are on their way at once must not share memory: a short one may come in the completion,
-    /// and then arrives when it is polled. One that would is asked for nothing.
+    /// Results of requests that are outstanding at the same time must not share memory: a short one may be in the
+    /// completion, and is then copied by the poll. A request that would share memory gets length 0.
     fn plan(&mut self, pair: usize, end: usize, wr: &Wr, before: &[Planned]) -> Planned {
         let id = self.id(pair, end);
         let (here, there) = (&self.end_objects[end], &self.end_objects[1 - end]);
@@ -294,7 +294,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             (false, false) => self.memory.0[end][local..local + len].to_vec(),
             (false, true) => vec![],
         };
-        // Where an atomic's 8 bytes are cut, they arrive in parts: not every device can do that.
+        // The 8 bytes of an atomic in several entries are written in parts, which not every device supports.
         let max = if atomic { 1 } else { self.config.max_sge as usize };
         let mut cuts: Vec<usize> =
             wr.cuts.iter().map(|c| usize::from(*c) % (len + 1)).take(max - 1).collect();
@@ -475,7 +475,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             }
             1 => {
                 let n = queue.poll_each(max, |wc| got.push(wc.to_wc()))?;
-                ensure!(n == got.len(), "poll_each says {n}, and gave {}", got.len());
+                ensure!(n == got.len(), "poll_each returned {n}, and passed {}", got.len());
             }
             _ => {
                 let walked = queue.poll_session(|poll| -> Result<(), PollError> {
@@ -508,12 +508,12 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         let id = wc.wr_id & !RECV;
         let (named, generation) = ((id >> 60) as usize, id >> 48 & 0xff);
         let is_recv = wc.wr_id & RECV != 0;
-        // The pair that receives from an SRQ is told by the QP's number.
+        // The pair that receives from an SRQ is found by the QP's number.
         let pair = if is_recv && self.config.srq {
             let found = self.pairs.iter().position(|p| p.qps[end].qp_num() == wc.qp_num);
-            found.context("a QP that is gone")?
+            found.context("a destroyed QP")?
         } else {
-            ensure!(named < self.pairs.len(), "an id that nobody posted");
+            ensure!(named < self.pairs.len(), "an id that was not posted");
             ensure!(generation == self.pairs[named].generation & 0xff, "of a QP that was reset or destroyed");
             ensure!((id >> 59 & 1) as usize == end, "posted at the other end");
             named
@@ -541,7 +541,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         }
         let Some(sent) = model.sent.pop_front() else { bail!("nothing was posted") };
         if !wc.status.is_success() {
-            ensure!(failing, "an error that nobody asked for");
+            ensure!(failing, "an unexpected error");
             model.failed.push(sent);
             self.tally.flushed += 1;
             return Ok(());
@@ -574,7 +574,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             posted
         };
         if !wc.status.is_success() {
-            ensure!(failing, "an error that nobody asked for");
+            ensure!(failing, "an unexpected error");
             self.tally.flushed += 1;
             return self.settle_slot(end, posted.slot);
         }
@@ -593,7 +593,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
                 && imm == message.imm)
         };
         let message = loop {
-            let next = messages.pop_front().context("a message that nobody sent")?;
+            let next = messages.pop_front().context("a message that was not sent")?;
             if arrived(&next)? {
                 break next;
             }
@@ -641,8 +641,8 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         Ok(all)
     }
 
-    /// Posts the last work request before an end, which makes a completion. `None` if there is no room and will be none,
-    /// because nothing that was posted makes a completion.
+    /// Posts the last work request before an end, which generates a completion. `None` if there is no room and will be
+    /// none, because no posted request generates a completion.
     pub(super) fn post_marker(&mut self, pair: usize, end: usize) -> Result<Option<u64>> {
         let wr = Wr {
             verb: if T::QP_TYPE == QpType::Ud { Verb::Send } else { Verb::Write },

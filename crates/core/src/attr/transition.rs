@@ -180,7 +180,7 @@ pub fn explain(qp_type: QpType, from: QpState, to: QpState, mask: M) -> Option<S
 impl fmt::Display for Illegal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchTransition => f.write_str("is no legal transition"),
+            Self::NoSuchTransition => f.write_str("is not a legal transition"),
             Self::Lacks(missing) => write!(f, "lacks {}", missing.names()),
             Self::Refuses(extra) => write!(f, "can't set {}", extra.names()),
         }
@@ -224,7 +224,7 @@ mod tests {
         );
         assert_eq!(
             explain(QpType::Rc, QpState::RESET, QpState::RTS, M::STATE).unwrap(),
-            "RESET->RTS on RC is no legal transition"
+            "RESET->RTS on RC is not a legal transition"
         );
         assert_eq!(explain(QpType::Uc, QpState::RTS, QpState::ERR, M::STATE), None);
     }

@@ -14,14 +14,14 @@ use uverbs::provider::{
 use uverbs::wr::{IbvDataBuf, IbvMwBindInfo, SendWr, WrAtomic, WrOpcode, WrUd, WrUnion};
 use uverbs::{ImmData, SendFlags};
 
-/// Where in a call a case stands.
+/// The position of a case in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Between right ones.
     Between,
     /// Before a right one.
     First,
-    /// There is no list.
+    /// No list: NULL.
     NoList,
     /// Behind as many right ones as fit.
     Full,
@@ -43,7 +43,7 @@ pub(super) struct Case<Q: SendQueue + 'static> {
     pub(super) batch: Option<BatchFn<Q>>,
 }
 
-/// A case: `name: form; list; wr; batch`, each `_` where the face can't say it.
+/// A case: `name: form; list; wr; batch`, each `_` if the face can't express it.
 macro_rules! cases {
     (@some _) => { None };
     (@some ($f:expr)) => { Some($f) };
@@ -184,7 +184,7 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
                 call!(ex.wr_bind_mw(&raw const s.mw, 0x101, &raw const info))
             })
             (|b, s| s.push(b, 0, s.bind(0), NoData))
-        // What the benches leave out when they make a QP.
+        // The operation that the benches leave out when they create a QP.
         "not in send_ops_flags" Between
             _
             (|ex, s| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cases of sends, on every face that can express them.
 #![expect(unsafe_code)]
-// UNSAFETY: posts work requests by C's faces and below the types of the safe ones. What they name is either the memory
-// of a bench, which lives and is reached as atomics only, or is refused before the device could see it. Lists, arrays
-// and handles belong to the `Stage`, which outlives every call.
+// UNSAFETY: posts work requests by C's faces and below the types of the safe ones. They name either the memory of a
+// bench, which is alive and accessed by atomics only, or memory that is refused before the device could access it.
+// Lists, arrays and handles belong to the `Stage`, which outlives every call.
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
     reason = "the calls of one builder, all under the same promise"
@@ -25,7 +25,7 @@ use uverbs::provider::{NoData, SendBatch as _, SendQueue as _, WrBuilder};
 use uverbs::wr::IbvAh;
 use uverbs_core::sync::{Locked, Locking};
 
-/// A queue to hold rows on.
+/// A queue on which rows are checked.
 pub trait SendBench {
     /// The engine.
     type Queue: WrBuilder + 'static;
@@ -34,7 +34,7 @@ pub trait SendBench {
     /// The driver's name.
     const DRIVER: &'static str;
 
-    /// The device, if it is a special one: only rows that name it are held.
+    /// The device, if it is a special one: then only rows that name it are checked.
     fn device(&self) -> &'static str {
         Self::DRIVER
     }
@@ -42,7 +42,7 @@ pub trait SendBench {
     fn qp_type(&self) -> QpType;
     /// The queue.
     fn queue(&self) -> &Locked<Self::Queue, Self::Lock>;
-    /// What work requests are made of.
+    /// The parameters of work requests.
     fn facts(&self) -> Facts;
     /// Brings the QP into a state; `false` if it can't get there.
     fn enter(&mut self, state: QpState) -> Result<bool>;
@@ -52,7 +52,7 @@ pub trait SendBench {
     fn leave(&mut self) -> Result<()>;
 }
 
-/// What a bench has.
+/// The parameters of a bench.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
     /// 8 KiB of local memory.
@@ -98,7 +98,7 @@ pub fn operation_left_out(qp_type: QpType) -> SendOpsFlags {
     }
 }
 
-/// Holds every row of sends for this QP type, in every state that the bench can reach.
+/// Checks every row of sends for this QP type, in every state that the bench can reach.
 pub fn hold<B: SendBench>(bench: &mut B) -> Result<RowCounts> {
     let qp_type = bench.qp_type();
     let cases = cases::<B::Queue>();
@@ -111,7 +111,7 @@ pub fn hold<B: SendBench>(bench: &mut B) -> Result<RowCounts> {
         &FACES,
         B::enter,
         |bench, row, face, want| {
-            let case = cases.iter().find(|c| c.name == row.case).context("nobody knows this case")?;
+            let case = cases.iter().find(|c| c.name == row.case).context("a row without a case")?;
             let stage = Stage::<B::Queue>::new(bench.facts(), qp_type)?;
             let posted = hold_one(bench.queue(), case, face, want, &stage, &mut next_id)?;
             let got = bench.posted()?;
@@ -149,7 +149,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
     next_id: &mut u64,
 ) -> Result<Vec<u64>> {
     let right = cases::<Q>().into_iter().find(|c| c.name == "right").context("the right one")?;
-    // Which of the WRs is the case.
+    // The number of WRs, and the index of the case.
     let (n, it) = match case.form {
         Form::Between => (3, 1),
         Form::First => (2, 0),
@@ -178,7 +178,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
         "post_send" => {
             let mut nodes = Vec::with_capacity(n);
             for i in 0..n {
-                nodes.push(which(i).list.context("a list can't say this")?(stage));
+                nodes.push(which(i).list.context("a list can't express this")?(stage));
             }
             for i in 1..n {
                 nodes[i - 1].next = &raw const nodes[i];
@@ -203,7 +203,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
                     unsafe { ex.wr_start() };
                 }
                 for i in from..to {
-                    which(i).wr.context("a builder can't say this")?(&mut ex, stage);
+                    which(i).wr.context("a builder can't express this")?(&mut ex, stage);
                 }
                 // SAFETY: see the top of this file.
                 Ok(unsafe { ex.wr_complete() })
@@ -221,7 +221,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
                 Ok(q) => {
                     let mut batch = q.batch();
                     for i in 0..n {
-                        which(i).batch.context("a batch can't say this")?(&mut batch, stage);
+                        which(i).batch.context("a batch can't express this")?(&mut batch, stage);
                     }
                     let result = batch.complete();
                     // SAFETY: entered above.
@@ -240,7 +240,8 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
     Ok(ids[..posted].to_vec())
 }
 
-/// Whether the queue is empty, told without a post: a batch of as many as fit, and a wrong one, fails by the wrong one.
+/// Whether the queue is empty, without posting: a batch of as many as fit, the last of them invalid, fails with the
+/// error of the invalid one if the queue is empty.
 pub fn is_empty<Q: WrBuilder + 'static, L: Locking>(
     queue: &Locked<Q, L>,
     facts: Facts,
@@ -264,7 +265,7 @@ pub fn is_empty<Q: WrBuilder + 'static, L: Locking>(
     }
 }
 
-/// A right work request, by C's list: what benches mark the end with.
+/// Posts a valid work request by C's list, with which benches mark the end.
 pub fn post_right<Q: WrBuilder + 'static, L: Locking>(
     queue: &Locked<Q, L>,
     facts: Facts,

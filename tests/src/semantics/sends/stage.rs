@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the work requests of all cases are made of, and how each face is given one.
+//! The parts of the work requests of all cases, and the calls that pass one to each face.
 
 // UNSAFETY: see `super`.
 
@@ -33,16 +33,16 @@ pub(super) const MORE_THAN_2_GIB: u64 = (1 << 31) + 1;
 /// A message that no path carries as one datagram.
 pub(super) const LONGER_THAN_ANY_MTU: u32 = 4097;
 
-/// How the WRs of a QP type say where they go.
+/// How the WRs of a QP type name their destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The connection says it.
+    /// By the connection.
     Peer,
     /// An address handle, the receiver's number and key.
     Datagram,
     /// The connection, and a number of a shared receive queue.
     Xrc,
-    /// The frame itself says it.
+    /// By the frame.
     Raw,
     /// An address handle, the target's number and key.
     Dc,
@@ -59,18 +59,18 @@ impl Kind {
         }
     }
 
-    /// Whether a send is what WRs of this kind do; the others write into the peer's word, which disturbs nobody.
+    /// Whether WRs of this kind are sends; the others write to the peer's word, which has no other effect.
     pub(super) fn sends(self) -> bool {
         matches!(self, Self::Datagram | Self::Raw)
     }
 }
 
-/// What the work requests of all cases point to.
+/// The data that the work requests of all cases point to.
 pub(super) struct Stage<'a, Q: SendQueue> {
     pub(super) facts: Facts,
     pub(super) kind: Kind,
     pub(super) ah: &'a RawAh<Q::Ah>,
-    /// The WR that is made now.
+    /// Id of the next WR.
     pub(super) id: Cell<u64>,
     pub(super) right: Vec<Sge>,
     pub(super) many: Vec<Sge>,
@@ -152,7 +152,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
     /// A bind of so many bytes of no region.
     pub(super) fn bind(&self, length: u64) -> op::BindMw<Q::Remote> {
         let bind = MwBind { mw_rkey: 0x100, mw_type: 1, rkey: 0x101, mr_lkey: 0, addr: 0, length, access: 0 };
-        // SAFETY: 0 bytes open nothing, and a bind of more is refused, as there is no such region.
+        // SAFETY: a bind of 0 bytes gives no access, and a longer one is refused, because the region does not exist.
         unsafe { op::BindMw::new(bind) }
     }
 
@@ -174,7 +174,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         wr
     }
 
-    /// The operation that every queue has, and that disturbs nobody: see [`Kind::sends`].
+    /// An operation that every queue has, without other effects: see [`Kind::sends`].
     pub(super) fn main(&self, sges: &[Sge], flags: u32) -> SendWr {
         self.node(if self.kind.sends() { WrOpcode::SEND } else { WrOpcode::RDMA_WRITE }, sges, flags)
     }
@@ -219,7 +219,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
             Kind::Datagram => self.address(ex),
             // SAFETY: see the top of this file.
             Kind::Xrc => unsafe { ex.wr_set_xrc_srqn(SRQN) },
-            // A DC target is no setter of the verbs'; the reference vectors hold those sessions.
+            // The setter of a DC target is not one of the verbs; the reference vectors check those sessions.
             Kind::Peer | Kind::Raw | Kind::Dc => {}
         }
     }
