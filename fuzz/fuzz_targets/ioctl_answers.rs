@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sequences of verbs on a simulated kernel that may give any answer.
 //!
-//! Checked: every verb returns an error or a usable object, whatever the kernel answers and writes into the shared rings;
-//! each object that the kernel reported is destroyed once, and no other is; no descriptor is left open; a kernel whose
-//! answers are correct is never reported as faulty.
+//! Checked: every verb returns an error or a usable object, for any answers of the kernel and any writes to the shared
+//! rings; each object that the kernel reported is destroyed once, and no other is; no descriptor is left open; a kernel
+//! whose answers are correct is never reported as faulty.
 #![no_main]
 #![expect(unsafe_code)]
-// UNSAFETY: a bind is posted, and the simulated kernel has no device that executes it. The sanitizer asks for its
-// options by name. See also `uses`.
+// UNSAFETY: a bind is posted, and the simulated kernel has no device that executes it. The sanitizer finds its options
+// by name. See also `uses`.
 
 #[path = "ioctl_answers/action.rs"]
 mod action;
@@ -117,7 +117,7 @@ fuzz_target!(|input: Input<'_>| {
     kernel.done();
 });
 
-/// What a verb gave, unless it gave an error; that one can be shown.
+/// The result of a verb, or `None` for an error, which must be printable.
 fn kept<T, E: Display + Debug>(result: Result<T, E>) -> Option<T> {
     result.inspect_err(|e| assert!(!format!("{e} {e:?}").is_empty())).ok()
 }
@@ -237,7 +237,7 @@ impl World {
                     let bind = mw.bind(mr, mr.addr(), 8, AccessFlags::REMOTE_READ);
                     mw.bound(&bind);
                     if let Some(AnyQp::Rc(qp)) = self.qps.last_mut() {
-                        // SAFETY: behind the kernel that lies is no device: nothing is bound.
+                        // SAFETY: the simulated kernel has no device, so nothing is bound.
                         let _ = qp.sq().and_then(|sq| unsafe { sq.post(1).bind_mw(bind) });
                     }
                 }

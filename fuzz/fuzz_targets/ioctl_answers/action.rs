@@ -7,7 +7,7 @@ use uverbs_fuzz::steps::Index;
 
 #[derive(Arbitrary, Debug)]
 pub(crate) struct Input<'a> {
-    /// Begins with one object of each kind, made by a kernel that tells the truth.
+    /// Begins with one object of each kind, created by a kernel with correct answers.
     pub(crate) furnished: bool,
     pub(crate) actions: Vec<Action>,
     pub(crate) answers: &'a [u8],

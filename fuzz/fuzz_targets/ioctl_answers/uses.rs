@@ -62,7 +62,7 @@ impl World {
                 let sges = vec![SGE; (*num_sge).into()];
                 let mut batch = srq.batch();
                 for i in 0..*n {
-                    // SAFETY: nobody touches the memory that is named.
+                    // SAFETY: the named memory is not accessed.
                     unsafe { batch.push(i.into(), &sges) };
                 }
                 let _ = kept(batch.complete());
@@ -120,7 +120,7 @@ impl World {
                     AnyQp::Rc(qp) => qp.sq().and_then(|sq| {
                         let mut batch = sq.batch();
                         for i in 0..*n {
-                            // SAFETY: nobody touches the memory that is named.
+                            // SAFETY: the named memory is not accessed.
                             unsafe { batch.wr(i.into()).signaled().send(&[SGE; 2]) };
                             batch.wr(i.into()).send_inline(&[1; 9]);
                         }
@@ -176,7 +176,7 @@ impl World {
                     let _ = each_qp!(qp, |qp| unsafe { qp.post_recv(&raw const *wr) });
                 }
                 if let AnyQp::Rc(qp) = qp {
-                    // SAFETY: nobody touches the memory that is named.
+                    // SAFETY: the named memory is not accessed.
                     let _ = kept(qp.rq().and_then(|rq| unsafe { rq.post(1, &sges) }));
                 }
             }
