@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The text by which two programs exchange where their QPs are.
 //!
-//! Held: nothing panics; what is taken is in range and comes back from its own text; what was made from values comes back
-//! as these; a stream gives the same as the text in it.
+//! Checked: there is no panic; an accepted endpoint is in range and is the same after a round trip through its text; an
+//! endpoint from values has these values after a round trip; a stream gives the same as its text.
 #![no_main]
 
 use arbitrary::Arbitrary;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Records of event files.
 //!
-//! Held: only a record of the right size is one, it says what its bytes say at the offsets of
-//! `<rdma/ib_user_verbs.h>`, and what it is about follows from its type.
+//! Checked: only a record of the correct size is accepted; its fields are the bytes at the offsets of
+//! `<rdma/ib_user_verbs.h>`; its object follows from its type.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -2,13 +2,13 @@
 //! mlx5's control path on the software HCA's kernel, whose answers arrive changed: refused, with other bytes, with other
 //! handles, with shorter mappings.
 //!
-//! Held: every verb ends in an error or in an object that can be used, never in a panic, and whatever the objects' sizes
-//! and numbers were said to be, posting to them and polling them stays inside their memory. A kernel whose answers arrive as
-//! they were given is never found wrong.
+//! Checked: every verb returns an error or a usable object, and does not panic; for any sizes and numbers in the
+//! answers, posts and polls stay inside the objects' memory. A kernel whose answers are not changed is never reported
+//! as faulty.
 #![no_main]
 #![expect(unsafe_code)]
-// UNSAFETY: posting is an `unsafe fn`; the entries name no memory. A shorter mapping is made of a longer one. The
-// sanitizer asks for its options by name.
+// UNSAFETY: posting is an `unsafe fn`; the entries name no memory. A shorter mapping is made from a longer one. The
+// sanitizer finds its options by name.
 
 use arbitrary::Arbitrary;
 use core::any::Any;
@@ -31,7 +31,7 @@ use uverbs_core::{Errno, Error};
 use uverbs_hca::Fabric;
 use uverbs_mlx5::{Mlx5, Options, Remote};
 
-/// What the kernel refuses to destroy is leaked on purpose.
+/// Objects that the kernel refuses to destroy are leaked on purpose.
 #[unsafe(no_mangle)]
 extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
     c"detect_leaks=0".as_ptr()
@@ -90,7 +90,7 @@ struct NewQp {
 
 const MAX_ACTIONS: usize = 40;
 
-/// What is different about an answer, as bits; the two top ones must be set for anything to be.
+/// The changes of an answer, as bits; they have no effect unless the two top bits are set.
 mod lie {
     pub(super) const MARK: u8 = 0xc0;
     pub(super) const REFUSE: u8 = 1;
@@ -224,7 +224,7 @@ struct World {
     cqs: Vec<CqParts<Mlx5>>,
     srqs: Vec<SrqParts<Mlx5>>,
     qps: Vec<QpParts<Mlx5>>,
-    /// What the kernel refused to destroy: the device may use its memory as long as there is one.
+    /// Objects that the kernel refused to destroy: the device may use their memory as long as it exists.
     kept: Vec<Box<dyn Any>>,
 }
 
@@ -255,7 +255,7 @@ fuzz_target!(|input: Input<'_>| {
     drop(fabric);
 });
 
-/// What an index names, if anything.
+/// The object with an index, if there is one.
 fn pick<T>(all: &mut [T], index: u8) -> Option<&mut T> {
     let len = all.len();
     all.get_mut(usize::from(index) % len.max(1))
@@ -306,7 +306,7 @@ impl World {
                 let mask = QpAttrMask::STATE | QpAttrMask::PORT;
                 own!(self.mlx5.modify_qp(&qp.handle, &qp.shared, &attr, mask))?;
                 if *state & 0x80 != 0 {
-                    // As if the kernel had followed: the queues shall be posted to.
+                    // As if the kernel had changed the state, so that the queues can be posted to.
                     qp.shared.shared().set_state(attr.qp_state);
                 }
             }

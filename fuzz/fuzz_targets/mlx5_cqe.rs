@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! mlx5's completion queue over any bytes, of a right device or of any, while queues come, are reset and go.
 //!
-//! Held: every call ends, gives no more than it was asked for nor than there are entries, and returns to the device no more
-//! than it wrote; whatever an entry says, only memory that a posted WQE names is written: none of a receive that is done, and
-//! none of a queue that was reset or has ended. That memory is freed, so the sanitizer sees who touches it.
+//! Checked: every call ends, returns at most the requested number of completions and at most the number of entries, and
+//! returns to the device at most the entries that it wrote. For any contents of an entry, only memory of an outstanding
+//! WQE is written: not that of a completed receive, nor that of a queue that was reset or destroyed. That memory is
+//! freed, so the sanitizer detects accesses.
 #![no_main]
 #![expect(unsafe_code)]
-// UNSAFETY: posting is an `unsafe fn`. What is posted names memory that stays until its completion.
+// UNSAFETY: posting is an `unsafe fn`. The WRs name memory that stays until their completion.
 
 use arbitrary::Arbitrary;
 use core::sync::atomic::Ordering::Relaxed;
@@ -69,7 +70,7 @@ enum Step {
 struct Entry {
     /// Opcode and format; the owner bit is made right.
     op_own: u8,
-    /// Which queue it names: one that there is, or any.
+    /// The queue that it names: an existing one, or any number.
     queue: u8,
     number: u32,
     send_opcode: u8,
@@ -92,9 +93,9 @@ struct Queue {
     record: Arc<DbRec>,
     send: SendQueue,
     recv: Receives,
-    /// What the receives name that are not done, by their `wr_id`.
+    /// The memory of outstanding receives, by their `wr_id`.
     posted: Vec<(u64, Memory)>,
-    /// What the reads name, for as long as the queue is there.
+    /// The memory of reads, as long as the queue exists.
     reads: Vec<Memory>,
 }
 
@@ -114,7 +115,7 @@ impl Queue {
         loop {
             let mut memory = Box::new([0; ROOM * 3]);
             let sges = entries(&mut memory);
-            // SAFETY: the memory stays until the receive is done, or the queue is reset or gone.
+            // SAFETY: the memory stays until the receive completes, or the queue is reset or destroyed.
             let result = match &mut self.recv {
                 Receives::Own(queue) => unsafe { queue.post(*next, &sges) },
                 Receives::Shared(queue) => unsafe { queue.post(*next, &sges) },
@@ -128,7 +129,7 @@ impl Queue {
         for _ in 0..DEPTH {
             let mut memory = Box::new([0; ROOM * 3]);
             let (sges, from) = (entries(&mut memory), Remote::new(0, 0));
-            // SAFETY: the memory stays until the queue is gone.
+            // SAFETY: the memory stays until the queue is destroyed.
             if unsafe { self.send.post(Wr::default(), Connected, Read::new(from), &sges) }.is_err() {
                 break;
             }
@@ -151,7 +152,7 @@ struct World {
     entries: u32,
     size: usize,
     version_1: bool,
-    /// Where a right device writes next.
+    /// The entry that a correct device writes next.
     producer: u32,
     indices: Arc<UserIndices>,
     queues: Vec<Queue>,
@@ -337,7 +338,7 @@ impl World {
                 let mut memory = Box::new([0; ROOM * 3]);
                 let sges = entries(&mut memory);
                 match &mut self.queues[usize::from(*which) % 3].recv {
-                    // SAFETY: it is not posted, so nobody may write there.
+                    // SAFETY: it is not posted, so the device may not write to it.
                     Receives::Own(queue) => unsafe { queue.batch().push(0, &sges) },
                     // SAFETY: as above.
                     Receives::Shared(queue) => unsafe { queue.batch().push(0, &sges) },
@@ -346,7 +347,7 @@ impl World {
             Step::Replace(which) => {
                 let which = usize::from(*which) % 3;
                 self.shared.detach_qp(&self.queues[which].qp);
-                // From here on its memory is gone: the sanitizer sees who touches it.
+                // From here on its memory is freed: the sanitizer detects accesses.
                 let new = self.make(which == 2);
                 self.queues[which] = new;
             }

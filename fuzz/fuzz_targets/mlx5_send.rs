@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sends of mlx5 by all three faces, read back by the software HCA's decoder, which shares nothing with the encoder.
 //!
-//! Held: a right request is posted where there is room, a wrong one is not; each WQE decodes to what was asked for, at the
-//! index where the doorbell record says that it is, over any stale bytes; what is refused leaves no trace: no record, no
-//! doorbell. The last doorbell of a call is that of its last WQE, whole or by its first 8 bytes.
+//! Checked: a valid request is posted if there is room, an invalid one is not; each WQE decodes to the request, at the
+//! index of the doorbell record, over any stale bytes; refused requests change neither record nor register. The last
+//! doorbell of a call is that of its last WQE, either the whole WQE or its first 8 bytes.
 #![no_main]
 #![expect(unsafe_code)]
 // UNSAFETY: posting is an `unsafe fn`; see `post`.
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// What a call has posted is what is in the ring, and was rung for.
+    /// Checks that the posted requests are in the ring, and that the doorbell was rung for them.
     fn posted(&mut self, all: &[Request], face: Face) {
         let rings = self.sends.bell.take();
         if all.is_empty() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Polling a completion queue whose bytes and indices a kernel wrote, a correct one or any.
 //!
-//! Held: while the kernel behaves, each completion comes once, in order, with the bytes that it was written with; when it
-//! does not, nothing panics, and no call visits more than it was asked for or than the ring has.
+//! Checked: while the kernel is correct, each completion comes once, in order, with the bytes that were written;
+//! otherwise there is no panic, and no call visits more entries than requested or than the ring has.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -66,7 +66,7 @@ struct World {
     queue: CompletionQueue<FakeBell>,
     kernel: KernelSide,
     bell: FakeBell,
-    /// What the kernel wrote and nobody polled, as long as it behaves.
+    /// The completions that were written and not polled, while the kernel is correct.
     expected: Option<VecDeque<[u8; WC]>>,
     /// How many completions the open poll has visited.
     open: Option<u32>,
@@ -222,7 +222,7 @@ impl World {
             let there = expected.get(number);
             assert_eq!(result, if there.is_some() { Ok(()) } else { Err(PollError::Empty) });
             if let Some(bytes) = there {
-                check(&current.expect("a completion where the poll stands"), bytes);
+                check(&current.expect("a current completion of the poll"), bytes);
             }
         }
         result.is_ok()

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rings whose geometry, size and indices are anything, also while they are in use.
 //!
-//! Held: a ring is refused, or all of its slots lie in the mapping; then no index that anybody writes at any time makes a
-//! queue panic, reach out of the mapping (the address sanitizer watches its ends), or take or give more than it has room
-//! for.
+//! Checked: a ring is refused, or all of its slots are inside the mapping; then no index that is written at any time
+//! makes a queue panic, access memory outside of the mapping (which the address sanitizer detects), or take or return
+//! more than it has room for.
 #![no_main]
 #![expect(unsafe_code)]
-// UNSAFETY: makes mappings of heap memory, and posts to a kernel that looks at no memory.
+// UNSAFETY: makes mappings of heap memory, and posts to a kernel that accesses no memory.
 
 use arbitrary::Arbitrary;
 use core::ptr::NonNull;
@@ -55,7 +55,7 @@ enum Room {
     Right { log2: u8, log2_slots: u8 },
     /// A ring less some bytes.
     Short { log2: u8, log2_slots: u8, missing: u8 },
-    /// What the header says has nothing to do with it.
+    /// The header is independent of the mapping.
     Any { log2: Index, mask: Index, len: u16 },
 }
 
@@ -100,7 +100,7 @@ impl Words {
 }
 
 impl Room {
-    /// Element size and mask as the header says them, and the length.
+    /// Element size and mask in the header, and the length.
     fn geometry(&self) -> (u32, u32, usize) {
         let right = |log2: u8, log2_slots: u8| {
             // Elements of 64 bytes to 4 KiB.
@@ -210,7 +210,7 @@ fn send(mut queue: SendQueue<FakeBell>, kernel: &Words, shared: &QpShared, steps
                 let capacity = queue.capacity();
                 let mut batch = queue.batch();
                 for i in 0..*n {
-                    // SAFETY: nobody touches the memory that is named.
+                    // SAFETY: the named memory is not accessed.
                     unsafe { push(&mut batch, i) };
                     if let Some(what) = meanwhile {
                         kernel.write(*what);
@@ -243,7 +243,7 @@ fn recv(mut queue: RecvQueue<FakeBell>, kernel: &Words, shared: &QpShared, steps
                 let capacity = queue.capacity();
                 let mut batch = queue.batch();
                 for i in 0..*n {
-                    // SAFETY: nobody touches the memory that is named.
+                    // SAFETY: the named memory is not accessed.
                     unsafe { batch.push(i.into(), &SGES[..usize::from(i % 3)]) };
                     if let Some(what) = meanwhile {
                         kernel.write(*what);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receives, of a QP or an SRQ, by batches and lists, against a queue model.
 //!
-//! Held: as for sends; and in ERR every publication asks the kernel to flush, otherwise none does.
+//! Checked: as for sends; and in ERR, and only there, every publication requests a flush from the kernel.
 #![no_main]
 #![expect(unsafe_code)]
-// UNSAFETY: posting is an `unsafe fn`; the kernel that is played here looks at no memory, and lists live as long as the
-// call.
+// UNSAFETY: posting is an `unsafe fn`; the simulated kernel accesses no memory, and lists live as long as the call.
 
 use arbitrary::Arbitrary;
 use core::ptr::null;
@@ -110,7 +109,7 @@ impl World {
             Step::Batch { wrs, eat, state, end } => self.batch(wrs, *eat, *state, *end),
             Step::Post(wr_id, entries) => {
                 let sges = sges(entries);
-                // SAFETY: nobody touches the memory that is named.
+                // SAFETY: the named memory is not accessed.
                 let result = unsafe { self.queue.post(*wr_id, &sges) };
                 if self.can_post() && self.is_right(&sges) && self.has_room(0) {
                     assert_eq!(result, self.publish(vec![expected(*wr_id, &sges)]));
@@ -189,13 +188,13 @@ impl World {
         let resets = self.resets;
         let mut wrong = !self.can_post();
         let mut wrs = Vec::new();
-        // The batch borrows the queue alone, and the model needs the rest meanwhile.
+        // The batch borrows only the queue, because the model needs the other fields at the same time.
         let spare = recv_queue(1, 0).expect("a queue of no entries").0;
         let mut queue = core::mem::replace(&mut self.queue, spare);
         let mut batch = queue.batch();
         for (wr_id, entries) in list.iter().take(20) {
             let sges = sges(entries);
-            // SAFETY: nobody touches the memory that is named.
+            // SAFETY: the named memory is not accessed.
             unsafe { batch.push(*wr_id, &sges) };
             wrong |= !self.is_right(&sges) || !self.has_room(wrs.len());
             if !wrong {

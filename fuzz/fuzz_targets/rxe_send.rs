@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Sends by all three faces, in any order, against a queue model.
 //!
-//! Held: what is right by the verbs is posted, what is wrong is not; each WQE, read back by a decoder that shares nothing
-//! with the encoder, says what was asked for and nothing of an earlier lap; a batch or session that fails, is aborted,
-//! dropped or forgotten leaves no trace; the published index moves by what was posted, and the doorbell rings once for it.
+//! Checked: requests that are valid by the verbs are posted, others are not; each WQE, read by a decoder that shares no
+//! code with the encoder, has the fields of the request and no bytes of an earlier lap; a batch or session that fails,
+//! is aborted, dropped or forgotten changes nothing; the published index advances by the posted WRs, and the doorbell
+//! is rung once.
 #![no_main]
 #![expect(unsafe_code)]
-// UNSAFETY: posting is an `unsafe fn`; the kernel that is played here looks at no memory, and lists live as long as the
-// call.
+// UNSAFETY: posting is an `unsafe fn`; the simulated kernel accesses no memory, and lists live as long as the call.
 #![expect(clippy::multiple_unsafe_ops_per_block, reason = "the same promise holds for each post of a block")]
 
 use arbitrary::Arbitrary;
@@ -70,7 +70,7 @@ struct Node {
     null_sges: bool,
 }
 
-/// What a builder session has so far.
+/// The state of a builder session.
 struct Session {
     resets: u32,
     failed: bool,
@@ -91,7 +91,7 @@ struct World {
     kernel: KernelSide,
     bell: FakeBell,
     shared: std::sync::Arc<QpShared>,
-    /// What is published and not consumed.
+    /// The WQEs that are published and not consumed.
     ring: VecDeque<DecodedSend>,
     published: u32,
     rings: u32,
@@ -227,7 +227,7 @@ impl World {
         let mut wrong = in_session || closed;
         let mut only_full = !wrong;
         let mut wrs = Vec::new();
-        // The batch borrows the queue alone, and the model needs the rest meanwhile.
+        // The batch borrows only the queue, because the model needs the other fields at the same time.
         let spare = send_queue(1, &self.rules.config()).expect("a queue of no entries").0;
         let mut queue = core::mem::replace(&mut self.queue, spare);
         let mut batch = queue.batch();
@@ -352,7 +352,7 @@ impl World {
         if data.is_inline() {
             self.queue.wr_set_inline(InlineList(&slices));
         } else {
-            // SAFETY: nobody touches the memory that is named.
+            // SAFETY: the named memory is not accessed.
             unsafe { self.queue.wr_set_sges(&data.sges()) };
         }
         let Some(session) = self.session.as_mut().filter(|s| !s.failed) else { return };
@@ -409,7 +409,7 @@ impl Visit for Push<'_, '_> {
             Dest::To(num, byte, ..) => ah(num, byte),
             _ => Ah::default(),
         };
-        // SAFETY: nobody touches the memory that is named.
+        // SAFETY: the named memory is not accessed.
         unsafe {
             match (request.to, &request.data) {
                 (Dest::Connected, Data::None) => batch.push(request.wr(), Connected, op, NoData),

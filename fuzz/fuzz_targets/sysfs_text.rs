@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What sysfs says, and what it looks like.
+//! The texts and trees of sysfs.
 //!
-//! Held: no attribute and no tree makes a panic; a name that is taken can be a part of a path; a text is short and
-//! printable; a number that is taken is the one that its digits say; every device that has a good name is in the list,
-//! once, usable or with the reason, and the list is sorted the same way each time.
+//! Checked: no attribute and no tree causes a panic; an accepted name can be a part of a path; a text is short and
+//! printable; an accepted number is that of its digits; every device with a valid name is in the list, once, usable or
+//! with the reason, and the order of the list is always the same.
 #![no_main]
 
 use arbitrary::Arbitrary;

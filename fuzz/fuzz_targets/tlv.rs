@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Commands as bytes: what is put in comes out again, by the port's accessors and by the ioctl's array.
 //!
-//! Held: attributes keep their order, ids, flags and lengths; short inputs are in the data word, longer ones behind an
-//! address; an answer goes to the attribute that it is for, cut or filled up with zeros; a command that does not fit is
+//! Checked: attributes keep their order, ids, flags and lengths; short inputs are in the data word, longer ones behind
+//! an address; an answer is stored in its attribute, truncated or filled with zeros; a command that does not fit is
 //! refused as a whole.
 #![no_main]
 #![expect(unsafe_code)]
@@ -133,7 +133,7 @@ fuzz_target!(|program: Program| {
     }
 });
 
-/// The ioctl's array says what was put in.
+/// Checks that the ioctl's array has the attributes of the command.
 fn array(program: &Program, attrs: &[&(u16, Attr, bool)], raw: &RawCommand<'_, '_>) {
     let bytes = raw.to_bytes();
     let (header, mut rest) = ib_uverbs_ioctl_hdr::read_from_prefix(&bytes).expect("a header");

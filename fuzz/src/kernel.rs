@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel port that answers as rxe's kernel would, except where its input says otherwise: then it refuses, or answers
-//! any bytes, handles, descriptors and rings.
+//! A kernel port that answers as rxe's kernel, unless its input selects another answer: then it refuses, or returns any
+//! bytes, handles, descriptors and rings.
 //!
-//! It keeps account of what it gave away: an object whose handle it told must be asked to be destroyed, once it is not
-//! needed any more, and no other may be.
+//! It records the objects that it has created: the driver must destroy an object whose handle it got when it is no
+//! longer needed, and no other object.
 #![expect(unsafe_code)]
 // UNSAFETY: rings are heap memory, lent as mappings; an answer goes to an address that the request names, as the kernel
 // does it.
@@ -51,7 +51,7 @@ const QUERY_DEVICE_EX: u32 = IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_C
 /// The most that a ring takes.
 const MAX_RING: usize = 1 << 15;
 
-/// What is different about an answer, as bits. The two top bits must be set for anything to be.
+/// The changes of an answer, as bits. They have no effect unless the two top bits are set.
 mod lie {
     pub(super) const MARK: u8 = 0xc0;
     pub(super) const REFUSE: u8 = 1 << 0;
@@ -62,14 +62,14 @@ mod lie {
     pub(super) const RING: u8 = 1 << 5;
 }
 
-/// What a command creates or destroys: object type, handle.
+/// The object that a command creates or destroys: object type, handle.
 type Key = (u16, u32);
 
-/// An object that the kernel told of.
+/// An object whose handle the kernel returned.
 #[derive(Clone, Copy, Debug, Default)]
 struct Given {
     count: u32,
-    /// Someone asked for its destruction, and was refused.
+    /// Its destruction was requested and refused.
     refused: bool,
 }
 
@@ -87,7 +87,7 @@ struct State {
     answers: Vec<u8>,
     at: usize,
     lied: bool,
-    /// Tells the truth without looking at the answers.
+    /// Gives correct answers, without reading the input.
     calm: bool,
     forked: bool,
     next_handle: u32,
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// Notes that an object shall be destroyed; whether the kernel refuses.
+    /// Records a request to destroy an object. Returns whether the kernel refuses.
     fn destroy(&mut self, key: Key, lie: u8) -> Result<(), Errno> {
         let refuse = lie & lie::REFUSE != 0 && LEAKS.load(Ordering::Relaxed) < LEAK_BUDGET;
         let given = self.given.get_mut(&key);
@@ -253,7 +253,7 @@ fn input_u32(command: &RawCommand<'_, '_>, id: u16) -> u32 {
 }
 
 impl FuzzKernel {
-    /// A kernel that takes its answers from these bytes, and behaves when there are no more.
+    /// A kernel that takes its answers from these bytes, and gives correct ones when there are no more.
     #[must_use]
     pub fn new(answers: &[u8]) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new(State { answers: answers.to_vec(), ..State::default() }) })
@@ -270,7 +270,7 @@ impl FuzzKernel {
         !state.lied && !state.forked
     }
 
-    /// Tells the truth while `f` runs, and takes no answers from the input.
+    /// Gives correct answers while `f` runs, without reading the input.
     pub fn calmly<R>(&self, f: impl FnOnce() -> R) -> R {
         self.state().calm = true;
         let result = f();
@@ -318,11 +318,11 @@ impl FuzzKernel {
         state.events.clear();
         if !state.forked {
             for (key, given) in &state.given {
-                assert!(given.refused, "nobody destroyed {given:?} objects {key:?}");
+                assert!(given.refused, "{given:?} objects {key:?} were not destroyed");
             }
         }
         for fd in &state.fds {
-            // SAFETY: asks about a number.
+            // SAFETY: queries the flags of a number.
             let flags = unsafe { libc::fcntl(*fd, libc::F_GETFD) };
             assert_eq!(flags, -1, "descriptor {fd} is still open");
         }
@@ -336,7 +336,7 @@ impl FuzzKernel {
         lie: u8,
     ) -> Result<(), Errno> {
         let ids: Vec<u16> = c.attrs().map(|a| a.id).collect();
-        // A handle that is not told is 0, which is one.
+        // A handle that is not returned is 0, which is a valid handle.
         let handle = if lie & lie::NOTHING != 0 { 0 } else { state.handle(lie) };
         for id in ids {
             if c.new_handle(id, handle) {
@@ -446,7 +446,7 @@ impl FuzzKernel {
         let address =
             core::ptr::with_exposed_provenance_mut::<AtomicU64>(address.expect("an address") as usize);
         for (i, word) in <[u64; 2]>::read_from_bytes(ring.as_bytes()).into_iter().flatten().enumerate() {
-            // SAFETY: the driver says that the kernel may write a `struct mminfo` at this address.
+            // SAFETY: the driver passes an address at which the kernel may write a `struct mminfo`.
             let place = unsafe { address.add(i) };
             // SAFETY: it does so atomically: the driver made it of atomics.
             let place = unsafe { AtomicU64::from_ptr(place.cast()) };

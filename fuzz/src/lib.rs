@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What more than one fuzz target needs.
+//! Code that several fuzz targets use.
 
 pub mod kernel;
 pub mod request;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Send requests: how a program asks for them by any face, whether the verbs allow them, and what the WQE must say.
+//! Send requests: how a program posts them on any face, whether the verbs allow them, and the expected WQE.
 //!
-//! What is allowed is written down here a second time, from ibv_post_send(3), ibv_wr_post(3) and the project's own rules,
-//! and shares nothing with the encoder.
+//! The rules are implemented here again, from ibv_post_send(3), ibv_wr_post(3) and the project's own rules, and share
+//! no code with the encoder.
 
 use crate::steps::{Entry, expected_sges, sges};
 use arbitrary::Arbitrary;
@@ -100,7 +100,7 @@ pub enum Data {
     Inline(Vec<Buf>),
 }
 
-/// Where to.
+/// The destination.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Dest {
     /// The peer of the connection.
@@ -116,17 +116,17 @@ pub enum Dest {
 pub struct Request {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// Mostly legal: the illegal ones need bits that `Arbitrary` rarely sets alone.
+    /// Mostly legal, because `Arbitrary` rarely sets only the bits of illegal flags.
     pub flags: u8,
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// With what.
     pub data: Data,
-    /// Where to.
+    /// The destination.
     pub to: Dest,
 }
 
-/// What a queue is made with.
+/// The parameters of a queue.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub struct Rules {
     qp_type: u8,
@@ -139,7 +139,7 @@ pub struct Rules {
 
 /// Does something with the operation, typed.
 pub trait Visit {
-    /// What comes out.
+    /// The result.
     type Out;
     /// Does it.
     fn visit<O: Operation<Remote = RemoteAddr>>(self, op: O) -> Self::Out;
@@ -281,7 +281,7 @@ impl Data {
         }
     }
 
-    /// Notes it in what a WQE must say.
+    /// Stores it in the expected WQE.
     pub fn describe(&self, wqe: &mut DecodedSend) {
         let (sum, sges) = expected_sges(&self.sges());
         let inline = self.bufs().concat();
@@ -295,7 +295,7 @@ impl Data {
 }
 
 impl Rules {
-    /// The transport; raw packet QPs stand for those that rxe has nothing for.
+    /// The transport; raw packet QPs represent the types that rxe does not have.
     #[must_use]
     pub fn qp_type(&self) -> QpType {
         [
@@ -389,7 +389,7 @@ impl Request {
         to && data && rules.has(&self.op) && self.op.is_right() && flags_are_right(self.flags)
     }
 
-    /// What the WQE must say, without data.
+    /// The expected WQE, without data.
     #[must_use]
     pub fn head(&self, own_qkey: u32, is_datagram: bool) -> DecodedSend {
         let RemoteAddr { addr: remote_addr, rkey } = self.op.remote().unwrap_or_default();
@@ -437,7 +437,7 @@ impl Request {
         }
     }
 
-    /// What the WQE must say, if the request is right.
+    /// The expected WQE, if the request is valid.
     #[must_use]
     pub fn wqe(&self, own_qkey: u32, is_datagram: bool) -> DecodedSend {
         let mut wqe = self.head(own_qkey, is_datagram);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Small generators: values that are near where things happen more often than chance would have it.
+//! Small generators of values, with a bias to boundaries.
 
 use arbitrary::Arbitrary;
 use uverbs_core::wr::Sge;

@@ -9,11 +9,11 @@ use uverbs::Context;
 use uverbs::attr::{Gid, LinkLayer};
 use uverbs::mlx5::Mlx5;
 use uverbs_hca::{Fabric, Link, Violation};
-use uverbs_tests::bed::{Bed, Disturbance, Held};
+use uverbs_tests::bed::{Bed, Disturbance, DropGuard};
 use uverbs_tests::env::End;
 use uverbs_tests::runner::without_open_files;
 use uverbs_tests::wait::work_while_waiting;
-use uverbs_tests::{Lab, LabEnv, LabTest, Outcome, Place};
+use uverbs_tests::{Lab, LabEnv, LabTest, Outcome, TestBed};
 
 /// The fabric of the running test: waiting makes it work.
 static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
@@ -93,11 +93,11 @@ impl Bed<Mlx5> for Two {
     fn resources(&self, end: End) -> Result<String> {
         Ok(format!("{:?}", self.hca(end).objects()))
     }
-    fn join_group(&self, _: End, _: &str) -> Result<Held> {
-        // The fabric knows by the attachment who is to get a group's packets.
+    fn join_group(&self, _: End, _: &str) -> Result<DropGuard> {
+        // The fabric finds the receivers of a group's packets by their attachments.
         Ok(Box::new(()))
     }
-    fn disturb(&self, what: &Disturbance) -> Result<Held> {
+    fn disturb(&self, what: &Disturbance) -> Result<DropGuard> {
         struct Off(Fabric);
         impl Drop for Off {
             fn drop(&mut self) {
@@ -123,14 +123,14 @@ impl Bed<Mlx5> for Two {
     }
 }
 
-/// Runs a test on a bed, and looks at what it left.
+/// Runs a test on a bed, and checks that it left nothing open.
 fn on_bed(bed: Two, test: impl LabTest) -> Outcome {
     let hcas = bed.hcas.clone();
     let result = without_open_files(|| {
         let lab = Lab::new(bed.open(End::A)?, Box::new(bed))?;
         test.run(&lab)
     });
-    // What the HCA saw may be why it failed.
+    // The violations may be the reason of the failure.
     result
         .with_context(|| format!("{:?}", hcas.iter().flat_map(|hca| hca.violations()).collect::<Vec<_>>()))?;
     for hca in &hcas {
@@ -157,13 +157,13 @@ fn virtual_time(link: Link, test: impl LabTest) -> Outcome {
     on_bed(Two::new(fabric, link), test)
 }
 
-impl Place for Hca {
+impl TestBed for Hca {
     fn run(test: impl LabTest) -> Outcome {
         virtual_time(Link::Ethernet, test)
     }
 }
 
-impl Place for InfiniBand {
+impl TestBed for InfiniBand {
     const PREFIX: &'static str = "ib::";
 
     fn run(test: impl LabTest) -> Outcome {
@@ -175,7 +175,7 @@ impl Place for InfiniBand {
 #[derive(Debug)]
 pub(crate) struct RealTime;
 
-impl Place for RealTime {
+impl TestBed for RealTime {
     const PREFIX: &'static str = "real_time::";
 
     fn run(test: impl LabTest) -> Outcome {

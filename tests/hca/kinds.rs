@@ -174,7 +174,7 @@ fn queue_pairs_come_and_go() -> Outcome {
                     let to = mr.remote(thread as usize * 8);
                     let sq = qp.sq().unwrap();
                     sq.post(thread).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
-                    // One more that nobody waits for: it is swept out with its QP, or told before.
+                    // One more completion that is not awaited: it is removed with its QP, or reported before.
                     if round % 3 == 0 {
                         sq.post(u64::MAX).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
                     }
@@ -208,7 +208,7 @@ fn queue_pairs_come_and_go() -> Outcome {
     Ok(())
 }
 
-/// A kernel that registers memory, and then, if it lies, answers nonsense.
+/// A kernel that registers memory and then, if the flag is set, gives an invalid answer.
 #[derive(Debug)]
 struct Unsure(Arc<dyn Kernel>, Arc<AtomicBool>);
 
@@ -261,7 +261,7 @@ impl Kernel for Unsure {
     }
 }
 
-/// A buffer that tells when it is dropped.
+/// A buffer that reports when it is dropped.
 #[derive(Debug)]
 struct Told(PageBuf, Arc<AtomicU64>);
 
@@ -282,7 +282,7 @@ unsafe impl uverbs::StableBuf for Told {
     }
 }
 
-/// Memory that the kernel may have registered, for all that its answer says, does not go back to its owner.
+/// Memory that the kernel may have registered despite its answer is not returned to its owner.
 fn memory_that_the_kernel_may_hold() -> Outcome {
     let hca = Hca::new();
     let lies = Arc::new(AtomicBool::new(false));
@@ -300,7 +300,7 @@ fn memory_that_the_kernel_may_hold() -> Outcome {
     let (back, error) = moved.rereg_buf(buf()).unwrap_err();
     assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
-    // What the kernel is not asked for, or refuses, comes back.
+    // If the kernel is not called, or refuses, the buffer is returned.
     let (back, _) = pd.reg_mr(buf(), AccessFlags::REMOTE_WRITE).unwrap_err();
     assert!(back.is_some());
     Ok(())

@@ -16,7 +16,7 @@ use uverbs::{Driver, Exclusive, Rc, Shared, Uc, Ud};
 use uverbs_tests::programs::model::{self, Change, Effect, LEN, Memory};
 use uverbs_tests::programs::world::World;
 use uverbs_tests::programs::{Config, Step, Tally, Verb, Wr, Wrong};
-use uverbs_tests::{Disturbance, Face, Lab, LabTest, Lock, Outcome, Place, Test, Typed};
+use uverbs_tests::{Disturbance, Face, Lab, LabTest, Lock, Outcome, Test, TestBed, Typed};
 
 /// Programs that are drawn by default, of all transports and lockings together.
 const PROGRAMS: u32 = 200;
@@ -142,7 +142,7 @@ fn number(name: &str, default: u32) -> Result<u32> {
 }
 
 /// Draws programs of a kind and runs them.
-fn draw<P: Place>(kind: Kind, share: u32) -> Outcome {
+fn draw<P: TestBed>(kind: Kind, share: u32) -> Outcome {
     let cases = number("UVERBS_PROGRAMS", PROGRAMS)?.div_ceil(100) * share;
     let seed = u64::from(number("UVERBS_SEED", 1)?) << 8 | kind as u64;
     let config_of = RunnerConfig {
@@ -180,7 +180,7 @@ fn draw<P: Place>(kind: Kind, share: u32) -> Outcome {
     }
 }
 
-/// What the model does to memory stays in the windows of its direction.
+/// The model changes memory only in the windows of a direction.
 fn the_model_is_tame() -> Outcome {
     let before = Memory::new();
     let effects = [
@@ -210,7 +210,7 @@ fn the_model_is_tame() -> Outcome {
 }
 
 /// The tests of this file.
-pub(crate) fn tests<P: Place>() -> Vec<Test> {
+pub(crate) fn tests<P: TestBed>() -> Vec<Test> {
     const HOUR: Duration = Duration::from_secs(3600);
     vec![
         Test::long("programs::the_model_is_tame", HOUR, the_model_is_tame),

@@ -10,10 +10,10 @@ use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, SharedReceiv
 use uverbs_tests::pair::{builder_ops, region};
 use uverbs_tests::post::post_srq_recv;
 use uverbs_tests::sges::sge;
-use uverbs_tests::{Deadline, Face, Lab, Lock, Op, Outcome, Pair, Req, Side, Spec, wait};
+use uverbs_tests::{Deadline, Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Req, Spec, wait};
 
 type NoSrq<D> = SharedReceiveQueue<D, Shared>;
-type Both<D, L> = (uverbs::Qp<D, Rc, L>, Side<D, Rc, L>);
+type Both<D, L> = (uverbs::Qp<D, Rc, L>, PairEnd<D, Rc, L>);
 
 /// A pair whose A completes to a CQ that others complete to.
 fn on_cq<D: Driver, L: Lock>(
@@ -24,7 +24,7 @@ fn on_cq<D: Driver, L: Lock>(
 ) -> Result<Both<D, L>> {
     let ops = builder_ops::<D, Rc>(lab)?;
     let none = None::<&NoSrq<D>>;
-    let mut b = Side::on(lab.b.alloc_pd()?, lab.b.create_cq(spec.cqe, None)?, spec, ops, 5, none)?;
+    let mut b = PairEnd::on(lab.b.alloc_pd()?, lab.b.create_cq(spec.cqe, None)?, spec, ops, 5, none)?;
     let qp = L::builder::<D, Rc>(pd).cq(cq).cap(spec.cap).send_ops(ops).create()?;
     let here = qp.control.endpoint(4, &spec.attr)?;
     qp.init(&spec.attr)?;
@@ -33,8 +33,8 @@ fn on_cq<D: Driver, L: Lock>(
     Ok((qp, b))
 }
 
-/// QPs are made, used and destroyed again and again while a thread polls their CQ, and another QP works on: its
-/// completions come once and in order, and none of a QP that is gone.
+/// QPs are created, used and destroyed repeatedly while a thread polls their CQ and another QP is in use. The
+/// completions of that QP come once and in order, and there is none of a destroyed QP.
 fn destroyed_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
     ended_while_polled(lab, |qp| Ok(qp.close()?))
 }
@@ -68,11 +68,11 @@ fn ended_while_polled<D: Driver>(
             let mut rest = 0;
             // After the end, until there is nothing more.
             while rest < 3 {
-                // What was gone before the poll began must not come out of it.
+                // A QP that was destroyed before the poll began must have no completion in it.
                 let before = gone.load(Ordering::Acquire);
                 let got = cq.poll(&mut some)?;
                 for wc in got {
-                    ensure!(wc.wr_id >> 32 == 0 || wc.wr_id >> 32 > before, "of a QP that is gone: {wc:?}");
+                    ensure!(wc.wr_id >> 32 == 0 || wc.wr_id >> 32 > before, "of a destroyed QP: {wc:?}");
                 }
                 all.extend_from_slice(got);
                 polled.store(all.iter().filter(|wc| wc.wr_id >> 32 == 0).count() as u64, Ordering::Release);
@@ -115,7 +115,7 @@ fn ended_while_polled<D: Driver>(
     ensure!(seen.iter().all(|wc| wc.status.is_success()), "{}", wait::list(&seen));
     let steady: Vec<u64> = seen.iter().map(|wc| wc.wr_id).filter(|id| id >> 32 == 0).collect();
     ensure!(steady.iter().copied().eq(0..posted), "the other QP's completions: {steady:?}");
-    // Of each that is gone came a beginning, in order.
+    // The completions of each destroyed QP are the first ones, in order.
     let mut next = BTreeMap::new();
     for id in seen.iter().map(|wc| wc.wr_id).filter(|id| id >> 32 != 0) {
         let n: &mut u64 = next.entry(id >> 32).or_default();
@@ -126,7 +126,8 @@ fn ended_while_polled<D: Driver>(
     Ok(())
 }
 
-/// One SRQ, four QPs with a CQ each, and a thread that polls each: every receive comes once, to whom it was sent.
+/// One SRQ, four QPs with a CQ each, and a thread that polls each: every receive completes once, on the QP to which the
+/// message was sent.
 fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     const EACH: u64 = 200;
     const N: usize = 4;
@@ -142,7 +143,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     for _ in 0..N {
         let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
         let cq = lab.b.create_cq(spec.cqe, None)?;
-        pair.b = Side::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
+        pair.b = PairEnd::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
         pair.connect(&spec.attr)?;
         pairs.push(pair);
     }
@@ -200,7 +201,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
                         }
                         Err(e) => bail!("receive {id}: {e}"),
                     }
-                    ensure!(!failed.load(Ordering::Acquire) && !deadline.passed(), "nobody receives");
+                    ensure!(!failed.load(Ordering::Acquire) && !deadline.passed(), "no message is received");
                 }
                 deadline = Deadline::usual();
             }
@@ -262,7 +263,7 @@ fn resized_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
                         Err(e) if e.error == Some(PostError::QueueFull) => deadline.pause(),
                         Err(e) => bail!("{e}"),
                     }
-                    ensure!(!deadline.passed(), "stands still at {id}");
+                    ensure!(!deadline.passed(), "no progress at {id}");
                 }
                 deadline = Deadline::usual();
                 if id % 50 == 10 {
@@ -301,7 +302,7 @@ fn srq_limit_among_several<D: Driver>(lab: &Lab<D>) -> Outcome {
     for _ in 0..3 {
         let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
         let cq = lab.b.create_cq(spec.cqe, None)?;
-        pair.b = Side::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
+        pair.b = PairEnd::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
         pair.connect(&spec.attr)?;
         pairs.push(pair);
     }

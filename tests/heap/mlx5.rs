@@ -12,7 +12,7 @@ use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
 use uverbs_mlx5::testing::{BLUE_FLAME, Bell, DbRec, QpShared, QueueBuf, send_config, send_parts};
 use uverbs_mlx5::{Ah, SendQueue};
 use uverbs_mlx5_hw::wqe::Av;
-use uverbs_tests::semantics::{Facts, Held, SendBench, sends};
+use uverbs_tests::semantics::{Facts, RowCounts, SendBench, sends};
 
 const WRS: u32 = 8;
 /// Room for the longest WRs.
@@ -35,11 +35,7 @@ struct Sends<L: Locking> {
 impl<L: Locking> Sends<L> {
     fn new(qp_type: QpType, atomics: bool) -> Result<Self> {
         let mut config = send_config(qp_type);
-        let left_out = match qp_type {
-            QpType::Ud => SendOpsFlags::SEND_WITH_IMM,
-            _ => SendOpsFlags::RDMA_WRITE_WITH_IMM,
-        };
-        config.send_ops_flags = SendOpsFlags::all() - left_out;
+        config.send_ops_flags = SendOpsFlags::all() - sends::operation_left_out(qp_type);
         config.atomics = atomics;
         (config.max_send_wr, config.max_send_sge) = (WRS, MAX_SGE);
         let bell = Arc::new(Bell::default());
@@ -68,22 +64,14 @@ impl<L: Locking> SendBench for Sends<L> {
         &self.queue
     }
     fn facts(&self) -> Facts {
-        Facts {
-            local: (0x1000, 1),
-            remote: (0x2000, 2),
-            ah: (&raw const self.ah).cast(),
-            receiver: (5, 6),
-            max_sge: MAX_SGE as usize,
-            max_inline: 64,
-            capacity: WRS as usize,
-        }
+        Facts::without_device((&raw const self.ah).cast(), MAX_SGE, WRS)
     }
     fn enter(&mut self, state: QpState) -> Result<bool> {
         self.qp.set_state(state);
         Ok(true)
     }
 
-    /// Completes what the doorbell record says is posted.
+    /// Completes the WRs before the doorbell record.
     fn posted(&mut self) -> Result<Vec<u64>> {
         let end = u32::from_be(self.record.word(1).load(Ordering::Relaxed)) as u16;
         let sq = self.qp.sq.as_ref().context("a send queue")?;
@@ -109,12 +97,9 @@ impl<L: Locking> SendBench for Sends<L> {
 }
 
 fn hold<L: Locking>(atomics: bool, qp_types: &[QpType]) -> Result<()> {
-    let mut all = Held::default();
+    let mut all = RowCounts::default();
     for qp_type in qp_types {
-        let held =
-            sends::hold(&mut Sends::<L>::new(*qp_type, atomics)?).with_context(|| format!("{qp_type}"))?;
-        all.rows += held.rows;
-        all.posts += held.posts;
+        all += sends::hold(&mut Sends::<L>::new(*qp_type, atomics)?).with_context(|| format!("{qp_type}"))?;
     }
     println!("{all:?}");
     Ok(())

@@ -11,7 +11,7 @@ use uverbs::wr::{IbvAh, RawAh};
 use uverbs_core::sync::{Exclusive, Locked, Locking, Shared};
 use uverbs_rxe::testing::{FakeBell, KernelSide, ah, decode_recv, decode_send, recv_queue, ring, send_queue};
 use uverbs_rxe::{Ah, Extensions, QpShared, RecvQueue, SendConfig, SendQueue};
-use uverbs_tests::semantics::{Facts, Held, RecvBench, RecvFacts, SendBench, Table, recvs, sends};
+use uverbs_tests::semantics::{Facts, RecvBench, RecvFacts, RowCounts, SendBench, Table, recvs, sends};
 
 const SLOTS: u32 = 8;
 const MAX_SGE: u32 = 4;
@@ -28,13 +28,9 @@ struct Sends<L: Locking> {
 
 impl<L: Locking> Sends<L> {
     fn new(qp_type: QpType) -> Result<Self> {
-        let left_out = match qp_type {
-            QpType::Ud => SendOpsFlags::SEND_WITH_IMM,
-            _ => SendOpsFlags::RDMA_WRITE_WITH_IMM,
-        };
         let config = SendConfig {
             qp_type,
-            send_ops_flags: SendOpsFlags::all() - left_out,
+            send_ops_flags: SendOpsFlags::all() - sends::operation_left_out(qp_type),
             extensions: Extensions { flush: true, atomic_write: true },
             max_sge: MAX_SGE,
             max_inline: 64,
@@ -58,15 +54,7 @@ impl<L: Locking> SendBench for Sends<L> {
         &self.queue
     }
     fn facts(&self) -> Facts {
-        Facts {
-            local: (0x1000, 1),
-            remote: (0x2000, 2),
-            ah: (&raw const self.ah).cast(),
-            receiver: (5, 6),
-            max_sge: MAX_SGE as usize,
-            max_inline: 64,
-            capacity: SLOTS as usize - 1,
-        }
+        Facts::without_device((&raw const self.ah).cast(), MAX_SGE, SLOTS - 1)
     }
     fn enter(&mut self, state: QpState) -> Result<bool> {
         self.shared.set_state(state);
@@ -147,12 +135,10 @@ impl<L> RecvBench for Recvs<L> {
     }
 }
 
-fn hold_sends<L: Locking>() -> Result<Held> {
-    let mut all = Held::default();
+fn hold_sends<L: Locking>() -> Result<RowCounts> {
+    let mut all = RowCounts::default();
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
-        let held = sends::hold(&mut Sends::<L>::new(qp_type)?).with_context(|| format!("{qp_type}"))?;
-        all.rows += held.rows;
-        all.posts += held.posts;
+        all += sends::hold(&mut Sends::<L>::new(qp_type)?).with_context(|| format!("{qp_type}"))?;
     }
     Ok(all)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the two devices of a test come from, and what can be done to them and to the link between them besides verbs.
+//! The source of the two devices of a test, and the operations on them and on their link besides verbs.
 //!
 //! The VM's is here; the other one, software HCAs in this process, belongs to the test target that uses it.
 
@@ -20,44 +20,44 @@ use uverbs::attr::{Gid, LinkLayer};
 use uverbs::{Context, Driver};
 
 /// A kind of bed: runs a test on a new one.
-pub trait Place: Send + 'static {
+pub trait TestBed: Send + 'static {
     /// Begins the names of its tests.
     const PREFIX: &'static str = "";
-    /// Opens the devices, with whatever driver they have, runs the test, and looks at what it left open.
+    /// Opens the devices with their driver, runs the test, and checks that it left nothing open.
     fn run(test: impl LabTest) -> Outcome;
 }
 
 /// Something that holds until it is dropped.
-pub type Held = Box<dyn Any>;
+pub type DropGuard = Box<dyn Any>;
 
 /// Two devices that a driver can open.
 pub trait Bed<D: Driver>: fmt::Debug {
-    /// Opens the device at an end, anew each time.
+    /// Opens the device at an end; each call returns a new context.
     fn open(&self, end: End) -> Result<Context<D>>;
     /// The name that the device at an end has.
     fn name(&self, end: End) -> &str;
     /// Index of the GID by which the ends reach each other.
     fn gid_index(&self) -> u8;
-    /// What is below the transport.
+    /// The link layer.
     fn link_layer(&self) -> LinkLayer;
     /// That GID.
     fn gid(&self, end: End) -> Result<Gid>;
     /// Counts of the kernel's objects at an end: `qp 1 cq 1 ...`.
     fn resources(&self, end: End) -> Result<String>;
     /// Lets the host at an end take a group's packets.
-    fn join_group(&self, end: End, group: &str) -> Result<Held>;
+    fn join_group(&self, end: End, group: &str) -> Result<DropGuard>;
     /// Disturbs the link both ways.
-    fn disturb(&self, what: &Disturbance) -> Result<Held>;
-    /// What reliability had to do so far, by the devices' counters.
+    fn disturb(&self, what: &Disturbance) -> Result<DropGuard>;
+    /// The number of retransmissions so far, by the devices' counters.
     fn repairs(&self) -> u64;
-    /// Forgives the mistakes of these kinds that the devices have seen so far, which a test makes on purpose, and says how
-    /// many they were; `None` where devices don't tell.
+    /// Clears the violations of these kinds that the devices have recorded so far, which a test makes on purpose.
+    /// Returns their number, or `None` if the devices record none.
     fn forgive(&self, kinds: &[&str]) -> Result<Option<usize>>;
     /// The environment, of the VM.
     fn env(&self) -> Option<&LabEnv>;
 }
 
-/// What a link does to packets, in percent of them. The default is nothing.
+/// The faults of a link, in percent of the packets. The default is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Disturbance {
     /// Lost.
@@ -124,14 +124,14 @@ impl<D: Driver> Bed<D> for VmBed {
     fn resources(&self, end: End) -> Result<String> {
         rdma_resources(self.0.dev(end))
     }
-    fn join_group(&self, end: End, group: &str) -> Result<Held> {
+    fn join_group(&self, end: End, group: &str) -> Result<DropGuard> {
         if self.0.infiniband {
-            // Groups are the subnet's there; who is attached gets their packets.
+            // On InfiniBand the subnet manages groups; attached QPs get their packets.
             return Ok(Box::new(()));
         }
         Ok(Box::new(roles::join_group(&self.0, end, group)?))
     }
-    fn disturb(&self, what: &Disturbance) -> Result<Held> {
+    fn disturb(&self, what: &Disturbance) -> Result<DropGuard> {
         Ok(Box::new(Netem::new(&what.to_string())?))
     }
     fn repairs(&self) -> u64 {
@@ -164,7 +164,7 @@ impl<D: Driver> Bed<D> for VmBed {
 
 /// Tells the fabric of the software NICs something; its answer, without the `ok`. As the lab's `lab-hca` does.
 pub fn hca(words: &[&str]) -> Result<String> {
-    /// The port can be open only once: who makes this folder has it.
+    /// The port can be open only once: the process that creates this directory has it.
     struct Busy;
     impl Busy {
         const PATH: &str = "/lab/hca.busy";
@@ -199,7 +199,7 @@ pub(crate) fn without_violations(env: &LabEnv, test: impl FnOnce() -> Result<()>
     }
     let result = test();
     let seen = hca(&["forgive"])?;
-    // What the device saw may be why it failed.
+    // The violations may be the reason of the failure.
     result.with_context(|| format!("the devices saw: [{seen}]"))?;
     let wrong: Vec<_> = violations(&seen).collect();
     ensure!(wrong.is_empty(), "the driver did wrong: {wrong:?}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Child processes with a time limit, and what /proc tells of them and of us.
+//! Child processes with a time limit, and data about processes from /proc.
 #![expect(unsafe_code)]
 // UNSAFETY: fork(2) and its relatives, and setpriority(2).
 
@@ -22,7 +22,7 @@ pub struct Child {
     output: Vec<JoinHandle<String>>,
 }
 
-/// How a child ended, and what it said on both streams.
+/// The exit status of a child, and its output on both streams.
 #[derive(Debug)]
 pub struct Ended {
     /// Its status.
@@ -31,7 +31,7 @@ pub struct Ended {
     pub output: String,
 }
 
-/// Starts a program whose output is collected. Its standard input is empty unless the command says otherwise.
+/// Starts a program whose output is collected. Its standard input is empty unless the command sets it.
 pub fn spawn(command: &mut Command) -> Result<Child> {
     let name = shown(command);
     let mut inner = command
@@ -136,7 +136,7 @@ impl Child {
         self.output.drain(..).filter_map(|t| t.join().ok()).collect()
     }
 
-    /// Waits until it listens on a TCP port, in whatever network namespace it is.
+    /// Waits until it listens on a TCP port, in its network namespace.
     pub fn wait_listening(&mut self, port: u16) -> Result<()> {
         let id = self.id();
         until(&format!("{} listens on {port}", self.name), Duration::from_secs(10), || {
@@ -216,11 +216,11 @@ fn listens(table: &str, port: u16) -> bool {
     })
 }
 
-/// What this process has open, as /proc/self/fd shows it, sorted.
+/// The open files of this process by /proc/self/fd, sorted.
 pub fn open_files() -> Result<Vec<String>> {
     let mut files = Vec::new();
     for entry in fs::read_dir("/proc/self/fd")? {
-        // The directory's own descriptor is gone when it is looked at.
+        // The directory's own descriptor is closed when its link is read.
         if let Ok(target) = fs::read_link(entry?.path()) {
             let target = target.to_string_lossy().into_owned();
             if !target.starts_with("/proc/") {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What devices of different drivers may do differently, and none of them says of itself.
+//! Differences between the devices of different drivers that no attribute reports.
 
 use uverbs::{Driver, WcStatus};
 
 /// A driver's dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// Whether `wr_bind_mw` binds windows of type 1, too. ibv_wr_post(3) speaks of type 2 only; mlx5 encodes that always.
+    /// Whether `wr_bind_mw` binds windows of type 1, too. ibv_wr_post(3) specifies type 2 only; mlx5 always encodes
+    /// type 2.
     pub builder_binds_type1: bool,
-    /// How a datagram that no packet can carry completes. On mlx5 its QP fails; rxe sends nothing and says nothing.
+    /// Status of a datagram that does not fit in a packet. On mlx5 its QP fails; rxe sends nothing and reports success.
     pub datagram_too_long: WcStatus,
     /// Whether a slot of a queue is free when its completion is polled (mlx5), or as soon as the kernel is done (rxe).
     pub freed_by_polling: bool,
     /// Whether a window can be bound to a region without `MW_BIND`. A key of mlx5 has no bit for this right
-    /// (`mlx5_ifc_mkc_bits`), so the kernel can't tell the device.
+    /// (`mlx5_ifc_mkc_bits`), so the device does not check it.
     pub binds_without_mw_bind: bool,
 }
 

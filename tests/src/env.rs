@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the lab tells by environment variables: the two devices, and how to reach their ends of the link.
+//! The environment variables of the lab: the two devices, and the addresses of their ends of the link.
 
 use anyhow::{Context as _, Result};
 use std::env;
@@ -42,7 +42,7 @@ pub struct LabEnv {
     pub netdev: [String; 2],
     /// Command prefixes that enter the ends' network namespaces; empty where both share one.
     pub ns: [Vec<String>; 2],
-    /// Where a TCP server behind a prefix is reached by the other end.
+    /// The address by which the other end reaches a TCP server with that prefix.
     pub tcp_host: [String; 2],
     /// Index of the GID made of the address; on InfiniBand of the port's own.
     pub gid_index: u8,

@@ -10,20 +10,20 @@ use uverbs::mlx5::Mlx5;
 use uverbs::open::DeviceInfo;
 use uverbs::{ConnectAttr, Context, Driver, Errno, Ud};
 
-/// What every test gets.
+/// The environment of a test.
 #[derive(Debug)]
 pub struct Lab<D: Driver> {
     /// The device at end A.
     pub a: Context<D>,
     /// The device at end B.
     pub b: Context<D>,
-    /// Where they come from.
+    /// The source of the devices.
     pub bed: Box<dyn Bed<D>>,
     /// Index of the GID by which they reach each other.
     pub gid_index: u8,
-    /// What device A says of itself; B is of the same kind.
+    /// The attributes of device A; B is of the same kind.
     pub device: DeviceAttr,
-    /// What the port of A says of itself.
+    /// The attributes of the port of A.
     pub port: PortAttr,
 }
 
@@ -108,8 +108,9 @@ impl<D: Driver> Lab<D> {
         }
     }
 
-    /// Whether QPs can be drained. The specification has the state SQD; the kernel's driver decides: mlx5_ib of every
-    /// kernel so far has no way there (`optab` of `__mlx5_ib_modify_qp()` in qp.c), and says `EINVAL`.
+    /// Whether QPs can be drained. The specification has the state SQD, but it depends on the kernel's driver: mlx5_ib
+    /// of every kernel so far has no transition to it (`optab` of `__mlx5_ib_modify_qp()` in qp.c), and returns
+    /// `EINVAL`.
     pub fn has_sqd(&self) -> Result<bool> {
         let pd = self.a.alloc_pd()?;
         let cq = self.a.create_cq(4, None)?;

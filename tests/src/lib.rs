@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the end-to-end tests are made of.
+//! The library of the end-to-end tests.
 //!
-//! A test is a function that is generic over the driver and gets a [`Lab`]: two devices of a [`Bed`] that are joined by a
-//! link, each opened as a context. It makes a [`Pair`] of connected QPs of any transport and locking, posts [`Req`]uests through
-//! any [`Face`], waits for completions with a time limit, and looks at the data on the other side. Differences between
-//! devices and kernels are taken from what the device says of itself, never from its name.
+//! A test is a function that is generic over the driver and gets a [`Lab`]: two devices of a [`Bed`] that are joined by
+//! a link, each opened as a context. It makes a [`Pair`] of connected QPs of any transport and locking, posts
+//! [`Req`]uests through any [`Face`], waits for completions with a time limit, and checks the data at the other end.
+//! Differences between devices and kernels are determined from the attributes of the device, not from its name.
 //!
-//! Everything works on one thread that looks after both ends, because two that poll are slow under emulation.
+//! One thread handles both ends, because two threads that poll are slow under emulation.
 
 pub mod bed;
 pub mod child;
@@ -24,12 +24,12 @@ pub mod sges;
 pub mod stress;
 pub mod wait;
 
-pub use bed::{Bed, Disturbance, Place};
+pub use bed::{Bed, Disturbance, TestBed};
 pub use child::{Child, run};
 pub use dialect::Dialect;
 pub use env::LabEnv;
 pub use lab::Lab;
-pub use pair::{Pair, Side, Spec};
+pub use pair::{Pair, PairEnd, Spec};
 pub use post::{Data, Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv};
 pub use runner::{LabTest, Outcome, Test, Vm};
 pub use wait::{Deadline, LIMIT};

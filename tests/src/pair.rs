@@ -21,7 +21,7 @@ use uverbs::{
 /// Bytes before the data of a datagram in its receive buffer.
 pub const GRH: usize = 40;
 
-/// How a pair shall be.
+/// The parameters of a pair.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Sizes of the QPs.
@@ -42,7 +42,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// What most tests want: room for 64 requests of 4 entries, 64 KiB of memory.
+    /// The values of most tests: room for 64 requests of 4 entries, 64 KiB of memory.
     pub fn new<D: Driver>(lab: &Lab<D>) -> Self {
         Self {
             cap: QpCap {
@@ -66,7 +66,7 @@ impl Spec {
 ///
 /// The fields are dropped from the first to the last: the QP before what it uses.
 #[derive(Debug)]
-pub struct Side<D: Driver, T: Sends, L: Lock> {
+pub struct PairEnd<D: Driver, T: Sends, L: Lock> {
     /// The QP.
     pub qp: Qp<D, T, L>,
     /// The address of the peer's port, of a datagram QP.
@@ -77,7 +77,7 @@ pub struct Side<D: Driver, T: Sends, L: Lock> {
     pub mr: MemoryRegion<D, PageBuf>,
     /// The domain of all.
     pub pd: ProtectionDomain<D>,
-    /// This side, as the peer sees it.
+    /// The endpoint of this end, for the peer.
     pub here: Endpoint,
     /// The peer's number and queue key.
     pub there: (u32, u32),
@@ -87,9 +87,9 @@ pub struct Side<D: Driver, T: Sends, L: Lock> {
 #[derive(Debug)]
 pub struct Pair<D: Driver, T: Sends, L: Lock> {
     /// On device A.
-    pub a: Side<D, T, L>,
+    pub a: PairEnd<D, T, L>,
     /// On device B.
-    pub b: Side<D, T, L>,
+    pub b: PairEnd<D, T, L>,
 }
 
 impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
@@ -108,8 +108,8 @@ impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
     /// Both in RESET.
     pub fn unconnected(lab: &Lab<D>, spec: &Spec) -> Result<Self> {
         let ops = builder_ops::<D, T>(lab)?;
-        let a = Side::new(&lab.a, spec, ops, 0xa1_0000).context("end A")?;
-        let b = Side::new(&lab.b, spec, ops, 0xb2_ffff).context("end B")?;
+        let a = PairEnd::new(&lab.a, spec, ops, 0xa1_0000).context("end A")?;
+        let b = PairEnd::new(&lab.b, spec, ops, 0xb2_ffff).context("end B")?;
         Ok(Self { a, b })
     }
 
@@ -120,8 +120,8 @@ impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
         self.b.connect(&a, attr).context("connect B")
     }
 
-    /// Both to RESET, and up again, with other packet numbers: a packet of the old connection that waited for a link
-    /// or a neighbour is none of the new one (IBA 9.7.1 wants them to differ for this).
+    /// Resets both QPs and connects them again, with other packet numbers, so that a delayed packet of the old
+    /// connection does not belong to the new one (the reason why IBA 9.7.1 requires them to differ).
     pub fn reconnect(&mut self, attr: &ConnectAttr) -> Result<()> {
         for control in [&self.a.qp.control, &self.b.qp.control] {
             control.modify_state(QpState::RESET)?;
@@ -147,13 +147,13 @@ impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
     }
 }
 
-/// What stands before the data in a receive buffer of this transport.
+/// The bytes before the data in a receive buffer of this transport.
 #[must_use]
 pub fn grh<T: Sends>() -> usize {
     if T::QP_TYPE == QpType::Ud { GRH } else { 0 }
 }
 
-/// The operations that the transport has by ibv_post_send(3), less those that the device says it has not.
+/// The operations of the transport by ibv_post_send(3), except those that the device lacks by its attributes.
 pub fn wanted_ops<D: Driver>(lab: &Lab<D>, qp_type: QpType) -> SendOpsFlags {
     use SendOpsFlags as F;
     use uverbs::attr::DeviceCapFlags as C;
@@ -171,7 +171,7 @@ pub fn wanted_ops<D: Driver>(lab: &Lab<D>, qp_type: QpType) -> SendOpsFlags {
     ops
 }
 
-/// The operations whose builders a QP of this transport can have: asked of the device one by one, once.
+/// The operations whose builders a QP of this transport can have. They are tried on the device one by one, once.
 pub fn builder_ops<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<SendOpsFlags> {
     static KNOWN: Mutex<Option<HashMap<QpType, SendOpsFlags>>> = Mutex::new(None);
     if let Some(ops) =
@@ -209,7 +209,7 @@ pub fn region<D: Driver>(
     pd.reg_mr(PageBuf::new(len)?, access).map_err(|(_, e)| e).context("reg_mr")
 }
 
-impl<D: Driver, T: Typed, L: Lock> Side<D, T, L> {
+impl<D: Driver, T: Typed, L: Lock> PairEnd<D, T, L> {
     fn new(context: &Context<D>, spec: &Spec, ops: SendOpsFlags, psn: u32) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(spec.cqe, None)?;
@@ -233,7 +233,8 @@ impl<D: Driver, T: Typed, L: Lock> Side<D, T, L> {
         }
         if spec.data_in_completions {
             #[expect(unsafe_code, reason = "addresses of entries become pointers")]
-            // SAFETY: a test whose receives, reads or atomics name other regions than those of `reg_mr` says no.
+            // SAFETY: a test whose receives, reads or atomics name regions other than those of `reg_mr` does not set
+            // this.
             let asked = unsafe { builder.data_in_completions() };
             builder = asked;
         }
@@ -291,7 +292,7 @@ impl<D: Driver, T: Typed, L: Lock> Side<D, T, L> {
         if let Some(at) = pattern::first_difference(seed, &bytes) {
             let near: Vec<_> = bytes[at..].iter().take(8).collect();
             let want: Vec<_> = (at..at + 8).map(|i| pattern::byte(seed, i)).collect();
-            anyhow::bail!("byte {at} of {range:?} is wrong: {near:02x?}, expected {want:02x?}");
+            anyhow::bail!("byte {at} of {range:?} differs: {near:02x?}, expected {want:02x?}");
         }
         Ok(())
     }
@@ -348,13 +349,13 @@ impl<D: Driver, T: Typed, L: Lock> Side<D, T, L> {
         })
     }
 
-    /// Changes the state alone.
+    /// Changes the state only.
     pub fn set_state(&self, state: QpState) -> Result<()> {
         Ok(self.qp.control.modify_state(state)?)
     }
 }
 
-/// The address of a GID, as the lab's port reaches it; on InfiniBand the LID says which way.
+/// The address vector for a GID from the lab's port; on InfiniBand it has the LID.
 #[must_use]
 pub fn ah_attr<D: Driver>(lab: &Lab<D>, gid: Gid, lid: u16) -> AhAttr {
     let attr = lab.connect_attr();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Data that can be told from any other: a byte depends on its seed and place, so what is missing, doubled or out of
-//! place is seen.
+//! Test data in which a byte depends on its seed and position, so missing, duplicated or misplaced bytes are detected.
 
 /// The byte at `at` of the pattern of `seed`.
 #[must_use]
@@ -18,7 +17,7 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| byte(seed, at)).collect()
 }
 
-/// Where `data` first differs from the pattern.
+/// The index of the first byte of `data` that differs from the pattern.
 #[must_use]
 pub fn first_difference(seed: u64, data: &[u8]) -> Option<usize> {
     data.iter().enumerate().position(|(at, b)| *b != byte(seed, at))

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The suite's own program as a child process: a peer that can be killed, a member of a multicast group, a TCP server.
 //!
-//! A child is started with [`ROLE`] in its environment; `main` calls [`play`] first, which does what the role says and
-//! never runs a test.
+//! A child is started with [`ROLE`] in its environment; `main` calls [`play`] first, which runs the role and no tests.
 
 use crate::child::Child;
 use crate::env::{End, LabEnv};
@@ -47,7 +46,7 @@ fn act(role: &str) -> Result<()> {
     }
 }
 
-/// Until the parent closes our input, or is gone.
+/// Waits until the parent closes our input, or exits.
 fn wait_for_end() -> Result<()> {
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
@@ -148,13 +147,13 @@ impl PeerProcess {
         Ok(Self { child, stdin, endpoint })
     }
 
-    /// Tells it whom to connect to.
+    /// Sends it the endpoint to connect to.
     pub fn connect(&mut self, to: &Endpoint) -> Result<()> {
         writeln!(self.stdin, "{to}")?;
         Ok(self.stdin.flush()?)
     }
 
-    /// Kills it in the middle of whatever it does.
+    /// Kills it while it works.
     pub fn kill(self) -> Result<()> {
         self.child.kill()
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs the tests one after the other, in the order in which they are listed, each within a time limit.
 //!
-//! Every test opens both devices anew, and must leave no file open. A test that does not end takes the suite down with
-//! its name; whatever it waits for in the kernel can't be left behind.
+//! Every test opens both devices, and must leave no file open. A test that does not end ends the suite with its name,
+//! because a thread that waits in the kernel can't be abandoned.
 
-use crate::bed::{Place, VmBed, without_violations};
+use crate::bed::{TestBed, VmBed, without_violations};
 use crate::child::open_files;
 use crate::env::{End, LabEnv};
 use crate::lab::{Lab, find};
@@ -34,7 +34,7 @@ pub struct Test {
 
 impl Test {
     /// A test that gets the lab of a place.
-    pub fn new<P: Place>(name: &str, test: impl LabTest + Copy) -> Self {
+    pub fn new<P: TestBed>(name: &str, test: impl LabTest + Copy) -> Self {
         let name = format!("{}{name}", P::PREFIX);
         let label = name.clone();
         Self { trial: Trial::test(name, move || limited(&label, test_limit(), || P::run(test))) }
@@ -59,12 +59,12 @@ const NEEDS_VM: &str = "needs the VM: cargo xtask vm test";
 /// How long a test may take.
 const TEST_LIMIT: Duration = Duration::from_secs(90);
 
-/// The same, where the stress was asked to run longer.
+/// The limit if the stress was requested to run longer.
 fn test_limit() -> Duration {
     TEST_LIMIT + crate::stress::length()
 }
 
-/// What takes longer is worth a line.
+/// A test that takes longer is printed.
 const SLOW: Duration = Duration::from_secs(3);
 
 /// The running test, when it began, and how long it may take.
@@ -74,7 +74,7 @@ fn running() -> std::sync::MutexGuard<'static, Option<(String, Instant, Duration
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What tests had to say.
+/// The notes of tests.
 static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Notes something about the running test.
@@ -83,8 +83,8 @@ pub fn note(text: impl core::fmt::Display) {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {text}"));
 }
 
-/// How often a test that failed may be run again. The VM shares its CPUs with whatever else the machine does, and its
-/// software devices have timers; a gate may not depend on that, and says by name what it forgave.
+/// How often a test that failed may be repeated. The VM shares its CPUs with other processes, and its software devices
+/// have timers; the result of the suite must not depend on that. Repeated tests are printed by name.
 fn retries() -> u32 {
     std::env::var("UVERBS_TEST_RETRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
@@ -134,7 +134,7 @@ fn watchdog() {
 #[derive(Debug)]
 pub struct Vm;
 
-impl Place for Vm {
+impl TestBed for Vm {
     fn run(test: impl LabTest) -> Outcome {
         struct Visit<T>(T, LabEnv);
         impl<T: LabTest> DriverVisitor for Visit<T> {
@@ -161,7 +161,7 @@ pub fn without_open_files(test: impl FnOnce() -> Outcome) -> Outcome {
     Ok(())
 }
 
-/// Runs the tests that the command line asks for, in the VM; elsewhere all are ignored.
+/// Runs the tests that the command line selects, in the VM; elsewhere all are ignored.
 pub fn main(tests: Vec<Test>) -> Conclusion {
     let in_lab = LabEnv::get().is_some();
     if !in_lab && !std::env::args().any(|a| a == "--list") {
@@ -170,7 +170,7 @@ pub fn main(tests: Vec<Test>) -> Conclusion {
     run(tests, in_lab)
 }
 
-/// Runs the tests that the command line asks for, or none of them.
+/// Runs the tests that the command line selects, or none of them.
 pub fn run(tests: Vec<Test>, enabled: bool) -> Conclusion {
     let (mut args, filters) = arguments(std::env::args());
     // The tests share the link.
@@ -206,12 +206,12 @@ fn arguments(words: impl Iterator<Item = String>) -> (Arguments, Vec<String>) {
     (Arguments::from_iter(options), filters)
 }
 
-/// Lists the generic functions of a module as tests: `tests!(a, b)` makes `fn tests<P: Place>() -> Vec<Test>`.
+/// Lists the generic functions of a module as tests: `tests!(a, b)` makes `fn tests<P: TestBed>() -> Vec<Test>`.
 #[macro_export]
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         /// The tests of this file, in a place.
-        pub(crate) fn tests<P: $crate::Place>() -> Vec<$crate::Test> {
+        pub(crate) fn tests<P: $crate::TestBed>() -> Vec<$crate::Test> {
             let theme = module_path!().rsplit("::").next().unwrap_or_default();
             vec![$({
                 #[derive(Clone, Copy)]

@@ -15,7 +15,7 @@ pub const LIMIT: Duration = Duration::from_secs(20);
 /// How long nothing must happen for "nothing happens".
 pub const QUIET: Duration = Duration::from_millis(30);
 
-/// What makes devices of this process work.
+/// The function that makes devices of this process work.
 static WORK: OnceLock<fn(Duration)> = OnceLock::new();
 
 /// Devices of this process have a clock of their own, which only goes on when somebody waits: `work` lets it, by so
@@ -45,7 +45,7 @@ pub struct Deadline {
 /// How much of the devices' time a turn of waiting is.
 const TURN: Duration = Duration::from_micros(200);
 
-/// Where time passes as fast as one waits, nothing takes long; but threads still wait for each other.
+/// The limit with a virtual clock: waiting costs no time, but threads still wait for each other.
 const BRISK: Duration = Duration::from_secs(5);
 
 impl Deadline {
@@ -61,15 +61,15 @@ impl Deadline {
         Self::after(LIMIT)
     }
 
-    /// Whether it has passed. Where the devices have a clock of their own, that counts: on a busy machine, a turn may take
-    /// milliseconds, and a peer that is gone takes thousands of turns until the last retry.
+    /// Whether it has passed. If the devices have a clock of their own, that one is used: on a busy machine, a turn may
+    /// take milliseconds, and if a peer has exited, the last retry comes after thousands of turns.
     #[must_use]
     pub fn passed(&self) -> bool {
         let limit = if WORK.get().is_some() { self.limit.min(BRISK) } else { self.limit };
         self.start.elapsed() >= limit && (WORK.get().is_none() || self.waited >= self.limit)
     }
 
-    /// Gives the CPU to whoever makes the progress.
+    /// Gives the CPU to the thread that makes progress.
     pub fn pause(&mut self) {
         self.turns = self.turns.saturating_add(1);
         if self.turns < 100 && WORK.get().is_none() {
@@ -86,7 +86,7 @@ impl Deadline {
     }
 }
 
-/// Waits until `f` says so.
+/// Waits until `f` returns true.
 pub fn until(what: &str, limit: Duration, mut f: impl FnMut() -> Result<bool>) -> Result<()> {
     let mut deadline = Deadline::after(limit);
     while !f()? {
@@ -129,7 +129,7 @@ pub fn none<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
     rest(QUIET);
     let mut some = [WorkCompletion::default(); 16];
     let got = cq.poll(&mut some)?;
-    ensure!(got.is_empty(), "completions that nobody asked for: {}", list(got));
+    ensure!(got.is_empty(), "unexpected completions: {}", list(got));
     Ok(())
 }
 
@@ -147,13 +147,13 @@ pub fn list(all: &[WorkCompletion]) -> String {
     format!("[{}{}]", text.join(" "), if all.len() > 20 { " ..." } else { "" })
 }
 
-/// What tests compare: id and status of each.
+/// Id and status of each completion, for comparisons.
 #[must_use]
 pub fn statuses(all: &[WorkCompletion]) -> Vec<(u64, WcStatus)> {
     all.iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// What tests compare: id and opcode of each.
+/// Id and opcode of each completion, for comparisons.
 #[must_use]
 pub fn opcodes(all: &[WorkCompletion]) -> Vec<(u64, WcOpcode)> {
     all.iter().map(|wc| (wc.wr_id, wc.opcode)).collect()

@@ -16,10 +16,10 @@ const PAGE: usize = 4096;
 /// Bytes moved at each place: more than two pages.
 const LEN: usize = 10_000;
 
-/// In the VM, a test that pins memory says so before the kernel kills it.
+/// In the VM, a test that pins memory checks for it first, before the kernel kills it.
 fn needs<D: Driver>(lab: &Lab<D>, bytes: usize) -> Result<()> {
     if lab.env().is_err() {
-        // Nothing is pinned in this process, and memory that nobody touches is none.
+        // In this process no memory is pinned, and memory that is not accessed is not allocated.
         return Ok(());
     }
     let info = std::fs::read_to_string("/proc/meminfo")?;
@@ -82,8 +82,8 @@ fn region_of_1_gib<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A message of 64 MiB, written and read: every page has its number, some are looked at byte by byte. On rxe less: its
-/// kernel makes two or three MiB of packets in a second when it is emulated.
+/// A message of 64 MiB, written and read: every page has its number, and some pages are checked byte by byte. The
+/// message is shorter on rxe, because an emulated kernel makes two or three MiB of packets per second.
 fn long_message<D: Driver>(lab: &Lab<D>) -> Outcome {
     let size: usize = if lab.mlx5().is_some() { 64 << 20 } else { 16 << 20 };
     needs(lab, 3 * size)?;
@@ -115,8 +115,8 @@ fn long_message<D: Driver>(lab: &Lab<D>) -> Outcome {
     for page in 0..size / PAGE {
         pair.a.mr.write_at(page * PAGE, &[0xff; 16])?;
     }
-    // The answer to so long a read never comes to its end on rxe of 6.1: its requester asks for all of it again when its
-    // timer is due.
+    // On rxe of 6.1 the response to such a long read never completes: its requester repeats the whole request when its
+    // timer expires.
     let part = if lab.mlx5().is_some() { size } else { 4 << 20 };
     for start in (0..size).step_by(part) {
         let into = [pair.a.sge(start..start + part)];

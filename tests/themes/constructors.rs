@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Values out of range: every constructor and control verb answers with an error that names verb and field, whether the
-//! kernel was asked or not, and nothing is left behind.
+//! Values out of range: every constructor and control verb returns an error that names verb and field, with or without
+//! a call of the kernel, and leaves no object.
 
 use anyhow::{Context as _, Result, ensure};
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
 const CAP: QpCap =
     QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
 
-/// The call failed, and says so by its verb and by what was wrong.
+/// Checks that the call failed, and that the error has the verb and the fault.
 fn refused<T>(what: &str, result: Result<T, Error>, verb: &str, field: &str) -> Result<String> {
     let error = result.err().with_context(|| format!("{verb} takes {what}"))?;
     ensure!(error.verb() == verb, "{what}: {error} names {}, not {verb}", error.verb());
@@ -31,7 +31,7 @@ fn refused<T>(what: &str, result: Result<T, Error>, verb: &str, field: &str) -> 
     Ok(text)
 }
 
-/// The call failed because there is no such thing here.
+/// Checks that the call failed because the device does not support it.
 fn unsupported<T>(what: &str, result: Result<T, Error>, verb: &str) -> Result<()> {
     let error = result.err().with_context(|| format!("{verb} takes {what}"))?;
     ensure!(error.verb() == verb && error.is_unsupported(), "{what}: {error}");
@@ -85,8 +85,8 @@ fn resize_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
         let at = pair.b.remote(0);
         pair.a.post(Face::Single, &[Req::new(wr_id, Op::Write(at)).signaled().inline(&data)])?;
     }
-    // A write by another way, so that all have come.
-    // rxe holds the size that was asked for against what waits; where the rounded one counts, all of them fit.
+    // A write on another connection, so that all completions are there. rxe compares the requested size with the
+    // waiting completions; if the rounded size is compared, all of them fit.
     uverbs_tests::wait::until("the last one", uverbs_tests::LIMIT, || {
         Ok(pair.a.cq.resize(19).map_or(true, |cqe| D::NAME != "rxe" && cqe >= 20))
     })?;
@@ -114,7 +114,7 @@ fn qp_sizes<D: Driver, T: Typed>(lab: &Lab<D>) -> Outcome {
             refused(&what, create(QpCap { max_send_wr: huge, ..CAP }), "create_qp", "max_send_wr")?;
             refused(&what, create(QpCap { max_recv_wr: huge, ..CAP }), "create_qp", "max_recv_wr")?;
         }
-        // A device may be able to do more than it says of itself; then it does.
+        // A device may support more than its attributes show.
         for (send, recv) in [(device.max_sge + 1, 1), (1, device.max_sge + 1)] {
             let what = format!("{send} and {recv} entries");
             match create(QpCap { max_send_sge: send, max_recv_sge: recv, ..CAP }) {
@@ -259,7 +259,7 @@ fn srqs<D: Driver>(lab: &Lab<D>) -> Outcome {
         let resize = SrqAttr { max_wr: 16, ..none };
         unsupported("a resize", modify(resize, SrqAttrMask::MAX_WR), "modify_srq")?;
     }
-    // It is none the worse. (Below the limit it would be reached at once on some devices.)
+    // The SRQ still works. (Below the limit the event would come immediately on some devices.)
     let recvs: Vec<_> = (0..5).map(|i| (i, &[][..])).collect();
     post_srq_recv(&mut srq, Face::List, &recvs)?;
     let mut modify = |attr: SrqAttr, mask| srq.modify(&attr, mask);
@@ -286,7 +286,7 @@ fn modify_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
     refused("an unknown bit", modify(to(QpState::INIT), init | unknown), "modify_qp", "attr_mask")?;
     refused("no state", modify(to(QpState(7)), M::STATE), "modify_qp", "qp_state")?;
     let text = refused("a leap", modify(to(QpState::RTS), M::STATE), "modify_qp", "attr_mask")?;
-    ensure!(text.contains("RESET->RTS on RC is no legal transition"), "{text}");
+    ensure!(text.contains("RESET->RTS on RC is not a legal transition"), "{text}");
     ensure!(a.state()? == QpState::RESET);
 
     a.qp.init(&attr)?;
@@ -414,7 +414,7 @@ fn memory<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(mr.read_at(usize::MAX, &mut out).is_err() && mr.write_at(usize::MAX, &out).is_err());
         ensure!(mr.atomic_u64(4).is_err() && mr.atomic_u64(len).is_err());
 
-        // No dma-buf at all; a driver that has them must tell by the file.
+        // Not a dma-buf; a driver that supports them must detect it by the file.
         let file = std::fs::File::open("/dev/null")?;
         let error = pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, F::LOCAL_WRITE).err().context("/dev/null")?;
         let text = error.to_string();
@@ -514,7 +514,7 @@ fn posts<D: Driver>(lab: &Lab<D>) -> Outcome {
     run::<D, Shared>(lab)
 }
 
-/// A parent that is in use is not destroyed; it comes back, and goes when its children are gone.
+/// A parent that is in use is not destroyed but returned; it can be destroyed after its children.
 fn close_in_use<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let (pd, cq) = parents(lab)?;

@@ -14,7 +14,7 @@ use uverbs::{
 use uverbs_tests::pair::region;
 use uverbs_tests::{Lab, Outcome, pattern, wait};
 
-/// Who knows it reaches the first target; the second has the next.
+/// The key of the first target; the second has the next one.
 const KEY: u64 = 0x1122_3344_5566_7788;
 /// Longer than a packet.
 const LONG: usize = 5003;
@@ -38,14 +38,14 @@ struct Targets {
     _pd: ProtectionDomain<Mlx5>,
 }
 
-/// Where the other end is.
+/// The path to the other end.
 fn path_to(lab: &Lab<Mlx5>, peer: &Context<Mlx5>) -> Result<AhAttr> {
     let gid = peer.query_gid(uverbs_tests::lab::PORT, lab.gid_index.into())?;
     let lid = peer.query_port(uverbs_tests::lab::PORT)?.lid;
     Ok(uverbs_tests::pair::ah_attr(lab, gid, lid))
 }
 
-/// Both ends; none if there is no such thing here.
+/// Both ends; `None` if the device has no DC.
 fn ends<D: Driver>(lab: &Lab<D>) -> Result<Option<(Initiator, Targets)>> {
     let Some(lab) = lab.mlx5() else {
         lab.note("the driver has no dynamic connections");
@@ -206,7 +206,7 @@ fn opcodes<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A key that the target does not have, and a target that is none: the initiator is told.
+/// A wrong key, and a target that does not exist: the initiator gets an error.
 fn wrong_key<D: Driver>(lab: &Lab<D>) -> Outcome {
     for wrong in [true, false] {
         let Some((mut a, b)) = ends(lab)? else { return Ok(()) };

@@ -18,8 +18,9 @@ fn hasty<D: Driver>(lab: &Lab<D>) -> Spec {
     spec
 }
 
-/// What the specification says of a wrong local key, and what the kernel's rxe says of it: the second on 6.1, the third
-/// later, where whatever fails before it is sent is flushed and its status lost (`rxe_requester()`, label `err`).
+/// The status of a wrong local key by the specification, and those of the kernel's rxe: the second on 6.1, the third on
+/// later kernels, where a WR that fails before it is sent is flushed and its status lost (`rxe_requester()`, label
+/// `err`).
 const LOCAL_PROTECTION: &[WcStatus] =
     &[WcStatus::LOC_PROT_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
 const REMOTE_ACCESS: &[WcStatus] = &[WcStatus::REM_ACCESS_ERR];
@@ -46,7 +47,7 @@ fn fails_with<D: Driver>(
     ensure!(statuses(&got) == want, "{}, expected {want:?}", wait::list(&got));
     ensure!(got.iter().all(|wc| wc.qp_num == pair.a.qp.qp_num()), "{got:?}");
     ensure!(pair.a.state()? == QpState::ERR, "the QP is in {:?}", pair.a.state()?);
-    // What is posted now is flushed, too, on both queues.
+    // WRs that are posted now are flushed, too, on both queues.
     pair.a.post(Face::List, &[Req { wr_id: 5, ..good }])?;
     ensure!(statuses(&pair.a.wait(1)?) == [(5, flushed)]);
     revive(lab, pair)
@@ -114,7 +115,7 @@ fn rights_of_the_region<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A region of another domain is none.
+/// A region of another domain can't be used.
 fn region_of_another_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let other = lab.b.alloc_pd()?;
@@ -129,7 +130,7 @@ fn region_of_another_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
     fails_with(lab, &mut pair, Req::new(0, Op::Write(at)).sges(&sges), LOCAL_PROTECTION)
 }
 
-/// The QP grants only what it was told to.
+/// The QP grants only the rights that were set.
 fn rights_of_the_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.attr.access = AccessFlags::empty();
@@ -163,7 +164,7 @@ fn bad_lkey<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// What is read must be allowed to be written here.
+/// The local memory of a read must be writable.
 fn read_into_what_is_not_writable<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let mr = region(&pair.a.pd, 4096, AccessFlags::REMOTE_READ)?;
@@ -181,7 +182,7 @@ fn message_longer_than_the_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
         let sges = [pair.a.sge(0..len)];
         pair.a.post(Face::Single, &[Req::new(1, Op::Send).signaled().sges(&sges)])?;
         let sent = pair.a.wait(1)?[0].status;
-        // rxe says the second (`RESPST_ERR_MALFORMED_WQE`).
+        // rxe reports the second (`RESPST_ERR_MALFORMED_WQE`).
         let sender = [WcStatus::REM_INV_REQ_ERR, WcStatus::REM_OP_ERR];
         ensure!(sender.contains(&sent), "{len} bytes: {sent:?}");
         let got = statuses(&pair.b.wait(2)?);
@@ -199,7 +200,7 @@ fn message_longer_than_the_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A receive into memory that is none: the receiver is to blame, and both are told.
+/// A receive with an invalid key: the receiver is at fault, and both ends get an error.
 fn receive_into_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let good = pair.b.sge(0..100);
@@ -226,7 +227,7 @@ fn receiver_not_ready<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.b.idle()
 }
 
-/// The peer's QP is gone.
+/// The peer's QP is destroyed.
 fn peer_gone<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, b } = RcPair::with(lab, &hasty(lab))?;
     let at = b.remote(0);
@@ -269,7 +270,7 @@ fn flush<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.a.set_state(QpState::ERR)?;
     let mut got = pair.a.wait(11)?;
     let (recvs, sends): (Vec<_>, Vec<_>) = got.drain(..).partition(|wc| wc.opcode.is_recv());
-    // The opcode of a failed request means nothing; the kinds are told apart by their number.
+    // The opcode of a failed request is not valid; sends and receives are distinguished by their numbers.
     let all = [statuses(&sends), statuses(&recvs)].concat();
     let mut ids: Vec<_> = all.iter().map(|(id, _)| *id).collect();
     ids.sort_unstable();
@@ -338,11 +339,11 @@ fn reset_forgets<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.b.recv_empty(room).context("the whole receive queue after a reset")
 }
 
-/// On UC the sender never knows; the receiver is not harmed.
+/// On UC the sender gets no error; the receiver is not affected.
 fn unreliable_connection<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Uc, Exclusive>::new(lab)?;
     let data = [3; 16];
-    // No receive, and a key that is none.
+    // No receive, and an invalid key.
     let wrong = Remote { rkey: nobodys(b.mr.rkey()), ..b.remote(0) };
     a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().inline(&data)])?;
     a.post(Face::Batch, &[Req::new(2, Op::Write(wrong)).signaled().inline(&data)])?;
@@ -357,7 +358,7 @@ fn unreliable_connection<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// On UD neither: a wrong queue key, a QP that is none, no receive.
+/// On UD likewise: a wrong queue key, a QP that does not exist, no receive.
 fn unreliable_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Ud, Exclusive>::new(lab)?;
     let data = [3; 16];

@@ -11,7 +11,7 @@ use uverbs::{
 use uverbs_tests::pair::builder_ops;
 use uverbs_tests::post::Typed;
 use uverbs_tests::wait::{LIMIT, QUIET, readable};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Side, Spec};
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 
 type Srq<D> = uverbs::SharedReceiveQueue<D, Shared>;
 
@@ -24,7 +24,7 @@ fn pair_with_channel<D: Driver, T: Typed>(
     let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, &spec)?;
     let cq: CompletionQueue<D, Shared> = lab.b.create_cq(spec.cqe, Some(channel))?;
     ensure!(cq.has_channel());
-    pair.b = Side::on(lab.b.alloc_pd()?, cq, &spec, builder_ops::<D, T>(lab)?, 77, None::<&Srq<D>>)?;
+    pair.b = PairEnd::on(lab.b.alloc_pd()?, cq, &spec, builder_ops::<D, T>(lab)?, 77, None::<&Srq<D>>)?;
     pair.connect(&spec.attr)?;
     Ok(pair)
 }
@@ -37,7 +37,7 @@ fn expect<D: Driver>(channel: &CompletionChannel<D>, cq: &CompletionQueue<D, Sha
 }
 
 fn expect_none<D: Driver>(channel: &CompletionChannel<D>) -> Result<()> {
-    ensure!(!readable(channel.as_fd(), QUIET)?, "an event that nobody asked for");
+    ensure!(!readable(channel.as_fd(), QUIET)?, "an unexpected event");
     Ok(())
 }
 
@@ -66,7 +66,7 @@ fn driven_by_events<D: Driver>(lab: &Lab<D>) -> Outcome {
     expect_none(&channel)
 }
 
-/// Not armed: no event. A channel that does not block says so.
+/// Without arming there is no event. A non-blocking channel returns `EAGAIN`.
 fn nothing_unasked<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
@@ -150,7 +150,7 @@ fn arm_then_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Several CQs on one channel are told apart, and one that is gone has no events.
+/// Events of several CQs on one channel are distinguished, and a destroyed CQ has no events.
 fn many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let mut pairs = Vec::new();
@@ -179,7 +179,7 @@ fn many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
 }
 
-/// More completions than fit: where the kernel tells, an event says so; nothing crashes, and the rest can be polled.
+/// More completions than fit: if the kernel reports it, there is an event; the other completions can be polled.
 fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cqe = 4;
@@ -201,7 +201,7 @@ fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut n = 0;
     while a.cq.poll_each(8, |_| n += 1)? > 0 {}
     ensure!((4..60).contains(&n), "{n} completions of a CQ for 4");
-    ensure!(told.is_some(), "an overrun that nobody hears of");
+    ensure!(told.is_some(), "an overrun without an event");
     // It was on purpose. In any other test it is the driver's mistake.
     let seen = lab.bed.forgive(&["CqOverrun"])?;
     ensure!(seen.is_none_or(|n| n == 1), "the devices saw {seen:?} overruns");

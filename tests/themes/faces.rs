@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the faces promise beyond single requests: batches, sticky fields, aborts without a trace, one queue for all.
+//! Guarantees of the faces beyond single requests: batches, sticky fields, aborts without effects, one queue for all
+//! faces.
 
 use anyhow::{Result, ensure};
 use uverbs::{Driver, Exclusive, PostError, Rc, SendFlags, Shared, WcOpcode};
@@ -80,7 +81,7 @@ fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     a.idle()
 }
 
-/// What is aborted, dropped or refused leaves nothing: no completion, no data, no room taken.
+/// WRs that are aborted, dropped or refused have no effect: no completion, no data, no room used.
 fn abort_leaves_no_trace<D: Driver>(lab: &Lab<D>) -> Outcome {
     both(lab, abort_in::<D, Exclusive>, abort_in::<D, Shared>)
 }
@@ -153,7 +154,7 @@ fn interleaved_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
 fn halves_apart<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     b.recv_empty(2)?;
-    let uverbs_tests::Side { qp, cq, .. } = a;
+    let uverbs_tests::PairEnd { qp, cq, .. } = a;
     let uverbs::Qp { send, recv: rq, control } = qp;
     drop(control);
     let mut sq = send.ok_or(PostError::NoQueue)?;
@@ -163,7 +164,7 @@ fn halves_apart<D: Driver>(lab: &Lab<D>) -> Outcome {
     uverbs_tests::wait::successes(&cq, 2)?;
     b.ok(2)?;
     drop(sq);
-    // Now it is gone, so the CQ is free.
+    // Now it is destroyed, so the CQ can be closed.
     cq.close().map_err(|(_, e)| e)?;
     Ok(())
 }
@@ -189,7 +190,7 @@ fn receives<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A queue that a thread holds says so to the same thread, instead of waiting for ever.
+/// A thread that locks a queue twice gets an error instead of a deadlock.
 fn a_shared_queue_tells_its_owner<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Shared>::new(lab)?;
     b.recv_empty(1)?;

@@ -104,7 +104,7 @@ fn with_invalidation<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A number of bytes that the compiler knows.
+/// Inline data of constant length.
 fn arrays<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     b.recv(Face::Single, 1, 0..64)?;
@@ -123,8 +123,8 @@ fn arrays<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// The bytes are those of the time of the call, though they lie in memory that was never registered and change at once;
-/// also if the device looks at the request much later, because its send queue is drained.
+/// The bytes are those at the time of the call, although they are in memory that was not registered and are changed
+/// immediately after it; also if the device executes the request later, because its send queue is drained.
 fn overwritten_after_the_call<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let has_sqd = lab.has_sqd()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Multicast: who is attached gets it, who is detached does not.
+//! Multicast: an attached QP receives it, a detached QP does not.
 
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::Gid;
@@ -34,7 +34,7 @@ fn send<D: Driver>(lab: &Lab<D>, pair: &mut UdPair<D>, group: &Group, face: Face
     Ok(())
 }
 
-/// A sends to the group, B is in it, and then no more. B's host is told to take the group's packets, as rdma_cm does.
+/// A sends to the group; B is attached, and then detached. B's host joins the group, as with rdma_cm.
 fn attach_and_detach<D: Driver>(lab: &Lab<D>) -> Outcome {
     let group = group(lab)?;
     ensure!(group.gid.is_multicast());
@@ -76,7 +76,7 @@ fn several_members<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Addresses that are no groups, and QPs that can't be in one.
+/// Addresses that are not groups, and QPs that can't be attached.
 fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
     let group = group(lab)?;
     let pair = UdPair::new(lab)?;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory regions: addresses of their own, rights, registering anew, what a device can't do with memory;
-//! memory of the device itself.
+//! Memory regions: other addresses, rights, re-registration, unsupported operations; device memory.
 
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
@@ -74,7 +73,7 @@ fn address_of_its_own<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(bytes[304..312] == old.to_ne_bytes(), "an atomic");
         ensure!(bytes[400..416] == pair.a.bytes(8..24)?, "a receive of 16 bytes");
     }
-    // What the page offset of the memory does not allow is told before the kernel is asked.
+    // An address with another page offset is refused without a call of the kernel.
     let e = pair.b.pd.reg_mr_iova(PageBuf::new(4096)?, 0x1234, lab.full_access()).err().context("0x1234")?.1;
     ensure!(e.to_string().contains("reg_mr: invalid iova"), "{e}");
     Ok(())
@@ -113,7 +112,7 @@ fn private_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.a.ok(1)?;
     ensure!(pair.b.bytes(0..5)? == b"hello");
     ensure!(&mr.as_slice()[..6] == b"hello\0");
-    // Received into while nobody looks.
+    // A receive while the memory is not borrowed.
     let recv = [sge(&mr, 100..110)];
     post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &recv)])?;
     pair.b.post(Face::Single, &[Req::new(1, Op::Send).inline(b"0123456789")])?;
@@ -141,7 +140,7 @@ fn atomics_with_the_cpu<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Registered anew with other rights, another domain, other memory: done, or told to be unsupported, and then as before.
+/// Re-registration with other rights, another domain, other memory: it succeeds, or is unsupported and changes nothing.
 fn registered_anew<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     let mut pair = RcPair::new(lab)?;
@@ -251,7 +250,7 @@ fn advice_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// A dma-buf: where it can't be had, the answer is clear.
 fn dmabuf<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
-    // No file that a lab has is a dma-buf, so a driver that has them says EINVAL, and one that has not, unsupported.
+    // The lab has no dma-buf file, so a driver that supports them returns EINVAL, and another one `Unsupported`.
     let file = std::fs::File::open("/dev/null")?;
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
     let e = pd.reg_dmabuf_mr(file.as_fd(), 0, 4096, 0, access).err().context("/dev/null")?;
@@ -262,7 +261,7 @@ fn dmabuf<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Hints that a device may ignore are no error.
+/// Flags that a device may ignore are not an error.
 fn relaxed_ordering<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let mr = region(&pair.b.pd, 8192, lab.full_access() | AccessFlags::RELAXED_ORDERING)?;
@@ -316,7 +315,8 @@ unsafe impl uverbs::StableBuf for Counting {
     }
 }
 
-/// A region is shown to a log while peers and threads write it: its bytes are not read for that, and its owner is not asked.
+/// A region is formatted with `Debug` while peers and threads write to it: this does not read its bytes and does not
+/// access its owner.
 fn shown_while_written<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let buf = Counting { bytes: vec![0x5a; 64], shown: Default::default() };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The themes that every driver and device is held to, in the VM and on the software HCA. One file for each.
 //!
-//! What a device has is asked of it; what may differ otherwise is said where it does.
+//! The tests query the device for its features; other differences are documented in the tests.
 
 pub(crate) mod big;
 pub(crate) mod constructors;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory windows: what they open, what they close, and who may use them. (Binding by every face: `opcodes`.)
+//! Memory windows: the access that they give, their invalidation, and the QPs that may use them. (`opcodes` binds on
+//! every face.)
 
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType};
@@ -40,7 +41,7 @@ fn write<D: Driver>(pair: &mut RcPair<D>, to: Remote) -> Result<WcStatus> {
     Ok(pair.a.wait(1)?[0].status)
 }
 
-/// The window's edges are exact, if the device looks at them; the region's edges are in any case.
+/// The window's bounds are exact, if the device checks them; the region's bounds are always exact.
 fn edges<D: Driver>(lab: &Lab<D>) -> Outcome {
     for mw_type in types(lab) {
         let mut checks = true;
@@ -54,7 +55,7 @@ fn edges<D: Driver>(lab: &Lab<D>) -> Outcome {
             let status = write(&mut pair, at)?;
             let in_region = offset + 8 <= end;
             if !fits && in_region && status == WcStatus::SUCCESS {
-                // rxe holds a window's requests to the region's range alone (`check_rkey()`).
+                // rxe checks a window's requests only against the region's range (`check_rkey()`).
                 checks = false;
                 continue;
             }
@@ -64,7 +65,7 @@ fn edges<D: Driver>(lab: &Lab<D>) -> Outcome {
             ensure!(written == fits, "{mw_type:?} at {offset}");
         }
         if !checks {
-            lab.note(format_args!("the device does not look at the edges of a window of {mw_type:?}"));
+            lab.note(format_args!("the device does not check the bounds of a window of {mw_type:?}"));
         }
     }
     Ok(())
@@ -95,7 +96,8 @@ fn rights<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Invalidated here or by the peer's send, a type 2 window is closed; bound anew it has another key.
+/// A type 2 window that was invalidated here or by the peer's send gives no access; after another bind it has another
+/// key.
 fn invalidated<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !types(lab).contains(&MwType::Type2) {
         return Ok(());
@@ -201,12 +203,12 @@ fn busy_region<D: Driver>(lab: &Lab<D>) -> Outcome {
             Ok(_) => anyhow::bail!("deregistered under a {mw_type:?} window"),
         };
         mw.close()?;
-        mr.close().map_err(|(_, e)| e).context("after the window is gone")?;
+        mr.close().map_err(|(_, e)| e).context("after the window is deallocated")?;
     }
     Ok(())
 }
 
-/// A device without windows of a type says so.
+/// A device without windows of a type returns `Unsupported`.
 fn types_that_are_not_there<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     for mw_type in [MwType::Type1, MwType::Type2] {

@@ -16,7 +16,7 @@ const ROUND: usize = 8;
 const LEN: usize = 2500;
 /// From one message's place to the next.
 const STEP: usize = 4096;
-/// What each atomic adds.
+/// The value that each atomic adds.
 const ADD: u64 = 0x1_0000_0001;
 /// The word that atomics add to, and where their answers go.
 const WORD: usize = ROUND * STEP;
@@ -49,7 +49,7 @@ use Kind::{Add, Read, Send, Write};
 /// All in flight together.
 const MIXED: [Kind; 4] = [Send, Write, Read, Add];
 
-/// Rounds of requests that are in flight together, by turns of these kinds; everything is looked at after each round.
+/// Rounds of requests of alternating kinds that are in flight at the same time; everything is checked after each round.
 fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64, kinds: [Kind; 4]) -> Result<()> {
     let Pair { a, b } = pair;
     let mut word = b.word(WORD)?.load(Ordering::Acquire);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Objects among each other: what they were made from stays as long as they need it, in whatever order they go; and what
-//! the device and its port tell of themselves.
+//! Dependencies of objects: parents live as long as their children need them, in any order of destruction. Also the
+//! attributes of the device and its port.
 
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, GidType, MwType, PortState, QpCap, SrqAttr, SrqInitAttr};
@@ -8,7 +8,7 @@ use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Ud};
 use uverbs_tests::env::End;
 use uverbs_tests::lab::{PORT, find};
 use uverbs_tests::pair::{ah_attr, builder_ops, region};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Side, Spec};
+use uverbs_tests::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -35,7 +35,7 @@ fn discovered<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// What the port says, and that ports and indices beyond the last are told by verb.
+/// The port's attributes; ports and indices beyond the last give an error with the verb.
 fn port_and_device<D: Driver>(lab: &Lab<D>) -> Outcome {
     let port = lab.a.query_port(PORT)?;
     ensure!(port.state == PortState::ACTIVE && port.link_layer == lab.bed.link_layer(), "{port:?}");
@@ -58,7 +58,7 @@ fn port_and_device<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Closing what is in use is refused and gives it back; when its users are gone, it closes.
+/// Closing an object in use fails and returns it; after its users were destroyed it can be closed.
 fn closed_in_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(4, None)?;
@@ -89,7 +89,7 @@ fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut srq = pd.create_srq::<Exclusive>(&attr)?;
     let channel = ctx.create_comp_channel()?;
     let cq = ctx.create_cq(16, Some(&channel))?;
-    let b = Side::on(pd.clone(), cq, &spec, ops, 1, Some(&srq))?;
+    let b = PairEnd::on(pd.clone(), cq, &spec, ops, 1, Some(&srq))?;
     uverbs_tests::post::post_srq_recv(&mut srq, Face::Single, &[(5, &[])])?;
     let mw = pd.alloc_mw(MwType::Type1).ok();
     let ah = pd.create_ah(&ah_attr(lab, pair.a.here.gid, pair.a.here.lid))?;
@@ -100,14 +100,14 @@ fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.a.post(Face::Single, &[Req::new(1, Op::Send).signaled()])?;
     pair.a.ok(1)?;
     ensure!(pair.b.ok(1)?[0].wr_id == 5);
-    let Side { qp, cq, mr, pd, .. } = pair.b;
+    let PairEnd { qp, cq, mr, pd, .. } = pair.b;
     drop((pd, mr, cq));
     drop((ah, mw));
     drop(qp);
     Ok(())
 }
 
-/// Two contexts on one device have nothing to do with each other, and what was made from one is no good for the other.
+/// Two contexts of one device are independent, and objects of one can't be used with the other.
 fn two_contexts<D: Driver>(lab: &Lab<D>) -> Outcome {
     let other = lab.bed.open(End::A)?;
     let mut pair = RcPair::new(lab)?;
@@ -135,7 +135,7 @@ fn two_contexts<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.message(Face::Batch, 1000, 3)
 }
 
-/// Hundreds of objects, and all of them gone again.
+/// Hundreds of objects are created and destroyed.
 fn many<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(16, None)?;
@@ -170,20 +170,20 @@ fn thread_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
     drop(td);
     let cq = lab.b.create_cq(spec.cqe, None)?;
     let none = None::<&uverbs::SharedReceiveQueue<D, Shared>>;
-    pair.b = Side::on(pd, cq, &spec, builder_ops::<D, Rc>(lab)?, 1, none)?;
+    pair.b = PairEnd::on(pd, cq, &spec, builder_ops::<D, Rc>(lab)?, 1, none)?;
     pair.a.set_state(uverbs::attr::QpState::RESET)?;
     pair.connect(&spec.attr)?;
     pair.message(Face::Single, 3000, 8)
 }
 
-/// A peer's asynchronous events are read as values, and those of objects that are gone are skipped.
+/// Asynchronous events are read as values, and those of destroyed objects are skipped.
 fn events_of_what_is_gone<D: Driver>(lab: &Lab<D>) -> Result<()> {
     if !lab.has_sqd()? {
         return Ok(());
     }
     lab.a.set_async_nonblocking(true)?;
     for _ in 0..10 {
-        // Draining makes an event of the QP, which is gone when it is read.
+        // Draining raises an event of the QP, which is destroyed before the event is read.
         let pair = RcPair::new(lab)?;
         pair.a.drain()?;
         drop(pair);

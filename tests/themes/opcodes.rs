@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every opcode through every face and both lockings, with its effect looked at on the other side.
+//! Every opcode on every face and with both lockings; the effect is checked at the other end.
 
 use anyhow::{Result, ensure};
 use core::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use uverbs::{Driver, Exclusive, MemoryWindow, Rc, Shared, Uc, Ud, WcFlags, WcOpc
 use uverbs_tests::pair::{builder_ops, grh};
 use uverbs_tests::{Dialect, Face, Lab, Lock, Op, Outcome, Pair, Remote, Req, Typed};
 
-/// What a test of one opcode works with.
+/// The objects of a test of one opcode.
 struct Bench<D: Driver, T: Typed, L: Lock> {
     pair: Pair<D, T, L>,
     /// Windows of B that are bound through the pair, or were.
@@ -18,7 +18,7 @@ struct Bench<D: Driver, T: Typed, L: Lock> {
     seed: u64,
 }
 
-/// Length that is no multiple of anything, over several packets where there can be several.
+/// A length that is not a multiple of a word, over several packets except on UD.
 const LONG: usize = 5003;
 const SHORT: usize = 771;
 
@@ -211,7 +211,8 @@ impl<D: Driver, T: Typed, L: Lock> Bench<D, T, L> {
 /// Runs all that a transport has.
 fn all<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>, face: Face) -> Outcome {
     use SendOpsFlags as F;
-    // What a device says that its builders can't do, it can't do by lists and batches, either (see docs/semantics.md).
+    // An operation that the builders of a device lack is not available to lists and batches, either (see
+    // docs/semantics.md).
     let ops = builder_ops::<D, T>(lab)?;
     let has = |op: SendOpsFlags| ops.contains(op);
     // A list has no place for the arguments of these two.

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
 use uverbs::provider::Completion as _;
 use uverbs::{CompletionQueue, Driver, Exclusive, PollError, Rc, Shared, WcStatus, WorkCompletion};
-use uverbs_tests::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, Req, Side, Spec, wait};
+use uverbs_tests::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, PairEnd, Req, Spec, wait};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -34,7 +34,7 @@ fn ways_to_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
     let ids = |all: &[WorkCompletion]| all.iter().map(|wc| wc.wr_id).collect::<Vec<_>>();
     ensure!(ids(cq.poll(&mut three)?) == [0, 1, 2]);
     ensure!(cq.poll(&mut [])?.is_empty());
-    // Lazily: fields where they stand.
+    // Lazily: fields are read from the ring.
     let mut seen = vec![];
     let n = cq.poll_each(4, |wc| seen.push((wc.wr_id(), wc.status(), wc.qp_num(), wc.opcode())))?;
     let qp = pair.a.qp.qp_num();
@@ -101,7 +101,7 @@ fn polls_in_polls<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Through `&mut`, without a lock, with the fields of the extended poll asked for.
+/// Through `&mut`, without a lock, with the fields of the extended poll requested.
 fn exclusive_queue<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pair = RcPair::new(lab)?;
     let attr = CqInitAttr {
@@ -143,7 +143,7 @@ fn exclusive_queue<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// What an extended CQ can't tell, it does not promise.
+/// An extended CQ is not created with fields that it can't report.
 fn fields_that_are_not_offered<D: Driver>(lab: &Lab<D>) -> Outcome {
     for field in [
         WcExFlags::COMPLETION_TIMESTAMP,
@@ -194,7 +194,7 @@ fn resize<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.a.idle()
 }
 
-/// `modify_cq` works or says that it is not offered.
+/// `modify_cq` succeeds or is `Unsupported`.
 fn moderation<D: Driver>(lab: &Lab<D>) -> Outcome {
     let cq = lab.a.create_cq(4, None)?;
     let offered = lab.device.cq_mod_caps.max_cq_count != 0;
@@ -205,7 +205,7 @@ fn moderation<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Completions tell when they were made, in a device's cycles and by the wall clock.
+/// Completions have timestamps, in the device's cycles and by the wall clock.
 fn timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
     let wc_flags = WcExFlags::COMPLETION_TIMESTAMP | WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK;
     let attr = CqInitAttr { cqe: 16, wc_flags, ..CqInitAttr::default() };
@@ -218,7 +218,7 @@ fn timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
         Err(e) => return Err(e.into()),
     };
     let spec = Spec::new(lab);
-    let Side { pd, mr, .. } = RcPair::new(lab)?.a;
+    let PairEnd { pd, mr, .. } = RcPair::new(lab)?.a;
     let mut qp = pd.qp::<Rc>().cq(&cq).cap(spec.cap).create()?;
     let here = qp.control.endpoint(1, &spec.attr)?;
     qp.init(&spec.attr)?;

@@ -23,7 +23,7 @@ use uverbs_tests::{Lab, Outcome, pattern, wait};
 const MAC: [u8; 6] = [2, 9, 9, 9, 9, 9];
 /// Bytes of the headers: Ethernet, IPv4, TCP.
 const HEADERS: usize = 14 + 20 + 20;
-/// Where A's frames are made, and bytes of a receive.
+/// Offset of A's frames, and length of a receive.
 const ROOM: usize = 2048;
 
 /// One end. The fields are dropped from the first to the last.
@@ -194,7 +194,7 @@ fn frames_by_value_and_reference<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// The device fills in the checksums that are asked for, and says of those that arrive whether they are right.
+/// The device fills in the requested checksums, and reports whether received ones are correct.
 fn checksums<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
     let _flow = b.qp.control.create_flow(&to_mac(vec![]))?;

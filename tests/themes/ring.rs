@@ -127,7 +127,7 @@ fn full_because_the_peer_is_not_ready<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// As many receives as the queue says fit, and not one more.
+/// The queue takes as many receives as it reports, and no more.
 fn full_receive_queue<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let room = b.qp.cap().max_recv_wr as usize;
@@ -231,7 +231,7 @@ fn all_signaled<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(wait::opcodes(&a.ok(3)?) == [0, 1, 2].map(|i| (i, WcOpcode::SEND)), "{face:?}");
         b.ok(3)?;
     }
-    ensure!(a.qp.query(uverbs::attr::QpAttrMask::CAP)?.1.sq_sig_all, "query_qp does not tell");
+    ensure!(a.qp.query(uverbs::attr::QpAttrMask::CAP)?.1.sq_sig_all, "query_qp does not return it");
     Ok(())
 }
 
@@ -277,7 +277,7 @@ fn fence<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Room for the most that the device says, asked for and used.
+/// A queue of the maximum size of the device is created and used.
 fn largest_queue<D: Driver>(lab: &Lab<D>) -> Result<()> {
     let mut spec = Spec::new(lab);
     // The whole limit of a device may need more memory than the lab has.

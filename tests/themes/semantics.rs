@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The table of docs/semantics.md, on the real kernel: every row on queues of real QPs, in every state that they can be
-//! in. What was posted is told by completions.
+//! in. Completions show which WRs were posted.
 #![expect(unsafe_code)]
 // UNSAFETY: borrows the engines of queues, which are not moved.
 
 use anyhow::{Context as _, Result, ensure};
-use uverbs::attr::{QpCap, QpState, QpType, SendOpsFlags, SrqAttr, SrqInitAttr};
+use uverbs::attr::{QpCap, QpState, QpType, SrqAttr, SrqInitAttr};
 use uverbs::{
     AddressHandle, CompletionQueue, Driver, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, Uc, Ud,
     WcStatus, WorkCompletion,
 };
 use uverbs_core::sync::Locked;
 use uverbs_tests::pair::{ah_attr, builder_ops};
-use uverbs_tests::semantics::{Facts, Held, RecvBench, RecvFacts, SendBench, Table, recvs, sends};
+use uverbs_tests::semantics::{Facts, RecvBench, RecvFacts, RowCounts, SendBench, Table, recvs, sends};
 use uverbs_tests::{
-    Deadline, Dialect, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, Req, Side, Spec, Typed, wait,
+    Deadline, Dialect, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, PairEnd, Req, Spec, Typed, wait,
 };
 
 /// The driver's queues, as the benches name them.
@@ -31,10 +31,10 @@ fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
     spec
 }
 
-/// Brings one side from a state on to another that lies behind it.
+/// Brings one end from a state to a later one.
 fn climb<D: Driver, T: Typed, L: Lock>(
     lab: &Lab<D>,
-    side: &Side<D, T, L>,
+    side: &PairEnd<D, T, L>,
     peer: &uverbs::Endpoint,
     from: QpState,
     to: QpState,
@@ -136,27 +136,23 @@ struct Sends<'l, D: Driver, T: Typed, L: Lock> {
 impl<'l, D: Driver, T: Typed, L: Lock> Sends<'l, D, T, L> {
     fn new(lab: &'l Lab<D>) -> Result<Self> {
         let spec = spec(lab);
-        let left_out = match T::QP_TYPE {
-            QpType::Ud => SendOpsFlags::SEND_WITH_IMM,
-            _ => SendOpsFlags::RDMA_WRITE_WITH_IMM,
-        };
-        let ops = builder_ops::<D, T>(lab)? - left_out;
-        let side = |context: &uverbs::Context<D>| -> Result<Side<D, T, L>> {
+        let ops = builder_ops::<D, T>(lab)? - sends::operation_left_out(T::QP_TYPE);
+        let side = |context: &uverbs::Context<D>| -> Result<PairEnd<D, T, L>> {
             let (pd, cq) = (context.alloc_pd()?, context.create_cq(64, None)?);
-            Side::on(pd, cq, &spec, ops, 0x77, None::<&SharedReceiveQueue<D, Shared>>)
+            PairEnd::on(pd, cq, &spec, ops, 0x77, None::<&SharedReceiveQueue<D, Shared>>)
         };
         let pair = Pair { a: side(&lab.a)?, b: side(&lab.b)? };
         let ah = pair.a.pd.create_ah(&ah_attr(lab, pair.b.here.gid, pair.b.here.lid))?;
         Ok(Self { lab, pair, ah, state: QpState::RESET })
     }
 
-    /// What is posted so far, from a queue whose device works on it.
+    /// The WRs that are posted so far, from a queue that the device executes.
     fn collect(&self, status: WcStatus) -> Result<Vec<u64>> {
         let (queue, facts) = (self.queue(), self.facts());
         let cq = &self.pair.a.cq;
         let mut ids = when_there_is_room(cq, status, || sends::post_right(queue, facts, T::QP_TYPE, MARKER))?;
         ids.extend(until_marker(cq, MARKER, status)?);
-        // The kernel may tell of a completion before it takes the request out of the ring.
+        // The kernel may write a completion before it removes the request from the ring.
         wait::until("the queue is empty", LIMIT, || sends::is_empty(queue, facts, T::QP_TYPE))?;
         Ok(ids)
     }
@@ -221,7 +217,7 @@ where
 
     fn posted(&mut self) -> Result<Vec<u64>> {
         match self.state {
-            // Nothing may have been posted, and nothing would tell: `leave` looks.
+            // No WR may have been posted, and there would be no completion: `leave` checks it.
             QpState::RESET | QpState::INIT | QpState::RTR => Ok(vec![]),
             QpState::ERR => self.collect(WcStatus::WR_FLUSH_ERR),
             QpState::SQD => {
@@ -337,7 +333,7 @@ struct SharedRecvs<'l, D: Driver, T: Typed, L: Lock> {
     lab: &'l Lab<D>,
     /// Whose sends consume what is posted.
     pair: Pair<D, Rc, Exclusive>,
-    other: Side<D, T, Exclusive>,
+    other: PairEnd<D, T, Exclusive>,
     srq: SharedReceiveQueue<D, L>,
 }
 
@@ -348,7 +344,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> SharedRecvs<'l, D, T, L> {
         let pd = lab.b.alloc_pd()?;
         let attr = SrqAttr { max_wr: 7, max_sge: 4, srq_limit: 0 };
         let srq = pd.create_srq::<L>(&SrqInitAttr { attr, ..SrqInitAttr::default() })?;
-        let a = Side::on(
+        let a = PairEnd::on(
             lab.a.alloc_pd()?,
             lab.a.create_cq(64, None)?,
             &spec,
@@ -356,9 +352,9 @@ impl<'l, D: Driver, T: Typed, L: Lock> SharedRecvs<'l, D, T, L> {
             1,
             None::<&SharedReceiveQueue<D, Shared>>,
         )?;
-        let b = Side::on(pd.clone(), lab.b.create_cq(64, None)?, &spec, ops, 2, Some(&srq))?;
+        let b = PairEnd::on(pd.clone(), lab.b.create_cq(64, None)?, &spec, ops, 2, Some(&srq))?;
         let ops = builder_ops::<D, T>(lab)?;
-        let other = Side::on(pd, lab.b.create_cq(64, None)?, &spec, ops, 3, Some(&srq))?;
+        let other = PairEnd::on(pd, lab.b.create_cq(64, None)?, &spec, ops, 3, Some(&srq))?;
         let mut pair = Pair { a, b };
         pair.connect(&spec.attr)?;
         Ok(Self { lab, pair, other, srq })
@@ -443,7 +439,7 @@ impl<D: Driver, T: Typed, L: Lock> SharedRecvs<'_, D, T, L> {
     }
 }
 
-fn told<D: Driver>(lab: &Lab<D>, held: Held) -> Outcome {
+fn told<D: Driver>(lab: &Lab<D>, held: RowCounts) -> Outcome {
     lab.note(format_args!("{} rows, {} posts", held.rows, held.posts));
     Ok(())
 }

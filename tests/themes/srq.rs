@@ -8,7 +8,7 @@ use uverbs_tests::pair::{GRH, builder_ops};
 use uverbs_tests::post::{Typed, post_srq_recv, recv_nodes};
 use uverbs_tests::sges::sge;
 use uverbs_tests::wait::{LIMIT, QUIET, readable, statuses};
-use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, Refused, Req, Side, Spec};
+use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Refused, Req, Spec};
 
 fn attr(max_wr: u32) -> SrqInitAttr {
     SrqInitAttr { attr: SrqAttr { max_wr, max_sge: 4, srq_limit: 0 }, ..SrqInitAttr::default() }
@@ -23,7 +23,7 @@ fn pair_on<D: Driver, T: Typed, LS: Lock>(
 ) -> Result<Pair<D, T, Exclusive>> {
     let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, spec)?;
     let cq = lab.b.create_cq(spec.cqe, None)?;
-    pair.b = Side::on(pd.clone(), cq, spec, builder_ops::<D, T>(lab)?, 99, Some(srq))?;
+    pair.b = PairEnd::on(pd.clone(), cq, spec, builder_ops::<D, T>(lab)?, 99, Some(srq))?;
     ensure!(pair.b.qp.recv.is_none(), "a QP with an SRQ has no receive queue");
     pair.connect(&spec.attr)?;
     Ok(pair)
@@ -124,7 +124,8 @@ fn short_receives_of_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A QP that goes to ERR leaves the SRQ's receives, and says by an event that it takes no more, where the kernel does.
+/// A QP that enters ERR leaves the SRQ's receives, and raises an event that it takes no more, if the kernel supports
+/// that.
 fn last_receive_taken<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
@@ -202,7 +203,7 @@ fn limit_event<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Sizes: those asked for are there; a resize keeps what is posted.
+/// The sizes are at least those requested; a resize keeps the posted receives.
 fn sizes<D: Driver>(lab: &Lab<D>) -> Outcome {
     use uverbs::attr::DeviceCapFlags;
     let spec = Spec::new(lab);
@@ -229,7 +230,7 @@ fn sizes<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// What can't be asked of an SRQ or of its QP.
+/// Operations that an SRQ or its QP refuses.
 fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
@@ -246,7 +247,7 @@ fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
     // SAFETY: a live node that names no memory.
     let result = unsafe { pair.b.qp.post_recv(nodes.as_ptr()) };
     ensure!(result.is_err_and(|bad| bad.error == PostError::NoQueue && bad.wr == nodes.as_ptr()));
-    // What is in the SRQ is not flushed with a QP.
+    // Receives in the SRQ are not flushed with a QP.
     post_srq_recv(&mut srq, Face::Single, &[(7, &[])])?;
     pair.b.set_state(QpState::ERR)?;
     pair.b.idle()?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The states of a QP: every legal way, what modify set is what query tells, and what the send queue does when drained.
+//! The states of a QP: every legal transition, the attributes that modify sets and query returns, and the send queue
+//! while it is drained.
 
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, EventType, Mtu, QpAttr, QpAttrMask as M, QpState, QpType};
@@ -7,7 +8,7 @@ use uverbs::{Driver, EventSource, Exclusive, Rc, Uc, Ud};
 use uverbs_tests::post::Typed;
 use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Spec, wait};
 
-/// What was asked for at creation, and the attributes of each step, come back from `query_qp`.
+/// `query_qp` returns the sizes requested at creation, and the attributes of each transition.
 fn round_trip<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
     let mut spec = Spec::new(lab);
     let Pair { a, b } = Pair::<D, T, Exclusive>::unconnected(lab, &spec)?;
@@ -35,8 +36,8 @@ fn round_trip<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
     if T::QP_TYPE == QpType::Ud {
         ensure!(attr.qkey == 0x1357_9bdf, "{attr:?}");
     } else {
-        // mlx5_ib grants reads from RTR on, when it knows how many are served (`set_qpc_atomic_flags()`
-        // in qp.c), and on UC never.
+        // mlx5_ib grants reads only from RTR on, when it knows how many are served (`set_qpc_atomic_flags()` in qp.c),
+        // and never on UC.
         let granted = attr.qp_access_flags;
         ensure!([spec.attr.access, AccessFlags::REMOTE_WRITE].contains(&granted), "{attr:?}");
     }
@@ -62,7 +63,7 @@ fn round_trip<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
     if is_rc {
         ensure!((attr.timeout, attr.retry_cnt, attr.rnr_retry) == (16, 7, 7), "{attr:?}");
         ensure!(attr.max_rd_atomic >= spec.attr.max_rd_atomic, "{attr:?}");
-        // What may change while it is up.
+        // Attributes that may change in RTS.
         let change = QpAttr {
             qp_state: QpState::RTS,
             min_rnr_timer: 9,
@@ -100,9 +101,9 @@ fn every_state<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
             walk(lab, &pair, state).with_context(|| format!("to {state:?}"))?;
             ensure!(a.state()? == state, "{:?}, not {state:?}", a.state()?);
             if (state, end) == (QpState::RESET, QpState::ERR) {
-                // There is no such way.
+                // There is no such transition.
                 let e = a.qp.control.modify_state(end).err().context("RESET to ERR")?;
-                ensure!(e.to_string().contains("is no legal transition"), "{e}");
+                ensure!(e.to_string().contains("is not a legal transition"), "{e}");
                 continue;
             }
             a.set_state(end).with_context(|| format!("{state:?} to {end:?}"))?;
@@ -192,7 +193,7 @@ fn drained_event<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// An `EINVAL` of the kernel is told by what the transition lacks or refuses.
+/// The error for an `EINVAL` of the kernel names the attributes that the transition lacks or refuses.
 fn explained<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, b } = Pair::<D, Rc, Exclusive>::unconnected(lab, &Spec::new(lab))?;
     let told = |attr: QpAttr, mask: M| -> Result<String> {
@@ -202,7 +203,7 @@ fn explained<D: Driver>(lab: &Lab<D>) -> Outcome {
     let text = told(to(QpState::INIT), M::STATE | M::PORT)?;
     ensure!(text.contains("RESET->INIT on RC lacks ACCESS_FLAGS, PKEY_INDEX"), "{text}");
     let text = told(to(QpState::RTS), M::STATE)?;
-    ensure!(text.contains("RESET->RTS on RC is no legal transition"), "{text}");
+    ensure!(text.contains("RESET->RTS on RC is not a legal transition"), "{text}");
     a.qp.init(&lab.connect_attr())?;
     let text = told(QpAttr { dest_qp_num: b.qp.qp_num(), ..to(QpState::RTR) }, M::STATE | M::DEST_QPN)?;
     ensure!(text.contains("INIT->RTR on RC lacks") && text.contains("PATH_MTU"), "{text}");

@@ -5,7 +5,7 @@ use uverbs::Driver;
 use uverbs_tests::stress::{Disturb, length, run};
 use uverbs_tests::{Lab, Outcome};
 
-/// Posts and polls alone.
+/// Posts and polls only.
 fn undisturbed<D: Driver>(lab: &Lab<D>) -> Outcome {
     run(lab, Disturb::default(), length() / 8)
 }

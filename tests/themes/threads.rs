@@ -10,9 +10,9 @@ use uverbs::wr::Sge;
 use uverbs::{Driver, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, WcStatus, WorkCompletion};
 use uverbs_tests::pair::{builder_ops, region};
 use uverbs_tests::post::{List, post_prepared, session};
-use uverbs_tests::{Deadline, Face, Lab, Op, Outcome, Pair, Refused, Req, Side, Spec, post_recv, wait};
+use uverbs_tests::{Deadline, Face, Lab, Op, Outcome, Pair, PairEnd, Refused, Req, Spec, post_recv, wait};
 
-/// What a thread sends: who it is, and how many came before.
+/// The message of a thread: its number, and the count of its earlier messages.
 fn message(thread: u64, n: u64) -> [u8; 8] {
     (thread << 32 | n).to_le_bytes()
 }
@@ -29,7 +29,8 @@ fn post_one<D: Driver>(sq: &SendQueue<D, Rc, Shared>, thread: u64, n: u64) -> Re
     }
 }
 
-/// Three threads post to one QP, by three faces, and poll its CQ; B sees all of it, each thread's in order.
+/// Three threads post to one QP, by three faces, and poll its CQ; B receives all messages, those of each thread in
+/// order.
 fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     const EACH: u64 = 300;
     const THREADS: u64 = 3;
@@ -59,7 +60,10 @@ fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
                     Err(PostError::QueueFull) => {}
                     Err(e) => bail!("thread {id}, message {n}: {e}"),
                 }
-                ensure!(!deadline.passed() && !failed.load(Ordering::Relaxed), "thread {id} stands still");
+                ensure!(
+                    !deadline.passed() && !failed.load(Ordering::Relaxed),
+                    "thread {id} makes no progress"
+                );
                 if !poll(&mut mine)? {
                     deadline.pause();
                 }
@@ -73,7 +77,7 @@ fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     // Receives stay in the order of their slots.
     let slots: Vec<[Sge; 1]> = (0..64).map(|i| [b.sge(i * 8..i * 8 + 8)]).collect();
     let mut next = [0_u64; THREADS as usize];
-    let post = |b: &mut Side<D, Rc, Shared>, slot: usize| {
+    let post = |b: &mut PairEnd<D, Rc, Shared>, slot: usize| {
         post_recv(b.qp.rq()?, Face::Single, &[(slot as u64, &slots[slot])])
     };
     for slot in 0..64 {
@@ -123,7 +127,7 @@ fn halves_in_two_threads<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
     let Pair { a, b } = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
-    let Side { qp, cq, .. } = a;
+    let PairEnd { qp, cq, .. } = a;
     let uverbs::Qp { send, recv, control } = qp;
     let mut sq = send.context("a send queue")?;
     let sender = thread::spawn(move || -> Result<()> {
@@ -223,7 +227,7 @@ fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     for _ in 0..2 {
         let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &spec)?;
         let cq = lab.b.create_cq(spec.cqe, None)?;
-        pair.b = Side::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
+        pair.b = PairEnd::on(pd.clone(), cq, &spec, ops, 9, Some(&srq))?;
         pair.connect(&spec.attr)?;
         pairs.push(pair);
     }
@@ -243,7 +247,7 @@ fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
                     Err(PostError::QueueFull) => deadline.pause(),
                     Err(e) => bail!("{e}"),
                 }
-                ensure!(!deadline.passed(), "thread {id} stands still at {n}");
+                ensure!(!deadline.passed(), "thread {id} makes no progress at {n}");
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use uverbs_tests::{Dialect, Face, Lab, Op, Outcome, Pair, Req, Spec, To, pattern
 
 type UdPair<D> = Pair<D, Ud, Exclusive>;
 
-/// The 40 bytes stand before the data, in however many entries, and say who sent it.
+/// The 40 bytes are before the data, in any number of entries, and identify the sender.
 fn grh_on_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
     let UdPair { mut a, mut b } = UdPair::new(lab)?;
     let data = pattern::bytes(9, 500);
@@ -45,7 +45,7 @@ fn grh_on_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// B answers whoever sent, knowing nothing of A but the completion and the GRH.
+/// B replies to the sender, using only the completion and the GRH.
 fn reply<D: Driver>(lab: &Lab<D>) -> Outcome {
     let UdPair { mut a, mut b } = UdPair::new(lab)?;
     for turn in 0..3_u64 {
@@ -69,8 +69,8 @@ fn reply<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A receive that is too short for the datagram, for the GRH, or for anything: the sender does not care; the receiver
-/// gets an error or never hears of it, and nothing is written beyond the receive.
+/// A receive that is too short for the datagram, for the GRH, or for any byte: the sender is not affected; the receiver
+/// gets an error or no completion, and nothing is written beyond the receive.
 fn short_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
     for room in [0, 10, GRH, GRH + 99] {
         let UdPair { mut a, mut b } = UdPair::new(lab)?;
@@ -90,7 +90,8 @@ fn short_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
             None => lab.note(format_args!("a datagram of 100 bytes into {room} is dropped")),
         }
         ensure!(b.bytes(room..room + 200)? == vec![0; 200], "written beyond {room} bytes");
-        // What fits arrives after that, if the QP lives: in the next receive, or in this one if it was kept.
+        // A datagram that fits arrives after that, if the QP is in RTS: in the next receive, or in this one if it was
+        // kept.
         if b.state()? != QpState::RTS || (got.is_none() && room < GRH) {
             continue;
         }
@@ -106,7 +107,7 @@ fn short_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// As long as the path carries, and one more: taken, and sent to nobody.
+/// A datagram as long as the path MTU, and one byte more: the second is posted, but not sent.
 fn longest_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
     let UdPair { mut a, mut b } = UdPair::new(lab)?;
     let mtu = lab.port.active_mtu.bytes().context("an MTU")? as usize;
@@ -150,7 +151,7 @@ fn address_destroyed_while_posted<D: Driver>(lab: &Lab<D>) -> Outcome {
         ah.close().context("destroy while posted")?;
         a.set_state(QpState::RTS)?;
         let sent = statuses(&a.wait(4)?);
-        // The kernel may find it gone; then it says so and does no harm.
+        // The kernel may find the handle destroyed; then it reports an error.
         let all_sent = sent.iter().all(|(_, s)| s.is_success());
         if all_sent {
             let mut arrived = 0;
@@ -226,7 +227,7 @@ fn many_receivers<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// InfiniBand needs no global route: the LID finds the port, and the completion says that no GRH came.
+/// InfiniBand needs no global route: packets are routed by LID, and the completion shows that there was no GRH.
 fn by_lid_alone<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.attr.sgid_index = None;

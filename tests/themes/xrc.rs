@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a device may lack as a whole: XRC, raw packets, segmentation, creation flags. The answer is `Unsupported`, at
-//! creation, and names what is missing.
+//! Features that a device may lack: XRC, raw packets, segmentation, creation flags. Creation returns `Unsupported` with
+//! the name of the missing feature.
 
 use anyhow::{Result, ensure};
 use uverbs::attr::{
@@ -69,7 +69,7 @@ fn srq_types<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn raw_packets<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(8, None)?;
-    // mlx5 does not number them, and tells what they can do.
+    // mlx5 does not report their number, but their capabilities.
     let has = lab.device.max_raw_ethy_qp != 0 || !lab.device.raw_packet_caps.is_empty();
     check(pd.qp::<RawPacket>().cq(&cq).cap(CAP).create(), has, "create_qp", "RAW_PACKET")
 }
@@ -77,7 +77,7 @@ fn raw_packets<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn segmentation<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(8, None)?;
-    // Where there is any, it says which QPs have it.
+    // If the device has segmentation, its capabilities list the QP types.
     let caps = &lab.device.tso_caps;
     let has = caps.max_tso != 0 && caps.supported_qpts & 1 << QpType::Ud as u32 != 0;
     let ops = SendOpsFlags::SEND | SendOpsFlags::TSO;

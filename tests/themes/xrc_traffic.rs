@@ -185,7 +185,7 @@ fn opcodes_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
     opcodes_in::<D, Shared>(lab)
 }
 
-/// A message to an SRQ that is none: the sender is told, and no receive is taken.
+/// A message to an SRQ that does not exist: the sender gets an error, and no receive is taken.
 fn no_such_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !has(lab) {
         return Ok(());
@@ -234,7 +234,7 @@ fn many_to_one<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A domain of a file is found by whoever opens the file; a QP of another context is opened by its number.
+/// A domain of a file is opened through the file; a QP of another context is opened by its number.
 fn shared_by_a_file<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !has(lab) {
         return Ok(());

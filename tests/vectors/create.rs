@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The categories `create_*`: what the caller gets, and what the kernel is asked for.
+//! The categories `create_*`: the results for the caller, and the requests to the kernel.
 
 use crate::model::{Cap, Case, Num, Pattern};
 use crate::rig::{QpSpec, Rig, cap, qp_type};

@@ -37,7 +37,7 @@ fn ah(av: &[u8]) -> Ah {
     Ah::new(&Av::read_from_bytes(av).expect("48 bytes"))
 }
 
-/// What nodes of a list point to.
+/// The data that nodes of a list point to.
 #[derive(Default)]
 struct Keep {
     sges: Vec<Vec<Sge>>,
@@ -97,7 +97,7 @@ fn list_of(keep: &mut Keep, nodes: Vec<SendWr>, send: &Send) -> Posted {
         nodes[i - 1].next = &raw const nodes[i];
     }
     let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
-    // SAFETY: a list of live nodes that point to what `keep` owns; memory as told above; one thread.
+    // SAFETY: a list of live nodes that point to what `keep` owns; memory as described above; one thread.
     let result = unsafe { raw::post_send(send, list) };
     let _ = keep;
     result.map_err(|bad| bad_index(&bad, &nodes))
@@ -209,7 +209,7 @@ pub(crate) fn post_requests(send: &Send, requests: &[Request]) -> Posted {
     list_of(&mut keep, nodes, send)
 }
 
-/// A window bind alone, as `ibv_bind_mw` posts it.
+/// A single window bind, as posted by `ibv_bind_mw`.
 pub(crate) fn post_bind(send: &Send, wr_id: u64, flags: SendFlags, bind: &MwBind) -> Posted {
     let mut keep = Keep::default();
     let mut node = SendWr::new(wr_id, WrOpcode::BIND_MW);
@@ -333,7 +333,7 @@ fn ops_of(r: &Request) -> Vec<Op> {
 
 /// One call inside a session.
 fn call(send: &Send, ex: &mut QpEx<'_>, op: &Op, keep: &mut Keep) {
-    // SAFETY: inside a session of this thread; pointers are to locals and to what `keep` owns; memory as told above.
+    // SAFETY: inside a session of this thread; pointers are to locals and to what `keep` owns; memory as described above.
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
     unsafe {
         match op {
@@ -477,7 +477,7 @@ where
     O: Operation<Remote = Remote>,
     P: Payload<WireSge>,
 {
-    // SAFETY: memory as told above.
+    // SAFETY: memory as described above.
     unsafe { batch.push(wr, to, op, data) };
 }
 
@@ -501,7 +501,7 @@ macro_rules! receive {
         pub(crate) fn $list(queue: &$queue, wrs: &[model::RecvWr]) -> Posted {
             let (nodes, _sges) = recv_nodes(wrs);
             let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
-            // SAFETY: a list of live nodes and entries; memory as told above; one thread.
+            // SAFETY: a list of live nodes and entries; memory as described above; one thread.
             let result = unsafe { raw::post_recv(queue, list) };
             result.map_err(|bad| bad_index(&bad, &nodes))
         }
@@ -513,7 +513,7 @@ macro_rules! receive {
                 let sges: Result<Vec<_>, _> =
                     wr.sg_list.iter().map(|s| WireSge::new(s.addr.0, s.length, s.lkey.u32())).collect();
                 let sges = sges.map_err(|error| (error, None))?;
-                // SAFETY: memory as told above.
+                // SAFETY: memory as described above.
                 unsafe { batch.push(wr.wr_id.0, &sges) };
             }
             batch.complete().map_err(|error| (error, None))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel of the reference run: a port that gives the same fixed answers, remembers what it was asked, and hands out
-//! doorbell pages that record what is written to them.
+//! The kernel of the reference run: a port that gives the same fixed answers, records the requests, and provides
+//! doorbell pages that record the writes to them.
 //!
-//! What the device can do, the recorded answers of the control trace say; a context of another configuration is the same
-//! with a few bytes changed.
+//! The capabilities of the device are those in the recorded answers of the control trace; for another configuration a
+//! few bytes are changed.
 
 use crate::memory;
 use crate::trace::{Ioctl, Trace};
@@ -46,12 +46,12 @@ use uverbs_uapi::mlx5::{
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What was written to a doorbell register.
+/// A write to a doorbell register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rung {
     /// mmap offset of the page.
     pub page: u64,
-    /// Where in it.
+    /// Offset in the page.
     pub offset: u32,
     /// The bytes, of one register write or of a burst.
     pub bytes: Vec<u8>,
@@ -163,7 +163,7 @@ impl FixedKernel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was made so far.
+    /// The objects created so far.
     pub(crate) fn made(&self) -> Made {
         self.state().made.clone()
     }
@@ -173,7 +173,7 @@ impl FixedKernel {
         self.state().ioctls.clone()
     }
 
-    /// What was written to doorbell registers since the last call.
+    /// The writes to doorbell registers since the last call.
     pub(crate) fn take_rings(&self) -> Vec<Rung> {
         core::mem::take(&mut *self.rings.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -184,7 +184,7 @@ impl FixedKernel {
             "eth_cqe_v0" => resp.cqe_version = 0,
             "eth_l2" => resp.eth_min_inline = MLX5_USER_INLINE_MODE_L2,
             "eth_real_time_ts" => resp.comp_mask |= MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS,
-            // The registers of an old kernel: as many as were asked for.
+            // The registers of an old kernel: the requested number.
             "eth_legacy_uar" => resp.tot_bfregs = 16,
             _ => {}
         }
@@ -367,7 +367,7 @@ fn dmac(gid: [u8; 16]) -> [u8; 6] {
     }
 }
 
-/// Of `struct ib_uverbs_gid_entry`: link-local by RoCE v1 and v2, then IPv4-mapped likewise.
+/// Of `struct ib_uverbs_gid_entry`: link-local for RoCE v1 and v2, then IPv4-mapped for both.
 fn gid_entry(index: u32) -> Result<[u8; 32], Errno> {
     const LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xbe, 0x97, 0xe1, 0xff, 0xfe, 0x12, 0x34, 0x56];
     const MAPPED: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 1, 10];

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The reference vectors: what libmlx5 wrote and returned for thousands of inputs, held against the mlx5 driver.
 //!
-//! Every case runs on the real driver, opened on a kernel port that gives the reference run's fixed answers (`kernel`), by
-//! every face that can say it (`faces`). WQEs, doorbell records, register writes, return codes and completions must be the
-//! same, but for the rules in `rules`. Then the walk of the control trace is made, ioctl by ioctl (`walk`).
+//! Every case runs on the real driver, opened on a kernel port that gives the reference run's fixed answers (`kernel`),
+//! on every face that can express it (`faces`). WQEs, doorbell records, register writes, return codes and completions
+//! must be the same, except for the rules in `rules`. Then the calls of the control trace are repeated, ioctl by ioctl
+//! (`walk`).
 //!
 //! `UVERBS_VECTORS=FILE.jsonl.gz` names another file of the same format. Arguments: words that the name of a category,
 //! `CATEGORY/ID` or a face must contain; `--list` names the categories, `--show=N` shows so many
@@ -12,7 +13,7 @@
 /// Calls an `unsafe` verb of the driver.
 macro_rules! played {
     ($call:expr) => {{
-        // SAFETY: the kernel is played: nothing but the case uses the queues, and the parts are those of one object.
+        // SAFETY: the kernel is simulated: only the case uses the queues, and the parts are those of one object.
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         let result = unsafe { $call };
         result
@@ -58,7 +59,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
 
-/// What the command line asks for: words, as libtest's filters.
+/// The filters of the command line, as those of libtest.
 struct Filter(Vec<String>);
 
 impl Filter {

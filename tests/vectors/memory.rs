@@ -3,7 +3,7 @@
 //!
 //! The reference was given data at `0x2000_0000_0000` (byte `i` is `i * 7 + 3`) and let its completions scatter to
 //! `0x2100_0000_0000`; so the same addresses are mapped here, for as long as the process lives. Queues and doorbell
-//! records are reached by the addresses that the driver told the kernel, as a device does.
+//! records are accessed by the addresses that the driver passed to the kernel, as by a device.
 #![expect(unsafe_code)]
 // UNSAFETY: maps fixed addresses, and reads and writes memory by address in the place of a device.
 
@@ -21,7 +21,7 @@ pub(crate) const DATA: u64 = 0x2000_0000_0000;
 pub(crate) const SCATTER: u64 = 0x2100_0000_0000;
 /// Bytes of each.
 pub(crate) const LEN: usize = 0x1_0000;
-/// What memory to scatter to is filled with.
+/// The initial byte of memory for scattered data.
 pub(crate) const FILL: u8 = 0xee;
 
 /// The byte at an offset of [`DATA`].
@@ -66,7 +66,8 @@ fn byte(addr: u64) -> *const AtomicU8 {
     ptr::with_exposed_provenance(addr as usize)
 }
 
-/// Reads memory as a device does. `addr` is a queue or a record that a driver told of, or one of the two above.
+/// Reads memory as a device does. `addr` is in a queue or a record that a driver passed to the kernel, or in one of the
+/// two ranges above.
 pub(crate) fn read(addr: u64, len: usize) -> Vec<u8> {
     let at = |i: usize| {
         // SAFETY: memory that the driver gave to the device, all of it atomics or reached by raw pointers; or `map`'s.

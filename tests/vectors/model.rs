@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reference vectors as they stand in the file: one JSON object per line, the first is a header.
+//! The format of the reference vectors' file: one JSON object per line; the first is a header.
 //!
-//! What the fields mean, the file's own conventions say: strings `0x..` are integers, `hex` strings are memory in address
-//! order where `xx` is a byte that the reference did not write, immediate data read as a big-endian number.
+//! The header has the conventions of the fields: strings `0x..` are integers, `hex` strings are memory in address order
+//! where `xx` is a byte that the reference did not write, immediate data read as a big-endian number.
 
 use anyhow::{Context as _, Result, bail};
 use flate2::read::GzDecoder;
@@ -47,7 +47,7 @@ impl Num {
     }
 }
 
-/// Bytes in address order; `None` where the reference left the byte alone.
+/// Bytes in address order; `None` for a byte that the reference did not write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pattern(pub Vec<Option<u8>>);
 
@@ -76,7 +76,7 @@ impl Pattern {
         self.0.iter().zip(bytes).position(|(want, got)| want.is_some_and(|want| want != *got))
     }
 
-    /// All bytes, where none is left alone.
+    /// All bytes, if each was written.
     pub(crate) fn bytes(&self) -> Option<Vec<u8>> {
         self.0.iter().copied().collect()
     }
@@ -240,7 +240,7 @@ pub(crate) struct Bell {
     pub hex: Pattern,
 }
 
-/// What a step on the send queue did.
+/// The effects of a step on the send queue.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Sent {
     pub ret: i32,

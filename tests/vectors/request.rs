@@ -5,7 +5,7 @@ use crate::model::{self, Op, Opcode};
 use uverbs_core::provider::op::MwBind;
 use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
 
-/// What a WR does.
+/// The operation of a WR.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Send,
@@ -21,7 +21,7 @@ pub(crate) enum What {
     Tso(Vec<u8>, u16),
 }
 
-/// Where it goes.
+/// The destination of a WR.
 #[derive(Clone, Debug)]
 pub(crate) enum Dest {
     Peer,
@@ -30,7 +30,7 @@ pub(crate) enum Dest {
     Dc { av: Vec<u8>, dctn: u32, key: u64, stream: Option<u16> },
 }
 
-/// What it carries.
+/// The data of a WR.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {
     None,
@@ -107,12 +107,13 @@ pub(crate) fn bind(mw: &model::Mw, rkey: model::Num, info: &model::BindInfo) -> 
 }
 
 pub(crate) fn av(ah: &model::Ah) -> Vec<u8> {
-    // Bytes that differ from run to run (the UDP port of no flow label) are whatever: the WQE has them as `xx`, too.
+    // Bytes that differ between runs (the UDP port without a flow label) may have any value: they are `xx` in the WQE,
+    // too.
     ah.av.0.iter().map(|b| b.unwrap_or(0)).collect()
 }
 
 impl Request {
-    /// A WR of a list. `None` for an opcode that no other face can say.
+    /// A WR of a list. `None` for an opcode that no other face can express.
     pub(crate) fn of_list(wr: &model::SendWr) -> Option<Self> {
         let num = |n: Option<model::Num>| n.map_or(0, |n| n.0);
         let (addr, rkey) = (num(wr.remote_addr), num(wr.rkey) as u32);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The real driver on the fixed kernel, with the device's place taken: queues are read and completions written where the
-//! driver told the kernel.
+//! The real driver on the fixed kernel. The rig acts as the device: it reads queues and writes completions at the
+//! addresses that the driver passed to the kernel.
 
 use crate::faces::{self, Cq as CqFace, Recv, Send, SrqRecv};
 use crate::kernel::{FixedKernel, Rung};
@@ -63,7 +63,7 @@ impl CqSide {
         record(self.request.db_addr)
     }
 
-    /// What it was armed with.
+    /// The value that it was armed with.
     pub(crate) fn armed(&self) -> u32 {
         record(self.request.db_addr + 4)
     }
@@ -77,7 +77,7 @@ fn record(addr: u64) -> u32 {
 /// Stands in a doorbell record until the driver writes to it.
 const UNTOUCHED: u32 = 0xdead_0bad;
 
-/// Runs `f` and says what it wrote to a doorbell record: `None` for nothing, or nothing new.
+/// Runs `f` and returns the value that it wrote to a doorbell record: `None` if it wrote none, or the same one.
 pub(crate) fn watch<R>(addr: u64, f: impl FnOnce() -> R) -> (R, Option<u32>) {
     let before = memory::read(addr, 4);
     memory::write(addr, &UNTOUCHED.to_be_bytes());
@@ -169,7 +169,7 @@ impl SrqSide {
     }
 }
 
-/// What a case is run on.
+/// The driver's objects for a case.
 pub(crate) struct Rig {
     pub kernel: Arc<FixedKernel>,
     pub driver: Mlx5,
@@ -180,7 +180,7 @@ pub(crate) struct Rig {
     xrcd: Option<XrcdHandle>,
 }
 
-/// The options that a context's name stands for.
+/// The options for a context's name.
 fn options(ctx: &str, cqe_size: u32) -> Options {
     let mut options = Options::default();
     options.cqe_size = cqe_size;
@@ -229,7 +229,7 @@ pub(crate) fn state(name: &str) -> Result<QpState> {
     })
 }
 
-/// What a QP is asked for.
+/// The parameters of a new QP.
 #[derive(Clone, Debug)]
 pub(crate) struct QpSpec {
     pub qp_type: QpType,
@@ -278,7 +278,7 @@ impl Rig {
             CqInitAttr { cqe, wc_flags: WcExFlags::from_bits_retain(wc_flags), flags, ..Default::default() };
         let parts = played!(self.driver.create_cq(&attr, None, 1))?;
         let (request, kernel_cqe) = *self.kernel.made().cqs.last().context("a CQ")?;
-        ensure!(kernel_cqe == parts.cqe && parts.cqe == parts.queue.cqe(), "the CQ's size is told twice");
+        ensure!(kernel_cqe == parts.cqe && parts.cqe == parts.queue.cqe(), "the CQ's sizes differ");
         self.cq = Some(CqSide {
             handle: parts.handle,
             shared: parts.shared,

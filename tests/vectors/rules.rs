@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where this driver differs from the reference on purpose.
+//! The intentional differences of this driver from the reference.
 //!
-//! A rule looks at the input of a case, never at its name or number, and rewrites what is expected: so a case under a rule
-//! is checked, too. Any other difference fails. What the rules are about, what the reference does and why this
-//! driver differs is in the tables of docs/semantics.md; [`compare`] holds names and errors of both against each other.
+//! A rule depends on the input of a case, not on its name or number, and changes the expected results, so a case under
+//! a rule is checked, too. Any other difference is a failure. The tables of docs/semantics.md have the subject of each
+//! rule, the behaviour of the reference and the reason for the difference; [`compare`] compares names and errors of the
+//! rules and the tables.
 
 use crate::memory;
 use crate::model::{Bell, Case, Num, Op, Pattern, Posted, Qp, SendWr, Sent, Sge, Step, Wqe};
@@ -57,7 +58,7 @@ pub(crate) fn compare(met: Option<&BTreeSet<&str>>) -> Result<()> {
         for row in rows {
             let (line, answer) = (row.line, row.result.err());
             ensure!(answer == error, "docs/semantics.md:{line}: {answer:?}, the rule {rule} has {error:?}");
-            // What `apply` expects of every refused post.
+            // The errno that `apply` expects for every refused post.
             let errno = row.errno("mlx5");
             ensure!(error.is_none() || errno == "EINVAL", "docs/semantics.md:{line}: {errno}, not EINVAL");
         }
@@ -204,7 +205,7 @@ fn send(step: &mut Step, qp: &Qp, face: Face, shift: &mut u32, rules: &mut Vec<&
         Step::Modify { state, .. } if state == "RESET" => *shift = 0,
         Step::PostSend { wrs, out } => {
             moved(out, *shift);
-            // The state is looked at before the WRs.
+            // The state is checked before the WRs.
             let state_refused = out.ret == ENOMEM && refuses(&qp.state);
             if state_refused && out.bad_wr == 0 {
                 out.ret = EINVAL;
@@ -233,7 +234,7 @@ fn send(step: &mut Step, qp: &Qp, face: Face, shift: &mut u32, rules: &mut Vec<&
         }
         Step::WrApi { ops, out } => {
             moved(out, *shift);
-            // Where both refuse it, the reasons may differ.
+            // If both refuse it, the errnos may differ.
             if matches!(out.ret, 0 | ENOMEM)
                 && matches!(ops.last(), Some(Op::Complete))
                 && let Some(rule) = session_refusal(qp, ops)
@@ -287,7 +288,7 @@ fn blocks(wqes: &[Wqe]) -> u32 {
     wqes.iter().map(|w| w.hex.as_ref().map_or(1, |hex| hex.len().div_ceil(BLOCK) as u32)).sum()
 }
 
-/// Numbers a step's WQEs anew, `shift` blocks earlier.
+/// Changes the indices of a step's WQEs, `shift` blocks earlier.
 fn moved(out: &mut Sent, shift: u32) {
     if shift == 0 {
         return;
@@ -312,7 +313,7 @@ fn number(sq: &mut Posted, start: u32) {
     }
 }
 
-/// What the doorbell says of the last WQE: the same kind of doorbell as before.
+/// Sets the doorbell to the last WQE, with the same kind of doorbell as before.
 fn rung(out: &mut Sent) {
     let Some(last) = out.sq.wqes.last().and_then(|w| w.hex.clone()) else { return };
     if let Some(bf) = &mut out.bf {
@@ -351,7 +352,7 @@ fn resized(out: &mut Sent, shift: &mut u32, rules: &[&'static str]) {
     rung(out);
 }
 
-/// The halves of the register take turns from the case's first doorbell on.
+/// The halves of the register alternate from the case's first doorbell on.
 fn bells(steps: &mut [Step]) {
     let mut next = 0;
     for step in steps {
@@ -397,10 +398,10 @@ fn atomic_entries(wqe: &mut Wqe, qp: &Qp, rules: &mut Vec<&'static str>) {
     }
 }
 
-/// The reference counts a segment twice where a TSO header goes round the ring's end: its entries stand 32 bytes behind
-/// their place, of which `ds` knows nothing.
+/// The reference counts a segment twice if a TSO header wraps at the ring's end: its entries are 32 bytes behind their
+/// position, which `ds` does not include.
 fn tso_wrap(wqe: &mut Wqe, qp: &Qp, header: usize, rules: &mut Vec<&'static str>) {
-    /// Where the header begins in a WQE.
+    /// Offset of the header in a WQE.
     const START: usize = 30;
     const TOO_FAR: usize = 32;
     let to_end = (qp.sq_wqe_cnt - wqe.idx % qp.sq_wqe_cnt) as usize * BLOCK;
@@ -422,7 +423,7 @@ fn tso_wrap(wqe: &mut Wqe, qp: &Qp, header: usize, rules: &mut Vec<&'static str>
 
 /// `wr_set_sge` with an entry that is just the inlined header: the reference sends its bytes again.
 fn l2_header_only(wqe: &mut Wqe, request: &Request, rules: &mut Vec<&'static str>) {
-    /// Bytes that the device wants inlined.
+    /// Bytes that the device needs inline.
     const HEADER: u32 = 18;
     let request::Data::Sges(sges) = &request.data else { return };
     let alone = matches!(sges[..], [uverbs_core::wr::Sge { length: HEADER, .. }]);
@@ -477,7 +478,7 @@ fn skip_entries(bytes: &mut [Option<u8>], empty: &[bool]) {
     bytes[UNIT..].copy_from_slice(&new);
 }
 
-/// Extended polling of the reference looks for data in the completions of reads and atomics only.
+/// Extended polling of the reference handles data in the completions of reads and atomics only.
 fn scattered_sends(steps: &mut [Step], rules: &mut Vec<&'static str>) {
     const REM_INV_REQ_ERR: u32 = 9;
     let mut written = BTreeMap::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One case by one face: every step, and everything that the file says about its outcome.
+//! Runs one case on one face: every step, and all results in the file.
 
 use crate::faces::{self, Posted};
 use crate::memory;
@@ -56,7 +56,7 @@ fn sends(steps: &[Step]) -> impl Iterator<Item = &Step> {
         .filter(|s| matches!(s, Step::PostSend { .. } | Step::WrApi { .. } | Step::BindMw { .. }))
 }
 
-/// The faces by which a case was recorded or can be said.
+/// The faces on which a case was recorded or can be expressed.
 pub(crate) fn faces_of(case: &Case) -> Vec<Face> {
     let (mut list, mut wr) = (false, false);
     let (mut as_list, mut as_wr, mut as_typed) = (true, true, true);
@@ -68,10 +68,11 @@ pub(crate) fn faces_of(case: &Case) -> Vec<Face> {
                 // A list has no DC address.
                 let dc = ops.iter().any(|op| matches!(op, Op::SetDcAddr { .. } | Op::SetDcAddrStream { .. }));
                 let stream = ops.iter().any(|op| matches!(op, Op::SetDcAddrStream { .. }));
-                // The builder binds as of type 2 whatever the window is; with another face that is another operation.
+                // The builder always binds as for type 2; on another face a type 1 bind is another operation.
                 let type_1 = ops.iter().any(|op| matches!(op, Op::BindMw { mw, .. } if mw.mw_type == 1));
                 as_typed &= requests.is_some() && !stream && !type_1;
-                // A list posts what comes before an error, a session nothing; to a list, inline data of no entries are none.
+                // A list posts the WRs before an error, a session none; in a list, inline data without entries are no
+                // data.
                 let empty =
                     ops.iter().any(|op| matches!(op, Op::SetInlineDataList { bufs } if bufs.is_empty()));
                 as_list &= out.ret == 0 && !dc && !type_1 && !empty && requests.is_some();
@@ -79,7 +80,7 @@ pub(crate) fn faces_of(case: &Case) -> Vec<Face> {
             Step::PostSend { wrs, out } => {
                 list = true;
                 let all = wrs.iter().map(Request::of_list).collect::<Option<Vec<_>>>().is_some();
-                // To what a DC initiator's WR goes, a list can't say.
+                // A list can't express the destination of a DC initiator's WR.
                 let dci = case.qp.as_ref().is_some_and(|qp| qp.qp_type == "DCI");
                 let whole = all && out.bad_wr < 1 && !dci;
                 as_typed &= whole;
@@ -107,7 +108,7 @@ pub(crate) fn faces_of(case: &Case) -> Vec<Face> {
     faces
 }
 
-/// Runs it; the error says what differs.
+/// Runs it; the error has the difference.
 pub(crate) fn run(case: &Case, face: Face, trace: &Arc<Trace>) -> Result<()> {
     memory::refill_scatter();
     let ctx = match (&case.qp, &case.srq) {
@@ -144,7 +145,7 @@ fn create_cq(rig: &mut Rig, cq: &Cq, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The SRQ of a case: its size is not told everywhere, but follows from its links.
+/// The SRQ of a case: its size is not in every case, but follows from its links.
 fn create_srq(rig: &mut Rig, case: &Case) -> Result<()> {
     let number = |key: &str| {
         case.srq
@@ -314,7 +315,7 @@ impl Runner {
                     let b = memory::read(addr, 4);
                     u32::from_be_bytes([b[0], b[1], b[2], b[3]])
                 };
-                // A record that the file tells nothing about may be written or not.
+                // A record that is not in the file may be written or not.
                 self.rig.modify(qp, target)?;
                 if let Some(want) = sq_dbrec_after {
                     ensure!(record(send) == *want, "send record {}, not {want}", record(send));
@@ -425,7 +426,7 @@ impl Runner {
         let mut got = vec![WorkCompletion::default(); max];
         let result = if typed {
             let mut n = 0;
-            // What `to_wc` says is what `ibv_poll_cq` says.
+            // `to_wc` returns the same as `ibv_poll_cq`.
             let result = cq.face.get_mut().poll_each(max, |c| {
                 got[n] = c.to_wc();
                 n += 1;
@@ -460,7 +461,7 @@ impl Runner {
     ) -> Result<()> {
         let code = |result: Result<(), PollError>| match result {
             Ok(()) => 0,
-            // `CQ_POLL_ERR` of libmlx5, which is no errno.
+            // `CQ_POLL_ERR` of libmlx5, which is not an errno.
             Err(PollError::Corrupt) => -2,
             Err(error) => error.errno().raw(),
         };
@@ -507,8 +508,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Links of an SRQ: which one comes after which is the poster's business, as long as the device meets every element
-    /// of the list once.
+    /// Links of an SRQ: the poster may choose their order, if the device reaches every element of the list once.
     fn links(&self, want: &[u32]) -> Result<()> {
         let srq = self.rig.srq.as_ref().context("an SRQ")?;
         ensure!(srq.shared.shared().ring.mask() as usize + 1 == want.len(), "elements");

@@ -141,7 +141,7 @@ impl Trace {
         out.expect("the trace has the device's answers")
     }
 
-    /// What the kernel answered to the new context.
+    /// The kernel's answer to the creation of the context.
     pub(crate) fn context<T: FromBytes>(&self) -> T {
         let of = |i: &Ioctl| (i.object, i.method) == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT);
         let bytes = self.output(of, UVERBS_ATTR_UHW_OUT);
@@ -156,7 +156,7 @@ impl Trace {
         self.context::<mlx5_ib_alloc_ucontext_resp>().dump_fill_mkey
     }
 
-    /// What it answered to `ibv_query_device_ex`.
+    /// Its answer to `ibv_query_device_ex`.
     pub(crate) fn device<T: FromBytes + IntoBytes>(&self) -> T {
         let bytes = self.output(Self::is_query_device, UVERBS_ATTR_CORE_OUT);
         let mut value = T::new_zeroed();
@@ -174,7 +174,7 @@ impl Trace {
         ioctl.write_command() == Some(0x8000_0001)
     }
 
-    /// What it answered to `ibv_query_port`.
+    /// Its answer to `ibv_query_port`.
     pub(crate) fn port(&self) -> Vec<u8> {
         let of = |i: &Ioctl| (i.object, i.method) == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
         self.output(of, UVERBS_ATTR_QUERY_PORT_RESP)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control trace: the same walk through the control path makes the same ioctls, in object, method and the bytes of every
-//! attribute, or a line of [`REASONS`] says why not. A reason that no difference needs any more fails, too.
+//! The control trace: the same calls of the control path must make the same ioctls, in object, method and the bytes of
+//! every attribute; [`REASONS`] lists the exceptions. A reason without a difference is a failure, too.
 //!
 //! Not compared: addresses (of answers, queues, doorbell records: both zero or both not), numbers of files, and the
 //! handles that identify objects in events. Handles of objects are equal because both kernels count them alike.
 #![expect(unsafe_code)]
-// UNSAFETY: registers memory at addresses that are none of this process; no device is there to use them.
+// UNSAFETY: registers memory at addresses that are not mapped in this process; there is no device that uses them.
 
 use crate::kernel::FixedKernel;
 use crate::rig::{qp_cap, state_of};
@@ -74,7 +74,7 @@ const NO_RECEIVES: &str =
 const EVENT_FD: &str =
     "without it the kernel takes the context's event file, which is the one that the reference names";
 
-/// What the walk has made.
+/// The objects that the walk has created.
 struct Walk {
     kernel: Arc<FixedKernel>,
     driver: Option<Mlx5>,
@@ -269,7 +269,7 @@ impl Walk {
             "ibv_query_qp" => {
                 let qp = self.qp.as_ref().context("a QP")?;
                 let request: uverbs_uapi::cmd::ib_uverbs_query_qp = core_in(&call.ioctls[0])?;
-                // Its answer is zeros, which no QP is: what counts is that it was asked.
+                // Its answer is zeros, which is not a valid QP: only the request is checked.
                 let _ = qp.handle().query(QpAttrMask::from_bits_retain(request.attr_mask));
             }
             "ibv_attach_mcast" | "ibv_detach_mcast" => {
@@ -302,9 +302,9 @@ impl Walk {
             }
             "ibv_dealloc_pd" => gone(self.pd.take().context("a PD")?.destroy())?,
             "ibv_close_device" => drop(self.driver.take()),
-            // What the reference told of itself; and a resize that its kernel made no ioctl of.
+            // Notes of the reference about itself; and a resize for which there was no ioctl.
             "ece" | "dct" | "ibv_resize_cq" => ensure!(call.ioctls.is_empty(), "an ioctl"),
-            other => bail!("{other} is no step of the walk"),
+            other => bail!("{other} is not a step of the walk"),
         }
         Ok(())
     }
@@ -328,7 +328,7 @@ impl Walk {
         let got: [u32; 5] = read(ioctl, UVERBS_ATTR_CREATE_QP_CAP)?;
         let mut attr = QpInitAttr::new(qp_type);
         attr.cap = qp_cap(got);
-        // The reference passes what it made of the 64 bytes that were asked for.
+        // The reference passes the value that it computed from the requested 64 bytes.
         attr.cap.max_inline_data = attr.cap.max_inline_data.min(64);
         attr.sq_sig_all = ioctl.attr(UVERBS_ATTR_CREATE_QP_FLAGS).is_some();
         let cq: (&CqHandle, _) = (&self.cqs[0].handle, &self.cqs[0].shared);
@@ -410,7 +410,7 @@ impl Walk {
 }
 
 fn reg_mr(core: CoreSupport, pd: &PdHandle, range: MrRange, access: AccessFlags) -> Result<MrHandle> {
-    // SAFETY: the port only takes notes, so nobody touches what the numbers name.
+    // SAFETY: the port only records calls, so the memory is not accessed.
     Ok(unsafe { mr::reg(core, pd, range, access, Uhw::none()) }?)
 }
 
@@ -464,12 +464,12 @@ fn name(ioctl: &Ioctl) -> String {
     }
 }
 
-/// What differs between the reference's ioctls of a call and ours, as text.
+/// The differences between the reference's ioctls of a call and ours, as text.
 fn compare(theirs: &[Ioctl], ours: &[Ioctl]) -> Vec<String> {
     let mut differences = Vec::new();
     let mut ours: Vec<_> = ours.iter().collect();
     for their in theirs {
-        // Of several of a name the one on the same objects, whatever the order.
+        // Of several with the same name, the one on the same objects, in any order.
         let same = |our: &&Ioctl| name(our) == name(their);
         let objects = |i: &Ioctl| i.attrs.iter().filter_map(|a| a.data.map(|n| n.0)).collect::<Vec<_>>();
         let best = ours.iter().position(|our| same(our) && objects(our) == objects(their));
@@ -533,7 +533,7 @@ fn compare_attr(ioctl: &Ioctl, their: &Attr, our: &Attr, what: &str, differences
         return;
     }
     let (Some(their_bytes), Some(our_bytes)) = (&their.input, &our.input) else {
-        // An answer that the reference's kernel left alone was recorded as what stood in the buffer.
+        // An answer that the reference's kernel did not write was recorded with the previous contents of the buffer.
         return;
     };
     if their.out.is_some() || our.out.is_some() {
@@ -556,12 +556,12 @@ fn compare_attr(ioctl: &Ioctl, their: &Attr, our: &Attr, what: &str, differences
     }
 }
 
-/// What 8 bytes of an input are.
+/// The meaning of 8 bytes of an input.
 enum Word {
     Value,
     /// An address: of memory, or nil.
     Address,
-    /// Where an answer goes, or an event comes back with: anything.
+    /// The address of an answer, or the user handle for events: any value.
     Own,
 }
 

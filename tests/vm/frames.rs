@@ -27,7 +27,7 @@ impl<'a> OtherHost<'a> {
         ip(&["link", "set", netdev, "netns", Self::NAME])?;
         ip(&["-n", Self::NAME, "addr", "add", &address, "dev", netdev])?;
         ip(&["-n", Self::NAME, "link", "set", netdev, "up"])?;
-        // The lab knows its neighbours; here they ask for each other.
+        // The lab sets the neighbours; here they are resolved by ARP.
         ip(&["neigh", "del", &env.ip[End::B as usize], "dev", &env.netdev[End::A as usize]])?;
         Ok(this)
     }
@@ -65,12 +65,12 @@ fn ip(words: &[&str]) -> Result<String> {
     run(Command::new("/usr/bin/ip").args(words), LIMIT)
 }
 
-/// TCP: some megabytes to the other end and back are the same, whatever the stack makes of them (large segments, checksums
-/// that the NIC fills in or finds right).
+/// TCP: some megabytes to the other end and back are the same, with any features of the stack (large segments,
+/// checksums that the NIC fills in or checks).
 fn tcp(env: &LabEnv) -> Outcome {
     const PORT: u16 = 5201;
     if !env.mlx5 || env.infiniband {
-        // There are no network devices of ours.
+        // There are no network devices of the NICs.
         return Ok(());
     }
     let host = OtherHost::new(env)?;

@@ -42,7 +42,7 @@ fn resources_become(env: &LabEnv, wanted: &[String; 2]) -> Result<()> {
     .with_context(|| format!("before {wanted:?}, after {last:?}"))
 }
 
-/// Finds out that nobody answers: after six timeouts of 4.096 us << `timeout`. Seven retries would be endless on some
+/// Detects a missing answer after six timeouts of 4.096 us << `timeout`. Seven retries would be endless on some
 /// devices.
 fn impatient<D: Driver>(lab: &Lab<D>, timeout: u8) -> Spec {
     let mut spec = Spec::new(lab);
@@ -136,7 +136,7 @@ fn port_event<D: Driver>(context: &Context<D>, wanted: EventType) -> Result<()> 
     until(&format!("{wanted:?} at {}", context.name()), LIMIT, || {
         if readable(context.async_fd(), Duration::from_millis(100))? {
             let event = context.get_async_event()?;
-            // Newer kernels tell of the device's speed, too.
+            // Newer kernels report a change of the device's speed, too.
             let of_port = event.source == EventSource::Port(PORT.into());
             ensure!(of_port || event.event_type == EventType::DEVICE_SPEED_CHANGE, "{event:?}");
             seen.push(event);
@@ -222,7 +222,7 @@ impl Drop for Lid {
     }
 }
 
-/// InfiniBand: a port gets another LID. Its users hear of it; who is connected to the old one finds nobody.
+/// InfiniBand: a port gets another LID. Its users get an event; connections to the old LID fail.
 fn another_lid<D: Driver>(lab: &Lab<D>) -> Result<()> {
     const ANOTHER: u16 = 0x777;
     let spec = impatient(lab, 12);
@@ -359,7 +359,7 @@ impl Drop for Device {
     }
 }
 
-/// What is done with the device.
+/// The test to run on the device.
 trait DeviceTest<R> {
     fn run<D: Driver>(self, lab: Lab<D>) -> Result<R>;
 }
@@ -423,7 +423,7 @@ fn device_deleted_in_use(env: &LabEnv) -> Outcome {
 
 // ---- A forked child.
 
-/// What a child of fork(2) does to its copies has no effect here.
+/// The calls of a child of fork(2) on its copies have no effect here.
 fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
     let before = resources(lab.env()?)?;
     let spec = Spec::new(lab);
@@ -470,7 +470,7 @@ fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
     }
     pair.a.idle()?;
     pair.b.idle()?;
-    // A child that does nothing and lives along, as one that will exec does, disturbs nobody, either.
+    // A child that does nothing, as before exec(2), has no effect, either.
     pair.a.fill(0..3000, 77)?;
     let mut sleeper = spawn(Command::new("/bin/sleep").arg("30"))?;
     pair.message(Face::Batch, 3000, 3)?;
@@ -585,7 +585,7 @@ fn contexts_are_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
     resources_become(lab.env()?, &before)
 }
 
-/// What there was before the first test.
+/// The objects before the first test.
 static BEGINNING: OnceLock<Option<([String; 2], Vec<String>)>> = OnceLock::new();
 
 /// Looks at the devices before the first test.
@@ -600,7 +600,8 @@ pub(crate) fn beginning() -> &'static Option<([String; 2], Vec<String>)> {
 fn nothing_left_at_the_end(env: &LabEnv) -> Outcome {
     let (resources, files) = beginning().as_ref().context("the beginning was not seen")?;
     if env.mlx5 {
-        // Its driver was loaded anew, and makes some of its own objects when they are needed first: look for owners.
+        // The driver was loaded again, and creates some of its own objects on first use: only objects with an owner are
+        // counted.
         for kind in ["pd", "cq", "qp", "mr", "srq"] {
             let all = run(Command::new("/usr/bin/rdma").args(["resource", "show", kind]), TOOL_LIMIT)?;
             let owned: Vec<_> = all.lines().filter(|line| line.contains(" pid ")).collect();
@@ -626,7 +627,7 @@ uverbs_tests::tests!(
     contexts_are_closed,
 );
 
-/// The tests of this file that come after all others. The last one looks at what the whole suite left.
+/// The tests of this file that come after all others. The last one checks that the whole suite left no objects.
 pub(crate) fn last_tests() -> Vec<Test> {
     let mut tests = Vec::new();
     // An mlx5 device does not go by `rdma link delete`: see `removal`.

@@ -42,7 +42,7 @@ const TRANSPORTS: [Transport; 4] = [
     Transport { name: "srq", bytes: 4096 },
 ];
 
-/// Who serves and who connects.
+/// The programs that serve and connect.
 const ROLES: [(&str, Who, Who); 3] = [
     ("we_serve_c", Who::Ours, Who::C),
     ("c_serves_us", Who::C, Who::Ours),
@@ -60,7 +60,7 @@ const FLAGS: [Flags; 5] = [
     ("ecN", &["-e", "-c"], &["-N"]),
 ];
 
-/// On InfiniBand the others go by LIDs alone.
+/// On InfiniBand the others use LIDs only.
 const GLOBAL_ROUTE: Flags = ("g", &["-g", "0"], &[]);
 
 /// One test.
@@ -143,7 +143,7 @@ impl Case {
         client.lowest_priority()?;
         let client = client.end(PEER_LIMIT);
         let server = server.end(PEER_LIMIT);
-        // If one of them failed, the other's words often say why.
+        // If one of them failed, the output of the other often has the reason.
         let (client, server) = match (client, server) {
             (Ok(client), Ok(server)) => (client, server),
             (client, server) => anyhow::bail!("client: {client:?}\nserver: {server:?}"),

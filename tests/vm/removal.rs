@@ -2,8 +2,8 @@
 //! The device goes away while it is used: its driver is unloaded, or the PCI device taken out. Of mlx5 only: rxe makes
 //! the removal wait for its users (see `lifecycle`).
 //!
-//! The kernel then destroys all objects and tells every context by an event; calls answer `EIO`, doorbells lead
-//! nowhere, and destroying what is gone is fine (`ib_uverbs_free_hw_resources()` in uverbs_main.c).
+//! The kernel then destroys all objects and raises an event in every context; calls return `EIO`, doorbells have no
+//! effect, and destroying an object succeeds (`ib_uverbs_free_hw_resources()` in uverbs_main.c).
 
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ use uverbs_tests::env::End;
 use uverbs_tests::lab::PORT;
 use uverbs_tests::pair::{builder_ops, region};
 use uverbs_tests::wait::{LIMIT, readable, until};
-use uverbs_tests::{Child, Face, Lab, LabEnv, Op, Outcome, Pair, Req, Side, Spec, run};
+use uverbs_tests::{Child, Face, Lab, LabEnv, Op, Outcome, Pair, PairEnd, Req, Spec, run};
 
 /// How long the kernel may take to put a device away, or to find it again.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(40);
@@ -76,15 +76,15 @@ impl Drop for Undo {
     }
 }
 
-/// What the call answered must be `EIO`.
+/// Checks that the call returned `EIO`.
 fn gone<T>(what: &str, result: Result<T, Error>) -> Result<()> {
     let errno = result.err().map(|e| e.errno());
-    ensure!(errno == Some(Errno::EIO), "{what} on a device that is gone: {errno:?}");
+    ensure!(errno == Some(Errno::EIO), "{what} on a removed device: {errno:?}");
     Ok(())
 }
 
-/// Waits for events of both kinds, as a service does; ends when the device says that it is gone. The events of
-/// completions that it saw.
+/// Waits for events of both kinds, as a service does; ends with the event that the device was removed. Returns the
+/// number of completion events.
 fn listen<D: Driver>(
     context: &Context<D>,
     channel: &CompletionChannel<D>,
@@ -146,11 +146,11 @@ impl<D: Driver> Objects<D> {
     }
 }
 
-/// Every verb on a device that is gone.
+/// Every verb on a removed device.
 fn every_call<D: Driver>(
     lab: &Lab<D>,
     objects: &mut Objects<D>,
-    side: &Side<D, Rc, Exclusive>,
+    side: &PairEnd<D, Rc, Exclusive>,
 ) -> Result<()> {
     let context = &lab.a;
     let pd = &objects.pd;
@@ -176,7 +176,7 @@ fn every_call<D: Driver>(
     gone("modify_qp", side.qp.modify(&error, QpAttrMask::STATE))?;
     gone("resize_cq", objects.cq.resize(32))?;
     // sysfs went with the device.
-    ensure!(context.query_pkey(PORT, 0).is_err(), "a device that is gone has a P_Key");
+    ensure!(context.query_pkey(PORT, 0).is_err(), "a removed device has a P_Key");
     context.set_async_nonblocking(true)?;
     // Nothing was left to be read; the kernel does not close this channel.
     let errno = context.get_async_event().err().map(|e| e.errno());
@@ -197,14 +197,14 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     let cq = lab.a.create_cq(spec.cqe, Some(&objects.channel))?;
     let ops = builder_ops::<D, Rc>(lab)?;
     pair.a =
-        Side::on(lab.a.alloc_pd()?, cq, &spec, ops, 0x33, None::<&uverbs::SharedReceiveQueue<D, Shared>>)?;
+        PairEnd::on(lab.a.alloc_pd()?, cq, &spec, ops, 0x33, None::<&uverbs::SharedReceiveQueue<D, Shared>>)?;
     pair.connect(&spec.attr)?;
 
     let (sent, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
     let _undo = Undo(how);
     let Pair { a, b } = &mut pair;
     let (remote, data) = (b.remote(0), [a.sge(0..4096)]);
-    let Side { qp, cq, .. } = a;
+    let PairEnd { qp, cq, .. } = a;
     let (objects_ref, context, cq) = (&objects, &lab.a, &*cq);
     let (events, posted) = thread::scope(|scope| -> Result<(usize, usize)> {
         let listener = scope.spawn(|| {
@@ -240,7 +240,7 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     lab.note(format_args!("{posted} writes posted, {events} completion events, then the fatal one"));
 
     every_call(lab, &mut objects, &pair.a)?;
-    // Rings and registers may still be touched: nobody reads them.
+    // Rings and registers may still be written, without effect.
     let mut wc = [WorkCompletion::default(); 16];
     while !pair.a.cq.poll(&mut wc)?.is_empty() {}
     pair.a.cq.req_notify(false)?;
@@ -254,15 +254,15 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
         ensure!(event.event_type == EventType::DEVICE_FATAL, "{event:?}");
         gone("alloc_pd at B", lab.b.alloc_pd())?;
     } else {
-        // B lives: it finds out that A does not answer, when it asks.
+        // B still works: its requests fail because A does not answer.
         drop(lab.b.alloc_pd()?);
         ensure!(lab.b.query_device()?.max_qp > 0);
     }
 
-    // All that is gone can be closed; memory that could not would be leaked.
+    // All objects of the removed device can be closed; otherwise their memory would be leaked.
     let Objects { channel, cq, srq, mr, mw, pd } = objects;
     let Pair { a, b } = pair;
-    let Side { qp, ah, cq: cq_a, mr: mr_a, pd: pd_a, .. } = a;
+    let PairEnd { qp, ah, cq: cq_a, mr: mr_a, pd: pd_a, .. } = a;
     ensure!(ah.is_none());
     qp.close().context("close a QP")?;
     cq_a.close().map_err(|(_, e)| e).context("close a CQ")?;
@@ -276,7 +276,7 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     cq.close().map_err(|(_, e)| e).context("close a CQ with a channel")?;
     pd.close().map_err(|(_, e)| e).context("close a domain")?;
     drop((channel, b));
-    // Who posts to a device that is going can't know that its QPs are gone already.
+    // A program that posts during the removal can't know that its QPs are already destroyed.
     lab.bed.forgive(&["NoSuchQp", "NoSuchCq", "NotReady"])?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use uverbs_tests::{LabEnv, Outcome, Test, run};
 /// How long a program may take.
 const TOOL_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long `uverbs selftest` may take on a device: it makes hundreds of QPs, in some 15 s if nobody else wants the CPUs.
+/// How long `uverbs selftest` may take on a device: it creates hundreds of QPs, which takes about 15 s on idle CPUs.
 const SELFTEST_LIMIT: Duration = Duration::from_secs(150);
 
 /// The TCP port of the first pair; each has its own.
@@ -43,7 +43,7 @@ struct Peers {
     args: &'static [&'static str],
     /// The option that names the GID index, where the program has one.
     gid: Option<&'static str>,
-    /// What the client's output must have.
+    /// A text that the client's output must contain.
     says: &'static str,
     port: u16,
 }
@@ -113,7 +113,7 @@ fn peers() -> impl Iterator<Item = Peers> {
 /// rdma_cm of C over RoCE: addresses, the connection's handshake over the GSI QP, and traffic.
 fn rping(env: &LabEnv) -> Outcome {
     if env.infiniband {
-        // rdma_cm wants an IP address, and there is no IPoIB.
+        // rdma_cm needs an IP address, and there is no IPoIB.
         return Ok(());
     }
     let port = FIRST_PORT + 100;
@@ -137,7 +137,7 @@ fn rping(env: &LabEnv) -> Outcome {
     }
 }
 
-/// C's lines, with our names for the flags that an older C has none for: it tells them by one line with their bits.
+/// C's lines, with our names for the flags that an older C program does not name: it prints one line with their bits.
 fn named(c: Vec<String>, ours: &[String]) -> Vec<String> {
     const UNKNOWN: &str = "Unknown flags: 0x";
     let mut lines = Vec::new();
@@ -155,7 +155,7 @@ fn named(c: Vec<String>, ours: &[String]) -> Vec<String> {
     lines
 }
 
-/// `uverbs devinfo` says what `ibv_devinfo` says, in the same lines.
+/// `uverbs devinfo` prints the same lines as `ibv_devinfo`.
 fn devinfo(env: &LabEnv) -> Outcome {
     for end in [End::A, End::B] {
         for verbose in [&[][..], &["-v"]] {
@@ -188,7 +188,8 @@ fn selftest(env: &LabEnv) -> Outcome {
     Ok(())
 }
 
-/// The tests of this file. C's programs among themselves are asked of the software NIC only: rxe is not ours.
+/// The tests of this file. The C programs are tested with each other on the software NIC only, because rxe is not part
+/// of this project.
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = vec![
         Test::without_devices("tools::devinfo", devinfo),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What event files deliver, and the asynchronous event numbers.
+//! The records of event files, and the numbers of asynchronous events.
 //!
 //! Facts from `<rdma/ib_user_verbs.h>`, SPDX
 //! `((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB)`; the numbers from
@@ -38,7 +38,7 @@ abi_consts! {
     /// Port: became active.
     #[c = "IBV_EVENT_PORT_ACTIVE"]
     pub const IB_EVENT_PORT_ACTIVE: u32 = 9;
-    /// Port: is no longer active.
+    /// Port: no longer active.
     #[c = "IBV_EVENT_PORT_ERR"]
     pub const IB_EVENT_PORT_ERR: u32 = 10;
     /// Port: new LID.
@@ -59,7 +59,7 @@ abi_consts! {
     /// QP in error: took its last receive from the SRQ.
     #[c = "IBV_EVENT_QP_LAST_WQE_REACHED"]
     pub const IB_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
-    /// Port: the subnet manager asks clients to subscribe again.
+    /// Port: the subnet manager requests that clients subscribe again.
     #[c = "IBV_EVENT_CLIENT_REREGISTER"]
     pub const IB_EVENT_CLIENT_REREGISTER: u32 = 17;
     /// Port: new GID table.

@@ -4,11 +4,10 @@
 //! Facts from `<rdma/ib_user_ioctl_cmds.h>`, which has the licence text
 //! (`GPL-2.0 OR Linux-OpenIB`) in place of an SPDX line.
 //!
-//! Attribute ids count from 0 in every method, so only the pair (method, attribute) means something. `In`
-//! and `Out` are the caller's view; an attribute that is only a handle carries it in the `data` word. A
-//! *constant* and *flags* are written as a u64, whatever type the kernel keeps them in. A *raw fd* is a file
-//! that isn't an object of this interface; it stands in `data` like a handle. What isn't called optional is
-//! mandatory.
+//! Attribute ids count from 0 in every method, so only the pair (method, attribute) is unique. `In` and `Out` are from
+//! the caller's view; an attribute that is only a handle has it in the `data` word. A *constant* and *flags* are
+//! written as a u64, independent of the type in the kernel. A *raw fd* is a file that isn't an object of this
+//! interface; it is in `data`, like a handle. Attributes that are not called optional are mandatory.
 
 use crate::layout::abi_consts;
 
@@ -112,7 +111,7 @@ abi_consts! {
     pub const UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS: u16 = 0;
     /// Out, u64: `IB_UVERBS_CORE_SUPPORT_*`.
     pub const UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT: u16 = 1;
-    /// In, u16 constant: the object type asked for.
+    /// In, u16 constant: the requested object type.
     pub const UVERBS_ATTR_INFO_OBJECT_ID: u16 = 0;
     /// Out, u32: how many handles were written.
     pub const UVERBS_ATTR_INFO_TOTAL_HANDLES: u16 = 1;
@@ -200,7 +199,7 @@ abi_consts! {
     pub const UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE: u16 = 6;
     /// In, u64: value that events carry.
     pub const UVERBS_ATTR_CREATE_QP_USER_HANDLE: u16 = 7;
-    /// In: [`ib_uverbs_qp_cap`](crate::verbs::ib_uverbs_qp_cap), the capacities asked for.
+    /// In: [`ib_uverbs_qp_cap`](crate::verbs::ib_uverbs_qp_cap), the requested capacities.
     pub const UVERBS_ATTR_CREATE_QP_CAP: u16 = 8;
     /// In, u32 constant: `IB_UVERBS_QPT_*`.
     pub const UVERBS_ATTR_CREATE_QP_TYPE: u16 = 9;
@@ -375,7 +374,7 @@ abi_consts! {
     pub const UVERBS_ATTR_REG_MR_DMA_HANDLE: u16 = 2;
     /// In, u64: address that work requests will use.
     pub const UVERBS_ATTR_REG_MR_IOVA: u16 = 3;
-    /// In, optional u64: user address, where there is no dma-buf.
+    /// In, optional u64: user address, if there is no dma-buf.
     pub const UVERBS_ATTR_REG_MR_ADDR: u16 = 4;
     /// In, u64: length in bytes.
     pub const UVERBS_ATTR_REG_MR_LENGTH: u16 = 5;

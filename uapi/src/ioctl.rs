@@ -22,8 +22,7 @@ abi_structs! {
     pub struct ib_uverbs_attr {
         /// `UVERBS_ATTR_*` of the method.
         pub attr_id: u16,
-        /// Bytes of the payload; up to 8 of an input stand in `data` itself. 0 for handles and file
-        /// descriptors.
+        /// Bytes of the payload; up to 8 of an input are in `data` itself. 0 for handles and file descriptors.
         pub len: u16,
         /// `UVERBS_ATTR_F_*`.
         pub flags: u16,

@@ -7,7 +7,7 @@
 //! where that isn't the field's name; on a constant its C name. `"."` on a field is the whole object (the
 //! storage of a union), `""` on a constant a value that no header exports.
 
-/// What the test needs to know of one field.
+/// Data for the test of one field.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     /// Name in Rust.
@@ -20,7 +20,7 @@ pub struct Field {
     pub size: usize,
 }
 
-/// What the test needs to know of one struct.
+/// Data for the test of one struct.
 #[derive(Clone, Copy, Debug)]
 pub struct Struct {
     /// Name in Rust.
@@ -35,7 +35,7 @@ pub struct Struct {
     pub fields: &'static [Field],
 }
 
-/// What the test needs to know of one constant.
+/// Data for the test of one constant.
 #[derive(Clone, Copy, Debug)]
 pub struct Const {
     /// Name in Rust.

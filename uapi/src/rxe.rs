@@ -76,7 +76,7 @@ abi_structs! {
         pub words: [u32; 7],
     }
 
-    /// Where a packet goes.
+    /// Address of a packet.
     pub struct rxe_av {
         /// Port, from 1.
         pub port_num: u8,
@@ -92,7 +92,7 @@ abi_structs! {
         pub dgid_addr: rxe_av_addr,
     }
 
-    /// What depends on the opcode: a union.
+    /// Union of the opcode-specific fields.
     #[c = "__typeof__(((struct rxe_send_wr *)0)->wr)"]
     pub struct rxe_send_wr_wr {
         /// The storage; use the arms.
@@ -176,7 +176,7 @@ abi_structs! {
         pub mw_rkey: u32,
         /// The window's new key.
         pub rkey: u32,
-        /// What the peer may do, `IB_UVERBS_ACCESS_*`.
+        /// Access rights of the peer, `IB_UVERBS_ACCESS_*`.
         pub access: u32,
     }
 
@@ -193,7 +193,7 @@ abi_structs! {
         /// Immediate data; for invalidation see [`invalidate_rkey`](Self::invalidate_rkey).
         #[c = "ex.imm_data"]
         pub imm_data: Be32,
-        /// What depends on the opcode.
+        /// Opcode-specific fields.
         pub wr: rxe_send_wr_wr,
     }
 
@@ -207,7 +207,7 @@ abi_structs! {
         pub lkey: u32,
     }
 
-    /// Where a ring can be mapped.
+    /// Location of a ring for mmap(2).
     pub struct mminfo {
         /// Offset for mmap on the uverbs file.
         pub offset: u64,
@@ -269,7 +269,7 @@ abi_structs! {
         pub reserved: u32,
         /// Must be 0.
         pub padding: u32,
-        /// Where the data goes.
+        /// Location of the data.
         pub dma: rxe_dma_info,
     }
 
@@ -283,27 +283,27 @@ abi_structs! {
 
     /// Driver-private response to creating a completion queue.
     pub struct rxe_create_cq_resp {
-        /// Where to map the ring.
+        /// Location of the ring for mmap(2).
         pub mi: mminfo,
     }
 
     /// Driver-private response to resizing a completion queue.
     pub struct rxe_resize_cq_resp {
-        /// Where to map the ring.
+        /// Location of the ring for mmap(2).
         pub mi: mminfo,
     }
 
     /// Driver-private response to creating a queue pair.
     pub struct rxe_create_qp_resp {
-        /// Where to map the receive queue; not written if the QP has an SRQ.
+        /// Location of the receive queue for mmap(2); not written if the QP has an SRQ.
         pub rq_mi: mminfo,
-        /// Where to map the send queue.
+        /// Location of the send queue for mmap(2).
         pub sq_mi: mminfo,
     }
 
     /// Driver-private response to creating a shared receive queue.
     pub struct rxe_create_srq_resp {
-        /// Where to map the ring.
+        /// Location of the ring for mmap(2).
         pub mi: mminfo,
         /// SRQ number.
         pub srq_num: u32,
@@ -325,11 +325,11 @@ abi_structs! {
         pub index_mask: u32,
         /// Rest of the cache line.
         pub pad_1: [u32; 30],
-        /// Next slot to fill; written by the producer alone.
+        /// Next slot to fill; written by the producer only.
         pub producer_index: u32,
         /// Keeps the indices in separate cache lines.
         pub pad_2: [u32; 31],
-        /// Next slot to empty; written by the consumer alone.
+        /// Next slot to empty; written by the consumer only.
         pub consumer_index: u32,
         /// Rest of the cache line.
         pub pad_3: [u32; 31],

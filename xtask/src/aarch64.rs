@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `cargo xtask ci` checks of the architectures: that the workspace compiles for aarch64, and that the barriers are the
-//! instructions that they should be, on x86-64 and on aarch64.
+//! The checks of `cargo xtask ci` for architectures: that the workspace compiles for aarch64, and that the barriers are
+//! the expected instructions on x86-64 and on aarch64.
 //!
 //! Nothing here runs code of another architecture.
 
@@ -23,7 +23,7 @@ pub(crate) fn check() -> Result<()> {
     run::inherit(&mut cmd)
 }
 
-/// The functions of the source file, and what stands in them: accesses to memory and barriers, in order.
+/// The functions of the source file, and their accesses to memory and barriers, in order.
 type Expected = [(&'static str, [&'static str; 3]); 5];
 
 const SOURCE: &str = "crates/core/tests/asm/barriers.rs";
@@ -59,7 +59,7 @@ fn compiler() -> Result<PathBuf> {
         .context("no compiler for aarch64 (without a network, leave it out: --without-aarch64)")
 }
 
-/// What an instruction is: `load`, `store`, the barrier itself, or nothing of interest.
+/// The meaning of an instruction: `load`, `store`, the barrier, or `None` for others.
 type Meaning = fn(&str) -> Result<Option<&str>>;
 
 fn compare(rustc: &Path, target: &str, meaning: Meaning, expected: &Expected) -> Result<()> {
@@ -80,7 +80,7 @@ fn compare(rustc: &Path, target: &str, meaning: Meaning, expected: &Expected) ->
     Ok(())
 }
 
-/// What is of interest in a function of an assembler file.
+/// The loads, stores and barriers in a function of an assembler file.
 fn instructions<'a>(text: &'a str, function: &str, meaning: Meaning) -> Result<Vec<&'a str>> {
     let label = format!("{function}:");
     let mut found = Vec::new();
@@ -120,7 +120,7 @@ fn aarch64(line: &str) -> Result<Option<&str>> {
     })
 }
 
-/// A barrier of the table, or any other as it stands.
+/// The name of a barrier in the table, or the text of another one.
 fn barrier_name(line: &str) -> Result<&str> {
     let words: Vec<_> = line.split_whitespace().collect();
     let known =

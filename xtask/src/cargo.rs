@@ -46,7 +46,7 @@ pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
     build(cmd, package, kind, name)
 }
 
-/// Builds `uverbs-hca`, the process that plays mlx5 devices for a VM, with the profile `vm`; its path.
+/// Builds `uverbs-hca`, the process that implements mlx5 devices for a VM, with the profile `vm`. Returns its path.
 pub(crate) fn build_hca() -> Result<PathBuf> {
     let (package, name) = ("uverbs-hca", "uverbs-hca");
     let mut cmd = cargo(&["build"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask ci`: what can be told of a change without running it.
+//! `cargo xtask ci`: the static checks.
 
 use crate::{aarch64, cargo, repo_root, run};
 use anyhow::{Context, Result, bail, ensure};
@@ -7,10 +7,10 @@ use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Check what needs no run: format, lints, documentation, licence headers, forbidden dependencies, aarch64
+/// Run the static checks: format, lints, documentation, licence headers, forbidden dependencies, aarch64
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Leave out what needs the compiler for aarch64, which is fetched from Debian's archive once
+    /// Leave out the checks that need the compiler for aarch64, which is fetched once from Debian's archive
     #[arg(long)]
     without_aarch64: bool,
 }
@@ -49,13 +49,13 @@ const BENCH: &str = "tests/bench/Cargo.toml";
 /// Checks with a compiler for aarch64.
 const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", aarch64::check)];
 
-/// The part of the software HCA that users in one process go without.
+/// The feature of the software HCA that is only needed for VMs.
 pub(crate) const PCI: [&str; 2] = ["--features", "uverbs-hca/pci"];
 
 /// Packages that would bring C, or somebody else's bindings, back in (`deny.toml` has the same list).
 const FORBIDDEN: [&str; 5] = ["bindgen", "cmake", "ibverbs-sys", "rdma-sys", "rdma-mummy-sys"];
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let foreign: &[Step] = if args.without_aarch64 { &[] } else { &AARCH64_STEPS };
     for (name, check) in STEPS.iter().chain(foreign) {
@@ -79,7 +79,7 @@ fn licence_headers() -> Result<()> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--", "*.rs"]).current_dir(repo_root());
     let files = run::output(&mut git)?;
-    ensure!(!files.is_empty(), "git knows no Rust file");
+    ensure!(!files.is_empty(), "git lists no Rust file");
     let without: Vec<_> = files
         .lines()
         .filter(|file| {

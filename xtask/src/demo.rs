@@ -9,37 +9,37 @@ use anyhow::Result;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// What the guest runs.
+/// The commands of the guest.
 const SCRIPT: &str = include_str!("demo.sh");
 
-/// Show messages between two software HCAs of one process, without root; or, in the VM, with the C library
+/// Run a demonstration on two software HCAs in one process, without root; or in the VM, with the C library
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// In the VM: a ping-pong with the C library as the peer, over a link between two devices of a real kernel
+    /// Run a ping-pong in the VM with the C library as the peer, over a link between two devices of a real kernel
     #[arg(long)]
     vm: bool,
-    /// Who plays the client in the VM
+    /// The client in the VM
     #[arg(long, value_enum, default_value_t = Client::Uverbs, requires = "vm")]
     client: Client,
     #[command(flatten)]
     boot: vm::BootArgs,
 }
 
-/// Who plays the client; the server is always the C library's.
+/// The client program; the server is always that of the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Client {
     /// This repository's `uverbs pingpong`
     Uverbs,
-    /// The C library, too: shows that the lab works
+    /// The C library, to check the lab
     C,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if args.vm { in_vm(args) } else { here() }
 }
 
-/// What the command line shows on a software HCA.
+/// The commands of the demonstration on a software HCA.
 const HERE: [&[&str]; 4] = [
     &["devinfo", "-d", "hca0"],
     &["pingpong", "rc", "-d", "hca0", "-c"],

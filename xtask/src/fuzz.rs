@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask fuzz`: the targets of `fuzz/`, under AddressSanitizer.
 //!
-//! They are built by plain cargo with the flags that stand in `fuzz/.cargo/config.toml`, so cargo-fuzz need not be
-//! installed. Only the nightly compiler has the sanitizer.
+//! They are built by cargo with the flags in `fuzz/.cargo/config.toml`, so cargo-fuzz need not be installed. Only the
+//! nightly compiler has the sanitizer.
 
 use crate::{repo_root, run};
 use anyhow::{Context, Result, bail, ensure};
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     targets: Vec<String>,
     #[command(flatten)]
     limits: Limits,
-    /// Seed of the random numbers; 0 takes a new one each time
+    /// Seed of the random numbers; 0 selects a new one each time
     #[arg(long, default_value_t = 0)]
     seed: u32,
 }
@@ -25,10 +25,10 @@ pub(crate) struct Args {
 /// When a target ends: at the limit that it reaches first.
 #[derive(Clone, Copy, clap::Args)]
 struct Limits {
-    /// Seconds for each
+    /// Seconds for each target
     #[arg(long, default_value_t = 30)]
     seconds: u32,
-    /// Inputs for each; -1 is no limit
+    /// Inputs for each target; -1 means no limit
     #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
     runs: i64,
 }
@@ -39,7 +39,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Targets that run at the same time.
 const PARALLEL: usize = 2;
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     run_some(&args.targets, args.limits, args.seed)?;
     Ok(ExitCode::SUCCESS)
@@ -47,8 +47,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 
 /// Runs every target for a number of inputs; fails on the first finding.
 ///
-/// With a seed the inputs are the same on every machine, whatever its speed: the gate's result does not depend on how far a
-/// target gets within a time. The limit in seconds only ends a target that became very slow.
+/// With a seed the inputs are the same on every machine, so the result does not depend on the machine's speed. The
+/// limit in seconds only ends a target that became very slow.
 pub(crate) fn run_all(runs: u32, seed: u32) -> Result<()> {
     run_some(&[], Limits { seconds: 300, runs: runs.into() }, seed)
 }
@@ -112,7 +112,7 @@ fn build() -> Result<PathBuf> {
     Ok(target_dir.join(TARGET).join("release"))
 }
 
-/// What a target prints.
+/// The file for a target's output.
 fn log_of(name: &str) -> PathBuf {
     repo_root().join("target/fuzz/work").join(name).join("log")
 }
@@ -120,7 +120,7 @@ fn log_of(name: &str) -> PathBuf {
 /// Starts a target on a copy of its corpus, so that the committed one stays small.
 fn start(bin: &Path, name: &str, limits: Limits, seed: u32) -> Result<Child> {
     let work = repo_root().join("target/fuzz/work").join(name);
-    // What earlier runs found would change what a seed gives.
+    // The inputs that earlier runs found would change the inputs of a seed.
     let corpus = work.join(if seed == 0 { "corpus" } else { "seeded" });
     if seed != 0 && corpus.exists() {
         fs::remove_dir_all(&corpus).with_context(|| format!("cannot remove {}", corpus.display()))?;
@@ -137,7 +137,7 @@ fn start(bin: &Path, name: &str, limits: Limits, seed: u32) -> Result<Child> {
     // A target that hangs on one input is a finding, too.
     cmd.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]);
     cmd.arg(format!("-artifact_prefix={}/", work.display()));
-    // A file, not a pipe: nobody reads while another target is waited for.
+    // A file, not a pipe, because a pipe is not read while another target is awaited.
     let log =
         fs::File::create(log_of(name)).with_context(|| format!("cannot make {}", log_of(name).display()))?;
     cmd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Every chore of this repository as one command
+/// Tests, checks and tools of this repository
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 struct Cli {
@@ -29,7 +29,7 @@ struct Cli {
     chore: Chore,
 }
 
-/// The chores; their help is that of their arguments.
+/// The commands; their help is that of their arguments.
 #[derive(Subcommand)]
 enum Chore {
     Setup(setup::Args),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Running other programs, with errors that say which one failed and what it had to say.
+//! Runs other programs, with errors that have the failed command and its output.
 
 use anyhow::{Context, Result, bail};
 use std::process::{Command, ExitStatus, Stdio};
@@ -28,7 +28,8 @@ pub(crate) fn status(cmd: &mut Command) -> Result<ExitStatus> {
     cmd.status().with_context(|| format!("cannot start `{}`", shown(cmd)))
 }
 
-/// Runs a command quietly; its stdout when it succeeds, all it said in the error when it does not.
+/// Runs a command without printing its output. Returns its stdout if it succeeds; otherwise the error has its whole
+/// output.
 pub(crate) fn output(cmd: &mut Command) -> Result<String> {
     let out = cmd.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{}`", shown(cmd)))?;
     if !out.status.success() {

@@ -2,10 +2,10 @@
 //! `cargo xtask sanitize`: the suite on the software HCA, and unit tests, under AddressSanitizer (with LeakSanitizer) or
 //! ThreadSanitizer.
 //!
-//! The pinned stable compiler does it: the sanitizers' runtimes come with it, and their flag is unlocked by
-//! `RUSTC_BOOTSTRAP`. The standard library stays as it was compiled, without a sanitizer. To the address sanitizer
-//! that matters little, because the allocator and the `mem*` functions are its own. The thread sanitizer misses what
-//! std's locks order; `tests/sanitizers/thread.supp` says what is left out for that.
+//! This uses the pinned stable compiler, which has the sanitizers' runtimes; `RUSTC_BOOTSTRAP` enables their flag. The
+//! standard library is not instrumented. This has little effect on the address sanitizer, because it replaces the
+//! allocator and the `mem*` functions. The thread sanitizer does not see the order that std's locks establish;
+//! `tests/sanitizers/thread.supp` has the exclusions for that.
 
 use crate::{cargo, repo_root, run};
 use anyhow::Result;
@@ -15,10 +15,10 @@ use std::time::Instant;
 /// Run the suite on the software HCA under a sanitizer
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which one
+    /// The sanitizer
     #[arg(default_value = "address")]
     which: Which,
-    /// Only tests with this in their names
+    /// Only tests whose name contains this
     filter: Option<String>,
 }
 
@@ -34,7 +34,7 @@ enum Which {
 /// The flags are for the tests, not for build scripts: so the target is named.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
     // Threads are what the suite in real time is for; the rest of it has one.

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-/// What is needed, and what for.
+/// The packages, and their purposes.
 const PACKAGES: [(&str, &str); 8] = [
     ("gcc", "linking, and compiling the C programs that tests compare with"),
     ("g++", "libFuzzer, which the fuzz targets link"),
@@ -27,19 +27,19 @@ const PACKAGES: [(&str, &str); 8] = [
 
 /// Install the packages that building and testing need (Debian, as root)
 ///
-/// Does nothing when all are there. Only packages of this machine's own suite are installed; what the VM lab needs
-/// besides is fetched into target/lab by the lab itself and not installed.
+/// Does nothing if all are installed. Only packages of this machine's own suite are installed. The VM lab unpacks other
+/// packages that it needs in target/lab, without installing them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Also fetch all that the VM lab and the checks for aarch64 need, so that later runs need no network
+    /// Also fetch everything that the VM lab and the checks for aarch64 need, so that later runs need no network
     #[arg(long)]
     lab: bool,
-    /// Say what is missing and install nothing; the status is 1 when something is
+    /// Print the missing packages and install nothing; the exit status is 1 if a package is missing
     #[arg(long)]
     check: bool,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let missing: Vec<_> = PACKAGES.into_iter().filter(|(name, _)| !installed(name)).collect();
     for (name, purpose) in &missing {

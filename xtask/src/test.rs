@@ -11,26 +11,26 @@ use anyhow::{Context, Result};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Run all tests: cargo's, loom's, the fuzz targets, and the suite in the VM
+/// Run all tests: cargo test, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Leave the VM out
+    /// Do not run the VM
     #[arg(long)]
     no_vm: bool,
-    /// Leave the fuzz targets out
+    /// Do not run the fuzz targets
     #[arg(long)]
     no_fuzz: bool,
     /// Inputs for each fuzz target
     #[arg(long, default_value_t = 50_000)]
     fuzz_runs: u32,
-    /// Seed of the fuzz targets' random numbers; 0 takes a new one each time, and the result may differ between runs
+    /// Seed of the fuzz targets' random numbers; 0 selects a new one each time, and the result may differ between runs
     #[arg(long, default_value_t = 1)]
     fuzz_seed: u32,
     #[command(flatten)]
     vm: vm::TestArgs,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     step("cargo test", || cargo::call(&["test", "--workspace"]))?;
     step("PCI front", pci)?;
@@ -52,13 +52,13 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     match args.vm.short_on_mlx5() {
         Some(short) => in_vm("VM suite on mlx5", &short),
         None => {
-            eprintln!("test: left out: the VM suite on mlx5 (another selection was asked for)");
+            eprintln!("test: left out: the VM suite on mlx5 (another selection was requested)");
             Ok(code)
         }
     }
 }
 
-/// Runs the suite in the VM, which says itself what failed, and says how long it took.
+/// Runs the suite in the VM, which prints its failures, and prints the time that it took.
 fn in_vm(name: &str, args: &vm::TestArgs) -> Result<ExitCode> {
     let start = Instant::now();
     eprintln!("test: {name}");
@@ -68,15 +68,15 @@ fn in_vm(name: &str, args: &vm::TestArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The PCI front of the software HCA, which `cargo test` leaves out; the kernel's header, which `setup` has installed, must
-/// be there to compare with.
+/// Tests the PCI front of the software HCA, which `cargo test` leaves out. It is compared with the kernel's header,
+/// which `setup` installs.
 fn pci() -> Result<()> {
     let mut cmd = cargo::cargo(&["test", "--package", "uverbs-hca", "--lib", "--bins"]);
     cmd.args(ci::PCI).env("CI", "1");
     run::inherit(&mut cmd)
 }
 
-/// The locks, and what posters and pollers share, in every interleaving that matters.
+/// Tests the locks, and the data that posters and pollers share, in all relevant interleavings.
 fn loom() -> Result<()> {
     for package in ["uverbs-core", "uverbs-mlx5"] {
         let mut cmd = cargo::cargo(&["test", "--package", package, "--lib", "loom"]);
@@ -90,7 +90,7 @@ fn loom() -> Result<()> {
     Ok(())
 }
 
-/// Runs a step and says how long it took.
+/// Runs a step and prints the time that it took.
 fn step(name: &str, f: impl FnOnce() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     eprintln!("test: {name}");

@@ -16,12 +16,13 @@ use std::time::Instant;
 
 /// Run a command in a VM with two RDMA devices (rxe, or mlx5) joined by a link
 ///
-/// The status is the command's; 124 when the time limit struck, 125 when the guest's kernel or the lab failed.
-/// The guest has the C tools of rdma-core (ibv_*, perftest, rping, ...), ip, rdma, tc, and these helpers:
-/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters, with mlx5 lab-hca. Its devices are named in the environment:
-/// LAB_KERNEL, LAB_DEVICE, LAB_LINK, LAB_MKEYS, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX, LAB_NETDEV_A, LAB_NETDEV_B,
-/// LAB_NS_A, LAB_NS_B (command prefixes, empty where no namespaces are needed), LAB_TCP_HOST_A, LAB_TCP_HOST_B.
-/// Everything is fetched on first use and kept in target/lab, which may be deleted at any time.
+/// The exit status is that of the command, 124 if the time limit was reached, or 125 if the guest's kernel or the lab
+/// failed. The guest has the C tools of rdma-core (ibv_*, perftest, rping, ...), ip, rdma, tc, and these helpers:
+/// lab-link up|down A|B, lab-netem A|B off|ARGS..., lab-counters, and with mlx5 lab-hca. Environment variables describe
+/// its devices: LAB_KERNEL, LAB_DEVICE, LAB_LINK, LAB_MKEYS, LAB_DEV_A, LAB_DEV_B, LAB_IP_A, LAB_IP_B, LAB_GID_INDEX,
+/// LAB_NETDEV_A, LAB_NETDEV_B, LAB_NS_A, LAB_NS_B (command prefixes, empty if no namespaces are needed),
+/// LAB_TCP_HOST_A, LAB_TCP_HOST_B. All files are fetched on first use and kept in target/lab, which may be deleted at
+/// any time.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Example:\n  cargo xtask vm --kernel all -- sh -c \
@@ -31,7 +32,7 @@ pub(crate) struct Args {
     what: Option<What>,
     #[command(flatten)]
     boot: BootArgs,
-    /// Give an interactive shell instead of running a command
+    /// Start an interactive shell instead of a command
     #[arg(long, conflicts_with = "command")]
     shell: bool,
     /// The command and its arguments
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// What else than a command can be run.
+/// The subcommands, other than a command for the guest.
 #[derive(clap::Subcommand)]
 enum What {
     Test(TestArgs),
@@ -48,9 +49,10 @@ enum What {
 
 /// Boot two VMs whose mlx5 devices are on one fabric, and run a command in both
 ///
-/// Each VM has a process of devices of its own; the second joins the fabric of the first (`uverbs-hca --join`). A network lies
-/// between the guests, for what programs tell each other before. The command finds LAB_SIDE, 1 or 2, and LAB_PEER, the other's
-/// address; `uverbs` is there. Without a command, programs of both kinds talk across: pingpongs and bandwidth.
+/// Each VM has its own device process; the second one joins the fabric of the first (`uverbs-hca --join`). A network
+/// connects the guests, so that programs can exchange their addresses. The command gets LAB_SIDE, 1 or 2, and LAB_PEER,
+/// the address of the other guest; `uverbs` is installed. Without a command, rdma-core's programs and uverbs run
+/// pingpongs and bandwidth tests between the guests.
 #[derive(clap::Args, Clone)]
 pub(crate) struct PairArgs {
     #[command(flatten)]
@@ -62,17 +64,17 @@ pub(crate) struct PairArgs {
 
 /// Run the end-to-end suite in the VM
 ///
-/// Builds `uverbs` and the suite (package uverbs-tests, test `vm`) statically, puts both into the guest as
+/// Builds `uverbs` and the suite (package uverbs-tests, test `vm`) statically, copies both to the guest as
 /// /usr/bin/uverbs and /usr/bin/vm-suite, and runs the suite in one boot of each kernel.
 #[derive(clap::Args, Clone)]
 pub(crate) struct TestArgs {
     /// Run only tests whose name contains this; may be given several times
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
-    /// Run a short selection: something of everything, in a minute or two
+    /// Run a short selection of tests of every kind, which takes one to two minutes
     #[arg(long, conflicts_with = "filter")]
     short: bool,
-    /// Run a test that failed again, so often; the notes at the end name it
+    /// Repeat a failed test up to N times; the notes at the end name it
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     #[command(flatten)]
@@ -83,8 +85,8 @@ pub(crate) struct TestArgs {
 }
 
 impl TestArgs {
-    /// The short selection on the kernel's mlx5 driver, InfiniBand and RoCE, to follow a run of these on rxe; `None` if they
-    /// are about something special.
+    /// The short selection on the kernel's mlx5 driver, InfiniBand and RoCE, to run after these arguments on rxe;
+    /// `None` if the arguments select something else.
     pub(crate) fn short_on_mlx5(&self) -> Option<Self> {
         let special = !self.filter.is_empty() || !self.args.is_empty() || self.boot.device != DeviceArg::Rxe;
         let boot = BootArgs { device: DeviceArg::Mlx5, link: Some(LinkArg::All), ..self.boot.clone() };
@@ -92,7 +94,7 @@ impl TestArgs {
     }
 }
 
-/// What every boot can be told.
+/// The options of every boot.
 #[derive(clap::Args, Clone)]
 pub(crate) struct BootArgs {
     /// The kernel: 6.1, 6.12, 7.2, or all of them one after the other
@@ -101,13 +103,13 @@ pub(crate) struct BootArgs {
     /// The RDMA devices: the kernel's software device, or the kernel's mlx5 driver on software ConnectX NICs
     #[arg(long, value_enum, default_value_t = DeviceArg::Rxe)]
     device: DeviceArg,
-    /// What the ports of mlx5 devices are [default: ib for a command, all for the suite]
+    /// Link layer of the ports of mlx5 devices [default: ib for a command, all for the suite]
     #[arg(long, value_enum)]
     link: Option<LinkArg>,
     /// How the guest's kernel registers memory with mlx5 devices
     #[arg(long, value_enum, default_value_t = MkeysArg::Command)]
     mkeys: MkeysArg,
-    /// Stop the guest after so many seconds, boot included [default: 120 for a command, 900 for the suite]
+    /// Stop the guest after this number of seconds, including the boot [default: 120 for a command, 900 for the suite]
     #[arg(long, value_name = "SECS")]
     timeout: Option<u64>,
     /// CPUs of the guest
@@ -116,8 +118,8 @@ pub(crate) struct BootArgs {
     /// Memory of the guest in MiB [default: 1024 for a command, 2048 for the suite, which registers 1 GiB]
     #[arg(long, value_name = "MIB")]
     mem: Option<u32>,
-    /// Bring a file or folder along; goes to /usr/bin under its name unless GUEST says otherwise.
-    /// Programs should be static, or need no more than libc, libgcc_s, libibverbs and librdmacm
+    /// Copy a file or directory to the guest, to GUEST or to /usr/bin. Programs should be static, or use no libraries
+    /// other than libc, libgcc_s, libibverbs and librdmacm
     #[arg(long = "file", value_name = "HOST[:GUEST]")]
     files: Vec<Share>,
     /// Set a variable for the command
@@ -132,13 +134,13 @@ pub(crate) struct BootArgs {
     /// The Debian suite whose QEMU is used [default: bookworm; forky for mlx5]
     #[arg(long, value_name = "SUITE")]
     qemu: Option<String>,
-    /// Leave nothing in the guest but busybox, the kernel's modules and the --file's: no libc, no C tools
+    /// Boot a guest with busybox, the kernel's modules and the files of --file only: no libc, no C tools
     #[arg(long)]
     bare: bool,
-    /// Keep the console's log after a success, too
+    /// Keep the console's log even after a success
     #[arg(long)]
     keep_log: bool,
-    /// Tell timings and print the guest's console
+    /// Print timings and the guest's console
     #[arg(long, short)]
     verbose: bool,
 }
@@ -166,9 +168,9 @@ pub(crate) enum LinkArg {
 /// The ways of `--mkeys`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum MkeysArg {
-    /// By lists of pages in commands
+    /// By page lists in commands
     Command,
-    /// By the kernel's queue for updates of memory keys (UMR)
+    /// By the kernel's UMR queue (updates of memory keys)
     Umr,
 }
 
@@ -182,7 +184,7 @@ fn variable(text: &str) -> Result<(String, String)> {
 }
 
 impl BootArgs {
-    /// The kernels asked for.
+    /// The selected kernels.
     pub(crate) fn kernels(&self) -> Result<Vec<Series>> {
         if self.kernel == "all" { Ok(kernel::ALL.to_vec()) } else { Ok(vec![Series::named(&self.kernel)?]) }
     }
@@ -192,7 +194,7 @@ impl BootArgs {
         Lab::open(self.verbose)
     }
 
-    /// The devices asked for; what plays them is built.
+    /// The selected devices; builds the program that implements them.
     pub(crate) fn devices(&self, default: LinkArg) -> Result<Vec<Device>> {
         if self.device == DeviceArg::Rxe {
             ensure!(self.link.is_none_or(|link| link == LinkArg::Roce), "rxe has no other link than roce");
@@ -230,7 +232,7 @@ impl BootArgs {
     }
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: Args) -> Result<ExitCode> {
     match &args.what {
         Some(What::Test(args)) => return test(args, None),
@@ -245,7 +247,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::from(outcome.code()))
 }
 
-/// What of the suite shows in a minute that the kernel's driver, ours and C's programs work on a device.
+/// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
 const SHORT: [&str; 22] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
@@ -271,14 +273,14 @@ const SHORT: [&str; 22] = [
     "removal::",
 ];
 
-/// What the guest runs for a whole suite on rxe: the driver's own tests on the device, then the suite. Both always
-/// run.
+/// The commands of the guest for a whole suite on rxe: the driver's own tests on the device, then the suite. Both
+/// always run.
 const WHOLE: &str = "rxe-device --ignored --test-threads 1; device=$?; vm-suite && exit $device";
 
-/// What the bare guest runs: the static `uverbs` is all there is.
+/// The commands of the bare guest, which has only the static `uverbs`.
 const BARE: &str = include_str!("bare.sh");
 
-/// Builds the suite and runs it in one boot of each kernel; a whole run also shows the static binary in a bare guest.
+/// Builds the suite and runs it in one boot of each kernel; a whole run also runs the static binary in a bare guest.
 pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<ExitCode> {
     let lab = args.boot.lab()?;
     let mut args = args.clone();
@@ -323,7 +325,7 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     Ok(ExitCode::from(outcome.code()))
 }
 
-/// What runs in both of two VMs if nothing else is asked for.
+/// The default commands of `vm pair`, for both VMs.
 const PAIR: &str = include_str!("pair.sh");
 
 /// Boots two VMs that are on one fabric.
@@ -370,7 +372,7 @@ fn pair(args: &PairArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(first.code()))
 }
 
-/// Boots every kernel asked for with each kind of devices, also after a failure; the first outcome that is not a
+/// Boots every selected kernel with each kind of devices, also after a failure. Returns the first outcome that is not a
 /// success.
 pub(crate) fn each(
     lab: &Lab,

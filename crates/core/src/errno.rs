@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A positive `errno` value as the kernel and the verbs report it.
 //!
-//! A newtype over the integer, not an enum: the kernel may answer any number, and a number that nobody named must
-//! still travel to the user unharmed.
+//! A newtype over the integer, not an enum: the kernel may return any number, and an unknown number must reach the user
+//! unchanged.
 
 use core::fmt;
 
@@ -32,15 +32,15 @@ errnos! {
     EPERM "Operation not permitted.",
     ENOENT "No such object (an empty completion queue, for an extended poll).",
     EINTR "Interrupted by a signal.",
-    EIO "The device is gone or broken.",
+    EIO "The device was removed, or has failed.",
     EBADF "Not an open file.",
-    EAGAIN "Nothing there yet.",
+    EAGAIN "No data yet; try again.",
     ENOMEM "No memory, or the work queue is full (ibv_post_send(3)).",
     EACCES "Access denied.",
     EFAULT "Bad address.",
     EBUSY "The object is still in use.",
     ENODEV "No such device, or it was removed.",
-    ENODATA "Nothing there: an empty entry of a table.",
+    ENODATA "No data: an empty entry of a table.",
     EINVAL "Invalid argument.",
     EMFILE "Too many open files.",
     ENFILE "Too many open files in the system.",
@@ -49,28 +49,28 @@ errnos! {
     ERANGE "Out of range.",
     EDEADLK "The calling thread already holds the queue.",
     ENOSYS "The kernel has no such function.",
-    EPROTO "The answer makes no sense.",
+    EPROTO "The answer is invalid.",
     EOVERFLOW "A value does not fit.",
     EMSGSIZE "A message is longer than the transport allows.",
-    EPROTONOSUPPORT "The kernel's uverbs does not know this object, method or attribute.",
+    EPROTONOSUPPORT "The kernel's uverbs does not support this object, method or attribute.",
     EOPNOTSUPP "The device or the driver does not support it.",
     ETIMEDOUT "Timed out.",
     ECONNREFUSED "Connection refused.",
     EHOSTUNREACH "No route to the host.",
     ENETUNREACH "The network is unreachable.",
-    EEXIST "It exists already.",
+    EEXIST "The object exists already.",
     ESTALE "The object belongs to another process.",
     EDQUOT "A quota is exhausted.",
 }
 
 impl Errno {
-    /// From a positive errno value; 0 and negative values (a caller's or a kernel's mistake) become `EPROTO`.
+    /// From a positive errno value; 0 and negative values (which are mistakes of a caller or a kernel) become `EPROTO`.
     #[must_use]
     pub const fn from_raw(value: i32) -> Self {
         if value > 0 { Self::from_const(value) } else { Self::EPROTO }
     }
 
-    /// The errno that the last failed libc call of this thread left.
+    /// The errno of the last libc call of this thread that failed.
     #[must_use]
     pub fn last() -> Self {
         Self::from_raw(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
@@ -83,8 +83,8 @@ impl Errno {
         self.0.get()
     }
 
-    /// Whether this says "not offered here" rather than "done wrong": the kernel answers an unknown object, method or
-    /// mandatory attribute with `EPROTONOSUPPORT`, and a missing driver operation with `EOPNOTSUPP` or `ENOSYS`.
+    /// Whether this means "not supported" rather than "invalid": the kernel returns `EPROTONOSUPPORT` for an unknown
+    /// object, method or mandatory attribute, and `EOPNOTSUPP` or `ENOSYS` for a missing driver operation.
     #[must_use]
     pub const fn is_unsupported(self) -> bool {
         matches!(self, Self::EOPNOTSUPP | Self::ENOSYS | Self::EPROTONOSUPPORT)
@@ -93,7 +93,7 @@ impl Errno {
     const fn from_const(value: i32) -> Self {
         match core::num::NonZeroI32::new(value) {
             Some(v) => Self(v),
-            None => panic!("errno 0 is no error"),
+            None => panic!("errno 0 is not an error"),
         }
     }
 }

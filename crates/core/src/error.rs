@@ -16,35 +16,35 @@ pub enum Error {
     Os {
         /// The verb as the man pages name it, such as `ibv_create_qp` without its prefix: `create_qp`.
         verb: &'static str,
-        /// What it was called on, such as `qp 17` or `device rxe0`.
+        /// The object of the call, such as `qp 17` or `device rxe0`.
         object: Cow<'static, str>,
-        /// What the kernel answered.
+        /// The kernel's errno.
         errno: Errno,
     },
-    /// The device, its driver or the kernel has no such thing.
+    /// The device, its driver or the kernel does not support it.
     #[error("{verb}: unsupported: {what}")]
     Unsupported {
         /// The verb.
         verb: &'static str,
-        /// What is missing, and who lacks it.
+        /// What is missing, and in which component.
         what: Cow<'static, str>,
     },
-    /// An argument that can be told wrong before the kernel is asked.
+    /// An argument that is invalid; found without the kernel, or after the kernel's error.
     #[error("{verb}: invalid {field}: {reason}")]
     Invalid {
         /// The verb.
         verb: &'static str,
         /// The field or argument, by its verbs name.
         field: &'static str,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         reason: Cow<'static, str>,
     },
-    /// The kernel or the device gave an answer that makes no sense.
-    #[error("{verb}: nonsense answer: {what}")]
+    /// The kernel or the device gave an invalid answer.
+    #[error("{verb}: invalid answer: {what}")]
     Protocol {
         /// The verb.
         verb: &'static str,
-        /// What makes no sense.
+        /// What is invalid.
         what: Cow<'static, str>,
     },
 }
@@ -53,7 +53,7 @@ pub enum Error {
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 impl Error {
-    /// `verb(object)` failed with `errno`; an errno that says "not offered" becomes [`Error::Unsupported`].
+    /// `verb(object)` failed with `errno`; an errno that means "not supported" becomes [`Error::Unsupported`].
     pub fn os(verb: &'static str, object: impl Into<Cow<'static, str>>, errno: Errno) -> Self {
         let object = object.into();
         if errno.is_unsupported() {
@@ -70,12 +70,12 @@ impl Error {
         Self::Unsupported { verb, what: what.into() }
     }
 
-    /// Argument `field` of `verb` is wrong.
+    /// Argument `field` of `verb` is invalid.
     pub fn invalid(verb: &'static str, field: &'static str, reason: impl Into<Cow<'static, str>>) -> Self {
         Self::Invalid { verb, field, reason: reason.into() }
     }
 
-    /// The answer to `verb` makes no sense.
+    /// The answer to `verb` is invalid.
     pub fn protocol(verb: &'static str, what: impl Into<Cow<'static, str>>) -> Self {
         Self::Protocol { verb, what: what.into() }
     }
@@ -102,7 +102,7 @@ impl Error {
         }
     }
 
-    /// Whether this says that the device, driver or kernel has no such thing.
+    /// Whether this means that the device, driver or kernel does not support the request.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported { .. })

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Core of the uverbs RDMA provider.
+//! Core of the uverbs RDMA provider: the interface to the kernel, the control verbs, the provider traits and the
+//! C-style face.
 
 pub mod attr;
 pub mod control;

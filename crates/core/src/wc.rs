@@ -24,7 +24,7 @@ macro_rules! wc_values {
                 }
             }
 
-            /// What it means, in words.
+            /// A description of the value.
             #[must_use]
             pub const fn describe(self) -> &'static str {
                 match self.0 {
@@ -108,7 +108,7 @@ wc_values! {
 }
 
 impl WcStatus {
-    /// Whether the work request did what it asked for.
+    /// Whether the work request succeeded.
     #[must_use]
     #[inline(always)]
     pub const fn is_success(self) -> bool {
@@ -163,13 +163,13 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct WorkCompletion {
-    /// Of the work request.
+    /// `wr_id` of the work request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Status.
     pub status: WcStatus,
-    /// What it was.
+    /// Opcode of the completed work request.
     pub opcode: WcOpcode,
-    /// Vendor's reason of an error.
+    /// Vendor-specific error code.
     pub vendor_err: u32,
     /// Bytes transferred: receives, reads and atomics. On UD it counts the 40 bytes of the GRH.
     pub byte_len: u32,
@@ -179,7 +179,7 @@ pub struct WorkCompletion {
     pub qp_num: u32,
     /// The sender's QP (UD receives).
     pub src_qp: u32,
-    /// What else is valid.
+    /// Which other fields are valid.
     pub wc_flags: WcFlags,
     /// Index of the P_Key (GSI receives).
     pub pkey_index: u16,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work requests as C lays them out: `ibv_send_wr`, `ibv_recv_wr`, `ibv_sge` and what they point to.
+//! Work requests in C's layout: `ibv_send_wr`, `ibv_recv_wr`, `ibv_sge` and the structs that they point to.
 //!
-//! The raw face takes these, so a C program's lists are posted as they are. The layouts are those of
-//! `<infiniband/verbs.h>` (stable ABI); `tests/c_layout.rs` compares them with it. Who fills a union member and when is
-//! told by `opcode`, as in ibv_post_send(3).
+//! The raw face uses these types, so a C program's lists are posted without conversion. The layouts are those of
+//! `<infiniband/verbs.h>` (stable ABI); `tests/c_layout.rs` compares them with it. `opcode` determines which member of
+//! a union is valid, as in ibv_post_send(3).
 
 use core::ffi::c_void;
 
@@ -73,7 +73,7 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-/// Immediate data: four bytes that travel as they are. Kept in network byte order, as C's `__be32 imm_data`.
+/// Immediate data: four bytes in network byte order, as C's `__be32 imm_data`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct ImmData(u32);
@@ -111,17 +111,17 @@ impl ImmData {
 pub struct IbvAh {
     /// `struct ibv_context *`; unused by the data path, NULL when made by Rust.
     pub context: *mut c_void,
-    /// `struct ibv_pd *`; likewise.
+    /// `struct ibv_pd *`; unused by the data path, NULL when made by Rust.
     pub pd: *mut c_void,
     /// Kernel handle, for diagnostics.
     pub handle: u32,
 }
 
-/// An address handle as `wr.ud.ah` points to it: C's public prefix, then what the driver's encoder needs.
+/// The struct that `wr.ud.ah` points to: C's public prefix, then the data that the driver's encoder needs.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RawAh<A> {
-    /// What C programs see.
+    /// The part that C programs use.
     pub base: IbvAh,
     /// The driver's address data.
     pub driver: A,
@@ -167,7 +167,7 @@ pub struct IbvMw {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct IbvMwBindInfo {
-    /// The region that the window opens; must have been registered with `MW_BIND` access.
+    /// The region that the window is bound to; it must have been registered with `MW_BIND` access.
     pub mr: *const IbvMr,
     /// First address the window covers.
     pub addr: u64,
@@ -215,7 +215,7 @@ pub struct WrAtomic {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct WrUd {
-    /// Where to; points to the [`RawAh`] of the QP's driver.
+    /// The destination; points to the [`RawAh`] of the QP's driver.
     pub ah: *const IbvAh,
     /// Destination QP number, 24 bits (0xffffff for multicast).
     pub remote_qpn: u32,
@@ -229,9 +229,9 @@ pub struct WrUd {
 pub struct WrBindMw {
     /// The window.
     pub mw: *const IbvMw,
-    /// The remote key that it shall have.
+    /// The new remote key of the window.
     pub rkey: u32,
-    /// What it opens.
+    /// The memory and the access rights.
     pub bind_info: IbvMwBindInfo,
 }
 
@@ -281,7 +281,7 @@ pub struct SendWr {
     pub sg_list: *const Sge,
     /// Entries of `sg_list`; negative is an error.
     pub num_sge: i32,
-    /// What to do.
+    /// The operation.
     pub opcode: WrOpcode,
     /// [`SendFlags`] as raw bits.
     pub send_flags: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Big-endian fields of byte arrays, by offset. Out of range reads as 0 and writes nothing, so that no input panics;
-//! who must know checks the length first.
+//! Big-endian fields of byte arrays, by offset. Out of range reads as 0 and writes nothing, so that no input causes a
+//! panic. Callers for which that matters check the length first.
 
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     array(bytes, at).map_or(0, u16::from_be_bytes)

@@ -4,7 +4,7 @@
 use crate::bytes::put;
 use uverbs_mlx5_hw::cqe as hw;
 
-/// An error syndrome with what the vendor says to it.
+/// An error syndrome with the vendor's code.
 ///
 /// The vendor's numbers are those that ConnectX devices report in the field for the same errors; nothing may depend on
 /// them.
@@ -57,7 +57,7 @@ pub(crate) struct Cqe {
     pub(crate) inline: Option<Vec<u8>>,
 }
 
-/// Where the entry proper starts in one of this size.
+/// Offset of the 64-byte entry in an entry of this size.
 const fn proper(size: usize) -> usize {
     size - 64
 }

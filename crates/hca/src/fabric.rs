@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a user makes: a fabric, devices on it, contexts on them.
+//! The objects of a user: a fabric, its devices, and their contexts.
 
-use crate::engine::net::{Address, Place};
+use crate::engine::net::{Address, PortLocation};
 use crate::engine::{Device, Notice, event};
 use crate::kernel::HcaKernel;
 use crate::kernel::front::Front;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use uverbs_core::kernel::Kernel;
 
-/// What is below the transport.
+/// The link layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Link {
     /// InfiniBand: ports have LIDs.
@@ -26,7 +26,7 @@ pub enum Link {
     Ethernet,
 }
 
-/// How much of a frame's headers the device wants inside of the WQE (`eth_min_inline`).
+/// The part of a frame's headers that the device needs in the WQE (`eth_min_inline`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InlineMode {
     /// Nothing.
@@ -117,7 +117,7 @@ impl Fabric {
         Self { alive: Alive::new(Arc::new(Shared::new(seed, true)), None) }
     }
 
-    /// Lets other processes [join](Fabric::join) at a Unix socket, whose file is made. What joins is on this fabric then.
+    /// Lets other processes [join](Fabric::join) this fabric through a Unix socket, whose file is created.
     ///
     /// # Errors
     /// The socket can't be made; the fabric is deterministic, which several processes can't be.
@@ -126,15 +126,16 @@ impl Fabric {
         self.alive.trunks.listen(&self.alive.shared, path)
     }
 
-    /// Joins the fabric of a process that [listens](Fabric::listen): devices of both reach each other, those of two that joined do
-    /// not. Addresses are given out by who listens, so this comes before any device is built. A connection that is lost
-    /// is a cable that was pulled out, and is made again when it can be.
+    /// Joins the fabric of a process that [listens](Fabric::listen): devices of both can communicate, but devices of
+    /// two processes that joined can't. The listening process assigns the addresses, so the call must be made before
+    /// any device is built. If the connection is lost, the links between the processes are down until it can be
+    /// established again.
     ///
     /// # Errors
-    /// Nobody listens, or it is no fabric; there are devices; the fabric is deterministic.
+    /// No process listens, or it is not a fabric; there are devices; the fabric is deterministic.
     pub fn join(&self, path: &Path) -> std::io::Result<()> {
         self.real()?;
-        if self.alive.shared.look(|world| !world.devices.is_empty() || world.peers.base != 0) {
+        if self.alive.shared.read(|world| !world.devices.is_empty() || world.peers.base != 0) {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
                 "a fabric is joined before devices are built, and once",
@@ -202,8 +203,9 @@ impl Fabric {
         self
     }
 
-    /// Lets time pass until nothing is left to wait for: all packets delivered, all timers run. Who waits for a
-    /// receiver for ever is looked at, and goes on waiting. In real time it only does what is due.
+    /// Advances the clock until there is nothing left to wait for: all packets are delivered and all timers have run. A
+    /// request that waits for a receiver without limit is checked, and continues to wait. In real time only due packets
+    /// and timers are processed.
     pub fn run(&self) {
         self.alive.shared.run();
     }
@@ -216,7 +218,7 @@ impl Fabric {
     /// The clock, in nanoseconds since the fabric was made.
     #[must_use]
     pub fn now(&self) -> Duration {
-        Duration::from_nanos(self.alive.shared.look(|world| world.now))
+        Duration::from_nanos(self.alive.shared.read(|world| world.now))
     }
 }
 
@@ -229,7 +231,7 @@ pub struct DeviceBuilder {
 }
 
 impl DeviceBuilder {
-    /// What is below the transport; Ethernet unless said otherwise.
+    /// The link layer; the default is Ethernet.
     pub fn link(mut self, link: Link) -> Self {
         self.config.link = link;
         self
@@ -265,7 +267,7 @@ impl DeviceBuilder {
         self
     }
 
-    /// What raw packets must have inline.
+    /// The headers that raw packets must have inline.
     pub fn inline_mode(mut self, mode: InlineMode) -> Self {
         self.config.inline_mode = mode;
         self
@@ -293,7 +295,7 @@ impl DeviceBuilder {
         self.fabric.alive.shared.enter(|world| {
             let index = world.devices.len();
             // Devices of other processes have slots among the own ones, and numbers of their own.
-            let here = world.net.ports.iter().filter(|p| p.place == Place::Here).count();
+            let here = world.net.ports.iter().filter(|p| p.location == PortLocation::Here).count();
             let (address, guid) = address(usize::from(world.peers.base) + here, ethernet);
             world.net.ports.push(address);
             world.devices.push(Device::new(ethernet, self.config.cqe_version));
@@ -343,7 +345,7 @@ pub(crate) fn set_lid(alive: &Alive, index: usize, lid: u16) -> bool {
 /// LIDs of ports; above are those of groups (InfiniBand specification, 4.1.3).
 const UNICAST_LIDS: core::ops::RangeInclusive<u16> = 1..=0xbfff;
 
-/// Takes those of a device's violations that are wanted.
+/// Takes the violations of a device that are `wanted`.
 pub(crate) fn take_violations_if(
     alive: &Alive,
     index: usize,
@@ -374,7 +376,7 @@ fn address(index: usize, ethernet: bool) -> (Address, u64) {
     };
     let lid = if ethernet { 0 } else { n };
     (
-        Address { ethernet, lid, mac, gids, up: true, sent: 0, received: 0, place: Place::Here },
+        Address { ethernet, lid, mac, gids, up: true, sent: 0, received: 0, location: PortLocation::Here },
         u64::from_be_bytes(eui64),
     )
 }
@@ -400,7 +402,7 @@ impl Default for Hca {
 }
 
 impl Hca {
-    /// One RoCE device, `hca0`, alone on its fabric, in real time. It reaches itself.
+    /// One RoCE device, `hca0`, as the only one on its fabric, in real time. It can send to itself.
     #[must_use]
     pub fn new() -> Self {
         Fabric::new(0).device("hca0").build()
@@ -430,10 +432,10 @@ impl Hca {
         self.alive.shared.run();
     }
 
-    /// What drivers did wrong so far.
+    /// The violations of drivers so far.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
-        self.alive.shared.look(|world| world.devices[self.index].violations.clone())
+        self.alive.shared.read(|world| world.devices[self.index].violations.clone())
     }
 
     /// As [`Hca::violations`]; they are forgotten.
@@ -442,23 +444,23 @@ impl Hca {
         self.take_violations_if(|_| true)
     }
 
-    /// As [`Hca::take_violations`], of those that are wanted: a test that does wrong on purpose takes what it did.
+    /// As [`Hca::take_violations`], for the violations that are `wanted`: a test takes those that it caused on purpose.
     #[must_use]
     pub fn take_violations_if(&self, wanted: impl FnMut(&Violation) -> bool) -> Vec<Violation> {
         take_violations_if(&self.alive, self.index, wanted)
     }
 
     /// How many objects of each kind its contexts have: `pd`, `mr`, `qp` and so on, by the names of `rdma resource`.
-    /// Tests look at it for what was left behind.
+    /// Tests use it to detect objects that were not destroyed.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.alive.shared.look(|world| world.fronts[self.index].counts())
+        self.alive.shared.read(|world| world.fronts[self.index].counts())
     }
 
-    /// How often its QPs had to ask or answer again, because packets were lost, doubled or out of order.
+    /// The number of repeated requests and responses, because packets were lost, duplicated or out of order.
     #[must_use]
     pub fn repairs(&self) -> u64 {
-        self.alive.shared.look(|world| world.devices[self.index].repairs)
+        self.alive.shared.read(|world| world.devices[self.index].repairs)
     }
 
     /// Takes the port's link down, or up again: an event in every context, and no packets in between.
@@ -482,13 +484,13 @@ impl Hca {
         })
     }
 
-    /// From now on, what the device tells its front is kept.
+    /// Records the notices of the device to its front from now on.
     #[cfg(test)]
     pub(crate) fn record_notices(&self) {
         self.alive.shared.enter(|world| world.fronts[self.index].seen = Some(Vec::new()));
     }
 
-    /// What was told since.
+    /// The notices that were recorded.
     #[cfg(test)]
     pub(crate) fn recorded_notices(&self) -> Vec<Notice> {
         self.alive.shared.enter(|world| world.fronts[self.index].seen.take().unwrap_or_default())

@@ -25,15 +25,15 @@
 //! ```
 //!
 //! # Time
-//! By default the fabric lives in real time: packets are delivered within the doorbell that sends them (unless there is
-//! a delay), timers are run by a thread that sleeps while there are none. A [deterministic](Fabric::deterministic)
-//! fabric has a virtual clock and no thread: the same calls with the same seed give the same run. Its clock moves when
-//! nothing else is to do; each doorbell and each command looks once at who waits for a receiver that was not ready, and
-//! [`Fabric::run`] lets all timers run until nothing is left to wait for.
+//! By default the fabric runs in real time: packets are delivered within the doorbell that sends them (unless there is
+//! a delay), and timers are run by a thread that sleeps while there are none. A [deterministic](Fabric::deterministic)
+//! fabric has a virtual clock and no thread: the same calls with the same seed give the same run. Its clock advances
+//! only if there is nothing else to do. Each doorbell and each command checks once the requests that wait for a
+//! receiver that was not ready, and [`Fabric::run`] runs all timers until none is left.
 //!
 //! # Mistakes
-//! What a NIC would punish silently (a doorbell before its WQE, a wrong index or size, an overrun CQ) is treated as
-//! hardware would, recorded, and told by [`Hca::violations`]. Tests should end with that being empty.
+//! Mistakes that a NIC does not report (a doorbell before its WQE, a wrong index or size, an overrun CQ) are handled as
+//! hardware does, recorded, and returned by [`Hca::violations`]. A test should check at its end that there are none.
 
 mod bytes;
 mod cqe;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory as the device sees it: one [`Memory`] per registration (a region, a queue, a doorbell record), addressed by
-//! offset from its start.
+//! Memory for the device: one [`Memory`] per registration (a region, a queue, a doorbell record), addressed by offset
+//! from its start.
 //!
-//! The engine knows nothing else of memory, so the same engine serves a process (here) or a guest's page lists.
+//! The engine has no other access to memory, so the same engine works with a process (here) or with a guest's page
+//! lists.
 
 use core::fmt;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 pub struct Fault;
 
 /// One registered range. Others (the program, other devices) read and write it at any time.
-#[expect(clippy::len_without_is_empty, reason = "a range may be empty, nobody asks")]
+#[expect(clippy::len_without_is_empty, reason = "a range may be empty, but no code checks that")]
 pub trait Memory: Send + Sync + fmt::Debug {
     /// Bytes in the range.
     fn len(&self) -> u64;
@@ -43,7 +44,7 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// The word is not inside or not aligned.
     fn load_be32(&self, offset: u64) -> Result<u32, Fault>;
 
-    /// Stores 8 bytes at `offset`; who sees them sees everything that was written before (release).
+    /// Stores 8 bytes at `offset`; a reader that sees them sees everything that was written before (release).
     ///
     /// # Errors
     /// The bytes are not inside or not aligned.

@@ -16,14 +16,14 @@ const WORD: usize = size_of::<u64>();
 /// hardware does too; each compiles to a plain load or store.
 ///
 /// # Invariants
-/// `len` bytes at `base` are readable, and writable if the device has been told to write there, until it is dropped.
+/// `len` bytes at `base` are readable, and writable if the device may write to them, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ProcessRange {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: the range is memory of the process, good from any thread (the invariant), and accessed by atomics alone.
+// SAFETY: the range is memory of the process, valid in any thread (the invariant), and accessed by atomics only.
 unsafe impl Send for ProcessRange {}
 // SAFETY: as above; no access needs exclusion.
 unsafe impl Sync for ProcessRange {}
@@ -32,9 +32,9 @@ impl ProcessRange {
     /// The range of `len` bytes at `addr`; `None` if it wraps around the address space or starts at 0.
     ///
     /// # Safety
-    /// Until the value is dropped, the range is mapped, readable, and writable if anything may be written through it,
-    /// and such accesses by the device violate nothing that Rust code believes of the memory (no shared reference to
-    /// what is written, no exclusive one to what is accessed).
+    /// Until the value is dropped, the range is mapped, readable, and writable if the device may write to it. The
+    /// device's accesses do not conflict with Rust references: there is no shared reference to memory that is written,
+    /// and no exclusive one to memory that is accessed.
     pub(crate) unsafe fn new(addr: u64, len: u64) -> Option<Self> {
         addr.checked_add(len)?;
         let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);

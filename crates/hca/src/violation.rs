@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a driver did wrong: things that a NIC punishes silently or by an error that says little. Each is recorded, and
-//! then treated as hardware would.
+//! Mistakes of a driver that a NIC does not report, or reports by an error with little information. Each is recorded,
+//! and then handled as hardware does.
 
 use crate::decode::Malformed;
 use core::fmt;
 
-/// What was done wrong.
+/// The kind of a mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mistake {
-    /// A write to a register that there is not, at this offset of the page.
+    /// A write to a register that does not exist, at this offset of the page.
     NoSuchRegister(u32),
-    /// A doorbell for a QP number that there is not, or not any more.
+    /// A doorbell for a QP number that does not exist, or no longer exists.
     NoSuchQp,
-    /// An arming of a CQ number that there is not, or not any more.
+    /// An arming of a CQ number that does not exist, or no longer exists.
     NoSuchCq,
     /// A doorbell on a page of another context, or on another page than the one that the object was created with.
     ForeignPage {
@@ -26,7 +26,7 @@ pub enum Mistake {
     RingOverrun {
         /// Basic blocks (send) or WQEs (receive) not executed yet.
         posted: u32,
-        /// How many the ring has.
+        /// Size of the ring.
         size: u32,
     },
     /// The doorbell record is behind what was executed already.
@@ -38,9 +38,9 @@ pub enum Mistake {
         /// First index of the last WQE before the doorbell record.
         record: u16,
     },
-    /// A block before the doorbell record holds no WQE of this index: nothing was written there, or elsewhere.
+    /// A block before the doorbell record has no WQE with this index: it was not written, or written elsewhere.
     WrongIndex {
-        /// What it holds.
+        /// The index in the block.
         found: u16,
     },
     /// A WQE that names another QP.
@@ -59,18 +59,18 @@ pub enum Mistake {
     BlueFlameDiffers,
     /// A BlueFlame burst that is not the WQE's size or longer than the register.
     BlueFlameSize(usize),
-    /// A receive WQE that can't be.
+    /// A receive WQE that is invalid.
     ReceiveMalformed,
     /// A completion came to a full CQ.
     CqOverrun,
     /// The consumer index of a CQ is ahead of its producer.
     CqBackwards,
-    /// An object's memory is gone.
+    /// An object's memory is no longer accessible.
     MemoryGone,
 }
 
 impl Mistake {
-    /// The variant's name: what kind of a mistake it is, in words of a program.
+    /// The name of the variant.
     #[must_use]
     pub fn kind(&self) -> String {
         let mut text = format!("{self:?}");
@@ -79,7 +79,7 @@ impl Mistake {
     }
 }
 
-/// One mistake, where and when.
+/// A mistake, with its object and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The fabric's clock, ns.
@@ -88,7 +88,7 @@ pub struct Violation {
     pub object: Object,
     /// Index of the WQE or CQE, where one is concerned.
     pub index: u32,
-    /// What it was.
+    /// The kind of the mistake.
     pub mistake: Mistake,
 }
 

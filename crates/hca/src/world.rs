@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One fabric behind one lock: the devices, their fronts, the network, the clock.
 
-use crate::engine::net::{Address, Net, Place};
+use crate::engine::net::{Address, Net, PortLocation};
 use crate::engine::packet::Packet;
 use crate::engine::{Device, Port};
 use crate::kernel::front::Front;
@@ -12,24 +12,24 @@ use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How often queues that nobody tells of are looked at, in real time.
+/// Interval of the checks of queues without doorbells, in real time.
 const WATCH: Duration = Duration::from_millis(1);
 
-/// How long a call works on what is due, on a fabric that must answer soon; the thread does the rest. A VM stands still
-/// while its device does not answer, and gives it up after seconds (QEMU's vfio-user: five).
+/// How long a call processes due work, on a fabric that must answer soon; the thread processes the rest. A VM is
+/// stopped while its device does not answer, and disconnects after some seconds (QEMU's vfio-user: five).
 const BRIEF: Duration = Duration::from_micros(250);
 
 /// How long the thread holds such a fabric at a time.
 const ROUND: Duration = Duration::from_millis(1);
 
-/// How many packets are delivered between two looks at the clock.
+/// How many packets are delivered between two readings of the clock.
 const STEP: u32 = 16;
 
 /// While packets are on their way, an answer that is late for a timer may be among them. So those timers wait, this
 /// long.
 const LATE: u64 = 1_000_000_000;
 
-/// How long the thread stands back for who waits for the lock: so often so long.
+/// How the thread waits for others that need the lock: number and duration of its pauses.
 const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
 
 /// All state of a fabric.
@@ -85,14 +85,14 @@ impl World {
 
     /// A packet is there, or goes on to another process.
     fn arrive(&mut self, to: usize, packet: Packet) {
-        match self.net.ports.get(to).map(|p| p.place) {
-            Some(Place::Here) => {
+        match self.net.ports.get(to).map(|p| p.location) {
+            Some(PortLocation::Here) => {
                 if let Some((device, mut port)) = self.device(to) {
                     device.receive(&mut port, packet);
                 }
             }
-            Some(Place::Away { link, number }) => self.peers.forward(link, number, packet),
-            Some(Place::Gone) | None => {}
+            Some(PortLocation::Away { link, number }) => self.peers.forward(link, number, packet),
+            Some(PortLocation::Gone) | None => {}
         }
     }
 
@@ -108,7 +108,7 @@ impl World {
             up: false,
             sent: 0,
             received: 0,
-            place: Place::Gone,
+            location: PortLocation::Gone,
         });
         self.devices.push(Device::new(false, 1));
         self.fronts.push(Front::new(crate::fabric::Config::default(), 0));
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// What is due in real time, until `end` if there is one.
+    /// Processes due work in real time, until `end` if there is one.
     fn settle_real(&mut self, end: Option<Instant>) {
         loop {
             let mut idle = false;
@@ -166,8 +166,8 @@ impl World {
         }
     }
 
-    /// All packets, and one look at each timer that waits for a receiver, or at each timer; whether any waits that is
-    /// not for ever.
+    /// Processes all packets, and runs each timer that waits for a receiver, or each timer, once. Returns whether any
+    /// request waits with a limit.
     fn settle_virtual(&mut self, all_timers: bool) -> bool {
         self.deliver_packets(u64::MAX, true);
         let mut looked = BTreeSet::new();
@@ -224,7 +224,7 @@ impl World {
         self.tidy();
     }
 
-    /// Looks at queues that nobody tells of, and tells the programs what there is to tell.
+    /// Checks queues without doorbells, and delivers notices to the programs.
     fn tidy(&mut self) {
         for index in 0..self.devices.len() {
             if let Some((device, mut port)) = self.device(index) {
@@ -246,7 +246,7 @@ impl World {
         self.tell_peers();
     }
 
-    /// When the thread must look next: `None` for never.
+    /// The time at which the thread must run next; `None` for never.
     fn next(&self) -> Option<u64> {
         let watched = self.devices.iter().any(Device::watches) || self.fronts.iter().any(Front::has_backlog);
         let watch = watched.then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
@@ -282,8 +282,8 @@ impl Shared {
         Self { world: Mutex::new(world), waiting, wake: Condvar::new(), start: Instant::now(), deterministic }
     }
 
-    /// The state is whole between any two steps, so a panic of another thread (in a test's assertion, say) spoils
-    /// nothing.
+    /// The state is consistent between any two steps, so a panic of another thread (in a test's assertion, for example)
+    /// does not affect it.
     fn lock(&self) -> MutexGuard<'_, World> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
@@ -304,7 +304,7 @@ impl Shared {
     }
 
     /// Asks something that changes nothing, and lets nothing happen.
-    pub(crate) fn look<R>(&self, f: impl FnOnce(&World) -> R) -> R {
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&World) -> R) -> R {
         f(&self.lock())
     }
 

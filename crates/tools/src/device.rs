@@ -8,12 +8,12 @@ use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Driver, DriverVisitor, open_with};
 use uverbs_hca::Fabric;
 
-/// What to do with an opened device, compiled for each driver.
+/// The code to run with an opened device, compiled for each driver.
 pub(crate) trait Visitor {
-    /// What it gives back.
+    /// The result.
     type Out;
-    /// Called with the two ends of a link, and with what sysfs tells of the device. A device that is there is both ends
-    /// of its own loopback; one in this process has another one as its peer.
+    /// Called with the two ends of a link, and with the device's attributes in sysfs. A device of the machine is both
+    /// ends of a loopback; a software NIC has a second one as its peer.
     fn visit<D: Driver>(self, ends: [Context<D>; 2], info: Option<DeviceInfo>) -> Self::Out;
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
     Ok([open(SOFTWARE)?, open("hca1")?])
 }
 
-/// What sysfs would tell of it.
+/// The attributes that a real device has in sysfs.
 pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
     let attr = context.query_device()?;
     Ok(DeviceInfo {
@@ -74,8 +74,8 @@ pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
     })
 }
 
-/// The GID that was asked for, or the one that most want: of RoCE version 2, if there is one, and of an IPv4 address, if
-/// there is one. On InfiniBand none is needed.
+/// The requested GID, or the default: of RoCE version 2 and of an IPv4 address, if there are such. InfiniBand needs
+/// none.
 pub(crate) fn gid_index<D: Driver>(
     context: &Context<D>,
     port_num: u8,
@@ -95,7 +95,7 @@ fn pick(devices: Vec<DeviceInfo>, name: Option<&str>) -> Result<DeviceInfo> {
         let names: Vec<_> = devices.iter().map(|d| d.name.clone()).collect();
         return match devices.into_iter().find(|d| d.name == name) {
             Some(device) => Ok(device),
-            None if names.is_empty() => bail!("no RDMA device {name}; there is none at all"),
+            None if names.is_empty() => bail!("no RDMA device {name}; the machine has no RDMA devices"),
             None => bail!("no RDMA device {name}; there are: {}", names.join(", ")),
         };
     }
@@ -114,7 +114,7 @@ pub(crate) mod tests {
     use std::path::PathBuf;
     use uverbs::device::Unusable;
 
-    /// A device as sysfs would tell of it.
+    /// A device with the attributes of sysfs.
     pub(crate) fn made_up(name: &str, uverbs: Result<(), Unusable>) -> DeviceInfo {
         let node = |()| UverbsNode {
             name: "uverbs0".into(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the library logs (objects that could not be destroyed, mostly) goes to stderr.
+//! Writes the library's log (mainly objects that could not be destroyed) to stderr.
 
 use log::{LevelFilter, Log, Metadata, Record};
 

@@ -13,7 +13,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Look at RDMA devices and try them, without libibverbs
+/// Query and test RDMA devices, without libibverbs
 #[derive(Debug, Parser)]
 #[command(name = "uverbs", version, arg_required_else_help = true)]
 struct Cli {

@@ -36,13 +36,13 @@ impl<D: Driver> AddressHandle<D> {
         Ok(Self { handle: Some(handle), raw: Box::new(RawAh { base, driver }), _pd: pd.clone() })
     }
 
-    /// What the driver's encoder needs.
+    /// The data that the driver's encoder needs.
     #[inline(always)]
     pub(crate) fn driver_data(&self) -> &D::Ah {
         &self.raw.driver
     }
 
-    /// As `wr.ud.ah` and `wr_set_ud_addr` want it; valid as long as this handle lives.
+    /// The pointer for `wr.ud.ah` and `wr_set_ud_addr`; valid as long as this handle lives.
     #[must_use]
     pub fn as_raw(&self) -> *const IbvAh {
         ptr::from_ref::<RawAh<D::Ah>>(&self.raw).cast()
@@ -75,8 +75,8 @@ impl<D: Driver> Drop for AddressHandle<D> {
 /// `grh` is the first 40 bytes of the receive buffer; on RoCE there is always a GRH, or (version 2 over IPv4) an IPv4
 /// header in its last 20 bytes.
 pub(crate) fn reply_gid(grh: &[u8; 40]) -> (Gid, Gid, ReplyRoute) {
-    // A GRH starts with the IP version 6; an IPv4 header stands in bytes 20..40 and starts with 4
-    // (InfiniBand Architecture Annex A17.4.5.2).
+    // A GRH starts with the IP version 6; an IPv4 header is in bytes 20..40 and starts with 4 (InfiniBand Architecture
+    // Annex A17.4.5.2).
     if grh[0] >> 4 != 6 && grh[20] >> 4 == 4 {
         let v4 = |at: usize| {
             let mut raw = [0u8; 16];

@@ -17,7 +17,7 @@ pub unsafe trait StableBuf: Send + 'static {
     fn ptr(&self) -> NonNull<u8>;
     /// Bytes.
     fn len(&self) -> usize;
-    /// Whether there are none.
+    /// Whether it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -71,15 +71,15 @@ pub struct ForeignBuf {
 
 impl ForeignBuf {
     /// # Safety
-    /// `len` bytes at `ptr` are readable and writable for as long as the value (and the region made of it) lives, and
-    /// are accessed by nobody else in a way that Rust's rules forbid.
+    /// `len` bytes at `ptr` are readable and writable as long as the value (and the region made from it) lives, and all
+    /// other accesses to them follow Rust's rules.
     #[must_use]
     pub const unsafe fn new(ptr: NonNull<u8>, len: usize) -> Self {
         Self { ptr, len }
     }
 }
 
-// SAFETY: `new`'s caller promises access from wherever the value goes.
+// SAFETY: the caller of `new` promises access from any thread that has the value.
 unsafe impl Send for ForeignBuf {}
 // SAFETY: `new`'s caller promises it.
 unsafe impl StableBuf for ForeignBuf {

@@ -26,7 +26,7 @@ impl<D: Driver> ChannelInner<D> {
     }
 }
 
-/// A completion channel. It is closed when it and all CQs made with it are gone.
+/// A completion channel. It is closed when it and all CQs created with it are dropped.
 #[derive(Debug)]
 pub struct CompletionChannel<D: Driver> {
     inner: Arc<ChannelInner<D>>,
@@ -47,11 +47,11 @@ impl<D: Driver> CompletionChannel<D> {
         self.inner.handle.set_nonblocking(nonblocking)
     }
 
-    /// `ibv_get_cq_event`: waits for an event and says whose. Arm the CQ again, and then poll it, for no completion to
-    /// be missed.
+    /// `ibv_get_cq_event`: waits for an event and returns the id of its CQ. Arm the CQ again and then poll it;
+    /// otherwise a completion can be missed.
     ///
-    /// An event is a value: there is nothing to acknowledge, and a CQ can be destroyed at any time (events of a CQ
-    /// that is gone are skipped). `EAGAIN` if the descriptor was made non-blocking and there is none.
+    /// An event is a value: it needs no acknowledgement, and a CQ can be destroyed at any time (events of a destroyed
+    /// CQ are skipped). `EAGAIN` if the descriptor is non-blocking and there is no event.
     pub fn get_event(&self) -> Result<CqId> {
         loop {
             let id = self.inner.handle.read_event()?;

@@ -9,7 +9,7 @@ use core::str::FromStr;
 use std::io::{self, Read, Write};
 use uverbs_core::attr::{AccessFlags, AhAttr, Gid, GlobalRoute, Mtu};
 
-/// Where a QP is: what its peer must know to connect to it.
+/// The address of a QP: the values that its peer needs to connect to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Endpoint {
     /// Local identifier of the port; 0 on RoCE.
@@ -32,7 +32,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The text is no endpoint.
+/// The text is not an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseEndpointError;
 
@@ -92,7 +92,7 @@ impl Endpoint {
     }
 }
 
-/// How a connection shall be, besides its two ends.
+/// The parameters of a connection, except its two endpoints.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectAttr {
     /// Local port, from 1.
@@ -105,7 +105,7 @@ pub struct ConnectAttr {
     pub path_mtu: Mtu,
     /// Service level.
     pub sl: u8,
-    /// What the peer may do with exposed regions of this QP's domain.
+    /// The access of the peer to exposed regions of this QP's domain.
     pub access: AccessFlags,
     /// Hops that packets may take.
     pub hop_limit: u8,
@@ -115,7 +115,7 @@ pub struct ConnectAttr {
     pub retry_cnt: u8,
     /// Retries when the peer has no receive posted; 7 is forever. 3 bits.
     pub rnr_retry: u8,
-    /// Encoded wait that a peer shall keep when no receive is posted here. 5 bits.
+    /// How long the peer must wait before it retries if no receive is posted here: a code of 5 bits.
     pub min_rnr_timer: u8,
     /// Reads and atomics that this side has outstanding at once.
     pub max_rd_atomic: u8,

@@ -18,10 +18,10 @@ use uverbs_core::kernel::{Kernel, UverbsFd};
 use uverbs_core::provider::Driver;
 use uverbs_core::sync::{Locking, Shared};
 
-/// What an id in an event stands for.
+/// The object that an id in an event refers to.
 #[derive(Debug)]
 pub(crate) enum Object<D: Driver> {
-    /// With what the driver must be told of its events; dangling until it is created.
+    /// With the state that the driver updates for its events; dangling until the CQ is created.
     Cq(Weak<D::CqShared>),
     Qp(u32),
     Srq,
@@ -102,7 +102,7 @@ pub(crate) fn same_context<D: Driver>(
     Err(Error::invalid(verb, field, reason))
 }
 
-/// An open device. Cloning it shares it; it is closed when the last object made from it is gone.
+/// An open device. Clones share it; it is closed when the last object created from it is dropped.
 #[derive(Debug)]
 pub struct Context<D: Driver> {
     inner: Arc<ContextInner<D>>,
@@ -198,7 +198,7 @@ impl<D: Driver> Context<D> {
         self.create_cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
     }
 
-    /// `ibv_create_cq_ex`, with the locking that `L` says.
+    /// `ibv_create_cq_ex`, with the locking `L`.
     pub fn create_cq_ex<L: Locking>(
         &self,
         attr: &CqInitAttr,
@@ -224,9 +224,9 @@ impl<D: Driver> Context<D> {
 
     /// `ibv_get_async_event`: waits for the next asynchronous event.
     ///
-    /// Events of objects that are already gone are skipped. `EAGAIN` if the descriptor was made non-blocking and there
-    /// is none. After [`DEVICE_FATAL`](uverbs_core::attr::EventType::DEVICE_FATAL) none comes: whoever waits for events
-    /// ends there. All verbs answer `EIO` then, and closing objects is fine.
+    /// Events of objects that are already destroyed are skipped. `EAGAIN` if the descriptor is non-blocking and there
+    /// is no event. No event follows [`DEVICE_FATAL`](uverbs_core::attr::EventType::DEVICE_FATAL), so a program should
+    /// stop waiting for events then. All verbs return `EIO` from then on, but objects can be closed.
     pub fn get_async_event(&self) -> Result<Event> {
         loop {
             let raw = self.inner.async_fd.read()?;

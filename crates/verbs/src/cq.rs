@@ -19,7 +19,7 @@ pub(crate) struct CqInner<D: Driver> {
     handle: Option<CqHandle>,
     shared: Arc<D::CqShared>,
     event_id: u64,
-    /// The engine, once its face is gone.
+    /// The engine, after its face was dropped.
     engine: Mutex<Option<D::CompletionQueue>>,
     channel: Option<Arc<ChannelInner<D>>>,
     context: Arc<ContextInner<D>>,
@@ -186,7 +186,8 @@ impl<D: Driver> CompletionQueue<D, Shared> {
 macro_rules! polling {
     ($locking:ident, $($this:tt)*) => {
         impl<D: Driver> CompletionQueue<D, $locking> {
-            /// Gives up to `max` completions to `f`, whose fields are decoded as they are asked for. Returns how many.
+            /// Passes up to `max` completions to `f` and returns their number. A field of a completion is decoded by
+            /// its method.
             #[inline]
             pub fn poll_each(
                 $($this)* self,
@@ -206,8 +207,8 @@ macro_rules! polling {
                 Ok(wc.get(..n).unwrap_or_default())
             }
 
-            /// Extended polling (`ibv_start_poll` .. `ibv_end_poll`): `f` starts at the first completion and walks on
-            /// by [`Poll::next`]. [`PollError::Empty`] if there is none.
+            /// Extended polling (`ibv_start_poll` .. `ibv_end_poll`): `f` begins at the first completion and advances
+            /// by [`Poll::next`]. [`PollError::Empty`] if there is no completion.
             #[inline]
             pub fn poll_session<R>($($this)* self, f: impl FnOnce(&mut Poll<'_, D>) -> R) -> Result<R, PollError> {
                 self.with(|engine| {
@@ -216,9 +217,9 @@ macro_rules! polling {
                 })?
             }
 
-            /// `ibv_req_notify_cq`: asks for one event at the next (solicited) completion.
+            /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion.
             ///
-            /// Poll once more after arming: a completion that came in between makes no event.
+            /// Poll again after arming, because a completion that arrived before raises no event.
             pub fn req_notify($($this)* self, solicited_only: bool) -> Result<(), PollError> {
                 self.with(|engine| engine.req_notify(solicited_only))?
             }
@@ -249,7 +250,7 @@ pub struct Poll<'q, D: Driver> {
 }
 
 impl<D: Driver> Poll<'_, D> {
-    /// The completion that the poll stands at; `None` only after the queue turned out to be corrupt.
+    /// The current completion of the poll; `None` only if the queue is corrupt.
     #[inline]
     #[must_use]
     pub fn current(&self) -> Option<<D::CompletionQueue as Engine>::Completion<'_>> {
@@ -275,7 +276,7 @@ impl<D: Driver, L: Locking> Drop for CompletionQueue<D, L> {
         // SAFETY: `engine` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]
         let engine = unsafe { ManuallyDrop::take(&mut self.engine) };
-        // The device may use the ring until the kernel object is gone.
+        // The device may use the ring until the kernel object is destroyed.
         *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(engine.into_inner());
     }
 }

@@ -122,7 +122,8 @@ impl<D: DcDriver> QpControl<D> {
     }
 }
 
-/// The target of dynamic connections: receives into an SRQ, and is written and read by whoever knows its key.
+/// The target of dynamic connections: it receives by an SRQ, and every initiator that has its key can write and read
+/// through it.
 #[derive(Debug)]
 pub struct DcTarget<D: Driver> {
     handle: Option<QpHandle>,
@@ -158,7 +159,8 @@ impl<D: DcDriver> DcTarget<D> {
         Ok(())
     }
 
-    /// From RESET to RTR; its number. `path` says how its answers leave: source GID, traffic class, hop limit.
+    /// Changes it from RESET to RTR and returns its number. `path` has the attributes of its responses: source GID,
+    /// traffic class, hop limit.
     pub fn connect(&self, attr: &ConnectAttr, path: &AhAttr) -> Result<u32> {
         let init = QpAttr {
             qp_state: QpState::INIT,

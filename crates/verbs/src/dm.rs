@@ -57,13 +57,13 @@ impl<D: Driver> DeviceMemory<D> {
         self.inner.parts.as_ref().map_or(0, |parts| parts.handle.length())
     }
 
-    /// Whether there are none: never.
+    /// Always `false`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// `ibv_memcpy_to_dm`. Offset and length are multiples of 4, as the device wants them.
+    /// `ibv_memcpy_to_dm`. Offset and length must be multiples of 4, because the device requires it.
     pub fn copy_to(&self, offset: u64, data: &[u8]) -> Result<()> {
         let parts = self.inner.parts()?;
         let at = place(parts, "memcpy_to_dm", offset, data.len())?;
@@ -74,7 +74,7 @@ impl<D: Driver> DeviceMemory<D> {
         }
     }
 
-    /// `ibv_memcpy_from_dm`. Offset and length are multiples of 4, as the device wants them.
+    /// `ibv_memcpy_from_dm`. Offset and length must be multiples of 4, because the device requires it.
     pub fn copy_from(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let parts = self.inner.parts()?;
         let length = out.len();
@@ -95,7 +95,7 @@ impl<D: Driver> DeviceMemory<D> {
     }
 }
 
-/// Where in the mapping an access begins that is inside the memory.
+/// The offset in the mapping of an access, which is checked to be inside the memory.
 fn place(parts: &DmParts, verb: &'static str, offset: u64, length: usize) -> Result<usize> {
     let inside = offset.checked_add(length as u64).is_some_and(|end| end <= parts.handle.length());
     let at =
@@ -161,7 +161,7 @@ impl<D: Driver> DmRegion<D> {
         D::Sge::new(range.start, length, self.lkey()).map_err(|_| wrong())
     }
 
-    /// What a peer needs to reach the byte at `offset`, in the driver's own form.
+    /// The address and key by which a peer accesses the byte at `offset`, in the driver's format.
     #[must_use]
     pub fn remote(&self, offset: u64) -> D::Remote {
         D::Remote::new(offset, self.rkey())

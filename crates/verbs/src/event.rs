@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asynchronous events as values: they name what happened to whom by numbers, so nothing must be acknowledged before
-//! an object can be destroyed.
+//! Asynchronous events as values: they name the event and its object by numbers, so they need no acknowledgement before
+//! the object is destroyed.
 
 use crate::context::{ContextInner, Object};
 use crate::cq::CqId;
@@ -11,9 +11,9 @@ use uverbs_core::provider::Driver;
 /// An asynchronous event (ibv_get_async_event(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Type of the event.
     pub event_type: EventType,
-    /// To whom.
+    /// The object of the event.
     pub source: EventSource,
 }
 
@@ -35,7 +35,7 @@ pub enum EventSource {
 }
 
 impl EventSource {
-    /// `None` if the object is gone.
+    /// `None` if the object is destroyed.
     pub(crate) fn of<D: Driver>(context: &ContextInner<D>, event: AsyncEvent) -> Option<Self> {
         let id = event.element;
         match event.event_type.scope() {

@@ -10,7 +10,7 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::Driver;
 
-/// What keeps a rule's QP.
+/// Keeps a rule's QP alive.
 trait Target: Send + Sync + core::fmt::Debug {}
 impl<T: Send + Sync + core::fmt::Debug> Target for T {}
 

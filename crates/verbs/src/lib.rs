@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! RDMA verbs in pure Rust: typed objects over drivers that drive the NIC directly.
 //!
-//! There is no libibverbs underneath, and no C: the kernel is reached through its uverbs ioctl ABI to create resources,
-//! and the data path writes the device's own work queues.
-//!
-//! # The way in
-//! [`devices`] lists what the machine has, [`open`] opens one with the driver that it needs. Names are those of the
-//! verbs (`post_send`, `wr_id`, `lkey`), so the man pages apply.
+//! The crate does not use libibverbs or other C code. It creates resources through the kernel's uverbs ioctl ABI, and
+//! its data path writes to the device's work queues.
+//! # Getting started
+//! [`devices`] lists the RDMA devices of the machine; [`open_with`] opens one with the driver that it needs. Names are
+//! those of the verbs (`post_send`, `wr_id`, `lkey`), so the man pages apply.
 //!
 //! # What is `unsafe`
-//! Only to post a work request that names memory by scatter/gather entries: the device will use that memory after the
-//! call. Inline sends, invalidations, polling and all of the control path are safe.
+//! Only posting a work request that names memory by scatter/gather entries, because the device uses that memory after
+//! the call. Inline sends, invalidations, polling and the whole control path are safe.
 
 pub mod ah;
 pub mod buf;

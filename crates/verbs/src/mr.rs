@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory regions: registered memory, its keys, and safe access to what a peer may be writing.
 //!
-//! A region owns its buffer. What it lends depends on who may write it, and that is a type: a [`Private`] region (no
-//! remote write, no remote atomics, no windows) lends `&[u8]`; an [`Exposed`] one never does, because a peer may write
-//! at any moment. It copies in and out ([`uverbs_core::sync::copy`]), and lends words of 8 bytes as atomics, as remote atomics
-//! use them. It lends no atomics of another size: accesses of two sizes to the same bytes are undefined behaviour.
+//! A region owns its buffer. Its type determines which access it gives to the buffer: a [`Private`] region (no remote
+//! write, no remote atomics, no windows) lends `&[u8]`. An [`Exposed`] region does not, because a peer may write at any
+//! time. It copies data in and out ([`uverbs_core::sync::copy`]), and lends words of 8 bytes as atomics, the size of
+//! remote atomics. It lends no atomics of another size, because accesses of two sizes to the same bytes are undefined
+//! behaviour.
 //!
-//! The bounds of the buffer are asked for once. After that the region reaches the memory by its address only, and never
-//! through the owner `B`, which need not be `Sync` and is not shown by `Debug`.
+//! The bounds of the buffer are queried once. After that the region accesses the memory by its address only, not
+//! through the owner `B`, which need not be `Sync` and is not printed by `Debug`.
 //!
 //! ```compile_fail,E0599
 //! use uverbs::{Driver, MemoryRegion, PageBuf};
@@ -51,7 +52,7 @@ pub struct Private;
 #[derive(Clone, Copy, Debug)]
 pub struct Exposed;
 
-/// What lets a peer write.
+/// The flags that let a peer write.
 const EXPOSING: AccessFlags =
     AccessFlags::REMOTE_WRITE.union(AccessFlags::REMOTE_ATOMIC).union(AccessFlags::MW_BIND);
 
@@ -224,7 +225,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         self.iova
     }
 
-    /// As C's lists and builders want it; valid as long as this region lives.
+    /// The pointer for C's lists and builders; valid as long as this region lives.
     #[must_use]
     pub fn as_raw(&self) -> *const IbvMr {
         &raw const *self.raw
@@ -238,13 +239,13 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         D::Sge::new(self.iova.wrapping_add(range.start as u64), length, self.lkey()).map_err(|_| wrong(()))
     }
 
-    /// What a peer needs to reach the byte at `offset`, in the driver's own form.
+    /// The address and key by which a peer accesses the byte at `offset`, in the driver's format.
     #[must_use]
     pub fn remote(&self, offset: usize) -> D::Remote {
         D::Remote::new(self.iova.wrapping_add(offset as u64), self.rkey())
     }
 
-    /// Copies bytes out. What a peer writes at the same time may arrive partly.
+    /// Copies bytes from the region. Data that a peer writes at the same time may be copied in part.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         let from = self.memory_at(offset..offset.saturating_add(out.len()))?;
         // SAFETY: `StableBuf` promises these bytes as long as `self.buf` lives. A `&mut` to them exists only while a private
@@ -296,7 +297,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         NonNull::new(self.raw.addr.cast()).unwrap_or(NonNull::dangling())
     }
 
-    /// Where these bytes are.
+    /// The address of these bytes.
     fn memory_at(&self, range: Range<usize>) -> Result<NonNull<u8>> {
         self.check("mr", &range)?;
         if range.end > self.mapped {
@@ -350,8 +351,9 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
                 format!("{offset} is not aligned to 8 bytes in memory"),
             ));
         }
-        // SAFETY: 8 bytes in range and aligned, checked above, as long as `self.buf` lives. This process accesses them by atomics
-        // of this size, all aligned, so none of them overlaps another, and by copies that are no accesses of the program.
+        // SAFETY: 8 bytes in range and aligned, checked above, as long as `self.buf` lives. This process accesses them
+        // by atomics of this size, all aligned, so none of them overlaps another, and by copies that are not accesses
+        // of the Rust program.
         Ok(unsafe { at.as_ref() })
     }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory windows: parts of a region that are opened to peers, and closed again, by work requests.
 //!
-//! A window can be opened over an [`Exposed`] region only. The device takes any region of the domain: on hardware `MW_BIND` is
-//! no property of a key, so a window over a region that lends `&[u8]` would let a peer write what is lent.
+//! A window can be bound to an [`Exposed`] region only. The device accepts any region of the domain: on hardware
+//! `MW_BIND` is not a property of a key, so a window over a region that lends `&[u8]` would let a peer write to
+//! borrowed memory.
 //!
 //! ```compile_fail,E0308
 //! use uverbs::{Driver, MemoryRegion, MemoryWindow, PageBuf, Private, attr::AccessFlags};
@@ -10,7 +11,7 @@
 //!     mw.bind(mr, mr.addr(), 4096, AccessFlags::REMOTE_WRITE);
 //! }
 //! ```
-//! Posting a bind is `unsafe`, because a region that is gone may have left its key to another one:
+//! Posting a bind is `unsafe`, because the key of a region that was deregistered may belong to another region:
 //!
 //! ```compile_fail,E0133
 //! use uverbs::{Mlx5, PostError, Rc, SendQueue, provider::op::MwBind};
@@ -80,17 +81,17 @@ impl<D: Driver> MemoryWindow<D> {
         self.mw_type
     }
 
-    /// As C's lists and builders want it; valid as long as this window lives.
+    /// The pointer for C's lists and builders; valid as long as this window lives.
     #[must_use]
     pub fn as_raw(&self) -> *const IbvMw {
         &raw const *self.raw
     }
 
-    /// What opens `length` bytes of `mr` from `addr` on, to be posted by `bind_mw`.
+    /// The arguments of a bind to `length` bytes of `mr` from `addr`, to be posted by `bind_mw`.
     ///
-    /// The key that the window shall have is the next one (`ibv_inc_rkey`). A type 1 window gets it from the verb, as
-    /// `ibv_bind_mw` does; for type 2 the owner may choose the low 8 bits of [`MwBind::rkey`] in any other way.
-    /// When the bind is posted, tell the window by [`bound`](Self::bound).
+    /// The window's new key is the next one (`ibv_inc_rkey`). For a type 1 window this is required, as with
+    /// `ibv_bind_mw`; for type 2 the owner may choose other low 8 bits of [`MwBind::rkey`]. After the bind was posted,
+    /// call [`bound`](Self::bound).
     #[must_use]
     pub fn bind<B: StableBuf>(
         &self,

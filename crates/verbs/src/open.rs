@@ -10,9 +10,9 @@ use uverbs_core::provider::Driver;
 use uverbs_mlx5::Mlx5;
 use uverbs_rxe::Rxe;
 
-/// What to do with an opened device; compiled once per driver, so it runs without dispatch.
+/// The code to run with an opened device; it is compiled once for each driver, so it needs no dynamic dispatch.
 pub trait DriverVisitor {
-    /// What it gives back.
+    /// The result.
     type Out;
     /// Called with the context of the driver that the device has.
     fn visit<D: Driver>(self, context: Context<D>) -> Self::Out;

@@ -30,7 +30,7 @@ impl<D: Driver> PdInner<D> {
     }
 
     pub(crate) fn handle(&self) -> Result<&PdHandle> {
-        self.handle.as_ref().ok_or_else(|| Error::invalid("pd", "handle", "the protection domain is gone"))
+        self.handle.as_ref().ok_or_else(|| Error::invalid("pd", "handle", "the protection domain is closed"))
     }
 }
 
@@ -92,7 +92,7 @@ impl<D: Driver> ProtectionDomain<D> {
         Ok(Self { inner: self.inner.clone(), td: Some(td.inner.clone()) })
     }
 
-    /// `ibv_reg_mr` of a buffer that peers may write, as `access` says.
+    /// `ibv_reg_mr` of a buffer that peers may access with the rights `access`.
     ///
     /// # Errors
     /// The buffer comes back with the error; `None` if the kernel's answer made no sense (`EPROTO`): it may have registered the
@@ -108,8 +108,8 @@ impl<D: Driver> ProtectionDomain<D> {
 
     /// `ibv_reg_mr_iova`: the region's first byte has the address `iova` for scatter/gather entries and peers.
     ///
-    /// What a device's driver does by the CPU, it does at the address that an entry says, so local entries of such a
-    /// region ask for more care: see [`SendBatch::push`](crate::provider::SendBatch::push).
+    /// In some cases the driver accesses memory by the CPU, at the address of an entry, which is not the address of the
+    /// memory in such a region: see [`SendBatch::push`](crate::provider::SendBatch::push).
     pub fn reg_mr_iova<B: StableBuf>(
         &self,
         buf: B,
@@ -187,8 +187,8 @@ impl<D: Driver> ProtectionDomain<D> {
             let (sender, receiver, route) = ah::reply_gid(grh);
             let kernel = self.inner.context.kernel();
             let table = control::query::gid_table(kernel)?;
-            // A RoCE GID stands twice in the table, for either version: the way back is the version of the way here,
-            // which a GRH (version 1, or 2 over IPv6) does not tell. The first match is what libibverbs takes.
+            // A RoCE GID is in the table twice, for both versions. The answer should use the version of the request,
+            // but a GRH (version 1, or 2 over IPv6) does not show it. libibverbs uses the first match.
             let mine = table.iter().filter(|e| e.port_num == u32::from(port_num) && e.gid == receiver);
             let wants_v2 = receiver.ipv4().is_some();
             let entry = mine

@@ -15,7 +15,7 @@ use uverbs_core::provider::{BadWr, Driver, PostError, SrqCreate, SrqParts};
 use uverbs_core::sync::{Exclusive, Locked, Locking, Reentered, Shared};
 use uverbs_core::wr::RecvWr;
 
-/// What an XRC SRQ is made from besides its protection domain.
+/// The objects that an XRC SRQ is created from, besides its protection domain.
 #[derive(Debug)]
 pub(crate) struct Xrc<D: Driver> {
     xrcd: Arc<XrcdInner<D>>,
@@ -159,7 +159,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
         SrqId(self.inner.event_id)
     }
 
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     #[must_use]
     pub fn attr(&self) -> &SrqAttr {
         &self.attr
@@ -253,7 +253,7 @@ impl<D: Driver, L: Locking> Drop for SharedReceiveQueue<D, L> {
         // SAFETY: `receiver` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]
         let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
-        // The device may use the ring until the kernel object is gone.
+        // The device may use the ring until the kernel object is destroyed.
         *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver.into_engine());
     }
 }

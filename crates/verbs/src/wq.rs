@@ -23,7 +23,7 @@ struct WqInner<D: Driver> {
     handle: Option<WqHandle>,
     shared: Arc<D::QpShared>,
     event_id: u64,
-    /// The engine, once its face is gone.
+    /// The engine, after its face was dropped.
     engine: Mutex<Option<D::RecvQueue>>,
     context: Arc<ContextInner<D>>,
     _cq: Arc<CqInner<D>>,
@@ -127,7 +127,7 @@ impl<D: Driver, L: Locking> WorkQueue<D, L> {
         self.inner.handle.as_ref().map_or(0, WqHandle::wq_num)
     }
 
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     #[must_use]
     pub fn attr(&self) -> &WqInitAttr {
         &self.attr
@@ -180,12 +180,12 @@ impl<D: Driver, L: Locking> Drop for WorkQueue<D, L> {
         // SAFETY: `receiver` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]
         let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
-        // The device may use the ring until the kernel object is gone.
+        // The device may use the ring until the kernel object is destroyed.
         *self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver.into_engine());
     }
 }
 
-/// A queue that stands in a table.
+/// A queue that is in a table.
 trait Entry<D: Driver>: Send + Sync + core::fmt::Debug {
     fn handle(&self) -> Result<&WqHandle>;
 }
@@ -281,7 +281,7 @@ impl<D: Driver> RssQp<D> {
         self.inner.handle.as_ref().ok_or_else(|| Error::invalid("qp", "handle", "the QP is destroyed"))
     }
 
-    /// What keeps it alive.
+    /// A reference that keeps it alive.
     pub(crate) fn keep(&self) -> Arc<impl Send + Sync + core::fmt::Debug + use<D>> {
         self.inner.clone()
     }

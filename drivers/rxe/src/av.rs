@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The address vector that stands in a datagram's WQE where the kernel has no index of address handles.
+//! The address vector in a datagram's WQE, for kernels without an index of address handles.
 //!
-//! Kernels since 5.16 answer `create_ah` with an index, and take the address from their own object. Before, user space
-//! filled in `struct rxe_av`. The destination's MAC is left 0: the kernel routes by IP address and looks at the MAC
-//! only to tell a packet to itself (`rxe_prepare()`), which then takes the way through the IP stack.
+//! Kernels since 5.16 return an index from `create_ah`, and read the address from their own object. With older kernels
+//! user space fills in `struct rxe_av`. The destination's MAC stays 0: the kernel routes by IP address and uses the MAC
+//! only to detect a packet to itself (`rxe_prepare()`); such a packet then goes through the IP stack.
 
 use uverbs_core::attr::{AhAttr, Gid};
 use uverbs_uapi::be::Be32;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `wr_*` builders of ibv_wr_post(3): a batch whose state lives in the queue.
 //!
-//! A builder writes the head of a WQE, its setters go back and add the data and the destination. What a WR still needs
-//! is a few bits, looked at when the next one begins and when the session ends.
+//! A builder writes the head of a WQE; its setters then add the data and the destination. A few bits record which
+//! setters the WR still needs. They are checked when the next WR begins and when the session ends.
 #![expect(unsafe_code)]
 // UNSAFETY: `wr_set_sges` is an `unsafe fn` of the core's trait (a promise about memory); nothing unsafe is done here.
 
@@ -61,7 +61,8 @@ const DATA: u8 = 1;
 const ADDRESS: u8 = 2;
 
 impl<B: SendBell> SendQueue<B> {
-    /// Checks that the WR takes a setter now, and notes that it was called. `None` if the session is none or has failed.
+    /// Checks that the WR can take this setter now, and records the call. `None` if there is no session or it has
+    /// failed.
     #[inline(always)]
     fn setter(&mut self, which: u8) -> Option<Current> {
         let session = &mut self.session;

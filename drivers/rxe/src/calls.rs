@@ -33,7 +33,7 @@ fn invoke<I: IntoBytes + Immutable>(
 
 /// The send queue's doorbell, where the write interface is refused.
 pub(crate) fn post_send(kernel: &dyn Kernel, qp_handle: u32) -> Result<(), Errno> {
-    // uverbs wants the size of a work request even where there is none (`ib_uverbs_post_send()`).
+    // uverbs requires the size of a work request even if there is none (`ib_uverbs_post_send()`).
     let wqe_size = size_of::<ib_uverbs_send_wr>() as u32;
     let request = ib_uverbs_post_send { qp_handle, wqe_size, ..Default::default() };
     let mut response = ib_uverbs_post_send_resp::default();
@@ -58,10 +58,10 @@ pub(crate) fn modify_to_err(kernel: &dyn Kernel, qp_handle: u32) -> Result<(), E
     invoke(kernel, IB_USER_VERBS_CMD_MODIFY_QP, &request, &mut [])
 }
 
-/// Modifies an SRQ, and says where its new ring is if it was resized.
+/// Modifies an SRQ, and returns the location of its new ring if it was resized.
 ///
-/// The kernel does not answer in the response: it stores a `struct mminfo` at an address that the request names
-/// (`rxe_srq_from_attr()`), and wants the address even where it stores nothing.
+/// The kernel does not answer in the response: it stores a `struct mminfo` at an address in the request
+/// (`rxe_srq_from_attr()`), and requires the address even if it stores nothing.
 pub(crate) fn modify_srq(srq: &SrqHandle, attr: &SrqAttr, mask: SrqAttrMask) -> Result<mminfo> {
     let answer = [AtomicU64::new(0), AtomicU64::new(0)];
     const { assert!(size_of::<mminfo>() == size_of::<[AtomicU64; 2]>()) };

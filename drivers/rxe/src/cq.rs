@@ -22,7 +22,7 @@ use uverbs_uapi::cmd::ib_uverbs_wc;
 /// A completion queue, with `B` as the way to arm it.
 pub struct CompletionQueue<B> {
     shared: Arc<CqShared>,
-    /// Where an open extended poll stands.
+    /// The current completion of an open extended poll.
     open: Option<Completion>,
     capacity: u32,
     bell: B,
@@ -35,7 +35,7 @@ impl<B: ArmBell> CompletionQueue<B> {
     /// [`PollError::Corrupt`] if the ring's indices make no sense.
     ///
     /// # Panics
-    /// If there is no memory.
+    /// If memory can't be allocated.
     #[cfg(any(test, feature = "test-utils"))]
     pub fn new(ring: Ring<ib_uverbs_wc>, bell: B) -> Result<Self, PollError> {
         let state = CqState::new(ring)?;
@@ -60,7 +60,7 @@ impl<B: ArmBell> CompletionQueue<B> {
         &self.bell
     }
 
-    /// What control calls share with it.
+    /// The state that it shares with control calls.
     pub(crate) fn shared(&self) -> &CqShared {
         &self.shared
     }
@@ -119,7 +119,8 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
     #[inline]
     fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion)) -> Result<usize, PollError> {
         self.may_poll()?;
-        // What is there when the call begins; a kernel that never stops writing can't keep it here.
+        // Only the completions that are in the ring when the call begins; so a kernel that writes continually can't
+        // make the call endless.
         let n = self.enter()?.state().available(max)?;
         if n == 0 {
             return Ok(0);
@@ -198,9 +199,9 @@ pub struct Completion {
 }
 
 /// The kernel stores its own flags, not those of the verbs (`do_complete()` in rxe_resp.c): `IB_WC_GRH` and
-/// `IB_WC_WITH_IMM` are the same, but `IB_WC_WITH_INVALIDATE` is bit 2, which in `enum ibv_wc_flags` says that
-/// checksums are right, and bit 3 is the other way round. rxe checks none, so either bit can only be an invalidation.
-/// (librxe hands the kernel's bits on.)
+/// `IB_WC_WITH_IMM` are the same, but `IB_WC_WITH_INVALIDATE` is bit 2, which in `enum ibv_wc_flags` means that
+/// checksums are correct, and for bit 3 it is the reverse. rxe checks no checksums, so either bit means an
+/// invalidation. (librxe passes the kernel's bits on.)
 #[inline(always)]
 const fn wc_flags(kernel: u32) -> WcFlags {
     const INVALIDATED: u32 = 1 << 2 | 1 << 3;

@@ -118,7 +118,7 @@ impl CqShared {
 
     /// The kernel has reset or destroyed the QP of this number: takes its completions out, and gives their places back.
     ///
-    /// The kernel hands numbers out in turn (`__rxe_add_to_pool()`), so this is not another QP's number yet.
+    /// The kernel assigns numbers in a cycle (`__rxe_add_to_pool()`), so this number is not yet that of another QP.
     pub(crate) fn remove_completions(&self, qp_num: u32) {
         self.stopped(|state| state.remove(qp_num));
     }
@@ -153,7 +153,7 @@ pub(crate) struct CqState {
     ring: Ring<ib_uverbs_wc>,
     /// The first completion that is not polled.
     at: u32,
-    /// What the kernel was told: those before it are given back.
+    /// The consumer index that was stored for the kernel: the slots before it are returned.
     given: u32,
     /// The kernel's index as last seen, always inside the ring.
     producer: u32,
@@ -215,7 +215,7 @@ impl CqState {
         self.producer.wrapping_sub(self.at) & self.ring.mask()
     }
 
-    /// How many completions a poll that wants `max` finds. Reads the kernel's index only if fewer are known.
+    /// The number of completions, up to `max`, that a poll finds. Reads the kernel's index only if fewer are known.
     #[inline(always)]
     pub(crate) fn available(&mut self, max: usize) -> Result<usize, PollError> {
         if (self.known() as usize) < max
@@ -234,7 +234,7 @@ impl CqState {
             return None;
         }
         let next = (self.at + 1) & self.ring.mask();
-        // What was taken is not given back yet, so a producer that seems to have lapped it lies.
+        // The slots that were taken are not returned yet, so a producer index beyond them is invalid.
         if next == self.given {
             return None;
         }
@@ -273,7 +273,7 @@ impl CqState {
             }
         }
         if to != self.at {
-            // What an open poll has taken is copied, so its place may go back, too.
+            // The completion that an open poll has taken is copied, so its slot can be returned, too.
             self.at = to;
             self.give_back();
         }

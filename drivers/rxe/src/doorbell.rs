@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The system calls of rxe's data path.
 //!
-//! A send queue's doorbell is a `POST_SEND` without work requests: the kernel then looks into the shared ring. A
-//! receive queue needs none, except in ERR. Arming a completion queue is a command, too. All three go to the kernel
-//! that owns the object, by its handle, and allocate nothing.
+//! A send queue's doorbell is a `POST_SEND` without work requests: the kernel then reads the shared ring. A receive
+//! queue needs no doorbell, except in ERR. Arming a completion queue is a command, too. All three commands name the
+//! object by its handle and allocate no memory.
 
 use crate::calls;
 use core::fmt;

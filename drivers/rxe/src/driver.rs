@@ -45,7 +45,7 @@ pub struct Rxe {
     max_dest_rd_atomic: u32,
 }
 
-/// What an SRQ's poster and its consumers share: nothing. The kernel consumes in order.
+/// The state that an SRQ's poster and its consumers share: none, because the kernel consumes in order.
 #[derive(Debug)]
 pub struct SrqShared(());
 
@@ -54,7 +54,7 @@ pub struct SrqShared(());
 pub struct ThreadDomain(());
 
 impl Rxe {
-    /// Maps the ring that the kernel told of.
+    /// Maps the ring at the offset that the kernel returned.
     fn ring<H>(&self, verb: &'static str, info: &mminfo, tail: usize) -> Result<Ring<H>> {
         let mapping =
             self.kernel.mmap(info.offset, info.size as usize, Protection::ReadWrite).map_err(|errno| {
@@ -130,7 +130,7 @@ impl Rxe {
         }
     }
 
-    /// What rxe never has is told before the kernel is asked.
+    /// Refuses features that rxe never has, before the kernel is called.
     fn check_qp(&self, create: &QpCreate<'_, Self>) -> Result<()> {
         let attr = create.attr;
         if !matches!(attr.qp_type, QpType::Rc | QpType::Uc | QpType::Ud) {
@@ -163,7 +163,7 @@ fn corrupt(verb: &'static str, what: impl core::fmt::Display) -> Error {
     Error::protocol(verb, format!("the kernel's ring: {what}"))
 }
 
-/// There is no memory for the words that posters, pollers and control calls share.
+/// The error if there is no memory for the words that posters, pollers and control calls share.
 fn no_memory(verb: &'static str, error: &std::io::Error) -> Error {
     let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno::from_raw);
     Error::os(verb, "a page for its state", errno)
@@ -173,10 +173,10 @@ fn sge_bytes(num: u32) -> usize {
     (num as usize).saturating_mul(16)
 }
 
-/// A ring's capacity, which is what really fits: kernels before 6.4 answer with the number that they were asked for.
+/// A ring's real capacity: kernels before 6.4 return the requested number instead.
 fn at_least(verb: &'static str, capacity: u32, asked: u32) -> Result<u32> {
     if capacity < asked {
-        return Err(Error::protocol(verb, format!("a ring of {capacity} where {asked} were asked for")));
+        return Err(Error::protocol(verb, format!("a ring of {capacity} instead of {asked}")));
     }
     Ok(capacity)
 }
@@ -262,7 +262,7 @@ impl Driver for Rxe {
             let mut resp = rxe_resize_cq_resp::default();
             if let Err(error) = handle.resize(cqe, Uhw::answer(resp.as_mut_bytes())) {
                 if error.errno() == Errno::EPROTO {
-                    // The kernel did it, and its answer makes no sense: nobody knows where the ring is.
+                    // The kernel resized it, but its answer is invalid, so the location of the ring is unknown.
                     state.lose_ring();
                 }
                 return Err(error);
@@ -315,7 +315,7 @@ impl Driver for Rxe {
                 Ok(SrqParts { handle, shared: Arc::new(SrqShared(())), queue, attr })
             }
             Err(error) => {
-                // SAFETY: nobody has it yet.
+                // SAFETY: the object has no other user yet.
                 let _ = unsafe { handle.destroy() };
                 Err(error)
             }
@@ -367,7 +367,7 @@ impl Driver for Rxe {
         match self.queues(&handle, &attr, cqs, create.srq.is_some(), cap, &resp) {
             Ok((shared, send, recv, cap)) => Ok(QpParts { handle, shared, send: Some(send), recv, cap }),
             Err(error) => {
-                // SAFETY: nobody has it yet.
+                // SAFETY: the object has no other user yet.
                 let _ = unsafe { handle.destroy() };
                 Err(error)
             }
@@ -390,7 +390,7 @@ impl Driver for Rxe {
         let _one = shared.modify();
         let before = shared.state();
         let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
-        // Where posting ends, or receives must be flushed, the posters know before the kernel acts.
+        // If the new state ends posting, or receives must be flushed, the posters see it before the kernel acts.
         let early = matches!(target, Some(QpState::RESET | QpState::ERR));
         if let (true, Some(state)) = (early, target) {
             shared.set_state(state);
@@ -401,17 +401,16 @@ impl Driver for Rxe {
         // SAFETY: the caller's promise; `shared` follows the state.
         let mut result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         if result.is_ok() && target == Some(QpState::RESET) && before != QpState::RESET {
-            // Where sends were queued, kernels since 6.4 forget them only in part: the requester takes over the ring's
-            // consumer index before the completer moves it past them (`rxe_qp_reset()`, `rxe_sender()`), and would run
-            // their slots when the QP is up again. A second reset makes it look again.
-            // SAFETY: as above.
+            // If sends were queued, kernels since 6.4 reset them only in part: the requester copies the ring's consumer
+            // index before the completer moves it past them (`rxe_qp_reset()`, `rxe_sender()`), and would execute their
+            // slots when the QP is in RTS again. A second reset makes it copy the index again. SAFETY: as above.
             result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         }
         if let Err(error) = result {
             if early {
                 shared.set_state(before);
             }
-            // A QP that met an error on the wire is in ERR, and nobody told us.
+            // After an error on the wire the QP is in ERR, which the kernel does not report.
             if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
                 && now.qp_state == QpState::ERR
             {
@@ -430,7 +429,8 @@ impl Driver for Rxe {
             _ => {}
         }
         if before == QpState::SQD && target == Some(QpState::RTS) {
-            // What was posted in SQD waits for the next doorbell: leaving SQD schedules nothing (`rxe_qp_from_attr()`).
+            // WRs that were posted in SQD need a doorbell, because leaving SQD does not start the requester
+            // (`rxe_qp_from_attr()`).
             if let Err(errno) = self.bell(handle.handle()).ring() {
                 log::warn!("{}: qp {}: no doorbell after SQD: {errno}", self.kernel.name(), handle.handle());
             }

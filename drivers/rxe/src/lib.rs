@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Driver for `rdma_rxe`, the kernel's software RDMA device (RoCE v2 over any network interface).
 //!
-//! The kernel does the work of the device: it reads WQEs from rings that it shares with us, and writes completions to
-//! another. This crate encodes the WQEs, decodes the completions, and rings: the doorbell is a system call. What is
-//! here and what is not follows the kernel's `drivers/infiniband/sw/rxe`: RC, UC and UD; no XRC, no raw packets, no
+//! The kernel implements the device: it reads WQEs from rings that it shares with the process, and writes completions
+//! to another ring. This crate encodes the WQEs, decodes the completions and rings the doorbell, which is a system
+//! call. The features are those of the kernel's `drivers/infiniband/sw/rxe`: RC, UC and UD; no XRC, no raw packets, no
 //! segmentation offload.
 //!
 //! | module                    | what                                                                     |

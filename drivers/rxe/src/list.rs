@@ -51,7 +51,7 @@ pub(crate) unsafe fn post_send<B: SendBell>(
     publication(queue.publish(&cursor), list, bad)
 }
 
-/// What a list call reports after its publication.
+/// The result of a list call after its publication.
 fn publication<W>(
     result: Result<(), PostError>,
     list: *const W,

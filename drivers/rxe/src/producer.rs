@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The producing side of a ring: send queues, receive queues, shared receive queues.
 //!
-//! The producer keeps its index to itself and stores it to the ring only to publish. How far it may write is cached,
-//! and read anew only when the queue looks full. Everything that forbids posting (a full queue, a latched error, the
-//! wrong state) moves [`Cursor::limit`] to where the cursor stands, so the hot path has one compare for all of them.
+//! The producer keeps a private index and stores it to the ring only to publish. The limit up to which it may write is
+//! cached, and computed again only when the queue seems full. Every condition that forbids posting (a full queue, a
+//! latched error, the wrong state) sets [`Cursor::limit`] to the position of the cursor, so the hot path has one
+//! compare for all of them.
 //!
 //! WRs are written to slots that are not published, outside of any access that a control call waits for: the kernel clears the
 //! slots of a queue that it resets, and what was written before is never published ([`Producer::publish`]).
 
-use crate::queue::{Ring, Slot};
+use crate::queue::{Ring, WqeSlot};
 use crate::shared::{QpShared, enter, word};
 use std::sync::Arc;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
 
-/// Where a batch writes: past what is published, invisible until it is.
+/// The position at which a batch writes: beyond the published index, so the kernel does not see the WQEs before they
+/// are published.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
     /// The next slot.
@@ -32,7 +34,7 @@ impl Cursor {
         Self { at: 0, limit: 0, error: Some(error) }
     }
 
-    /// Notes the first error, after which there is no room for anything.
+    /// Records the first error, after which there is no room.
     #[cold]
     pub(crate) fn latch(&mut self, error: PostError) {
         if self.error.is_none() {
@@ -48,7 +50,7 @@ impl Cursor {
     }
 }
 
-/// What tells a send queue from a receive queue here.
+/// The differences between a send queue and a receive queue.
 pub(crate) trait QueueKind {
     /// Whether WRs may be posted now.
     fn open(word: StateWord) -> bool;
@@ -84,7 +86,7 @@ impl QueueKind for Receives {
 #[derive(Debug)]
 pub(crate) struct Producer<H, S> {
     ring: Ring<H>,
-    /// What the ring's producer index is, because only this side stores it.
+    /// The ring's producer index, which only this side stores.
     published: u32,
     /// One before the consumer, as last seen.
     limit: u32,
@@ -180,7 +182,7 @@ impl<H, S: QueueKind> Producer<H, S> {
 
     /// The slot at the cursor, and the index after it.
     #[inline(always)]
-    pub(crate) fn slot(&mut self, cursor: &mut Cursor) -> Result<(Slot<'_, H>, u32), PostError> {
+    pub(crate) fn slot(&mut self, cursor: &mut Cursor) -> Result<(WqeSlot<'_, H>, u32), PostError> {
         if cursor.at == cursor.limit {
             cursor.limit = self.refresh(cursor.at, cursor.error)?;
         }
@@ -188,9 +190,9 @@ impl<H, S: QueueKind> Producer<H, S> {
         Ok((self.ring.slot(cursor.at), next))
     }
 
-    /// The slot at an index that is not published: one that a cursor has passed, or the one where it stands.
+    /// The slot at an index that is not published: one that a cursor has passed, or the one at the cursor.
     #[inline(always)]
-    pub(crate) fn slot_at(&mut self, index: u32) -> Slot<'_, H> {
+    pub(crate) fn slot_at(&mut self, index: u32) -> WqeSlot<'_, H> {
         self.ring.slot(index)
     }
 
@@ -200,8 +202,8 @@ impl<H, S: QueueKind> Producer<H, S> {
         index.wrapping_sub(1) & self.ring.mask()
     }
 
-    /// The queue looks full: looks at the shared index. Takes and gives scalars, so that the caller keeps its
-    /// registers.
+    /// Called when the queue seems full: loads the shared index. Takes and returns scalars, so that the caller keeps
+    /// its registers.
     #[cold]
     fn refresh(&mut self, at: u32, error: Option<PostError>) -> Result<u32, PostError> {
         if let Some(e) = error {
@@ -226,8 +228,8 @@ impl<H, S: QueueKind> Producer<H, S> {
         Ok(limit)
     }
 
-    /// Makes everything before the cursor visible to the kernel, if the state still allows it and no reset came since the batch
-    /// began. `prepare` is called with the slot behind, before; `tell` after, with the state.
+    /// Makes everything before the cursor visible to the kernel, if the state still allows it and no reset came since
+    /// the batch began. `prepare` is called before that with the next slot, and `tell` after that with the state.
     ///
     /// All of it is one access to the queue, for whose end a control call waits that closes the queue: what it does to the
     /// ring after is not undone by a post that began before.
@@ -235,7 +237,7 @@ impl<H, S: QueueKind> Producer<H, S> {
     pub(crate) fn publish(
         &mut self,
         cursor: &Cursor,
-        prepare: impl FnOnce(Slot<'_, H>),
+        prepare: impl FnOnce(WqeSlot<'_, H>),
         tell: impl FnOnce(StateWord) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         let Self { ring, published, shared, seen, .. } = self;

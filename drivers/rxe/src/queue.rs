@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ring that rxe shares with user space: a header with two indices, then a power of two of slots.
 //!
-//! The kernel allocates it and tells element size and index mask in the header (`struct rxe_queue_buf` in
+//! The kernel allocates it and stores element size and index mask in the header (`struct rxe_queue_buf` in
 //! `<rdma/rdma_user_rxe.h>`, `rxe_queue_init()`). Both are read once, checked against the size of the mapping, and
 //! kept; nothing that the kernel writes later is used to compute an address. An index counts slots and is kept below
 //! the number of slots by both sides; the ring is empty when the two are equal, so it holds one element less than it
@@ -80,7 +80,7 @@ impl<H> Ring<H> {
         if !mapping.is_writable() || mapping.len() < HEADER || !base.addr().get().is_multiple_of(8) {
             return Err(RingError::Header);
         }
-        // SAFETY: the header lies inside the mapping (checked above).
+        // SAFETY: the header is inside the mapping (checked above).
         let log2 = unsafe { base.add(offset_of!(rxe_queue_buf, log2_elem_size)) }.cast::<u32>();
         // SAFETY: likewise.
         let mask = unsafe { base.add(offset_of!(rxe_queue_buf, index_mask)) }.cast::<u32>();
@@ -123,19 +123,19 @@ impl<H> Ring<H> {
         self.tail
     }
 
-    /// Where the consumer stands, as it stands there: the caller checks it against [`mask`](Self::mask).
+    /// The consumer index as it is in memory: the caller checks it against [`mask`](Self::mask).
     ///
-    /// Acquire: pairs with the release store of whoever consumes (`queue_advance_consumer()`), so a slot that is seen
-    /// to be free is no longer read.
+    /// Acquire: pairs with the release store of the consumer (`queue_advance_consumer()`), so the consumer no longer
+    /// reads a slot that is seen to be free.
     #[inline(always)]
     pub(crate) fn consumer(&self) -> u32 {
         self.index(CONSUMER).load(Ordering::Acquire)
     }
 
-    /// Where the producer stands, unchecked as [`consumer`](Self::consumer).
+    /// The producer index, unchecked as [`consumer`](Self::consumer).
     ///
-    /// Acquire: pairs with the release store of whoever produces (`queue_advance_producer()`), so what an element
-    /// holds is read after it was written.
+    /// Acquire: pairs with the release store of the producer (`queue_advance_producer()`), so an element is read after
+    /// it was written.
     #[inline(always)]
     pub(crate) fn producer(&self) -> u32 {
         self.index(PRODUCER).load(Ordering::Acquire)
@@ -157,8 +157,8 @@ impl<H> Ring<H> {
 
     /// The slot at `index`, to be written.
     #[inline(always)]
-    pub(crate) fn slot(&mut self, index: u32) -> Slot<'_, H> {
-        Slot { ptr: self.element(index), tail: self.tail, _ring: PhantomData }
+    pub(crate) fn slot(&mut self, index: u32) -> WqeSlot<'_, H> {
+        WqeSlot { ptr: self.element(index), tail: self.tail, _ring: PhantomData }
     }
 
     /// The element at `index`, to be read.
@@ -176,7 +176,7 @@ impl<H> Ring<H> {
 
     #[inline(always)]
     fn index(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: both offsets lie inside the header, which lies inside the mapping (invariant).
+        // SAFETY: both offsets are inside the header, which is inside the mapping (invariant).
         let ptr = unsafe { self.base.add(offset) }.cast::<u32>();
         // SAFETY: aligned (the header's fields are, `base` is), valid while `self` is borrowed, and every other access
         // to these words, here and in the kernel, is atomic.
@@ -198,15 +198,15 @@ impl<H> fmt::Debug for Ring<H> {
 
 /// A slot that is this side's to write: an `H`, then `tail` bytes.
 ///
-/// Every method writes inside the slot, whatever its arguments. Nothing can be read back, so bytes that the kernel
-/// left there influence nothing.
-pub(crate) struct Slot<'r, H> {
+/// Every method writes inside the slot for any arguments. The slot can't be read, so bytes that the kernel left there
+/// have no effect.
+pub(crate) struct WqeSlot<'r, H> {
     ptr: NonNull<u8>,
     tail: usize,
     _ring: PhantomData<&'r mut Ring<H>>,
 }
 
-impl<H> Slot<'_, H> {
+impl<H> WqeSlot<'_, H> {
     /// Writes the whole head, so that nothing of an earlier lap stays in it.
     #[inline(always)]
     pub(crate) fn put_head(&mut self, head: H)
@@ -219,7 +219,7 @@ impl<H> Slot<'_, H> {
         unsafe { self.ptr.cast::<H>().write(head) };
     }
 
-    /// Writes the field of the head that stands at `OFFSET`.
+    /// Writes the field of the head at `OFFSET`.
     #[inline(always)]
     pub(crate) fn put_field<const OFFSET: usize, T: IntoBytes + Immutable>(&mut self, value: T) {
         const {
@@ -264,14 +264,14 @@ impl<H> Slot<'_, H> {
     }
 }
 
-/// An element that the kernel wrote. Each field is read when it is asked for, and may be anything.
+/// An element that the kernel wrote. Each field is read by its method, and may have any value.
 pub(crate) struct Entry<'r, H> {
     ptr: NonNull<u8>,
     _ring: PhantomData<&'r Ring<H>>,
 }
 
 impl<H> Entry<'_, H> {
-    /// The field of the head that stands at `OFFSET`.
+    /// The field of the head at `OFFSET`.
     #[inline(always)]
     pub(crate) fn field<const OFFSET: usize, T: FromBytes + Copy>(&self) -> T {
         const {
@@ -295,7 +295,7 @@ impl<H> Copy for Entry<'_, H> {}
 
 /// A ring in heap memory, as `rxe_queue_init()` would make it: `slots` elements of `1 << log2` bytes.
 ///
-/// The words are the whole mapping; whoever holds them plays the kernel.
+/// The words are the whole mapping; the test uses them in the role of the kernel.
 #[cfg(any(test, feature = "test-utils"))]
 pub(crate) fn heap_ring(log2: u32, slots: u32) -> (Mapping, std::sync::Arc<[core::sync::atomic::AtomicU64]>) {
     use core::sync::atomic::AtomicU64;

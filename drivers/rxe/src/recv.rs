@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receive queues, of a QP or shared: to their poster the two differ only in the state that is checked.
 #![expect(unsafe_code)]
-// UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
-// encoder never looks at that memory, so nothing unsafe is done here.
+// UNSAFETY: implements the core's posting traits, whose `unsafe fn` require a promise about the memory that WRs name.
+// The encoder does not access that memory, so this module has no unsafe operation.
 
 use crate::doorbell::FlushBell;
 use crate::producer::{Cursor, Producer, Receives};
@@ -48,7 +48,7 @@ impl<B: FlushBell> RecvQueue<B> {
         Self::new(ring, max_sge, Arc::new(QpShared::new(QpState::RTR)), bell)
     }
 
-    /// How many WRs fit: a power of two less one, at least what was asked for.
+    /// How many WRs fit: a power of two minus one, at least the number requested.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.ring.ring().capacity()
@@ -100,8 +100,8 @@ impl<B: FlushBell> RecvQueue<B> {
         }
     }
 
-    /// Publishes what the cursor has passed. The kernel reads the ring when a message arrives, and once when the QP goes to
-    /// ERR; of what is posted after that it must be told.
+    /// Publishes the WRs before the cursor. The kernel reads the ring when a message arrives, and once when the QP
+    /// enters ERR; receives that are posted after that need a call.
     #[inline(always)]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let bell = &self.bell;
@@ -130,7 +130,7 @@ impl<B: FlushBell> RecvQueueTrait for RecvQueue<B> {
 
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        // SAFETY: the caller's promise is the one that `list::post_recv` asks for.
+        // SAFETY: the caller makes the promise that `list::post_recv` requires.
         unsafe { crate::list::post_recv(self, list) }
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The send queue, and its typed face: batches.
 #![expect(unsafe_code)]
-// UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
-// encoder never looks at that memory, so nothing unsafe is done here.
+// UNSAFETY: implements the core's posting traits, whose `unsafe fn` require a promise about the memory that WRs name.
+// The encoder does not access that memory, so this module has no unsafe operation.
 
 use crate::builder::Session;
 use crate::doorbell::SendBell;
 use crate::producer::{Cursor, Producer, Sends};
-use crate::queue::{Ring, Slot};
+use crate::queue::{Ring, WqeSlot};
 use crate::shared::QpShared;
 use crate::wqe::{self, Ah, Limits};
 use core::fmt;
@@ -21,7 +21,7 @@ use uverbs_core::provider::{
 use uverbs_core::wr::{SendWr, Sge, WrOpcode};
 use uverbs_uapi::rxe::rxe_send_wqe;
 
-/// What a QP may post, as sets of opcodes.
+/// The opcodes that a QP may post, as sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ops {
     /// To the connected peer.
@@ -32,12 +32,12 @@ pub(crate) struct Ops {
     pub(crate) builder: u32,
 }
 
-/// What only some kernels' rxe has.
+/// Operations that only some kernels' rxe has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// RDMA flush, by `device_cap_flags_ex`.
     pub flush: bool,
-    /// Atomic write, likewise.
+    /// Whether the kernel has atomic write.
     pub atomic_write: bool,
 }
 
@@ -64,14 +64,14 @@ impl Ops {
     }
 }
 
-/// What a send queue is made with: what the QP was asked for, and what the kernel answered.
+/// The parameters of a send queue: those requested for the QP, and the kernel's answer.
 #[derive(Clone, Copy, Debug)]
 pub struct SendConfig {
     /// Transport.
     pub qp_type: QpType,
     /// Operations of the `wr_*` builders.
     pub send_ops_flags: SendOpsFlags,
-    /// What the device has.
+    /// Optional operations of the device.
     pub extensions: Extensions,
     /// Entries of a WR.
     pub max_sge: u32,
@@ -113,7 +113,7 @@ impl<B: SendBell> SendQueue<B> {
         })
     }
 
-    /// How many WRs fit: a power of two less one, at least what was asked for.
+    /// How many WRs fit: a power of two minus one, at least the number requested.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.ring.ring().capacity()
@@ -202,8 +202,8 @@ impl<B: SendBell> SendQueue<B> {
         // The slot behind the last WR is always this side's. Kernels since 6.4 take a send queue that runs dry for
         // drained (SQD) only if the WQE that would be next is marked as not begun, which after a lap it is not
         // (`req_check_sq_drain_done()`).
-        let prepare = |mut slot: Slot<'_, rxe_send_wqe>| wqe::clear_state(&mut slot);
-        // The WRs are the kernel's now, whatever the system call says.
+        let prepare = |mut slot: WqeSlot<'_, rxe_send_wqe>| wqe::clear_state(&mut slot);
+        // From now on the kernel may execute the WRs, even if the system call fails.
         self.ring.publish(cursor, prepare, |_| bell.ring().map_err(PostError::Doorbell))
     }
 }
@@ -225,7 +225,7 @@ impl<B: SendBell> SendQueueTrait for SendQueue<B> {
 
     #[inline]
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
-        // SAFETY: the caller's promise is the one that `list::post_send` asks for.
+        // SAFETY: the caller makes the promise that `list::post_send` requires.
         unsafe { crate::list::post_send(self, list) }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a QP's posters and its control path share: the state, and the queue key.
+//! The data that a QP's posters and its control path share: the state, and the queue key.
 //!
 //! The kernel checks the state only after user space has published (`rxe_post_send()`), so the posters check it first. Check
 //! and publication are one access to the queue ([`enter`]): a control call that closes the queue waits for its end, so no post
@@ -25,7 +25,7 @@ pub struct QpShared {
     qkey: AtomicU32,
     /// One control call at a time.
     modifying: Mutex<()>,
-    /// Where it completes, which holds no completion of it after it was reset or destroyed.
+    /// The CQs that it completes to. They hold no completion of it after it was reset or destroyed.
     cqs: Vec<Arc<CqShared>>,
     qp_num: u32,
 }
@@ -49,14 +49,14 @@ impl QpShared {
     /// Of a QP in `state` without CQs.
     ///
     /// # Panics
-    /// If there is no memory.
+    /// If memory can't be allocated.
     #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn new(state: QpState) -> Self {
         Self::create(state, ControlBarrier::register(), Vec::new(), 0).expect("a page of memory")
     }
 
-    /// The state, as `modify_qp` left it. The device may have gone to ERR by itself.
+    /// The state that `modify_qp` stored. The device may have entered ERR by itself.
     #[must_use]
     pub fn state(&self) -> QpState {
         word(&self.recv).state()
@@ -67,11 +67,11 @@ impl QpShared {
         self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a new state. RESET counts as a reset, after which the posters take the rings' indices anew.
+    /// Stores a new state. RESET counts as a reset, after which the posters read the rings' indices again.
     pub fn set_state(&self, state: QpState) {
         for access in [&self.send, &self.recv] {
-            // A child of fork finds no word, and leaves none. Release: a poster that sees the state sees what the kernel did
-            // to the ring before.
+            // In a child of fork(2) the word is 0 and stays 0. Release: a poster that sees the state also sees the
+            // kernel's earlier changes to the ring.
             let next = |bits| {
                 let word = StateWord::from_bits(bits);
                 (!word.is_forked()).then(|| word.next(state).bits())
@@ -118,7 +118,7 @@ pub(crate) fn word(access: &QueueAccess) -> StateWord {
     StateWord::from_bits(access.word().load(Ordering::Acquire))
 }
 
-/// Enters a queue as its one poster or poller, until the value is dropped. What the word allows is checked after.
+/// Enters a queue as its only poster or poller, until the value is dropped. The caller checks the word after that.
 #[inline(always)]
 pub(crate) fn enter(access: &QueueAccess) -> Inside<'_> {
     if access.needs_fence() {

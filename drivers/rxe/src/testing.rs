@@ -119,7 +119,7 @@ impl KernelSide {
     }
 }
 
-/// A doorbell that counts, and fails when told to.
+/// A doorbell that counts, and fails on request.
 #[derive(Clone, Debug, Default)]
 pub struct FakeBell(Arc<Counts>);
 
@@ -138,7 +138,7 @@ impl FakeBell {
     pub fn rings(&self) -> u32 {
         self.0.rings.load(Ordering::Relaxed)
     }
-    /// How often a receive queue asked to be flushed.
+    /// How often a receive queue requested a flush.
     #[must_use]
     pub fn flushes(&self) -> u32 {
         self.0.flushes.load(Ordering::Relaxed)
@@ -239,7 +239,7 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 /// A scatter/gather entry of a WQE: address, length, lkey.
 pub type DecodedSge = (u64, u32, u32);
 
-/// What a send WQE says besides its operation.
+/// The fields of a send WQE besides its operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodedSend {
     /// `wr_id`
@@ -348,7 +348,7 @@ fn decode_sges(b: &[u8], num: usize) -> Vec<DecodedSge> {
     (0..num).map(|i| (u64_at(b, 16 * i), u32_at(b, 16 * i + 8), u32_at(b, 16 * i + 12))).collect()
 }
 
-/// What a receive WQE says.
+/// The fields of a receive WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodedRecv {
     /// `wr_id`

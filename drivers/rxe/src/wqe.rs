@@ -6,7 +6,7 @@
 //! are its own variables, and it reads several of them before it ever writes them: `get_wqe()`, `check_init_depth()`,
 //! `copy_data()`), and what an earlier lap left there must not be taken for this one's.
 
-use crate::queue::Slot;
+use crate::queue::WqeSlot;
 use core::mem::offset_of;
 use uverbs_core::provider::opcodes::{is_atomic, takes_inline};
 use uverbs_core::provider::wire::{RemoteAddr, WireRemote, WireSge};
@@ -19,15 +19,15 @@ use uverbs_uapi::rxe::{
 };
 
 /// A slot of a send queue.
-pub(crate) type SendSlot<'r> = Slot<'r, rxe_send_wqe>;
+pub(crate) type SendSlot<'r> = WqeSlot<'r, rxe_send_wqe>;
 /// A slot of a receive queue.
-pub(crate) type RecvSlot<'r> = Slot<'r, rxe_recv_wqe>;
+pub(crate) type RecvSlot<'r> = WqeSlot<'r, rxe_recv_wqe>;
 
 /// The longest message that a WQE can describe, plus one. The device's own limit (`max_msg_sz`, 8 MiB) is below, and
 /// `struct rxe_dma_info` counts in 32 bits.
 const TOO_LONG: u64 = 1 << 31;
 
-/// What the kernel said, at creation, that a WR may have.
+/// The limits of a WR that the kernel returned at creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Scatter/gather entries.
@@ -36,7 +36,7 @@ pub(crate) struct Limits {
     pub(crate) max_inline: u32,
 }
 
-/// What the encoder needs of an address handle.
+/// The data of an address handle that the encoder needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ah {
     /// The kernel's index of it; 0 from kernels that have none (before 5.15), which take `av` from the WQE.
@@ -46,15 +46,15 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// The part of a WQE that says where a datagram goes.
+    /// The part of a WQE with the destination of a datagram.
     #[inline(always)]
     pub(crate) fn destination(&self, remote_qpn: u32, remote_qkey: u32) -> rxe_send_wr_ud {
         rxe_send_wr_ud { remote_qpn, remote_qkey, ah_num: self.num, av: self.av, ..Default::default() }
     }
 }
 
-/// Flags that go into a WQE as they are (the kernel's `IB_SEND_*` have the same values). `INLINE` says what the data
-/// is, and comes from there.
+/// Flags that are copied to a WQE (the kernel's `IB_SEND_*` have the same values). `INLINE` is set from the kind of the
+/// payload instead.
 const PLAIN_FLAGS: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED);
 
 /// The flags of a WR that go into the WQE, without what its data adds.
@@ -96,7 +96,7 @@ impl Data {
 
 /// Writes the entries behind the head. Those of length 0 are left out: they are 0 bytes.
 #[inline(always)]
-fn put_sges<H>(slot: &mut Slot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<Data, PostError> {
+fn put_sges<H>(slot: &mut WqeSlot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<Data, PostError> {
     if sges.len() > max_sge as usize {
         return Err(PostError::TooManySge);
     }
@@ -118,7 +118,8 @@ fn put_sges<H>(slot: &mut Slot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<Dat
     Ok(Data { num_sge, length: length as u32 })
 }
 
-/// Copies inline data behind the head. What counts is what the payload gives, not what it says that it will.
+/// Copies inline data behind the head. The length is the number of bytes that the payload provides, not the length that
+/// it announces.
 #[inline(always)]
 pub(crate) fn put_inline<P: Payload<Sge>>(
     slot: &mut SendSlot<'_>,
@@ -156,7 +157,7 @@ pub(crate) fn put_send_sges(
     Ok(data)
 }
 
-/// Where a datagram goes: address, QP number, queue key.
+/// The destination of a datagram: address, QP number, queue key.
 pub(crate) type Destination<'a> = Option<(&'a Ah, u32, u32)>;
 
 /// Encodes a send WR whose flags are checked. On an error the slot's bytes mean nothing.
@@ -230,7 +231,7 @@ pub(crate) fn put_send_head<O: Operation<Remote = RemoteAddr>>(
         }
         .into();
     } else if let Some(flush) = op.flush() {
-        // The length travels in the RETH, taken from the DMA state (`init_req_packet()`).
+        // The kernel copies the length from the DMA state to the RETH (`init_req_packet()`).
         data.length = flush.length;
         wr.wr = rxe_send_wr_flush {
             remote_addr,
@@ -249,7 +250,7 @@ pub(crate) fn put_send_head<O: Operation<Remote = RemoteAddr>>(
         if !remote_addr.is_multiple_of(8) {
             return Err(PostError::Misaligned);
         }
-        // Where the entries would stand (`dma.atomic_wr` in the kernel).
+        // At the offset of the entries (`dma.atomic_wr` in the kernel).
         if !slot.put_tail(0, &bytes) {
             return Err(PostError::InvalidLength);
         }

@@ -271,7 +271,7 @@ macro_rules! recv {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn every_operation_of_rc() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
@@ -323,7 +323,7 @@ fn every_operation_of_rc() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn windows_of_both_types_and_invalidation() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
@@ -371,7 +371,7 @@ fn windows_of_both_types_and_invalidation() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn flush_and_atomic_write_where_the_kernel_has_them() {
     let mut t = Bench::new();
     let caps = query::device(t.driver.kernel(), Uhw::none()).unwrap().device_cap_flags;
@@ -412,7 +412,7 @@ fn flush_and_atomic_write_where_the_kernel_has_them() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn datagrams() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Ud);
@@ -444,7 +444,7 @@ fn datagrams() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn unreliable_connections() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Uc);
@@ -464,7 +464,7 @@ fn unreliable_connections() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn thousands_of_wrs_wrap_around() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
@@ -505,7 +505,7 @@ fn thousands_of_wrs_wrap_around() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn what_is_posted_in_err_is_flushed() {
     let mut t = Bench::new();
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
@@ -536,7 +536,7 @@ fn what_is_posted_in_err_is_flushed() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn reset_drops_what_is_queued_and_the_rings_go_on() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
@@ -570,7 +570,7 @@ fn reset_drops_what_is_queued_and_the_rings_go_on() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn what_is_posted_in_sqd_runs_after_it() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
@@ -587,7 +587,7 @@ fn what_is_posted_in_sqd_runs_after_it() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn resizing_loses_nothing() {
     let mut t = Bench::with_cqe(7);
     let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
@@ -638,7 +638,7 @@ fn resizing_loses_nothing() {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn by_ioctl_where_writes_are_refused() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
@@ -661,7 +661,7 @@ fn replace_credentials() -> i64 {
 }
 
 #[test]
-#[ignore = "needs an rxe device"]
+#[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn sizes_at_the_edge() {
     let mut t = Bench::new();
     let cq = (&t.cq.handle, &t.cq.shared);

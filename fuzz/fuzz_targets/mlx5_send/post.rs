@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests by each of the three faces.
-// UNSAFETY: posting is an `unsafe fn`. What is read when it is posted is memory that stays (the arena, the request's own
-// buffers); no device looks at the rest. Lists live as long as the call.
+// UNSAFETY: posting is an `unsafe fn`. Memory that is read during the post stays (the arena, the request's own
+// buffers); there is no device that accesses other memory. Lists live as long as the call.
 
 use crate::request::{Data, Request, Shape, What};
 use core::ptr::null;
@@ -18,7 +18,7 @@ use uverbs_core::wr::{
 use uverbs_mlx5::{Ah, Remote, SendQueue, Sge as WireSge};
 use uverbs_mlx5_hw::wqe::Av;
 
-/// Where datagrams and DC requests go.
+/// The destination of datagrams and DC requests.
 pub(crate) fn vector() -> Av {
     Av { stat_rate_sl: 3, rmac: [2, 0, 0, 0, 0, 1], hop_limit: 64, rgid: [7; 16], ..Av::default() }
 }
@@ -132,7 +132,7 @@ struct Push<'a, 'q: 'a, A, P> {
 
 impl<A: Address<Ah>, P: Payload<WireSge>> Visit for Push<'_, '_, A, P> {
     fn visit<O: Operation<Remote = Remote>>(self, op: O) {
-        // SAFETY: what is read now is the arena's; no device looks at the memory.
+        // SAFETY: memory that is read now is in the arena; there is no device that accesses the other memory.
         unsafe { self.batch.push(self.wr, self.to, op, self.data) };
     }
 }
@@ -171,7 +171,7 @@ pub(crate) fn session(
             set_address(queue);
         }
         match &r.data {
-            // SAFETY: what is read now is the arena's; no device looks at the memory.
+            // SAFETY: memory that is read now is in the arena; there is no device that accesses the other memory.
             Data::Sges(_) => unsafe { queue.wr_set_sges(&r.sges(shape)) },
             Data::Inline(bufs) => {
                 let bufs: Vec<&[u8]> = bufs.iter().map(|b| &b[..]).collect();
@@ -203,7 +203,7 @@ pub(crate) fn list(
         .map_err(|bad| (bad.error, nodes.iter().position(|n| core::ptr::from_ref(n) == bad.wr)))
 }
 
-/// What the nodes of a list point to.
+/// The data that the nodes of a list point to.
 #[derive(Default)]
 struct Keep {
     sges: Vec<Vec<Sge>>,

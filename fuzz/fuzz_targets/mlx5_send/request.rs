@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sends as a program asks for them, whether the verbs allow them, and what their WQE must say.
+//! Send requests of a program, whether the verbs allow them, and their expected WQE.
 //!
 //! Written from ibv_post_send(3), ibv_wr_post(3), docs/semantics.md and the hardware's format; nothing of it is the
 //! encoder's.
@@ -17,7 +17,7 @@ use uverbs_mlx5::testing::send_config;
 pub(crate) const MAX_SGE: usize = 4;
 /// Inline bytes of a WR.
 pub(crate) const MAX_INLINE: usize = 64;
-/// Bytes of an Ethernet header with a VLAN tag: what some devices want in the WQE.
+/// Bytes of an Ethernet header with a VLAN tag: which some devices need in the WQE.
 pub(crate) const L2: usize = 18;
 /// Longest header, and longest payload, of a segmented send.
 const MAX_TSO_HEADER: usize = 128;
@@ -27,7 +27,7 @@ const MAX_WINDOW: u64 = 1 << 31;
 /// The queue's number.
 pub(crate) const QPN: u32 = 0xa1_b2c3;
 
-/// What the queue is made with.
+/// The parameters of the queue.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) struct Shape {
     kind: u8,
@@ -72,7 +72,7 @@ impl Shape {
         !self.has(Self::NO_CSUM)
     }
 
-    /// Whether the headers of raw packets stand in the WQE, so that the entries are read when they are posted.
+    /// Whether the headers of raw packets are in the WQE, so that the entries are read during the post.
     fn reads_entries(self) -> bool {
         self.has(Self::L2_INLINE) && self.qp_type() == QpType::RawPacket
     }
@@ -104,7 +104,7 @@ impl Shape {
     }
 }
 
-/// By which face something is posted; they differ in what they can say.
+/// The face of a post; not every face can express every request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Face {
     List,
@@ -148,7 +148,7 @@ pub(crate) struct Bind {
     pub(crate) mr_lkey: u32,
     pub(crate) addr: u64,
     length: Length,
-    /// Added to the length, so that there are longer ones than 32 bits say.
+    /// Added to the length, for lengths above 32 bits.
     more: bool,
     pub(crate) access: u32,
 }
@@ -204,7 +204,7 @@ fn freed(mkey: u32, rkey: u32) -> Umr {
     }
 }
 
-/// What stands before each segment.
+/// The header before each segment.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) struct Header {
     len: u8,
@@ -217,7 +217,7 @@ impl Header {
         (0..self.len).map(|i| self.first.wrapping_add(i)).collect()
     }
 
-    /// Segments of no bytes are nothing that a program asks for.
+    /// A segment has at least one byte.
     pub(crate) fn mss(self) -> u16 {
         self.mss.max(1)
     }
@@ -250,7 +250,7 @@ impl What {
         matches!(self, Self::CmpSwp(..) | Self::FetchAdd(..))
     }
 
-    /// Whether it is between the QP and its device alone, and has no data.
+    /// Whether it is a local operation, without data.
     pub(crate) fn is_local(self) -> bool {
         matches!(self, Self::LocalInv(_) | Self::BindMw(_))
     }
@@ -274,7 +274,7 @@ fn arena() -> &'static [u8] {
     ARENA.get_or_init(|| (0..4096_u32).map(|i| (i * 7 >> 3) as u8).collect())
 }
 
-/// What is in it at an address.
+/// The byte at an address of the arena.
 fn arena_at(addr: u64) -> u8 {
     arena()[(addr - arena().as_ptr().addr() as u64) as usize]
 }
@@ -376,7 +376,7 @@ impl Request {
                 let least = if self.what.is_atomic() { 8 } else { l2 as u64 };
                 // The device writes all 8 bytes of an atomic's answer to the first entry that is not empty.
                 let answer = sges.iter().find(|s| s.length != 0).is_none_or(|s| s.length >= 8);
-                // A frame is made of something; a session can say otherwise where nobody looks.
+                // A frame is not empty, except in a session, which is not checked.
                 let some = !is_frame || !sges.is_empty() || face == Face::Session;
                 sges.len() <= MAX_SGE
                     && some
@@ -388,7 +388,7 @@ impl Request {
         }
     }
 
-    /// What the WQE at `index` must say. `waits` is for a local operation before it.
+    /// The expected WQE at `index`. `waits` is for a local operation before it.
     pub(crate) fn expected(&self, shape: Shape, face: Face, index: u16, waits: bool) -> decode::Request {
         let flags = self.flags(shape);
         let (header, data) = self.expected_data(shape, face);
@@ -415,7 +415,7 @@ impl Request {
                 let free = freed(key, 0);
                 decode::Op::Umr(Umr { check_qpn: true, mask: free.mask | Umr::MASK_QPN, ..free })
             }
-            // The builder is for windows of type 2, whatever the window says of itself.
+            // The builder is for windows of type 2, independent of the window's type.
             What::BindMw(bind) if face == Face::Session => decode::Op::Umr(bind.umr(2)),
             What::BindMw(bind) => decode::Op::Umr(bind.umr(bind.mw_type())),
         };

@@ -133,6 +133,28 @@ pub type Posted = Result<(), PostError>;
 /// How a poll ended.
 pub type Polled = Result<usize, PollError>;
 
+/// The calls that post receives to one kind of queue: a single one, and a batch.
+macro_rules! receive_calls {
+    ($queue:ident, $single:ident, $batch:ident, |$q:ident| $enter:expr) => {
+        #[inline(always)]
+        fn $single($q: &mut $queue<Mlx5, Self>, p: &Places, i: u32) -> Posted {
+            let session = &mut *$enter;
+            // SAFETY: no device writes the memory.
+            unsafe { session.post(i.into(), &[p.sge(i)]) }
+        }
+        #[inline(always)]
+        fn $batch($q: &mut $queue<Mlx5, Self>, p: &Places, first: u32) -> Posted {
+            let session = &mut *$enter;
+            let mut batch = session.batch();
+            for i in first..first + BATCH {
+                // SAFETY: no device writes the memory.
+                unsafe { batch.push(i.into(), &[p.sge(i)]) };
+            }
+            batch.complete()
+        }
+    };
+}
+
 /// One locking's calls: `$single` is how a request is posted at once, `$enter` makes a session `$s` of the queue `$q`.
 macro_rules! face {
     ($locking:ty, $single:ident, |$builder:ident| $of_qp:expr, |$q:ident| $enter:expr) => {
@@ -162,38 +184,8 @@ macro_rules! face {
                 }
                 batch.complete()
             }
-            #[inline(always)]
-            fn recv($q: &mut RecvQueue<Mlx5, Self>, p: &Places, i: u32) -> Posted {
-                let session = &mut *$enter;
-                // SAFETY: no device writes the memory.
-                unsafe { session.post(i.into(), &[p.sge(i)]) }
-            }
-            #[inline(always)]
-            fn recv_batch($q: &mut RecvQueue<Mlx5, Self>, p: &Places, first: u32) -> Posted {
-                let session = &mut *$enter;
-                let mut batch = session.batch();
-                for i in first..first + BATCH {
-                    // SAFETY: no device writes the memory.
-                    unsafe { batch.push(i.into(), &[p.sge(i)]) };
-                }
-                batch.complete()
-            }
-            #[inline(always)]
-            fn srq_recv($q: &mut SharedReceiveQueue<Mlx5, Self>, p: &Places, i: u32) -> Posted {
-                let session = &mut *$enter;
-                // SAFETY: no device writes the memory.
-                unsafe { session.post(i.into(), &[p.sge(i)]) }
-            }
-            #[inline(always)]
-            fn srq_recv_batch($q: &mut SharedReceiveQueue<Mlx5, Self>, p: &Places, first: u32) -> Posted {
-                let session = &mut *$enter;
-                let mut batch = session.batch();
-                for i in first..first + BATCH {
-                    // SAFETY: no device writes the memory.
-                    unsafe { batch.push(i.into(), &[p.sge(i)]) };
-                }
-                batch.complete()
-            }
+            receive_calls!(RecvQueue, recv, recv_batch, |$q| $enter);
+            receive_calls!(SharedReceiveQueue, srq_recv, srq_recv_batch, |$q| $enter);
             #[inline(always)]
             fn poll_each(
                 q: &mut CompletionQueue<Mlx5, Self>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What control calls do to queues that are in use at that moment: reset, destroy and resize against polls and posts.
+//! Control calls on queues that are in use: reset, destroy and resize during polls and posts.
 //!
 //! The moment is chosen by the test: a callback of the poll, a system call of the resize, the doorbell of the post. `rig` has
 //! the devices with these hooks; then one file for what is in use: `polls`, `resize`, `posts`, and `process` for what concerns

@@ -172,7 +172,7 @@ fn in_a_session() -> Outcome {
                     }
                 }
             })??;
-            // A session that sees that it is no longer valid may end early; the rest comes later.
+            // A session that is no longer valid may end early; the other completions come later.
             let mut ids = seen.clone();
             ids.extend(polled(&cq)?);
             ensure!(ids == [100, 0, 1], "{what}: {seen:?}, in all {ids:?}");

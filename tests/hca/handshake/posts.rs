@@ -68,7 +68,7 @@ fn stopped_at_the_doorbell() -> Outcome {
 #[derive(Debug)]
 struct Stopper;
 
-/// Who is to stand still, and whether it does.
+/// The thread to stop, and whether it is stopped.
 static STOP: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 /// One test at a time has the signal.
@@ -118,10 +118,11 @@ impl Stopper {
     }
 }
 
-/// A thread that posts is stopped somewhere while its QP is reset and comes up again: what it posted before is gone.
+/// A thread that posts is stopped at an arbitrary point while its QP is reset and set up again: its earlier posts are
+/// discarded.
 ///
-/// After it came up nobody posts but, perhaps, that one call. So one message at most finds a receive, and if sends are
-/// posted, one message at most arrives; neither is of a post that returned before.
+/// After that there are no posts, except perhaps that one call. So at most one message finds a receive, and if sends
+/// are posted, at most one message arrives; neither belongs to a post that returned before.
 fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
     let _signal = SIGNAL.lock().map_err(|_| anyhow!("another test panicked"))?;
     let stopper = Stopper::new()?;
@@ -154,7 +155,7 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
                         let recvs = [(id, &[][..])];
                         uverbs_tests::post_recv(&mut rq, face, &recvs)
                     } else {
-                        // Not signaled: nobody polls.
+                        // Not signaled, because the CQ is not polled.
                         post_queue(&mut sq, face, &[Req::<Mlx5>::new(id, Op::Send).inline(b"")])
                     };
                     match result.map_err(|e| e.error) {
@@ -211,7 +212,7 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
                 ensure!(wc.wr_id == last, "{what}: receive {} took a message, the last was {last}", wc.wr_id);
             }
         } else {
-            // Where the last one was posted there is no receive for it; else the queue is empty and works.
+            // If the last one was posted, it has no receive; otherwise the queue is empty and works.
             ensure!(matches!(ac.state()?, QpState::RTS | QpState::ERR));
         }
         drop((sq, a_recv, rq, b_send));
@@ -249,7 +250,7 @@ fn open_batches() -> Outcome {
                 ensure!(result == Err(PostError::BadState), "{result:?}");
             }
             1 => {
-                // What is added after is no better.
+                // WRs that are added later are discarded, too.
                 batch.wr(102).signaled().send_inline(b"");
                 let result = batch.complete();
                 ensure!(result == Err(PostError::BadState), "{result:?}");

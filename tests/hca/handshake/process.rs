@@ -66,7 +66,7 @@ fn fork_within_a_poll() -> Outcome {
     works(&rig, &mut a, &mut b, &cq, 8)
 }
 
-/// By which the suite is told to refuse itself membarrier(2).
+/// The variable with which the suite runs without membarrier(2).
 pub(crate) const WITHOUT_MEMBARRIER: &str = "UVERBS_TEST_WITHOUT_MEMBARRIER";
 
 /// Refuses membarrier(2) to this process from now on, as an old kernel or a sandbox does.
@@ -88,7 +88,7 @@ pub(crate) fn refuse_membarrier() -> Outcome {
     // SAFETY: a program of four steps that lives across the call.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     ensure!(result == 0, "PR_SET_SECCOMP: {}", std::io::Error::last_os_error());
-    // SAFETY: asks which commands there are.
+    // SAFETY: queries the supported commands.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, 0, 0, 0) };
     ensure!(result == -1, "membarrier(2) is there all the same");
     Ok(())

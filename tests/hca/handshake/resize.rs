@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QPs that end while their CQ is resized: after the device has the new ring and before the driver knows, with completions
-//! in the old ring, in the new one, in both or in none.
+//! QPs that are reset or destroyed while their CQ is resized: after the device got the new ring and before the driver
+//! switches to it, with completions in the old ring, in the new one, in both or in none.
 
 use super::Named;
 use super::rig::{Elsewhere, Rig, cap, polled, send, works};
@@ -13,7 +13,7 @@ use uverbs::{Exclusive, PostError, Qp, Rc, SharedReceiveQueue};
 use uverbs_tests::post::post_srq_recv;
 use uverbs_tests::{Face, Outcome, Test};
 
-/// What happens in the middle of the resize.
+/// The event in the middle of the resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Close,
@@ -23,7 +23,8 @@ enum Ending {
 /// A thread that the hook started.
 type Started = Arc<Mutex<Option<Elsewhere<Result<()>>>>>;
 
-/// A pair loses A in the middle of a resize. `before` and `within` say how many completions go to which ring.
+/// A pair loses A in the middle of a resize. `before` and `within` are the numbers of completions in the old and in the
+/// new ring.
 fn ended(version: u8, ending: Ending, before: u64, within: u64, cqe: u32, first: bool) -> Outcome {
     let rig = Rig::new(version)?;
     let cq = rig.a.cq(63)?;
@@ -33,7 +34,7 @@ fn ended(version: u8, ending: Ending, before: u64, within: u64, cqe: u32, first:
     }
     let (mut va, mut vb) = victim;
     let (mut sa, mut sb) = steady;
-    // Those of the other QP stand between those of the one that ends.
+    // Completions of the other QP are between those of the QP that ends.
     send(&mut va, &mut vb, 100..100 + before)?;
     send(&mut sa, &mut sb, 0..1)?;
     let started = Started::default();

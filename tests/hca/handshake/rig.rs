@@ -28,13 +28,13 @@ use uverbs_uapi::ids::{UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_INVOKE_WRITE, UVERBS
 /// Something that is done once.
 type Action = Box<dyn FnOnce() + Send>;
 
-/// What happens at certain moments.
+/// Actions at certain points of a call.
 #[derive(Clone, Default)]
 pub(super) struct Hooks(Arc<Mutex<Actions>>);
 
 #[derive(Default)]
 struct Actions {
-    /// After the device has a CQ's new ring, before the driver knows.
+    /// After the device got a CQ's new ring, before the driver switches to it.
     resize: Option<Action>,
     /// Before the next doorbell.
     doorbell: Option<Action>,
@@ -216,7 +216,7 @@ impl Rig {
         connect(a, b, &self.attr)
     }
 
-    /// A QP on this CQ of A, and its peer, which nobody polls.
+    /// A QP on this CQ of A, and its peer, which is not polled.
     pub(super) fn pair(&self, cq: &Cq, n: u32) -> Result<(Qp<Mlx5, Rc>, Qp<Mlx5, Rc>)> {
         // Its receives are never free again.
         let peer = self.b.cq(2047)?;
@@ -272,7 +272,7 @@ where
     Ok(())
 }
 
-/// What a poll brings: ids, all of which succeeded.
+/// The ids of the completions of a poll, all of which succeeded.
 pub(super) fn polled(cq: &Cq) -> Result<Vec<u64>> {
     let mut wc = [Wc::default(); 64];
     let got = cq.poll(&mut wc)?;
@@ -292,7 +292,7 @@ pub(super) fn works(rig: &Rig, a: &mut Qp<Mlx5, Rc>, b: &mut Qp<Mlx5, Rc>, cq: &
     rig.clean()
 }
 
-/// Work in another thread, for which nobody waits longer than a moment before going on.
+/// Work in another thread. The test waits for it only for a short time before it continues.
 #[derive(Debug)]
 pub(super) struct Elsewhere<T> {
     thread: thread::JoinHandle<T>,

@@ -30,7 +30,7 @@ pub fn recv_nodes(recvs: &[(u64, &[Sge])]) -> Vec<RecvWr> {
     nodes
 }
 
-/// What a list call said, by index.
+/// The result of a list call, by index.
 #[must_use]
 pub fn refused<W>(nodes: &[W], bad: &BadWr<W>) -> Refused {
     Refused::new(bad.error, nodes.iter().position(|n| ptr::from_ref(n) == bad.wr))
@@ -58,7 +58,7 @@ impl List {
         &self.nodes
     }
 
-    /// Changes a node into what [`Req`] can't say.
+    /// Changes a node to one that [`Req`] can't express.
     pub fn change(&mut self, index: usize, f: impl FnOnce(&mut SendWr)) {
         let next = self.nodes[index].next;
         f(&mut self.nodes[index]);
@@ -155,7 +155,7 @@ pub fn post_prepared<D: Driver, T: Typed, L: Lock>(
     sq: &SendQueue<D, T, L>,
     list: &List,
 ) -> Result<(), Refused> {
-    // SAFETY: `list` owns all that its nodes point to, and one thread uses the queue; memory as told in `super`.
+    // SAFETY: `list` owns all that its nodes point to, and one thread uses the queue; memory as described in `super`.
     let result = unsafe { sq.post_send(list.first()) };
     result.map_err(|bad| refused(list.nodes(), &bad))
 }

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Posting one description of a work request through any face: C's list, the `wr_*` builder, a typed batch, a single
 //! typed post; on a queue of any locking.
-//!
-//! # Why this is safe
-//! Posting takes a promise about the memory that a request names. It is kept for all tests by what they are made of.
-//! Whatever a request names by entries is either a region of the suite, or nothing. Every region is a `MemoryRegion<_, _,
-//! Exposed>`: it owns its pages until it is deregistered, and this process reaches them only by atomics and copies, so a device that
-//! reads or writes them at any time breaks no rule. (The few private regions are not looked at while a request is on its
-//! way, and no window is bound over them.) What names no region, in tests of wrong keys, is refused by the device. C's lists and their arrays live until
-//! the call returns, and inline bytes are borrowed for it. So [`post`] and its like can be safe functions, and the rest of
-//! the suite has no `unsafe`.
+//! # Safety of the posts
+//! Posting requires a promise about the memory that a request names. The objects of the suite keep it for all tests.
+//! The entries of a request name either a region of the suite, or no region. Every region is a `MemoryRegion<_, _,
+//! Exposed>`: it owns its pages until it is deregistered, and this process reaches them only by atomics and copies, so
+//! a device may read or write them at any time. (The few private regions are not read while a request is outstanding,
+//! and no window is bound to them.) The device refuses an entry that names no region, in tests of wrong keys. C's lists
+//! and their arrays live until the call returns, and inline bytes are borrowed for it. So [`post`] and its like can be
+//! safe functions, and the rest of the suite has no `unsafe`.
 #![expect(unsafe_code)]
 // UNSAFETY: posts receives, for the reason above; the other faces are in the modules below.
 
@@ -29,8 +28,9 @@ use crate::sges::wire;
 use core::ptr;
 use list::post_list;
 use session::post_builder;
+use uverbs::provider::BadWr;
 use uverbs::qp::{RecvQueue, SendQueue};
-use uverbs::wr::Sge;
+use uverbs::wr::{RecvWr, Sge};
 use uverbs::{Driver, PostError, Qp, Shared, SharedReceiveQueue};
 
 /// Posts requests through a face. Single posts stop at the first that is refused.
@@ -108,79 +108,68 @@ pub fn post_recv<D: Driver, L: Lock>(
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {
     match face {
-        Face::List => {
-            let nodes = recv_nodes(recvs);
-            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
-            // SAFETY: NULL or a list of live nodes, on one thread; memory as told above.
-            let result = unsafe { rq.post_recv(list) };
-            result.map_err(|bad| refused(&nodes, &bad))
-        }
+        // SAFETY: NULL or a list of live nodes, on one thread; memory as described above.
+        Face::List => as_list(recvs, |list| unsafe { rq.post_recv(list) }),
         Face::Batch | Face::Builder => Ok(L::recv_batch(rq, recvs)?),
-        Face::Single => {
-            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
-                L::recv(rq, *wr_id, &wire::<D>(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
-            }
-            Ok(())
-        }
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| L::recv(rq, wr_id, sges)),
     }
 }
 
-/// The same, to a receive queue that other threads use, too.
+/// As [`post_recv`], to a receive queue that other threads use, too.
 pub fn post_recv_shared<D: Driver>(
     rq: &RecvQueue<D, Shared>,
     face: Face,
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {
     match face {
-        Face::List => {
-            let nodes = recv_nodes(recvs);
-            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
-            // SAFETY: NULL or a list of live nodes; memory as told above.
-            let result = unsafe { rq.post_recv(list) };
-            result.map_err(|bad| refused(&nodes, &bad))
-        }
+        // SAFETY: NULL or a list of live nodes; memory as described above.
+        Face::List => as_list(recvs, |list| unsafe { rq.post_recv(list) }),
         Face::Batch | Face::Builder => {
             let mut guard = rq.lock().map_err(PostError::from)?;
             let mut batch = guard.batch();
             for (wr_id, sges) in recvs {
                 let sges = wire::<D>(sges)?;
-                // SAFETY: memory as told above.
+                // SAFETY: memory as described above.
                 unsafe { batch.push(*wr_id, &sges) };
             }
             Ok(batch.complete()?)
         }
-        Face::Single => {
-            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
-                let sges = wire::<D>(sges)?;
-                let mut guard = rq.lock().map_err(PostError::from)?;
-                // SAFETY: memory as told above.
-                unsafe { guard.post(*wr_id, &sges) }.map_err(|e| Refused::new(e, Some(i)))?;
-            }
-            Ok(())
-        }
+        // SAFETY: memory as described above.
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| unsafe { rq.lock()?.post(wr_id, sges) }),
     }
 }
 
-/// The same as [`post_recv`], for a shared receive queue.
+/// As [`post_recv`], for a shared receive queue.
 pub fn post_srq_recv<D: Driver, L: Lock>(
     srq: &mut SharedReceiveQueue<D, L>,
     face: Face,
     recvs: &[(u64, &[Sge])],
 ) -> Result<(), Refused> {
     match face {
-        Face::List => {
-            let nodes = recv_nodes(recvs);
-            let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
-            // SAFETY: NULL or a list of live nodes, on one thread; memory as told above.
-            let result = unsafe { srq.post_srq_recv(list) };
-            result.map_err(|bad| refused(&nodes, &bad))
-        }
+        // SAFETY: NULL or a list of live nodes, on one thread; memory as described above.
+        Face::List => as_list(recvs, |list| unsafe { srq.post_srq_recv(list) }),
         Face::Batch | Face::Builder => Ok(L::srq_recv_batch(srq, recvs)?),
-        Face::Single => {
-            for (i, (wr_id, sges)) in recvs.iter().enumerate() {
-                L::srq_recv(srq, *wr_id, &wire::<D>(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
-            }
-            Ok(())
-        }
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| L::srq_recv(srq, wr_id, sges)),
     }
+}
+
+/// Calls `post` with receives as C's list: NULL if there are none.
+fn as_list(
+    recvs: &[(u64, &[Sge])],
+    post: impl FnOnce(*const RecvWr) -> Result<(), BadWr<RecvWr>>,
+) -> Result<(), Refused> {
+    let nodes = recv_nodes(recvs);
+    let list = if nodes.is_empty() { ptr::null() } else { nodes.as_ptr() };
+    post(list).map_err(|bad| refused(&nodes, &bad))
+}
+
+/// Calls `post` for each receive, until one is refused.
+fn one_by_one<D: Driver>(
+    recvs: &[(u64, &[Sge])],
+    mut post: impl FnMut(u64, &[D::Sge]) -> Result<(), PostError>,
+) -> Result<(), Refused> {
+    for (i, (wr_id, sges)) in recvs.iter().enumerate() {
+        post(*wr_id, &wire::<D>(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
+    }
+    Ok(())
 }

@@ -39,7 +39,7 @@ impl Remote {
     }
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "named after the opcodes")]
 pub enum Op {
@@ -57,7 +57,7 @@ pub enum Op {
     AtomicWrite(Remote, [u8; 8]),
 }
 
-/// What a work request carries.
+/// The data of a work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Data<'a> {
     /// Nothing: a message of 0 bytes, or an operation without data.
@@ -70,7 +70,7 @@ pub enum Data<'a> {
     InlineList(&'a [&'a [u8]]),
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Debug)]
 pub struct To<'a, D: Driver> {
     /// Address.
@@ -95,11 +95,11 @@ pub struct Req<'a, D: Driver> {
     pub wr_id: u64,
     /// Flags.
     pub flags: SendFlags,
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// With what.
     pub data: Data<'a>,
-    /// Where to, if it is a datagram.
+    /// The destination of a datagram.
     pub to: Option<To<'a, D>>,
     /// The peer's shared receive queue, on XRC.
     pub srqn: Option<u32>,
@@ -173,7 +173,8 @@ impl<'a, D: Driver> Req<'a, D> {
 pub struct Refused {
     /// The reason.
     pub error: Option<PostError>,
-    /// Which request `bad_wr` named, or which single post failed. `None` for a NULL `bad_wr` and for batches.
+    /// The index of the request in `bad_wr`, or of the single post that failed. `None` for a NULL `bad_wr` and for
+    /// batches.
     pub bad: Option<usize>,
 }
 
@@ -221,7 +222,7 @@ pub const fn opcode(op: Op) -> WrOpcode {
     }
 }
 
-/// Whether it takes data, so that a builder wants a data setter.
+/// Whether it has data, so that a builder needs a data setter.
 #[must_use]
 pub const fn has_data(op: Op) -> bool {
     !matches!(op, Op::LocalInv(_) | Op::BindMw(_) | Op::Flush(..) | Op::AtomicWrite(..))

@@ -124,7 +124,7 @@ impl<'q> Session<'q> {
     pub fn data(&mut self, data: Data<'_>) {
         let ex = &mut self.0;
         // SAFETY: inside a session of this thread (or the call does nothing); arrays are borrowed for the call, memory
-        // as told in `super`.
+        // as described in `super`.
         #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
         unsafe {
             match data {

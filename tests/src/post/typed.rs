@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The typed calls that a request stands for, per transport.
+//! The typed calls for a request, by transport.
 #![expect(unsafe_code)]
 // UNSAFETY: posts work requests, which takes a promise about the memory that they name; see the module above.
 
@@ -86,7 +86,7 @@ fn typed_sges<D: Driver>(req: &Req<'_, D>) -> Vec<D::Sge> {
     }
 }
 
-/// What every transport has.
+/// The operations of every transport.
 fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
     wr: Wr<S, D, T, A>,
     req: &Req<'_, D>,
@@ -105,7 +105,7 @@ fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
     }
 }
 
-/// What transports with a peer have.
+/// The operations of connected transports.
 fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
     wr: Wr<S, D, T, A>,
     req: &Req<'_, D>,
@@ -135,7 +135,7 @@ fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
     }
 }
 
-/// What reliable transports have.
+/// The operations of reliable transports.
 fn reliable<S: Sink<D>, D: Driver, T: Reliable + SendsImm, A: Address<D::Ah>>(
     wr: Wr<S, D, T, A>,
     req: &Req<'_, D>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steps that end something, after which all that it concerns is known and looked at; and the end of a program.
+//! Steps that end a pair or its requests, after which the state is known and checked; and the end of a program.
 
 use super::model::{self, SLOTS, Sent};
 use super::world::World;
@@ -14,9 +14,9 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
     fn feed(&mut self, pair: usize, end: usize) -> Result<bool> {
         // Several pairs take from an SRQ.
         let pairs = if self.config.srq { 0..self.pairs.len() } else { pair..pair + 1 };
-        let wanted: usize = pairs.map(|p| self.pairs[p].model[1 - end].mail.len()).sum();
+        let wanted: usize = pairs.map(|p| self.pairs[p].model[1 - end].messages.len()).sum();
         let posted = if self.config.srq {
-            self.places[end].srq_recvs.len()
+            self.end_objects[end].srq_recvs.len()
         } else {
             self.pairs[pair].model[end].recvs.len()
         };
@@ -24,7 +24,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
         Ok(missing == 0 || self.recv(pair, end, Face::Batch, missing, 100)? == missing)
     }
 
-    /// To SQD. What is posted is done before, so it must not wait for receives.
+    /// Changes an end to SQD. The posted requests complete before, so they must not wait for receives.
     pub(super) fn drain(&mut self, pair: usize, end: usize) -> Result<()> {
         let rc = T::QP_TYPE == QpType::Rc;
         if self.pairs[pair].model[end].drained || (rc && !self.feed(pair, 1 - end)?) {
@@ -104,7 +104,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
     /// Both ends to RESET without a warning.
     pub(super) fn reset(&mut self, pair: usize) -> Result<()> {
         if self.config.srq {
-            // Nobody could tell which of the SRQ's receives were taken.
+            // It would be unknown which of the SRQ's receives were taken.
             return self.fail(pair, 0);
         }
         self.tally.endings += 1;
@@ -133,7 +133,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
         Ok(())
     }
 
-    /// What was on its way is lost: nothing of it will come, and nobody knows how far it came.
+    /// Outstanding requests are discarded: they have no completions, and it is unknown how far they were executed.
     fn forget(&mut self, pair: usize) -> Result<()> {
         let lost = self.pairs[pair].model.each_mut().map(|m| m.sent.drain(..).collect::<Vec<_>>());
         let slots = self.pairs[pair].model.each_mut().map(|m| m.recvs.drain(..).collect::<Vec<_>>());
@@ -158,11 +158,11 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
         result.context("up again")
     }
 
-    /// What a reliable sender knows to be received has been received.
+    /// Checks that the messages that a reliable sender's completions acknowledge were received.
     fn check_mail(&mut self, pair: usize) -> Result<()> {
         for end in 0..2 {
             let model = &self.pairs[pair].model[end];
-            let missing = model.mail.iter().find(|m| model.last_ok.is_some_and(|ok| m.id <= ok));
+            let missing = model.messages.iter().find(|m| model.last_ok.is_some_and(|ok| m.id <= ok));
             if let (QpType::Rc, Some(missing)) = (T::QP_TYPE, missing) {
                 anyhow::bail!("{:#x} succeeded, and was never received", missing.id);
             }
@@ -172,7 +172,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
 
     /// The memory of a pair, each direction of which may have come any way through the requests whose end is not known.
     fn check_uncertain(&mut self, pair: usize, maybe: &[Vec<Sent>; 2]) -> Result<()> {
-        let actual = [self.places[0].bytes()?, self.places[1].bytes()?];
+        let actual = [self.end_objects[0].bytes()?, self.end_objects[1].bytes()?];
         for (initiator, maybe) in maybe.iter().enumerate() {
             if maybe.is_empty() {
                 continue;
@@ -213,8 +213,8 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
             for pair in 0..self.pairs.len() {
                 for end in 0..2 {
                     let model = &self.pairs[pair].model[end];
-                    done &= model.sent.is_empty() && (!rc || model.mail.is_empty());
-                    if rc && !model.mail.is_empty() {
+                    done &= model.sent.is_empty() && (!rc || model.messages.is_empty());
+                    if rc && !model.messages.is_empty() {
                         self.feed(pair, 1 - end)?;
                     }
                 }
@@ -228,13 +228,13 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
             }
         }
         if !rc {
-            // What is on the way arrives, or is lost.
+            // Outstanding packets arrive, or are lost.
             rest(QUIET);
             self.poll_all()?;
         }
         ensure!(self.poll_all()? == 0, "completions after all was complete");
-        for (end, place) in self.places.iter().enumerate() {
-            let bytes = place.bytes()?;
+        for (end, objects) in self.end_objects.iter().enumerate() {
+            let bytes = objects.bytes()?;
             let wrong = bytes.iter().zip(&self.memory.0[end]).position(|(a, b)| a != b);
             if let Some(at) = wrong {
                 let all = bytes.iter().zip(&self.memory.0[end]).filter(|(a, b)| a != b).count();
@@ -244,7 +244,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
                     self.memory.0[end][at]
                 );
             }
-            ensure!(place.guards()?.iter().all(|b| *b == 0), "memory was written that is not registered");
+            ensure!(objects.guards()?.iter().all(|b| *b == 0), "memory was written that is not registered");
         }
         self.receives_are_whole()
     }
@@ -275,7 +275,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
             for end in 0..2 {
                 self.recv(pair, end, Face::List, SLOTS, 0).context("all receives at the end")?;
                 let posted = if self.config.srq {
-                    self.places[end].srq_recvs.len()
+                    self.end_objects[end].srq_recvs.len()
                 } else {
                     self.pairs[pair].model[end].recvs.len()
                 };
@@ -288,7 +288,7 @@ impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
     fn waiting(&self) -> String {
         let one = |(i, pair): (usize, &super::world::Pair<D, T, L>)| {
             let ends = pair.model.each_ref().map(|m| {
-                format!("{} sends, {} messages, {} receives", m.sent.len(), m.mail.len(), m.recvs.len())
+                format!("{} sends, {} messages, {} receives", m.sent.len(), m.messages.len(), m.recvs.len())
             });
             format!("pair {i}: {} | {}", ends[0], ends[1])
         };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random programs of verbs, held against a model that is simple enough to be believed.
 //!
-//! A program is a list of [`Step`]s: posts of all kinds by all faces, receives, polls, changes of state, ends of QPs, on
-//! several pairs of QPs that share CQs and perhaps an SRQ. [`world`] runs it on two devices, [`model`] knows what must
-//! come of it: every signaled work request completes exactly once, in the order of its queue, with the right data, and no
-//! byte changes that should not. [`endings`] are the steps after which everything is looked at.
+//! A program is a list of [`Step`]s: posts of all kinds on all faces, receives, polls, changes of state, destruction of
+//! QPs, on several pairs of QPs that share CQs and perhaps an SRQ. [`world`] runs it on two devices, [`model`] computes
+//! the expected results: every signaled work request completes exactly once, in the order of its queue, with the right
+//! data, and no byte changes that should not. [`endings`] are the steps after which everything is checked.
 //!
-//! What a program names is reduced to what there is, so any list of steps is a program, and so is any part of it: a
-//! failing one can be made shorter.
+//! Numbers in a program are reduced to existing objects, so any list of steps is a program, and so is any part of it: a
+//! failing program can be shortened.
 
 pub mod endings;
 pub mod model;
@@ -35,12 +35,12 @@ pub struct Config {
     pub max_inline: u32,
     /// Of connected QPs.
     pub mtu: Mtu,
-    /// The link loses, repeats and reorders packets. Then reads name only memory that nobody writes: a repeated read
-    /// may see what was written after it.
+    /// The link loses, repeats and reorders packets. Then reads name only memory that is not written, because a
+    /// repeated read may return data that were written after it.
     pub lossy: bool,
 }
 
-/// What a work request does, by number.
+/// The operation of a work request, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named after the opcodes")]
 pub enum Verb {
@@ -59,7 +59,7 @@ impl Verb {
         [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read, Self::FetchAdd, Self::CmpSwp];
 }
 
-/// What is wrong with a work request.
+/// The fault of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// One entry too many.
@@ -71,7 +71,7 @@ pub enum Wrong {
 /// A work request.
 #[derive(Clone, Debug)]
 pub struct Wr {
-    /// What it does; what the transport has not becomes a send.
+    /// The operation; one that the transport lacks becomes a send.
     pub verb: Verb,
     /// Makes a completion.
     pub signaled: bool,
@@ -83,9 +83,9 @@ pub struct Wr {
     pub inline: bool,
     /// Bytes.
     pub len: u16,
-    /// Where they begin, here and there.
+    /// Their local and remote offsets.
     pub at: (u16, u16),
-    /// Where they are cut into entries.
+    /// The offsets at which they are divided into entries.
     pub cuts: [u16; 3],
     /// Operands and immediate.
     pub word: u64,
@@ -93,7 +93,7 @@ pub struct Wr {
     pub wrong: Option<Wrong>,
 }
 
-/// A step. `pair` and `end` say whose.
+/// A step, of `end` of `pair`.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "told by the variants")]
 pub enum Step {
@@ -109,9 +109,9 @@ pub enum Step {
     Resume { pair: u8, end: u8 },
     /// To ERR, one end and then the other; all is flushed; up again.
     Fail { pair: u8, end: u8 },
-    /// Both to RESET, with whatever is on its way; up again.
+    /// Resets both QPs, with outstanding requests, and connects them again.
     Reset { pair: u8 },
-    /// Both QPs are destroyed, with whatever is on its way, and others made.
+    /// Destroys both QPs, with outstanding requests, and creates others.
     Destroy { pair: u8 },
     /// A CQ becomes another size.
     Resize { end: u8, cq: u8, cqe: u16 },
@@ -119,7 +119,7 @@ pub enum Step {
     Rest { ms: u8 },
 }
 
-/// What a program did, so that one can see that programs do something.
+/// Counts of a program's actions, which show that programs do something.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Work requests that were posted.

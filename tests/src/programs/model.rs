@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must come of a program: copies of the memory at both ends, and lists of what is on its way.
+//! The expected results of a program: copies of the memory at both ends, and lists of outstanding requests.
 //!
-//! Everything of one direction of a pair happens in memory that no other direction touches, and in the order of posting.
-//! So each request has one effect that can be told in advance, whatever the devices do at the same time.
+//! The requests of one direction of a pair access memory that no other direction accesses, in the order of posting. So
+//! the effect of each request is known in advance, independent of the timing of the devices.
 
 use crate::pattern;
 use core::ops::Range;
@@ -19,7 +19,7 @@ pub const LONGEST: usize = 600;
 pub const SLOT: usize = 704;
 /// Receives of a queue pair, or of an SRQ, at one time.
 pub const SLOTS: usize = 24;
-/// Where the receives of a pair begin.
+/// Offset of the receives of a pair.
 const FIRST_SLOT: usize = 4608;
 /// From one pair's memory to the next.
 pub const PAIR: usize = 24 << 10;
@@ -28,23 +28,23 @@ pub const LEN: usize = 4 * PAIR;
 /// Nobody's memory, before and behind it.
 pub const GUARD: usize = 4096;
 
-/// Where a direction's initiator takes data from: never changes.
+/// Offset of the data that a direction's initiator sends, which do not change.
 pub fn source(pair: usize) -> usize {
     pair * PAIR
 }
-/// Where it puts the answers of reads and atomics.
+/// Offset of the results of reads and atomics.
 pub fn results(pair: usize) -> usize {
     pair * PAIR + WINDOW
 }
-/// Where the responder is written.
+/// Offset of the memory that the responder's peer writes.
 pub fn target(pair: usize) -> usize {
     pair * PAIR + 2 * WINDOW
 }
-/// Where it is read only.
+/// Offset of the memory that is only read.
 pub fn constant(pair: usize) -> usize {
     pair * PAIR + 3 * WINDOW
 }
-/// Where its words are.
+/// Offset of its words.
 pub fn words(pair: usize) -> usize {
     pair * PAIR + 4 * WINDOW
 }
@@ -74,11 +74,11 @@ impl Default for Memory {
     }
 }
 
-/// What a request does to memory.
+/// The effect of a request on memory.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "offsets in the memory of an end")]
 pub enum Effect {
-    /// Only the receiver sees it.
+    /// It affects the receiver only.
     Message,
     /// Bytes that arrive in the target.
     Write { at: usize, data: Vec<u8> },
@@ -88,7 +88,7 @@ pub enum Effect {
     Atomic { at: usize, to: usize, change: Change },
 }
 
-/// What an atomic does.
+/// The operation of an atomic.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the operands of the verbs")]
 pub enum Change {
@@ -99,7 +99,7 @@ pub enum Change {
 }
 
 impl Effect {
-    /// Where its answer arrives.
+    /// The memory of its result.
     #[must_use]
     pub fn answer(&self) -> Option<Range<usize>> {
         match *self {
@@ -143,18 +143,18 @@ pub struct Sent {
     pub signaled: bool,
     /// Of that completion.
     pub opcode: WcOpcode,
-    /// Length that the completion tells, of reads and atomics.
+    /// Length in the completion, of reads and atomics.
     pub byte_len: Option<u32>,
-    /// What it does.
+    /// Its effect.
     pub effect: Effect,
 }
 
 /// A message that was posted, and whose receive is not known.
 #[derive(Clone, Debug)]
-pub struct Mail {
+pub struct Message {
     /// Id of the request that brings it.
     pub id: u64,
-    /// What arrives in the receive.
+    /// The data in the receive.
     pub data: Vec<u8>,
     /// Length that the completion tells.
     pub byte_len: usize,
@@ -179,7 +179,7 @@ pub struct EndModel {
     /// On their way, in the order of posting.
     pub sent: VecDeque<Sent>,
     /// To the other end.
-    pub mail: VecDeque<Mail>,
+    pub messages: VecDeque<Message>,
     /// Of this end's own receive queue.
     pub recvs: VecDeque<Posted>,
     /// Id of the last request that is known to have succeeded.

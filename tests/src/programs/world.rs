@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two devices, the QPs of a program on them, and the steps that post and poll.
 #![expect(unsafe_code)]
-// UNSAFETY: registers the middle of a mapping that this module owns, so that what lies around it can be watched.
+// UNSAFETY: registers the middle of a mapping that this module owns, so that the bytes around it can be checked.
 
-use super::model::{self, Change, Effect, EndModel, GUARD, LEN, LONGEST, Mail, Memory, Posted, SLOTS, Sent};
+use super::model::{
+    self, Change, Effect, EndModel, GUARD, LEN, LONGEST, Memory, Message, Posted, SLOTS, Sent,
+};
 use super::{Config, Step, Tally, Verb, Wr, Wrong};
 use crate::lab::Lab;
 use crate::pair::{GRH, builder_ops, grh};
@@ -27,23 +29,23 @@ const RECV: u64 = 1 << 63;
 /// Entries of each CQ: more than ever wait.
 pub const CQE: u32 = 600;
 
-/// What is at an end, besides QPs. The fields are dropped from the first to the last.
-pub struct Place<D: Driver, L: Lock> {
+/// The objects of an end, besides QPs. The fields are dropped from the first to the last.
+pub struct EndObjects<D: Driver, L: Lock> {
     /// Takes receives for all QPs, if there is one.
     pub srq: Option<SharedReceiveQueue<D, L>>,
     /// Posted to it, in any order.
     pub srq_recvs: Vec<Posted>,
     /// Completions of everything.
     pub cqs: Vec<CompletionQueue<D, Shared>>,
-    /// What work requests name: the middle of the memory.
+    /// The memory that work requests name: the middle of `all`.
     pub mr: MemoryRegion<D, ForeignBuf>,
-    /// All of the memory, to look at. No work request names it.
+    /// All of the memory, for checks. No work request names it.
     pub all: MemoryRegion<D, PageBuf>,
     /// Domain of everything.
     pub pd: ProtectionDomain<D>,
 }
 
-impl<D: Driver, L: Lock> Place<D, L> {
+impl<D: Driver, L: Lock> EndObjects<D, L> {
     fn new(context: &Context<D>, config: &Config, access: AccessFlags) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let buf = PageBuf::new(LEN + 2 * GUARD)?;
@@ -71,7 +73,7 @@ impl<D: Driver, L: Lock> Place<D, L> {
         Ok(bytes)
     }
 
-    /// What lies before and behind it.
+    /// The bytes before and behind it.
     pub fn guards(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; 2 * GUARD];
         let (before, behind) = bytes.split_at_mut(GUARD);
@@ -87,9 +89,9 @@ pub struct Pair<D: Driver, T: Typed, L: Lock> {
     pub qps: [Qp<D, T, L>; 2],
     /// Addresses of the other end, of datagram QPs.
     pub ahs: Option<[AddressHandle<D>; 2]>,
-    /// What should be true of them.
+    /// The expected state of both ends.
     pub model: [EndModel; 2],
-    /// How often they began anew.
+    /// How often they were connected again.
     pub generation: u64,
 }
 
@@ -99,9 +101,9 @@ pub struct World<'l, D: Driver, T: Typed, L: Lock> {
     pub(super) config: Config,
     pub(super) attr: ConnectAttr,
     pub(super) pairs: Vec<Pair<D, T, L>>,
-    pub(super) places: [Place<D, L>; 2],
+    pub(super) end_objects: [EndObjects<D, L>; 2],
     pub(super) memory: Memory,
-    /// What the program did.
+    /// Counts of the program's actions.
     pub tally: Tally,
     next: u64,
     /// The pair that is being ended: errors of it are expected.
@@ -133,17 +135,18 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         (attr.rnr_retry, attr.min_rnr_timer, attr.path_mtu) = (7, 1, config.mtu);
         (attr.timeout, attr.retry_cnt) = (12, 7);
         let access = lab.full_access();
-        let places = [Place::new(&lab.a, config, access)?, Place::new(&lab.b, config, access)?];
+        let end_objects =
+            [EndObjects::new(&lab.a, config, access)?, EndObjects::new(&lab.b, config, access)?];
         let memory = Memory::new();
-        for (place, bytes) in places.iter().zip(&memory.0) {
-            place.mr.write_at(0, bytes)?;
+        for (objects, bytes) in end_objects.iter().zip(&memory.0) {
+            objects.mr.write_at(0, bytes)?;
         }
         let mut world = Self {
             lab,
             config: config.clone(),
             attr,
             pairs: vec![],
-            places,
+            end_objects,
             memory,
             tally: Tally::default(),
             next: 1,
@@ -167,20 +170,20 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             max_recv_sge: 3,
             max_inline_data: config.max_inline,
         };
-        let make = |place: &Place<D, L>| -> Result<Qp<D, T, L>> {
-            let n = place.cqs.len();
-            let mut builder = L::builder::<D, T>(&place.pd)
-                .send_cq(&place.cqs[pair % n])
-                .recv_cq(&place.cqs[(pair + 1) % n])
+        let make = |objects: &EndObjects<D, L>| -> Result<Qp<D, T, L>> {
+            let n = objects.cqs.len();
+            let mut builder = L::builder::<D, T>(&objects.pd)
+                .send_cq(&objects.cqs[pair % n])
+                .recv_cq(&objects.cqs[(pair + 1) % n])
                 .cap(cap)
                 .sq_sig_all(config.sq_sig_all)
                 .send_ops(ops);
-            if let Some(srq) = &place.srq {
+            if let Some(srq) = &objects.srq {
                 builder = builder.srq(srq);
             }
             Ok(builder.create()?)
         };
-        let qps = [make(&self.places[0])?, make(&self.places[1])?];
+        let qps = [make(&self.end_objects[0])?, make(&self.end_objects[1])?];
         let model = [EndModel::default(), EndModel::default()];
         let mut made = Pair { qps, ahs: None, model, generation };
         self.connect(&mut made)?;
@@ -199,7 +202,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             pair.qps[end].connect(&ends[end], &ends[1 - end], &self.attr)?;
         }
         if T::QP_TYPE == QpType::Ud {
-            let ah = |end: usize| self.places[end].pd.create_ah(&self.attr.ah_attr(&ends[1 - end]));
+            let ah = |end: usize| self.end_objects[end].pd.create_ah(&self.attr.ah_attr(&ends[1 - end]));
             pair.ahs = Some([ah(0)?, ah(1)?]);
         }
         Ok(())
@@ -225,7 +228,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             Step::Reset { pair } => self.reset(of(*pair)),
             Step::Destroy { pair } => self.destroy(of(*pair)),
             Step::Resize { end: e, cq, cqe } => {
-                let cq = &mut self.places[end(*e)].cqs[usize::from(*cq) % self.config.cqs];
+                let cq = &mut self.end_objects[end(*e)].cqs[usize::from(*cq) % self.config.cqs];
                 let got = cq.resize(CQE + u32::from(*cqe))?;
                 ensure!(got >= CQE + u32::from(*cqe), "resized to {got}");
                 Ok(())
@@ -242,13 +245,13 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         (pair as u64) << 60 | (end as u64) << 59 | (self.pairs[pair].generation & 0xff) << 48 | self.next
     }
 
-    /// What a work request is to do: its operation and entries, what it does in the model, and its message.
+    /// Plans a work request: its operation and entries, its effect in the model, and its message.
     ///
-    /// Answers of requests that are on their way at once must not share memory: a short one may come in the completion,
-    /// and then arrives when it is polled. One that would is asked for nothing.
+    /// Results of requests that are outstanding at the same time must not share memory: a short one may be in the
+    /// completion, and is then copied by the poll. A request that would share memory gets length 0.
     fn plan(&mut self, pair: usize, end: usize, wr: &Wr, before: &[Planned]) -> Planned {
         let id = self.id(pair, end);
-        let (here, there) = (&self.places[end], &self.places[1 - end]);
+        let (here, there) = (&self.end_objects[end], &self.end_objects[1 - end]);
         let verb = verb::<T>(wr.verb);
         let atomic = matches!(verb, Verb::FetchAdd | Verb::CmpSwp);
         let inline = wr.inline && !atomic && verb != Verb::Read;
@@ -260,7 +263,8 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         let room = |from: u16| usize::from(from) % (model::WINDOW - len + 1);
         let (from, at) = (room(wr.at.0), room(wr.at.1));
         let word = usize::from(wr.at.1) % model::WORDS * 8;
-        let place = |offset: usize| Remote { addr: there.mr.addr() + offset as u64, rkey: there.mr.rkey() };
+        let remote_at =
+            |offset: usize| Remote { addr: there.mr.addr() + offset as u64, rkey: there.mr.rkey() };
         let imm = wr.word as u32;
         // Words are small, so that swaps find them sometimes.
         let (compare, swap) = (wr.word % 4, wr.word / 4 % 4);
@@ -270,11 +274,11 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         let op = match verb {
             Verb::Send => Op::Send,
             Verb::SendImm => Op::SendImm(imm),
-            Verb::Write => Op::Write(place(target)),
-            Verb::WriteImm => Op::WriteImm(place(target), imm),
-            Verb::Read => Op::Read(place(read_from)),
-            Verb::FetchAdd => Op::FetchAdd(place(word), wr.word),
-            Verb::CmpSwp => Op::CmpSwp(place(word), compare, swap),
+            Verb::Write => Op::Write(remote_at(target)),
+            Verb::WriteImm => Op::WriteImm(remote_at(target), imm),
+            Verb::Read => Op::Read(remote_at(read_from)),
+            Verb::FetchAdd => Op::FetchAdd(remote_at(word), wr.word),
+            Verb::CmpSwp => Op::CmpSwp(remote_at(word), compare, swap),
         };
         let to_here = atomic || verb == Verb::Read;
         let base = if to_here { model::results(pair) } else { model::source(pair) };
@@ -290,7 +294,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             (false, false) => self.memory.0[end][local..local + len].to_vec(),
             (false, true) => vec![],
         };
-        // Where an atomic's 8 bytes are cut, they arrive in parts: not every device can do that.
+        // The 8 bytes of an atomic in several entries are written in parts, which not every device supports.
         let max = if atomic { 1 } else { self.config.max_sge as usize };
         let mut cuts: Vec<usize> =
             wr.cuts.iter().map(|c| usize::from(*c) % (len + 1)).take(max - 1).collect();
@@ -331,15 +335,15 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         };
         let signaled = wr.signaled || self.config.sq_sig_all;
         let byte_len = to_here.then_some(len as u32);
-        let mail = |opcode, data: Vec<u8>, imm| Mail { id, byte_len: len, data, imm, opcode };
-        let mail = match verb {
-            Verb::Send => Some(mail(WcOpcode::RECV, data, None)),
-            Verb::SendImm => Some(mail(WcOpcode::RECV, data, Some(imm))),
-            Verb::WriteImm => Some(mail(WcOpcode::RECV_RDMA_WITH_IMM, vec![], Some(imm))),
+        let message = |opcode, data: Vec<u8>, imm| Message { id, byte_len: len, data, imm, opcode };
+        let delivered = match verb {
+            Verb::Send => Some(message(WcOpcode::RECV, data, None)),
+            Verb::SendImm => Some(message(WcOpcode::RECV, data, Some(imm))),
+            Verb::WriteImm => Some(message(WcOpcode::RECV_RDMA_WITH_IMM, vec![], Some(imm))),
             _ => None,
         };
         let sent = Sent { id, signaled, opcode, byte_len, effect };
-        Planned { op, flags, sges, bytes: inline.then_some(bytes), sent, mail, wrong }
+        Planned { op, flags, sges, bytes: inline.then_some(bytes), sent, message: delivered, wrong }
     }
 
     /// Posts, and compares the answer with what must be.
@@ -407,7 +411,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         for planned in planned.into_iter().take(posted) {
             self.tally.posted += 1;
             model.sent.push_back(planned.sent);
-            model.mail.extend(planned.mail);
+            model.messages.extend(planned.message);
         }
         Ok(())
     }
@@ -415,7 +419,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
     /// Who owns the memory of an end's receives, and what is posted of it.
     fn recvs(&mut self, pair: usize, end: usize) -> (usize, Vec<usize>) {
         if self.config.srq {
-            (model::SRQ, self.places[end].srq_recvs.iter().map(|p| p.slot).collect())
+            (model::SRQ, self.end_objects[end].srq_recvs.iter().map(|p| p.slot).collect())
         } else {
             (pair, self.pairs[pair].model[end].recvs.iter().map(|p| p.slot).collect())
         }
@@ -438,7 +442,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         }
         let posted: Vec<Posted> =
             slots.iter().map(|slot| Posted { id: RECV | self.id(pair, end), slot: *slot }).collect();
-        let mr = &self.places[end].mr;
+        let mr = &self.end_objects[end].mr;
         let len = LONGEST + GRH;
         let (one, two) = (cut % (len + 1), cut / 3 % (len + 1));
         let (one, two) = (one.min(two), one.max(two));
@@ -447,13 +451,13 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             .map(|s| [sge(mr, *s..s + one), sge(mr, s + one..s + two), sge(mr, s + two..s + len)])
             .collect();
         let recvs: Vec<(u64, &[Sge])> = posted.iter().zip(&sges).map(|(p, s)| (p.id, &s[..])).collect();
-        match &mut self.places[end].srq {
+        match &mut self.end_objects[end].srq {
             Some(srq) => post_srq_recv(srq, face, &recvs).context("post_srq_recv")?,
             None => post_recv(self.pairs[pair].qps[end].rq()?, face, &recvs).context("post_recv")?,
         }
         let n = posted.len();
         if self.config.srq {
-            self.places[end].srq_recvs.extend(posted);
+            self.end_objects[end].srq_recvs.extend(posted);
         } else {
             self.pairs[pair].model[end].recvs.extend(posted);
         }
@@ -462,7 +466,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
 
     /// Polls, in one of three ways; gives how many completions came.
     pub(super) fn poll(&mut self, end: usize, cq: usize, max: usize, way: u8) -> Result<usize> {
-        let queue = &self.places[end].cqs[cq];
+        let queue = &self.end_objects[end].cqs[cq];
         let mut got = Vec::new();
         match way % 3 {
             0 => {
@@ -471,7 +475,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             }
             1 => {
                 let n = queue.poll_each(max, |wc| got.push(wc.to_wc()))?;
-                ensure!(n == got.len(), "poll_each says {n}, and gave {}", got.len());
+                ensure!(n == got.len(), "poll_each returned {n}, and passed {}", got.len());
             }
             _ => {
                 let walked = queue.poll_session(|poll| -> Result<(), PollError> {
@@ -504,12 +508,12 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         let id = wc.wr_id & !RECV;
         let (named, generation) = ((id >> 60) as usize, id >> 48 & 0xff);
         let is_recv = wc.wr_id & RECV != 0;
-        // The pair that receives from an SRQ is told by the QP's number.
+        // The pair that receives from an SRQ is found by the QP's number.
         let pair = if is_recv && self.config.srq {
             let found = self.pairs.iter().position(|p| p.qps[end].qp_num() == wc.qp_num);
-            found.context("a QP that is gone")?
+            found.context("a destroyed QP")?
         } else {
-            ensure!(named < self.pairs.len(), "an id that nobody posted");
+            ensure!(named < self.pairs.len(), "an id that was not posted");
             ensure!(generation == self.pairs[named].generation & 0xff, "of a QP that was reset or destroyed");
             ensure!((id >> 59 & 1) as usize == end, "posted at the other end");
             named
@@ -537,7 +541,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         }
         let Some(sent) = model.sent.pop_front() else { bail!("nothing was posted") };
         if !wc.status.is_success() {
-            ensure!(failing, "an error that nobody asked for");
+            ensure!(failing, "an unexpected error");
             model.failed.push(sent);
             self.tally.flushed += 1;
             return Ok(());
@@ -560,7 +564,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
     fn received(&mut self, pair: usize, end: usize, wc: &WorkCompletion) -> Result<()> {
         let failing = self.failing == Some(pair);
         let posted = if self.config.srq {
-            let recvs = &mut self.places[end].srq_recvs;
+            let recvs = &mut self.end_objects[end].srq_recvs;
             let at =
                 recvs.iter().position(|p| p.id == wc.wr_id).context("not posted to the SRQ, or doubled")?;
             recvs.swap_remove(at)
@@ -570,26 +574,26 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             posted
         };
         if !wc.status.is_success() {
-            ensure!(failing, "an error that nobody asked for");
+            ensure!(failing, "an unexpected error");
             self.tally.flushed += 1;
             return self.settle_slot(end, posted.slot);
         }
         let header = grh::<T>();
-        let mail = &mut self.pairs[pair].model[1 - end].mail;
+        let messages = &mut self.pairs[pair].model[1 - end].messages;
         // Unreliable messages may be lost, in whole, when no receive is there.
         let reliable = T::QP_TYPE == QpType::Rc;
-        let place = &self.places[end];
-        let arrived = |mail: &Mail| -> Result<bool> {
-            let mut bytes = vec![0; mail.data.len()];
-            place.mr.read_at(posted.slot + header, &mut bytes)?;
+        let objects = &self.end_objects[end];
+        let arrived = |message: &Message| -> Result<bool> {
+            let mut bytes = vec![0; message.data.len()];
+            objects.mr.read_at(posted.slot + header, &mut bytes)?;
             let imm = wc.imm_data().map(|i| i.get());
-            Ok(bytes == mail.data
-                && wc.byte_len as usize == mail.byte_len + header
-                && wc.opcode == mail.opcode
-                && imm == mail.imm)
+            Ok(bytes == message.data
+                && wc.byte_len as usize == message.byte_len + header
+                && wc.opcode == message.opcode
+                && imm == message.imm)
         };
-        let mail = loop {
-            let next = mail.pop_front().context("a message that nobody sent")?;
+        let message = loop {
+            let next = messages.pop_front().context("a message that was not sent")?;
             if arrived(&next)? {
                 break next;
             }
@@ -605,7 +609,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
             self.settle_range(end, posted.slot..posted.slot + header)?;
         }
         let at = posted.slot + header;
-        self.memory.0[end][at..at + mail.data.len()].copy_from_slice(&mail.data);
+        self.memory.0[end][at..at + message.data.len()].copy_from_slice(&message.data);
         self.tally.completed[1] += 1;
         Ok(())
     }
@@ -613,7 +617,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
     /// Whatever is there now is right.
     pub(super) fn settle_range(&mut self, end: usize, range: core::ops::Range<usize>) -> Result<()> {
         let to = &mut self.memory.0[end][range.clone()];
-        Ok(self.places[end].mr.read_at(range.start, to)?)
+        Ok(self.end_objects[end].mr.read_at(range.start, to)?)
     }
 
     /// Whatever a receive that failed left in its memory is right.
@@ -637,8 +641,8 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         Ok(all)
     }
 
-    /// Posts the last work request before an end, which makes a completion. `None` if there is no room and will be none,
-    /// because nothing that was posted makes a completion.
+    /// Posts the last work request before an end, which generates a completion. `None` if there is no room and will be
+    /// none, because no posted request generates a completion.
     pub(super) fn post_marker(&mut self, pair: usize, end: usize) -> Result<Option<u64>> {
         let wr = Wr {
             verb: if T::QP_TYPE == QpType::Ud { Verb::Send } else { Verb::Write },
@@ -688,6 +692,6 @@ struct Planned {
     sges: Vec<Sge>,
     bytes: Option<Vec<u8>>,
     sent: Sent,
-    mail: Option<Mail>,
+    message: Option<Message>,
     wrong: Option<PostError>,
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table of wrong posts in docs/semantics.md, as a test: [`table`] reads its rows, [`sends`] and [`recvs`] know how
-//! to say each case, and hold a row on a queue in one state.
+//! Tests the table of invalid posts in docs/semantics.md: [`table`] reads its rows; [`sends`] and [`recvs`] have the
+//! cases, and check a row on a queue in one state.
 //!
-//! What the queue belongs to is the business of a [`SendBench`] or [`RecvBench`]: a ring in plain memory, or a QP of a
-//! real device. It brings the queue into a state and tells what was really posted.
+//! A [`SendBench`] or [`RecvBench`] provides the queue: a ring in plain memory, or a QP of a real device. It brings the
+//! queue into a state and returns the ids that were really posted.
 
 pub mod recvs;
 pub mod sends;
@@ -23,12 +23,12 @@ use uverbs::provider::BadWr;
 pub const STATES: [QpState; 7] =
     [QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD, QpState::SQE, QpState::ERR];
 
-/// What a row asks for in a state: the error, and whom `bad_wr` names.
+/// The expected result of a row in a state: the error, and the WR in `bad_wr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// The answer.
+    /// The result.
     pub result: Result<(), PostError>,
-    /// The one to blame.
+    /// The WR in `bad_wr`.
     pub named: Named,
 }
 
@@ -44,7 +44,7 @@ impl Want {
     }
 }
 
-/// What rows are held on.
+/// The device and QP type of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct On {
     /// The driver's name.
@@ -55,16 +55,23 @@ pub struct On {
     pub qp_type: QpType,
 }
 
-/// How many rows were held in how many states.
+/// Counts of checked rows and posts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct RowCounts {
     /// Rows that apply.
     pub rows: usize,
     /// Posts that were compared: rows by faces by states.
     pub posts: usize,
 }
 
-/// Compares what a list call said with what is wanted; gives how many of the nodes are posted.
+impl core::ops::AddAssign for RowCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.posts += other.posts;
+    }
+}
+
+/// Compares the result of a list call with the expected one. Returns how many of the nodes are posted.
 fn check_list<W>(want: Want, got: Result<(), BadWr<W>>, nodes: &[W], it: usize) -> Result<usize> {
     let index = |bad: &BadWr<W>| match bad.wr {
         wr if wr.is_null() => "NULL".to_owned(),
@@ -90,7 +97,7 @@ fn check_list<W>(want: Want, got: Result<(), BadWr<W>>, nodes: &[W], it: usize) 
     }
 }
 
-/// Holds all rows of one kind on one bench, in all states. `hold` posts one row on one face.
+/// Checks all rows of one kind on one bench, in all states. `hold` posts one row on one face.
 fn hold_all<B>(
     bench: &mut B,
     on: On,
@@ -98,9 +105,9 @@ fn hold_all<B>(
     mut enter: impl FnMut(&mut B, QpState) -> Result<bool>,
     mut hold: impl FnMut(&mut B, &Row, &str, Want) -> Result<()>,
     mut leave: impl FnMut(&mut B) -> Result<()>,
-) -> Result<Held> {
+) -> Result<RowCounts> {
     let table = Table::read()?;
-    let mut held = Held::default();
+    let mut held = RowCounts::default();
     let rows: Vec<_> = table.rows.iter().filter(|r| r.is_for(on, faces)).collect();
     held.rows = rows.len();
     for state in STATES {

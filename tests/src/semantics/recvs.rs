@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cases of receives, of a QP and shared.
 #![expect(unsafe_code)]
-// UNSAFETY: posts receives by C's face and below the types. What they name is either the memory of a bench, which lives
-// and is reached as atomics only, or is refused before the device could see it. Lists and arrays outlive the calls.
+// UNSAFETY: posts receives by C's face and below the types. They name either the memory of a bench, which is alive and
+// accessed by atomics only, or memory that is refused before the device could access it. Lists and arrays outlive the
+// calls.
 
 use super::table::{LISTS, Named, Table};
-use super::{Held, On, Want, check_list, hold_all};
+use super::{On, RowCounts, Want, check_list, hold_all};
 use anyhow::{Context as _, Result, ensure};
 use core::ptr::{self, null};
 use uverbs::PostError;
@@ -30,7 +31,7 @@ pub trait RecvBench {
     fn is_srq(&self) -> bool;
     /// The queue.
     fn queue(&self) -> &Locked<Self::Queue, Self::Lock>;
-    /// What receives are made of.
+    /// The parameters of receives.
     fn facts(&self) -> RecvFacts;
     /// Brings the QP into a state; `false` if it can't get there.
     fn enter(&mut self, state: QpState) -> Result<bool>;
@@ -38,7 +39,7 @@ pub trait RecvBench {
     fn posted(&mut self) -> Result<Vec<u64>>;
 }
 
-/// What a bench has.
+/// The parameters of a bench.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvFacts {
     /// Local memory, at least 64 bytes.
@@ -56,12 +57,12 @@ enum Form {
     Full,
 }
 
-/// A case: its entries, and whether a batch can say it.
+/// A case: its entries, and whether a batch can express it.
 struct Case {
     name: &'static str,
     form: Form,
     sges: Vec<Sge>,
-    /// Overrides of what a list says of them.
+    /// Overrides of the list's fields.
     num_sge: Option<i32>,
     null: bool,
     batch: bool,
@@ -98,8 +99,8 @@ impl Case {
     }
 }
 
-/// Holds every row of receives for this QP type, in every state that the bench can reach.
-pub fn hold<B: RecvBench>(bench: &mut B) -> Result<Held> {
+/// Checks every row of receives for this QP type, in every state that the bench can reach.
+pub fn hold<B: RecvBench>(bench: &mut B) -> Result<RowCounts> {
     let qp_type = bench.qp_type();
     let faces = if bench.is_srq() { ["post_srq_recv", "srq_batch"] } else { ["post_recv", "recv_batch"] };
     let cases = cases(bench.facts());
@@ -111,7 +112,7 @@ pub fn hold<B: RecvBench>(bench: &mut B) -> Result<Held> {
         &faces,
         B::enter,
         |bench, row, face, want| {
-            let case = cases.iter().find(|c| c.name == row.case).context("nobody knows this case")?;
+            let case = cases.iter().find(|c| c.name == row.case).context("a row without a case")?;
             let posted = hold_one(bench.queue(), &cases, case, face, want, bench.facts(), &mut next_id)?;
             let got = bench.posted()?;
             ensure!(got == posted, "posted {got:?}, should be {posted:?}");
@@ -189,7 +190,8 @@ fn hold_one<Q: RecvQueue + 'static, L: Locking>(
     Ok(ids[..posted].to_vec())
 }
 
-/// Whether the queue is empty, told without a post: a batch of as many as fit, and a wrong one, fails by the wrong one.
+/// Whether the queue is empty, without posting: a batch of as many as fit, the last of them invalid, fails with the
+/// error of the invalid one if the queue is empty.
 pub fn is_empty<Q: RecvQueue + 'static, L: Locking>(queue: &Locked<Q, L>, facts: RecvFacts) -> Result<bool> {
     let many = vec![Q::Sge::new(0, 0, 0)?; facts.max_sge + 1];
     // SAFETY: left below; no reference is used in between but this.
@@ -211,7 +213,7 @@ pub fn is_empty<Q: RecvQueue + 'static, L: Locking>(queue: &Locked<Q, L>, facts:
     }
 }
 
-/// A right receive, by C's list: what benches mark the end with.
+/// Posts a valid receive by C's list, with which benches mark the end.
 pub fn post_right<Q: RecvQueue, L: Locking>(queue: &Locked<Q, L>, wr_id: u64) -> Result<()> {
     let node = RecvWr::new(wr_id);
     // SAFETY: no memory is named.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rows of docs/semantics.md. One format, and whatever does not fit it is an error.
+//! The rows of docs/semantics.md. A row that does not have the format is an error.
 
 use super::{On, STATES};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -39,11 +39,11 @@ pub struct Row {
     pub result: Result<(), PostError>,
     /// The one to blame.
     pub named: Named,
-    /// What C sees of the answer, where a driver has its own number for it.
+    /// The errnos of drivers that differ from the common one.
     dialects: Vec<(String, String)>,
     /// The reason why it differs from one of the C providers.
     pub why: Option<String>,
-    /// The rule of the reference vectors that says the same.
+    /// The corresponding rule of the reference vectors.
     pub rule: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub struct Row {
 pub struct QpIs {
     /// Its type.
     pub qp_type: QpType,
-    /// A driver, or a special device, on which alone it holds.
+    /// The driver, or special device, to which the row is limited.
     pub device: Option<String>,
 }
 
@@ -75,14 +75,14 @@ impl QpIs {
 }
 
 impl Row {
-    /// Name of the errno that C sees with this driver.
+    /// Name of the errno that C gets with this driver.
     #[must_use]
     pub fn errno(&self, driver: &str) -> &str {
         let own = self.dialects.iter().find(|(name, _)| name == driver).map(|(_, errno)| errno.as_str());
         own.unwrap_or_else(|| self.result.err().map_or("0", |e| e.errno().name().unwrap_or("?")))
     }
 
-    /// Whether it says something about one of these faces on this QP.
+    /// Whether it is about one of these faces on this QP.
     #[must_use]
     pub fn is_for(&self, on: On, faces: &[&str]) -> bool {
         self.qps.iter().any(|qp| qp.is(on)) && self.faces.iter().any(|f| faces.contains(&f.as_str()))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Connections whose QPs come and go: two ends, which are reset or made anew together, so that the eras of both are the
-//! same.
+//! Connections whose QPs are created and destroyed: the two ends are reset or created together, so that both have the
+//! same eras.
 
 use super::memory::Memory;
 use super::model::{Era, Id, LANES};
@@ -64,7 +64,7 @@ fn made<D: Driver>(pd: &ProtectionDomain<D>, context: &uverbs::Context<D>) -> Re
     Ok(*pd.qp::<Rc>().cq(&cq).cap(CAP).create()?.cap())
 }
 
-/// A half of a QP: an exclusive one belongs to whoever holds the lock.
+/// A half of a QP: an exclusive one belongs to the holder of the lock.
 #[derive(Debug)]
 pub(super) enum Half<E, S> {
     Exclusive(Locked<E, Shared>),
@@ -99,7 +99,7 @@ impl<D: Driver> Queues<D> {
     fn close(self) -> Result<()> {
         let Self { send, recv, control, .. } = self;
         drop((send, recv));
-        // With the halves gone this is the whole QP.
+        // Without the halves this is the whole QP.
         Ok(Qp::<D, Rc, Shared> { send: None, recv: None, control }.close()?)
     }
 }
@@ -281,10 +281,10 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// What control calls need of the world.
+/// The parts of the world that control calls need.
 #[derive(Debug)]
 pub(super) struct Ends<'w, D: Driver> {
-    /// What builders can do.
+    /// The operations of the builders.
     pub(super) ops: SendOpsFlags,
     pub(super) ends: &'w [End<D>; 2],
     pub(super) clock: &'w super::model::Clock,

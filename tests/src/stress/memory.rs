@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory of one end: buffers that the device reads and writes, and words that the peer writes.
 //!
-//! A buffer that was given back, by a completion or because its queue was reset or destroyed, is filled with a pattern of
-//! its own and rests until others were used. When its turn comes the pattern must still be there: whatever changed it wrote
-//! to memory that was no longer the device's.
+//! A buffer that was returned, by a completion or because its queue was reset or destroyed, is filled with a pattern of
+//! its own and is not used until others were used. Then the pattern must be unchanged: a change would be a write to
+//! memory that no longer belonged to the device.
 
 use super::model::LANES;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -25,9 +25,9 @@ pub(super) const MESSAGE: usize = 32;
 const BUFFERS: usize = 4096;
 /// So many rest.
 const RESTING: usize = 64;
-/// What a buffer holds while it is lent to the device.
+/// The contents of a buffer while it is lent to the device.
 const POISON: u8 = 0xee;
-/// What an RDMA read finds.
+/// The data for RDMA reads.
 const READ_SEED: u64 = 0x5eed;
 
 /// The bytes of a message.
@@ -60,7 +60,7 @@ struct Free {
     patterns: u64,
 }
 
-/// Where the parts of the region begin.
+/// Offsets of the parts of the region.
 const fn words() -> usize {
     BUFFERS * BUFFER
 }
@@ -152,7 +152,7 @@ impl<D: Driver> Memory<D> {
         Ok(())
     }
 
-    /// Where the peer's RDMA reads read.
+    /// The memory that the peer's RDMA reads name.
     pub(super) fn read_from(&self, conns: usize) -> Remote {
         self.remote(read_from(conns))
     }
@@ -169,7 +169,7 @@ impl<D: Driver> Memory<D> {
         self.remote(words() + (conn * LANES + lane) * 8)
     }
 
-    /// What stands in that word.
+    /// The value of that word.
     pub(super) fn written(&self, conn: usize, lane: usize) -> Result<u64> {
         let at = words() + (conn * LANES + lane) * 8;
         Ok(self.mr.atomic_u64(at)?.load(core::sync::atomic::Ordering::Relaxed))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A stress: threads post, poll, arm, reset, destroy and make QPs anew, and resize CQs, all at random, while a model knows
-//! which completions may exist.
+//! A stress test: threads post, poll, arm, reset, destroy and re-create QPs, and resize CQs, at random, while a model
+//! computes which completions may exist.
 //!
 //! Files: `model` what may complete, `memory` the buffers that devices write, `conn` QPs that come and go, `work` what the
 //! threads do. Choices are repeated by a seed; how the threads meet is up to the machine.
 //!
-//! `UVERBS_STRESS_SECONDS` says how long it takes, `UVERBS_STRESS_SEED` where it begins (0: anew each time).
+//! `UVERBS_STRESS_SECONDS` is its duration, `UVERBS_STRESS_SEED` the seed of its choices (0: a new one each time).
 
 mod conn;
 mod memory;
@@ -28,7 +28,7 @@ use uverbs::attr::EventType;
 use uverbs::{ConnectAttr, Driver, Rc};
 use work::{Counts, Stop, World};
 
-/// How long it runs when nothing else is asked for.
+/// The default duration.
 const USUAL: Duration = Duration::from_secs(3);
 /// How long a round takes, with objects of its own.
 const ROUND: Duration = Duration::from_millis(700);
@@ -46,7 +46,7 @@ pub fn length() -> Duration {
     seconds.map_or(USUAL, Duration::from_secs)
 }
 
-/// Where its choices begin.
+/// The seed of its choices.
 fn seed() -> u64 {
     let text = std::env::var("UVERBS_STRESS_SEED").unwrap_or_default();
     match text.parse().unwrap_or(1) {
@@ -58,7 +58,7 @@ fn seed() -> u64 {
     }
 }
 
-/// What is done to queues that are in use. Without any of it, the others must work, too.
+/// The operations on queues that are in use. Each of them can be left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturb {
     /// QPs are reset, and connected again.
@@ -160,7 +160,7 @@ fn one_round<D: Driver>(
         world.stop.pollers.store(true, Ordering::Relaxed);
     });
     if let Some(error) = world.stop.failure() {
-        // What is still lent may be written.
+        // The device may still write to memory that is lent.
         return Err(error);
     }
     finish(lab, world, &mut rng)?;
@@ -169,7 +169,7 @@ fn one_round<D: Driver>(
         .map(|n: &AtomicU64| n.load(Ordering::Relaxed)))
 }
 
-/// What a thread does.
+/// The role of a thread.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     /// Posts, in a lane of its own.
@@ -244,8 +244,8 @@ fn finish<D: Driver>(lab: &Lab<D>, world: &World<D>, rng: &mut Rng) -> Result<()
     }
     for side in 0..2 {
         for which in 0..CQS {
-            let n = world.poll_cq(rng, side, which).context("after all QPs are gone")?;
-            ensure!(n == 0, "{n} completions after all QPs are gone");
+            let n = world.poll_cq(rng, side, which).context("after all QPs are destroyed")?;
+            ensure!(n == 0, "{n} completions after all QPs are destroyed");
         }
         world.ends[side].memory.check_all()?;
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What completions may exist.
+//! The completions that may exist.
 //!
-//! An [`Era`] is the time from one RESET (or creation) of a connection's two QPs to the next: each of its four queues has a
-//! life in it. A `wr_id` names queue, era, lane (the thread that posts) and a number that counts up in the lane, so each
-//! completion tells which post it belongs to, and the state of that post says whether it may come:
+//! An [`Era`] is the time from one RESET (or creation) of a connection's two QPs to the next: each of its four queues
+//! has one life in it. A `wr_id` has queue, era, lane (the thread that posts) and a number that increases in the lane,
+//! so each completion identifies its post, and the state of that post determines whether the completion may exist:
 //!
 //! ```text
 //! FREE -> INTENT -> POSTED -> DONE          the usual way; EARLY if it completes before the post returned
@@ -34,7 +34,7 @@ pub(super) const LOAD: Ordering =
 pub(super) const STORE: Ordering =
     if cfg!(target_arch = "x86_64") { Ordering::Relaxed } else { Ordering::Release };
 
-/// What a work request is.
+/// The kind of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Send = 0,
@@ -43,7 +43,7 @@ pub(super) enum Kind {
     Recv = 3,
 }
 
-/// Which post.
+/// Identifies a post.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Id {
     /// The connection, from 0.
@@ -73,7 +73,7 @@ impl Id {
         (lane < LANES && seq < SEQS).then_some(id)
     }
 
-    /// Which of an era's queues.
+    /// The index of the queue in an era.
     pub(super) const fn queue(self) -> usize {
         self.side * 2 + self.recv as usize
     }
@@ -135,7 +135,7 @@ impl Wr {
         self.state.load(LOAD)
     }
 
-    /// Goes from one state to another, and says in which it was.
+    /// Changes the state, and returns the previous one.
     fn go(&self, next: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
         let step = |all: u32| next(all & STATE).map(|to| all & !STATE | to);
         let order = (Ordering::Relaxed, Ordering::Relaxed);
@@ -192,12 +192,12 @@ pub(super) struct Era {
     broken: AtomicBool,
 }
 
-/// What became of a post.
+/// The outcome of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Posted {
     Yes,
     No,
-    /// The call failed after the device was told.
+    /// The call failed after the doorbell.
     Perhaps,
 }
 
@@ -302,7 +302,7 @@ impl Era {
         self.wr(id).state() & STATE == STRADDLED
     }
 
-    /// Takes a straddled post back whose last life ended. `Some` if its buffer is ours again.
+    /// Takes back a straddled post whose last life ended. `Some` if its buffer belongs to the test again.
     pub(super) fn take_back_straddled(&self, id: Id, ended: u32) -> Option<Option<u32>> {
         let wr = self.wr(id);
         if wr.until.load(LOAD) > ended {
@@ -311,7 +311,7 @@ impl Era {
         Some(wr.go(|s| (s == STRADDLED).then_some(TAKEN_BACK)).ok().and_then(|_| wr.buffer()))
     }
 
-    /// The call that ended the life of an end's queues returned: gives their buffers back.
+    /// Called when the call that ended the life of an end's queues returned: returns their buffers.
     pub(super) fn end<D: Driver>(&self, side: usize, clock: &Clock, memory: &Memory<D>) -> Result<()> {
         let tick = clock.tick();
         for life in &self.lives[side * 2..side * 2 + 2] {
@@ -334,7 +334,8 @@ impl Era {
         ended != 0 && ended <= tick
     }
 
-    /// A completion came out of a poll that began at `began`. `ended_before` asks the same of a later era of the connection.
+    /// Checks a completion of a poll that began at `began`. `ended_before` answers the same for a later era of the
+    /// connection.
     pub(super) fn completed(
         &self,
         id: Id,
@@ -381,7 +382,7 @@ impl Era {
         } else {
             ensure!(self.is_broken(), "{:?}, and nothing was wrong", wc.status);
             let expected = [WcStatus::WR_FLUSH_ERR, WcStatus::RETRY_EXC_ERR, WcStatus::RNR_RETRY_EXC_ERR];
-            // A responder that goes to ERR may say why.
+            // A responder that enters ERR may report the reason.
             let other = [WcStatus::REM_OP_ERR, WcStatus::REM_INV_REQ_ERR, WcStatus::REM_ACCESS_ERR];
             ensure!(expected.contains(&wc.status) || other.contains(&wc.status), "{:?}", wc.status);
         }
@@ -427,7 +428,7 @@ impl Era {
         None
     }
 
-    /// What became of all posts, for messages.
+    /// The outcomes of all posts, for messages.
     pub(super) fn summary(&self) -> String {
         let mut counts = [[0_u32; 8]; 4];
         for (life, counts) in self.lives.iter().zip(&mut counts) {
@@ -451,7 +452,7 @@ impl Era {
     }
 }
 
-/// What a completion gives back.
+/// The buffer that a completion returns.
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) kind: Kind,
@@ -465,5 +466,5 @@ pub(super) const BROKEN: QpState = QpState::ERR;
 
 /// Finds what a completion is of.
 pub(super) fn parse(wc: &WorkCompletion) -> Result<Id> {
-    Id::parse(wc.wr_id).with_context(|| format!("nobody posted it: {wc:?}"))
+    Id::parse(wc.wr_id).with_context(|| format!("it was not posted: {wc:?}"))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the threads do: post, poll, and end what the others use.
+//! The work of the threads: they post, poll, and reset or destroy queues that others use.
 
 use super::Disturb;
 use super::conn::{Conn, End, Ends, Half, POLL, Queues};
@@ -21,7 +21,7 @@ use uverbs_core::provider::Completion as _;
 /// Everything that the threads share.
 #[derive(Debug)]
 pub(super) struct World<D: Driver> {
-    /// What builders can do.
+    /// The operations of the builders.
     pub(super) ops: SendOpsFlags,
     pub(super) ends: [End<D>; 2],
     pub(super) conns: Vec<Conn<D>>,
@@ -387,7 +387,7 @@ impl<D: Driver> World<D> {
         self.begin(rng, conn)
     }
 
-    /// Begins an era of a connection, with new QPs where there are none.
+    /// Begins an era of a connection, with new QPs if it has none.
     pub(super) fn begin(&self, rng: &mut Rng, conn: &Conn<D>) -> Result<()> {
         let exclusive = [rng.one_in(2), rng.one_in(2)];
         let mut cqs = || [rng.below(super::conn::CQS), rng.below(super::conn::CQS)];

@@ -33,7 +33,7 @@ abi_structs! {
         pub sl: u8,
         /// Path bits of the source LID.
         pub src_path_bits: u8,
-        /// `IB_RATE_*`; 0 is no limit.
+        /// `IB_RATE_*`; 0 means no limit.
         pub static_rate: u8,
         /// Non-zero: the packets carry a GRH.
         pub is_global: u8,
@@ -59,7 +59,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_create_ah`] answers.
+    /// Response to [`ib_uverbs_create_ah`].
     pub struct ib_uverbs_create_ah_resp {
         /// Address handle.
         pub ah_handle: u32,

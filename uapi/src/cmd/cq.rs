@@ -71,7 +71,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// What [`ib_uverbs_create_cq`] answers.
+    /// Response to [`ib_uverbs_create_cq`].
     pub struct ib_uverbs_create_cq_resp {
         /// Completion queue.
         pub cq_handle: u32,
@@ -81,13 +81,13 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_ex_create_cq`] answers.
+    /// Response to [`ib_uverbs_ex_create_cq`].
     pub struct ib_uverbs_ex_create_cq_resp {
         /// The part shared with the older command.
         pub base: ib_uverbs_create_cq_resp,
         /// Written as 0.
         pub comp_mask: u32,
-        /// Bytes of the response that the kernel knows.
+        /// Bytes of the response that the kernel filled in.
         pub response_length: u32,
     }
 
@@ -103,7 +103,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_resize_cq`] answers.
+    /// Response to [`ib_uverbs_resize_cq`].
     pub struct ib_uverbs_resize_cq_resp {
         /// Number of entries: at least (request), exactly (response).
         pub cqe: u32,
@@ -159,7 +159,7 @@ abi_structs! {
         pub reserved: u8,
     }
 
-    /// What [`ib_uverbs_poll_cq`] answers.
+    /// Response to [`ib_uverbs_poll_cq`].
     pub struct ib_uverbs_poll_cq_resp {
         /// Completions that follow.
         pub count: u32,
@@ -187,7 +187,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// What [`ib_uverbs_destroy_cq`] answers: how many events the caller must have acknowledged.
+    /// Response to [`ib_uverbs_destroy_cq`]: how many events the caller must have acknowledged.
     pub struct ib_uverbs_destroy_cq_resp {
         /// Completion events that were put into the channel.
         pub comp_events_reported: u32,

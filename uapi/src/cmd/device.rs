@@ -107,7 +107,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_get_context`] answers.
+    /// Response to [`ib_uverbs_get_context`].
     pub struct ib_uverbs_get_context_resp {
         /// File descriptor of the asynchronous events.
         pub async_fd: u32,
@@ -125,7 +125,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// Device attributes that every kernel knows.
+    /// Device attributes of all kernels.
     pub struct ib_uverbs_query_device_resp {
         /// Firmware version, encoded by the driver.
         pub fw_ver: u64,
@@ -149,7 +149,7 @@ abi_structs! {
         pub max_qp_wr: u32,
         /// `IB_UVERBS_DEVICE_*`, the low 32 bits.
         pub device_cap_flags: u32,
-        /// Scatter/gather entries of one work request that is no read.
+        /// Scatter/gather entries of one work request other than a read.
         pub max_sge: u32,
         /// Scatter entries of an RDMA read.
         pub max_sge_rd: u32,
@@ -234,7 +234,7 @@ abi_structs! {
     pub struct ib_uverbs_odp_caps {
         /// `IB_UVERBS_ODP_SUPPORT` and `_IMPLICIT`.
         pub general_caps: u64,
-        /// What each transport can do on such memory.
+        /// The operations of each transport on such memory.
         pub per_transport_caps: ib_uverbs_odp_caps_per_transport_caps,
         /// Written as 0.
         pub reserved: u32,
@@ -324,7 +324,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// Port attributes that every kernel knows.
+    /// Port attributes of all kernels.
     pub struct ib_uverbs_query_port_resp {
         /// `IB_UVERBS_PCF_*`.
         pub port_cap_flags: u32,
@@ -380,7 +380,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_alloc_pd`] answers.
+    /// Response to [`ib_uverbs_alloc_pd`].
     pub struct ib_uverbs_alloc_pd_resp {
         /// Protection domain.
         pub pd_handle: u32,
@@ -406,7 +406,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_open_xrcd`] answers.
+    /// Response to [`ib_uverbs_open_xrcd`].
     pub struct ib_uverbs_open_xrcd_resp {
         /// XRC domain.
         pub xrcd_handle: u32,
@@ -426,7 +426,7 @@ abi_structs! {
         pub response: u64,
     }
 
-    /// What [`ib_uverbs_create_comp_channel`] answers.
+    /// Response to [`ib_uverbs_create_comp_channel`].
     pub struct ib_uverbs_create_comp_channel_resp {
         /// File descriptor of the channel.
         pub fd: u32,

@@ -131,7 +131,7 @@ abi_structs! {
         pub hdr: ib_uverbs_flow_spec_hdr,
     }
 
-    /// Action: do what a flow action object says.
+    /// Action: that of a flow action object.
     pub struct ib_uverbs_flow_spec_action_handle {
         /// Type and size of this specification.
         pub hdr: ib_uverbs_flow_spec_hdr,
@@ -252,7 +252,7 @@ abi_structs! {
         pub flow_attr: ib_uverbs_flow_attr,
     }
 
-    /// What [`ib_uverbs_create_flow`] answers.
+    /// Response to [`ib_uverbs_create_flow`].
     pub struct ib_uverbs_create_flow_resp {
         /// Written as 0.
         pub comp_mask: u32,

@@ -32,7 +32,7 @@ pub use wq::*;
 use crate::layout::{abi_consts, abi_structs};
 
 abi_consts! {
-    /// Version of the write ABI, as sysfs tells it.
+    /// Version of the write ABI, as in sysfs.
     pub const IB_USER_VERBS_ABI_VERSION: u32 = 6;
     /// First command number that exists only as extended command.
     pub const IB_USER_VERBS_CMD_THRESHOLD: u32 = 50;

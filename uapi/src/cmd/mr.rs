@@ -25,7 +25,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_reg_mr`] answers.
+    /// Response to [`ib_uverbs_reg_mr`].
     pub struct ib_uverbs_reg_mr_resp {
         /// Memory region.
         pub mr_handle: u32,
@@ -43,7 +43,7 @@ abi_structs! {
         pub response: u64,
         /// Memory region.
         pub mr_handle: u32,
-        /// What changes, `IB_MR_REREG_*`.
+        /// Mask of the changes, `IB_MR_REREG_*`.
         pub flags: u32,
         /// Address of the memory in the caller.
         pub start: u64,
@@ -59,7 +59,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_rereg_mr`] answers.
+    /// Response to [`ib_uverbs_rereg_mr`].
     pub struct ib_uverbs_rereg_mr_resp {
         /// Local key.
         pub lkey: u32,
@@ -89,7 +89,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_alloc_mw`] answers.
+    /// Response to [`ib_uverbs_alloc_mw`].
     pub struct ib_uverbs_alloc_mw_resp {
         /// Memory window.
         pub mw_handle: u32,

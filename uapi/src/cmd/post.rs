@@ -61,7 +61,7 @@ abi_structs! {
         pub lkey: u32,
     }
 
-    /// What depends on the opcode: a union.
+    /// Union of the opcode-specific fields.
     #[c = "__typeof__(((struct ib_uverbs_send_wr *)0)->wr)"]
     pub struct ib_uverbs_send_wr_wr {
         /// The storage; use the arms.
@@ -121,7 +121,7 @@ abi_structs! {
         /// Immediate data; for invalidation see [`invalidate_rkey`](Self::invalidate_rkey).
         #[c = "ex.imm_data"]
         pub imm_data: Be32,
-        /// What depends on the opcode.
+        /// Opcode-specific fields.
         pub wr: ib_uverbs_send_wr_wr,
     }
 
@@ -141,7 +141,7 @@ abi_structs! {
         pub send_wr: [ib_uverbs_send_wr; 0],
     }
 
-    /// What [`ib_uverbs_post_send`] answers.
+    /// Response to [`ib_uverbs_post_send`].
     pub struct ib_uverbs_post_send_resp {
         /// Number of the first work request that failed, from 1; 0 if none.
         pub bad_wr: u32,
@@ -173,7 +173,7 @@ abi_structs! {
         pub recv_wr: [ib_uverbs_recv_wr; 0],
     }
 
-    /// What [`ib_uverbs_post_recv`] answers.
+    /// Response to [`ib_uverbs_post_recv`].
     pub struct ib_uverbs_post_recv_resp {
         /// Number of the first work request that failed, from 1; 0 if none.
         pub bad_wr: u32,
@@ -195,7 +195,7 @@ abi_structs! {
         pub recv: [ib_uverbs_recv_wr; 0],
     }
 
-    /// What [`ib_uverbs_post_srq_recv`] answers.
+    /// Response to [`ib_uverbs_post_srq_recv`].
     pub struct ib_uverbs_post_srq_recv_resp {
         /// Number of the first work request that failed, from 1; 0 if none.
         pub bad_wr: u32,

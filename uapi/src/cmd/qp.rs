@@ -17,7 +17,7 @@ abi_consts! {
 abi_structs! {
     /// QP attributes as the connection manager (rdma_ucm) gives them.
     pub struct ib_uverbs_qp_attr {
-        /// Which attributes are valid, `IB_QP_*`.
+        /// Mask of the attributes that are valid, `IB_QP_*`.
         pub qp_attr_mask: u32,
         /// `IB_QPS_*`.
         pub qp_state: u32,
@@ -35,7 +35,7 @@ abi_structs! {
         pub sq_psn: u32,
         /// QP number of the peer, 24 bits.
         pub dest_qp_num: u32,
-        /// What the peer may do, `IB_UVERBS_ACCESS_*`.
+        /// Access rights of the peer, `IB_UVERBS_ACCESS_*`.
         pub qp_access_flags: u32,
         /// Primary path.
         pub ah_attr: ib_uverbs_ah_attr,
@@ -67,7 +67,7 @@ abi_structs! {
         pub min_rnr_timer: u8,
         /// Port, from 1.
         pub port_num: u8,
-        /// ACK timeout, 4.096 us * 2^n; 0 is none.
+        /// ACK timeout, 4.096 us * 2^n; 0 means no timeout.
         pub timeout: u8,
         /// Transport retries, 3 bits.
         pub retry_cnt: u8,
@@ -151,7 +151,7 @@ abi_structs! {
         pub comp_mask: u32,
         /// `IB_UVERBS_QP_CREATE_*`, and the kernel's flag that makes `source_qpn` valid (bit 10).
         pub create_flags: u32,
-        /// Receive indirection table, if `comp_mask` says so.
+        /// Receive indirection table, if `comp_mask` has the bit for it.
         pub rwq_ind_tbl_handle: u32,
         /// QP number that datagrams claim to come from.
         pub source_qpn: u32,
@@ -175,7 +175,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_create_qp`] and [`ib_uverbs_open_qp`] answer.
+    /// Response to [`ib_uverbs_create_qp`] and [`ib_uverbs_open_qp`].
     pub struct ib_uverbs_create_qp_resp {
         /// Queue pair.
         pub qp_handle: u32,
@@ -197,13 +197,13 @@ abi_structs! {
         pub driver_data: [u32; 0],
     }
 
-    /// What [`ib_uverbs_ex_create_qp`] answers.
+    /// Response to [`ib_uverbs_ex_create_qp`].
     pub struct ib_uverbs_ex_create_qp_resp {
         /// The part shared with the older command.
         pub base: ib_uverbs_create_qp_resp,
         /// Written as 0.
         pub comp_mask: u32,
-        /// Bytes of the response that the kernel knows.
+        /// Bytes of the response that the kernel filled in.
         pub response_length: u32,
     }
 
@@ -227,7 +227,7 @@ abi_structs! {
         pub sl: u8,
         /// Path bits of the source LID.
         pub src_path_bits: u8,
-        /// `IB_RATE_*`; 0 is no limit.
+        /// `IB_RATE_*`; 0 means no limit.
         pub static_rate: u8,
         /// Non-zero: the packets carry a GRH.
         pub is_global: u8,
@@ -241,13 +241,13 @@ abi_structs! {
         pub response: u64,
         /// Queue pair.
         pub qp_handle: u32,
-        /// Which attributes are asked for or set, `IB_QP_*`.
+        /// Attributes to query or to set, `IB_QP_*`.
         pub attr_mask: u32,
         /// Driver-private tail.
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_query_qp`] answers.
+    /// Response to [`ib_uverbs_query_qp`].
     pub struct ib_uverbs_query_qp_resp {
         /// Primary path.
         pub dest: ib_uverbs_qp_dest,
@@ -271,7 +271,7 @@ abi_structs! {
         pub sq_psn: u32,
         /// QP number of the peer, 24 bits.
         pub dest_qp_num: u32,
-        /// What the peer may do, `IB_UVERBS_ACCESS_*`.
+        /// Access rights of the peer, `IB_UVERBS_ACCESS_*`.
         pub qp_access_flags: u32,
         /// Index in the port's P_Key table.
         pub pkey_index: u16,
@@ -295,7 +295,7 @@ abi_structs! {
         pub min_rnr_timer: u8,
         /// Port, from 1.
         pub port_num: u8,
-        /// ACK timeout, 4.096 us * 2^n; 0 is none.
+        /// ACK timeout, 4.096 us * 2^n; 0 means no timeout.
         pub timeout: u8,
         /// Transport retries, 3 bits.
         pub retry_cnt: u8,
@@ -321,7 +321,7 @@ abi_structs! {
         pub alt_dest: ib_uverbs_qp_dest,
         /// Queue pair.
         pub qp_handle: u32,
-        /// Which attributes are asked for or set, `IB_QP_*`.
+        /// Attributes to query or to set, `IB_QP_*`.
         pub attr_mask: u32,
         /// Q_Key of a datagram QP.
         pub qkey: u32,
@@ -331,7 +331,7 @@ abi_structs! {
         pub sq_psn: u32,
         /// QP number of the peer, 24 bits.
         pub dest_qp_num: u32,
-        /// What the peer may do, `IB_UVERBS_ACCESS_*`.
+        /// Access rights of the peer, `IB_UVERBS_ACCESS_*`.
         pub qp_access_flags: u32,
         /// Index in the port's P_Key table.
         pub pkey_index: u16,
@@ -355,7 +355,7 @@ abi_structs! {
         pub min_rnr_timer: u8,
         /// Port, from 1.
         pub port_num: u8,
-        /// ACK timeout, 4.096 us * 2^n; 0 is none.
+        /// ACK timeout, 4.096 us * 2^n; 0 means no timeout.
         pub timeout: u8,
         /// Transport retries, 3 bits.
         pub retry_cnt: u8,
@@ -381,11 +381,11 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// What [`ib_uverbs_ex_modify_qp`] answers.
+    /// Response to [`ib_uverbs_ex_modify_qp`].
     pub struct ib_uverbs_ex_modify_qp_resp {
         /// Written as 0.
         pub comp_mask: u32,
-        /// Bytes of the response that the kernel knows.
+        /// Bytes of the response that the kernel filled in.
         pub response_length: u32,
     }
 
@@ -399,7 +399,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// What [`ib_uverbs_destroy_qp`] answers.
+    /// Response to [`ib_uverbs_destroy_qp`].
     pub struct ib_uverbs_destroy_qp_resp {
         /// Asynchronous events of the object that were put into the event file.
         pub events_reported: u32,

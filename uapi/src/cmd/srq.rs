@@ -51,7 +51,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_create_srq`] and [`ib_uverbs_create_xsrq`] answer.
+    /// Response to [`ib_uverbs_create_srq`] and [`ib_uverbs_create_xsrq`].
     pub struct ib_uverbs_create_srq_resp {
         /// Shared receive queue.
         pub srq_handle: u32,
@@ -91,7 +91,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// What [`ib_uverbs_query_srq`] answers.
+    /// Response to [`ib_uverbs_query_srq`].
     pub struct ib_uverbs_query_srq_resp {
         /// Work requests that the queue holds.
         pub max_wr: u32,
@@ -113,7 +113,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// What [`ib_uverbs_destroy_srq`] answers.
+    /// Response to [`ib_uverbs_destroy_srq`].
     pub struct ib_uverbs_destroy_srq_resp {
         /// Asynchronous events of the object that were put into the event file.
         pub events_reported: u32,

@@ -34,11 +34,11 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// What [`ib_uverbs_ex_create_wq`] answers.
+    /// Response to [`ib_uverbs_ex_create_wq`].
     pub struct ib_uverbs_ex_create_wq_resp {
         /// Written as 0.
         pub comp_mask: u32,
-        /// Bytes of the response that the kernel knows.
+        /// Bytes of the response that the kernel filled in.
         pub response_length: u32,
         /// Work queue.
         pub wq_handle: u32,
@@ -58,11 +58,11 @@ abi_structs! {
         pub wq_handle: u32,
     }
 
-    /// What [`ib_uverbs_ex_destroy_wq`] answers.
+    /// Response to [`ib_uverbs_ex_destroy_wq`].
     pub struct ib_uverbs_ex_destroy_wq_resp {
         /// Written as 0.
         pub comp_mask: u32,
-        /// Bytes of the response that the kernel knows.
+        /// Bytes of the response that the kernel filled in.
         pub response_length: u32,
         /// Asynchronous events of the object that were put into the event file.
         pub events_reported: u32,
@@ -72,7 +72,7 @@ abi_structs! {
 
     /// Changes a work queue.
     pub struct ib_uverbs_ex_modify_wq {
-        /// Which attributes are set, `IB_WQ_*`.
+        /// Mask of the attributes that are set, `IB_WQ_*`.
         pub attr_mask: u32,
         /// Work queue.
         pub wq_handle: u32,
@@ -96,11 +96,11 @@ abi_structs! {
         pub wq_handles: [u32; 0],
     }
 
-    /// What [`ib_uverbs_ex_create_rwq_ind_table`] answers.
+    /// Response to [`ib_uverbs_ex_create_rwq_ind_table`].
     pub struct ib_uverbs_ex_create_rwq_ind_table_resp {
         /// Written as 0.
         pub comp_mask: u32,
-        /// Bytes of the response that the kernel knows.
+        /// Bytes of the response that the kernel filled in.
         pub response_length: u32,
         /// Receive indirection table.
         pub ind_tbl_handle: u32,

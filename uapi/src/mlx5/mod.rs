@@ -5,15 +5,15 @@
 //! `((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB)`. Only what a verbs provider uses; the rest of those headers
 //! (DEVX, packet pacing objects, clock page) is not here.
 //!
-//! A request follows the command's own struct as UHW bytes, a response likewise. The kernel reads what it knows of a
-//! longer request if the rest is zeros, and writes what fits of a response.
+//! A request follows the command's own struct as UHW bytes, and so does a response. The kernel accepts a request that
+//! is longer than its own struct if the rest is zeros, and truncates a response to the available room.
 
 use crate::layout::{abi_consts, abi_structs};
 
 pub mod cmds;
 
 abi_consts! {
-    /// Version of the structs, as sysfs `abi_version` says.
+    /// Version of the structs, as in `abi_version` of sysfs.
     pub const MLX5_IB_UVERBS_ABI_VERSION: u32 = 1;
 
     /// QP: WQEs carry a signature.
@@ -55,7 +55,7 @@ abi_consts! {
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET: u32 = 1;
     /// `dump_fill_mkey` is valid.
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY: u32 = 1 << 1;
-    /// The kernel knows ECE (enhanced connection establishment).
+    /// The kernel supports ECE (enhanced connection establishment).
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE: u32 = 1 << 2;
     /// SQD to RTS may carry attributes.
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS: u32 = 1 << 3;
@@ -68,7 +68,7 @@ abi_consts! {
     /// Creating an AH answers [`mlx5_ib_create_ah_resp`].
     pub const MLX5_USER_CMDS_SUPP_UHW_CREATE_AH: u8 = 1 << 1;
 
-    /// Raw packets: the kernel does not say how much of the headers is inlined.
+    /// Raw packets: the kernel does not report how much of the headers is inlined.
     pub const MLX5_USER_INLINE_MODE_NA: u8 = 0;
     /// Raw packets: no header need be inlined.
     pub const MLX5_USER_INLINE_MODE_NONE: u8 = 1;
@@ -79,7 +79,7 @@ abi_consts! {
     /// Raw packets: up to the TCP or UDP header is inlined.
     pub const MLX5_USER_INLINE_MODE_TCP_UDP: u8 = 4;
 
-    /// Packet pacing knows bursts.
+    /// Packet pacing supports bursts.
     pub const MLX5_IB_PP_SUPPORT_BURST: u8 = 1;
     /// Several packets in one WQE are allowed.
     pub const MLX5_IB_ALLOW_MPW: u32 = 1 << 1;
@@ -161,14 +161,14 @@ abi_consts! {
     pub const MLX5_IB_UAPI_DM_TYPE_MEMIC: u64 = 0;
     /// UAR object: BlueFlame, write-combining.
     pub const MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF: u64 = 0;
-    /// UAR object: uncached, 8-byte doorbells alone.
+    /// UAR object: uncached, 8-byte doorbells only.
     pub const MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC: u64 = 1;
 }
 
 abi_structs! {
     /// Request to create a context.
     pub struct mlx5_ib_alloc_ucontext_req_v2 {
-        /// Doorbell registers that the process wants, of old style.
+        /// Number of old-style doorbell registers that the process requests.
         pub total_num_bfregs: u32,
         /// Of those, the ones for one QP each.
         pub num_low_latency_bfregs: u32,
@@ -176,7 +176,7 @@ abi_structs! {
         pub flags: u32,
         /// Must be 0.
         pub comp_mask: u32,
-        /// Newest CQE version that the caller knows.
+        /// Newest CQE version that the caller supports.
         pub max_cqe_version: u8,
         /// Must be 0.
         pub reserved0: u8,
@@ -196,7 +196,7 @@ abi_structs! {
         pub bf_reg_size: u32,
         /// Doorbell registers given, of old style.
         pub tot_bfregs: u32,
-        /// Bytes of a cache line, as the device sees it.
+        /// Bytes of a cache line of the device.
         pub cache_line_size: u32,
         /// Most bytes of a send WQE.
         pub max_sq_desc_sz: u16,
@@ -430,7 +430,7 @@ abi_structs! {
 
     /// Request to create a QP.
     pub struct mlx5_ib_create_qp {
-        /// Address of the queues; of the receive queue alone where the send queue has its own.
+        /// Address of the queues, or of the receive queue only if the send queue has an address of its own.
         pub buf_addr: u64,
         /// Address of the doorbell record.
         pub db_addr: u64,

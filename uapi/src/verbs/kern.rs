@@ -4,8 +4,8 @@
 //! Facts from `<infiniband/verbs.h>` (rdma-core), which has the licence text
 //! (`GPL-2.0 OR Linux-OpenIB`) in place of an SPDX line.
 //!
-//! The names are those that the kernel uses inside. Where libibverbs has the number
-//! too the test compares with that; the few others say so.
+//! The names are those inside the kernel. If libibverbs has the number, too, the test compares with it; the
+//! documentation of the others says that there is none.
 
 use crate::layout::abi_consts;
 
@@ -231,7 +231,7 @@ abi_consts! {
     #[c = "IBV_MW_TYPE_2"]
     pub const IB_MW_TYPE_2: u8 = 2;
 
-    /// Atomicity: there are none.
+    /// Atomicity: no atomics.
     #[c = "IBV_ATOMIC_NONE"]
     pub const IB_ATOMIC_NONE: u32 = 0;
     /// Atomicity: among this device's accesses.
@@ -288,7 +288,7 @@ abi_consts! {
     /// Send flag: makes the peer's completion a solicited one.
     #[c = "IBV_SEND_SOLICITED"]
     pub const IB_SEND_SOLICITED: u32 = 1 << 2;
-    /// Send flag: the data stand in the work request.
+    /// Send flag: the data are in the work request.
     #[c = "IBV_SEND_INLINE"]
     pub const IB_SEND_INLINE: u32 = 1 << 3;
     /// Send flag: the device computes the checksums.
@@ -362,7 +362,7 @@ abi_consts! {
     #[c = "IBV_WC_GENERAL_ERR"]
     pub const IB_WC_GENERAL_ERR: u32 = 21;
 
-    /// Completion opcode: a receive; also the bit that says so.
+    /// Completion opcode: a receive; also the bit for receives.
     #[c = "IBV_WC_RECV"]
     pub const IB_WC_RECV: u32 = 0x80;
     /// Completion opcode: a receive consumed by an RDMA write with immediate data.

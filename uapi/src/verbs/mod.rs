@@ -160,7 +160,7 @@ abi_consts! {
     pub const IB_UVERBS_FLOW_ACTION_ESP_REPLAY_BMP: u8 = 1;
     /// Only the cryptography is done by the device (default).
     pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_INLINE_CRYPTO: u32 = 0;
-    /// The whole of ESP is done by the device.
+    /// The device executes all of ESP.
     pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_FULL_OFFLOAD: u32 = 1 << 0;
     /// Tunnel mode (default).
     pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_TUNNEL: u32 = 0;
@@ -190,7 +190,7 @@ abi_consts! {
     pub const RDMA_DRIVER_MLX5: u32 = 1;
     /// mlx4_ib.
     pub const RDMA_DRIVER_MLX4: u32 = 2;
-    /// iw_cxgb3 (gone).
+    /// iw_cxgb3 (removed).
     pub const RDMA_DRIVER_CXGB3: u32 = 3;
     /// iw_cxgb4.
     pub const RDMA_DRIVER_CXGB4: u32 = 4;
@@ -200,9 +200,9 @@ abi_consts! {
     pub const RDMA_DRIVER_BNXT_RE: u32 = 6;
     /// ocrdma.
     pub const RDMA_DRIVER_OCRDMA: u32 = 7;
-    /// iw_nes (gone).
+    /// iw_nes (removed).
     pub const RDMA_DRIVER_NES: u32 = 8;
-    /// i40iw (gone); irdma took over the number.
+    /// i40iw (removed); irdma uses the number now.
     pub const RDMA_DRIVER_I40IW: u32 = 9;
     /// irdma.
     pub const RDMA_DRIVER_IRDMA: u32 = 9;
@@ -246,7 +246,7 @@ abi_consts! {
 abi_structs! {
     /// Port attributes.
     pub struct ib_uverbs_query_port_resp_ex {
-        /// Those that the write command knows.
+        /// The attributes of the write command.
         pub legacy_resp: ib_uverbs_query_port_resp,
         /// The IBA's CapabilityMask2.
         pub port_cap_flags2: u16,
@@ -256,7 +256,7 @@ abi_structs! {
         pub active_speed_ex: u32,
     }
 
-    /// Capacities of a queue pair: asked for, or given.
+    /// Capacities of a queue pair: requested, or returned.
     pub struct ib_uverbs_qp_cap {
         /// Send work requests that the queue holds.
         pub max_send_wr: u32,

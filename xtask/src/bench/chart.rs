@@ -57,7 +57,7 @@ pub(crate) fn draw(path: &Path, lines: &[Line], results: &Results, version: &str
 /// The values of a row's bars.
 type Bars = [Option<f64>; BARS.len()];
 
-/// What the colours mean.
+/// The legend.
 fn head(root: &Area<'_>, version: &str) -> Result<()> {
     text(root, &format!("mlx5 data path, exclusive queues; libmlx5 of rdma-core {version}"), (10, 8), 16)?;
     let mut x = 10;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a doorbell costs besides instructions: fences, locked instructions, and lines of memory that are dirtied.
+//! The costs of a doorbell besides instructions: fences, locked instructions, and dirtied cache lines.
 //!
-//! Valgrind's lackey writes every access of a program to its log. Between two stores to the program's mark stands a chunk of a
-//! row; a doorbell ends where a store to a register is followed by a store to memory. Instructions are read from the files that
-//! the program has mapped, and known by their first bytes.
+//! Valgrind's lackey writes every access of a program to its log. A chunk of a row is between two stores to the
+//! program's mark. A doorbell ends when a store to a register is followed by a store to memory. Instructions are read
+//! from the files that the program has mapped, and recognised by their first bytes.
 
 use super::rows::{Face, Line, Locking};
 use crate::run;
@@ -48,7 +48,8 @@ pub(crate) fn trace(
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
     });
-    // Where things are is known only from the output, which a pipe holds back to the end: the log is kept in short.
+    // The addresses are in the output, which is available only at the end because of the pipe: so the log is kept in a
+    // compact form.
     let mut accesses = Vec::new();
     for line in log.lines() {
         accesses.extend(Access::parse(&line?));
@@ -91,14 +92,14 @@ impl Access {
     }
 }
 
-/// What stands between a store to the mark and the next.
+/// The accesses between a store to the mark and the next.
 fn chunks(accesses: &[Access], mark: u64) -> Vec<&[Access]> {
     let marks = accesses.iter().enumerate().filter(|(_, a)| matches!(a, Access::Store(at, _) if *at == mark));
     let marks: Vec<_> = marks.map(|(i, _)| i).collect();
     marks.chunks_exact(2).filter_map(|pair| accesses.get(pair[0] + 1..pair[1])).collect()
 }
 
-/// Where the program has what.
+/// The addresses of the program's objects.
 #[derive(Debug, Default)]
 struct Places {
     registers: Range<u64>,
@@ -121,7 +122,7 @@ fn hex(text: &str) -> Result<u64> {
 
 impl Places {
     fn parse(text: &str) -> Result<Self> {
-        /// How far from the address that the program says its stack may go.
+        /// The size of the stack around the address that the program prints.
         const STACK: u64 = 1 << 20;
         let mut places = Self::default();
         for line in text.lines() {
@@ -161,7 +162,7 @@ impl Map {
     }
 }
 
-/// What an instruction is.
+/// The kind of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Fence,
@@ -173,7 +174,7 @@ impl Kind {
     /// By an instruction's first bytes.
     const fn of(bytes: &[u8]) -> Self {
         match bytes {
-            // MFENCE and SFENCE; LFENCE waits for loads alone.
+            // MFENCE and SFENCE; LFENCE waits for loads only.
             [0x0f, 0xae, 0xf0..=0xff, ..] => Self::Fence,
             [0xf0, ..] => Self::Locked,
             // XCHG with memory, which needs no prefix.
@@ -213,7 +214,8 @@ impl Code {
     }
 }
 
-/// The average of a chunk's doorbells. What stands before the first doorbell has ended is not a whole one and is left out.
+/// The average of a chunk's doorbells. The accesses before the end of the first doorbell are left out, because that
+/// doorbell is not complete.
 fn average(chunk: &[Access], places: &Places, code: &mut Code) -> Result<Doorbell> {
     let (mut sum, mut one, mut count) = (Doorbell::default(), Doorbell::default(), 0_u32);
     let (mut lines, mut rung, mut whole) = (HashSet::new(), false, false);
@@ -255,7 +257,7 @@ fn average(chunk: &[Access], places: &Places, code: &mut Code) -> Result<Doorbel
     })
 }
 
-/// What is traced of these lines.
+/// The names of the traced programs of these lines.
 pub(crate) fn names(lines: &[Line], locking: Locking, faces: &[Face]) -> Vec<String> {
     let of_locking = lines.iter().filter(|line| line.locking == locking && rings(line));
     let keys = of_locking.flat_map(|line| faces.iter().filter_map(|&face| line.key(face)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a measurement of ours may cost, and whether it does.
+//! The limits of our measurements, and the verdicts.
 
 use super::data::{Counts, File};
 use super::rows::{Face, Limits, Line};
@@ -7,7 +7,8 @@ use anyhow::Result;
 
 /// Rows that must not lose may lose that much.
 const KEPT: f64 = 1.1;
-/// What is known to be over may change that much without being worse: other code around a call spills other registers.
+/// A count that is known to be above its limit may change by this factor, because other code around a call spills other
+/// registers.
 const SPILLS: f64 = 1.03;
 
 /// The recorded counts that limits follow from.
@@ -16,7 +17,7 @@ pub(crate) struct Judge {
     over: Counts,
 }
 
-/// How a count stands to its limit.
+/// The relation of a count to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Within it.
@@ -50,7 +51,7 @@ impl Judge {
         self.over.get(&line.key(face)?).copied()
     }
 
-    /// How a count stands to the limit.
+    /// The relation of a count to the limit.
     pub(crate) fn verdict(&self, line: &Line, face: Face, count: f64, limit: f64) -> Verdict {
         match self.known(line, face) {
             None if count <= limit => Verdict::Ok,
@@ -60,7 +61,8 @@ impl Judge {
         }
     }
 
-    /// The list of what is over, after these counts: what keeps its limit is gone, what got better is lower. Nothing is added.
+    /// The list of rows above their limits after these counts: rows within their limit are removed, and improved counts
+    /// are lowered. No row is added.
     pub(crate) fn tightened(&self, judged: &[(Line, Face, f64, f64)]) -> Counts {
         let mut over = self.over.clone();
         for (line, face, count, limit) in judged {

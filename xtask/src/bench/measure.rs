@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Running the programs: instructions by callgrind, nanoseconds by processes that take turns.
+//! Runs the programs: instructions by callgrind, nanoseconds by processes that run one after the other.
 
 use super::programs::{self, C, Ours};
 use super::rows::{Face, Key, Line, Locking};
@@ -16,7 +16,7 @@ const OURS: &[Face] = &[Face::Typed, Face::Raw, Face::Floor];
 /// Per operation, by measurement.
 type Values = HashMap<Key, f64>;
 
-/// What was measured.
+/// The measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     counts: Values,
@@ -111,7 +111,7 @@ impl Results {
     }
 }
 
-/// What a program is asked to measure for these lines.
+/// The names of the measurements that a program makes for these lines.
 fn names(lines: &[Line], locking: Locking, faces: &[Face]) -> Vec<String> {
     let of_locking = lines.iter().filter(|line| line.locking == locking);
     let keys = of_locking.flat_map(|line| faces.iter().filter_map(|&face| line.key(face)));
@@ -147,7 +147,7 @@ fn count(
     Ok(counts)
 }
 
-/// The name and the instructions of a dump that a client asked for.
+/// The name and the instructions of a dump that a client requested.
 fn dump(path: &Path) -> Result<Option<(String, f64)>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);

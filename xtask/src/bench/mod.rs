@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask bench`: what a post and a poll cost on mlx5, ours and libmlx5's side by side.
 //!
-//! The programs are those of `tests/bench`: [`programs`] builds them, [`measure`] runs them, [`rows`] says which of their
-//! measurements stand side by side, [`judge`] what ours may cost, by the counts that [`data`] has on record; [`report`] and
-//! [`chart`] show it. [`doorbell`] counts what a doorbell costs besides instructions. `docs/bench.md` says how to read the figures.
+//! The programs are those of `tests/bench`: [`programs`] builds them, [`measure`] runs them, [`rows`] defines which of
+//! their measurements are compared, and [`judge`] the limits of our counts, from the counts recorded in [`data`];
+//! [`report`] and [`chart`] print the results. [`doorbell`] counts the costs of a doorbell besides instructions.
+//! `docs/bench.md` explains the figures.
 
 mod chart;
 mod data;
@@ -25,36 +26,37 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Count instructions and nanoseconds of posts and polls on mlx5, next to libmlx5's
+/// Measure instructions and nanoseconds of posts and polls on mlx5, for this library and for libmlx5
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only rows whose "TITLE xBATCH" contains this, in capital letters or not
+    /// Only rows whose "TITLE xBATCH" contains this; the case of letters is ignored
     #[arg(long, default_value = "")]
     filter: String,
-    /// Leave the nanoseconds out
+    /// Do not measure nanoseconds
     #[arg(long)]
     no_ns: bool,
-    /// Rounds of processes that take turns; nanoseconds are the median over them
+    /// Number of rounds, in each of which every program runs once; nanoseconds are medians over the rounds
     #[arg(long, default_value_t = 11)]
     rounds: usize,
-    /// Write all results to this file, too
+    /// Also write all results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the instructions of exclusive queues into this SVG file
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
-    /// Count ours alone, compare with the recorded counts of libmlx5, and end with status 1 if a row is above its limit
+    /// Count this library only, compare with the recorded counts of libmlx5, and exit with status 1 if a row is above
+    /// its limit
     #[arg(long, conflicts_with_all = ["json", "chart", "record"])]
     check: bool,
-    /// Count fences, locked instructions and dirtied lines of doorbells instead
+    /// Count fences, locked instructions and dirtied cache lines of doorbells instead
     #[arg(long, conflicts_with_all = ["json", "chart", "record", "check"])]
     doorbells: bool,
-    /// Write the counts of libmlx5 to xtask/data, and lower the recorded counts of ours that are above their limits
+    /// Write the counts of libmlx5 to xtask/data, and lower the recorded counts of rows that are above their limits
     #[arg(long)]
     record: bool,
 }
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let lines = Line::selected(&args.filter);
     ensure!(!lines.is_empty(), "no row has {:?} in its title", args.filter);
@@ -94,7 +96,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows what doorbells cost besides instructions.
+/// Prints the costs of doorbells besides instructions.
 fn doorbells(lines: &[Line]) -> Result<ExitCode> {
     let (ours, c) = (Ours::build()?, C::build()?);
     for locking in Locking::ALL {
@@ -138,7 +140,7 @@ fn judged(
     Ok(judged)
 }
 
-/// Whether ours keep their limits, by recorded counts of libmlx5. What does not is named.
+/// Whether our counts are within their limits, by recorded counts of libmlx5. Prints the rows that are not.
 fn passes(lines: &[Line]) -> Result<bool> {
     let (ours, judge, c) = (Ours::build()?, Judge::read()?, File::C.read()?);
     let mut results = Results::default();
@@ -160,7 +162,7 @@ fn passes(lines: &[Line]) -> Result<bool> {
     Ok(sentences.is_empty())
 }
 
-/// Writes libmlx5's counts, and tightens the list of what is over.
+/// Writes libmlx5's counts, and updates the list of rows that are above their limits.
 fn record(lines: &[Line], results: &Results, judge: &Judge) -> Result<()> {
     let mut c = File::C.read()?;
     for line in lines {

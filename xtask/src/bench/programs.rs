@@ -14,7 +14,7 @@ use std::process::Command;
 const SUITE: &str = "forky";
 /// The C library's packages; their closure has the suite's loader and libc.
 const PACKAGES: [&str; 2] = ["libibverbs-dev", "ibverbs-providers"];
-/// Where Debian keeps libraries.
+/// Debian's directory of libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Our programs, built, and the preload library.
@@ -60,7 +60,7 @@ fn build_shim() -> Result<PathBuf> {
     Ok(shim)
 }
 
-/// Where libibverbs finds the fake device: a folder in the form of /sys.
+/// Makes the directory, in the form of /sys, in which libibverbs finds the fake device.
 fn make_sysfs() -> Result<PathBuf> {
     let dir = folder()?.join("sysfs");
     for (file, text) in [
@@ -151,7 +151,7 @@ fn fetch() -> Result<PathBuf> {
     let _lock = lab.lock()?;
     lab.cached(&format!("rdma-core-{SUITE}"), &format!("{SUITE} {}", PACKAGES.join(" ")), |dir| {
         apt::unpack(&Suite::open(&lab, SUITE)?.closure(&PACKAGES)?, dir)?;
-        // The headers of rdma-core alone: others of the suite are not for this machine's compiler.
+        // Only the headers of rdma-core: other headers of the suite do not fit this machine's compiler.
         fs::create_dir(dir.join("include"))?;
         Ok(std::os::unix::fs::symlink("../usr/include/infiniband", dir.join("include/infiniband"))?)
     })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the bench shows: the table, and all results as JSON.
+//! The output of the benchmark: the table, and all results as JSON.
 
 use super::doorbell::{self, Doorbell};
 use super::judge::{Judge, Verdict};
@@ -110,7 +110,7 @@ pub(crate) fn json(lines: &[Line], results: &Results, judge: &Judge, version: &s
     json!({ "rdma_core": version, "lines": lines.iter().map(line).collect::<Vec<_>>() })
 }
 
-/// A sentence about a measurement that `--check` does not pass, or has something to say about.
+/// The message of `--check` about a measurement that fails, or that needs a note.
 pub(crate) fn sentence(line: &Line, face: Face, count: f64, limit: f64, judge: &Judge) -> Option<String> {
     let what = format!("{} queues, {}, {}: {count:.1} instructions", line.locking, line.title(), face.name());
     match judge.verdict(line, face, count, limit) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rows of the table: which measurements of the programs stand side by side, and what ours may cost.
+//! The rows of the table: which measurements of the programs are compared, and the limits of ours.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ pub(crate) enum Locking {
 impl Locking {
     pub(crate) const ALL: [Self; 2] = [Self::Exclusive, Self::Shared];
 
-    /// What the C program calls it.
+    /// Its name in the C program.
     pub(crate) const fn of_c(self) -> &'static str {
         match self {
             Self::Exclusive => "td",
@@ -52,7 +52,7 @@ pub(crate) enum Face {
 }
 
 impl Face {
-    /// What the programs call it.
+    /// Its name in the programs.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::C => "c",
@@ -63,7 +63,7 @@ impl Face {
     }
 }
 
-/// What decides a row's limits.
+/// The kind of a row's limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limits {
     /// Raw at most 0.9 of C, typed at most 0.5.
@@ -99,7 +99,7 @@ impl Limits {
     }
 }
 
-/// A row: its title, and the programs' names of what stands in it, without the batch.
+/// A row: its title, and the programs' names of its measurements, without the batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) title: &'static str,

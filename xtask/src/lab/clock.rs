@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How fast the clock of a guest's CPUs goes, which the guest itself finds out badly.
 //!
-//! A kernel counts its TSC while another timer runs. Under emulation on a busy machine the CPU may stand still in between,
-//! and a guest has been seen that took its TSC for eight times slower than it is: all its time limits then were eight times
-//! shorter. QEMU's emulated TSC is this machine's, so it is measured here, where it can be done well, and the kernel is told.
+//! A kernel counts its TSC while another timer runs. Under emulation on a busy machine the CPU may stop in between: a
+//! guest was observed that measured its TSC eight times too slow, so all its time limits were eight times shorter.
+//! QEMU's emulated TSC is this machine's, so it is measured here, which is more accurate, and passed to the kernel.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code))]
 // UNSAFETY: reads the time stamp counter, for which there is no safe function.
 
@@ -15,7 +15,7 @@ use std::time::Instant;
 /// How long is measured: an error of a microsecond at either end is 20 ppm.
 const MEASURED: Duration = Duration::from_millis(100);
 
-/// The kernel argument with the TSC's frequency; none where there is no TSC.
+/// The kernel argument with the TSC's frequency; empty if there is no TSC.
 pub(crate) fn argument() -> &'static str {
     static ARGUMENT: OnceLock<String> = OnceLock::new();
     ARGUMENT.get_or_init(|| khz().map_or_else(String::new, |khz| format!("tsc_early_khz={khz}")))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reading the log of a guest's console: what went wrong there, and its end for the user.
 
-/// What a console log of a guest that is gone says about the reason.
+/// The reason why a guest ended, from its console log.
 pub(crate) fn verdict(log: &str) -> &'static str {
     // An oops panics (oops=panic), so it must be looked for first.
     if ["Oops:", "BUG: ", "general protection fault", "kernel BUG at"].iter().any(|sign| log.contains(sign)) {

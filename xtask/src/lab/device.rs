@@ -19,7 +19,7 @@ use std::time::Instant;
 /// The suite whose QEMU has vfio-user-pci, which came with 10.1.
 const VFIO_USER_SUITE: &str = "forky";
 
-/// What the ports of the mlx5 devices are.
+/// The link layer of the mlx5 devices' ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     /// InfiniBand: LIDs.
@@ -65,11 +65,11 @@ impl Mkeys {
 pub(crate) enum Device {
     /// The kernel's software device, over a veth link.
     Rxe,
-    /// The kernel's own mlx5 driver, on devices that `program` (`uverbs-hca`) plays.
+    /// The kernel's own mlx5 driver, on devices that `program` (`uverbs-hca`) implements.
     Mlx5 {
         /// The devices' program.
         program: PathBuf,
-        /// What their ports are.
+        /// The link layer of their ports.
         link: Link,
         /// How memory is registered with them.
         mkeys: Mkeys,
@@ -85,7 +85,7 @@ impl Device {
         }
     }
 
-    /// What the devices' ports are.
+    /// The link layer of the devices' ports.
     pub(crate) const fn link(&self) -> Link {
         match self {
             Self::Rxe => Link::Roce,
@@ -131,12 +131,12 @@ impl Device {
     }
 }
 
-/// What joins the VM of a boot with another: their devices are on one fabric, and a network lies between the guests.
+/// The connection of a boot's VM with another one: their devices are on one fabric, and a network connects the guests.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
     /// The folder of the sockets, relative to that of the boot.
     pub(crate) dir: String,
-    /// Which of the two it is, 1 or 2. The first is there for the second to connect to.
+    /// The number of the VM, 1 or 2. The second connects to the first.
     pub(crate) side: u8,
 }
 
@@ -190,7 +190,7 @@ impl Hca {
         let path = dir.join(Self::LOG);
         let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         let both = log.try_clone().context("cannot share the devices' log")?;
-        // The kernel kills the devices when we are killed, whatever the way.
+        // The kernel kills the devices if this process is killed.
         let mut cmd = Command::new("setpriv");
         cmd.args(["--pdeathsig", "KILL", "--"]).arg(program).current_dir(dir);
         cmd.args(args).args(["--control", Self::CONTROL]);
@@ -206,7 +206,7 @@ impl Hca {
         let mut this = Self { child, log: path };
         let start = Instant::now();
         while !sockets.clone().all(|socket| socket.exists()) {
-            if let Some(status) = this.child.try_wait().context("cannot ask after the devices")? {
+            if let Some(status) = this.child.try_wait().context("cannot get the status of the devices")? {
                 bail!("the devices ended: {status}\n{}", this.tail(30));
             }
             if start.elapsed() > START_LIMIT {
@@ -222,10 +222,10 @@ impl Hca {
         console::tail(&String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()), lines)
     }
 
-    /// Ends the devices, after QEMU, which they outlive, and lets them say at the end of their log what they saw; says how, if
-    /// they had ended by themselves.
+    /// Ends the devices after QEMU, so that they write the summary at the end of their log. Returns their status if
+    /// they had exited by themselves.
     pub(crate) fn end(mut self) -> Result<Option<String>> {
-        if let Some(status) = self.child.try_wait().context("cannot ask after the devices")? {
+        if let Some(status) = self.child.try_wait().context("cannot get the status of the devices")? {
             return Ok(Some(status.to_string()));
         }
         if let Some(mut stdin) = self.child.stdin.take() {
@@ -234,7 +234,7 @@ impl Hca {
         }
         let start = Instant::now();
         while start.elapsed() < END_LIMIT {
-            match self.child.try_wait().context("cannot ask after the devices")? {
+            match self.child.try_wait().context("cannot get the status of the devices")? {
                 Some(status) if status.success() => return Ok(None),
                 Some(status) => return Ok(Some(status.to_string())),
                 None => thread::sleep(Duration::from_millis(5)),
@@ -245,7 +245,7 @@ impl Hca {
     }
 
     fn kill(&mut self) {
-        // Both fail only when it is gone already.
+        // Both fail only if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What runs inside the VM: the init script, its helpers, and the small initramfs part that is made for each boot.
+//! The programs inside the VM: the init script, its helpers, and the small part of the initramfs that is made for each
+//! boot.
 //!
 //! The environment that a command finds (the contract with the tests):
 //!
@@ -62,7 +63,7 @@ impl core::str::FromStr for Share {
     }
 }
 
-/// What a guest is to do.
+/// The task of a guest.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     /// Run this program with its arguments.

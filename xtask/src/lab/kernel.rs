@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Debian's kernels, as the VM wants them: an uncompressed `vmlinux` and an archive of the modules it needs.
+//! Debian's kernels in the form that the VM needs: an uncompressed `vmlinux` and an archive of the modules.
 //!
 //! Of some four thousand modules the guest gets the ones named here and what they depend on, uncompressed, with
 //! fresh indexes. The uncompressed kernel saves the emulated CPU the decompression, some two seconds.
@@ -16,7 +16,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// A kernel series that the lab knows.
+/// A kernel series of the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Series {
     /// As users name it, e.g. `6.1`.
@@ -71,7 +71,7 @@ const FORMAT: u32 = 1;
 pub(crate) struct Kernel {
     /// Its full version, e.g. `6.1.0-50-amd64`.
     pub(crate) version: String,
-    /// What QEMU boots.
+    /// The image that QEMU boots.
     pub(crate) image: PathBuf,
     /// The initramfs part with its modules.
     pub(crate) modules: PathBuf,
@@ -173,7 +173,7 @@ fn uncompressed(image: &[u8], tools: &Root) -> Result<Vec<u8>> {
     let size = size.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte));
     let vmlinux = filter(tools, program, args, stream)?;
     if vmlinux.len() != size || !vmlinux.starts_with(b"\x7fELF") {
-        bail!("its payload is not what it says");
+        bail!("its payload has an unexpected format");
     }
     // Without this note (XEN_ELFNOTE_PHYS32_ENTRY) QEMU refuses to start an ELF kernel.
     const PVH: &[u8] = b"\x04\0\0\0\x08\0\0\0\x12\0\0\0Xen\0";
@@ -245,7 +245,7 @@ fn depmod(tools: &Root, base: &Path, version: &str) -> Result<()> {
     run::output(tools.command("depmod")?.arg("-b").arg(base).arg(version)).map(drop)
 }
 
-/// What depmod knows: where each module is and what it needs.
+/// The data of depmod: the path of each module, and its dependencies.
 struct Index {
     /// Name, with underscores, to path.
     paths: BTreeMap<String, String>,

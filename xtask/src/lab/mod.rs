@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The VM lab: real kernels with software RDMA devices, on a machine that has neither the kernel nor the hardware.
 //!
-//! Everything the lab needs (QEMU, kernels, the C tools that serve as peers) comes as Debian packages that are
-//! unpacked under `target/lab/` and run from there; nothing is installed, no root is needed, and deleting
-//! `target/lab/` gives the machine back as it was. Each part is cached with the recipe that made it, and is made
-//! anew when the recipe in this crate changes.
+//! Everything the lab needs (QEMU, kernels, the C tools that serve as peers) comes as Debian packages that are unpacked
+//! under `target/lab/` and run from there; nothing is installed, no root is needed, and deleting `target/lab/` removes
+//! everything. Each part is cached with the recipe that made it, and is made again if the recipe in this crate changes.
 //!
 //! - [`apt`] fetches packages of any suite with an apt state of its own
 //! - [`root`] runs programs of an unpacked tree by the tree's own loader
@@ -59,7 +58,7 @@ impl Lab {
         self.dir.join(relative)
     }
 
-    /// Whether details (timings, package lists, the console) are wanted.
+    /// Whether details (timings, package lists, the console) are printed.
     pub(crate) fn verbose(&self) -> bool {
         self.verbose
     }
@@ -69,7 +68,7 @@ impl Lab {
         eprintln!("lab: {}", text.as_ref());
     }
 
-    /// Says it only when details are wanted.
+    /// Prints a text if details are printed.
     pub(crate) fn detail(&self, text: impl AsRef<str>) {
         if self.verbose {
             self.say(text);

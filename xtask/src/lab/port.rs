@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What connects us with a running VM: sockets for the guest's virtio-serial ports and for QEMU's monitor.
+//! The connections to a running VM: sockets for the guest's virtio-serial ports and for QEMU's monitor.
 //!
 //! QEMU connects to each of them once; a thread serves the connection.
 
@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::thread::JoinHandle;
 
-/// What the guest says on the control port.
+/// A message of the guest on the control port.
 pub(crate) enum Event {
     /// A line, without its end.
     Line(String),
@@ -50,7 +50,7 @@ impl Port {
         Ok(Self { name, socket, thread })
     }
 
-    /// Waits until all that QEMU wrote has been served. QEMU must be gone.
+    /// Waits until everything that QEMU wrote was processed. QEMU must have exited.
     pub(crate) fn finish(self) {
         // If QEMU never connected, the thread still waits: this connection ends it.
         if let Ok(address) = SocketAddr::from_abstract_name(&self.socket) {
@@ -98,11 +98,11 @@ impl Monitor {
         self.port.socket.clone()
     }
 
-    /// Where each CPU of the guest is, a few times over, as text for the log.
+    /// The position of each CPU of the guest, several times, as text for the log.
     pub(crate) fn where_cpus_are(&self) -> String {
         let mut text = "lab: where the CPUs are:\n".to_owned();
         let Ok(mut stream) = self.connected.try_recv() else { return text + "lab: no monitor" };
-        // A monitor that hangs, too, must not hold us: what it did not say is missing, that is all.
+        // If the monitor hangs, too, this must not wait: its answer is then missing.
         let _ = stream.set_read_timeout(Some(Duration::from_millis(300)));
         for _ in 0..3 {
             let _ = stream.write_all(b"info registers -a\n");
@@ -118,7 +118,7 @@ impl Monitor {
         text
     }
 
-    /// Ends the thread. QEMU must be gone.
+    /// Ends the thread. QEMU must have exited.
     pub(crate) fn finish(self) {
         self.port.finish();
     }

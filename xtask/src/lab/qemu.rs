@@ -30,7 +30,7 @@ pub(crate) struct Running {
     child: Child,
 }
 
-/// What a boot consists of.
+/// The parts of a boot.
 pub(crate) struct Boot<'a> {
     /// The kernel image.
     pub(crate) kernel: &'a Path,
@@ -40,7 +40,7 @@ pub(crate) struct Boot<'a> {
     pub(crate) console: &'a Path,
     /// The folder that sockets are relative to.
     pub(crate) dir: &'a Path,
-    /// PCI devices that other processes play, by the Unix sockets at which they listen.
+    /// PCI devices that other processes implement, by their Unix sockets.
     pub(crate) vfio_user: &'a [&'a str],
     /// Names of further virtio-serial ports, each with the Unix socket that it is connected to.
     pub(crate) wires: &'a [(&'a str, &'a str)],
@@ -62,9 +62,9 @@ pub(crate) struct Boot<'a> {
 /// it boots, and an emulated second CPU that is in the middle of it has been seen to die of a breakpoint.
 ///
 /// `tsc=reliable`: QEMU's TSC is one clock for all CPUs, and the check of it is what fails. On 7.2 the clocksource
-/// watchdog and the switch to the TSC (stop_machine) can wait for each other for ever when the CPUs do not really
-/// run at the same time; 6.1 falls back to the HPET, whose every read leaves the emulated CPU. How fast it goes is told by
-/// [`clock`].
+/// watchdog and the switch to the TSC (stop_machine) can wait for each other for ever when the CPUs do not really run
+/// at the same time; 6.1 falls back to the HPET, whose every read leaves the emulated CPU. [`clock`] measures its
+/// frequency.
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=5 oops=panic panic=-1 rdinit=/init mitigations=off nokaslr \
                        maxcpus=1 tsc=reliable no_timer_check nowatchdog audit=0 apparmor=0 random.trust_cpu=on";
 
@@ -82,7 +82,7 @@ impl Qemu {
     /// Starts a machine.
     pub(crate) fn start(&self, machine: Machine, boot: &Boot<'_>) -> Result<Running> {
         let qemu = self.root.command("qemu-system-x86_64")?;
-        // The kernel kills QEMU when we are killed, whatever the way.
+        // The kernel kills QEMU if this process is killed.
         let mut cmd = Command::new("setpriv");
         cmd.args(["--pdeathsig", "KILL", "--"]).arg(qemu.get_program()).args(qemu.get_args());
         for data in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
@@ -95,7 +95,7 @@ impl Qemu {
         if boot.vfio_user.is_empty() {
             cmd.args(["-machine", "q35"]);
         } else {
-            // Who plays a device maps the guest's memory, so it must be a file that can be shared.
+            // A process that implements a device maps the guest's memory, so it must be a shared file.
             cmd.args(["-object", &format!("memory-backend-memfd,id=ram,size={}M,share=on", machine.mem)]);
             cmd.args(["-machine", "q35,memory-backend=ram"]);
         }
@@ -143,12 +143,12 @@ fn comma_escaped(path: &Path) -> String {
 impl Running {
     /// How it ended, if it did.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().context("cannot ask after QEMU")
+        self.child.try_wait().context("cannot get the status of QEMU")
     }
 
     /// Ends it now.
     pub(crate) fn kill(&mut self) {
-        // Both fail only when it is gone already.
+        // Both fail only if it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

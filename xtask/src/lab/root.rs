@@ -15,11 +15,11 @@ use std::process::Command;
 /// The loader's name, on every suite.
 pub(crate) const LOADER: &str = "ld-linux-x86-64.so.2";
 
-/// Where packages put libraries: before and after the merge of /lib into /usr/lib.
+/// The directories of libraries in packages: before and after the merge of /lib into /usr/lib.
 const LIB_DIRS: [&str; 3] =
     ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/pulseaudio"];
 
-/// Where packages put programs.
+/// The directories of programs in packages.
 const BIN_DIRS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 
 /// A folder into which packages were unpacked.
@@ -83,7 +83,7 @@ impl Root {
         LIB_DIRS.map(|dir| self.dir.join(dir).display().to_string()).join(":")
     }
 
-    /// Every shared library that these programs and libraries need, by the name they ask for.
+    /// Every shared library that these programs and libraries need, by its soname.
     ///
     /// Static programs and scripts need none and are fine.
     pub(crate) fn libraries_of(&self, files: &[PathBuf]) -> Result<BTreeMap<String, PathBuf>> {

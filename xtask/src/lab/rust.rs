@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A Rust compiler with the standard library for aarch64: Debian's, unpacked and run where it lies.
+//! A Rust compiler with the standard library for aarch64: Debian's, unpacked and run in its directory.
 //!
 //! The machine's own toolchain has the library for x86-64, and rustup can add others only from its own server, which a
 //! build machine may not reach. A standard library fits only the compiler that it was built with, so both come from one suite.
@@ -23,7 +23,7 @@ const FOREIGN: &str = "arm64";
 /// The target in Rust's terms.
 pub(crate) const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
-/// Starts the compiler by the tree's own loader, wherever the tree lies.
+/// Starts the compiler by the tree's own loader, in any directory.
 const SCRIPT: &str = r#"#!/bin/sh
 root=$(cd "$(dirname "$0")" && pwd) || exit
 lib=$root/usr/lib/x86_64-linux-gnu

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the guest runs besides the kernel: a few tools, the C programs of rdma-core, and the libraries they need.
+//! The guest's user space: a few tools, the C programs of rdma-core, and the libraries that they need.
 //!
 //! Two images are made: the full one, with a shell, iproute2, kmod and the C peers, and the bare one, whose only
 //! userland is a static busybox. The bare one carries `ip` and `rdma` in a folder that the guest's init removes
@@ -51,10 +51,10 @@ const LIBRARIES: [&str; 10] = [
     "librdmacm.so.1",
 ];
 
-/// Where the guest keeps libraries; every Debian loader looks there.
+/// The guest's directory of libraries, which every Debian loader searches.
 const LIB_DIR: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Where rdma-core keeps its providers, below [`LIB_DIR`].
+/// rdma-core's directory of providers, below [`LIB_DIR`].
 const PROVIDERS: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
 /// Raised when the layout of an image changes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One boot of the VM: starts it, passes its output on while it runs, and tells how it ended.
+//! One boot of the VM: starts it, passes its output on while it runs, and returns its outcome.
 
 use super::console;
 use super::device::{self, Device, Hca, Wire};
@@ -19,7 +19,7 @@ use std::process;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
-/// What to boot and what to do there.
+/// The guest to boot, and its task.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     /// The kernel.
@@ -42,11 +42,11 @@ pub(crate) struct Spec {
     pub(crate) env: Vec<(String, String)>,
     /// Kernel arguments, besides the lab's own.
     pub(crate) append: String,
-    /// What to do.
+    /// The task.
     pub(crate) task: Task,
     /// Whether to keep the console's log after a success, too.
     pub(crate) keep_log: bool,
-    /// What joins it with another VM.
+    /// The connection with another VM.
     pub(crate) wire: Option<Wire>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum Outcome {
     Exit(u8),
     /// The time limit struck.
     Timeout,
-    /// The lab or the guest's kernel failed; what happened has been told on stderr.
+    /// The lab or the guest's kernel failed; the reason was printed to stderr.
     Broken,
 }
 
@@ -119,7 +119,7 @@ impl Parts {
     }
 }
 
-/// A folder for one boot's files, removed at the end unless there is a reason to look at it.
+/// A directory for one boot's files, which is removed at the end unless it is needed for a diagnosis.
 struct RunDir {
     path: PathBuf,
     keep: bool,
@@ -303,7 +303,7 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
     Ok(ending)
 }
 
-/// Listens to the guest until it is done, it is gone, or the time is up.
+/// Handles messages of the guest until its task ends, it exits, or the time limit is reached.
 fn watch(
     lab: &Lab,
     qemu: &mut Running,
@@ -345,7 +345,7 @@ fn watch(
                 Ok(code) => return Ok(Ending::Exit(code)),
                 Err(_) => bail!("the guest reported the status `{rest}`"),
             },
-            _ => bail!("the guest said `{line}` on the control port"),
+            _ => bail!("unexpected line `{line}` of the guest on the control port"),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 pub struct GlobalRoute {
     /// Destination GID: for RoCE the IPv6 (or IPv4-mapped) address of the peer or of the multicast group.
     pub dgid: Gid,
-    /// Flow label, 20 bits; on RoCE v2 it picks the UDP source port where the driver says so.
+    /// Flow label, 20 bits; on RoCE v2 some drivers derive the UDP source port from it.
     pub flow_label: u32,
     /// Index of the source GID in the port's GID table.
     pub sgid_index: u8,

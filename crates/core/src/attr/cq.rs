@@ -34,7 +34,7 @@ bitflags::bitflags! {
 }
 
 impl WcExFlags {
-    /// `IBV_WC_STANDARD_FLAGS`: what the legacy poll tells.
+    /// `IBV_WC_STANDARD_FLAGS`: the fields that `ibv_poll_cq` reports.
     pub const STANDARD: Self = Self::BYTE_LEN
         .union(Self::IMM)
         .union(Self::QP_NUM)
@@ -52,9 +52,9 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct CqFlags: u32 {
-        /// Polled by one thread at a time: no lock. The driver's business, the kernel is not told.
+        /// One thread polls at a time, so the driver takes no lock. This flag is not passed to the kernel.
         const SINGLE_THREADED = 1 << 0;
-        /// Overruns are the user's business.
+        /// The device does not detect overruns; the user must prevent them.
         const IGNORE_OVERRUN = 1 << 1;
     }
 }

@@ -15,7 +15,7 @@ open_values! {
 }
 
 bitflags::bitflags! {
-    /// `enum ibv_device_cap_flags`, with the bits above 31 that only the extended query tells.
+    /// `enum ibv_device_cap_flags`, with the bits above 31, which only the extended query reports.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct DeviceCapFlags: u64 {
@@ -134,7 +134,7 @@ pub struct OdpCaps {
 /// `struct ibv_tso_caps`: TCP segmentation. From the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TsoCaps {
-    /// Longest payload of one WR in bytes; 0 if there is no segmentation.
+    /// Longest payload of one WR in bytes; 0 if the device has no segmentation.
     pub max_tso: u32,
     /// Bit `1 << qp_type` for each QP type that has it.
     pub supported_qpts: u32,
@@ -171,7 +171,7 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct RawPacketCaps: u32 {
-        /// The VLAN tag can be stripped and told in the completion.
+        /// The VLAN tag can be stripped and reported in the completion.
         const CVLAN_STRIPPING = 1 << 0;
         /// The FCS can be kept.
         const SCATTER_FCS = 1 << 1;
@@ -200,7 +200,7 @@ pub struct TmCaps {
 /// `struct ibv_cq_moderation_caps`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqModerationCaps {
-    /// Completions that one event may stand for; 0 if there is no moderation.
+    /// Maximum number of completions per event; 0 if the device has no moderation.
     pub max_cq_count: u16,
     /// Longest delay of an event, in microseconds.
     pub max_cq_period: u16,
@@ -299,7 +299,7 @@ pub struct DeviceAttr {
     pub max_pkeys: u16,
     /// Delay of the device's acknowledgements: 4.096 us * 2^value.
     pub local_ca_ack_delay: u8,
-    /// Physical ports; a device with more than 255 says so by [`DeviceAttr::phys_port_cnt_ex`].
+    /// Physical ports; for a device with more than 255 see [`DeviceAttr::phys_port_cnt_ex`].
     pub phys_port_cnt: u8,
     /// Physical ports, all of them.
     pub phys_port_cnt_ex: u32,
@@ -307,7 +307,7 @@ pub struct DeviceAttr {
     pub extended: bool,
     /// On-demand paging.
     pub odp_caps: OdpCaps,
-    /// Bits of a completion timestamp that are valid; 0 if there are no timestamps.
+    /// Valid bits of a completion timestamp; 0 if the device has no timestamps.
     pub completion_timestamp_mask: u64,
     /// Frequency of the device's clock, in kHz; 0 if unknown.
     pub hca_core_clock: u64,

@@ -28,7 +28,7 @@ open_values! {
     }
 }
 
-/// What an event is about, and so what its `element` means.
+/// The kind of object that an event is about, which determines the meaning of its `element`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventScope {
     /// A completion queue; `element` is its user handle.
@@ -48,7 +48,7 @@ pub enum EventScope {
 }
 
 impl EventType {
-    /// What events of this type are about.
+    /// The kind of object that events of this type are about.
     #[must_use]
     pub const fn scope(self) -> EventScope {
         match self {
@@ -79,7 +79,7 @@ impl EventType {
 /// One asynchronous event as the kernel recorded it. Nothing about it is checked: `element` may be stale or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// Type of the event.
     pub event_type: EventType,
     /// To what, see [`EventScope`].
     pub element: u64,

@@ -95,12 +95,12 @@ pub struct FlowGre {
     pub key: u32,
 }
 
-/// What a packet must be: values, and the bits of them that are compared.
+/// A condition on a packet: values, and a mask of the bits that are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowMatch<T> {
     /// Values.
     pub val: T,
-    /// Bits that are compared; a field of zeros is not looked at.
+    /// Bits that are compared; a field of zeros is not checked.
     pub mask: T,
 }
 

@@ -5,7 +5,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
-/// `union ibv_gid`: 16 bytes in network byte order, as they travel.
+/// `union ibv_gid`: 16 bytes in network byte order.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Gid(pub [u8; 16]);
@@ -64,7 +64,7 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// Text that is no GID.
+/// The text is not a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a GID: expected an IPv6 address such as fe80:0000:0000:0000:0000:0000:0000:0001")]
 pub struct ParseGidError;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The attributes of the control verbs: what is asked of a device, and what it answers.
+//! The attributes of the control verbs: requests to a device, and its answers.
 //!
 //! Field names are those of `<infiniband/verbs.h>` without the `ibv_` of the types, so the man pages apply. A value
 //! that the kernel or the device may return is an integer newtype with named constants (an unknown one is data, not
-//! UB); a value that only we send may be a Rust enum. Numbers are in host byte order unless a field says otherwise.
-//! Nothing here knows the kernel's structs: `control` translates.
+//! UB); a value that only this library sends may be a Rust enum. Numbers are in host byte order unless a field's
+//! documentation says otherwise. These types are independent of the kernel's structs; `control` converts them.
 
 #[macro_use]
 pub(crate) mod values;

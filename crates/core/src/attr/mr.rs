@@ -117,13 +117,13 @@ impl MwType {
 pub struct MwBindInfo {
     /// Local key of the region.
     pub lkey: u32,
-    /// Remote key of the region, as some devices want it.
+    /// Remote key of the region, which some devices need.
     pub rkey: u32,
     /// First byte, a virtual address (or from 0 with `ZERO_BASED`).
     pub addr: u64,
     /// Bytes; 0 closes the window.
     pub length: u64,
-    /// What a peer may do through the window.
+    /// Access that a peer has through the window.
     pub mw_access_flags: AccessFlags,
 }
 

@@ -25,7 +25,7 @@ open_values! {
 }
 
 impl Mtu {
-    /// The MTU in bytes, or `None` for a code that stands for none.
+    /// The MTU in bytes, or `None` for an unknown code.
     #[must_use]
     pub const fn bytes(self) -> Option<u32> {
         match self.0 {
@@ -193,13 +193,13 @@ pub struct PortAttr {
     pub sm_sl: u8,
     /// Subnet propagation delay: 4.096 us * 2^value.
     pub subnet_timeout: u8,
-    /// What the subnet manager initialized.
+    /// The initialization that the subnet manager has done.
     pub init_type_reply: u8,
     /// Link width in use, one bit set (1: 1X, 2: 4X, 4: 8X, 8: 12X, 16: 2X).
     pub active_width: u8,
     /// Link speed per lane, one bit set (1: 2.5 Gb/s ... 128: NDR); what is faster is shown as NDR here.
     pub active_speed: u8,
-    /// The same with room for speeds above NDR; 0 if the kernel does not tell.
+    /// Active speed, with codes for speeds above NDR; 0 if the kernel does not report it.
     pub active_speed_ex: u32,
     /// Physical state.
     pub phys_state: PhysState,

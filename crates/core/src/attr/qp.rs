@@ -19,7 +19,7 @@ pub enum QpType {
     XrcSend = 9,
     /// `IBV_QPT_XRC_RECV`: target of an extended reliable connection; has no queues of its own.
     XrcRecv = 10,
-    /// `IBV_QPT_DRIVER`: what it is, the driver's private input says.
+    /// `IBV_QPT_DRIVER`: the driver's private input determines the type.
     Driver = 0xff,
 }
 
@@ -156,7 +156,7 @@ pub struct QpInitAttr {
     pub cap: QpCap,
     /// Transport.
     pub qp_type: QpType,
-    /// Every send WR makes a completion, whether it asks for one or not.
+    /// Every send WR generates a completion, with or without the signaled flag.
     pub sq_sig_all: bool,
     /// Flags.
     pub create_flags: QpCreateFlags,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `struct ibv_qp_attr`: what `modify_qp` sets and `query_qp` tells (ibv_modify_qp(3), ibv_query_qp(3)).
+//! `struct ibv_qp_attr`: the attributes that `modify_qp` sets and `query_qp` returns (ibv_modify_qp(3),
+//! ibv_query_qp(3)).
 
 use super::{AccessFlags, AhAttr, Mtu, QpCap, QpState};
 use crate::error::{Error, Result};
@@ -73,7 +74,7 @@ open_values! {
     }
 }
 
-/// `struct ibv_qp_attr`. Which fields count, a [`QpAttrMask`] says.
+/// `struct ibv_qp_attr`. A [`QpAttrMask`] selects the valid fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QpAttr {
     /// State to move to.
@@ -92,7 +93,7 @@ pub struct QpAttr {
     pub sq_psn: u32,
     /// QP number of the peer, 24 bits.
     pub dest_qp_num: u32,
-    /// What the peer may do: remote read, write, atomic.
+    /// Operations that the peer may use: remote read, write, atomic.
     pub qp_access_flags: AccessFlags,
     /// Sizes; answered by `query_qp`.
     pub cap: QpCap,
@@ -112,7 +113,7 @@ pub struct QpAttr {
     pub max_rd_atomic: u8,
     /// RDMA reads and atomics of the peer that are served at once.
     pub max_dest_rd_atomic: u8,
-    /// What a peer shall wait after "receiver not ready": a code of 5 bits (InfiniBand specification, table 45).
+    /// How long a peer must wait after "receiver not ready": a code of 5 bits (InfiniBand specification, table 45).
     pub min_rnr_timer: u8,
     /// Primary port, from 1.
     pub port_num: u8,
@@ -126,7 +127,7 @@ pub struct QpAttr {
     pub alt_port_num: u8,
     /// Timeout of the alternate path.
     pub alt_timeout: u8,
-    /// Rate limit in kb/s; 0 is none. Raw packet QPs.
+    /// Rate limit in kb/s of a raw packet QP; 0 means no limit.
     pub rate_limit: u32,
 }
 
@@ -149,11 +150,11 @@ impl QpAttr {
             (QpAttrMask::CUR_STATE, "cur_qp_state", self.cur_qp_state),
         ] {
             if mask.contains(bit) && state > QpState::ERR {
-                return Err(Error::invalid(VERB, field, format!("{state:?} is no state to be in")));
+                return Err(Error::invalid(VERB, field, format!("{state:?} is not a QP state")));
             }
         }
         if mask.contains(QpAttrMask::PATH_MTU) && self.path_mtu.bytes().is_none() {
-            return Err(Error::invalid(VERB, "path_mtu", format!("{:?} is no MTU code", self.path_mtu)));
+            return Err(Error::invalid(VERB, "path_mtu", format!("{:?} is not an MTU code", self.path_mtu)));
         }
         if mask.contains(QpAttrMask::PATH_MIG_STATE) && self.path_mig_state > MigState::ARMED {
             return Err(Error::invalid(VERB, "path_mig_state", format!("{:?}", self.path_mig_state)));

@@ -46,6 +46,6 @@ pub struct SrqInitAttr {
     pub srq_type: SrqType,
     /// Tags in the list, with [`SrqType::Tm`].
     pub max_num_tags: u32,
-    /// Outstanding list operations, with [`SrqType::Tm`]; the driver's business.
+    /// Outstanding list operations, with [`SrqType::Tm`]; used by the driver only.
     pub max_ops: u32,
 }

@@ -8,7 +8,7 @@
 use super::{QpAttrMask as M, QpState, QpType};
 use core::fmt;
 
-/// What one transition of one QP type must and may set besides the state itself.
+/// The attributes that a transition of a QP type requires and allows, in addition to the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Attributes without which it fails.
@@ -20,7 +20,7 @@ pub struct Transition {
 /// Why a transition can't be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Illegal {
-    /// There is no way from one state to the other.
+    /// The state machine has no transition between the two states.
     NoSuchTransition,
     /// Attributes are missing.
     Lacks(M),
@@ -34,11 +34,11 @@ const NONE: M = M::empty();
 const CONNECTED_INIT: M = M::PKEY_INDEX.union(M::PORT).union(M::ACCESS_FLAGS);
 /// The path to the peer, as every connected type sets it on the way to RTR.
 const CONNECTED_RTR: M = M::AV.union(M::PATH_MTU).union(M::DEST_QPN).union(M::RQ_PSN);
-/// What serving the peer's reads needs.
+/// Attributes that a QP needs to serve the peer's reads.
 const RESPONDER: M = M::MAX_DEST_RD_ATOMIC.union(M::MIN_RNR_TIMER);
-/// What a reliable requester needs.
+/// Attributes that a reliable requester needs.
 const REQUESTER: M = M::TIMEOUT.union(M::RETRY_CNT).union(M::RNR_RETRY).union(M::MAX_QP_RD_ATOMIC);
-/// What a connected QP may change while it is up.
+/// Attributes that can be changed in a connected QP.
 const LIVE: M = M::CUR_STATE.union(M::ALT_PATH).union(M::ACCESS_FLAGS).union(M::PATH_MIG_STATE);
 
 /// Whether the type answers "receiver not ready" with a timer of its own.
@@ -46,7 +46,7 @@ const fn has_rnr_timer(qp_type: QpType) -> bool {
     matches!(qp_type, QpType::Rc | QpType::XrcRecv)
 }
 
-/// What a live QP of this type may change on its way to (or within) RTS.
+/// Attributes that can be changed in a QP of this type in a transition to (or within) RTS.
 const fn live(qp_type: QpType) -> M {
     match qp_type {
         QpType::Ud => M::CUR_STATE.union(M::QKEY),
@@ -57,8 +57,8 @@ const fn live(qp_type: QpType) -> M {
     }
 }
 
-/// The transition from `from` to `to` for this type, or `None` if there is none. Going to RESET or ERR takes no
-/// attributes. A driver's own type has rules of its own: here it needs none and takes none.
+/// The transition from `from` to `to` for this type, or `None` if there is none. A transition to RESET or ERR has no
+/// attributes. A driver's own QP type has rules of its own; here it requires and allows no attributes.
 #[must_use]
 pub const fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     let (required, optional) = match (from, to) {
@@ -131,7 +131,7 @@ pub const fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<T
     Some(Transition { required, optional })
 }
 
-/// What a QP of this type may change while its send queue is drained.
+/// Attributes that can be changed in a QP of this type while its send queue is drained.
 const fn drained(qp_type: QpType) -> M {
     let path = M::AV.union(M::ALT_PATH).union(M::ACCESS_FLAGS).union(M::PKEY_INDEX).union(M::PATH_MIG_STATE);
     match qp_type {
@@ -144,7 +144,7 @@ const fn drained(qp_type: QpType) -> M {
     }
 }
 
-/// Attributes that uverbs takes from the mask before the driver sees it, because the type has no use for them
+/// Attributes that uverbs removes from the mask before it calls the driver, because the type does not use them
 /// (`modify_qp_mask()` in uverbs_cmd.c).
 const fn ignored(qp_type: QpType) -> M {
     match qp_type {
@@ -180,7 +180,7 @@ pub fn explain(qp_type: QpType, from: QpState, to: QpState, mask: M) -> Option<S
 impl fmt::Display for Illegal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSuchTransition => f.write_str("is no legal transition"),
+            Self::NoSuchTransition => f.write_str("is not a legal transition"),
             Self::Lacks(missing) => write!(f, "lacks {}", missing.names()),
             Self::Refuses(extra) => write!(f, "can't set {}", extra.names()),
         }
@@ -224,7 +224,7 @@ mod tests {
         );
         assert_eq!(
             explain(QpType::Rc, QpState::RESET, QpState::RTS, M::STATE).unwrap(),
-            "RESET->RTS on RC is no legal transition"
+            "RESET->RTS on RC is not a legal transition"
         );
         assert_eq!(explain(QpType::Uc, QpState::RTS, QpState::ERR, M::STATE), None);
     }

@@ -30,7 +30,7 @@ macro_rules! open_values {
                 }
             }
 
-            /// What the value means, in words.
+            /// A description of the value.
             #[must_use]
             pub const fn describe(self) -> &'static str {
                 match self.0 {

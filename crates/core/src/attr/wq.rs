@@ -81,6 +81,6 @@ bitflags::bitflags! {
 pub struct RxHashConf<'a> {
     /// The function's key; its length is the device's (40 bytes on mlx5).
     pub key: &'a [u8],
-    /// What is hashed.
+    /// Fields that are hashed.
     pub fields: RxHashFields,
 }

@@ -57,7 +57,7 @@ fn to_kernel(attr: &AhAttr) -> ib_uverbs_ah_attr {
 }
 
 impl AhHandle {
-    /// Destroys it. Sends posted with it may still be on their way; what becomes of them, the driver says.
+    /// Destroys it. What happens to outstanding sends that use it depends on the driver.
     ///
     /// # Errors
     /// The kernel's refusal; the handle comes back.

@@ -25,7 +25,7 @@ pub struct AsyncFd {
     device: Box<str>,
 }
 
-/// Makes an asynchronous event file. Reading it blocks, until [`AsyncFd::set_nonblocking`] says otherwise.
+/// Creates an asynchronous event file. A read blocks, unless [`AsyncFd::set_nonblocking`] was called.
 ///
 /// # Errors
 /// The kernel's refusal.
@@ -50,7 +50,7 @@ impl AsyncFd {
         set_nonblocking(self.fd.as_fd(), nonblocking).map_err(|errno| self.error("fcntl", errno))
     }
 
-    /// Takes the next event; `None` if there is none and the file does not block.
+    /// Takes the next event; `None` if there is no event and the file is non-blocking.
     ///
     /// # Errors
     /// `EIO` from kernels that close the file with the device. Those of today leave it open: the last event is
@@ -69,7 +69,7 @@ impl AsyncFd {
     /// As [`AsyncFd::next_event`], with `EAGAIN` as an error.
     ///
     /// # Errors
-    /// `EAGAIN` if there is none and the file does not block; else as [`AsyncFd::next_event`].
+    /// `EAGAIN` if there is no event and the file is non-blocking; otherwise as [`AsyncFd::next_event`].
     pub fn read(&self) -> Result<AsyncEvent> {
         self.next_event()?.ok_or_else(|| self.error("get_async_event", Errno::EAGAIN))
     }

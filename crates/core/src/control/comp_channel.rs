@@ -17,15 +17,15 @@ use uverbs_uapi::ids::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A completion channel: a file that completion events are read from. Closed on drop; the kernel object lives until
-/// its last CQ is gone.
+/// A completion channel: a file from which completion events are read. It is closed on drop; the kernel frees its
+/// object when the last CQ of the channel is destroyed.
 #[derive(Debug)]
 pub struct CompChannelHandle {
     fd: OwnedFd,
     device: Box<str>,
 }
 
-/// Creates a completion channel. Reading it blocks, until [`CompChannelHandle::set_nonblocking`] says otherwise.
+/// Creates a completion channel. A read blocks, unless [`CompChannelHandle::set_nonblocking`] was called.
 ///
 /// # Errors
 /// The kernel's refusal.
@@ -55,11 +55,11 @@ impl CompChannelHandle {
         set_nonblocking(self.fd.as_fd(), nonblocking).map_err(|errno| self.error("fcntl", errno))
     }
 
-    /// Takes the next event and returns the `user_handle` of its CQ; `None` if there is none and the channel does not
-    /// block. The number may be that of a CQ that is gone, or nonsense: look it up, don't believe it.
+    /// Takes the next event and returns the `user_handle` of its CQ; `None` if there is no event and the channel is
+    /// non-blocking. The number may be that of a destroyed CQ, or invalid: the caller must look it up.
     ///
     /// # Errors
-    /// `EIO` when the device is gone.
+    /// `EIO` if the device was removed.
     pub fn next_event(&self) -> Result<Option<u64>> {
         const VERB: &str = "get_cq_event";
         let mut event = ib_uverbs_comp_event_desc::default();
@@ -74,7 +74,7 @@ impl CompChannelHandle {
     /// As [`CompChannelHandle::next_event`], with `EAGAIN` as an error.
     ///
     /// # Errors
-    /// `EAGAIN` if there is none and the channel does not block; else as [`CompChannelHandle::next_event`].
+    /// `EAGAIN` if there is no event and the channel is non-blocking; otherwise as [`CompChannelHandle::next_event`].
     pub fn read_event(&self) -> Result<u64> {
         self.next_event()?.ok_or_else(|| self.error("get_cq_event", Errno::EAGAIN))
     }
@@ -114,8 +114,9 @@ pub(super) fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<(
     Ok(())
 }
 
-/// Reads one record: `None` if there is none and the file does not block, else whether it was whole. The kernel gives
-/// one record per read, whole or not at all (`ib_uverbs_event_read()`); end of file is the end of the device.
+/// Reads one record: `None` if there is none and the file is non-blocking, otherwise whether the record was complete.
+/// The kernel returns one complete record per read or none (`ib_uverbs_event_read()`); end of file means that the
+/// device was removed.
 pub(super) fn read_record(fd: BorrowedFd<'_>, record: &mut [u8]) -> Result<Option<bool>, Errno> {
     loop {
         match nix::unistd::read(fd, record) {

@@ -27,14 +27,14 @@ impl CoreSupport {
     }
 }
 
-/// What comes with a new context.
+/// The results of opening a context.
 #[derive(Debug)]
 pub struct ContextInfo {
     /// Completion vectors (interrupts) that a CQ can use.
     pub num_comp_vectors: u32,
-    /// What this kernel's uverbs can do; registering memory needs to know.
+    /// Features of this kernel's uverbs, which registering memory depends on.
     pub core_support: CoreSupport,
-    /// Where the events of all objects go.
+    /// The file for the events of all objects.
     pub async_fd: AsyncFd,
 }
 

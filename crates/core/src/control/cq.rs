@@ -35,7 +35,7 @@ pub struct CqHandle {
 
 handle_common!(CqHandle, "cq");
 
-/// How many events a CQ raised in its life; what was not taken from its files by now was thrown away.
+/// How many events a CQ raised until it was destroyed. Events that were not read by then are discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqEvents {
     /// Completion events that were read from the channel.
@@ -88,7 +88,7 @@ pub fn create(
     let cq = CqHandle { object, cqe: AtomicU32::new(cqe) };
     if cqe < attr.cqe {
         let _ = cq.destroy();
-        return Err(Error::protocol(VERB, format!("{cqe} entries where {} were asked for", attr.cqe)));
+        return Err(Error::protocol(VERB, format!("{cqe} entries instead of {}", attr.cqe)));
     }
     Ok(cq)
 }
@@ -111,7 +111,7 @@ impl CqHandle {
         self.cqe.load(Ordering::Relaxed)
     }
 
-    /// Resizes it and returns the new number of entries. Moving what is in the old ring is the driver's business.
+    /// Resizes it and returns the new number of entries. The driver moves the entries of the old ring.
     ///
     /// # Errors
     /// A number that can't be, or the kernel's refusal (`EINVAL` if more completions are waiting than would fit).
@@ -123,7 +123,7 @@ impl CqHandle {
             invoke(&**self.kernel(), IB_USER_VERBS_CMD_RESIZE_CQ, &request, uhw)
                 .map_err(|errno| self.resize_error(VERB, cqe, errno))?;
         if resp.cqe < cqe {
-            return Err(Error::protocol(VERB, format!("{} entries where {cqe} were asked for", resp.cqe)));
+            return Err(Error::protocol(VERB, format!("{} entries instead of {cqe}", resp.cqe)));
         }
         self.cqe.store(resp.cqe, Ordering::Relaxed);
         Ok(resp.cqe)
@@ -133,7 +133,8 @@ impl CqHandle {
         let over = |device: &DeviceAttr| [("cqe", cqe, device.max_cqe)];
         match explain::over_limit(verb, self.kernel(), errno, over) {
             Some(error) => error,
-            // What is left: more is in the queue. (The number is the old one if it was resized behind our back.)
+            // The remaining cause: the queue holds more entries. (The number is out of date if another process resized
+            // it.)
             None if errno == Errno::EINVAL && cqe < self.cqe() => {
                 Error::invalid(verb, "cqe", format!("more completions are waiting than {cqe}"))
             }

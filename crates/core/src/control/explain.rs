@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which value an `EINVAL` of the kernel is about.
-//!
-//! The kernel says no more than that, for any of a dozen fields. So after a refusal (and only then) what was asked for
-//! is compared with what the device and its ports say of themselves. A question that fails explains nothing, and then
-//! the error stays what the kernel answered.
+//! Finds the value that caused an `EINVAL` of the kernel. The kernel returns the same errno for a dozen fields. So
+//! after an error (and only then) the request is compared with the attributes of the device and its ports. If a query
+//! of these fails, the error remains the kernel's errno.
 
 use super::query;
 use crate::attr::{AhAttr, DeviceAttr, LinkLayer};
@@ -12,10 +10,10 @@ use crate::error::Error;
 use crate::kernel::{Kernel, Uhw};
 use std::sync::Arc;
 
-/// A field, what was asked for, and the most that there can be.
+/// A field, the requested value, and the maximum.
 pub(super) type Limit = (&'static str, u32, u32);
 
-/// The first field above its limit, if the errno is one that says so.
+/// The first field above its limit, if the errno is one for such errors.
 pub(super) fn over_limit<const N: usize>(
     verb: &'static str,
     kernel: &Arc<dyn Kernel>,
@@ -30,8 +28,8 @@ pub(super) fn over_limit<const N: usize>(
     Some(Error::invalid(verb, field, format!("{asked} is above the device's {limit}")))
 }
 
-/// What is wrong with a path: its port, the lack of a global route, the index of its GID. `field` is the name under
-/// which the caller passed it.
+/// The fault of a path: its port, a missing global route, or the index of its GID. `field` is the caller's name for the
+/// path.
 pub(super) fn path(
     verb: &'static str,
     field: &'static str,
@@ -66,7 +64,7 @@ pub(super) fn path(
     }
 }
 
-/// Whether the device lacks this port; `None` if it does not tell.
+/// Whether the device lacks this port; `None` if that is unknown.
 pub(super) fn no_such_port(kernel: &Arc<dyn Kernel>, port_num: u8) -> Option<bool> {
     let device = query::device(kernel, Uhw::none()).ok()?;
     Some(u32::from(port_num) > device.phys_port_cnt_ex.max(device.phys_port_cnt.into()))

@@ -114,7 +114,7 @@ fn specs(specs: &[FlowSpec]) -> Vec<u8> {
     bytes
 }
 
-/// Appends a specification whose head tells its type and size.
+/// Appends a specification whose header has its type and size.
 fn put<T: IntoBytes + Immutable>(
     bytes: &mut Vec<u8>,
     r#type: u32,

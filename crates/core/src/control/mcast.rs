@@ -13,11 +13,11 @@ use uverbs_uapi::cmd::{
 /// Attaches the QP to a group. Attaching it again is nothing. `mlid` is the group's LID on InfiniBand, 0 on RoCE.
 ///
 /// # Errors
-/// A GID that is no group, a QP that is not a UD one, or the kernel's refusal.
+/// The GID is not a multicast group, the QP is not a UD QP, or the kernel refuses.
 pub fn attach(qp: &QpHandle, gid: Gid, mlid: u16) -> Result<()> {
     const VERB: &str = "attach_mcast";
     check(VERB, gid)?;
-    // `ib_attach_mcast()` says the same, without a reason.
+    // `ib_attach_mcast()` makes the same check, but returns no reason.
     if qp.qp_type() != QpType::Ud {
         return Err(Error::invalid(VERB, "qp", format!("{} QPs have no groups", qp.qp_type())));
     }
@@ -42,6 +42,6 @@ fn check(verb: &'static str, gid: Gid) -> Result<()> {
     if gid.is_multicast() {
         Ok(())
     } else {
-        Err(Error::invalid(verb, "gid", format!("{gid} is no multicast group")))
+        Err(Error::invalid(verb, "gid", format!("{gid} is not a multicast group")))
     }
 }

@@ -6,10 +6,10 @@
 //! `UVERBS_METHOD_INVOKE_WRITE` for the rest.
 //!
 //! # Handles
-//! A handle names a kernel object. It holds the port, and no other object: the kernel answers `EBUSY` to destroying
-//! what is still in use, and the order is the caller's business. Dropping a handle does nothing; `destroy` takes it,
-//! and gives it back with the error if the kernel refuses. In a process that forked off the one that opened the
-//! device, destroying does nothing and is fine: the objects are the parent's.
+//! A handle names a kernel object. It has a reference to the port, but not to other objects: the kernel returns `EBUSY`
+//! if an object in use is destroyed, so the caller is responsible for the order. Dropping a handle does nothing;
+//! `destroy` consumes it, and returns it with the error if the kernel refuses. In a child of fork(2), `destroy` does
+//! nothing and succeeds: the objects belong to the parent.
 //!
 //! # Errors
 //! What the kernel, its driver or the device lacks is [`Error::Unsupported`], so are methods and attributes that only
@@ -62,7 +62,7 @@ use std::sync::Arc;
 use uverbs_uapi::ids::UVERBS_ATTR_CORE_OUT;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// What every handle is: an object of one kernel.
+/// The common part of all handles: an object of one kernel.
 #[derive(Clone, Debug)]
 struct Object {
     kernel: Arc<dyn Kernel>,
@@ -112,8 +112,8 @@ impl Object {
     }
 }
 
-/// The kernel hands out the lowest free number (`xa_alloc()` in rdma_core.c), so one above INT_MAX stands for more
-/// objects than fit in any memory: it is an error code or garbage.
+/// The kernel hands out the lowest free number (`xa_alloc()` in rdma_core.c), so a number above INT_MAX would mean more
+/// objects than memory can hold: it is an error code or garbage.
 fn check_handle(verb: &'static str, handle: u32) -> Result<()> {
     if i32::try_from(handle).is_err() {
         return Err(Error::protocol(verb, format!("{handle:#x} can't be a handle")));
@@ -164,7 +164,7 @@ fn new_object<const N: usize>(
     Object::new(verb, kernel, handle)
 }
 
-/// What every handle type has.
+/// The methods that every handle type has.
 macro_rules! handle_common {
     ($name:ident, $kind:literal) => {
         impl $name {

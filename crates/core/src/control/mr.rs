@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3), ibv_reg_dmabuf_mr(3), ibv_advise_mr(3), ibv_import_mr(3)).
-// UNSAFETY: registering memory hands it to the device, so the verbs that do are declared `unsafe`. No unsafe block
-// stands here.
+// UNSAFETY: registering memory gives the device access to it, so the verbs that register are `unsafe`. This module has
+// no unsafe block.
 #![expect(unsafe_code)]
 
 use super::{CoreSupport, Object, PdHandle, Result, device_error, handle_common, invoke, new_object};
@@ -52,12 +52,12 @@ pub struct MrRange {
     pub iova: u64,
 }
 
-/// What `query_mr` tells.
+/// The result of `query_mr`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MrInfo {
     /// Bytes.
     pub length: u64,
-    /// First address; `None` if the kernel does not tell.
+    /// First address; `None` if the kernel does not report it.
     pub iova: Option<u64>,
 }
 
@@ -78,10 +78,10 @@ impl MrRange {
 /// Registers memory. Optional access flags that this kernel would refuse are dropped.
 ///
 /// # Safety
-/// From now until the region is destroyed (or registered anew elsewhere; or for ever, if this fails with `EPROTO`: then the
-/// kernel may have registered it), the range is mapped, and nothing that the
-/// access flags let the device or a peer do to it violates what Rust knows about it: no shared reference to what they
-/// may write, no exclusive one to what they may read or write.
+/// From now until the region is destroyed or re-registered elsewhere, the range is mapped, and the accesses that the
+/// flags allow to the device and to peers do not conflict with Rust references: there is no shared reference to memory
+/// that they may write, and no exclusive reference to memory that they may read or write. If the call fails with
+/// `EPROTO`, this applies for ever, because the kernel may have registered the range.
 ///
 /// # Errors
 /// An argument that can't be, or the kernel's refusal (`ENOMEM` above the locked-memory limit).
@@ -184,7 +184,7 @@ pub fn advise(pd: &PdHandle, advice: MrAdvice, flags: AdviseFlags, sges: &[Sge])
 /// regions that stay.
 ///
 /// # Errors
-/// The kernel's refusal (`ENOENT` if there is no such region).
+/// The kernel's error (`ENOENT` if there is no such region).
 pub unsafe fn import(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<(MrHandle, MrInfo)> {
     const VERB: &str = "import_mr";
     super::check_handle(VERB, handle)
@@ -208,7 +208,7 @@ fn query(kernel: &dyn Kernel, handle: u32) -> Result<((u32, u32), MrInfo), crate
     Ok(((lkey, rkey), MrInfo { length, iova: has_iova.then_some(iova) }))
 }
 
-/// What a re-registration changes; `None` stays as it is.
+/// The changes of a re-registration; `None` keeps the present value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rereg<'a> {
     /// The memory.
@@ -237,7 +237,7 @@ impl MrHandle {
         self.rkey
     }
 
-    /// Registers the region anew. Its keys change, or not: ask for them again.
+    /// Re-registers the region. Its keys may change; the caller must read them again.
     ///
     /// If the kernel refuses, the region may be as before or unusable (ibv_rereg_mr(3): `IBV_REREG_MR_ERR_CMD`); it
     /// must still be destroyed.
@@ -277,7 +277,7 @@ impl MrHandle {
         Ok(())
     }
 
-    /// Length and first address as the kernel knows them.
+    /// Length and first address, as reported by the kernel.
     ///
     /// # Errors
     /// The kernel's refusal.

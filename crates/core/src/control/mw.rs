@@ -31,7 +31,7 @@ pub fn alloc(pd: &PdHandle, mw_type: MwType, uhw: Uhw<'_>) -> Result<MwHandle> {
 }
 
 impl MwHandle {
-    /// The key as allocated. Binding changes it: whoever binds keeps the current one.
+    /// The key as allocated. A bind changes it; the code that binds the window must keep the current key.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.rkey

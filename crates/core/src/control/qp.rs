@@ -37,7 +37,7 @@ pub struct QpHandle {
 
 handle_common!(QpHandle, "qp");
 
-/// The objects that a QP is made from. Which ones, the type says; the others must be `None`.
+/// The objects that a QP is created from. The QP type determines which of them it needs; the others must be `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpParents<'a> {
     /// Its protection domain; every type but [`QpType::XrcRecv`].
@@ -46,13 +46,13 @@ pub struct QpParents<'a> {
     pub send_cq: Option<&'a CqHandle>,
     /// Completes its receives; every type but the XRC ones.
     pub recv_cq: Option<&'a CqHandle>,
-    /// Takes its receives; any type that has a `recv_cq`, if wanted.
+    /// The SRQ that receives are taken from; optional for every type that has a `recv_cq`.
     pub srq: Option<&'a SrqHandle>,
     /// Its XRC domain; [`QpType::XrcRecv`].
     pub xrcd: Option<&'a XrcdHandle>,
 }
 
-/// Creates a QP and returns it with its sizes: at least what was asked for. Its events carry `user_handle`.
+/// Creates a QP and returns it with its sizes, which are at least those requested. Its events have `user_handle`.
 ///
 /// # Errors
 /// An attribute or a parent that can't be, or the kernel's refusal (`EPERM` for raw packets without `CAP_NET_RAW`).
@@ -109,15 +109,15 @@ pub fn create(
     let qp = QpHandle { object, qp_num, qp_type: attr.qp_type };
     let got = cap_from_kernel(&got);
     if let Some(what) = nonsense(qp_num, &attr.cap, &got, attr.qp_type, parents.srq.is_some()) {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { qp.destroy() };
         return Err(Error::protocol(VERB, what));
     }
     Ok((qp, got))
 }
 
-/// Creates a raw packet QP without queues, whose packets go to the work queues of a table. What is hashed, the driver's
-/// private input says.
+/// Creates a raw packet QP without queues, whose packets go to the work queues of a table. The driver's private input
+/// specifies the hash.
 ///
 /// # Errors
 /// The kernel's refusal (`EPERM` without `CAP_NET_RAW`).
@@ -147,7 +147,8 @@ pub fn create_rss(
     Ok(QpHandle { object, qp_num, qp_type: QpType::RawPacket })
 }
 
-/// The kernel's refusal, with the size that is too large or, as there is no limit of inline data to ask for, all sizes.
+/// The error for the kernel's errno: it names the size that is too large, or all sizes if none is, because the limit of
+/// inline data can't be queried.
 fn create_error(verb: &'static str, kernel: &Arc<dyn Kernel>, attr: &QpInitAttr, errno: Errno) -> Error {
     let cap = attr.cap;
     let explained = explain::over_limit(verb, kernel, errno, |device| {
@@ -178,7 +179,8 @@ fn cap_from_kernel(cap: &ib_uverbs_qp_cap) -> QpCap {
     }
 }
 
-/// What of the answer can't be. Only queues that the QP has are compared: drivers answer anything for the others.
+/// The part of the answer that is impossible. Only queues that the QP has are compared: drivers return arbitrary sizes
+/// for the others.
 fn nonsense(qp_num: u32, asked: &QpCap, got: &QpCap, qp_type: QpType, has_srq: bool) -> Option<String> {
     if qp_num > 0xff_ffff {
         return Some(format!("QP number {qp_num:#x} has more than 24 bits"));
@@ -191,10 +193,11 @@ fn nonsense(qp_num: u32, asked: &QpCap, got: &QpCap, qp_type: QpType, has_srq: b
         && !has_srq
         && asked.max_recv_wr != 0
         && (got.max_recv_wr < asked.max_recv_wr || got.max_recv_sge < asked.max_recv_sge);
-    (short_send || short_recv).then(|| format!("sizes {got:?} where {asked:?} were asked for"))
+    (short_send || short_recv).then(|| format!("sizes {got:?} instead of {asked:?}"))
 }
 
-/// Which parents a type has (`UVERBS_METHOD_QP_CREATE` in uverbs_std_types_qp.c), and the port by the way.
+/// Checks that the type's parents are present (`UVERBS_METHOD_QP_CREATE` in uverbs_std_types_qp.c), and checks the
+/// port.
 fn check_parents<'a>(
     verb: &'static str,
     parents: &QpParents<'a>,
@@ -230,7 +233,7 @@ fn check_flags(verb: &'static str, attr: &QpInitAttr) -> Result<()> {
     let wrong = match attr.qp_type {
         QpType::RawPacket | QpType::Driver => QpCreateFlags::empty(),
         QpType::Ud => flags & raw_only,
-        // A source QP number is no flag to the ioctl; whether the type takes one, the driver says.
+        // A source QP number is not a flag of the ioctl; the driver decides whether the type supports one.
         _ => flags.difference(QpCreateFlags::SOURCE_QPN),
     };
     if !wrong.is_empty() {
@@ -273,7 +276,7 @@ pub fn open(xrcd: &XrcdHandle, qp_num: u32, user_handle: u64, uhw: Uhw<'_>) -> R
     let object = Object::new(VERB, xrcd.kernel(), resp.qp_handle)?;
     let qp = QpHandle { object, qp_num, qp_type: QpType::XrcRecv };
     if resp.qpn != qp_num {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { qp.destroy() };
         return Err(Error::protocol(VERB, format!("opened QP {:#x} instead of {qp_num:#x}", resp.qpn)));
     }
@@ -296,8 +299,8 @@ impl QpHandle {
     /// Destroys it and returns how many of its events were read.
     ///
     /// # Safety
-    /// Of an object with queues, only its driver calls this, which keeps those who post and poll in step: see
-    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). Of one without queues there is nothing to promise.
+    /// For an object with queues only its driver may call this, because the driver stops posts and polls first: see
+    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
     ///
     /// # Errors
     /// `EBUSY` while it is attached to a multicast group or a window is bound through it; the handle comes back, and

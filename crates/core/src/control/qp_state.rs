@@ -18,8 +18,8 @@ use uverbs_uapi::cmd::{
 };
 
 impl QpHandle {
-    /// Changes what `mask` says. `current` is the state that the caller knows the QP to be in: it only serves to
-    /// explain a refusal.
+    /// Changes the attributes in `mask`. `current` is the state of the QP as far as the caller knows; it is used only
+    /// to explain an error.
     ///
     /// Always the extended command: it takes every attribute, and every supported kernel has it.
     ///
@@ -27,8 +27,8 @@ impl QpHandle {
     /// As [`destroy`](Self::destroy).
     ///
     /// # Errors
-    /// A field that can't be; a transition that the specification does not have, told by what it lacks; or the kernel's
-    /// refusal.
+    /// An impossible value of a field; a transition that the specification does not have, with the missing attributes;
+    /// or the kernel's error.
     pub unsafe fn modify(
         &self,
         current: Option<QpState>,
@@ -54,7 +54,7 @@ impl QpHandle {
         }
     }
 
-    /// What an `EINVAL` from `modify_qp` means, as far as it can be told.
+    /// The meaning of an `EINVAL` from `modify_qp`, as far as it can be found.
     fn explain(&self, current: Option<QpState>, attr: &QpAttr, mask: QpAttrMask) -> Error {
         const VERB: &str = "modify_qp";
         let asked =
@@ -74,7 +74,7 @@ impl QpHandle {
             .unwrap_or_else(|| self.error(VERB, Errno::EINVAL))
     }
 
-    /// Which value the device or its port does not have.
+    /// Finds the value that the device or its port does not support.
     fn explain_values(
         &self,
         verb: &'static str,
@@ -124,8 +124,8 @@ impl QpHandle {
         })
     }
 
-    /// Asks for what `mask` says. A driver may answer more, or less; fields that it does not answer are zero. Of the
-    /// second part, the kernel tells sizes, type and `sq_sig_all`.
+    /// Queries the attributes in `mask`. A driver may return more or fewer; fields that it does not return are zero. In
+    /// the second part of the result, the kernel fills in sizes, type and `sq_sig_all`.
     ///
     /// # Errors
     /// The kernel's refusal.

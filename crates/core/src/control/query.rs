@@ -32,7 +32,7 @@ use zerocopy::IntoBytes;
 /// Entries that the longest attribute has room for.
 const MAX_GIDS: usize = u16::MAX as usize / size_of::<ib_uverbs_gid_entry>();
 
-/// Asks for everything about the device that uverbs knows. `uhw` takes the driver's own part.
+/// Queries all attributes of the device that uverbs reports. `uhw` receives the driver's part.
 ///
 /// # Errors
 /// The kernel's refusal.
@@ -43,7 +43,7 @@ pub fn device(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<DeviceAttr> {
     match invoke::<_, ib_uverbs_ex_query_device_resp>(&**kernel, command, &request, uhw) {
         Ok(resp) => {
             let base = size_of::<ib_uverbs_query_device_resp>();
-            // How much of the struct this kernel knows; the rest is zeros, which mean "none".
+            // The part of the struct that this kernel fills in; the rest is zeros, which mean "none".
             if (resp.response_length as usize) < base || resp.response_length as usize > size_of_val(&resp) {
                 return Err(Error::protocol(VERB, format!("response_length {}", resp.response_length)));
             }
@@ -112,7 +112,7 @@ fn base_from_kernel(resp: &ib_uverbs_query_device_resp) -> DeviceAttr {
 
 fn extend(attr: &mut DeviceAttr, resp: &ib_uverbs_ex_query_device_resp) {
     attr.extended = true;
-    // The extended flags contain the legacy ones, in a kernel that knows them.
+    // The extended flags include the legacy ones, if the kernel supports them.
     if resp.device_cap_flags_ex != 0 {
         attr.device_cap_flags = DeviceCapFlags::from_bits_retain(resp.device_cap_flags_ex);
     }
@@ -228,7 +228,7 @@ pub fn gid_entry(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>, gid_index: 
     Ok(gid_from_kernel(&entry))
 }
 
-/// An entry of a port's P_Key table, in host order. uverbs does not tell it, sysfs does.
+/// An entry of a port's P_Key table, in host byte order, read from sysfs, because uverbs does not report it.
 ///
 /// # Errors
 /// Port 0, or what reading the attribute gave (`ENOENT`: no such port or entry).
@@ -239,7 +239,7 @@ pub fn pkey(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>, index: u16) -> R
         .attribute(&format!("ports/{port_num}/pkeys/{index}"))
         .map_err(|errno| entry_error(VERB, &**kernel, port_num, format!("index {index}"), errno))?;
     parse::pkey(&text)
-        .ok_or_else(|| Error::protocol(VERB, format!("entry {index} of port {port_num} is no P_Key")))
+        .ok_or_else(|| Error::protocol(VERB, format!("entry {index} of port {port_num} is not a P_Key")))
 }
 
 fn gid_from_kernel(entry: &ib_uverbs_gid_entry) -> GidEntry {

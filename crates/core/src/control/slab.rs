@@ -8,23 +8,23 @@
 use core::num::NonZeroU32;
 
 #[derive(Debug)]
-struct Slot<T> {
+struct Entry<T> {
     generation: NonZeroU32,
     value: Option<T>,
 }
 
-/// Values by number: the upper half of a number is the generation of the slot that the lower half names. 0 is no
-/// number. None is given out twice: a slot whose generations are used up is left alone.
+/// Values by number: the upper half of a number is the generation of the entry whose index is the lower half. 0 is
+/// never used. No number is used twice: an entry that has used all of its generations is not reused.
 #[derive(Debug)]
 pub struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    entries: Vec<Entry<T>>,
     free: Vec<u32>,
     len: usize,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), len: 0 }
+        Self { entries: Vec::new(), free: Vec::new(), len: 0 }
     }
 }
 
@@ -41,51 +41,51 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Keeps a value and returns its number; 0, which finds nothing, if 2^32 slots are in use.
+    /// Keeps a value and returns its number; 0, which finds nothing, if 2^32 entries are in use.
     ///
-    /// The kernel must know the number of an object before the object is there: insert what can be told already, and
-    /// complete it through [`Slab::get_mut`].
+    /// The kernel needs the number of an object before the object exists: insert the values known at that time, and
+    /// complete them through [`Slab::get_mut`].
     #[must_use]
     pub fn insert(&mut self, value: T) -> u64 {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
-                let Ok(index) = u32::try_from(self.slots.len()) else { return 0 };
-                self.slots.push(Slot { generation: NonZeroU32::MIN, value: None });
+                let Ok(index) = u32::try_from(self.entries.len()) else { return 0 };
+                self.entries.push(Entry { generation: NonZeroU32::MIN, value: None });
                 index
             }
         };
-        let Some(slot) = self.slots.get_mut(index as usize) else { return 0 };
-        slot.value = Some(value);
+        let Some(entry) = self.entries.get_mut(index as usize) else { return 0 };
+        entry.value = Some(value);
         self.len += 1;
-        u64::from(slot.generation.get()) << 32 | u64::from(index)
+        u64::from(entry.generation.get()) << 32 | u64::from(index)
     }
 
     /// The value with this number, if it is there. Any number may be asked for.
     #[must_use]
     pub fn get(&self, id: u64) -> Option<&T> {
-        let slot = self.slots.get(index(id)).filter(|slot| slot.generation.get() == generation(id))?;
-        slot.value.as_ref()
+        let entry = self.entries.get(index(id)).filter(|entry| entry.generation.get() == generation(id))?;
+        entry.value.as_ref()
     }
 
     /// The value with this number, if it is there. Any number may be asked for.
     #[must_use]
     pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
-        self.slot_mut(id)?.value.as_mut()
+        self.entry_mut(id)?.value.as_mut()
     }
 
     /// Takes the value out. From now on the number finds nothing.
     pub fn remove(&mut self, id: u64) -> Option<T> {
-        let slot = self.slot_mut(id)?;
-        let value = slot.value.take()?;
-        if let Some(next) = slot.generation.checked_add(1) {
-            slot.generation = next;
+        let entry = self.entry_mut(id)?;
+        let value = entry.value.take()?;
+        if let Some(next) = entry.generation.checked_add(1) {
+            entry.generation = next;
             self.free.push(index(id) as u32);
         }
         self.len -= 1;
@@ -94,11 +94,11 @@ impl<T> Slab<T> {
 
     /// Every value.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().filter_map(|slot| slot.value.as_ref())
+        self.entries.iter().filter_map(|entry| entry.value.as_ref())
     }
 
-    fn slot_mut(&mut self, id: u64) -> Option<&mut Slot<T>> {
-        self.slots.get_mut(index(id)).filter(|slot| slot.generation.get() == generation(id))
+    fn entry_mut(&mut self, id: u64) -> Option<&mut Entry<T>> {
+        self.entries.get_mut(index(id)).filter(|entry| entry.generation.get() == generation(id))
     }
 }
 
@@ -138,10 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_whose_generations_are_used_up_is_left_alone() {
+    fn an_entry_whose_generations_are_used_up_is_not_reused() {
         let mut slab = Slab::new();
         let _ = slab.insert(1);
-        slab.slots[0].generation = NonZeroU32::MAX;
+        slab.entries[0].generation = NonZeroU32::MAX;
         let last = u64::from(u32::MAX) << 32;
         assert_eq!(slab.remove(last), Some(1));
         assert_eq!(index(slab.insert(2)), 1);

@@ -39,11 +39,11 @@ pub struct SrqParents<'a> {
     pub pd: &'a PdHandle,
     /// Its XRC domain, with [`SrqType::Xrc`].
     pub xrcd: Option<&'a XrcdHandle>,
-    /// What its receives complete to, with [`SrqType::Xrc`] and [`SrqType::Tm`].
+    /// The CQ of its receives, with [`SrqType::Xrc`] and [`SrqType::Tm`].
     pub cq: Option<&'a CqHandle>,
 }
 
-/// Creates an SRQ and returns it with its sizes: at least what was asked for. Its events carry `user_handle`.
+/// Creates an SRQ and returns it with its sizes, which are at least those requested. Its events have `user_handle`.
 ///
 /// # Errors
 /// An attribute or a parent that can't be, or the kernel's refusal.
@@ -94,10 +94,10 @@ pub fn create(
     let object = new_object(VERB, kernel, &command, UVERBS_ATTR_CREATE_SRQ_HANDLE)?;
     let srq = SrqHandle { object, srq_num: (attr.srq_type == SrqType::Xrc).then_some(srq_num) };
     if got_wr < max_wr || got_sge < max_sge || srq_num > 0xff_ffff {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { srq.destroy() };
         let what = format!("max_wr {got_wr}, max_sge {got_sge}, number {srq_num:#x}");
-        return Err(Error::protocol(VERB, format!("{what} where {max_wr} and {max_sge} were asked for")));
+        return Err(Error::protocol(VERB, format!("{what} instead of {max_wr} and {max_sge}")));
     }
     Ok((srq, SrqAttr { max_wr: got_wr, max_sge: got_sge, srq_limit }))
 }
@@ -128,7 +128,7 @@ impl SrqHandle {
         self.srq_num
     }
 
-    /// Resizes it or arms its limit event, as `mask` says.
+    /// Resizes it or arms its limit event, depending on `mask`.
     ///
     /// # Errors
     /// An empty mask, or the kernel's refusal.
@@ -182,8 +182,8 @@ impl SrqHandle {
     /// Destroys it and returns how many of its events were read.
     ///
     /// # Safety
-    /// Of an object with queues, only its driver calls this, which keeps those who post and poll in step: see
-    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). Of one without queues there is nothing to promise.
+    /// For an object with queues only its driver may call this, because the driver stops posts and polls first: see
+    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
     ///
     /// # Errors
     /// `EBUSY` while a QP receives from it; the handle comes back.

@@ -343,7 +343,7 @@ fn modify_sends_only_what_the_mask_names_and_explains_a_refusal() {
         Ok(())
     });
     let error = scripted!(qp.modify(None, &attr, mask, Uhw::none())).unwrap_err();
-    assert_eq!(error.to_string(), "modify_qp: invalid attr_mask: ERR->RTR on RC is no legal transition");
+    assert_eq!(error.to_string(), "modify_qp: invalid attr_mask: ERR->RTR on RC is not a legal transition");
     // Nothing wrong with the mask: a value was.
     refuse(Errno::EINVAL);
     let full = mask | QpAttrMask::MIN_RNR_TIMER | QpAttrMask::MAX_DEST_RD_ATOMIC;

@@ -69,7 +69,7 @@ pub fn create(
     let object = new_object(VERB, pd.kernel(), &command, UVERBS_ATTR_CREATE_WQ_HANDLE)?;
     let wq = WqHandle { object, wq_num };
     if wq_num > 0xff_ffff || got.max_wr < attr.max_wr || got.max_sge < attr.max_sge {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { wq.destroy() };
         return Err(Error::protocol(
             VERB,
@@ -114,8 +114,8 @@ impl WqHandle {
     /// Destroys it and returns how many of its events were read.
     ///
     /// # Safety
-    /// Of an object with queues, only its driver calls this, which keeps those who post and poll in step: see
-    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). Of one without queues there is nothing to promise.
+    /// For an object with queues only its driver may call this, because the driver stops posts and polls first: see
+    /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
     ///
     /// # Errors
     /// `EBUSY` while a table refers to it; the handle comes back.
@@ -147,7 +147,7 @@ handle_common!(RwqIndTableHandle, "rwq_ind_table");
 /// Creates a table of work queues, a power of two of them; one may be in it more than once.
 ///
 /// # Errors
-/// A number that is no power of two, or the kernel's refusal.
+/// The number of work queues is not a power of two, or the kernel refuses.
 pub fn create_rwq_ind_table(
     kernel: &Arc<dyn Kernel>,
     wqs: &[&WqHandle],
@@ -155,7 +155,11 @@ pub fn create_rwq_ind_table(
 ) -> Result<RwqIndTableHandle> {
     const VERB: &str = "create_rwq_ind_table";
     if !wqs.len().is_power_of_two() || wqs.len() > 1 << IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE {
-        return Err(Error::invalid(VERB, "ind_tbl", format!("{} is no power of two up to 8192", wqs.len())));
+        return Err(Error::invalid(
+            VERB,
+            "ind_tbl",
+            format!("{} is not a power of two up to 8192", wqs.len()),
+        ));
     }
     let request = ib_uverbs_ex_create_rwq_ind_table {
         log_ind_tbl_size: wqs.len().trailing_zeros(),
@@ -163,7 +167,7 @@ pub fn create_rwq_ind_table(
     };
     let mut bytes = request.as_bytes().to_vec();
     bytes.extend(wqs.iter().flat_map(|wq| wq.handle().to_ne_bytes()));
-    // The kernel wants a whole number of 8 bytes (`ib_uverbs_ex_create_rwq_ind_table()`).
+    // The kernel expects a multiple of 8 bytes (`ib_uverbs_ex_create_rwq_ind_table()`).
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     let mut resp = ib_uverbs_ex_create_rwq_ind_table_resp::default();
     let mut command = Command::<5>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);

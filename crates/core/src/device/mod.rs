@@ -4,8 +4,8 @@
 //! sysfs is the source: `/sys/class/infiniband` has the devices, `/sys/class/infiniband_verbs` their device files. A
 //! device that can't be used is an entry with the reason, not a missing one and not a failure of the list.
 //!
-//! Which driver a device has is told by its PCI ids, and where it has none (rxe) by asking the kernel; never by its
-//! name, which anybody can change.
+//! The driver of a device is found by its PCI ids, or, if it has none (rxe), by a query of the kernel. The name is not
+//! used, because it can be changed.
 
 pub mod parse;
 mod scan;
@@ -45,7 +45,7 @@ open_values! {
 }
 
 impl NodeType {
-    /// The transport that such a node speaks. RoCE devices are channel adapters.
+    /// The transport of such a node. RoCE devices are channel adapters.
     #[must_use]
     pub const fn transport(self) -> TransportType {
         match self {
@@ -59,7 +59,7 @@ impl NodeType {
     }
 }
 
-/// What a PCI device is.
+/// The ids of a PCI device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PciId {
     /// Vendor.
@@ -68,7 +68,7 @@ pub struct PciId {
     pub device: u16,
 }
 
-/// What the hardware behind a device is, by the kernel's module alias.
+/// The hardware of a device, from the kernel's module alias.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Modalias {
     /// A PCI device.
@@ -96,13 +96,13 @@ pub struct UverbsNode {
 pub enum Unusable {
     /// The kernel offers no device file for it: ib_uverbs is not loaded, or the device has no user interface.
     NoUverbs,
-    /// There is no such file; udev made none, or the container was given none.
+    /// The file does not exist: udev did not create it, or it is not available in the container.
     NoNode(PathBuf),
-    /// The file is there, but it is none of this device.
+    /// The file exists, but belongs to another device.
     WrongNode(PathBuf),
     /// The file is there, but this process may not open it.
     Inaccessible(PathBuf, Errno),
-    /// sysfs says something that makes no sense; which file.
+    /// A file of sysfs has invalid contents; the field is its name.
     Malformed(String),
 }
 
@@ -125,7 +125,7 @@ impl core::error::Error for Unusable {}
 pub struct DeviceInfo {
     /// The kernel's name for it, such as `mlx5_0`. The user can change it.
     pub name: String,
-    /// What kind of node it is.
+    /// Type of the node.
     pub node_type: Option<NodeType>,
     /// Node GUID, host order.
     pub node_guid: Option<u64>,
@@ -141,7 +141,7 @@ pub struct DeviceInfo {
     pub board_id: Option<String>,
     /// Description, as the user set it.
     pub node_desc: Option<String>,
-    /// What the hardware is.
+    /// The hardware.
     pub modalias: Option<Modalias>,
     /// Its device file, or why it can't be used.
     pub uverbs: Result<UverbsNode, Unusable>,
@@ -176,7 +176,7 @@ impl DeviceInfo {
         }
     }
 
-    /// Drivers that this device may have: those that know its PCI ids, or if there are none, all of them.
+    /// Drivers that this device may have: those that list its PCI ids, or all of them if it has no PCI ids.
     #[must_use]
     pub fn candidates(&self, drivers: &[DriverMatch]) -> Vec<u32> {
         let by_pci: Vec<_> = match self.pci_id() {
@@ -188,8 +188,7 @@ impl DeviceInfo {
         if by_pci.is_empty() { drivers.iter().map(|driver| driver.driver_id).collect() } else { by_pci }
     }
 
-    /// Opens its device file. Which of the drivers it has, [`Kernel::driver_id`](crate::kernel::Kernel::driver_id)
-    /// tells.
+    /// Opens its device file. [`Kernel::driver_id`](crate::kernel::Kernel::driver_id) then returns its driver.
     ///
     /// # Errors
     /// As [`UverbsFd::open`].

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading what sysfs says: pure functions over bytes that nobody vouches for.
+//! Parsers for the contents of sysfs: pure functions over untrusted bytes.
 //!
 //! Not one of them panics, allocates more than a small multiple of its input, or takes a number that does not fit.
 //! Anything else than the expected form is `None`.
@@ -21,7 +21,7 @@ fn trimmed_str(bytes: &[u8]) -> Option<&str> {
     core::str::from_utf8(trimmed(bytes)).ok().filter(|text| !text.is_empty())
 }
 
-/// A line of text, cut at [`MAX_TEXT`]; what is no UTF-8 or no printable character is replaced.
+/// A line of text, truncated at [`MAX_TEXT`]. Invalid UTF-8 and characters that are not printable are replaced.
 #[must_use]
 pub fn text(bytes: &[u8]) -> Option<String> {
     let bytes = trimmed(bytes);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// More than any attribute has; sysfs itself never gives more than a page.
 const MAX_FILE: u64 = 4096;
 
-/// Where sysfs and the device files are. Tests have their own.
+/// The directories of sysfs and of the device files. Tests use their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     /// `/sys`
@@ -45,7 +45,7 @@ impl Roots {
             let uverbs = nodes.remove(name).unwrap_or(Err(Unusable::NoUverbs));
             devices.push(device(name.to_owned(), class.join(name), uverbs));
         }
-        // Device files whose device is hidden, or that don't say whose they are.
+        // Device files whose device is hidden, or unknown.
         devices.extend(nodes.into_iter().map(|(name, uverbs)| {
             let sysfs = class.join(&name);
             device(name, sysfs, uverbs)
@@ -59,10 +59,10 @@ impl Roots {
         let class = self.sysfs.join("class/infiniband_verbs");
         let mut nodes = HashMap::new();
         let mut names = entries(&class)?;
-        // With two files of one device (nonsense), the same one wins every time.
+        // If a device has two files, which should not happen, the same one is always used.
         names.sort_by(|a, b| natural(b, a));
         for entry in names {
-            // The class has a file `abi_version` of its own, which is no device.
+            // The class has a file `abi_version`, which is not a device.
             let Some(name) = parse::name(entry.as_bytes()).filter(|name| name.starts_with("uverbs")) else {
                 continue;
             };
@@ -119,7 +119,7 @@ fn device(name: String, sysfs: PathBuf, uverbs: Result<UverbsNode, Unusable>) ->
     }
 }
 
-/// Names in a directory; one that does not exist has none. What is no UTF-8 is no device.
+/// Names in a directory; a directory that does not exist has none. A name that is not UTF-8 is not a device.
 fn entries(dir: &Path) -> Result<Vec<String>> {
     let refused = |e: &io::Error| Error::os("get_device_list", dir.display().to_string(), errno(e));
     let listing = match fs::read_dir(dir) {
@@ -311,7 +311,7 @@ mod tests {
         let drivers = [DriverMatch { driver_id: 14, pci: |_| false }];
         let devices = machine.devices();
         assert!(devices[0].open(&drivers).unwrap_err().is_unsupported());
-        // /dev/null knows no ioctl.
+        // /dev/null has no ioctl.
         let error = devices[1].open(&drivers).unwrap_err();
         assert_eq!((error.verb(), error.errno().raw()), ("open_device", libc::ENOTTY), "{error}");
         assert!(devices[1].open(&[]).unwrap_err().is_unsupported());

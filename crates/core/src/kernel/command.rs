@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Building an ioctl command on the stack.
-// UNSAFETY: declares the two `unsafe` methods by which a command leaves the crate, and the `unsafe` builder of an
-// attribute whose answer becomes a file descriptor. No unsafe block stands here.
+// UNSAFETY: declares the two `unsafe` methods that pass a command to a kernel, and the `unsafe` builder of an attribute
+// whose answer becomes a file descriptor. This module has no unsafe block.
 #![expect(unsafe_code)]
 
-use super::raw::{RawCommand, Slot};
+use super::raw::{AttrValue, RawCommand};
 use super::{Kernel, Uhw};
 use crate::errno::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -17,16 +17,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A command with room for `N` attributes. Nothing is allocated.
 ///
-/// Every attribute is mandatory (a kernel that doesn't know it refuses the command) until [`Command::optional`] says
-/// otherwise. What can't be built (more than `N` attributes, a buffer above 64 KiB) is remembered and fails the
-/// execution with `EOVERFLOW`.
+/// An attribute is mandatory (a kernel that does not support it refuses the command) unless [`Command::optional`]
+/// follows it. If a command can't be built (more than `N` attributes, a buffer above 64 KiB), its execution fails with
+/// `EOVERFLOW`.
 #[derive(Debug)]
 pub struct Command<'a, const N: usize> {
     object: u16,
     method: u16,
     len: usize,
     attrs: [ib_uverbs_attr; N],
-    slots: [Slot<'a>; N],
+    values: [AttrValue<'a>; N],
     error: Option<Errno>,
 }
 
@@ -35,14 +35,14 @@ impl<'a, const N: usize> Command<'a, N> {
     #[must_use]
     pub fn new(object: u16, method: u16) -> Self {
         let attrs = [ib_uverbs_attr::default(); N];
-        Self { object, method, len: 0, attrs, slots: [const { Slot::Word }; N], error: None }
+        Self { object, method, len: 0, attrs, values: [const { AttrValue::Word }; N], error: None }
     }
 
-    fn push(&mut self, attr: ib_uverbs_attr, slot: Slot<'a>) -> &mut Self {
-        match (self.attrs.get_mut(self.len), self.slots.get_mut(self.len)) {
+    fn push(&mut self, attr: ib_uverbs_attr, value: AttrValue<'a>) -> &mut Self {
+        match (self.attrs.get_mut(self.len), self.values.get_mut(self.len)) {
             (Some(a), Some(s)) => {
                 *a = ib_uverbs_attr { flags: UVERBS_ATTR_F_MANDATORY, ..attr };
-                *s = slot;
+                *s = value;
                 self.len += 1;
             }
             _ => self.error = Some(Errno::EOVERFLOW),
@@ -58,16 +58,16 @@ impl<'a, const N: usize> Command<'a, N> {
         })
     }
 
-    /// Input of any length. Up to 8 bytes travel in the attribute itself, as the ABI demands.
+    /// Input of any length. Up to 8 bytes are in the attribute itself, as the ABI requires.
     pub fn input_bytes(&mut self, attr_id: u16, bytes: &'a [u8]) -> &mut Self {
         let len = self.attr_len(bytes.len());
         let mut attr = ib_uverbs_attr { attr_id, len, ..Default::default() };
         match attr.data.as_mut_bytes().get_mut(..bytes.len()) {
             Some(place) => {
                 place.copy_from_slice(bytes);
-                self.push(attr, Slot::Word)
+                self.push(attr, AttrValue::Word)
             }
-            None => self.push(attr, Slot::Input(bytes)),
+            None => self.push(attr, AttrValue::Input(bytes)),
         }
     }
 
@@ -80,25 +80,25 @@ impl<'a, const N: usize> Command<'a, N> {
     pub fn u32(&mut self, attr_id: u16, value: u32) -> &mut Self {
         let mut attr = ib_uverbs_attr { attr_id, len: 4, ..Default::default() };
         attr.data.as_mut_bytes()[..4].copy_from_slice(&value.to_ne_bytes());
-        self.push(attr, Slot::Word)
+        self.push(attr, AttrValue::Word)
     }
 
     /// A 64-bit input.
     pub fn u64(&mut self, attr_id: u16, value: u64) -> &mut Self {
-        self.push(ib_uverbs_attr { attr_id, len: 8, data: value, ..Default::default() }, Slot::Word)
+        self.push(ib_uverbs_attr { attr_id, len: 8, data: value, ..Default::default() }, AttrValue::Word)
     }
 
-    /// A constant (`UVERBS_ATTR_CONST_IN`): 8 bytes, whatever type the kernel reads it into.
+    /// A constant (`UVERBS_ATTR_CONST_IN`): always 8 bytes.
     pub fn constant(&mut self, attr_id: u16, value: impl Into<u64>) -> &mut Self {
         self.u64(attr_id, value.into())
     }
 
-    /// Flags (`UVERBS_ATTR_FLAGS_IN`): 8 bytes, whatever type the kernel reads them into.
+    /// Flags (`UVERBS_ATTR_FLAGS_IN`): always 8 bytes.
     pub fn flags(&mut self, attr_id: u16, value: impl Into<u64>) -> &mut Self {
         self.u64(attr_id, value.into())
     }
 
-    /// One of several kinds of input (`UVERBS_ATTR_ENUM_IN`), told by `elem_id`.
+    /// One of several kinds of input (`UVERBS_ATTR_ENUM_IN`), selected by `elem_id`.
     pub fn enum_in(&mut self, attr_id: u16, elem_id: u8, bytes: &'a [u8]) -> &mut Self {
         let before = self.len;
         self.input_bytes(attr_id, bytes);
@@ -111,7 +111,7 @@ impl<'a, const N: usize> Command<'a, N> {
     /// Room for an answer.
     pub fn output_bytes(&mut self, attr_id: u16, bytes: &'a mut [u8]) -> &mut Self {
         let len = self.attr_len(bytes.len());
-        self.push(ib_uverbs_attr { attr_id, len, ..Default::default() }, Slot::Output(bytes))
+        self.push(ib_uverbs_attr { attr_id, len, ..Default::default() }, AttrValue::Output(bytes))
     }
 
     /// A struct as answer.
@@ -135,12 +135,15 @@ impl<'a, const N: usize> Command<'a, N> {
         offset: usize,
     ) -> &mut Self {
         let len = self.attr_len(bytes.len());
-        self.push(ib_uverbs_attr { attr_id, len, ..Default::default() }, Slot::OutputFd(bytes, offset, None))
+        self.push(
+            ib_uverbs_attr { attr_id, len, ..Default::default() },
+            AttrValue::OutputFd(bytes, offset, None),
+        )
     }
 
     /// An existing object.
     pub fn handle_in(&mut self, attr_id: u16, handle: u32) -> &mut Self {
-        self.push(ib_uverbs_attr { attr_id, data: handle.into(), ..Default::default() }, Slot::Word)
+        self.push(ib_uverbs_attr { attr_id, data: handle.into(), ..Default::default() }, AttrValue::Word)
     }
 
     /// Existing objects (`UVERBS_ATTR_IDRS_ARR`).
@@ -150,12 +153,12 @@ impl<'a, const N: usize> Command<'a, N> {
 
     /// The new object; see [`Command::handle`].
     pub fn handle_new(&mut self, attr_id: u16) -> &mut Self {
-        self.push(ib_uverbs_attr { attr_id, ..Default::default() }, Slot::NewHandle)
+        self.push(ib_uverbs_attr { attr_id, ..Default::default() }, AttrValue::NewHandle)
     }
 
     /// An existing object that is a file descriptor.
     pub fn fd_in(&mut self, attr_id: u16, fd: BorrowedFd<'a>) -> &mut Self {
-        self.push(ib_uverbs_attr { attr_id, ..Default::default() }, Slot::Fd(fd))
+        self.push(ib_uverbs_attr { attr_id, ..Default::default() }, AttrValue::Fd(fd))
     }
 
     /// The new object, which is a file descriptor; see [`Command::take_fd`].
@@ -167,7 +170,7 @@ impl<'a, const N: usize> Command<'a, N> {
     }
 
     pub(crate) fn fd_new_inner(&mut self, attr_id: u16) -> &mut Self {
-        self.push(ib_uverbs_attr { attr_id, ..Default::default() }, Slot::NewFd(None))
+        self.push(ib_uverbs_attr { attr_id, ..Default::default() }, AttrValue::NewFd(None))
     }
 
     /// The driver's private data, if there are any.
@@ -223,11 +226,11 @@ impl<'a, const N: usize> Command<'a, N> {
         if let Some(error) = self.error {
             return Err(error);
         }
-        let (attrs, slots) = (&mut self.attrs[..self.len], &mut self.slots[..self.len]);
-        Ok(RawCommand { object: self.object, method: self.method, driver_id, attrs, slots })
+        let (attrs, values) = (&mut self.attrs[..self.len], &mut self.values[..self.len]);
+        Ok(RawCommand { object: self.object, method: self.method, driver_id, attrs, values })
     }
 
-    /// Whether the kernel wrote this output. It need not say so of mandatory ones.
+    /// Whether the kernel reported that it wrote this output. It need not report that for mandatory attributes.
     #[must_use]
     pub fn is_answered(&self, attr_id: u16) -> bool {
         self.find(attr_id).is_some_and(|i| self.attrs[i].flags & UVERBS_ATTR_F_VALID_OUTPUT != 0)
@@ -237,7 +240,7 @@ impl<'a, const N: usize> Command<'a, N> {
     #[must_use]
     pub fn handle(&self, attr_id: u16) -> Option<u32> {
         let i = self.find(attr_id)?;
-        if !matches!(self.slots[i], Slot::NewHandle) {
+        if !matches!(self.values[i], AttrValue::NewHandle) {
             return None;
         }
         u32::try_from(self.attrs[i].data).ok().filter(|handle| i32::try_from(*handle).is_ok())
@@ -247,8 +250,8 @@ impl<'a, const N: usize> Command<'a, N> {
     #[must_use]
     pub fn take_fd(&mut self, attr_id: u16) -> Option<OwnedFd> {
         let i = self.find(attr_id)?;
-        match &mut self.slots[i] {
-            Slot::NewFd(fd) | Slot::OutputFd(_, _, fd) => fd.take(),
+        match &mut self.values[i] {
+            AttrValue::NewFd(fd) | AttrValue::OutputFd(_, _, fd) => fd.take(),
             _ => None,
         }
     }

@@ -2,9 +2,9 @@
 //! Doorbell registers: a page mapped from the device, or calls into a software device of the same process.
 //!
 //! A NIC's doorbells are memory-mapped; a driver writes them by volatile stores with the barriers that its hardware
-//! asks for. A software device gets each write as a call, at once and in order, so that it never scans memory for
-//! doorbells and the same seed gives the same run. Which of the two a page is is decided when it is mapped: one
-//! predictable branch per doorbell, none per WR.
+//! needs. A software device gets each write as a call, immediately and in order, so it need not scan memory for
+//! doorbells, and the same seed gives the same run. The kind of a page is decided when it is mapped, so the cost is one
+//! predictable branch for each doorbell and none for a WR.
 
 use super::{Kernel, Mapping, Protection};
 use crate::errno::Errno;
@@ -47,7 +47,7 @@ impl Deref for Registers {
 /// A page of doorbell registers.
 #[derive(Clone)]
 pub enum DoorbellPage {
-    /// Registers of a device, mapped write-combining or uncached; nobody reads them.
+    /// Registers of a device, mapped write-combining or uncached. They are only written.
     Mapped(Registers),
     /// A software device's.
     Port(Arc<dyn DoorbellPort>),
@@ -57,7 +57,7 @@ impl DoorbellPage {
     /// Maps it as registers: what [`Kernel::doorbells`] does for a real device.
     ///
     /// # Errors
-    /// The kernel's errno; `EINVAL` if it mapped less than was asked for, or not for writing.
+    /// The kernel's errno; `EINVAL` if it mapped less than requested, or not for writing.
     pub fn map<K: Kernel + ?Sized>(kernel: &K, offset: u64, len: usize) -> Result<Self, Errno> {
         let mapping = kernel.mmap(offset, len, Protection::ReadWrite)?;
         if mapping.len() < len {

@@ -4,7 +4,7 @@
 #![expect(unsafe_code)]
 
 use super::process::Process;
-use super::raw::Slot;
+use super::raw::AttrValue;
 use super::{Command, Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use crate::device::{self, DeviceInfo, Unusable};
 use crate::errno::Errno;
@@ -23,8 +23,8 @@ const MAX_ATTRS: usize = 32;
 const HEADER_WORDS: usize = size_of::<ib_uverbs_ioctl_hdr>() / 8;
 const MAX_WORDS: usize = HEADER_WORDS + MAX_ATTRS * 2;
 
-/// A method that no object has: the kernel looks at the driver id first and at the method next, so the answer tells
-/// whether the driver id was right, and nothing is done.
+/// A method that no object has. The kernel checks the driver id first and the method next, so the errno shows whether
+/// the driver id is correct, and the command has no effect.
 const PROBE_METHOD: u16 = 0x0fff;
 
 /// An open uverbs device file.
@@ -43,8 +43,8 @@ impl UverbsFd {
     /// the kernel has for it.
     ///
     /// # Errors
-    /// The reason why the device can't be used, the errno of open(2), or [`Error::Unsupported`] if the driver is none
-    /// of the candidates.
+    /// The reason why the device can't be used, the errno of open(2), or [`Error::Unsupported`] if the driver is not
+    /// one of the candidates.
     pub fn open(device: &DeviceInfo, candidates: &[u32]) -> Result<Self> {
         let path = match &device.uverbs {
             Ok(node) => &node.path,
@@ -91,7 +91,10 @@ impl UverbsFd {
                 }
             }
         }
-        Err(Error::unsupported("open_device", format!("{name}: the kernel's driver is none of ours")))
+        Err(Error::unsupported(
+            "open_device",
+            format!("{name}: there is no driver here for the kernel's driver"),
+        ))
     }
 
     /// Whether the kernel accepts the driver id (`ib_uverbs_cmd_verbs()` in uverbs_ioctl.c).
@@ -120,9 +123,10 @@ impl Kernel for UverbsFd {
         let mut words = [0_u64; MAX_WORDS];
         loop {
             command.encode(&mut words)?;
-            // SAFETY: `words` is an aligned ioctl header followed by as many attributes as it says. Each address in it
-            // is that of a live slice of the attribute's length, borrowed exclusively where it is an output. What the
-            // inputs in turn name was promised by whoever made the `RawCommand`.
+            // SAFETY: `words` is an aligned ioctl header followed by the number of attributes in it. Each address in it
+            // is that of a live slice of the attribute's length, which is borrowed exclusively if it is an output. The
+            // caller of the `unsafe` function that made the `RawCommand` promised that the memory named by its inputs
+            // is valid.
             let ret = unsafe { libc::ioctl(self.fd.as_raw_fd(), RDMA_VERBS_IOCTL as _, words.as_mut_ptr()) };
             if ret >= 0 {
                 break;
@@ -190,18 +194,18 @@ impl Kernel for UverbsFd {
 /// Takes over what a successful command left in the attributes: flags, handles, file descriptors.
 fn read_back(command: &mut RawCommand<'_, '_>, words: &[u64]) {
     let answered = words[HEADER_WORDS..].chunks_exact(2);
-    for ((attr, slot), answer) in command.attrs.iter_mut().zip(command.slots.iter_mut()).zip(answered) {
+    for ((attr, value), answer) in command.attrs.iter_mut().zip(command.values.iter_mut()).zip(answered) {
         let Ok(answer) = ib_uverbs_attr::read_from_bytes(zerocopy::IntoBytes::as_bytes(answer)) else {
             continue;
         };
         attr.flags = answer.flags;
-        match slot {
-            Slot::NewHandle => attr.data = answer.data,
-            Slot::NewFd(fd) => {
+        match value {
+            AttrValue::NewHandle => attr.data = answer.data,
+            AttrValue::NewFd(fd) => {
                 attr.data = answer.data;
                 *fd = i32::try_from(answer.data_s64()).ok().and_then(own);
             }
-            Slot::OutputFd(bytes, offset, fd) if answer.flags & UVERBS_ATTR_F_VALID_OUTPUT != 0 => {
+            AttrValue::OutputFd(bytes, offset, fd) if answer.flags & UVERBS_ATTR_F_VALID_OUTPUT != 0 => {
                 let number = bytes.get(*offset..).and_then(|b| b.first_chunk());
                 *fd = number.map(|n| i32::from_ne_bytes(*n)).and_then(own);
             }
@@ -216,7 +220,7 @@ fn own(fd: i32) -> Option<OwnedFd> {
         return None;
     }
     // SAFETY: the command succeeded, so the kernel installed this descriptor for us (the promise of `fd_new` and
-    // `output_with_fd`), and nobody else knows of it.
+    // `output_with_fd`), and no other code has it.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -246,7 +250,7 @@ mod tests {
         let read = port.mmap(4096, 8192, Protection::Read).unwrap();
         drop(port);
         let last = |map: &Mapping| map.as_ptr().as_ptr().wrapping_add(8191);
-        // SAFETY: the last byte of a mapping that is alive; nobody else writes.
+        // SAFETY: the last byte of a live mapping; there is no other writer.
         unsafe { last(&map).write_volatile(0x5a) };
         // SAFETY: as above.
         assert_eq!(unsafe { last(&read).read_volatile() }, 0x5a);
@@ -300,7 +304,7 @@ mod tests {
         raw.output(2).unwrap()[4..].copy_from_slice(&fds[1].to_ne_bytes());
         let mut words = [0; MAX_WORDS];
         raw.encode(&mut words).unwrap();
-        // What a kernel would write: flags and data words; -1 is no descriptor, and data of inputs is not looked at.
+        // The answer of a kernel: flags and data words. -1 is not a descriptor; the data of inputs are ignored.
         let data = |i: usize| HEADER_WORDS + 2 * i + 1;
         words[data(0)] = 77;
         words[data(1)] = fds[0] as u64;

@@ -23,10 +23,10 @@ trait Owner: Send + Sync {}
 impl<T: Send + Sync> Owner for T {}
 
 /// `len` bytes at `ptr` that the kernel, the device or another thread may read and write at any time. Unmapped (or
-/// given back to whoever lent them) on drop.
+/// returned to their owner) on drop.
 ///
-/// There is no reference to be had: access goes through the pointer, volatile or atomic, and what is read is not
-/// trusted.
+/// The type gives no reference to the bytes: all accesses use the pointer, are volatile or atomic, and the values read
+/// are not trusted.
 pub struct Mapping {
     ptr: NonNull<u8>,
     len: usize,
@@ -38,14 +38,14 @@ impl Mapping {
     /// Memory that `owner` keeps in place.
     ///
     /// # Safety
-    /// `len` bytes at `ptr` are readable and writable from any thread until `owner` is dropped, and nobody holds a Rust
-    /// reference to them that such accesses would violate: memory made of atomics, or mapped.
+    /// `len` bytes at `ptr` are readable and writable from any thread until `owner` is dropped, and there is no Rust
+    /// reference to them that such accesses would violate. Memory of atomics, or mapped memory, meets this.
     #[must_use]
     pub unsafe fn new(ptr: NonNull<u8>, len: usize, owner: impl Send + Sync + 'static) -> Self {
         Self { ptr, len, is_writable: true, _owner: Box::new(owner) }
     }
 
-    /// The same of memory that is only readable.
+    /// As [`new`](Self::new), for memory that is only readable.
     ///
     /// # Safety
     /// As [`new`](Self::new), but for writing.
@@ -54,8 +54,8 @@ impl Mapping {
         Self { ptr, len, is_writable: false, _owner: Box::new(owner) }
     }
 
-    /// Whether it may be written: a store to one that is only readable kills the process. A port's answer to
-    /// [`Protection::ReadWrite`] is checked by this, because the port may be anyone's.
+    /// Whether it may be written: a store to a read-only mapping ends the process by a signal. Callers check it for the
+    /// answer to [`Protection::ReadWrite`], because the implementation of the port is not trusted.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.is_writable
@@ -81,12 +81,12 @@ impl Mapping {
         }
         // SAFETY: `offset` is inside the mapping.
         let first = unsafe { self.ptr.add(offset) };
-        // SAFETY: in range and aligned, checked above; alive while `self` is borrowed; others write it at any time, and
-        // nobody reaches it but by atomics (`new`).
+        // SAFETY: in range and aligned, checked above; alive while `self` is borrowed; others may write it at any time,
+        // and all accesses are atomic (`new`).
         Some(unsafe { core::slice::from_raw_parts(first.cast().as_ptr(), bytes / 4) })
     }
 
-    /// Whether there are none.
+    /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -109,17 +109,17 @@ impl fmt::Debug for Mapping {
 pub struct DeviceMapping(Mapping);
 
 impl DeviceMapping {
-    /// Maps it. What an offset means, the driver knows.
+    /// Maps it. The meaning of `offset` depends on the driver.
     ///
     /// # Errors
-    /// The kernel's errno; `EINVAL` if it mapped less than was asked for, or not for writing.
+    /// The kernel's errno; `EINVAL` if it mapped less than requested, or not for writing.
     pub fn map(kernel: &dyn Kernel, offset: u64, len: usize) -> Result<Self, Errno> {
         let mapping = kernel.mmap(offset, len, Protection::ReadWrite)?;
         if mapping.len() < len || !mapping.is_writable() { Err(Errno::EINVAL) } else { Ok(Self(mapping)) }
     }
 
-    /// Copies bytes in, by stores of 4 bytes, as device memory wants it; offset and length are multiples of 4. `false` if they
-    /// are not, or not inside.
+    /// Copies bytes to it by stores of 4 bytes, which device memory needs; offset and length are multiples of 4.
+    /// `false` if they are not, or if they are out of range.
     #[must_use]
     pub fn copy_in(&self, offset: usize, data: &[u8]) -> bool {
         let (words, rest) = data.as_chunks::<4>();
@@ -187,7 +187,7 @@ mod tests {
         assert!(mapping.copy_in(16, &[]) && !mapping.copy_out(8, &mut [0; 12]));
     }
 
-    /// A port that maps for reading, whatever is asked for.
+    /// A port that always maps read-only.
     #[derive(Debug)]
     struct ReadOnly;
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel port: everything that the control path asks of whoever owns the device.
+//! The kernel port: the interface through which the control path uses the owner of the device.
 //!
-//! [`Kernel`] is the port. [`UverbsFd`] is the real one, an open `/dev/infiniband/uverbsN`; a software device in the
-//! same process is another. A [`Command`] is built on the stack and handed over as a [`RawCommand`], which is both the
-//! ioctl's bytes and, for a port that is no kernel, safe access to every buffer that the bytes stand for.
-//!
-//! # Where the `unsafe` stands
-//! A command may hand memory to the device (a region's address, a ring in the driver-private input), and no port can
-//! check that. So a [`RawCommand`] can't be had without `unsafe`: [`Command::execute`] and [`Command::raw`] take the
-//! promise, and so do [`Uhw::new`] and [`WriteCommand::new`], through which a driver adds private input to the safe
-//! verbs of `control`. Having one is the proof, which is why [`Kernel::ioctl`] itself is a safe method.
+//! [`Kernel`] is the port. [`UverbsFd`] implements it by an open `/dev/infiniband/uverbsN`; a software device in the
+//! same process is another implementation. A [`Command`] is built on the stack and passed on as a [`RawCommand`], which
+//! has the bytes of the ioctl and, for a port that is not a kernel, safe access to every buffer that the bytes refer
+//! to.
+//! # Unsafe code
+//! A command may give the device access to memory (a region's address, a ring in the driver-private input), and a port
+//! can't check that. So only `unsafe` functions create a [`RawCommand`]: [`Command::execute`] and [`Command::raw`].
+//! [`Uhw::new`] and [`WriteCommand::new`], by which a driver adds private input to the safe verbs of `control`, are
+//! `unsafe`, too. A `RawCommand` is therefore the proof of these promises, and [`Kernel::ioctl`] is a safe method.
 
 mod command;
 mod doorbell;
@@ -38,9 +38,10 @@ pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};
 use crate::errno::Errno;
 use core::fmt;
 
-/// What the control path needs of a kernel. Cold, except for [`Kernel::write`]; used as `Arc<dyn Kernel>`.
+/// The kernel functions that the control path needs. They are not on the data path, except for [`Kernel::write`]. Used
+/// as `Arc<dyn Kernel>`.
 ///
-/// An answer is not trusted: whoever calls checks handles, counts and lengths, and an implementation may be hostile.
+/// An answer is not trusted: the callers check handles, counts and lengths, and an implementation may be malicious.
 pub trait Kernel: Send + Sync + fmt::Debug {
     /// Runs one ioctl command. Outputs, new handles and new file descriptors are left in `command`.
     ///
@@ -54,13 +55,13 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// The kernel's errno; `ESTALE` in a process that did not open the device.
     fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno>;
 
-    /// Maps `len` bytes of the device at `offset`. What an offset means, the driver knows.
+    /// Maps `len` bytes of the device at `offset`. The meaning of the offset depends on the driver.
     ///
     /// # Errors
     /// The kernel's errno; `ESTALE` in a process that did not open the device.
     fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno>;
 
-    /// Maps a page of doorbell registers. What an offset means, the driver knows.
+    /// Maps a page of doorbell registers. The meaning of the offset depends on the driver.
     ///
     /// # Errors
     /// As [`Kernel::mmap`].
@@ -68,8 +69,8 @@ pub trait Kernel: Send + Sync + fmt::Debug {
         DoorbellPage::map(self, offset, len)
     }
 
-    /// Reads an attribute of the device by its path below the device's directory in sysfs, such as
-    /// `ports/1/pkeys/0`. For the little that uverbs does not tell.
+    /// Reads an attribute of the device by its path below the device's directory in sysfs, such as `ports/1/pkeys/0`,
+    /// for values that uverbs does not report.
     ///
     /// # Errors
     /// The kernel's errno; `ENOENT` if there is no such attribute.

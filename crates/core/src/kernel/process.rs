@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether this is still the process that opened a device, asked without a system call.
+//! Checks without a system call whether this is still the process that opened a device.
 //!
-//! Queues that a child of fork(2) shares with its parent ask on every batch and poll, and getpid(2) would add a seventh
-//! to the cost of rxe's doorbell. A handler of pthread_atfork(3)
-//! counts the forks that led to this process instead; a child that was made by a bare clone(2) is not told from its
-//! parent.
+//! Queues that a child of fork(2) shares with its parent make this check in every batch and poll, and getpid(2) would
+//! add a seventh to the cost of rxe's doorbell. Instead, a handler of pthread_atfork(3) counts the forks between the
+//! first process and this one. A child that was created by a direct clone(2) is not detected.
 // UNSAFETY: registers a handler with libc.
 #![expect(unsafe_code)]
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;
 
-/// How many forks lie between the first process that asked and this one.
+/// The number of forks between the first process that called this and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static REGISTER: Once = Once::new();
 
-/// Which process this is, among those that fork made.
+/// Identifies this process among those related by fork(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 

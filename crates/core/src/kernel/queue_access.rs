@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Access to one queue: what the data path checks before it uses the queue's memory, and what the control path waits for.
+//! Access to one queue: the check that the data path makes before it uses the queue's memory, and the wait of the
+//! control path.
 //!
 //! A queue has a state word, a post limit and a busy flag, in memory that the kernel wipes in a child of fork(2)
-//! (`MADV_WIPEONFORK`, madvise(2)). So the one compare that the data path needs for the state also detects a forked child,
-//! which must not use the rings that it shares with its parent, and a child of a bare clone(2).
+//! (`MADV_WIPEONFORK`, madvise(2)). So the data path's compare for the state also detects a forked child, which must
+//! not use the rings that it shares with its parent, and a child of a direct clone(2).
 //!
 //! # Handshake
 //! The data path sets busy, then checks word or limit, accesses the queue, and clears busy. The control path closes the
-//! queue (it stores a word that forbids the access, or a limit of 0), then calls [`QueueAccess::wait_idle`]. After that no
-//! thread is inside the queue and none can enter, until the control path opens it again. The barrier between the two
+//! queue (it stores a word that forbids the access, or a limit of 0), then calls [`QueueAccess::wait_idle`]. After that
+//! no thread is inside the queue and none can enter, until the control path opens it again. The barrier between the two
 //! accesses of each side is [`ControlBarrier`]. Busy covers the memory accesses of one call and no code of the user, so
-//! a wait is short, and a control call never waits for its own thread.
-// UNSAFETY: gives out the words of a page that it mapped, and asks madvise(2) for it.
+//! the wait is short, and a control call does not wait for its own thread.
+// UNSAFETY: returns references to the words of a page that it mapped, and calls madvise(2) for the page.
 #![cfg_attr(not(loom), expect(unsafe_code))]
 
 use crate::errno::Errno;
@@ -26,7 +27,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What stands in the page.
+/// The contents of a line of the page.
 #[derive(Debug)]
 #[repr(C)]
 struct Words {
@@ -51,12 +52,12 @@ pub struct QueueAccess {
 // SAFETY: the address of atomics, and the owner of their memory.
 #[cfg(not(loom))]
 unsafe impl Send for QueueAccess {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 #[cfg(not(loom))]
 unsafe impl Sync for QueueAccess {}
 
 impl QueueAccess {
-    /// What the word is in a child of fork; no other side should store it.
+    /// The value of the word in a child of fork(2); it must not be stored.
     pub const FORKED: u32 = 0;
 
     /// A word of `value`, which is not [`FORKED`](Self::FORKED), a limit of 0, not busy. `barrier` is that of the context.
@@ -126,7 +127,7 @@ impl QueueAccess {
         ControlBarrier::light();
     }
 
-    /// The words' address, for a loop that enters and leaves: behind `self` it would be loaded anew each time.
+    /// The words' address, for a loop that enters and leaves: through `self` it would be loaded each time.
     #[inline(always)]
     #[must_use]
     pub fn at_hand(&self) -> AccessAtHand<'_> {
@@ -146,7 +147,7 @@ impl QueueAccess {
         self.words().busy.store(0, Ordering::Release);
     }
 
-    /// [`enter_fenced`](Self::enter_fenced) for the life of the value; a panic leaves, too.
+    /// [`enter_fenced`](Self::enter_fenced) until the value is dropped, also by a panic.
     #[inline]
     pub fn busy(&self) -> Busy<'_> {
         self.enter_fenced();
@@ -154,7 +155,7 @@ impl QueueAccess {
     }
 
     /// Waits until no thread is inside the queue, which the caller has closed; none enters until the caller opens it.
-    /// In a child of fork nobody is inside, whatever the parent's threads did.
+    /// In a child of fork(2) no thread is inside, even if one of the parent's threads was.
     ///
     /// # Errors
     /// That of membarrier(2). Then the queue must stay closed: a thread may still be inside.
@@ -230,7 +231,7 @@ impl fmt::Debug for QueueAccess {
 
 #[cfg(not(loom))]
 mod pages {
-    //! The pages that the words stand in, a cache line for each queue.
+    //! The pages of the words, with a cache line for each queue.
 
     use super::Words;
     use memmap2::{MmapMut, MmapRaw};
@@ -262,7 +263,7 @@ mod pages {
             return Ok(place);
         }
         let map = MmapRaw::from(MmapMut::map_anon(PAGE)?);
-        // SAFETY: the page was just mapped, private and anonymous, and nobody else knows it.
+        // SAFETY: the page was just mapped, private and anonymous, and no other code has its address.
         let result = unsafe { libc::madvise(map.as_mut_ptr().cast(), PAGE, libc::MADV_WIPEONFORK) };
         if result != 0 {
             return Err(io::Error::last_os_error());
@@ -287,8 +288,8 @@ mod pages {
             const { assert!(size_of::<Words>() <= LINE && align_of::<Words>() <= LINE) };
             // SAFETY: there are as many lines in the page as bits in `free`, of which `line` is one.
             let words = unsafe { self.page.map.as_mut_ptr().add(self.line * LINE) };
-            // SAFETY: aligned to a line, inside the page, which lives as long as `self`; any bytes are valid atomics, and
-            // nobody uses them by anything else.
+            // SAFETY: aligned to a line, inside the page, which lives as long as `self`; any bytes are valid atomics,
+            // and all accesses are atomic.
             unsafe { &*words.cast::<Words>() }
         }
     }
@@ -390,7 +391,7 @@ mod loom_tests {
     #[expect(unsafe_code, reason = "loom's cell is not Sync")]
     unsafe impl Sync for Queue {}
 
-    /// The control path and a poller exclude each other by the handshake alone.
+    /// Only the handshake keeps the control path and a poller apart.
     #[test]
     fn control_and_data_path_exclude_each_other() {
         loom::model(|| {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A finished command: the ioctl's attributes, and the buffers that they stand for.
+//! A finished command: the ioctl's attributes, and the buffers that they refer to.
 
 use crate::errno::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use uverbs_uapi::ioctl::{UVERBS_ATTR_F_VALID_OUTPUT, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
 use zerocopy::IntoBytes;
 
-/// What an attribute stands for, beside its 16 bytes.
+/// The data of an attribute, in addition to its 16 bytes.
 #[derive(Debug)]
-pub(super) enum Slot<'a> {
+pub(super) enum AttrValue<'a> {
     /// Nothing: the value is in the data word (short input, or the handle of an existing object).
     Word,
     /// Input bytes behind an address.
@@ -40,15 +40,15 @@ pub struct RawAttr {
 
 /// A command on its way to the kernel: object, method, attributes, and the buffers behind them.
 ///
-/// A port that is no kernel reads inputs and leaves answers by attribute id; addresses never occur to it. The real
-/// port writes them out as the ioctl's array.
+/// A port that is not a kernel reads inputs and writes answers by attribute id, and never uses addresses. The port of
+/// the real kernel converts the command to the ioctl's array.
 #[derive(Debug)]
 pub struct RawCommand<'c, 'a> {
     pub(super) object: u16,
     pub(super) method: u16,
     pub(super) driver_id: u32,
     pub(super) attrs: &'c mut [ib_uverbs_attr],
-    pub(super) slots: &'c mut [Slot<'a>],
+    pub(super) values: &'c mut [AttrValue<'a>],
 }
 
 impl RawCommand<'_, '_> {
@@ -81,13 +81,13 @@ impl RawCommand<'_, '_> {
         self.index(id).is_some()
     }
 
-    /// The bytes of an input attribute, wherever they are.
+    /// The bytes of an input attribute, from the attribute itself or from its buffer.
     #[must_use]
     pub fn input(&self, id: u16) -> Option<&[u8]> {
         let i = self.index(id)?;
-        match &self.slots[i] {
-            Slot::Input(bytes) => Some(bytes),
-            Slot::Word => self.attrs[i].data.as_bytes().get(..usize::from(self.attrs[i].len)),
+        match &self.values[i] {
+            AttrValue::Input(bytes) => Some(bytes),
+            AttrValue::Word => self.attrs[i].data.as_bytes().get(..usize::from(self.attrs[i].len)),
             _ => None,
         }
     }
@@ -96,8 +96,8 @@ impl RawCommand<'_, '_> {
     #[must_use]
     pub fn output(&mut self, id: u16) -> Option<&mut [u8]> {
         let i = self.index(id)?;
-        match &mut self.slots[i] {
-            Slot::Output(bytes) | Slot::OutputFd(bytes, ..) => Some(bytes),
+        match &mut self.values[i] {
+            AttrValue::Output(bytes) | AttrValue::OutputFd(bytes, ..) => Some(bytes),
             _ => None,
         }
     }
@@ -124,50 +124,50 @@ impl RawCommand<'_, '_> {
     #[must_use]
     pub fn handle(&self, id: u16) -> Option<u64> {
         let i = self.index(id)?;
-        (matches!(self.slots[i], Slot::Word) && self.attrs[i].len == 0).then_some(self.attrs[i].data)
+        (matches!(self.values[i], AttrValue::Word) && self.attrs[i].len == 0).then_some(self.attrs[i].data)
     }
 
     /// The file descriptor of an existing object.
     #[must_use]
     pub fn fd(&self, id: u16) -> Option<BorrowedFd<'_>> {
-        match &self.slots[self.index(id)?] {
-            Slot::Fd(fd) => Some(fd.as_fd()),
+        match &self.values[self.index(id)?] {
+            AttrValue::Fd(fd) => Some(fd.as_fd()),
             _ => None,
         }
     }
 
-    /// Leaves the handle of a new object; any number, so that the caller's checks can be tested. Returns whether the
-    /// caller asked for one.
+    /// Stores the handle of a new object. Any number is possible, so that tests can cover the caller's checks. Returns
+    /// whether the caller requested one.
     pub fn new_handle(&mut self, id: u16, handle: u64) -> bool {
         let Some(i) = self.index(id) else { return false };
-        if !matches!(self.slots[i], Slot::NewHandle) {
+        if !matches!(self.values[i], AttrValue::NewHandle) {
             return false;
         }
         self.attrs[i].data = handle;
         true
     }
 
-    /// Leaves a new file descriptor, in the data word or in the output bytes, whichever the caller asked for. Returns
-    /// whether it did.
+    /// Stores a new file descriptor, in the data word or in the output bytes, depending on the attribute. Returns
+    /// whether the caller requested one.
     pub fn new_fd(&mut self, id: u16, fd: OwnedFd) -> bool {
         let Some(i) = self.index(id) else { return false };
-        match &mut self.slots[i] {
-            Slot::NewFd(slot) => {
+        match &mut self.values[i] {
+            AttrValue::NewFd(new_fd) => {
                 self.attrs[i].data = u64::from_ne_bytes(i64::from(fd.as_raw_fd()).to_ne_bytes());
-                *slot = Some(fd);
+                *new_fd = Some(fd);
             }
-            Slot::OutputFd(bytes, offset, slot) => {
+            AttrValue::OutputFd(bytes, offset, new_fd) => {
                 if let Some(place) = bytes.get_mut(*offset..).and_then(|b| b.get_mut(..4)) {
                     place.copy_from_slice(&fd.as_raw_fd().to_ne_bytes());
                 }
-                *slot = Some(fd);
+                *new_fd = Some(fd);
             }
             _ => return false,
         }
         true
     }
 
-    /// The ioctl's bytes, with 0 for every address: what a recording, a fuzzer or a test looks at.
+    /// The ioctl's bytes, with 0 for every address, for recordings, fuzzers and tests.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.header().as_bytes().to_vec();
@@ -198,17 +198,17 @@ impl RawCommand<'_, '_> {
         let words = words.get_mut(..len).ok_or(Errno::EOVERFLOW)?;
         let (head, tail) = words.split_at_mut(HEADER);
         head.as_mut_bytes().copy_from_slice(self.header().as_bytes());
-        for ((attr, slot), place) in
-            self.attrs.iter().zip(self.slots.iter_mut()).zip(tail.chunks_exact_mut(2))
+        for ((attr, value), place) in
+            self.attrs.iter().zip(self.values.iter_mut()).zip(tail.chunks_exact_mut(2))
         {
             let mut attr = *attr;
-            match slot {
-                Slot::Input(bytes) => attr.data = bytes.as_ptr().expose_provenance() as u64,
-                Slot::Output(bytes) | Slot::OutputFd(bytes, ..) => {
+            match value {
+                AttrValue::Input(bytes) => attr.data = bytes.as_ptr().expose_provenance() as u64,
+                AttrValue::Output(bytes) | AttrValue::OutputFd(bytes, ..) => {
                     attr.data = bytes.as_mut_ptr().expose_provenance() as u64;
                 }
-                Slot::Fd(fd) => attr.set_data_s64(fd.as_raw_fd().into()),
-                Slot::Word | Slot::NewHandle | Slot::NewFd(_) => {}
+                AttrValue::Fd(fd) => attr.set_data_s64(fd.as_raw_fd().into()),
+                AttrValue::Word | AttrValue::NewHandle | AttrValue::NewFd(_) => {}
             }
             place.as_mut_bytes().copy_from_slice(attr.as_bytes());
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel that plays a script: tests say, command by command, what must come and what is answered.
+//! A kernel with a script: a test specifies each expected command and its answer.
 
 use super::{Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use crate::errno::Errno;
@@ -43,7 +43,7 @@ impl Script {
         Arc::new(Self { steps: Mutex::default(), creator: AtomicBool::new(true), written: Mutex::default() })
     }
 
-    /// The next command must be this method of this object; `step` looks at it and answers.
+    /// The next command must be this method of this object; `step` checks it and answers.
     pub(crate) fn expect(
         self: &Arc<Self>,
         object: u16,
@@ -71,7 +71,7 @@ impl Script {
         })
     }
 
-    /// Asserts that every step was played.
+    /// Asserts that every step was executed.
     pub(crate) fn done(&self) {
         assert_eq!(self.steps.lock().unwrap().len(), 0, "commands that never came");
     }

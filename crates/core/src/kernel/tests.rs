@@ -3,7 +3,7 @@
 // UNSAFETY: the constructors under test are `unsafe`.
 #![expect(unsafe_code)]
 
-use super::raw::Slot;
+use super::raw::AttrValue;
 use super::script::Script;
 use super::*;
 use crate::error::Error;
@@ -291,7 +291,7 @@ fn outputs_keep_their_flags_apart() {
     let port = Look(|raw: &mut RawCommand<'_, '_>| {
         raw.output(1).unwrap().fill(1);
         assert!(raw.mark_valid(1) && !raw.mark_valid(2));
-        assert!(matches!(raw.slots[0], Slot::Output(_)));
+        assert!(matches!(raw.values[0], AttrValue::Output(_)));
         assert_eq!(raw.attrs().map(|a| a.flags).collect::<Vec<_>>(), [1, UVERBS_ATTR_F_VALID_OUTPUT]);
         Ok(())
     });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Driver-private data of a command.
-// UNSAFETY: declares the `unsafe` constructor through which a driver hands memory to its kernel half. No unsafe
-// block stands here.
+// UNSAFETY: declares the `unsafe` constructor by which a driver passes memory to its kernel driver. This module has no
+// unsafe block.
 #![expect(unsafe_code)]
 
 /// Driver-private input and output: the two attributes `UVERBS_ATTR_UHW_IN` and `UVERBS_ATTR_UHW_OUT`.
@@ -29,9 +29,9 @@ impl<'a> Uhw<'a> {
     /// Input and output.
     ///
     /// # Safety
-    /// Memory that `input` names by address is the caller's to give away, and stays so (allocated, registered with
-    /// nobody else's rights, not referenced as Rust data that may not change) for as long as the driver's kernel half
-    /// and the device use it: for a ring until its object is destroyed, for an answer until the command returns.
+    /// The caller may give access to the memory that `input` names by address, and keeps it valid (allocated, and not
+    /// referenced as Rust data that must not change) as long as the kernel driver and the device use it: a ring until
+    /// its object is destroyed, memory for an answer until the command returns.
     #[must_use]
     pub unsafe fn new(input: &'a [u8], output: &'a mut [u8]) -> Self {
         Self { input, output }

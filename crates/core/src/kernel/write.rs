@@ -3,7 +3,7 @@
 //!
 //! Everything else goes by ioctl. These two are on a data path, and the write interface is the shorter way through the
 //! kernel. It refuses a process that changed its credentials after opening the device (`ib_safe_file_access()`).
-// UNSAFETY: declares the `unsafe` constructor of a command that may name memory. No unsafe block stands here.
+// UNSAFETY: declares the `unsafe` constructor of a command that may name memory. This module has no unsafe block.
 #![expect(unsafe_code)]
 
 use super::Kernel;
@@ -78,15 +78,15 @@ impl<'a> WriteCommand<'a> {
     }
 }
 
-/// Makes the kernel half of rxe look at a QP's send queue: `POST_SEND` with no work requests in it, because they are in
-/// the shared ring already.
+/// Makes the kernel's rxe process a QP's send queue: `POST_SEND` without work requests, because they are in the shared
+/// ring.
 ///
 /// # Errors
 /// What the kernel found wrong with the ring, or its errno. WRs before the wrong one are on their way.
 #[inline]
 pub fn post_send_doorbell(kernel: &dyn Kernel, qp_handle: u32) -> Result<(), Errno> {
     const WORDS: usize = 1 + size_of::<ib_uverbs_post_send>() / 8;
-    // uverbs wants the size of a work request even where there is none (`ib_uverbs_post_send()`).
+    // uverbs requires the size of a work request even if there is none (`ib_uverbs_post_send()`).
     let request = ib_uverbs_post_send {
         qp_handle,
         wqe_size: size_of::<ib_uverbs_send_wr>() as u32,

@@ -4,7 +4,7 @@
 use super::error::PollError;
 use crate::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
-/// One completion; each field is decoded when it is asked for.
+/// One completion; each field is decoded by its method.
 ///
 /// With a status other than success only `wr_id`, `status`, `qp_num` and `vendor_err` mean something.
 pub trait Completion {
@@ -12,7 +12,7 @@ pub trait Completion {
     fn wr_id(&self) -> u64;
     /// How it ended.
     fn status(&self) -> WcStatus;
-    /// What it was.
+    /// Opcode of the completed WR.
     fn opcode(&self) -> WcOpcode;
     /// Vendor's reason of an error.
     fn vendor_err(&self) -> u32;
@@ -22,7 +22,7 @@ pub trait Completion {
     fn qp_num(&self) -> u32;
     /// The sender's QP (UD).
     fn src_qp(&self) -> u32;
-    /// What is valid, and what the device checked.
+    /// Which fields are valid, and which checks the device made.
     fn wc_flags(&self) -> WcFlags;
     /// `imm_data` (`__be32`) or `invalidated_rkey`, by [`wc_flags`](Self::wc_flags).
     fn imm_data_or_invalidated_rkey(&self) -> u32;
@@ -79,13 +79,13 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     where
         Self: 'c;
 
-    /// Gives up to `max` completions to `f`, then returns their slots to the device. 0 when there is none.
+    /// Passes up to `max` completions to `f`, then returns their slots to the device. Returns their number.
     ///
     /// If `f` panics, the completion that it was given counts as polled.
     /// An error that is met after some completions is reported by the next call: none is lost.
     fn poll_each(&mut self, max: usize, f: impl FnMut(&Self::Completion<'_>)) -> Result<usize, PollError>;
 
-    /// `ibv_poll_cq`: fills `wc` from the front and says how many.
+    /// `ibv_poll_cq`: fills `wc` from the front and returns the number of completions.
     #[inline]
     fn poll_cq(&mut self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
         let max = wc.len();
@@ -106,11 +106,11 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// `ibv_end_poll`: returns the slots of all that the poll visited.
     fn end_poll(&mut self);
 
-    /// The completion that an open poll stands at.
+    /// The current completion of an open poll.
     fn current(&self) -> Option<Self::Completion<'_>>;
 
-    /// `ibv_req_notify_cq`: asks for one event on the next (solicited) completion. Poll once more after arming:
-    /// a completion that came before makes no event.
+    /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion. The caller must poll again after
+    /// arming, because a completion that arrived before raises no event.
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError>;
 
     /// How many completions fit.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a driver is: the queue types of its data path, and the control verbs that need its private data.
+//! The trait of a driver: the queue types of its data path, and the control verbs that need its private data.
 //!
 //! A service that is generic over `D: Driver` compiles to direct, inlined code. The control verbs are cold; those that
 //! a driver has nothing to add to (regions, windows, domains) are not here but in [`crate::control`].
@@ -26,20 +26,21 @@ use std::sync::Arc;
 
 /// A driver, opened on one device.
 ///
-/// The engines that it hands out stay sound whatever the device and the kernel write into shared memory: indices are
-/// masked, lengths checked.
+/// The engines that it returns are sound for any values that the device and the kernel write to shared memory: indices
+/// are masked, lengths are checked.
 ///
 /// # Safety of the verbs
-/// The parts of an object (the kernel's handle, the shared state, the engine) are values of their own, as C's order of
-/// destruction wants them, and nothing here ties them together. So the verbs that make, change or destroy an object with
-/// queues are `unsafe`. The caller, a face, promises:
+/// The parts of an object (the kernel's handle, the shared state, the engine) are separate values, because C's order of
+/// destruction requires that, and the types do not connect them. So the verbs that create, change or destroy an object
+/// with queues are `unsafe`. The caller, a face, promises:
 /// - **One context.** Handles, shared states, engines and thread domains in a call are of this context.
-/// - **Parts together.** A handle is given with the shared state and the engine that were created with it, and with no other;
-///   the same holds for the pairs in [`QpCreate`], [`SrqCreate`], [`WqCreate`] and [`DctCreate`].
-/// - **Order.** The engine and the shared state of an object are dropped only after the kernel has destroyed its handle (by the
-///   `destroy_*` verb, or [`CqHandle::destroy`]). If the kernel refuses, or is never asked, they are leaked: the device may
-///   still use their memory. What they were made from lives at least as long.
-/// - **One way.** The object is changed and destroyed by these verbs, not by the handle's own methods.
+/// - **Parts together.** A handle is passed with the shared state and the engine that were created with it, and with no
+///   other; this also applies to the pairs in [`QpCreate`], [`SrqCreate`], [`WqCreate`] and [`DctCreate`].
+/// - **Order.** The engine and the shared state of an object are dropped only after the kernel has destroyed its handle
+///   (by the `destroy_*` verb, or [`CqHandle::destroy`]). If the kernel refuses, or if the verb is not called, they are
+///   leaked, because the device may still use their memory. The objects that they were created from live at least as
+///   long.
+/// - **These verbs only.** The object is changed and destroyed by these verbs, not by the handle's own methods.
 /// - **Data in completions.** If [`QpCreate::data_in_completions`] is set, every entry of a receive, a read or an atomic of
 ///   that QP, and of a receive of its SRQ, has an address at which this process reaches the entry's memory.
 ///
@@ -75,7 +76,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     type Sge: WireSge;
     /// Remote address in the WQE's own form.
     type Remote: WireRemote;
-    /// What the encoder needs of an address handle.
+    /// The data of an address handle that the encoder needs.
     type Ah: Send + Sync + core::fmt::Debug;
     /// Send queue engine.
     type SendQueue: WrBuilder<Sge = Self::Sge, Remote = Self::Remote, Ah = Self::Ah> + 'static;
@@ -85,11 +86,11 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     type SharedRecvQueue: RecvQueue<Sge = Self::Sge> + 'static;
     /// Completion queue engine.
     type CompletionQueue: CompletionQueue + 'static;
-    /// What a QP's poster, its pollers and the control path share.
+    /// The state that a QP's poster, its pollers and the control path share.
     type QpShared: Send + Sync + core::fmt::Debug;
-    /// What a CQ's poller and the QPs that complete to it share.
+    /// The state that a CQ's poller and the QPs that complete to it share.
     type CqShared: Send + Sync + core::fmt::Debug;
-    /// What an SRQ's poster and the CQs that free its entries share.
+    /// The state that an SRQ's poster and the CQs that free its entries share.
     type SrqShared: Send + Sync + core::fmt::Debug;
     /// A thread domain: doorbell resources for the queues of one thread.
     type Td: Send + Sync + core::fmt::Debug;
@@ -128,7 +129,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     unsafe fn resize_cq(&self, handle: &CqHandle, queue: &mut Self::CompletionQueue, cqe: u32)
     -> Result<u32>;
 
-    /// An event of the queue was read (`ibv_get_cq_event`); what its next arming says may depend on it.
+    /// An event of the queue was read (`ibv_get_cq_event`); the doorbell that arms it next may depend on that.
     fn cq_event(&self, shared: &Self::CqShared) {
         let _ = shared;
     }
@@ -179,7 +180,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         Err(Error::unsupported("open_qp", format!("{} has no XRC", Self::NAME)))
     }
 
-    /// `ibv_modify_qp`; the queues learn of the state through `shared`.
+    /// `ibv_modify_qp`; it stores the state for the queues in `shared`.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -223,7 +224,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         Err(Error::unsupported("create_wq", format!("{} has no work queues", Self::NAME)))
     }
 
-    /// `ibv_modify_wq`; the queue learns of the state through `shared`.
+    /// `ibv_modify_wq`; it stores the state for the queue in `shared`.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -270,11 +271,11 @@ pub struct CqParts<D: Driver> {
     pub shared: Arc<D::CqShared>,
     /// The engine.
     pub queue: D::CompletionQueue,
-    /// How many completions fit: at least as many as asked for.
+    /// The number of completions that fit, which is at least the number requested.
     pub cqe: u32,
 }
 
-/// What an SRQ is made from.
+/// The parameters of a new SRQ.
 #[derive(Debug)]
 pub struct SrqCreate<'a, D: Driver> {
     /// Its protection domain.
@@ -298,11 +299,11 @@ pub struct SrqParts<D: Driver> {
     pub shared: Arc<D::SrqShared>,
     /// The engine.
     pub queue: D::SharedRecvQueue,
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     pub attr: SrqAttr,
 }
 
-/// What a QP is made from.
+/// The parameters of a new QP.
 #[derive(Debug)]
 pub struct QpCreate<'a, D: Driver> {
     /// Its protection domain; `None` for XRC receive QPs.
@@ -321,8 +322,8 @@ pub struct QpCreate<'a, D: Driver> {
     pub td: Option<&'a D::Td>,
     /// One thread at a time posts to its send queue, so a doorbell register of its own needs no lock.
     pub exclusive: bool,
-    /// The device may put short data of receives, reads and atomics into their completions. The driver then copies them, by
-    /// the CPU, to the address that the entry of the work request says.
+    /// The device may put short data of receives, reads and atomics into their completions. The driver then copies
+    /// them, by the CPU, to the address in the entry of the work request.
     pub data_in_completions: bool,
     /// Comes back in its events.
     pub user_handle: u64,
@@ -339,7 +340,7 @@ pub struct QpParts<D: Driver> {
     pub send: Option<D::SendQueue>,
     /// Receive engine; `None` for QPs with an SRQ and XRC QPs.
     pub recv: Option<D::RecvQueue>,
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     pub cap: QpCap,
 }
 
@@ -348,13 +349,13 @@ pub struct QpParts<D: Driver> {
 pub struct DmParts {
     /// The kernel's object.
     pub handle: DmHandle,
-    /// Where this process can reach it.
+    /// Its mapping in this process.
     pub mapping: DeviceMapping,
     /// Offset of its first byte in the mapping.
     pub start: usize,
 }
 
-/// What a work queue is made from.
+/// The parameters of a new work queue.
 #[derive(Debug)]
 pub struct WqCreate<'a, D: Driver> {
     /// Its protection domain.
@@ -376,18 +377,18 @@ pub struct WqParts<D: Driver> {
     pub shared: Arc<D::QpShared>,
     /// The engine.
     pub queue: D::RecvQueue,
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     pub attr: WqInitAttr,
 }
 
-/// What a QP that spreads packets is made from.
+/// The parameters of a new QP that distributes packets to work queues.
 #[derive(Debug)]
 pub struct RssQpCreate<'a> {
     /// Its protection domain.
     pub pd: &'a PdHandle,
     /// The work queues.
     pub table: &'a RwqIndTableHandle,
-    /// What is hashed, and how.
+    /// The hash function and the fields that it hashes.
     pub hash: RxHashConf<'a>,
     /// Comes back in its events.
     pub user_handle: u64,
@@ -395,8 +396,8 @@ pub struct RssQpCreate<'a> {
 
 /// A driver whose devices have dynamic connections: initiators that send to many targets, one after the other.
 ///
-/// An initiator is a QP of type [`QpType::Driver`](crate::attr::QpType), created by [`Driver::create_qp`]; its WRs say
-/// where they go ([`DcTarget`](super::op::DcTarget)).
+/// An initiator is a QP of type [`QpType::Driver`](crate::attr::QpType), created by [`Driver::create_qp`]; each of its
+/// WRs has a destination ([`DcTarget`](super::op::DcTarget)).
 pub trait DcDriver: Driver {
     /// Creates a target. It has no queues: it receives into its SRQ. It gets its number when it goes to RTR.
     ///
@@ -417,7 +418,7 @@ pub trait DcDriver: Driver {
     ) -> Result<Option<u32>>;
 }
 
-/// What a DC target is made from.
+/// The parameters of a new DC target.
 #[derive(Debug)]
 pub struct DctCreate<'a, D: Driver> {
     /// Its protection domain.
@@ -426,7 +427,7 @@ pub struct DctCreate<'a, D: Driver> {
     pub cq: (&'a CqHandle, &'a Arc<D::CqShared>),
     /// Takes its receives.
     pub srq: (&'a SrqHandle, &'a Arc<D::SrqShared>),
-    /// What initiators must know.
+    /// The access key that initiators must use.
     pub dc_key: u64,
     /// As [`QpCreate::data_in_completions`], of the receives of its SRQ.
     pub data_in_completions: bool,

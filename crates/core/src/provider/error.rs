@@ -6,7 +6,7 @@ use crate::sync::Reentered;
 
 /// Why a work request was not posted.
 ///
-/// `docs/semantics.md` has the table of which wrong post gives which error on which face, and the errno that C sees.
+/// `docs/semantics.md` has a table of invalid posts, with the error on each face and the errno that C gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
@@ -25,19 +25,19 @@ pub enum PostError {
     /// The QP type, the device or this QP's `send_ops_flags` do not have this opcode.
     #[error("opcode not available on this QP")]
     IllegalOpcode,
-    /// A send flag that means nothing with this opcode or QP type (`INLINE` on a read).
+    /// A send flag that this opcode or QP type does not have (`INLINE` on a read).
     #[error("send flag not allowed with this opcode or QP type")]
     IllegalFlag,
-    /// An entry longer than 2^31 bytes, or a sum that no message may have.
-    #[error("invalid length of a scatter/gather entry or of the whole")]
+    /// An entry longer than 2^31 bytes, or a total length that no message may have.
+    #[error("invalid length of a scatter/gather entry or of the message")]
     InvalidLength,
     /// A remote address of an atomic that is not aligned to 8 bytes.
     #[error("remote address not aligned")]
     Misaligned,
-    /// An argument of the work request that makes no sense (NULL handle, bad access flags, header size).
+    /// An invalid argument of the work request (a NULL handle, access flags, the size of a header).
     #[error("invalid argument in the work request")]
     InvalidArgument,
-    /// The device has no such operation, or not for these arguments (atomics on a device without them).
+    /// The device does not support the operation, or not with these arguments (atomics on a device without them).
     #[error("not supported by the device")]
     Unsupported,
     /// A setter that the builder needs was not called.
@@ -47,7 +47,7 @@ pub enum PostError {
     #[error("a setter was called twice")]
     DoubledSetter,
     /// A setter without a builder before it, or one that the builder does not have.
-    #[error("a setter without a builder that takes it")]
+    #[error("a setter without a builder that has it")]
     OrphanSetter,
     /// `wr_start` or `post_send` inside a session that this thread has open.
     #[error("a session is already open on this queue")]
@@ -61,7 +61,7 @@ pub enum PostError {
     /// The QP has no such queue (a receive on a QP with an SRQ).
     #[error("the QP has no such queue")]
     NoQueue,
-    /// The queue is that of the process that forked this one; a child that posted would disturb its parent.
+    /// The queue belongs to the process that forked this one. A post of the child would corrupt the parent's queue.
     #[error("the queue belongs to the process that forked this one")]
     Forked,
     /// The doorbell failed after the WRs were published: they may still run, and nothing was rolled back.
@@ -105,13 +105,13 @@ impl From<PostError> for std::io::Error {
 /// The first WR of a list that was not posted; all before it were.
 #[derive(Debug)]
 pub struct BadWr<W> {
-    /// Why.
+    /// The error.
     pub error: PostError,
-    /// The WR, as C's `bad_wr`. NULL when no WR is to blame: an empty list, or a failed doorbell.
+    /// The WR, as C's `bad_wr`. NULL if the error has no WR: an empty list, or a failed doorbell.
     pub wr: *const W,
 }
 
-// Not derived: that would ask the same of `W`, which is only pointed to.
+// Not derived: a derived implementation would require it of `W`, too.
 impl<W> Clone for BadWr<W> {
     fn clone(&self) -> Self {
         *self
@@ -125,7 +125,7 @@ impl<W> PartialEq for BadWr<W> {
 }
 impl<W> Eq for BadWr<W> {}
 
-/// Why a poll gave nothing, or nothing more.
+/// The reason why a poll returned no completion, or no further one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollError {
@@ -135,7 +135,7 @@ pub enum PollError {
     /// The queue memory holds a value that no correct kernel or device writes.
     #[error("the completion queue's memory is corrupt")]
     Corrupt,
-    /// The queue is that of the process that forked this one; a child that polled would take its parent's completions.
+    /// The queue belongs to the process that forked this one. A poll of the child would take the parent's completions.
     #[error("the completion queue belongs to the process that forked this one")]
     Forked,
     /// Another poll of this thread is open.
@@ -144,7 +144,7 @@ pub enum PollError {
     /// `next_poll`, `end_poll` or a field without `start_poll`.
     #[error("no open poll")]
     NoSession,
-    /// The request itself was wrong.
+    /// The attributes of the poll are invalid.
     #[error("invalid poll attributes")]
     InvalidArgument,
     /// The notification could not be requested.

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The operations of a send queue as types, and where a message goes.
 //!
-//! A driver's encoder is generic over [`Operation`] and [`Address`]. Everything that tells one opcode from another is
-//! an associated constant, or an accessor that returns `None` by its type, so what does not apply compiles away.
+//! A driver's encoder is generic over [`Operation`] and [`Address`]. The differences between opcodes are associated
+//! constants, or accessors that return `None` by their type, so the compiler removes the code that does not apply.
 #![expect(unsafe_code)]
 // UNSAFETY: declares what a window bind promises.
 
 use super::wire::WireRemote;
 use crate::wr::{ImmData, WrOpcode};
 
-/// What a window bind asks for, with pointers already resolved.
+/// The arguments of a window bind, without C's pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MwBind {
     /// The window's current rkey.
     pub mw_rkey: u32,
     /// 1 or 2.
     pub mw_type: u32,
-    /// The rkey that it shall have.
+    /// The new rkey of the window.
     pub rkey: u32,
     /// Local key of the region that it opens.
     pub mr_lkey: u32,
@@ -253,10 +253,11 @@ impl<R: WireRemote> BindMw<R> {
     /// Makes the operation.
     ///
     /// # Safety
-    /// From the bind on, peers may access `bind.length` bytes from `bind.addr` on as `bind.access` says, whatever the region
-    /// itself was registered for: on hardware a window may be bound over any region of the domain. So until the work request is
-    /// known to be complete, `bind.mr_lkey` is the key of a region whose memory this process lends as no reference that forbids
-    /// that. (While a window is bound, the kernel does not deregister the region.) A bind of 0 bytes opens nothing.
+    /// From the bind on, peers may access `bind.length` bytes from `bind.addr` with the rights `bind.access`, even if
+    /// the region was registered without them: on hardware a window may be bound over any region of the domain. So
+    /// until the work request is known to be complete, `bind.mr_lkey` is the key of a region to whose memory this
+    /// process has no reference that forbids such accesses. (While a window is bound, the kernel does not deregister
+    /// the region.) A bind of 0 bytes gives no access.
     #[inline(always)]
     #[must_use]
     pub const unsafe fn new(bind: MwBind) -> Self {
@@ -275,7 +276,7 @@ impl<R: WireRemote> Operation for BindMw<R> {
     }
 }
 
-/// Where a message goes: by the QP's connection, or by what the WR carries.
+/// The destination of a message: the QP's connection, or an address in the WR.
 ///
 /// `A` is the driver's address handle data ([`RawAh::driver`](crate::wr::RawAh)).
 pub trait Address<A>: Copy {
@@ -296,7 +297,7 @@ pub trait Address<A>: Copy {
     }
 }
 
-/// The QP's connection says where to (RC, UC), or the frame itself does (raw packet).
+/// The destination is that of the QP's connection (RC, UC), or of the frame (raw packet).
 #[derive(Clone, Copy, Debug)]
 pub struct Connected;
 impl<A> Address<A> for Connected {}

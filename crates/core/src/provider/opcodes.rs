@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sets of opcodes, a bit each: what drivers ask before they encode, and the table of ibv_post_send(3).
+//! Sets of opcodes, with a bit for each: drivers check them before they encode. They follow the table of
+//! ibv_post_send(3).
 
 use crate::attr::SendOpsFlags;
 use crate::wr::WrOpcode;
@@ -22,10 +23,10 @@ pub const fn opcodes(list: &[WrOpcode]) -> u32 {
     set
 }
 
-/// What UD QPs have by ibv_post_send(3), less segmentation, which few devices do on datagrams.
+/// The opcodes of UD QPs by ibv_post_send(3), except segmentation, which few devices support on UD QPs.
 pub const UD_OPCODES: u32 = opcodes(&[WrOpcode::SEND, WrOpcode::SEND_WITH_IMM]);
 
-/// What UC QPs have by ibv_post_send(3).
+/// The opcodes of UC QPs by ibv_post_send(3).
 pub const UC_OPCODES: u32 = UD_OPCODES
     | opcodes(&[
         WrOpcode::SEND_WITH_INV,
@@ -38,7 +39,7 @@ pub const UC_OPCODES: u32 = UD_OPCODES
 /// Opcodes that answer with the 8 bytes that were there.
 pub const ATOMIC_OPCODES: u32 = opcodes(&[WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_FETCH_AND_ADD]);
 
-/// What RC QPs (and XRC ones) have by ibv_post_send(3).
+/// The opcodes of RC and XRC QPs by ibv_post_send(3).
 pub const RC_OPCODES: u32 = UC_OPCODES | opcode_bit(WrOpcode::RDMA_READ) | ATOMIC_OPCODES;
 
 /// Opcodes whose data may be inline (ibv_post_send(3)).

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a WR carries: registered memory by scatter/gather entries, or bytes copied into the WQE.
+//! The payload of a WR: registered memory by scatter/gather entries, or bytes that are copied to the WQE.
 //!
-//! As with operations, the kind is a type: an encoder that asks a payload for what it is not gets a constant `None`.
+//! As with operations, the kind of payload is a type: the accessors for other kinds return a constant `None`.
 
 use super::wire::WireSge;
 
@@ -75,7 +75,7 @@ impl<S: WireSge> Payload<S> for Inline<'_> {
     }
 }
 
-/// A number of bytes that the compiler knows: the copy becomes plain stores.
+/// Inline data whose length is a constant, so the copy compiles to stores.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineArray<'a, const N: usize>(pub &'a [u8; N]);
 impl<S: WireSge, const N: usize> Payload<S> for InlineArray<'_, N> {

@@ -324,7 +324,7 @@ wr_vtable! {
         wr_bind_mw(mw: *const IbvMw, rkey: u32, bind_info: *const IbvMwBindInfo) |q, wr| {
             // SAFETY: NULL or valid, by the caller's promise.
             let bind = match unsafe { bind_info.as_ref() } {
-                // SAFETY: likewise.
+                // SAFETY: by the caller's promise, as for the window.
                 Some(info) => unsafe { resolve_bind(mw, rkey, info) },
                 None => Err(PostError::InvalidArgument),
             };

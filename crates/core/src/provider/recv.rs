@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The receive queue a driver provides; a shared receive queue is the same to its poster.
+//! The receive queue that a driver provides. The poster uses a shared receive queue in the same way.
 #![expect(unsafe_code)]
 // UNSAFETY: declares the contracts of posting memory; the only promise a caller makes is about that memory.
 
@@ -17,7 +17,7 @@ pub trait RecvQueue: Send + core::fmt::Debug {
     where
         Self: 'q;
 
-    /// Opens a batch. The device sees nothing before [`RecvBatch::complete`]; dropping it is an abort.
+    /// Opens a batch. Nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
     fn batch(&mut self) -> Self::Batch<'_>;
 
     /// Posts one receive: a batch of one.
@@ -27,7 +27,7 @@ pub trait RecvQueue: Send + core::fmt::Debug {
     #[inline(always)]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Self::Sge]) -> Result<(), PostError> {
         let mut batch = self.batch();
-        // SAFETY: the caller's promise is the one that `push` asks for.
+        // SAFETY: the caller makes the promise that `push` requires.
         unsafe { batch.push(wr_id, sges) };
         batch.complete()
     }
@@ -36,17 +36,17 @@ pub trait RecvQueue: Send + core::fmt::Debug {
     ///
     /// # Safety
     /// - `list` is NULL or a NULL-terminated list of valid [`RecvWr`] with valid `sg_list`s.
-    /// - Every entry's memory stays registered and alive, and nobody touches it, until its WR is known to be complete.
+    /// - Every entry's memory stays registered and alive, and is not accessed, until its WR is known to be complete.
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>>;
 
-    /// The errno that the raw face reports; drivers differ where their C references do (`docs/semantics.md`).
+    /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/semantics.md`).
     #[must_use]
     fn errno(error: PostError) -> Errno {
         error.errno()
     }
 }
 
-/// Receives on their way.
+/// Receives that are not published yet.
 pub trait RecvBatch {
     /// The driver's scatter/gather entry.
     type Sge: WireSge;
@@ -54,18 +54,18 @@ pub trait RecvBatch {
     /// Adds one receive. An error latches and is reported by [`complete`](Self::complete).
     ///
     /// # Safety
-    /// The memory that `sges` name stays registered and alive, and nobody touches it, until this WR is known to be
+    /// The memory that `sges` name stays registered and alive, and is not accessed, until this WR is known to be
     /// complete.
     ///
-    /// If the QP that takes the receive was created with [`data_in_completions`](super::QpCreate::data_in_completions), the poll
-    /// writes short messages at the entries' addresses, which must be those of the memory in this process then, not those that
-    /// a region was given (`ibv_reg_mr_iova`, dma-buf, device memory).
+    /// If the QP that takes the receive was created with [`data_in_completions`](super::QpCreate::data_in_completions),
+    /// the poll writes short messages to the entries' addresses. In this case they must be the addresses of the memory
+    /// in this process, not those of a region with another address (`ibv_reg_mr_iova`, dma-buf, device memory).
     unsafe fn push(&mut self, wr_id: u64, sges: &[Self::Sge]);
 
-    /// Makes the whole batch visible; or drops it all and reports the first error.
+    /// Makes the whole batch visible, or drops it and reports the first error.
     fn complete(self) -> Result<(), PostError>;
 
-    /// Drops the batch; the same as dropping it.
+    /// Drops the batch.
     fn abort(self)
     where
         Self: Sized,

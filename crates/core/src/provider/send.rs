@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The send queue a driver provides: typed batches, C's list, and the `wr_*` builder.
 //!
-//! All three end in the driver's one encoder. They differ in where the cursor lives (in the batch, or in the queue for
-//! a builder session) and in what an error does: a batch and a session latch the first one and drop everything at
-//! `complete`; a list stops at the bad WR and posts what came before it.
+//! All three use the driver's encoder. They differ in the location of the cursor (in the batch, or in the queue for a
+//! builder session) and in the handling of errors: a batch and a session latch the first error and drop all WRs at
+//! `complete`; a list stops at the bad WR and posts the WRs before it.
 #![expect(unsafe_code)]
 // UNSAFETY: declares the contracts of posting memory; the only promise a caller makes is about that memory.
 
@@ -14,12 +14,12 @@ use super::wire::{WireRemote, WireSge};
 use crate::errno::Errno;
 use crate::wr::{SendFlags, SendWr, Sge};
 
-/// What every WR has: an id and flags. On the builder API these are the sticky `wr_id` and `wr_flags`.
+/// The id and the flags of a WR. In the builder API these are the sticky `wr_id` and `wr_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wr {
     /// Comes back in the completion.
     pub wr_id: u64,
-    /// [`SendFlags::INLINE`] means nothing here: the payload's type says it.
+    /// [`SendFlags::INLINE`] has no effect here: the type of the payload determines whether it is inline.
     pub flags: SendFlags,
 }
 
@@ -36,7 +36,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
     where
         Self: 'q;
 
-    /// Opens a batch. Nothing is visible to the device before [`SendBatch::complete`]; dropping it is an abort.
+    /// Opens a batch. Nothing is visible to the device before [`SendBatch::complete`]; a drop aborts the batch.
     fn batch(&mut self) -> Self::Batch<'_>;
 
     /// Posts one WR: a batch of one, which a driver may fuse.
@@ -51,7 +51,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
         P: Payload<Self::Sge>,
     {
         let mut batch = self.batch();
-        // SAFETY: the caller's promise is the one that `push` asks for.
+        // SAFETY: the caller makes the promise that `push` requires.
         unsafe { batch.push(wr, to, op, data) };
         batch.complete()
     }
@@ -62,21 +62,21 @@ pub trait SendQueue: Send + core::fmt::Debug {
     ///
     /// # Safety
     /// - `list` is NULL or a NULL-terminated list of valid [`SendWr`], whose `sg_list`, `ah`, `mw`, `mr` and `hdr` are
-    ///   valid where the opcode and the counts say so; `ah` was made by this driver.
+    ///   valid if the opcode and the counts use them; `ah` was made by this driver.
     /// - With `SEND_INLINE`, every entry's bytes are readable now.
-    /// - Otherwise, every entry's memory stays registered and alive until its WR is known to be complete, and nobody
-    ///   else writes what a device reads, or touches what it writes.
+    /// - Otherwise, every entry's memory stays registered and alive until its WR is known to be complete, and memory
+    ///   that the device reads is not written, and memory that it writes is not accessed.
     /// - A window is bound with the promise of [`BindMw::new`](super::op::BindMw::new).
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>>;
 
-    /// The errno that the raw face reports; drivers differ where their C references do (`docs/semantics.md`).
+    /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/semantics.md`).
     #[must_use]
     fn errno(error: PostError) -> Errno {
         error.errno()
     }
 }
 
-/// WRs on their way: written past the published producer index, dropped unless completed.
+/// WRs that are not published yet: they are written beyond the published producer index, and dropped unless completed.
 pub trait SendBatch {
     /// The driver's scatter/gather entry.
     type Sge: WireSge;
@@ -89,25 +89,26 @@ pub trait SendBatch {
     ///
     /// # Safety
     /// If `data` names memory by scatter/gather entries: it stays registered and alive until this WR is known to be
-    /// complete; until then nobody writes what the device reads, or touches what the device writes. (Inline data and
-    /// operations without data ask for nothing.)
+    /// complete; until then memory that the device reads is not written, and memory that it writes is not accessed.
+    /// (Inline data and operations without data have no requirement.)
     ///
-    /// Where the CPU does a part of the device's work, it does so at the entries' addresses, which must be those of the memory
-    /// in this process then, not those that a region was given (`ibv_reg_mr_iova`, dma-buf, device memory):
-    /// - The first entries of a frame (a send of a raw packet QP), up to 18 bytes: where the device wants Ethernet headers in
-    ///   the WQE, they are read during the call.
+    /// In two cases the CPU does a part of the device's work, at the entries' addresses. In these cases they must be
+    /// the addresses of the memory in this process, not those of a region with another address (`ibv_reg_mr_iova`,
+    /// dma-buf, device memory):
+    /// - The first entries of a frame (a send of a raw packet QP), up to 18 bytes: if the device needs Ethernet headers
+    ///   in the WQE, they are read during the call.
     /// - The entries of a read or an atomic of a QP that was created with
-    ///   [`data_in_completions`](super::QpCreate::data_in_completions): the poll writes the answer.
+    ///   [`data_in_completions`](super::QpCreate::data_in_completions): the poll writes the data of the answer.
     unsafe fn push<A, O, P>(&mut self, wr: Wr, to: A, op: O, data: P)
     where
         A: Address<Self::Ah>,
         O: Operation<Remote = Self::Remote>,
         P: Payload<Self::Sge>;
 
-    /// Makes the whole batch visible and rings the doorbell; or drops it all and reports the first error.
+    /// Makes the whole batch visible and rings the doorbell, or drops it and reports the first error.
     fn complete(self) -> Result<(), PostError>;
 
-    /// Drops the batch; the same as dropping it.
+    /// Drops the batch.
     fn abort(self)
     where
         Self: Sized,
@@ -156,9 +157,9 @@ pub trait WrBuilder: SendQueue {
     /// Latches an error that was found above the driver (a NULL handle).
     fn wr_latch(&mut self, error: PostError);
 
-    /// Ends the session: publishes all of it and rings the doorbell, or nothing.
+    /// Ends the session: publishes all of its WRs and rings the doorbell, or publishes none.
     fn wr_complete(&mut self) -> Result<(), PostError>;
 
-    /// Ends the session without a trace.
+    /// Ends the session and leaves the queue unchanged.
     fn wr_abort(&mut self);
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A QP's state as its posters see it: with a count of resets, in one word.
+//! A QP's state for its posters: the state and a count of resets, in one word.
 //!
-//! `modify_qp` stores it, posters load it once a batch. Which states allow posting is the verbs' matter, not a driver's.
+//! `modify_qp` stores it; posters load it once per batch. The verbs determine which states allow posting, independently
+//! of the driver.
 
 use crate::attr::QpState;
 
-/// State and reset count, so that one compare tells whether anything changed. Never zero, but in a child of fork(2) where it
-/// stands in a [`QueueAccess`](crate::kernel::QueueAccess).
+/// State and reset count, so that one compare detects any change. It is zero only in a child of fork(2), if it is in a
+/// [`QueueAccess`](crate::kernel::QueueAccess).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateWord(u32);
 
 impl StateWord {
-    /// Equal to the word of no QP.
+    /// Differs from the word of every QP.
     pub const NONE: Self = Self(u32::MAX);
 
     /// Set in every word of a QP.
@@ -24,7 +25,7 @@ impl StateWord {
         Self(Self::LIVE | (state.0 & 0x7f))
     }
 
-    /// What a `modify_qp` to `state` makes of it; RESET counts.
+    /// The word after a `modify_qp` to `state`; RESET increments the count.
     #[inline(always)]
     #[must_use]
     pub const fn next(self, state: QpState) -> Self {
@@ -54,7 +55,7 @@ impl StateWord {
         QpState(self.0 & 0x7f)
     }
 
-    /// Whether it is what a child of fork(2) finds: the QP is its parent's.
+    /// Whether it is the word in a child of fork(2), where the QP belongs to the parent.
     #[inline(always)]
     #[must_use]
     pub const fn is_forked(self) -> bool {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Scatter/gather entries and remote addresses in the form that a driver's WQE wants.
+//! Scatter/gather entries and remote addresses in the format of a driver's WQE.
 //!
-//! A driver names its own types, built once and stored as they are: on mlx5 they are the big-endian segments, which
-//! saves the byte swaps of every post.
+//! A driver defines its own types, which are converted once and stored without change: on mlx5 they are the big-endian
+//! segments, which saves the byte swaps of every post.
 
 use super::error::PostError;
 use crate::wr::Sge;
 
-/// The longest scatter/gather entry: the wire format writes 2^31 as 0 and has nothing above.
+/// The longest scatter/gather entry: the wire format encodes 2^31 as 0 and has no longer length.
 pub const MAX_SGE_LENGTH: u32 = 1 << 31;
 
 /// A scatter/gather entry as the driver's WQE holds it.

@@ -2,16 +2,16 @@
 //! Barriers between the CPU and a device, named by what they are for.
 //!
 //! Each orders the accesses of two observers: this CPU, and a device that reads or writes the same memory by DMA (or a
-//! kernel thread that plays the device). What an architecture needs follows the purposes that rdma-core's
-//! `util/udma_barrier.h` distinguishes. No other module of the workspace names a bare fence.
+//! kernel thread that implements the device). The barriers have the purposes that rdma-core's `util/udma_barrier.h`
+//! distinguishes. No other module of the workspace uses a fence directly.
 //!
-//! An architecture has all of its instructions in one `arch` module below. There is no general fallback: a fence of the
-//! language orders memory between CPUs, and says nothing about a device or a write-combining mapping.
+//! All instructions of an architecture are in one `arch` module below. There is no general fallback: a fence of the
+//! language orders memory accesses between CPUs, but not those of a device or of a write-combining mapping.
 #![expect(unsafe_code)]
 // UNSAFETY: the write-combining barriers are architecture intrinsics or inline assembly without memory operands.
 
-/// Orders earlier stores to memory before later stores to memory, as a device sees them: WQE contents before the
-/// doorbell record that makes them visible.
+/// Orders earlier stores to memory before later stores to memory for a device: the contents of a WQE before the
+/// doorbell record that publishes it.
 #[inline(always)]
 pub fn to_device() {
     arch::stores_before_stores();

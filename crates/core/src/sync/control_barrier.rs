@@ -12,7 +12,7 @@
 
 use crate::errno::Errno;
 
-/// Which side pays for the barrier. Chosen once for a context, before its first queue exists.
+/// The side that executes the barrier. It is chosen once for a context, before its first queue is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlBarrier {
     /// The control side: membarrier(2).

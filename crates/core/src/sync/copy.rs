@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Copies between memory of this program alone and memory that a device, a peer or another thread may access meanwhile.
+//! Copies between private memory of this program and memory that a device, a peer or another thread may access at the
+//! same time.
 //!
-//! A reference (`&[u8]`) to memory that someone else writes is undefined behaviour, and so is a copy through one. Atomics of
-//! a byte each are allowed, and slow: a call per byte in a debug build, and a byte at a time in an optimised one. Atomics of
-//! several sizes on the same bytes are not allowed either, and registered memory has words of 8 bytes that remote atomics
-//! use. So the copies here are made by the machine's instructions in inline assembly. They are no accesses of the Rust
-//! program and have no size in its memory model; what they read is what the machine finds there.
+//! A reference (`&[u8]`) to memory that is written at the same time is undefined behaviour, and so is a copy through
+//! it. Atomics of one byte are allowed, but slow: a call per byte in a debug build, and a byte at a time in an
+//! optimised build. Atomics of several sizes on the same bytes are not allowed either, and registered memory has words
+//! of 8 bytes that remote atomics use. So the copies here are machine instructions in inline assembly. They are not
+//! accesses of the Rust program and have no size in its memory model; they read the values that are in the machine's
+//! memory.
 //!
-//! A copy is not atomic: of what is written at the same time, any part may arrive, in any order. It orders nothing: who wants
-//! to see data after a flag loads the flag with `Acquire`, or polls a completion.
+//! A copy is not atomic: it may contain any part of data that are written at the same time, in any order. It does not
+//! order other accesses: to read data after a flag, load the flag with `Acquire`, or poll a completion.
 #![expect(unsafe_code)]
 // UNSAFETY: copies through pointers.
 
@@ -22,7 +24,7 @@ use core::arch::asm;
 /// writes (`&mut`).
 #[inline(always)]
 pub unsafe fn load_bytes(from: *const u8, to: &mut [u8]) {
-    // SAFETY: the caller's promise for `from`; `to` is a slice of the caller's own, which nobody else uses.
+    // SAFETY: `from` is valid by the caller's promise; `to` is an exclusive slice.
     unsafe { copy(from, to.as_mut_ptr(), to.len()) }
 }
 
@@ -33,7 +35,7 @@ pub unsafe fn load_bytes(from: *const u8, to: &mut [u8]) {
 /// exists meanwhile.
 #[inline(always)]
 pub unsafe fn store_bytes(from: &[u8], to: *mut u8) {
-    // SAFETY: the caller's promise for `to`; `from` is a slice, which nobody writes.
+    // SAFETY: `to` is valid by the caller's promise; `from` is a slice, which is not written.
     unsafe { copy(from.as_ptr(), to, from.len()) }
 }
 
@@ -123,7 +125,7 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     /// From here on the string instruction is the faster one: it takes some 30 cycles to begin.
     const LONG: usize = 256;
     if len >= LONG {
-        // SAFETY: the caller's promise. The direction flag is clear, as the ABI wants it.
+        // SAFETY: both ranges are valid by the caller's promise. The direction flag is clear, as the ABI requires.
         unsafe {
             asm!(
                 "rep movsb",

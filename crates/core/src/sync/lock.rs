@@ -2,10 +2,10 @@
 //! Locking is a type: a queue is `Exclusive` (posted through `&mut`, no lock exists) or `Shared` (a spinlock).
 //!
 //! [`Locked`] pairs a queue with its lock. Safe code reaches an exclusive queue only by `&mut`, a shared one also by
-//! [`Locked::lock`]. The C-shaped face, which has no borrows, uses the `enter`/`leave` pair and takes over the promise
-//! that a thread domain makes: no two threads at once.
+//! [`Locked::lock`]. The C-style face, which has no borrows, uses the `enter`/`leave` pair and relies on the promise of
+//! a thread domain: no two threads use the queue at the same time.
 #![expect(unsafe_code)]
-// UNSAFETY: the lock hands out a `&mut` from a `&`; the proof is local to this module and checked by loom.
+// UNSAFETY: the lock returns a `&mut` from a `&`; the proof is local to this module and checked by loom.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -56,7 +56,7 @@ pub trait Locking: sealed::Sealed + Send + Sync + fmt::Debug + Default + 'static
     type Raw: RawLock;
 }
 
-/// One thread at a time, proven by `&mut` (or promised, on the C-shaped face, as with a thread domain).
+/// One thread at a time, proven by `&mut` (or promised, on the C-style face, as with a thread domain).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exclusive;
 
@@ -92,7 +92,7 @@ impl RawLock for NoLock {
     }
 }
 
-/// A spinlock that knows its owner, so that a thread which comes back gets an error and not a deadlock.
+/// A spinlock that records its owner, so that a thread that locks it twice gets an error instead of a deadlock.
 #[derive(Debug)]
 pub struct SpinLock {
     /// 0, or the owner's [`thread_token`].
@@ -151,7 +151,7 @@ impl RawLock for SpinLock {
     #[inline]
     fn acquire(&self) -> Result<(), Reentered> {
         let me = thread_token();
-        // Acquire pairs with the Release in `release`: this owner sees all that the last one wrote.
+        // Acquire pairs with the Release in `release`: this owner sees all stores of the previous owner.
         match self.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(owner) => self.contended(me, owner),
@@ -214,7 +214,7 @@ impl<T, L: Locking> Locked<T, L> {
         Self { raw: L::Raw::default(), value: UnsafeCell::new(value) }
     }
 
-    /// The value, without a lock: `&mut` proves that nobody else has it.
+    /// The value, without a lock: `&mut` proves that there is no other user.
     #[inline(always)]
     #[cfg(not(loom))]
     pub fn get_mut(&mut self) -> &mut T {
@@ -240,8 +240,8 @@ impl<T, L: Locking> Locked<T, L> {
         Ok(unsafe { self.value_mut() })
     }
 
-    /// Whether a thread is between [`enter`](Self::enter) and [`leave`](Self::leave). Without a lock this is not known,
-    /// and the answer is yes.
+    /// Whether a thread is between [`enter`](Self::enter) and [`leave`](Self::leave). Without a lock this is unknown, and
+    /// the result is `true`.
     #[inline(always)]
     pub fn is_entered(&self) -> bool {
         self.raw.is_held()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What orders the data path: barriers named by purpose, the barrier against the control path, and the two ways a queue
-//! can be locked; and copies of memory that others access meanwhile.
+//! Synchronisation of the data path: barriers named by purpose, the barrier against the control path, the two lockings
+//! of a queue, and copies of memory that is accessed at the same time.
 
 pub mod barrier;
 pub mod control_barrier;

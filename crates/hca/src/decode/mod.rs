@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! From the bytes of a work queue element to a typed request.
 //!
-//! Written from the hardware format (`<infiniband/mlx5dv.h>`, the PRM's chapter on WQEs), not from any encoder. Any bytes
-//! decode to a request or to the reason why not; nothing panics. Per field it knows *must be zero* from *ignored*: what
-//! hardware does not look at may hold stale bytes of the ring's previous lap, and libmlx5 leaves such bytes.
+//! Written from the hardware format (`<infiniband/mlx5dv.h>`, the PRM's chapter on WQEs), not from any encoder. Any
+//! bytes decode to a request or to an error; no input causes a panic. The decoder distinguishes fields that must be
+//! zero from fields that are ignored: bytes that hardware ignores may be stale bytes of the ring's previous lap, and
+//! libmlx5 leaves such bytes.
 
 mod recv;
 mod segment;
@@ -18,7 +19,7 @@ pub use send::{Eth, Op, Request, send_wqe};
 
 use core::fmt;
 
-/// What the decoder must know of the queue.
+/// The properties of the queue that the decoder needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
     /// Reliable connection.
@@ -37,11 +38,11 @@ pub enum QueueKind {
     Keys,
 }
 
-/// Why bytes are no WQE.
+/// The reason why bytes are not a WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// Fewer bytes than the size field says, or too few for the segments of the opcode.
+    /// Fewer bytes than in the size field, or too few for the segments of the opcode.
     Short,
     /// An opcode that there is not, or not on this kind of queue.
     Opcode(u8),

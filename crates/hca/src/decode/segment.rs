@@ -9,7 +9,7 @@ use uverbs_mlx5_hw::wqe as hw;
 pub(super) const SEG: usize = 16;
 /// Bytes of an address vector (`struct mlx5_wqe_av`).
 pub(super) const AV: usize = 48;
-/// Bit of a byte count that says that data follow (`MLX5_INLINE_SEG`).
+/// Bit of a byte count for data that follow (`MLX5_INLINE_SEG`).
 const INLINE: u32 = hw::MLX5_INLINE_SEG;
 
 /// Data of a WQE.
@@ -45,7 +45,7 @@ impl Segment {
     }
 }
 
-/// A scatter/gather entry; the bit for inline data was looked at before.
+/// A scatter/gather entry; the caller has checked the bit for inline data.
 pub(super) fn memory(bytes: &[u8], at: usize) -> Segment {
     let length = match be32(bytes, at) {
         0 => 1 << 31,
@@ -69,14 +69,14 @@ pub(super) fn data(wqe: &[u8], mut at: usize) -> Result<Vec<Segment>, Malformed>
             let len = (count & !INLINE) as usize;
             let bytes = wqe.get(at + 4..).and_then(|b| b.get(..len)).ok_or(Malformed::Inline)?;
             segments.push(Segment::Inline(bytes.to_vec()));
-            // The tail of the last 16 bytes is not looked at.
+            // The tail of the last 16 bytes is ignored.
             at += (4 + len).next_multiple_of(SEG);
         }
     }
     Ok(segments)
 }
 
-/// Where a datagram goes (`struct mlx5_wqe_av`).
+/// The destination of a datagram (`struct mlx5_wqe_av`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Av {
     /// Q_Key and zeros, or the key of a DC target.
@@ -107,7 +107,7 @@ pub struct Av {
     pub rgid: [u8; 16],
 }
 
-/// Bit of `dqp_dct` that says that the vector has 48 bytes (`MLX5_EXTENDED_UD_AV`).
+/// Bit of `dqp_dct` for a vector of 48 bytes (`MLX5_EXTENDED_UD_AV`).
 const EXTENDED: u32 = hw::MLX5_EXTENDED_UD_AV;
 
 /// The address vector at `at`.
@@ -123,7 +123,7 @@ pub(super) fn av(wqe: &[u8], at: usize) -> Result<Av, Malformed> {
     let (rate_sl, route) = (wqe[at + 12], be32(wqe, at + 28));
     Ok(Av {
         key: be64(wqe, at),
-        // Not masked by libmlx5; the upper bits of a number are not looked at.
+        // Not masked by libmlx5; the upper bits of a number are ignored.
         dest: dest & 0xff_ffff,
         sl: rate_sl & 0xf,
         rate: rate_sl >> 4,
@@ -163,7 +163,7 @@ pub struct Umr {
     pub start: u64,
     /// New length.
     pub len: u64,
-    /// What it translates to: length, key, address.
+    /// Its translation: length, key, address.
     pub klm: Option<(u32, u32, u64)>,
 }
 
@@ -180,11 +180,11 @@ pub struct KeyUpdate {
     pub mask: u64,
     /// The new fields (`struct mlx5_mkey_seg`, 64 bytes).
     pub fields: Vec<u8>,
-    /// Where in the list of pages the new part goes, in entries.
+    /// Index of the new part in the page list, in entries.
     pub at: u64,
     /// Entries of the new part, of 8 bytes each.
     pub entries: u64,
-    /// Where the new part is.
+    /// The memory of the new part.
     pub list: Option<Segment>,
 }
 
@@ -259,7 +259,7 @@ pub(super) fn umr(wqe: &[u8], at: usize, mkey: u32) -> Result<Umr, Malformed> {
     }
     let flags = wqe[at];
     let known = FLAG_INLINE | FLAG_CHECK_FREE | FLAG_TRANSLATION_OFFSET | FLAG_CHECK_QPN;
-    // The translation is in the WQE itself; that it lies elsewhere is not needed for windows.
+    // The translation must be in the WQE; windows do not need one elsewhere.
     if flags & !known != 0 || flags & FLAG_INLINE == 0 {
         return Err(Malformed::Umr);
     }
@@ -290,7 +290,7 @@ pub(super) fn umr(wqe: &[u8], at: usize, mkey: u32) -> Result<Umr, Malformed> {
         check_qpn: flags & FLAG_CHECK_QPN != 0,
         mask,
         free: wqe[key_at] & MKEY_FREE != 0,
-        // What the mask does not name is not looked at.
+        // Fields that are not in the mask are ignored.
         access: if mask & Umr::MASK_ACCESS == 0 { 0 } else { wqe[key_at + 2] },
         variant: key as u8,
         qpn: if mask & Umr::MASK_QPN == 0 { ANY_QPN } else { key >> 8 },

@@ -10,14 +10,14 @@ use uverbs_mlx5_hw::wqe::{
     MLX5_OPCODE_SEND_IMM, MLX5_OPCODE_SEND_INVAL, MLX5_OPCODE_TSO, MLX5_OPCODE_UMR,
 };
 
-/// What a WQE asks for.
+/// The operation of a WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Nothing; it completes.
     Nop,
     /// A message into a receive.
     Send {
-        /// Immediate data as it stands in the WQE.
+        /// Immediate data as in the WQE.
         imm: Option<u32>,
         /// Key that the peer invalidates.
         invalidate: Option<u32>,
@@ -88,7 +88,7 @@ pub struct Request {
     pub ds: u8,
     /// The hardware opcode, which the completion repeats.
     pub opcode: u8,
-    /// A completion is wanted in case of success too.
+    /// The WQE requests a completion also in case of success.
     pub signaled: bool,
     /// The peer's completion is a solicited event.
     pub solicited: bool,
@@ -96,13 +96,13 @@ pub struct Request {
     pub fence: bool,
     /// Waits until local operations before it are done.
     pub small_fence: bool,
-    /// What it asks for.
+    /// The operation.
     pub op: Op,
-    /// Where it goes, on datagram and DC queues.
+    /// The destination, on datagram and DC queues.
     pub av: Option<Av>,
     /// SRQ at the peer, on XRC queues.
     pub srqn: Option<u32>,
-    /// What is sent, or where the answer goes.
+    /// The data to send, or the memory for the response.
     pub data: Vec<Segment>,
 }
 
@@ -126,7 +126,7 @@ impl Request {
     }
 }
 
-/// The control segment's fields (`struct mlx5_wqe_ctrl_seg`) that the fetch looks at before it has the whole WQE.
+/// The control segment's fields (`struct mlx5_wqe_ctrl_seg`) that the fetch needs before it has the whole WQE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ctrl {
     pub(crate) index: u16,
@@ -145,10 +145,10 @@ impl Ctrl {
 const FENCE_SMALL: u8 = 1;
 const FENCE: u8 = 4;
 
-/// Decodes the WQE at the start of `bytes`, which are at least as many as its size field says.
+/// Decodes the WQE at the start of `bytes`, which must be at least as long as its size field.
 ///
 /// # Errors
-/// The bytes are no WQE.
+/// The bytes are not a WQE.
 pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
     if bytes.len() < SEG {
         return Err(Malformed::Short);
@@ -160,11 +160,11 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
     }
     let wqe = bytes.get(..usize::from(ctrl.ds) * SEG).ok_or(Malformed::Short)?;
     let opcode = wqe.get(3).copied().ok_or(Malformed::Short)?;
-    // opmod; byte 8 is the signature, which is not looked at here.
+    // opmod; byte 8 is the signature, which is ignored here.
     if wqe[0] != 0 {
         return Err(Malformed::NotZero(0));
     }
-    // The DCI stream that the request belongs to; nobody else has streams.
+    // The DCI stream of the request; other queues have no streams.
     if kind != QueueKind::Dci && !zero(wqe, 9..11) {
         return Err(Malformed::NotZero(9));
     }
@@ -184,7 +184,7 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
                 at += AV;
             }
             QueueKind::Xrc => {
-                // The other 12 bytes are not looked at.
+                // The other 12 bytes are ignored.
                 srqn = Some(be32(wqe, at) & 0xff_ffff);
                 at += SEG;
             }
@@ -196,7 +196,7 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
         return Err(Malformed::Short);
     }
     let data = match op {
-        // What follows a local operation is not looked at.
+        // The bytes after a local operation are ignored.
         Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) => Vec::new(),
         _ => data(wqe, at)?,
     };
@@ -248,7 +248,7 @@ fn op(kind: QueueKind, opcode: u8, imm: u32, wqe: &[u8], at: &mut usize) -> Resu
         }
         MLX5_OPCODE_ATOMIC_FA if reliable => {
             let (addr, rkey) = remote(wqe, at)?;
-            // The half with the value to compare is not looked at.
+            // The half with the compare value is ignored.
             let add = be64(wqe, *at);
             *at += SEG;
             Op::FetchAdd { addr, rkey, add }

@@ -11,7 +11,7 @@ use uverbs_mlx5_hw::cqe::MLX5_CQE_RESIZE_CQ;
 /// Consumer indices have 24 bits (`MLX5_CQ_DB` layout in the PRM).
 const CI_MASK: u32 = 0xff_ffff;
 
-/// What an arming asks for.
+/// The kind of event that an arming requests.
 #[derive(Clone, Copy, Debug)]
 struct Arm {
     sn: u8,
@@ -40,7 +40,7 @@ pub(crate) struct Cq {
     pub(crate) moderation: (u16, u16),
 }
 
-/// What a CQ is made of.
+/// The parameters of a new CQ.
 #[derive(Debug)]
 pub(crate) struct CqParts {
     pub(crate) ring: Area,
@@ -109,7 +109,7 @@ impl Cq {
         let at = u64::from(index & (self.entries - 1)) * self.entry as u64;
         let last = bytes.len() - 8;
         self.ring.write(at, &bytes[..last])?;
-        // The owner bit is in the last word: who sees it sees the entry.
+        // The owner bit is in the last word: a reader that sees it sees the whole entry.
         let mut word = [0; 8];
         word.copy_from_slice(&bytes[last..]);
         self.ring.publish(at + last as u64, word)
@@ -128,7 +128,7 @@ impl Cq {
         }
         self.store(self.producer, cqe).map_err(|Fault| Mistake::MemoryGone)?;
         self.producer = self.producer.wrapping_add(1);
-        // An error is always one that wakes up who waits for solicited events.
+        // An error always counts as a solicited completion.
         let solicited = cqe.solicited || cqe.syndrome.is_some();
         if solicited {
             self.solicited = Some(self.producer);
@@ -147,15 +147,15 @@ impl Cq {
     /// due at once, because entries came in behind that index already.
     pub(crate) fn arm(&mut self, word: u32) -> bool {
         let (sn, solicited_only, ci) = ((word >> 28 & 3) as u8, word >> 24 & 1 != 0, word & CI_MASK);
-        // One event per number: who asks again before having taken the event gets no second one.
+        // One event per number: a second arming before the event was read raises no second event.
         if self.fired == Some(sn) {
             return false;
         }
         self.armed = Some(Arm { sn, solicited_only });
-        // The consumer may have seen entries that it has not told of yet, but none that are not written.
+        // The consumer may have read entries beyond its consumer index, but none that are not written.
         let unread = self.producer.wrapping_sub(ci) & CI_MASK;
         let unread = if unread <= CI_MASK / 2 { unread } else { 0 };
-        // All bits of the two indices count here: a solicited entry of a lap ago is no event.
+        // All bits of the two indices are compared: a solicited entry of the previous lap raises no event.
         let solicited = self.solicited.is_some_and(|index| self.producer.wrapping_sub(index) < unread);
         self.fire(|arm| if arm.solicited_only { solicited } else { unread != 0 })
     }

@@ -44,7 +44,7 @@ impl Device {
         self.check(user, segments, access::LOCAL_READ)
     }
 
-    /// Checks all of a WQE's memory before an answer is asked for.
+    /// Checks all of a WQE's memory before the request is sent.
     pub(crate) fn check_scatter(&self, user: User, segments: &[Segment]) -> Result<(), Syndrome> {
         self.check(user, segments, access::LOCAL_WRITE)
     }

@@ -96,7 +96,7 @@ impl Device {
         self.check_gather(qp.user(), &request.data)?;
         let data = self.gather(qp.user(), &request.data, 0, len as usize)?;
         let qkey = (av.key >> 32) as u32;
-        // The key's top bit asks for the QP's own.
+        // The key's top bit selects the QP's own key.
         let qkey = if qkey >> 31 == 0 { qkey } else { qp.attr.qkey };
         let path = self.path(cx, av);
         let psn = qp.req.take_psn();
@@ -112,7 +112,7 @@ impl Device {
         Ok(())
     }
 
-    /// What the receiver of a datagram sees of its way.
+    /// The address information for the receiver of a datagram.
     fn path(&self, cx: &Port<'_>, av: &Av) -> Path {
         let Some(port) = cx.net.ports.get(cx.me) else { return Path::default() };
         let (sgid, version_2) =
@@ -166,7 +166,7 @@ impl Device {
         }
         let (cqn, cqe) = self.receive_cqe(qp, srqn, &taken);
         let level = match grh {
-            // Ethernet: what kind of header it is. The priority is the VLAN tag's business.
+            // Ethernet: the kind of the header. The priority is in the VLAN tag.
             Some(grh) if self.ethernet => match (grh.ip, mapped(&grh.sgid)) {
                 (false, _) => 0,
                 (true, false) => 1,
@@ -176,7 +176,7 @@ impl Device {
         };
         let cqe = Cqe {
             kind: if imm.is_some() { MLX5_CQE_RESP_SEND_IMM } else { MLX5_CQE_RESP_SEND },
-            // The queue of management is told the packet's partition.
+            // The management queue gets the packet's partition.
             imm: imm.unwrap_or(if qp.wire == qp.qpn { 0 } else { DEFAULT_PKEY }),
             byte_cnt: total as u32,
             solicited: packet.solicited,

@@ -17,7 +17,7 @@ use uverbs_mlx5_hw::cqe::{
 
 /// The longest frame without VLAN tags, at an MTU of 9000 and some.
 const MAX_FRAME: usize = 9216;
-/// Where the IPv4 and the IPv6 header's type is in `l4_hdr_type_etc` (bits 3:2).
+/// Position of the type of the IP header in `l4_hdr_type_etc` (bits 3:2).
 const L3_TYPE_SHIFT: u8 = 2;
 
 impl Device {
@@ -48,13 +48,13 @@ impl Device {
         Ok(())
     }
 
-    /// Puts a frame on the wire: every port that may want it gets it.
+    /// Sends a frame to every port that may accept it.
     fn emit(&self, cx: &mut Port<'_>, src_qpn: u32, frame: Vec<u8>) {
         let Some(dmac) = array::<6>(&frame, 0) else { return };
         let known = cx.net.by_mac(&dmac);
         for to in 0..cx.net.ports.len() {
             let ethernet = cx.net.ports.get(to).is_some_and(|p| p.ethernet);
-            // A switch: what it knows goes to its port, anything else to all but the one it came from.
+            // As a switch: a frame for a known address goes to its port, any other to all ports except its source.
             let wanted = match known {
                 Some(port) => port == to,
                 None => to != cx.me || dmac[0] & 1 != 0,
@@ -228,7 +228,7 @@ pub(super) fn transport_sum(ip: &[u8], version: u8, proto: u8, segment: &[u8]) -
     fold(folded + u32::from(fold(sum(segment))))
 }
 
-/// Fills in the checksums that the WQE asks for.
+/// Fills in the checksums that the WQE requests.
 fn fill_checksums(frame: &mut [u8], eth: &Eth) {
     let Some(headers) = Headers::parse(frame) else { return };
     let ip = headers.ip_at;

@@ -5,7 +5,7 @@ use super::ethernet::{checksum, transport_sum};
 use crate::bytes::{array, be16};
 use std::collections::BTreeMap;
 
-/// What a frame's headers say.
+/// The fields of a frame's headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Headers {
     pub(crate) dmac: [u8; 6],
@@ -13,7 +13,7 @@ pub(crate) struct Headers {
     pub(crate) ethertype: u16,
     /// Tag control information of an 802.1Q tag.
     pub(crate) vlan: u16,
-    /// Where the IP header starts.
+    /// Offset of the IP header.
     pub(crate) ip_at: usize,
     /// 4, 6, or 0 for none.
     pub(crate) ip_version: u8,
@@ -22,7 +22,7 @@ pub(crate) struct Headers {
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
     pub(crate) proto: u8,
-    /// Where the transport header starts.
+    /// Offset of the transport header.
     pub(crate) l4_at: usize,
     pub(crate) ports: Option<(u16, u16)>,
     pub(crate) l3_ok: bool,
@@ -72,7 +72,7 @@ impl Headers {
         let l4 = frame.get(h.l4_at..).unwrap_or_default();
         if !fragment && matches!(h.proto, 6 | 17) && l4.len() >= 8 {
             h.ports = Some((be16(l4, 0), be16(l4, 2)));
-            // Padding behind the IP packet is none of the segment's.
+            // Padding after the IP packet does not belong to the segment.
             let len = match h.ip_version {
                 4 => usize::from(be16(ip, 2)).saturating_sub(h.l4_at - h.ip_at),
                 _ => usize::from(be16(ip, 4)),
@@ -171,7 +171,7 @@ impl Spec {
     }
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Qp(u32),
@@ -195,7 +195,7 @@ pub(crate) struct Rule {
     pub(crate) target: Target,
 }
 
-/// What a rule does with a frame.
+/// The result of a rule for a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
     pub(crate) target: Target,
@@ -273,7 +273,7 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     hash
 }
 
-/// What steers frames instead of rules: tables that a driver writes itself.
+/// Steers frames by tables that a driver writes itself, instead of rules.
 pub(crate) trait Classifier: Send + Sync + core::fmt::Debug {
     /// Who takes a frame of so many bytes; `own` if it is one of this port's own.
     fn hits(&self, headers: &Headers, len: usize, own: bool) -> Vec<Hit>;

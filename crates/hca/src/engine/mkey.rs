@@ -17,11 +17,11 @@ pub(crate) mod access {
     pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
 }
 
-/// Why a key does not open what was asked for.
+/// A key does not give the requested access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
-/// What a key stands for.
+/// The object of a key.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// Registered memory: its first byte has this address.
@@ -30,11 +30,11 @@ pub(crate) enum Kind {
     Window { two: bool, bound: Option<Bound> },
     /// Reads zeros, swallows writes.
     Null,
-    /// Made, but not told what it stands for: opens nothing.
+    /// Created, but without an object: it gives no access.
     Free,
 }
 
-/// What a window is bound to.
+/// The region of a bound window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     /// First address in the window.
@@ -109,7 +109,7 @@ pub(crate) struct Mkeys {
 
 impl Mkeys {
     pub(crate) fn new() -> Self {
-        // As a ConnectX, not from 1, so that a key is no small number by chance.
+        // As on a ConnectX, keys do not begin at 1, so that a small number is not a valid key by chance.
         Self { map: BTreeMap::new(), next: 0x1000 }
     }
 
@@ -140,7 +140,7 @@ impl Mkeys {
         self.map.get_mut(&(key >> 8)).filter(|m| m.key == key)
     }
 
-    /// Removes it, whatever its variant is by now.
+    /// Removes it with any present variant.
     pub(crate) fn remove(&mut self, key: u32) -> Option<Mkey> {
         self.map.remove(&(key >> 8))
     }
@@ -173,7 +173,7 @@ impl Mkeys {
                     return Err(Denied);
                 }
                 let offset = inside(addr, len, bound.start, bound.len)?;
-                // The window's rights count; the region's were looked at when it was bound.
+                // The window's rights are checked; those of the region were checked when it was bound.
                 match self.get(bound.mr).map(|mr| &mr.kind) {
                     Some(Kind::Region { memory, iova }) => {
                         let addr = bound.addr.checked_add(offset).ok_or(Denied)?;
@@ -187,7 +187,7 @@ impl Mkeys {
 
     /// Executes a key update: binds a window, or frees it.
     pub(crate) fn update(&mut self, user: User, umr: &Umr) -> Result<(), Denied> {
-        // A window is named by its number alone: after an invalidation its variant is not what the owner knows.
+        // A window is found by its number only: after an invalidation the owner does not know its variant.
         let key = self.map.get(&(umr.mkey >> 8)).ok_or(Denied)?;
         let Kind::Window { two, bound } = &key.kind else { return Err(Denied) };
         let (two, now) = (*two, *bound);
@@ -239,7 +239,7 @@ impl Mkeys {
         let region = self.get(mr).ok_or(Denied)?;
         let Kind::Region { memory, iova } = &region.kind else { return Err(Denied) };
         // There is no right to bind (`IB_UVERBS_ACCESS_MW_BIND`): a key has no bit for it (`mlx5_ifc_mkc_bits`), so the
-        // device can't tell.
+        // device can't check it.
         let writes = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
         let need = if writes { access::LOCAL_WRITE } else { access::LOCAL_READ };
         if region.pd != user.pd || region.access & need != need {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device: objects, execution of WQEs, packets in and out. It knows nothing of ioctls, processes or threads; a
-//! front (the in-process kernel) creates objects in it and takes what it has to tell.
+//! The device: objects, execution of WQEs, packets in and out. It is independent of ioctls, processes and threads. A
+//! front (the in-process kernel) creates objects in it and takes its notices.
 //!
 //! Everything of one fabric is behind one lock, and every reaction to a packet is an event of the network's, so nothing
 //! here calls back into the queue that it comes from.
@@ -39,7 +39,7 @@ pub(crate) const NULL_MKEY: u32 = 0x300;
 /// The user index of a queue whose completions name it as in version 0.
 const NO_UIDX: u32 = 0xff_ffff;
 
-/// What the device tells its front: what would be an interrupt.
+/// A notice of the device to its front, which corresponds to an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// An armed CQ got what it waited for.
@@ -117,9 +117,9 @@ pub(crate) struct Device {
     pub(crate) translate: Option<Arc<dyn Translate>>,
     pub(crate) notices: Vec<Notice>,
     pub(crate) violations: Vec<Violation>,
-    /// How often its QPs had to ask or answer again.
+    /// The number of repeated requests and responses of its QPs.
     pub(crate) repairs: u64,
-    /// CQs that broke, whose QPs are still to be told.
+    /// CQs with an error, whose QPs are not in ERR yet.
     overrun: Vec<u32>,
     next_number: u32,
 }
@@ -186,7 +186,7 @@ impl Device {
         self.qps.values().any(|qp| qp.srqn == Some(srqn))
     }
 
-    /// What a completion says of its queue: the user index, or the number of the SRQ where there is none.
+    /// The field of a completion that names its queue: the user index, or the number of the SRQ if there is none.
     pub(crate) fn srqn_uidx(&self, srqn: Option<u32>, uidx: u32) -> u32 {
         if self.cqe_version == 0 || uidx == NO_UIDX { srqn.unwrap_or(0) } else { uidx }
     }
@@ -271,7 +271,7 @@ impl Device {
         });
     }
 
-    /// Whether receives may be posted to a queue that is to be flushed: nothing tells the device.
+    /// Whether receives may be posted to a queue in ERR, for which the device gets no doorbell.
     pub(crate) fn watches(&self) -> bool {
         self.qps.values().any(|qp| qp.state == State::Err && qp.rq.is_some())
     }

@@ -4,7 +4,7 @@
 use super::packet::Packet;
 use std::collections::BTreeMap;
 
-/// What the network does to packets. Probabilities are of 1.
+/// The faults of the network. A probability is from 0 to 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: f64,
@@ -17,9 +17,9 @@ pub(crate) struct Faults {
 /// How far a reordered packet falls behind, ns.
 const REORDER_NS: u64 = 20_000;
 
-/// Where a port is.
+/// The location of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PortLocation {
     /// A device of this process has it.
     #[default]
     Here,
@@ -41,7 +41,7 @@ pub(crate) struct Address {
     /// Packets that went out and came in.
     pub(crate) sent: u64,
     pub(crate) received: u64,
-    pub(crate) place: Place,
+    pub(crate) location: PortLocation,
 }
 
 impl Address {
@@ -202,14 +202,14 @@ impl Net {
 
     /// The slot of a port of another process.
     pub(crate) fn away(&self, link: u32, number: u16) -> Option<usize> {
-        self.ports.iter().position(|p| p.place == Place::Away { link, number })
+        self.ports.iter().position(|p| p.location == PortLocation::Away { link, number })
     }
 
-    /// A port of another process is gone: nothing finds it any more.
+    /// Removes a port of another process.
     pub(crate) fn take_away(&mut self, slot: usize) {
         self.groups.retain(|(_, device, _)| *device != slot);
         if let Some(port) = self.ports.get_mut(slot) {
-            (port.lid, port.mac, port.up, port.place) = (0, [0; 6], false, Place::Gone);
+            (port.lid, port.mac, port.up, port.location) = (0, [0; 6], false, PortLocation::Gone);
             port.gids.clear();
         }
     }
@@ -218,14 +218,14 @@ impl Net {
     pub(crate) fn replace_members(&mut self, link: u32, members: Vec<([u8; 16], usize, u32)>) {
         let ports = &self.ports;
         self.groups.retain(|(_, device, _)| {
-            !matches!(ports.get(*device).map(|p| p.place), Some(Place::Away { link: of, .. }) if of == link)
+            !matches!(ports.get(*device).map(|p| p.location), Some(PortLocation::Away { link: of, .. }) if of == link)
         });
         self.groups.extend(members);
     }
 
     /// A packet of another process arrives, which has met its faults there. One for no port of this process is dropped.
     pub(crate) fn inject(&mut self, now: u64, to: usize, packet: Packet) {
-        if self.ports.get(to).is_some_and(|p| p.place == Place::Here && p.up) {
+        if self.ports.get(to).is_some_and(|p| p.location == PortLocation::Here && p.up) {
             self.sequence += 1;
             self.packets.insert((now, self.sequence), (to, packet));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What travels between devices: the parts of InfiniBand's headers that mean something here.
+//! Packets between devices, with the fields of InfiniBand's headers that are used here.
 
 /// Bits of a packet sequence number.
 pub(crate) const PSN: u32 = 0xff_ffff;
@@ -45,7 +45,7 @@ pub(crate) enum Atomic {
     FetchAdd(u64),
 }
 
-/// The address part that a datagram's receiver sees.
+/// The address information for a datagram's receiver.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
     pub(crate) slid: u16,
@@ -70,7 +70,7 @@ pub(crate) struct Grh {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dc {
     pub(crate) key: u64,
-    /// Which of the initiator's sessions; they count up.
+    /// The number of the initiator's session; numbers increase.
     pub(crate) session: u32,
     /// Sequence number of its first packet.
     pub(crate) first: u32,
@@ -85,7 +85,7 @@ pub(crate) struct Packet {
     pub(crate) src_qpn: u32,
     pub(crate) dest_qpn: u32,
     pub(crate) psn: u32,
-    /// The sender wants to hear about it.
+    /// The sender requests an acknowledgement.
     pub(crate) ack: bool,
     pub(crate) solicited: bool,
     /// SRQ, of XRC requests.
@@ -95,7 +95,7 @@ pub(crate) struct Packet {
     pub(crate) body: Body,
 }
 
-/// What a packet carries.
+/// The contents of a packet.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     Send {

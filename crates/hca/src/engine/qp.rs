@@ -14,7 +14,7 @@ use crate::violation::{Mistake, Object};
 use std::collections::BTreeMap;
 use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_REQ_ERR};
 
-/// What a QP is.
+/// The type of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QpKind {
     Rc,
@@ -71,7 +71,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Whether packets are looked at.
+    /// Whether the QP accepts packets.
     pub(crate) fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
@@ -110,7 +110,7 @@ pub(crate) struct SendRing {
     pub(crate) record: Area,
     /// Block of the next WQE to fetch, 16 bits.
     pub(crate) next: u16,
-    /// Block behind the last WQE that a doorbell told of.
+    /// Block behind the last WQE that a doorbell published.
     pub(crate) posted: u16,
 }
 
@@ -247,7 +247,7 @@ impl Device {
         }
     }
 
-    /// A drained send queue that was asked to tell.
+    /// Reports that the send queue is drained, if that was requested.
     pub(crate) fn drained(&mut self, qp: &mut Qp) {
         if qp.state == State::Sqd && qp.req.is_idle() && qp.attr.notify_drained {
             qp.attr.notify_drained = false;
@@ -306,7 +306,7 @@ impl Device {
         result: Result<Option<Vec<u8>>, Syndrome>,
     ) {
         let byte_cnt = match request.op {
-            // An atomic's answer has 8 bytes, whatever the list has room for.
+            // The response to an atomic has 8 bytes, independent of the size of the list.
             Op::CmpSwap { .. } | Op::FetchAdd { .. } => 8,
             _ => request.len() as u32,
         };

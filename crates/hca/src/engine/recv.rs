@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where receives come from: a QP's own queue, a shared one, a work queue.
+//! The sources of receives: a QP's own queue, a shared one, a work queue.
 
 use crate::decode::{RecvWqe, recv_wqe, srq_next};
 use crate::memory::{Area, Fault};
@@ -19,11 +19,12 @@ pub(crate) struct RecvRing {
     pub(crate) taken: u16,
     /// A mistake in it was found: nothing is taken any more.
     pub(crate) broken: bool,
-    /// The top bit of an entry's length asks for padding (`MLX5_HW_START_PADDING`), as a kernel's queue for frames may.
+    /// The top bit of an entry's length requests padding (`MLX5_HW_START_PADDING`), which a kernel's queue for frames
+    /// may use.
     pub(crate) padded: bool,
 }
 
-/// A receive WQE and its index, as the completion tells it.
+/// A receive WQE and its index in the completion.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken {
     pub(crate) index: u16,

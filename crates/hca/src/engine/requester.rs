@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 const WINDOW: i32 = 256;
 /// Requests taken from the ring and not complete.
 const DEPTH: usize = 128;
-/// A packet in the middle of a message asks for an acknowledgement when its number is a multiple of this.
+/// A packet in the middle of a message requests an acknowledgement if its number is a multiple of this.
 const ACK_EVERY: u32 = 32;
 /// The longest message of any transport.
 pub(super) const MAX_MESSAGE: u64 = 1 << 31;
@@ -33,7 +33,7 @@ struct Sent {
     answered: u32,
     /// Data of the answer that go to the completion.
     inline: Option<Vec<u8>>,
-    /// It can't be sent; told when it is the oldest.
+    /// It can't be sent; the error is reported when it is the oldest.
     failed: Option<Syndrome>,
 }
 
@@ -148,7 +148,7 @@ impl Requester {
     }
 }
 
-/// What becomes of an answer.
+/// The handling of a response.
 enum Verdict {
     Nothing,
     /// Send again from here.
@@ -191,7 +191,7 @@ impl Device {
         }
     }
 
-    /// Starts the next request of the ring; `false` if there is none or it must wait.
+    /// Starts the next request of the ring; `false` if there is no request or it must wait.
     fn start_next(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
         // Nothing new after a failed one, and while draining.
         if qp.req.sent.len() >= DEPTH || qp.req.sent.back().is_some_and(|s| s.failed.is_some()) {
@@ -308,7 +308,7 @@ impl Device {
                 data,
             }),
             Op::Read { addr, rkey } => {
-                // A long one asks for no more at a time than may be in flight.
+                // A long request asks only for the packets that may be in flight at a time.
                 let packets = (count - at).min(WINDOW.cast_unsigned());
                 after = psn_add(psn, packets);
                 let len = (len - offset).min(u64::from(packets) * mtu);
@@ -323,7 +323,8 @@ impl Device {
         let body = match body {
             Ok(body) => body,
             Err(syndrome) => {
-                // The memory went away since it was looked at. Told when all before it is answered.
+                // The memory became invalid after the check. The error is reported when all requests before it are
+                // complete.
                 sent.failed = Some(syndrome);
                 qp.req.next = psn;
                 return false;
@@ -421,7 +422,7 @@ impl Device {
             _ => return,
         };
         if qp.req.una != before {
-            // Something came: the clock starts anew.
+            // A packet arrived: the timer is restarted.
             qp.timer.deadline = None;
         }
         match verdict {
@@ -435,8 +436,8 @@ impl Device {
                 }
             }
             Verdict::Fail(syndrome) => {
-                // All before the refused one are done; those whose data were lost are not, so they are asked for
-                // again before the refusal is told.
+                // All requests before the refused one are complete, except those whose data were lost; these are
+                // requested again before the error is reported.
                 self.retire(cx, qp);
                 if qp.req.sent.front().is_some_and(|s| psn_diff(psn, s.end()) < 0) {
                     self.fail_oldest(cx, qp, syndrome);

@@ -36,7 +36,7 @@ struct Writing {
 pub(crate) struct Responder {
     /// Number of the packet that is expected.
     expected: u32,
-    /// It was said that another packet is expected: not twice.
+    /// A NAK for the expected packet was sent; it is not sent twice.
     told: bool,
     receiving: Option<Receiving>,
     writing: Option<Writing>,
@@ -61,7 +61,7 @@ impl Responder {
 /// Why a request is not executed.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
-    /// There is no receive: later.
+    /// There is no receive; the requester must retry.
     NotReady,
     /// It can't be; the QP ends.
     Nak(Nak),
@@ -136,7 +136,7 @@ impl Device {
                 resp.expected = psn_add(resp.expected, takes);
             }
             Err(Refusal::NotReady) => {
-                // What follows is dropped without a word until this one comes again.
+                // The following packets are dropped without an answer until this one arrives again.
                 resp.told = true;
                 reply(cx, qp, &packet, packet.psn, Body::Rnr(qp.attr.min_rnr_timer));
             }
@@ -164,7 +164,7 @@ impl Device {
         self.repairs += 1;
         match packet.body {
             Body::Read { addr, rkey, len } => {
-                // The requester asks again for what it did not get; reading twice does no harm.
+                // The requester repeats the request for packets that it did not get; reading twice is harmless.
                 let again = self.read(cx, qp, &packet, addr, rkey, len);
                 if again.is_err() {
                     reply(cx, qp, &packet, packet.psn, Body::Nak(Nak::Access));
@@ -490,7 +490,7 @@ impl Device {
     ) -> Result<(), Refusal> {
         let Body::Send { last, imm, invalidate, data, .. } = &packet.body else { return Ok(()) };
         if let Some(held) = held {
-            // Goes on as the middle of a message that starts anew.
+            // Continues with this packet as the middle of a restarted message.
             resp.receiving = Some(held);
             let body = Body::Send {
                 first: false,

@@ -81,7 +81,7 @@ impl Device {
                 device.stale(cx.now, object, index, Mistake::NotReady);
                 return;
             }
-            if let Err(mistake) = look(qp, ctrl, burst, device.late_doorbells) {
+            if let Err(mistake) = accept_doorbell(qp, ctrl, burst, device.late_doorbells) {
                 device.fatal(cx, qp, object, index, mistake);
                 return;
             }
@@ -97,8 +97,8 @@ impl Device {
         }
     }
 
-    /// The next WQE of the ring; `None` if all that doorbells told of were fetched. One that is wrong is reported,
-    /// completes in error and ends the QP.
+    /// The next WQE of the ring; `None` if all WQEs that doorbells published were fetched. An invalid one is recorded
+    /// as a violation, completes with an error and puts the QP into ERR.
     pub(crate) fn fetch(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> Option<Result<Request, ()>> {
         let kind = qp.kind.queue()?;
         let sq = qp.sq.as_mut()?;
@@ -146,7 +146,7 @@ impl Device {
                     syndrome: Some(Syndrome::LOCAL_QP_OP),
                     ..Cqe::default()
                 };
-                // What came before it is ended first: completions of a queue are in order.
+                // Earlier requests are completed first, because the completions of a queue are in order.
                 for request in qp.req.drain() {
                     self.complete_send(cx, qp, &request, Err(Syndrome::FLUSH));
                 }
@@ -166,8 +166,8 @@ impl Device {
         }
     }
 
-    /// Executes one WQE after the other: they are done when they are sent. What is too much at a time goes on by the timer,
-    /// on a device that is paced.
+    /// Executes one WQE after the other; they are complete when they are sent. On a paced device the timer continues
+    /// with the WQEs that are too many at a time.
     fn transmit_unreliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         let mut room = if self.paced { BURST } else { u64::MAX };
         while qp.state == State::Rts || qp.state == State::Sqd && qp.req.is_broken_off() {
@@ -207,9 +207,9 @@ impl Device {
     }
 }
 
-/// Looks at a doorbell, its record and its burst, and takes over the new end of the queue. A doorbell that is late may
-/// tell of a WQE that is executed already, and whose place in the ring has another one.
-fn look(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) -> Result<(), Mistake> {
+/// Checks a doorbell, its record and its burst, and stores the new end of the queue. A late doorbell may name a WQE
+/// that is executed already, and whose slot in the ring has another one.
+fn accept_doorbell(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) -> Result<(), Mistake> {
     let Some(sq) = &mut qp.sq else { return Ok(()) };
     let record = sq.record.load_be32(SEND_RECORD).map_err(|_| Mistake::MemoryGone)? as u16;
     let (posted, new) = (u32::from(record.wrapping_sub(sq.next)), record.wrapping_sub(sq.posted));
@@ -220,7 +220,7 @@ fn look(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) -> Result<(),
         return Err(Mistake::RingOverrun { posted, size: sq.count });
     }
     let blocks = u16::from(ctrl.ds).div_ceil(4);
-    // A doorbell that says nothing new repeats the last one.
+    // A doorbell without new WQEs repeats the last one.
     if record.wrapping_sub(blocks) != ctrl.index && !late {
         return Err(Mistake::DoorbellMismatch { doorbell: ctrl.index, record: record.wrapping_sub(blocks) });
     }

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 /// The page of a clock that counts nanoseconds and shows `now`.
 ///
-/// A kernel updates it so that the product of cycles and factor never overflows; with a factor of 1 there is no need.
+/// A kernel updates it so that the product of cycles and factor never overflows; with a factor of 1 this is not needed.
 pub(super) fn map(now: u64, len: usize) -> Result<Mapping, Errno> {
     if len == 0 || len > PAGE {
         return Err(Errno::EINVAL);

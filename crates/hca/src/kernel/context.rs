@@ -36,7 +36,7 @@ pub(super) const MAX_WQES: u32 = 1 << 15;
 const BF_REG: u32 = 0x200;
 /// Doorbell registers of a page that user space gets (`MLX5_NON_FP_BFREGS_PER_UAR`).
 const REGISTERS_PER_PAGE: u32 = 2;
-/// Smallest and largest number of registers that a context may ask for (`MLX5_MAX_BFREGS`).
+/// Smallest and largest number of registers that a context may request (`MLX5_MAX_BFREGS`).
 const MAX_REGISTERS: u32 = 512;
 
 impl Call<'_, '_> {
@@ -64,7 +64,7 @@ impl Call<'_, '_> {
         {
             return Err(Errno::EINVAL);
         }
-        // Pages of the machine's size are not told in units of 4 KiB to who does not know of them.
+        // A library that does not support units of 4 KiB gets sizes in pages of the machine.
         if request.lib_caps & MLX5_LIB_CAP_4K_UAR == 0 && request.lib_caps != 0 {
             return Err(Errno::EINVAL);
         }

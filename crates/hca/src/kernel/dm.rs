@@ -34,13 +34,13 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct DeviceMemory {
     words: Arc<[AtomicU64]>,
-    /// Bytes as asked for.
+    /// Bytes as requested.
     len: u64,
     /// Number of its first page, by which it is mapped.
     page: u16,
 }
 
-/// A part of a device memory, kept alive by whoever has it.
+/// A part of a device memory, which its users keep alive.
 #[derive(Debug)]
 struct Part {
     range: ProcessRange,
@@ -161,7 +161,7 @@ impl Call<'_, '_> {
         self.give(c, UVERBS_ATTR_REG_DM_MR_HANDLE, object, &[pd_handle, dm_handle], 0)
     }
 
-    /// Maps what is no doorbell: a command in bits 15:8 of the page number, an index in the others.
+    /// Maps pages other than doorbells: bits 15:8 of the page number are a command, the other bits an index.
     pub(super) fn map(&mut self, offset: u64, len: usize) -> Result<Mapping, Errno> {
         let number = offset / PAGE;
         let (command, index) = (number >> 8 & 0xff, number & 0xff | number >> 16 << 8);

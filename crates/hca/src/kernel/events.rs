@@ -19,7 +19,7 @@ const BACKLOG: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct EventFile {
     tx: OwnedFd,
-    /// Which file it is, to recognise it when a program hands it in.
+    /// The inode, to recognise the file when a program passes it in.
     inode: u64,
     backlog: VecDeque<Vec<u8>>,
 }
@@ -69,8 +69,8 @@ impl EventFile {
         !self.backlog.is_empty()
     }
 
-    /// Takes the records for which `mine` says so out of the file, as the kernel does when their object goes. `rx` is
-    /// a copy of the program's end. Returns how many there were.
+    /// Removes the records for which `mine` is true from the file, as the kernel does when their object is destroyed.
+    /// `rx` is a copy of the program's end. Returns how many there were.
     pub(crate) fn purge(&mut self, rx: BorrowedFd<'_>, mine: impl Fn(&[u8]) -> bool) -> u32 {
         let mut records = VecDeque::new();
         let mut buffer = [0; RECORD];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's state of a device: contexts, the objects of each by handle, who hears of events.
+//! The kernel's state of a device: contexts, their objects by handle, and the receivers of events.
 
 use super::events::EventFile;
 use crate::engine::flow::Target;
@@ -12,7 +12,7 @@ use uverbs_core::Errno;
 use uverbs_uapi::event::{ib_uverbs_async_event_desc, ib_uverbs_comp_event_desc};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What a handle stands for.
+/// The object of a handle.
 #[derive(Debug)]
 pub(super) enum Object {
     Pd { pdn: u32 },
@@ -31,7 +31,7 @@ pub(super) enum Object {
 }
 
 impl Object {
-    /// What it is, as `rdma resource` names it where it does.
+    /// Its name in `rdma resource`, if it has one there.
     fn name(&self) -> &'static str {
         match self {
             Self::Pd { .. } => "pd",
@@ -77,7 +77,7 @@ pub(super) struct Entry {
     pub(super) object: Object,
     /// Objects that are made from it.
     pub(super) users: u32,
-    /// What it is made from.
+    /// The handles of the objects that it was created from.
     parents: Vec<u32>,
     pub(super) user_handle: u64,
     /// Events that were put into files.
@@ -99,13 +99,13 @@ pub(super) struct Context {
     pub(super) objects: BTreeMap<u32, Entry>,
     /// Asynchronous events, with a copy of the program's end.
     asyncs: Option<(EventFile, OwnedFd)>,
-    /// Further files: they hear of the port only.
+    /// Further files, which get the events of the port only.
     more_asyncs: Vec<EventFile>,
-    /// Doorbell pages that came with the context, where pages are no objects.
+    /// Doorbell pages of the context, if pages are not objects.
     pub(super) static_pages: Vec<u32>,
-    /// The legacy queue pairs take them in turn.
+    /// Legacy queue pairs use them in a cycle.
     pub(super) next_page: usize,
-    /// The context asked for pages as objects.
+    /// The context requested pages as objects.
     pub(super) dynamic_pages: bool,
     pub(super) cqe_version: u8,
 }
@@ -136,7 +136,7 @@ impl Context {
         if has { Ok(number) } else { Err(Errno::EINVAL) }
     }
 
-    /// What an object was made from first: its protection domain.
+    /// The first parent of an object: its protection domain.
     pub(super) fn first_parent(&self, handle: u32) -> Option<u32> {
         self.objects.get(&handle)?.parents.first().copied()
     }
@@ -167,7 +167,7 @@ impl Context {
     }
 }
 
-/// An XRC domain: of an inode, or nobody's.
+/// An XRC domain, with or without an inode.
 #[derive(Debug)]
 pub(super) struct Xrcd {
     pub(super) xrcdn: u32,
@@ -190,7 +190,7 @@ pub(crate) struct Front {
     pages: BTreeSet<u32>,
     /// Who has an object.
     owners: BTreeMap<(Kind, u32), Vec<(u32, u32)>>,
-    /// What came, for tests.
+    /// The notices, for tests.
     #[cfg(test)]
     pub(crate) seen: Option<Vec<Notice>>,
 }
@@ -238,7 +238,7 @@ impl Front {
         self.contexts.get_mut(&number).ok_or(Errno::EIO)
     }
 
-    /// Adds an object, and hears of its events from now on.
+    /// Adds an object, and delivers its events from now on.
     pub(super) fn add(
         &mut self,
         context: u32,
@@ -267,7 +267,7 @@ impl Front {
         self.pages.remove(&page);
     }
 
-    /// A new completion channel; those that nobody can read any more are forgotten.
+    /// A new completion channel. Channels without a reader are removed.
     pub(super) fn add_channel(&mut self) -> Result<OwnedFd, Errno> {
         self.channels.retain(|_, channel| !channel.is_closed());
         let (file, rx) = EventFile::new()?;
@@ -281,7 +281,7 @@ impl Front {
             || self.contexts.values().any(|c| c.asyncs.as_ref().is_some_and(|(f, _)| f.has_backlog()))
     }
 
-    /// Puts what the device has to tell into files.
+    /// Writes the device's notices to the event files.
     pub(crate) fn deliver(&mut self, notices: &mut Vec<Notice>) {
         for channel in self.channels.values_mut().filter(|c| c.has_backlog()) {
             channel.flush();
@@ -335,7 +335,7 @@ impl Front {
         }
     }
 
-    /// Destroys an object of the kind that `is` says.
+    /// Destroys an object of the kind that `is` selects.
     pub(super) fn destroy(
         &mut self,
         device: &mut Device,
@@ -366,7 +366,7 @@ impl Front {
     }
 
     fn remove(&mut self, device: &mut Device, number: u32, handle: u32) -> Result<Reported, Errno> {
-        // What the device had to tell of it is in the files before they are purged.
+        // The device's notices about it must be in the files before they are purged.
         self.deliver(&mut device.notices);
         let context = self.contexts.get_mut(&number).ok_or(Errno::EIO)?;
         let entry = context.objects.remove(&handle).ok_or(Errno::ENOENT)?;

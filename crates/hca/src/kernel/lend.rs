@@ -17,9 +17,9 @@ use uverbs_core::kernel::RawCommand;
 /// The range of `len` bytes at `addr`, both of which come from the inputs of `_command`. It must be dropped when the
 /// object that it is for is destroyed.
 pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
-    // SAFETY: a `RawCommand` can't be had without the promise that memory which its inputs name by address is the
-    // caller's to give away for as long as kernel and device use it (`Command::raw`), which is until the object is
-    // destroyed; every caller of this function passes what such an input says and keeps the range with its object.
+    // SAFETY: only `unsafe` functions create a `RawCommand` (`Command::raw`); their caller promises that the kernel and
+    // the device may use the memory that the inputs name by address until the object is destroyed. Every caller of this
+    // function passes a range from such an input and keeps it with its object.
     let range = unsafe { ProcessRange::new(addr, len) };
     range.map(|range| Arc::new(range) as Arc<dyn Memory>).ok_or(Errno::EFAULT)
 }
@@ -40,7 +40,7 @@ unsafe impl Sync for FileRange {}
 
 impl Drop for FileRange {
     fn drop(&mut self) {
-        // SAFETY: mapped in `lend_file`, by nobody else known; the range is not used any more.
+        // SAFETY: mapped in `lend_file`, and not used by other code; the range is no longer used.
         let _ = unsafe { munmap(self.base, self.len) };
     }
 }
@@ -78,7 +78,7 @@ pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory
     let path = format!("/proc/self/fd/{fd}");
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|_| Errno::EBADF)?;
     let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::EINVAL)?;
-    // Beyond its end there is no memory.
+    // The file has no memory beyond its end.
     if end > file.metadata().map_err(|_| Errno::EBADF)?.len() {
         return Err(Errno::EINVAL);
     }
@@ -89,8 +89,8 @@ pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory
     // SAFETY: a new mapping at an address of the kernel's choice.
     let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, &file, start) }?;
     let addr = base.as_ptr().expose_provenance() as u64 + offset % PAGE;
-    // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only; that the file
-    // is not cut short meanwhile is the promise of who handed it in, as with any dma-buf.
+    // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only; the program that
+    // passed the file promises that it is not truncated, as with any dma-buf.
     let range = unsafe { ProcessRange::new(addr, len) }.ok_or(Errno::EFAULT)?;
     Ok(Arc::new(FileRange { range, base, len: size.get() }))
 }

@@ -329,7 +329,7 @@ fn uhw<T: FromBytes + IntoBytes + Default>(c: &RawCommand<'_, '_>, least: usize)
     extensible(c.input(UVERBS_ATTR_UHW_IN), least)
 }
 
-/// The request of a write command. A shorter one is what uverbs tells by `ENOSPC`.
+/// The request of a write command. uverbs reports a shorter one by `ENOSPC`.
 fn core_in<T: FromBytes + IntoBytes + Default>(c: &RawCommand<'_, '_>) -> Result<T, Errno> {
     let bytes = c.input(UVERBS_ATTR_CORE_IN).unwrap_or_default();
     if bytes.len() < size_of::<T>() {
@@ -343,7 +343,7 @@ fn core_out(c: &mut RawCommand<'_, '_>, bytes: &[u8]) -> Result<(), Errno> {
     if c.answer(UVERBS_ATTR_CORE_OUT, bytes) { Ok(()) } else { Err(Errno::ENOSPC) }
 }
 
-/// The driver-private answer, if it is asked for.
+/// Stores the driver-private answer, if it is requested.
 fn uhw_out(c: &mut RawCommand<'_, '_>, bytes: &[u8]) {
     c.answer(UVERBS_ATTR_UHW_OUT, bytes);
 }

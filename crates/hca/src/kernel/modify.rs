@@ -171,7 +171,7 @@ impl Call<'_, '_> {
     pub(super) fn query_qp(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let request: ib_uverbs_query_qp = core_in(c)?;
         let object = self.qp_object(request.qp_handle)?;
-        // All attributes are answered, whatever the mask asks for; only a DC target's mask is checked
+        // All attributes are returned, independent of the mask; only a DC target's mask is checked
         // (`mlx5_ib_query_qp()`, `mlx5_ib_dct_query_qp()`).
         if object.kind == QpKind::Dct && !M::all().contains(M::from_bits_retain(request.attr_mask)) {
             return Err(Errno::EINVAL);
@@ -181,7 +181,7 @@ impl Call<'_, '_> {
         let qp = self.device.qps.get(&qpn);
         let Some(qp) = qp.filter(|_| !rss) else { return Err(Errno::EOPNOTSUPP) };
         let now = state_number(qp.state);
-        // What the receive queue has, not what was asked for.
+        // The real sizes of the receive queue, not those requested.
         let (max_recv_wr, max_recv_sge) = match &qp.rq {
             Some(rq) => (rq.count, (rq.stride / 16) as u32),
             None => (0, 0),

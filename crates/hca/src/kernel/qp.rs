@@ -30,7 +30,7 @@ use uverbs_uapi::mlx5::{
 use uverbs_uapi::verbs::{IB_UVERBS_QP_CREATE_SQ_SIG_ALL, ib_uverbs_qp_cap};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What the answer says where there is no register to tell (`MLX5_IB_INVALID_BFREG`).
+/// The value in the answer if there is no register (`MLX5_IB_INVALID_BFREG`).
 const NO_REGISTER: u32 = u32::MAX;
 /// Bits of a user index.
 const UIDX: u32 = 0xff_ffff;
@@ -39,7 +39,7 @@ const DCT_DEPTH: u8 = 16;
 /// Blocks of the largest send queue.
 const MAX_BLOCKS: u32 = super::context::MAX_WQES;
 
-/// A QP as the kernel knows it.
+/// The kernel's data of a QP.
 #[derive(Debug)]
 pub(super) struct QpObject {
     pub(super) qpn: u32,
@@ -70,7 +70,7 @@ impl QpObject {
     }
 }
 
-/// What the command names.
+/// The objects that the command names.
 struct Parents {
     handles: Vec<u32>,
     pd: u32,
@@ -111,7 +111,7 @@ impl Call<'_, '_> {
         let cap = c.input(UVERBS_ATTR_CREATE_QP_CAP).ok_or(Errno::EINVAL)?;
         let cap = ib_uverbs_qp_cap::read_from_bytes(cap).map_err(|_| Errno::EINVAL)?;
         let flags = flags(c, UVERBS_ATTR_CREATE_QP_FLAGS)?;
-        // Loopback is never blocked here, and there are no scattered checksums.
+        // Loopback can't be blocked here, and checksums are not scattered.
         if flags & !IB_UVERBS_QP_CREATE_SQ_SIG_ALL != 0 || c.has(UVERBS_ATTR_CREATE_QP_SOURCE_QPN) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -312,7 +312,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// The type that the command's number and the driver's flags say.
+/// The type by the command's number and the driver's flags.
 fn kind(number: u32, flags: u32) -> Result<(QpType, QpKind), Errno> {
     let qp_type = QpType::ALL.into_iter().find(|t| *t as u32 == number).ok_or(Errno::EINVAL)?;
     let kind = match qp_type {

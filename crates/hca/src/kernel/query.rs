@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the device tells of itself and its port.
+//! The attributes of the device and its port.
 
 use super::context::MAX_WQES;
 use super::{Call, core_in, core_out, known, uhw_out};
@@ -31,7 +31,7 @@ use uverbs_uapi::verbs::{
 };
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Limits that several places look at.
+/// Limits that several commands check.
 pub(super) const MAX_SGE: u32 = 30;
 pub(super) const MAX_SRQ_SGE: u32 = 31;
 pub(super) const MAX_CQE: u32 = (1 << 22) - 1;
@@ -254,7 +254,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// What sysfs tells below the device's directory.
+    /// The files of sysfs below the device's directory.
     pub(super) fn sysfs(&self, path: &str) -> Result<Vec<u8>, Errno> {
         let guid = self.front.guid.to_be_bytes();
         let guid = guid.chunks(2).map(|w| format!("{:02x}{:02x}", w[0], w[1])).collect::<Vec<_>>().join(":");

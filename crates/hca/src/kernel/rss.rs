@@ -44,7 +44,7 @@ const HASH_FIELDS: u64 = 0xff;
 /// Bytes of a Toeplitz key.
 const KEY: usize = 40;
 
-/// What a work queue is made of, whichever command asks for it.
+/// The parameters of a new work queue, for all commands that create one.
 struct NewWq {
     pd_handle: u32,
     cq_handle: u32,
@@ -270,7 +270,7 @@ impl Call<'_, '_> {
         }
         let qpn = self.device.number();
         self.device.steering.rss.insert(qpn, Rss { fields, key: key[..len].to_vec(), table });
-        // The number is taken: a QP that does nothing stands for it.
+        // The number is in use: a QP without function reserves it.
         let stand_in = crate::engine::qp::Qp::new(qpn, QpKind::Raw);
         self.device.qps.insert(qpn, Box::new(stand_in));
         let object = QpObject { is_rss: true, ..QpObject::new(qpn, QpType::RawPacket, QpKind::Raw) };

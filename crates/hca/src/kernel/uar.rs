@@ -18,7 +18,7 @@ use uverbs_uapi::mlx5::{
     MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC,
 };
 
-/// Where the pages that are objects are mapped: far above the offsets of commands.
+/// The offsets of pages that are objects: far above the offsets of commands.
 const OBJECTS: u64 = 1 << 44;
 const PAGE: u64 = UAR_BYTES as u64;
 
@@ -32,7 +32,7 @@ pub(super) struct Page {
 
 impl Page {
     fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
-        // A child of fork has no device.
+        // A child of fork(2) has no device.
         if !self.alive.is_here() {
             return;
         }

@@ -35,7 +35,7 @@ impl Call<'_, '_> {
         )?;
         let command = super::number32(c, UVERBS_ATTR_WRITE_CMD)?;
         if !self.front.context(self.context)?.is_open {
-            // uverbs looks at the sizes first, which is how a library asks whether this method is there at all.
+            // uverbs checks the sizes first, so a library can find out whether this method exists.
             return Err(if c.has(UVERBS_ATTR_CORE_IN) { Errno::EINVAL } else { Errno::ENOSPC });
         }
         match command {
@@ -71,7 +71,7 @@ impl Call<'_, '_> {
             EX_DESTROY_WQ => self.destroy_wq_ex(c),
             EX_CREATE_TABLE => self.create_table(c),
             EX_DESTROY_TABLE => self.destroy_table(c),
-            // What has a method of its own is not offered twice.
+            // Commands that have an ioctl method are not available here.
             _ => Err(Errno::EOPNOTSUPP),
         }
     }

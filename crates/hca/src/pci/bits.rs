@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Fields of big-endian bit layouts: a command's input or answer, a context, a register.
 //!
-//! Reading outside of the bytes gives 0 and writing there does nothing, so no length that a guest chooses does harm; who
-//! must know checks the length first.
+//! Reading outside of the bytes gives 0 and writing there does nothing, so any length that a guest chooses is harmless.
+//! Callers for which the length matters check it first.
 
 /// A field: bits from the most significant bit of the first byte on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Field {
     }
 }
 
-/// Declares layouts: a module for each with a [`Field`] for each line, and the table that the test looks at.
+/// Declares layouts: a module for each with a [`Field`] for each line, and the table for the test.
 macro_rules! layouts {
     ($($name:ident { $($field:ident: $at:expr, $len:expr;)* })*) => {
         $(pub(crate) mod $name {

@@ -14,7 +14,7 @@ const ENTRY: usize = 64;
 const TYPE: u8 = 7;
 /// Bytes of input and output in the entry itself.
 const INLINE: usize = 16;
-/// Where they and the other fields are.
+/// Offsets of these and the other fields.
 const IN: usize = 16;
 const OUT: usize = 32;
 const TOKEN: usize = 60;
@@ -33,7 +33,7 @@ const BLOCK_SIGNATURE: usize = 575;
 /// The longest command: a memory key with half a million pages.
 const MAX: usize = 8 << 20;
 
-/// Why a command is not even looked at (`MLX5_CMD_DELIVERY_STAT_*`).
+/// The reason why a command is not executed (`MLX5_CMD_DELIVERY_STAT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delivery(u8);
 
@@ -48,7 +48,7 @@ impl Delivery {
     const DESCRIPTOR: Self = Self(0x10);
 }
 
-/// Where the queue is.
+/// The location of the queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandQueue {
     addr: u64,
@@ -102,7 +102,7 @@ fn chain(
     Ok(blocks)
 }
 
-/// Where a block's part of a message is in the message.
+/// The range of a block's part in the message.
 fn part(number: usize, len: usize) -> core::ops::Range<usize> {
     let start = INLINE + number * DATA;
     start.min(len)..(start + DATA).min(len)
@@ -169,7 +169,7 @@ fn write(
 
 /// The doorbell: executes the commands of these slots.
 pub(crate) fn doorbell(device: &mut Device, function: &mut Function, port: &mut Port<'_>, slots: u32) {
-    // A queue that is made to tell of commands does not yet tell of the one that makes it.
+    // An event queue for commands does not yet report the command that creates it.
     let tells = function.tells_of_commands();
     let mut done = 0;
     for slot in (0..1 << LOG_SLOTS).filter(|slot| slots >> slot & 1 != 0) {

@@ -5,7 +5,7 @@
 const VENDOR: u16 = 0x15b3;
 /// ConnectX-6: a physical function that needs nothing which came later (`mlx5_core_pci_table`).
 const DEVICE: u16 = 0x101b;
-/// Network controller, Ethernet; ConnectX says so on InfiniBand too.
+/// Network controller, Ethernet; a ConnectX has this class on InfiniBand, too.
 const CLASS: u32 = 0x02_0000;
 /// Network controller, InfiniBand.
 const CLASS_IB: u32 = 0x02_0700;
@@ -14,7 +14,7 @@ const CLASS_IB: u32 = 0x02_0700;
 pub(crate) const BAR_BYTES: u64 = 32 << 20;
 /// MSI-X vectors.
 pub(crate) const VECTORS: u16 = 16;
-/// Where QEMU keeps the vectors' table and pending bits; the device never looks there.
+/// Offset of the vectors' table and pending bits, which QEMU keeps and the device does not read.
 const TABLE: u32 = 0x2000;
 const PENDING: u32 = 0x3000;
 
@@ -31,7 +31,7 @@ const WRITABLE: [(usize, u8); 12] = [
     (0x04, 0x46),
     (0x05, 0x05),
     (0x0c, 0xff),
-    // BAR 0, whose low bits tell its size.
+    // BAR 0, whose low bits encode its size.
     (0x13, 0xfe),
     (0x14, 0xff),
     (0x15, 0xff),

@@ -46,7 +46,7 @@ pub(crate) struct Eq {
     /// Entries, a power of two.
     entries: u32,
     producer: u32,
-    /// As its driver last told.
+    /// The consumer index that the driver stored last.
     consumer: u32,
     pub(crate) vector: u16,
     /// Events that come here beside completions, by bit.
@@ -86,7 +86,8 @@ impl Eq {
         self.events[usize::from(kind >> 6)] >> (kind & 63) & 1 != 0
     }
 
-    /// The driver took entries, and maybe wants to hear of the next one. Whether it must hear at once.
+    /// The driver took entries, and may arm the queue for the next one. Returns whether an interrupt is due
+    /// immediately.
     pub(crate) fn update(&mut self, consumer: u32, arm: bool) -> bool {
         self.consumer = consumer & INDEX;
         if arm {
@@ -116,7 +117,7 @@ impl Eq {
         let at = u64::from(self.producer & (self.entries - 1)) * ENTRY as u64;
         let mut last = [0; 8];
         last.copy_from_slice(&entry[ENTRY - 8..]);
-        // The owner bit is in the last word: who sees it sees the entry.
+        // The owner bit is in the last word: a reader that sees it sees the whole entry.
         let stored = self.ring.write(at, &entry[..ENTRY - 8]);
         if stored.and_then(|()| self.ring.publish(at + ENTRY as u64 - 8, last)).is_err() {
             log::warn!("an event queue lies outside of the guest's memory");
@@ -203,7 +204,7 @@ impl Function {
         self.post(kind, 0, &data);
     }
 
-    /// Puts what the device has to tell into event queues.
+    /// Writes the device's notices to event queues.
     pub(crate) fn deliver(&mut self, device: &mut Device) {
         for notice in core::mem::take(&mut device.notices) {
             match notice {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The guest's memory: what the VM maps for the device, and the two forms in which the engine sees it: all of it by bus
-//! address, or a list of pages as one range.
+//! The guest's memory, which the VM maps for the device. The engine accesses it in two forms: all of it by bus address,
+//! or a list of pages as one range.
 // UNSAFETY: maps the files that the VM hands over, and gives them to code that accesses memory by address.
 #![expect(unsafe_code)]
 
@@ -31,7 +31,7 @@ impl Mapped {
     fn new(file: &File, offset: u64, len: u64) -> Option<Self> {
         let size = NonZeroUsize::new(usize::try_from(len).ok()?)?;
         let offset = i64::try_from(offset).ok()?;
-        // What is behind the end of the file would be a fault of this process.
+        // An access beyond the end of the file would be a fault of this process.
         let end = u64::try_from(offset).ok()?.checked_add(len)?;
         if file.metadata().ok()?.len() < end {
             return None;
@@ -49,7 +49,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, of this length, which nobody uses any more: `range` goes with it.
+        // SAFETY: the mapping made in `new`, of this length, which is no longer used: `range` is dropped with it.
         let _ = unsafe { munmap(self.base, self.len as usize) };
     }
 }
@@ -87,7 +87,7 @@ impl Guest {
         true
     }
 
-    /// Takes away what lies inside of a range.
+    /// Removes the mappings inside a range.
     pub(crate) fn unmap(&self, start: u64, len: u64) {
         let end = start.saturating_add(len);
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Compares the layouts with the kernel's `mlx5_ifc.h`, where that is installed: by a package of kernel headers, or
-//! where the environment variable `MLX5_IFC_H` says.
+//! Compares the layouts with the kernel's `mlx5_ifc.h`, if it is installed: by a package of kernel headers, or as the
+//! file that the environment variable `MLX5_IFC_H` names.
 
 use super::layout::ALL;
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ impl Parser<'_> {
             let bits = bits * self.dimensions();
             let at = if is_union { 0 } else { size };
             size = if is_union { size.max(bits) } else { size + bits };
-            // What has no name is a part of what surrounds it.
+            // A struct without a name is a part of the surrounding one.
             for (inner, (from, bits)) in inner {
                 let name = if name.is_empty() { inner } else { format!("{name}_{inner}") };
                 fields.insert(name, (at + from, bits));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the fields of commands are, in bits from the start: `struct mlx5_ifc_NAME_bits` of the kernel's
-//! `<linux/mlx5/mlx5_ifc.h>`, under the names that they have there. A test compares them with that header.
+//! The fields of commands, in bits from the start: `struct mlx5_ifc_NAME_bits` of the kernel's
+//! `<linux/mlx5/mlx5_ifc.h>`, with the same names. A test compares them with that header.
 
 use super::bits::layouts;
 

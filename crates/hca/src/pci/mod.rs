@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The HCA as a PCI function: what the unmodified Linux `mlx5_core` and `mlx5_ib` bind, served over vfio-user to a VM.
 //!
-//! A `Function` is the front of a device of the fabric, as the in-process kernel is of others: it keeps what firmware
-//! keeps (command queue, event queues, the contexts that drivers ask for), creates objects in the engine and turns the
-//! engine's notices into event queue entries. Queues and registered memory are lists of pages of the guest's
+//! A `Function` is the front of a device of the fabric, as the in-process kernel is that of other devices. It has the
+//! state of the firmware (command queue, event queues, the contexts that drivers query), creates objects in the engine
+//! and turns the engine's notices into event queue entries. Queues and registered memory are lists of the guest's pages
 //! (`guest`); doorbells come as trapped register writes (`uar`).
 //!
 //! Facts from the kernel's `include/linux/mlx5/{mlx5_ifc,device,qp,driver}.h` and from what the drivers of
@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the function keeps of a CQ.
+/// The function's record of a CQ.
 #[derive(Debug)]
 struct CqRecord {
     /// The event queue of its completions.
@@ -96,7 +96,7 @@ pub(crate) struct Function {
     domains: Numbers,
     counters: Numbers,
     ethernet_objects: fw::Ethernet,
-    /// Commands that were asked for and are not there: how often, by opcode.
+    /// The number of commands that were used and do not exist, by opcode.
     unknown: BTreeMap<u16, u64>,
     /// The same of registers.
     unknown_registers: BTreeMap<u16, u64>,
@@ -139,7 +139,8 @@ impl Function {
         }
     }
 
-    /// Forgets everything but who it is, its memory and its interrupts: a reset, or the driver's farewell.
+    /// Clears all state except its identity, its memory and its interrupts, for a reset or after the driver is
+    /// unloaded.
     fn reset(&mut self, device: &mut Device, net: &mut Net, me: usize) {
         for qpn in self.qps.keys().chain(self.dcts.keys()) {
             net.leave_all(me, *qpn);
@@ -178,7 +179,7 @@ impl DeviceBuilder {
             world.devices[index].translate = Some(Arc::new(lists));
             world.functions[index] = Some(Box::new(function));
             world.devices[index].late_doorbells = true;
-            // The clock of a deterministic fabric stands still at a doorbell: there, all is sent.
+            // The clock of a deterministic fabric does not advance in a doorbell, so all packets are sent at once.
             world.devices[index].paced = !deterministic;
             world.brief = !deterministic;
             if ethernet {
@@ -191,7 +192,7 @@ impl DeviceBuilder {
 }
 
 impl PciFunction {
-    /// Serves VMs at a socket, one after the other, until `stop` says so after one has gone.
+    /// Serves VMs at a socket, one after the other, until `stop` returns true after one has disconnected.
     ///
     /// # Errors
     /// The socket can't be made, or a connection broke.
@@ -210,16 +211,16 @@ impl PciFunction {
         crate::fabric::set_lid(&self.alive, self.index, lid)
     }
 
-    /// How often its QPs had to ask or answer again, because packets were lost, doubled or out of order.
+    /// The number of repeated requests and responses, because packets were lost, duplicated or out of order.
     #[must_use]
     pub fn repairs(&self) -> u64 {
-        self.alive.shared.look(|world| world.devices[self.index].repairs)
+        self.alive.shared.read(|world| world.devices[self.index].repairs)
     }
 
     /// Packets that its port sent and received.
     #[must_use]
     pub fn packets(&self) -> (u64, u64) {
-        self.alive.shared.look(|world| {
+        self.alive.shared.read(|world| {
             let port = &world.net.ports[self.index];
             (port.sent, port.received)
         })
@@ -228,7 +229,7 @@ impl PciFunction {
     /// The commands that a driver gave and the device does not have: opcode and how often.
     #[must_use]
     pub fn unknown_commands(&self) -> Vec<(u16, u64)> {
-        self.alive.shared.look(|world| {
+        self.alive.shared.read(|world| {
             let function = world.functions.get(self.index).and_then(Option::as_ref);
             function.map_or_else(Vec::new, |f| f.unknown.iter().map(|(op, n)| (*op, *n)).collect())
         })
@@ -237,7 +238,7 @@ impl PciFunction {
     /// As [`PciFunction::unknown_commands`], of registers (`MLX5_REG_*`).
     #[must_use]
     pub fn unknown_registers(&self) -> Vec<(u16, u64)> {
-        self.alive.shared.look(|world| {
+        self.alive.shared.read(|world| {
             let function = world.functions.get(self.index).and_then(Option::as_ref);
             function.map_or_else(Vec::new, |f| f.unknown_registers.iter().map(|(r, n)| (*r, *n)).collect())
         })
@@ -255,16 +256,16 @@ impl PciFunction {
         self.take_violations_if(|_| true)
     }
 
-    /// As [`PciFunction::take_violations`], of those that are wanted.
+    /// As [`PciFunction::take_violations`], for the violations that are `wanted`.
     #[must_use]
     pub fn take_violations_if(&self, wanted: impl FnMut(&crate::Violation) -> bool) -> Vec<crate::Violation> {
         crate::fabric::take_violations_if(&self.alive, self.index, wanted)
     }
 
-    /// What drivers did wrong so far.
+    /// The violations of drivers so far.
     #[must_use]
     pub fn violations(&self) -> Vec<crate::Violation> {
-        self.alive.shared.look(|world| world.devices[self.index].violations.clone())
+        self.alive.shared.read(|world| world.devices[self.index].violations.clone())
     }
 
     fn enter<R>(&self, f: impl FnOnce(&mut Device, &mut Function, &mut Port<'_>) -> R) -> Option<R> {

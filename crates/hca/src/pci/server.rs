@@ -57,7 +57,7 @@ pub(super) fn serve(function: &PciFunction, socket: &Path, stop: impl Fn() -> bo
         backend.leave();
         match result {
             Err(error) => log::warn!("the VM's connection broke: {error}"),
-            Ok(()) => log::info!("the VM has gone"),
+            Ok(()) => log::info!("the VM has disconnected"),
         }
         if stop() {
             return Ok(());
@@ -72,7 +72,7 @@ struct Backend {
 }
 
 impl Backend {
-    /// The VM is gone.
+    /// The VM has disconnected.
     fn leave(&mut self) {
         self.function.enter(|device, function, port| {
             function.reset(device, port.net, port.me);
@@ -125,7 +125,7 @@ impl ServerBackend for Backend {
         size: u64,
         fd: Option<File>,
     ) -> io::Result<()> {
-        // ROMs come without a file; nothing there is the device's business.
+        // ROMs have no file; the device does not use them.
         if let Some(file) = fd {
             let guest = self.function.enter(|_, function, _| Arc::clone(&function.guest));
             if !guest.is_some_and(|guest| guest.map(address, size, &file, offset)) {

@@ -2,14 +2,14 @@
 //! Doorbells: register writes in the pages behind the initialization segment.
 //!
 //! A write of 8 bytes rings. A WQE that is written to a BlueFlame register comes as several writes: the first 8 bytes
-//! are the doorbell, the others repeat what stands in the ring, where the device fetches it.
+//! are the doorbell; the others repeat the bytes in the ring, from which the device fetches the WQE.
 
 use super::Function;
 use crate::bytes::{array, be32};
 use crate::engine::{Device, Port};
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
 
-/// Event queues: consumer index and arming, consumer index alone (`MLX5_EQ_DOORBEL_OFFSET`).
+/// Event queues: consumer index and arming, consumer index only (`MLX5_EQ_DOORBEL_OFFSET`).
 const EQ_ARM: u32 = 0x40;
 const EQ_UPDATE: u32 = 0x48;
 /// Completion queues: arming (`MLX5_CQ_DOORBELL`).

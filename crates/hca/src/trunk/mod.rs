@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A fabric of several processes: each has its devices, and a Unix socket carries the packets between them.
 //!
-//! One process listens, others join it. Each side keeps a slot in its world for every port of the other's (its addresses,
-//! nobody behind it), and packets that are due there go to the socket. What joined is numbered by who listens, so
-//! that addresses differ. Packets between two that joined are not passed on.
+//! One process listens, others join it. Each process has a slot for every port of the other one, with its addresses but
+//! without a device, and packets to that port go to the socket. The listening process assigns the numbers of devices,
+//! so that addresses differ. Packets between two processes that joined are not forwarded.
 //!
-//! A connection that breaks is a cable that was pulled out: the ports behind it are gone, packets to them are lost, and who
-//! joined tries again. A peer that does not read loses packets first, and is given up after a while. What it says is
-//! checked ([`wire`]); one that says nonsense is let go.
+//! If a connection breaks, the ports behind it are removed, packets to them are lost, and the process that joined
+//! connects again. A peer that does not read loses packets at first, and is disconnected after some time. Its messages
+//! are checked ([`wire`]); a peer that sends invalid ones is disconnected.
 
 pub(crate) mod wire;
 
-use crate::engine::net::Place;
+use crate::engine::net::PortLocation;
 use crate::engine::packet::Packet;
 use crate::world::{Shared, World};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -39,12 +39,12 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const STUCK: Duration = Duration::from_secs(10);
 /// How long a peer may take to answer before it is not waited for, and to take what waits for it when this process ends.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How often a question that was asked is looked after.
+/// Interval of the checks for an answer.
 const LOOK: Duration = Duration::from_micros(200);
-/// How often who joined tries again.
+/// Interval of the attempts to reconnect.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What waits for a peer.
+/// The messages that wait for a peer.
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Vec<u8>>,
@@ -121,7 +121,7 @@ impl Outbox {
     }
 }
 
-/// What a world knows of its peers.
+/// The data about the peers.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     links: BTreeMap<u32, Link>,
@@ -133,9 +133,9 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct Link {
     outbox: Arc<Outbox>,
-    /// What the peer's devices are numbered from.
+    /// The number of the peer's first device.
     base: u16,
-    /// The ports and members that it was told of last.
+    /// The ports and members that were sent to it last.
     told: [Vec<u8>; 2],
     /// Numbers of the last [`Message::Sync`] and of the last answer.
     asked: u32,
@@ -162,7 +162,7 @@ impl Peers {
         }
     }
 
-    /// Whether all peers have answered. One that is gone does not count.
+    /// Whether all connected peers have answered.
     pub(crate) fn has_answers(&self) -> bool {
         self.links.values().all(|link| link.asked == link.answered)
     }
@@ -198,7 +198,7 @@ impl World {
         if self.peers.is_empty() {
             return;
         }
-        let here = |i: usize| self.net.ports.get(i).is_some_and(|p| p.place == Place::Here);
+        let here = |i: usize| self.net.ports.get(i).is_some_and(|p| p.location == PortLocation::Here);
         let ports = self.net.ports.iter().enumerate().filter(|(i, _)| here(*i));
         let ports = Message::Ports(ports.map(|(i, p)| Port::of(i as u16, p)).collect());
         let members = self.net.all_members().filter(|(_, i, _)| here(*i));
@@ -214,13 +214,13 @@ impl World {
         }
     }
 
-    /// Takes over what a peer says.
+    /// Processes a message of a peer.
     fn hear(&mut self, link: u32, message: Message) -> Result<(), Malformed> {
         match message {
             Message::Ports(ports) => {
                 let numbers: Vec<u16> = ports.iter().map(|p| p.number).collect();
                 for i in 0..self.net.ports.len() {
-                    if let Place::Away { link: of, number } = self.net.ports[i].place
+                    if let PortLocation::Away { link: of, number } = self.net.ports[i].location
                         && of == link
                         && !numbers.contains(&number)
                     {
@@ -228,9 +228,9 @@ impl World {
                     }
                 }
                 for port in ports {
-                    let place = Place::Away { link, number: port.number };
+                    let location = PortLocation::Away { link, number: port.number };
                     let slot = self.slot(link, port.number);
-                    self.net.ports[slot] = port.address(place);
+                    self.net.ports[slot] = port.address(location);
                 }
             }
             Message::Members(members) => {
@@ -265,25 +265,25 @@ impl World {
 
     /// The slot of a peer's port.
     fn slot(&mut self, link: u32, number: u16) -> usize {
-        let free = || self.net.ports.iter().position(|p| p.place == Place::Gone);
+        let free = || self.net.ports.iter().position(|p| p.location == PortLocation::Gone);
         if let Some(slot) = self.net.away(link, number).or_else(free) {
             return slot;
         }
         self.push_away()
     }
 
-    /// The connection is gone.
+    /// Removes a connection that is lost.
     fn unlink(&mut self, link: u32) {
         self.peers.links.remove(&link);
         for i in 0..self.net.ports.len() {
-            if matches!(self.net.ports[i].place, Place::Away { link: of, .. } if of == link) {
+            if matches!(self.net.ports[i].location, PortLocation::Away { link: of, .. } if of == link) {
                 self.net.take_away(i);
             }
         }
     }
 }
 
-/// A socket that ends with this, whoever else has it.
+/// A socket that is shut down when this is dropped, even if it is used elsewhere.
 #[derive(Debug)]
 struct Kept {
     trunks: Arc<Trunks>,
@@ -336,7 +336,7 @@ impl Trunks {
     fn keep(self: &Arc<Self>, socket: &UnixStream) -> io::Result<Kept> {
         let socket = socket.try_clone()?;
         let mut state = self.state();
-        // Looked at under the lock, which the end takes after it is told.
+        // Checked under the lock, which the end takes after it has set the flag.
         if self.is_stopped() {
             return Err(io::ErrorKind::Interrupted.into());
         }
@@ -362,7 +362,7 @@ impl Trunks {
             let _ = socket.shutdown(Shutdown::Both);
         }
         for path in listeners {
-            // Who accepts wakes up, and sees that it is over.
+            // Wakes the thread in accept(2), which then sees the flag.
             let _ = UnixStream::connect(&path);
             let _ = std::fs::remove_file(&path);
         }
@@ -371,12 +371,13 @@ impl Trunks {
         }
     }
 
-    /// Waits until all peers have heard what was told them, so that they know this process' ports, and have told their own.
+    /// Waits until all peers have processed the messages to them, so that they know this process' ports and have sent
+    /// their own.
     pub(crate) fn sync(shared: &Shared) {
-        if shared.look(|world| world.peers.is_empty()) {
+        if shared.read(|world| world.peers.is_empty()) {
             return;
         }
-        // What has changed is told when the world is left: the question comes behind it.
+        // Changes are sent when the world is left, so the question is sent after them.
         shared.enter(|_| ());
         shared.enter(|world| world.peers.ask());
         wait(shared, |world| world.peers.has_answers());
@@ -384,13 +385,13 @@ impl Trunks {
 
     /// Waits until the packets that are on their way to peers are written.
     pub(crate) fn flush(shared: &Shared) {
-        if shared.look(|world| world.peers.is_empty()) {
+        if shared.read(|world| world.peers.is_empty()) {
             return;
         }
         wait(shared, |world| world.net.in_flight() == 0);
         let until = Instant::now() + ANSWER;
         // Not under the lock, which the peers' threads take.
-        let outboxes = shared.look(|world| world.peers.outboxes());
+        let outboxes = shared.read(|world| world.peers.outboxes());
         outboxes.iter().for_each(|outbox| outbox.flush(until));
     }
 
@@ -433,7 +434,7 @@ impl Trunks {
             this.run(&shared, joined);
             while !this.is_stopped() {
                 std::thread::sleep(AGAIN);
-                let base = shared.look(|world| world.peers.base);
+                let base = shared.read(|world| world.peers.base);
                 if let Ok(joined) = this.connect(&shared, &path, Some(base)) {
                     log::info!("joined {} again", path.display());
                     this.run(&shared, joined);
@@ -444,7 +445,7 @@ impl Trunks {
         Ok(())
     }
 
-    /// The side of who joins.
+    /// The side of the process that joins.
     fn connect(self: &Arc<Self>, shared: &Shared, path: &Path, base: Option<u16>) -> io::Result<Joined> {
         let stream = UnixStream::connect(path)?;
         let kept = self.keep(&stream)?;
@@ -455,7 +456,8 @@ impl Trunks {
             Message::Welcome { base: given } if base.is_none_or(|own| own == given) => {
                 let (link, outbox) = shared.enter(|world| {
                     world.peers.base = given;
-                    // Who listens may have a number itself, of whom it joined; nobody else is here to collide with.
+                    // The listening process may have a number from a process that it joined; there is no other one that
+                    // could have the same.
                     world.peers.add(0)
                 });
                 Ok(Joined { stream, link, outbox, _kept: kept })
@@ -465,13 +467,13 @@ impl Trunks {
         }
     }
 
-    /// The side of who listens; `None` if it was refused.
+    /// The side of the process that listens; `None` if the peer was refused.
     fn welcome(self: &Arc<Self>, shared: &Shared, stream: UnixStream) -> io::Result<Option<Joined>> {
         let kept = self.keep(&stream)?;
         stream.set_read_timeout(Some(HANDSHAKE))?;
         stream.set_write_timeout(Some(STUCK))?;
         let Message::Hello { base } = receive(&mut &stream)? else { return Err(invalid(Malformed)) };
-        // The first message on the way must be this one, so it is in the queue before anything is told.
+        // This must be the first message, so it is queued before any other.
         let link = shared.enter(|world| {
             let base = world.peers.number(base)?;
             let (link, outbox) = world.peers.add(base);
@@ -518,13 +520,13 @@ impl Trunks {
                     from.close();
                 }
             }
-            // Wakes who reads.
+            // Wakes the reader.
             let _ = out.shutdown(Shutdown::Both);
         })?;
         let mut input = BufReader::with_capacity(1 << 16, stream);
         loop {
             let mut messages = vec![receive(&mut input)?];
-            // What is here already comes along.
+            // Messages that have arrived already are processed, too.
             while messages.len() < BATCH && is_whole(input.buffer()) {
                 messages.push(receive(&mut input)?);
             }

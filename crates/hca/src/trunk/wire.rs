@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What two processes of a fabric tell each other, as bytes: a length of 4 bytes, a type, fields in big-endian order.
+//! The messages between two processes of a fabric, as bytes: a length of 4 bytes, a type, fields in big-endian order.
 //!
-//! The other process may be of another build, or lie: what is not a message is told from what is, every length has a
-//! limit, and numbers that the engine counts with are in their range.
+//! The other process may be of another build, or malicious: invalid messages are detected, every length has a limit,
+//! and numbers that the engine uses are in their range.
 
-use crate::engine::net::{Address, Place};
+use crate::engine::net::{Address, PortLocation};
 use crate::engine::packet::{Atomic, Body, Dc, Grh, Nak, PSN, Packet, Path, Transport};
 
 /// Begins every connection, with the version of what follows.
@@ -13,14 +13,14 @@ const MAGIC: [u8; 8] = *b"uvhca\0\0\x02";
 pub(crate) const MAX: usize = 1 << 20;
 /// Bytes of data of a packet at most; frames may be longer.
 const MAX_DATA: usize = 1 << 16;
-/// Bytes that a read may ask for: as many packets as may be in flight.
+/// Bytes that a read may request: as many packets as may be in flight.
 const MAX_READ: u32 = 1 << 20;
 /// Ports, addresses of a port, and members of groups at most.
 const MAX_PORTS: usize = 64;
 const MAX_GIDS: usize = 256;
 const MAX_MEMBERS: usize = 1 << 14;
 
-/// These bytes are no message.
+/// The bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a message of a fabric")]
 pub(crate) struct Malformed;
@@ -40,26 +40,26 @@ impl Port {
     /// An own port, as the peer is to know it.
     pub(crate) fn of(number: u16, address: &Address) -> Self {
         let Address { ethernet, up, lid, mac, ref gids, .. } = *address;
-        // Entries that are not in use are left out: nobody asks a peer for an index.
+        // Unused entries are left out, because a peer's entries are not used by index.
         let gids = gids.iter().filter(|(gid, _)| *gid != [0; 16]).take(MAX_GIDS).copied().collect();
         Self { number, ethernet, up, lid, mac, gids }
     }
 
     /// The peer's port, as it is here.
-    pub(crate) fn address(self, place: Place) -> Address {
+    pub(crate) fn address(self, location: PortLocation) -> Address {
         let Self { ethernet, up, lid, mac, gids, .. } = self;
-        Address { ethernet, lid, mac, gids, up, sent: 0, received: 0, place }
+        Address { ethernet, lid, mac, gids, up, sent: 0, received: 0, location }
     }
 }
 
 /// A message.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
-    /// The first of who connects: the number of its first device, if it was given one before.
+    /// The first message of a process that connects: the number of its first device, if it has one from before.
     Hello { base: Option<u16> },
     /// The answer: the number of the first device.
     Welcome { base: u16 },
-    /// The number is another one's, or there are no more.
+    /// The number is in use, or there are no more numbers.
     Refused,
     /// All ports of the sender's.
     Ports(Vec<Port>),

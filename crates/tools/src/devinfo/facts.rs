@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known of a device: gathered first, then shown in one form or the other.
+//! The attributes of a device. They are queried first, and then printed as text or as JSON.
 
 use super::Args;
 use anyhow::{Context as _, Error, Result, anyhow};
@@ -14,18 +14,18 @@ pub(crate) struct Facts {
     pub(crate) opened: Result<Opened>,
 }
 
-/// What an open device told.
+/// The attributes of an open device.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) driver: &'static str,
     pub(crate) num_comp_vectors: u32,
     pub(crate) attr: DeviceAttr,
     pub(crate) ports: Vec<Port>,
-    /// What could not be asked.
+    /// The queries that failed.
     pub(crate) failures: Vec<Error>,
 }
 
-/// A port, with the GIDs in use (if they were asked for).
+/// A port, with the GIDs in use (if requested).
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) number: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Port {
     pub(crate) gids: Vec<GidEntry>,
 }
 
-/// Opens the device and asks it.
+/// Opens the device and queries it.
 pub(crate) fn gather(info: DeviceInfo, args: &Args) -> Facts {
     let opened = match open_with(&info, Visit { port: args.ib_port, verbose: args.verbose }) {
         Ok(opened) => opened,

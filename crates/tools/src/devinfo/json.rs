@@ -14,12 +14,12 @@ pub(super) fn list(devices: &[DeviceInfo]) -> Value {
     devices.iter().map(info).collect()
 }
 
-/// Everything that was asked for.
+/// All devices and attributes that were requested.
 pub(super) fn devices(facts: &[Facts]) -> Value {
     facts.iter().map(device).collect()
 }
 
-/// What sysfs tells.
+/// The attributes from sysfs.
 fn info(info: &DeviceInfo) -> Value {
     json!({
         "name": info.name,

@@ -15,7 +15,7 @@ use uverbs::device::{DeviceInfo, devices};
 
 /// Show RDMA devices and their attributes, as ibv_devinfo does
 ///
-/// A device that can't be used is shown with the reason. The status tells whether everything could be asked.
+/// A device that can't be used is listed with the reason. The exit status is 1 if a query failed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Show only this device [default: all]
@@ -81,7 +81,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
     }
     match failures {
         0 => Ok(()),
-        1 => bail!("devinfo: one thing could not be asked"),
-        n => bail!("devinfo: {n} things could not be asked"),
+        1 => bail!("devinfo: one query failed"),
+        n => bail!("devinfo: {n} queries failed"),
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! ibv_devinfo's words for values. Scripts look for them, so they are kept, spelling and all.
+//! ibv_devinfo's names of values. Scripts search for them, so they are the same, including the spelling.
 
 use uverbs::attr::{AtomicCap, GidEntry, GidType, LinkLayer, Mtu, PhysState, PortState};
 use uverbs::device::TransportType;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The bandwidth of RDMA writes: as many on their way as the queue has room for.
 #![expect(unsafe_code)]
-// UNSAFETY: posts entries of regions that live longer than the QP, and that nobody else touches while it works.
+// UNSAFETY: posts entries of regions that live longer than the QP and are not accessed otherwise while it runs.
 
 use anyhow::{Result, bail, ensure};
 use core::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Instant;
 use uverbs::attr::{AccessFlags, CqInitAttr, QpCap};
 use uverbs::{CompletionQueue, ConnectAttr, Context, Driver, MemoryRegion, PageBuf, Qp, Rc, WorkCompletion};
 
-/// What is asked for.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) iters: u32,
@@ -17,7 +17,7 @@ pub(super) struct Plan {
     pub(super) post_list: u32,
 }
 
-/// What came out, in perftest's units: MB are 2^20 bytes.
+/// The results, in perftest's units: MB are 2^20 bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) bytes: u32,

@@ -10,7 +10,7 @@ use uverbs::attr::{CqInitAttr, DeviceAttr, WcExFlags};
 use uverbs::provider::Completion;
 use uverbs::{CompletionChannel, CompletionQueue, Context, Driver, Error, PollError, WorkCompletion};
 
-/// Empty polls between two looks at the clock.
+/// Empty polls between two readings of the clock.
 const POLLS_PER_LOOK: u32 = 1 << 10;
 
 /// A completion, and when it was made in the device's ticks.
@@ -22,7 +22,7 @@ pub(crate) struct Completions<D: Driver> {
     cq: CompletionQueue<D>,
     channel: Option<CompletionChannel<D>>,
     timestamps: bool,
-    /// Where plain polling puts them.
+    /// The array for plain polling.
     wc: Vec<WorkCompletion>,
     /// Lets other threads go first when there is nothing: the other end is one of them.
     polite: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Completions<D: Driver> {
 }
 
 impl<D: Driver> Completions<D> {
-    /// Makes a queue with room for `cqe`, as the options want it.
+    /// Creates a queue with room for `cqe`, of the kind that the options select.
     pub(crate) fn new(
         context: &Context<D>,
         device: &DeviceAttr,
@@ -89,8 +89,8 @@ impl<D: Driver> Completions<D> {
         }
     }
 
-    /// An event says that something was added since the last arming. To lose nothing: take the event, arm, then poll
-    /// until there is nothing more.
+    /// An event means that a completion was added since the last arming. To miss none: take the event, arm, then poll
+    /// until the queue is empty.
     fn sleep(&mut self, patience: &Patience, out: &mut Vec<Timed>) -> Result<()> {
         while out.is_empty() {
             if let Some(channel) = &self.channel {
@@ -134,7 +134,7 @@ impl<D: Driver> Completions<D> {
         }
     }
 
-    /// Destroys it. The QPs must be gone.
+    /// Destroys it. The QPs must be destroyed before.
     pub(crate) fn close(self) -> Result<()> {
         self.cq.close().map_err(|(_, error)| error).context("cannot destroy the CQ")
     }

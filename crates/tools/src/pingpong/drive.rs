@@ -26,17 +26,17 @@ pub(crate) trait Queues {
     fn close(self) -> Result<()>;
 }
 
-/// What is asked for.
+/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) iters: u32,
     pub(crate) rx_depth: u32,
     pub(crate) is_client: bool,
-    /// Where the device's clock wraps around, if timestamps are wanted.
+    /// The value at which the device's clock wraps around, if timestamps are requested.
     pub(crate) timestamp_mask: Option<u64>,
 }
 
-/// What came out.
+/// The results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub(crate) elapsed: Duration,
@@ -82,7 +82,7 @@ pub(crate) fn play<D: Driver, Q: Queues>(
     Ok(Outcome { elapsed: start.elapsed(), timestamps, events: completions.events })
 }
 
-/// A completion that is no success ends it all.
+/// A completion with an error ends the run.
 fn check(wc: &WorkCompletion) -> Result<()> {
     if wc.status.is_success() {
         return Ok(());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The exchange of endpoints over TCP, as rdma-core's ping-pongs do it.
 //!
-//! The client sends its endpoints, the server connects its QPs to them and sends its own, the client says `done` and
-//! closes; then it connects its QPs and begins. An endpoint is a line of hexadecimal text with a NUL
-//! ([`Endpoint`]). RC, UC and UD exchange one; SRQ always 256, of which those beyond the number of QPs are zeros.
-//! A C server reads one endpoint, and `done`, by a single `read`: each must be written at once.
+//! The client sends its endpoints. The server connects its QPs to them and sends its own. The client sends `done` and
+//! closes the connection; then it connects its QPs and begins. An endpoint is a line of hexadecimal text with a NUL
+//! ([`Endpoint`]). RC, UC and UD exchange one; SRQ always 256, of which those beyond the number of QPs are zeros. A C
+//! server reads an endpoint, and `done`, by a single `read`, so each must be sent by a single write.
 
 use super::patience::Patience;
 use anyhow::{Context, Result, bail, ensure};
@@ -15,12 +15,12 @@ use std::os::fd::AsFd;
 use uverbs::Endpoint;
 use uverbs::connect::ENDPOINT_LEN;
 
-/// What the client sends last, with C's NUL.
+/// The last message of the client, with C's NUL.
 const DONE: &[u8; 5] = b"done\0";
 
 /// Connects to a server.
 pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<TcpStream> {
-    // An IP address is taken as it is; only names ask the resolver.
+    // An IP address needs no resolver; only names do.
     let addresses = (host, port).to_socket_addrs().with_context(|| format!("cannot resolve {host}"))?;
     let mut failure = None;
     for address in addresses {
@@ -57,7 +57,7 @@ pub(crate) fn answer(bind: Option<IpAddr>, port: u16, patience: &Patience) -> Re
                 stream.set_nonblocking(false).context("cannot set up the client's socket")?;
                 return prepare(stream, patience);
             }
-            // The client has gone again.
+            // The client has closed the connection.
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {}
             Err(error) => return Err(error).context("accept failed"),
         }
@@ -75,7 +75,7 @@ fn prepare(stream: TcpStream, patience: &Patience) -> Result<TcpStream> {
 pub(crate) fn as_client(mut stream: impl Read + Write, mine: &[Endpoint]) -> Result<Vec<Endpoint>> {
     send(&mut stream, mine)?;
     let theirs = receive(&mut stream, mine.len())?;
-    stream.write_all(DONE).context("cannot tell the server that all was received")?;
+    stream.write_all(DONE).context("cannot send the final message to the server")?;
     Ok(theirs)
 }
 

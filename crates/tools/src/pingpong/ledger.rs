@@ -17,7 +17,7 @@ pub(crate) const SEND_WRID: u64 = 2;
 pub(crate) struct Ledger {
     iters: u32,
     rx_depth: u32,
-    /// What each QP waits for.
+    /// The completions that each QP waits for.
     pending: Vec<u64>,
     /// Receives that are posted.
     posted: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Ledger {
     received: u32,
 }
 
-/// What to do after a completion; receives first.
+/// The posts after a completion; receives first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Next {
     /// Post so many receives.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posting the message and its receives: the same for every transport but for the destination.
+//! Posts the message and its receives. The code differs between transports only in the destination.
 #![expect(unsafe_code)]
 // UNSAFETY: posts scatter/gather entries and calls the `wr_*` builders.
 
@@ -19,9 +19,9 @@ use uverbs::{Driver, PostError, SendFlags};
 
 /// The message and how it is sent.
 ///
-/// It keeps the buffer alive, so queues that hold it can post its bytes at any time: they are dropped before it. (Were
-/// they not, the region would still be deregistered before its memory goes: the device would fail, not write.) The
-/// buffer is touched by nobody but the device and [`Buffer`]'s copies (atomic, byte by byte), and any bytes will do.
+/// It keeps the buffer alive, so queues that hold it can post its bytes at any time: they are dropped before it.
+/// (Otherwise the region would still be deregistered before its memory is freed, so an access of the device would
+/// fail.) Only the device and [`Buffer`]'s copies (atomic, byte by byte) access the buffer, and any bytes are valid.
 #[derive(Debug)]
 pub(crate) struct Message<D: Driver> {
     buffer: Arc<Buffer<D>>,
@@ -44,7 +44,7 @@ impl<D: Driver> Message<D> {
         })
     }
 
-    /// What QPs that send it must be able to do.
+    /// The operations that QPs need to send it.
     pub(crate) fn send_ops(&self) -> SendOpsFlags {
         if self.new_send { SendOpsFlags::SEND } else { SendOpsFlags::empty() }
     }

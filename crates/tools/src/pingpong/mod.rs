@@ -31,7 +31,7 @@ use drive::{Plan, Queues};
 use message::Message;
 use options::{Options, Program};
 use patience::Patience;
-use report::{Figures, Side};
+use report::{EndpointRole, Figures};
 use std::hash::RandomState;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -54,7 +54,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
 /// Both ends in this process, on two software HCAs. The client's words are printed.
 fn here(mut options: Options) -> Result<()> {
     if options.is_client() {
-        bail!("both ends are in this process: there is no HOST to name");
+        bail!("both ends are in this process: HOST is not allowed");
     }
     let [a, b] = device::software()?;
     options.common.gid_idx = device::gid_index(&a, options.common.ib_port, options.common.gid_idx)?;
@@ -136,7 +136,7 @@ fn connect_attr(options: &Options, port: &PortAttr) -> Result<ConnectAttr> {
     })
 }
 
-/// Whether the device has the kind of memory that is asked for.
+/// Checks that the device has the requested kind of memory.
 fn check_memory(options: &Options, device: &DeviceAttr, name: &str) -> Result<()> {
     if options.memory.dm {
         return Err(Error::unsupported("alloc_dm", "device memory (-j) is not implemented").into());
@@ -153,7 +153,7 @@ fn check_memory(options: &Options, device: &DeviceAttr, name: &str) -> Result<()
     Ok(())
 }
 
-/// What a game is played on, besides its queues.
+/// The objects of a run, besides its queues.
 struct Table<'a, D: Driver> {
     context: &'a Context<D>,
     options: &'a Options,
@@ -163,7 +163,7 @@ struct Table<'a, D: Driver> {
 }
 
 impl<D: Driver> Table<'_, D> {
-    /// Meets the peer, plays, reports, and takes everything down.
+    /// Connects to the peer, runs, reports, and closes everything.
     fn play<Q: Queues>(self, mut completions: Completions<D>, mut queues: Q) -> Result<()> {
         let Self { context, options, device, port, buffer } = self;
         let common = &options.common;
@@ -175,17 +175,17 @@ impl<D: Driver> Table<'_, D> {
         queues.post_recv(common.rx_depth)?;
         completions.arm()?;
         let local = endpoints(context, options, port, &queues.qp_nums())?;
-        let mut show = |side: Side, endpoints: &[Endpoint]| -> Result<()> {
+        let mut print_endpoints = |role: EndpointRole, endpoints: &[Endpoint]| -> Result<()> {
             if !common.json {
                 for e in endpoints {
-                    writeln!(out, "{}", report::endpoint_line(options.program, side, e))?;
+                    writeln!(out, "{}", report::endpoint_line(options.program, role, e))?;
                 }
             }
             Ok(())
         };
-        show(Side::Local, &local)?;
+        print_endpoints(EndpointRole::Local, &local)?;
         let remote = meet(options, &mut queues, &local, &patience)?;
-        show(Side::Remote, &remote)?;
+        print_endpoints(EndpointRole::Remote, &remote)?;
         if options.is_client() {
             queues.connect(&local, &remote)?;
         }
@@ -206,7 +206,7 @@ impl<D: Driver> Table<'_, D> {
             report::text(&mut out, &figures, &outcome)?;
         }
 
-        // Nothing may be posted any more when the data is looked at.
+        // The queues are closed before the data is checked, so that no WR is outstanding.
         queues.close()?;
         completions.close()?;
         let checked = if common.chk { buffer.check() } else { Ok(()) };
@@ -226,7 +226,7 @@ fn endpoints<D: Driver>(
         Some(index) => context.query_gid(options.common.ib_port, index.into())?,
         None => Gid::ZERO,
     };
-    // Each state is seeded anew by the system's randomness.
+    // Each state has a new seed from the system's random numbers.
     let psn = || RandomState::new().build_hasher().finish() as u32 & 0xff_ffff;
     Ok(qp_nums.iter().map(|qp_num| Endpoint { lid: port.lid, qp_num: *qp_num, psn: psn(), gid }).collect())
 }

@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use uverbs::attr::Mtu;
 
-/// Endpoints that the SRQ ping-pong exchanges, whatever the number of QPs.
+/// Endpoints that the SRQ ping-pong exchanges, independent of the number of QPs.
 pub(crate) const SRQ_ENDPOINTS: usize = 256;
 
 /// Exchange messages with a peer, which may be rdma-core's ibv_{rc,uc,ud,srq}_pingpong
 ///
-/// Without HOST it is the server and waits for a client. Figures are those of the C programs: bytes and iterations
-/// of both directions together, and the time per exchange.
+/// Without HOST, uverbs is the server and waits for a client. The figures are those of the C programs: bytes and
+/// iterations of both directions together, and the time per exchange.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -59,7 +59,7 @@ pub(crate) enum TransportArgs {
     },
 }
 
-/// What connected transports have.
+/// The options of connected transports.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Connected {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096
@@ -78,10 +78,10 @@ pub(crate) struct Memory {
     pub(crate) dm: bool,
 }
 
-/// What every ping-pong has.
+/// The options of every ping-pong.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Common {
-    /// TCP host of the server; without it, be the server
+    /// TCP host of the server; without it, run as the server
     #[arg(value_name = "HOST")]
     pub(crate) host: Option<String>,
     /// TCP port to listen on or to connect to
@@ -111,7 +111,7 @@ pub(crate) struct Common {
     /// Index of the port's GID to use; RoCE needs one
     #[arg(short, long, value_name = "INDEX", value_parser = number::<u8>)]
     pub(crate) gid_idx: Option<u8>,
-    /// Check the data that arrived (both ends must be told)
+    /// Check the received data (both ends need this option)
     #[arg(short, long)]
     pub(crate) chk: bool,
     /// Post sends by the wr_* builders
@@ -123,7 +123,7 @@ pub(crate) struct Common {
     /// Address to listen on [default: all]
     #[arg(long, value_name = "IP", conflicts_with = "host")]
     pub(crate) bind: Option<IpAddr>,
-    /// Give up after so many seconds without progress; 0 is never
+    /// Fail after this number of seconds without progress; 0 means never
     #[arg(long, value_name = "SECS", default_value = "60", value_parser = number::<u32>)]
     pub(crate) timeout: u32,
     /// Print the result as JSON

@@ -7,7 +7,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-/// The limit, and since when there was no progress.
+/// The limit, and the time of the last progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     limit: Option<Duration>,
@@ -25,10 +25,10 @@ impl Patience {
         self.since = Instant::now();
     }
 
-    /// What is left, at least a millisecond (a socket takes 0 as "for ever"); `None` is endless.
+    /// The remaining time, at least a millisecond (0 means "for ever" for a socket); `None` means no limit.
     ///
     /// # Errors
-    /// Nothing is left. `what` says what was waited for.
+    /// The time is over. `what` names the event that was awaited.
     pub(crate) fn left(&self, what: &str) -> Result<Option<Duration>> {
         let Some(limit) = self.limit else { return Ok(None) };
         match limit.checked_sub(self.since.elapsed()) {

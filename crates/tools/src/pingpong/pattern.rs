@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the messages contain, and the check of `-c`.
+//! The contents of the messages, and the check of `-c`.
 //!
 //! The C programs fill their buffer with one byte; with `-c` the client sets the first byte of each page to 0, the
-//! server sends back what it got, and at the end it looks at the first byte of each page. Here the filling is looked at,
-//! too, and at both ends: it must have come through as well.
+//! server sends back the received data, and at the end checks the first byte of each page. Here both ends check the
+//! other bytes, too.
 
 use super::options::Program;
 
@@ -25,7 +25,7 @@ pub(crate) struct Wrong {
 }
 
 impl Pattern {
-    /// What the C program of that name sends.
+    /// The bytes that the C program of that name sends.
     pub(crate) fn of(program: Program, page_size: usize) -> Self {
         let fill = match program {
             Program::Rc | Program::Uc | Program::Ud => 0x7b,
@@ -34,7 +34,7 @@ impl Pattern {
         Self { fill, page_size: page_size.max(1) }
     }
 
-    /// A message as the client sends it: with marks when it shall be checked.
+    /// The message of the client, with marks if it will be checked.
     pub(crate) fn message(self, size: usize, marked: bool) -> Vec<u8> {
         let mut bytes = vec![self.fill; size];
         if marked {

@@ -11,7 +11,8 @@ use uverbs::attr::QpCap;
 use uverbs::qp::transport::{Connected, Receives, Sends};
 use uverbs::{ConnectAttr, Driver, Endpoint, ProtectionDomain, Qp};
 
-/// A connected QP and its message. (The QP goes first: it must be gone before the message's buffer.)
+/// A connected QP and its message. (The QP is dropped first, because it must be destroyed before the message's buffer
+/// is freed.)
 #[derive(Debug)]
 pub(crate) struct OneConnected<D: Driver, T: Connected + Sends + Receives> {
     qp: Qp<D, T>,

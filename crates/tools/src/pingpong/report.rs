@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a ping-pong prints: the lines of the C programs, or JSON.
+//! The output of a ping-pong: the lines of the C programs, or JSON.
 
 use super::drive::Outcome;
 use super::options::{Options, Program};
@@ -11,19 +11,19 @@ use uverbs::Endpoint;
 
 /// Whose endpoint a line is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum EndpointRole {
     Local,
     Remote,
 }
 
 /// An endpoint's line.
-pub(crate) fn endpoint_line(program: Program, side: Side, e: &Endpoint) -> String {
-    let label = match side {
-        Side::Local => "local address: ",
-        Side::Remote => "remote address:",
+pub(crate) fn endpoint_line(program: Program, role: EndpointRole, e: &Endpoint) -> String {
+    let label = match role {
+        EndpointRole::Local => "local address: ",
+        EndpointRole::Remote => "remote address:",
     };
     // The C program for datagrams has a colon here, in its own line.
-    let colon = if program == Program::Ud && side == Side::Local { ':' } else { ',' };
+    let colon = if program == Program::Ud && role == EndpointRole::Local { ':' } else { ',' };
     let gid = Ipv6Addr::from(e.gid);
     format!("  {label} LID {:#06x}, QPN {:#08x}, PSN {:#08x}{colon} GID {gid}", e.lid, e.qp_num, e.psn)
 }
@@ -40,7 +40,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// From what was asked for and how long it took.
+    /// Computes the figures from the options and the time.
     pub(crate) fn new(options: &Options, outcome: &Outcome) -> Self {
         let iters = options.common.iters;
         let bytes = u64::from(options.size) * u64::from(iters) * 2;
@@ -117,15 +117,15 @@ mod tests {
         let gid = "::ffff:10.0.0.2".parse().unwrap();
         let e = Endpoint { lid: 0, qp_num: 0x11, psn: 0x79b5f3, gid };
         assert_eq!(
-            endpoint_line(Program::Rc, Side::Local, &e),
+            endpoint_line(Program::Rc, EndpointRole::Local, &e),
             "  local address:  LID 0x0000, QPN 0x000011, PSN 0x79b5f3, GID ::ffff:10.0.0.2"
         );
         assert_eq!(
-            endpoint_line(Program::Ud, Side::Local, &e),
+            endpoint_line(Program::Ud, EndpointRole::Local, &e),
             "  local address:  LID 0x0000, QPN 0x000011, PSN 0x79b5f3: GID ::ffff:10.0.0.2"
         );
         assert_eq!(
-            endpoint_line(Program::Ud, Side::Remote, &Endpoint { gid: Default::default(), ..e }),
+            endpoint_line(Program::Ud, EndpointRole::Remote, &Endpoint { gid: Default::default(), ..e }),
             "  remote address: LID 0x0000, QPN 0x000011, PSN 0x79b5f3, GID ::"
         );
         let mut out = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `-t` shows: the device clock's ticks between receives that completed one after the other.
+//! The output of `-t`: the ticks of the device's clock between consecutive completions of receives.
 
 /// Distances between completion times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

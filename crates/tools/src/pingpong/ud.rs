@@ -15,7 +15,8 @@ use uverbs::{AddressHandle, ConnectAttr, Driver, Endpoint, Error, PostError, Pro
 /// Hops of a datagram, as the C program sets them.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// A datagram QP, where it sends to, and its message. (The QP goes first: it must be gone before the message's buffer.)
+/// A datagram QP, its destination, and its message. (The QP is dropped first, because it must be destroyed before the
+/// message's buffer is freed.)
 #[derive(Debug)]
 pub(crate) struct Datagrams<D: Driver> {
     qp: Qp<D, Ud>,

@@ -68,7 +68,7 @@ impl Opcode {
         }
     }
 
-    /// What a QP must be able to do for it.
+    /// The send operations that a QP needs for it.
     pub(super) const fn ops(self) -> SendOpsFlags {
         use SendOpsFlags as F;
         match self {
@@ -112,7 +112,7 @@ impl Opcode {
 pub(super) enum Verdict {
     /// As it must.
     Ok,
-    /// The device or the face does not have it, and says so.
+    /// The device or the face does not support it.
     Missing(String),
     /// Otherwise.
     Failed(String),
@@ -138,7 +138,7 @@ pub(super) fn run<D: Driver, T: Kind<D>>(l: &Loop<'_, D>, opcode: Opcode, face: 
 }
 
 impl Verdict {
-    /// What a case came to.
+    /// The outcome of a case.
     pub(super) fn of(tried: Result<()>) -> Self {
         match tried {
             Ok(()) => Self::Ok,
@@ -168,7 +168,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
     }
 
     fn run(&mut self, opcode: Opcode) -> Result<()> {
-        // Several packets where there can be several, and lengths that are no multiple of anything.
+        // Several packets, except on UD, and lengths that are not multiples of a word.
         let long = if T::QP_TYPE == QpType::Ud { 771 } else { 5003 };
         match opcode {
             Opcode::Send => self.sends(|_| Op::Send, &[0, 1, long]),
@@ -184,7 +184,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
             Opcode::LocalInv => self.local_inv(),
             Opcode::Flush => self.flush(),
             Opcode::AtomicWrite => self.atomic_write(),
-            Opcode::Tso => bail!("frames are no part of this"),
+            Opcode::Tso => bail!("raw packets have cases of their own"),
         }
     }
 
@@ -211,10 +211,10 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let posted = if inline { Data::Inline(&data) } else { Data::Sges(&sges) };
         let op = op(turn);
         let sent = self.ends.run(face, turn, op, posted)?;
-        ensure!(sent.opcode == WcOpcode::SEND, "the completion says {:?}", sent.opcode);
+        ensure!(sent.opcode == WcOpcode::SEND, "the completion has {:?}", sent.opcode);
         let b = &self.ends.b;
         let got = b.wait(turn)?;
-        ensure!(got.opcode == WcOpcode::RECV, "the receive's completion says {:?}", got.opcode);
+        ensure!(got.opcode == WcOpcode::RECV, "the completion of the receive has {:?}", got.opcode);
         ensure!(
             got.byte_len as usize == len + grh,
             "{} bytes arrived, {} were sent",
@@ -262,13 +262,13 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let sges = [a.sge(0, len / 2), a.sge(len / 2, len - len / 2)];
         let posted = if inline { Data::Inline(&data) } else { Data::Sges(&sges) };
         let sent = self.ends.run(face, turn, op, posted)?;
-        ensure!(sent.opcode == WcOpcode::RDMA_WRITE, "the completion says {:?}", sent.opcode);
+        ensure!(sent.opcode == WcOpcode::RDMA_WRITE, "the completion has {:?}", sent.opcode);
         let b = &self.ends.b;
         if let Some(imm) = imm {
             let got = b.wait(turn)?;
             ensure!(
                 got.opcode == WcOpcode::RECV_RDMA_WITH_IMM,
-                "the receive's completion says {:?}",
+                "the completion of the receive has {:?}",
                 got.opcode
             );
             ensure!(got.byte_len as usize == len, "{} bytes arrived, {len} were sent", got.byte_len);
@@ -300,7 +300,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
             let from = b.remote(TARGET);
             let sges = [a.sge(0, len / 2), a.sge(len / 2, len - len / 2)];
             let done = self.ends.run(face, turn, Op::Read(from), Data::Sges(&sges))?;
-            ensure!(done.opcode == WcOpcode::RDMA_READ, "the completion says {:?}", done.opcode);
+            ensure!(done.opcode == WcOpcode::RDMA_READ, "the completion has {:?}", done.opcode);
             ensure!(self.ends.a.bytes(0, len)? == data, "the data differ");
             ensure!(self.ends.a.bytes(len, 1)? == [0], "written beyond the end");
         }
@@ -316,7 +316,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let sges = [a.sge(0, 8)];
         let at = b.remote(TARGET);
         let done = self.ends.run(face, turn, op(at), Data::Sges(&sges))?;
-        ensure!(done.opcode == opcode, "the completion says {:?}", done.opcode);
+        ensure!(done.opcode == opcode, "the completion has {:?}", done.opcode);
         let answer = self.ends.a.mr.atomic_u64(0)?.load(Ordering::Acquire);
         ensure!(answer == before, "the answer is {answer:#x}, {before:#x} was there");
         let left = self.ends.b.mr.atomic_u64(TARGET)?.load(Ordering::Acquire);
@@ -343,7 +343,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let mut mw = a.pd.alloc_mw(mw_type)?;
         let bind = mw.bind(&a.mr, a.mr.addr() + TARGET as u64, 4096, AccessFlags::REMOTE_WRITE);
         let done = self.ends.run(face, turn, Op::BindMw(bind), Data::Sges(&[]))?;
-        ensure!(done.opcode == WcOpcode::BIND_MW, "the completion says {:?}", done.opcode);
+        ensure!(done.opcode == WcOpcode::BIND_MW, "the completion has {:?}", done.opcode);
         mw.bound(&bind);
         Ok(mw)
     }
@@ -372,7 +372,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let mw = self.bound(MwType::Type2)?;
         let (turn, face) = (self.turn(), self.face);
         let done = self.ends.run(face, turn, Op::LocalInv(mw.rkey()), Data::Sges(&[]))?;
-        ensure!(done.opcode == WcOpcode::LOCAL_INV, "the completion says {:?}", done.opcode);
+        ensure!(done.opcode == WcOpcode::LOCAL_INV, "the completion has {:?}", done.opcode);
         mw.close()?;
         Ok(())
     }
@@ -397,7 +397,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         // Global visibility of a range.
         let args = FlushArgs { length: 4096, placement: 1, level: 0 };
         let done = self.ends.run(face, turn, Op::Flush(at, args), Data::Sges(&[]))?;
-        ensure!(done.opcode == WcOpcode::FLUSH, "the completion says {:?}", done.opcode);
+        ensure!(done.opcode == WcOpcode::FLUSH, "the completion has {:?}", done.opcode);
         Ok(())
     }
 
@@ -405,7 +405,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let (turn, face) = (self.turn(), self.face);
         let at = self.ends.b.remote(TARGET);
         let done = self.ends.run(face, turn, Op::AtomicWrite(at, *b"8 bytes!"), Data::Sges(&[]))?;
-        ensure!(done.opcode == WcOpcode::ATOMIC_WRITE, "the completion says {:?}", done.opcode);
+        ensure!(done.opcode == WcOpcode::ATOMIC_WRITE, "the completion has {:?}", done.opcode);
         ensure!(self.ends.b.bytes(TARGET, 8)? == b"8 bytes!", "the data differ");
         Ok(())
     }

@@ -18,9 +18,9 @@ use uverbs::{
 
 /// Memory of an end.
 pub(super) const MEMORY: usize = 32 << 10;
-/// Where the peer writes; before it is what is sent, and received.
+/// Offset of the memory that the peer writes; the memory of sends and receives is before it.
 pub(super) const TARGET: usize = 16 << 10;
-/// Where receives arrive.
+/// Offset of the memory of receives.
 pub(super) const ARRIVAL: usize = 8 << 10;
 
 /// The device, and how its port reaches itself.
@@ -99,7 +99,7 @@ pub(super) struct End<D: Driver, T: Kind<D>> {
     xrc: Option<QpControl<D>>,
     /// That of DC.
     target: Option<Target<D>>,
-    /// Where they receive.
+    /// The SRQ of their receives.
     srq: Option<SharedReceiveQueue<D>>,
     ah: Option<AddressHandle<D>>,
     to: (u32, u32),
@@ -153,7 +153,7 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
         Ok(Self { sender, xrc, target, srq, ah: None, to: (0, 0), cq, mr, pd, max_inline, limit: l.limit })
     }
 
-    /// Where the peer's sends go.
+    /// The QP that receives the peer's sends.
     fn receiver(&self) -> &QpControl<D> {
         self.xrc.as_ref().unwrap_or(self.sender.control())
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `uverbs selftest`: every opcode by every face, in loopback on any device, and a report that its owner can send back.
 //!
-//! Each case runs on new QPs ([`ends`]), so that one that fails spoils no other. What the device does not have is told
-//! apart from what fails.
+//! Each case runs on new QPs ([`ends`]), so that a failure does not affect other cases. A feature that the device lacks
+//! is not reported as a failure.
 
 mod cases;
 mod ends;
@@ -25,10 +25,10 @@ use uverbs::device::DeviceInfo;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Context, Dci, Driver, Rc, Uc, Ud, XrcSend};
 
-/// Try every opcode by every face on a device, in loopback, and print a report
+/// Test every opcode on every interface of a device, in loopback, and print a report
 ///
-/// The device's port is connected to itself, so no peer is needed. The status tells whether anything failed; what the
-/// device does not have is no failure. The report says which device, driver, firmware and kernel it was.
+/// The device's port is connected to itself, so no peer is needed. The exit status is 1 if a case failed. A feature
+/// that the device lacks is not a failure. The report names the device, driver, firmware and kernel.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Device [default: the first]
@@ -80,7 +80,7 @@ impl device::Visitor for Visit<'_> {
         transport::<D, Uc>(&l, &mut cases);
         transport::<D, Ud>(&l, &mut cases);
         transport::<D, XrcSend>(&l, &mut cases);
-        // Dynamic connections are mlx5's alone.
+        // Only mlx5 has dynamic connections.
         if let Some(mlx5) = (&context as &dyn Any).downcast_ref::<Context<Mlx5>>() {
             let l = Loop::new(mlx5, args.ib_port, gid, Duration::from_secs(args.timeout.into()))?;
             transport::<Mlx5, Dci>(&l, &mut cases);

@@ -24,7 +24,7 @@ use uverbs::{
 /// The key of the DC targets.
 pub(super) const DC_KEY: u64 = 0x1122_3344_5566_7788;
 
-/// What a DC target is made of.
+/// The objects of a DC target.
 pub(super) struct Parts<'a, D: Driver> {
     pub(super) pd: &'a ProtectionDomain<D>,
     pub(super) cq: &'a CompletionQueue<D, Shared>,
@@ -74,7 +74,7 @@ pub(super) struct Remote {
     pub(super) rkey: u32,
 }
 
-/// What to do.
+/// The operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
     Send,
@@ -98,14 +98,14 @@ impl Op {
     }
 }
 
-/// What to do it with.
+/// The data of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Data<'a> {
     Sges(&'a [Sge]),
     Inline(&'a [u8]),
 }
 
-/// Where to, as far as the transport asks.
+/// The destination, as far as the transport needs one.
 #[derive(Debug)]
 pub(super) struct To<'a, D: Driver> {
     pub(super) ah: Option<&'a AddressHandle<D>>,
@@ -138,7 +138,7 @@ pub(super) trait Kind<D: Driver>: SendsImm + Sized {
     /// Posts it at once.
     fn now(sq: &mut SendQueue<D, Self, Exclusive>, to: To<'_, D>, req: &Request<'_>)
     -> Result<(), PostError>;
-    /// What receives for it, if that is a DC target.
+    /// The DC target that receives for it, if it is one.
     fn target(
         parts: &Parts<'_, D>,
         attr: &ConnectAttr,
@@ -224,7 +224,7 @@ fn at<D: Driver>(r: Remote) -> D::Remote {
     D::Remote::new(r.addr, r.rkey)
 }
 
-/// What every transport has.
+/// The operations of every transport.
 fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
     wr: Wr<S, D, T, A>,
     req: &Request<'_>,
@@ -241,7 +241,7 @@ fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
     })
 }
 
-/// What transports with a peer have.
+/// The operations of connected transports.
 fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
     wr: Wr<S, D, T, A>,
     req: &Request<'_>,
@@ -268,7 +268,7 @@ fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
     })
 }
 
-/// What reliable transports have.
+/// The operations of reliable transports.
 fn reliable<S: Sink<D>, D: Driver, T: Reliable + SendsImm, A: Address<D::Ah>>(
     wr: Wr<S, D, T, A>,
     req: &Request<'_>,

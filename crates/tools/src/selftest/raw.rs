@@ -27,7 +27,7 @@ const CAP: QpCap =
     QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 2, max_recv_sge: 1, max_inline_data: 32 };
 /// Bytes of a receive.
 const ROOM: usize = 2048;
-/// Where receives arrive; before it is what is sent.
+/// Offset of the memory of receives; the memory of sends is before it.
 const ARRIVAL: usize = 8 << 10;
 /// Payload bytes of a segment.
 const MSS: u16 = 300;
@@ -80,7 +80,7 @@ fn own_mac<D: Driver>(l: &Loop<'_, D>) -> Result<[u8; 6]> {
     let port = u32::from(l.attr.port_num);
     let table = l.context.query_gid_table()?;
     let mut gids = table.iter().filter(|e| e.port_num == port).map(|e| e.gid);
-    gids.find_map(mac).context("the port has no GID that tells its MAC address")
+    gids.find_map(mac).context("the port has no GID with its MAC address")
 }
 
 /// Two QPs of either locking, of which the second gets the frames to this port.
@@ -97,7 +97,7 @@ enum Sender<D: Driver> {
     Shared(Qp<D, RawPacket, Shared>),
 }
 
-/// What is sent.
+/// The frame that is sent.
 #[derive(Clone, Copy)]
 struct Frame<'a> {
     sge: Sge,
@@ -186,7 +186,7 @@ impl<D: Driver> Ends<D> {
             );
             if wc.wr_id == SENT {
                 sent = true;
-                // What does not come back soon never will.
+                // A frame that does not return soon is lost.
                 until = until.min(Instant::now() + LOOP_LIMIT);
                 continue;
             }

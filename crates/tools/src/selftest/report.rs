@@ -12,7 +12,7 @@ use uverbs::attr::{DeviceAttr, PortAttr, QpType};
 use uverbs::device::{DeviceInfo, Modalias};
 use uverbs::{Context, Driver};
 
-/// What one needs to know of a machine to make something of its report.
+/// The attributes of a machine that are needed to interpret its report.
 #[derive(Clone, Debug)]
 pub(super) struct About {
     rows: Vec<(&'static str, String)>,
@@ -128,7 +128,7 @@ impl Report {
             write!(out, " {:<9}", face.name())?;
         }
         writeln!(out)?;
-        // Reasons are told once, with the cases that they stand for.
+        // A reason is printed once, with all of its cases.
         let mut reasons: BTreeMap<(bool, String), Vec<String>> = BTreeMap::new();
         for line in self.cases.chunk_by(|a, b| (a.qp_type, a.opcode) == (b.qp_type, b.opcode)) {
             let Some(first) = line.first() else { continue };

@@ -20,7 +20,7 @@ impl<D: Driver> QpControl<D> {
         self.inner.qp_type()
     }
 
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     #[must_use]
     pub fn cap(&self) -> &QpCap {
         self.inner.cap()
@@ -28,10 +28,10 @@ impl<D: Driver> QpControl<D> {
 
     /// `ibv_modify_qp`. An `EINVAL` of the kernel is explained by what the transition needs.
     ///
-    /// It may be called while other threads post and poll. A RESET empties the queues: a batch or session that was begun
-    /// before fails with `BadState` when it completes, or is posted and forgotten with the rest, if its last step came
-    /// at the same time; no completion tells which. What was posted before a RESET has no completion after it. So a
-    /// program that wants to know stops posting before it resets.
+    /// It may be called while other threads post and poll. A RESET empties the queues. A batch or session that was
+    /// begun before it fails with `BadState` when it completes; if it completes at the same time as the RESET, it may
+    /// also be posted and discarded, and no completion shows which. WRs that were posted before a RESET have no
+    /// completion after it. So a program that needs to know the outcome stops posting before it resets.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
         let handle = inner.handle()?;
@@ -41,7 +41,8 @@ impl<D: Driver> QpControl<D> {
         modified
     }
 
-    /// `ibv_query_qp`. How large the send queue is, the driver knows and not every kernel does (mlx5_ib says 0).
+    /// `ibv_query_qp`. The driver fills in the size of the send queue, because not every kernel reports it (mlx5_ib
+    /// returns 0).
     pub fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
         let (mut attr, mut init) = self.inner.handle()?.query(mask)?;
         let QpCap { max_send_wr, max_send_sge, max_inline_data, .. } = *self.cap();

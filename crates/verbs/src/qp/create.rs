@@ -127,7 +127,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         self
     }
 
-    /// What its `wr_*` builders must be able to do; what it can't do fails the creation.
+    /// The `wr_*` builders that the QP must support. If the device lacks one, the creation fails.
     pub fn send_ops(mut self, ops: SendOpsFlags) -> Self {
         self.attr.send_ops_flags = ops;
         self
@@ -150,11 +150,11 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
     /// that can't do it ignores this. (mlx5: "scatter to CQE"; `MLX5_SCATTER_TO_CQE=0` forbids it. libmlx5 does it unasked.)
     ///
     /// # Safety
-    /// The poll writes to the address that an entry says as to a pointer. So every entry of a receive, read or atomic of this
+    /// The poll writes to the address of an entry as to a pointer. So every entry of a receive, read or atomic of this
     /// QP, and of every receive of its SRQ (also one that another QP consumes), names a region whose
-    /// [`addr`](crate::MemoryRegion::addr) is the address of its memory in this process: no region of
-    /// [`reg_mr_iova`](ProtectionDomain::reg_mr_iova) with another address, of a dma-buf, or of device memory. (Entries of
-    /// [`null_sge`](ProtectionDomain::null_sge) are fine: the poll knows their key.)
+    /// [`addr`](crate::MemoryRegion::addr) is the address of its memory in this process. This excludes regions of
+    /// [`reg_mr_iova`](ProtectionDomain::reg_mr_iova) with another address, of a dma-buf, and of device memory.
+    /// (Entries of [`null_sge`](ProtectionDomain::null_sge) are allowed, because the poll recognises their key.)
     #[expect(unsafe_code, reason = "addresses of entries become pointers")]
     pub unsafe fn data_in_completions(mut self) -> Self {
         self.data_in_completions = true;

@@ -15,7 +15,7 @@ use uverbs_core::control::QpHandle;
 use uverbs_core::error::Error;
 use uverbs_core::provider::Driver;
 
-/// What a QP was made from: held only because it must outlive the QP.
+/// The objects that a QP was created from, which must outlive the QP.
 #[derive(Debug)]
 pub(crate) struct QpParents<D: Driver> {
     pub(crate) _pd: Option<Arc<PdInner<D>>>,
@@ -36,7 +36,7 @@ pub(crate) struct QpInner<D: Driver> {
     cap: QpCap,
     has_send_ops: bool,
     event_id: u64,
-    /// Engines whose halves are gone.
+    /// Engines whose halves were dropped.
     engines: Mutex<Engines<D>>,
     _parents: QpParents<D>,
     context: Arc<ContextInner<D>>,
@@ -48,7 +48,7 @@ struct Engines<D: Driver> {
     recv: Option<D::RecvQueue>,
 }
 
-/// What [`QpInner::new`] takes besides the parents.
+/// The arguments of [`QpInner::new`] besides the parents.
 pub(crate) struct QpFacts {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,
@@ -103,7 +103,7 @@ impl<D: Driver> QpInner<D> {
         &self.context
     }
 
-    /// The kernel object; there as long as anyone but `Drop` can ask.
+    /// The kernel object; it is present until `Drop`.
     pub(crate) fn handle(&self) -> Result<&QpHandle, Error> {
         self.handle.as_ref().ok_or_else(|| Error::invalid("qp", "handle", "the QP is destroyed"))
     }

@@ -30,13 +30,13 @@ use crate::connect::{ConnectAttr, Endpoint};
 
 /// A queue pair of transport `T`.
 ///
-/// Its fields are its halves, and can be moved apart (to two threads, say): the kernel object lives until the last of
-/// them is gone.
+/// Its fields are its halves. They can be moved to different owners, for example to two threads; the kernel object is
+/// destroyed when the last of them is dropped.
 #[derive(Debug)]
 pub struct Qp<D: Driver, T: Transport, L: Locking = Exclusive> {
-    /// Where sends are posted. Of an XRC receive QP there is none.
+    /// The send queue. `None` for an XRC receive QP.
     pub send: Option<SendQueue<D, T, L>>,
-    /// Where receives are posted. `None` if an SRQ takes them.
+    /// The receive queue. `None` if the QP has an SRQ.
     pub recv: Option<RecvQueue<D, L>>,
     /// States and queries.
     pub control: QpControl<D>,
@@ -49,7 +49,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.qp_num()
     }
 
-    /// Its sizes as created: at least what was asked for.
+    /// Its sizes as created, which are at least those requested.
     #[must_use]
     pub fn cap(&self) -> &QpCap {
         self.control.cap()
@@ -185,7 +185,7 @@ impl<D: Driver, L: Locking> Drop for RecvQueue<D, L> {
         // SAFETY: `receiver` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]
         let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
-        // The device may use the ring until the kernel object is gone, so the QP keeps it until then.
+        // The device may use the ring until the kernel object is destroyed, so the QP keeps it until then.
         self.qp.keep_recv(receiver.into_engine());
     }
 }

@@ -42,7 +42,7 @@ impl<Q: Engine> Receiver<Q, Exclusive> {
         self.engine.get_mut()
     }
 
-    /// Opens a batch: the device sees nothing before [`RecvBatch::complete`], and dropping it is an abort.
+    /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> RecvBatch<'_, Q> {
         RecvBatch { inner: self.engine.get_mut().batch() }
@@ -74,7 +74,7 @@ pub struct RecvGuard<'q, Q> {
 }
 
 impl<Q: Engine> RecvGuard<'_, Q> {
-    /// Opens a batch: the device sees nothing before [`RecvBatch::complete`], and dropping it is an abort.
+    /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> RecvBatch<'_, Q> {
         RecvBatch { inner: self.guard.batch() }
@@ -111,7 +111,7 @@ impl<'q, Q: Engine> RecvBatch<'q, Q> {
     /// Adds one receive.
     ///
     /// # Safety
-    /// The memory that `sges` name stays registered (with local write access) and alive, and nobody touches it, until
+    /// The memory that `sges` name stays registered (with local write access) and alive, and is not accessed, until
     /// this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn push(&mut self, wr_id: u64, sges: &[Q::Sge]) {

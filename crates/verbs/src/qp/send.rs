@@ -101,13 +101,13 @@ macro_rules! single_posts {
     )*};
 }
 
-/// Marks [`XrcSend`] alone.
+/// Implemented by [`XrcSend`] only.
 pub trait ToRemoteSrq: super::transport::Transport {}
 impl ToRemoteSrq for XrcSend {}
-/// Marks [`Dci`] alone.
+/// Implemented by [`Dci`] only.
 pub trait ToDcTarget: super::transport::Transport {}
 impl ToDcTarget for Dci {}
-/// Marks raw packet QPs alone.
+/// Implemented by raw packet QPs only.
 pub trait Frames: super::transport::Transport {}
 impl Frames for super::transport::RawPacket {}
 
@@ -188,7 +188,7 @@ impl<D: Driver, T, L: Locking> Drop for SendQueue<D, T, L> {
         // SAFETY: `engine` is not used after this: `drop` runs once.
         #[expect(unsafe_code, reason = "ManuallyDrop")]
         let engine = unsafe { ManuallyDrop::take(&mut self.engine) };
-        // The device may use the ring until the kernel object is gone, so the QP keeps it until then.
+        // The device may use the ring until the kernel object is destroyed, so the QP keeps it until then.
         self.qp.keep_send(engine.into_inner());
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A QP's transport as a type, so that an operation it does not have does not compile.
 //!
-//! The traits follow the opcode table of ibv_post_send(3). What they rule out does not compile:
+//! The traits follow the opcode table of ibv_post_send(3). Operations that a transport does not have do not compile:
 //!
 //! An RDMA read on a datagram QP, because a datagram has no peer to read from.
 //! ```compile_fail,E0599

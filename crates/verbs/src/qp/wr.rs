@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One work request in the making: flags first, then the operation that consumes it.
 //!
-//! A [`Wr`] ends in a [`Sink`]: an open [`Batch`](super::Batch), or a send queue that posts it at once. What names memory
-//! by scatter/gather entries is `unsafe`, because the device will use that memory later; what copies its bytes now is
-//! safe.
+//! A [`Wr`] ends in a [`Sink`]: an open [`Batch`](super::Batch), or a send queue that posts it immediately. Operations
+//! that name memory by scatter/gather entries are `unsafe`, because the device uses that memory later; operations that
+//! copy the bytes during the call are safe.
 #![expect(unsafe_code)]
 // UNSAFETY: passes the promise about memory on to the driver's encoder.
 
@@ -15,9 +15,9 @@ use uverbs_core::provider::send::{SendBatch, SendQueue, Wr as Head};
 use uverbs_core::provider::{Driver, PostError};
 use uverbs_core::wr::{ImmData, SendFlags};
 
-/// Where a finished work request goes.
+/// The receiver of a finished work request.
 pub trait Sink<D: Driver>: Sized {
-    /// What the operation returns: nothing from a batch (errors come out of `complete`), a result from a single post.
+    /// The result of the operation: nothing for a batch (`complete` reports errors), a `Result` for a single post.
     type Out;
 
     /// Puts it there.
@@ -74,7 +74,7 @@ impl<D: Driver> Sink<D> for Now<'_, D> {
     }
 }
 
-/// A work request that has its id and destination, and wants flags and an operation.
+/// A work request that has its id and destination, but not yet its flags and operation.
 #[must_use = "a work request does nothing before its operation is named"]
 #[derive(Debug)]
 pub struct Wr<S, D: Driver, T, A> {
@@ -133,9 +133,9 @@ macro_rules! with_data {
             $(#[$meta])*
             ///
             /// # Safety
-            /// The memory that `sges` name stays registered and alive, and nobody writes it, until this work request
-            /// is known to be complete. Of a frame (a raw packet QP), it has its own address
-            /// ([`SendBatch::push`]): the driver may read headers there during the call.
+            /// The memory that `sges` name stays registered and alive, and is not written, until this work request is
+            /// known to be complete. For a frame (of a raw packet QP), the entries have the memory's own address
+            /// ([`SendBatch::push`]), because the driver may read headers there during the call.
             #[inline(always)]
             pub unsafe fn $name(self, sges: &[D::Sge], $($arg: $ty),*) -> S::Out {
                 // SAFETY: the caller's promise.
@@ -187,7 +187,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// `IBV_WR_RDMA_READ`.
     ///
     /// # Safety
-    /// The memory that `sges` name stays registered (with local write access) and alive, and nobody touches it, until
+    /// The memory that `sges` name stays registered (with local write access) and alive, and is not accessed, until
     /// this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn read(self, sges: &[D::Sge], from: D::Remote) -> S::Out {
@@ -241,8 +241,9 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// `IBV_WR_BIND_MW`: opens a window into a region for peers that know `bind.rkey`.
     ///
     /// # Safety
-    /// As [`op::BindMw::new`]. What [`MemoryWindow::bind`](crate::MemoryWindow::bind) made, with another low byte of `rkey`
-    /// at most, names an exposed region; it stays registered until this work request is known to be complete.
+    /// As [`op::BindMw::new`]. A bind from [`MemoryWindow::bind`](crate::MemoryWindow::bind), in which only the low
+    /// byte of `rkey` may be changed, names an exposed region; the caller promises that the region stays registered
+    /// until this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn bind_mw(self, bind: MwBind) -> S::Out {
         // SAFETY: the caller's promise.
@@ -253,8 +254,8 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
 }
 
 impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, D, T, A> {
-    /// `IBV_WR_TSO`: the device cuts the data into segments and puts the header before each. Which QPs have it is
-    /// told by their creation.
+    /// `IBV_WR_TSO`: the device divides the data into segments and puts the header before each. The creation of the QP
+    /// determines whether it has this operation.
     ///
     /// # Safety
     /// As [`send`](Self::send).

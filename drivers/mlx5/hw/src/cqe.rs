@@ -2,7 +2,7 @@
 //! Completion queue entries.
 //!
 //! An entry is 64 bytes, or 128 of which the second half is the entry and the first holds scattered data. Facts from
-//! `<infiniband/mlx5dv.h>`, PRM "Completion Queue Entry" (8.18) and, where said, `linux/mlx5/device.h`.
+//! `<infiniband/mlx5dv.h>`, PRM "Completion Queue Entry" (8.18) and, if named, `linux/mlx5/device.h`.
 
 use crate::layout::{hw_consts, hw_structs};
 use crate::{Be16, Be32, Be64};
@@ -33,9 +33,9 @@ hw_consts! {
     /// Opcode: the device has never written this entry.
     pub const MLX5_CQE_INVALID: u8 = 15;
 
-    /// Bit of [`Cqe64::op_own`]: up to 32 bytes of data stand in the entry itself.
+    /// Bit of [`Cqe64::op_own`]: up to 32 bytes of data are in the entry itself.
     pub const MLX5_INLINE_SCATTER_32: u8 = 0x4;
-    /// Bit of [`Cqe64::op_own`]: up to 64 bytes of data stand before the entry.
+    /// Bit of [`Cqe64::op_own`]: up to 64 bytes of data are before the entry.
     pub const MLX5_INLINE_SCATTER_64: u8 = 0x8;
 
     /// Syndrome: received data were longer than the WQE's memory.

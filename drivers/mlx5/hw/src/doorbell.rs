@@ -14,14 +14,14 @@ hw_consts! {
     /// Word of a CQ's doorbell record: consumer index, 24 bits. PRM 8.8.2.
     #[c = ""]
     pub const CQ_SET_CI: usize = 0;
-    /// Word of a CQ's doorbell record: what [`CqDoorbell::arm`] says. PRM 8.8.2.
+    /// Word of a CQ's doorbell record: the value of [`CqDoorbell::arm`]. PRM 8.8.2.
     #[c = ""]
     pub const CQ_ARM_DB: usize = 1;
     /// Bytes of a doorbell record. PRM 8.8.1.
     #[c = ""]
     pub const DBREC_BYTES: usize = 8;
 
-    /// Bytes of one UAR in the device, whatever the machine's page size. `MLX5_ADAPTER_PAGE_SIZE` of
+    /// Bytes of one UAR in the device, independent of the machine's page size. `MLX5_ADAPTER_PAGE_SIZE` of
     /// `linux/mlx5/device.h`.
     #[c = ""]
     pub const UAR_BYTES: usize = 4096;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The hardware format of mlx5 (ConnectX) queues as bytes: WQE segments, completion entries, doorbells.
 //!
-//! A driver writes these and a device reads them, or the other way round; both sides of this project share the
-//! format here and nothing else. Structs are plain bytes with big-endian words, convert with zerocopy, and have
-//! accessors for their bit fields. Nothing here decides, checks or does I/O. What a device may write is an integer,
-//! so no byte pattern is invalid.
+//! A driver writes these and a device reads them, or vice versa. The driver and the software device of this project
+//! share only this crate. Structs are plain bytes with big-endian words, convert with zerocopy, and have accessors for
+//! their bit fields. The crate makes no decisions and no checks, and does no I/O. Fields that a device may write are
+//! integers, so no byte pattern is invalid.
 //!
-//! `tests/headers.rs` compares every struct and constant with `<infiniband/mlx5dv.h>`. What that header lacks says
-//! so, and names the source of the fact: the ConnectX Programmer's Reference Manual (*PRM*), or a Linux header.
+//! `tests/headers.rs` compares every struct and constant with `<infiniband/mlx5dv.h>`. The documentation of an item
+//! that is not in that header names its source: the ConnectX Programmer's Reference Manual (*PRM*), or a Linux header.
 //!
 //! | module       | what                                                    |
 //! |--------------|---------------------------------------------------------|

@@ -2,8 +2,8 @@
 //! Segments of work queue elements.
 //!
 //! A send WQE is a [`CtrlSeg`] followed by other segments, in 16-byte units; it starts at a 64-byte basic block and
-//! takes whole ones. A receive WQE is a row of [`DataSeg`]s, an SRQ's has a [`SrqNextSeg`] before them. Facts from
-//! `<infiniband/mlx5dv.h>`, PRM "Work Queue Elements" (8.9) and, where said, `linux/mlx5/qp.h`.
+//! takes whole ones. A receive WQE is a sequence of [`DataSeg`]s; in an SRQ a [`SrqNextSeg`] precedes them. Facts from
+//! `<infiniband/mlx5dv.h>`, PRM "Work Queue Elements" (8.9) and, if named, `linux/mlx5/qp.h`.
 
 use crate::layout::{hw_consts, hw_structs};
 use crate::{Be16, Be32, Be64};
@@ -81,14 +81,15 @@ hw_consts! {
     pub const MLX5_ETH_WQE_L3_CSUM: u8 = 1 << 6;
     /// [`EthSeg::cs_flags`]: compute the TCP or UDP checksum.
     pub const MLX5_ETH_WQE_L4_CSUM: u8 = 1 << 7;
-    /// Bytes of an Ethernet header with a VLAN tag: what a device in L2 inline mode wants inlined. PRM, 8.9.4.2.
+    /// Bytes of an Ethernet header with a VLAN tag: the bytes that a device in L2 inline mode needs inline. PRM,
+    /// 8.9.4.2.
     #[c = ""]
     pub const ETH_L2_INLINE_HEADER_SIZE: usize = 18;
     /// Bytes of an Ethernet header.
     #[c = ""]
     pub const ETH_L2_MIN_HEADER_SIZE: usize = 14;
 
-    /// [`UmrCtrlSeg::flags`]: translation entries stand in the WQE.
+    /// [`UmrCtrlSeg::flags`]: the translation entries are in the WQE.
     pub const MLX5_WQE_UMR_CTRL_FLAG_INLINE: u8 = 1 << 7;
     /// [`UmrCtrlSeg::flags`]: fail unless the key is free.
     pub const MLX5_WQE_UMR_CTRL_FLAG_CHECK_FREE: u8 = 1 << 5;
@@ -221,7 +222,7 @@ hw_structs! {
         pub rgid: [u8; 16] = 32,
     }
 
-    /// Which of the peer's XRC SRQs receives. PRM 8.9.4.6; `mlx5dv.h` lacks it.
+    /// The peer's XRC SRQ that receives the message. PRM 8.9.4.6; `mlx5dv.h` lacks it.
     #[c = ""]
     pub struct XrcSeg: 16 {
         /// SRQ number.
@@ -251,7 +252,7 @@ hw_structs! {
         pub inline_hdr: [u8; 16] = 16,
     }
 
-    /// What a UMR does. PRM 8.9.4.7.
+    /// The operation of a UMR. PRM 8.9.4.7.
     #[c = "struct mlx5_wqe_umr_ctrl_seg"]
     pub struct UmrCtrlSeg: 48 {
         /// `MLX5_WQE_UMR_CTRL_FLAG_*`.

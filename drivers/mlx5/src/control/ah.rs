@@ -30,7 +30,7 @@ pub(super) fn create(mlx5: &Mlx5, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHan
     let sgid_index = attr.grh.map_or(0, |grh| grh.sgid_index);
     let sgid =
         query::gid_entry(&mlx5.kernel, attr.port_num, sgid_index.into()).map_err(|e| match e.errno() {
-            // The device is gone: the index is not what is wrong.
+            // The device was removed: the index is not the cause.
             Errno::EIO => e,
             _ => Error::invalid(VERB, "sgid_index", format!("{sgid_index}: {e}")),
         })?;

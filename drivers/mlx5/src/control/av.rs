@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Address vectors: an address handle in the form of the hardware.
 //!
-//! On InfiniBand the vector is built here and the kernel knows nothing of it. On RoCE the kernel resolves the peer's MAC
-//! address. Facts from PRM 8.9.4.3 and `rdma/ib_verbs.h` (flow label to UDP port).
+//! On InfiniBand the vector is built here, without the kernel. On RoCE the kernel resolves the peer's MAC address.
+//! Facts from PRM 8.9.4.3 and `rdma/ib_verbs.h` (flow label to UDP port).
 
 use uverbs_core::attr::{AhAttr, GidType};
 use uverbs_mlx5_hw::wqe::Av;
@@ -13,14 +13,14 @@ const UDP_PORT_MIN: u16 = 0xc000;
 /// GRH present.
 const GRH: u32 = 1 << 30;
 
-/// The device's code of an `enum ibv_rate`; 0 is no limit, also for rates that the device has not.
+/// The device's code of an `enum ibv_rate`; 0 means no limit, also for rates that the device does not have.
 const RATES: [u8; 23] = [0, 0, 7, 8, 9, 10, 11, 12, 13, 14, 15, 11, 13, 15, 0, 9, 15, 0, 0, 9, 13, 0, 0];
 
 fn rate(static_rate: u8) -> u8 {
     RATES.get(usize::from(static_rate)).copied().unwrap_or(0)
 }
 
-/// The UDP source port that stands for a flow label: its 20 bits, folded to 14.
+/// The UDP source port for a flow label: its 20 bits, folded to 14.
 fn udp_port(flow_label: u32) -> u16 {
     let label = flow_label & 0xf_ffff;
     UDP_PORT_MIN | ((label & 0x3fff) ^ (label >> 14)) as u16
@@ -47,8 +47,8 @@ pub(crate) fn infiniband(attr: &AhAttr) -> Av {
     with_route(av, attr, GRH)
 }
 
-/// The vector of a RoCE destination, whose MAC address is `dmac`. `random` picks the UDP port where there is no flow
-/// label to do so.
+/// The vector of a RoCE destination, whose MAC address is `dmac`. `random` determines the UDP port if there is no flow
+/// label.
 pub(crate) fn roce(attr: &AhAttr, gid_type: GidType, dmac: [u8; 6], random: impl FnOnce() -> u16) -> Av {
     let label = attr.grh.map_or(0, |grh| grh.flow_label);
     let rlid = match gid_type {
@@ -62,7 +62,7 @@ pub(crate) fn roce(attr: &AhAttr, gid_type: GidType, dmac: [u8; 6], random: impl
         rmac: dmac,
         ..Av::default()
     };
-    // Every RoCE packet has a route, and the bit that says so is reserved.
+    // Every RoCE packet has a route, and the bit for it is reserved.
     with_route(av, attr, 0)
 }
 

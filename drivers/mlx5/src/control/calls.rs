@@ -77,7 +77,7 @@ pub(crate) fn context<'a>(
     unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) }
 }
 
-/// What a CQ is created with, beside its memory.
+/// The parameters of a new CQ, except its memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CqRequest {
     /// Bytes of an entry.
@@ -88,8 +88,8 @@ pub(crate) struct CqRequest {
     pub(crate) uar_page_index: u16,
 }
 
-/// Leaks `memory` if nobody knows whether the kernel keeps the object: it answered nonsense, and its object was destroyed
-/// again as far as could be.
+/// Leaks `memory` if it is unknown whether the kernel still has the object, because the answer was invalid. (The caller
+/// has tried to destroy the object.)
 fn unless_unsure<T, M>(result: Result<T>, memory: impl FnOnce() -> M) -> Result<T> {
     result.inspect_err(|error| leak_if_unsure(error, memory))
 }
@@ -198,7 +198,7 @@ pub(crate) fn create_dct(
     user_handle: u64,
     request: mlx5_ib_create_qp,
 ) -> Result<QpHandle> {
-    // What stands in `sq_buf_addr` is the access key.
+    // `sq_buf_addr` has the access key.
     let request = mlx5_ib_create_qp { buf_addr: 0, db_addr: 0, ..request };
     let mut resp = mlx5_ib_create_qp_resp::default();
     // SAFETY: a target has no queues, so the request has no address.
@@ -206,7 +206,7 @@ pub(crate) fn create_dct(
     Ok(qp::create(parents, attr, user_handle, uhw)?.0)
 }
 
-/// Modifies a DC target; its number, if the kernel tells one.
+/// Modifies a DC target and returns its number, if the kernel returns one.
 pub(crate) fn modify_dct(handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<u32>> {
     let request = mlx5_ib_modify_qp::default();
     let mut resp = mlx5_ib_modify_qp_resp::default();
@@ -270,7 +270,7 @@ pub(crate) fn alloc_dm(
     Ok((handle, start, page))
 }
 
-/// Maps the page in which the kernel tells how the device's clock runs.
+/// Maps the page with the kernel's parameters of the device's clock.
 pub(crate) fn map_clock_info(kernel: &dyn Kernel) -> Result<Mapping, Errno> {
     kernel.mmap(mmap_offset(MLX5_IB_MMAP_CLOCK_INFO, 0), page_size() as usize, Protection::Read)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a context knows of its device: the answer to creating it, the device's capabilities, the ports' link layers.
+//! The attributes of a context's device: the answer to the context's creation, the device's capabilities, the ports'
+//! link layers.
 
 use crate::control::calls;
 use crate::control::options::Options;
@@ -36,7 +37,7 @@ pub(crate) struct Port {
     pub(crate) grh_required: bool,
 }
 
-/// What is known of the device.
+/// The attributes of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) limits: Limits,
@@ -51,7 +52,7 @@ pub(crate) struct Facts {
     pub(crate) kernel_resolves_ah: bool,
     /// Key of memory that swallows writes.
     pub(crate) dump_fill_mkey: u32,
-    /// The kernel knows ECE, and wants to be told so at creation.
+    /// The kernel supports ECE, and needs a flag for it at creation.
     pub(crate) ece: bool,
     /// Completion timestamps can be wall-clock time.
     pub(crate) real_time_ts: bool,
@@ -63,7 +64,7 @@ pub(crate) struct Facts {
     pub(crate) max_tso: u32,
     /// Short data of DC targets may go into the CQE.
     pub(crate) scatter_to_cqe_dct: bool,
-    /// There is a page that tells how the device's clock runs.
+    /// The kernel has a page with the parameters of the device's clock.
     pub(crate) clock_info: bool,
     /// Bytes of the longest message, of every port.
     pub(crate) max_msg_sz: u64,
@@ -71,7 +72,7 @@ pub(crate) struct Facts {
     pub(crate) ports: Vec<Port>,
 }
 
-/// The device's attributes, and the driver's part if the kernel tells it.
+/// The device's attributes, and the driver's part if the kernel returns it.
 fn query_both(
     kernel: &Arc<dyn Kernel>,
     tells_private: bool,

@@ -85,7 +85,7 @@ pub(super) fn create(
     Ok(CqParts { handle, shared, queue, cqe: entries - 1 })
 }
 
-/// The page that tells how the device's clock runs.
+/// The page with the parameters of the device's clock.
 fn clock(mlx5: &Mlx5, verb: &'static str) -> Result<Clock> {
     if !mlx5.facts.clock_info {
         return Err(Error::unsupported(verb, "wall clock timestamps: the kernel gives no clock page"));

@@ -58,7 +58,7 @@ pub(super) fn modify(
     match (target, dctn) {
         (Some(QpState::RTR), Some(dctn)) if dctn <= 0xff_ffff => Ok(Some(dctn)),
         (Some(QpState::RTR), other) => {
-            Err(Error::protocol("modify_qp", format!("{other:?} is no number of a DC target")))
+            Err(Error::protocol("modify_qp", format!("{other:?} is not the number of a DC target")))
         }
         _ => Ok(None),
     }

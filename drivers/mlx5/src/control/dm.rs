@@ -12,7 +12,7 @@ pub(super) fn alloc(mlx5: &Mlx5, length: u64, log_align: u32) -> Result<DmParts>
     const VERB: &str = "alloc_dm";
     let (handle, start, page) = calls::alloc_dm(&mlx5.kernel, length, log_align)?;
     let page_bytes = u64::from(calls::page_size());
-    // The address in the device is not told, only where in its first page it begins.
+    // The kernel does not return the address in the device, only the offset in its first page.
     let start = start & (page_bytes - 1);
     let mapped = usize::try_from((start + length).next_multiple_of(page_bytes))
         .map_err(|_| uverbs_core::Errno::EINVAL)

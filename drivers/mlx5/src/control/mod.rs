@@ -50,7 +50,7 @@ use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 use zerocopy::IntoBytes;
 
-/// A user index that stands for none (`MLX5_IB_DEFAULT_UIDX` of `mlx5_ib.h`).
+/// The user index of an object without one (`MLX5_IB_DEFAULT_UIDX` of `mlx5_ib.h`).
 pub(crate) const NO_UIDX: u32 = 0xff_ffff;
 
 /// A context on an mlx5 device.
@@ -60,7 +60,7 @@ pub struct Mlx5 {
     facts: Facts,
     options: Options,
     uars: Arc<Uars>,
-    /// The register by which all CQs ask for events.
+    /// The register by which all CQs are armed.
     arm: Arc<ArmRegister>,
     dbrecs: DbRecPages,
     indices: Arc<UserIndices>,
@@ -105,7 +105,7 @@ impl Mlx5 {
         Ok((this, info))
     }
 
-    /// What a QP is created with where the kernel knows the enhanced connection establishment: begin, version 1.
+    /// The value for a new QP if the kernel supports the enhanced connection establishment: begin, version 1.
     fn ece(&self) -> u32 {
         if self.facts.ece { 0x1000_0000 } else { 0 }
     }
@@ -122,7 +122,7 @@ impl Mlx5 {
 
     /// Access to a new CQ or SRQ.
     fn queue_access(&self, verb: &'static str) -> Result<QueueAccess> {
-        // What the word says is the queue's to define.
+        // The queue defines the meaning of the word.
         QueueAccess::new(1, self.barrier).map_err(|e| self.no_memory(verb, &e))
     }
 
@@ -162,7 +162,7 @@ impl Driver for Mlx5 {
     }
 
     fn alloc_pd(&self) -> Result<PdHandle> {
-        // The kernel insists on telling the number.
+        // The kernel requires a response with the number.
         let mut resp = mlx5_ib_alloc_pd_resp::default();
         pd::alloc(&self.kernel, Uhw::answer(resp.as_mut_bytes()))
     }
@@ -268,7 +268,7 @@ impl Driver for Mlx5 {
 
     fn alloc_td(&self) -> Result<ThreadDomain> {
         let first = self.uars.for_qp(Posters::ThreadDomain)?;
-        // What others use, too, its QPs take one by one.
+        // If its register is shared with others, its QPs allocate registers one by one.
         Ok(ThreadDomain { first: Mutex::new(first.filter(BfReg::is_dedicated)) })
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which operations a QP type has on this device.
+//! The operations of each QP type on this device.
 
 use super::context::Facts;
 use uverbs_core::attr::{QpType, SendOpsFlags};
@@ -21,8 +21,8 @@ const UD: SendOpsFlags = SendOpsFlags::SEND.union(SendOpsFlags::SEND_WITH_IMM);
 /// Of raw packet QPs.
 const RAW_PACKET: SendOpsFlags = SendOpsFlags::SEND.union(SendOpsFlags::TSO);
 
-/// What builders of such a QP can do on this device (ibv_wr_post(3): what the device lacks fails the creation). `Driver` is a
-/// DC initiator.
+/// The operations that builders of such a QP support on this device (ibv_wr_post(3): a request for others fails the
+/// creation). `Driver` is a DC initiator.
 pub(crate) fn builder_ops(qp_type: QpType, facts: &Facts) -> SendOpsFlags {
     let mut ops = match qp_type {
         QpType::Rc | QpType::XrcSend | QpType::Driver => RC,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a user can tune from outside: the environment variables of the reference provider that have a meaning here.
+//! Tuning by environment variables: those of the reference provider that have an effect here.
 //!
 //! | variable                   | what                                                                          |
 //! |----------------------------|-------------------------------------------------------------------------------|
@@ -16,7 +16,7 @@
 use uverbs_core::error::{Error, Result};
 use uverbs_mlx5_hw::doorbell::BFREGS_PER_UAR;
 
-/// The most doorbell registers that a process can ask for (`MLX5_MAX_BFREGS`).
+/// The maximum number of doorbell registers that a process can request (`MLX5_MAX_BFREGS`).
 const MAX_BFREGS: u32 = 512;
 /// Registers above this number are low latency ones (`MLX5_MED_BFREGS_TSHOLD`).
 const SHARED_AT_MOST: u32 = 12;
@@ -58,7 +58,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// What the process's environment says.
+    /// The options from the process's environment.
     ///
     /// # Errors
     /// A number that can't be.
@@ -66,7 +66,7 @@ impl Options {
         Self::parse(|name| std::env::var(name).ok())
     }
 
-    /// What variables say.
+    /// The options from variables.
     pub(crate) fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Self> {
         const VERB: &str = "open_device";
         let default = Self::default();
@@ -75,7 +75,7 @@ impl Options {
             Some(text) => text
                 .trim()
                 .parse::<u32>()
-                .map_err(|_| Error::invalid(VERB, name, format!("{text:?} is no number"))),
+                .map_err(|_| Error::invalid(VERB, name, format!("{text:?} is not a number"))),
         };
         let flag = |name: &str, default: bool| get(name).map_or(default, |text| text != "0");
         let total = number("MLX5_TOTAL_UUARS", default.total_uuars)?;

@@ -24,10 +24,10 @@ use uverbs_uapi::mlx5::{MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib
 
 const CREATE_QP: &str = "create_qp";
 
-/// A state that no posting is allowed in and that is no reset: while the kernel resets the QP.
+/// The state while the kernel resets the QP: it allows no posts, and is not counted as a reset.
 const BETWEEN: QpState = QpState::UNKNOWN;
 
-/// A QP as the control path sees it: what its queues share, and what it holds until it is destroyed.
+/// A QP on the control path: the state that its queues share, and the objects that it holds until it is destroyed.
 #[derive(Debug)]
 pub struct QpControl {
     shared: Arc<QpShared>,
@@ -35,14 +35,14 @@ pub struct QpControl {
     send_cq: Option<Arc<CqShared>>,
     recv_cq: Option<Arc<CqShared>>,
     memory: QpMemory,
-    /// The doorbell register: goes back when the last who can ring it is gone.
+    /// The doorbell register, which is returned when its last user is dropped.
     _bfreg: Option<BfReg>,
     /// One `modify_qp` at a time.
     modifying: Mutex<()>,
 }
 
 impl QpControl {
-    /// What its queues share.
+    /// The state that its queues share.
     #[must_use]
     pub fn shared(&self) -> &Arc<QpShared> {
         &self.shared
@@ -97,7 +97,7 @@ impl QpControl {
         recv.into_iter().chain(send)
     }
 
-    /// A work queue's: a receive queue alone.
+    /// For a work queue, which has a receive queue only.
     pub(super) fn of_wq(shared: Arc<QpShared>, cq: Arc<CqShared>, memory: QpMemory) -> Self {
         Self {
             shared,
@@ -152,7 +152,8 @@ impl QpControl {
             Some(state) => shared.set_state(state),
             None => {}
         }
-        // The receive queue of a raw packet QP is ready before the QP is: it learns of receives only now.
+        // The receive queue of a raw packet QP is ready before the QP is, so its receives are published to the device
+        // only now.
         if target == Some(QpState::RTR)
             && self.qp_type == QpType::RawPacket
             && let (Some(dbrec), Some(rq)) = (&self.memory.dbrec, &shared.rq)
@@ -195,7 +196,7 @@ impl QpControl {
     }
 }
 
-/// What mlx5 does not have is told before anything is allocated.
+/// Refuses features that mlx5 does not have, before anything is allocated.
 fn check(mlx5: &Mlx5, attr: &QpInitAttr) -> Result<()> {
     if attr.create_flags.contains(QpCreateFlags::SOURCE_QPN) {
         return Err(Error::unsupported(CREATE_QP, "create_flags SOURCE_QPN"));
@@ -289,7 +290,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
         1 if !is_target => Some(mlx5.user_index(CREATE_QP)?),
         _ => None,
     };
-    // Only a QP that sends needs a register of its own; the others name a page because the kernel wants one.
+    // Only a QP that sends needs a register of its own; the others name a page because the kernel requires one.
     let bfreg = if queues.sq.is_none() {
         None
     } else if let Some(first) = create.td.and_then(ThreadDomain::take) {
@@ -348,7 +349,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     let (bfreg, doorbell) = match made {
         Ok(made) => made,
         Err(error) => {
-            // SAFETY: nobody has it yet.
+            // SAFETY: the object has no other user yet.
             let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget(queues.memory));
             return Err(error);
         }
@@ -412,10 +413,10 @@ pub(super) fn modify(
 ) -> Result<()> {
     let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
     control.modify_with(target, || {
-        // SAFETY: called by `Driver::modify_qp` alone, which was promised that `control` is the QP's; it follows.
+        // SAFETY: called only by `Driver::modify_qp`, whose caller promises that `control` is that of the QP.
         let modified = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         if let Err(error) = modified {
-            // A QP that met an error on the wire is in ERR, and nobody told us.
+            // After an error on the wire the QP is in ERR, which the kernel does not report.
             if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
                 && now.qp_state == QpState::ERR
             {

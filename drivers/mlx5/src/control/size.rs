@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How large queues must be for what was asked of them.
+//! Computes the sizes of queues from the requested capacities.
 //!
 //! The sizes are those of the reference provider (libmlx5 65), so that a program finds the same capacities, with one
 //! difference: without inline data and entries the reference answers an inline limit below zero, which is 0 here.
@@ -13,10 +13,10 @@ use uverbs_mlx5_hw::wqe::{
 
 /// Bytes of the translation entries that a UMR WQE ends with: one entry of 16, padded.
 const UMR_ENTRIES: u32 = 64;
-/// The most CQEs: the consumer index has 24 bits, one of which tells two laps apart.
+/// The most CQEs: the consumer index has 24 bits, one of which distinguishes two laps.
 const MAX_CQE: u32 = 1 << 23;
 
-/// What the device and its kernel driver allow.
+/// Limits of the device and its kernel driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Bytes of a send WQE.
@@ -31,12 +31,12 @@ pub(crate) struct Limits {
     pub(crate) max_srq_recv_wr: u32,
 }
 
-/// What a send queue is for.
+/// The operations of a send queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendUse {
     /// `Driver` is a DC initiator.
     pub(crate) qp_type: QpType,
-    /// What its builders must be able to do; empty for all that `ibv_post_send` can do.
+    /// Operations that its builders must support; empty for all operations of `ibv_post_send`.
     pub(crate) ops: SendOpsFlags,
     /// Bytes of the longest TSO header.
     pub(crate) max_tso_header: u16,
@@ -192,7 +192,7 @@ pub(crate) fn recv_queue(verb: &'static str, limits: &Limits, max_wr: u32, max_s
 /// An SRQ's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SrqSize {
-    /// The ring, with the elements that the device may want for receives that wait for a page.
+    /// The ring, with the elements that the device needs for receives that wait for a page.
     pub(crate) ring: RqSize,
     /// Elements that are linked for use; one less can be posted.
     pub(crate) slots: u32,

@@ -14,7 +14,7 @@ use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{SrqCreate, SrqParts};
 
-/// An SRQ as the control path sees it: what its queue shares, and the CQ that knows it by its own number (XRC).
+/// An SRQ on the control path: the state that its queue shares, and the CQ in which it has its own number (XRC).
 #[derive(Debug)]
 pub struct SrqControl {
     shared: Arc<SrqShared>,
@@ -22,13 +22,13 @@ pub struct SrqControl {
 }
 
 impl SrqControl {
-    /// What its queue shares.
+    /// The state that its queue shares.
     #[must_use]
     pub fn shared(&self) -> &Arc<SrqShared> {
         &self.shared
     }
 
-    /// The kernel has destroyed it: its completions are nobody's.
+    /// Removes it from its CQ after the kernel has destroyed it.
     pub(super) fn detach(&self) {
         if let Some(cq) = &self.cq {
             cq.detach_srq(&self.shared);
@@ -64,7 +64,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
         xrcd: create.xrc.map(|(xrcd, ..)| xrcd),
         cq: create.xrc.map(|(_, cq, _)| cq),
     };
-    // The kernel is told of all elements but one, also of those that are not for the user.
+    // The size for the kernel is all elements but one, including those that the user can't post.
     let told = SrqAttr { max_wr: size.ring.wqe_cnt - 1, max_sge: size.ring.max_sge, ..attr.attr };
     if attr.attr.max_wr == 0 || attr.attr.srq_limit > attr.attr.max_wr {
         let reason = format!("srq_limit {} of max_wr {}", attr.attr.srq_limit, attr.attr.max_wr);
@@ -75,7 +75,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
     let number = handle.srq_num().unwrap_or(srqn);
     let made = (number <= 0xff_ffff).then(|| SrqShared::new(number, ring, size.slots)).flatten();
     let Some(shared) = made else {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget((buf, dbrec)));
         return Err(Error::protocol(VERB, format!("SRQ number {number:#x}")));
     };

@@ -26,7 +26,7 @@ use uverbs_uapi::mlx5::{
 /// Longest register that is believed: two halves of 512 bytes.
 const MAX_BF_REG: u32 = 1024;
 
-/// What the context's answer says of doorbells.
+/// The doorbell parameters in the context's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UarFacts {
     /// Bytes of a register, both halves; 0 without BlueFlame.
@@ -39,7 +39,7 @@ pub(crate) struct UarFacts {
     pub(crate) num_dyn_bfregs: u32,
 }
 
-/// A page of UARs, freed when the last register of it is gone.
+/// A page of UARs, freed when its last register is dropped.
 struct UarPage {
     page: DoorbellPage,
     /// Number of the first UAR in it.
@@ -67,12 +67,12 @@ impl fmt::Debug for UarPage {
     }
 }
 
-/// How the kernel is told of a register.
+/// The number of a register for the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BfRegIndex {
     /// `bfreg_index` of the request.
     pub(crate) index: u32,
-    /// The flag that says what the index is.
+    /// The flag for the meaning of the index.
     pub(crate) flag: u32,
 }
 
@@ -94,11 +94,11 @@ pub(crate) enum Posters {
     Many,
     /// One thread at a time.
     One,
-    /// One thread at a time, which the program told by a thread domain.
+    /// One thread at a time, which the program promised by a thread domain.
     ThreadDomain,
 }
 
-/// Which set a register goes back to.
+/// The set to which a register is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     /// Used by one QP. It counts as one of `num_low_lat_uuars`, or does not.
@@ -243,13 +243,13 @@ impl Uars {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The register by which the context's CQs ask for events.
+    /// The register by which the context's CQs are armed.
     pub(crate) fn arm_register(&self) -> Option<ArmRegister> {
         let page = self.nc.as_ref().or(self.legacy.first())?;
         ArmRegister::new(&page.page, 0)
     }
 
-    /// The page number that CQs are created with; `None` where the kernel knows by itself.
+    /// The page number that CQs are created with; `None` if the kernel chooses the page.
     pub(crate) fn arm_page(&self) -> Option<u32> {
         self.nc.as_ref().map(|page| page.page_id)
     }
@@ -301,8 +301,8 @@ impl Uars {
         let made = |register, home| Ok(Some(BfReg { register, home, of: Arc::clone(self) }));
         let burst = self.blueflame().burst;
         let mut pool = self.lock();
-        // Without bursts the uncached register has no lock either: see `uncached`. A thread domain has a register of its
-        // own all the same, and uses its halves in turn, as with libmlx5.
+        // Without bursts the uncached register has no lock either: see `uncached`. A thread domain still has a register
+        // of its own, and alternates between its halves, as with libmlx5.
         let dedicated = match posters {
             Posters::ThreadDomain => self.facts.bf_reg_size != 0,
             Posters::One => burst,
@@ -351,7 +351,7 @@ impl Uars {
         Some(Register { page: Arc::clone(nc), offset: BF_OFFSET as u32, index, bf, shared: None })
     }
 
-    /// What a QP without a send queue is created with: a page that it does not use.
+    /// The register for the creation of a QP without a send queue: a page that it does not use.
     pub(crate) fn unused(&self) -> BfRegIndex {
         self.nc.as_ref().map_or_else(BfRegIndex::default, |nc| BfRegIndex {
             index: nc.page_id,

@@ -57,15 +57,15 @@ pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts
         max_msg_sz: mlx5.facts.max_msg_sz,
     };
     let Some(queue) = RecvQueue::new(&config, shared, dbrec.recv_word()) else {
-        // SAFETY: nobody has it yet.
+        // SAFETY: the object has no other user yet.
         let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget(control));
-        return Err(Error::invalid(VERB, "cap", "a queue that can't be"));
+        return Err(Error::invalid(VERB, "cap", "impossible sizes"));
     };
     // The kernel makes it in RESET, where receives may not be posted.
     Ok(WqParts { handle, shared: control, queue, attr })
 }
 
-/// A WQ's states in those of a QP, as its queue knows them.
+/// The state of a QP that corresponds to a WQ's state, for its queue.
 fn state_of(state: WqState) -> QpState {
     match state {
         WqState::RDY => QpState::RTR,
@@ -77,7 +77,7 @@ fn state_of(state: WqState) -> QpState {
 pub(super) fn modify(handle: &WqHandle, control: &QpControl, attr: &WqAttr) -> Result<()> {
     let request = mlx5_ib_modify_wq::default();
     control.modify_with(attr.wq_state.map(state_of), || {
-        // SAFETY: called by `Driver::modify_wq` alone, which was promised that `control` is the WQ's; it follows.
+        // SAFETY: called only by `Driver::modify_wq`, whose caller promises that `control` is that of the WQ.
         unsafe { handle.modify(attr, calls::modify_wq(&request)) }
     })
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A ring as the poller of a completion queue walks it: by the last 64 bytes of each element, which is where an entry
-//! stands, also where the elements are larger.
+//! The ring of a completion queue for its poller: it reads the last 64 bytes of each element, which are the entry, also
+//! in larger elements.
 //!
-//! A [`Watch`] keeps the address of the element that is looked at next, so that finding it not yet written costs a load.
-//! A [`Walk`] goes on from there, in stretches that end before the ring begins anew.
+//! A [`Watch`] keeps the address of the next element, so that a poll of an empty queue costs one load. A [`Walk`]
+//! continues from there, in stretches that end where the ring wraps.
 // UNSAFETY: as the module above; every address is one of an element that the ring has.
 
 use super::StrideRing;
@@ -29,7 +29,7 @@ pub struct BlockRing {
 
 // SAFETY: `first` and `end` point into the ring, which is owned; all access is by atomics.
 unsafe impl Send for BlockRing {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for BlockRing {}
 
 impl BlockRing {
@@ -80,7 +80,7 @@ pub(crate) struct Watch {
 
 // SAFETY: the address of atomics, and the owner of their memory.
 unsafe impl Send for Watch {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Watch {}
 
 impl Watch {
@@ -129,7 +129,7 @@ impl Watch {
         wraps
     }
 
-    /// Turns to the block of another.
+    /// Moves to the position of another.
     ///
     /// # Safety
     /// Both are of the same ring.
@@ -138,7 +138,7 @@ impl Watch {
         self.block = other.block;
     }
 
-    /// Turns to where a walk stands.
+    /// Moves to the position of a walk.
     ///
     /// # Safety
     /// The walk is over the same ring.
@@ -148,7 +148,7 @@ impl Watch {
     }
 }
 
-/// Where a walk over a ring stands, and how far it may go without a look at the ring's end.
+/// A position in a ring, and how far a walk may go from there without a check for the ring's end.
 ///
 /// # Invariants
 /// `at` and `stop` are blocks of the ring, and `stop` is `at` or has a larger index; `stride` is the ring's.
@@ -161,7 +161,7 @@ pub(crate) struct Walk<'r> {
 }
 
 impl<'r> Walk<'r> {
-    /// The block that it stands at.
+    /// The block at the position.
     #[inline(always)]
     pub(crate) fn block(&self) -> &'r Block {
         // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.

@@ -73,7 +73,7 @@ impl DbRec {
         self.page.buf.addr() + (self.index * STRIDE) as u64
     }
 
-    /// One of the two words as it stands in memory, big-endian.
+    /// One of the two words as in memory, big-endian.
     #[inline(always)]
     #[must_use]
     pub fn word(&self, which: usize) -> &AtomicU32 {
@@ -116,7 +116,7 @@ impl DbRec {
         self.word(CQ_SET_CI).store(ci.to_be(), Ordering::Relaxed);
     }
 
-    /// What a CQ was armed with.
+    /// Stores the value that a CQ is armed with.
     #[inline(always)]
     pub fn set_arm(&self, arm: u32) {
         self.word(CQ_ARM_DB).store(arm.to_be(), Ordering::Relaxed);
@@ -147,7 +147,7 @@ pub struct DbWord {
 
 // SAFETY: an address of an atomic, and the owner of its memory.
 unsafe impl Send for DbWord {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for DbWord {}
 
 impl DbWord {
@@ -162,7 +162,7 @@ impl DbWord {
         unsafe { self.ptr.as_ref() }.store(count.to_be(), Ordering::Relaxed);
     }
 
-    /// The count that the device was told last.
+    /// The count that was last stored for the device.
     #[must_use]
     pub fn get(&self) -> u32 {
         // SAFETY: as in `set`.

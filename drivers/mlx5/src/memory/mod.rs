@@ -45,9 +45,9 @@ pub(crate) use core::sync::atomic::AtomicU64 as Entry64;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64 as Entry64;
 
-/// Page-aligned memory of one queue or of several, zeroed. The device may read and write it from the moment that the
-/// kernel was told of it until the object is destroyed; so it lives in an `Arc` of everything that uses it, and is
-/// leaked if the kernel refuses to destroy.
+/// Page-aligned memory of one queue or of several, zeroed. The device may read and write it from the moment that it is
+/// passed to the kernel until the object is destroyed. So all users share it by an `Arc`, and it is leaked if the
+/// kernel refuses to destroy the object.
 pub struct QueueBuf {
     map: MmapRaw,
 }
@@ -71,7 +71,7 @@ impl QueueBuf {
         self.map.len()
     }
 
-    /// Whether there are none: never.
+    /// Always `false`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.map.len() == 0
@@ -90,8 +90,8 @@ impl QueueBuf {
     /// All of it as words, for a software device and for tests.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: a mapping starts at a page and is as long as it says, readable and writable while it is borrowed;
-        // other threads access it only by atomics, and the device by DMA.
+        // SAFETY: a mapping starts at a page boundary and has the length `len`; it is readable and writable while it is
+        // borrowed; other threads access it only by atomics, and the device by DMA.
         unsafe { core::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.map.len() / 8) }
     }
 }
@@ -102,7 +102,7 @@ impl fmt::Debug for QueueBuf {
     }
 }
 
-/// The alignment that the kernel is told of: its page, and the unit in which it maps for the device.
+/// The alignment of memory for the kernel: its page, and the unit in which it maps memory for the device.
 pub const PAGE: usize = 4096;
 
 /// A table with an entry per block or element of a ring, indexed modulo its length.

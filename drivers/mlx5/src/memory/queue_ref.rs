@@ -11,8 +11,8 @@ use std::sync::Arc;
 /// A QP's shared part, its send queue's, and the addresses of that one's ring.
 #[derive(Debug)]
 pub(crate) struct SendQueueRef {
-    /// Of `sq`: neither its memory nor its records move or end before it does, since both are behind pointers that nobody
-    /// changes.
+    /// The addresses of `sq`: its memory and its records are neither moved nor freed before it, because both are behind
+    /// pointers that are not changed.
     addrs: SqAddrs,
     pub(crate) qp: Arc<QpShared>,
     sq: Arc<SqShared>,
@@ -20,7 +20,7 @@ pub(crate) struct SendQueueRef {
 
 // SAFETY: addresses of atomics, and the owner of their memory.
 unsafe impl Send for SendQueueRef {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for SendQueueRef {}
 
 impl SendQueueRef {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A send queue's ring of 64-byte basic blocks, and the record of each WQE, which only this process sees.
+//! A send queue's ring of 64-byte basic blocks, and the record of each WQE, which only this process accesses.
 // UNSAFETY: see the module above.
 
 use super::{BlockIndex, Entry64, QueueBuf, UnitIndex};
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use uverbs_core::sync::copy;
 
-/// What a completion needs to know of a WQE, kept beside the ring at the WQE's first block.
+/// The data of a WQE that its completion needs, stored beside the ring at the index of the WQE's first block.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Record {
@@ -21,7 +21,7 @@ pub(crate) struct Record {
     pub(crate) done: Entry64,
 }
 
-/// What is known once a WQE is done: how many WRs had been posted with it, and what a UMR was.
+/// The data of a completed WQE: the number of WRs that had been posted up to it, and the operation of a UMR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompletedCount(u64);
 
@@ -49,7 +49,7 @@ impl CompletedCount {
 }
 
 impl Record {
-    /// What was noted of its WQE.
+    /// The recorded data of its WQE.
     #[inline(always)]
     pub(crate) fn done(&self) -> CompletedCount {
         CompletedCount(self.done.load(Ordering::Relaxed))
@@ -75,7 +75,7 @@ pub(crate) struct Records<'r> {
 
 // SAFETY: shared references to records, which consist of atomics.
 unsafe impl Send for Records<'_> {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Records<'_> {}
 
 impl<'r> Records<'r> {
@@ -103,11 +103,11 @@ impl<'r> Records<'r> {
     }
 }
 
-/// Where a send queue's ring of 64-byte basic blocks is, and the record of each.
+/// The addresses of a send queue's ring of 64-byte basic blocks, and of the records.
 ///
 /// # Invariants
-/// `mask + 1` is a power of two, times a [`BlockIndex`]'s 16; so many blocks from `base` on and so many records are there for as
-/// long as whoever has this value as a field; `base` is aligned to 64.
+/// `mask + 1` is a power of two, times a [`BlockIndex`]'s 16; that many blocks from `base`, and that many records,
+/// exist as long as the value that has this one as a field; `base` is aligned to 64.
 #[derive(Debug)]
 pub(crate) struct SqAddrs {
     pub(super) base: NonNull<AtomicU64>,
@@ -155,7 +155,7 @@ pub struct SqRing {
 
 // SAFETY: `addrs` are of `buf` and of the records, which the ring owns; all access is by atomics.
 unsafe impl Send for SqRing {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for SqRing {}
 
 impl SqRing {
@@ -212,7 +212,8 @@ impl fmt::Debug for SqRing {
 
 /// The addresses of an [`SqRing`], for as long as it is borrowed.
 ///
-/// For registers: behind a reference, the compiler would have to load them anew after every store to the queue.
+/// A copy for the compiler's registers: through a reference, the fields would be loaded again after every store to the
+/// queue.
 ///
 /// # Invariants
 /// All is that of `home`.

@@ -25,7 +25,7 @@ pub struct StrideRing {
 
 // SAFETY: `base` points into `buf`, which is owned; all access is by atomics.
 unsafe impl Send for StrideRing {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl Sync for StrideRing {}
 
 impl StrideRing {
@@ -87,9 +87,9 @@ impl StrideRing {
 /// post goes through no pointer to find them.
 ///
 /// # Invariants
-/// The addresses are those of a ring and of a table that `_owner` owns and never replaces. The ring and the table have an
-/// entry for every masked index. `second` is the second unit of the first element from `first` on, or `first` if there is
-/// none.
+/// The addresses are those of a ring and of a table that `_owner` owns and does not replace. The ring and the table
+/// have an entry for every masked index. `second` is the second unit of the first element from `first` on, or `first`
+/// if there is none.
 pub(crate) struct RecvRing<E> {
     first: NonNull<AtomicU64>,
     second: NonNull<AtomicU64>,
@@ -104,7 +104,7 @@ pub(crate) struct RecvRing<E> {
 
 // SAFETY: addresses of atomics and of `E`s, which are shared, and the owners of their memory.
 unsafe impl<E: Sync> Send for RecvRing<E> {}
-// SAFETY: likewise.
+// SAFETY: as for `Send`.
 unsafe impl<E: Sync> Sync for RecvRing<E> {}
 
 impl<E> RecvRing<E> {
@@ -116,7 +116,7 @@ impl<E> RecvRing<E> {
         skip: usize,
         max_sge: u32,
     ) -> Self {
-        // What a function makes of a shared reference alone stays where it is as long as the `Arc` has two owners.
+        // The result of a function of a shared reference keeps its address as long as the `Arc` has two owners.
         let (ring, notes) = parts(owner);
         let units = ring.stride() / 16;
         let skip = skip.min(units - 1);
@@ -163,7 +163,7 @@ impl<E> RecvRing<E> {
         self.ring.element(index & self.mask).split_at(self.skip * 2).1
     }
 
-    /// What is noted of the element at `index`, modulo the ring.
+    /// The recorded data of the element at `index`, modulo the size of the ring.
     #[inline(always)]
     pub(crate) fn note(&self, index: u32) -> &E {
         // SAFETY: the table has an entry for every masked index (invariant).

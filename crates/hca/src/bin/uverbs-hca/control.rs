@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Commands to the fabric while it runs: a line each, answered by a line that begins with `ok` or `error`. They come from
-//! standard input and from whoever connects to the control socket (a guest, by a virtio-serial port).
+//! Commands to the running fabric. Each is a line; the answer is a line that begins with `ok` or `error`. They come
+//! from standard input and from clients of the control socket (a guest, by a virtio-serial port).
 
 use core::time::Duration;
 use std::io::{BufRead, BufReader, Write};
@@ -11,11 +11,11 @@ use std::sync::mpsc::Sender;
 use uverbs_hca::pci::PciFunction;
 use uverbs_hca::{Fabric, Violation};
 
-/// What can be said.
+/// The commands.
 const HELP: &str = "link N up|down; lid N LID; netem off | [loss P%] [corrupt P%] [duplicate P%] [reorder P%] [delay Tms]; \
                     repairs; packets N; violations; forgive [KIND...]; quit";
 
-/// Who takes commands.
+/// Executes commands.
 #[derive(Clone)]
 pub(crate) struct Control {
     pub(crate) fabric: Fabric,
@@ -26,7 +26,8 @@ pub(crate) struct Control {
 /// `5%` as 0.05.
 fn share(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.strip_suffix('%').and_then(|t| t.parse().ok());
-    let p = number.filter(|p| (0.0..=100.0).contains(p)).ok_or_else(|| format!("{text}: not a share"))?;
+    let p =
+        number.filter(|p| (0.0..=100.0).contains(p)).ok_or_else(|| format!("{text}: not a percentage"))?;
     Ok(p / 100.0)
 }
 
@@ -41,7 +42,7 @@ fn time(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos((micros * 1e3) as u64))
 }
 
-/// What the network does, in the words of tc-netem(8); a packet that is damaged is as good as lost.
+/// The faults of the network, in the syntax of tc-netem(8). A corrupt packet counts as lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Disturbance {
     loss: f64,
@@ -65,9 +66,9 @@ impl Disturbance {
                 "duplicate" => this.duplicate = share(value)?,
                 "reorder" => this.reorder = share(value)?,
                 "delay" => this.delay = time(value)?,
-                _ => return Err(format!("{word}: no disturbance")),
+                _ => return Err(format!("{word}: not a fault")),
             }
-            // A correlation with the packet before, or a jitter: there is none here.
+            // A correlation with the previous packet, or a jitter, is ignored.
             words.next_if(|next| next.starts_with(|c: char| c.is_ascii_digit()));
         }
         this.loss = this.loss.min(1.0);
@@ -78,7 +79,7 @@ impl Disturbance {
 impl Control {
     fn function(&self, number: &str) -> Result<&PciFunction, String> {
         let found = number.parse().ok().and_then(|n: usize| self.functions.get(n));
-        found.ok_or_else(|| format!("{number}: no device"))
+        found.ok_or_else(|| format!("{number}: no such device"))
     }
 
     fn execute(&self, words: &[&str]) -> Result<String, String> {
@@ -91,7 +92,7 @@ impl Control {
             ["lid", n, lid] => {
                 let function = self.function(n)?;
                 let set = lid.parse().is_ok_and(|lid| function.set_lid(lid));
-                if set { Ok(String::new()) } else { Err(format!("{lid}: can't be its LID")) }
+                if set { Ok(String::new()) } else { Err(format!("{lid}: not a valid LID")) }
             }
             ["netem", what @ ..] => {
                 let what = Disturbance::parse(what)?;
@@ -190,8 +191,8 @@ mod tests {
         control.run(lines.as_bytes(), &mut answers);
         let answers = String::from_utf8(answers).unwrap();
         let answers: Vec<&str> = answers.lines().collect();
-        assert_eq!(answers[..2], ["ok", "error 65535: can't be its LID"]);
-        assert_eq!(answers[2..7], ["ok", "error 1: no device", "ok 0 0", "ok 0", "ok"]);
+        assert_eq!(answers[..2], ["ok", "error 65535: not a valid LID"]);
+        assert_eq!(answers[2..7], ["ok", "error 1: no such device", "ok 0 0", "ok 0", "ok"]);
         assert!(answers[7].starts_with("error unknown"));
         assert!(answers[8].starts_with("ok link N"));
         assert_eq!(answers[9..], ["ok"]);

@@ -15,7 +15,7 @@ use std::time::Instant;
 use uverbs_hca::pci::PciFunction;
 use uverbs_hca::{Fabric, Link};
 
-/// What is below the transport
+/// The link layer
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LinkArg {
     /// InfiniBand
@@ -27,43 +27,45 @@ enum LinkArg {
 /// How kernels register memory
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Mkeys {
-    /// By lists of pages in commands
+    /// By page lists in commands
     Command,
-    /// By the kernel's queue for updates of memory keys (UMR)
+    /// By the kernel's UMR queue (updates of memory keys)
     Umr,
 }
 
 /// Software mlx5 HCAs as PCI devices of VMs (vfio-user)
 ///
-/// Serves one device per --socket, all on one fabric: two devices in one VM, or in two, reach each other. QEMU (10.1 or
-/// newer) takes a device by
-/// `-device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'` and needs its memory as a shared file:
-/// `-object memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m`.
+/// Provides one device for each --socket. All devices are on one fabric, so two devices in one VM, or in two VMs, can
+/// communicate. QEMU (10.1 or newer) uses a device with the option `-device
+/// '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'` and needs its memory as a shared file: `-object
+/// memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m`.
 ///
-/// Devices of several processes are on one fabric when one has --fabric PATH and the others --join PATH: the VMs of both reach
-/// each other. Faults hit what a process's own devices send. A process that ends is a cable that was pulled out; who joined
-/// comes back when it can.
+/// Devices of several processes are on one fabric if one process has --fabric PATH and the others have --join PATH;
+/// then the VMs of all of them can communicate. Faults affect packets that a process's own devices send. If a process
+/// exits, the links of its devices are down; a process that joined reconnects when the first one is available again.
 ///
-/// Standard input and the control socket take commands, a line each, answered by a line that begins with `ok` or `error`:
-/// `link N up|down` (the Nth device, from 0 on), `lid N LID`, `netem off | loss 1% delay 2ms ...`, `repairs`, `packets N`,
-/// `violations` (how many), `forgive [KIND...]` (tells and forgets them, or those of these kinds), `quit`, `help`. At the end a summary on standard output says which firmware commands and registers a driver wanted that are
-/// not there, and what drivers did wrong, in lines that begin with `unknown:` and `violation:`.
+/// Standard input and the control socket accept commands, one per line. The answer is a line that begins with `ok` or
+/// `error`. The commands are `link N up|down` (the Nth device, from 0), `lid N LID`, `netem off | loss 1% delay 2ms
+/// ...`, `repairs`, `packets N`, `violations` (their number), `forgive [KIND...]` (prints and clears them, or those of
+/// these kinds), `quit`, `help`. At the end the program prints a summary to standard output: the firmware commands and
+/// registers that a driver used and the device does not have, in lines that begin with `unknown:`, and the violations
+/// of drivers, in lines that begin with `violation:`.
 #[derive(Debug, Parser)]
 #[command(name = "uverbs-hca", version)]
 struct Cli {
     /// Socket of a device; may be given more than once
     #[arg(long, required = true, value_name = "PATH")]
     socket: Vec<PathBuf>,
-    /// Socket that takes commands
+    /// Socket for commands
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Socket at which other processes join this fabric
     #[arg(long, value_name = "PATH")]
     fabric: Option<PathBuf>,
-    /// Joins the fabric of the process that has --fabric OTHER; waits a while for it
+    /// Joins the fabric of the process that has --fabric OTHER; waits some time for that process
     #[arg(long, value_name = "OTHER")]
     join: Option<PathBuf>,
-    /// What is below the transport, of all devices
+    /// The link layer of all devices
     #[arg(long, value_enum, default_value = "ib")]
     link: LinkArg,
     /// Loses packets with this probability
@@ -72,10 +74,10 @@ struct Cli {
     /// Delivers packets twice with this probability
     #[arg(long, default_value_t = 0.0, value_name = "P")]
     duplicate: f64,
-    /// Lets packets fall behind later ones with this probability
+    /// Delivers packets after later ones with this probability
     #[arg(long, default_value_t = 0.0, value_name = "P")]
     reorder: f64,
-    /// Which packets the faults hit
+    /// Seed of the faults
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// How kernels register memory
@@ -84,13 +86,13 @@ struct Cli {
     /// Names of the devices, in the order of the sockets; hca0, hca1 and so on if not given
     #[arg(long)]
     name: Vec<String>,
-    /// WQEs can't be written to doorbell registers
+    /// Does not accept WQEs in doorbell registers
     #[arg(long)]
     no_blue_flame: bool,
-    /// How much is logged to standard error: error, warn, info, debug, trace
+    /// Level of the log on standard error: error, warn, info, debug, trace
     #[arg(long, default_value = "info", value_name = "LEVEL", value_parser = level)]
     log: log::LevelFilter,
-    /// Ends once every VM has gone, instead of waiting for the next ones
+    /// Exits when every VM has disconnected, instead of waiting for others
     #[arg(long)]
     once: bool,
 }
@@ -141,7 +143,7 @@ fn is_early(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
 }
 
-/// What drivers wanted that is not there, and what they did wrong.
+/// Prints the commands that drivers used and the device does not have, and the violations.
 fn summary(functions: &[PciFunction]) {
     for function in functions {
         for (opcode, count) in function.unknown_commands() {

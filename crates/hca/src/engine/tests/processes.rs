@@ -17,9 +17,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 /// A path for a socket, which is removed at the end.
-struct Place(PathBuf);
+struct SocketPath(PathBuf);
 
-impl Place {
+impl SocketPath {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketPath {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -88,8 +88,8 @@ fn exchange(a: &mut End, b: &mut End) {
 
 #[test]
 fn two_processes_share_a_fabric() {
-    let place = Place::new();
-    let (here, there) = (place.listen(), place.join());
+    let path = SocketPath::new();
+    let (here, there) = (path.listen(), path.join());
     let (a, b) = (hca(&here), hca(&there));
     assert_eq!((lid(&a), lid(&b)), (1, 65), "numbers are given out");
     let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
@@ -109,17 +109,17 @@ fn two_processes_share_a_fabric() {
     b.set_link_up(true);
     sees(&a, 65, true);
     // A third one has other numbers, and reaches who listens.
-    let third = place.join();
+    let third = path.join();
     let c = hca(&third);
     assert_eq!(lid(&c), 129);
     let (mut x, mut y) = connect(&a, &c, QpKind::Rc);
     exchange(&mut x, &mut y);
     assert_eq!((a.violations(), b.violations(), c.violations()), (vec![], vec![], vec![]));
     // Only before there are devices, only once, only one that is there, only in real time.
-    assert!(third.join(&place.0).is_err() && here.join(&place.0).is_err());
-    assert!(Fabric::new(1).join(&place.0.with_extension("not")).is_err());
-    assert!(Fabric::deterministic(1).join(&place.0).is_err());
-    assert!(Fabric::deterministic(1).listen(&place.0).is_err());
+    assert!(third.join(&path.0).is_err() && here.join(&path.0).is_err());
+    assert!(Fabric::new(1).join(&path.0.with_extension("not")).is_err());
+    assert!(Fabric::deterministic(1).join(&path.0).is_err());
+    assert!(Fabric::deterministic(1).listen(&path.0).is_err());
 }
 
 /// A program that has built its device and tells its address to a peer by other means finds it known there, and the other
@@ -128,10 +128,10 @@ fn two_processes_share_a_fabric() {
 fn a_device_is_known_to_other_processes_when_it_is_built() {
     let up = |hca: &Hca, lid: u16| on(hca, |_, cx| cx.net.by_lid(lid).is_some_and(|i| cx.net.ports[i].up));
     for _ in 0..20 {
-        let place = Place::new();
-        let here = place.listen();
+        let path = SocketPath::new();
+        let here = path.listen();
         let a = hca(&here);
-        let there = place.join();
+        let there = path.join();
         let b = hca(&there);
         assert!(up(&a, lid(&b)), "who listens knows who joined");
         assert!(up(&b, lid(&a)), "who joined knows who listens");
@@ -144,8 +144,8 @@ fn a_device_is_known_to_other_processes_when_it_is_built() {
 fn packets_that_are_on_their_way_arrive_though_their_process_ends() {
     const SENDS: usize = 8;
     for delay in [Duration::ZERO, Duration::from_millis(20)] {
-        let place = Place::new();
-        let (here, there) = (place.listen(), place.join());
+        let path = SocketPath::new();
+        let (here, there) = (path.listen(), path.join());
         let (a, b) = (hca(&here), hca(&there));
         let (mut x, mut y) = connect(&b, &a, QpKind::Uc);
         there.delay(delay);
@@ -162,8 +162,8 @@ fn packets_that_are_on_their_way_arrive_though_their_process_ends() {
 
 #[test]
 fn datagrams_of_a_group_reach_other_processes() {
-    let place = Place::new();
-    let (here, there) = (place.listen(), place.join());
+    let path = SocketPath::new();
+    let (here, there) = (path.listen(), path.join());
     let (a, b) = (hca(&here), hca(&there));
     sees(&b, 1, true);
     let group = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
@@ -178,9 +178,9 @@ fn datagrams_of_a_group_reach_other_processes() {
 }
 
 #[test]
-fn a_process_that_dies_is_a_cable_that_was_pulled_out() {
-    let place = Place::new();
-    let (here, there) = (place.listen(), place.join());
+fn links_are_down_after_a_process_exits() {
+    let path = SocketPath::new();
+    let (here, there) = (path.listen(), path.join());
     let (a, b) = (hca(&here), hca(&there));
     let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
     exchange(&mut x, &mut y);
@@ -191,7 +191,7 @@ fn a_process_that_dies_is_a_cable_that_was_pulled_out() {
     assert_eq!(within(LIMIT, || x.send_cq.poll()).syndrome, Syndrome::RETRY.0);
     assert_eq!(x.state(), State::Err);
     // Its number is free again.
-    let b = hca(&place.join());
+    let b = hca(&path.join());
     assert_eq!(lid(&b), 65);
     let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
     exchange(&mut x, &mut y);
@@ -199,15 +199,15 @@ fn a_process_that_dies_is_a_cable_that_was_pulled_out() {
 
 #[test]
 fn who_joined_comes_back() {
-    let place = Place::new();
-    let (here, there) = (place.listen(), place.join());
+    let path = SocketPath::new();
+    let (here, there) = (path.listen(), path.join());
     let b = hca(&there);
     let a = hca(&here);
     sees(&b, 1, true);
     drop((a, here));
     sees(&b, 1, false);
-    assert!(!place.0.exists());
-    let a = hca(&place.listen());
+    assert!(!path.0.exists());
+    let a = hca(&path.listen());
     assert_eq!(lid(&b), 65);
     let (mut x, mut y) = connect(&b, &a, QpKind::Rc);
     exchange(&mut x, &mut y);
@@ -216,8 +216,8 @@ fn who_joined_comes_back() {
 /// A peer that is no fabric, or says what can't be, is let go; the others go on.
 #[test]
 fn peers_that_lie_are_let_go() {
-    let place = Place::new();
-    let (here, there) = (place.listen(), place.join());
+    let path = SocketPath::new();
+    let (here, there) = (path.listen(), path.join());
     let (a, b) = (hca(&here), hca(&there));
     let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
     let hello = Message::Hello { base: None }.bytes();
@@ -233,7 +233,7 @@ fn peers_that_lie_are_let_go() {
         &[&hello[..], &ports, &[0, 0, 0, 2, 6, 0]].concat(),
     ];
     for bytes in wrong {
-        let mut peer = UnixStream::connect(&place.0).unwrap();
+        let mut peer = UnixStream::connect(&path.0).unwrap();
         peer.write_all(bytes).unwrap();
         peer.set_read_timeout(Some(LIMIT)).unwrap();
         // It ends, after what it says to who introduces himself; a reset is an end, too.
@@ -244,14 +244,14 @@ fn peers_that_lie_are_let_go() {
     }
     sees(&a, 500, false);
     // One that introduces itself and dies in the middle of a message.
-    let mut peer = UnixStream::connect(&place.0).unwrap();
+    let mut peer = UnixStream::connect(&path.0).unwrap();
     peer.write_all(&[&hello[..], &ports, &[0, 0, 1, 0, 6]].concat()).unwrap();
     sees(&a, 500, true);
     drop(peer);
     sees(&a, 500, false);
     // One that says nothing is no reason to wait at the end; nor is one that reads nothing.
-    let silent = UnixStream::connect(&place.0).unwrap();
-    let mut deaf = UnixStream::connect(&place.0).unwrap();
+    let silent = UnixStream::connect(&path.0).unwrap();
+    let mut deaf = UnixStream::connect(&path.0).unwrap();
     deaf.write_all(&[&hello[..], &ports].concat()).unwrap();
     sees(&a, 500, true);
     let (mut one, other) = (End::new(&a, QpKind::Uc), End::new(&a, QpKind::Uc));

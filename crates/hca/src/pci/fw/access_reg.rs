@@ -26,7 +26,7 @@ pub(super) fn access(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     let is_write = access_register_in::OP_MOD.get(input) == 0;
     let given = access_register_in::REGISTER_DATA.rest(input).to_vec();
     let data = access_register_out::REGISTER_DATA.rest_mut(output);
-    // The answer has what was asked with, as far as nothing else is known.
+    // The answer repeats the request, except for known fields.
     let len = data.len().min(given.len());
     data[..len].copy_from_slice(&given[..len]);
     let ethernet = call.function.ethernet;
@@ -76,7 +76,7 @@ pub(super) fn access(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
         }
         NODE_DESC if is_write => call.function.description = given,
         NODE_DESC => crate::bytes::put(data, 0, &call.function.description),
-        // Counters, which stay 0, and pauses, which there are none of.
+        // Counters, which stay 0, and pauses, which are not supported.
         PPCNT if !is_write => {}
         PFCC => {}
         // Settings that change nothing here.

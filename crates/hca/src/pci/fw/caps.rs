@@ -12,7 +12,7 @@ use crate::pci::layout::{
 
 /// Bytes of every group of capabilities.
 const BYTES: usize = 4096;
-/// Where they are in the answer.
+/// Their offset in the answer.
 const ANSWER: usize = 16;
 
 /// `enum mlx5_cap_type`
@@ -43,9 +43,9 @@ const TIMER_KHZ: u32 = 1_000_000;
 /// The capabilities; the driver may turn some of the general ones off.
 #[derive(Clone, Debug)]
 pub(crate) struct Caps {
-    /// What there is at most.
+    /// The maximum capabilities.
     general: Vec<u8>,
-    /// What is in force.
+    /// The current capabilities.
     current: Vec<u8>,
     ethernet: bool,
 }
@@ -117,7 +117,8 @@ fn general(ethernet: bool) -> Vec<u8> {
         (cap::UMR_MODIFY_ENTITY_SIZE_DISABLED, 1),
         // Lists of more than 64 Ki pages come by that queue, too, in parts whose place has more than 16 bits.
         (cap::UMR_EXTENDED_TRANSLATION_OFFSET, 1),
-        // A region that is registered anew with other rights is changed by that queue in either case, atomics too.
+        // That queue changes a region that is re-registered with other rights in both cases, including the right to
+        // atomics.
         (cap::UMR_MODIFY_ATOMIC_DISABLED, 0),
         (cap::UMR_INDIRECT_MKEY_DISABLED, 1),
         (cap::SCTR_DATA_CQE, 1),
@@ -189,7 +190,7 @@ fn general(ethernet: bool) -> Vec<u8> {
 
 fn atomic() -> Vec<u8> {
     let mut caps = vec![0; BYTES];
-    // The driver may ask for answers in the host's order, and gets them.
+    // The driver may request responses in the host's byte order, which are supported.
     atomic_caps::ATOMIC_REQ_8B_ENDIANNESS_MODE.set(&mut caps, 1_u32);
     atomic_caps::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1.set(&mut caps, 1_u32);
     // Compare and swap, fetch and add, of 8 bytes.
@@ -253,7 +254,7 @@ fn flow_table() -> Vec<u8> {
 
 pub(super) fn query(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let mode = query_hca_cap_in::OP_MOD.get(input) as u16;
-    // Bit 0 asks for what is in force, the others name the group.
+    // Bit 0 selects the current capabilities, the other bits the group.
     let caps = call.function.caps.group(mode >> 1, mode & 1 == 0).ok_or(Status::BAD_PARAM)?;
     let answer = output.get_mut(ANSWER..).ok_or(Status::BAD_OUTPUT_LEN)?;
     let len = answer.len().min(caps.len());

@@ -51,7 +51,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     Ok(())
 }
 
-/// No more messages; the driver waits for the event that says that none is open.
+/// Accepts no more messages; the driver waits for the event that none is open.
 pub(super) fn drain(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let dctn = drain_dct_in::DCTN.get32(input);
     if !call.function.dcts.contains_key(&dctn) {

@@ -67,7 +67,7 @@ struct Entry {
 #[derive(Debug)]
 struct Table {
     kind: u64,
-    /// Where a frame goes that no entry takes.
+    /// The table for a frame that matches no entry.
     miss: Option<u32>,
     groups: BTreeMap<u32, Group>,
     /// By index: the lowest that matches takes a frame.
@@ -82,7 +82,7 @@ pub(super) struct Tir {
     pub(super) blocks_own: u32,
 }
 
-/// Where a target leads.
+/// The destination of a target.
 #[derive(Clone, Debug)]
 pub(super) enum Where {
     Queue(u32),
@@ -217,7 +217,7 @@ fn packet(h: &Headers) -> Vec<u8> {
     bytes
 }
 
-/// The tables as the engine asks them.
+/// The tables, with the interface for the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Tables(Mutex<State>);
 
@@ -436,7 +436,7 @@ mod tests {
         Table { kind: RECEIVE, miss, groups: BTreeMap::new(), entries: BTreeMap::new() }
     }
 
-    /// A group that looks at the UDP destination port, and an entry for one.
+    /// A group that matches the UDP destination port, and an entry for one.
     fn entry(table: &mut Table, index: u32, port: u16, action: u32, destinations: Vec<Destination>) {
         let field = |value: u16| {
             let mut bytes = vec![0; MATCH];
@@ -475,7 +475,7 @@ mod tests {
             [(Target::Wq(77), 4)],
             "by the miss; a target that is not there takes nothing"
         );
-        assert!(hits(91, true).is_empty(), "its own frames are not wanted");
+        assert!(hits(91, true).is_empty(), "its own frames do not match");
         assert!(hits(92, false).is_empty(), "nobody's");
         assert_eq!(tables.state().counters[&5], (2, 200));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The life of the function: enabling, pages for the firmware (it wants none), versions.
+//! Commands for the function itself: enabling, pages for the firmware (which needs none), versions.
 
 use super::{Call, Status};
 use crate::pci::layout::{
@@ -37,7 +37,7 @@ pub(super) fn query_pages(_: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> 
     Ok(())
 }
 
-/// The driver gives what it was asked for: nothing. Pages that it gives all the same it would want back.
+/// The firmware requests no pages, so the driver must not give any; it would request them back.
 pub(super) fn manage_pages(_: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let gives = manage_pages_in::OP_MOD.get(input) == 1;
     if gives && manage_pages_in::INPUT_NUM_ENTRIES.get(input) != 0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Management datagrams that the driver asks its own port with (`MAD_IFC`): subnet management attributes.
+//! Management datagrams of the driver to its own port (`MAD_IFC`): subnet management attributes.
 
 use super::{Call, Status};
 use crate::bytes::{be16, put};

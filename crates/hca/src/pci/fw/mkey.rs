@@ -20,7 +20,7 @@ const KLMS: u64 = 2;
 /// Bytes of a page of a key, as a power of two at most.
 const MAX_LOG_PAGE: u32 = 40;
 
-/// What a context allows, in the engine's terms.
+/// The rights of a context, as the engine's flags.
 pub(super) fn rights(context: &[u8]) -> u32 {
     let bit = |set, right| if set { right } else { 0 };
     bit(mkc::LW.is_set(context), access::LOCAL_WRITE)
@@ -64,7 +64,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
             let pages = Pages::new(call.guest(), list, shift, skip, len).ok_or(Status::BAD_PARAM)?;
             Kind::Region { memory: Arc::new(pages), iova: start }
         }
-        // What a window is before it is bound; it may be invalidated from afar if it is of type 2.
+        // A window before it is bound; a peer may invalidate it if it is of type 2.
         KLMS if is_free => Kind::Window { two: mkc::EN_RINVAL.is_set(context), bound: None },
         _ => return Err(Status::BAD_PARAM),
     };

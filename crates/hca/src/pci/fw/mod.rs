@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The firmware commands, a file for each family.
 //!
-//! A command that is not in the table answers `BAD_OP` and is counted. One that is shorter than its layout answers that
-//! its length is wrong, so that no handler sees fewer bytes than it reads.
+//! A command that is not in the table fails with `BAD_OP` and is counted. A command that is shorter than its layout
+//! fails with an error for its length, so that no handler gets fewer bytes than it reads.
 
 mod access_reg;
 mod caps;
@@ -47,7 +47,7 @@ impl Status {
     pub(crate) const BAD_OUTPUT_LEN: Self = Self(0x51);
 }
 
-/// What the execution of a command works on.
+/// The arguments for the execution of a command.
 pub(super) struct Call<'a, 'n> {
     pub(super) device: &'a mut Device,
     pub(super) function: &'a mut Function,
@@ -56,7 +56,8 @@ pub(super) struct Call<'a, 'n> {
 
 type Handler = fn(&mut Call<'_, '_>, &[u8], &mut [u8]) -> Result<(), Status>;
 
-/// A command: its name as in the kernel's headers (`2ERR_QP` is no name in Rust), the bytes that its input and its answer have at least.
+/// A command: its name as in the kernel's headers (`2ERR_QP` is not a valid name in Rust), and the minimum lengths of
+/// its input and its answer.
 struct Command {
     opcode: u16,
     name: &'static str,
@@ -179,7 +180,7 @@ const COMMANDS: &[Command] = commands! {
     0x93c MODIFY_FLOW_TABLE 64 8 flow::modify_table;
 };
 
-/// Names of commands that Linux knows and this device does not have.
+/// Names of commands that Linux has and this device does not.
 const NAMES: &[(u16, &str)] = &[
     (0x10d, "SET_DRIVER_VERSION"),
     (0x205, "ALLOC_MEMIC"),
@@ -255,11 +256,11 @@ pub(crate) fn execute(
     }
 }
 
-/// What the page list of a queue says.
+/// The layout of a queue in its page list.
 struct Layout {
     /// Bytes of a page, as a power of two above 4096.
     log_page_size: u32,
-    /// Where the queue starts in the first page, in 64ths of a page.
+    /// Offset of the queue in the first page, in 64ths of a page.
     page_offset: u64,
     /// Bytes of the queue.
     len: u64,

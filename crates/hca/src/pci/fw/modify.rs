@@ -121,7 +121,7 @@ fn modify(
     if sets.q_key || has(optional::Q_KEY) {
         keep.push(qpc::Q_KEY);
     }
-    // Datagram queues tell their MTU whenever they are modified.
+    // Datagram queues have their MTU in every modification.
     if sets.mtu || qp.kind == QpKind::Ud {
         keep.extend([qpc::MTU, qpc::LOG_MSG_MAX]);
     }
@@ -186,7 +186,7 @@ fn path(wanted: &[u8], record: &mut [u8], sets: Sets, all: bool, timeout: bool) 
     }
 }
 
-/// What execution needs of a context.
+/// Copies the fields of a context that the engine needs.
 fn set(attr: &mut Attr, context: &[u8], ethernet: bool) {
     let bit = |field: Field, right| if field.is_set(context) { right } else { 0 };
     attr.access = bit(qpc::RRE, access::REMOTE_READ)

@@ -71,7 +71,7 @@ pub(super) fn dealloc_q_counter(call: &mut Call<'_, '_>, input: &[u8], _: &mut [
     if call.function.counters.free(set) { Ok(()) } else { Err(Status::BAD_RESOURCE) }
 }
 
-/// What was sent again is counted for the device, not for a set.
+/// Retransmissions are counted for the device, not for a counter set.
 pub(super) fn query_q_counter(
     call: &mut Call<'_, '_>,
     input: &[u8],

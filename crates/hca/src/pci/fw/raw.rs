@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an Ethernet port has beside RoCE: receive and send queues, their targets and tables.
+//! The objects of an Ethernet port besides RoCE: receive and send queues, their targets and tables.
 
 use super::caps::LOG_MAX_WQ_SIZE;
 use super::flow::{Tables, Tir, Where};
@@ -25,7 +25,7 @@ pub(crate) struct Ethernet {
     pub(super) roce: bool,
     /// Bytes of a frame's payload, as the driver set it.
     pub(super) mtu: u16,
-    /// What steers frames.
+    /// The tables that steer frames.
     pub(crate) tables: Arc<Tables>,
     tises: crate::pci::Numbers,
     /// `struct mlx5_ifc_rqc_bits`, `struct mlx5_ifc_sqc_bits`
@@ -195,7 +195,7 @@ pub(super) fn modify_sq(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> 
         ERROR => State::Err,
         _ => return Err(Status::BAD_PARAM),
     };
-    // The device may have ended the queue itself; then its driver names the state that it knows.
+    // The device may have put the queue into an error state; then its driver names the previous state.
     let from = modify_sq_in::SQ_STATE.get(input);
     let now = call.device.qps.get(&sqn).map(|qp| qp.state);
     if sqc::STATE.get(record) != from && !(from == ERROR && now == Some(State::Err)) {

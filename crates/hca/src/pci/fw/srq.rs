@@ -11,7 +11,7 @@ use crate::pci::layout::{
     wq, xrc_srqc,
 };
 
-/// What the function keeps of a shared receive queue: its context, in the form of its kind.
+/// The function's record of a shared receive queue: its context, in the format of its kind.
 #[derive(Debug)]
 pub(crate) struct SrqRecord {
     context: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct SrqRecord {
 /// `MLX5_RMPC_STATE_RDY`
 const READY: u64 = 1;
 
-/// What the forms have in common.
+/// The common fields of the formats.
 struct Parts<'a> {
     layout: Layout,
     /// Bytes of a WQE, as a power of two.

@@ -26,7 +26,7 @@ const DEFAULT_PKEY: u32 = 0xffff;
 const GIDS: usize = 8;
 /// Asks for a whole table.
 const ALL: usize = 0xffff;
-/// What the port's agents can do: `IB_PORT_SYS_IMAGE_GUID_SUP`, `IB_PORT_CM_SUP`, `IB_PORT_CLIENT_REG_SUP`.
+/// The capabilities of the port's agents: `IB_PORT_SYS_IMAGE_GUID_SUP`, `IB_PORT_CM_SUP`, `IB_PORT_CLIENT_REG_SUP`.
 const CAPABILITIES: u32 = 1 << 11 | 1 << 16 | 1 << 25;
 /// `MLX5_ROCE_VERSION_2`
 const ROCE_V2: u64 = 2;
@@ -53,7 +53,7 @@ pub(super) fn query_hca(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) ->
         (hca_vport_context::CAP_MASK1, CAPABILITIES),
         (hca_vport_context::LID, u32::from(lid)),
         (hca_vport_context::SUBNET_TIMEOUT, 18),
-        // There is no subnet manager; the first LID stands for one.
+        // There is no subnet manager; the first LID is used for it.
         (hca_vport_context::SM_LID, 1),
     ];
     for (field, value) in fields {
@@ -103,7 +103,7 @@ pub(super) fn query_state(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) 
     Ok(())
 }
 
-/// What the driver wishes for the link's state; the link has its own.
+/// The link state that the driver requests, which is ignored.
 #[expect(clippy::unnecessary_wraps, reason = "a handler")]
 pub(super) fn modify_state(_: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<(), Status> {
     Ok(())
@@ -161,7 +161,7 @@ pub(super) fn set_roce_address(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u
     Ok(())
 }
 
-/// The link's state as the port's registers tell it: `true` wakes the driver up.
+/// The link's state in the port's registers: `true` raises an event for the driver.
 pub(super) fn tell_link(call: &mut Call<'_, '_>) -> Result<(), Status> {
     let event = if call.address()?.up { event::PORT_ACTIVE } else { event::PORT_ERR };
     call.device.notices.push(Notice::Port { event });

@@ -56,7 +56,7 @@ const RAW_PACKET: &[(u32, &str)] =
 
 const TAG_MATCHING: &[(u32, &str)] = &[(0, "IBV_TM_CAP_RC")];
 
-/// QP types by the bit of `supported_qpts`, as ibv_devinfo looks for them.
+/// QP types by the bit of `supported_qpts`, as in ibv_devinfo.
 const QPTS_RAW_UD: &[(u32, &str)] =
     &[(QpType::RawPacket as u32, "SUPPORT_RAW_PACKET"), (QpType::Ud as u32, "SUPPORT_UD")];
 const QPTS_RAW_UD_RC: &[(u32, &str)] = &[

@@ -80,7 +80,7 @@ impl Text<'_> {
         }
     }
 
-    /// What sysfs tells of a device that can't be opened.
+    /// The attributes from sysfs of a device that can't be opened.
     fn known(&mut self, info: &DeviceInfo) -> fmt::Result {
         if let Some(fw_ver) = info.fw_ver.as_ref().filter(|text| !text.is_empty()) {
             field!(self, 1, "fw_ver", 4, "{fw_ver}")?;

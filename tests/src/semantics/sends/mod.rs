@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The cases of sends, on every face that can express them.
+#![expect(unsafe_code)]
+// UNSAFETY: posts work requests by C's faces and below the types of the safe ones. They name either the memory of a
+// bench, which is alive and accessed by atomics only, or memory that is refused before the device could access it.
+// Lists, arrays and handles belong to the `Stage`, which outlives every call.
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the calls of one builder, all under the same promise"
+)]
+
+mod cases;
+mod stage;
+
+use super::table::{Named, Table};
+use super::{On, Row, RowCounts, Want, check_list, hold_all};
+use anyhow::{Context as _, Result, ensure};
+use cases::{Case, Form, cases};
+use core::ptr::{self, null};
+use stage::Stage;
+use uverbs::PostError;
+use uverbs::attr::{QpState, QpType, SendOpsFlags};
+use uverbs::provider::raw::{self, QpEx};
+use uverbs::provider::{NoData, SendBatch as _, SendQueue as _, WrBuilder};
+use uverbs::wr::IbvAh;
+use uverbs_core::sync::{Locked, Locking};
+
+/// A queue on which rows are checked.
+pub trait SendBench {
+    /// The engine.
+    type Queue: WrBuilder + 'static;
+    /// Its locking.
+    type Lock: Locking;
+    /// The driver's name.
+    const DRIVER: &'static str;
+
+    /// The device, if it is a special one: then only rows that name it are checked.
+    fn device(&self) -> &'static str {
+        Self::DRIVER
+    }
+    /// The QP's type.
+    fn qp_type(&self) -> QpType;
+    /// The queue.
+    fn queue(&self) -> &Locked<Self::Queue, Self::Lock>;
+    /// The parameters of work requests.
+    fn facts(&self) -> Facts;
+    /// Brings the QP into a state; `false` if it can't get there.
+    fn enter(&mut self, state: QpState) -> Result<bool>;
+    /// The ids of what was posted since the last call.
+    fn posted(&mut self) -> Result<Vec<u64>>;
+    /// Makes sure that nothing else was posted in this state.
+    fn leave(&mut self) -> Result<()>;
+}
+
+/// The parameters of a bench.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// 8 KiB of local memory.
+    pub local: (u64, u32),
+    /// An aligned word at the peer.
+    pub remote: (u64, u32),
+    /// An address of the driver.
+    pub ah: *const IbvAh,
+    /// Number and queue key of a datagram's receiver.
+    pub receiver: (u32, u32),
+    /// Entries that a WR may have.
+    pub max_sge: usize,
+    /// Inline bytes that a WR may have.
+    pub max_inline: usize,
+    /// WRs that fit.
+    pub capacity: usize,
+}
+
+const FACES: [&str; 3] = ["post_send", "wr_*", "batch"];
+
+impl Facts {
+    /// Of a bench without a device, which never uses the memory: addresses and numbers that only need to differ.
+    #[must_use]
+    pub fn without_device(ah: *const IbvAh, max_sge: u32, capacity: u32) -> Self {
+        Self {
+            local: (0x1000, 1),
+            remote: (0x2000, 2),
+            ah,
+            receiver: (5, 6),
+            max_sge: max_sge as usize,
+            max_inline: 64,
+            capacity: capacity as usize,
+        }
+    }
+}
+
+/// The send operation that the QPs of all benches are created without, for the rows of an operation that a QP lacks.
+#[must_use]
+pub fn operation_left_out(qp_type: QpType) -> SendOpsFlags {
+    match qp_type {
+        QpType::Ud => SendOpsFlags::SEND_WITH_IMM,
+        _ => SendOpsFlags::RDMA_WRITE_WITH_IMM,
+    }
+}
+
+/// Checks every row of sends for this QP type, in every state that the bench can reach.
+pub fn hold<B: SendBench>(bench: &mut B) -> Result<RowCounts> {
+    let qp_type = bench.qp_type();
+    let cases = cases::<B::Queue>();
+    check_cases(&cases)?;
+    let mut next_id = 1;
+    let on = On { driver: B::DRIVER, device: bench.device(), qp_type };
+    hold_all(
+        bench,
+        on,
+        &FACES,
+        B::enter,
+        |bench, row, face, want| {
+            let case = cases.iter().find(|c| c.name == row.case).context("a row without a case")?;
+            let stage = Stage::<B::Queue>::new(bench.facts(), qp_type)?;
+            let posted = hold_one(bench.queue(), case, face, want, &stage, &mut next_id)?;
+            let got = bench.posted()?;
+            ensure!(got == posted, "posted {got:?}, should be {posted:?}");
+            if let Err(error) = row.result {
+                let (told, want) = (B::Queue::errno(error).name(), row.errno(B::DRIVER));
+                ensure!(told == Some(want), "C gets {told:?} for {error:?}, should get {want}");
+            }
+            Ok(())
+        },
+        B::leave,
+    )
+}
+
+/// Every case and face that the tests know has a row.
+fn check_cases<Q: WrBuilder + 'static>(cases: &[Case<Q>]) -> Result<()> {
+    let table = Table::read()?;
+    for case in cases {
+        for (face, said) in FACES.iter().zip([case.list.is_some(), case.wr.is_some(), case.batch.is_some()]) {
+            let row =
+                table.rows.iter().any(|r: &Row| r.case == case.name && r.faces.iter().any(|f| f == face));
+            ensure!(said == row, "docs/semantics.md: {} by {face}: a row {row}, a test {said}", case.name);
+        }
+    }
+    Ok(())
+}
+
+/// Posts a case by a face, and compares the answer. Gives the ids that should be posted.
+fn hold_one<Q: WrBuilder + 'static, L: Locking>(
+    queue: &Locked<Q, L>,
+    case: &Case<Q>,
+    face: &str,
+    want: Want,
+    stage: &Stage<'_, Q>,
+    next_id: &mut u64,
+) -> Result<Vec<u64>> {
+    let right = cases::<Q>().into_iter().find(|c| c.name == "right").context("the right one")?;
+    // The number of WRs, and the index of the case.
+    let (n, it) = match case.form {
+        Form::Between => (3, 1),
+        Form::First => (2, 0),
+        Form::NoList => (0, 0),
+        Form::Full => (stage.facts.capacity + 2, stage.facts.capacity),
+        Form::InSession | Form::NotStarted => (1, 0),
+    };
+    let ids: Vec<u64> = (0..n as u64).map(|i| *next_id + i).collect();
+    *next_id += n as u64;
+    let which = |i: usize| {
+        stage.id.set(ids[i]);
+        if i == it { case } else { &right }
+    };
+    let mut ex = QpEx::new(queue);
+    let in_session = case.form == Form::InSession;
+    if in_session {
+        // SAFETY: see the top of this file; aborted below.
+        unsafe { ex.wr_start() };
+        stage.build_main(&mut ex, 0, &stage.right);
+    }
+    let all_or_nothing = |result: Result<(), PostError>| {
+        ensure!(result == want.result, "{result:?}, should be {:?}", want.result);
+        Ok(if result.is_ok() { ids.len() } else { 0 })
+    };
+    let posted = match face {
+        "post_send" => {
+            let mut nodes = Vec::with_capacity(n);
+            for i in 0..n {
+                nodes.push(which(i).list.context("a list can't express this")?(stage));
+            }
+            for i in 1..n {
+                nodes[i - 1].next = &raw const nodes[i];
+            }
+            let first = nodes.first().map_or(null(), ptr::from_ref);
+            // SAFETY: see the top of this file.
+            let got = unsafe { raw::post_send(queue, first) };
+            let posted = check_list(want, got, &nodes, it)?;
+            // At the front of a list, nothing is posted.
+            if want.named == Named::It && it != 0 && case.form != Form::Full {
+                // SAFETY: see the top of this file.
+                let got = unsafe { raw::post_send(queue, &raw const nodes[it]) };
+                check_list(want, got, &nodes, it).context("as the first of a list")?;
+            }
+            posted
+        }
+        "wr_*" => {
+            let start = case.form != Form::NotStarted;
+            let mut run = |from: usize, to: usize| -> Result<Result<(), PostError>> {
+                if start {
+                    // SAFETY: see the top of this file.
+                    unsafe { ex.wr_start() };
+                }
+                for i in from..to {
+                    which(i).wr.context("a builder can't express this")?(&mut ex, stage);
+                }
+                // SAFETY: see the top of this file.
+                Ok(unsafe { ex.wr_complete() })
+            };
+            let posted = all_or_nothing(run(0, n)?)?;
+            if want.result.is_err() && case.form != Form::Full {
+                all_or_nothing(run(it, it + 1)?).context("as the last of a session")?;
+            }
+            posted
+        }
+        "batch" => {
+            // SAFETY: left below; no reference is used in between but this.
+            let result = match unsafe { queue.enter() } {
+                Err(reentered) => Err(reentered.into()),
+                Ok(q) => {
+                    let mut batch = q.batch();
+                    for i in 0..n {
+                        which(i).batch.context("a batch can't express this")?(&mut batch, stage);
+                    }
+                    let result = batch.complete();
+                    // SAFETY: entered above.
+                    unsafe { queue.leave() };
+                    result
+                }
+            };
+            all_or_nothing(result)?
+        }
+        other => anyhow::bail!("not a face of sends: {other}"),
+    };
+    if in_session {
+        // SAFETY: see the top of this file.
+        unsafe { ex.wr_abort() };
+    }
+    Ok(ids[..posted].to_vec())
+}
+
+/// Whether the queue is empty, without posting: a batch of as many as fit, the last of them invalid, fails with the
+/// error of the invalid one if the queue is empty.
+pub fn is_empty<Q: WrBuilder + 'static, L: Locking>(
+    queue: &Locked<Q, L>,
+    facts: Facts,
+    qp_type: QpType,
+) -> Result<bool> {
+    let stage = Stage::<Q>::new(facts, qp_type)?;
+    // SAFETY: left below; no reference is used in between but this.
+    let q = unsafe { queue.enter() }.map_err(PostError::from)?;
+    let mut batch = q.batch();
+    for _ in 0..facts.capacity - 1 {
+        stage.push_main(&mut batch, 0, NoData);
+    }
+    stage.push_sges(&mut batch, 0, &stage.many);
+    let result = batch.complete();
+    // SAFETY: entered above.
+    unsafe { queue.leave() };
+    match result {
+        Err(PostError::TooManySge) => Ok(true),
+        Err(PostError::QueueFull) => Ok(false),
+        other => anyhow::bail!("{other:?}"),
+    }
+}
+
+/// Posts a valid work request by C's list, with which benches mark the end.
+pub fn post_right<Q: WrBuilder + 'static, L: Locking>(
+    queue: &Locked<Q, L>,
+    facts: Facts,
+    qp_type: QpType,
+    wr_id: u64,
+) -> Result<()> {
+    let stage = Stage::<Q>::new(facts, qp_type)?;
+    stage.id.set(wr_id);
+    let node = stage.main(&stage.right, 0);
+    // SAFETY: see the top of this file.
+    unsafe { raw::post_send(queue, &raw const node) }.map_err(|bad| bad.error).context("a right one")
+}
