@@ -10,6 +10,8 @@
 //! check that. So a [`RawCommand`] can't be had without `unsafe`: [`Command::execute`] and [`Command::raw`] take the
 //! promise, and so do [`Uhw::new`] and [`WriteCommand::new`], through which a driver adds private input to the safe
 //! verbs of `control`. Having one is the proof, which is why [`Kernel::ioctl`] itself is a safe method.
+// UNSAFETY: declares the contract of closing a device that has objects.
+#![expect(unsafe_code)]
 
 mod command;
 mod doorbell;
@@ -37,6 +39,7 @@ pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};
 
 use crate::errno::Errno;
 use core::fmt;
+use std::os::fd::BorrowedFd;
 
 /// What the control path needs of a kernel. Cold, except for [`Kernel::write`]; used as `Arc<dyn Kernel>`.
 ///
@@ -83,4 +86,17 @@ pub trait Kernel: Send + Sync + fmt::Debug {
 
     /// Whether this is the process that opened the device, and not a child that it forked.
     fn is_creator_process(&self) -> bool;
+
+    /// The open device file, where there is one (`cmd_fd` in C).
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Closes the device while objects of it are left (ibv_close_device(3)): they end in the kernel, and what this process
+    /// still has of them does nothing any more. From now on it is as in a process that did not open the device: every call
+    /// is `ESTALE`, and destroying a handle is nothing.
+    ///
+    /// # Safety
+    /// No other call of the port is under way, nobody holds what [`Kernel::fd`] gave, and nothing is posted or polled any more.
+    unsafe fn close(&self) {}
 }

@@ -48,10 +48,35 @@ impl Process {
         self == Self::current()
     }
 
+    /// No process, not even one that forks made.
+    const NONE: u32 = u32::MAX;
+
     /// Another one, for tests.
     #[cfg(test)]
     pub(super) fn other() -> Self {
-        Self(u32::MAX)
+        Self(Self::NONE - 1)
+    }
+}
+
+/// The process that something belongs to, until it is given up.
+#[derive(Debug)]
+pub(super) struct Owner(AtomicU32);
+
+impl Owner {
+    pub(super) fn new(process: Process) -> Self {
+        Self(AtomicU32::new(process.0))
+    }
+
+    /// Whether this process is the owner.
+    #[inline(always)]
+    pub(super) fn is_current(&self) -> bool {
+        // Relaxed: who gives it up promises that nobody asks meanwhile.
+        self.0.load(Ordering::Relaxed) == Process::current().0
+    }
+
+    /// Gives it up; whether somebody had it.
+    pub(super) fn give_up(&self) -> bool {
+        self.0.swap(Process::NONE, Ordering::Relaxed) != Process::NONE
     }
 }
 
