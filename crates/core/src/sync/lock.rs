@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Locking is a type: a queue is `Exclusive` (posted through `&mut`, no lock exists) or `Shared` (a spinlock).
+//! Locking is a type: a queue is `Exclusive` (posted through `&mut`, no lock exists) or `Shared` (a spinlock). Where the
+//! type can't tell, as in C, it is `Dynamic`: either one, fixed when the queue is made.
 //!
 //! [`Locked`] pairs a queue with its lock. Safe code reaches an exclusive queue only by `&mut`, a shared one also by
 //! [`Locked::lock`]. The C-shaped face, which has no borrows, uses the `enter`/`leave` pair and takes over the promise
@@ -64,8 +65,16 @@ pub struct Exclusive;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shared;
 
+/// Any thread behind a spinlock, or one thread at a time by promise, as each queue is made ([`Locked::dynamic`]).
+///
+/// For C: a session may be opened by one thread and completed by another, so whoever asks is taken for the owner of a
+/// session that is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dynamic;
+
 impl sealed::Sealed for Exclusive {}
 impl sealed::Sealed for Shared {}
+impl sealed::Sealed for Dynamic {}
 impl Locking for Exclusive {
     const SHARED: bool = false;
     type Raw = NoLock;
@@ -73,6 +82,11 @@ impl Locking for Exclusive {
 impl Locking for Shared {
     const SHARED: bool = true;
     type Raw = SpinLock;
+}
+
+impl Locking for Dynamic {
+    const SHARED: bool = true;
+    type Raw = DynamicLock;
 }
 
 /// No lock.
@@ -118,15 +132,37 @@ fn thread_token() -> usize {
     TOKEN.with(|t| core::ptr::from_ref::<u8>(t).addr())
 }
 
+/// As [`thread_token`], without a call where the code is position independent: the register that points to the thread's own
+/// memory. In a shared object a thread-local's address is a call of `__tls_get_addr`.
+#[cfg(not(any(loom, miri)))]
+#[inline(always)]
+fn thread_pointer() -> usize {
+    let pointer: usize;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the first word of a thread's control block is its own address (ELF Handling For Thread-Local Storage, 3.4.6).
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly, pure));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads a register that every process may read.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, preserves_flags, nomem, pure));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        pointer = thread_token();
+    }
+    pointer
+}
+#[cfg(any(loom, miri))]
+fn thread_pointer() -> usize {
+    thread_token()
+}
+
 impl RawLock for SpinLock {
     #[inline]
     fn acquire(&self) -> Result<(), Reentered> {
-        let me = thread_token();
-        // Acquire pairs with the Release in `release`: this owner sees all that the last one wrote.
-        match self.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(()),
-            Err(owner) => self.contended(me, owner),
-        }
+        self.acquire_as(thread_token())
     }
 
     #[inline]
@@ -142,6 +178,15 @@ impl RawLock for SpinLock {
 }
 
 impl SpinLock {
+    #[inline(always)]
+    fn acquire_as(&self, me: usize) -> Result<(), Reentered> {
+        // Acquire pairs with the Release in `release`: this owner sees all that the last one wrote.
+        match self.owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(owner) => self.contended(me, owner),
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn contended(&self, me: usize, owner: usize) -> Result<(), Reentered> {
@@ -165,6 +210,37 @@ impl SpinLock {
                 loom::thread::yield_now();
             }
         }
+    }
+}
+
+/// A spinlock, or none.
+#[derive(Debug)]
+pub struct DynamicLock {
+    lock: SpinLock,
+    shared: bool,
+}
+
+impl Default for DynamicLock {
+    fn default() -> Self {
+        Self { lock: SpinLock::default(), shared: true }
+    }
+}
+
+impl RawLock for DynamicLock {
+    #[inline(always)]
+    fn acquire(&self) -> Result<(), Reentered> {
+        if self.shared { self.lock.acquire_as(thread_pointer()) } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn release(&self) {
+        // Harmless without a lock, and cheaper than asking.
+        self.lock.release();
+    }
+
+    #[inline(always)]
+    fn is_mine(&self) -> bool {
+        !self.shared || self.lock.owner.load(Ordering::Relaxed) != 0
     }
 }
 
@@ -201,7 +277,7 @@ impl<T, L: Locking> Locked<T, L> {
     ///
     /// # Safety
     /// - No reference from an earlier `enter` that was not left may be used any more.
-    /// - If `L` is [`Exclusive`], no other thread may be between `enter` and `leave` (what a thread domain promises),
+    /// - If `L` is [`Exclusive`], or [`Dynamic`] and not shared, no other thread may be between `enter` and `leave` (what a thread domain promises),
     ///   and this thread may not be either.
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
     #[inline(always)]
@@ -222,7 +298,7 @@ impl<T, L: Locking> Locked<T, L> {
     ///
     /// # Safety
     /// The calling thread is between [`enter`](Self::enter) and [`leave`](Self::leave), and uses no other reference to
-    /// the value.
+    /// the value. With [`Dynamic`] the thread that entered may have handed its place to this one.
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
     #[inline(always)]
     pub unsafe fn entered(&self) -> &mut T {
@@ -248,6 +324,14 @@ impl<T, L: Locking> Locked<T, L> {
         #[cfg(loom)]
         // SAFETY: as above; loom checks that accesses do not overlap at the moment of this call.
         return self.value.with_mut(|p| unsafe { &mut *p });
+    }
+}
+
+impl<T> Locked<T, Dynamic> {
+    /// Puts `value` behind a spinlock if it is `shared`, else behind the promise of [`enter`](Self::enter).
+    pub fn dynamic(value: T, shared: bool) -> Self {
+        let raw = DynamicLock { lock: SpinLock::default(), shared };
+        Self { raw, value: UnsafeCell::new(value) }
     }
 }
 
@@ -322,6 +406,38 @@ mod tests {
             }
         });
         assert_eq!(*l.lock().unwrap(), 40_000);
+    }
+
+    #[test]
+    fn a_dynamic_queue_locks_only_if_it_is_shared() {
+        let shared = Locked::dynamic(1_u32, true);
+        // SAFETY: left below; no reference is used.
+        unsafe { shared.enter() }.map(drop).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { shared.enter() }.map(drop), Err(Reentered));
+        // Another thread may end the session.
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                assert!(shared.is_entered());
+                // SAFETY: entered above, by the thread that waits for this one.
+                unsafe { shared.leave() };
+            });
+        });
+        assert!(!shared.is_entered());
+        let alone = Locked::dynamic(1_u32, false);
+        // SAFETY: this thread alone has it, and uses no reference.
+        unsafe { alone.enter() }.map(drop).unwrap();
+        assert!(alone.is_entered());
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_their_pointer() {
+        let here = thread_pointer();
+        assert_ne!(here, 0);
+        assert_eq!(here, thread_pointer());
+        std::thread::scope(|s| {
+            s.spawn(|| assert_ne!(thread_pointer(), here));
+        });
     }
 
     #[test]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What orders the data path: barriers named by purpose, the barrier against the control path, and the two ways a queue
-//! can be locked; and copies of memory that others access meanwhile.
+//! What orders the data path: barriers named by purpose, the barrier against the control path, and the ways a queue can
+//! be locked; and copies of memory that others access meanwhile.
 
 pub mod barrier;
 pub mod control_barrier;
@@ -8,4 +8,4 @@ pub mod copy;
 pub mod lock;
 
 pub use control_barrier::ControlBarrier;
-pub use lock::{Exclusive, Guard, Locked, Locking, Reentered, Shared};
+pub use lock::{Dynamic, Exclusive, Guard, Locked, Locking, Reentered, Shared};
