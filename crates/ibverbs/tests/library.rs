@@ -175,6 +175,32 @@ fn events_are_waited_for_and_acknowledged() {
 }
 
 #[test]
+fn threads_share_queues() {
+    passes("threads");
+}
+
+#[test]
+fn a_child_does_not_disturb_its_parent() {
+    passes("fork");
+}
+
+/// The same program without any shared library.
+#[test]
+fn a_static_program_runs() {
+    if !header_is_there() {
+        return;
+    }
+    let archive = library().join("libibverbs.a");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/loopback.c");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("loopback-static");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-static", "-o"]).arg(&program).arg(source).arg(archive);
+    let compiled = cc.args(["-lpthread", "-lm", "-ldl"]).output().expect("needs a C compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    run(&program, None);
+}
+
+#[test]
 fn names_and_rates_are_those_of_the_installed_library() {
     if header_is_there() {
         let folder = library();
