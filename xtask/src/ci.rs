@@ -26,7 +26,7 @@ const STEPS: [Step; 6] = [
     ("licence headers", licence_headers),
     ("dependencies", dependencies),
     ("lints", || {
-        cargo::call(&["clippy", "--workspace", "--all-targets", PCI[0], PCI[1], "--", "-D", "warnings"])
+        cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
     }),
     ("lints of the benchmark", || {
         cargo::call(&[
@@ -49,6 +49,9 @@ const BENCH: &str = "tests/bench/Cargo.toml";
 /// Checks with a compiler for aarch64.
 const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", aarch64::check)];
 
+/// What no build has by default, for checks of all the code.
+const ALL: [&str; 2] = ["--features", "uverbs-hca/pci,uverbs-ibverbs/hca"];
+
 /// The feature of the software HCA that is only needed for VMs.
 pub(crate) const PCI: [&str; 2] = ["--features", "uverbs-hca/pci"];
 
@@ -70,7 +73,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 }
 
 fn documentation() -> Result<()> {
-    let mut cmd = cargo::cargo(&["doc", "--workspace", "--no-deps", PCI[0], PCI[1]]);
+    let mut cmd = cargo::cargo(&["doc", "--workspace", "--no-deps", ALL[0], ALL[1]]);
     run::inherit(cmd.env("RUSTDOCFLAGS", "-D warnings"))
 }
 

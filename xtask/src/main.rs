@@ -9,6 +9,7 @@ mod bench;
 mod cargo;
 mod ci;
 mod demo;
+mod dist;
 mod fuzz;
 mod lab;
 mod run;
@@ -39,6 +40,7 @@ enum Chore {
     Sanitize(sanitize::Args),
     Demo(demo::Args),
     Bench(bench::Args),
+    Dist(dist::Args),
     Ci(ci::Args),
 }
 
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Chore::Sanitize(args) => sanitize::main(&args),
         Chore::Demo(args) => demo::main(&args),
         Chore::Bench(args) => bench::main(&args),
+        Chore::Dist(args) => dist::main(&args),
         Chore::Ci(args) => ci::main(&args),
     };
     result.unwrap_or_else(|e| {

@@ -109,6 +109,12 @@ impl Error {
     }
 }
 
+impl From<Error> for Errno {
+    fn from(e: Error) -> Self {
+        e.errno()
+    }
+}
+
 impl From<Error> for std::io::Error {
     fn from(e: Error) -> Self {
         let kind = Self::from_raw_os_error(e.errno().raw()).kind();

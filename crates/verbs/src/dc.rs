@@ -196,7 +196,7 @@ impl<D: Driver> DcTarget<D> {
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the target's own parts.
         let destroyed = unsafe { self.context.driver().destroy_qp(handle, &self.shared) };
-        destroyed.map_err(|(handle, error)| {
+        destroyed.map(drop).map_err(|(handle, error)| {
             core::mem::forget((handle, self.shared.clone()));
             error
         })

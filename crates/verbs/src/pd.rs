@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Protection domains, and thread domains behind a parent domain: what queues and memory are made from.
 
-use crate::ah::{self, AddressHandle};
+use crate::ah::AddressHandle;
 use crate::buf::StableBuf;
 use crate::context::{ContextInner, same_context};
 use crate::mr::{Exposed, MemoryRegion, Private};
@@ -10,12 +10,12 @@ use crate::qp::{Qp, QpBuilder, Transport};
 use crate::srq::SharedReceiveQueue;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use uverbs_core::attr::{AccessFlags, AhAttr, GlobalRoute, MwType, SrqInitAttr};
+use uverbs_core::attr::{AccessFlags, AhAttr, MwType, SrqInitAttr};
 use uverbs_core::control::{self, PdHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, WireSge};
 use uverbs_core::sync::{Exclusive, Locking};
-use uverbs_core::wc::{WcFlags, WorkCompletion};
+use uverbs_core::wc::WorkCompletion;
 
 /// The domain that its objects hold.
 #[derive(Debug)]
@@ -176,44 +176,7 @@ impl<D: Driver> ProtectionDomain<D> {
 
     /// `ibv_init_ah_from_wc`
     pub fn ah_attr_from_wc(&self, wc: &WorkCompletion, grh: &[u8; 40], port_num: u8) -> Result<AhAttr> {
-        let mut attr = AhAttr {
-            dlid: wc.slid,
-            sl: wc.sl,
-            src_path_bits: wc.dlid_path_bits,
-            port_num,
-            ..AhAttr::default()
-        };
-        if wc.wc_flags.contains(WcFlags::GRH) {
-            let (sender, receiver, route) = ah::reply_gid(grh);
-            let kernel = self.inner.context.kernel();
-            let table = control::query::gid_table(kernel)?;
-            // A RoCE GID is in the table twice, for both versions. The answer should use the version of the request,
-            // but a GRH (version 1, or 2 over IPv6) does not show it. libibverbs uses the first match.
-            let mine = table.iter().filter(|e| e.port_num == u32::from(port_num) && e.gid == receiver);
-            let wants_v2 = receiver.ipv4().is_some();
-            let entry = mine
-                .clone()
-                .find(|e| !wants_v2 || e.gid_type == uverbs_core::attr::GidType::ROCE_V2)
-                .or_else(|| mine.clone().next())
-                .ok_or_else(|| {
-                    Error::invalid(
-                        "init_ah_from_wc",
-                        "grh",
-                        format!("{receiver} is not in the port's GID table"),
-                    )
-                })?;
-            let sgid_index = u8::try_from(entry.gid_index).map_err(|_| {
-                Error::invalid("init_ah_from_wc", "grh", "the GID's index does not fit in 8 bits")
-            })?;
-            attr.grh = Some(GlobalRoute {
-                dgid: sender,
-                sgid_index,
-                flow_label: route.flow_label,
-                hop_limit: route.hop_limit,
-                traffic_class: route.traffic_class,
-            });
-        }
-        Ok(attr)
+        control::reply::ah_attr(self.inner.context.kernel(), wc, grh, port_num)
     }
 
     /// `ibv_create_srq`

@@ -55,7 +55,7 @@ impl<D: Driver> SrqInner<D> {
         // SAFETY: the SRQ's own parts; the engine is dropped after this, or leaked.
         let destroyed = unsafe { self.context.driver().destroy_srq(handle, &self.shared) };
         match destroyed {
-            Ok(()) => {
+            Ok(_events) => {
                 self.context.forget_object(self.event_id);
                 Ok(())
             }

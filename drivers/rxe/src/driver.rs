@@ -438,9 +438,9 @@ impl Driver for Rxe {
         Ok(())
     }
 
-    unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpShared>) -> Result<(), (QpHandle, Error)> {
+    unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpShared>) -> Result<u32, (QpHandle, Error)> {
         // SAFETY: the caller's promise.
-        unsafe { handle.destroy() }.map(|_| {
+        unsafe { handle.destroy() }.inspect(|_| {
             shared.set_state(QpState::RESET);
             shared.remove_completions();
         })

@@ -31,6 +31,7 @@ pub mod pd;
 pub mod qp;
 mod qp_state;
 pub mod query;
+pub mod reply;
 pub mod slab;
 pub mod srq;
 pub mod wq;

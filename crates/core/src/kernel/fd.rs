@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The real port: an open `/dev/infiniband/uverbsN`.
-// UNSAFETY: the ioctl system call, and taking ownership of file descriptors that it made.
+// UNSAFETY: the ioctl system call, taking ownership of file descriptors that it made, and closing the device's own early.
 #![expect(unsafe_code)]
 
-use super::process::Process;
+use super::process::{Owner, Process};
 use super::raw::AttrValue;
 use super::{Command, Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use crate::device::{self, DeviceInfo, Unusable};
 use crate::errno::Errno;
 use crate::error::{Error, Result};
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
@@ -30,12 +31,13 @@ const PROBE_METHOD: u16 = 0x0fff;
 /// An open uverbs device file.
 #[derive(Debug)]
 pub struct UverbsFd {
-    fd: OwnedFd,
+    /// Open until `creator` is given up.
+    fd: ManuallyDrop<OwnedFd>,
     name: Box<str>,
     sysfs: PathBuf,
     driver_id: u32,
     /// The process that opened it.
-    creator: Process,
+    creator: Owner,
 }
 
 impl UverbsFd {
@@ -75,11 +77,11 @@ impl UverbsFd {
     /// As [`UverbsFd::open`].
     pub fn from_fd(fd: OwnedFd, name: &str, candidates: &[u32]) -> Result<Self> {
         let mut this = Self {
-            fd,
+            fd: ManuallyDrop::new(fd),
             name: name.into(),
             sysfs: device::Roots::default().sysfs.join("class/infiniband").join(name),
             driver_id: 0,
-            creator: Process::register(),
+            creator: Owner::new(Process::register()),
         };
         for &candidate in candidates {
             this.driver_id = candidate;
@@ -111,9 +113,12 @@ impl UverbsFd {
     }
 }
 
-impl AsFd for UverbsFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl Drop for UverbsFd {
+    fn drop(&mut self) {
+        if self.creator.give_up() {
+            // SAFETY: it is open, and nobody uses it after this.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
     }
 }
 
@@ -143,7 +148,7 @@ impl Kernel for UverbsFd {
     fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
         self.check_process()?;
         loop {
-            match nix::unistd::write(&self.fd, command.encode()) {
+            match nix::unistd::write(&*self.fd, command.encode()) {
                 // The kernel takes a command whole or not at all.
                 Ok(_) => return Ok(()),
                 Err(nix::errno::Errno::EINTR) => {}
@@ -160,8 +165,8 @@ impl Kernel for UverbsFd {
         let mut options = memmap2::MmapOptions::new();
         options.offset(offset).len(len);
         let map = match protection {
-            Protection::Read => options.map_raw_read_only(&self.fd),
-            Protection::ReadWrite => options.map_raw(&self.fd),
+            Protection::Read => options.map_raw_read_only(&*self.fd),
+            Protection::ReadWrite => options.map_raw(&*self.fd),
         }
         .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
         let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EFAULT)?;
@@ -187,7 +192,19 @@ impl Kernel for UverbsFd {
     }
 
     fn is_creator_process(&self) -> bool {
-        Process::current() == self.creator
+        self.creator.is_current()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.is_creator_process().then(|| self.fd.as_fd())
+    }
+
+    unsafe fn close(&self) {
+        if self.creator.give_up() {
+            // SAFETY: it was open, and from now on every method refuses before it looks at it. By the caller's promise none
+            // is under way.
+            drop(unsafe { OwnedFd::from_raw_fd(self.fd.as_raw_fd()) });
+        }
     }
 }
 
@@ -233,11 +250,11 @@ mod tests {
 
     fn port(file: File, creator: Process) -> UverbsFd {
         UverbsFd {
-            fd: file.into(),
+            fd: ManuallyDrop::new(file.into()),
             name: "file0".into(),
             sysfs: "/nonexistent".into(),
             driver_id: 14,
-            creator,
+            creator: Owner::new(creator),
         }
     }
 
@@ -275,6 +292,23 @@ mod tests {
         assert_eq!(Command::<0>::new(0, 0).run(&port), Err(Errno::ESTALE));
         assert_eq!(port.mmap(0, 4096, Protection::Read).unwrap_err(), Errno::ESTALE);
         assert_eq!(super::super::post_send_doorbell(&port, 1), Err(Errno::ESTALE));
+    }
+
+    #[test]
+    fn a_closed_device_leaves_no_descriptor_and_refuses() {
+        let port = port(File::open("/dev/null").unwrap(), Process::register());
+        let number = port.fd().unwrap().as_raw_fd();
+        assert!(number >= 0);
+        // SAFETY: nobody else has it.
+        unsafe { port.close() };
+        // Another thread's file may have its number now, so a second close would do harm.
+        let reused = OwnedFd::from(File::open("/").unwrap());
+        // SAFETY: as above.
+        unsafe { port.close() };
+        assert!(port.fd().is_none());
+        assert_eq!(Command::<0>::new(0, 0).run(&port), Err(Errno::ESTALE));
+        drop(port);
+        assert!(nix::fcntl::fcntl(&reused, nix::fcntl::FcntlArg::F_GETFD).is_ok());
     }
 
     #[test]

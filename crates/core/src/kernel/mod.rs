@@ -10,6 +10,8 @@
 //! can't check that. So only `unsafe` functions create a [`RawCommand`]: [`Command::execute`] and [`Command::raw`].
 //! [`Uhw::new`] and [`WriteCommand::new`], by which a driver adds private input to the safe verbs of `control`, are
 //! `unsafe`, too. A `RawCommand` is therefore the proof of these promises, and [`Kernel::ioctl`] is a safe method.
+// UNSAFETY: declares the contract of closing a device that has objects.
+#![expect(unsafe_code)]
 
 mod command;
 mod doorbell;
@@ -37,6 +39,7 @@ pub use write::{WriteCommand, post_send_doorbell, req_notify_cq};
 
 use crate::errno::Errno;
 use core::fmt;
+use std::os::fd::BorrowedFd;
 
 /// The kernel functions that the control path needs. They are not on the data path, except for [`Kernel::write`]. Used
 /// as `Arc<dyn Kernel>`.
@@ -84,4 +87,17 @@ pub trait Kernel: Send + Sync + fmt::Debug {
 
     /// Whether this is the process that opened the device, and not a child that it forked.
     fn is_creator_process(&self) -> bool;
+
+    /// The open device file, where there is one (`cmd_fd` in C).
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Closes the device while objects of it are left (ibv_close_device(3)): they end in the kernel, and what this process
+    /// still has of them does nothing any more. From now on it is as in a process that did not open the device: every call
+    /// is `ESTALE`, and destroying a handle is nothing.
+    ///
+    /// # Safety
+    /// No other call of the port is under way, nobody holds what [`Kernel::fd`] gave, and nothing is posted or polled any more.
+    unsafe fn close(&self) {}
 }

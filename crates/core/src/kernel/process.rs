@@ -7,12 +7,14 @@
 // UNSAFETY: registers a handler with libc.
 #![expect(unsafe_code)]
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Once;
 
 /// The number of forks between the first process that called this and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static REGISTER: Once = Once::new();
+/// Whether forks are counted no more.
+static CHILDREN_COUNT_AS_PARENT: AtomicBool = AtomicBool::new(false);
 
 /// Identifies this process among those related by fork(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,12 @@ impl Process {
         Self::current()
     }
 
+    /// From now on a child of fork(2) is taken for its parent: it may call verbs on devices that the parent opened, as in C,
+    /// where a program opens a device and then calls daemon(3). Queues that were made before the fork stay the parent's.
+    pub fn adopt_children() {
+        CHILDREN_COUNT_AS_PARENT.store(true, Ordering::Relaxed);
+    }
+
     /// This one.
     #[inline(always)]
     #[must_use]
@@ -47,39 +55,81 @@ impl Process {
         self == Self::current()
     }
 
+    /// No process, not even one that forks made.
+    const NONE: u32 = u32::MAX;
+
     /// Another one, for tests.
     #[cfg(test)]
     pub(super) fn other() -> Self {
-        Self(u32::MAX)
+        Self(Self::NONE - 1)
+    }
+}
+
+/// The process that something belongs to, until it is given up.
+#[derive(Debug)]
+pub(super) struct Owner(AtomicU32);
+
+impl Owner {
+    pub(super) fn new(process: Process) -> Self {
+        Self(AtomicU32::new(process.0))
+    }
+
+    /// Whether this process is the owner.
+    #[inline(always)]
+    pub(super) fn is_current(&self) -> bool {
+        // Relaxed: who gives it up promises that nobody asks meanwhile.
+        self.0.load(Ordering::Relaxed) == Process::current().0
+    }
+
+    /// Gives it up; whether somebody had it.
+    pub(super) fn give_up(&self) -> bool {
+        self.0.swap(Process::NONE, Ordering::Relaxed) != Process::NONE
     }
 }
 
 extern "C" fn forked() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    if !CHILDREN_COUNT_AS_PARENT.load(Ordering::Relaxed) {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Process;
 
-    #[test]
-    fn a_child_is_another_process() {
-        let here = Process::register();
-        // SAFETY: the child calls nothing but an atomic load and `_exit`.
+    /// Whether `is_right` holds in a child. It calls nothing that a child of a threaded process may not.
+    fn in_child(is_right: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child calls `is_right` and `_exit`.
         match unsafe { libc::fork() } {
             0 => {
-                let differs = Process::current() != here;
+                let status = i32::from(!is_right());
                 // SAFETY: ends the child without running anything of the parent's.
-                unsafe { libc::_exit(i32::from(!differs)) }
+                unsafe { libc::_exit(status) }
             }
-            -1 => panic!("fork failed"),
+            -1 => false,
             child => {
                 let mut status = 0;
                 // SAFETY: waits for our own child and writes its status to a local.
-                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-                assert_eq!(status, 0, "the child took itself for its parent");
+                (unsafe { libc::waitpid(child, &raw mut status, 0) }) == child && status == 0
             }
         }
+    }
+
+    #[test]
+    fn a_child_is_another_process() {
+        let here = Process::register();
+        assert!(in_child(|| Process::current() != here), "the child took itself for its parent");
         assert_eq!(Process::current(), here);
+    }
+
+    #[test]
+    fn an_adopted_child_is_its_parent() {
+        let _ = Process::register();
+        // In a child, because it is for the whole process.
+        assert!(in_child(|| {
+            let child = Process::current();
+            Process::adopt_children();
+            in_child(|| Process::current() == child)
+        }));
     }
 }

@@ -152,8 +152,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         mask: SrqAttrMask,
     ) -> Result<()>;
 
-    /// Destroys an SRQ in the kernel and detaches it from the CQ that completes it. On failure the handle comes back and
-    /// its memory must stay.
+    /// Destroys an SRQ in the kernel, detaches it from the CQ that completes it, and returns how many of its events were
+    /// read. On failure the handle comes back and its memory must stay.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -161,10 +161,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         &self,
         handle: SrqHandle,
         shared: &Arc<Self::SrqShared>,
-    ) -> Result<(), (SrqHandle, Error)> {
+    ) -> Result<u32, (SrqHandle, Error)> {
         let _ = shared;
         // SAFETY: the caller's promise; a driver that keeps this body has no state of the object's to change.
-        unsafe { handle.destroy() }.map(drop)
+        unsafe { handle.destroy() }
     }
 
     /// Creates a queue pair. An operation in `send_ops_flags`, or a QP type, that it can't do is
@@ -192,8 +192,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         mask: QpAttrMask,
     ) -> Result<()>;
 
-    /// Destroys a QP in the kernel and detaches it from the CQs that complete it. On failure the handle comes back and
-    /// its memory must stay.
+    /// Destroys a QP in the kernel, detaches it from the CQs that complete it, and returns how many of its events were
+    /// read. On failure the handle comes back and its memory must stay.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -201,7 +201,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         &self,
         handle: QpHandle,
         shared: &Arc<Self::QpShared>,
-    ) -> Result<(), (QpHandle, Error)>;
+    ) -> Result<u32, (QpHandle, Error)>;
 
     /// The key of memory that swallows what is written and reads as zeros (`ibv_alloc_null_mr`). Only of devices that have
     /// such.
@@ -234,8 +234,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         unsafe { handle.modify(attr, Uhw::none()) }
     }
 
-    /// Destroys a work queue in the kernel and detaches it from the CQ that completes it. On failure the handle comes back
-    /// and its memory must stay.
+    /// Destroys a work queue in the kernel, detaches it from the CQ that completes it, and returns how many of its events
+    /// were read. On failure the handle comes back and its memory must stay.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -243,10 +243,10 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         &self,
         handle: WqHandle,
         shared: &Arc<Self::QpShared>,
-    ) -> Result<(), (WqHandle, Error)> {
+    ) -> Result<u32, (WqHandle, Error)> {
         let _ = shared;
         // SAFETY: the caller's promise; a driver that keeps this body has no state of the object's to change.
-        unsafe { handle.destroy() }.map(drop)
+        unsafe { handle.destroy() }
     }
 
     /// Creates a raw packet QP that spreads what it receives over the work queues of a table. Only of devices that can.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Locking is a type: a queue is `Exclusive` (posted through `&mut`, no lock exists) or `Shared` (a spinlock).
+//! Locking is a type: a queue is `Exclusive` (posted through `&mut`, no lock exists) or `Shared` (a spinlock). Where the
+//! type can't tell, as in C, it is `Dynamic`: either one, fixed when the queue is made.
 //!
 //! [`Locked`] pairs a queue with its lock. Safe code reaches an exclusive queue only by `&mut`, a shared one also by
 //! [`Locked::lock`]. The C-style face, which has no borrows, uses the `enter`/`leave` pair and relies on the promise of
@@ -64,8 +65,16 @@ pub struct Exclusive;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shared;
 
+/// Any thread behind a spinlock, or one thread at a time by promise, as each queue is made ([`Locked::dynamic`]).
+///
+/// For C: a session may be opened by one thread and completed by another, so whoever asks is taken for the owner of a
+/// session that is open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dynamic;
+
 impl sealed::Sealed for Exclusive {}
 impl sealed::Sealed for Shared {}
+impl sealed::Sealed for Dynamic {}
 impl Locking for Exclusive {
     const SHARED: bool = false;
     type Raw = NoLock;
@@ -73,6 +82,11 @@ impl Locking for Exclusive {
 impl Locking for Shared {
     const SHARED: bool = true;
     type Raw = SpinLock;
+}
+
+impl Locking for Dynamic {
+    const SHARED: bool = true;
+    type Raw = DynamicLock;
 }
 
 /// No lock.
@@ -197,6 +211,37 @@ impl SpinLock {
     }
 }
 
+/// A spinlock, or none.
+#[derive(Debug)]
+pub struct DynamicLock {
+    lock: SpinLock,
+    shared: bool,
+}
+
+impl Default for DynamicLock {
+    fn default() -> Self {
+        Self { lock: SpinLock::default(), shared: true }
+    }
+}
+
+impl RawLock for DynamicLock {
+    #[inline(always)]
+    fn acquire(&self) -> Result<(), Reentered> {
+        if self.shared { self.lock.acquire() } else { Ok(()) }
+    }
+
+    #[inline(always)]
+    fn release(&self) {
+        // Harmless without a lock, and cheaper than asking.
+        self.lock.release();
+    }
+
+    #[inline(always)]
+    fn is_held(&self) -> bool {
+        !self.shared || self.lock.is_held()
+    }
+}
+
 /// A value and its lock (or none).
 #[derive(Default)]
 pub struct Locked<T, L: Locking> {
@@ -230,7 +275,7 @@ impl<T, L: Locking> Locked<T, L> {
     ///
     /// # Safety
     /// - No reference from an earlier `enter` that was not left may be used any more.
-    /// - If `L` is [`Exclusive`], no other thread may be between `enter` and `leave` (what a thread domain promises),
+    /// - If `L` is [`Exclusive`], or [`Dynamic`] and not shared, no other thread may be between `enter` and `leave` (what a thread domain promises),
     ///   and this thread may not be either.
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
     #[inline(always)]
@@ -277,6 +322,14 @@ impl<T, L: Locking> Locked<T, L> {
         #[cfg(loom)]
         // SAFETY: as above; loom checks that accesses do not overlap at the moment of this call.
         return self.value.with_mut(|p| unsafe { &mut *p });
+    }
+}
+
+impl<T> Locked<T, Dynamic> {
+    /// Puts `value` behind a spinlock if it is `shared`, else behind the promise of [`enter`](Self::enter).
+    pub fn dynamic(value: T, shared: bool) -> Self {
+        let raw = DynamicLock { lock: SpinLock::default(), shared };
+        Self { raw, value: UnsafeCell::new(value) }
     }
 }
 
@@ -354,21 +407,35 @@ mod tests {
     }
 
     #[test]
-    fn a_session_may_end_on_another_thread() {
-        let l = Locked::<u32, Shared>::new(1);
-        // SAFETY: left below; the reference is not kept.
-        unsafe { *l.enter().unwrap() = 2 };
+    fn a_dynamic_queue_locks_only_if_it_is_shared() {
+        let shared = Locked::dynamic(1_u32, true);
+        // SAFETY: left below; no reference is used.
+        unsafe { shared.enter() }.map(drop).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { shared.enter() }.map(drop), Err(Reentered));
+        // Another thread may end the session.
         std::thread::scope(|s| {
             s.spawn(|| {
-                assert!(l.is_entered());
-                // SAFETY: entered above, before this thread began; the other one waits for it.
-                unsafe { *l.entered() += 1 };
-                // SAFETY: likewise.
-                unsafe { l.leave() };
+                assert!(shared.is_entered());
+                // SAFETY: entered above, by the thread that waits for this one.
+                unsafe { shared.leave() };
             });
         });
-        assert!(!l.is_entered());
-        assert_eq!(*l.lock().unwrap(), 3);
+        assert!(!shared.is_entered());
+        let alone = Locked::dynamic(1_u32, false);
+        // SAFETY: this thread alone has it, and uses no reference.
+        unsafe { alone.enter() }.map(drop).unwrap();
+        assert!(alone.is_entered());
+    }
+
+    #[test]
+    fn threads_differ_in_their_token() {
+        let here = thread_token();
+        assert_ne!(here, 0);
+        assert_eq!(here, thread_token());
+        std::thread::scope(|s| {
+            s.spawn(|| assert_ne!(thread_token(), here));
+        });
     }
 
     #[test]

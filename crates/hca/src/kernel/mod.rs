@@ -28,6 +28,7 @@ mod xrc;
 
 use crate::engine::{Device, Port};
 use crate::fabric::Alive;
+use core::sync::atomic::{AtomicBool, Ordering};
 use front::{Front, Object, Reported};
 use std::sync::Arc;
 use uverbs_core::Errno;
@@ -61,6 +62,7 @@ pub(crate) struct HcaKernel {
     device: usize,
     context: u32,
     name: String,
+    is_closed: AtomicBool,
 }
 
 /// A command in execution, with the state that it works on.
@@ -73,7 +75,17 @@ struct Call<'w, 'n> {
 
 impl HcaKernel {
     pub(crate) fn new(alive: Arc<Alive>, device: usize, context: u32, name: String) -> Self {
-        Self { alive, device, context, name }
+        Self { alive, device, context, name, is_closed: AtomicBool::new(false) }
+    }
+
+    /// Ends the context with all its objects, once.
+    fn end(&self) {
+        if self.alive.is_here() && !self.is_closed.swap(true, Ordering::Relaxed) {
+            let _ = self.call(|call| {
+                call.front.close(call.device, call.cx, call.context);
+                Ok(())
+            });
+        }
     }
 
     fn call<R>(&self, f: impl FnOnce(&mut Call<'_, '_>) -> Result<R, Errno>) -> Result<R, Errno> {
@@ -129,18 +141,18 @@ impl Kernel for HcaKernel {
     }
 
     fn is_creator_process(&self) -> bool {
-        self.alive.is_here()
+        self.alive.is_here() && !self.is_closed.load(Ordering::Relaxed)
+    }
+
+    #[expect(unsafe_code, reason = "the port's contract")]
+    unsafe fn close(&self) {
+        self.end();
     }
 }
 
 impl Drop for HcaKernel {
     fn drop(&mut self) {
-        if self.is_creator_process() {
-            let _ = self.call(|call| {
-                call.front.close(call.device, call.cx, call.context);
-                Ok(())
-            });
-        }
+        self.end();
     }
 }
 

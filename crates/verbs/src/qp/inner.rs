@@ -123,7 +123,7 @@ impl<D: Driver> QpInner<D> {
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the QP's own parts; the engines are dropped after this, or leaked.
         let destroyed = unsafe { self.context.driver().destroy_qp(handle, &self.shared) };
-        destroyed.map_err(|(handle, error)| {
+        destroyed.map(drop).map_err(|(handle, error)| {
             core::mem::forget(handle);
             let engines = self.engines.get_mut().unwrap_or_else(PoisonError::into_inner);
             core::mem::forget((engines.send.take(), engines.recv.take(), self.shared.clone()));

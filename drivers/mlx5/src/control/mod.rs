@@ -202,9 +202,9 @@ impl Driver for Mlx5 {
         &self,
         handle: SrqHandle,
         shared: &Arc<SrqControl>,
-    ) -> Result<(), (SrqHandle, Error)> {
+    ) -> Result<u32, (SrqHandle, Error)> {
         // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
-        unsafe { handle.destroy() }.map(|_| shared.detach())
+        unsafe { handle.destroy() }.inspect(|_| shared.detach())
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
@@ -225,10 +225,10 @@ impl Driver for Mlx5 {
         qp::modify(self, handle, shared, attr, mask)
     }
 
-    unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<(), (QpHandle, Error)> {
+    unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<u32, (QpHandle, Error)> {
         shared.destroy_with("destroy_qp", handle, |handle| {
             // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
-            unsafe { handle.destroy() }.map(drop)
+            unsafe { handle.destroy() }
         })
     }
 
@@ -251,10 +251,10 @@ impl Driver for Mlx5 {
         wq::modify(handle, shared, attr)
     }
 
-    unsafe fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<(), (WqHandle, Error)> {
+    unsafe fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<u32, (WqHandle, Error)> {
         shared.destroy_with("destroy_wq", handle, |handle| {
             // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
-            unsafe { handle.destroy() }.map(drop)
+            unsafe { handle.destroy() }
         })
     }
 

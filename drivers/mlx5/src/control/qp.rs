@@ -168,8 +168,8 @@ impl QpControl {
         &self,
         verb: &'static str,
         handle: H,
-        destroy: impl FnOnce(H) -> Result<(), (H, Error)>,
-    ) -> Result<(), (H, Error)> {
+        destroy: impl FnOnce(H) -> Result<u32, (H, Error)>,
+    ) -> Result<u32, (H, Error)> {
         let _one = self.modifying.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
         let before = shared.state();

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The structs of `<infiniband/verbs.h>`, under their C names, with the fields of rdma-core 65.
+//!
+//! [`c_struct`] also records where each field stands. The tests compare that with the tables in `data/`, which a C
+//! compiler made from the headers of rdma-core 44 and 65, and with the header that is installed.
+//!
+//! Enumerations are integers here: a C caller may pass any number. What the data path reads is declared in
+//! `uverbs_core::{wr, wc}`, because its lists are posted as they are.
+
+/// Declares structs as C lays them out, and what the tests compare.
+macro_rules! c_struct {
+    ($(
+        $(#[$meta:meta])*
+        struct $name:ident { $($(#[$fmeta:meta])* $field:ident: $ty:ty),* $(,)? }
+    )*) => {
+        $(
+            $(#[$meta])*
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub(crate) struct $name { $($(#[$fmeta])* pub(crate) $field: $ty),* }
+        )*
+
+        #[cfg(test)]
+        pub(crate) const LAYOUTS: &[$crate::abi::Layout] = &[$(
+            $crate::abi::Layout {
+                name: stringify!($name),
+                size: size_of::<$name>(),
+                fields: &[$((stringify!($field), core::mem::offset_of!($name, $field))),*],
+            }
+        ),*];
+    };
+}
+
+pub(crate) mod attr;
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod kern;
+pub(crate) mod object;
+pub(crate) mod qp;
+
+#[cfg(test)]
+mod tests;
+
+/// Where the fields of a struct stand.
+#[cfg(test)]
+pub(crate) struct Layout {
+    pub(crate) name: &'static str,
+    pub(crate) size: usize,
+    pub(crate) fields: &'static [(&'static str, usize)],
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The structs against the headers: tables of rdma-core 44 and 65, and what the C compiler says of the installed header.
+
+use super::{Layout, attr, context, device, kern, object, qp};
+use core::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// What a C compiler for x86-64 printed: `struct field offset` a line, and `struct sizeof size`.
+const TABLE_44: &str = include_str!("../../data/layout-44.txt");
+const TABLE_65: &str = include_str!("../../data/layout-65.txt");
+
+type Table<'a> = BTreeMap<(&'a str, &'a str), usize>;
+
+fn layouts() -> impl Iterator<Item = &'static Layout> {
+    [attr::LAYOUTS, context::LAYOUTS, device::LAYOUTS, kern::LAYOUTS, object::LAYOUTS, qp::LAYOUTS]
+        .into_iter()
+        .flatten()
+}
+
+/// A field's name in C.
+fn c_name(field: &'static str) -> &'static str {
+    field.strip_prefix("r#").unwrap_or(field)
+}
+
+fn ours() -> Table<'static> {
+    let mut table = Table::new();
+    for layout in layouts() {
+        table.insert((layout.name, "sizeof"), layout.size);
+        table.extend(layout.fields.iter().map(|(field, offset)| ((layout.name, c_name(field)), *offset)));
+    }
+    table
+}
+
+fn parse(text: &str) -> Table<'_> {
+    let fields = |line: &str| line.split(' ').count() == 3;
+    assert!(text.lines().all(fields), "a line of three words each");
+    text.lines()
+        .map(|line| {
+            let mut words = line.split(' ');
+            let mut word = || words.next().unwrap_or_default();
+            ((word(), word()), word().parse().unwrap())
+        })
+        .collect()
+}
+
+/// An older header's table may lack fields at the end of a struct (at the front of `verbs_context`), and nothing else.
+fn compare_with_older(theirs: &Table<'_>) {
+    let ours = ours();
+    for ((name, field), offset) in theirs {
+        let size = ours[&(*name, "sizeof")];
+        let their_size = theirs[&(*name, "sizeof")];
+        match (*name, *field) {
+            (_, "sizeof") => assert!(*offset <= size, "{name} shrank from {offset} to {size}"),
+            ("verbs_context", _) => {
+                assert_eq!(size - ours[&(*name, *field)], their_size - offset, "{name}.{field} from the end");
+            }
+            _ => assert_eq!(ours[&(*name, *field)], *offset, "{name}.{field}"),
+        }
+    }
+    // What the older header lacks stands where its struct has ended, or would before its start.
+    for (name, field) in ours.keys().filter(|key| !theirs.contains_key(*key)) {
+        let Some(their_size) = theirs.get(&(*name, "sizeof")) else { continue };
+        let (size, offset) = (ours[&(*name, "sizeof")], ours[&(*name, *field)]);
+        match *name {
+            "verbs_context" => {
+                assert!(size - offset > *their_size, "{name}.{field} is new, not at the front")
+            }
+            _ => assert!(offset >= *their_size, "{name}.{field} is new, not at the end"),
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(not(target_arch = "x86_64"), ignore = "pthread's types have other sizes")]
+fn every_struct_is_that_of_rdma_core_65() {
+    let (ours, theirs) = (ours(), parse(TABLE_65));
+    let wrong: Vec<_> = ours.iter().filter(|(key, value)| theirs.get(*key) != Some(value)).collect();
+    assert!(wrong.is_empty(), "differ from rdma-core 65: {wrong:?}");
+    assert_eq!(ours.len(), theirs.len());
+    assert!(ours.len() > 400, "only {} facts", ours.len());
+}
+
+#[test]
+#[cfg_attr(not(target_arch = "x86_64"), ignore = "pthread's types have other sizes")]
+fn rdma_core_44_lacks_only_what_came_at_the_ends() {
+    let theirs = parse(TABLE_44);
+    assert!(theirs.len() > 380, "only {} facts", theirs.len());
+    compare_with_older(&theirs);
+}
+
+/// The compiler's word on the header of this machine, for the fields that rdma-core 44 has.
+#[test]
+fn the_installed_header_agrees() {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        assert!(std::env::var_os("CI").is_none(), "CI must have libibverbs-dev");
+        println!("SKIPPED: needs libibverbs-dev (cargo xtask setup installs it)");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("layout.c"), dir.path().join("layout"));
+    std::fs::write(&source, c_program(parse(TABLE_44).into_keys())).unwrap();
+    let cc = Command::new("cc").arg("-o").arg(&program).arg(&source).output().expect("needs a C compiler");
+    assert!(cc.status.success(), "{}", String::from_utf8_lossy(&cc.stderr));
+    let printed = Command::new(&program).output().unwrap().stdout;
+    compare_with_older(&parse(core::str::from_utf8(&printed).unwrap()));
+}
+
+/// Prints the tables' program: compile its output with the header of a version to make `data/layout-*.txt`.
+#[test]
+#[ignore = "a generator: cargo test -p uverbs-ibverbs --lib print_the_program -- --ignored --nocapture"]
+fn print_the_program() {
+    println!("{}", c_program(ours().into_keys()));
+}
+
+fn c_program<'a>(facts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut source = String::new();
+    for header in
+        ["infiniband/verbs.h", "infiniband/sa.h", "rdma/ib_user_sa.h", "rdma/ib_user_verbs.h", "stdio.h"]
+    {
+        writeln!(source, "#include <{header}>").unwrap();
+    }
+    source.push_str("int main(void) {\n");
+    for (name, field) in facts {
+        let value = match field {
+            "sizeof" => format!("sizeof(struct {name})"),
+            _ => format!("offsetof(struct {name}, {field})"),
+        };
+        writeln!(source, "  printf(\"{name} {field} %zu\\n\", {value});").unwrap();
+    }
+    source + "  return 0;\n}\n"
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Contexts: what `ibv_open_device` gives, and how the verbs find their way from a C pointer to the driver.
+
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to contexts.
+
+use crate::abi::context::{ibv_context, ibv_device, verbs_context};
+use crate::data;
+use crate::errno::{Errno, Outcome};
+use crate::events::Numbered;
+use crate::verbs::{Open, Verbs};
+use core::mem::offset_of;
+use core::ptr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use uverbs_core::control::slab::Slab;
+use uverbs_core::control::{AsyncFd, ContextInfo};
+use uverbs_core::kernel::Kernel;
+use uverbs_core::provider::Driver;
+
+/// A context: C's part, to whose last field programs hold a pointer, and ours.
+#[repr(C)]
+pub(crate) struct Context {
+    public: verbs_context,
+    private: Private,
+}
+
+/// Where in a context C's pointer points to.
+const POINTER: usize = offset_of!(Context, public) + offset_of!(verbs_context, context);
+
+/// Our part of a context. References are made to this part only: C writes the other.
+pub(crate) struct Private {
+    verbs: Box<dyn Verbs>,
+    /// Open until the context is closed; read by the number in C's part.
+    _async_fd: AsyncFd,
+    /// What `cmd_fd` is if the port has no file.
+    _stand_in: Option<OwnedFd>,
+    /// Objects by the number that their events carry.
+    objects: Mutex<Slab<Numbered>>,
+    /// Held while the counts of acknowledged events change, and by those who wait for them.
+    acks: Mutex<()>,
+    acked: Condvar,
+}
+
+/// Addresses of the contexts that are open. An object of another library's context is told by it.
+static OPEN: RwLock<Vec<usize>> = RwLock::new(Vec::new());
+
+/// Opens a context on a device behind `kernel`.
+pub(crate) fn open<D: Driver>(kernel: Arc<dyn Kernel>, device: *mut ibv_device) -> Outcome<*mut ibv_context> {
+    let (driver, info) = D::open(kernel)?;
+    let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
+    let stand_in = match driver.kernel().fd() {
+        Some(_) => None,
+        None => Some(stand_in(driver.kernel().name())?),
+    };
+    let cmd_fd = match (&stand_in, driver.kernel().fd()) {
+        (Some(fd), _) => fd.as_raw_fd(),
+        (None, Some(fd)) => fd.as_raw_fd(),
+        (None, None) => -1,
+    };
+    let mut public = data::functions::<D>();
+    public.sz = size_of::<verbs_context>();
+    public.context.device = device;
+    public.context.cmd_fd = cmd_fd;
+    public.context.async_fd = async_fd.as_fd().as_raw_fd();
+    public.context.num_comp_vectors = i32::try_from(num_comp_vectors).unwrap_or(i32::MAX);
+    // "Extended": there is a `verbs_context` around it.
+    public.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
+    let private = Private {
+        verbs: Box::new(Open { driver, core_support, num_comp_vectors }),
+        _async_fd: async_fd,
+        _stand_in: stand_in,
+        objects: Mutex::default(),
+        acks: Mutex::new(()),
+        acked: Condvar::new(),
+    };
+    let context = Box::into_raw(Box::new(Context { public, private }));
+    OPEN.write().unwrap_or_else(PoisonError::into_inner).push(context.addr() + POINTER);
+    Ok(context.cast::<u8>().wrapping_add(POINTER).cast())
+}
+
+/// A file that stands for the device, where the device is none: programs duplicate and close `cmd_fd`.
+fn stand_in(name: &str) -> Outcome<OwnedFd> {
+    Ok(nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?)
+}
+
+/// Closes a context. What C still has of its objects is leaked, and ended in the kernel.
+///
+/// # Safety
+/// `ibv_close_device`'s contract: nobody uses it or an object of it any more, or at this time.
+pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
+    let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+    let index = open.iter().position(|address| *address == context.addr()).ok_or(Errno::EINVAL)?;
+    open.swap_remove(index);
+    drop(open);
+    // SAFETY: it was in the list, so it came from `open`, as this offset in a box, and nobody has closed it.
+    let context = unsafe { Box::from_raw(context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>()) };
+    // SAFETY: the caller's promise.
+    unsafe { context.private.kernel().close() };
+    Ok(())
+}
+
+/// Our part of the context that a C pointer names; `EINVAL` if it names none of ours.
+///
+/// # Safety
+/// It stays open for as long as the reference is used.
+pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
+    if !OPEN.read().unwrap_or_else(PoisonError::into_inner).contains(&context.addr()) {
+        return Err(Errno::EINVAL);
+    }
+    let context = context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>();
+    // SAFETY: it is in the list, so it came from `open` and is alive. Nobody has `&mut` to this part of it.
+    Ok(unsafe { &(*context).private })
+}
+
+/// The context of an object whose public part begins with a pointer to it, as all have but the flows.
+///
+/// # Safety
+/// `object` is NULL or begins with such a pointer; as for [`of`].
+pub(crate) unsafe fn of_object<'a, T>(object: *mut T) -> Outcome<&'a Private> {
+    // SAFETY: the caller's promise.
+    let context = unsafe { pointer_of(object) }?;
+    // SAFETY: as above.
+    unsafe { of(context) }
+}
+
+/// The pointer itself.
+///
+/// # Safety
+/// As for [`of_object`].
+pub(crate) unsafe fn pointer_of<T>(object: *mut T) -> Outcome<*mut ibv_context> {
+    if object.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not NULL, and begins with a pointer, by the caller's promise.
+    Ok(unsafe { object.cast::<*mut ibv_context>().read() })
+}
+
+/// Whether `object` is of the context `context`, as it must be to be used with what is made on it. NULL is.
+///
+/// # Safety
+/// As for [`of_object`].
+pub(crate) unsafe fn is_of<T>(context: *mut ibv_context, object: *mut T) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    if object.is_null() || unsafe { pointer_of(object) }? == context { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+impl Private {
+    pub(crate) fn verbs(&self) -> &dyn Verbs {
+        &*self.verbs
+    }
+
+    pub(crate) fn kernel(&self) -> &Arc<dyn Kernel> {
+        self.verbs.kernel()
+    }
+
+    pub(crate) fn objects(&self) -> MutexGuard<'_, Slab<Numbered>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock of the counts of acknowledged events, and of a channel's users.
+    pub(crate) fn acks(&self) -> MutexGuard<'_, ()> {
+        self.acks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes counts of acknowledged events, and wakes those who wait for them.
+    pub(crate) fn acknowledge(&self, change: impl FnOnce()) {
+        let _acks = self.acks();
+        change();
+        self.acked.notify_all();
+    }
+
+    /// Waits until `is_done`, which looks at counts of acknowledged events.
+    pub(crate) fn wait_for_acks(&self, is_done: impl Fn() -> bool) {
+        let acks = self.acks();
+        drop(self.acked.wait_while(acks, |()| !is_done()).unwrap_or_else(PoisonError::into_inner));
+    }
+}

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Attributes between C's structs and those of the core.
+
+pub(crate) mod device;
+pub(crate) mod path;
+pub(crate) mod qp;

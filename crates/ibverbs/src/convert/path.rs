@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `struct ibv_ah_attr`: an address, of a handle or of a queue pair.
+
+use crate::abi::attr::{ibv_ah_attr, ibv_global_route};
+use crate::abi::device::Gid64;
+use uverbs_core::attr::{AhAttr, GlobalRoute};
+
+/// C's form of an address.
+pub(crate) fn to_c(attr: &AhAttr) -> ibv_ah_attr {
+    let grh = attr.grh.unwrap_or_default();
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: Gid64::from(grh.dgid),
+            flow_label: grh.flow_label,
+            sgid_index: grh.sgid_index,
+            hop_limit: grh.hop_limit,
+            traffic_class: grh.traffic_class,
+        },
+        dlid: attr.dlid,
+        sl: attr.sl,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        is_global: attr.grh.is_some().into(),
+        port_num: attr.port_num,
+    }
+}
+
+/// An address from C's form. Fields of the route that are wider than the packet's are cut as the kernel cuts them.
+pub(crate) fn from_c(attr: &ibv_ah_attr) -> AhAttr {
+    let route = || GlobalRoute {
+        dgid: attr.grh.dgid.into(),
+        flow_label: attr.grh.flow_label & 0xf_ffff,
+        sgid_index: attr.grh.sgid_index,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+    };
+    AhAttr {
+        grh: (attr.is_global != 0).then(route),
+        dlid: attr.dlid,
+        sl: attr.sl,
+        src_path_bits: attr.src_path_bits,
+        static_rate: attr.static_rate,
+        port_num: attr.port_num,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uverbs_core::attr::Gid;
+
+    #[test]
+    fn an_address_survives_the_way_there_and_back() {
+        let mut attr = AhAttr::global(1, 3, Gid([7; 16]));
+        (attr.dlid, attr.sl, attr.src_path_bits, attr.static_rate) = (9, 4, 2, 5);
+        assert_eq!(from_c(&to_c(&attr)), attr);
+        attr.grh = None;
+        assert_eq!(from_c(&to_c(&attr)), attr);
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Extended polling: the functions inside of `struct ibv_cq_ex` (ibv_create_cq_ex(3)).
+//!
+//! A session holds the queue's lock from `start_poll` to `end_poll`. `status` and `wr_id` are fields, which are set with every
+//! step; all else is read from the completion when it is asked for.
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+use crate::abi::object::{ibv_cq_ex, ibv_poll_cq_attr};
+use crate::object::cq;
+use core::ffi::{c_int, c_uint};
+use uverbs_core::attr::WcExFlags;
+use uverbs_core::provider::{Completion, CompletionQueue, Driver, PollError};
+use uverbs_core::sync::{Dynamic, Locked};
+
+/// What can be asked for: all but what only tag matching has.
+pub(crate) const OFFERED: WcExFlags = WcExFlags::all().difference(WcExFlags::TM_INFO);
+
+/// The queue of C's struct.
+///
+/// # Safety
+/// A live queue of this driver.
+#[inline(always)]
+unsafe fn queue<'a, D: Driver>(cq: *mut ibv_cq_ex) -> &'a Locked<D::CompletionQueue, Dynamic> {
+    // SAFETY: the caller's promise; the extended struct begins with the other one.
+    unsafe { &cq::private::<D>(cq.cast()).queue }
+}
+
+/// Tells C where the session stands.
+///
+/// # Safety
+/// A live queue, in a session of this thread or one that it was handed.
+#[inline(always)]
+unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) -> Result<(), PollError> {
+    let current = engine.current().ok_or(PollError::Corrupt)?;
+    // SAFETY: the public part of a live queue; the completion is read before.
+    unsafe { (*cq).status = current.status().0 };
+    // SAFETY: as above.
+    unsafe { (*cq).wr_id = current.wr_id() };
+    Ok(())
+}
+
+unsafe extern "C" fn start_poll<D: Driver>(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: NULL or valid, by the caller's promise.
+    if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
+        return libc::EINVAL;
+    }
+    // SAFETY: a live queue of this driver, by the caller's promise.
+    let queue = unsafe { queue::<D>(cq) };
+    // SAFETY: left by `end_poll`, or below; a queue of one thread is used by one thread, by C's promise.
+    let Ok(engine) = (unsafe { queue.enter() }) else { return libc::EBUSY };
+    let started = engine.start_poll().and_then(|()| {
+        // SAFETY: in the session that has begun.
+        let published = unsafe { publish::<D>(cq, engine) };
+        if published.is_err() {
+            engine.end_poll();
+        }
+        published
+    });
+    match started {
+        Ok(()) => 0,
+        Err(error) => {
+            // SAFETY: entered above; no session is open.
+            unsafe { queue.leave() };
+            error.errno().raw()
+        }
+    }
+}
+
+unsafe extern "C" fn next_poll<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: a live queue of this driver, by the caller's promise.
+    let queue = unsafe { queue::<D>(cq) };
+    if !queue.is_entered() {
+        return libc::EINVAL;
+    }
+    // SAFETY: in a session, by the caller's promise.
+    let engine = unsafe { queue.entered() };
+    // SAFETY: as above.
+    match engine.next_poll().and_then(|()| unsafe { publish::<D>(cq, engine) }) {
+        Ok(()) => 0,
+        Err(error) => error.errno().raw(),
+    }
+}
+
+unsafe extern "C" fn end_poll<D: Driver>(cq: *mut ibv_cq_ex) {
+    // SAFETY: a live queue of this driver, by the caller's promise.
+    let queue = unsafe { queue::<D>(cq) };
+    if queue.is_entered() {
+        // SAFETY: in a session, by the caller's promise.
+        unsafe { queue.entered() }.end_poll();
+        // SAFETY: as above, and it is over.
+        unsafe { queue.leave() };
+    }
+}
+
+/// A function per field. Outside of a session a field is 0.
+macro_rules! readers {
+    ($($name:ident -> $ty:ty = |$completion:ident| $value:expr;)*) => {
+        $(
+            unsafe extern "C" fn $name<D: Driver>(cq: *mut ibv_cq_ex) -> $ty {
+                // SAFETY: a live queue of this driver, by the caller's promise.
+                let queue = unsafe { queue::<D>(cq) };
+                if !queue.is_entered() {
+                    return 0;
+                }
+                // SAFETY: in a session, by the caller's promise.
+                let engine: &D::CompletionQueue = unsafe { queue.entered() };
+                engine.current().map_or(0, |$completion| $value)
+            }
+        )*
+    };
+}
+
+readers! {
+    read_opcode -> u32 = |c| c.opcode().0;
+    read_vendor_err -> u32 = |c| c.vendor_err();
+    read_byte_len -> u32 = |c| c.byte_len();
+    read_imm_data -> u32 = |c| c.imm_data_or_invalidated_rkey();
+    read_qp_num -> u32 = |c| c.qp_num();
+    read_src_qp -> u32 = |c| c.src_qp();
+    read_wc_flags -> c_uint = |c| c.wc_flags().bits();
+    read_slid -> u32 = |c| c.slid();
+    read_sl -> u8 = |c| c.sl();
+    read_dlid_path_bits -> u8 = |c| c.dlid_path_bits();
+    read_completion_ts -> u64 = |c| c.completion_ts().unwrap_or(0);
+    read_completion_wallclock_ns -> u64 = |c| c.completion_wallclock_ns().unwrap_or(0);
+    read_cvlan -> u16 = |c| c.cvlan().unwrap_or(0);
+    read_flow_tag -> u32 = |c| c.flow_tag().unwrap_or(0);
+}
+
+/// Puts the functions into a queue: those that every one has, and those that were asked for.
+pub(crate) fn set_functions<D: Driver>(cq: &mut ibv_cq_ex, flags: WcExFlags) {
+    cq.start_poll = Some(start_poll::<D>);
+    cq.next_poll = Some(next_poll::<D>);
+    cq.end_poll = Some(end_poll::<D>);
+    cq.read_opcode = Some(read_opcode::<D>);
+    cq.read_vendor_err = Some(read_vendor_err::<D>);
+    cq.read_wc_flags = Some(read_wc_flags::<D>);
+    // Fields of `struct ibv_wc`: they cost nothing before they are read.
+    cq.read_byte_len = Some(read_byte_len::<D>);
+    cq.read_imm_data = Some(read_imm_data::<D>);
+    cq.read_qp_num = Some(read_qp_num::<D>);
+    cq.read_src_qp = Some(read_src_qp::<D>);
+    cq.read_slid = Some(read_slid::<D>);
+    cq.read_sl = Some(read_sl::<D>);
+    cq.read_dlid_path_bits = Some(read_dlid_path_bits::<D>);
+    if flags.contains(WcExFlags::COMPLETION_TIMESTAMP) {
+        cq.read_completion_ts = Some(read_completion_ts::<D>);
+    }
+    if flags.contains(WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK) {
+        cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns::<D>);
+    }
+    if flags.contains(WcExFlags::CVLAN) {
+        cq.read_cvlan = Some(read_cvlan::<D>);
+    }
+    if flags.contains(WcExFlags::FLOW_TAG) {
+        cq.read_flow_tag = Some(read_flow_tag::<D>);
+    }
+}

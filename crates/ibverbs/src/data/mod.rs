@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The data path: functions that exist once per driver, which programs call through the context, a queue pair or a queue.
+//!
+//! They look nothing up and check no pointer, as C's do not. A panic in one of them would end the process at the border to C;
+//! the engines below have none.
+#![expect(unsafe_code)]
+// UNSAFETY: the table of functions has its empty places as zeros.
+
+pub(crate) mod cq_ex;
+pub(crate) mod poll;
+pub(crate) mod post;
+pub(crate) mod qp_ex;
+
+use crate::abi::context::verbs_context;
+use crate::export::{device, qp};
+use crate::object::{cq, dm, mr, mw, pd, srq, xrcd};
+use core::mem;
+use uverbs_core::provider::Driver;
+
+/// A context's functions. What is missing stays empty, and C's inline functions answer `EOPNOTSUPP` for it.
+pub(crate) fn functions<D: Driver>() -> verbs_context {
+    // SAFETY: integers, pointers, pthread's types and optional functions: zeros are values of all of them.
+    let mut table: verbs_context = unsafe { mem::zeroed() };
+    let ops = &mut table.context.ops;
+    ops.post_send = Some(post::post_send::<D>);
+    ops.post_recv = Some(post::post_recv::<D>);
+    ops.post_srq_recv = Some(post::post_srq_recv::<D>);
+    ops.poll_cq = Some(poll::poll_cq::<D>);
+    ops.req_notify_cq = Some(poll::req_notify_cq::<D>);
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
+    ops.bind_mw = Some(mw::bind_mw::<D>);
+    table.query_port = Some(device::query_port);
+    table.query_device_ex = Some(device::query_device_ex);
+    table.advise_mr = Some(mr::advise_mr);
+    table.alloc_null_mr = Some(mr::alloc_null_mr);
+    table.reg_mr_ex = Some(mr::ibv_reg_mr_ex);
+    table.alloc_dm = Some(dm::alloc_dm);
+    table.free_dm = Some(dm::free_dm);
+    table.reg_dm_mr = Some(dm::reg_dm_mr);
+    table.alloc_td = Some(pd::alloc_td);
+    table.dealloc_td = Some(pd::dealloc_td);
+    table.alloc_parent_domain = Some(pd::alloc_parent_domain);
+    table.open_xrcd = Some(xrcd::open_xrcd);
+    table.close_xrcd = Some(xrcd::close_xrcd);
+    table.create_cq_ex = Some(cq::create_cq_ex);
+    table.modify_cq = Some(cq::modify_cq);
+    table.create_srq_ex = Some(srq::create_srq_ex);
+    table.get_srq_num = Some(srq::get_srq_num);
+    table.create_qp_ex = Some(qp::create_qp_ex);
+    table.open_qp = Some(qp::open_qp);
+    table
+}

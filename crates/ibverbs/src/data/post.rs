@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posting lists (ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and lists.
+
+use crate::abi::object::ibv_srq;
+use crate::abi::qp::ibv_qp;
+use crate::errno::Errno;
+use crate::object::{qp, srq};
+use core::ffi::c_int;
+use core::ptr;
+use uverbs_core::provider::{Driver, RecvQueue, SendQueue, raw};
+use uverbs_core::wr::{RecvWr, SendWr};
+
+/// Reports the first work request that was not posted. Where none is to blame (a failed doorbell, a queue pair without such a
+/// queue), it is the first of the list.
+///
+/// # Safety
+/// `bad_wr` is NULL or valid for writing.
+#[cold]
+unsafe fn report<W>(bad: *const W, list: *mut W, bad_wr: *mut *mut W, errno: Errno) -> c_int {
+    if !bad_wr.is_null() {
+        let blamed = if bad.is_null() { list } else { bad.cast_mut() };
+        // SAFETY: the caller's promise.
+        unsafe { bad_wr.write(blamed) };
+    }
+    errno.raw()
+}
+
+/// # Safety
+/// As in ibv_post_send(3).
+pub(crate) unsafe extern "C" fn post_send<D: Driver>(
+    qp: *mut ibv_qp,
+    list: *mut SendWr,
+    bad_wr: *mut *mut SendWr,
+) -> c_int {
+    // SAFETY: a live queue pair of this driver, by the caller's promise.
+    let Some(queue) = (unsafe { &qp::private::<D>(qp).send }) else {
+        // SAFETY: NULL or valid, by the caller's promise.
+        return unsafe { report(ptr::null(), list, bad_wr, Errno::EINVAL) };
+    };
+    // SAFETY: the caller's promise about the list; a queue of one thread is used by one thread.
+    match unsafe { raw::post_send(queue, list) } {
+        Ok(()) => 0,
+        // SAFETY: NULL or valid, by the caller's promise.
+        Err(bad) => unsafe { report(bad.wr, list, bad_wr, <D::SendQueue as SendQueue>::errno(bad.error)) },
+    }
+}
+
+/// # Safety
+/// As in ibv_post_recv(3).
+pub(crate) unsafe extern "C" fn post_recv<D: Driver>(
+    qp: *mut ibv_qp,
+    list: *mut RecvWr,
+    bad_wr: *mut *mut RecvWr,
+) -> c_int {
+    // SAFETY: a live queue pair of this driver, by the caller's promise.
+    let Some(queue) = (unsafe { &qp::private::<D>(qp).recv }) else {
+        // SAFETY: NULL or valid, by the caller's promise.
+        return unsafe { report(ptr::null(), list, bad_wr, Errno::EINVAL) };
+    };
+    // SAFETY: the caller's promise about the list; a queue of one thread is used by one thread.
+    match unsafe { raw::post_recv(queue, list) } {
+        Ok(()) => 0,
+        // SAFETY: NULL or valid, by the caller's promise.
+        Err(bad) => unsafe { report(bad.wr, list, bad_wr, <D::RecvQueue as RecvQueue>::errno(bad.error)) },
+    }
+}
+
+/// # Safety
+/// As in ibv_post_srq_recv(3).
+pub(crate) unsafe extern "C" fn post_srq_recv<D: Driver>(
+    srq: *mut ibv_srq,
+    list: *mut RecvWr,
+    bad_wr: *mut *mut RecvWr,
+) -> c_int {
+    // SAFETY: a live queue of this driver, by the caller's promise.
+    let queue = unsafe { &srq::private::<D>(srq).queue };
+    // SAFETY: the caller's promise about the list; a queue of one thread is used by one thread.
+    match unsafe { raw::post_recv(queue, list) } {
+        Ok(()) => 0,
+        // SAFETY: NULL or valid, by the caller's promise.
+        Err(bad) => unsafe {
+            report(bad.wr, list, bad_wr, <D::SharedRecvQueue as RecvQueue>::errno(bad.error))
+        },
+    }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The devices of this machine as `struct ibv_device` (ibv_get_device_list(3)).
+//!
+//! A device that is found again is the same pointer: librdmacm compares them across lists. So they are never freed; there are
+//! as many as ever were plugged in.
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to devices and lists.
+
+use crate::abi::context::{ibv_context, ibv_device};
+use crate::context;
+use crate::convert::device::text;
+use crate::errno::{Errno, Outcome, pointer};
+use crate::export::sysfs;
+use core::ffi::{c_char, c_int, c_void};
+use core::{mem, ptr};
+use std::sync::{Arc, Mutex, PoisonError};
+use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, PciId, Roots, TransportType, Unusable, parse};
+use uverbs_core::kernel::{Kernel, Process, UverbsFd};
+use uverbs_core::provider::Driver;
+use uverbs_mlx5::Mlx5;
+use uverbs_rxe::Rxe;
+
+/// A device: C's part and ours.
+#[repr(C)]
+struct Device {
+    public: ibv_device,
+    /// What C's library has there is compared by its providers; none of them is behind this device.
+    provider: *mut c_void,
+    source: Source,
+}
+
+/// Where a device is from.
+#[derive(PartialEq)]
+pub(crate) enum Source {
+    /// The kernel.
+    Kernel(Box<DeviceInfo>),
+    /// The software HCA of this process: which of them.
+    #[cfg(feature = "hca")]
+    Hca(usize),
+}
+
+/// All devices that were ever listed.
+struct Known(Vec<*mut Device>);
+
+// SAFETY: what they point to is not changed after it is made, but by C, which may use any thread.
+unsafe impl Send for Known {}
+
+static KNOWN: Mutex<Known> = Mutex::new(Known(Vec::new()));
+
+/// The drivers, in the order in which they are probed.
+const DRIVERS: &[DriverMatch] = &[
+    DriverMatch { driver_id: Mlx5::DRIVER_ID, pci: is_mlx5 },
+    DriverMatch { driver_id: Rxe::DRIVER_ID, pci: |_| false },
+];
+
+/// Vendors whose devices the kernel's mlx5 driver may have; which of them are its, the probe tells.
+fn is_mlx5(id: PciId) -> bool {
+    const MELLANOX: u16 = 0x15b3;
+    id.vendor == MELLANOX
+}
+
+/// Opens the device file, if the kernel's driver is one of ours.
+fn open_file(info: &DeviceInfo) -> Outcome<UverbsFd> {
+    if info.pci_id().is_some_and(|id| !is_mlx5(id)) {
+        return Err(Errno::ENOSYS);
+    }
+    Ok(info.open(DRIVERS)?)
+}
+
+/// Whether a driver of ours has it. One whose file this process may not open is taken for such.
+fn is_ours(info: &DeviceInfo) -> bool {
+    match &info.uverbs {
+        Ok(_) => !matches!(open_file(info), Err(errno) if errno.is_unsupported()),
+        Err(Unusable::Inaccessible(..)) => info.pci_id().is_none_or(is_mlx5),
+        Err(_) => false,
+    }
+}
+
+/// C's part of a kernel's device.
+fn public(info: &DeviceInfo) -> ibv_device {
+    let mut device = empty();
+    let node = info.node_type.unwrap_or(NodeType(0));
+    let transport = node.transport();
+    device.node_type = if node == NodeType(0) { -1 } else { node.0.into() };
+    device.transport_type = if transport == TransportType(u8::MAX) { -1 } else { c_int::from(transport.0) };
+    device.name = text(&info.name);
+    device.ibdev_path = text(&info.sysfs.to_string_lossy());
+    let file = match &info.uverbs {
+        Ok(node) => Some(&node.path),
+        Err(Unusable::Inaccessible(path, _)) => Some(path),
+        Err(_) => None,
+    };
+    if let Some(name) = file.and_then(|path| path.file_name()) {
+        let name = name.to_string_lossy();
+        device.dev_name = text(&name);
+        device.dev_path = text(&sysfs::root().join("class/infiniband_verbs").join(&*name).to_string_lossy());
+    }
+    device
+}
+
+/// C's part, with nothing in it.
+fn empty() -> ibv_device {
+    // SAFETY: integers and optional functions: zeros are values of all of them.
+    unsafe { mem::zeroed() }
+}
+
+/// C's part of a software HCA.
+#[cfg(feature = "hca")]
+fn public_hca(name: &str) -> ibv_device {
+    let mut device = empty();
+    device.node_type = NodeType::CA.0.into();
+    device.transport_type = TransportType::IB.0.into();
+    device.name = text(name);
+    // No such files: what they would tell, the verbs tell.
+    device.dev_name = text(name);
+    device.dev_path = text(&format!("/nonexistent/{name}"));
+    device.ibdev_path = device.dev_path;
+    device
+}
+
+/// What is there now.
+fn scan() -> Outcome<Vec<(ibv_device, Source)>> {
+    let roots = Roots { sysfs: sysfs::root(), ..Roots::default() };
+    let found = roots.devices()?.into_iter().filter(is_ours);
+    let mut devices: Vec<_> = found.map(|info| (public(&info), Source::Kernel(Box::new(info)))).collect();
+    #[cfg(feature = "hca")]
+    devices.extend(
+        crate::hca::names()?.into_iter().enumerate().map(|(i, name)| (public_hca(&name), Source::Hca(i))),
+    );
+    // Not grown by the feature that is off.
+    devices.shrink_to_fit();
+    Ok(devices)
+}
+
+impl Known {
+    /// The device of this source, which is known already or from now on.
+    fn find(&mut self, public: ibv_device, source: Source) -> *mut ibv_device {
+        // SAFETY: a box that is never freed.
+        let same = self.0.iter().find(|device| unsafe { &(***device).source } == &source);
+        let device = same.copied().unwrap_or_else(|| {
+            let device = Box::into_raw(Box::new(Device { public, provider: ptr::null_mut(), source }));
+            self.0.push(device);
+            device
+        });
+        device.cast()
+    }
+}
+
+/// # Safety
+/// As in ibv_get_device_list(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    // SAFETY: NULL or valid for writing, by the caller's promise.
+    let count = unsafe { num_devices.as_mut() };
+    let mut found = 0;
+    let list = pointer(|| {
+        let devices = scan()?;
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list: Vec<_> =
+            devices.into_iter().map(|(public, source)| known.find(public, source)).collect();
+        found = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
+        list.push(ptr::null_mut());
+        // SAFETY: a plain allocation, which is checked.
+        let array = unsafe { libc::calloc(list.len(), size_of::<*mut ibv_device>()) };
+        let array: *mut *mut ibv_device = array.cast();
+        if array.is_null() {
+            return Err(Errno::ENOMEM);
+        }
+        // SAFETY: allocated above, with room for all of them.
+        unsafe { ptr::copy_nonoverlapping(list.as_ptr(), array, list.len()) };
+        Ok(array)
+    });
+    if let Some(count) = count {
+        *count = if list.is_null() { 0 } else { found };
+    }
+    list
+}
+
+/// # Safety
+/// As in ibv_get_device_list(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: NULL, or allocated by `ibv_get_device_list`, by the caller's promise.
+    unsafe { libc::free(list.cast()) };
+}
+
+/// The source of a device that was listed; `EINVAL` for any other pointer.
+///
+/// # Safety
+/// There is nothing to promise: a device of ours is never freed.
+fn source(device: *mut ibv_device) -> Outcome<&'static Source> {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = known.0.iter().find(|ours| ours.addr() == device.addr()).ok_or(Errno::EINVAL)?;
+    // SAFETY: a box that is never freed, and nobody has `&mut` to this part.
+    Ok(unsafe { &(**found).source })
+}
+
+/// Opens a device.
+///
+/// # Safety
+/// As in ibv_open_device(3).
+pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> {
+    match source(device)? {
+        Source::Kernel(info) => {
+            let file: Arc<dyn Kernel> = Arc::new(open_file(info)?);
+            // C programs call daemon(3) after this, and verbs in children.
+            Process::adopt_children();
+            match file.driver_id() {
+                Mlx5::DRIVER_ID => context::open::<Mlx5>(file, device),
+                Rxe::DRIVER_ID => context::open::<Rxe>(file, device),
+                _ => Err(Errno::EOPNOTSUPP),
+            }
+        }
+        #[cfg(feature = "hca")]
+        Source::Hca(index) => context::open::<Mlx5>(crate::hca::open(*index)?, device),
+    }
+}
+
+/// # Safety
+/// As in ibv_get_device_name(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    pointer(|| {
+        if device.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: a device, by the caller's promise.
+        Ok(unsafe { &raw mut (*device).name }.cast::<c_char>())
+    })
+    .cast_const()
+}
+
+/// In network byte order; 0 if it can't be told.
+///
+/// # Safety
+/// As in ibv_get_device_guid(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    let mut guid = 0;
+    crate::errno::nothing(|| {
+        guid = match source(device)? {
+            // Not what was read when it was listed: it may be set later.
+            Source::Kernel(info) => {
+                let text = info.sysfs_text("node_guid").ok_or(Errno::ENOENT)?;
+                parse::guid(text.as_bytes()).ok_or(Errno::EIO)?
+            }
+            #[cfg(feature = "hca")]
+            Source::Hca(index) => {
+                let bytes = crate::hca::open(*index)?.attribute("node_guid")?;
+                parse::guid(&bytes).ok_or(Errno::EIO)?
+            }
+        };
+        Ok(())
+    });
+    guid.to_be()
+}
+
+/// The kernel tells it by netlink only, which this library does not speak: -1, as of a kernel that does not know it.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_get_device_index(_: *mut ibv_device) -> c_int {
+    -1
+}

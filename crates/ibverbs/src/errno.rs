@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The ways in which a verb reports failure, as its man page says; and the end of every panic.
+//!
+//! | how | by | for instance |
+//! |---|---|---|
+//! | the errno is returned | [`number`] | `ibv_modify_qp` |
+//! | NULL, and `errno` | [`pointer`] | `ibv_create_qp` |
+//! | -1, and `errno` | [`minus_one`] | `ibv_get_cq_event` |
+//! | the errno is returned, negative | [`negative`] | `ibv_query_gid_table` |
+//!
+//! A panic is a fault of this library. It must not unwind into C, so it ends here, as `EIO`.
+
+use core::ffi::c_int;
+use core::panic::AssertUnwindSafe;
+use core::ptr;
+use std::panic::catch_unwind;
+pub(crate) use uverbs_core::Errno;
+
+/// What a verb gives inside of this library.
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
+/// Runs the body of a verb.
+fn run<T>(verb: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    catch_unwind(AssertUnwindSafe(verb)).unwrap_or(Err(Errno::EIO))
+}
+
+fn set(errno: Errno) {
+    nix::errno::Errno::set_raw(errno.raw());
+}
+
+/// 0, or the errno.
+pub(crate) fn number(verb: impl FnOnce() -> Outcome<()>) -> c_int {
+    match run(verb) {
+        Ok(()) => 0,
+        Err(errno) => errno.raw(),
+    }
+}
+
+/// A pointer, or NULL and `errno`.
+pub(crate) fn pointer<T>(verb: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
+    run(verb).unwrap_or_else(|errno| {
+        set(errno);
+        ptr::null_mut()
+    })
+}
+
+/// What the verb gives, or -1 and `errno`.
+pub(crate) fn minus_one(verb: impl FnOnce() -> Outcome<c_int>) -> c_int {
+    run(verb).unwrap_or_else(|errno| {
+        set(errno);
+        -1
+    })
+}
+
+/// What the verb gives, or the errno with a minus sign.
+pub(crate) fn negative(verb: impl FnOnce() -> Outcome<isize>) -> isize {
+    run(verb).unwrap_or_else(|errno| -(errno.raw() as isize))
+}
+
+/// Runs what reports nothing.
+pub(crate) fn nothing(verb: impl FnOnce() -> Outcome<()>) {
+    let _ = run(verb);
+}
+
+/// `EINVAL` unless it holds.
+pub(crate) fn ensure(condition: bool) -> Outcome<()> {
+    if condition { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_convention_reports_in_its_own_way() {
+        set(Errno::EPERM);
+        assert_eq!(number(|| Err(Errno::EBUSY)), libc::EBUSY);
+        assert_eq!(negative(|| Err(Errno::EBUSY)), -(libc::EBUSY as isize));
+        assert_eq!(nix::errno::Errno::last_raw(), libc::EPERM, "untouched by those that return it");
+        assert!(pointer::<u8>(|| Err(Errno::ENOMEM)).is_null());
+        assert_eq!(nix::errno::Errno::last_raw(), libc::ENOMEM);
+        assert_eq!(minus_one(|| Err(Errno::EAGAIN)), -1);
+        assert_eq!(nix::errno::Errno::last_raw(), libc::EAGAIN);
+    }
+
+    #[test]
+    fn a_panic_is_eio() {
+        assert_eq!(number(|| panic!("a fault, made for the test")), libc::EIO);
+    }
+}

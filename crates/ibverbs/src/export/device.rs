@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Opening and asking devices (ibv_open_device(3), ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3),
+//! ibv_query_pkey(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and structs.
+
+use crate::abi::context::{ibv_context, ibv_device};
+use crate::abi::device::{
+    Gid64, ibv_device_attr, ibv_device_attr_ex, ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input,
+};
+use crate::context::{self, Private};
+use crate::errno::{Errno, Outcome, ensure, minus_one, negative, number, pointer};
+use crate::{convert::device as convert, devices};
+use core::ffi::c_int;
+use core::ptr;
+use uverbs_core::attr::DeviceAttr;
+use uverbs_core::control::query;
+use uverbs_core::device::parse;
+
+/// Bytes of `struct ibv_port_attr` that the function in the library writes: those of the struct before it grew.
+const COMPAT_PORT_ATTR: usize = 48;
+
+/// Copies as much of a struct as its reader has room for.
+///
+/// # Safety
+/// `room` bytes from `to` on are valid for writing.
+unsafe fn write_part<T>(value: &T, to: *mut T, room: usize) {
+    let bytes = size_of::<T>().min(room);
+    // SAFETY: as many are readable, and writable by the caller's promise; the two are apart.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), to.cast::<u8>(), bytes) };
+}
+
+/// # Safety
+/// As in ibv_open_device(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: the caller's promise.
+    pointer(|| unsafe { devices::open(device) })
+}
+
+/// # Safety
+/// As in ibv_open_device(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: the caller's promise.
+    minus_one(|| unsafe { context::close(context) }.map(|()| 0))
+}
+
+/// The device's attributes, and its firmware's version.
+fn ask(here: &Private) -> Outcome<(DeviceAttr, Option<String>)> {
+    let attr = here.verbs().query_device()?;
+    let fw_ver = here.kernel().attribute("fw_ver").ok().and_then(|bytes| parse::text(&bytes));
+    Ok((attr, fw_ver))
+}
+
+/// # Safety
+/// As in ibv_query_device(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let (found, fw_ver) = ask(unsafe { context::of(context) }?)?;
+        ensure(!attr.is_null())?;
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { attr.write(convert::device_attr(&found, fw_ver.as_deref())) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_query_device_ex(3); `attr` has room for `attr_size` bytes.
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        ensure(unsafe { input.as_ref() }.is_none_or(|input| input.comp_mask == 0))?;
+        ensure(!attr.is_null() && attr_size >= size_of::<ibv_device_attr>())?;
+        let (found, fw_ver) = ask(here)?;
+        // A newer program's struct has more at its end, which is 0 for what we do not know.
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { attr.cast::<u8>().write_bytes(0, attr_size) };
+        // SAFETY: as above.
+        unsafe { write_part(&convert::device_attr_ex(&found, fw_ver.as_deref()), attr, attr_size) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_query_port(3); `attr` has room for `attr_len` bytes.
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+    attr_len: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        ensure(!attr.is_null())?;
+        let found = query::port(here.kernel(), port_num)?;
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { attr.cast::<u8>().write_bytes(0, attr_len) };
+        // SAFETY: as above.
+        unsafe { write_part(&convert::port_attr(&found), attr, attr_len) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_query_port(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: the caller's promise; the struct was never smaller.
+    unsafe { query_port(context, port_num, attr, COMPAT_PORT_ATTR) }
+}
+
+/// # Safety
+/// As in ibv_query_gid(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    gid: *mut Gid64,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        ensure(!gid.is_null())?;
+        let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
+        let found = match query::gid_entry(here.kernel(), port_num, index) {
+            Ok(entry) => entry.gid.into(),
+            // An empty place of the table is a GID of zeros here.
+            Err(error) if error.errno() == Errno::ENODATA => Gid64::default(),
+            Err(error) => return Err(error.errno()),
+        };
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { gid.write_unaligned(found) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As in ibv_query_gid_ex(3); `entry` has room for `entry_size` bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        ensure(!entry.is_null() && entry_size >= size_of::<ibv_gid_entry>())?;
+        if flags != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let found = query::gid_entry(here.kernel(), port_num, gid_index)?;
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { write_part(&convert::gid_entry(&found), entry, entry_size) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_query_gid_table(3); `entries` has room for `max_entries` of `entry_size` bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    negative(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        ensure(entry_size >= size_of::<ibv_gid_entry>())?;
+        if flags != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let found = query::gid_table(here.kernel())?;
+        if found.len() > max_entries {
+            return Err(Errno::EINVAL);
+        }
+        ensure(!entries.is_null() || found.is_empty())?;
+        for (i, entry) in found.iter().enumerate() {
+            let place = entries.cast::<u8>().wrapping_add(i * entry_size).cast();
+            // SAFETY: below `max_entries`, so valid for writing by the caller's promise.
+            unsafe { write_part(&convert::gid_entry(entry), place, entry_size) };
+        }
+        Ok(found.len() as isize)
+    })
+}
+
+/// `enum ibv_gid_type_sysfs`: RoCE version 1 is told with InfiniBand.
+const GID_TYPE_IB_ROCE_V1: u32 = 0;
+const GID_TYPE_ROCE_V2: u32 = 1;
+
+/// What `ibv_devinfo` and librdmacm ask for, though no header declares it.
+///
+/// # Safety
+/// As in ibv_query_gid(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: u32,
+    gid_type: *mut u32,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        ensure(!gid_type.is_null())?;
+        let found = match query::gid_entry(here.kernel(), port_num, index) {
+            Ok(entry) if entry.gid_type == uverbs_core::attr::GidType::ROCE_V2 => GID_TYPE_ROCE_V2,
+            Ok(_) => GID_TYPE_IB_ROCE_V1,
+            Err(error) if error.errno() == Errno::ENODATA => GID_TYPE_IB_ROCE_V1,
+            Err(error) => return Err(error.errno()),
+        };
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { gid_type.write(found) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As in ibv_query_pkey(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        ensure(!pkey.is_null())?;
+        let index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
+        let found = query::pkey(here.kernel(), port_num, index)?;
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { pkey.write(found.to_be()) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As in ibv_get_pkey_index(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
+    context: *mut ibv_context,
+    port_num: u8,
+    pkey: u16,
+) -> c_int {
+    minus_one(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        let length = query::port(here.kernel(), port_num)?.pkey_tbl_len;
+        let wanted = u16::from_be(pkey);
+        let is_wanted = |index: &u16| query::pkey(here.kernel(), port_num, *index).is_ok_and(|p| p == wanted);
+        (0..length).find(is_wanted).map(c_int::from).ok_or(Errno::ENOENT)
+    })
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Functions of the library that are not done. Each says so in the way that its man page reports failure, and stands in the
+//! README's table.
+
+use crate::errno::{Errno, minus_one, number, pointer};
+use core::ffi::{c_int, c_void};
+
+/// NULL and `EOPNOTSUPP`.
+macro_rules! no_pointer {
+    ($($name:ident($($ty:ty),*);)*) => {
+        $(
+            #[expect(unsafe_code, reason = "a symbol of the library")]
+            #[unsafe(no_mangle)]
+            pub(crate) extern "C" fn $name($(_: $ty),*) -> *mut c_void {
+                pointer(|| Err(Errno::EOPNOTSUPP))
+            }
+        )*
+    };
+}
+
+/// `EOPNOTSUPP`, returned.
+macro_rules! no_number {
+    ($($name:ident($($ty:ty),*);)*) => {
+        $(
+            #[expect(unsafe_code, reason = "a symbol of the library")]
+            #[unsafe(no_mangle)]
+            pub(crate) extern "C" fn $name($(_: $ty),*) -> c_int {
+                number(|| Err(Errno::EOPNOTSUPP))
+            }
+        )*
+    };
+}
+
+/// -1 and `EOPNOTSUPP`.
+macro_rules! no_descriptor {
+    ($($name:ident($($ty:ty),*);)*) => {
+        $(
+            #[expect(unsafe_code, reason = "a symbol of the library")]
+            #[unsafe(no_mangle)]
+            pub(crate) extern "C" fn $name($(_: $ty),*) -> c_int {
+                minus_one(|| Err(Errno::EOPNOTSUPP))
+            }
+        )*
+    };
+}
+
+/// What undoes something that nobody can have: nothing.
+macro_rules! nothing_to_undo {
+    ($($name:ident;)*) => {
+        $(
+            #[expect(unsafe_code, reason = "a symbol of the library")]
+            #[unsafe(no_mangle)]
+            pub(crate) extern "C" fn $name(_: *mut c_void) {}
+        )*
+    };
+}
+
+no_pointer! {
+    ibv_import_device(c_int);
+    ibv_import_pd(*mut c_void, u32);
+    ibv_import_mr(*mut c_void, u32);
+    ibv_import_dm(*mut c_void, u32);
+    ibv_alloc_dmah(*mut c_void, *mut c_void);
+    ibv_alloc_buf(*mut c_void, usize, *mut c_void);
+    ibv_reg_buf_mr(*mut c_void, *mut c_void, *mut c_void, usize, c_int);
+    ibv_create_comp_cntr(*mut c_void, *mut c_void);
+}
+
+no_number! {
+    ibv_dealloc_dmah(*mut c_void);
+    ibv_query_port_speed(*mut c_void, u32, *mut u64);
+    _ibv_query_comp_cntr_caps(*mut c_void, *mut c_void, usize);
+    ibv_destroy_comp_cntr(*mut c_void);
+    ibv_set_comp_cntr(*mut c_void, u64);
+    ibv_set_err_comp_cntr(*mut c_void, u64);
+    ibv_inc_comp_cntr(*mut c_void, u64);
+    ibv_inc_err_comp_cntr(*mut c_void, u64);
+    ibv_read_comp_cntr(*mut c_void, *mut u64);
+    ibv_read_err_comp_cntr(*mut c_void, *mut u64);
+    ibv_qp_attach_comp_cntr(*mut c_void, *mut c_void, *mut c_void);
+    ibv_resolve_eth_l2_from_gid(*mut c_void, *mut c_void, *mut u8, *mut u16);
+}
+
+no_descriptor! {
+    ibv_dm_export_dmabuf_fd(*mut c_void);
+    ibv_export_buf_dmabuf_fd(*mut c_void);
+}
+
+nothing_to_undo! {
+    ibv_unimport_pd;
+    ibv_unimport_mr;
+    ibv_unimport_dm;
+    ibv_free_buf;
+}
+
+/// Providers of rdma-core before 2007 registered themselves by it. There is nothing for it to do, here and in rdma-core.
+#[expect(unsafe_code, reason = "a symbol of the library")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_register_driver(_: *const c_void, _: *const c_void) {}
+
+/// What the private symbols lead to that only providers of rdma-core's own use: with their nodes there, libraries and
+/// programs that name them load, and learn that there is nothing behind.
+mod private {
+    use super::{Errno, c_int, c_void, minus_one, number, pointer};
+
+    #[expect(unsafe_code, reason = "a symbol of the library")]
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn uverbs_missing_number() -> c_int {
+        number(|| Err(Errno::EOPNOTSUPP))
+    }
+
+    #[expect(unsafe_code, reason = "a symbol of the library")]
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn uverbs_missing_pointer() -> *mut c_void {
+        pointer(|| Err(Errno::EOPNOTSUPP))
+    }
+
+    #[expect(unsafe_code, reason = "a symbol of the library")]
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn uverbs_missing_descriptor() -> c_int {
+        minus_one(|| Err(Errno::EOPNOTSUPP))
+    }
+
+    /// For functions without a result, and one that counts: 0.
+    #[expect(unsafe_code, reason = "a symbol of the library")]
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn uverbs_missing_nothing() -> c_int {
+        0
+    }
+
+    /// A `bool` that providers set.
+    #[expect(unsafe_code, reason = "a symbol of the library")]
+    #[unsafe(no_mangle)]
+    pub(crate) static mut uverbs_missing_flag: u8 = 0;
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The verbs of queue pairs, as C calls them (ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3), ibv_attach_mcast(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and structs.
+
+use crate::abi::context::ibv_context;
+use crate::abi::device::Gid64;
+use crate::abi::object::ibv_pd;
+use crate::abi::qp::{
+    ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+};
+use crate::context;
+use crate::convert::qp as convert;
+use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use crate::object::qp::mask;
+use core::ffi::c_int;
+use core::{mem, ptr};
+use uverbs_core::attr::{QpAttrMask, QpType};
+use uverbs_core::control::{QpHandle, mcast};
+
+/// # Safety
+/// As in ibv_create_qp(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let context = unsafe { context::pointer_of(pd) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: integers and pointers: zeros are values of all of them.
+        let mut ex: ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
+        (ex.qp_context, ex.send_cq, ex.recv_cq, ex.srq) =
+            (attr.qp_context, attr.send_cq, attr.recv_cq, attr.srq);
+        (ex.cap, ex.qp_type, ex.sq_sig_all) = (attr.cap, attr.qp_type, attr.sq_sig_all);
+        (ex.comp_mask, ex.pd) = (mask::PD, pd);
+        // SAFETY: the caller's promise.
+        let qp = unsafe { create(context, &mut ex) }?;
+        attr.cap = ex.cap;
+        Ok(qp)
+    })
+}
+
+/// # Safety
+/// As in ibv_create_qp_ex(3).
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        // A program's struct of an older version may end before the fields whose bits are not set.
+        let mut copy = *attr;
+        if copy.comp_mask & mask::PD == 0 {
+            copy.pd = ptr::null_mut();
+        }
+        if copy.comp_mask & mask::XRCD == 0 {
+            copy.xrcd = ptr::null_mut();
+        }
+        // SAFETY: the caller's promise.
+        let qp = unsafe { create(context, &mut copy) }?;
+        // SAFETY: as above; the reference is not used any more.
+        unsafe { (&raw const attr.cap).cast_mut().write(copy.cap) };
+        Ok(qp)
+    })
+}
+
+/// # Safety
+/// As in ibv_create_qp_ex(3).
+unsafe fn create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> Outcome<*mut ibv_qp> {
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of(context) }?;
+    ensure(attr.comp_mask & !mask::ALL == 0)?;
+    if attr.comp_mask & mask::RSS != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // SAFETY: NULL or valid, by the caller's promise.
+    unsafe { context::is_of(context, attr.pd) }?;
+    // SAFETY: as above.
+    unsafe { context::is_of(context, attr.xrcd) }?;
+    // SAFETY: as above.
+    unsafe { context::is_of(context, attr.send_cq) }?;
+    // SAFETY: as above.
+    unsafe { context::is_of(context, attr.recv_cq) }?;
+    // SAFETY: as above.
+    unsafe { context::is_of(context, attr.srq) }?;
+    // SAFETY: all of this context.
+    unsafe { here.verbs().create_qp(context, attr) }
+}
+
+/// `IBV_QP_OPEN_ATTR_*`
+mod open_mask {
+    pub(super) const NUM: u32 = 1 << 0;
+    pub(super) const XRCD: u32 = 1 << 1;
+    pub(super) const CONTEXT: u32 = 1 << 2;
+    pub(super) const TYPE: u32 = 1 << 3;
+    pub(super) const ALL: u32 = (1 << 4) - 1;
+}
+
+/// # Safety
+/// As in ibv_open_qp(3).
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let has = |bit| attr.comp_mask & bit != 0;
+        ensure(!has(!open_mask::ALL) && has(open_mask::NUM) && has(open_mask::XRCD) && has(open_mask::TYPE))?;
+        ensure(!attr.xrcd.is_null() && attr.qp_type == QpType::XrcRecv as u32)?;
+        // SAFETY: not NULL, and valid by the caller's promise.
+        unsafe { context::is_of(context, attr.xrcd) }?;
+        // SAFETY: all of this context.
+        let qp = unsafe { here.verbs().open_qp(context, attr.xrcd, attr.qp_num) }?;
+        if has(open_mask::CONTEXT) {
+            // SAFETY: the public part of a new queue pair.
+            unsafe { (*qp).qp_context = attr.qp_context };
+        }
+        Ok(qp)
+    })
+}
+
+/// # Safety
+/// As in ibv_qp_to_qp_ex(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the caller's promise.
+    let Ok(here) = (unsafe { context::of_object(qp) }) else { return ptr::null_mut() };
+    // SAFETY: of a context of ours.
+    if unsafe { here.verbs().has_builder(qp) } { qp.cast() } else { ptr::null_mut() }
+}
+
+/// # Safety
+/// As in ibv_modify_qp(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(qp) }?;
+        let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
+        // SAFETY: NULL or valid, by the caller's promise. The last field came later than the rest, and is looked at only if it
+        // is asked for; a struct that ends before it is followed by no more than its padding.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: of a context of ours.
+        unsafe { here.verbs().modify_qp(qp, &convert::from_c(attr), mask) }?;
+        if mask.contains(QpAttrMask::STATE) {
+            // SAFETY: the public part of a live queue pair.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_query_qp(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(qp) }?;
+        ensure(!attr.is_null() && !init_attr.is_null())?;
+        let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
+        // SAFETY: of a context of ours.
+        let (found, sq_sig_all) = unsafe { here.verbs().query_qp(qp, mask) }?;
+        // SAFETY: the public part of a live queue pair; a copy.
+        let public = unsafe { qp.read() };
+        let init = ibv_qp_init_attr {
+            qp_context: public.qp_context,
+            send_cq: public.send_cq,
+            recv_cq: public.recv_cq,
+            srq: public.srq,
+            cap: convert::cap_to_c(&found.cap),
+            qp_type: public.qp_type,
+            sq_sig_all: sq_sig_all.into(),
+        };
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { attr.write(convert::to_c(&found)) };
+        // SAFETY: as above.
+        unsafe { init_attr.write(init) };
+        if mask.contains(QpAttrMask::STATE) {
+            // SAFETY: the public part of a live queue pair.
+            unsafe { (*qp).state = found.qp_state.0 };
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_destroy_qp(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(qp) }?;
+        // SAFETY: of a context of ours.
+        unsafe { here.verbs().destroy_qp(qp) }
+    })
+}
+
+/// # Safety
+/// As in ibv_attach_mcast(3).
+unsafe fn group(
+    qp: *mut ibv_qp,
+    gid: *const Gid64,
+    lid: u16,
+    verb: fn(&QpHandle, uverbs_core::attr::Gid, u16) -> uverbs_core::Result<()>,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(qp) }?;
+        ensure(!gid.is_null())?;
+        // SAFETY: valid by the caller's promise.
+        let gid = unsafe { gid.read_unaligned() };
+        // SAFETY: of a context of ours.
+        Ok(verb(unsafe { here.verbs().qp_handle(qp) }, gid.into(), lid)?)
+    })
+}
+
+/// # Safety
+/// As in ibv_attach_mcast(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const Gid64, lid: u16) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { group(qp, gid, lid, mcast::attach) }
+}
+
+/// # Safety
+/// As in ibv_attach_mcast(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const Gid64, lid: u16) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { group(qp, gid, lid, mcast::detach) }
+}
+
+/// This library has no enhanced connection establishment yet.
+///
+/// # Safety
+/// As in ibv_query_ece(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller's promise.
+    number(|| unsafe { context::of_object(qp) }.and(Err(Errno::EOPNOTSUPP)))
+}
+
+/// As [`ibv_query_ece`].
+///
+/// # Safety
+/// As in ibv_set_ece(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller's promise.
+    number(|| unsafe { context::of_object(qp) }.and(Err(Errno::EOPNOTSUPP)))
+}
+
+/// No device promises that data arrive in order, as far as this library knows: 0.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: u32, _: u32) -> c_int {
+    0
+}

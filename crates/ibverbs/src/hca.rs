@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Devices of the software HCA in this process, for programs that are run without hardware.
+//!
+//! `UVERBS_HCA=2` makes `hca0` and `hca1`; `UVERBS_HCA_LINK=infiniband` makes them InfiniBand devices instead of RoCE ones.
+//! With `UVERBS_HCA_FABRIC=SOCKET` the first process that is started listens at that Unix socket, and the others join it, so
+//! that their devices reach those of the first.
+#![expect(unsafe_code)]
+// UNSAFETY: atexit(3).
+
+use crate::errno::{Errno, Outcome};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use uverbs_core::kernel::Kernel;
+use uverbs_hca::{Fabric, Hca, Link};
+
+/// More devices than anybody wants.
+const MAX: usize = 64;
+
+/// The fabric of several processes, and the one that this is: a child of fork(2) has nothing to flush.
+static FABRIC: OnceLock<(Fabric, u32)> = OnceLock::new();
+
+/// The devices, made when they are first asked for.
+static DEVICES: OnceLock<Outcome<Vec<Hca>>> = OnceLock::new();
+
+fn devices() -> Outcome<&'static [Hca]> {
+    DEVICES.get_or_init(make).as_ref().map(Vec::as_slice).map_err(|errno| *errno)
+}
+
+fn make() -> Outcome<Vec<Hca>> {
+    let Some(count) = std::env::var_os("UVERBS_HCA") else { return Ok(Vec::new()) };
+    let count: usize = count.to_str().and_then(|count| count.parse().ok()).ok_or(Errno::EINVAL)?;
+    let link = match std::env::var_os("UVERBS_HCA_LINK") {
+        Some(link) if link == "infiniband" => Link::InfiniBand,
+        _ => Link::Ethernet,
+    };
+    let fabric = Fabric::new(u64::from(std::process::id()));
+    if let Some(socket) = std::env::var_os("UVERBS_HCA_FABRIC") {
+        meet(&fabric, Path::new(&socket))?;
+    }
+    Ok((0..count.min(MAX)).map(|i| fabric.device(&format!("hca{i}")).link(link).build()).collect())
+}
+
+/// Joins the fabric at a socket, or listens there.
+fn meet(fabric: &Fabric, socket: &Path) -> Outcome<()> {
+    let errno = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
+    fabric.join(socket).or_else(|_| fabric.listen(socket)).map_err(errno)?;
+    if FABRIC.set((fabric.clone(), std::process::id())).is_ok() {
+        // SAFETY: the function stays: the library is never unloaded (`-z nodelete`).
+        unsafe { libc::atexit(flush) };
+    }
+    Ok(())
+}
+
+/// Packets that are on their way when the program ends are sent; a NIC would send them, too.
+extern "C" fn flush() {
+    if let Some((fabric, pid)) = FABRIC.get()
+        && *pid == std::process::id()
+    {
+        fabric.flush();
+    }
+}
+
+/// Their names.
+pub(crate) fn names() -> Outcome<Vec<String>> {
+    Ok(devices()?.iter().map(|hca| hca.name().to_owned()).collect())
+}
+
+/// A new context's port.
+pub(crate) fn open(index: usize) -> Outcome<Arc<dyn Kernel>> {
+    devices()?.get(index).map(Hca::open).ok_or(Errno::ENODEV)
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Address handles (ibv_create_ah(3), ibv_create_ah_from_wc(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+use super::{destroy_handle, pd};
+use crate::abi::attr::{ibv_ah_attr, ibv_grh};
+use crate::abi::context::ibv_context;
+use crate::abi::object::ibv_pd;
+use crate::context;
+use crate::convert::path;
+use crate::errno::{Errno, Outcome, minus_one, number, pointer};
+use crate::verbs::Open;
+use core::ffi::c_int;
+use core::mem::ManuallyDrop;
+use uverbs_core::attr::AhAttr;
+use uverbs_core::control::{AhHandle, reply};
+use uverbs_core::provider::Driver;
+use uverbs_core::wc::{WcFlags, WorkCompletion};
+use uverbs_core::wr::{IbvAh, RawAh};
+
+/// An address handle, as the data path of the driver reads it, and the kernel's object.
+#[repr(C)]
+struct Ah<D: Driver> {
+    raw: RawAh<D::Ah>,
+    private: ManuallyDrop<AhHandle>,
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn create<D: Driver>(
+    open: &Open<D>,
+    pd: *mut ibv_pd,
+    attr: &AhAttr,
+) -> Outcome<*mut IbvAh> {
+    // SAFETY: the caller's promise.
+    let (handle, driver) = open.driver.create_ah(unsafe { pd::handle(pd) }, attr)?;
+    // SAFETY: as above.
+    let context = unsafe { (*pd).context };
+    let base = IbvAh { context: context.cast(), pd: pd.cast(), handle: handle.handle() };
+    let private = ManuallyDrop::new(handle);
+    Ok(Box::into_raw(Box::new(Ah::<D> { raw: RawAh { base, driver }, private })).cast())
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<()> {
+    let ah = ah.cast::<Ah<D>>();
+    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    let handle = unsafe { &(*ah).private };
+    // SAFETY: on success nobody uses it any more.
+    unsafe { destroy_handle(handle, AhHandle::destroy) }?;
+    // SAFETY: made by `create`, and gone for C with this call.
+    drop(unsafe { Box::from_raw(ah) });
+    Ok(())
+}
+
+/// # Safety
+/// As in ibv_create_ah(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut IbvAh {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(pd) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = path::from_c(unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?);
+        // SAFETY: of a context of ours.
+        unsafe { here.verbs().create_ah(pd, &attr) }
+    })
+}
+
+/// # Safety
+/// As in ibv_create_ah(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut IbvAh) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(ah) }?;
+        // SAFETY: of a context of ours.
+        unsafe { here.verbs().destroy_ah(ah) }
+    })
+}
+
+/// # Safety
+/// As in ibv_init_ah_from_wc(3).
+unsafe fn attr_from_wc(
+    context: *mut ibv_context,
+    port_num: u8,
+    wc: *mut WorkCompletion,
+    grh: *mut ibv_grh,
+) -> Outcome<AhAttr> {
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of(context) }?;
+    // SAFETY: NULL or valid, by the caller's promise.
+    let wc = unsafe { wc.as_ref() }.ok_or(Errno::EINVAL)?;
+    let mut bytes = [0; 40];
+    if wc.wc_flags.contains(WcFlags::GRH) {
+        if grh.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: 40 readable bytes by the caller's promise, of any alignment.
+        bytes = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
+    }
+    Ok(reply::ah_attr(here.kernel(), wc, &bytes, port_num)?)
+}
+
+/// # Safety
+/// As in ibv_init_ah_from_wc(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port_num: u8,
+    wc: *mut WorkCompletion,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    minus_one(|| {
+        if attr.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the caller's promise.
+        let found = unsafe { attr_from_wc(context, port_num, wc, grh) }?;
+        // SAFETY: valid for writing by the caller's promise.
+        unsafe { attr.write(path::to_c(&found)) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+/// As in ibv_create_ah_from_wc(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut WorkCompletion,
+    grh: *mut ibv_grh,
+    port_num: u8,
+) -> *mut IbvAh {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(pd) }?;
+        // SAFETY: as above.
+        let context = unsafe { context::pointer_of(pd) }?;
+        // SAFETY: as above.
+        let attr = unsafe { attr_from_wc(context, port_num, wc, grh) }?;
+        // SAFETY: of a context of ours.
+        unsafe { here.verbs().create_ah(pd, &attr) }
+    })
+}

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Completion queues (ibv_create_cq(3), ibv_create_cq_ex(3), ibv_resize_cq(3), ibv_modify_cq(3)).
+//!
+//! Polling is in [`data`](crate::data).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+use super::{channel, destroy_handle};
+use crate::abi::attr::{ibv_cq_init_attr_ex, ibv_modify_cq_attr};
+use crate::abi::context::ibv_context;
+use crate::abi::object::{ibv_comp_channel, ibv_cq, ibv_cq_ex};
+use crate::context;
+use crate::data::cq_ex;
+use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use crate::events::{self, Numbered};
+use crate::verbs::Open;
+use core::ffi::{c_int, c_void};
+use core::mem::{self, ManuallyDrop};
+use std::sync::Arc;
+use uverbs_core::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
+use uverbs_core::control::{CqEvents, CqHandle};
+use uverbs_core::provider::{CqParts, Driver};
+use uverbs_core::sync::{Dynamic, Locked};
+
+/// A queue: C's part, of the extended size, and ours.
+#[repr(C)]
+struct Cq<D: Driver> {
+    public: ibv_cq_ex,
+    private: CqPrivate<D>,
+}
+
+/// Our part.
+pub(crate) struct CqPrivate<D: Driver> {
+    /// First, because the data path needs nothing else.
+    pub(crate) queue: Locked<D::CompletionQueue, Dynamic>,
+    shared: Arc<D::CqShared>,
+    handle: ManuallyDrop<CqHandle>,
+    /// Its number in events.
+    number: u64,
+}
+
+/// What a queue is made from.
+pub(crate) struct CqRequest {
+    attr: CqInitAttr,
+    channel: *mut ibv_comp_channel,
+    cq_context: *mut c_void,
+    single_threaded: bool,
+    extended: bool,
+}
+
+/// Our part of a queue.
+///
+/// # Safety
+/// A live queue of this driver.
+#[inline(always)]
+pub(crate) unsafe fn private<'a, D: Driver>(cq: *mut ibv_cq) -> &'a CqPrivate<D> {
+    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    unsafe { &(*cq.cast::<Cq<D>>()).private }
+}
+
+/// What QPs and SRQs that complete to it are made from.
+///
+/// # Safety
+/// NULL, or a live queue of this driver.
+pub(crate) unsafe fn parts<'a, D: Driver>(cq: *mut ibv_cq) -> Option<(&'a CqHandle, &'a Arc<D::CqShared>)> {
+    if cq.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let this = unsafe { private::<D>(cq) };
+    Some((&*this.handle, &this.shared))
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn create<D: Driver>(
+    open: &Open<D>,
+    context: *mut ibv_context,
+    request: &CqRequest,
+) -> Outcome<*mut ibv_cq> {
+    ensure(request.attr.comp_vector < open.num_comp_vectors.max(1))?;
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of(context) }?;
+    // SAFETY: NULL or a live channel, by the caller's promise.
+    let channel = unsafe { channel::handle(request.channel) };
+    let number = here.objects().insert(Numbered::NONE);
+    // SAFETY: the channel is of this context (`check`). `destroy` has the kernel destroy the queue before it frees the
+    // other parts, and they live as long as C has the queue, or are leaked.
+    let parts = unsafe { open.driver.create_cq(&request.attr, channel, number) };
+    let CqParts { handle, shared, queue, cqe } = parts.inspect_err(|_| {
+        here.objects().remove(number);
+    })?;
+    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
+    let mut public: ibv_cq_ex = unsafe { mem::zeroed() };
+    public.context = context;
+    public.channel = request.channel;
+    public.cq_context = request.cq_context;
+    public.handle = handle.handle();
+    public.cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX);
+    if request.extended {
+        cq_ex::set_functions::<D>(&mut public, request.attr.wc_flags);
+    }
+    let queue = Locked::dynamic(queue, !request.single_threaded);
+    let private = CqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
+    let cq: *mut ibv_cq = Box::into_raw(Box::new(Cq::<D> { public, private })).cast();
+    // SAFETY: as above.
+    unsafe { channel::add_user(here, request.channel) };
+    events::complete(here, number, Numbered::Cq(cq));
+    Ok(cq)
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn resize<D: Driver>(open: &Open<D>, cq: *mut ibv_cq, cqe: u32) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let this = unsafe { private::<D>(cq) };
+    // SAFETY: left below; a queue of one thread is used by one thread, by C's promise.
+    let queue = unsafe { this.queue.enter() }.map_err(|_| Errno::EBUSY)?;
+    // SAFETY: the queue's own handle and engine.
+    let resized = unsafe { open.driver.resize_cq(&this.handle, queue, cqe) };
+    // SAFETY: entered above; `queue` is not used any more.
+    unsafe { this.queue.leave() };
+    let cqe = resized?;
+    // SAFETY: the public part of a live queue.
+    unsafe { (*cq).cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX) };
+    Ok(())
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn moderate<D: Driver>(
+    _: &Open<D>,
+    cq: *mut ibv_cq,
+    count: u16,
+    period: u16,
+) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let this = unsafe { private::<D>(cq) };
+    Ok(this.handle.moderate(CqModeration { cq_count: count, cq_period: period })?)
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn event<D: Driver>(open: &Open<D>, cq: *mut ibv_cq) {
+    // SAFETY: the caller's promise.
+    open.driver.cq_event(unsafe { &private::<D>(cq).shared });
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of_object(cq) }?;
+    // SAFETY: as above.
+    let this = unsafe { private::<D>(cq) };
+    // SAFETY: on success nobody uses the queue any more.
+    let CqEvents { comp_events_reported, async_events_reported } =
+        unsafe { destroy_handle(&this.handle, CqHandle::destroy) }?;
+    here.wait_for_acks(|| {
+        // SAFETY: the public part of a queue that is freed below.
+        let comp = unsafe { (*cq).comp_events_completed };
+        // SAFETY: as above.
+        let asynchronous = unsafe { (*cq).async_events_completed };
+        events::are_acked(comp, comp_events_reported)
+            && events::are_acked(asynchronous, async_events_reported)
+    });
+    here.objects().remove(this.number);
+    // SAFETY: as above.
+    let channel = unsafe { (*cq).channel };
+    // SAFETY: a channel outlives its queues.
+    unsafe { channel::remove_user(here, channel) };
+    // SAFETY: made by `create`, and gone for C with this call.
+    drop(unsafe { Box::from_raw(cq.cast::<Cq<D>>()) });
+    Ok(())
+}
+
+/// # Safety
+/// As in ibv_create_cq(3) and ibv_create_cq_ex(3).
+unsafe fn create_any(context: *mut ibv_context, request: CqRequest) -> Outcome<*mut ibv_cq> {
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of(context) }?;
+    // SAFETY: as above.
+    unsafe { context::is_of(context, request.channel) }?;
+    // SAFETY: all of this context.
+    unsafe { here.verbs().create_cq(context, &request) }
+}
+
+/// # Safety
+/// As in ibv_create_cq(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    pointer(|| {
+        let unsigned = |n| u32::try_from(n).map_err(|_| Errno::EINVAL);
+        let attr =
+            CqInitAttr { cqe: unsigned(cqe)?, comp_vector: unsigned(comp_vector)?, ..CqInitAttr::default() };
+        let request = CqRequest { attr, channel, cq_context, single_threaded: false, extended: false };
+        // SAFETY: the caller's promise.
+        unsafe { create_any(context, request) }
+    })
+}
+
+/// `IBV_CQ_INIT_ATTR_MASK_*`
+mod mask {
+    pub(super) const FLAGS: u32 = 1 << 0;
+    pub(super) const PD: u32 = 1 << 1;
+}
+
+/// # Safety
+/// As in ibv_create_cq_ex(3).
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    pointer(|| {
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        ensure(attr.comp_mask & !(mask::FLAGS | mask::PD) == 0)?;
+        let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
+        let flags = CqFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+        if attr.comp_mask & mask::PD != 0 {
+            // A parent domain gives a queue nothing here but the promise that its thread domain makes, which the flag makes, too.
+            // SAFETY: NULL or valid, by the caller's promise.
+            unsafe { context::is_of(context, attr.parent_domain) }?;
+        }
+        let wc_flags = WcExFlags::from_bits_retain(attr.wc_flags);
+        if !cq_ex::OFFERED.contains(wc_flags) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let request = CqRequest {
+            attr: CqInitAttr { cqe: attr.cqe, comp_vector: attr.comp_vector, wc_flags, flags },
+            channel: attr.channel,
+            cq_context: attr.cq_context,
+            single_threaded: flags.contains(CqFlags::SINGLE_THREADED),
+            extended: true,
+        };
+        // SAFETY: the caller's promise.
+        Ok(unsafe { create_any(context, request) }?.cast())
+    })
+}
+
+/// # Safety
+/// As in ibv_resize_cq(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(cq) }?;
+        let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
+        // SAFETY: of a context of ours.
+        unsafe { here.verbs().resize_cq(cq, cqe) }
+    })
+}
+
+/// `IBV_CQ_ATTR_MODERATE`
+const MODERATE: u32 = 1;
+
+/// # Safety
+/// As in ibv_modify_cq(3).
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(cq) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        if attr.attr_mask & !MODERATE != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: of a context of ours.
+        unsafe { here.verbs().moderate_cq(cq, attr.moderate.cq_count, attr.moderate.cq_period) }
+    })
+}
+
+/// # Safety
+/// As in ibv_destroy_cq(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(cq) }?;
+        // SAFETY: of a context of ours.
+        unsafe { here.verbs().destroy_cq(cq) }
+    })
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Device memory (ibv_alloc_dm(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and buffers.
+
+use super::{destroy_handle, mr, pd};
+use crate::abi::attr::ibv_alloc_dm_attr;
+use crate::abi::context::ibv_context;
+use crate::abi::object::{ibv_dm, ibv_pd};
+use crate::context;
+use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::ManuallyDrop;
+use core::{ptr, slice};
+use uverbs_core::attr::AccessFlags;
+use uverbs_core::control::{self, DmHandle};
+use uverbs_core::kernel::DeviceMapping;
+use uverbs_core::provider::DmParts;
+use uverbs_core::wr::IbvMr;
+
+/// Memory in the device: C's part and ours.
+#[repr(C)]
+struct Dm {
+    public: ibv_dm,
+    private: DmPrivate,
+}
+
+struct DmPrivate {
+    handle: ManuallyDrop<DmHandle>,
+    mapping: DeviceMapping,
+    /// Offset of its first byte in the mapping.
+    start: usize,
+}
+
+/// What is copied out at a time, by way of the stack: the memory that it goes to may be uninitialised.
+const CHUNK: usize = 1024;
+
+/// # Safety
+/// Live memory of ours.
+unsafe fn private<'a>(dm: *mut ibv_dm) -> &'a DmPrivate {
+    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    unsafe { &(*dm.cast::<Dm>()).private }
+}
+
+impl DmPrivate {
+    /// Where in the mapping an access begins that is inside of the memory.
+    fn place(&self, offset: u64, length: usize) -> Outcome<usize> {
+        let end = offset.checked_add(length as u64).ok_or(Errno::EINVAL)?;
+        ensure(end <= self.handle.length())?;
+        let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        self.start.checked_add(offset).ok_or(Errno::EINVAL)
+    }
+}
+
+/// # Safety
+/// As in ibv_alloc_dm(3).
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        ensure(attr.comp_mask == 0)?;
+        let DmParts { handle, mapping, start } =
+            here.verbs().alloc_dm(attr.length as u64, attr.log_align_req)?;
+        let public = ibv_dm {
+            context,
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            // `IBV_DM_MASK_HANDLE`: the handle is there.
+            comp_mask: 1,
+            handle: handle.handle(),
+        };
+        let private = DmPrivate { handle: ManuallyDrop::new(handle), mapping, start };
+        Ok(Box::into_raw(Box::new(Dm { public, private })).cast())
+    })
+}
+
+/// # Safety
+/// As in ibv_alloc_dm(3).
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(dm) }?;
+        // SAFETY: as above.
+        let this = unsafe { private(dm) };
+        // SAFETY: on success nobody uses the memory any more.
+        unsafe { destroy_handle(&this.handle, DmHandle::destroy) }?;
+        // SAFETY: made by `alloc_dm`, and gone for C with this call.
+        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_memcpy_to_dm(3).
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    host_addr: *const c_void,
+    length: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(dm) }?;
+        // SAFETY: as above.
+        let this = unsafe { private(dm) };
+        let at = this.place(offset, length)?;
+        ensure(!host_addr.is_null())?;
+        // SAFETY: as many readable bytes by the caller's promise.
+        let data = unsafe { slice::from_raw_parts(host_addr.cast::<u8>(), length) };
+        ensure(this.mapping.copy_in(at, data))
+    })
+}
+
+/// # Safety
+/// As in ibv_memcpy_from_dm(3).
+unsafe extern "C" fn memcpy_from_dm(
+    host_addr: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(dm) }?;
+        // SAFETY: as above.
+        let this = unsafe { private(dm) };
+        let at = this.place(offset, length)?;
+        ensure(!host_addr.is_null())?;
+        let mut chunk = [0; CHUNK];
+        for done in (0..length).step_by(CHUNK) {
+            let part = chunk.get_mut(..CHUNK.min(length - done)).ok_or(Errno::EINVAL)?;
+            ensure(this.mapping.copy_out(at + done, part))?;
+            let to = host_addr.cast::<u8>().wrapping_add(done);
+            // SAFETY: as many writable bytes by the caller's promise, and apart from the stack.
+            unsafe { ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_reg_dm_mr(3).
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut IbvMr {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(pd) }?;
+        ensure(!dm.is_null())?;
+        // SAFETY: the caller's promise.
+        let context = unsafe { context::pointer_of(pd) }?;
+        // SAFETY: not NULL, and valid by the caller's promise.
+        unsafe { context::is_of(context, dm) }?;
+        // SAFETY: of this context.
+        let domain = unsafe { pd::handle(pd) };
+        // SAFETY: of this context.
+        let memory = unsafe { &private(dm).handle };
+        let (core, access) = (here.verbs().core_support(), AccessFlags::from_bits_retain(access));
+        let handle = control::dm::reg_mr(core, domain, memory, offset, length as u64, access)?;
+        Ok(mr::new(pd, ptr::null_mut(), length, handle))
+    })
+}

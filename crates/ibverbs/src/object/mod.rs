@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The objects: each begins with the public part that C programs see, and each module has the verbs of one kind.
+//!
+//! References are made to our part of an object only: C reads and writes the public part as it likes.
+#![expect(unsafe_code)]
+// UNSAFETY: handles are taken out of objects that C names by pointer.
+
+pub(crate) mod ah;
+pub(crate) mod channel;
+pub(crate) mod cq;
+pub(crate) mod dm;
+pub(crate) mod mr;
+pub(crate) mod mw;
+pub(crate) mod pd;
+pub(crate) mod qp;
+pub(crate) mod srq;
+pub(crate) mod xrcd;
+
+use crate::errno::Outcome;
+use core::mem::ManuallyDrop;
+use core::ptr;
+use uverbs_core::Error;
+
+/// Gives an object's handle to a verb that destroys it. If the verb fails, the object has its handle as before; at no time is
+/// the object without one, so others may use it until the kernel has agreed.
+///
+/// # Safety
+/// If this succeeds, the handle is not used any more, which [`ManuallyDrop`] helps with.
+unsafe fn destroy_handle<H, R>(
+    handle: &ManuallyDrop<H>,
+    destroy: impl FnOnce(H) -> Result<R, (H, Error)>,
+) -> Outcome<R> {
+    // SAFETY: one of the two values is forgotten: this one below, or the other by the caller's promise.
+    let copy = unsafe { ptr::read(&raw const **handle) };
+    destroy(copy).map_err(|(copy, error)| {
+        core::mem::forget(copy);
+        error.errno()
+    })
+}

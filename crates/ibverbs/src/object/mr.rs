@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3), ibv_reg_dmabuf_mr(3), ibv_advise_mr(3), ibv_alloc_null_mr(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects, and memory that a C program hands to the device.
+
+use super::{destroy_handle, pd};
+use crate::abi::attr::ibv_mr_init_attr;
+use crate::abi::object::ibv_pd;
+use crate::context;
+use crate::errno::{Errno, Outcome, ensure, minus_one, number, pointer};
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::ManuallyDrop;
+use core::{ptr, slice};
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, PoisonError};
+use uverbs_core::attr::{AccessFlags, AdviseFlags, MrAdvice, ReregFlags};
+use uverbs_core::control::{MrHandle, MrRange, Rereg, mr};
+use uverbs_core::kernel::Uhw;
+use uverbs_core::wr::{IbvMr, Sge};
+
+/// A region.
+#[repr(C)]
+struct Mr {
+    public: IbvMr,
+    /// `None` for the null region, which the kernel does not know.
+    private: Option<Mutex<ManuallyDrop<MrHandle>>>,
+}
+
+/// `IBV_REREG_MR_ERR_INPUT`: the region is as before.
+const ERR_INPUT: c_int = -1;
+/// `IBV_REREG_MR_ERR_CMD`: the region must not be used any more.
+const ERR_CMD: c_int = -4;
+
+pub(super) fn new(pd: *mut ibv_pd, addr: *mut c_void, length: usize, handle: MrHandle) -> *mut IbvMr {
+    // SAFETY: callers have checked it.
+    let context = unsafe { (*pd).context };
+    let public = IbvMr {
+        context: context.cast(),
+        pd: pd.cast(),
+        addr,
+        length,
+        handle: handle.handle(),
+        lkey: handle.lkey(),
+        rkey: handle.rkey(),
+    };
+    Box::into_raw(Box::new(Mr { public, private: Some(Mutex::new(ManuallyDrop::new(handle))) })).cast()
+}
+
+/// # Safety
+/// As in ibv_reg_mr(3).
+unsafe fn register(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> Outcome<*mut IbvMr> {
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of_object(pd) }?;
+    let range = MrRange { addr: addr.expose_provenance() as u64, length: length as u64, iova };
+    let access = AccessFlags::from_bits_retain(access);
+    // SAFETY: the domain is of our context.
+    let domain = unsafe { pd::handle(pd) };
+    // SAFETY: about the memory, the caller promises what ibv_reg_mr(3) says.
+    let handle = unsafe { mr::reg(here.verbs().core_support(), domain, range, access, Uhw::none()) }?;
+    Ok(new(pd, addr, length, handle))
+}
+
+/// # Safety
+/// As in ibv_reg_mr(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut IbvMr {
+    // SAFETY: the caller's promise.
+    pointer(|| unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) })
+}
+
+/// # Safety
+/// As in ibv_reg_mr(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut IbvMr {
+    // SAFETY: the caller's promise.
+    pointer(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
+}
+
+/// # Safety
+/// As in ibv_reg_mr(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut IbvMr {
+    // SAFETY: the caller's promise.
+    pointer(|| unsafe { register(pd, addr, length, iova, access) })
+}
+
+/// # Safety
+/// As in ibv_reg_dmabuf_mr(3).
+unsafe fn register_dmabuf(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: u32,
+) -> Outcome<*mut IbvMr> {
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of_object(pd) }?;
+    if fd < 0 {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: open during the call, by the caller's promise.
+    let dmabuf = unsafe { BorrowedFd::borrow_raw(fd) };
+    let access = AccessFlags::from_bits_retain(access);
+    // SAFETY: the domain is of our context.
+    let domain = unsafe { pd::handle(pd) };
+    let core = here.verbs().core_support();
+    let handle = mr::reg_dmabuf(core, domain, dmabuf, offset, length as u64, iova, access)?;
+    Ok(new(pd, ptr::null_mut(), length, handle))
+}
+
+/// # Safety
+/// As in ibv_reg_dmabuf_mr(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut IbvMr {
+    // SAFETY: the caller's promise.
+    pointer(|| unsafe { register_dmabuf(pd, offset, length, iova, fd, access.cast_unsigned()) })
+}
+
+/// `IBV_REG_MR_MASK_*`
+mod mask {
+    pub(super) const IOVA: u64 = 1 << 0;
+    pub(super) const ADDR: u64 = 1 << 1;
+    pub(super) const FD: u64 = 1 << 2;
+    pub(super) const FD_OFFSET: u64 = 1 << 3;
+    /// TPH handles and buffers of `ibv_alloc_buf`, of which there are none.
+    pub(super) const MISSING: u64 = 3 << 4;
+}
+
+/// # Safety
+/// As in ibv_reg_mr_ex(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut IbvMr {
+    pointer(|| {
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        let has = |bit| attr.comp_mask & bit != 0;
+        if has(!(mask::IOVA | mask::ADDR | mask::FD | mask::FD_OFFSET)) {
+            return Err(if has(mask::MISSING) { Errno::EOPNOTSUPP } else { Errno::EINVAL });
+        }
+        let access = attr.access.cast_unsigned();
+        if has(mask::FD) {
+            ensure(has(mask::IOVA) && has(mask::FD_OFFSET) && !has(mask::ADDR))?;
+            // SAFETY: the caller's promise.
+            return unsafe { register_dmabuf(pd, attr.fd_offset, attr.length, attr.iova, attr.fd, access) };
+        }
+        ensure(has(mask::ADDR) && !has(mask::FD_OFFSET))?;
+        let iova = if has(mask::IOVA) { attr.iova } else { attr.addr.addr() as u64 };
+        // SAFETY: the caller's promise.
+        unsafe { register(pd, attr.addr, attr.length, iova, access) }
+    })
+}
+
+/// # Safety
+/// As in ibv_rereg_mr(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut IbvMr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let mut failure = ERR_INPUT;
+    let result = minus_one(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of_object(mr) }?;
+        // SAFETY: as above; nobody has `&mut` to this part.
+        let Some(handle) = (unsafe { &(*mr.cast::<Mr>()).private }) else { return Err(Errno::EINVAL) };
+        let flags = ReregFlags::from_bits(flags.cast_unsigned()).ok_or(Errno::EINVAL)?;
+        let has = |flag| flags.contains(flag);
+        let moves = has(ReregFlags::CHANGE_TRANSLATION);
+        ensure(!flags.is_empty() && !(moves && (addr.is_null() || length == 0)))?;
+        let changes_pd = has(ReregFlags::CHANGE_PD);
+        if changes_pd {
+            // SAFETY: the caller's promise.
+            let context = unsafe { context::pointer_of(mr) }?;
+            // SAFETY: NULL or valid, by the caller's promise.
+            unsafe { context::is_of(context, pd) }?;
+            ensure(!pd.is_null())?;
+        }
+        let start = addr.expose_provenance() as u64;
+        let access = AccessFlags::from_bits_retain(access.cast_unsigned());
+        let change = Rereg {
+            range: moves.then_some(MrRange { addr: start, length: length as u64, iova: start }),
+            // SAFETY: of this context (checked above), so it is ours.
+            pd: if changes_pd { Some(unsafe { pd::handle(pd) }) } else { None },
+            access: has(ReregFlags::CHANGE_ACCESS).then_some(access),
+        };
+        let mut handle = handle.lock().unwrap_or_else(PoisonError::into_inner);
+        failure = ERR_CMD;
+        // SAFETY: about the memory, the caller promises what ibv_rereg_mr(3) says.
+        unsafe { handle.rereg(here.verbs().core_support(), &change, Uhw::none()) }?;
+        // SAFETY: the public part of a live region.
+        let public = unsafe { &mut *mr };
+        (public.lkey, public.rkey) = (handle.lkey(), handle.rkey());
+        if changes_pd {
+            public.pd = pd.cast();
+        }
+        if moves {
+            (public.addr, public.length) = (addr, length);
+        }
+        Ok(0)
+    });
+    if result == 0 { 0 } else { failure }
+}
+
+/// # Safety
+/// As in ibv_reg_mr(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(mr) }?;
+        // SAFETY: as above; nobody has `&mut` to this part.
+        if let Some(handle) = unsafe { &(*mr.cast::<Mr>()).private } {
+            let handle = handle.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: on success nobody uses the region any more.
+            unsafe { destroy_handle(&handle, MrHandle::destroy) }?;
+        }
+        // SAFETY: made by `new` or `alloc_null_mr`, and gone for C with this call.
+        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_advise_mr(3).
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: u32,
+    flags: u32,
+    sg_list: *mut Sge,
+    num_sge: u32,
+) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(pd) }?;
+        let advice = [MrAdvice::Prefetch, MrAdvice::PrefetchWrite, MrAdvice::PrefetchNoFault]
+            .into_iter()
+            .find(|known| *known as u32 == advice)
+            .ok_or(Errno::EINVAL)?;
+        ensure(!sg_list.is_null() && num_sge != 0)?;
+        // SAFETY: valid, by the caller's promise.
+        let sges = unsafe { slice::from_raw_parts(sg_list, num_sge as usize) };
+        // SAFETY: the domain is of our context.
+        let domain = unsafe { pd::handle(pd) };
+        Ok(mr::advise(domain, advice, AdviseFlags::from_bits_retain(flags), sges)?)
+    })
+}
+
+/// # Safety
+/// As in ibv_alloc_null_mr(3).
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut IbvMr {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let lkey = unsafe { context::of_object(pd) }?.verbs().null_lkey()?;
+        let public = IbvMr {
+            // SAFETY: as above.
+            context: unsafe { (*pd).context }.cast(),
+            pd: pd.cast(),
+            addr: ptr::null_mut(),
+            length: usize::MAX,
+            handle: 0,
+            lkey,
+            rkey: 0,
+        };
+        Ok(Box::into_raw(Box::new(Mr { public, private: None })).cast())
+    })
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+use super::{destroy_handle, pd};
+use crate::abi::object::ibv_pd;
+use crate::abi::qp::{ibv_mw_bind, ibv_qp};
+use crate::context;
+use crate::data::post;
+use crate::errno::{Errno, ensure, number, pointer};
+use core::ffi::c_int;
+use core::mem::ManuallyDrop;
+use core::ptr;
+use uverbs_core::attr::MwType;
+use uverbs_core::control::{MwHandle, mw};
+use uverbs_core::kernel::Uhw;
+use uverbs_core::provider::Driver;
+use uverbs_core::wr::{IbvMw, SendWr, WrBindMw, WrOpcode, WrTail};
+
+/// A window.
+#[repr(C)]
+struct Mw {
+    public: IbvMw,
+    private: ManuallyDrop<MwHandle>,
+}
+
+/// # Safety
+/// As in ibv_alloc_mw(3).
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut IbvMw {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(pd) }?;
+        let kind = MwType::from_raw(mw_type).ok_or(Errno::EINVAL)?;
+        // SAFETY: of a context of ours.
+        let handle = mw::alloc(unsafe { pd::handle(pd) }, kind, Uhw::none())?;
+        let public = IbvMw {
+            // SAFETY: as above.
+            context: unsafe { (*pd).context }.cast(),
+            pd: pd.cast(),
+            rkey: handle.rkey(),
+            handle: handle.handle(),
+            mw_type,
+        };
+        Ok(Box::into_raw(Box::new(Mw { public, private: ManuallyDrop::new(handle) })).cast())
+    })
+}
+
+/// # Safety
+/// As in ibv_alloc_mw(3).
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(mw) }?;
+        // SAFETY: as above; nobody has `&mut` to this part.
+        let handle = unsafe { &(*mw.cast::<Mw>()).private };
+        // SAFETY: on success nobody uses the window any more.
+        unsafe { destroy_handle(handle, MwHandle::destroy) }?;
+        // SAFETY: made by `alloc_mw`, and gone for C with this call.
+        drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
+        Ok(())
+    })
+}
+
+/// The bind of a type 1 window is a work request like that of a type 2 window, with a key that this library chooses: the
+/// next tag.
+///
+/// # Safety
+/// As in ibv_bind_mw(3).
+pub(crate) unsafe extern "C" fn bind_mw<D: Driver>(
+    qp: *mut ibv_qp,
+    mw: *mut IbvMw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    number(|| {
+        ensure(!qp.is_null() && !mw.is_null())?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let bind = unsafe { bind.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: valid, by the caller's promise.
+        let rkey = unsafe { (*mw).rkey };
+        let rkey = rkey & !0xff | rkey.wrapping_add(1) & 0xff;
+        let mut wr = SendWr::new(bind.wr_id, WrOpcode::BIND_MW);
+        wr.send_flags = bind.send_flags;
+        wr.tail = WrTail { bind_mw: WrBindMw { mw, rkey, bind_info: bind.bind_info } };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the caller's promise about the queue pair, the window and the region; a list of one.
+        match unsafe { post::post_send::<D>(qp, &raw mut wr, &raw mut bad) } {
+            0 => {
+                // SAFETY: valid, by the caller's promise.
+                unsafe { (*mw).rkey = rkey };
+                Ok(())
+            }
+            errno => Err(Errno::from_raw(errno)),
+        }
+    })
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Protection domains, thread domains, and the parent domains that join the two (ibv_alloc_pd(3), ibv_alloc_td(3),
+//! ibv_alloc_parent_domain(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+use super::destroy_handle;
+use crate::abi::attr::{ibv_parent_domain_init_attr, ibv_td_init_attr};
+use crate::abi::context::ibv_context;
+use crate::abi::object::{ibv_pd, ibv_td};
+use crate::context;
+use crate::errno::{Errno, ensure, number, pointer};
+use crate::verbs::AnyTd;
+use core::ffi::c_int;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicU32, Ordering};
+use uverbs_core::control::PdHandle;
+
+/// A protection domain, or a parent domain.
+#[repr(C)]
+struct Pd {
+    public: ibv_pd,
+    private: PdPrivate,
+}
+
+struct PdPrivate {
+    kind: Kind,
+    /// Parent domains that were made of it.
+    users: AtomicU32,
+}
+
+enum Kind {
+    Domain(ManuallyDrop<PdHandle>),
+    Parent { pd: *mut ibv_pd, td: *mut ibv_td },
+}
+
+/// A thread domain.
+#[repr(C)]
+struct Td {
+    public: ibv_td,
+    private: TdPrivate,
+}
+
+struct TdPrivate {
+    td: AnyTd,
+    /// Parent domains that were made of it.
+    users: AtomicU32,
+}
+
+/// # Safety
+/// A live domain of ours.
+unsafe fn private<'a>(pd: *mut ibv_pd) -> &'a PdPrivate {
+    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    unsafe { &(*pd.cast::<Pd>()).private }
+}
+
+/// # Safety
+/// A live thread domain of ours.
+unsafe fn td_private<'a>(td: *mut ibv_td) -> &'a TdPrivate {
+    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    unsafe { &(*td.cast::<Td>()).private }
+}
+
+/// The kernel's domain behind one of C's.
+///
+/// # Safety
+/// A live domain of ours.
+pub(crate) unsafe fn handle<'a>(pd: *mut ibv_pd) -> &'a PdHandle {
+    // SAFETY: the caller's promise.
+    match unsafe { &private(pd).kind } {
+        Kind::Domain(handle) => handle,
+        // SAFETY: a parent domain's domain can't be freed before it, and is no parent domain (`alloc_parent_domain`).
+        Kind::Parent { pd, .. } => unsafe { handle(*pd) },
+    }
+}
+
+/// Its thread domain, if it is a parent domain with one.
+///
+/// # Safety
+/// A live domain of ours.
+pub(crate) unsafe fn td<'a>(pd: *mut ibv_pd) -> Option<&'a AnyTd> {
+    // SAFETY: the caller's promise.
+    match unsafe { &private(pd).kind } {
+        // SAFETY: a parent domain's thread domain can't be freed before it.
+        Kind::Parent { td, .. } if !td.is_null() => Some(unsafe { &td_private(*td).td }),
+        _ => None,
+    }
+}
+
+fn new(context: *mut ibv_context, handle: u32, kind: Kind) -> *mut ibv_pd {
+    let private = PdPrivate { kind, users: AtomicU32::new(0) };
+    Box::into_raw(Box::new(Pd { public: ibv_pd { context, handle }, private })).cast()
+}
+
+/// # Safety
+/// As in ibv_alloc_pd(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { context::of(context) }?.verbs().alloc_pd()?;
+        Ok(new(context, handle.handle(), Kind::Domain(ManuallyDrop::new(handle))))
+    })
+}
+
+/// # Safety
+/// As in ibv_alloc_pd(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(pd) }?;
+        // SAFETY: as above.
+        let this = unsafe { private(pd) };
+        if this.users.load(Ordering::Acquire) != 0 {
+            return Err(Errno::EBUSY);
+        }
+        match &this.kind {
+            // SAFETY: on success nobody uses the domain any more.
+            Kind::Domain(handle) => unsafe { destroy_handle(handle, PdHandle::destroy) }?,
+            Kind::Parent { pd, td } => {
+                // SAFETY: what a parent domain is made of lives as long.
+                unsafe { private(*pd) }.users.fetch_sub(1, Ordering::Release);
+                if !td.is_null() {
+                    // SAFETY: as above.
+                    unsafe { td_private(*td) }.users.fetch_sub(1, Ordering::Release);
+                }
+            }
+        }
+        // SAFETY: made by `new`, and gone for C with this call.
+        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in ibv_alloc_td(3).
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        if attr.comp_mask != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let private = TdPrivate { td: here.verbs().alloc_td()?, users: AtomicU32::new(0) };
+        Ok(Box::into_raw(Box::new(Td { public: ibv_td { context }, private })).cast())
+    })
+}
+
+/// # Safety
+/// As in ibv_alloc_td(3).
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(td) }?;
+        // SAFETY: as above.
+        if unsafe { td_private(td) }.users.load(Ordering::Acquire) != 0 {
+            return Err(Errno::EBUSY);
+        }
+        // SAFETY: made by `alloc_td`, and gone for C with this call.
+        drop(unsafe { Box::from_raw(td.cast::<Td>()) });
+        Ok(())
+    })
+}
+
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT`: allocators of a program's own are not
+/// called. They are asked to allocate what this library allocates itself, as they may decline to (`IBV_ALLOCATOR_USE_DEFAULT`).
+const ALLOCATORS: u32 = 3;
+
+/// # Safety
+/// As in ibv_alloc_parent_domain(3).
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of(context) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        ensure(!attr.pd.is_null() && attr.comp_mask & !ALLOCATORS == 0)?;
+        if attr.comp_mask & ALLOCATORS != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: NULL or valid, by the caller's promise.
+        unsafe { context::is_of(context, attr.pd) }?;
+        // SAFETY: as above.
+        unsafe { context::is_of(context, attr.td) }?;
+        // SAFETY: of this context, so it is ours.
+        let domain = unsafe { private(attr.pd) };
+        let Kind::Domain(handle) = &domain.kind else { return Err(Errno::EINVAL) };
+        domain.users.fetch_add(1, Ordering::Relaxed);
+        if !attr.td.is_null() {
+            // SAFETY: as above.
+            unsafe { td_private(attr.td) }.users.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(new(context, handle.handle(), Kind::Parent { pd: attr.pd, td: attr.td }))
+    })
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Queue pairs: creation, states, destruction (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_open_qp(3), ibv_modify_qp(3)).
+//!
+//! Posting is in [`data`](crate::data).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+use super::{cq, destroy_handle, pd, srq, xrcd};
+use crate::abi::context::ibv_context;
+use crate::abi::object::ibv_xrcd;
+use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
+use crate::context;
+use crate::convert::qp as convert;
+use crate::data::qp_ex;
+use crate::errno::{Errno, Outcome, ensure};
+use crate::events::{self, Numbered};
+use crate::verbs::{AnyTd, Open};
+use core::mem::{self, ManuallyDrop};
+use core::ptr;
+use std::sync::Arc;
+use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpType, SendOpsFlags};
+use uverbs_core::control::QpHandle;
+use uverbs_core::provider::{Driver, QpCreate, QpParts};
+use uverbs_core::sync::{Dynamic, Locked};
+
+/// A queue pair: C's part, of the extended size, and ours.
+#[repr(C)]
+struct Qp<D: Driver> {
+    public: ibv_qp_ex,
+    private: QpPrivate<D>,
+}
+
+/// Our part.
+pub(crate) struct QpPrivate<D: Driver> {
+    /// First, because the data path needs nothing else.
+    pub(crate) send: Option<Locked<D::SendQueue, Dynamic>>,
+    pub(crate) recv: Option<Locked<D::RecvQueue, Dynamic>>,
+    shared: Arc<D::QpShared>,
+    handle: ManuallyDrop<QpHandle>,
+    cap: QpCap,
+    has_builder: bool,
+    /// Its number in events.
+    number: u64,
+}
+
+/// Our part of a queue pair.
+///
+/// # Safety
+/// A live queue pair of this driver.
+#[inline(always)]
+pub(crate) unsafe fn private<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpPrivate<D> {
+    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    unsafe { &(*qp.cast::<Qp<D>>()).private }
+}
+
+/// `IBV_QP_INIT_ATTR_*`
+pub(crate) mod mask {
+    pub(crate) const PD: u32 = 1 << 0;
+    pub(crate) const XRCD: u32 = 1 << 1;
+    pub(crate) const CREATE_FLAGS: u32 = 1 << 2;
+    pub(crate) const MAX_TSO_HEADER: u32 = 1 << 3;
+    /// `IND_TABLE` and `RX_HASH`: packets spread over work queues, which this library has not got yet.
+    pub(crate) const RSS: u32 = 3 << 4;
+    pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
+    pub(crate) const ALL: u32 = (1 << 7) - 1;
+}
+
+/// What the attributes ask for, with what C's other types of QP have left out.
+fn init_attr(attr: &ibv_qp_init_attr_ex) -> Outcome<QpInitAttr> {
+    let has = |bit| attr.comp_mask & bit != 0;
+    let qp_type = QpType::from_raw(attr.qp_type).ok_or(Errno::EINVAL)?;
+    if qp_type == QpType::Driver {
+        // What it is, only a function of the driver's own library can say.
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let mut init = QpInitAttr::new(qp_type);
+    init.cap = convert::cap_from_c(&attr.cap);
+    init.sq_sig_all = attr.sq_sig_all != 0;
+    if has(mask::CREATE_FLAGS) {
+        init.create_flags = QpCreateFlags::from_bits_retain(attr.create_flags);
+        if init.create_flags.contains(QpCreateFlags::SOURCE_QPN) {
+            init.source_qpn = attr.source_qpn;
+        }
+    }
+    if has(mask::MAX_TSO_HEADER) {
+        init.max_tso_header = attr.max_tso_header;
+    }
+    if has(mask::SEND_OPS_FLAGS) {
+        init.send_ops_flags = SendOpsFlags::from_bits_retain(attr.send_ops_flags);
+    }
+    if !qp_type.has_send_queue() {
+        (init.cap.max_send_wr, init.cap.max_send_sge, init.cap.max_inline_data) = (0, 0, 0);
+    }
+    if !qp_type.has_recv_queue() {
+        (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+    }
+    Ok(init)
+}
+
+/// Creates a queue pair as `attr` says, whose `comp_mask` and pointers were checked, and leaves its sizes there.
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn create<D: Driver>(
+    open: &Open<D>,
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Outcome<*mut ibv_qp> {
+    let init = init_attr(attr)?;
+    let (sends, receives) = (init.qp_type.has_send_queue(), init.qp_type.has_recv_queue());
+    // C ignores what a type does not use.
+    if !sends {
+        (attr.pd, attr.send_cq) = (ptr::null_mut(), ptr::null_mut());
+    } else {
+        attr.xrcd = ptr::null_mut();
+    }
+    if !receives {
+        (attr.recv_cq, attr.srq) = (ptr::null_mut(), ptr::null_mut());
+    }
+    ensure(attr.pd.is_null() != sends && attr.xrcd.is_null() == sends)?;
+    // SAFETY: not NULL, or not asked for; valid by the caller's promise.
+    let pd = sends.then(|| unsafe { pd::handle(attr.pd) });
+    // SAFETY: as above.
+    let td: Option<&AnyTd> = if sends { unsafe { pd::td(attr.pd) } } else { None };
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of(context) }?;
+    let number = here.objects().insert(Numbered::NONE);
+    let create = QpCreate::<D> {
+        pd,
+        // SAFETY: NULL or valid, by the caller's promise.
+        send_cq: unsafe { cq::parts::<D>(attr.send_cq) },
+        // SAFETY: as above.
+        recv_cq: unsafe { cq::parts::<D>(attr.recv_cq) },
+        // SAFETY: as above.
+        srq: unsafe { srq::parts::<D>(attr.srq) },
+        // SAFETY: not NULL, and valid by the caller's promise.
+        xrcd: (!sends).then(|| unsafe { xrcd::handle(attr.xrcd) }),
+        attr: &init,
+        td: td.and_then(|td| td.downcast_ref()),
+        exclusive: td.is_some(),
+        // A C program may register memory under any address, so the entries' addresses are no pointers.
+        data_in_completions: false,
+        user_handle: number,
+    };
+    // SAFETY: all of this context, and in pairs of one object. `destroy` has the kernel destroy the queue pair before it
+    // frees the other parts, and they live as long as C has the queue pair, or are leaked.
+    let parts = unsafe { open.driver.create_qp(&create) };
+    let parts = parts.inspect_err(|_| {
+        here.objects().remove(number);
+    })?;
+    attr.cap = convert::cap_to_c(&parts.cap);
+    let has_builder = attr.comp_mask & mask::SEND_OPS_FLAGS != 0 && parts.send.is_some();
+    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
+    let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
+    let base = &mut public.qp_base;
+    base.qp_context = attr.qp_context;
+    (base.pd, base.send_cq, base.recv_cq, base.srq) = (attr.pd, attr.send_cq, attr.recv_cq, attr.srq);
+    base.qp_type = attr.qp_type;
+    if has_builder {
+        qp_ex::set_functions::<D>(&mut public);
+    }
+    Ok(finish(context, here, public, parts, number, has_builder, td.is_none()))
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn open<D: Driver>(
+    open: &Open<D>,
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    qp_num: u32,
+) -> Outcome<*mut ibv_qp> {
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of(context) }?;
+    let number = here.objects().insert(Numbered::NONE);
+    // SAFETY: the caller's promise.
+    let parts = open.driver.open_qp(unsafe { xrcd::handle(xrcd) }, qp_num, number).inspect_err(|_| {
+        here.objects().remove(number);
+    })?;
+    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
+    let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
+    public.qp_base.qp_type = QpType::XrcRecv as u32;
+    Ok(finish(context, here, public, parts, number, false, true))
+}
+
+/// Puts the parts of a new queue pair together.
+fn finish<D: Driver>(
+    context: *mut ibv_context,
+    here: &context::Private,
+    mut public: ibv_qp_ex,
+    parts: QpParts<D>,
+    number: u64,
+    has_builder: bool,
+    shared_by_threads: bool,
+) -> *mut ibv_qp {
+    let QpParts { handle, shared, send, recv, cap } = parts;
+    public.qp_base.context = context;
+    public.qp_base.handle = handle.handle();
+    public.qp_base.qp_num = handle.qp_num();
+    let private = QpPrivate::<D> {
+        send: send.map(|queue| Locked::dynamic(queue, shared_by_threads)),
+        recv: recv.map(|queue| Locked::dynamic(queue, shared_by_threads)),
+        shared,
+        handle: ManuallyDrop::new(handle),
+        cap,
+        has_builder,
+        number,
+    };
+    let qp: *mut ibv_qp = Box::into_raw(Box::new(Qp { public, private })).cast();
+    events::complete(here, number, Numbered::Qp(qp));
+    qp
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn modify<D: Driver>(
+    open: &Open<D>,
+    qp: *mut ibv_qp,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let this = unsafe { private::<D>(qp) };
+    // SAFETY: the queue pair's own parts.
+    unsafe { open.driver.modify_qp(&this.handle, &this.shared, attr, mask) }?;
+    Ok(())
+}
+
+/// The attributes, and whether all of its work requests are signaled.
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn query<D: Driver>(
+    _: &Open<D>,
+    qp: *mut ibv_qp,
+    mask: QpAttrMask,
+) -> Outcome<(QpAttr, bool)> {
+    // SAFETY: the caller's promise.
+    let this = unsafe { private::<D>(qp) };
+    // Drivers of kernels refuse or ignore bits that are none.
+    let (mut attr, init) = this.handle.query(mask & QpAttrMask::all())?;
+    // How large its queues are, the driver knows and not every kernel does (mlx5_ib says 0).
+    attr.cap = this.cap;
+    Ok((attr, init.sq_sig_all))
+}
+
+/// Whether it has the functions of ibv_wr_post(3).
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn has_builder<D: Driver>(_: &Open<D>, qp: *mut ibv_qp) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { private::<D>(qp) }.has_builder
+}
+
+/// The kernel's object.
+///
+/// # Safety
+/// A live queue pair of this driver.
+pub(crate) unsafe fn handle<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpHandle {
+    // SAFETY: the caller's promise.
+    unsafe { &private::<D>(qp).handle }
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outcome<()> {
+    // SAFETY: the caller's promise.
+    let here = unsafe { context::of_object(qp) }?;
+    // SAFETY: as above.
+    let this = unsafe { private::<D>(qp) };
+    // SAFETY: the queue pair's own parts, of which the engines are freed after this.
+    let end = |handle| unsafe { open.driver.destroy_qp(handle, &this.shared) };
+    // SAFETY: on success nobody uses it any more.
+    let reported = unsafe { destroy_handle(&this.handle, end) }?;
+    // SAFETY: the public part of a queue pair that is freed below.
+    here.wait_for_acks(|| events::are_acked(unsafe { (*qp).events_completed }, reported));
+    here.objects().remove(this.number);
+    // SAFETY: made by `finish`, and gone for C with this call.
+    drop(unsafe { Box::from_raw(qp.cast::<Qp<D>>()) });
+    Ok(())
+}

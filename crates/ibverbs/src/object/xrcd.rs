@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! XRC domains (ibv_open_xrcd(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+use super::destroy_handle;
+use crate::abi::attr::ibv_xrcd_init_attr;
+use crate::abi::context::ibv_context;
+use crate::abi::object::ibv_xrcd;
+use crate::context;
+use crate::errno::{Errno, ensure, number, pointer};
+use core::ffi::c_int;
+use core::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
+use uverbs_core::control::{XrcdHandle, xrcd};
+
+/// An XRC domain.
+#[repr(C)]
+struct Xrcd {
+    public: ibv_xrcd,
+    private: ManuallyDrop<XrcdHandle>,
+}
+
+/// `IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS`
+const ALL_ATTRS: u32 = 3;
+
+/// The kernel's object.
+///
+/// # Safety
+/// A live domain of ours.
+pub(crate) unsafe fn handle<'a>(xrcd: *mut ibv_xrcd) -> &'a XrcdHandle {
+    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    unsafe { &(*xrcd.cast::<Xrcd>()).private }
+}
+
+/// # Safety
+/// As in ibv_open_xrcd(3).
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    pointer(|| {
+        // SAFETY: the caller's promise.
+        let here = unsafe { context::of(context) }?;
+        // SAFETY: NULL or valid, by the caller's promise.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        ensure(attr.comp_mask == ALL_ATTRS)?;
+        // SAFETY: a descriptor that is not -1 is open during the call, by the caller's promise.
+        let fd = (attr.fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(attr.fd) });
+        let has = |flag| attr.oflags & flag != 0;
+        let handle = xrcd::open(here.kernel(), fd, has(libc::O_CREAT), has(libc::O_EXCL))?;
+        Ok(Box::into_raw(Box::new(Xrcd { public: ibv_xrcd { context }, private: ManuallyDrop::new(handle) }))
+            .cast())
+    })
+}
+
+/// # Safety
+/// As in ibv_open_xrcd(3).
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    number(|| {
+        // SAFETY: the caller's promise.
+        unsafe { context::of_object(xrcd) }?;
+        // SAFETY: as above; nobody has `&mut` to this part.
+        let handle = unsafe { &(*xrcd.cast::<Xrcd>()).private };
+        // SAFETY: on success nobody uses the domain any more.
+        unsafe { destroy_handle(handle, XrcdHandle::destroy) }?;
+        // SAFETY: made by `open_xrcd`, and gone for C with this call.
+        drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
+        Ok(())
+    })
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The verbs of one driver behind a table: what the exported functions, which know no type of driver, call.
+
+#![expect(unsafe_code)]
+// UNSAFETY: hands on the contracts of C's functions.
+
+use crate::abi::attr::ibv_srq_init_attr_ex;
+use crate::abi::context::ibv_context;
+use crate::abi::object::{ibv_cq, ibv_srq};
+use crate::abi::qp::{ibv_qp, ibv_qp_init_attr_ex};
+use crate::errno::Outcome;
+use crate::object::cq::CqRequest;
+use crate::object::{ah, cq, qp, srq};
+use core::any::Any;
+use std::sync::Arc;
+use uverbs_core::attr::{AhAttr, DeviceAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask};
+use uverbs_core::control::{CoreSupport, PdHandle, QpHandle};
+use uverbs_core::kernel::Kernel;
+use uverbs_core::provider::{DmParts, Driver};
+use uverbs_core::wr::IbvAh;
+
+/// A thread domain of some driver.
+pub(crate) type AnyTd = Box<dyn Any + Send + Sync>;
+
+/// A driver, opened.
+pub(crate) struct Open<D: Driver> {
+    pub(crate) driver: D,
+    pub(crate) core_support: CoreSupport,
+    pub(crate) num_comp_vectors: u32,
+}
+
+/// The verbs that need to know the driver.
+///
+/// # Safety of the verbs
+/// Pointers are valid, and of objects that were made on the context of this driver and are alive; those that are parents may
+/// be NULL. The rest is what the man page of the verb asks for.
+pub(crate) trait Verbs: Send + Sync {
+    fn kernel(&self) -> &Arc<dyn Kernel>;
+    fn core_support(&self) -> CoreSupport;
+    fn query_device(&self) -> Outcome<DeviceAttr>;
+    fn alloc_pd(&self) -> Outcome<PdHandle>;
+    fn alloc_td(&self) -> Outcome<AnyTd>;
+    fn null_lkey(&self) -> Outcome<u32>;
+    fn alloc_dm(&self, length: u64, log_align: u32) -> Outcome<DmParts>;
+
+    unsafe fn create_cq(&self, context: *mut ibv_context, request: &CqRequest) -> Outcome<*mut ibv_cq>;
+    unsafe fn resize_cq(&self, cq: *mut ibv_cq, cqe: u32) -> Outcome<()>;
+    unsafe fn moderate_cq(&self, cq: *mut ibv_cq, count: u16, period: u16) -> Outcome<()>;
+    unsafe fn cq_event(&self, cq: *mut ibv_cq);
+    unsafe fn destroy_cq(&self, cq: *mut ibv_cq) -> Outcome<()>;
+
+    unsafe fn create_srq(
+        &self,
+        context: *mut ibv_context,
+        attr: &mut ibv_srq_init_attr_ex,
+    ) -> Outcome<*mut ibv_srq>;
+    unsafe fn modify_srq(&self, srq: *mut ibv_srq, attr: &SrqAttr, mask: SrqAttrMask) -> Outcome<()>;
+    unsafe fn query_srq(&self, srq: *mut ibv_srq) -> Outcome<SrqAttr>;
+    unsafe fn srq_num(&self, srq: *mut ibv_srq) -> Outcome<u32>;
+    unsafe fn destroy_srq(&self, srq: *mut ibv_srq) -> Outcome<()>;
+
+    unsafe fn create_qp(
+        &self,
+        context: *mut ibv_context,
+        attr: &mut ibv_qp_init_attr_ex,
+    ) -> Outcome<*mut ibv_qp>;
+    unsafe fn open_qp(
+        &self,
+        context: *mut ibv_context,
+        xrcd: *mut crate::abi::object::ibv_xrcd,
+        qp_num: u32,
+    ) -> Outcome<*mut ibv_qp>;
+    unsafe fn modify_qp(&self, qp: *mut ibv_qp, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()>;
+    unsafe fn query_qp(&self, qp: *mut ibv_qp, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
+    unsafe fn has_builder(&self, qp: *mut ibv_qp) -> bool;
+    unsafe fn qp_handle<'a>(&self, qp: *mut ibv_qp) -> &'a QpHandle;
+    unsafe fn destroy_qp(&self, qp: *mut ibv_qp) -> Outcome<()>;
+
+    unsafe fn create_ah(&self, pd: *mut crate::abi::object::ibv_pd, attr: &AhAttr) -> Outcome<*mut IbvAh>;
+    unsafe fn destroy_ah(&self, ah: *mut IbvAh) -> Outcome<()>;
+}
+
+/// Methods that are functions of the object's module.
+macro_rules! delegate {
+    ($($(#[$meta:meta])* $name:ident => $module:ident::$function:ident ( $($arg:ident: $ty:ty),* ) -> $out:ty;)*) => {
+        $(
+            unsafe fn $name(&self, $($arg: $ty),*) -> $out {
+                // SAFETY: the caller's promise.
+                unsafe { $module::$function(self, $($arg),*) }
+            }
+        )*
+    };
+}
+
+impl<D: Driver> Verbs for Open<D> {
+    fn kernel(&self) -> &Arc<dyn Kernel> {
+        self.driver.kernel()
+    }
+
+    fn core_support(&self) -> CoreSupport {
+        self.core_support
+    }
+
+    fn query_device(&self) -> Outcome<DeviceAttr> {
+        Ok(self.driver.query_device()?)
+    }
+
+    fn alloc_pd(&self) -> Outcome<PdHandle> {
+        Ok(self.driver.alloc_pd()?)
+    }
+
+    fn alloc_td(&self) -> Outcome<AnyTd> {
+        Ok(Box::new(self.driver.alloc_td()?))
+    }
+
+    fn null_lkey(&self) -> Outcome<u32> {
+        Ok(self.driver.null_lkey()?)
+    }
+
+    fn alloc_dm(&self, length: u64, log_align: u32) -> Outcome<DmParts> {
+        Ok(self.driver.alloc_dm(length, log_align)?)
+    }
+
+    delegate! {
+        create_cq => cq::create(context: *mut ibv_context, request: &CqRequest) -> Outcome<*mut ibv_cq>;
+        resize_cq => cq::resize(cq: *mut ibv_cq, cqe: u32) -> Outcome<()>;
+        moderate_cq => cq::moderate(cq: *mut ibv_cq, count: u16, period: u16) -> Outcome<()>;
+        cq_event => cq::event(cq: *mut ibv_cq) -> ();
+        destroy_cq => cq::destroy(cq: *mut ibv_cq) -> Outcome<()>;
+        create_srq => srq::create(context: *mut ibv_context, attr: &mut ibv_srq_init_attr_ex) -> Outcome<*mut ibv_srq>;
+        modify_srq => srq::modify(srq: *mut ibv_srq, attr: &SrqAttr, mask: SrqAttrMask) -> Outcome<()>;
+        query_srq => srq::query(srq: *mut ibv_srq) -> Outcome<SrqAttr>;
+        srq_num => srq::number(srq: *mut ibv_srq) -> Outcome<u32>;
+        destroy_srq => srq::destroy(srq: *mut ibv_srq) -> Outcome<()>;
+        create_qp => qp::create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> Outcome<*mut ibv_qp>;
+        open_qp => qp::open(
+            context: *mut ibv_context,
+            xrcd: *mut crate::abi::object::ibv_xrcd,
+            qp_num: u32
+        ) -> Outcome<*mut ibv_qp>;
+        modify_qp => qp::modify(qp: *mut ibv_qp, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()>;
+        query_qp => qp::query(qp: *mut ibv_qp, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
+        has_builder => qp::has_builder(qp: *mut ibv_qp) -> bool;
+        destroy_qp => qp::destroy(qp: *mut ibv_qp) -> Outcome<()>;
+        create_ah => ah::create(pd: *mut crate::abi::object::ibv_pd, attr: &AhAttr) -> Outcome<*mut IbvAh>;
+        destroy_ah => ah::destroy(ah: *mut IbvAh) -> Outcome<()>;
+    }
+
+    unsafe fn qp_handle<'a>(&self, qp: *mut ibv_qp) -> &'a QpHandle {
+        // SAFETY: the caller's promise.
+        unsafe { qp::handle::<D>(qp) }
+    }
+}

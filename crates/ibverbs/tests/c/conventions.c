@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* How each exported function fails, by its man page: the errno is returned, or NULL or -1 and errno. */
+#include "common.h"
+
+/* Functions that the header of some version lacks, under names that no header has. */
+#define POINTER(name) void *any_##name() __asm__(#name)
+#define NUMBER(name) int any_##name() __asm__(#name)
+POINTER(ibv_reg_mr_ex);
+POINTER(ibv_alloc_dmah);
+POINTER(ibv_alloc_buf);
+POINTER(ibv_reg_buf_mr);
+POINTER(ibv_create_comp_cntr);
+NUMBER(ibv_dealloc_dmah);
+NUMBER(ibv_query_port_speed);
+NUMBER(_ibv_query_comp_cntr_caps);
+NUMBER(ibv_destroy_comp_cntr);
+NUMBER(ibv_set_comp_cntr);
+NUMBER(ibv_set_err_comp_cntr);
+NUMBER(ibv_inc_comp_cntr);
+NUMBER(ibv_inc_err_comp_cntr);
+NUMBER(ibv_read_comp_cntr);
+NUMBER(ibv_read_err_comp_cntr);
+NUMBER(ibv_qp_attach_comp_cntr);
+NUMBER(ibv_dm_export_dmabuf_fd);
+NUMBER(ibv_export_buf_dmabuf_fd);
+NUMBER(ibv_query_gid_type);
+NUMBER(ibv_read_sysfs_file);
+void any_ibv_free_buf() __asm__("ibv_free_buf");
+
+static int functions;
+
+/* The number is returned, and errno is not looked at. */
+#define RETURNS(number, call) CHECK((functions++, call) == (number))
+#define SETS(result, number, call) CHECK((functions++, errno = 0, (call) == (result)) && errno == (number))
+#define IS_NULL(number, call) SETS(NULL, number, (void *)(call))
+#define IS_MINUS_ONE(number, call) SETS(-1, number, call)
+#define RETURNS_NOTHING(call) (functions++, call)
+
+int main(void)
+{
+	struct ibv_context *nobody = NULL;
+	struct ibv_pd *pd = NULL;
+	struct ibv_qp *qp = NULL;
+	struct ibv_srq *srq = NULL;
+	struct ibv_cq *cq = NULL;
+	struct ibv_ah *ah = NULL;
+	struct ibv_mr *mr = NULL;
+	void *null = NULL;
+	union ibv_gid gid;
+	__be16 pkey;
+
+	IS_NULL(EINVAL, ibv_open_device(NULL));
+	IS_MINUS_ONE(EINVAL, ibv_close_device(nobody));
+	RETURNS(EINVAL, ibv_query_device(nobody, null));
+	RETURNS(EINVAL, (ibv_query_port)(nobody, 1, null));
+	IS_MINUS_ONE(EINVAL, ibv_query_gid(nobody, 1, 0, &gid));
+	RETURNS(EINVAL, _ibv_query_gid_ex(nobody, 1, 0, null, 0, 0));
+	RETURNS(-EINVAL, _ibv_query_gid_table(nobody, null, 0, 0, 0));
+	IS_MINUS_ONE(EINVAL, any_ibv_query_gid_type(nobody, 1, 0, null));
+	IS_MINUS_ONE(EINVAL, ibv_query_pkey(nobody, 1, 0, &pkey));
+	IS_MINUS_ONE(EINVAL, ibv_get_pkey_index(nobody, 1, 0));
+	IS_NULL(EINVAL, ibv_get_device_name(NULL));
+	RETURNS(-1, ibv_get_device_index(NULL));
+	CHECK((functions++, ibv_get_device_guid(NULL)) == 0);
+
+	IS_NULL(EINVAL, ibv_alloc_pd(nobody));
+	RETURNS(EINVAL, ibv_dealloc_pd(pd));
+	IS_NULL(EINVAL, (ibv_reg_mr)(pd, null, 0, 0));
+	IS_NULL(EINVAL, (ibv_reg_mr_iova)(pd, null, 0, 0, 0));
+	IS_NULL(EINVAL, ibv_reg_mr_iova2(pd, null, 0, 0, 0));
+	IS_NULL(EINVAL, ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0));
+	IS_NULL(EINVAL, any_ibv_reg_mr_ex(pd, null));
+	RETURNS(IBV_REREG_MR_ERR_INPUT, ibv_rereg_mr(mr, 0, pd, null, 0, 0));
+	RETURNS(EINVAL, ibv_dereg_mr(mr));
+	IS_NULL(EINVAL, ibv_create_comp_channel(nobody));
+	RETURNS(EINVAL, ibv_destroy_comp_channel(NULL));
+	IS_MINUS_ONE(EINVAL, ibv_get_cq_event(NULL, &cq, &null));
+	RETURNS_NOTHING(ibv_ack_cq_events(cq, 1));
+	IS_NULL(EINVAL, ibv_create_cq(nobody, 1, null, NULL, 0));
+	RETURNS(EINVAL, ibv_resize_cq(cq, 1));
+	RETURNS(EINVAL, ibv_destroy_cq(cq));
+	IS_NULL(EINVAL, ibv_create_srq(pd, null));
+	RETURNS(EINVAL, ibv_modify_srq(srq, null, 0));
+	RETURNS(EINVAL, ibv_query_srq(srq, null));
+	RETURNS(EINVAL, ibv_destroy_srq(srq));
+	IS_NULL(EINVAL, ibv_create_qp(pd, null));
+	RETURNS(EINVAL, ibv_modify_qp(qp, null, 0));
+	RETURNS(EINVAL, ibv_query_qp(qp, null, 0, null));
+	RETURNS(EINVAL, ibv_destroy_qp(qp));
+	RETURNS(EINVAL, ibv_query_ece(qp, null));
+	RETURNS(EINVAL, ibv_set_ece(qp, null));
+	RETURNS(0, ibv_query_qp_data_in_order(qp, IBV_WR_SEND, 0));
+	CHECK((functions++, ibv_qp_to_qp_ex(qp)) == NULL);
+	RETURNS(EINVAL, ibv_attach_mcast(qp, null, 0));
+	RETURNS(EINVAL, ibv_detach_mcast(qp, null, 0));
+	IS_NULL(EINVAL, ibv_create_ah(pd, null));
+	IS_NULL(EINVAL, ibv_create_ah_from_wc(pd, null, null, 1));
+	IS_MINUS_ONE(EINVAL, ibv_init_ah_from_wc(nobody, 1, null, null, null));
+	RETURNS(EINVAL, ibv_destroy_ah(ah));
+	IS_MINUS_ONE(EINVAL, ibv_get_async_event(nobody, null));
+	RETURNS_NOTHING(ibv_ack_async_event(NULL));
+	RETURNS(0, ibv_fork_init());
+	IS_MINUS_ONE(EINVAL, any_ibv_read_sysfs_file(null, null, null, (size_t)0));
+	IS_MINUS_ONE(ENOENT, any_ibv_read_sysfs_file("/nonexistent", "file", (char *)&gid, sizeof(gid)));
+
+	/* Not done. */
+	IS_NULL(EOPNOTSUPP, ibv_import_device(-1));
+	IS_NULL(EOPNOTSUPP, ibv_import_pd(nobody, 0));
+	IS_NULL(EOPNOTSUPP, ibv_import_mr(pd, 0));
+	IS_NULL(EOPNOTSUPP, ibv_import_dm(nobody, 0));
+	RETURNS_NOTHING(ibv_unimport_pd(pd));
+	RETURNS_NOTHING(ibv_unimport_mr(mr));
+	RETURNS_NOTHING(ibv_unimport_dm(NULL));
+	IS_NULL(EOPNOTSUPP, any_ibv_alloc_dmah(null, null));
+	RETURNS(EOPNOTSUPP, any_ibv_dealloc_dmah(null));
+	IS_NULL(EOPNOTSUPP, any_ibv_alloc_buf(null, (size_t)0, null));
+	IS_NULL(EOPNOTSUPP, any_ibv_reg_buf_mr(null, null, null, (size_t)0, 0));
+	RETURNS_NOTHING(any_ibv_free_buf(null));
+	IS_MINUS_ONE(EOPNOTSUPP, any_ibv_export_buf_dmabuf_fd(null));
+	IS_MINUS_ONE(EOPNOTSUPP, any_ibv_dm_export_dmabuf_fd(null));
+	RETURNS(EOPNOTSUPP, any_ibv_query_port_speed(null, 1, null));
+	RETURNS(EOPNOTSUPP, ibv_resolve_eth_l2_from_gid(nobody, null, null, null));
+	RETURNS(EOPNOTSUPP, any__ibv_query_comp_cntr_caps(null, null, (size_t)0));
+	IS_NULL(EOPNOTSUPP, any_ibv_create_comp_cntr(null, null));
+	RETURNS(EOPNOTSUPP, any_ibv_destroy_comp_cntr(null));
+	RETURNS(EOPNOTSUPP, any_ibv_set_comp_cntr(null, 0ULL));
+	RETURNS(EOPNOTSUPP, any_ibv_set_err_comp_cntr(null, 0ULL));
+	RETURNS(EOPNOTSUPP, any_ibv_inc_comp_cntr(null, 0ULL));
+	RETURNS(EOPNOTSUPP, any_ibv_inc_err_comp_cntr(null, 0ULL));
+	RETURNS(EOPNOTSUPP, any_ibv_read_comp_cntr(null, null));
+	RETURNS(EOPNOTSUPP, any_ibv_read_err_comp_cntr(null, null));
+	RETURNS(EOPNOTSUPP, any_ibv_qp_attach_comp_cntr(null, null, null));
+
+	CHECK(functions > 70);
+	return 0;
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The shared library as C programs find it: its symbols, and programs that are linked with it.
+//!
+//! `cargo xtask dist --hca` builds it. The programs of `c/` are compiled with the header that is installed and run on the
+//! software HCA. Needs a C compiler, readelf(1) and libibverbs-dev; without the header a test says so and passes, except in CI.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// A line is a symbol, as readelf shows it, and the function behind it.
+const SYMBOLS: &str = include_str!("../data/symbols.txt");
+/// What readelf shows of Debian 12's library.
+const SYMBOLS_44: &str = include_str!("../data/symbols-44.txt");
+
+/// The folder with the library, built once.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libibverbs");
+        let mut cmd = Command::new(env!("CARGO"));
+        cmd.args([
+            "run",
+            "--quiet",
+            "--package",
+            "xtask",
+            "--",
+            "dist",
+            "--hca",
+            "--profile",
+            "dev",
+            "--out",
+        ]);
+        let built = cmd.arg(&out).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        out
+    })
+}
+
+/// Whether the header is there.
+fn header_is_there() -> bool {
+    let there = Path::new("/usr/include/infiniband/verbs.h").exists();
+    if !there {
+        assert!(std::env::var_os("CI").is_none(), "CI must have libibverbs-dev");
+        println!("SKIPPED: needs libibverbs-dev (cargo xtask setup installs it)");
+    }
+    there
+}
+
+/// Compiles a program of `c/` with the library in `folder`, or with the system's.
+fn compile(name: &str, folder: Option<&Path>) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    let kind = if folder.is_some() { "ours" } else { "system" };
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{kind}"));
+    let mut cc = Command::new("cc");
+    // Of a function without a prototype the arguments are what is given, in C before 2023.
+    cc.args(["-std=gnu17", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-g", "-o"])
+        .arg(&program)
+        .arg(source);
+    if let Some(folder) = folder {
+        cc.arg("-L").arg(folder);
+    }
+    let compiled = cc.args(["-libverbs", "-lpthread"]).output().expect("needs a C compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    program
+}
+
+/// Runs a program with two software HCAs; what it printed.
+fn run(program: &Path, folder: Option<&Path>) -> String {
+    let mut cmd = Command::new("timeout");
+    cmd.arg("60").arg(program).env("UVERBS_HCA", "2");
+    if let Some(folder) = folder {
+        cmd.env("LD_LIBRARY_PATH", folder);
+    }
+    let out = cmd.output().unwrap();
+    assert!(
+        out.status.success(),
+        "{}: {}{}",
+        program.display(),
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8(out.stdout).unwrap()
+}
+
+fn passes(name: &str) {
+    if header_is_there() {
+        let folder = library();
+        run(&compile(name, Some(folder)), Some(folder));
+    }
+}
+
+#[test]
+fn the_symbols_are_those_of_rdma_core_44_and_65() {
+    let mut readelf = Command::new("readelf");
+    readelf.args(["--dyn-syms", "--wide"]).arg(library().join("libibverbs.so.1"));
+    let out = readelf.output().expect("needs binutils");
+    let text = String::from_utf8(out.stdout).unwrap();
+    // Number, value, size, type, binding, visibility, section, name.
+    let ours: BTreeSet<&str> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|words| words.len() == 8 && !["UND", "ABS", "Ndx"].contains(&words[6]))
+        .map(|words| words[7])
+        .collect();
+    let wanted: BTreeSet<&str> = SYMBOLS.lines().filter_map(|line| line.split(' ').next()).collect();
+    let missing: Vec<_> = wanted.difference(&ours).collect();
+    let extra: Vec<_> = ours.difference(&wanted).collect();
+    assert!(missing.is_empty() && extra.is_empty(), "missing {missing:?}, not in the table {extra:?}");
+    assert!(ours.len() > 500, "only {} symbols", ours.len());
+    // What programs and libraries of Debian 12 ask for; the private symbols are the newest's default, not the old one's.
+    let old: BTreeSet<String> =
+        SYMBOLS_44.lines().map(|s| s.replace("@@IBVERBS_PRIVATE", "@IBVERBS_PRIVATE")).collect();
+    let gone: Vec<_> = old.iter().filter(|symbol| !ours.contains(symbol.as_str())).collect();
+    assert!(gone.is_empty(), "of rdma-core 44, missing: {gone:?}");
+}
+
+#[test]
+fn devices_answer_and_errors_are_told_as_the_man_pages_say() {
+    passes("device");
+}
+
+/// Functions that can't fail, or whose failures another test looks at.
+const WITHOUT_CONVENTION: &[&str] = &[
+    "ibv_copy_ah_attr_from_kern",
+    "ibv_copy_path_rec_from_kern",
+    "ibv_copy_path_rec_to_kern",
+    "ibv_copy_qp_attr_from_kern",
+    "ibv_dofork_range",
+    "ibv_dontfork_range",
+    "ibv_event_type_str",
+    "ibv_free_device_list",
+    "ibv_get_device_list",
+    "ibv_get_sysfs_path",
+    "ibv_is_fork_initialized",
+    "ibv_node_type_str",
+    "ibv_port_state_str",
+    "ibv_rate_to_mbps",
+    "ibv_rate_to_mult",
+    "ibv_register_driver",
+    "ibv_wc_status_str",
+    "mbps_to_ibv_rate",
+    "mult_to_ibv_rate",
+];
+
+#[test]
+fn every_function_fails_as_its_man_page_says() {
+    let table = include_str!("c/conventions.c");
+    let public =
+        SYMBOLS.lines().filter(|line| !line.contains("PRIVATE")).filter_map(|line| line.split('@').next());
+    let untold: BTreeSet<_> = public
+        .filter(|name| !WITHOUT_CONVENTION.contains(name))
+        .filter(|name| {
+            ![format!("{name}("), format!("({name})(")].iter().any(|call| table.contains(call.as_str()))
+        })
+        .collect();
+    assert!(untold.is_empty(), "not in conventions.c: {untold:?}");
+    passes("conventions");
+}
+
+#[test]
+fn messages_arrive_by_every_verb_of_lists() {
+    passes("loopback");
+}
+
+#[test]
+fn messages_arrive_by_builders_and_extended_polling() {
+    passes("extended");
+}
+
+#[test]
+fn events_are_waited_for_and_acknowledged() {
+    passes("events");
+}
+
+#[test]
+fn threads_share_queues() {
+    passes("threads");
+}
+
+#[test]
+fn a_child_does_not_disturb_its_parent() {
+    passes("fork");
+}
+
+/// The same program without any shared library.
+#[test]
+fn a_static_program_runs() {
+    if !header_is_there() {
+        return;
+    }
+    let archive = library().join("libibverbs.a");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/loopback.c");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("loopback-static");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-static", "-o"]).arg(&program).arg(source).arg(archive);
+    let compiled = cc.args(["-lpthread", "-lm", "-ldl"]).output().expect("needs a C compiler");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    run(&program, None);
+}
+
+#[test]
+fn names_and_rates_are_those_of_the_installed_library() {
+    if header_is_there() {
+        let folder = library();
+        let ours = run(&compile("names", Some(folder)), Some(folder));
+        assert_eq!(ours, run(&compile("names", None), None));
+        assert!(ours.lines().count() > 1000);
+    }
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask dist`: the C library, as a program that was linked with libibverbs finds it.
+//!
+//! rustc's own version script for a cdylib leaves no room for symbol versions. So the crate is built as a static library, and
+//! `cc` links that with a version script and a file of assembly, both made from one table: `crates/ibverbs/data/symbols.txt`.
+//! A line of it is a symbol as readelf(1) shows it (`@@` before the version that new programs are linked with) and the function
+//! behind it. A symbol with `@`, or with another function behind it, is a jump in the assembly; the others are what Rust
+//! exports.
+
+use crate::{cargo, repo_root, run};
+use anyhow::{Context, Result, bail};
+use core::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Build the C library: libibverbs.so.1, libibverbs.a and what programs are linked with
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where to; made if need be
+    #[arg(long, default_value = "target/dist")]
+    out: PathBuf,
+    /// With the software HCA inside, whose devices appear where UVERBS_HCA=2 is set
+    #[arg(long)]
+    hca: bool,
+    /// Cargo's profile
+    #[arg(long, default_value = "release")]
+    profile: String,
+}
+
+const PACKAGE: &str = "uverbs-ibverbs";
+const SONAME: &str = "libibverbs.so.1";
+const TABLE: &str = "crates/ibverbs/data/symbols.txt";
+
+/// The node that hides what no node names. It has no symbol that the assembly versions: of those, the linker would hide the
+/// ones that stand in this node.
+const HIDING: &str = "IBVERBS_1.18";
+
+/// Runs the chore.
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    let out = repo_root().join(&args.out);
+    fs::create_dir_all(out.join("pkgconfig")).with_context(|| format!("cannot make {}", out.display()))?;
+    let archive = archive(args)?;
+    let table =
+        fs::read_to_string(repo_root().join(TABLE)).with_context(|| format!("cannot read {TABLE}"))?;
+    let symbols = parse(&table)?;
+    let work = tempdir(&out)?;
+    let (script, jumps) = (work.join("libibverbs.map"), work.join("versions.S"));
+    fs::write(&script, version_script(&symbols))?;
+    fs::write(&jumps, assembly(&symbols)?)?;
+    link(&archive, &script, &jumps, &out.join(SONAME), args.profile == "release")?;
+    fs::copy(&archive, out.join("libibverbs.a"))?;
+    symlink(SONAME, &out.join("libibverbs.so"))?;
+    fs::write(out.join("pkgconfig/libibverbs.pc"), pkgconfig())?;
+    fs::remove_dir_all(&work)?;
+    eprintln!("dist: {}", out.join(SONAME).display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A folder of this process, so that two of them do not meet.
+fn tempdir(out: &Path) -> Result<PathBuf> {
+    let dir = out.join(format!("work-{}", std::process::id()));
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// Builds the crate as a static library; its path.
+fn archive(args: &Args) -> Result<PathBuf> {
+    let mut cmd = cargo::cargo(&["rustc", "--package", PACKAGE, "--lib", "--crate-type", "staticlib"]);
+    cmd.args(["--profile", &args.profile]);
+    if args.hca {
+        cmd.args(["--features", "hca"]);
+    }
+    run::inherit(&mut cmd)?;
+    let profile = if args.profile == "dev" { "debug" } else { &args.profile };
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from);
+    Ok(target.join(profile).join("libuverbs_ibverbs.a"))
+}
+
+/// A symbol of the library.
+#[derive(Debug, PartialEq)]
+struct Symbol<'a> {
+    name: &'a str,
+    version: &'a str,
+    /// Whether new programs are linked with this version.
+    is_default: bool,
+    /// What Rust exports.
+    target: &'a str,
+}
+
+impl Symbol<'_> {
+    /// Whether what Rust exports gets its version by the script alone.
+    fn is_plain(&self) -> bool {
+        self.is_default && self.name == self.target
+    }
+}
+
+fn parse(table: &str) -> Result<Vec<Symbol<'_>>> {
+    table.lines().map(|line| symbol(line).with_context(|| format!("{TABLE}: {line}"))).collect()
+}
+
+fn symbol(line: &str) -> Option<Symbol<'_>> {
+    let (symbol, target) = line.split_once(' ')?;
+    let (name, version) = symbol.split_once('@')?;
+    let default = version.strip_prefix('@');
+    Some(Symbol { name, version: default.unwrap_or(version), is_default: default.is_some(), target })
+}
+
+/// The versions in the order of the table, with their plain symbols. Each follows the one before, as in rdma-core's library;
+/// the private ones stand alone.
+fn version_script(symbols: &[Symbol<'_>]) -> String {
+    let mut versions: Vec<&str> = symbols.iter().map(|symbol| symbol.version).collect();
+    versions.dedup();
+    let mut script = String::new();
+    let mut before = "";
+    for version in versions {
+        let _ = writeln!(script, "{version} {{");
+        let plain: Vec<_> = symbols.iter().filter(|s| s.version == version && s.is_plain()).collect();
+        if !plain.is_empty() {
+            script.push_str("\tglobal:\n");
+        }
+        for symbol in plain {
+            let _ = writeln!(script, "\t\t{};", symbol.name);
+        }
+        if version == HIDING {
+            script.push_str("\tlocal:\n\t\t*;\n");
+        }
+        let is_private = version.contains("PRIVATE");
+        let _ = writeln!(
+            script,
+            "}}{};",
+            if is_private || before.is_empty() { String::new() } else { format!(" {before}") }
+        );
+        if !is_private {
+            before = version;
+        }
+    }
+    script
+}
+
+/// A jump for every symbol that is not plain.
+fn assembly(symbols: &[Symbol<'_>]) -> Result<String> {
+    let jump = match std::env::consts::ARCH {
+        "x86_64" => "jmp",
+        "aarch64" => "b",
+        arch => bail!("no jumps for {arch} yet"),
+    };
+    let mut text = String::from("\t.section .note.GNU-stack,\"\",%progbits\n");
+    for (i, symbol) in symbols.iter().enumerate().filter(|(_, symbol)| !symbol.is_plain()) {
+        let Symbol { name, version, is_default, target } = symbol;
+        let at = if *is_default { "@@" } else { "@" };
+        // The name that the version is given to must be global, and no other object has one like it.
+        let label = format!("uverbs_version_{i}");
+        if target.ends_with("_flag") {
+            let _ = writeln!(text, "\t.section .data.{label},\"aw\",%progbits");
+            let _ = writeln!(
+                text,
+                "\t.globl {label}\n\t.type {label}, %object\n\t.size {label}, 1\n{label}:\n\t.byte 0"
+            );
+        } else {
+            let _ = writeln!(text, "\t.section .text.{label},\"ax\",%progbits\n\t.balign 16");
+            let _ = writeln!(text, "\t.globl {label}\n\t.type {label}, %function\n{label}:");
+            let _ = writeln!(text, "\t{jump} {target}\n\t.size {label}, . - {label}");
+        }
+        let _ = writeln!(text, "\t.symver {label}, {name}{at}{version}, remove");
+    }
+    Ok(text)
+}
+
+fn link(archive: &Path, script: &Path, jumps: &Path, out: &Path, strip: bool) -> Result<()> {
+    let mut cmd = Command::new("cc");
+    cmd.args(["-shared", "-o"]).arg(out).arg(jumps);
+    cmd.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+    cmd.arg(format!("-Wl,-soname,{SONAME}"));
+    cmd.arg(format!("-Wl,--version-script={}", script.display()));
+    // Contexts and fork handlers point into the library, so it stays once it is loaded.
+    cmd.args(["-Wl,--gc-sections", "-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,defs"]);
+    if strip {
+        cmd.arg("-Wl,--strip-all");
+    }
+    cmd.args(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);
+    run::inherit(&mut cmd)
+}
+
+fn symlink(target: &str, link: &Path) -> Result<()> {
+    if fs::symlink_metadata(link).is_ok() {
+        fs::remove_file(link)?;
+    }
+    std::os::unix::fs::symlink(target, link).with_context(|| format!("cannot make {}", link.display()))
+}
+
+/// Where it is used from is where this file is.
+fn pkgconfig() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "prefix=${{pcfiledir}}/..\nlibdir=${{prefix}}\n\nName: libibverbs\n\
+         Description: RDMA verbs, by the uverbs drivers\nVersion: {version}\n\
+         Libs: -L${{libdir}} -libverbs\nLibs.private: -lgcc_s -lpthread -lm -ldl\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "ibv_a@IBVERBS_1.0 ibv_a\nibv_b@@IBVERBS_1.0 ibv_b\nibv_a@@IBVERBS_1.18 ibv_a\n\
+                         ibv_cmd@@IBVERBS_PRIVATE_65 uverbs_missing_number\n";
+
+    #[test]
+    fn plain_symbols_are_in_the_script_and_the_others_in_the_assembly() {
+        let symbols = parse(TABLE).unwrap();
+        assert_eq!(
+            version_script(&symbols),
+            "IBVERBS_1.0 {\n\tglobal:\n\t\tibv_b;\n};\nIBVERBS_1.18 {\n\tglobal:\n\t\tibv_a;\n\tlocal:\n\t\t*;\n} \
+             IBVERBS_1.0;\nIBVERBS_PRIVATE_65 {\n};\n"
+        );
+        let text = assembly(&symbols).unwrap();
+        assert!(text.contains("\t.symver uverbs_version_0, ibv_a@IBVERBS_1.0, remove\n"), "{text}");
+        assert!(text.contains("\t.symver uverbs_version_3, ibv_cmd@@IBVERBS_PRIVATE_65, remove\n"), "{text}");
+        assert_eq!(text.matches(".symver").count(), 2);
+    }
+
+    #[test]
+    fn a_line_without_a_version_is_refused() {
+        assert!(parse("ibv_a ibv_a\n").is_err());
+        assert!(parse("ibv_a@@IBVERBS_1.0\n").is_err());
+    }
+}
