@@ -42,7 +42,7 @@ impl Session {
         let CqState { consumer, last, .. } = entered.state();
         let entry = CqeRef(consumer.watch.block());
         let tail = entry.tail(consumer.phase);
-        if !tail.is_owned() {
+        if !tail.is_valid() {
             return Some(Err(PollError::Empty));
         }
         let parsed = if tail.is_plain_requester() {

@@ -100,10 +100,10 @@ impl Consumer {
         self.phase = self.phase.after(true);
     }
 
-    /// Whether there may be an entry to poll.
+    /// Whether there is an entry to poll.
     #[inline(always)]
     pub(super) fn has_entry(&self) -> bool {
-        CqeRef(self.watch.block()).tail(self.phase).is_owned()
+        CqeRef(self.watch.block()).tail(self.phase).is_valid()
     }
 }
 
