@@ -104,32 +104,35 @@ fn empty() -> ibv_device {
     unsafe { mem::zeroed() }
 }
 
-/// C's part of a software HCA.
+/// The software HCAs of this process.
 #[cfg(feature = "hca")]
-fn public_hca(name: &str) -> ibv_device {
-    let mut device = empty();
-    device.node_type = NodeType::CA.0.into();
-    device.transport_type = TransportType::IB.0.into();
-    device.name = text(name);
-    // No such files: what they would tell, the verbs tell.
-    device.dev_name = text(name);
-    device.dev_path = text(&format!("/nonexistent/{name}"));
-    device.ibdev_path = device.dev_path;
-    device
+fn software() -> Outcome<Vec<(ibv_device, Source)>> {
+    let device = |(i, name): (usize, String)| {
+        let mut device = empty();
+        device.node_type = NodeType::CA.0.into();
+        device.transport_type = TransportType::IB.0.into();
+        device.name = text(&name);
+        // No such files: what they would tell, the verbs tell.
+        device.dev_name = text(&name);
+        device.dev_path = text(&format!("/nonexistent/{name}"));
+        device.ibdev_path = device.dev_path;
+        (device, Source::Hca(i))
+    };
+    Ok(crate::hca::names()?.into_iter().enumerate().map(device).collect())
+}
+
+/// None, without the feature.
+#[cfg(not(feature = "hca"))]
+fn software() -> Outcome<Vec<(ibv_device, Source)>> {
+    Ok(Vec::new())
 }
 
 /// What is there now.
 fn scan() -> Outcome<Vec<(ibv_device, Source)>> {
     let roots = Roots { sysfs: sysfs::root(), ..Roots::default() };
     let found = roots.devices()?.into_iter().filter(is_ours);
-    let mut devices: Vec<_> = found.map(|info| (public(&info), Source::Kernel(Box::new(info)))).collect();
-    #[cfg(feature = "hca")]
-    devices.extend(
-        crate::hca::names()?.into_iter().enumerate().map(|(i, name)| (public_hca(&name), Source::Hca(i))),
-    );
-    // Not grown by the feature that is off.
-    devices.shrink_to_fit();
-    Ok(devices)
+    let devices = found.map(|info| (public(&info), Source::Kernel(Box::new(info))));
+    Ok(devices.chain(software()?).collect())
 }
 
 impl Known {
