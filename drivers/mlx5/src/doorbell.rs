@@ -327,10 +327,12 @@ fn put_zero_unit(register: NonNull<u64>, at: u32) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{__m128i, _mm_setzero_si128};
+        // SAFETY: every x86-64 CPU has SSE2.
+        let zeros = unsafe { _mm_setzero_si128() };
         // SAFETY: inside the mapping, see above.
         let to = unsafe { register.byte_add(at as usize) };
         // SAFETY: as above; aligned to 16, since the register is to 64.
-        unsafe { to.cast::<__m128i>().write_volatile(_mm_setzero_si128()) };
+        unsafe { to.cast::<__m128i>().write_volatile(zeros) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     for word in 0..2 {
