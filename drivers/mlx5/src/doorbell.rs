@@ -328,6 +328,8 @@ fn put_zero_unit(register: NonNull<u64>, at: u32) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{__m128i, _mm_setzero_si128};
+        // SAFETY: every x86-64 CPU has SSE2.
+        let zeros = unsafe { _mm_setzero_si128() };
         // SAFETY: inside the mapping, see above.
         let to = unsafe { register.byte_add(at as usize) };
         // SAFETY: every x86-64 CPU has SSE2.
