@@ -19,10 +19,7 @@ pub(crate) struct Args {
 type Step = (&'static str, fn() -> Result<()>);
 
 const STEPS: [Step; 6] = [
-    ("format", || {
-        cargo::call(&["fmt", "--all", "--check"])?;
-        cargo::call(&["fmt", "--manifest-path", BENCH, "--check"])
-    }),
+    ("format", format),
     ("licence headers", licence_headers),
     ("dependencies", dependencies),
     ("lints", || {
@@ -70,6 +67,12 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         eprintln!("ci: NOT CHECKED, as asked by --without-aarch64: barriers, aarch64");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Every Rust file has the format of rustfmt.
+pub(crate) fn format() -> Result<()> {
+    cargo::call(&["fmt", "--all", "--check"])?;
+    cargo::call(&["fmt", "--manifest-path", BENCH, "--check"])
 }
 
 fn documentation() -> Result<()> {

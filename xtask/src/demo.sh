@@ -1,4 +1,4 @@
-# The demo's guest side: $1 names who plays the client.
+# The demo's guest side: $1 names the client program.
 set -e
 echo "== kernel $(uname -r): $LAB_DEV_A and $LAB_DEV_B, joined by a link"
 if [ "$1" = uverbs ]; then

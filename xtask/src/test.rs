@@ -14,6 +14,9 @@ use std::time::Instant;
 /// Run all tests: cargo test, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Run only the tests that most changes need, in less than two minutes if everything is built
+    #[arg(long)]
+    quick: bool,
     /// Do not run the VM
     #[arg(long)]
     no_vm: bool,
@@ -32,6 +35,9 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    if args.quick {
+        return quick();
+    }
     step("cargo test", || cargo::call(&["test", "--workspace"]))?;
     step("PCI front", pci)?;
     step("loom", loom)?;
@@ -56,6 +62,30 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
             Ok(code)
         }
     }
+}
+
+/// Tests of the suite on the software HCA that `--quick` leaves out: the long ones.
+const LONG: [&str; 4] = ["stress::", "programs::", "process::", "constructors::"];
+
+/// Runs the tests of `--quick`.
+fn quick() -> Result<ExitCode> {
+    step("format", ci::format)?;
+    // All with --workspace, so that each step uses the same features and so the same artifacts.
+    step("units", || cargo::call(&["test", "--workspace", "--lib", "--bins"]))?;
+    step("tables and vectors", || {
+        cargo::call(&["test", "--workspace", "--test", "semantics", "--test", "vectors"])
+    })?;
+    step("software HCA", || {
+        let mut args = vec!["test", "--workspace", "--test", "hca", "--"];
+        args.extend(LONG.iter().flat_map(|name| ["--skip", *name]));
+        cargo::call(&args)
+    })?;
+    step("doc tests", || cargo::call(&["test", "--workspace", "--doc"]))?;
+    eprintln!(
+        "test: left out by --quick: {} of the suite; PCI front, loom, bench, fuzz, VM",
+        LONG.join(", ")
+    );
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs the suite in the VM, which prints its failures, and prints the time that it took.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What a post and a poll of libibverbs and libmlx5 cost: the C side of `cargo xtask bench`.
+ * The costs of a post and a poll of libibverbs and libmlx5: the C side of `cargo xtask bench`.
  *
  *   bench td|shared count|ns|trace [NAME...]
  *
@@ -8,10 +8,10 @@
  * "c NAME xBATCH".
  * It runs under the preload library of shim.c. The rows are those of the Rust program beside it, with the same names.
  *
- * In the mode "trace" a stretch of each row stands between two stores to a variable; the output says where that is.
+ * In the mode "trace" a section of each row is between two stores to a variable; the output has its address.
  *
- * Only the calls are measured: CHUNK operations between two readings of the clock. What a device would do, writing CQEs, and
- * what retires the posts of a chunk lie outside. In the mode "count" callgrind collects inside the same stretch (client
+ * Only the calls are measured: CHUNK operations between two readings of the clock. The work of a device, writing CQEs,
+ * and the retirement of the posts of a chunk are not measured. In the mode "count" callgrind collects in the same section (client
  * requests), and each row ends with a dump that has its name.
  */
 #define _GNU_SOURCE

@@ -82,7 +82,7 @@ extern struct ibv_mr *mr;
 extern uint8_t data[4096];
 
 void create_objects(void);
-/* Says where registers, the stack, the mark and the program are, for who reads a trace. */
+/* Prints the addresses of registers, the stack, the mark and the program, for readers of a trace. */
 void print_places(void);
 void create_cq(struct cq *c, int entries, int extended);
 void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k);

@@ -82,7 +82,7 @@ fn run<L: Face, T: Peer, C: Calls>(
         &w.send_cq,
         blocks,
         |queue| queue.qp_ex().expect("a QP with send operations"),
-        // A C program does not know which functions stand behind the pointers.
+        // A C program does not know the functions behind the pointers.
         |qp| sessions::<C>(black_box(qp), black_box(&w.p), black_box(batch), three),
     );
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A stand-in for the write-combining memory of a doorbell register, which no user process gets without a device.
+//! Replaces the write-combining memory of a doorbell register, which a user process can't have without a device.
 //!
 //! After each post, non-temporal stores write as many words as the register gets, and the fence that pushes them out waits for
 //! them, as on hardware. The post's own stores to its register, which is ordinary memory here, come on top of it on every side.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device's side: where the preload library says the queues are, and completions written into their rings.
+//! The device's side: gets the addresses of queues from the preload library, and writes completions to their rings.
 #![expect(unsafe_code)]
 // UNSAFETY: a variable belongs to another library; the rings belong to the driver, whose public face does not show them.
 
@@ -13,7 +13,7 @@ use uverbs_core::kernel::UverbsFd;
 /// Room for the doorbell registers of one process.
 pub const REGISTERS: u64 = 64 << 20;
 
-/// What the preload library saw of the last objects that were created: `struct shim_seen` of shim.h.
+/// The preload library's data of the last objects that were created: `struct shim_seen` of shim.h.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Seen {
@@ -54,11 +54,11 @@ pub enum Kind {
     Requester,
     /// Of a receive that took 64 bytes of a send.
     Responder,
-    /// Of a receive that took 32 bytes, which stand in the CQE.
+    /// Of a receive of 32 bytes, which are in the CQE.
     Scattered,
 }
 
-/// What data in completions consist of.
+/// The byte that data in completions consist of.
 pub const SCATTERED_BYTE: u8 = 7;
 
 /// The QP that a completion is of.
@@ -85,7 +85,7 @@ impl Ring {
         Self { entries: ptr::with_exposed_provenance_mut(Seen::now().cq_ring as usize), count, produced: 0 }
     }
 
-    /// Writes a completion; the caller has polled what stood in its place.
+    /// Writes a completion; the caller has polled the previous one in that slot.
     pub fn complete(&mut self, whose: Whose, counter: u16, kind: Kind) {
         const RDMA_WRITE: u32 = 8;
         let (opcode, send_opcode, bytes, scattered) = match kind {

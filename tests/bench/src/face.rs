@@ -22,7 +22,7 @@ use uverbs::{
 };
 use uverbs_core::sync::Locking;
 
-/// What the driver hands a poller.
+/// The completion that the driver passes to a poller.
 pub type Completion<'a> = <<Mlx5 as Driver>::CompletionQueue as Engine>::Completion<'a>;
 
 /// A transport, and how a request of it names its peer.
@@ -49,7 +49,7 @@ pub trait Peer: Sends + Sized {
     ) -> Wr<Push<'b, 'q, Mlx5>, Mlx5, Self, Self::Address<'b>>;
 }
 
-/// Where datagrams go.
+/// The QP number of datagrams' destination.
 pub const REMOTE_QPN: u32 = 0x123;
 /// Their queue key.
 pub const REMOTE_QKEY: u32 = 0x1111_1111;

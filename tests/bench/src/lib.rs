@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What posts and polls cost by the public API of `uverbs` on mlx5: our side of `cargo xtask bench`.
+//! The costs of posts and polls on mlx5, measured through the public API of `uverbs`: our side of `cargo xtask bench`.
 //!
-//! `exclusive count|ns|trace [NAME...]` and `shared` likewise, under the preload library of `c/shim.c`. The rows are those of
-//! the C program `c/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a program
-//! of its own: as in a user's program there is one call of each kind, which the compiler inlines or not by that.
+//! `exclusive count|ns|trace [NAME...]` and `shared` likewise, under the preload library of `c/shim.c`. The rows are
+//! those of the C program `c/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a
+//! program of its own, because a user's program has one call of each kind, which affects the compiler's inlining.
 //!
-//! Only the calls are measured: a chunk of operations between two readings of the clock, or counted by callgrind. What a
-//! device would do, and what retires the posts of a chunk, lies outside.
+//! Only the calls are measured: a chunk of operations between two readings of the clock, or counted by callgrind. The
+//! work of the device, and the retirement of the posts of a chunk, are not measured.
 
 mod builder;
 mod burst;
@@ -27,7 +27,7 @@ use measure::Meter;
 use uverbs::Exclusive;
 use world::World;
 
-/// Operations of a measured stretch, unless a row says otherwise.
+/// Operations of a measured section, unless a row has another number.
 const CHUNK: u32 = 128;
 /// Requests of a batch.
 const BATCH: u32 = 32;

@@ -15,7 +15,7 @@ use uverbs::qp::SendQueue;
 use uverbs::wr::{RecvWr, SendFlags, SendWr, Sge, WrAtomic, WrOpcode, WrRdma, WrUd};
 use uverbs::{Exclusive, Rc};
 
-/// What the requests of a list do.
+/// The operation of the requests of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// An RDMA write of one entry.

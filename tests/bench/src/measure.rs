@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The measured stretch: nanoseconds by the time stamp counter, instructions by callgrind, or a trace by lackey.
 //!
-//! A program under callgrind speaks to it by client requests: a sequence of instructions that does nothing on a processor and
+//! A program controls callgrind by client requests: a sequence of instructions that has no effect on a processor and
 //! that valgrind recognises (valgrind.h, `__SPECIAL_INSTRUCTION_PREAMBLE` of amd64).
 #![expect(unsafe_code)]
 // UNSAFETY: client requests and time stamps are instructions.
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
-/// What is measured.
+/// The kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Mode {
@@ -73,8 +73,8 @@ fn now() -> u64 {
     ticks
 }
 
-/// Runs a stretch that is measured. What `f` calls is a function of its own, as a user's program has it: what surrounds it here
-/// takes no register away.
+/// Runs a measured section. `f` calls a separate function, as in a user's program, so that the surrounding code here
+/// uses none of its registers.
 #[inline(always)]
 pub fn measured<R>(f: impl FnOnce() -> R) -> R {
     edge(|| ELAPSED.store(ELAPSED.load(Relaxed).wrapping_sub(now()), Relaxed));
@@ -83,7 +83,7 @@ pub fn measured<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Where a stretch begins or ends; `clock` reads the time there.
+/// The begin or the end of a section, at which `clock` reads the time.
 #[inline(always)]
 fn edge(clock: impl FnOnce()) {
     let mode = MODE.load(Relaxed);

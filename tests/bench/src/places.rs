@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the requests name, as a program has it: in memory, for the typed face in the wire's form.
+//! The addresses that requests name, in memory as in a program, and for the typed face in the wire format.
 
 use crate::CHUNK;
 use core::array;
@@ -13,7 +13,7 @@ const N: usize = CHUNK as usize;
 /// The remote key of every place.
 pub const RKEY: u32 = 0x1234;
 
-/// Where the i-th request goes.
+/// The remote address of the i-th request.
 #[inline(always)]
 pub fn remote_addr(i: u32) -> u64 {
     0x10_0000 + u64::from(i) * 64
@@ -29,9 +29,9 @@ pub struct Places {
     pub addr: u64,
     /// Its key.
     pub lkey: u32,
-    /// What is sent inline.
+    /// The inline data.
     pub data: [u8; 32],
-    /// Where datagrams go.
+    /// The destination of datagrams.
     pub ah: AddressHandle<Mlx5>,
     region: MemoryRegion<Mlx5, PageBuf>,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rows: polls, by callback, into an array, as C does it, and in a session that decodes what is asked for.
+//! Rows: polls, by callback, into an array, as C does it, and in a session that decodes the requested fields.
 #![expect(unsafe_code)]
 // UNSAFETY: C's calls promise exclusion.
 
@@ -24,7 +24,7 @@ enum Source {
     Srq,
 }
 
-/// What is posted before each chunk.
+/// The posts before each chunk.
 #[derive(Clone, Copy, Debug)]
 struct Posts {
     sends: &'static [SendWr],
@@ -56,7 +56,7 @@ impl Posts {
                 let pair = if kind == Kind::Scattered { &w.rc_scatter } else { &w.rc };
                 let mut pair = pair.borrow_mut();
                 for first in self.recvs.chunks_exact(BATCH as usize) {
-                    // SAFETY: as above; the poll writes there what stands in completions.
+                    // SAFETY: as above; the poll writes the data of completions to it.
                     unsafe { pair.qp.post_recv(first.as_ptr()) }.unwrap_or_else(ok);
                 }
                 complete(&mut pair, cq, kind);

@@ -98,8 +98,8 @@ fn batches<L: Face, T: Peer, O: Operation<T>>(queue: &mut SendQueue<Mlx5, T, L>,
     }
 }
 
-/// Adds the rows of exclusive queues alone: with bursts to write-combining memory, and the fifth QP of a PD without a thread
-/// domain.
+/// Adds the rows of exclusive queues only: with bursts to write-combining memory, and the fifth QP of a PD without a
+/// thread domain.
 pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
     let burst = move |posts: fn(&mut SendQueue<Mlx5, Rc, Exclusive>, &Places, &Burst)| {
         let target = &*Box::leak(Box::new(Burst::default()));
@@ -113,7 +113,7 @@ pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
         let fifth = fifth.get_or_init(|| {
             let plain = w.context.alloc_pd().expect("a PD");
             let new = || Pair::new(&plain, &w.send_cq.borrow(), &w.recv_cq.borrow(), None, Wants::default());
-            // The others stay: a QP that is gone gives its register back.
+            // The others are kept, because a destroyed QP returns its register.
             core::mem::forget([new(), new(), new(), new()]);
             RefCell::new(new())
         });

@@ -57,7 +57,7 @@ pub struct Pair<T: Peer, L: Face> {
     pub received: u16,
 }
 
-/// What a QP is made for.
+/// The properties of a QP.
 #[derive(Clone, Copy, Debug)]
 pub struct Wants {
     /// The `wr_*` calls.
@@ -152,9 +152,9 @@ impl<T: Peer, L: Face> Pair<T, L> {
 pub struct World<L: Face> {
     /// The device.
     pub context: Context<Mlx5>,
-    /// Where the queues are: of exclusive ones, in a thread domain.
+    /// The domain of the queues: a thread domain for exclusive ones.
     pub pd: ProtectionDomain<Mlx5>,
-    /// What the requests name.
+    /// The addresses that the requests name.
     pub p: Places,
     /// Completions of sends, and those of the rows that poll.
     pub send_cq: RefCell<Cq<L>>,

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # The first process of the guest: sets up the machine and two RDMA devices joined by a link, runs the command of
-# this boot, and tells the host how it ended. It talks over three virtio-serial ports: `ctl` (lines to the
+# this boot, and sends its status to the host. It uses three virtio-serial ports: `ctl` (lines to the
 # host: "note TEXT", "up SECONDS", "fail TEXT", "exit STATUS"), `out` and `err` (the command's streams). With mlx5
 # devices there is a fourth, `hca`: see lab-hca.
 export PATH=/usr/bin HOME=/root TERM=linux
@@ -34,7 +34,7 @@ fi
 
 ctl() { echo "$*" > /dev/lab/ctl; }
 
-# Without the control port nobody hears us: say it on the console and stop.
+# Without the control port the host gets no message: print it on the console and stop.
 stop() {
     if [ -e /dev/lab/ctl ]; then ctl "fail $*"; else echo "lab: fail: $*" > /dev/console; fi
     sleep 2

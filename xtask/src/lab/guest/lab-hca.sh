@@ -1,6 +1,6 @@
 #!/bin/sh
-# lab-hca WORDS...: tells the fabric of the software NICs something, and prints its answer. `lab-hca help` lists what
-# it can be told. The port can be open only once: who makes the folder has it.
+# lab-hca WORDS...: sends a command to the fabric of the software NICs, and prints its answer. `lab-hca help` lists the
+# commands. The port can be open only once: the process that creates the directory has it.
 [ -e /dev/lab/hca ] || { echo "lab-hca: the devices are not mlx5" >&2; exit 2; }
 tries=0
 until mkdir /lab/hca.busy 2>/dev/null; do

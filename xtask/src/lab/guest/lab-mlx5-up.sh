@@ -1,6 +1,6 @@
 #!/bin/sh
 # lab-mlx5-up: loads the drivers of the two mlx5 devices, waits for the devices, and gives their ports addresses. At boot,
-# and again after drivers or devices were gone; what is there already stays.
+# and again after drivers or devices were removed; existing addresses are kept.
 ip=${ip:-/usr/bin/ip}
 ib=/sys/class/infiniband
 
@@ -9,7 +9,7 @@ fail() {
     dmesg | tail -n 25 >&2
     exit 1
 }
-# Drivers probe devices while modprobe runs, or soon after; tables and ports follow when the device says so.
+# Drivers probe devices while modprobe runs, or soon after; tables and ports follow on events of the device.
 wait_for() {
     what=$1
     shift
@@ -46,7 +46,7 @@ address() {
 if [ "$LAB_LINK" = roce ]; then
     address $LAB_DEV_A $LAB_NETDEV_A $LAB_IP_A
     address $LAB_DEV_B $LAB_NETDEV_B $LAB_IP_B
-    # Both ends belong to this host: packets between them pass only when that is allowed, and nobody answers ARP.
+    # Both ends belong to this host: packets between them pass only if that is allowed, and ARP requests are not answered.
     for dev in all $LAB_NETDEV_A $LAB_NETDEV_B; do
         echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
         echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
