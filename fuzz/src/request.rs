@@ -275,8 +275,10 @@ impl Data {
             _ => {
                 let sges = self.sges();
                 let (sum, _) = expected_sges(&sges);
-                let enough = if op.needs_8_bytes() { 8 } else { 0 };
-                sges.len() <= rules.max_sge() as usize && (enough..1 << 31).contains(&sum)
+                // The first entry that is not empty takes all of an answer.
+                let answer = sges.iter().map(|s| s.length).find(|length| *length != 0).unwrap_or(0);
+                let enough = !op.needs_8_bytes() || answer >= 8;
+                sges.len() <= rules.max_sge() as usize && sum < 1 << 31 && enough
             }
         }
     }

@@ -47,8 +47,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 
 /// Runs every target for a number of inputs; fails on the first finding.
 ///
-/// With a seed the inputs are the same on every machine, so the result does not depend on the machine's speed. The
-/// limit in seconds only ends a target that became very slow.
+/// A number, so that a fast machine does not test more than a slow one. The inputs still differ from run to run, because
+/// libFuzzer chooses them by what it observes, addresses among it. The limit in seconds only ends a target that became very
+/// slow.
 pub(crate) fn run_all(runs: u32, seed: u32) -> Result<()> {
     run_some(&[], Limits { seconds: 300, runs: runs.into() }, seed)
 }

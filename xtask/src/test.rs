@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Inputs for each fuzz target
     #[arg(long, default_value_t = 50_000)]
     fuzz_runs: u32,
-    /// Seed of the fuzz targets' random numbers; 0 selects a new one each time, and the result may differ between runs
+    /// Seed of the fuzz targets' random numbers; 0 selects a new one each time
     #[arg(long, default_value_t = 1)]
     fuzz_seed: u32,
     #[command(flatten)]
