@@ -332,8 +332,6 @@ fn put_zero_unit(register: NonNull<u64>, at: u32) {
         let zeros = unsafe { _mm_setzero_si128() };
         // SAFETY: inside the mapping, see above.
         let to = unsafe { register.byte_add(at as usize) };
-        // SAFETY: every x86-64 CPU has SSE2.
-        let zeros = unsafe { _mm_setzero_si128() };
         // SAFETY: as above; aligned to 16, since the register is to 64.
         unsafe { to.cast::<__m128i>().write_volatile(zeros) };
     }

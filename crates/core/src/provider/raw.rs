@@ -237,10 +237,8 @@ macro_rules! wr_vtable {
                 unsafe fn $name(this: *const (), $wr: Wr, $($arg: $ty),*) {
                     // SAFETY: the vtable's contract: `this` is the queue that it was made for.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
-                    if !locked.is_entered() {
-                        return;
-                    }
                     // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
+                    // (Outside of one the queue finds out itself, since one without a lock can't be asked.)
                     let $q = unsafe { locked.entered() };
                     $body
                 }
@@ -250,10 +248,8 @@ macro_rules! wr_vtable {
                 unsafe fn $setter(this: *const (), $($sarg: $sty),*) {
                     // SAFETY: the vtable's contract: `this` is the queue that it was made for.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
-                    if !locked.is_entered() {
-                        return;
-                    }
                     // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
+                    // (Outside of one the queue finds out itself, since one without a lock can't be asked.)
                     let $sq = unsafe { locked.entered() };
                     $sbody
                 }

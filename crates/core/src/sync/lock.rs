@@ -244,9 +244,11 @@ impl RawLock for DynamicLock {
 
 /// A value and its lock (or none).
 #[derive(Default)]
+#[repr(C)]
 pub struct Locked<T, L: Locking> {
-    raw: L::Raw,
+    // First, so that its address is that of the whole.
     value: UnsafeCell<T>,
+    raw: L::Raw,
 }
 
 // SAFETY: `&Locked` gives access to the value only by `lock` (mutual exclusion, so `T: Send` is enough, as with Mutex),
