@@ -11,7 +11,7 @@
 use crate::memory::{BlockIndex, SqView, UnitIndex};
 use crate::sq::SendQueue;
 use crate::sq::consts::{Kind, are_plain};
-use crate::sq::cursor::Cursor;
+use crate::sq::cursor::{Cursor, record_end};
 use crate::wqe::plain::{Carries, Destination, Local, WqeOp, Written, op_units, put_destination, put_op};
 use crate::wqe::{AV_UNITS, Ah, Answer, CTRL_UNITS, Remote, Sge, WqeWriter, eth, ordinary_words};
 use crate::wqe::{put_entries, put_inline, put_one_inline, put_ordinary};
@@ -70,7 +70,7 @@ struct Current {
     place: BlockIndex,
     /// Where its data begin.
     data: UnitIndex,
-    /// The first word of its control segment, in host order, less the units of its data.
+    /// The first word of its control segment, in host order, as with one unit of data.
     ctrl0: u64,
     /// An entry of 1 up to so many bytes may be all data of the WR, with nothing to check; 0 if no data setter is missing.
     max_entry: u32,
@@ -152,7 +152,7 @@ impl Session {
     /// Ends the data of a WR on the short way, which a setter wrote into so many units, one at least.
     #[inline(always)]
     fn end_fast(&mut self, view: SqView<'_>, wr: &Current, units: u32, carries: Carries) {
-        WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 + u64::from(units)).to_be());
+        WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 - 1 + u64::from(units)).to_be());
         self.cursor.finish_again(view, wr.place, Written { ds: u32::from(wr.state.units) + units, carries });
         self.wr.end_data();
     }
@@ -204,17 +204,10 @@ impl SendQueue {
     #[inline(always)]
     fn begin_at<O: Operation<Remote = Remote>>(&mut self, unit: u32, takes: Setters, wr: Wr, op: &O) {
         let Self { queue, encoder, session, .. } = self;
-        let (view, place, op) = (queue.view(), session.cursor.at, WqeOp::of(op));
-        let mut writer = WqeWriter::new(view, place);
+        let (place, op) = (session.cursor.at, WqeOp::of(op));
         let units = unit + op_units(O::OPCODE);
-        session.cursor.finish_recorded(view, Written::new(units + 1, Carries::Entries));
-        view.record(place).wr_id.store(wr.wr_id, Ordering::Relaxed);
-        writer.put_ctrl1(encoder.fast.ctrl.second(wr.flags, op.imm));
-        if let Err(error) = put_op(&mut writer, unit, &op) {
-            return session.fail(error);
-        }
-        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, units.into()));
-        writer.put_ctrl0((ctrl0 + 1).to_be());
+        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, (units + 1).into()));
+        // The session first: what is stored to the queue is in fewer registers then.
         session.wr = Current {
             place,
             data: place.unit(units),
@@ -222,6 +215,18 @@ impl SendQueue {
             max_entry: if is_atomic(O::OPCODE) { 0 } else { MAX_SGE_LENGTH - 1 },
             state: CurrentState::new(takes, const { slow_flags(O::OPCODE) }, units),
         };
+        let written = Written::new(units + 1, Carries::Entries);
+        let head = session.cursor.advance(written);
+        let view = queue.view();
+        let mut writer = WqeWriter::new(view, place);
+        writer.put_ctrl0(ctrl0.to_be());
+        writer.put_ctrl1(encoder.fast.ctrl.second(wr.flags, op.imm));
+        let result = put_op(&mut writer, unit, &op);
+        view.record(place).wr_id.store(wr.wr_id, Ordering::Relaxed);
+        record_end(view, place, head, written);
+        if let Err(error) = result {
+            session.fail(error);
+        }
     }
 
     /// The same of a queue whose WRs have a destination.
@@ -304,7 +309,7 @@ impl SendQueue {
         session.wr = Current {
             place: cursor.at,
             data: cursor.at.unit(header),
-            ctrl0: u64::from_be(encoder.fast.ctrl.first(cursor.at, O::OPCODE, header.into())),
+            ctrl0: u64::from_be(encoder.fast.ctrl.first(cursor.at, O::OPCODE, u64::from(header) + 1)),
             max_entry: 0,
             state: CurrentState::new(takes, slow, header),
         };

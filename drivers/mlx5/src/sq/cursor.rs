@@ -98,16 +98,20 @@ impl Cursor {
     /// The same for a WQE whose `wr_id` is recorded. A completion that names another of its blocks is of no WR, though a batch
     /// that was dropped may have had a WQE there.
     #[inline(always)]
-    pub(crate) fn finish_recorded(&mut self, view: SqView<'_>, Written { ds, carries }: Written) {
+    pub(crate) fn finish_recorded(&mut self, view: SqView<'_>, written: Written) {
+        let at = self.at;
+        let head = self.advance(written);
+        record_end(view, at, head, written);
+    }
+
+    /// Moves behind a WQE, for which [`record_end`] is called then; the count of WRs with it.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, Written { ds, carries }: Written) -> u64 {
         // Copies, because a cursor in memory would be loaded anew after every store to the queue.
         let (at, head, blocks) = (self.at, self.head.wrapping_add(1), (ds + 3) >> 2);
-        let end = at.after(blocks);
-        (self.at, self.head) = (end, head);
-        view.record(at).set_done(CompletedCount::new(head, 0));
+        (self.at, self.head) = (at.after(blocks), head);
         self.last = LastWqe::new(BlockCount::of(blocks), carries);
-        if blocks > 1 {
-            mark_blocks(view, at, blocks);
-        }
+        head
     }
 
     /// Corrects the end of the last WQE, which begins at `at` and was finished with another length or other data.
@@ -120,6 +124,16 @@ impl Cursor {
         if blocks > 1 {
             mark_blocks(view, at, blocks);
         }
+    }
+}
+
+/// Records what the completion of the WQE at `at` needs, but for its `wr_id`; `head` is the count of WRs with it.
+#[inline(always)]
+pub(crate) fn record_end(view: SqView<'_>, at: BlockIndex, head: u64, Written { ds, .. }: Written) {
+    let blocks = (ds + 3) >> 2;
+    view.record(at).set_done(CompletedCount::new(head, 0));
+    if blocks > 1 {
+        mark_blocks(view, at, blocks);
     }
 }
 
