@@ -9,92 +9,76 @@ use core::fmt;
 
 /// Numbers have 24 bits.
 const BITS: u32 = 24;
-/// Numbers of a leaf of the table.
-const LEAF: usize = 1 << 8;
+/// Numbers of a leaf of the table. A leaf has the resources themselves, so a lookup loads two pointers and not three; and it is
+/// small, because most queues have few resources, with numbers near each other.
+const LEAF: usize = 1 << 7;
 
-/// Where a resource is in its table, until the table changes. The default is that of no resource.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LookupIndex(u32);
-
-impl LookupIndex {
-    const NONE: Self = Self(0);
+/// Resources of numbers that differ in the low bits only.
+struct Leaf<R> {
+    /// `R::default()` where there is none.
+    resources: [R; LEAF],
+    is_used: [bool; LEAF],
 }
 
 /// Resources of a completion queue by number. A number without a resource finds `R::default()`.
 pub(super) struct Lookup<R> {
-    /// Two levels: number -> index into `resources`.
-    top: Vec<Option<Box<[u32; LEAF]>>>,
-    /// The first is the default and stays it.
-    resources: Vec<R>,
-    /// What an index that is not of this table finds.
+    top: Vec<Option<Box<Leaf<R>>>>,
+    /// What a number finds that has no leaf.
     default: R,
-    free: Vec<u32>,
+    len: usize,
 }
 
 impl<R: Default> Lookup<R> {
     pub(super) fn new() -> Self {
-        Self { top: Vec::new(), resources: vec![R::default()], default: R::default(), free: Vec::new() }
+        Self { top: Vec::new(), default: R::default(), len: 0 }
     }
 
-    /// Where the resource of a number is; the upper 8 bits do not count.
+    /// The place of a number in the table; its upper 8 bits are ignored.
     #[inline(always)]
-    pub(super) fn find(&self, number: u32) -> LookupIndex {
+    const fn place(number: u32) -> (usize, usize) {
         let number = (number & ((1 << BITS) - 1)) as usize;
-        match self.top.get(number / LEAF) {
-            Some(Some(leaf)) => LookupIndex(leaf[number % LEAF]),
-            _ => LookupIndex::NONE,
-        }
+        (number / LEAF, number % LEAF)
     }
 
-    /// The resource at an index.
-    #[inline(always)]
-    pub(super) fn at(&self, index: LookupIndex) -> &R {
-        self.resources.get(index.0 as usize).unwrap_or(&self.default)
-    }
-
-    /// The resource of a number.
+    /// The resource of a number; the upper 8 bits are ignored.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> &R {
-        self.at(self.find(number))
+        let (top, at) = Self::place(number);
+        match self.top.get(top) {
+            Some(Some(leaf)) => &leaf.resources[at],
+            _ => &self.default,
+        }
     }
 
     /// Enters a resource, in place of the one that had the number.
     pub(super) fn insert(&mut self, number: u32, resource: R) {
-        let LookupIndex(mut index) = self.find(number);
-        if index == LookupIndex::NONE.0 {
-            index = self.free.pop().unwrap_or_else(|| {
-                self.resources.push(R::default());
-                // At most one per number, of which there are 2^24.
-                self.resources.len() as u32 - 1
-            });
-            *self.leaf_entry(number) = index;
+        let (top, at) = Self::place(number);
+        if self.top.len() <= top {
+            self.top.resize_with(top + 1, || None);
         }
-        self.resources[index as usize] = resource;
+        let leaf = self.top[top].get_or_insert_with(|| {
+            let resources = core::array::from_fn(|_| R::default());
+            Box::new(Leaf { resources, is_used: [false; LEAF] })
+        });
+        self.len += usize::from(!leaf.is_used[at]);
+        (leaf.resources[at], leaf.is_used[at]) = (resource, true);
     }
 
     /// Takes out the resource of a number if it `is` the one that is meant.
     pub(super) fn remove(&mut self, number: u32, is: impl FnOnce(&R) -> bool) -> Option<R> {
-        let LookupIndex(index) = self.find(number);
-        if index == LookupIndex::NONE.0 || !is(&self.resources[index as usize]) {
+        let (top, at) = Self::place(number);
+        let leaf = self.top.get_mut(top)?.as_mut()?;
+        if !leaf.is_used[at] || !is(&leaf.resources[at]) {
             return None;
         }
-        *self.leaf_entry(number) = LookupIndex::NONE.0;
-        self.free.push(index);
-        Some(core::mem::take(&mut self.resources[index as usize]))
-    }
-
-    fn leaf_entry(&mut self, number: u32) -> &mut u32 {
-        let number = (number & ((1 << BITS) - 1)) as usize;
-        let (top, leaf) = (number / LEAF, number % LEAF);
-        if self.top.len() <= top {
-            self.top.resize_with(top + 1, || None);
-        }
-        &mut self.top[top].get_or_insert_with(|| Box::new([LookupIndex::NONE.0; LEAF]))[leaf]
+        leaf.is_used[at] = false;
+        self.len -= 1;
+        Some(core::mem::take(&mut leaf.resources[at]))
     }
 
     /// How many resources there are.
     pub(super) fn len(&self) -> usize {
-        self.resources.len() - 1 - self.free.len()
+        self.len
     }
 }
 
