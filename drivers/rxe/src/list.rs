@@ -14,7 +14,9 @@ use uverbs_core::attr::QpType;
 use uverbs_core::provider::opcodes::takes_inline;
 use uverbs_core::provider::raw::{InlineSges, resolve_bind, slice_from_c};
 use uverbs_core::provider::wire::RemoteAddr;
-use uverbs_core::provider::{Address, BadWr, Connected, NoData, Operation, PostError, To, Wr, op};
+use uverbs_core::provider::{
+    Address, BadWr, Connected, NoData, Operation, PostError, To, Wr, WrBuilder as _, op,
+};
 use uverbs_core::wr::{ImmData, RawAh, RecvWr, SendFlags, SendWr, Sge, WrOpcode};
 
 /// Posts a list of sends.
@@ -25,6 +27,10 @@ pub(crate) unsafe fn post_send<B: SendBell>(
     queue: &mut SendQueue<B>,
     list: *const SendWr,
 ) -> Result<(), BadWr<SendWr>> {
+    // Before the check for NULL: the order of docs/semantics.md.
+    if queue.wr_is_open() {
+        return Err(BadWr { error: PostError::SessionOpen, wr: list });
+    }
     if list.is_null() {
         return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
     }

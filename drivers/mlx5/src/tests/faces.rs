@@ -213,6 +213,10 @@ fn setters() {
     // SAFETY: no device reads the memory.
     let inside = unsafe { s.queue.post(wr, Connected, Send::new(), &[sge(8)]) };
     assert_eq!(inside, Err(E::SessionOpen));
+    // An open session is found before NULL.
+    // SAFETY: NULL is a list that may be given.
+    let null = unsafe { s.queue.post_send(core::ptr::null()) };
+    assert_eq!(null.map_err(|bad| bad.error), Err(E::SessionOpen));
     ok(&mut s.queue);
     assert_eq!(s.queue.wr_complete(), Ok(()));
 }

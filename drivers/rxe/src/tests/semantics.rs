@@ -342,6 +342,10 @@ fn sessions_do_not_mix() {
     assert_eq!(q.wr_complete(), Err(PostError::NoSession));
 
     q.wr_start();
+    // An open session is found before NULL.
+    // SAFETY: NULL is a list that may be given.
+    let null = unsafe { q.post_send(null()) };
+    assert_eq!(null.map_err(|bad| bad.error), Err(PostError::SessionOpen));
     q.wr_begin(wr(0), Send::new());
     set(&mut q, &[]);
     let node = good(&stage, QpType::Rc, 3);
