@@ -80,7 +80,7 @@ impl Register {
 }
 
 /// Copies a block to a register, as its `nth`. By 16 bytes where the CPU can: for a WQE of two blocks, 15.0 ns and not 17.1. (The
-/// fence before it has emptied the store buffer, so a load of 16 bytes after stores of 8 does not stall.)
+/// fence before it has emptied the store buffer, so a load of 16 bytes after smaller stores does not stall.)
 #[inline(always)]
 fn copy_block(register: NonNull<u64>, nth: u32, ring: SqView<'_>, block: BlockIndex) {
     // SAFETY: inside the mapping, see `put_word`.

@@ -8,11 +8,11 @@ use crate::kernel::Kernel;
 use crate::wc::{WcFlags, WorkCompletion};
 use std::sync::Arc;
 
-/// Address of the sender of the datagram that `wc` completes. `grh` is the first 40 bytes of its receive buffer; they are
-/// looked at only if the completion says that they hold a GRH.
+/// The address of the sender of the datagram that `wc` completes. `grh` is the first 40 bytes of the receive buffer; they are
+/// used only if `wc_flags` has `GRH`.
 ///
 /// # Errors
-/// The receiver's GID is none of the port's, or the kernel's refusal to tell them.
+/// The receiver's GID is not in the GID table of the port, or the kernel refuses to report the table.
 pub fn ah_attr(
     kernel: &Arc<dyn Kernel>,
     wc: &WorkCompletion,
@@ -24,8 +24,8 @@ pub fn ah_attr(
     if wc.wc_flags.contains(WcFlags::GRH) {
         let (sender, receiver, route) = reply_gid(grh);
         let table = query::gid_table(kernel)?;
-        // A RoCE GID stands twice in the table, for either version: the way back is the version of the way here,
-        // which a GRH (version 1, or 2 over IPv6) does not tell. The first match is what libibverbs takes.
+        // A RoCE GID is in the table twice, for both versions. The answer should use the version of the request,
+        // but a GRH (version 1, or 2 over IPv6) does not show it. libibverbs uses the first match.
         let mine = table.iter().filter(|e| e.port_num == u32::from(port_num) && e.gid == receiver);
         let wants_v2 = receiver.ipv4().is_some();
         let entry = mine

@@ -238,7 +238,7 @@ macro_rules! wr_vtable {
                     // SAFETY: the vtable's contract: `this` is the queue that it was made for.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
                     // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
-                    // (Outside of one the queue finds out itself, since one without a lock can't be asked.)
+                    // Outside of a session the queue itself refuses the call, also a queue without a lock.
                     let $q = unsafe { locked.entered() };
                     $body
                 }
@@ -249,7 +249,7 @@ macro_rules! wr_vtable {
                     // SAFETY: the vtable's contract: `this` is the queue that it was made for.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
                     // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
-                    // (Outside of one the queue finds out itself, since one without a lock can't be asked.)
+                    // Outside of a session the queue itself refuses the call, also a queue without a lock.
                     let $sq = unsafe { locked.entered() };
                     $sbody
                 }

@@ -67,8 +67,7 @@ pub struct Shared;
 
 /// Any thread behind a spinlock, or one thread at a time by promise, as each queue is made ([`Locked::dynamic`]).
 ///
-/// For C: a session may be opened by one thread and completed by another, so whoever asks is taken for the owner of a
-/// session that is open.
+/// For C, whose queues have one set of functions for both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dynamic;
 

@@ -145,8 +145,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: the caller's promise.
         let here = unsafe { context::of_object(qp) }?;
         let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
-        // SAFETY: NULL or valid, by the caller's promise. The last field came later than the rest, and is looked at only if it
-        // is asked for; a struct that ends before it is followed by no more than its padding.
+        // SAFETY: NULL or valid, by the caller's promise. The last field is newer than the others and is used only if
+        // the mask has its bit; in a struct without it the same bytes are padding.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: of a context of ours.
         unsafe { here.verbs().modify_qp(qp, &convert::from_c(attr), mask) }?;

@@ -77,8 +77,8 @@ impl OpOwn {
         }
     }
 
-    /// Data in the entry. Both format bits mean a compressed entry, which is not asked for; as libmlx5 does, the lower
-    /// one is looked at first.
+    /// Data in the entry. Both format bits mean a compressed entry, which is not enabled; the lower bit is tested first, as
+    /// in libmlx5.
     #[inline(always)]
     pub(crate) const fn scatter(self) -> Option<Scatter> {
         if self.0 & MLX5_INLINE_SCATTER_32 != 0 {

@@ -44,8 +44,8 @@ pub(crate) fn put_frame(writer: WqeWriter<'_>, csum: bool, header: Option<&L2Hea
     }
 }
 
-/// Units of a segmented send's segment; an error if its header is none. It is looked at before the queue's room is: one
-/// that is too long for the QP would be too long for a short queue, too, and wait for room for ever.
+/// Units of a segmented send's segment; an error if the length of the header is invalid. This is checked before the room: a
+/// header that is too long for the QP may need more room than the queue ever has, and the post would never succeed.
 pub(crate) fn tso_units(max_header: u32, args: TsoArgs<'_>) -> Result<u32, PostError> {
     let len = args.header.len();
     if len < ETH_L2_MIN_HEADER_SIZE || len > max_header as usize {

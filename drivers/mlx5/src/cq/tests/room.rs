@@ -52,7 +52,7 @@ fn the_entry_that_an_open_poll_stands_at_is_not_given_back() {
     create_and_close(&mut b, 4);
     assert_eq!(b.queue.current().unwrap().wr_id(), send_id(1, 3));
     assert_eq!(b.consumed(), b.producer - 4, "the current one and those of the last round");
-    // The poll meets an entry of nobody, and stays where it is.
+    // The next entry names an unknown QP: the poll fails and keeps its current entry.
     b.complete(Cqe64 { srqn_uidx: Be32::new(0x1234), ..cqe(0, &qp, 0) });
     assert_eq!(b.queue.next_poll(), Err(PollError::Corrupt));
     create_and_close(&mut b, 5);
