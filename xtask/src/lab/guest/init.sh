@@ -46,9 +46,16 @@ must() { "$@" > /lab/why 2>&1 || stop "$*: $(cat /lab/why)"; }
 must /sbin/modprobe virtio_pci
 must /sbin/modprobe virtio_console
 
-# The ports' names arrive some time after the device.
+# The ports' names arrive some time after the device, each in a message of its own.
+ports="ctl out err"
+[ "$LAB_DEVICE" = mlx5 ] && ports="$ports hca"
+all_ports() {
+    for name in $ports; do
+        [ -e /dev/lab/$name ] || return 1
+    done
+}
 tries=0
-while ! [ -e /dev/lab/ctl -a -e /dev/lab/out -a -e /dev/lab/err ]; do
+until all_ports; do
     for port in /sys/class/virtio-ports/*; do
         [ -s "$port/name" ] && ln -sf "../${port##*/}" "/dev/lab/$(cat "$port/name")"
     done
