@@ -48,9 +48,9 @@ pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
 
 /// Builds `uverbs-hca`, the process that implements mlx5 devices for a VM, with the profile `vm`. Returns its path.
 pub(crate) fn build_hca() -> Result<PathBuf> {
-    let (package, name) = ("uverbs-hca", "uverbs-hca");
+    let (package, name) = ("uverbs-hca-pci", "uverbs-hca");
     let mut cmd = cargo(&["build"]);
-    cmd.args(["--package", package, "--bin", name, "--features", "pci", "--profile", "vm"]);
+    cmd.args(["--package", package, "--bin", name, "--profile", "vm"]);
     build(cmd, package, "bin", name)
 }
 

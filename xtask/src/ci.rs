@@ -47,10 +47,7 @@ const BENCH: &str = "tests/bench/Cargo.toml";
 const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", aarch64::check)];
 
 /// What no build has by default, for checks of all the code.
-const ALL: [&str; 2] = ["--features", "uverbs-hca/pci,uverbs-ibverbs/hca"];
-
-/// The feature of the software HCA that is only needed for VMs.
-pub(crate) const PCI: [&str; 2] = ["--features", "uverbs-hca/pci"];
+const ALL: [&str; 2] = ["--features", "uverbs-ibverbs/hca"];
 
 /// Packages that would bring C, or somebody else's bindings, back in (`deny.toml` has the same list).
 const FORBIDDEN: [&str; 5] = ["bindgen", "cmake", "ibverbs-sys", "rdma-sys", "rdma-mummy-sys"];

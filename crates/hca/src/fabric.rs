@@ -1,95 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The objects of a user: a fabric, its devices, and their contexts.
 
+use crate::alive::Alive;
+use crate::config::{Config, InlineMode, Link};
 use crate::engine::net::{Address, PortLocation};
-use crate::engine::{Device, Notice, event};
-use crate::kernel::HcaKernel;
-use crate::kernel::front::Front;
+use crate::engine::{Device, Notice, Port, event};
+use crate::front::Front;
+use crate::kernel::{HcaKernel, State};
+use crate::plugged::Plugged;
+use crate::shared::Shared;
 use crate::trunk::Trunks;
 use crate::violation::Violation;
-use crate::world::{Shared, World};
 use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use uverbs_core::kernel::Kernel;
-
-/// The link layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Link {
-    /// InfiniBand: ports have LIDs.
-    InfiniBand,
-    /// Ethernet: RoCE version 1 and 2, raw packets.
-    #[default]
-    Ethernet,
-}
-
-/// The part of a frame's headers that the device needs in the WQE (`eth_min_inline`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InlineMode {
-    /// Nothing.
-    #[default]
-    None,
-    /// The first 18 bytes.
-    L2,
-}
-
-/// How a device is; fixed when it is built.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Config {
-    pub(crate) name: String,
-    pub(crate) link: Link,
-    pub(crate) cqe_version: u8,
-    pub(crate) blue_flame: bool,
-    pub(crate) atomics: bool,
-    pub(crate) dynamic_uars: bool,
-    pub(crate) max_uars: u32,
-    pub(crate) inline_mode: InlineMode,
-    #[cfg(feature = "pci")]
-    pub(crate) umr_registration: bool,
-}
-
-/// Keeps the thread of a fabric; ends it with the last user.
-pub(crate) struct Alive {
-    pub(crate) shared: Arc<Shared>,
-    trunks: Arc<Trunks>,
-    thread: Option<JoinHandle<()>>,
-    pid: u32,
-}
-
-impl fmt::Debug for Alive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fabric").field("deterministic", &self.shared.deterministic).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        // The thread is not there in a child of fork, and the lock may be held by it for ever.
-        if !self.is_here() {
-            return;
-        }
-        Trunks::flush(&self.shared);
-        self.trunks.stop();
-        self.shared.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Alive {
-    fn new(shared: Arc<Shared>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
-        Arc::new(Self { shared, trunks: Arc::default(), thread, pid: std::process::id() })
-    }
-
-    /// Whether this is the process that made the fabric, and not a child of it.
-    pub(crate) fn is_here(&self) -> bool {
-        std::process::id() == self.pid
-    }
-}
 
 /// Devices that reach each other. A clone is the same fabric.
 #[derive(Clone, Debug)]
@@ -159,19 +86,7 @@ impl Fabric {
 
     /// A new device of this name.
     pub fn device(&self, name: &str) -> DeviceBuilder {
-        let config = Config {
-            name: name.into(),
-            link: Link::default(),
-            cqe_version: 1,
-            blue_flame: true,
-            atomics: true,
-            dynamic_uars: true,
-            max_uars: 1024,
-            inline_mode: InlineMode::default(),
-            #[cfg(feature = "pci")]
-            umr_registration: false,
-        };
-        DeviceBuilder { fabric: self.clone(), config }
+        DeviceBuilder { fabric: self.clone(), config: Config::new(name) }
     }
 
     /// Loses packets with this probability.
@@ -273,87 +188,45 @@ impl DeviceBuilder {
         self
     }
 
-    /// Whether a kernel registers memory by its queue for updates of memory keys, or by lists in commands.
-    #[cfg(feature = "pci")]
-    pub fn umr_registration(mut self, umr: bool) -> Self {
-        self.config.umr_registration = umr;
-        self
-    }
-
-    /// Plugs it in. Other processes of the fabric know its addresses then.
+    /// Builds the device with the in-process kernel as its front, and plugs it in. Other processes of the fabric know its
+    /// addresses then.
     pub fn build(self) -> Hca {
         let name = self.config.name.clone();
-        let alive = Arc::clone(&self.fabric.alive);
-        let index = self.plug_in(|_, _, _, _| ());
-        Trunks::sync(&alive.shared);
-        Hca { alive, index, name }
+        let plugged = self.build_with(|config, _, _| State::new(config.clone()));
+        Trunks::sync(&plugged.alive().shared);
+        Hca { plugged, name }
     }
 
-    /// Adds the device to the fabric, of which `more` may make more; its number.
-    pub(crate) fn plug_in(self, more: impl FnOnce(&mut World, usize, &Config, u64)) -> usize {
+    /// Builds the device with a front that `make` creates, and plugs it in.
+    pub fn build_with<F: Front>(
+        mut self,
+        make: impl FnOnce(&Config, &mut Device, &mut Port<'_>) -> F,
+    ) -> Plugged<F> {
         let ethernet = self.config.link == Link::Ethernet;
-        self.fabric.alive.shared.enter(|world| {
+        let alive = self.fabric.alive;
+        let in_real_time = !alive.shared.deterministic;
+        let index = alive.shared.enter(|world| {
             let index = world.devices.len();
             // Devices of other processes have slots among the own ones, and numbers of their own.
             let here = world.net.ports.iter().filter(|p| p.location == PortLocation::Here).count();
             let (address, guid) = address(usize::from(world.peers.base) + here, ethernet);
+            self.config.guid = guid;
             world.net.ports.push(address);
-            world.devices.push(Device::new(ethernet, self.config.cqe_version));
-            #[cfg(feature = "pci")]
-            world.functions.push(None);
-            more(world, index, &self.config, guid);
-            world.fronts.push(Front::new(self.config, guid));
+            let mut device = Device::new(ethernet, self.config.cqe_version);
+            let mut port = Port { now: world.now, me: index, net: &mut world.net };
+            let front = make(&self.config, &mut device, &mut port);
+            if front.is_in_vm() {
+                device.late_doorbells = true;
+                // The clock of a deterministic fabric does not advance in a doorbell, so all packets are sent at once.
+                device.paced = in_real_time;
+                world.brief = in_real_time;
+            }
+            world.devices.push(device);
+            world.fronts.push(Some(Box::new(front)));
             index
-        })
+        });
+        Plugged::new(alive, index)
     }
-
-    /// The fabric that it is to be on.
-    #[cfg(feature = "pci")]
-    pub(crate) fn alive(&self) -> Arc<Alive> {
-        Arc::clone(&self.fabric.alive)
-    }
-}
-
-/// Takes a port's link down, or up again.
-pub(crate) fn set_link_up(alive: &Alive, index: usize, up: bool) {
-    alive.shared.enter(|world| {
-        let port = &mut world.net.ports[index];
-        if port.up != up {
-            port.up = up;
-            let event = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
-            world.devices[index].notices.push(Notice::Port { event });
-        }
-    });
-}
-
-/// Gives a port another LID, as a subnet manager does; `false` if that can't be its LID.
-pub(crate) fn set_lid(alive: &Alive, index: usize, lid: u16) -> bool {
-    alive.shared.enter(|world| {
-        let free = world.net.by_lid(lid).is_none_or(|owner| owner == index);
-        let port = &mut world.net.ports[index];
-        if port.ethernet || !UNICAST_LIDS.contains(&lid) || !free {
-            return false;
-        }
-        if port.lid != lid {
-            port.lid = lid;
-            world.devices[index].notices.push(Notice::Port { event: event::LID_CHANGE });
-        }
-        true
-    })
-}
-
-/// LIDs of ports; above are those of groups (InfiniBand specification, 4.1.3).
-const UNICAST_LIDS: core::ops::RangeInclusive<u16> = 1..=0xbfff;
-
-/// Takes the violations of a device that are `wanted`.
-pub(crate) fn take_violations_if(
-    alive: &Alive,
-    index: usize,
-    mut wanted: impl FnMut(&Violation) -> bool,
-) -> Vec<Violation> {
-    alive.shared.enter(|world| {
-        world.devices[index].violations.extract_if(.., |violation| wanted(violation)).collect()
-    })
 }
 
 /// Addresses by the device's number: MAC and GUID of a local range, IPv4 10.77.x.y.
@@ -381,11 +254,10 @@ fn address(index: usize, ethernet: bool) -> (Address, u64) {
     )
 }
 
-/// A software HCA. A clone is the same device.
+/// A software HCA with the in-process kernel. A clone is the same device.
 #[derive(Clone)]
 pub struct Hca {
-    alive: Arc<Alive>,
-    index: usize,
+    plugged: Plugged<State>,
     name: String,
 }
 
@@ -411,8 +283,7 @@ impl Hca {
     /// A new context's kernel: what an open device file is. All objects made on it are destroyed with it.
     #[must_use]
     pub fn open(&self) -> Arc<dyn Kernel> {
-        let context = self.alive.shared.enter(|world| world.fronts[self.index].open());
-        Arc::new(HcaKernel::new(Arc::clone(&self.alive), self.index, context, self.name.clone()))
+        Arc::new(HcaKernel::open(&self.plugged, &self.name))
     }
 
     /// Its name.
@@ -424,21 +295,21 @@ impl Hca {
     /// The fabric it is on.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
-        Fabric { alive: Arc::clone(&self.alive) }
+        Fabric { alive: Arc::clone(self.plugged.alive()) }
     }
 
     /// As [`Fabric::run`].
     pub fn run(&self) {
-        self.alive.shared.run();
+        self.plugged.alive().shared.run();
     }
 
     /// The violations of drivers so far.
     #[must_use]
     pub fn violations(&self) -> Vec<Violation> {
-        self.alive.shared.read(|world| world.devices[self.index].violations.clone())
+        self.plugged.violations()
     }
 
-    /// As [`Hca::violations`]; they are forgotten.
+    /// As [`Hca::violations`]; they are removed.
     #[must_use]
     pub fn take_violations(&self) -> Vec<Violation> {
         self.take_violations_if(|_| true)
@@ -447,63 +318,61 @@ impl Hca {
     /// As [`Hca::take_violations`], for the violations that are `wanted`: a test takes those that it caused on purpose.
     #[must_use]
     pub fn take_violations_if(&self, wanted: impl FnMut(&Violation) -> bool) -> Vec<Violation> {
-        take_violations_if(&self.alive, self.index, wanted)
+        self.plugged.take_violations_if(wanted)
     }
 
-    /// How many objects of each kind its contexts have: `pd`, `mr`, `qp` and so on, by the names of `rdma resource`.
+    /// The number of objects of each kind in its contexts: `pd`, `mr`, `qp` and so on, by the names of `rdma resource`.
     /// Tests use it to detect objects that were not destroyed.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.alive.shared.read(|world| world.fronts[self.index].counts())
+        self.plugged.read_front(State::counts).unwrap_or_default()
     }
 
     /// The number of repeated requests and responses, because packets were lost, duplicated or out of order.
     #[must_use]
     pub fn repairs(&self) -> u64 {
-        self.alive.shared.read(|world| world.devices[self.index].repairs)
+        self.plugged.repairs()
     }
 
     /// Takes the port's link down, or up again: an event in every context, and no packets in between.
     pub fn set_link_up(&self, up: bool) {
-        set_link_up(&self.alive, self.index, up);
+        self.plugged.set_link_up(up);
     }
 
     /// Gives an InfiniBand port another LID, as a subnet manager does: an event in every context, and packets to the old one
     /// are lost. `false` if it can't be the port's: out of range, another port's, or not InfiniBand.
     #[must_use]
     pub fn set_lid(&self, lid: u16) -> bool {
-        set_lid(&self.alive, self.index, lid)
+        self.plugged.set_lid(lid)
+    }
+
+    /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.
+    pub fn add_gid(&self, gid: [u8; 16]) -> usize {
+        let index = self.plugged.enter_device(|device, port| {
+            let address = port.address_mut()?;
+            address.gids.push((gid, address.ethernet));
+            let index = address.gids.len() - 1;
+            device.notices.push(Notice::Port { event: event::GID_CHANGE });
+            Some(index)
+        });
+        index.flatten().unwrap_or_default()
     }
 
     /// The device itself, for tests that write its queues by hand.
     #[cfg(test)]
-    pub(crate) fn with_device<R>(&self, f: impl FnOnce(&mut Device, &mut crate::engine::Port<'_>) -> R) -> R {
-        self.alive.shared.enter(|world| {
-            let (device, mut port) = world.device(self.index).expect("the device is in its world");
-            f(device, &mut port)
-        })
+    pub(crate) fn with_device<R>(&self, f: impl FnOnce(&mut Device, &mut Port<'_>) -> R) -> R {
+        self.plugged.enter_device(f).expect("the device is in its world")
     }
 
     /// Records the notices of the device to its front from now on.
     #[cfg(test)]
     pub(crate) fn record_notices(&self) {
-        self.alive.shared.enter(|world| world.fronts[self.index].seen = Some(Vec::new()));
+        self.plugged.enter(|_, kernel, _| kernel.seen = Some(Vec::new()));
     }
 
     /// The notices that were recorded.
     #[cfg(test)]
     pub(crate) fn recorded_notices(&self) -> Vec<Notice> {
-        self.alive.shared.enter(|world| world.fronts[self.index].seen.take().unwrap_or_default())
-    }
-
-    /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.
-    pub fn add_gid(&self, gid: [u8; 16]) -> usize {
-        self.alive.shared.enter(|world| {
-            let port = &mut world.net.ports[self.index];
-            port.gids.push((gid, port.ethernet));
-            let index = port.gids.len() - 1;
-            world.devices[self.index].notices.push(Notice::Port { event: event::GID_CHANGE });
-            index
-        })
+        self.plugged.enter(|_, kernel, _| kernel.seen.take()).flatten().unwrap_or_default()
     }
 }

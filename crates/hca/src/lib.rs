@@ -35,19 +35,24 @@
 //! Mistakes that a NIC does not report (a doorbell before its WQE, a wrong index or size, an overrun CQ) are handled as
 //! hardware does, recorded, and returned by [`Hca::violations`]. A test should check at its end that there are none.
 
-mod bytes;
+mod alive;
+pub mod bytes;
+mod config;
 mod cqe;
 pub mod decode;
 mod engine;
 mod fabric;
+pub mod front;
 mod kernel;
 pub mod memory;
-#[cfg(feature = "pci")]
-pub mod pci;
-mod process;
+mod peers;
+mod plugged;
+pub mod process;
+mod shared;
 mod trunk;
 mod violation;
 mod world;
 
-pub use fabric::{DeviceBuilder, Fabric, Hca, InlineMode, Link};
+pub use config::{InlineMode, Link};
+pub use fabric::{DeviceBuilder, Fabric, Hca};
 pub use violation::{Mistake, Object, Violation};

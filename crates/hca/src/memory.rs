@@ -77,19 +77,35 @@ impl Area {
         if end <= self.len { Ok(self.base + offset) } else { Err(Fault) }
     }
 
-    pub(crate) fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+    /// As [`Memory::read`].
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    pub fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
         self.memory.read(self.at(offset, to.len() as u64)?, to)
     }
 
-    pub(crate) fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+    /// As [`Memory::write`].
+    ///
+    /// # Errors
+    /// The bytes are not all inside.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
         self.memory.write(self.at(offset, from.len() as u64)?, from)
     }
 
-    pub(crate) fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
+    /// As [`Memory::load_be32`].
+    ///
+    /// # Errors
+    /// The word is not inside or not aligned.
+    pub fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
         self.memory.load_be32(self.at(offset, 4)?)
     }
 
-    pub(crate) fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+    /// As [`Memory::publish`].
+    ///
+    /// # Errors
+    /// The bytes are not inside or not aligned.
+    pub fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
         self.memory.publish(self.at(offset, 8)?, bytes)
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of this process, as the in-process kernel registers it.
+//! Memory of this process by address: what the in-process kernel registers, and what a process maps of a VM.
 // UNSAFETY: a software device reads and writes memory by address, as a NIC does.
 #![expect(unsafe_code)]
 
@@ -18,7 +18,7 @@ const WORD: usize = size_of::<u64>();
 /// # Invariants
 /// `len` bytes at `base` are readable, and writable if the device may write to them, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct ProcessRange {
+pub struct ProcessRange {
     base: NonNull<u8>,
     len: usize,
 }
@@ -35,7 +35,8 @@ impl ProcessRange {
     /// Until the value is dropped, the range is mapped, readable, and writable if the device may write to it. The
     /// device's accesses do not conflict with Rust references: there is no shared reference to memory that is written,
     /// and no exclusive one to memory that is accessed.
-    pub(crate) unsafe fn new(addr: u64, len: u64) -> Option<Self> {
+    #[must_use]
+    pub unsafe fn new(addr: u64, len: u64) -> Option<Self> {
         addr.checked_add(len)?;
         let (addr, len) = (usize::try_from(addr).ok()?, usize::try_from(len).ok()?);
         let base = if len == 0 {

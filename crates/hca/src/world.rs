@@ -4,23 +4,15 @@
 use crate::engine::net::{Address, Net, PortLocation};
 use crate::engine::packet::Packet;
 use crate::engine::{Device, Port};
-use crate::kernel::front::Front;
-use crate::trunk::Peers;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use crate::front::Front;
+use crate::peers::Peers;
+use core::any::Any;
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Interval of the checks of queues without doorbells, in real time.
 const WATCH: Duration = Duration::from_millis(1);
-
-/// How long a call processes due work, on a fabric that must answer soon; the thread processes the rest. A VM is
-/// stopped while its device does not answer, and disconnects after some seconds (QEMU's vfio-user: five).
-const BRIEF: Duration = Duration::from_micros(250);
-
-/// How long the thread holds such a fabric at a time.
-const ROUND: Duration = Duration::from_millis(1);
 
 /// How many packets are delivered between two readings of the clock.
 const STEP: u32 = 16;
@@ -29,51 +21,56 @@ const STEP: u32 = 16;
 /// long.
 const LATE: u64 = 1_000_000_000;
 
-/// How the thread waits for others that need the lock: number and duration of its pauses.
-const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
-
 /// All state of a fabric.
 pub(crate) struct World {
     pub(crate) net: Net,
     pub(crate) devices: Vec<Device>,
-    pub(crate) fronts: Vec<Front>,
-    /// Of devices that are PCI functions; their `fronts` have no contexts.
-    #[cfg(feature = "pci")]
-    pub(crate) functions: Vec<Option<Box<crate::pci::Function>>>,
+    /// The front of each device; none in the slots of other processes' ports.
+    pub(crate) fronts: Vec<Option<Box<dyn Front>>>,
     /// Other processes.
     pub(crate) peers: Peers,
     /// Nanoseconds.
     pub(crate) now: u64,
     /// Nobody may be kept waiting while much is moved: devices of VMs are here.
     pub(crate) brief: bool,
-    stop: bool,
+    /// The thread is to end.
+    pub(crate) stop: bool,
     /// When the thread will wake up.
-    wakes: Option<u64>,
+    pub(crate) wakes: Option<u64>,
 }
 
 impl World {
+    /// A world without devices, whose network has this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            net: Net::new(seed),
+            devices: Vec::new(),
+            fronts: Vec::new(),
+            peers: Peers::default(),
+            now: 0,
+            brief: false,
+            stop: false,
+            wakes: None,
+        }
+    }
+
     /// A device and its surroundings.
     pub(crate) fn device(&mut self, index: usize) -> Option<(&mut Device, Port<'_>)> {
         let device = self.devices.get_mut(index)?;
         Some((device, Port { now: self.now, me: index, net: &mut self.net }))
     }
 
-    /// A device, its front, and its surroundings.
-    pub(crate) fn parts(&mut self, index: usize) -> Option<(&mut Device, &mut Front, Port<'_>)> {
+    /// A device, its front, and its surroundings; `None` if its front is not an `F`.
+    pub(crate) fn parts<F: Front>(&mut self, index: usize) -> Option<(&mut Device, &mut F, Port<'_>)> {
         let device = self.devices.get_mut(index)?;
-        let front = self.fronts.get_mut(index)?;
-        Some((device, front, Port { now: self.now, me: index, net: &mut self.net }))
+        let front: &mut dyn Any = &mut **self.fronts.get_mut(index)?.as_mut()?;
+        Some((device, front.downcast_mut()?, Port { now: self.now, me: index, net: &mut self.net }))
     }
 
-    /// A device that is a PCI function, that, and its surroundings.
-    #[cfg(feature = "pci")]
-    pub(crate) fn function(
-        &mut self,
-        index: usize,
-    ) -> Option<(&mut Device, &mut crate::pci::Function, Port<'_>)> {
-        let device = self.devices.get_mut(index)?;
-        let function = self.functions.get_mut(index)?.as_mut()?;
-        Some((device, function, Port { now: self.now, me: index, net: &mut self.net }))
+    /// The front of a device; `None` if it is not an `F`.
+    pub(crate) fn front<F: Front>(&self, index: usize) -> Option<&F> {
+        let front: &dyn Any = &**self.fronts.get(index)?.as_ref()?;
+        front.downcast_ref()
     }
 
     /// Delivers a packet that is due.
@@ -111,9 +108,7 @@ impl World {
             location: PortLocation::Gone,
         });
         self.devices.push(Device::new(false, 1));
-        self.fronts.push(Front::new(crate::fabric::Config::default(), 0));
-        #[cfg(feature = "pci")]
-        self.functions.push(None);
+        self.fronts.push(None);
         slot
     }
 
@@ -201,7 +196,7 @@ impl World {
         finite
     }
 
-    fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Duration) -> bool {
+    pub(crate) fn settle(&mut self, is_virtual: bool, all_timers: bool, limit: Duration) -> bool {
         let more = if is_virtual {
             self.settle_virtual(all_timers)
         } else {
@@ -213,7 +208,7 @@ impl World {
     }
 
     /// Everything that is due by `until`, which it is then.
-    fn pass(&mut self, until: u64) {
+    pub(crate) fn pass(&mut self, until: u64) {
         loop {
             self.deliver_packets(until, true);
             let Some((at, index, qpn)) = self.net.pop_timer(until) else { break };
@@ -234,139 +229,19 @@ impl World {
                 }
             }
         }
-        #[cfg(feature = "pci")]
-        for (device, function) in self.devices.iter_mut().zip(&mut self.functions) {
-            if let Some(function) = function {
-                function.deliver(device);
+        for (device, front) in self.devices.iter_mut().zip(&mut self.fronts) {
+            if let Some(front) = front {
+                front.deliver(device);
             }
         }
-        for (device, front) in self.devices.iter_mut().zip(&mut self.fronts) {
-            front.deliver(&mut device.notices);
-        }
-        self.tell_peers();
+        self.peers.tell(&self.net);
     }
 
     /// The time at which the thread must run next; `None` for never.
-    fn next(&self) -> Option<u64> {
-        let watched = self.devices.iter().any(Device::watches) || self.fronts.iter().any(Front::has_backlog);
+    pub(crate) fn next(&self) -> Option<u64> {
+        let backlog = self.fronts.iter().flatten().any(|front| front.has_backlog());
+        let watched = self.devices.iter().any(Device::watches) || backlog;
         let watch = watched.then(|| self.now.saturating_add(WATCH.as_nanos() as u64));
         [self.net.next_packet(), self.net.next_timer(), watch].into_iter().flatten().min()
-    }
-}
-
-/// The lock around the world, and what the thread waits for.
-pub(crate) struct Shared {
-    world: Mutex<World>,
-    /// How many wait for the lock, which the thread would take again before they are awake.
-    waiting: AtomicUsize,
-    wake: Condvar,
-    start: Instant,
-    pub(crate) deterministic: bool,
-}
-
-impl Shared {
-    pub(crate) fn new(seed: u64, deterministic: bool) -> Self {
-        let world = World {
-            net: Net::new(seed),
-            devices: Vec::new(),
-            fronts: Vec::new(),
-            #[cfg(feature = "pci")]
-            functions: Vec::new(),
-            peers: Peers::default(),
-            now: 0,
-            brief: false,
-            stop: false,
-            wakes: None,
-        };
-        let waiting = AtomicUsize::new(0);
-        Self { world: Mutex::new(world), waiting, wake: Condvar::new(), start: Instant::now(), deterministic }
-    }
-
-    /// The state is consistent between any two steps, so a panic of another thread (in a test's assertion, for example)
-    /// does not affect it.
-    fn lock(&self) -> MutexGuard<'_, World> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        if !self.deterministic {
-            world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        }
-        world
-    }
-
-    /// Does something, and then what follows from it.
-    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
-        let mut world = self.lock();
-        let result = f(&mut world);
-        world.settle(self.deterministic, false, BRIEF);
-        self.tell_thread(&mut world);
-        result
-    }
-
-    /// Asks something that changes nothing, and lets nothing happen.
-    pub(crate) fn read<R>(&self, f: impl FnOnce(&World) -> R) -> R {
-        f(&self.lock())
-    }
-
-    fn tell_thread(&self, world: &mut World) {
-        let next = world.next();
-        if !self.deterministic && next.is_some_and(|at| world.wakes.is_none_or(|wakes| at < wakes)) {
-            world.wakes = next;
-            self.wake.notify_one();
-        }
-    }
-
-    pub(crate) fn run(&self) {
-        let mut world = self.lock();
-        while world.settle(self.deterministic, true, ROUND) {}
-    }
-
-    pub(crate) fn run_for(&self, time: u64) {
-        let mut world = self.lock();
-        if self.deterministic {
-            let until = world.now.saturating_add(time);
-            world.pass(until);
-        } else {
-            world.settle(false, true, ROUND);
-        }
-    }
-
-    pub(crate) fn stop(&self) {
-        self.lock().stop = true;
-        self.wake.notify_one();
-    }
-
-    /// Lets others have the lock first.
-    fn stand_back(&self) {
-        let (tries, pause) = COURTESY;
-        for _ in 0..tries {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-            std::thread::sleep(pause);
-        }
-    }
-
-    /// The thread: sleeps until something is due.
-    pub(crate) fn run_timers(&self) {
-        let mut world = self.lock();
-        while !world.stop {
-            world.settle(false, true, ROUND);
-            let next = world.next();
-            world.wakes = next;
-            world = match next {
-                None => self.wake.wait(world).unwrap_or_else(PoisonError::into_inner),
-                Some(at) if at <= world.now && world.brief => {
-                    drop(world);
-                    self.stand_back();
-                    self.world.lock().unwrap_or_else(PoisonError::into_inner)
-                }
-                Some(at) => {
-                    let wait = Duration::from_nanos(at.saturating_sub(world.now));
-                    self.wake.wait_timeout(world, wait).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-            world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        }
     }
 }

@@ -20,7 +20,7 @@ struct Arm {
 
 /// A completion queue.
 #[derive(Debug)]
-pub(crate) struct Cq {
+pub struct Cq {
     ring: Area,
     entry: usize,
     /// Entries, a power of two.
@@ -37,24 +37,28 @@ pub(crate) struct Cq {
     solicited: Option<u32>,
     broken: bool,
     /// Events only after so many completions, or so many microseconds: kept, as the device has no interrupts to spare.
-    pub(crate) moderation: (u16, u16),
+    pub moderation: (u16, u16),
 }
 
 /// The parameters of a new CQ.
 #[derive(Debug)]
-pub(crate) struct CqParts {
-    pub(crate) ring: Area,
+pub struct CqParts {
+    /// Its memory.
+    pub ring: Area,
     /// Bytes of an entry, 64 or 128.
-    pub(crate) entry: usize,
+    pub entry: usize,
     /// The doorbell record: consumer index, arming.
-    pub(crate) record: Area,
-    pub(crate) page: u32,
-    pub(crate) ignore_overrun: bool,
+    pub record: Area,
+    /// The page on which it is armed.
+    pub page: u32,
+    /// A full queue is overwritten.
+    pub ignore_overrun: bool,
 }
 
 impl Cq {
-    /// `None` if the sizes can't be.
-    pub(crate) fn new(parts: CqParts) -> Option<Self> {
+    /// A new CQ; `None` if its sizes are invalid.
+    #[must_use]
+    pub fn new(parts: CqParts) -> Option<Self> {
         let entries = entries(&parts.ring, parts.entry)?;
         Some(Self {
             ring: parts.ring,
@@ -77,8 +81,8 @@ impl Cq {
     }
 
     /// Entries written so far.
-    #[cfg(feature = "pci")]
-    pub(crate) fn producer(&self) -> u32 {
+    #[must_use]
+    pub fn producer(&self) -> u32 {
         self.producer
     }
 
@@ -88,13 +92,14 @@ impl Cq {
         self.producer = self.producer.wrapping_add(entries);
     }
 
-    /// Whether a full queue is written over.
-    #[cfg(feature = "pci")]
-    pub(crate) fn set_ignore_overrun(&mut self, ignore: bool) {
+    /// Sets whether a full queue is overwritten.
+    pub fn set_ignore_overrun(&mut self, ignore: bool) {
         self.ignore_overrun = ignore;
     }
 
-    pub(crate) fn is_broken(&self) -> bool {
+    /// Whether it is in error, after an overrun for example.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
         self.broken
     }
 
@@ -162,7 +167,10 @@ impl Cq {
 
     /// Marks the end of the old ring by an entry and goes on in another one. `false` if what is not consumed would not
     /// fit; then nothing changed.
-    pub(crate) fn resize(&mut self, ring: Area, entry: usize) -> Result<bool, Fault> {
+    ///
+    /// # Errors
+    /// The old ring or its record is not in memory.
+    pub fn resize(&mut self, ring: Area, entry: usize) -> Result<bool, Fault> {
         let Some(count) = entries(&ring, entry) else { return Ok(false) };
         let unread = self.unread()?;
         // Each moves one on, to make room for the marker.

@@ -135,8 +135,7 @@ impl Device {
     }
 
     /// Ends everything that a work queue holds.
-    #[cfg(feature = "pci")]
-    pub(crate) fn flush_wq(&mut self, cx: &mut Port<'_>, wqn: u32) {
+    pub fn flush_wq(&mut self, cx: &mut Port<'_>, wqn: u32) {
         while let Some(wq) = self.wqs.get_mut(&wqn) {
             let (cqn, uidx) = (wq.cqn, wq.uidx);
             let Ok(Some(taken)) = wq.rq.take() else { break };

@@ -7,26 +7,37 @@ use std::collections::BTreeMap;
 
 /// The fields of a frame's headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Headers {
-    pub(crate) dmac: [u8; 6],
-    pub(crate) smac: [u8; 6],
-    pub(crate) ethertype: u16,
+pub struct Headers {
+    /// Destination MAC address.
+    pub dmac: [u8; 6],
+    /// Source MAC address.
+    pub smac: [u8; 6],
+    /// The type behind an 802.1Q tag.
+    pub ethertype: u16,
     /// Tag control information of an 802.1Q tag.
-    pub(crate) vlan: u16,
+    pub vlan: u16,
     /// Offset of the IP header.
-    pub(crate) ip_at: usize,
+    pub ip_at: usize,
     /// 4, 6, or 0 for none.
-    pub(crate) ip_version: u8,
-    pub(crate) src: [u8; 16],
-    pub(crate) dst: [u8; 16],
-    pub(crate) tos: u8,
-    pub(crate) ttl: u8,
-    pub(crate) proto: u8,
+    pub ip_version: u8,
+    /// Source address; of IPv4 the first 4 bytes.
+    pub src: [u8; 16],
+    /// Destination address; of IPv4 the first 4 bytes.
+    pub dst: [u8; 16],
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// Time to live, or hop limit.
+    pub ttl: u8,
+    /// Protocol behind the IP header.
+    pub proto: u8,
     /// Offset of the transport header.
-    pub(crate) l4_at: usize,
-    pub(crate) ports: Option<(u16, u16)>,
-    pub(crate) l3_ok: bool,
-    pub(crate) l4_ok: bool,
+    pub l4_at: usize,
+    /// Source and destination port of TCP or UDP.
+    pub ports: Option<(u16, u16)>,
+    /// The checksum of the IP header is right.
+    pub l3_ok: bool,
+    /// The checksum of TCP or UDP is right.
+    pub l4_ok: bool,
 }
 
 impl Headers {
@@ -173,11 +184,14 @@ impl Spec {
 
 /// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
+    /// The QP of this number.
     Qp(u32),
+    /// The work queue of this number.
     Wq(u32),
-    /// A hash over an indirection table.
+    /// A work queue of an indirection table, by a hash.
     Rss(u32),
+    /// Nothing.
     Drop,
 }
 
@@ -197,18 +211,22 @@ pub(crate) struct Rule {
 
 /// The result of a rule for a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hit {
-    pub(crate) target: Target,
-    pub(crate) tag: u32,
+pub struct Hit {
+    /// The receiver of the frame.
+    pub target: Target,
+    /// The flow tag in its completion.
+    pub tag: u32,
 }
 
 /// A hashed receiver: `IBV_RX_HASH_*`.
 #[derive(Clone, Debug)]
-pub(crate) struct Rss {
-    pub(crate) fields: u64,
-    pub(crate) key: Vec<u8>,
-    /// WQs, a power of two many.
-    pub(crate) table: Vec<u32>,
+pub struct Rss {
+    /// The hashed fields, `MLX5_RX_HASH_*`.
+    pub fields: u64,
+    /// The key of the Toeplitz hash.
+    pub key: Vec<u8>,
+    /// Numbers of work queues; their count is a power of two.
+    pub table: Vec<u32>,
 }
 
 /// `MLX5_RX_HASH_*`
@@ -225,7 +243,8 @@ mod field {
 
 impl Rss {
     /// The WQ of a flow. Frames without the hashed headers go to the first one.
-    pub(crate) fn pick(&self, h: &Headers) -> Option<u32> {
+    #[must_use]
+    pub fn pick(&self, h: &Headers) -> Option<u32> {
         let ip = match h.ip_version {
             4 => self.fields & field::IPV4,
             6 => self.fields & field::IPV6,
@@ -274,8 +293,8 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
 }
 
 /// Steers frames by tables that a driver writes itself, instead of rules.
-pub(crate) trait Classifier: Send + Sync + core::fmt::Debug {
-    /// Who takes a frame of so many bytes; `own` if it is one of this port's own.
+pub trait Classifier: Send + Sync + core::fmt::Debug {
+    /// The receivers of a frame of `len` bytes; `own` if this port sent it.
     fn hits(&self, headers: &Headers, len: usize, own: bool) -> Vec<Hit>;
 }
 

@@ -9,12 +9,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Access rights, `IB_UVERBS_ACCESS_*`.
-pub(crate) mod access {
-    pub(crate) const LOCAL_READ: u32 = 0;
-    pub(crate) const LOCAL_WRITE: u32 = 1 << 0;
-    pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
-    pub(crate) const REMOTE_READ: u32 = 1 << 2;
-    pub(crate) const REMOTE_ATOMIC: u32 = 1 << 3;
+pub mod access {
+    /// Every key gives it.
+    pub const LOCAL_READ: u32 = 0;
+    /// `IB_UVERBS_ACCESS_LOCAL_WRITE`
+    pub const LOCAL_WRITE: u32 = 1 << 0;
+    /// `IB_UVERBS_ACCESS_REMOTE_WRITE`
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    /// `IB_UVERBS_ACCESS_REMOTE_READ`
+    pub const REMOTE_READ: u32 = 1 << 2;
+    /// `IB_UVERBS_ACCESS_REMOTE_ATOMIC`
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
 }
 
 /// A key does not give the requested access.
@@ -23,11 +28,21 @@ pub(crate) struct Denied;
 
 /// The object of a key.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
-    /// Registered memory: its first byte has this address.
-    Region { memory: Arc<dyn Memory>, iova: u64 },
+pub enum Kind {
+    /// Registered memory.
+    Region {
+        /// The memory.
+        memory: Arc<dyn Memory>,
+        /// Address of its first byte.
+        iova: u64,
+    },
     /// A window, bound or free.
-    Window { two: bool, bound: Option<Bound> },
+    Window {
+        /// Whether its type is 2.
+        two: bool,
+        /// The region that it is bound to.
+        bound: Option<Bound>,
+    },
     /// Reads zeros, swallows writes.
     Null,
     /// Created, but without an object: it gives no access.
@@ -36,7 +51,7 @@ pub(crate) enum Kind {
 
 /// The region of a bound window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bound {
+pub struct Bound {
     /// First address in the window.
     start: u64,
     len: u64,
@@ -50,7 +65,7 @@ pub(crate) struct Bound {
 
 /// A memory key.
 #[derive(Clone, Debug)]
-pub(crate) struct Mkey {
+pub struct Mkey {
     /// The key itself: number and variant.
     pub(crate) key: u32,
     pub(crate) pd: u32,
@@ -72,8 +87,8 @@ pub(crate) struct PageList {
     len: u64,
 }
 
-/// Makes memory of a list of pages: what the engine can't do itself.
-pub(crate) trait Translate: Send + Sync + core::fmt::Debug {
+/// Makes memory of a list of pages, which only a front can do: the addresses are those of its driver.
+pub trait Translate: Send + Sync + core::fmt::Debug {
     /// `len` bytes, `skip` bytes behind the start of pages of 2^`shift` bytes; `None` if that can't be.
     fn pages(&self, list: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Arc<dyn Memory>>;
 }
@@ -102,7 +117,7 @@ pub(crate) type Target = Option<(Arc<dyn Memory>, u64)>;
 
 /// All keys of a device by number, the upper 24 bits.
 #[derive(Debug, Default)]
-pub(crate) struct Mkeys {
+pub struct Mkeys {
     map: BTreeMap<u32, Mkey>,
     next: u32,
 }
@@ -114,7 +129,7 @@ impl Mkeys {
     }
 
     /// Adds one under a new number and returns its key.
-    pub(crate) fn add(&mut self, variant: u8, pd: u32, access: u32, kind: Kind) -> u32 {
+    pub fn add(&mut self, variant: u8, pd: u32, access: u32, kind: Kind) -> u32 {
         loop {
             self.next = (self.next + 1) & 0xff_ffff;
             // The first numbers are reserved: the terminator of receive lists is one of them.
@@ -141,7 +156,7 @@ impl Mkeys {
     }
 
     /// Removes it with any present variant.
-    pub(crate) fn remove(&mut self, key: u32) -> Option<Mkey> {
+    pub fn remove(&mut self, key: u32) -> Option<Mkey> {
         self.map.remove(&(key >> 8))
     }
 
@@ -250,13 +265,13 @@ impl Mkeys {
     }
 
     /// Whether a key is of this domain.
-    #[cfg(feature = "pci")]
     pub(crate) fn uses_pd(&self, pd: u32) -> bool {
         self.map.values().any(|key| key.pd == pd)
     }
 
     /// Whether a window is bound to the region of this number.
-    pub(crate) fn is_bound(&self, key: u32) -> bool {
+    #[must_use]
+    pub fn is_bound(&self, key: u32) -> bool {
         let to = |kind: &Kind| matches!(kind, Kind::Window { bound: Some(b), .. } if b.mr >> 8 == key >> 8);
         self.map.values().any(|mkey| to(&mkey.kind))
     }

@@ -24,9 +24,9 @@ mod tests;
 use crate::cqe::{Cqe, Syndrome};
 use crate::violation::{Mistake, Object, Violation};
 use cq::Cq;
-use flow::Steering;
+use flow::{Classifier, Steering};
 use mkey::{Kind, Mkeys, Translate};
-use net::Net;
+use net::{Address, Net};
 use packet::{Body, Packet, Transport};
 use qp::{Qp, State};
 use recv::{RecvRing, Srq, Taken};
@@ -34,91 +34,176 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The key that reads zeros and swallows writes.
-pub(crate) const NULL_MKEY: u32 = 0x300;
+pub const NULL_MKEY: u32 = 0x300;
 
 /// The user index of a queue whose completions name it as in version 0.
 const NO_UIDX: u32 = 0xff_ffff;
 
 /// A notice of the device to its front, which corresponds to an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
+pub enum Notice {
     /// An armed CQ got what it waited for.
-    Completion { cqn: u32 },
+    Completion {
+        /// Its number.
+        cqn: u32,
+    },
     /// A CQ was overrun.
-    CqError { cqn: u32 },
-    /// Something happened to a QP (`IBV_EVENT_QP_*` and the like).
-    Qp { qpn: u32, event: u32 },
-    /// Something happened to an SRQ.
-    Srq { srqn: u32, event: u32 },
-    /// Something happened to a WQ.
-    Wq { wqn: u32, event: u32 },
-    /// The port went up or down, or its addresses changed.
-    Port { event: u32 },
+    CqError {
+        /// Its number.
+        cqn: u32,
+    },
+    /// An event of a QP.
+    Qp {
+        /// Its number.
+        qpn: u32,
+        /// A value of [`event`].
+        event: u32,
+    },
+    /// An event of an SRQ.
+    Srq {
+        /// Its number.
+        srqn: u32,
+        /// A value of [`event`].
+        event: u32,
+    },
+    /// An event of a work queue.
+    Wq {
+        /// Its number.
+        wqn: u32,
+        /// A value of [`event`].
+        event: u32,
+    },
+    /// An event of the port: its link went up or down, or its addresses changed.
+    Port {
+        /// A value of [`event`].
+        event: u32,
+    },
 }
 
 /// `enum ib_event_type`
-pub(crate) mod event {
-    pub(crate) const CQ_ERR: u32 = 0;
-    pub(crate) const QP_FATAL: u32 = 1;
-    pub(crate) const QP_REQ_ERR: u32 = 2;
-    pub(crate) const QP_ACCESS_ERR: u32 = 3;
-    pub(crate) const COMM_EST: u32 = 4;
-    pub(crate) const SQ_DRAINED: u32 = 5;
-    pub(crate) const PORT_ACTIVE: u32 = 9;
-    pub(crate) const PORT_ERR: u32 = 10;
-    pub(crate) const LID_CHANGE: u32 = 11;
-    pub(crate) const SRQ_ERR: u32 = 14;
-    pub(crate) const SRQ_LIMIT_REACHED: u32 = 15;
-    pub(crate) const QP_LAST_WQE_REACHED: u32 = 16;
-    pub(crate) const GID_CHANGE: u32 = 18;
-    pub(crate) const WQ_FATAL: u32 = 19;
+pub mod event {
+    /// `IBV_EVENT_CQ_ERR`
+    pub const CQ_ERR: u32 = 0;
+    /// `IBV_EVENT_QP_FATAL`
+    pub const QP_FATAL: u32 = 1;
+    /// `IBV_EVENT_QP_REQ_ERR`
+    pub const QP_REQ_ERR: u32 = 2;
+    /// `IBV_EVENT_QP_ACCESS_ERR`
+    pub const QP_ACCESS_ERR: u32 = 3;
+    /// `IBV_EVENT_COMM_EST`
+    pub const COMM_EST: u32 = 4;
+    /// `IBV_EVENT_SQ_DRAINED`
+    pub const SQ_DRAINED: u32 = 5;
+    /// `IBV_EVENT_PORT_ACTIVE`
+    pub const PORT_ACTIVE: u32 = 9;
+    /// `IBV_EVENT_PORT_ERR`
+    pub const PORT_ERR: u32 = 10;
+    /// `IBV_EVENT_LID_CHANGE`
+    pub const LID_CHANGE: u32 = 11;
+    /// `IBV_EVENT_SRQ_ERR`
+    pub const SRQ_ERR: u32 = 14;
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED`
+    pub const SRQ_LIMIT_REACHED: u32 = 15;
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED`
+    pub const QP_LAST_WQE_REACHED: u32 = 16;
+    /// `IBV_EVENT_GID_CHANGE`
+    pub const GID_CHANGE: u32 = 18;
+    /// `IBV_EVENT_WQ_FATAL`
+    pub const WQ_FATAL: u32 = 19;
 }
 
 /// The surroundings of a call into a device: the clock and the network.
 #[derive(Debug)]
-pub(crate) struct Port<'a> {
-    pub(crate) now: u64,
+pub struct Port<'a> {
+    /// The clock, ns.
+    pub now: u64,
     /// Number of the device in the fabric.
     pub(crate) me: usize,
     pub(crate) net: &'a mut Net,
 }
 
+impl Port<'_> {
+    /// The port's addresses. `None` is a device that is not in the fabric.
+    #[must_use]
+    pub fn address(&self) -> Option<&Address> {
+        self.net.ports.get(self.me)
+    }
+
+    /// As [`Port::address`], to be changed.
+    #[must_use]
+    pub fn address_mut(&mut self) -> Option<&mut Address> {
+        self.net.ports.get_mut(self.me)
+    }
+
+    /// Adds a QP of the device to a multicast group; `false` if it is in it.
+    pub fn join(&mut self, group: [u8; 16], qpn: u32) -> bool {
+        self.net.join(group, self.me, qpn)
+    }
+
+    /// Removes a QP from a multicast group; `false` if it is not in it.
+    pub fn leave(&mut self, group: [u8; 16], qpn: u32) -> bool {
+        self.net.leave(group, self.me, qpn)
+    }
+
+    /// Whether a QP of the device is in any multicast group.
+    #[must_use]
+    pub fn is_member(&self, qpn: u32) -> bool {
+        self.net.is_member(self.me, qpn)
+    }
+
+    /// The number of packets of the fabric that are on their way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.net.in_flight()
+    }
+}
+
 /// A receive work queue of RSS.
 #[derive(Debug)]
-pub(crate) struct Wq {
-    pub(crate) rq: RecvRing,
-    pub(crate) pd: u32,
-    pub(crate) cqn: u32,
-    pub(crate) uidx: u32,
+pub struct Wq {
+    /// Its ring.
+    pub rq: RecvRing,
+    /// Number of its protection domain.
+    pub pd: u32,
+    /// Number of its CQ.
+    pub cqn: u32,
+    /// The user index in its completions.
+    pub uidx: u32,
     /// Takes frames (`IB_WQS_RDY`).
-    pub(crate) ready: bool,
+    pub ready: bool,
 }
 
 /// A device.
 #[derive(Debug)]
-pub(crate) struct Device {
+pub struct Device {
     /// Ethernet below (RoCE), or InfiniBand.
     pub(crate) ethernet: bool,
     /// Entries name resources by user index (version 1), or by number (version 0).
     pub(crate) cqe_version: u8,
-    pub(crate) mkeys: Mkeys,
-    pub(crate) cqs: BTreeMap<u32, Cq>,
-    pub(crate) srqs: BTreeMap<u32, Srq>,
-    pub(crate) qps: BTreeMap<u32, Box<Qp>>,
-    pub(crate) wqs: BTreeMap<u32, Wq>,
+    /// The memory keys.
+    pub mkeys: Mkeys,
+    /// The completion queues by number.
+    pub cqs: BTreeMap<u32, Cq>,
+    /// The shared receive queues by number.
+    pub srqs: BTreeMap<u32, Srq>,
+    /// The queue pairs by number.
+    pub qps: BTreeMap<u32, Box<Qp>>,
+    /// The receive work queues by number.
+    pub wqs: BTreeMap<u32, Wq>,
     pub(crate) steering: Steering,
     /// The QPs that are reached by the numbers 0 and 1.
-    pub(crate) special: [Option<u32>; 2],
+    pub special: [Option<u32>; 2],
     /// Doorbells arrive some time after they were rung: the queues may be ahead of them.
     pub(crate) late_doorbells: bool,
     /// Queues without acknowledgements don't send all that they hold at a doorbell.
     pub(crate) paced: bool,
     /// Makes memory of what updates of keys list.
     pub(crate) translate: Option<Arc<dyn Translate>>,
-    pub(crate) notices: Vec<Notice>,
+    /// What the front has not yet passed on.
+    pub notices: Vec<Notice>,
     pub(crate) violations: Vec<Violation>,
     /// The number of repeated requests and responses of its QPs.
-    pub(crate) repairs: u64,
+    pub repairs: u64,
     /// CQs with an error, whose QPs are not in ERR yet.
     overrun: Vec<u32>,
     next_number: u32,
@@ -149,30 +234,42 @@ impl Device {
         }
     }
 
-    /// A device of the same kind without any object; what was recorded of drivers is kept.
-    #[cfg(feature = "pci")]
-    pub(crate) fn renewed(&mut self) -> Self {
-        Self {
+    /// Removes all objects, for a reset. What was recorded about drivers is kept. The front's [`Classifier`] is removed.
+    pub fn reset(&mut self, port: &mut Port<'_>) {
+        for qpn in self.qps.keys() {
+            port.net.leave_all(port.me, *qpn);
+        }
+        *self = Self {
             late_doorbells: self.late_doorbells,
             paced: self.paced,
             translate: self.translate.take(),
             violations: core::mem::take(&mut self.violations),
             repairs: self.repairs,
             ..Self::new(self.ethernet, self.cqe_version)
-        }
+        };
+    }
+
+    /// Sets the function that makes memory of the page lists in updates of memory keys.
+    pub fn translate_with(&mut self, translate: Arc<dyn Translate>) {
+        self.translate = Some(translate);
+    }
+
+    /// Sets what selects the receivers of frames, instead of steering rules.
+    pub fn classify_with(&mut self, classifier: Arc<dyn Classifier>) {
+        self.steering.classifier = Some(classifier);
     }
 
     /// Whether a QP, key or SRQ is of this domain.
-    #[cfg(feature = "pci")]
-    pub(crate) fn uses_pd(&self, pd: u32) -> bool {
+    #[must_use]
+    pub fn uses_pd(&self, pd: u32) -> bool {
         self.qps.values().any(|qp| qp.pd == pd)
             || self.srqs.values().any(|srq| srq.pd == pd)
             || self.mkeys.uses_pd(pd)
     }
 
     /// Whether a queue completes there.
-    #[cfg(feature = "pci")]
-    pub(crate) fn uses_cq(&self, cqn: u32) -> bool {
+    #[must_use]
+    pub fn uses_cq(&self, cqn: u32) -> bool {
         self.qps
             .values()
             .any(|qp| qp.sq.is_some() && qp.send_cqn == cqn || qp.takes_receives() && qp.recv_cqn == cqn)
@@ -181,8 +278,8 @@ impl Device {
     }
 
     /// Whether a QP takes its receives there.
-    #[cfg(feature = "pci")]
-    pub(crate) fn uses_srq(&self, srqn: u32) -> bool {
+    #[must_use]
+    pub fn uses_srq(&self, srqn: u32) -> bool {
         self.qps.values().any(|qp| qp.srqn == Some(srqn))
     }
 
@@ -192,7 +289,7 @@ impl Device {
     }
 
     /// A number that no QP, CQ, SRQ or WQ has; they share one space, so that one is never taken for another.
-    pub(crate) fn number(&mut self) -> u32 {
+    pub fn number(&mut self) -> u32 {
         loop {
             self.next_number = (self.next_number + 1) & 0xff_ffff;
             let n = self.next_number;

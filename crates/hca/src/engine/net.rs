@@ -31,13 +31,16 @@ pub(crate) enum PortLocation {
 
 /// A port's addresses.
 #[derive(Clone, Debug)]
-pub(crate) struct Address {
+pub struct Address {
     pub(crate) ethernet: bool,
-    pub(crate) lid: u16,
-    pub(crate) mac: [u8; 6],
-    /// By index; `true` for RoCE version 2.
-    pub(crate) gids: Vec<([u8; 16], bool)>,
-    pub(crate) up: bool,
+    /// LID, of an InfiniBand port.
+    pub lid: u16,
+    /// MAC address, of an Ethernet port.
+    pub mac: [u8; 6],
+    /// GIDs by index, with `true` for RoCE version 2.
+    pub gids: Vec<([u8; 16], bool)>,
+    /// Whether the link is up.
+    pub up: bool,
     /// Packets that went out and came in.
     pub(crate) sent: u64,
     pub(crate) received: u64,

@@ -16,17 +16,24 @@ use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_REQ_ERR};
 
 /// The type of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QpKind {
+pub enum QpKind {
+    /// Reliable connection.
     Rc,
+    /// Unreliable connection.
     Uc,
+    /// Datagrams.
     Ud,
+    /// Initiator of an extended reliable connection.
     XrcSend,
+    /// Target of an extended reliable connection.
     XrcRecv,
+    /// Initiator of dynamic connections.
     Dci,
+    /// Target of dynamic connections.
     Dct,
+    /// Ethernet frames.
     Raw,
     /// The kernel's queue for updates of memory keys: a connection that sends nothing.
-    #[cfg_attr(not(feature = "pci"), expect(dead_code, reason = "a kernel's own: only a VM has one"))]
     Keys,
 }
 
@@ -59,59 +66,81 @@ impl QpKind {
 
 /// `IB_QPS_*`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
+    /// `IB_QPS_RESET`
     #[default]
     Reset,
+    /// `IB_QPS_INIT`
     Init,
+    /// `IB_QPS_RTR`
     Rtr,
+    /// `IB_QPS_RTS`
     Rts,
+    /// `IB_QPS_SQD`
     Sqd,
+    /// `IB_QPS_SQE`
     Sqe,
+    /// `IB_QPS_ERR`
     Err,
 }
 
 impl State {
     /// Whether the QP accepts packets.
-    pub(crate) fn receives(self) -> bool {
+    #[must_use]
+    pub fn receives(self) -> bool {
         matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 }
 
 /// The attributes that execution needs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Attr {
-    pub(crate) dest_qpn: u32,
-    pub(crate) qkey: u32,
+pub struct Attr {
+    /// Number of the peer's QP.
+    pub dest_qpn: u32,
+    /// Q_Key that datagrams to it must have.
+    pub qkey: u32,
     /// Bytes of payload in a packet.
-    pub(crate) mtu: u32,
-    pub(crate) sq_psn: u32,
-    pub(crate) rq_psn: u32,
-    pub(crate) access: u32,
-    pub(crate) timeout: u8,
-    pub(crate) retry_cnt: u8,
-    pub(crate) rnr_retry: u8,
-    pub(crate) min_rnr_timer: u8,
-    pub(crate) max_rd_atomic: u8,
-    pub(crate) max_dest_rd_atomic: u8,
-    /// Peer of a connection: by GID if there is one, else by LID.
-    pub(crate) dgid: Option<[u8; 16]>,
-    pub(crate) dlid: u16,
-    pub(crate) sl: u8,
+    pub mtu: u32,
+    /// The first sequence number that it sends.
+    pub sq_psn: u32,
+    /// The first sequence number that it expects.
+    pub rq_psn: u32,
+    /// Access that the peer has ([`access`](super::mkey::access)).
+    pub access: u32,
+    /// Time until an answer is late, as an exponent: 4.096 us * 2^timeout; 0 is never.
+    pub timeout: u8,
+    /// Retries if an answer is late.
+    pub retry_cnt: u8,
+    /// Retries if the receiver is not ready; 7 is without limit.
+    pub rnr_retry: u8,
+    /// The code of the time that a peer waits if the receiver is not ready.
+    pub min_rnr_timer: u8,
+    /// Reads and atomics that it may have open.
+    pub max_rd_atomic: u8,
+    /// Reads and atomics that the peer may have open.
+    pub max_dest_rd_atomic: u8,
+    /// GID of the peer. Without one the peer is found by its LID.
+    pub dgid: Option<[u8; 16]>,
+    /// LID of the peer.
+    pub dlid: u16,
+    /// Service level.
+    pub sl: u8,
     pub(crate) notify_drained: bool,
 }
 
 /// A send queue.
 #[derive(Debug)]
-pub(crate) struct SendRing {
-    pub(crate) ring: Area,
+pub struct SendRing {
+    /// Its memory.
+    pub ring: Area,
     /// Basic blocks, a power of two.
-    pub(crate) count: u32,
+    pub count: u32,
     /// The doorbell record; its second word counts the blocks posted, 16 bits.
-    pub(crate) record: Area,
+    pub record: Area,
     /// Block of the next WQE to fetch, 16 bits.
-    pub(crate) next: u16,
+    pub next: u16,
     /// Block behind the last WQE that a doorbell published.
-    pub(crate) posted: u16,
+    pub posted: u16,
 }
 
 /// One timer, which may be queued in the network too early but never too late.
@@ -133,29 +162,41 @@ impl Timer {
 
 /// A queue pair.
 #[derive(Debug)]
-pub(crate) struct Qp {
-    pub(crate) qpn: u32,
+pub struct Qp {
+    /// Its number.
+    pub qpn: u32,
     /// The number that packets name it by: another one for the queues of management.
-    pub(crate) wire: u32,
-    pub(crate) kind: QpKind,
-    pub(crate) pd: u32,
-    pub(crate) uidx: u32,
+    pub wire: u32,
+    /// Its type.
+    pub kind: QpKind,
+    /// Number of its protection domain.
+    pub pd: u32,
+    /// The user index in its completions.
+    pub uidx: u32,
     /// The page of its doorbells, if it was created with one.
-    pub(crate) page: Option<u32>,
-    pub(crate) state: State,
-    pub(crate) attr: Attr,
-    pub(crate) sq: Option<SendRing>,
-    pub(crate) rq: Option<RecvRing>,
-    pub(crate) srqn: Option<u32>,
-    pub(crate) xrcd: u32,
-    pub(crate) send_cqn: u32,
-    pub(crate) recv_cqn: u32,
+    pub page: Option<u32>,
+    /// Its state.
+    pub state: State,
+    /// Its attributes.
+    pub attr: Attr,
+    /// Its send queue, if it has one.
+    pub sq: Option<SendRing>,
+    /// Its own receive queue, if it has one.
+    pub rq: Option<RecvRing>,
+    /// Number of its SRQ, if it has one.
+    pub srqn: Option<u32>,
+    /// Number of its XRC domain.
+    pub xrcd: u32,
+    /// Number of the CQ of its sends.
+    pub send_cqn: u32,
+    /// Number of the CQ of its receives.
+    pub recv_cqn: u32,
     /// Up to so many bytes of an answer go to the completion instead of memory.
-    pub(crate) scatter_req: usize,
+    pub scatter_req: usize,
     /// Up to so many bytes of a message go to the completion instead of memory.
-    pub(crate) scatter_resp: usize,
-    /// Of DC targets.
-    pub(crate) dc_key: u64,
+    pub scatter_resp: usize,
+    /// The key that initiators must have, of a DC target.
+    pub dc_key: u64,
     pub(crate) req: Requester,
     pub(crate) resp: Responder,
     /// Responders of a DC target, by device and QP of the initiator.
@@ -167,7 +208,9 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    pub(crate) fn new(qpn: u32, kind: QpKind) -> Self {
+    /// A QP in the state RESET without queues.
+    #[must_use]
+    pub fn new(qpn: u32, kind: QpKind) -> Self {
         Self {
             qpn,
             wire: qpn,
@@ -200,7 +243,6 @@ impl Qp {
     }
 
     /// Whether it has receives of its own or takes those of an SRQ.
-    #[cfg(feature = "pci")]
     pub(crate) fn takes_receives(&self) -> bool {
         self.rq.is_some() || self.srqn.is_some()
     }
@@ -212,6 +254,12 @@ impl Qp {
 }
 
 impl Device {
+    /// Moves the QP of a number to a state. The front has checked whether it may be moved there. `false` if there is no such
+    /// QP.
+    pub fn move_qp(&mut self, port: &mut Port<'_>, qpn: u32, to: State) -> bool {
+        self.with_qp(port, qpn, |device, port, qp| device.set_state(port, qp, to)).is_some()
+    }
+
     /// Moves a QP to a state. Whether it may be moved there, the front has checked.
     pub(crate) fn set_state(&mut self, cx: &mut Port<'_>, qp: &mut Qp, to: State) {
         let from = qp.state;

@@ -7,21 +7,22 @@ use crate::violation::Mistake;
 
 /// A cyclic receive queue (of a QP, or a WQ of RSS).
 #[derive(Debug)]
-pub(crate) struct RecvRing {
-    pub(crate) ring: Area,
+pub struct RecvRing {
+    /// Its memory.
+    pub ring: Area,
     /// Bytes of a WQE.
-    pub(crate) stride: u64,
+    pub stride: u64,
     /// WQEs, a power of two.
-    pub(crate) count: u32,
+    pub count: u32,
     /// The doorbell record; its first word counts the WQEs posted, 16 bits.
-    pub(crate) record: Area,
+    pub record: Area,
     /// WQEs taken, 16 bits.
-    pub(crate) taken: u16,
+    pub taken: u16,
     /// A mistake in it was found: nothing is taken any more.
-    pub(crate) broken: bool,
+    pub broken: bool,
     /// The top bit of an entry's length requests padding (`MLX5_HW_START_PADDING`), which a kernel's queue for frames
     /// may use.
-    pub(crate) padded: bool,
+    pub padded: bool,
 }
 
 /// A receive WQE and its index in the completion.
@@ -64,25 +65,30 @@ impl RecvRing {
 
 /// A shared receive queue: a list through its WQEs.
 #[derive(Debug)]
-pub(crate) struct Srq {
-    pub(crate) ring: Area,
-    pub(crate) stride: u64,
-    pub(crate) count: u32,
+pub struct Srq {
+    /// Its memory.
+    pub ring: Area,
+    /// Bytes of a WQE.
+    pub stride: u64,
+    /// WQEs, a power of two.
+    pub count: u32,
     /// The doorbell record; its first word counts the WQEs posted. Only its low 16 bits count, as for any receive queue
     /// (libmlx5's counter has no more).
-    pub(crate) record: Area,
+    pub record: Area,
     /// Head of the list.
-    pub(crate) head: u16,
+    pub head: u16,
     /// WQEs taken, 16 bits.
-    pub(crate) taken: u16,
+    pub taken: u16,
     /// Below so many waiting receives an event is raised, once; 0 is never.
-    pub(crate) limit: u32,
-    pub(crate) pd: u32,
+    pub limit: u32,
+    /// Number of its protection domain.
+    pub pd: u32,
     /// Of XRC SRQs: domain and completion queue.
-    pub(crate) xrc: Option<(u32, u32)>,
-    pub(crate) uidx: u32,
+    pub xrc: Option<(u32, u32)>,
+    /// The user index in its completions.
+    pub uidx: u32,
     /// A mistake in it was found: nothing is taken any more.
-    pub(crate) broken: bool,
+    pub broken: bool,
 }
 
 /// Bytes of the header of an SRQ's WQE.
@@ -115,7 +121,7 @@ impl Srq {
     }
 
     /// Whether the limit event is due; it disarms the limit.
-    pub(crate) fn below_limit(&mut self) -> bool {
+    pub fn below_limit(&mut self) -> bool {
         let below = self.limit != 0 && self.posted().is_ok_and(|n| n < self.limit);
         if below {
             self.limit = 0;

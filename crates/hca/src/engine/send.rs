@@ -25,7 +25,7 @@ const SEND: [u32; 8] = [0x800, 0x900, 0xa00, 0xb00, 0xc00, 0xd00, 0xe00, 0xf00];
 
 impl Device {
     /// A register write of 8 bytes, or the first 8 bytes of a burst.
-    pub(crate) fn doorbell(
+    pub fn doorbell(
         &mut self,
         cx: &mut Port<'_>,
         page: u32,

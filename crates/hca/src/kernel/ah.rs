@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Address handles and multicast groups.
 
-use super::front::Object;
+use super::state::Object;
 use super::{Call, core_in, core_out, uhw_out};
 use crate::engine::Port;
 use crate::engine::qp::QpKind;
@@ -55,7 +55,7 @@ impl Call<'_, '_> {
             resp.dmac = resolve(self.cx, &grh.dgid)?;
         }
         let ah_handle =
-            self.front.add(self.context, Object::Ah, &[request.pd_handle], request.user_handle)?;
+            self.state.add(self.context, Object::Ah, &[request.pd_handle], request.user_handle)?;
         uhw_out(c, resp.as_bytes());
         core_out(c, ib_uverbs_create_ah_resp { ah_handle, ..Default::default() }.as_bytes())
     }

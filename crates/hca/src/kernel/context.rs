@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The context, and its event files.
 
-use super::front::Object;
+use super::state::Object;
 use super::{Call, known, uhw, uhw_out};
+use crate::config::InlineMode;
 use crate::engine::NULL_MKEY;
-use crate::fabric::InlineMode;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
@@ -50,7 +50,7 @@ impl Call<'_, '_> {
                 UVERBS_ATTR_UHW_OUT,
             ],
         )?;
-        if self.front.context(self.context)?.is_open {
+        if self.state.context(self.context)?.is_open {
             return Err(Errno::EINVAL);
         }
         // The first version of the request is the first two fields.
@@ -68,30 +68,30 @@ impl Call<'_, '_> {
         if request.lib_caps & MLX5_LIB_CAP_4K_UAR == 0 && request.lib_caps != 0 {
             return Err(Errno::EINVAL);
         }
-        let dynamic = self.front.config.dynamic_uars && request.lib_caps & MLX5_LIB_CAP_DYN_UAR != 0;
+        let dynamic = self.state.config.dynamic_uars && request.lib_caps & MLX5_LIB_CAP_DYN_UAR != 0;
         let registers = request.total_num_bfregs.next_multiple_of(REGISTERS_PER_PAGE);
         let mut pages = Vec::new();
         if !dynamic {
             for _ in 0..registers / REGISTERS_PER_PAGE {
-                match self.front.add_page() {
+                match self.state.add_page() {
                     Ok(page) => pages.push(page),
                     Err(errno) => {
                         for page in pages {
-                            self.front.remove_page(page);
+                            self.state.remove_page(page);
                         }
                         return Err(errno);
                     }
                 }
             }
         }
-        let config = &self.front.config;
+        let config = &self.state.config;
         let cqe_version = config.cqe_version.min(request.max_cqe_version);
         if cqe_version != config.cqe_version {
             // The device writes entries of one version, for all contexts.
             log::warn!("a context asks for completion entries of version {}", request.max_cqe_version);
         }
         let resp = self.ucontext(dynamic, registers);
-        let context = self.front.context(self.context)?;
+        let context = self.state.context(self.context)?;
         context.is_open = true;
         context.static_pages = pages;
         context.dynamic_pages = dynamic;
@@ -104,7 +104,7 @@ impl Call<'_, '_> {
     }
 
     fn ucontext(&self, dynamic: bool, registers: u32) -> mlx5_ib_alloc_ucontext_resp {
-        let config = &self.front.config;
+        let config = &self.state.config;
         mlx5_ib_alloc_ucontext_resp {
             qp_tab_size: 1 << 18,
             bf_reg_size: if config.blue_flame { BF_REG } else { 0 },
@@ -146,7 +146,7 @@ impl Call<'_, '_> {
         c.answer(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &VECTORS.to_ne_bytes());
         let support = IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
         c.answer(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &support.to_ne_bytes());
-        let context = self.front.context(self.context)?;
+        let context = self.state.context(self.context)?;
         let (dynamic, pages) = (context.dynamic_pages, context.static_pages.len() as u32);
         let resp = self.ucontext(dynamic, pages * REGISTERS_PER_PAGE);
         c.answer(MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX, resp.as_bytes());
@@ -155,7 +155,7 @@ impl Call<'_, '_> {
 
     pub(super) fn alloc_async_event(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         known(c, &[UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE])?;
-        let fd = self.front.context(self.context)?.open_asyncs()?;
+        let fd = self.state.context(self.context)?.open_asyncs()?;
         c.new_fd(UVERBS_ATTR_ASYNC_EVENT_ALLOC_FD_HANDLE, fd);
         Ok(())
     }
@@ -178,7 +178,7 @@ impl Call<'_, '_> {
             _ => return Err(Errno::EINVAL),
         };
         let room = c.output(UVERBS_ATTR_INFO_HANDLES_LIST).map_or(0, |b| b.len() / 4);
-        let objects = &self.front.context(self.context)?.objects;
+        let objects = &self.state.context(self.context)?.objects;
         let handles: Vec<u32> =
             objects.iter().filter(|(_, e)| is(&e.object)).map(|(h, _)| *h).take(room).collect();
         c.answer(UVERBS_ATTR_INFO_TOTAL_HANDLES, &(handles.len() as u32).to_ne_bytes());

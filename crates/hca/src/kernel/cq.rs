@@ -2,9 +2,9 @@
 //! Completion queues and completion channels.
 
 use super::context::VECTORS;
-use super::front::Object;
 use super::lend::lend_area;
 use super::query::MAX_CQE;
+use super::state::Object;
 use super::{Call, core_in, core_out, flags, known, number, number32, uhw, uhw_out};
 use crate::engine::cq::{Cq, CqParts};
 use std::os::fd::OwnedFd;
@@ -52,7 +52,7 @@ impl Call<'_, '_> {
         if !c.mark_valid(UVERBS_ATTR_CORE_OUT) {
             return Err(Errno::ENOSPC);
         }
-        let fd = self.front.add_channel()?;
+        let fd = self.state.add_channel()?;
         if c.new_fd(UVERBS_ATTR_CORE_OUT, fd) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
@@ -61,7 +61,7 @@ impl Call<'_, '_> {
             return Ok(None);
         }
         let fd = c.fd(UVERBS_ATTR_CREATE_CQ_COMP_CHANNEL).ok_or(Errno::EINVAL)?;
-        let (id, _) = self.front.channels.iter().find(|(_, file)| file.is(fd)).ok_or(Errno::EBADF)?;
+        let (id, _) = self.state.channels.iter().find(|(_, file)| file.is(fd)).ok_or(Errno::EBADF)?;
         Ok(Some((*id, fd.try_clone_to_owned().map_err(|_| Errno::EMFILE)?)))
     }
 
@@ -99,7 +99,7 @@ impl Call<'_, '_> {
         if private.cqe_comp_en != 0 || private.flags & !known_flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let context = self.front.context(self.context)?;
+        let context = self.state.context(self.context)?;
         let page = if private.flags & MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX != 0 {
             context.page(private.uar_page_index.into())?
         } else {

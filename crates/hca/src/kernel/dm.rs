@@ -3,9 +3,9 @@
 // UNSAFETY: lends memory of the device as a mapping.
 #![expect(unsafe_code)]
 
-use super::front::Object;
 use super::memory::check_access;
 use super::query::MAX_DM;
+use super::state::Object;
 use super::{Call, known, number};
 use crate::engine::mkey::Kind;
 use crate::memory::Memory;
@@ -107,7 +107,7 @@ impl Call<'_, '_> {
             Object::Dm { memory } => Some((u64::from(memory.page), memory.words.len() as u64 * 8)),
             _ => None,
         };
-        let contexts = self.front.contexts.values();
+        let contexts = self.state.contexts.values();
         let all: Vec<(u64, u64)> =
             contexts.flat_map(|c| c.objects.values()).filter_map(|e| used(&e.object)).collect();
         let size = len.checked_next_multiple_of(PAGE).filter(|n| *n > 0).ok_or(Errno::EINVAL)?;
@@ -177,7 +177,7 @@ impl Call<'_, '_> {
 
     /// Maps device memory by its first page.
     fn map_dm(&mut self, index: u64, len: usize) -> Result<Mapping, Errno> {
-        let objects = &self.front.context(self.context)?.objects;
+        let objects = &self.state.context(self.context)?.objects;
         let found = objects.values().find_map(|e| match &e.object {
             Object::Dm { memory } if u64::from(memory.page) == index => Some(memory),
             _ => None,

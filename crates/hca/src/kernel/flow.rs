@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Steering rules from their command.
 
-use super::front::Object;
+use super::state::Object;
 use super::{Call, core_out, extensible};
 use crate::engine::flow::{Masked, Rule, Spec, Target};
 use crate::engine::qp::QpKind;
@@ -69,7 +69,7 @@ impl Call<'_, '_> {
         }
         let rule = self.device.steering.add(rule);
         // The QP counts its rules itself: it is busy while it has any.
-        let flow_handle = self.front.add(self.context, Object::Flow { rule }, &[], 0)?;
+        let flow_handle = self.state.add(self.context, Object::Flow { rule }, &[], 0)?;
         core_out(c, ib_uverbs_create_flow_resp { comp_mask: 0, flow_handle }.as_bytes())
     }
 
@@ -77,7 +77,7 @@ impl Call<'_, '_> {
         let request: ib_uverbs_destroy_flow =
             extensible(c.input(UVERBS_ATTR_CORE_IN), size_of::<ib_uverbs_destroy_flow>())?;
         let is = |o: &Object| matches!(o, Object::Flow { .. });
-        self.front.destroy(self.device, self.cx, self.context, request.flow_handle, is)?;
+        self.state.destroy(self.device, self.cx, self.context, request.flow_handle, is)?;
         Ok(())
     }
 }

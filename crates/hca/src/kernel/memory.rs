@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Protection domains, memory regions, memory windows.
 
-use super::front::Object;
 use super::lend::{lend, lend_file};
+use super::state::Object;
 use super::{Call, core_in, core_out, known, uhw_out};
 use crate::engine::mkey::{Kind, access};
 use uverbs_core::Errno;
@@ -49,8 +49,8 @@ pub(super) fn check_access(flags: u32) -> Result<u32, Errno> {
 impl Call<'_, '_> {
     pub(super) fn alloc_pd(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let _: ib_uverbs_alloc_pd = core_in(c)?;
-        let pdn = self.front.number();
-        let pd_handle = self.front.add(self.context, Object::Pd { pdn }, &[], 0)?;
+        let pdn = self.state.number();
+        let pd_handle = self.state.add(self.context, Object::Pd { pdn }, &[], 0)?;
         uhw_out(c, mlx5_ib_alloc_pd_resp { pdn }.as_bytes());
         core_out(c, ib_uverbs_alloc_pd_resp { pd_handle, driver_data: [] }.as_bytes())
     }
@@ -66,7 +66,7 @@ impl Call<'_, '_> {
         let iova = if access & IB_UVERBS_ACCESS_ZERO_BASED != 0 { 0 } else { request.hca_va };
         let key = self.device.mkeys.add(0, pd, access, Kind::Region { memory, iova });
         let object = Object::Mr { key, iova, len: request.length };
-        let mr_handle = self.front.add(self.context, object, &[request.pd_handle], 0)?;
+        let mr_handle = self.state.add(self.context, object, &[request.pd_handle], 0)?;
         let resp = ib_uverbs_reg_mr_resp { mr_handle, lkey: key, rkey: key, ..Default::default() };
         core_out(c, resp.as_bytes())
     }
@@ -144,7 +144,7 @@ impl Call<'_, '_> {
             self.device.mkeys.remove(key);
             self.device.mkeys.add(0, pd, access, kind)
         };
-        let context = self.front.context(self.context)?;
+        let context = self.state.context(self.context)?;
         if flags & IB_MR_REREG_PD != 0 {
             let from = context.first_parent(request.mr_handle).ok_or(Errno::EINVAL)?;
             context.change_parent(request.mr_handle, from, request.pd_handle);
@@ -184,7 +184,7 @@ impl Call<'_, '_> {
             _ => return Err(Errno::EINVAL),
         };
         let rkey = self.device.mkeys.add(0, pd, 0, Kind::Window { two, bound: None });
-        let mw_handle = self.front.add(self.context, Object::Mw { key: rkey }, &[request.pd_handle], 0)?;
+        let mw_handle = self.state.add(self.context, Object::Mw { key: rkey }, &[request.pd_handle], 0)?;
         core_out(c, ib_uverbs_alloc_mw_resp { mw_handle, rkey, ..Default::default() }.as_bytes())
     }
 }

@@ -12,7 +12,6 @@ mod cq;
 mod dm;
 mod events;
 mod flow;
-pub(crate) mod front;
 mod lend;
 mod memory;
 mod modify;
@@ -20,6 +19,7 @@ mod qp;
 mod query;
 mod rss;
 mod srq;
+mod state;
 #[cfg(test)]
 mod tests;
 mod uar;
@@ -27,9 +27,10 @@ mod write;
 mod xrc;
 
 use crate::engine::{Device, Port};
-use crate::fabric::Alive;
+use crate::plugged::Plugged;
 use core::sync::atomic::{AtomicBool, Ordering};
-use front::{Front, Object, Reported};
+pub(crate) use state::State;
+use state::{Object, Reported};
 use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
@@ -58,8 +59,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// One context of a device: what an open `/dev/infiniband/uverbsN` is.
 #[derive(Debug)]
 pub(crate) struct HcaKernel {
-    alive: Arc<Alive>,
-    device: usize,
+    plugged: Plugged<State>,
     context: u32,
     name: String,
     is_closed: AtomicBool,
@@ -68,31 +68,33 @@ pub(crate) struct HcaKernel {
 /// A command in execution, with the state that it works on.
 struct Call<'w, 'n> {
     device: &'w mut Device,
-    front: &'w mut Front,
+    state: &'w mut State,
     cx: &'w mut Port<'n>,
     context: u32,
 }
 
 impl HcaKernel {
-    pub(crate) fn new(alive: Arc<Alive>, device: usize, context: u32, name: String) -> Self {
-        Self { alive, device, context, name, is_closed: AtomicBool::new(false) }
+    /// A new context of a device.
+    pub(crate) fn open(plugged: &Plugged<State>, name: &str) -> Self {
+        // A context that does not exist answers each call with an error.
+        let context = plugged.enter(|_, state, _| state.open()).unwrap_or_default();
+        Self { plugged: plugged.clone(), context, name: name.into(), is_closed: AtomicBool::new(false) }
     }
 
     /// Ends the context with all its objects, once.
     fn end(&self) {
-        if self.alive.is_here() && !self.is_closed.swap(true, Ordering::Relaxed) {
+        if self.plugged.is_here() && !self.is_closed.swap(true, Ordering::Relaxed) {
             let _ = self.call(|call| {
-                call.front.close(call.device, call.cx, call.context);
+                call.state.close(call.device, call.cx, call.context);
                 Ok(())
             });
         }
     }
 
     fn call<R>(&self, f: impl FnOnce(&mut Call<'_, '_>) -> Result<R, Errno>) -> Result<R, Errno> {
-        self.alive.shared.enter(|world| {
-            let (device, front, mut cx) = world.parts(self.device).ok_or(Errno::EIO)?;
-            f(&mut Call { device, front, cx: &mut cx, context: self.context })
-        })
+        let context = self.context;
+        let result = self.plugged.enter(|device, state, cx| f(&mut Call { device, state, cx, context }));
+        result.unwrap_or(Err(Errno::EIO))
     }
 }
 
@@ -124,7 +126,7 @@ impl Kernel for HcaKernel {
             return Err(Errno::ESTALE);
         }
         let page = self.call(|call| call.map_page(offset, len))?;
-        let port = uar::Page { alive: Arc::clone(&self.alive), device: self.device, page };
+        let port = uar::Page { plugged: self.plugged.clone(), page };
         Ok(DoorbellPage::Port(Arc::new(port)))
     }
 
@@ -141,7 +143,7 @@ impl Kernel for HcaKernel {
     }
 
     fn is_creator_process(&self) -> bool {
-        self.alive.is_here() && !self.is_closed.load(Ordering::Relaxed)
+        self.plugged.is_here() && !self.is_closed.load(Ordering::Relaxed)
     }
 
     #[expect(unsafe_code, reason = "the port's contract")]
@@ -162,7 +164,7 @@ impl Call<'_, '_> {
         if key == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT) {
             return self.get_context(c);
         }
-        if !self.front.context(self.context)?.is_open {
+        if !self.state.context(self.context)?.is_open {
             // The one method that works before is the probing of a write command, which fails in its own way.
             return if key == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) {
                 self.write_command(c)
@@ -242,12 +244,12 @@ impl Call<'_, '_> {
         is: impl Fn(&Object) -> bool,
     ) -> Result<Reported, Errno> {
         let handle = handle(c, id)?;
-        self.front.destroy(self.device, self.cx, self.context, handle, is)
+        self.state.destroy(self.device, self.cx, self.context, handle, is)
     }
 
     /// An object of this context.
     fn object(&mut self, handle: u32) -> Result<&Object, Errno> {
-        self.front.context(self.context)?.get(handle)
+        self.state.context(self.context)?.get(handle)
     }
 
     /// Number of the protection domain with this handle.
@@ -275,7 +277,7 @@ impl Call<'_, '_> {
         parents: &[u32],
         user_handle: u64,
     ) -> Result<(), Errno> {
-        let handle = self.front.add(self.context, object, parents, user_handle)?;
+        let handle = self.state.add(self.context, object, parents, user_handle)?;
         c.new_handle(id, handle.into());
         Ok(())
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Changing and asking the state of queue pairs.
 
-use super::front::Object;
 use super::qp::QpObject;
 use super::query::MAX_RD_ATOMIC;
+use super::state::Object;
 use super::{Call, core_in, core_out, uhw_out};
 use crate::engine::qp::{Attr, QpKind, State};
 use uverbs_core::Errno;
@@ -63,7 +63,7 @@ fn check_dc(kind: QpKind, from: State, to: State, mask: M) -> Result<(), Errno> 
 
 impl Call<'_, '_> {
     fn qp_object(&mut self, handle: u32) -> Result<&mut QpObject, Errno> {
-        match self.front.context(self.context)?.objects.get_mut(&handle).map(|e| &mut e.object) {
+        match self.state.context(self.context)?.objects.get_mut(&handle).map(|e| &mut e.object) {
             Some(Object::Qp(qp)) => Ok(qp),
             _ => Err(Errno::ENOENT),
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs.
 
-use super::front::Object;
 use super::lend::{lend, lend_area};
 use super::query::MAX_SGE;
+use super::state::Object;
 use super::{Call, flags, known, number, number32, optional_handle, uhw, uhw_out};
 use crate::engine::qp::{Qp, QpKind, SendRing};
 use crate::engine::recv::RecvRing;
@@ -155,10 +155,10 @@ impl Call<'_, '_> {
         let mut object = QpObject { cap, sig_all, ..QpObject::new(qpn, qp_type, kind) };
         if kind == QpKind::XrcRecv {
             object.holds_xrcd = parents.xrcdn;
-            if let Some(xrcd) = self.front.xrcds.iter_mut().find(|x| Some(x.xrcdn) == parents.xrcdn) {
+            if let Some(xrcd) = self.state.xrcds.iter_mut().find(|x| Some(x.xrcdn) == parents.xrcdn) {
                 xrcd.users += 1;
             }
-            self.front.shared_qps.insert(qpn, 1);
+            self.state.shared_qps.insert(qpn, 1);
         }
         c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, cap.as_bytes());
         c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &qpn.to_ne_bytes());
@@ -179,7 +179,7 @@ impl Call<'_, '_> {
         if flags & (MLX5_QP_FLAG_UAR_PAGE_INDEX | MLX5_QP_FLAG_TYPE_DCT) != 0 {
             return Ok(NO_REGISTER);
         }
-        let context = self.front.context(self.context)?;
+        let context = self.state.context(self.context)?;
         let pages = context.static_pages.len().max(1);
         context.next_page = (context.next_page + 1) % pages;
         // Four registers in a page, of which the first two are user space's (`MLX5_BFREGS_PER_UAR`).
@@ -243,7 +243,7 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         if private.flags & MLX5_QP_FLAG_UAR_PAGE_INDEX != 0 {
-            qp.page = Some(self.front.context(self.context)?.page(private.bfreg_index)?);
+            qp.page = Some(self.state.context(self.context)?.page(private.bfreg_index)?);
         }
         if matches!(qp.kind, QpKind::Dct) {
             return Ok(());

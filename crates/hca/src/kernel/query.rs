@@ -3,7 +3,7 @@
 
 use super::context::MAX_WQES;
 use super::{Call, core_in, core_out, known, uhw_out};
-use crate::fabric::Link;
+use crate::config::Link;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_uapi::be::Be64;
@@ -48,8 +48,8 @@ const MAX_TSO: u32 = 1 << 18;
 
 impl Call<'_, '_> {
     fn base(&self) -> ib_uverbs_query_device_resp {
-        let guid = Be64::new(self.front.guid);
-        let raw = if self.front.config.link == Link::Ethernet {
+        let guid = Be64::new(self.state.config.guid);
+        let raw = if self.state.config.link == Link::Ethernet {
             IB_UVERBS_DEVICE_RAW_IP_CSUM | IB_UVERBS_DEVICE_MANAGED_FLOW_STEERING
         } else {
             0
@@ -81,7 +81,7 @@ impl Call<'_, '_> {
             max_qp_rd_atom: MAX_RD_ATOMIC.into(),
             max_res_rd_atom: u32::from(MAX_RD_ATOMIC) << 17,
             max_qp_init_rd_atom: MAX_RD_ATOMIC.into(),
-            atomic_cap: if self.front.config.atomics { IB_ATOMIC_HCA } else { IB_ATOMIC_NONE },
+            atomic_cap: if self.state.config.atomics { IB_ATOMIC_HCA } else { IB_ATOMIC_NONE },
             max_mw: 1 << 24,
             max_mcast_grp: 1 << 21,
             max_mcast_qp_attach: 240,
@@ -107,7 +107,7 @@ impl Call<'_, '_> {
         if request != ib_uverbs_ex_query_device::default() {
             return Err(Errno::EINVAL);
         }
-        let ethernet = self.front.config.link == Link::Ethernet;
+        let ethernet = self.state.config.link == Link::Ethernet;
         let raw = |n: u32| if ethernet { n } else { 0 };
         let base = self.base();
         let resp = ib_uverbs_ex_query_device_resp {
@@ -256,7 +256,7 @@ impl Call<'_, '_> {
 
     /// The files of sysfs below the device's directory.
     pub(super) fn sysfs(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        let guid = self.front.guid.to_be_bytes();
+        let guid = self.state.config.guid.to_be_bytes();
         let guid = guid.chunks(2).map(|w| format!("{:02x}{:02x}", w[0], w[1])).collect::<Vec<_>>().join(":");
         let text = match path {
             "fw_ver" => "22.36.1010".into(),
@@ -264,7 +264,7 @@ impl Call<'_, '_> {
             "hw_rev" => "0".into(),
             "hca_type" => "MT4125".into(),
             "node_type" => "1: CA".into(),
-            "node_desc" => self.front.config.name.clone(),
+            "node_desc" => self.state.config.name.clone(),
             "node_guid" | "sys_image_guid" => guid,
             _ => match path.strip_prefix("ports/1/pkeys/").map(str::parse::<u16>) {
                 Some(Ok(0)) => "0xffff".into(),

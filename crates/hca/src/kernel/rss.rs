@@ -2,9 +2,9 @@
 //! Receive work queues, indirection tables, and the QPs that hash over them.
 
 use super::context::MAX_WQES;
-use super::front::Object;
 use super::lend::lend_area;
 use super::qp::QpObject;
+use super::state::Object;
 use super::{Call, core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out};
 use crate::engine::Wq;
 use crate::engine::flow::Rss;
@@ -91,7 +91,7 @@ impl Call<'_, '_> {
         };
         let (wqn, object) = self.new_wq(c, &new)?;
         let parents = [new.pd_handle, new.cq_handle];
-        let wq_handle = self.front.add(self.context, object, &parents, new.user_handle)?;
+        let wq_handle = self.state.add(self.context, object, &parents, new.user_handle)?;
         uhw_out(c, private_resp().as_bytes());
         let resp = ib_uverbs_ex_create_wq_resp {
             comp_mask: 0,
@@ -172,7 +172,7 @@ impl Call<'_, '_> {
         if to == IB_WQS_RESET {
             (wq.rq.taken, wq.rq.broken) = (0, false);
         }
-        if let Some(entry) = self.front.context(self.context)?.objects.get_mut(&request.wq_handle) {
+        if let Some(entry) = self.state.context(self.context)?.objects.get_mut(&request.wq_handle) {
             entry.object = Object::Wq { wqn, state: to, max_wr };
         }
         Ok(())
@@ -184,7 +184,7 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let is = |o: &Object| matches!(o, Object::Wq { .. });
-        let reported = self.front.destroy(self.device, self.cx, self.context, request.wq_handle, is)?;
+        let reported = self.state.destroy(self.device, self.cx, self.context, request.wq_handle, is)?;
         let resp = ib_uverbs_ex_destroy_wq_resp {
             response_length: size_of::<ib_uverbs_ex_destroy_wq_resp>() as u32,
             events_reported: reported.asyncs,
@@ -212,8 +212,8 @@ impl Call<'_, '_> {
             let Object::Wq { wqn, .. } = *self.object(*handle)? else { return Err(Errno::ENOENT) };
             wqns.push(wqn);
         }
-        let number = self.front.number();
-        let ind_tbl_handle = self.front.add(self.context, Object::Table { wqns }, &handles, 0)?;
+        let number = self.state.number();
+        let ind_tbl_handle = self.state.add(self.context, Object::Table { wqns }, &handles, 0)?;
         let private = mlx5_ib_create_rwq_ind_tbl_resp {
             response_length: size_of::<mlx5_ib_create_rwq_ind_tbl_resp>() as u32,
             reserved: 0,
@@ -234,7 +234,7 @@ impl Call<'_, '_> {
             return Err(Errno::EOPNOTSUPP);
         }
         let is = |o: &Object| matches!(o, Object::Table { .. });
-        self.front.destroy(self.device, self.cx, self.context, request.ind_tbl_handle, is)?;
+        self.state.destroy(self.device, self.cx, self.context, request.ind_tbl_handle, is)?;
         Ok(())
     }
 

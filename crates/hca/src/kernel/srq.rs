@@ -2,9 +2,9 @@
 //! Shared receive queues.
 
 use super::context::MAX_WQES;
-use super::front::Object;
 use super::lend::lend_area;
 use super::query::MAX_SRQ_SGE;
+use super::state::Object;
 use super::{Call, core_in, core_out, known, number, number32, optional_handle, uhw, uhw_out};
 use crate::engine::recv::Srq;
 use crate::engine::{Notice, event};

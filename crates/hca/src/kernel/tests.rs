@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: commands hand memory of the tests to the device.
 
-use crate::fabric::{Fabric, Hca, Link};
+use crate::{Fabric, Hca, Link};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbell pages (UARs): as objects, or as what comes with a context of an older kernel.
 
-use super::front::Object;
+use super::state::Object;
+use super::state::State;
 use super::{Call, known};
-use crate::fabric::Alive;
-use std::sync::Arc;
+use crate::plugged::Plugged;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPort, RawCommand};
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
@@ -25,22 +25,17 @@ const PAGE: u64 = UAR_BYTES as u64;
 /// A page, as its driver rings it.
 #[derive(Debug)]
 pub(super) struct Page {
-    pub(super) alive: Arc<Alive>,
-    pub(super) device: usize,
+    pub(super) plugged: Plugged<State>,
     pub(super) page: u32,
 }
 
 impl Page {
     fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
         // A child of fork(2) has no device.
-        if !self.alive.is_here() {
+        if !self.plugged.is_here() {
             return;
         }
-        self.alive.shared.enter(|world| {
-            if let Some((device, mut port)) = world.device(self.device) {
-                device.doorbell(&mut port, self.page, offset, value, burst);
-            }
-        });
+        self.plugged.enter_device(|device, port| device.doorbell(port, self.page, offset, value, burst));
     }
 }
 
@@ -57,7 +52,7 @@ impl DoorbellPort for Page {
 
 impl Call<'_, '_> {
     pub(super) fn alloc_uar(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        if !self.front.config.dynamic_uars {
+        if !self.state.config.dynamic_uars {
             return Err(Errno::EPROTONOSUPPORT);
         }
         known(
@@ -72,11 +67,11 @@ impl Call<'_, '_> {
         )?;
         match super::number(c, MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE) {
             Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) => {}
-            Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) if self.front.config.blue_flame => {}
+            Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) if self.state.config.blue_flame => {}
             Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
         }
-        let page = self.front.add_page()?;
+        let page = self.state.add_page()?;
         let offset = OBJECTS + u64::from(page) * PAGE;
         c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, &offset.to_ne_bytes());
         c.answer(MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, &(UAR_BYTES as u32).to_ne_bytes());
@@ -95,7 +90,7 @@ impl Call<'_, '_> {
         if len != UAR_BYTES || !offset.is_multiple_of(PAGE) {
             return Err(Errno::EINVAL);
         }
-        let context = self.front.context(self.context)?;
+        let context = self.state.context(self.context)?;
         let number = offset / PAGE;
         if let Some(page) = offset.checked_sub(OBJECTS).and_then(|o| u32::try_from(o / PAGE).ok()) {
             let own = |o: &Object| matches!(o, Object::Uar { page: own } if *own == page);

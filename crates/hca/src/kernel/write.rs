@@ -34,7 +34,7 @@ impl Call<'_, '_> {
             ],
         )?;
         let command = super::number32(c, UVERBS_ATTR_WRITE_CMD)?;
-        if !self.front.context(self.context)?.is_open {
+        if !self.state.context(self.context)?.is_open {
             // uverbs checks the sizes first, so a library can find out whether this method exists.
             return Err(if c.has(UVERBS_ATTR_CORE_IN) { Errno::EINVAL } else { Errno::ENOSPC });
         }

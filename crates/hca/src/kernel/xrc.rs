@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! XRC domains, and targets that several contexts have open.
 
-use super::front::{Object, Xrcd};
 use super::qp::QpObject;
+use super::state::{Object, Xrcd};
 use super::{Call, core_in, core_out};
 use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
@@ -24,7 +24,7 @@ impl Call<'_, '_> {
             -1 => None,
             fd => Some(inode(fd)?),
         };
-        let found = inode.and_then(|_| self.front.xrcds.iter_mut().find(|x| x.inode == inode));
+        let found = inode.and_then(|_| self.state.xrcds.iter_mut().find(|x| x.inode == inode));
         let xrcdn = match found {
             Some(_) if request.oflags & exclusive != 0 => return Err(Errno::EINVAL),
             Some(xrcd) => {
@@ -34,12 +34,12 @@ impl Call<'_, '_> {
             // A file that has none, and none is to be made.
             None if inode.is_some() && request.oflags & create == 0 => return Err(Errno::EAGAIN),
             None => {
-                let xrcdn = self.front.number();
-                self.front.xrcds.push(Xrcd { xrcdn, inode, users: 1 });
+                let xrcdn = self.state.number();
+                self.state.xrcds.push(Xrcd { xrcdn, inode, users: 1 });
                 xrcdn
             }
         };
-        let xrcd_handle = self.front.add(self.context, Object::Xrcd { xrcdn }, &[], 0)?;
+        let xrcd_handle = self.state.add(self.context, Object::Xrcd { xrcdn }, &[], 0)?;
         core_out(c, ib_uverbs_open_xrcd_resp { xrcd_handle, driver_data: [] }.as_bytes())
     }
 
@@ -52,8 +52,8 @@ impl Call<'_, '_> {
         if !is_target || u32::from(request.qp_type) != QpType::XrcRecv as u32 {
             return Err(Errno::EINVAL);
         }
-        *self.front.shared_qps.entry(request.qpn).or_default() += 1;
-        if let Some(xrcd) = self.front.xrcds.iter_mut().find(|x| x.xrcdn == xrcdn) {
+        *self.state.shared_qps.entry(request.qpn).or_default() += 1;
+        if let Some(xrcd) = self.state.xrcds.iter_mut().find(|x| x.xrcdn == xrcdn) {
             xrcd.users += 1;
         }
         let object = QpObject {
@@ -61,7 +61,7 @@ impl Call<'_, '_> {
             ..QpObject::new(request.qpn, QpType::XrcRecv, QpKind::XrcRecv)
         };
         let object = Object::Qp(Box::new(object));
-        let qp_handle = self.front.add(self.context, object, &[request.pd_handle], request.user_handle)?;
+        let qp_handle = self.state.add(self.context, object, &[request.pd_handle], request.user_handle)?;
         core_out(c, ib_uverbs_create_qp_resp { qp_handle, qpn: request.qpn, ..Default::default() }.as_bytes())
     }
 }

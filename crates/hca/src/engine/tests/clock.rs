@@ -63,7 +63,7 @@ fn threads_do_not_disturb_each_other() {
             scope.spawn(move || {
                 let (mut a, mut b) = {
                     // Devices are numbered as they are built: one pair at a time has both ends on one device.
-                    let hca = fabric.device("own").link(crate::fabric::Link::InfiniBand).build();
+                    let hca = fabric.device("own").link(crate::Link::InfiniBand).build();
                     let lid = super::rig::on(&hca, |_, cx| cx.net.ports[cx.me].lid);
                     let (a, b) = (End::new(&hca, QpKind::Rc), End::new(&hca, QpKind::Rc));
                     a.connect(b.qpn, lid, 0);

@@ -7,7 +7,7 @@ use crate::engine::Wq;
 use crate::engine::flow::{Headers, Masked, Rss, Rule, Spec, Target};
 use crate::engine::qp::{QpKind, State};
 use crate::engine::recv::RecvRing;
-use crate::fabric::{Fabric, Link};
+use crate::{Fabric, Link};
 use uverbs_mlx5_hw::Be16;
 use uverbs_mlx5_hw::wqe::{DataSeg, EthSeg, MLX5_OPCODE_SEND, MLX5_OPCODE_TSO};
 use zerocopy::{FromZeros, IntoBytes};

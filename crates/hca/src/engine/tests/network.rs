@@ -4,7 +4,7 @@
 use super::rig::{BASE, End, on, pair};
 use crate::engine::packet::PSN;
 use crate::engine::qp::{QpKind, State};
-use crate::fabric::{Fabric, Link};
+use crate::{Fabric, Link};
 use uverbs_mlx5_hw::wqe::{Av, MLX5_EXTENDED_UD_AV, MLX5_OPCODE_SEND};
 use uverbs_mlx5_hw::{Be16, Be32};
 use zerocopy::IntoBytes;

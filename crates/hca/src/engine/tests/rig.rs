@@ -6,8 +6,8 @@ use crate::engine::mkey::Kind;
 use crate::engine::qp::{Attr, Qp, QpKind, SendRing, State};
 use crate::engine::recv::{RecvRing, Srq};
 use crate::engine::{Device, Port};
-use crate::fabric::{Fabric, Hca, Link};
 use crate::memory::{Area, Fault, Memory};
+use crate::{Fabric, Hca, Link};
 use std::sync::{Arc, Mutex};
 use uverbs_mlx5_hw::cqe::{Cqe64, ErrCqe};
 use uverbs_mlx5_hw::wqe::{

@@ -1,0 +1,497 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Flow tables of an Ethernet port: tables with groups of one mask each and entries of one value each, from the root on;
+//! where they lead; and counters.
+
+use super::{Call, Status};
+use crate::layout::{
+    alloc_flow_counter_out, create_flow_group_in, create_flow_group_out, create_flow_table_in,
+    create_flow_table_out, dealloc_flow_counter_in, delete_fte_in, dest_format_struct, destroy_flow_group_in,
+    destroy_flow_table_in, flow_context, flow_table_context, fte_match_param, fte_match_set_lyr_2_4 as lyr,
+    modify_flow_table_in, query_flow_counter_in, query_flow_counter_out, set_flow_table_root_in, set_fte_in,
+    traffic_counter,
+};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use uverbs_hca::bytes::put;
+use uverbs_hca::front::{Classifier, Headers, Hit, Rss, Target};
+
+/// Bytes of a match (`struct mlx5_ifc_fte_match_param_bits`).
+const MATCH: usize = 512;
+/// Bytes of a destination.
+const DESTINATION: usize = 8;
+/// Destinations of an entry at most.
+const MAX_DESTINATIONS: usize = 256;
+/// How many tables a frame may pass through, one behind the other, and in all: tables may lead in circles.
+const MAX_DEPTH: usize = 64;
+const MAX_VISITS: usize = 1024;
+
+/// `FS_FT_NIC_RX`, `FS_FT_NIC_TX`
+const RECEIVE: u64 = 0;
+const TRANSMIT: u64 = 1;
+
+/// `MLX5_FLOW_CONTEXT_ACTION_*`
+mod action {
+    pub(super) const DROP: u32 = 0x2;
+    pub(super) const FORWARD: u32 = 0x4;
+    pub(super) const COUNT: u32 = 0x8;
+    pub(super) const KNOWN: u32 = 0xf;
+}
+
+/// `MLX5_IFC_FLOW_DESTINATION_TYPE_*`
+const TO_TABLE: u64 = 1;
+const TO_TIR: u64 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Destination {
+    Table(u32),
+    Tir(u32),
+}
+
+#[derive(Debug)]
+struct Group {
+    mask: Vec<u8>,
+    start: u32,
+    end: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    group: u32,
+    value: Vec<u8>,
+    tag: u32,
+    action: u32,
+    destinations: Vec<Destination>,
+    counters: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Table {
+    kind: u64,
+    /// The table for a frame that matches no entry.
+    miss: Option<u32>,
+    groups: BTreeMap<u32, Group>,
+    /// By index: the lowest that matches takes a frame.
+    entries: BTreeMap<u32, Entry>,
+}
+
+/// A target of flows.
+#[derive(Clone, Debug)]
+pub(super) struct Tir {
+    pub(super) to: Where,
+    /// Frames of this port to itself that are not taken: to one address (bit 0), to many (bit 1).
+    pub(super) blocks_own: u32,
+}
+
+/// The destination of a target.
+#[derive(Clone, Debug)]
+pub(super) enum Where {
+    Queue(u32),
+    /// The queues of a table by a hash over these fields with this key.
+    Hash {
+        table: u32,
+        fields: u64,
+        key: Vec<u8>,
+    },
+}
+
+/// A frame's way through the tables.
+#[derive(Debug, Default)]
+struct Walk {
+    visits: usize,
+    /// Targets, with the tags of the entries that led there.
+    tirs: Vec<(u32, u32)>,
+}
+
+/// All that steers frames.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    tables: BTreeMap<u32, Table>,
+    root: Option<u32>,
+    pub(super) tirs: BTreeMap<u32, Tir>,
+    pub(super) queue_tables: BTreeMap<u32, Vec<u32>>,
+    /// Packets and bytes.
+    counters: BTreeMap<u32, (u64, u64)>,
+    next: u32,
+}
+
+impl State {
+    /// A number that nothing here has.
+    pub(super) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Whether a target or a table of queues names this queue.
+    pub(super) fn uses_queue(&self, rqn: u32) -> bool {
+        self.tirs.values().any(|tir| matches!(tir.to, Where::Queue(n) if n == rqn))
+            || self.queue_tables.values().any(|list| list.contains(&rqn))
+    }
+
+    /// Whether an entry leads to this target.
+    pub(super) fn uses_tir(&self, tirn: u32) -> bool {
+        let leads = |e: &Entry| e.destinations.contains(&Destination::Tir(tirn));
+        self.tables.values().any(|t| t.entries.values().any(leads))
+    }
+
+    fn collect(&mut self, table: u32, packet: &[u8], len: usize, depth: usize, walk: &mut Walk) {
+        walk.visits += 1;
+        if depth >= MAX_DEPTH || walk.visits > MAX_VISITS {
+            return;
+        }
+        let Some(found) = self.tables.get(&table) else { return };
+        let takes = |e: &&Entry| {
+            let mask = found.groups.get(&e.group).map_or(&[][..], |g| &g.mask);
+            packet.iter().zip(mask).zip(&e.value).all(|((p, m), v)| (p ^ v) & m == 0)
+        };
+        let Some(entry) = found.entries.values().find(takes) else {
+            if let Some(miss) = found.miss {
+                self.collect(miss, packet, len, depth + 1, walk);
+            }
+            return;
+        };
+        let (tag, action) = (entry.tag, entry.action);
+        let (destinations, counters) = (entry.destinations.clone(), entry.counters.clone());
+        if action & action::COUNT != 0 {
+            for counter in counters {
+                if let Some((packets, bytes)) = self.counters.get_mut(&counter) {
+                    (*packets, *bytes) = (*packets + 1, *bytes + len as u64);
+                }
+            }
+        }
+        if action & action::DROP != 0 {
+            return;
+        }
+        for destination in destinations {
+            match destination {
+                Destination::Table(next) => self.collect(next, packet, len, depth + 1, walk),
+                Destination::Tir(tirn) => walk.tirs.push((tirn, tag)),
+            }
+        }
+    }
+
+    fn resolve(&self, tirn: u32, h: &Headers, own: bool) -> Option<Target> {
+        let tir = self.tirs.get(&tirn)?;
+        let block = if h.dmac[0] & 1 == 0 { 1 } else { 2 };
+        if own && tir.blocks_own & block != 0 {
+            return None;
+        }
+        match &tir.to {
+            Where::Queue(rqn) => Some(Target::Wq(*rqn)),
+            Where::Hash { table, fields, key } => {
+                let table = self.queue_tables.get(table)?.clone();
+                Rss { fields: *fields, key: key.clone(), table }.pick(h).map(Target::Wq)
+            }
+        }
+    }
+}
+
+/// A frame's headers as a match.
+fn packet(h: &Headers) -> Vec<u8> {
+    let mut bytes = vec![0; MATCH];
+    let outer = fte_match_param::OUTER_HEADERS.bytes_mut(&mut bytes);
+    put(outer, 0, &h.smac);
+    put(outer, 8, &h.dmac);
+    let fields = [
+        (lyr::ETHERTYPE, u32::from(h.ethertype)),
+        (lyr::FIRST_VID, u32::from(h.vlan & 0xfff)),
+        (lyr::CVLAN_TAG, u32::from(h.ip_at == 18)),
+        (lyr::IP_VERSION, u32::from(h.ip_version)),
+        (lyr::IP_PROTOCOL, u32::from(h.proto)),
+        (lyr::IP_DSCP, u32::from(h.tos >> 2)),
+        (lyr::IP_ECN, u32::from(h.tos & 3)),
+        (lyr::TTL_HOPLIMIT, u32::from(h.ttl)),
+    ];
+    for (field, value) in fields {
+        field.set(outer, value);
+    }
+    if let Some((source, destination)) = h.ports {
+        let (s, d) =
+            if h.proto == 6 { (lyr::TCP_SPORT, lyr::TCP_DPORT) } else { (lyr::UDP_SPORT, lyr::UDP_DPORT) };
+        s.set(outer, source);
+        d.set(outer, destination);
+    }
+    // An IPv4 address is in the last four of the sixteen bytes.
+    let (skip, len) = if h.ip_version == 4 { (12, 4) } else { (0, 16) };
+    put(lyr::SRC_IPV4_SRC_IPV6.bytes_mut(outer), skip, &h.src[..len]);
+    put(lyr::DST_IPV4_DST_IPV6.bytes_mut(outer), skip, &h.dst[..len]);
+    bytes
+}
+
+/// The tables, with the interface for the engine.
+#[derive(Debug, Default)]
+pub(crate) struct Tables(Mutex<State>);
+
+impl Tables {
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Classifier for Tables {
+    fn hits(&self, headers: &Headers, len: usize, own: bool) -> Vec<Hit> {
+        let mut state = self.state();
+        let Some(root) = state.root else { return Vec::new() };
+        let mut walk = Walk::default();
+        state.collect(root, &packet(headers), len, 0, &mut walk);
+        let hit = |(tirn, tag)| Some(Hit { target: state.resolve(tirn, headers, own)?, tag });
+        walk.tirs.into_iter().filter_map(hit).collect()
+    }
+}
+
+fn miss(context: &[u8]) -> Option<u32> {
+    (flow_table_context::TABLE_MISS_ACTION.get(context) == 1)
+        .then(|| flow_table_context::TABLE_MISS_ID.get32(context))
+}
+
+pub(super) fn create_table(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let kind = create_flow_table_in::TABLE_TYPE.get(input);
+    if !matches!(kind, RECEIVE | TRANSMIT) || !call.function.ethernet {
+        return Err(Status::BAD_PARAM);
+    }
+    let context = create_flow_table_in::FLOW_TABLE_CONTEXT.bytes(input);
+    let mut state = call.function.ethernet_objects.tables.state();
+    let id = state.number();
+    let table = Table { kind, miss: miss(context), groups: BTreeMap::new(), entries: BTreeMap::new() };
+    state.tables.insert(id, table);
+    create_flow_table_out::TABLE_ID.set(output, id);
+    Ok(())
+}
+
+pub(super) fn modify_table(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let mut state = call.function.ethernet_objects.tables.state();
+    let id = modify_flow_table_in::TABLE_ID.get32(input);
+    let table = state.tables.get_mut(&id).ok_or(Status::BAD_RESOURCE)?;
+    table.miss = miss(modify_flow_table_in::FLOW_TABLE_CONTEXT.bytes(input));
+    Ok(())
+}
+
+pub(super) fn destroy_table(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let mut state = call.function.ethernet_objects.tables.state();
+    let id = destroy_flow_table_in::TABLE_ID.get32(input);
+    state.tables.remove(&id).ok_or(Status::BAD_RESOURCE)?;
+    if state.root == Some(id) {
+        state.root = None;
+    }
+    Ok(())
+}
+
+pub(super) fn set_root(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let mut state = call.function.ethernet_objects.tables.state();
+    let id = set_flow_table_root_in::TABLE_ID.get32(input);
+    let kind = set_flow_table_root_in::TABLE_TYPE.get(input);
+    if state.tables.get(&id).is_none_or(|t| t.kind != kind) {
+        return Err(Status::BAD_RESOURCE);
+    }
+    // Frames that go out pass no tables here.
+    if kind == RECEIVE {
+        state.root = (set_flow_table_root_in::OP_MOD.get(input) == 0).then_some(id);
+    }
+    Ok(())
+}
+
+pub(super) fn create_group(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let mut state = call.function.ethernet_objects.tables.state();
+    let id = state.number();
+    let table = create_flow_group_in::TABLE_ID.get32(input);
+    let table = state.tables.get_mut(&table).ok_or(Status::BAD_RESOURCE)?;
+    let (start, end) = (
+        create_flow_group_in::START_FLOW_INDEX.get32(input),
+        create_flow_group_in::END_FLOW_INDEX.get32(input),
+    );
+    let enabled = create_flow_group_in::MATCH_CRITERIA_ENABLE.get(input);
+    let mut mask = create_flow_group_in::MATCH_CRITERIA.bytes(input).to_vec();
+    // A bit for each 64 bytes of criteria.
+    for (i, part) in mask.chunks_mut(64).enumerate() {
+        if enabled >> i & 1 == 0 {
+            part.fill(0);
+        }
+    }
+    let overlaps = |g: &Group| g.start <= end && start <= g.end;
+    if start > end || table.groups.values().any(overlaps) {
+        return Err(Status::BAD_PARAM);
+    }
+    table.groups.insert(id, Group { mask, start, end });
+    create_flow_group_out::GROUP_ID.set(output, id);
+    Ok(())
+}
+
+pub(super) fn destroy_group(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let mut state = call.function.ethernet_objects.tables.state();
+    // The table's place is that of its destruction.
+    let table = destroy_flow_table_in::TABLE_ID.get32(input);
+    let table = state.tables.get_mut(&table).ok_or(Status::BAD_RESOURCE)?;
+    let id = destroy_flow_group_in::GROUP_ID.get32(input);
+    if table.entries.values().any(|e| e.group == id) {
+        return Err(Status::BUSY);
+    }
+    table.groups.remove(&id).map(drop).ok_or(Status::BAD_RESOURCE)
+}
+
+pub(super) fn set_entry(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let context = set_fte_in::FLOW_CONTEXT.bytes(input);
+    let action = flow_context::ACTION.get32(context);
+    let destinations = flow_context::DESTINATION_LIST_SIZE.get(context) as usize;
+    let counters = flow_context::FLOW_COUNTER_LIST_SIZE.get(context) as usize;
+    if action & !action::KNOWN != 0 || destinations > MAX_DESTINATIONS || counters > MAX_DESTINATIONS {
+        return Err(Status::BAD_PARAM);
+    }
+    let list = flow_context::DESTINATION.rest(set_fte_in::FLOW_CONTEXT.rest(input));
+    let mut items = list.chunks_exact(DESTINATION);
+    let mut next = || items.next().ok_or(Status::BAD_INPUT_LEN);
+    let mut to = Vec::new();
+    for _ in 0..destinations {
+        let item = next()?;
+        let id = dest_format_struct::DESTINATION_ID.get32(item);
+        to.push(match dest_format_struct::DESTINATION_TYPE.get(item) {
+            TO_TABLE => Destination::Table(id),
+            TO_TIR => Destination::Tir(id),
+            _ => return Err(Status::BAD_PARAM),
+        });
+    }
+    let mut counted = Vec::new();
+    for _ in 0..counters {
+        counted.push(uverbs_hca::bytes::be32(next()?, 0));
+    }
+    if action & action::FORWARD == 0 {
+        to.clear();
+    }
+    let mut state = call.function.ethernet_objects.tables.state();
+    let id = set_fte_in::TABLE_ID.get32(input);
+    let index = set_fte_in::FLOW_INDEX.get32(input);
+    let group = flow_context::GROUP_ID.get32(context);
+    let table = state.tables.get_mut(&id).ok_or(Status::BAD_RESOURCE)?;
+    let inside = table.groups.get(&group).is_some_and(|g| (g.start..=g.end).contains(&index));
+    // `op_mod` 1 changes an entry that there is.
+    let is_change = set_fte_in::OP_MOD.get(input) == 1;
+    if !inside || is_change && !table.entries.contains_key(&index) {
+        return Err(Status::BAD_RESOURCE);
+    }
+    let entry = Entry {
+        group,
+        value: flow_context::MATCH_VALUE.bytes(context).to_vec(),
+        tag: flow_context::FLOW_TAG.get32(context),
+        action,
+        destinations: to,
+        counters: counted,
+    };
+    table.entries.insert(index, entry);
+    Ok(())
+}
+
+pub(super) fn delete_entry(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let mut state = call.function.ethernet_objects.tables.state();
+    let table = state.tables.get_mut(&delete_fte_in::TABLE_ID.get32(input)).ok_or(Status::BAD_RESOURCE)?;
+    let index = delete_fte_in::FLOW_INDEX.get32(input);
+    table.entries.remove(&index).map(drop).ok_or(Status::BAD_RESOURCE)
+}
+
+pub(super) fn alloc_counter(call: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let mut state = call.function.ethernet_objects.tables.state();
+    let id = state.number();
+    state.counters.insert(id, (0, 0));
+    alloc_flow_counter_out::FLOW_COUNTER_ID.set(output, id);
+    Ok(())
+}
+
+pub(super) fn dealloc_counter(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let mut state = call.function.ethernet_objects.tables.state();
+    let id = dealloc_flow_counter_in::FLOW_COUNTER_ID.get32(input);
+    state.counters.remove(&id).map(drop).ok_or(Status::BAD_RESOURCE)
+}
+
+/// As many counters from the first one on as the answer has room for; those that there are not stay 0.
+pub(super) fn query_counter(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let state = call.function.ethernet_objects.tables.state();
+    let first = query_flow_counter_in::FLOW_COUNTER_ID.get32(input);
+    let place = query_flow_counter_out::FLOW_STATISTICS.rest_mut(output);
+    for (i, part) in place.chunks_exact_mut(16).enumerate() {
+        let id = first.wrapping_add(i as u32);
+        if let Some((packets, bytes)) = state.counters.get(&id) {
+            traffic_counter::PACKETS.set(part, *packets);
+            traffic_counter::OCTETS.set(part, *bytes);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An IPv4 UDP frame from port 7 to this one.
+    fn frame(port: u16) -> Headers {
+        Headers {
+            dmac: [2, 0, 0, 0, 0, 1],
+            smac: [2, 0, 0, 0, 0, 2],
+            ethertype: 0x0800,
+            ip_at: 14,
+            ip_version: 4,
+            proto: 17,
+            ports: Some((7, port)),
+            ..Headers::default()
+        }
+    }
+
+    fn table(miss: Option<u32>) -> Table {
+        Table { kind: RECEIVE, miss, groups: BTreeMap::new(), entries: BTreeMap::new() }
+    }
+
+    /// A group that matches the UDP destination port, and an entry for one.
+    fn entry(table: &mut Table, index: u32, port: u16, action: u32, destinations: Vec<Destination>) {
+        let field = |value: u16| {
+            let mut bytes = vec![0; MATCH];
+            lyr::UDP_DPORT.set(fte_match_param::OUTER_HEADERS.bytes_mut(&mut bytes), value);
+            bytes
+        };
+        table.groups.entry(1).or_insert_with(|| Group { mask: field(u16::MAX), start: 0, end: 9 });
+        let counters = vec![5];
+        let entry = Entry { group: 1, value: field(port), tag: index, action, destinations, counters };
+        table.entries.insert(index, entry);
+    }
+
+    #[test]
+    fn frames_go_where_the_first_entry_that_matches_leads() {
+        let tables = Tables::default();
+        {
+            let mut state = tables.state();
+            let (mut first, mut second) = (table(Some(2)), table(None));
+            entry(&mut first, 0, 80, action::DROP | action::COUNT, vec![]);
+            entry(&mut first, 1, 90, action::FORWARD, vec![Destination::Table(2)]);
+            entry(&mut second, 3, 90, action::FORWARD | action::COUNT, vec![Destination::Tir(4)]);
+            entry(&mut second, 4, 91, action::FORWARD, vec![Destination::Tir(4), Destination::Tir(99)]);
+            state.tables.extend([(1, first), (2, second)]);
+            state.counters.insert(5, (0, 0));
+            state.tirs.insert(4, Tir { to: Where::Queue(77), blocks_own: 1 });
+        }
+        let hits = |port, own| -> Vec<(Target, u32)> {
+            tables.hits(&frame(port), 100, own).iter().map(|hit| (hit.target, hit.tag)).collect()
+        };
+        assert!(hits(90, false).is_empty(), "no root yet");
+        tables.state().root = Some(1);
+        assert!(hits(80, false).is_empty(), "dropped");
+        assert_eq!(hits(90, false), [(Target::Wq(77), 3)], "by the second table");
+        assert_eq!(
+            hits(91, false),
+            [(Target::Wq(77), 4)],
+            "by the miss; a target that is not there takes nothing"
+        );
+        assert!(hits(91, true).is_empty(), "its own frames do not match");
+        assert!(hits(92, false).is_empty(), "nobody's");
+        assert_eq!(tables.state().counters[&5], (2, 200));
+    }
+
+    #[test]
+    fn tables_in_circles_end() {
+        let tables = Tables::default();
+        {
+            let mut state = tables.state();
+            let mut first = table(None);
+            entry(&mut first, 0, 80, action::FORWARD, vec![Destination::Table(1); MAX_DESTINATIONS]);
+            state.tables.extend([(1, first), (2, table(Some(2)))]);
+            state.root = Some(1);
+        }
+        assert!(tables.hits(&frame(80), 100, false).is_empty());
+        tables.state().root = Some(2);
+        assert!(tables.hits(&frame(80), 100, false).is_empty());
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory keys: all memory, lists of pages, windows.
+
+use super::{Call, Status};
+use crate::guest::Pages;
+use crate::layout::{
+    create_mkey_in, create_mkey_out, destroy_mkey_in, mkc, query_mkey_in, query_mkey_out,
+    query_special_contexts_out,
+};
+use std::sync::Arc;
+use uverbs_hca::front::NULL_MKEY;
+use uverbs_hca::front::{MkeyKind, access};
+use uverbs_hca::memory::Memory;
+
+/// `MLX5_MKC_ACCESS_MODE_*`
+const PHYSICAL: u64 = 0;
+const PAGES: u64 = 1;
+const KLMS: u64 = 2;
+
+/// Bytes of a page of a key, as a power of two at most.
+const MAX_LOG_PAGE: u32 = 40;
+
+/// The rights of a context, as the engine's flags.
+pub(super) fn rights(context: &[u8]) -> u32 {
+    let bit = |set, right| if set { right } else { 0 };
+    bit(mkc::LW.is_set(context), access::LOCAL_WRITE)
+        | bit(mkc::RW.is_set(context), access::REMOTE_WRITE)
+        | bit(mkc::RR.is_set(context), access::REMOTE_READ)
+        | bit(mkc::A.is_set(context), access::REMOTE_ATOMIC)
+}
+
+pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let context = create_mkey_in::MEMORY_KEY_MKEY_ENTRY.bytes(input);
+    let pd = mkc::PD.get32(context);
+    if !call.function.pds.has(pd) {
+        return Err(Status::BAD_RESOURCE);
+    }
+    let mode = mkc::ACCESS_MODE_4_2.get(context) << 2 | mkc::ACCESS_MODE_1_0.get(context);
+    let is_free = mkc::FREE.is_set(context);
+    let start = mkc::START_ADDR.get(context);
+    let kind = match mode {
+        PHYSICAL if !is_free => {
+            if !mkc::LENGTH64.is_set(context) {
+                return Err(Status::BAD_PARAM);
+            }
+            MkeyKind::Region { memory: Arc::clone(call.guest()) as Arc<dyn Memory>, iova: 0 }
+        }
+        PAGES if is_free => MkeyKind::Free,
+        PAGES => {
+            let shift = mkc::LOG_PAGE_SIZE.get32(context);
+            let len = mkc::LEN.get(context);
+            if !(12..=MAX_LOG_PAGE).contains(&shift) {
+                return Err(Status::BAD_PARAM);
+            }
+            let skip = start & ((1 << shift) - 1);
+            let count = skip.checked_add(len).ok_or(Status::BAD_PARAM)?.div_ceil(1 << shift);
+            // Two entries in each unit of 16 bytes.
+            let listed = create_mkey_in::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.get(input) * 2;
+            if count > listed {
+                return Err(Status::BAD_PARAM);
+            }
+            let list = create_mkey_in::KLM_PAS_MTT.rest(input);
+            let list = Pages::list(list, count).ok_or(Status::BAD_INPUT_LEN)?;
+            let pages = Pages::new(call.guest(), list, shift, skip, len).ok_or(Status::BAD_PARAM)?;
+            MkeyKind::Region { memory: Arc::new(pages), iova: start }
+        }
+        // A window before it is bound; a peer may invalidate it if it is of type 2.
+        KLMS if is_free => MkeyKind::Window { two: mkc::EN_RINVAL.is_set(context), bound: None },
+        _ => return Err(Status::BAD_PARAM),
+    };
+    let variant = mkc::MKEY_7_0.get(context) as u8;
+    let key = call.device.mkeys.add(variant, pd, rights(context), kind);
+    call.function.mkeys.insert(key >> 8, context.to_vec());
+    create_mkey_out::MKEY_INDEX.set(output, key >> 8);
+    Ok(())
+}
+
+pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let index = destroy_mkey_in::MKEY_INDEX.get32(input);
+    if !call.function.mkeys.contains_key(&index) {
+        return Err(Status::BAD_RESOURCE);
+    }
+    if call.device.mkeys.is_bound(index << 8) {
+        return Err(Status::BUSY);
+    }
+    call.function.mkeys.remove(&index);
+    call.device.mkeys.remove(index << 8);
+    Ok(())
+}
+
+pub(super) fn query(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    let index = query_mkey_in::MKEY_INDEX.get32(input);
+    let record = call.function.mkeys.get(&index).ok_or(Status::BAD_RESOURCE)?;
+    let context = query_mkey_out::MEMORY_KEY_MKEY_ENTRY.bytes_mut(output);
+    let len = context.len().min(record.len());
+    context[..len].copy_from_slice(&record[..len]);
+    Ok(())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "a handler")]
+pub(super) fn special_contexts(_: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
+    // One key is for indirect keys of the kernel, the other for users; both read as zeros and swallow what is written.
+    query_special_contexts_out::NULL_MKEY.set(output, NULL_MKEY);
+    query_special_contexts_out::DUMP_FILL_MKEY.set(output, NULL_MKEY);
+    Ok(())
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Transitions of queue pairs. Each takes over the fields that belong to it, and those that the mask of optional
+//! parameters names (`enum mlx5_qp_optpar`).
+
+use super::{Call, Status};
+use crate::bits::Field;
+use crate::layout::{ads, qp_2err_in, qpc, rst2init_qp_in as modify_in};
+use uverbs_hca::bytes::array;
+use uverbs_hca::front::access;
+use uverbs_hca::front::{Attr, QpKind, State};
+
+/// `MLX5_QP_OPTPAR_*`
+mod optional {
+    pub(super) const RRE: u32 = 1 << 1;
+    pub(super) const RAE: u32 = 1 << 2;
+    pub(super) const RWE: u32 = 1 << 3;
+    pub(super) const Q_KEY: u32 = 1 << 5;
+    pub(super) const RNR_TIMEOUT: u32 = 1 << 6;
+    pub(super) const PRIMARY_PATH: u32 = 1 << 7;
+    pub(super) const SRA_MAX: u32 = 1 << 8;
+    pub(super) const RRA_MAX: u32 = 1 << 9;
+    pub(super) const RETRY_COUNT: u32 = 1 << 12;
+    pub(super) const RNR_RETRY: u32 = 1 << 13;
+    pub(super) const ACK_TIMEOUT: u32 = 1 << 14;
+}
+
+/// Fields that a transition sets.
+#[derive(Clone, Copy)]
+struct Sets {
+    access: bool,
+    q_key: bool,
+    path: bool,
+    mtu: bool,
+    receive: bool,
+    send: bool,
+}
+
+const NOTHING: Sets =
+    Sets { access: false, q_key: false, path: false, mtu: false, receive: false, send: false };
+
+pub(super) fn rst2init(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let sets = Sets { access: true, q_key: true, ..NOTHING };
+    modify(call, input, &[State::Reset], State::Init, sets)
+}
+
+pub(super) fn init2init(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    modify(call, input, &[State::Init], State::Init, NOTHING)
+}
+
+pub(super) fn init2rtr(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    let sets = Sets { path: true, mtu: true, receive: true, ..NOTHING };
+    modify(call, input, &[State::Init], State::Rtr, sets)
+}
+
+pub(super) fn rtr2rts(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    modify(call, input, &[State::Rtr], State::Rts, Sets { send: true, ..NOTHING })
+}
+
+pub(super) fn rts2rts(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    modify(call, input, &[State::Rts], State::Rts, NOTHING)
+}
+
+pub(super) fn sqerr2rts(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    modify(call, input, &[State::Sqe], State::Rts, NOTHING)
+}
+
+pub(super) fn to_err(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    move_to(call, qp_2err_in::QPN.get32(input), State::Err)
+}
+
+pub(super) fn to_rst(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
+    move_to(call, qp_2err_in::QPN.get32(input), State::Reset)
+}
+
+fn move_to(call: &mut Call<'_, '_>, qpn: u32, to: State) -> Result<(), Status> {
+    if !call.function.qps.contains_key(&qpn) {
+        return Err(Status::BAD_RESOURCE);
+    }
+    if call.device.move_qp(call.port, qpn, to) { Ok(()) } else { Err(Status::BAD_RESOURCE) }
+}
+
+/// Takes over fields of the path's context and keeps them for queries.
+fn copy(from: &[u8], to: &mut [u8], fields: &[Field]) {
+    for field in fields {
+        field.copy(from, to);
+    }
+}
+
+fn modify(
+    call: &mut Call<'_, '_>,
+    input: &[u8],
+    from: &[State],
+    to: State,
+    sets: Sets,
+) -> Result<(), Status> {
+    let qpn = modify_in::QPN.get32(input);
+    let mask = modify_in::OPT_PARAM_MASK.get32(input);
+    let wanted = modify_in::QPC.bytes(input);
+    let ethernet = call.function.ethernet;
+    let record = call.function.qps.get_mut(&qpn).ok_or(Status::BAD_RESOURCE)?;
+    let qp = call.device.qps.get_mut(&qpn).ok_or(Status::BAD_RESOURCE)?;
+    if !from.contains(&qp.state) {
+        return Err(Status::BAD_QP_STATE);
+    }
+    let has = |bit| mask & bit != 0;
+    let mut keep = vec![qpc::PM_STATE];
+    if sets.access {
+        keep.extend([qpc::RRE, qpc::RWE, qpc::RAE, qpc::ATOMIC_MODE, qpc::COUNTER_SET_ID]);
+    } else {
+        for (bit, field) in [(optional::RRE, qpc::RRE), (optional::RWE, qpc::RWE), (optional::RAE, qpc::RAE)]
+        {
+            if has(bit) {
+                keep.push(field);
+            }
+        }
+        if has(optional::RAE) {
+            keep.push(qpc::ATOMIC_MODE);
+        }
+    }
+    if sets.q_key || has(optional::Q_KEY) {
+        keep.push(qpc::Q_KEY);
+    }
+    // Datagram queues have their MTU in every modification.
+    if sets.mtu || qp.kind == QpKind::Ud {
+        keep.extend([qpc::MTU, qpc::LOG_MSG_MAX]);
+    }
+    if sets.receive {
+        keep.extend([qpc::REMOTE_QPN, qpc::NEXT_RCV_PSN, qpc::LOG_RRA_MAX, qpc::MIN_RNR_NAK]);
+    }
+    if sets.send {
+        keep.extend([qpc::NEXT_SEND_PSN, qpc::LOG_SRA_MAX, qpc::RETRY_COUNT, qpc::RNR_RETRY]);
+    }
+    for (bit, field) in [
+        (optional::RNR_TIMEOUT, qpc::MIN_RNR_NAK),
+        (optional::SRA_MAX, qpc::LOG_SRA_MAX),
+        (optional::RRA_MAX, qpc::LOG_RRA_MAX),
+        (optional::RETRY_COUNT, qpc::RETRY_COUNT),
+        (optional::RNR_RETRY, qpc::RNR_RETRY),
+    ] {
+        if has(bit) {
+            keep.push(field);
+        }
+    }
+    copy(wanted, record, &keep);
+    path(wanted, record, sets, has(optional::PRIMARY_PATH), has(optional::ACK_TIMEOUT));
+    set(&mut qp.attr, record, ethernet);
+    qp.attr.sq_psn = qpc::NEXT_SEND_PSN.get32(record);
+    qp.attr.rq_psn = qpc::NEXT_RCV_PSN.get32(record);
+    move_to(call, qpn, to)
+}
+
+/// The primary path: all of it, or the part that is set without it.
+fn path(wanted: &[u8], record: &mut [u8], sets: Sets, all: bool, timeout: bool) {
+    let new = qpc::PRIMARY_ADDRESS_PATH.bytes(wanted);
+    let old = qpc::PRIMARY_ADDRESS_PATH.bytes_mut(record);
+    if sets.access {
+        copy(new, old, &[ads::PKEY_INDEX, ads::VHCA_PORT_NUM]);
+    }
+    if sets.send || timeout {
+        copy(new, old, &[ads::ACK_TIMEOUT]);
+    }
+    if sets.path || all {
+        copy(
+            new,
+            old,
+            &[
+                ads::GRH,
+                ads::MLID,
+                ads::RLID,
+                ads::SRC_ADDR_INDEX,
+                ads::STAT_RATE,
+                ads::HOP_LIMIT,
+                ads::TCLASS,
+                ads::FLOW_LABEL,
+                ads::RGID_RIP,
+                ads::SL,
+                ads::UDP_SPORT,
+                ads::RMAC_47_32,
+                ads::RMAC_31_0,
+            ],
+        );
+        if ads::VHCA_PORT_NUM.is_set(new) {
+            copy(new, old, &[ads::VHCA_PORT_NUM]);
+        }
+    }
+}
+
+/// Copies the fields of a context that the engine needs.
+fn set(attr: &mut Attr, context: &[u8], ethernet: bool) {
+    let bit = |field: Field, right| if field.is_set(context) { right } else { 0 };
+    attr.access = bit(qpc::RRE, access::REMOTE_READ)
+        | bit(qpc::RWE, access::REMOTE_WRITE)
+        | bit(qpc::RAE, access::REMOTE_ATOMIC);
+    attr.qkey = qpc::Q_KEY.get32(context);
+    attr.mtu = match qpc::MTU.get32(context) {
+        mtu @ 1..=5 => 128 << mtu,
+        _ => 4096,
+    };
+    attr.dest_qpn = qpc::REMOTE_QPN.get32(context);
+    attr.max_dest_rd_atomic = 1 << qpc::LOG_RRA_MAX.get32(context);
+    attr.max_rd_atomic = 1 << qpc::LOG_SRA_MAX.get32(context);
+    attr.min_rnr_timer = qpc::MIN_RNR_NAK.get(context) as u8;
+    attr.retry_cnt = qpc::RETRY_COUNT.get(context) as u8;
+    attr.rnr_retry = qpc::RNR_RETRY.get(context) as u8;
+    let path = qpc::PRIMARY_ADDRESS_PATH.bytes(context);
+    attr.timeout = ads::ACK_TIMEOUT.get(path) as u8;
+    attr.dlid = ads::RLID.get(path) as u16;
+    attr.sl = ads::SL.get(path) as u8;
+    let gid = array(ads::RGID_RIP.bytes(path), 0);
+    attr.dgid = gid.filter(|_| ethernet || ads::GRH.is_set(path));
+}

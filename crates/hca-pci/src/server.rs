@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The vfio-user side: regions, interrupts, memory of the VM.
+
+use crate::config::{BAR_BYTES, CONFIG_BYTES, Config, VECTORS};
+use crate::{PciFunction, cmdq, init_seg, uar};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use uverbs_hca::bytes::be32;
+use vfio_bindings::bindings::vfio::{
+    VFIO_IRQ_INFO_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
+    VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
+    vfio_region_info,
+};
+use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, Server, ServerBackend, ServerRegion};
+
+fn regions() -> Vec<ServerRegion> {
+    let region = |index| {
+        let size = match index {
+            VFIO_PCI_BAR0_REGION_INDEX => BAR_BYTES,
+            VFIO_PCI_CONFIG_REGION_INDEX => CONFIG_BYTES,
+            _ => 0,
+        };
+        let flags = if size == 0 { 0 } else { VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE };
+        let argsz = size_of::<vfio_region_info>() as u32;
+        ServerRegion {
+            region_info: vfio_region_info { argsz, flags, index, size, ..Default::default() },
+            sparse_areas: Vec::new(),
+            mmap_fd: None,
+        }
+    };
+    (0..VFIO_PCI_NUM_REGIONS).map(region).collect()
+}
+
+fn irqs() -> Vec<IrqInfo> {
+    let irq = |index| match index {
+        VFIO_PCI_MSIX_IRQ_INDEX => IrqInfo { index, flags: VFIO_IRQ_INFO_EVENTFD, count: VECTORS.into() },
+        _ => IrqInfo { index, flags: 0, count: 0 },
+    };
+    (0..VFIO_PCI_NUM_IRQS).map(irq).collect()
+}
+
+/// Serves VMs at a socket, one after the other.
+pub(super) fn serve(function: &PciFunction, socket: &Path, stop: impl Fn() -> bool) -> io::Result<()> {
+    loop {
+        // One that a killed server left behind would be in the way.
+        match std::fs::remove_file(socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let ethernet = function.enter(|_, f, _| f.ethernet).unwrap_or_default();
+        let mut backend = Backend { function: function.clone(), config: Config::new(ethernet) };
+        let server = Server::new(socket, true, irqs(), regions()).map_err(io::Error::other)?;
+        log::info!("waiting for a VM at {}", socket.display());
+        let result = server.run(&mut backend);
+        backend.leave();
+        match result {
+            Err(error) => log::warn!("the VM's connection broke: {error}"),
+            Ok(()) => log::info!("the VM has disconnected"),
+        }
+        if stop() {
+            return Ok(());
+        }
+    }
+}
+
+/// A VM's connection.
+struct Backend {
+    function: PciFunction,
+    config: Config,
+}
+
+impl Backend {
+    /// The VM has disconnected.
+    fn leave(&mut self) {
+        self.function.enter(|device, function, port| {
+            function.reset(device, port);
+            function.vectors.clear();
+            function.guest.unmap_all();
+        });
+    }
+
+    fn write_bar(&mut self, offset: u64, data: &[u8]) {
+        self.function.enter(|device, function, port| match offset {
+            init_seg::QUEUE_HIGH => function.command_queue.set_high(be32(data, 0)),
+            init_seg::QUEUE_LOW => function.command_queue.set_low(be32(data, 0)),
+            init_seg::DOORBELL => cmdq::doorbell(device, function, port, be32(data, 0)),
+            _ if offset < init_seg::BYTES => {}
+            _ => uar::write(device, function, port, offset, data),
+        });
+    }
+}
+
+impl ServerBackend for Backend {
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        data.fill(0);
+        if region == VFIO_PCI_CONFIG_REGION_INDEX {
+            self.config.read(offset, data);
+        } else if region == VFIO_PCI_BAR0_REGION_INDEX && offset < init_seg::BYTES {
+            let segment = self
+                .function
+                .enter(|_, function, port| init_seg::read(port.now, function.command_queue.state));
+            let rest = segment.as_ref().and_then(|s| s.get(offset as usize..)).unwrap_or_default();
+            let len = data.len().min(rest.len());
+            data[..len].copy_from_slice(&rest[..len]);
+        }
+        Ok(())
+    }
+
+    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
+        if region == VFIO_PCI_CONFIG_REGION_INDEX {
+            self.config.write(offset, data);
+        } else if region == VFIO_PCI_BAR0_REGION_INDEX {
+            self.write_bar(offset, data);
+        }
+        Ok(())
+    }
+
+    fn dma_map(
+        &mut self,
+        _: DmaMapFlags,
+        offset: u64,
+        address: u64,
+        size: u64,
+        fd: Option<File>,
+    ) -> io::Result<()> {
+        // ROMs have no file; the device does not use them.
+        if let Some(file) = fd {
+            let guest = self.function.enter(|_, function, _| Arc::clone(&function.guest));
+            if !guest.is_some_and(|guest| guest.map(address, size, &file, offset)) {
+                log::warn!("memory of the VM can't be mapped: {size:#x} bytes at {address:#x}");
+            }
+        }
+        Ok(())
+    }
+
+    fn dma_unmap(&mut self, _: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
+        self.function.enter(|_, function, _| function.guest.unmap(address, size));
+        Ok(())
+    }
+
+    fn reset(&mut self) -> io::Result<()> {
+        self.config = Config::new(self.function.enter(|_, f, _| f.ethernet).unwrap_or_default());
+        self.function.enter(|device, function, port| function.reset(device, port));
+        Ok(())
+    }
+
+    fn set_irqs(&mut self, index: u32, _: u32, start: u32, count: u32, fds: Vec<File>) -> io::Result<()> {
+        if index == VFIO_PCI_MSIX_IRQ_INDEX {
+            self.function.enter(|_, function, _| {
+                // No vectors at all: the VM gives up the interrupts.
+                let count = if count == 0 { VECTORS.into() } else { count };
+                function.vectors.set(start, count, fds);
+            });
+        }
+        Ok(())
+    }
+}

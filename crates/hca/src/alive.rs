@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The owner of a fabric's threads: its users share it, and the last one ends them.
+
+use crate::shared::Shared;
+use crate::trunk::Trunks;
+use core::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Keeps the thread of a fabric; ends it with the last user.
+pub(crate) struct Alive {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) trunks: Arc<Trunks>,
+    thread: Option<JoinHandle<()>>,
+    pid: u32,
+}
+
+impl fmt::Debug for Alive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric").field("deterministic", &self.shared.deterministic).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        // The thread is not there in a child of fork, and the lock may be held by it for ever.
+        if !self.is_here() {
+            return;
+        }
+        Trunks::flush(&self.shared);
+        self.trunks.stop();
+        self.shared.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Alive {
+    pub(crate) fn new(shared: Arc<Shared>, thread: Option<JoinHandle<()>>) -> Arc<Self> {
+        Arc::new(Self { shared, trunks: Arc::default(), thread, pid: std::process::id() })
+    }
+
+    /// Whether this is the process that made the fabric, and not a child of it.
+    pub(crate) fn is_here(&self) -> bool {
+        std::process::id() == self.pid
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The properties of a device. They are fixed when it is built; the device, the fronts and the fabric read them.
+
+/// The link layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// InfiniBand: ports have LIDs.
+    InfiniBand,
+    /// Ethernet: RoCE version 1 and 2, raw packets.
+    #[default]
+    Ethernet,
+}
+
+/// The part of a frame's headers that the device needs in the WQE (`eth_min_inline`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InlineMode {
+    /// Nothing.
+    #[default]
+    None,
+    /// The first 18 bytes.
+    L2,
+}
+
+/// The properties of a device. [`DeviceBuilder`](crate::DeviceBuilder) sets them.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its name.
+    pub name: String,
+    /// The GUID of the node and of the port. The fabric assigns it when the device is built.
+    pub guid: u64,
+    /// The link layer.
+    pub link: Link,
+    /// WQEs may be written to the doorbell register.
+    pub blue_flame: bool,
+    /// Version of completion entries, 0 or 1.
+    pub(crate) cqe_version: u8,
+    pub(crate) atomics: bool,
+    /// Doorbell pages are objects.
+    pub(crate) dynamic_uars: bool,
+    /// Doorbell pages of all contexts together.
+    pub(crate) max_uars: u32,
+    pub(crate) inline_mode: InlineMode,
+}
+
+impl Config {
+    /// The properties of a device of which only the name is known.
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            guid: 0,
+            link: Link::default(),
+            blue_flame: true,
+            cqe_version: 1,
+            atomics: true,
+            dynamic_uars: true,
+            max_uars: 1024,
+            inline_mode: InlineMode::default(),
+        }
+    }
+}

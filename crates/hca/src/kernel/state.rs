@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's state of a device: contexts, their objects by handle, and the receivers of events.
+
+use super::events::EventFile;
+use crate::config::Config;
+use crate::engine::flow::Target;
+use crate::engine::{Device, Notice, Port, event};
+use crate::front::Front;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_uapi::event::{ib_uverbs_async_event_desc, ib_uverbs_comp_event_desc};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The object of a handle.
+#[derive(Debug)]
+pub(super) enum Object {
+    Pd { pdn: u32 },
+    Mr { key: u32, iova: u64, len: u64 },
+    Mw { key: u32 },
+    Cq { cqn: u32, channel: Option<(usize, OwnedFd)> },
+    Qp(Box<super::qp::QpObject>),
+    Srq { srqn: u32, max_wr: u32, max_sge: u32 },
+    Ah,
+    Xrcd { xrcdn: u32 },
+    Uar { page: u32 },
+    Flow { rule: u32 },
+    Wq { wqn: u32, state: u32, max_wr: u32 },
+    Table { wqns: Vec<u32> },
+    Dm { memory: Arc<super::dm::DeviceMemory> },
+}
+
+impl Object {
+    /// Its name in `rdma resource`, if it has one there.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Pd { .. } => "pd",
+            Self::Mr { .. } => "mr",
+            Self::Mw { .. } => "mw",
+            Self::Cq { .. } => "cq",
+            Self::Qp(_) => "qp",
+            Self::Srq { .. } => "srq",
+            Self::Ah => "ah",
+            Self::Xrcd { .. } => "xrcd",
+            Self::Uar { .. } => "uar",
+            Self::Flow { .. } => "flow",
+            Self::Wq { .. } => "wq",
+            Self::Table { .. } => "rwq_ind_tbl",
+            Self::Dm { .. } => "dm",
+        }
+    }
+
+    /// The number by which notices name it, with its kind.
+    fn number(&self) -> Option<(Kind, u32)> {
+        match self {
+            Self::Cq { cqn, .. } => Some((Kind::Cq, *cqn)),
+            Self::Qp(qp) => Some((Kind::Qp, qp.qpn)),
+            Self::Srq { srqn, .. } => Some((Kind::Srq, *srqn)),
+            Self::Wq { wqn, .. } => Some((Kind::Wq, *wqn)),
+            _ => None,
+        }
+    }
+}
+
+/// Kinds of objects that have events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Cq,
+    Qp,
+    Srq,
+    Wq,
+}
+
+/// An object with what the kernel keeps for each.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) object: Object,
+    /// Objects that are made from it.
+    pub(super) users: u32,
+    /// The handles of the objects that it was created from.
+    parents: Vec<u32>,
+    pub(super) user_handle: u64,
+    /// Events that were put into files.
+    completions: u32,
+    asyncs: u32,
+}
+
+/// How many of an object's events were read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reported {
+    pub(super) completions: u32,
+    pub(super) asyncs: u32,
+}
+
+/// An open device file.
+#[derive(Debug, Default)]
+pub(super) struct Context {
+    pub(super) is_open: bool,
+    pub(super) objects: BTreeMap<u32, Entry>,
+    /// Asynchronous events, with a copy of the program's end.
+    asyncs: Option<(EventFile, OwnedFd)>,
+    /// Further files, which get the events of the port only.
+    more_asyncs: Vec<EventFile>,
+    /// Doorbell pages of the context, if pages are not objects.
+    pub(super) static_pages: Vec<u32>,
+    /// Legacy queue pairs use them in a cycle.
+    pub(super) next_page: usize,
+    /// The context requested pages as objects.
+    pub(super) dynamic_pages: bool,
+    pub(super) cqe_version: u8,
+}
+
+impl Context {
+    /// Adds an object under the lowest free handle (`xa_alloc()`).
+    pub(super) fn add(&mut self, object: Object, parents: &[u32], user_handle: u64) -> u32 {
+        let handle = (0..).find(|h| !self.objects.contains_key(h)).unwrap_or(u32::MAX);
+        for parent in parents {
+            if let Some(entry) = self.objects.get_mut(parent) {
+                entry.users += 1;
+            }
+        }
+        let parents = parents.to_vec();
+        let entry = Entry { object, users: 0, parents, user_handle, completions: 0, asyncs: 0 };
+        self.objects.insert(handle, entry);
+        handle
+    }
+
+    pub(super) fn get(&self, handle: u32) -> Result<&Object, Errno> {
+        self.objects.get(&handle).map(|e| &e.object).ok_or(Errno::ENOENT)
+    }
+
+    /// A doorbell page of this context by its number.
+    pub(super) fn page(&self, number: u32) -> Result<u32, Errno> {
+        let own = |o: &Object| matches!(o, Object::Uar { page } if *page == number);
+        let has = self.static_pages.contains(&number) || self.objects.values().any(|e| own(&e.object));
+        if has { Ok(number) } else { Err(Errno::EINVAL) }
+    }
+
+    /// The first parent of an object: its protection domain.
+    pub(super) fn first_parent(&self, handle: u32) -> Option<u32> {
+        self.objects.get(&handle)?.parents.first().copied()
+    }
+
+    /// Puts another parent in the place of one.
+    pub(super) fn change_parent(&mut self, handle: u32, from: u32, to: u32) {
+        if let Some(entry) = self.objects.get_mut(&from) {
+            entry.users -= 1;
+        }
+        if let Some(entry) = self.objects.get_mut(&to) {
+            entry.users += 1;
+        }
+        if let Some(parent) =
+            self.objects.get_mut(&handle).and_then(|e| e.parents.iter_mut().find(|p| **p == from))
+        {
+            *parent = to;
+        }
+    }
+
+    pub(super) fn open_asyncs(&mut self) -> Result<OwnedFd, Errno> {
+        let (file, rx) = EventFile::new()?;
+        if self.asyncs.is_none() {
+            self.asyncs = Some((file, rx.try_clone().map_err(|_| Errno::EMFILE)?));
+        } else {
+            self.more_asyncs.push(file);
+        }
+        Ok(rx)
+    }
+}
+
+/// An XRC domain, with or without an inode.
+#[derive(Debug)]
+pub(super) struct Xrcd {
+    pub(super) xrcdn: u32,
+    pub(super) inode: Option<(u64, u64)>,
+    pub(super) users: u32,
+}
+
+/// The kernel's state of a device.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(super) config: Config,
+    pub(super) contexts: BTreeMap<u32, Context>,
+    next: u32,
+    pub(super) channels: BTreeMap<usize, EventFile>,
+    next_channel: usize,
+    pub(super) xrcds: Vec<Xrcd>,
+    /// Handles of the XRC targets that several contexts have open.
+    pub(super) shared_qps: BTreeMap<u32, u32>,
+    pages: BTreeSet<u32>,
+    /// Who has an object.
+    owners: BTreeMap<(Kind, u32), Vec<(u32, u32)>>,
+    /// The notices, for tests.
+    #[cfg(test)]
+    pub(crate) seen: Option<Vec<Notice>>,
+}
+
+impl State {
+    /// How many objects of each kind there are, in all contexts.
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for entry in self.contexts.values().flat_map(|c| c.objects.values()) {
+            *counts.entry(entry.object.name()).or_default() += 1;
+        }
+        counts
+    }
+
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            config,
+            contexts: BTreeMap::new(),
+            next: 0x30,
+            channels: BTreeMap::new(),
+            next_channel: 0,
+            xrcds: Vec::new(),
+            shared_qps: BTreeMap::new(),
+            pages: BTreeSet::new(),
+            owners: BTreeMap::new(),
+            #[cfg(test)]
+            seen: None,
+        }
+    }
+
+    /// A number for a context, a protection domain or an XRC domain.
+    pub(super) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(crate) fn open(&mut self) -> u32 {
+        let number = self.number();
+        self.contexts.insert(number, Context::default());
+        number
+    }
+
+    pub(super) fn context(&mut self, number: u32) -> Result<&mut Context, Errno> {
+        self.contexts.get_mut(&number).ok_or(Errno::EIO)
+    }
+
+    /// Adds an object, and delivers its events from now on.
+    pub(super) fn add(
+        &mut self,
+        context: u32,
+        object: Object,
+        parents: &[u32],
+        user_handle: u64,
+    ) -> Result<u32, Errno> {
+        let number = object.number();
+        let handle = self.context(context)?.add(object, parents, user_handle);
+        if let Some(number) = number {
+            self.owners.entry(number).or_default().push((context, handle));
+        }
+        Ok(handle)
+    }
+
+    /// A doorbell page.
+    pub(super) fn add_page(&mut self) -> Result<u32, Errno> {
+        let max = self.config.max_uars;
+        let first = 0x10;
+        let free = (first..first + max).find(|page| !self.pages.contains(page)).ok_or(Errno::ENOMEM)?;
+        self.pages.insert(free);
+        Ok(free)
+    }
+
+    pub(super) fn remove_page(&mut self, page: u32) {
+        self.pages.remove(&page);
+    }
+
+    /// A new completion channel. Channels without a reader are removed.
+    pub(super) fn add_channel(&mut self) -> Result<OwnedFd, Errno> {
+        self.channels.retain(|_, channel| !channel.is_closed());
+        let (file, rx) = EventFile::new()?;
+        self.next_channel += 1;
+        self.channels.insert(self.next_channel, file);
+        Ok(rx)
+    }
+
+    /// Writes the device's notices to the event files.
+    fn deliver_notices(&mut self, notices: &mut Vec<Notice>) {
+        for channel in self.channels.values_mut().filter(|c| c.has_backlog()) {
+            channel.flush();
+        }
+        #[cfg(test)]
+        if let Some(seen) = &mut self.seen {
+            seen.extend_from_slice(notices);
+        }
+        for notice in notices.drain(..) {
+            match notice {
+                Notice::Completion { cqn } => self.completion(cqn),
+                Notice::CqError { cqn } => self.event(Kind::Cq, cqn, event::CQ_ERR),
+                Notice::Qp { qpn, event } => self.event(Kind::Qp, qpn, event),
+                Notice::Srq { srqn, event } => self.event(Kind::Srq, srqn, event),
+                Notice::Wq { wqn, event } => self.event(Kind::Wq, wqn, event),
+                Notice::Port { event } => {
+                    let record = record(1, event);
+                    for context in self.contexts.values_mut() {
+                        let first = context.asyncs.as_mut().map(|(file, _)| file);
+                        for file in first.into_iter().chain(&mut context.more_asyncs) {
+                            file.push(record.as_bytes());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn completion(&mut self, cqn: u32) {
+        let owners = self.owners.get(&(Kind::Cq, cqn)).map_or(&[][..], Vec::as_slice);
+        for (context, handle) in owners {
+            let entry = self.contexts.get_mut(context).and_then(|c| c.objects.get_mut(handle));
+            let Some(entry) = entry else { continue };
+            let Object::Cq { channel: Some((channel, _)), .. } = &entry.object else { continue };
+            if let Some(file) = self.channels.get_mut(channel) {
+                entry.completions += 1;
+                file.push(ib_uverbs_comp_event_desc { cq_handle: entry.user_handle }.as_bytes());
+            }
+        }
+    }
+
+    fn event(&mut self, kind: Kind, number: u32, event: u32) {
+        let owners = self.owners.get(&(kind, number)).map_or(&[][..], Vec::as_slice);
+        for (context, handle) in owners {
+            let Some(context) = self.contexts.get_mut(context) else { continue };
+            let Some(entry) = context.objects.get_mut(handle) else { continue };
+            if let Some((file, _)) = &mut context.asyncs {
+                entry.asyncs += 1;
+                file.push(record(entry.user_handle, event).as_bytes());
+            }
+        }
+    }
+
+    /// Destroys an object of the kind that `is` selects.
+    pub(super) fn destroy(
+        &mut self,
+        device: &mut Device,
+        cx: &mut Port<'_>,
+        context: u32,
+        handle: u32,
+        is: impl Fn(&Object) -> bool,
+    ) -> Result<Reported, Errno> {
+        let entry = self.context(context)?.objects.get(&handle).filter(|e| is(&e.object));
+        let entry = entry.ok_or(Errno::ENOENT)?;
+        if entry.users > 0 || Self::is_busy(device, cx, &entry.object) {
+            return Err(Errno::EBUSY);
+        }
+        self.remove(device, context, handle)
+    }
+
+    fn is_busy(device: &Device, cx: &Port<'_>, object: &Object) -> bool {
+        match object {
+            Object::Qp(qp) => {
+                cx.net.is_member(cx.me, qp.qpn)
+                    || device.steering.uses(Target::Qp(qp.qpn))
+                    || device.steering.uses(Target::Rss(qp.qpn))
+            }
+            // The device refuses to destroy a key that others lead to.
+            Object::Mr { key, .. } => device.mkeys.is_bound(*key),
+            _ => false,
+        }
+    }
+
+    fn remove(&mut self, device: &mut Device, number: u32, handle: u32) -> Result<Reported, Errno> {
+        // The device's notices about it must be in the files before they are purged.
+        self.deliver_notices(&mut device.notices);
+        let context = self.contexts.get_mut(&number).ok_or(Errno::EIO)?;
+        let entry = context.objects.remove(&handle).ok_or(Errno::ENOENT)?;
+        for parent in &entry.parents {
+            if let Some(parent) = context.objects.get_mut(parent) {
+                parent.users -= 1;
+            }
+        }
+        let mut reported = Reported { completions: entry.completions, asyncs: entry.asyncs };
+        if entry.asyncs > 0
+            && let Some((kind, _)) = entry.object.number()
+            && let Some((file, rx)) = &mut context.asyncs
+        {
+            reported.asyncs -=
+                file.purge(rx.as_fd(), |r| is_async(r, kind, entry.user_handle)).min(entry.asyncs);
+        }
+        if let Object::Cq { channel: Some((channel, rx)), .. } = &entry.object
+            && let Some(file) = self.channels.get_mut(channel)
+        {
+            let purged = file.purge(rx.as_fd(), |r| r == entry.user_handle.as_bytes());
+            reported.completions -= purged.min(entry.completions);
+        }
+        if let Some(key) = entry.object.number()
+            && let Some(owners) = self.owners.get_mut(&key)
+        {
+            owners.retain(|owner| *owner != (number, handle));
+            if owners.is_empty() {
+                self.owners.remove(&key);
+            }
+        }
+        self.undo(device, entry.object);
+        Ok(reported)
+    }
+
+    /// Takes an object out of the device.
+    fn undo(&mut self, device: &mut Device, object: Object) {
+        match object {
+            Object::Mr { key, .. } | Object::Mw { key } => {
+                device.mkeys.remove(key);
+            }
+            Object::Cq { cqn, .. } => {
+                device.cqs.remove(&cqn);
+            }
+            Object::Qp(qp) => {
+                let last = self.shared_qps.get_mut(&qp.qpn).is_none_or(|users| {
+                    *users -= 1;
+                    *users == 0
+                });
+                if last {
+                    self.shared_qps.remove(&qp.qpn);
+                    device.qps.remove(&qp.qpn);
+                    device.steering.rss.remove(&qp.qpn);
+                }
+                if let Some(xrcdn) = qp.holds_xrcd {
+                    self.release_xrcd(xrcdn);
+                }
+            }
+            Object::Srq { srqn, .. } => {
+                device.srqs.remove(&srqn);
+            }
+            Object::Xrcd { xrcdn } => self.release_xrcd(xrcdn),
+            Object::Uar { page } => self.remove_page(page),
+            Object::Flow { rule } => {
+                device.steering.remove(rule);
+            }
+            Object::Wq { wqn, .. } => {
+                device.wqs.remove(&wqn);
+            }
+            Object::Pd { .. } | Object::Ah | Object::Table { .. } | Object::Dm { .. } => {}
+        }
+    }
+
+    fn release_xrcd(&mut self, xrcdn: u32) {
+        if let Some(xrcd) = self.xrcds.iter_mut().find(|x| x.xrcdn == xrcdn) {
+            xrcd.users -= 1;
+        }
+        self.xrcds.retain(|x| x.users > 0);
+    }
+
+    /// The device file is closed: everything goes, users before what they use.
+    pub(super) fn close(&mut self, device: &mut Device, cx: &mut Port<'_>, number: u32) {
+        let order = |object: &Object| match object {
+            Object::Flow { .. } => 0,
+            Object::Qp(_) => 1,
+            Object::Table { .. } => 2,
+            Object::Wq { .. } | Object::Srq { .. } => 3,
+            Object::Mw { .. } => 4,
+            _ => 5,
+        };
+        let Some(context) = self.contexts.get(&number) else { return };
+        let mut handles: Vec<(u8, u32)> =
+            context.objects.iter().map(|(h, e)| (order(&e.object), *h)).collect();
+        handles.sort_unstable();
+        for (_, handle) in handles {
+            if let Ok(Object::Qp(qp)) = self.context(number).and_then(|c| c.get(handle)) {
+                let qpn = qp.qpn;
+                cx.net.leave_all(cx.me, qpn);
+            }
+            let _ = self.remove(device, number, handle);
+        }
+        if let Some(context) = self.contexts.remove(&number) {
+            for page in context.static_pages {
+                self.remove_page(page);
+            }
+        }
+        self.channels.retain(|_, channel| !channel.is_closed());
+    }
+}
+
+impl Front for State {
+    fn deliver(&mut self, device: &mut Device) {
+        self.deliver_notices(&mut device.notices);
+    }
+
+    fn has_backlog(&self) -> bool {
+        self.channels.values().any(EventFile::has_backlog)
+            || self.contexts.values().any(|c| c.asyncs.as_ref().is_some_and(|(f, _)| f.has_backlog()))
+    }
+}
+
+fn record(element: u64, event: u32) -> ib_uverbs_async_event_desc {
+    ib_uverbs_async_event_desc { element, event_type: event, ..Default::default() }
+}
+
+/// Whether a record is an event of this object; objects of different kinds may have the same user handle.
+fn is_async(bytes: &[u8], kind: Kind, element: u64) -> bool {
+    ib_uverbs_async_event_desc::read_from_bytes(bytes).is_ok_and(|event| {
+        let of = match event.event_type {
+            event::CQ_ERR => Kind::Cq,
+            event::SRQ_ERR | event::SRQ_LIMIT_REACHED => Kind::Srq,
+            event::WQ_FATAL => Kind::Wq,
+            event::PORT_ACTIVE | event::PORT_ERR | event::LID_CHANGE | event::GID_CHANGE => return false,
+            _ => Kind::Qp,
+        };
+        event.element == element && of == kind
+    })
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The handle of a device and its front.
+
+use crate::alive::Alive;
+use crate::engine::{Device, Notice, Port, event};
+use crate::front::Front;
+use crate::violation::Violation;
+use core::fmt;
+use core::marker::PhantomData;
+use std::sync::Arc;
+
+/// A device of a fabric with its front. A clone is the same device.
+pub struct Plugged<F> {
+    alive: Arc<Alive>,
+    /// Number of the device in the fabric.
+    index: usize,
+    front: PhantomData<fn() -> F>,
+}
+
+impl<F> Clone for Plugged<F> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.alive), self.index)
+    }
+}
+
+impl<F> fmt::Debug for Plugged<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugged").field("fabric", &self.alive).field("index", &self.index).finish()
+    }
+}
+
+/// LIDs of ports; above are those of groups (InfiniBand specification, 4.1.3).
+const UNICAST_LIDS: core::ops::RangeInclusive<u16> = 1..=0xbfff;
+
+impl<F> Plugged<F> {
+    /// The device of this number, whose front is an `F`.
+    pub(crate) fn new(alive: Arc<Alive>, index: usize) -> Self {
+        Self { alive, index, front: PhantomData }
+    }
+
+    pub(crate) fn alive(&self) -> &Arc<Alive> {
+        &self.alive
+    }
+
+    /// Whether this is the process that made the fabric, and not a child of it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.alive.is_here()
+    }
+
+    /// Calls `f` with the device, and then processes what is due. `None` is a device that does not exist.
+    pub(crate) fn enter_device<R>(&self, f: impl FnOnce(&mut Device, &mut Port<'_>) -> R) -> Option<R> {
+        self.alive.shared.enter(|world| {
+            let (device, mut port) = world.device(self.index)?;
+            Some(f(device, &mut port))
+        })
+    }
+
+    /// Asks the device.
+    fn read<R>(&self, f: impl FnOnce(&Device) -> R) -> R {
+        self.alive.shared.read(|world| f(&world.devices[self.index]))
+    }
+
+    /// Takes the port's link down, or up again: a notice to the front, and no packets in between.
+    pub fn set_link_up(&self, up: bool) {
+        self.alive.shared.enter(|world| {
+            let port = &mut world.net.ports[self.index];
+            if port.up != up {
+                port.up = up;
+                let event = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
+                world.devices[self.index].notices.push(Notice::Port { event });
+            }
+        });
+    }
+
+    /// Gives an InfiniBand port another LID, as a subnet manager does: a notice to the front, and packets to the old one
+    /// are lost. `false` if it can't be the port's: out of range, another port's, or not InfiniBand.
+    #[must_use]
+    pub fn set_lid(&self, lid: u16) -> bool {
+        self.alive.shared.enter(|world| {
+            let free = world.net.by_lid(lid).is_none_or(|owner| owner == self.index);
+            let port = &mut world.net.ports[self.index];
+            if port.ethernet || !UNICAST_LIDS.contains(&lid) || !free {
+                return false;
+            }
+            if port.lid != lid {
+                port.lid = lid;
+                world.devices[self.index].notices.push(Notice::Port { event: event::LID_CHANGE });
+            }
+            true
+        })
+    }
+
+    /// The number of packets that the port sent and received.
+    #[must_use]
+    pub fn packets(&self) -> (u64, u64) {
+        self.alive.shared.read(|world| {
+            let port = &world.net.ports[self.index];
+            (port.sent, port.received)
+        })
+    }
+
+    /// The number of repeated requests and responses, because packets were lost, duplicated or out of order.
+    #[must_use]
+    pub fn repairs(&self) -> u64 {
+        self.read(|device| device.repairs)
+    }
+
+    /// The violations of drivers so far.
+    #[must_use]
+    pub fn violations(&self) -> Vec<Violation> {
+        self.read(|device| device.violations.clone())
+    }
+
+    /// Removes and returns the violations that are `wanted`.
+    #[must_use]
+    pub fn take_violations_if(&self, mut wanted: impl FnMut(&Violation) -> bool) -> Vec<Violation> {
+        self.alive.shared.enter(|world| {
+            world.devices[self.index].violations.extract_if(.., |violation| wanted(violation)).collect()
+        })
+    }
+}
+
+impl<F: Front> Plugged<F> {
+    /// Calls `f` with the device, its front and its port, and then processes what is due. `None` is a device that does
+    /// not exist or has another front, which no `Plugged` of a [`DeviceBuilder`](crate::DeviceBuilder) is.
+    pub fn enter<R>(&self, f: impl FnOnce(&mut Device, &mut F, &mut Port<'_>) -> R) -> Option<R> {
+        self.alive.shared.enter(|world| {
+            let (device, front, mut port) = world.parts(self.index)?;
+            Some(f(device, front, &mut port))
+        })
+    }
+
+    /// Calls `f` with the front's state. Nothing is processed.
+    pub fn read_front<R>(&self, f: impl FnOnce(&F) -> R) -> Option<R> {
+        self.alive.shared.read(|world| world.front(self.index).map(f))
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The lock around a fabric's world, and the thread that runs what becomes due.
+
+use crate::world::World;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// How long a call processes due work, on a fabric that must answer soon; the thread processes the rest. A VM is
+/// stopped while its device does not answer, and disconnects after some seconds (QEMU's vfio-user: five).
+const BRIEF: Duration = Duration::from_micros(250);
+
+/// How long the thread holds such a fabric at a time.
+const ROUND: Duration = Duration::from_millis(1);
+
+/// How the thread waits for others that need the lock: number and duration of its pauses.
+const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
+
+/// The lock around the world, and what the thread waits for.
+pub(crate) struct Shared {
+    world: Mutex<World>,
+    /// How many wait for the lock, which the thread would take again before they are awake.
+    waiting: AtomicUsize,
+    wake: Condvar,
+    start: Instant,
+    pub(crate) deterministic: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(seed: u64, deterministic: bool) -> Self {
+        let world = World::new(seed);
+        let waiting = AtomicUsize::new(0);
+        Self { world: Mutex::new(world), waiting, wake: Condvar::new(), start: Instant::now(), deterministic }
+    }
+
+    /// The state is consistent between any two steps, so a panic of another thread (in a test's assertion, for example)
+    /// does not affect it.
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if !self.deterministic {
+            world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+        world
+    }
+
+    /// Does something, and then what follows from it.
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
+        let mut world = self.lock();
+        let result = f(&mut world);
+        world.settle(self.deterministic, false, BRIEF);
+        self.tell_thread(&mut world);
+        result
+    }
+
+    /// Asks something that changes nothing, and lets nothing happen.
+    pub(crate) fn read<R>(&self, f: impl FnOnce(&World) -> R) -> R {
+        f(&self.lock())
+    }
+
+    fn tell_thread(&self, world: &mut World) {
+        let next = world.next();
+        if !self.deterministic && next.is_some_and(|at| world.wakes.is_none_or(|wakes| at < wakes)) {
+            world.wakes = next;
+            self.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn run(&self) {
+        let mut world = self.lock();
+        while world.settle(self.deterministic, true, ROUND) {}
+    }
+
+    pub(crate) fn run_for(&self, time: u64) {
+        let mut world = self.lock();
+        if self.deterministic {
+            let until = world.now.saturating_add(time);
+            world.pass(until);
+        } else {
+            world.settle(false, true, ROUND);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.wake.notify_one();
+    }
+
+    /// Lets others have the lock first.
+    fn stand_back(&self) {
+        let (tries, pause) = COURTESY;
+        for _ in 0..tries {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// The thread: sleeps until something is due.
+    pub(crate) fn run_timers(&self) {
+        let mut world = self.lock();
+        while !world.stop {
+            world.settle(false, true, ROUND);
+            let next = world.next();
+            world.wakes = next;
+            world = match next {
+                None => self.wake.wait(world).unwrap_or_else(PoisonError::into_inner),
+                Some(at) if at <= world.now && world.brief => {
+                    drop(world);
+                    self.stand_back();
+                    self.world.lock().unwrap_or_else(PoisonError::into_inner)
+                }
+                Some(at) => {
+                    let wait = Duration::from_nanos(at.saturating_sub(world.now));
+                    self.wake.wait_timeout(world, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            world.now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        }
+    }
+}

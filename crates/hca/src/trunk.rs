@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A fabric of several processes: each has its devices, and a Unix socket carries the packets between them.
+//!
+//! One process listens, others join it. Each process has a slot for every port of the other one, with its addresses but
+//! without a device, and packets to that port go to the socket. The listening process assigns the numbers of devices,
+//! so that addresses differ. Packets between two processes that joined are not forwarded.
+//!
+//! If a connection breaks, the ports behind it are removed, packets to them are lost, and the process that joined
+//! connects again. A peer that does not read loses packets at first, and is disconnected after some time. Its messages
+//! are checked ([`wire`]); a peer that sends invalid ones is disconnected.
+
+use crate::engine::net::PortLocation;
+use crate::peers::Outbox;
+use crate::peers::wire::{self, Malformed, Message};
+use crate::shared::Shared;
+use crate::world::World;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Packets that wait here before no more are read.
+const WAITING: usize = 1 << 16;
+/// Messages that are handed over at a time.
+const BATCH: usize = 64;
+/// How long a peer may take to introduce itself, and to read anything.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+const STUCK: Duration = Duration::from_secs(10);
+/// How long a peer may take to answer before it is not waited for, and to take what waits for it when this process ends.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Interval of the checks for an answer.
+const LOOK: Duration = Duration::from_micros(200);
+/// Interval of the attempts to reconnect.
+const AGAIN: Duration = Duration::from_millis(200);
+
+impl World {
+    /// Processes a message of a peer.
+    fn hear(&mut self, link: u32, message: Message) -> Result<(), Malformed> {
+        match message {
+            Message::Ports(ports) => {
+                let numbers: Vec<u16> = ports.iter().map(|p| p.number).collect();
+                for i in 0..self.net.ports.len() {
+                    if let PortLocation::Away { link: of, number } = self.net.ports[i].location
+                        && of == link
+                        && !numbers.contains(&number)
+                    {
+                        self.net.take_away(i);
+                    }
+                }
+                for port in ports {
+                    let location = PortLocation::Away { link, number: port.number };
+                    let slot = self.slot(link, port.number);
+                    self.net.ports[slot] = port.address(location);
+                }
+            }
+            Message::Members(members) => {
+                let mut all = Vec::new();
+                for (group, number, qpn) in members {
+                    all.extend(self.net.away(link, number).map(|i| (group, i, qpn)));
+                }
+                self.net.replace_members(link, all);
+            }
+            Message::Packet { to, mut packet } => {
+                // One from or to a port that is not there is late.
+                let Some(from) = u16::try_from(packet.from).ok().and_then(|n| self.net.away(link, n)) else {
+                    return Ok(());
+                };
+                packet.from = from;
+                self.net.inject(self.now, usize::from(to), packet);
+            }
+            Message::Sync(number) => {
+                self.peers.send(link, &Message::Synced(number));
+            }
+            Message::Synced(number) => self.peers.answered(link, number),
+            Message::Hello { .. } | Message::Welcome { .. } | Message::Refused => return Err(Malformed),
+        }
+        Ok(())
+    }
+
+    /// The slot of a peer's port.
+    fn slot(&mut self, link: u32, number: u16) -> usize {
+        let free = || self.net.ports.iter().position(|p| p.location == PortLocation::Gone);
+        if let Some(slot) = self.net.away(link, number).or_else(free) {
+            return slot;
+        }
+        self.push_away()
+    }
+
+    /// Removes a connection that is lost.
+    fn unlink(&mut self, link: u32) {
+        self.peers.remove(link);
+        for i in 0..self.net.ports.len() {
+            if matches!(self.net.ports[i].location, PortLocation::Away { link: of, .. } if of == link) {
+                self.net.take_away(i);
+            }
+        }
+    }
+}
+
+/// A socket that is shut down when this is dropped, even if it is used elsewhere.
+#[derive(Debug)]
+struct Kept {
+    trunks: Arc<Trunks>,
+    id: u64,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let socket = self.trunks.state().sockets.remove(&self.id);
+        if let Some(socket) = socket {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A connection whose ends know each other.
+#[derive(Debug)]
+struct Joined {
+    stream: UnixStream,
+    link: u32,
+    outbox: Arc<Outbox>,
+    _kept: Kept,
+}
+
+/// The threads and sockets of a fabric of several processes; they end with it.
+#[derive(Debug, Default)]
+pub(crate) struct Trunks {
+    stop: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sockets: BTreeMap<u64, UnixStream>,
+    next: u64,
+    listeners: Vec<PathBuf>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Trunks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Keeps a socket, to end it with the fabric.
+    fn keep(self: &Arc<Self>, socket: &UnixStream) -> io::Result<Kept> {
+        let socket = socket.try_clone()?;
+        let mut state = self.state();
+        // Checked under the lock, which the end takes after it has set the flag.
+        if self.is_stopped() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        state.next += 1;
+        let id = state.next;
+        state.sockets.insert(id, socket);
+        Ok(Kept { trunks: Arc::clone(self), id })
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(f)?;
+        let mut state = self.state();
+        state.threads.retain(|t| !t.is_finished());
+        state.threads.push(thread);
+        Ok(())
+    }
+
+    /// Ends everything.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        let State { sockets, listeners, threads, .. } = core::mem::take(&mut *self.state());
+        for socket in sockets.into_values() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        for path in listeners {
+            // Wakes the thread in accept(2), which then sees the flag.
+            let _ = UnixStream::connect(&path);
+            let _ = std::fs::remove_file(&path);
+        }
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits until all peers have processed the messages to them, so that they know this process' ports and have sent
+    /// their own.
+    pub(crate) fn sync(shared: &Shared) {
+        if shared.read(|world| world.peers.is_empty()) {
+            return;
+        }
+        // Changes are sent when the world is left, so the question is sent after them.
+        shared.enter(|_| ());
+        shared.enter(|world| world.peers.ask());
+        wait(shared, |world| world.peers.has_answers());
+    }
+
+    /// Waits until the packets that are on their way to peers are written.
+    pub(crate) fn flush(shared: &Shared) {
+        if shared.read(|world| world.peers.is_empty()) {
+            return;
+        }
+        wait(shared, |world| world.net.in_flight() == 0);
+        let until = Instant::now() + ANSWER;
+        // Not under the lock, which the peers' threads take.
+        let outboxes = shared.read(|world| world.peers.outboxes());
+        outboxes.iter().for_each(|outbox| outbox.flush(until));
+    }
+
+    /// Lets other processes join.
+    pub(crate) fn listen(self: &Arc<Self>, shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        self.state().listeners.push(path.into());
+        let (this, shared) = (Arc::clone(self), Arc::clone(shared));
+        self.spawn("fabric", move || {
+            for stream in listener.incoming() {
+                if this.is_stopped() {
+                    return;
+                }
+                let Ok(stream) = stream else {
+                    std::thread::sleep(AGAIN);
+                    continue;
+                };
+                let (that, shared) = (Arc::clone(&this), Arc::clone(&shared));
+                let serve = move || match that.welcome(&shared, stream) {
+                    Ok(Some(joined)) => that.run(&shared, joined),
+                    Ok(None) => log::warn!("a process was refused: its number is another one's"),
+                    Err(error) => log::warn!("a process did not join: {error}"),
+                };
+                if let Err(error) = this.spawn("joined", serve) {
+                    log::warn!("no thread for a process that joins: {error}");
+                }
+            }
+        })
+    }
+
+    /// Joins a process that listens, and joins it again whenever the connection is lost.
+    pub(crate) fn join(self: &Arc<Self>, world: &Arc<Shared>, path: &Path) -> io::Result<()> {
+        let joined = self.connect(world, path, None)?;
+        let (this, shared, path) = (Arc::clone(self), Arc::clone(world), path.to_path_buf());
+        self.spawn("joined", move || {
+            this.run(&shared, joined);
+            while !this.is_stopped() {
+                std::thread::sleep(AGAIN);
+                let base = shared.read(|world| world.peers.base);
+                if let Ok(joined) = this.connect(&shared, &path, Some(base)) {
+                    log::info!("joined {} again", path.display());
+                    this.run(&shared, joined);
+                }
+            }
+        })?;
+        Self::sync(world);
+        Ok(())
+    }
+
+    /// The side of the process that joins.
+    fn connect(self: &Arc<Self>, shared: &Shared, path: &Path, base: Option<u16>) -> io::Result<Joined> {
+        let stream = UnixStream::connect(path)?;
+        let kept = self.keep(&stream)?;
+        stream.set_read_timeout(Some(HANDSHAKE))?;
+        stream.set_write_timeout(Some(STUCK))?;
+        (&stream).write_all(&Message::Hello { base }.bytes())?;
+        match receive(&mut &stream)? {
+            Message::Welcome { base: given } if base.is_none_or(|own| own == given) => {
+                let (link, outbox) = shared.enter(|world| {
+                    world.peers.base = given;
+                    // The listening process may have a number from a process that it joined; there is no other one that
+                    // could have the same.
+                    world.peers.add(0)
+                });
+                Ok(Joined { stream, link, outbox, _kept: kept })
+            }
+            Message::Refused => Err(io::Error::other("refused: the number of its devices is another one's")),
+            _ => Err(invalid(Malformed)),
+        }
+    }
+
+    /// The side of the process that listens; `None` if the peer was refused.
+    fn welcome(self: &Arc<Self>, shared: &Shared, stream: UnixStream) -> io::Result<Option<Joined>> {
+        let kept = self.keep(&stream)?;
+        stream.set_read_timeout(Some(HANDSHAKE))?;
+        stream.set_write_timeout(Some(STUCK))?;
+        let Message::Hello { base } = receive(&mut &stream)? else { return Err(invalid(Malformed)) };
+        // This must be the first message, so it is queued before any other.
+        let link = shared.enter(|world| {
+            let base = world.peers.number(base)?;
+            let (link, outbox) = world.peers.add(base);
+            outbox.push(&Message::Welcome { base });
+            Some((link, outbox))
+        });
+        if link.is_none() {
+            (&stream).write_all(&Message::Refused.bytes())?;
+        }
+        Ok(link.map(|(link, outbox)| Joined { stream, link, outbox, _kept: kept }))
+    }
+
+    /// Carries messages until the connection is lost.
+    fn run(self: &Arc<Self>, shared: &Shared, joined: Joined) {
+        let Joined { stream, link, outbox, _kept } = joined;
+        let result = self.carry(shared, stream, link, &outbox);
+        outbox.close();
+        shared.enter(|world| world.unlink(link));
+        let lost = outbox.lost();
+        match result {
+            _ if self.is_stopped() => {}
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                log::warn!(
+                    "the connection to another process of the fabric is lost: {error}; {lost} packets lost"
+                );
+            }
+            _ => log::info!("another process of the fabric has gone; {lost} packets lost"),
+        }
+    }
+
+    fn carry(
+        self: &Arc<Self>,
+        shared: &Shared,
+        stream: UnixStream,
+        link: u32,
+        outbox: &Arc<Outbox>,
+    ) -> io::Result<()> {
+        stream.set_read_timeout(None)?;
+        let (mut out, from) = (stream.try_clone()?, Arc::clone(outbox));
+        self.spawn("to peer", move || {
+            while let Some(message) = from.pop() {
+                if let Err(error) = out.write_all(&message) {
+                    log::debug!("writing to another process of the fabric: {error}");
+                    from.close();
+                }
+            }
+            // Wakes the reader.
+            let _ = out.shutdown(Shutdown::Both);
+        })?;
+        let mut input = BufReader::with_capacity(1 << 16, stream);
+        loop {
+            let mut messages = vec![receive(&mut input)?];
+            // Messages that have arrived already are processed, too.
+            while messages.len() < BATCH && is_whole(input.buffer()) {
+                messages.push(receive(&mut input)?);
+            }
+            let mut waiting = shared.enter(|world| {
+                messages.into_iter().try_for_each(|m| world.hear(link, m)).map_err(invalid)?;
+                io::Result::Ok(world.net.in_flight())
+            })?;
+            while waiting > WAITING && !self.is_stopped() {
+                std::thread::sleep(Duration::from_millis(1));
+                waiting = shared.enter(|world| world.net.in_flight());
+            }
+        }
+    }
+}
+
+/// Waits until it is so, but not for long.
+fn wait(shared: &Shared, so: impl Fn(&World) -> bool) {
+    let until = Instant::now() + ANSWER;
+    while !shared.enter(|world| so(world)) && Instant::now() < until {
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn invalid(error: Malformed) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// The length in front of a message.
+fn length(bytes: &[u8]) -> Option<usize> {
+    bytes.first_chunk().map(|len| u32::from_be_bytes(*len) as usize)
+}
+
+/// Whether a buffer begins with all of a message.
+fn is_whole(buffer: &[u8]) -> bool {
+    length(buffer).is_some_and(|len| buffer.len() - 4 >= len)
+}
+
+/// Reads a message.
+fn receive(from: &mut impl Read) -> io::Result<Message> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let len = length(&len).filter(|len| *len <= wire::MAX).ok_or_else(|| invalid(Malformed))?;
+    let mut bytes = vec![0; len];
+    from.read_exact(&mut bytes)?;
+    Message::parse(&bytes).map_err(invalid)
+}
