@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end-to-end suite on software mlx5 HCAs in this process: the themes of the VM, and what only an mlx5 device has.
-//! No root, no kernel module, no VM.
+//! The end-to-end suite on software mlx5 HCAs in this process: the tests of the VM, and tests of features that only mlx5
+//! has. It needs no root, no kernel module and no VM.
 //!
-//! Each test gets a fabric of its own with a virtual clock, so waiting costs no time and a failure comes again. After
-//! it, no object may be left in the device's kernel, no file open, and the driver must have made no mistake that the
-//! device saw.
+//! Each test gets a fabric of its own with a virtual clock, so waiting costs no time and a failure is reproducible. After
+//! each test, the device's kernel must have no object left, the process no additional open file, and the device must
+//! have seen no mistake of the driver.
 
 mod bed;
 mod handshake;
 mod kinds;
 mod programs;
 mod sharing;
-#[path = "../themes/mod.rs"]
-mod themes;
 
 use bed::{Hca, InfiniBand, RealTime};
-use themes::*;
+use uverbs_tests::suite::{
+    self, constructors, dc, errors, events, mcast, netem, objects, opcodes, states, stress, threads, ud,
+    xrc_traffic,
+};
 
 fn main() -> std::process::ExitCode {
     if std::env::var_os(handshake::WITHOUT_MEMBARRIER).is_some()
@@ -26,28 +27,7 @@ fn main() -> std::process::ExitCode {
     }
     bed::install();
     let themes = [
-        opcodes::tests::<Hca>,
-        faces::tests::<Hca>,
-        inline::tests::<Hca>,
-        ring::tests::<Hca>,
-        errors::tests::<Hca>,
-        polling::tests::<Hca>,
-        events::tests::<Hca>,
-        srq::tests::<Hca>,
-        ud::tests::<Hca>,
-        mcast::tests::<Hca>,
-        memory::tests::<Hca>,
-        big::tests::<Hca>,
-        mw::tests::<Hca>,
-        states::tests::<Hca>,
-        objects::tests::<Hca>,
-        semantics::tests::<Hca>,
-        constructors::tests::<Hca>,
-        xrc::tests::<Hca>,
-        xrc_traffic::tests::<Hca>,
-        dc::tests::<Hca>,
-        raw::tests::<Hca>,
-        threads::tests::<Hca>,
+        suite::tests::<Hca>,
         sharing::tests::<Hca>,
         netem::tests::<Hca>,
         threads::tests::<RealTime>,

@@ -22,6 +22,7 @@ pub mod runner;
 pub mod semantics;
 pub mod sges;
 pub mod stress;
+pub mod suite;
 pub mod wait;
 
 pub use bed::{Bed, Disturbance, TestBed};

@@ -211,7 +211,7 @@ fn arguments(words: impl Iterator<Item = String>) -> (Arguments, Vec<String>) {
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         /// The tests of this file, in a place.
-        pub(crate) fn tests<P: $crate::TestBed>() -> Vec<$crate::Test> {
+        pub fn tests<P: $crate::TestBed>() -> Vec<$crate::Test> {
             let theme = module_path!().rsplit("::").next().unwrap_or_default();
             vec![$({
                 #[derive(Clone, Copy)]

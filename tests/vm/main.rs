@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end-to-end suite, run in the VM by `cargo xtask vm test`. One file for each theme.
+//! The end-to-end suite, run in the VM by `cargo xtask vm test`: [`uverbs_tests::suite`], and tests that need a real
+//! kernel.
 //!
 //! The tests run in this order in one boot; those that disturb the link or the devices come last.
 
@@ -7,12 +8,10 @@ mod frames;
 mod lifecycle;
 mod peers;
 mod removal;
-#[path = "../themes/mod.rs"]
-mod themes;
 mod tools;
 
-use themes::*;
 use uverbs_tests::Vm;
+use uverbs_tests::suite::{self, netem, stress};
 
 fn main() -> std::process::ExitCode {
     if let Some(code) = uverbs_tests::roles::play() {
@@ -20,28 +19,7 @@ fn main() -> std::process::ExitCode {
     }
     lifecycle::beginning();
     let themes = [
-        opcodes::tests::<Vm>,
-        faces::tests::<Vm>,
-        inline::tests::<Vm>,
-        ring::tests::<Vm>,
-        errors::tests::<Vm>,
-        polling::tests::<Vm>,
-        events::tests::<Vm>,
-        srq::tests::<Vm>,
-        ud::tests::<Vm>,
-        mcast::tests::<Vm>,
-        memory::tests::<Vm>,
-        big::tests::<Vm>,
-        mw::tests::<Vm>,
-        states::tests::<Vm>,
-        objects::tests::<Vm>,
-        semantics::tests::<Vm>,
-        constructors::tests::<Vm>,
-        xrc::tests::<Vm>,
-        xrc_traffic::tests::<Vm>,
-        dc::tests::<Vm>,
-        raw::tests::<Vm>,
-        threads::tests::<Vm>,
+        suite::tests::<Vm>,
         peers::tests,
         tools::tests,
         netem::tests::<Vm>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Wrong posts that the table in docs/semantics.md leaves out, by every face, in every state. (Its rows are held over
-//! heap rings by `tests/heap/semantics.rs`.)
+//! heap rings by `tests/semantics`.)
 
 use super::*;
 use crate::Ah;

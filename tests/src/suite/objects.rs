@@ -2,13 +2,13 @@
 //! Dependencies of objects: parents live as long as their children need them, in any order of destruction. Also the
 //! attributes of the device and its port.
 
+use crate::env::End;
+use crate::lab::{PORT, find};
+use crate::pair::{ah_attr, builder_ops, region};
+use crate::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, GidType, MwType, PortState, QpCap, SrqAttr, SrqInitAttr};
 use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Ud};
-use uverbs_tests::env::End;
-use uverbs_tests::lab::{PORT, find};
-use uverbs_tests::pair::{ah_attr, builder_ops, region};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -90,7 +90,7 @@ fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = ctx.create_comp_channel()?;
     let cq = ctx.create_cq(16, Some(&channel))?;
     let b = PairEnd::on(pd.clone(), cq, &spec, ops, 1, Some(&srq))?;
-    uverbs_tests::post::post_srq_recv(&mut srq, Face::Single, &[(5, &[])])?;
+    crate::post::post_srq_recv(&mut srq, Face::Single, &[(5, &[])])?;
     let mw = pd.alloc_mw(MwType::Type1).ok();
     let ah = pd.create_ah(&ah_attr(lab, pair.a.here.gid, pair.a.here.lid))?;
     pair.b = b;
@@ -188,14 +188,14 @@ fn events_of_what_is_gone<D: Driver>(lab: &Lab<D>) -> Result<()> {
         pair.a.drain()?;
         drop(pair);
     }
-    uverbs_tests::wait::rest(uverbs_tests::wait::QUIET);
+    crate::wait::rest(crate::wait::QUIET);
     match lab.a.get_async_event() {
         Err(e) if e.errno() == Errno::EAGAIN => Ok(()),
         other => anyhow::bail!("{other:?}"),
     }
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     discovered,
     port_and_device,
     closed_in_order,

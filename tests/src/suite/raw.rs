@@ -4,6 +4,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
 
+use crate::pair::region;
+use crate::{Lab, Outcome, pattern, wait};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{
     FlowAttr, FlowEth, FlowHeader, FlowIpv4, FlowMatch, FlowSpec, LinkLayer, QpCap, RxHashConf, RxHashFields,
@@ -16,8 +18,6 @@ use uverbs::{
     CompletionQueue, Context, Driver, Endpoint, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Qp,
     RawPacket, RwqIndTable, Shared, WorkCompletion, WorkQueue,
 };
-use uverbs_tests::pair::region;
-use uverbs_tests::{Lab, Outcome, pattern, wait};
 
 /// Whose frames these are; no port has it.
 const MAC: [u8; 6] = [2, 9, 9, 9, 9, 9];
@@ -102,7 +102,7 @@ fn to_mac(specs: Vec<FlowSpec>) -> FlowAttr {
         mask: FlowEth { dst_mac: [0xff; 6], ..FlowEth::default() },
     };
     let specs = [vec![FlowSpec::Header(FlowHeader::Eth(eth))], specs].concat();
-    FlowAttr { port: uverbs_tests::lab::PORT, specs, ..FlowAttr::default() }
+    FlowAttr { port: crate::lab::PORT, specs, ..FlowAttr::default() }
 }
 
 fn to_ip(dst_ip: [u8; 4]) -> FlowSpec {
@@ -295,4 +295,4 @@ fn spread<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(rules, frames_by_value_and_reference, checksums, segments, spread);
+crate::tests!(rules, frames_by_value_and_reference, checksums, segments, spread);

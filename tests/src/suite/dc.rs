@@ -3,6 +3,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
 
+use crate::pair::region;
+use crate::{Lab, Outcome, pattern, wait};
 use anyhow::{Result, ensure};
 use uverbs::attr::{AhAttr, QpCap, SrqAttr, SrqInitAttr};
 use uverbs::mlx5::Mlx5;
@@ -11,8 +13,6 @@ use uverbs::{
     AddressHandle, CompletionQueue, ConnectAttr, Context, DcTarget, Driver, Exclusive, ImmData, MemoryRegion,
     PageBuf, ProtectionDomain, Qp, Shared, SharedReceiveQueue, WcOpcode, WcStatus, WorkCompletion,
 };
-use uverbs_tests::pair::region;
-use uverbs_tests::{Lab, Outcome, pattern, wait};
 
 /// The key of the first target; the second has the next one.
 const KEY: u64 = 0x1122_3344_5566_7788;
@@ -40,9 +40,9 @@ struct Targets {
 
 /// The path to the other end.
 fn path_to(lab: &Lab<Mlx5>, peer: &Context<Mlx5>) -> Result<AhAttr> {
-    let gid = peer.query_gid(uverbs_tests::lab::PORT, lab.gid_index.into())?;
-    let lid = peer.query_port(uverbs_tests::lab::PORT)?.lid;
-    Ok(uverbs_tests::pair::ah_attr(lab, gid, lid))
+    let gid = peer.query_gid(crate::lab::PORT, lab.gid_index.into())?;
+    let lid = peer.query_port(crate::lab::PORT)?.lid;
+    Ok(crate::pair::ah_attr(lab, gid, lid))
 }
 
 /// Both ends; `None` if the device has no DC.
@@ -220,4 +220,4 @@ fn wrong_key<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(two_targets, opcodes, wrong_key);
+crate::tests!(two_targets, opcodes, wrong_key);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that post, poll and end each other's queues at random; see `uverbs_tests::stress`.
+//! Threads that post, poll and end each other's queues at random; see [`crate::stress`].
 
+use crate::stress::{Disturb, length, run};
+use crate::{Lab, Outcome};
 use uverbs::Driver;
-use uverbs_tests::stress::{Disturb, length, run};
-use uverbs_tests::{Lab, Outcome};
 
 /// Posts and polls only.
 fn undisturbed<D: Driver>(lab: &Lab<D>) -> Outcome {
@@ -30,4 +30,4 @@ fn all_at_once<D: Driver>(lab: &Lab<D>) -> Outcome {
     run(lab, Disturb::ALL, length())
 }
 
-uverbs_tests::tests!(undisturbed, resized, reset, destroyed, all_at_once);
+crate::tests!(undisturbed, resized, reset, destroyed, all_at_once);

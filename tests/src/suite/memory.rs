@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory regions: other addresses, rights, re-registration, unsupported operations; device memory.
 
+use crate::pair::region;
+use crate::post::post_recv;
+use crate::sges::sge;
+use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, pattern};
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
@@ -8,10 +12,6 @@ use uverbs::attr::{AccessFlags, AdviseFlags, MrAdvice, OdpGeneralCaps};
 use uverbs::provider::{WireRemote as _, WireSge as _};
 use uverbs::wr::Sge;
 use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, WcStatus};
-use uverbs_tests::pair::region;
-use uverbs_tests::post::post_recv;
-use uverbs_tests::sges::sge;
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, pattern};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 type Region<D> = MemoryRegion<D, PageBuf>;
@@ -393,7 +393,7 @@ fn null_region<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     address_of_its_own,
     unaligned_memory,
     private_memory,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Inline data: copied during the call, from any memory, of any length up to the limit.
 
+use crate::pair::grh;
+use crate::post::Typed;
+use crate::{Data, Face, Lab, Lock, Op, Outcome, Pair, Req, pattern};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, QpState};
 use uverbs::{Driver, Exclusive, ImmData, Rc, Shared, Uc, Ud, WcOpcode};
-use uverbs_tests::pair::grh;
-use uverbs_tests::post::Typed;
-use uverbs_tests::{Data, Face, Lab, Lock, Op, Outcome, Pair, Req, pattern};
 
 /// 0, 1 and max bytes, and some between, by every face.
 fn lengths_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Result<()> {
@@ -156,7 +156,7 @@ fn overwritten_after_the_call<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     lengths_rc,
     lengths_uc,
     lengths_ud,

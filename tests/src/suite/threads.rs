@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Threads that share queues: nothing lost, nothing doubled, each thread's messages in its order.
 
+use crate::pair::{builder_ops, region};
+use crate::post::{List, post_prepared, session};
+use crate::{Deadline, Face, Lab, Op, Outcome, Pair, PairEnd, Refused, Req, Spec, post_recv, wait};
 use anyhow::{Context as _, Result, bail, ensure};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -8,9 +11,6 @@ use uverbs::attr::{QpState, SrqAttr, SrqInitAttr};
 use uverbs::qp::SendQueue;
 use uverbs::wr::Sge;
 use uverbs::{Driver, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, WcStatus, WorkCompletion};
-use uverbs_tests::pair::{builder_ops, region};
-use uverbs_tests::post::{List, post_prepared, session};
-use uverbs_tests::{Deadline, Face, Lab, Op, Outcome, Pair, PairEnd, Refused, Req, Spec, post_recv, wait};
 
 /// The message of a thread: its number, and the count of its earlier messages.
 fn message(thread: u64, n: u64) -> [u8; 8] {
@@ -234,7 +234,7 @@ fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mr = region(&pd, 4096, lab.full_access())?;
     let post = |id: u64| -> Result<()> {
         let mut deadline = Deadline::usual();
-        let sge = uverbs_tests::sges::wire::<D>(&[uverbs_tests::sges::sge(&mr, 0..8)])?;
+        let sge = crate::sges::wire::<D>(&[crate::sges::sge(&mr, 0..8)])?;
         for n in 0..EACH {
             loop {
                 let mut guard = srq.lock().map_err(PostError::from)?;
@@ -275,4 +275,4 @@ fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(one_qp_and_one_cq, halves_in_two_threads, posted_while_it_fails, one_srq);
+crate::tests!(one_qp_and_one_cq, halves_in_two_threads, posted_while_it_fails, one_srq);

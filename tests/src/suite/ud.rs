@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Datagrams: the GRH before the data, answers to the sender, addresses that are destroyed early.
 
+use crate::lab::PORT;
+use crate::pair::GRH;
+use crate::wait::{self, statuses};
+use crate::{Dialect, Face, Lab, Op, Outcome, Pair, Req, Spec, To, pattern, post_recv};
 use anyhow::{Context as _, ensure};
 use uverbs::attr::{GidType, QpAttr, QpAttrMask, QpState};
 use uverbs::{Driver, Exclusive, Rc, Uc, Ud, WcFlags, WcStatus, WorkCompletion};
-use uverbs_tests::lab::PORT;
-use uverbs_tests::pair::GRH;
-use uverbs_tests::wait::{self, statuses};
-use uverbs_tests::{Dialect, Face, Lab, Op, Outcome, Pair, Req, Spec, To, pattern, post_recv};
 
 type UdPair<D> = Pair<D, Ud, Exclusive>;
 
@@ -60,7 +60,7 @@ fn reply<D: Driver>(lab: &Lab<D>) -> Outcome {
         let ah = b.pd.create_ah_from_wc(&got, &grh, PORT)?;
         let sges = [b.sge(GRH..GRH + 32)];
         let to = Some(To { ah: &ah, qpn: got.src_qp, qkey: b.there.1 });
-        uverbs_tests::post(&mut b.qp, Face::Batch, &[Req::new(2, Op::Send).signaled().sges(&sges).to(to)])?;
+        crate::post(&mut b.qp, Face::Batch, &[Req::new(2, Op::Send).signaled().sges(&sges).to(to)])?;
         b.ok(1)?;
         let answer = a.ok(1)?[0];
         ensure!(answer.src_qp == b.qp.qp_num() && answer.byte_len == 72, "{answer:?}");
@@ -147,7 +147,7 @@ fn address_destroyed_while_posted<D: Driver>(lab: &Lab<D>) -> Outcome {
         let (qpn, qkey) = a.there;
         let to = Some(To { ah: &ah, qpn, qkey });
         let reqs: Vec<_> = (0..4).map(|i| Req::new(i, Op::Send).signaled().inline(&[7; 20]).to(to)).collect();
-        uverbs_tests::post(&mut a.qp, face, &reqs)?;
+        crate::post(&mut a.qp, face, &reqs)?;
         ah.close().context("destroy while posted")?;
         a.set_state(QpState::RTS)?;
         let sent = statuses(&a.wait(4)?);
@@ -155,7 +155,7 @@ fn address_destroyed_while_posted<D: Driver>(lab: &Lab<D>) -> Outcome {
         let all_sent = sent.iter().all(|(_, s)| s.is_success());
         if all_sent {
             let mut arrived = 0;
-            let mut deadline = uverbs_tests::Deadline::after(wait::QUIET * 4);
+            let mut deadline = crate::Deadline::after(wait::QUIET * 4);
             while arrived < 4 && !deadline.passed() {
                 arrived += b.cq.poll(&mut [WorkCompletion::default(); 4])?.len();
                 deadline.pause();
@@ -220,7 +220,7 @@ fn many_receivers<D: Driver>(lab: &Lab<D>) -> Outcome {
         let data = turn.to_le_bytes();
         let to = Some(To { ah: &ah, qpn: b.qp.qp_num(), qkey: spec.attr.qkey });
         let req = Req::new(turn, Op::Send).inline(&data).to(to);
-        uverbs_tests::post(&mut a.qp, Face::ALL[turn as usize % 4], &[req])?;
+        crate::post(&mut a.qp, Face::ALL[turn as usize % 4], &[req])?;
         ensure!(b.ok(1)?[0].wr_id == turn);
         ensure!(b.bytes(GRH..GRH + 8)? == data);
     }
@@ -257,7 +257,7 @@ fn by_lid_alone<D: Driver>(lab: &Lab<D>) -> Outcome {
     Pair::<D, Uc, Exclusive>::with(lab, &spec)?.message(Face::Batch, 5000, 2).context("UC")
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     by_lid_alone,
     grh_on_receive,
     reply,

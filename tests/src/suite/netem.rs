@@ -2,13 +2,13 @@
 //! A link that loses, delays, reorders, repeats and damages packets: reliable QPs deliver everything all the same, once,
 //! in order and intact.
 
+use crate::wait::{QUIET, list, opcodes};
+use crate::{Disturbance, Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use uverbs::provider::Completion;
 use uverbs::{Driver, Exclusive, Rc, Shared, Uc, WcOpcode};
-use uverbs_tests::wait::{QUIET, list, opcodes};
-use uverbs_tests::{Disturbance, Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
 
 /// Requests of a round.
 const ROUND: usize = 8;
@@ -190,7 +190,7 @@ fn short_outage<D: Driver>(lab: &Lab<D>) -> Outcome {
         b.recv(Face::Single, turn, 0..3000)?;
         let sges = [a.sge(0..3000)];
         a.post(Face::Batch, &[Req::new(turn, Op::Send).signaled().sges(&sges)])?;
-        uverbs_tests::wait::rest(100 * MS);
+        crate::wait::rest(100 * MS);
         drop(outage);
         a.ok(1)?;
         b.ok(1)?;
@@ -223,7 +223,7 @@ fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
             a.post(Face::Batch, &[req])?;
             a.ok(1)?;
         }
-        uverbs_tests::wait::rest(QUIET);
+        crate::wait::rest(QUIET);
         let mut got = Vec::new();
         while b.cq.poll_each(MESSAGES, |c| got.push(c.to_wc()))? > 0 {}
         let mut last = None;
@@ -247,7 +247,7 @@ fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     loss,
     heavy_loss,
     delay,

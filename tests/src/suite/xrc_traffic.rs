@@ -2,6 +2,10 @@
 //! XRC, where the device has it: every opcode by every face, one receive QP that feeds several SRQs, and what belongs to a
 //! domain.
 
+use crate::pair::{builder_ops, region};
+use crate::post::post_srq_recv;
+use crate::sges::sge;
+use crate::{Face, Lab, Lock, Op, Outcome, Remote, Req, pattern, post, wait};
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;
 use std::os::fd::AsFd;
@@ -11,10 +15,6 @@ use uverbs::{
     CompletionQueue, ConnectAttr, Driver, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Qp, Shared,
     SharedReceiveQueue, WcOpcode, WcStatus, WorkCompletion, XrcDomain, XrcSend,
 };
-use uverbs_tests::pair::{builder_ops, region};
-use uverbs_tests::post::post_srq_recv;
-use uverbs_tests::sges::sge;
-use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Remote, Req, pattern, post, wait};
 
 const LONG: usize = 5003;
 
@@ -249,7 +249,7 @@ fn shared_by_a_file<D: Driver>(lab: &Lab<D>) -> Outcome {
         .err()
         .context("an exclusive open of what is there")?;
     ensure!(e.verb() == "open_xrcd", "{e}");
-    let context = lab.bed.open(uverbs_tests::env::End::B)?;
+    let context = lab.bed.open(crate::env::End::B)?;
     let two = context.open_xrcd(Some(file_b.as_fd()), false, false)?;
     let qp = one.recv_qp().create_recv()?;
     let opened = two.open_qp(qp.qp_num())?;
@@ -283,7 +283,7 @@ fn ends_in_any_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     opcodes_exclusive,
     opcodes_shared,
     no_such_srq,

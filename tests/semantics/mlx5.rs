@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table of sends over mlx5's rings in plain memory: the transports that rxe does not have, and a device that lacks
-//! something. (RC, UC and UD are held on the software HCA, too.)
+//! The table of sends over mlx5's rings in plain memory, also for transports that rxe does not have and for a device
+//! without atomics. (The software HCA runs the rows of RC, UC and UD, too.)
 
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::Ordering;

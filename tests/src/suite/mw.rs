@@ -2,12 +2,12 @@
 //! Memory windows: the access that they give, their invalidation, and the QPs that may use them. (`opcodes` binds on
 //! every face.)
 
+use crate::pair::region;
+use crate::wait::{list, statuses};
+use crate::{Dialect, Face, Lab, Op, Outcome, Pair, Remote, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType};
 use uverbs::{Driver, Errno, Exclusive, MemoryWindow, Rc, WcStatus};
-use uverbs_tests::pair::region;
-use uverbs_tests::wait::{list, statuses};
-use uverbs_tests::{Dialect, Face, Lab, Op, Outcome, Pair, Remote, Req, Spec};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -222,12 +222,4 @@ fn types_that_are_not_there<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
-    edges,
-    rights,
-    invalidated,
-    unbound,
-    refused_binds,
-    busy_region,
-    types_that_are_not_there
-);
+crate::tests!(edges, rights, invalidated, unbound, refused_binds, busy_region, types_that_are_not_there);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every opcode on every face and with both lockings; the effect is checked at the other end.
 
+use crate::pair::{builder_ops, grh};
+use crate::{Dialect, Face, Lab, Lock, Op, Outcome, Pair, Remote, Req, Typed};
 use anyhow::{Result, ensure};
 use core::sync::atomic::Ordering;
 use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, SendOpsFlags};
 use uverbs::provider::op::FlushArgs;
 use uverbs::{Driver, Exclusive, MemoryWindow, Rc, Shared, Uc, Ud, WcFlags, WcOpcode};
-use uverbs_tests::pair::{builder_ops, grh};
-use uverbs_tests::{Dialect, Face, Lab, Lock, Op, Outcome, Pair, Remote, Req, Typed};
 
 /// The objects of a test of one opcode.
 struct Bench<D: Driver, T: Typed, L: Lock> {
@@ -33,7 +33,7 @@ impl<D: Driver, T: Typed, L: Lock> Bench<D, T, L> {
         let half = len / 2;
         // Two entries that are not in order in memory: the message must be.
         let (first, second) = (b.sge(8192..8192 + grh + half), b.sge(64..64 + len - half));
-        uverbs_tests::post_recv(b.qp.rq()?, face, &[(seed, &[first, second])])?;
+        crate::post_recv(b.qp.rq()?, face, &[(seed, &[first, second])])?;
         let sges = [a.sge(0..half), a.sge(half..len)];
         a.post(face, &[Req::new(seed, op).signaled().sges(&sges)])?;
         let sent = a.ok(1)?[0];
@@ -104,7 +104,7 @@ impl<D: Driver, T: Typed, L: Lock> Bench<D, T, L> {
                 ensure!(got.byte_len as usize == LONG, "{got:?}");
             }
             // An unreliable write is complete before it arrives.
-            None => uverbs_tests::wait::until("the write arrives", uverbs_tests::LIMIT, || {
+            None => crate::wait::until("the write arrives", crate::LIMIT, || {
                 Ok(b.check(8192..8192 + LONG, seed).is_ok())
             })?,
         }
@@ -173,9 +173,7 @@ impl<D: Driver, T: Typed, L: Lock> Bench<D, T, L> {
         let to = Remote { addr: a.mr.addr() + 4200, rkey: mw.rkey() };
         b.post(Face::Batch, &[Req::new(8, Op::Write(to)).signaled().sges(&sges)])?;
         b.ok(1)?;
-        uverbs_tests::wait::until("the write arrives", uverbs_tests::LIMIT, || {
-            Ok(a.check(4200..5200, seed).is_ok())
-        })?;
+        crate::wait::until("the write arrives", crate::LIMIT, || Ok(a.check(4200..5200, seed).is_ok()))?;
         if invalidate {
             a.post(face, &[Req::new(9, Op::LocalInv(mw.rkey())).signaled()])?;
             let done = a.ok(1)?[0];
@@ -259,7 +257,7 @@ macro_rules! matrix {
         $(fn $name<D: Driver>(lab: &Lab<D>) -> Outcome {
             all::<D, $transport, $locking>(lab, Face::$face)
         })*
-        uverbs_tests::tests!($($name),*);
+        crate::tests!($($name),*);
     };
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion events: waiting instead of polling, solicited ones only, many CQs on one channel; and a full CQ.
 
+use crate::pair::builder_ops;
+use crate::post::Typed;
+use crate::wait::{LIMIT, QUIET, readable};
+use crate::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 use anyhow::{Result, bail, ensure};
 use core::time::Duration;
 use std::os::fd::AsFd;
@@ -8,10 +12,6 @@ use uverbs::attr::EventType;
 use uverbs::{
     CompletionChannel, CompletionQueue, Driver, Errno, EventSource, Exclusive, Rc, SendFlags, Shared, Ud,
 };
-use uverbs_tests::pair::builder_ops;
-use uverbs_tests::post::Typed;
-use uverbs_tests::wait::{LIMIT, QUIET, readable};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, PairEnd, Req, Spec};
 
 type Srq<D> = uverbs::SharedReceiveQueue<D, Shared>;
 
@@ -189,7 +189,7 @@ fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
     for id in 0..60 {
         a.post(Face::Single, &[Req::new(id, Op::Write(at)).signaled().inline(&[1])])?;
     }
-    uverbs_tests::wait::rest(QUIET);
+    crate::wait::rest(QUIET);
     let mut told = None;
     if readable(lab.a.async_fd(), QUIET * 4)? {
         let event = lab.a.get_async_event()?;
@@ -208,7 +208,7 @@ fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     driven_by_events,
     nothing_unasked,
     solicited_only,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Multicast: an attached QP receives it, a detached QP does not.
 
+use crate::env::End;
+use crate::pair::{GRH, ah_attr};
+use crate::{Face, Lab, Op, Outcome, Pair, Req, To};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::Gid;
 use uverbs::{Driver, Exclusive, Rc, Ud};
-use uverbs_tests::env::End;
-use uverbs_tests::pair::{GRH, ah_attr};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, To};
 
 type UdPair<D> = Pair<D, Ud, Exclusive>;
 
@@ -29,7 +29,7 @@ fn send<D: Driver>(lab: &Lab<D>, pair: &mut UdPair<D>, group: &Group, face: Face
     let ah = pair.a.pd.create_ah(&ah_attr(lab, group.gid, group.lid)).context("create_ah of a group")?;
     let to = Some(To { ah: &ah, qpn: MULTICAST_QPN, qkey: pair.a.there.1 });
     let req = Req::new(1, Op::Send).signaled().inline(data).to(to);
-    uverbs_tests::post(&mut pair.a.qp, face, &[req])?;
+    crate::post(&mut pair.a.qp, face, &[req])?;
     pair.a.ok(1)?;
     Ok(())
 }
@@ -100,4 +100,4 @@ fn busy_while_attached<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(attach_and_detach, several_members, refusals, busy_while_attached);
+crate::tests!(attach_and_detach, several_members, refusals, busy_while_attached);

@@ -2,11 +2,11 @@
 //! The states of a QP: every legal transition, the attributes that modify sets and query returns, and the send queue
 //! while it is drained.
 
+use crate::post::Typed;
+use crate::{Face, Lab, Op, Outcome, Pair, Req, Spec, wait};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, EventType, Mtu, QpAttr, QpAttrMask as M, QpState, QpType};
 use uverbs::{Driver, EventSource, Exclusive, Rc, Uc, Ud};
-use uverbs_tests::post::Typed;
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Req, Spec, wait};
 
 /// `query_qp` returns the sizes requested at creation, and the attributes of each transition.
 fn round_trip<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
@@ -213,7 +213,7 @@ fn explained<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     queried_rc,
     queried_uc,
     queried_ud,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues.
 
+use crate::pair::{GRH, builder_ops};
+use crate::post::{Typed, post_srq_recv, recv_nodes};
+use crate::sges::sge;
+use crate::wait::{LIMIT, QUIET, readable, statuses};
+use crate::{Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Refused, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{EventType, QpState, SrqAttr, SrqAttrMask, SrqInitAttr};
 use uverbs::{Driver, EventSource, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, Uc, Ud, WcStatus};
-use uverbs_tests::pair::{GRH, builder_ops};
-use uverbs_tests::post::{Typed, post_srq_recv, recv_nodes};
-use uverbs_tests::sges::sge;
-use uverbs_tests::wait::{LIMIT, QUIET, readable, statuses};
-use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Refused, Req, Spec};
 
 fn attr(max_wr: u32) -> SrqInitAttr {
     SrqInitAttr { attr: SrqAttr { max_wr, max_sge: 4, srq_limit: 0 }, ..SrqInitAttr::default() }
@@ -37,7 +37,7 @@ fn several_qps_in<D: Driver, LS: Lock>(lab: &Lab<D>) -> Result<()> {
     ensure!(srq.attr().max_wr >= 20 && srq.attr().max_sge >= 4, "{:?}", srq.attr());
     let mut rc = pair_on::<D, Rc, LS>(lab, &spec, &srq, &pd)?;
     let mut other = pair_on::<D, Rc, LS>(lab, &spec, &srq, &pd)?;
-    let mr = uverbs_tests::pair::region(&pd, 1 << 16, lab.full_access())?;
+    let mr = crate::pair::region(&pd, 1 << 16, lab.full_access())?;
     for turn in 0..60_u64 {
         let face = [Face::List, Face::Batch, Face::Single][turn as usize % 3];
         let sges = [[sge(&mr, 0..64)], [sge(&mr, 64..128)]];
@@ -72,7 +72,7 @@ fn unreliable_transports<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
     let mut srq = pd.create_srq::<Exclusive>(&attr(20))?;
-    let mr = uverbs_tests::pair::region(&pd, 4096, lab.full_access())?;
+    let mr = crate::pair::region(&pd, 4096, lab.full_access())?;
     let data = *b"sixteen bytes...";
     let check = |at: usize| -> Result<()> {
         let mut got = [0; 16];
@@ -105,12 +105,12 @@ fn short_receives_of_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
     for room in [0, 10, GRH, GRH + 15] {
         let pd = lab.b.alloc_pd()?;
         let mut srq = pd.create_srq::<Exclusive>(&attr(4))?;
-        let mr = uverbs_tests::pair::region(&pd, 4096, lab.full_access())?;
+        let mr = crate::pair::region(&pd, 4096, lab.full_access())?;
         let Pair { mut a, b } = pair_on::<D, Ud, Exclusive>(lab, &spec, &srq, &pd)?;
         post_srq_recv(&mut srq, Face::Batch, &[(1, &[sge(&mr, 0..room)])])?;
         a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().inline(&[5; 16])])?;
         a.ok(1)?;
-        uverbs_tests::wait::rest(QUIET);
+        crate::wait::rest(QUIET);
         let mut wc = [uverbs::WorkCompletion::default()];
         match b.cq.poll(&mut wc)? {
             [] => lab.note(format_args!("16 bytes into {room} are dropped")),
@@ -257,7 +257,7 @@ fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     several_qps,
     unreliable_transports,
     short_receives_of_datagrams,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queues as rings: many laps, full and drained again, the largest and the smallest requests.
 
+use crate::post::Typed;
+use crate::{Face, LIMIT, Lab, Lock, Op, Outcome, Pair, Refused, Req, Spec, pattern, post_recv, wait};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::QpState;
 use uverbs::{Driver, Exclusive, PostError, Rc, SendFlags, Shared, Ud, WcOpcode};
-use uverbs_tests::post::Typed;
-use uverbs_tests::{Face, LIMIT, Lab, Lock, Op, Outcome, Pair, Refused, Req, Spec, pattern, post_recv, wait};
 
 /// Thousands of messages through rings of a few slots, in batches of changing sizes, by changing faces.
 fn laps<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
@@ -14,7 +14,7 @@ fn laps<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
     spec.cap.max_recv_wr = 13;
     spec.cqe = 30;
     let Pair { mut a, mut b } = Pair::<D, T, L>::with(lab, &spec)?;
-    let grh = uverbs_tests::pair::grh::<T>();
+    let grh = crate::pair::grh::<T>();
     let (mut next, mut turn) = (0_u64, 0_usize);
     while next < total {
         let n = 1 + turn % 13;
@@ -312,7 +312,7 @@ fn largest_queue<D: Driver>(lab: &Lab<D>) -> Result<()> {
     })
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     wrap_around_rc,
     wrap_around_shared,
     wrap_around_ud,

@@ -4,6 +4,9 @@
 #![expect(unsafe_code)]
 // UNSAFETY: borrows the engines of queues, which are not moved.
 
+use crate::pair::{ah_attr, builder_ops};
+use crate::semantics::{Facts, RecvBench, RecvFacts, RowCounts, SendBench, Table, recvs, sends};
+use crate::{Deadline, Dialect, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, PairEnd, Req, Spec, Typed, wait};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{QpCap, QpState, QpType, SrqAttr, SrqInitAttr};
 use uverbs::{
@@ -11,11 +14,6 @@ use uverbs::{
     WcStatus, WorkCompletion,
 };
 use uverbs_core::sync::Locked;
-use uverbs_tests::pair::{ah_attr, builder_ops};
-use uverbs_tests::semantics::{Facts, RecvBench, RecvFacts, RowCounts, SendBench, Table, recvs, sends};
-use uverbs_tests::{
-    Deadline, Dialect, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, PairEnd, Req, Spec, Typed, wait,
-};
 
 /// The driver's queues, as the benches name them.
 type Sq<D> = <D as Driver>::SendQueue;
@@ -457,7 +455,7 @@ fn srq_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
     told(lab, recvs::hold(&mut SharedRecvs::<D, T, L>::new(lab)?)?)
 }
 
-/// Every row is held by one of the tests below, or over rings in memory (`heap`).
+/// Every row is checked by one of the tests below, or over rings in memory (test target `semantics`).
 fn nothing_is_left_out<D: Driver>(_lab: &Lab<D>) -> Outcome {
     use QpType as T;
     for row in Table::read()?.rows {
@@ -469,7 +467,7 @@ fn nothing_is_left_out<D: Driver>(_lab: &Lab<D>) -> Outcome {
         };
         ensure!(
             row.qps.iter().all(|qp| held.contains(&qp.qp_type)),
-            "docs/semantics.md:{}: nobody holds it",
+            "docs/semantics.md:{}: no test checks this row",
             row.line
         );
     }
@@ -481,7 +479,7 @@ macro_rules! matrix {
         $(fn $name<D: Driver>(lab: &Lab<D>) -> Outcome {
             $hold::<D, $transport, $locking>(lab)
         })*
-        uverbs_tests::tests!(nothing_is_left_out, $($name),*);
+        crate::tests!(nothing_is_left_out, $($name),*);
     };
 }
 

@@ -2,6 +2,11 @@
 //! Values out of range: every constructor and control verb returns an error that names verb and field, with or without
 //! a call of the kernel, and leaves no object.
 
+use crate::env::End;
+use crate::lab::PORT;
+use crate::pair::region;
+use crate::post::{Typed, post_srq_recv};
+use crate::{Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
 use anyhow::{Context as _, Result, ensure};
 use std::os::fd::AsFd;
 use uverbs::attr::{
@@ -12,11 +17,6 @@ use uverbs::{
     CompletionQueue, Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared, SharedReceiveQueue, Uc,
     Ud,
 };
-use uverbs_tests::env::End;
-use uverbs_tests::lab::PORT;
-use uverbs_tests::pair::region;
-use uverbs_tests::post::{Typed, post_srq_recv};
-use uverbs_tests::{Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
 
 const CAP: QpCap =
     QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 0 };
@@ -41,14 +41,14 @@ fn unsupported<T>(what: &str, result: Result<T, Error>, verb: &str) -> Result<()
 /// Runs what is refused again and again; the kernel's objects and our files are as many as before.
 fn without_leaks<D: Driver>(lab: &Lab<D>, turn: impl Fn() -> Outcome) -> Outcome {
     turn()?;
-    let files = uverbs_tests::child::open_files()?;
+    let files = crate::child::open_files()?;
     let before = lab.bed.resources(End::A)?;
     for _ in 0..3 {
         turn()?;
     }
     let after = lab.bed.resources(End::A)?;
     ensure!(before == after, "left behind: {before:?} became {after:?}");
-    ensure!(files == uverbs_tests::child::open_files()?, "files left open");
+    ensure!(files == crate::child::open_files()?, "files left open");
     Ok(())
 }
 
@@ -87,7 +87,7 @@ fn resize_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     // A write on another connection, so that all completions are there. rxe compares the requested size with the
     // waiting completions; if the rounded size is compared, all of them fit.
-    uverbs_tests::wait::until("the last one", uverbs_tests::LIMIT, || {
+    crate::wait::until("the last one", crate::LIMIT, || {
         Ok(pair.a.cq.resize(19).map_or(true, |cqe| D::NAME != "rxe" && cqe >= 20))
     })?;
     refused("fewer than wait", pair.a.cq.resize(4), "resize_cq", "cqe")?;
@@ -182,8 +182,7 @@ fn qp_of_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
             }
             qp.init(&lab.connect_attr())?;
             let recvs: Vec<_> = (0..u64::from(got.max_recv_wr) + 1).map(|i| (i, &[][..])).collect();
-            let refused =
-                uverbs_tests::post_recv(qp.rq()?, Face::List, &recvs).err().context("one too many")?;
+            let refused = crate::post_recv(qp.rq()?, Face::List, &recvs).err().context("one too many")?;
             ensure!(
                 (refused.error, refused.bad) == (Some(uverbs::PostError::QueueFull), Some(recvs.len() - 1)),
                 "{cap:?}: {refused}"
@@ -505,7 +504,7 @@ fn posts<D: Driver>(lab: &Lab<D>) -> Outcome {
                 );
             }
         }
-        let recv = uverbs_tests::post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &too_long)]);
+        let recv = crate::post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &too_long)]);
         ensure!(recv.is_err_and(|e| e.error == Some(uverbs::PostError::TooManySge)));
         pair.a.idle()?;
         pair.message(Face::Batch, 100, 1)
@@ -537,7 +536,7 @@ fn close_in_use<D: Driver>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     create_cq,
     resize_cq,
     create_qp_rc,

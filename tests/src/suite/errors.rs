@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work requests that fail on the way: the right status, the rest flushed, the queue usable after a reset.
 
+use crate::pair::region;
+use crate::sges::sge;
+use crate::wait::{self, statuses};
+use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, post_recv};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, QpState};
 use uverbs::{Driver, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Uc, Ud, WcStatus};
-use uverbs_tests::pair::region;
-use uverbs_tests::sges::sge;
-use uverbs_tests::wait::{self, statuses};
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Remote, Req, Spec, post_recv};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -379,7 +379,7 @@ fn unreliable_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     bad_rkey,
     beyond_the_region,
     rights_of_the_region,

@@ -2,11 +2,11 @@
 //! Guarantees of the faces beyond single requests: batches, sticky fields, aborts without effects, one queue for all
 //! faces.
 
+use crate::post::{Session, session};
+use crate::wait::{opcodes, statuses};
+use crate::{Data, Face, Lab, Lock, Op, Outcome, Pair, Req, post_recv};
 use anyhow::{Result, ensure};
 use uverbs::{Driver, Exclusive, PostError, Rc, SendFlags, Shared, WcOpcode};
-use uverbs_tests::post::{Session, session};
-use uverbs_tests::wait::{opcodes, statuses};
-use uverbs_tests::{Data, Face, Lab, Lock, Op, Outcome, Pair, Req, post_recv};
 
 fn both<D: Driver>(
     lab: &Lab<D>,
@@ -154,14 +154,14 @@ fn interleaved_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
 fn halves_apart<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     b.recv_empty(2)?;
-    let uverbs_tests::PairEnd { qp, cq, .. } = a;
+    let crate::PairEnd { qp, cq, .. } = a;
     let uverbs::Qp { send, recv: rq, control } = qp;
     drop(control);
     let mut sq = send.ok_or(PostError::NoQueue)?;
     sq.post(1).signaled().send_inline(&[])?;
     drop(rq);
     sq.post(2).signaled().send_inline(&[])?;
-    uverbs_tests::wait::successes(&cq, 2)?;
+    crate::wait::successes(&cq, 2)?;
     b.ok(2)?;
     drop(sq);
     // Now it is destroyed, so the CQ can be closed.
@@ -173,11 +173,11 @@ fn halves_apart<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn receives<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let rq = b.qp.rq()?;
-    let sges = [[uverbs_tests::sges::sge(&b.mr, 0..8)], [uverbs_tests::sges::sge(&b.mr, 8..16)]];
+    let sges = [[crate::sges::sge(&b.mr, 0..8)], [crate::sges::sge(&b.mr, 8..16)]];
     let pair = |first| [(first, &sges[0][..]), (first + 1, &sges[1][..])];
     drop(rq.batch());
     rq.batch().abort();
-    ensure!(post_recv(rq, Face::List, &[]) == Err(uverbs_tests::Refused::new(PostError::NullList, None)));
+    ensure!(post_recv(rq, Face::List, &[]) == Err(crate::Refused::new(PostError::NullList, None)));
     for (i, face) in [Face::List, Face::Batch, Face::Single].into_iter().enumerate() {
         post_recv(rq, face, &pair(i as u64 * 2))?;
     }
@@ -198,11 +198,11 @@ fn a_shared_queue_tells_its_owner<D: Driver>(lab: &Lab<D>) -> Outcome {
     let guard = sq.lock().map_err(PostError::from)?;
     ensure!(sq.lock().is_err(), "locked twice");
     let one: Req<'_, D> = Req::new(1, Op::Send).signaled();
-    let list = uverbs_tests::post::List::new(&[one]);
-    let refused = uverbs_tests::post::post_prepared(sq, &list);
-    ensure!(refused == Err(uverbs_tests::Refused::new(PostError::SessionOpen, Some(0))), "{refused:?}");
+    let list = crate::post::List::new(&[one]);
+    let refused = crate::post::post_prepared(sq, &list);
+    ensure!(refused == Err(crate::Refused::new(PostError::SessionOpen, Some(0))), "{refused:?}");
     drop(guard);
-    uverbs_tests::post::post_prepared(sq, &list)?;
+    crate::post::post_prepared(sq, &list)?;
     a.ok(1)?;
     Ok(())
 }
@@ -226,7 +226,7 @@ fn builders_that_were_asked_for<D: Driver>(lab: &Lab<D>) -> Result<()> {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     a_batch_with_one_completion,
     sticky_fields,
     abort_leaves_no_trace,

@@ -2,12 +2,12 @@
 //! Features that a device may lack: XRC, raw packets, segmentation, creation flags. Creation returns `Unsupported` with
 //! the name of the missing feature.
 
+use crate::{Lab, Outcome};
 use anyhow::{Result, ensure};
 use uverbs::attr::{
     DeviceCapFlags, QpCap, QpCreateFlags, QpType, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType,
 };
 use uverbs::{Driver, Error, Exclusive, RawPacket, Rc, SharedReceiveQueue, Ud, XrcSend};
-use uverbs_tests::{Lab, Outcome};
 
 const CAP: QpCap =
     QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -118,11 +118,4 @@ fn creation_flags<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
-    xrc,
-    srq_types,
-    raw_packets,
-    segmentation,
-    operations_of_other_transports,
-    creation_flags
-);
+crate::tests!(xrc, srq_types, raw_packets, segmentation, operations_of_other_transports, creation_flags);

@@ -2,11 +2,11 @@
 //! Regions and messages so big that what describes them is long: lists of hundreds of thousands of pages, tens of thousands
 //! of packets.
 
+use crate::pair::Spec;
+use crate::sges::sge;
+use crate::{Face, Lab, Op, Outcome, Pair, Remote, Req, pattern};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::{Driver, Exclusive, MemoryRegion, PageBuf, Rc, WcStatus};
-use uverbs_tests::pair::Spec;
-use uverbs_tests::sges::sge;
-use uverbs_tests::{Face, Lab, Op, Outcome, Pair, Remote, Req, pattern};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 type Region<D> = MemoryRegion<D, PageBuf>;
@@ -128,4 +128,4 @@ fn long_message<D: Driver>(lab: &Lab<D>) -> Outcome {
     check(&pair.a.mr).context("read")
 }
 
-uverbs_tests::tests!(region_of_1_gib, long_message);
+crate::tests!(region_of_1_gib, long_message);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Polling, the legacy and the extended way, through `&mut` and through `&`; resizing while completions wait.
 
+use crate::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, PairEnd, Req, Spec, wait};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
 use uverbs::provider::Completion as _;
 use uverbs::{CompletionQueue, Driver, Exclusive, PollError, Rc, Shared, WcStatus, WorkCompletion};
-use uverbs_tests::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, PairEnd, Req, Spec, wait};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
@@ -245,7 +245,7 @@ fn timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-uverbs_tests::tests!(
+crate::tests!(
     ways_to_poll,
     as_c_polls,
     polls_in_polls,
