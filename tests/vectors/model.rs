@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The format of the reference vectors' file: one JSON object per line; the first is a header.
+//! The format of the file of reference vectors: one JSON object per line, each of which is a case. An object of category
+//! `meta` is a header, which is skipped.
 //!
-//! The header has the conventions of the fields: strings `0x..` are integers, `hex` strings are memory in address order
-//! where `xx` is a byte that the reference did not write, immediate data read as a big-endian number.
+//! Strings `0x..` are integers. `hex` strings are memory in address order, where `xx` is a byte that the reference did
+//! not write. Immediate data are big-endian numbers.
 
-use anyhow::{Context as _, Result, bail};
-use flate2::read::GzDecoder;
+use anyhow::{Context as _, Result, ensure};
+use flate2::read::MultiGzDecoder;
 use serde::{Deserialize, Deserializer, de};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::Read as _;
 use std::path::Path;
 
 /// An integer, written as `"0x.."` or as a decimal number.
@@ -434,20 +434,32 @@ pub(crate) struct Case {
     pub out: Option<serde_json::Value>,
 }
 
-/// All cases of a file. Its header line, with the limits of the reference's device, has category `meta`.
+/// The text of a file, which may be compressed by gzip, also in several members.
+pub(crate) fn text(path: &Path) -> Result<String> {
+    let name = || format!("{}", path.display());
+    let mut bytes = std::fs::read(path).with_context(name)?;
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        let mut plain = Vec::new();
+        MultiGzDecoder::new(&*bytes).read_to_end(&mut plain).with_context(name)?;
+        bytes = plain;
+    }
+    String::from_utf8(bytes).with_context(name)
+}
+
+/// All cases of a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<Case>> {
-    let file = File::open(path).with_context(|| format!("{}", path.display()))?;
+    /// Any line. The fields of a header are not those of a case.
+    #[derive(Deserialize)]
+    struct Line {
+        category: String,
+    }
     let mut cases = Vec::new();
-    for (n, line) in BufReader::new(GzDecoder::new(file)).lines().enumerate() {
-        let line = line.with_context(|| format!("{}", path.display()))?;
-        let case: Case =
-            serde_json::from_str(&line).with_context(|| format!("{}:{}", path.display(), n + 1))?;
-        if case.category != "meta" {
-            cases.push(case);
+    for (n, line) in text(path)?.lines().enumerate() {
+        let place = || format!("{}:{}", path.display(), n + 1);
+        if serde_json::from_str::<Line>(line).with_context(place)?.category != "meta" {
+            cases.push(serde_json::from_str::<Case>(line).with_context(place)?);
         }
     }
-    if cases.is_empty() {
-        bail!("{}: no cases", path.display());
-    }
+    ensure!(!cases.is_empty(), "{}: no cases", path.display());
     Ok(cases)
 }

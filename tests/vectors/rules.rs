@@ -44,7 +44,8 @@ const RULES: [(&str, Option<PostError>); 20] = [
     ("start-poll-error", None),
 ];
 
-/// Compares the rules with the tables of docs/semantics.md. `met` are those that cases were under, if all cases were run.
+/// Compares the rules with the tables of docs/semantics.md. `met` are the rules that cases needed, if all cases of the
+/// repository's file were run; then none may be missing.
 pub(crate) fn compare(met: Option<&BTreeSet<&str>>) -> Result<()> {
     let table = Table::read()?;
     let documented: BTreeMap<_, _> =

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control trace: every ioctl of the reference's walk through the control path, and what the kernel answered.
 
-use crate::model::{Num, Pattern};
+use crate::model::{self, Num, Pattern};
 use anyhow::{Context as _, Result};
-use flate2::read::GzDecoder;
 use serde::Deserialize;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -119,11 +116,10 @@ enum Line {
 
 impl Trace {
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let file = File::open(path).with_context(|| format!("{}", path.display()))?;
         let mut calls = Vec::new();
-        for (n, line) in BufReader::new(GzDecoder::new(file)).lines().enumerate() {
+        for (n, line) in model::text(path)?.lines().enumerate() {
             let place = || format!("{}:{}", path.display(), n + 1);
-            match serde_json::from_str(&line.with_context(place)?).with_context(place)? {
+            match serde_json::from_str(line).with_context(place)? {
                 Line::Note { note } => calls.push(Call { note, ioctls: Vec::new() }),
                 Line::Ioctl(ioctl) => calls.last_mut().with_context(place)?.ioctls.push(ioctl),
             }

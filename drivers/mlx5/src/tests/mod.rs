@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The posting half against what the reference wrote, and against models of its queues.
+//! The queues against models of them, and against changes of state and forks. (`tests/vectors` compares them with the
+//! reference.)
 
 mod access;
 mod faces;
 mod fork;
 mod rings;
-mod vectors;
