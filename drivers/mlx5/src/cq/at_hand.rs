@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The resource of the last entry, kept from one poll to the next: most entries are of the same QP as the one before.
+//! The resource of the last entry, cached from one poll to the next, because consecutive entries are usually of the same
+//! QP.
 #![expect(unsafe_code)]
-// UNSAFETY: keeps references beside the owner of what they point to.
+// UNSAFETY: stores references next to the owner of the referenced memory (a self-referential struct).
 
 use super::parse::Resource;
 use crate::sq::shared::{NoSends, RetireBy};
 use core::fmt;
 
-/// A key that no entry has: in a key, the low half is 0.
+/// A key that no entry has: the low half of an entry's key is 0.
 pub(super) const NO_KEY: u64 = 1;
 
-/// A resource at hand.
+/// The cached resource.
 ///
 /// # Invariants
-/// `sends` is of the send queue of `resource`, or of `none` if there is none; one is in an `Arc`, the other in a `Box`, so
-/// both stay where they are.
+/// `sends` refers to the send queue of `resource`, or to `none` if it has no send queue. The one is in an `Arc`, the other
+/// in a `Box`, so both keep their addresses when this struct is moved.
 pub(super) struct AtHand {
     /// The key by which entries name it.
     pub(super) key: u64,
-    /// The same if it has a send queue, else [`NO_KEY`].
+    /// `key` if the resource has a send queue, else [`NO_KEY`].
     pub(super) send_key: u64,
     sends: RetireBy<'static>,
     resource: Resource,
@@ -26,15 +27,16 @@ pub(super) struct AtHand {
 }
 
 impl AtHand {
-    /// No resource.
+    /// Without a resource.
     pub(super) fn none() -> Self {
         let none = Box::<NoSends>::default();
-        // SAFETY: the box is kept beside the reference, and its content is used by shared references only.
+        // SAFETY: `none` is stored in the same struct as the reference, keeps its address (a `Box`), and is accessed
+        // through shared references only.
         let sends = unsafe { extend(none.retire_by()) };
         Self { key: NO_KEY, send_key: NO_KEY, sends, resource: Resource::default(), none }
     }
 
-    /// Turns to another resource.
+    /// Replaces the resource.
     pub(super) fn set(&mut self, key: u64, resource: &Resource) {
         (self.key, self.resource) = (key, resource.clone());
         let (send_key, by) = match &self.resource.sq {
@@ -42,7 +44,8 @@ impl AtHand {
             None => (NO_KEY, self.none.retire_by()),
         };
         self.send_key = send_key;
-        // SAFETY: the owner is kept beside the reference, in `resource` or in `none`.
+        // SAFETY: the referenced memory is owned by `resource` or `none` of this struct, which keep its address (an `Arc`
+        // and a `Box`).
         self.sends = unsafe { extend(by) };
     }
 
@@ -52,7 +55,7 @@ impl AtHand {
         &self.resource
     }
 
-    /// Its send queue's part for retiring.
+    /// The part of its send queue that retires WRs.
     #[inline(always)]
     pub(super) fn sends(&self) -> RetireBy<'_> {
         self.sends
@@ -60,9 +63,9 @@ impl AtHand {
 }
 
 /// # Safety
-/// What `by` refers to lives as long as the result is used.
+/// The memory that `by` refers to must stay valid as long as the result is used.
 unsafe fn extend(by: RetireBy<'_>) -> RetireBy<'static> {
-    // SAFETY: the types differ in the lifetime only, which the caller vouches for.
+    // SAFETY: the types differ only in their lifetime; the caller guarantees that the memory outlives the result.
     unsafe { core::mem::transmute::<RetireBy<'_>, RetireBy<'static>>(by) }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One completion: what had to be read at once, and the rest where it stands.
+//! One completion: the values that must be read at once, and the entry in the ring for the other fields.
 
 use super::clock::ClockInfo;
 use super::entry::{CqeRef, Tail};
@@ -10,33 +10,34 @@ use uverbs_core::attr::WcExFlags;
 use uverbs_core::provider::completion::Completion as CompletionTrait;
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 
-/// What is known of a completion once its WR is retired: the poster may reuse the WQE and its record from then on.
+/// The values of a completion that are needed after its WR is retired. The poster may reuse the WQE and its record from
+/// then on.
 ///
-/// Three whole words, because it goes through memory: a load of 8 bytes after narrower stores would wait for them.
+/// Three whole words, because the struct is passed through memory: a load of 8 bytes after narrower stores would stall.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parsed {
     pub(super) tail: Tail,
     pub(super) wr_id: u64,
-    /// From the low bits up: the status (32), what the queue remembers of the WQE (8), and the bits below.
+    /// From the low bits up: the status (32 bits), the record's `umr_op` (8 bits), and the flags below.
     facts: u64,
 }
 
-/// The completion is a requester's.
+/// Flag: a requester's completion.
 const REQUESTER: u64 = 1 << 40;
-/// It is a requester's success without data: known without a further load of the entry.
+/// Flag: a requester's success without data. No further load from the entry is needed to know that.
 const PLAIN: u64 = 1 << 41;
-/// The QP's port computes checksums.
+/// Flag: the QP's port computes checksums.
 const CSUM: u64 = 1 << 42;
 
 impl Parsed {
-    /// Of a requester; `op` is the `umr_op` that the queue remembers.
+    /// A requester's completion; `op` is the `umr_op` that the send queue stored with the WQE.
     #[inline(always)]
     pub(super) fn requester(tail: Tail, wr_id: u64, status: WcStatus, op: u8, is_plain: bool) -> Self {
         let facts = u64::from(status.0) | u64::from(op) << 32 | REQUESTER | if is_plain { PLAIN } else { 0 };
         Self { tail, wr_id, facts }
     }
 
-    /// Of a responder.
+    /// A responder's completion.
     #[inline(always)]
     pub(super) fn responder(tail: Tail, wr_id: u64, status: WcStatus, csum: bool) -> Self {
         Self { tail, wr_id, facts: u64::from(status.0) | if csum { CSUM } else { 0 } }
@@ -47,7 +48,7 @@ impl Parsed {
         WcStatus(self.facts as u32)
     }
 
-    /// What the queue remembers of a WQE that its opcode does not tell, in `enum ibv_wc_opcode`.
+    /// The completion's opcode (`enum ibv_wc_opcode`) if the WQE's opcode does not determine it: from the stored `umr_op`.
     #[inline(always)]
     fn posted_opcode(self) -> u8 {
         match (self.facts >> 32) as u8 {
@@ -67,7 +68,7 @@ impl Parsed {
         self.facts & CSUM != 0
     }
 
-    /// Of a requester's success.
+    /// The work completion of a requester's success.
     #[inline(always)]
     fn requester_wc(self, entry: CqeRef<'_>) -> WorkCompletion {
         let tail = self.tail;
@@ -89,7 +90,8 @@ impl Parsed {
     }
 }
 
-/// Opcode and length where a requester's opcode alone does not tell them. In scalars: what is lent out is kept in memory.
+/// Opcode and length if the WQE's opcode alone does not determine them. Takes scalars, because a value whose address is
+/// passed is kept in memory.
 #[inline(never)]
 fn more_of_requester(tail: Tail, posted: u8, byte_cnt: u32) -> (WcOpcode, u32) {
     let send_opcode = tail.send_opcode();
@@ -101,7 +103,7 @@ fn more_of_requester(tail: Tail, posted: u8, byte_cnt: u32) -> (WcOpcode, u32) {
 pub struct Completion<'c> {
     pub(super) cqe: CqeRef<'c>,
     pub(super) parsed: Parsed,
-    /// The fields that the queue was created with.
+    /// The fields that the CQ was created with.
     pub(super) fields: WcExFlags,
     pub(super) clock: Option<&'c ClockInfo>,
 }
@@ -115,7 +117,7 @@ impl Completion<'_> {
     #[inline(always)]
     fn imm(&self) -> u32 {
         let value = self.cqe.imm_inval_pkey();
-        // A key is a number, immediate data are bytes.
+        // A key is a number in host byte order; immediate data are in network byte order.
         if cqe::message_flags(self.parsed.tail.op_own()).contains(WcFlags::WITH_INV) {
             value
         } else {
@@ -132,7 +134,7 @@ impl Completion<'_> {
         }
     }
 
-    /// Writes it in C's form.
+    /// Writes the work completion to `wc`.
     #[inline]
     pub(super) fn fill(&self, wc: &mut WorkCompletion) {
         match self.kind() {
@@ -151,23 +153,23 @@ impl Completion<'_> {
         }
     }
 
-    /// The same for a requester's success.
+    /// As [`fill`](Self::fill), for a requester's success only.
     #[inline(always)]
     pub(super) fn fill_requester(&self, wc: &mut WorkCompletion) {
         *wc = self.parsed.requester_wc(self.cqe);
     }
 
-    /// The same for a responder's success.
+    /// As [`fill`](Self::fill), for a responder's success only.
     #[inline(always)]
     pub(super) fn fill_responder(&self, wc: &mut WorkCompletion) {
         *wc = self.responder_wc();
     }
 
-    /// Of a responder's success.
+    /// The work completion of a responder's success.
     #[inline(always)]
     fn responder_wc(&self) -> WorkCompletion {
         let received = cqe::RECEIVED[usize::from(self.parsed.tail.op_own().opcode())];
-        // A key is a number, immediate data are bytes.
+        // A key is a number in host byte order; immediate data are in network byte order.
         let has_key = received.flags().contains(WcFlags::WITH_INV);
         let imm = self.cqe.imm_inval_pkey();
         let flags_rqpn = self.cqe.flags_rqpn();
@@ -226,7 +228,8 @@ impl CompletionTrait for Completion<'_> {
     fn src_qp(&self) -> u32 {
         self.cqe.flags_rqpn() & 0xff_ffff
     }
-    /// As libmlx5's extended polling: a GRH is reported for all completions, the contents of a message for receives only.
+    /// As in libmlx5's extended polling, the GRH flag is reported for all completions, and the message flags for receives
+    /// only.
     #[inline(always)]
     fn wc_flags(&self) -> WcFlags {
         cqe::message_flags(self.parsed.tail.op_own())
@@ -263,7 +266,7 @@ impl CompletionTrait for Completion<'_> {
             return None;
         }
         let ticks = self.cqe.timestamp();
-        // Without a clock to convert by, the device's own is the wall clock.
+        // If there are no conversion factors, the device's clock is wall clock time.
         Some(self.clock.map_or(ticks, |clock| clock.wall_clock(ticks)))
     }
     #[inline]
@@ -275,7 +278,8 @@ impl CompletionTrait for Completion<'_> {
         self.fields.contains(WcExFlags::FLOW_TAG).then(|| self.parsed.tail.qpn())
     }
 
-    /// As libmlx5's `ibv_poll_cq`: of a requester's completion only what it has; the length of an atomic is 8.
+    /// As libmlx5's `ibv_poll_cq`: a requester's completion has only the fields that apply to it; the length of an atomic
+    /// is 8.
     #[inline(always)]
     fn to_wc(&self) -> WorkCompletion {
         let mut wc = WorkCompletion::default();

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a completion queue entry says, as verbs say it: pure functions over the entry's values.
+//! Converts the values of a completion queue entry to those of the verbs, by pure functions.
 //!
-//! No memory, no lock, no queue: where an entry stands and which resource it belongs to, `cq` knows. Every function
-//! takes any value, also those that no device writes. Facts: `<infiniband/mlx5dv.h>`, PRM 8.18; the reference vectors
-//! decide where those leave a choice (`docs/semantics.md`).
+//! These functions access no memory, lock or queue. They accept any value, including values that no device writes. Facts:
+//! `<infiniband/mlx5dv.h>`, PRM 8.18; if these leave a choice, the reference vectors decide (`docs/semantics.md`).
 
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
 use uverbs_mlx5_hw::cqe::{
@@ -27,16 +26,16 @@ use uverbs_mlx5_hw::wqe::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpOwn(pub u8);
 
-/// Where an entry carries data for the WQE's memory.
+/// The place of data that the device put into the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scatter {
-    /// In the entry's own first 32 bytes.
+    /// The entry's first 32 bytes.
     Own32,
-    /// In the 64 bytes before it (entries of 128 bytes).
+    /// The 64 bytes before the entry (entries of 128 bytes).
     Before64,
 }
 
-/// What an entry is about.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A send queue's WQE is done.
@@ -47,9 +46,9 @@ pub(crate) enum Kind {
     RequesterError,
     /// A receive failed.
     ResponderError,
-    /// The old buffer of a resized queue ends here.
+    /// The last entry in the old buffer of a resized CQ.
     Resize,
-    /// Nothing that this driver asks a device for: signatures, tag matching, an opcode without a meaning.
+    /// Not requested by this driver: signatures, tag matching, undefined opcodes.
     Foreign,
 }
 
@@ -60,7 +59,7 @@ impl OpOwn {
         self.0 >> 4
     }
 
-    /// What it is about.
+    /// The kind of the entry.
     #[inline(always)]
     pub(crate) const fn kind(self) -> Kind {
         match self.opcode() {
@@ -71,14 +70,14 @@ impl OpOwn {
             MLX5_CQE_REQ_ERR => Kind::RequesterError,
             MLX5_CQE_RESP_ERR => Kind::ResponderError,
             MLX5_CQE_RESIZE_CQ => Kind::Resize,
-            // Told apart for the reader only: `MLX5_CQE_NO_PACKET` is tag matching, `MLX5_CQE_SIG_ERR` a signature.
+            // Listed for the reader only: `MLX5_CQE_NO_PACKET` is tag matching, `MLX5_CQE_SIG_ERR` a signature error.
             MLX5_CQE_NO_PACKET | MLX5_CQE_SIG_ERR => Kind::Foreign,
             _ => Kind::Foreign,
         }
     }
 
-    /// Data in the entry. Both format bits mean a compressed entry, which is not enabled; the lower bit is tested first, as
-    /// in libmlx5.
+    /// The place of data in the completion. Both format bits mean a compressed entry, which is not enabled; as in libmlx5,
+    /// the lower bit is tested first.
     #[inline(always)]
     pub(crate) const fn scatter(self) -> Option<Scatter> {
         if self.0 & MLX5_INLINE_SCATTER_32 != 0 {
@@ -92,7 +91,7 @@ impl OpOwn {
 }
 
 impl Scatter {
-    /// How many bytes there can be.
+    /// The most bytes that fit.
     pub(crate) const fn room(self) -> usize {
         match self {
             Self::Own32 => 32,
@@ -124,8 +123,8 @@ pub(crate) const fn status(syndrome: u8) -> WcStatus {
 
 /// The opcode of a completion, in `enum ibv_wc_opcode`.
 ///
-/// `posted` is what the queue remembers of a WQE whose opcode alone does not say what it was (UMR). An opcode that no WQE
-/// of ours has is told as that, too: there is nothing better to say.
+/// `posted` is the stored opcode of a WQE whose own opcode does not determine what was posted (UMR). It is also returned
+/// for opcodes that this driver does not post.
 #[inline]
 #[must_use]
 pub(crate) const fn opcode(op_own: OpOwn, send_opcode: u8, posted: u8) -> WcOpcode {
@@ -146,7 +145,7 @@ pub(crate) const fn opcode(op_own: OpOwn, send_opcode: u8, posted: u8) -> WcOpco
     }
 }
 
-/// How many bytes a requester's completion scatters: an atomic's answer has 8, whatever the entry counts.
+/// The number of bytes that a requester's completion scatters: 8 for an atomic, regardless of the entry's byte count.
 #[inline]
 #[must_use]
 pub(crate) const fn requester_len(send_opcode: u8, byte_cnt: u32) -> u32 {
@@ -157,7 +156,7 @@ pub(crate) const fn requester_len(send_opcode: u8, byte_cnt: u32) -> u32 {
     }
 }
 
-/// The flags that say what a message carried.
+/// The flags for the contents of a message.
 #[inline]
 #[must_use]
 pub(crate) const fn message_flags(op_own: OpOwn) -> WcFlags {
@@ -168,7 +167,7 @@ pub(crate) const fn message_flags(op_own: OpOwn) -> WcFlags {
     }
 }
 
-/// `ibv_poll_cq`'s flags of a requester's completion. (Extended polling has none for them.)
+/// The flags of a requester's completion in `ibv_poll_cq`. (Extended polling reports none.)
 #[inline]
 #[must_use]
 pub(crate) const fn requester_flags(send_opcode: u8) -> WcFlags {
@@ -178,18 +177,18 @@ pub(crate) const fn requester_flags(send_opcode: u8) -> WcFlags {
     }
 }
 
-/// What a success tells by an opcode alone.
+/// The values of a successful completion that depend on an opcode only.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(4))]
 pub(crate) struct ByOpcode {
     opcode: u8,
     flags: u8,
-    /// Whether a requester's opcode is what the queue remembers, or there is a [`requester_len`].
+    /// Whether the opcode is the stored one, or [`requester_len`] is not 0.
     pub(crate) needs_more: bool,
 }
 
 impl ByOpcode {
-    /// Opcode and flags are those of `ibv_poll_cq`, all below 256: the largest is `IBV_WC_RECV`, 1 << 7.
+    /// Opcode and flags must be those of `ibv_poll_cq`, all below 256: the largest is `IBV_WC_RECV`, 1 << 7.
     const fn new(opcode: WcOpcode, flags: WcFlags, needs_more: bool) -> Self {
         Self { opcode: opcode.0 as u8, flags: flags.bits() as u8, needs_more }
     }
@@ -207,7 +206,7 @@ impl ByOpcode {
     }
 }
 
-/// Of a requester's success, by the opcode of its WQE.
+/// Values of a requester's success, indexed by the opcode of its WQE.
 pub(crate) static SENT: [ByOpcode; 256] = {
     const REMEMBERED: u8 = 0xff;
     let mut table = [ByOpcode::new(WcOpcode(0), WcFlags::empty(), false); 256];
@@ -221,7 +220,7 @@ pub(crate) static SENT: [ByOpcode; 256] = {
     table
 };
 
-/// Of a responder's success, by the opcode of the entry, four bits.
+/// Values of a responder's success, indexed by the opcode of the entry (four bits).
 pub(crate) static RECEIVED: [ByOpcode; 16] = {
     let mut table = [ByOpcode::new(WcOpcode(0), WcFlags::empty(), false); 16];
     let mut i = 0;
@@ -240,7 +239,7 @@ pub(crate) const fn grh_flag(flags_rqpn: u32) -> WcFlags {
     if flags_rqpn >> 28 & 3 != 0 { WcFlags::GRH } else { WcFlags::empty() }
 }
 
-/// The flag of good checksums: of an IPv4 packet whose IP and L4 checksums the device found right.
+/// The flag for valid checksums: set for an IPv4 packet whose IP and L4 checksums the device found valid.
 #[inline]
 #[must_use]
 pub(crate) const fn csum_flag(hds_ip_ext: u8, l4_hdr_type_etc: u8) -> WcFlags {

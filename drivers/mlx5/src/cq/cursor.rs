@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a poll stands in the ring, and the way from there to the next completion.
+//! A poll's position in the ring, and the search for the next completion.
 #![expect(unsafe_code)]
-// UNSAFETY: reaches the state through a pointer, so that a poll can leave the queue for a callback and go on with what it has
-// in registers.
+// UNSAFETY: accesses the state through a pointer, so that a poll can leave the queue for a callback and then continue with
+// the values that it has in registers.
 
 use super::completion::Parsed;
 use super::entry::{CqeRef, Phase, Tail};
@@ -16,11 +16,11 @@ use core::ptr::NonNull;
 use uverbs_core::provider::PollError;
 use uverbs_core::sync::barrier;
 
-/// Where a poll stands: the consumer's end of the ring and the resource at hand, for registers.
+/// The position of a poll: the consumer's position in the ring, and the current resource. Kept in registers.
 ///
 /// # Invariants
-/// Made inside the queue. Its references are used only inside, and not after the state may have changed. The walk is over the
-/// ring of the consumer's watch.
+/// The cursor was created inside the queue. Its references are used only inside, and not after the state may have changed.
+/// `walk` and the consumer's watch are of one ring.
 pub(super) struct Cursor<'q> {
     state: NonNull<CqState>,
     pub(super) ring: &'q CqRing,
@@ -33,15 +33,16 @@ pub(super) struct Cursor<'q> {
 }
 
 impl<'q> Cursor<'q> {
-    /// At the consumer's position.
+    /// A cursor at the consumer's position.
     ///
     /// # Safety
-    /// The caller is inside the queue, and drops the cursor, or does not use it any more, before the control path can change
-    /// the state: when the caller leaves, unless it finds the word unchanged when it enters again.
+    /// The caller is inside the queue. It must not use the cursor after the control path may have changed the state: after
+    /// the caller left the queue, unless it finds the word unchanged when it enters again.
     #[inline(always)]
     pub(super) unsafe fn new(entered: &mut Entered<'q>) -> Self {
         let state = NonNull::from(entered.state());
-        // SAFETY: inside the queue, so the state is this thread's; the lifetime is bounded by the caller's promise.
+        // SAFETY: the caller is inside the queue, so no other thread accesses the state, and uses the references only as
+        // long as the state is unchanged (the contract of this function).
         let CqState { consumer, ring, resources, last, .. } = unsafe { state.as_ref() };
         Self {
             state,
@@ -54,41 +55,41 @@ impl<'q> Cursor<'q> {
         }
     }
 
-    /// The entry that it stands at.
+    /// The entry at the cursor.
     #[inline(always)]
     pub(super) fn entry(&self) -> CqeRef<'q> {
         CqeRef(self.walk.block())
     }
 
-    /// Its tail.
+    /// The tail of the entry at the cursor.
     #[inline(always)]
     pub(super) fn tail(&self) -> Tail {
         self.entry().tail(self.phase)
     }
 
-    /// The entry's position.
+    /// The position of the entry at the cursor.
     #[inline(always)]
     pub(super) fn position(&self) -> u32 {
         self.lap.wrapping_add(self.walk.index())
     }
 
-    /// Moves the cursor and the consumer behind the entry, which is before the walk's stop.
+    /// Moves the cursor and the consumer past the entry, which must be before the walk's stop.
     #[inline(always)]
     pub(super) fn step_to_stop(&mut self) {
         self.walk.step_to_stop();
-        // SAFETY: inside the queue (invariant); the place is used through no other reference.
+        // SAFETY: the caller is inside the queue (invariant), and no other reference to `watch` exists.
         let watch = unsafe { &mut (*self.state.as_ptr()).consumer.watch };
-        // SAFETY: the same ring (invariant).
+        // SAFETY: `walk` and `watch` are of one ring (invariant).
         unsafe { watch.follow_walk(&self.walk) };
     }
 
-    /// Moves both behind any entry.
+    /// Moves the cursor and the consumer past the entry, which may be any.
     #[inline(always)]
     pub(super) fn step(&mut self) {
-        // SAFETY: inside the queue (invariant); the place is used through no other reference.
+        // SAFETY: the caller is inside the queue (invariant), and no other reference to `consumer` exists.
         let consumer = unsafe { &mut (*self.state.as_ptr()).consumer };
         let wraps = self.walk.step();
-        // SAFETY: the same ring (invariant).
+        // SAFETY: `walk` and `watch` are of one ring (invariant).
         unsafe { consumer.watch.follow_walk(&self.walk) };
         if wraps {
             consumer.begin_lap();
@@ -96,17 +97,17 @@ impl<'q> Cursor<'q> {
         }
     }
 
-    /// Keeps the resource of the last entry at hand for the next poll.
+    /// Caches the resource of the last entry for the next poll.
     #[inline(always)]
     pub(super) fn keep_resource(&self) {
-        // SAFETY: inside the queue (invariant); the place is used through no other reference.
+        // SAFETY: the caller is inside the queue (invariant), and no other reference to `last` is used.
         let last = unsafe { &mut (*self.state.as_ptr()).last };
         if self.current.key() != last.key {
             self.resources.keep(self.current.key(), last);
         }
     }
 
-    /// The next completion, which the cursor stands at.
+    /// The completion of the first entry that is one, from the cursor on. The cursor moves to that entry.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Result<Option<Parsed>, PollError> {
         loop {
@@ -131,7 +132,7 @@ impl<'q> Cursor<'q> {
         self.next_other()
     }
 
-    /// The same by the long way.
+    /// As [`next`](Self::next), for entries of any kind.
     #[inline(always)]
     pub(super) fn next_other(&mut self) -> Result<Option<Parsed>, PollError> {
         cold_path();
@@ -143,15 +144,15 @@ impl<'q> Cursor<'q> {
     }
 }
 
-/// The long way to the next completion from `position` on, over entries that are none: how many of those there are. Takes no
-/// cursor: with its address lent out, a cursor would not be in registers on the short way either.
+/// Searches for a completion from `position` on, and returns how many entries before it are not completions. It does not
+/// take the cursor: a cursor whose address is passed would not stay in registers in the fast path.
 #[inline(never)]
 fn parse_other(
     resources: &Resources,
     ring: &CqRing,
     position: u32,
 ) -> (u32, Result<Option<Parsed>, PollError>) {
-    // A device that never stops writing can't keep the call here.
+    // The loop is bounded, so a device that keeps writing can't keep the call here.
     for skipped in 0..=ring.entries() {
         let position = position.wrapping_add(skipped);
         if ring.valid(position).is_none() {

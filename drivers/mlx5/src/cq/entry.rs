@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An entry of a completion queue, where it stands: the word that says whether it is written, and its fields.
+//! An entry in the ring: the word with the owner bit, and the other fields.
 //!
-//! A field is read when it is asked for, by words of 8 bytes; the device writes whenever it likes, so any value must do.
+//! A field is loaded when it is needed, as part of an 8-byte word. The device may write at any time, so every value is
+//! accepted.
 
 use crate::cq::cqe::OpOwn;
 use crate::memory::{Block, BlockIndex};
@@ -11,71 +12,71 @@ use uverbs_mlx5_hw::cqe::{
     MLX5_INLINE_SCATTER_32,
 };
 
-/// Words of 8 bytes in an entry without the data before it.
+/// Words of 8 bytes in an entry, not counting the 64 bytes before it.
 pub(super) const WORDS: usize = 8;
 
 /// The last word of an entry that the device has never written: opcode invalid.
 pub(super) const NEVER_WRITTEN: u64 = 0xf0;
 
-/// The bit of an entry's last byte that asks for an event, which polls don't look at.
+/// The solicited bit in an entry's last byte. Polls ignore it.
 const SOLICITED: u8 = 1 << 1;
 
-/// The owner bit of a lap, where a [`Tail`] has it.
+/// The owner bit of the current lap, at its position in a [`Tail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Phase(u64);
 
 impl Phase {
-    /// That of a position whose lap is an odd one, or not.
+    /// The phase of a lap with an odd or even number.
     #[inline(always)]
     pub(crate) fn of(odd: bool) -> Self {
         Self(u64::from(odd))
     }
 
-    /// The same, or that of the next lap.
+    /// The phase after a step: that of the next lap if the step `wraps`.
     #[inline(always)]
     pub(crate) fn after(self, wraps: bool) -> Self {
         if wraps { Self(self.0 ^ u64::from(MLX5_CQE_OWNER_MASK)) } else { self }
     }
 }
 
-/// The last 8 bytes of an entry in one load, as the big-endian number that they are, but with an owner bit of 0 if it is that of
-/// the lap: what every completion needs.
+/// The last 8 bytes of an entry, read by one load: the values that every completion needs. Converted from big-endian, with
+/// the owner bit XORed with that of the lap, so that it is 0 in an entry of this lap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tail(u64);
 
 impl Tail {
-    /// The word in memory, as the device would have written it in that lap.
+    /// The word as the device would have written it to memory in that lap.
     pub(super) const fn word_in(self, phase: Phase) -> u64 {
         (self.0 & !(MLX5_CQE_OWNER_MASK as u64) | phase.0).to_be()
     }
 
-    /// Whether the device has written the entry in this lap. One compare: the owner bit becomes the highest, above the opcode,
-    /// of which the largest is the invalid one.
+    /// Whether the device has written the entry in this lap. One compare tests both: the rotation makes the owner bit the
+    /// highest, above the opcode, and the invalid opcode is the largest.
     #[inline(always)]
     pub(crate) const fn is_valid(self) -> bool {
         (self.0 as u8).rotate_right(1) < MLX5_CQE_INVALID << 3
     }
 
-    /// Whether it is valid, a requester's success, and carries no data: everything but the solicited bit is 0.
+    /// Whether the entry is valid, a requester's success, and has no data: all bits are 0 except the solicited bit.
     #[inline(always)]
     pub(crate) const fn is_plain_requester(self) -> bool {
         self.0 as u8 & !SOLICITED == 0
     }
 
-    /// Whether it is valid, a receive's success, and carries no data.
+    /// Whether the entry is valid, a responder's success, and has no data.
     #[inline(always)]
     pub(crate) const fn is_plain_responder(self) -> bool {
         self.is_responder(0)
     }
 
-    /// Whether it is valid, a receive's success, and carries data in its own first bytes.
+    /// Whether the entry is valid, a responder's success, and has data in its first 32 bytes.
     #[inline(always)]
     pub(crate) const fn is_responder_with_data(self) -> bool {
         self.is_responder(MLX5_INLINE_SCATTER_32)
     }
 
-    /// Whether it is valid, a receive's success, and of that format. One compare: the opcode becomes the low four bits, which
-    /// are below 4 only if it is one of the four, and anything else that differs is above them.
+    /// Whether the entry is valid, a responder's success, and of that format. One compare tests all: the rotation makes the
+    /// opcode's offset the low four bits, which are below 4 for the four opcodes; any other difference sets a higher bit.
     #[inline(always)]
     const fn is_responder(self, format: u8) -> bool {
         const FIRST: u8 = MLX5_CQE_RESP_WR_IMM << 4;
@@ -90,13 +91,13 @@ impl Tail {
         OpOwn(self.0 as u8)
     }
 
-    /// Requester: the WQE's first basic block. Receive: its index.
+    /// Requester: index of the WQE's first basic block. Responder: index of the receive WQE.
     #[inline(always)]
     pub(crate) const fn wqe_counter(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
-    /// The same as a place in a send queue.
+    /// [`wqe_counter`](Self::wqe_counter) as the index of a block of a send queue.
     #[inline(always)]
     pub(crate) const fn block(self) -> BlockIndex {
         BlockIndex::of_upper(self.0 as u32)
@@ -116,25 +117,26 @@ impl Tail {
 }
 
 /// An entry in the ring. The offsets are those of [`Cqe64`](uverbs_mlx5_hw::cqe::Cqe64) and
-/// [`ErrCqe`](uverbs_mlx5_hw::cqe::ErrCqe), which the tests compare.
+/// [`ErrCqe`](uverbs_mlx5_hw::cqe::ErrCqe); the tests compare them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CqeRef<'r>(pub(crate) &'r Block);
 
 impl CqeRef<'_> {
-    /// Eight bytes, as the big-endian number that they are.
+    /// Eight bytes, converted from big-endian.
     #[inline(always)]
     fn word(self, index: usize) -> u64 {
         u64::from_be(self.0[index].load(Ordering::Relaxed))
     }
 
-    /// The last 8 bytes, in the lap of `phase`. A load of 8 aligned bytes is one access on every machine with such devices, so they are as new
-    /// as the owner bit in them; what is loaded after `barrier::from_device()` is, too.
+    /// The last 8 bytes, in the lap of `phase`. An aligned 8-byte load is a single access on every machine with such
+    /// devices, so the other fields in the word are as new as the owner bit. Fields that are loaded after
+    /// `barrier::from_device()` are, too.
     #[inline(always)]
     pub(crate) fn tail(self, phase: Phase) -> Tail {
         Tail(self.word(7) ^ phase.0)
     }
 
-    /// One of the words, as it stands in memory.
+    /// One of the words, as it is in memory.
     #[inline(always)]
     pub(crate) fn raw_word(self, index: usize) -> u64 {
         self.0[index & (WORDS - 1)].load(Ordering::Relaxed)
@@ -146,7 +148,7 @@ impl CqeRef<'_> {
         core::array::from_fn(|i| self.raw_word(i))
     }
 
-    /// User index or SRQ number; the upper 8 bits are something else.
+    /// User index or SRQ number in the low 24 bits; the upper 8 bits have another meaning.
     #[inline(always)]
     pub(crate) fn srqn_uidx(self) -> u32 {
         (self.word(4) >> 32) as u32
@@ -197,7 +199,7 @@ impl CqeRef<'_> {
         self.word(3) as u16
     }
 
-    /// Of a failed completion: the low byte is the syndrome, the one above it the vendor's.
+    /// Of a failed completion: the syndrome (low byte) and the vendor's syndrome (the byte above it).
     #[inline(always)]
     pub(crate) fn syndromes(self) -> (u8, u8) {
         let word = self.word(6);
@@ -210,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_owner_and_the_opcode_say_whether_an_entry_is_there() {
+    fn validity_depends_on_the_owner_bit_and_the_opcode_only() {
         for op_own in 0..=u8::MAX {
             for lap in 0..2_u8 {
                 let phase = Phase::of(lap == 1);

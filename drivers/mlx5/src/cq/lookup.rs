@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From the number in a completion to the resource that it names.
+//! Maps the number in a completion to the resource that it names.
 //!
-//! With CQE version 1 that number is the *user index* which the driver gives to every QP, XRC SRQ and WQ; with version 0
-//! it is the QP's or the SRQ's own. Each completion queue has a table of its own, part of the state that its poller and the
-//! control path use in turns, so a lookup takes no lock.
+//! With CQE version 1 that number is the *user index* that the driver assigns to every QP, XRC SRQ and WQ; with version 0
+//! it is the number of the QP or SRQ. Each CQ has its own table. The table is part of the state that the poller and the
+//! control path access by turns, so a lookup takes no lock.
 
 use core::fmt;
 
 /// Numbers have 24 bits.
 const BITS: u32 = 24;
-/// Numbers of a leaf of the table. A leaf has the resources themselves, so a lookup loads two pointers and not three; and it is
-/// small, because most queues have few resources, with numbers near each other.
+/// Entries per leaf. A leaf contains the resources themselves, so a lookup loads two pointers instead of three. Leaves are
+/// small, because most CQs have few resources, with adjacent numbers.
 const LEAF: usize = 1 << 7;
 
-/// Resources of numbers that differ in the low bits only.
+/// Resources whose numbers differ in the low bits only.
 struct Leaf<R> {
-    /// `R::default()` where there is none.
+    /// `R::default()` if there is no resource.
     resources: [R; LEAF],
     is_used: [bool; LEAF],
 }
 
-/// Resources of a completion queue by number. A number without a resource finds `R::default()`.
+/// The resources of a CQ by number. A lookup of a number without a resource returns `R::default()`.
 pub(super) struct Lookup<R> {
     top: Vec<Option<Box<Leaf<R>>>>,
-    /// What a number finds that has no leaf.
+    /// The result for numbers without a leaf.
     default: R,
     len: usize,
 }
@@ -33,14 +33,14 @@ impl<R: Default> Lookup<R> {
         Self { top: Vec::new(), default: R::default(), len: 0 }
     }
 
-    /// The place of a number in the table; its upper 8 bits are ignored.
+    /// The indices of a number in the two levels of the table; the upper 8 bits of the number are ignored.
     #[inline(always)]
     const fn place(number: u32) -> (usize, usize) {
         let number = (number & ((1 << BITS) - 1)) as usize;
         (number / LEAF, number % LEAF)
     }
 
-    /// The resource of a number; the upper 8 bits are ignored.
+    /// The resource of a number; the upper 8 bits of the number are ignored.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> &R {
         let (top, at) = Self::place(number);
@@ -50,7 +50,7 @@ impl<R: Default> Lookup<R> {
         }
     }
 
-    /// Enters a resource, in place of the one that had the number.
+    /// Inserts a resource; replaces the one with the same number.
     pub(super) fn insert(&mut self, number: u32, resource: R) {
         let (top, at) = Self::place(number);
         if self.top.len() <= top {
@@ -64,7 +64,7 @@ impl<R: Default> Lookup<R> {
         (leaf.resources[at], leaf.is_used[at]) = (resource, true);
     }
 
-    /// Takes out the resource of a number if it `is` the one that is meant.
+    /// Removes the resource of a number if `is` returns true for it.
     pub(super) fn remove(&mut self, number: u32, is: impl FnOnce(&R) -> bool) -> Option<R> {
         let (top, at) = Self::place(number);
         let leaf = self.top.get_mut(top)?.as_mut()?;
@@ -76,7 +76,7 @@ impl<R: Default> Lookup<R> {
         Some(core::mem::take(&mut leaf.resources[at]))
     }
 
-    /// How many resources there are.
+    /// The number of resources.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -100,14 +100,14 @@ mod tests {
         assert_eq!((*table.get(0), *table.get(0xffff_ffff)), (0, 0));
         table.insert(0, 7);
         assert_eq!((*table.get(0), *table.get(0xff00_0000)), (7, 7), "24 bits");
-        assert_eq!(table.remove(0, |r| *r == 8), None, "another one");
+        assert_eq!(table.remove(0, |r| *r == 8), None, "another resource has that number");
         assert_eq!(table.remove(0, |r| *r == 7), Some(7));
         assert_eq!((*table.get(0), table.len()), (0, 0));
     }
 
     proptest! {
         #[test]
-        fn a_table_is_a_map(steps in prop::collection::vec((0_u8..4, prop_oneof![0_u32..20, any::<u32>()], 1_u16..), 1..200)) {
+        fn a_table_behaves_as_a_map(steps in prop::collection::vec((0_u8..4, prop_oneof![0_u32..20, any::<u32>()], 1_u16..), 1..200)) {
             let (mut table, mut map) = (Lookup::new(), HashMap::new());
             for (what, number, value) in steps {
                 let key = number & 0xff_ffff;

@@ -4,21 +4,21 @@
 //! | module       | what                                                                               |
 //! |--------------|------------------------------------------------------------------------------------|
 //! | `poll`       | the poller: `ibv_poll_cq`, typed iteration, arming, resizing                       |
-//! | `cursor`     | where a poll stands, and the way to the next completion                            |
-//! | `sink`       | where a poll puts its completions                                                  |
+//! | `cursor`     | a poll's position in the ring, and the search for the next completion              |
+//! | `sink`       | the destination of a poll's completions: C structs or a closure                    |
 //! | `session`    | extended polling                                                                   |
-//! | `shared`     | how the poller and the control path exclude each other                             |
-//! | `state`      | consumer position, ring and lookup table; what the control path changes            |
-//! | `parse`      | from an entry to a completion                                                      |
-//! | `at_hand`    | the resource of the last entry                                                     |
-//! | `lookup`     | from a number in an entry to its resource                                          |
-//! | `user_index` | the numbers by which completions name resources                                    |
-//! | `ring`       | the entries in memory that the device writes                                       |
-//! | `entry`      | one entry: whether it is written, and its fields                                   |
-//! | `cqe`        | what the fields say, as verbs say it                                               |
+//! | `shared`     | mutual exclusion of the poller and the control path                                |
+//! | `state`      | consumer position, ring and lookup table, and their changes by the control path    |
+//! | `parse`      | parses an entry into a completion                                                  |
+//! | `at_hand`    | a cache of the last entry's resource                                               |
+//! | `lookup`     | maps a number in an entry to its resource                                          |
+//! | `user_index` | user indices: the numbers by which completions name resources                      |
+//! | `ring`       | the memory with the entries, which the device writes                               |
+//! | `entry`      | one entry: its valid test and its fields                                           |
+//! | `cqe`        | converts an entry's values to those of the verbs                                   |
 //! | `completion` | a completion                                                                       |
-//! | `scatter`    | data that came in the completion                                                   |
-//! | `clock`      | wall clock time                                                                    |
+//! | `scatter`    | copies data that came in a completion                                              |
+//! | `clock`      | converts timestamps to wall clock time                                             |
 
 mod at_hand;
 mod clock;

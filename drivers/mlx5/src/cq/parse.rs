@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From an entry to a completion: which resource it is of, and retiring its WR.
+//! Parses an entry into a completion: finds its resource and retires its WR.
 //!
-//! [`Resources::parse`] takes any entry. The two kinds that make up most of them, a requester's and a responder's success
-//! without data, are parsed by [`Current`], which keeps the resource of the last entry at hand.
+//! [`Resources::parse`] accepts any entry. The two usual kinds, a requester's and a responder's success without data, are
+//! parsed by [`Current`], which caches the resource of the last entry.
 
 #![expect(unsafe_code)]
-// UNSAFETY: promises `scatter` that a receive expects data, which it checks itself.
+// UNSAFETY: calls `scatter`, which requires that the receive expects data; this module checks that.
 
 use super::at_hand::{AtHand, NO_KEY};
 use super::completion::Parsed;
@@ -23,19 +23,19 @@ use std::sync::Arc;
 use uverbs_core::sync::barrier;
 use uverbs_core::wc::WcStatus;
 
-/// A QP, WQ or XRC SRQ that completes to a queue; the default is none at all.
+/// A QP, WQ or XRC SRQ whose completions go to a CQ; the default has no queues.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resource {
     pub(super) sq: Option<Arc<SqShared>>,
-    /// Its own receive queue, if there is no `srq`.
+    /// The resource's own receive queue, if it does not use an `srq`.
     rq: Option<Arc<RqShared>>,
-    /// The shared receive queue that its receives come from.
+    /// The shared receive queue of the resource.
     srq: Option<Arc<SrqShared>>,
     /// `None` for an SRQ.
     qp: Option<Arc<QpShared>>,
-    /// Whether the QP may compute checksums at all.
+    /// Whether the QP's type allows checksums.
     may_csum: bool,
-    /// Whether the QP was created so that its data may come in completions.
+    /// Whether the QP was created with data in completions.
     takes_data: bool,
 }
 
@@ -51,12 +51,14 @@ impl Resource {
         }
     }
 
-    /// Whether it has the WQE of a receive. A receive queue's counter counts on; an SRQ's is an index.
+    /// Whether the receive WQE that a counter names exists. The counter of a receive queue is masked, so every value is
+    /// valid; that of an SRQ is an index.
     fn has_receive(&self, counter: u16) -> bool {
         self.srq.as_ref().map_or(self.rq.is_some(), |srq| srq.has(counter))
     }
 
-    /// The receive at `counter`, which it has, is done: its `wr_id`.
+    /// Retires the receive at `counter`, which must exist (see [`has_receive`](Self::has_receive)), and returns its
+    /// `wr_id`.
     fn retire_receive(&self, counter: u16) -> Option<u64> {
         match (&self.rq, &self.srq) {
             (Some(rq), _) => Some(rq.retire(counter)),
@@ -65,25 +67,27 @@ impl Resource {
         }
     }
 
-    /// The words of the entries of the receive at `counter`, if that was posted, is not complete, and expects data in its
-    /// completion. A device may put data there unasked, and report a receive twice, or one that was not published.
+    /// The words of the scatter entries of the receive at `counter`, if it is posted, not completed, and expects data in
+    /// its completion. A faulty device may put data into the completion of a QP without that feature, report a receive
+    /// twice, or report one that was not published.
     pub(super) fn expecting_data(&self, counter: u16) -> Option<&[AtomicU64]> {
         match (&self.rq, &self.srq) {
-            // After RESET a receive queue has nothing outstanding.
+            // After a RESET no receive is outstanding.
             (Some(rq), _) if self.takes_data && rq.is_outstanding(counter) => {
                 Some(rq.ring.element(counter.into()))
             }
             (_, Some(srq))
                 if srq.has(counter) && srq.data_in_completions() && srq.is_outstanding(counter) =>
             {
-                // Behind the link to the next element.
+                // The first 16 bytes of an SRQ's element are the link to the next one.
                 srq.ring.element(counter.into()).get(2..)
             }
             _ => None,
         }
     }
 
-    /// Copies the data in an entry to the first entry of the receive that it completes, and retires that.
+    /// Copies the data of a completion to the first scatter entry of its receive, and retires the receive. `None` if that
+    /// is not possible.
     #[inline(always)]
     fn take_data(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
         let counter = tail.wqe_counter();
@@ -91,17 +95,18 @@ impl Resource {
         if !self.takes_data || !rq.is_next_outstanding(counter) {
             return None;
         }
-        // SAFETY: it expects data, as the condition above says: the same as `expecting_data`.
+        // SAFETY: the receive expects data: `takes_data` is set and `is_next_outstanding` found the receive outstanding,
+        // which implies the conditions of `expecting_data`.
         let taken = unsafe { to_first_entry(entry, rq.ring.unit(counter.into(), 0), dump_fill_mkey) };
         if taken { rq.retire_next(counter) } else { None }
     }
 
-    /// The same of a shared receive queue.
+    /// As [`take_data`](Self::take_data), for a shared receive queue.
     #[inline(never)]
     fn take_data_of_srq(&self, entry: CqeRef<'_>, tail: Tail, dump_fill_mkey: u32) -> Option<u64> {
         let counter = tail.wqe_counter();
         let first = self.expecting_data(counter)?.first_chunk()?;
-        // SAFETY: it expects data.
+        // SAFETY: the receive expects data: `expecting_data` returned its entries.
         let taken = unsafe { to_first_entry(entry, first, dump_fill_mkey) };
         if taken { self.retire_receive(counter) } else { None }
     }
@@ -113,16 +118,16 @@ impl Resource {
     }
 }
 
-/// How completions name what they are of.
+/// How an entry names its resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeVersion {
-    /// By QP number or SRQ number: two name spaces.
+    /// By QP number or SRQ number: two number spaces.
     V0,
     /// By user index.
     V1,
 }
 
-/// What completes to a queue, by its number in completions.
+/// The resources of a CQ, by the numbers in completions.
 #[derive(Debug)]
 pub(super) struct Resources {
     pub(super) version: CqeVersion,
@@ -130,29 +135,29 @@ pub(super) struct Resources {
     queues: Lookup<Resource>,
     /// By SRQ number (version 0).
     srqs: Lookup<Resource>,
-    /// Key of the memory that takes data and keeps none.
+    /// Key of the memory that discards data.
     pub(super) dump_fill_mkey: u32,
-    /// Stands for the send queue of a resource that has none.
+    /// Used as the send queue of a resource that has none.
     no_sends: Box<NoSends>,
 }
 
-/// A resource at hand, so that an entry of the resource of the entry before costs a compare. Only with CQE version 1: the
-/// numbers of version 0 are two name spaces.
+/// The current resource: the fields that an entry of the same resource as the entry before needs, so that one compare finds
+/// it. Only used with CQE version 1, because version 0 has two number spaces.
 ///
-/// The functions that are given an entry read it after its `tail`, by which the caller found it valid.
+/// Functions with a `tail` argument require that the caller found it valid; they load other fields of the entry after it.
 #[derive(Clone, Copy)]
 pub(super) struct Current<'q> {
     key: u64,
-    /// The same if the resource has a send queue, else [`NO_KEY`].
+    /// `key` if the resource has a send queue, else [`NO_KEY`].
     send_key: u64,
     resource: &'q Resource,
     sends: RetireBy<'q>,
 }
 
-/// The word of an entry whose first four bytes are the user index.
+/// The word of an entry with the user index in its first four bytes.
 const NAMING_WORD: usize = 4;
 
-/// The first four bytes of a word in memory.
+/// The key of a naming word: its first four bytes in memory.
 #[inline(always)]
 fn key_of(word: u64) -> u64 {
     u64::from_le(word) << 32
@@ -165,7 +170,7 @@ fn number_of_key(key: u64) -> u32 {
 }
 
 impl<'q> Current<'q> {
-    /// The completion of a requester's success without data, if it is of this resource.
+    /// The completion of a requester's success without data, if the entry names this resource.
     #[inline(always)]
     pub(super) fn requester(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
         barrier::from_device();
@@ -176,7 +181,8 @@ impl<'q> Current<'q> {
         Some(Parsed::requester(tail, retired.wr_id, WcStatus::SUCCESS, retired.op, true))
     }
 
-    /// The completion of a responder's success without data, if it is of this resource and the next of its queue in order.
+    /// The completion of a responder's success without data, if the entry names this resource and the WQE is the next one
+    /// of its receive queue.
     #[inline(always)]
     pub(super) fn responder(&self, entry: CqeRef<'_>, tail: Tail) -> Option<Parsed> {
         barrier::from_device();
@@ -192,7 +198,7 @@ impl<'q> Current<'q> {
         Some(Parsed::responder(tail, wr_id, WcStatus::SUCCESS, self.resource.csum()))
     }
 
-    /// The same with data in the entry, if the first entry of the receive takes them all.
+    /// As [`responder`](Self::responder), for an entry with data, if they fit into the first scatter entry of the receive.
     #[inline(always)]
     pub(super) fn responder_with_data(
         &self,
@@ -208,7 +214,7 @@ impl<'q> Current<'q> {
         Some(Parsed::responder(tail, wr_id, WcStatus::SUCCESS, self.resource.csum()))
     }
 
-    /// Turns to the resource that an entry names; whether it was another.
+    /// Changes to the resource that an entry names. Returns whether it is another one.
     #[inline(always)]
     pub(super) fn turn_to(&mut self, of: &'q Resources, entry: CqeRef<'_>) -> bool {
         barrier::from_device();
@@ -220,20 +226,20 @@ impl<'q> Current<'q> {
         is_other
     }
 
-    /// The key by which entries name it.
+    /// The resource's key.
     #[inline(always)]
     pub(super) fn key(&self) -> u64 {
         self.key
     }
 }
 
-/// What an entry turned out to be.
+/// The result of parsing an entry.
 pub(super) enum Outcome {
     /// A completion.
     Completion(Parsed),
-    /// Not a completion, and no error: the mark of a resize.
+    /// Neither a completion nor an error: the mark of a resize.
     Nothing,
-    /// An entry of an unknown resource, or of no kind that this driver asks a device for.
+    /// An entry of an unknown resource, or of a kind that this driver does not request.
     Unknown,
 }
 
@@ -242,7 +248,7 @@ impl Resources {
         Self { version, queues: Lookup::new(), srqs: Lookup::new(), dump_fill_mkey, no_sends: Box::default() }
     }
 
-    /// The number of a QP in its completions.
+    /// The number by which completions name a QP.
     pub(super) fn number_of(&self, qp: &QpShared) -> u32 {
         match self.version {
             CqeVersion::V1 => qp.uidx,
@@ -250,7 +256,7 @@ impl Resources {
         }
     }
 
-    /// The number of an SRQ in the completions that name it.
+    /// The number by which completions name an SRQ.
     pub(super) fn number_of_srq(&self, srq: &SrqShared) -> u32 {
         match self.version {
             CqeVersion::V1 => srq.uidx(),
@@ -285,7 +291,7 @@ impl Resources {
         };
     }
 
-    /// The resource that is kept at hand.
+    /// The cached resource.
     #[inline(always)]
     pub(super) fn current(at_hand: &AtHand) -> Current<'_> {
         Current {
@@ -296,7 +302,7 @@ impl Resources {
         }
     }
 
-    /// Keeps the resource of a key at hand.
+    /// Caches the resource of a key.
     #[cold]
     pub(super) fn keep(&self, key: u64, at_hand: &mut AtHand) {
         at_hand.set(key, self.queues.get(number_of_key(key)));
@@ -311,7 +317,7 @@ impl Resources {
         Current { key, send_key, resource, sends }
     }
 
-    /// The resource that sent what an entry completes.
+    /// The QP and send queue of the WQE that an entry completes.
     fn sender(&self, entry: CqeRef<'_>, tail: Tail) -> Option<(&QpShared, &SqShared)> {
         let resource = self.queues.get(match self.version {
             CqeVersion::V1 => entry.srqn_uidx(),
@@ -320,7 +326,7 @@ impl Resources {
         Some((resource.qp.as_deref()?, resource.sq.as_deref()?))
     }
 
-    /// The resource that received what an entry completes, if it has the WQE that the entry names.
+    /// The resource of the receive that an entry completes, if it has the WQE that the entry names.
     fn receiver(&self, entry: CqeRef<'_>, tail: Tail) -> Option<&Resource> {
         let number = entry.srqn_uidx() & 0xff_ffff;
         let resource = match self.version {
@@ -333,7 +339,7 @@ impl Resources {
         resource.has_receive(tail.wqe_counter()).then_some(resource)
     }
 
-    /// What the valid entry at `position` is; retires its WR.
+    /// Parses the valid entry at `position` and retires its WR.
     pub(super) fn parse(&self, ring: &CqRing, position: u32) -> Outcome {
         let entry = ring.entry(position);
         let tail = ring.tail(position);
@@ -371,7 +377,7 @@ impl Resources {
                 let csum = kind == Kind::Responder && resource.csum();
                 Outcome::Completion(Parsed::responder(tail, wr_id, status, csum))
             }
-            // The last entry of a ring that was replaced.
+            // The last entry in a ring that was replaced.
             Kind::Resize => Outcome::Nothing,
             Kind::Foreign => Outcome::Unknown,
         }

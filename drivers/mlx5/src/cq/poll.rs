@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The poller of a completion queue: `ibv_poll_cq`, typed iteration, arming, and resizing.
 //!
-//! An entry is the poller's when its owner bit is that of the lap; it is given back by the consumer index in the doorbell
-//! record. Entries are parsed in order, each exactly once: parsing retires the WR, so that is done even if the call ends
-//! with an error. An error that is met after some completions is kept for the next call (libmlx5 loses those completions).
+//! An entry belongs to the poller if its owner bit is that of the lap. The consumer index in the doorbell record returns it
+//! to the device. Entries are parsed in order, each exactly once: parsing retires the WR, so an entry is consumed even if
+//! the call ends with an error. An error after one or more completions is reported by the next call (libmlx5 loses those
+//! completions).
 //!
-//! Each call is inside the queue for its memory accesses only (see `shared`). Before [`poll_each`] calls its closure it
-//! leaves, and enters again after; if a control call came between, it goes on from the state that this left.
+//! A call is inside the queue for its memory accesses only (see `shared`). [`poll_each`] leaves the queue before it calls
+//! its closure and enters again afterwards. If a control call came in between, it continues from the state that the control
+//! call left.
 //!
 //! [`poll_each`]: CompletionQueueTrait::poll_each
 #![expect(unsafe_code)]
-// UNSAFETY: enters the queue as its one poller, which `&mut CompletionQueue` proves.
+// UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
 
 use super::clock::Clock;
 use super::completion::Completion;
@@ -37,77 +39,77 @@ use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5_hw::doorbell::{CqDoorbell, MLX5_CQ_DB_REQ_NOT, MLX5_CQ_DB_REQ_NOT_SOL};
 use zerocopy::IntoBytes;
 
-/// What a completion queue is made of.
+/// The parts of a completion queue.
 #[derive(Debug)]
 pub struct CqConfig {
     /// Its number, 24 bits.
     pub cqn: u32,
-    /// The ring that the kernel was given, cleared.
+    /// The cleared ring that was passed to the kernel.
     pub ring: CqRing,
-    /// The doorbell record that the kernel was given.
+    /// The doorbell record that was passed to the kernel.
     pub dbrec: DbRec,
-    /// Access, with any word but that of a forked child.
+    /// The queue's access word, with any value except that of a forked child.
     pub access: QueueAccess,
-    /// The register by which it is armed.
+    /// The register that arms the CQ.
     pub arm: Arc<ArmRegister>,
-    /// How completions name their queues.
+    /// How completions name their resources.
     pub version: CqeVersion,
-    /// Key of the memory that takes data and keeps none; 0 if the device has no such key.
+    /// Key of the memory that discards data; 0 if the device has no such key.
     pub dump_fill_mkey: u32,
     /// Fields of the extended poll.
     pub fields: WcExFlags,
-    /// What converts the device's time to wall clock time; `None` if the device's is wall clock time.
+    /// Converts timestamps to wall clock time; `None` if the device's clock is wall clock time.
     pub clock: Option<Clock>,
 }
 
 /// The poller of a completion queue.
 pub struct CompletionQueue {
     pub(super) shared: Arc<CqShared>,
-    /// The word with which the last call entered the short way.
+    /// The word with which the last call entered by the fast path.
     pub(super) open_word: CqWord,
     pub(super) pending: Pending,
-    /// The consumer index.
+    /// The consumer index in the doorbell record.
     pub(super) record: DbWord,
     pub(super) fields: WcExFlags,
     pub(super) clock: Option<Clock>,
-    /// The ring of the state: only `resize` replaces it, which takes this queue by `&mut`.
+    /// The ring of the state. Only `resize` replaces it, which takes this queue by `&mut`.
     pub(super) ring: CqRing,
-    /// Where an extended poll stands: in that ring, too.
+    /// The extended poll, whose current entry is in `ring`, too.
     pub(super) session: Session,
     arm: Arc<ArmRegister>,
 }
 
 bitflags::bitflags! {
-    /// Why a call that begins a poll can't go the short way.
+    /// Reasons for a poll to take the slow path.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Pending: u8 {
         /// An extended poll is open.
         const SESSION = 1;
         /// There is an error that the next call reports.
         const ERROR = 2;
-        /// The clock's page is read by each poll.
+        /// The poll must read the clock's page.
         const CLOCK = 4;
     }
 }
 
-/// Enters the queue of `shared`, by the short way if the word is `open`.
+/// Enters the queue of `shared`; by the fast path if the word is `open`, and else updates `open`.
 ///
 /// # Safety
-/// The caller has the queue's only [`CompletionQueue`], and no other [`Entered`].
+/// The caller has the queue's only [`CompletionQueue`], and no other [`Entered`] of it.
 #[inline(always)]
 pub(super) unsafe fn enter<'q>(shared: &'q CqShared, open: &mut CqWord) -> Result<Entered<'q>, PollError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller is the only poller and has no other `Entered` (the contract of this function).
     if let Some(entered) = unsafe { shared.enter(*open) } {
         return Ok(entered);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller is the only poller and has no other `Entered`; `shared.enter` returned none.
     let (entered, word) = unsafe { shared.enter_cold() }?;
     *open = word;
     Ok(entered)
 }
 
 impl CompletionQueue {
-    /// An empty queue, and what it shares.
+    /// Creates an empty queue and the part that it shares with the control path.
     #[must_use]
     pub fn new(config: CqConfig) -> (Self, Arc<CqShared>) {
         let dbrec = Arc::new(config.dbrec);
@@ -140,17 +142,18 @@ impl CompletionQueue {
         self.ring.cqe_size() as u32
     }
 
-    /// What the control path shares with it.
+    /// The part that it shares with the control path.
     #[must_use]
     pub fn shared(&self) -> &Arc<CqShared> {
         &self.shared
     }
 
-    /// Resizes the queue to `ring`, which `give` has the kernel give to the device; completions of both rings are kept.
+    /// Resizes the queue to `ring`, which `give` passes to the kernel; completions of both rings are kept.
     ///
     /// # Errors
-    /// The error of `give`, and `corrupt` made of [`PollError::SessionOpen`] while an extended poll is open, or of
-    /// [`PollError::Corrupt`] if the old ring does not end as it should: then the queue reports no more completions.
+    /// The error of `give`; `corrupt(`[`PollError::SessionOpen`]`)` while an extended poll is open;
+    /// `corrupt(`[`PollError::Corrupt`]`)` if the old ring does not end with the mark of a resize: then the queue reports
+    /// no more completions.
     pub fn resize<E>(
         &mut self,
         ring: CqRing,
@@ -173,7 +176,7 @@ impl CompletionQueue {
         self.finish_resize(ring).map_err(corrupt)
     }
 
-    /// Goes on in the ring that the kernel has given to the device.
+    /// Continues in the ring that the kernel has given to the device.
     pub(super) fn finish_resize(&mut self, ring: CqRing) -> Result<(), PollError> {
         self.shared.end_resize()?;
         self.session = Session::new(&ring);
@@ -181,7 +184,7 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// The same for a ring that the device has already, as a test that plays the device gives it.
+    /// As [`resize`](Self::resize), for a ring that the device uses already: for tests that simulate the device.
     ///
     /// # Errors
     /// As [`resize`](Self::resize).
@@ -190,7 +193,7 @@ impl CompletionQueue {
         self.resize(ring, || Ok(()), |error| error)
     }
 
-    /// What a call that begins a poll must report first.
+    /// Reports an error that is pending, or an open extended poll, before a poll begins.
     pub(super) fn check_pending(&mut self) -> Result<(), PollError> {
         if self.is_open() {
             return Err(PollError::SessionOpen);
@@ -203,33 +206,33 @@ impl CompletionQueue {
     }
 }
 
-/// Who has the ring of a resize that failed.
+/// Which ring the device uses after a failed resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingOwner {
-    /// The device goes on with the old one.
+    /// The device continues with the old one.
     Old,
-    /// It is not known which ring the device writes.
+    /// Unknown.
     Unknown,
 }
 
-/// Gives the entries before `position` back to the device.
+/// Returns the entries before `position` to the device.
 #[inline(always)]
 pub(super) fn give_back(record: &DbWord, position: u32) {
-    // The entries were read before the device may write them again.
+    // The reads of the entries come before the device's next writes to them.
     barrier::release_to_device();
     record.set(position & INDEX_MASK);
 }
 
 impl CompletionQueue {
-    /// Hands out up to `max` completions.
+    /// Passes up to `max` completions to `sink`.
     #[inline(always)]
     fn poll<S: Sink>(&mut self, max: usize, sink: S) -> Result<usize, PollError> {
-        // Counts have 32 bits inside, so that a result is in registers.
+        // Counts have 32 bits internally, so that a `Result` fits into registers.
         let max = max.min(u32::MAX as usize) as u32;
         if !self.pending.is_empty() {
             return self.poll_by_long_way(max, sink).map(|n| n as usize);
         }
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let Some(mut entered) = (unsafe { self.shared.enter(self.open_word) }) else {
             return self.poll_by_long_way(max, sink).map(|n| n as usize);
         };
@@ -242,12 +245,12 @@ impl CompletionQueue {
         result.map(|n| n as usize)
     }
 
-    /// Where the short way is closed: hands out up to `max` completions.
+    /// Passes up to `max` completions to `sink` if the fast path is closed.
     #[cold]
     #[inline(never)]
     fn poll_by_long_way<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
         self.check_pending()?;
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
         if !entered.state().consumer.has_entry() || max == 0 {
             return Ok(0);
@@ -256,27 +259,28 @@ impl CompletionQueue {
         self.drain(0, max, sink)
     }
 
-    /// [`poll_first`](Self::poll_first), apart: a poll that finds nothing has little code around it.
+    /// [`poll_first`](Self::poll_first), not inlined, so that the code of a poll that finds nothing stays small.
     #[inline(never)]
     fn poll_first_apart<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
         self.poll_first(max, sink)
     }
 
-    /// Hands out the first of up to `max` completions, since many polls find no more than one, and the rest by
-    /// [`drain`](Self::drain). The caller has entered the short way, and this leaves.
+    /// Passes the first of up to `max` completions to `sink`, because many polls find only one, and the rest by
+    /// [`drain`](Self::drain). The caller has entered the queue; this function leaves it.
     #[inline(always)]
     fn poll_first<S: Sink>(&mut self, max: u32, mut sink: S) -> Result<u32, PollError> {
         let shared = &*self.shared;
-        // SAFETY: the caller is inside, by `&mut self` as the only poller, and gave its `Entered` up.
+        // SAFETY: the caller is the only poller (`&mut self`), is inside, and gave up its `Entered` by `stay`.
         let mut entered = unsafe { Entered::assume(shared) };
         let state = NonNull::from(entered.state());
-        // SAFETY: inside. The reference ends with this statement, but for the entry, which stays in its place: it is not given
-        // back, and only a resize, which takes `&mut self`, replaces the ring.
+        // SAFETY: this thread is inside the queue. The reference to `watch` ends with this statement; the one to the entry
+        // stays valid, because the entry is not returned to the device and only a resize, which takes `&mut self`, replaces
+        // the ring.
         let entry = CqeRef(unsafe { &(*state.as_ptr()).consumer.watch }.walk().block());
-        // SAFETY: inside, and not used after this call has left.
+        // SAFETY: this thread is inside the queue, and the references are not used after it left.
         let CqState { consumer, resources, last, .. } = unsafe { &mut *state.as_ptr() };
         let tail = entry.tail(consumer.phase);
-        // Hands out the completion, and returns unless there are more.
+        // Passes the completion to the sink, and returns unless there are more.
         macro_rules! hand_out {
             ($take:path, $parsed:expr) => {
                 consumer.step();
@@ -286,7 +290,7 @@ impl CompletionQueue {
                     let unwinding = FinishOnUnwind { shared, record: &self.record, open: self.open_word };
                     $take(&mut sink, &completion);
                     core::mem::forget(unwinding);
-                    // SAFETY: as above; this call is outside now.
+                    // SAFETY: this is the only poller (`&mut self`), and its `Entered` was dropped above.
                     let Ok(again) = (unsafe { enter(shared, &mut self.open_word) }) else { return Ok(1) };
                     entered = again;
                 } else {
@@ -322,8 +326,9 @@ impl CompletionQueue {
         self.drain(0, max, sink)
     }
 
-    /// Hands out what there is, up to `max` completions with the `taken`. Apart, so that a poll that finds nothing has little
-    /// code around it. The caller has entered, and this leaves.
+    /// Passes the available completions to `sink`, up to `max` including the `taken` ones that were passed before. Not
+    /// inlined, so that the code of a poll that finds nothing stays small. The caller has entered the queue; this function
+    /// leaves it.
     #[inline(never)]
     fn drain<S: Sink>(&mut self, taken: u32, max: u32, mut sink: S) -> Result<u32, PollError> {
         if let Some(clock) = &mut self.clock {
@@ -332,20 +337,21 @@ impl CompletionQueue {
         let Self { shared, open_word, record, fields, clock, pending, .. } = self;
         let (fields, clock) = (*fields, clock.as_ref().map(Clock::info));
         let shared = &**shared;
-        // SAFETY: the caller is inside, by `&mut self` as the only poller, and gave its `Entered` up.
+        // SAFETY: the caller is the only poller (`&mut self`), is inside, and gave up its `Entered` by `stay`.
         let mut entered = unsafe { Entered::assume(shared) };
         let (before, access, open) = (shared.generation(), shared.access(), open_word.bits());
-        // SAFETY: inside. Not used any more once the state may have changed.
+        // SAFETY: this thread is inside the queue, and the cursor is not used after the state may have changed: the
+        // function returns if the word changed.
         let mut cursor = unsafe { Cursor::new(&mut entered) };
         entered.stay();
-        // What fits in the ring; a device that never stops writing can't keep the call here.
+        // At most one ring of entries, so a device that keeps writing can't keep the call here.
         let max = max.min(cursor.ring.entries()) - taken;
-        // Moved on by entries that are no completion.
+        // Increased by the number of entries that are not completions.
         let mut end = cursor.position().wrapping_add(max);
-        // A panic of the sink unwinds while this call is outside.
+        // If the sink panics, this thread is outside the queue.
         let unwinding = FinishOnUnwind { shared, record, open: *open_word };
         let mut result = Ok(());
-        // Hands out the completion that the cursor stands at, and moves on by `$step`.
+        // Passes the completion at the cursor to the sink, and moves the cursor by `$step`.
         macro_rules! hand_out {
             ($take:path, $parsed:expr, $step:path) => {
                 let completion = Completion { cqe: cursor.entry(), parsed: $parsed, fields, clock };
@@ -356,14 +362,14 @@ impl CompletionQueue {
                     if !access.enter_if(open) {
                         cold_path();
                         let done = taken + (max - end.wrapping_sub(cursor.position()));
-                        // SAFETY: as above; this call is outside now.
+                        // SAFETY: this is the only poller (`&mut self`), and it has left the queue above.
                         match unsafe { shared.enter_again(before) } {
                             Ok((again, true)) => again.stay(),
                             Ok((again, false)) => {
                                 core::mem::forget(unwinding);
                                 return Self::finish_after_change(again, record, done);
                             }
-                            // A child of fork, or a queue that is lost: there is nothing to give back to.
+                            // A child of fork, or a lost queue: entries can't be returned to the device.
                             Err(_) => {
                                 core::mem::forget(unwinding);
                                 return Ok(done);
@@ -375,8 +381,8 @@ impl CompletionQueue {
                 }
             };
         }
-        // Hands out completions of one kind, and leaves `$at_stop` where the walk stops. The inner loop is for those of one QP:
-        // all that it needs is in registers.
+        // Passes completions of one kind to the sink; breaks to `$at_stop` at the walk's stop. The inner loop handles the
+        // completions of one QP: all values that it needs are in registers.
         macro_rules! run {
             ($at_stop:lifetime, $is_of_kind:ident, $take:path, |$entry:ident, $tail:ident| $parse:expr) => {
                 loop {
@@ -418,7 +424,7 @@ impl CompletionQueue {
             if at != start && cursor.walk.block_before_stop().is_some() {
                 continue;
             }
-            // Of another kind, or at the ring's end.
+            // An entry of another kind, or the end of the ring.
             let next = cursor.next();
             end = end.wrapping_add(cursor.position().wrapping_sub(at));
             match next {
@@ -446,7 +452,7 @@ impl CompletionQueue {
         Ok(done)
     }
 
-    /// Ends a poll in whose callback the control path changed the state: what was handed out is given back.
+    /// Ends a poll during whose callback the control path changed the state: returns the consumed entries to the device.
     #[cold]
     #[inline(never)]
     fn finish_after_change(mut entered: Entered<'_>, record: &DbWord, done: u32) -> Result<u32, PollError> {
@@ -455,7 +461,7 @@ impl CompletionQueue {
     }
 }
 
-/// A callback on its way: if it panics, the entries that were handed out are given back.
+/// Exists during a callback: if the callback panics, returns the consumed entries to the device.
 struct FinishOnUnwind<'q> {
     shared: &'q CqShared,
     record: &'q DbWord,
@@ -465,7 +471,7 @@ struct FinishOnUnwind<'q> {
 impl Drop for FinishOnUnwind<'_> {
     #[cold]
     fn drop(&mut self) {
-        // SAFETY: made by the only poller, which is outside and unwinds.
+        // SAFETY: created by the only poller, which is outside the queue while the panic unwinds.
         if let Ok(entered) = unsafe { enter(self.shared, &mut self.open) } {
             let _ = CompletionQueue::finish_after_change(entered, self.record, 0);
         }
@@ -511,7 +517,7 @@ impl CompletionQueueTrait for CompletionQueue {
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError> {
         let command = if solicited_only { MLX5_CQ_DB_REQ_NOT_SOL } else { MLX5_CQ_DB_REQ_NOT };
         let shared = &self.shared;
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(shared, &mut self.open_word) }?;
         let position = entered.state().consumer.position();
         let doorbell = CqDoorbell::new(shared.arm_sn(), command, position & INDEX_MASK, shared.cqn());

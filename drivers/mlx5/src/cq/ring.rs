@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ring of a completion queue: a power of two of entries that the device writes.
+//! The ring of a completion queue: entries that the device writes. Their number is a power of two.
 //!
-//! Positions count on for ever and are masked here, so any `u32` is a good one. An entry's fields are read where they
-//! stand, when they are asked for; the device writes whenever it likes, so what is read is not trusted.
+//! Positions count without bound and are masked here, so any `u32` is valid. Fields are loaded from the ring when they are
+//! needed; the device may write at any time, so their values are not trusted.
 
 use super::entry::{CqeRef, NEVER_WRITTEN, Phase, Tail, WORDS};
 use crate::cq::cqe::OpOwn;
@@ -10,17 +10,17 @@ use crate::memory::{BlockRing, QueueBuf, StrideRing};
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-/// The most entries. The consumer index has 24 bits, of which one must tell two laps apart.
+/// The largest ring. The consumer index has 24 bits, one of which distinguishes two laps.
 const MAX_ENTRIES: u32 = 1 << 23;
 
-/// The ring of a completion queue; its clones are the same one.
+/// The ring of a completion queue; clones share the memory.
 #[derive(Clone, Debug)]
 pub struct CqRing {
     blocks: Arc<BlockRing>,
 }
 
 impl CqRing {
-    /// A ring of `entries` of `cqe_size` bytes at the start of `buf`; `None` if that can't be.
+    /// A ring of `entries` entries of `cqe_size` bytes at the start of `buf`; `None` if the sizes are invalid.
     #[must_use]
     pub fn new(buf: Arc<QueueBuf>, entries: u32, cqe_size: u32) -> Option<Self> {
         if entries > MAX_ENTRIES || !matches!(cqe_size, 64 | 128) {
@@ -30,14 +30,14 @@ impl CqRing {
         Some(Self { blocks: Arc::new(blocks) })
     }
 
-    /// Marks every entry as never written; before the device gets the ring.
+    /// Marks every entry as never written. To be called before the device gets the ring.
     pub fn clear(&self) {
         for position in 0..self.entries() {
             self.entry(position).0[WORDS - 1].store(NEVER_WRITTEN.to_be(), Ordering::Relaxed);
         }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     #[inline(always)]
     pub fn entries(&self) -> u32 {
         self.blocks.ring().mask() + 1
@@ -49,7 +49,7 @@ impl CqRing {
         self.blocks.ring().stride()
     }
 
-    /// The owner bit of what the device writes at a position, in its lap.
+    /// The owner bit of an entry that the device writes at a position.
     #[inline(always)]
     pub(crate) fn phase(&self, position: u32) -> Phase {
         Phase::of(position & self.entries() != 0)
@@ -61,19 +61,19 @@ impl CqRing {
         CqeRef(self.blocks.block(position))
     }
 
-    /// Its tail, in its lap.
+    /// The tail of the entry at a position, in its lap.
     #[inline]
     pub(crate) fn tail(&self, position: u32) -> Tail {
         self.entry(position).tail(self.phase(position))
     }
 
-    /// The blocks that the entries stand in.
+    /// The blocks of the entries.
     #[inline(always)]
     pub(crate) fn blocks(&self) -> &Arc<BlockRing> {
         &self.blocks
     }
 
-    /// What is at a position, if the device has written it in that lap.
+    /// The opcode byte of the entry at a position, if the device has written it in that lap.
     #[inline]
     pub(crate) fn valid(&self, position: u32) -> Option<OpOwn> {
         let tail = self.tail(position);
@@ -87,8 +87,8 @@ impl CqRing {
         Some(core::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
     }
 
-    /// Copies the entry of `source` at `from` to `to`, with the owner bit that fits there. Where the sizes differ, the
-    /// entry proper is what is copied, and the data before it as far as both have them.
+    /// Copies the entry of `source` at `from` to `to` and sets the owner bit for that position. If the entries' sizes
+    /// differ, the last 64 bytes are copied.
     pub(crate) fn copy_from(&self, to: u32, source: &Self, from: u32) {
         let (to_words, from_words) = (self.blocks.ring().element(to), source.blocks.ring().element(from));
         for (to, from) in to_words.iter().rev().zip(from_words.iter().rev()).skip(1) {
@@ -98,7 +98,7 @@ impl CqRing {
         self.entry(to).0[WORDS - 1].store(tail, Ordering::Relaxed);
     }
 
-    /// Address that the kernel is told.
+    /// The ring's address for the kernel.
     pub fn addr(&self) -> u64 {
         self.blocks.ring().buf().addr()
     }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn geometry() {
+    fn invalid_sizes_are_rejected() {
         let of = |bytes, entries, size| CqRing::new(QueueBuf::new(bytes).unwrap(), entries, size).is_some();
         assert!(of(4096, 64, 64) && of(4096, 32, 128) && of(4096, 1, 64));
         assert!(!of(4096, 128, 64) && !of(4096, 3, 64) && !of(4096, 32, 32) && !of(4096, 16, 256));
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn data_before_an_entry_are_those_of_an_entry_of_128_bytes() {
+    fn only_entries_of_128_bytes_have_data_before_them() {
         let ring = ring(2, 128);
         let bytes: Vec<u8> = (0..128).collect();
         put(&ring, 1, &bytes);
@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_are_those_of_the_format(bytes in any::<[u8; 32]>(), more in any::<[u8; 32]>()) {
+        fn fields_match_the_format(bytes in any::<[u8; 32]>(), more in any::<[u8; 32]>()) {
             let bytes = [bytes, more].concat();
             let ring = ring(4, 128);
             put(&ring, 6, &bytes);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Extended polling (`ibv_start_poll` .. `ibv_end_poll`): one completion at a time, whose fields are read from its entry.
+//! Extended polling (`ibv_start_poll` .. `ibv_end_poll`): one completion at a time, with fields that are read from its
+//! entry.
 //!
-//! An open poll holds no lock and is not inside the queue: each call enters and leaves. The current entry is given back when
-//! the poll goes on or ends, so it stays readable whatever the control path does meanwhile. Those before it are given back at
-//! the end, or by a control call.
+//! An open poll holds no lock and is not inside the queue: each call enters and leaves. The current entry is returned to
+//! the device when the poll continues or ends, so it stays readable whatever the control path does in the meantime. The
+//! entries before it are returned at the end, or by a control call.
 #![expect(unsafe_code)]
-// UNSAFETY: enters the queue as its one poller, which `&mut CompletionQueue` proves.
+// UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
 
 use super::clock::Clock;
 use super::completion::{Completion, Parsed};
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use uverbs_core::provider::PollError;
 use uverbs_core::wc::WcStatus;
 
-/// Where an extended poll stands, if one is open.
+/// The current completion of an extended poll. Valid only while one is open.
 pub(super) struct Session {
     parsed: Parsed,
     /// The entry of `parsed`.
@@ -30,13 +31,13 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Of a queue whose entries are in `ring`; none is open.
+    /// The session of a queue with the entries in `ring`; no poll is open.
     pub(super) fn new(ring: &CqRing) -> Self {
         let parsed = Parsed::requester(Tail::default(), 0, WcStatus::SUCCESS, 0, false);
         Self { parsed, entry: Watch::new(Arc::clone(ring.blocks()), 0) }
     }
 
-    /// Moves to the next completion if that is of the resource at hand and of a usual kind. `None` if it is not.
+    /// Moves to the next completion if it is of the cached resource and of a usual kind; otherwise returns `None`.
     #[inline(always)]
     fn advance(&mut self, mut entered: Entered<'_>) -> Option<Result<(), PollError>> {
         let CqState { consumer, last, .. } = entered.state();
@@ -53,22 +54,24 @@ impl Session {
             None
         };
         self.parsed = parsed?;
-        // SAFETY: both are of the queue's ring (`CompletionQueue::session`).
+        // SAFETY: both watches are of the queue's ring: `CompletionQueue::finish_resize` replaces the session together with
+        // the ring.
         unsafe { self.entry.follow(&consumer.watch) };
         consumer.step();
         Some(Ok(()))
     }
 
-    /// Moves to the next completion.
+    /// Moves to the next completion, of any kind.
     fn advance_by_long_way(&mut self, entered: &mut Entered<'_>) -> Result<(), PollError> {
-        // SAFETY: inside, and dropped before `entered`.
+        // SAFETY: the caller is inside the queue (`entered`), and the cursor is not used after this function.
         let mut cursor = unsafe { Cursor::new(entered) };
         let from = cursor.position();
         let next = cursor.next();
         let to = cursor.position();
         if let Ok(Some(parsed)) = next {
             self.parsed = parsed;
-            // SAFETY: both are of the queue's ring (`CompletionQueue::session`).
+            // SAFETY: the watch and the walk are of the queue's ring: `CompletionQueue::finish_resize` replaces the session
+            // together with the ring.
             unsafe { self.entry.follow_walk(&cursor.walk) };
             cursor.step();
         }
@@ -85,7 +88,7 @@ impl CompletionQueue {
     #[inline(always)]
     pub(super) fn start_session(&mut self) -> Result<(), PollError> {
         if self.pending.is_empty()
-            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
             && let Some(entered) = unsafe { self.shared.enter(self.open_word) }
             && let Some(result) = self.session.advance(entered)
         {
@@ -100,11 +103,12 @@ impl CompletionQueue {
     #[inline(never)]
     fn start_session_by_long_way(&mut self) -> Result<(), PollError> {
         self.check_pending()?;
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
         if let Err(error) = self.session.advance_by_long_way(&mut entered) {
             if error == PollError::Corrupt {
-                // The entry was parsed, so it is given back here: there is no session to end.
+                // The entry was consumed. It is returned to the device here, because there is no session whose end would do
+                // it.
                 give_back(&self.record, entered.state().consumer.position());
             }
             return Err(error);
@@ -120,7 +124,7 @@ impl CompletionQueue {
     #[inline(always)]
     pub(super) fn next_of_session(&mut self) -> Result<(), PollError> {
         if self.is_open()
-            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
             && let Some(entered) = unsafe { self.shared.enter(self.open_word) }
             && let Some(result) = self.session.advance(entered)
         {
@@ -134,7 +138,7 @@ impl CompletionQueue {
         if !self.is_open() {
             return Err(PollError::NoSession);
         }
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
         self.session.advance_by_long_way(&mut entered)?;
         // A control call since the last step may have removed entries behind the one that was current then.
@@ -146,7 +150,7 @@ impl CompletionQueue {
     pub(super) fn end_session(&mut self) {
         if self.is_open() {
             self.pending -= Pending::SESSION;
-            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives.
+            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
             if let Ok(mut entered) = unsafe { enter(&self.shared, &mut self.open_word) } {
                 give_back(&self.record, entered.state().consumer.position());
             }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A completion queue as its poller and the control path share it.
+//! The part of a completion queue that its poller and the control path share.
 //!
-//! The state of the queue ([`CqState`]: consumer position, ring, lookup table) has one user at a time. The poller enters
-//! for the memory accesses of one call ([`CqShared::enter`]). The control path stops the poller first
-//! ([`CqShared::stopped`]), and so changes the lookup table and the ring as if no poller existed: a QP that is reset or
-//! destroyed leaves nothing behind in the ring, and no completion of it is reported after the control call returned.
+//! The state of the queue ([`CqState`]: consumer position, ring, lookup table) is accessed by one thread at a time. The
+//! poller enters the queue for the memory accesses of one call ([`CqShared::enter`]). The control path stops the poller
+//! first ([`CqShared::stopped`]), and then changes the lookup table and the ring as if no poller existed: a QP that is
+//! reset or destroyed has no entries left in the ring, and no completion of it is reported after the control call returned.
 //! `uverbs_core::kernel::QueueAccess` describes the handshake.
 #![expect(unsafe_code)]
-// UNSAFETY: hands out the state from a shared reference; this module proves that there is one user at a time.
+// UNSAFETY: returns a mutable reference to the state from a shared reference; this module ensures that only one exists at a
+// time.
 
 use super::ring::CqRing;
 use super::state::CqState;
@@ -23,28 +24,28 @@ use uverbs_core::provider::PollError;
 
 /// The word of a CQ's [`QueueAccess`].
 ///
-/// The low byte says what the poller may do; the rest counts control calls, so that a poller that finds the word unchanged
-/// knows that the state is unchanged, too. Never 0, which is what a child of fork finds.
+/// The low byte is the state of the queue. The upper bytes count control calls: if the word has not changed, `CqState` has
+/// not changed either. The word is never 0, because the kernel wipes it to 0 in a child of fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CqWord(u32);
 
 impl CqWord {
-    /// The poller may enter, by a light barrier.
+    /// The poller may enter, with a compiler barrier only.
     const OPEN: u32 = 1;
-    /// The poller may enter by a full fence.
+    /// The poller may enter, with a full fence.
     const OPEN_FENCED: u32 = 2;
-    /// The control path uses the state.
+    /// The control path accesses the state.
     const CLOSED: u32 = 3;
-    /// The ring that the device writes is not known, or the poller could not be stopped: no more completions.
+    /// It is not known which ring the device writes, or the poller could not be stopped: no more completions are reported.
     const LOST: u32 = 4;
-    /// Equal to the word of no CQ, and to that of no child of fork.
+    /// A value that no CQ's word has, not even in a child of fork.
     pub(super) const NONE: Self = Self(u32::MAX);
 
     const fn new(count: u32, what: u32) -> Self {
         Self(count << 8 | what)
     }
 
-    /// As the atomic holds it.
+    /// The value of the atomic.
     pub(super) const fn bits(self) -> u32 {
         self.0
     }
@@ -62,20 +63,21 @@ impl CqWord {
     }
 }
 
-/// A completion queue, as its poller and the control path share it.
+/// The part of a completion queue that its poller and the control path share.
 pub struct CqShared {
     cqn: u32,
     access: QueueAccess,
-    /// One control call at a time; a poller that finds the queue closed waits for it here.
+    /// Held by a control call. A poller that finds the queue closed waits for this lock.
     control: Mutex<()>,
     state: UnsafeCell<CqState>,
     dbrec: Arc<DbRec>,
-    /// Counts the events that were read. The device compares it to tell a new arming from a repeated one.
+    /// The number of events that were read. The device compares it to distinguish a new request for an event from a
+    /// repeated one.
     arm_sn: AtomicU32,
 }
 
-// SAFETY: `state` is reached through `Entered` by the one poller while the word is open, and by `stopped` with `control`
-// held, the word closed and the poller known to be outside. The rest is `Sync` by itself.
+// SAFETY: `state` is accessed in two ways: by the only poller, through `Entered`, while the word is open; and by `stopped`,
+// while it holds `control`, the word is closed and the poller is outside (`wait_idle`). The other fields are `Sync`.
 unsafe impl Sync for CqShared {}
 
 impl CqShared {
@@ -109,7 +111,7 @@ impl CqShared {
         &self.dbrec
     }
 
-    /// Notes that an event of this queue was read (`ibv_get_cq_event`): the next arming is a new one.
+    /// Counts an event of this queue that was read (`ibv_get_cq_event`); the next request for an event is a new one.
     pub fn event(&self) {
         self.arm_sn.fetch_add(1, Ordering::Relaxed);
     }
@@ -123,10 +125,10 @@ impl CqShared {
         CqWord(self.access.word().load(Ordering::Acquire))
     }
 
-    /// Enters if the word is `seen`, with which an earlier [`enter_cold`](Self::enter_cold) came back. For the one poller.
+    /// Enters if the word is `seen`, which an earlier [`enter_cold`](Self::enter_cold) returned. For the only poller.
     ///
     /// # Safety
-    /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`].
+    /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`] of it.
     #[inline(always)]
     pub(super) unsafe fn enter(&self, seen: CqWord) -> Option<Entered<'_>> {
         let is_open = self.access.at_hand().enter_if(seen.0);
@@ -134,10 +136,10 @@ impl CqShared {
         if is_open { Some(entered) } else { None }
     }
 
-    /// Enters in any other case, after a control call that is under way. Gives the word for [`enter`](Self::enter).
+    /// Enters in all other cases; waits for a control call in progress. Returns the word for [`enter`](Self::enter).
     ///
     /// # Safety
-    /// As [`enter`](Self::enter).
+    /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`] of it.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn enter_cold(&self) -> Result<(Entered<'_>, CqWord), PollError> {
@@ -149,7 +151,7 @@ impl CqShared {
             }
             match word.what() {
                 CqWord::OPEN => return Ok((entered, word)),
-                // No word for the short way: each poll needs the fence.
+                // The fast path stays closed, because each poll needs the fence.
                 CqWord::OPEN_FENCED => return Ok((entered, CqWord::NONE)),
                 CqWord::LOST => return Err(PollError::Corrupt),
                 _ => drop(entered),
@@ -158,22 +160,23 @@ impl CqShared {
         }
     }
 
-    /// Enters again where that fails, after code of the user ran outside. `before` is the word that was
-    /// [`generation`](Self::generation) inside. `false` if the state may have changed since.
+    /// Enters again after the user's code ran outside the queue and `enter_if` failed. `before` is the value of
+    /// [`generation`](Self::generation) when the caller was inside. The flag is `false` if the state may have changed since
+    /// then.
     ///
     /// # Safety
-    /// As [`enter`](Self::enter).
+    /// The caller has the only [`CompletionQueue`](super::CompletionQueue) of this queue, and no other [`Entered`] of it.
     #[cold]
     #[inline(never)]
     pub(super) unsafe fn enter_again(&self, before: CqWord) -> Result<(Entered<'_>, bool), PollError> {
         self.access.leave();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller is the only poller and has no other `Entered` (the contract of this function).
         let (entered, _) = unsafe { self.enter_cold() }?;
         Ok((entered, self.generation() == before))
     }
 
-    /// For a poll that leaves and enters for each completion: as [`enter`](Self::enter), with the same contract, where
-    /// `enter_if` is given a word's [`bits`](CqWord::bits).
+    /// For a poll that leaves and enters for each completion: `enter_if` with a word's [`bits`](CqWord::bits) is
+    /// [`enter`](Self::enter), and has the same contract.
     #[inline(always)]
     pub(super) fn access(&self) -> AccessAtHand<'_> {
         self.access.at_hand()
@@ -185,7 +188,7 @@ impl CqShared {
         self.word()
     }
 
-    /// Stops the poller and changes the state. `None` in a child of fork, or if the queue is lost.
+    /// Stops the poller and calls `f` with the state. `None` in a child of fork, or if the queue is lost.
     fn stopped<R>(&self, f: impl FnOnce(&mut CqState) -> R) -> Option<R> {
         if self.word().is_forked() {
             return None;
@@ -200,13 +203,14 @@ impl CqShared {
             return None;
         }
         if let Err(errno) = self.access.wait_idle() {
-            // Unsound to go on: the poller may be inside. It finds the queue lost when it comes back.
+            // The poller may still be inside, so the state must not be changed. The poller finds the queue lost when it
+            // enters again.
             log::error!("cq {:#x}: membarrier(2): {errno}; the queue reports no more completions", self.cqn);
             self.replace_word(CqWord::new(count, CqWord::CLOSED), CqWord::new(count, CqWord::LOST));
             return None;
         }
-        // SAFETY: `control` is held, and the word is closed: no poller has been inside since `wait_idle`, and one that
-        // enters finds the closed word. So this is the only reference to the state.
+        // SAFETY: `control` is held, and the word is closed: `wait_idle` found the poller outside, and a poller that enters
+        // later finds the word closed. So this is the only reference to the state.
         let state = unsafe { &mut *self.state.get() };
         let result = f(state);
         let next = if state.is_lost() { CqWord::new(count, CqWord::LOST) } else { self.open_word(count) };
@@ -214,29 +218,29 @@ impl CqShared {
         Some(result)
     }
 
-    /// Whether the word was `from`: in a child of fork it stays what it is. Release: a poller that enters by the new word
-    /// sees what was changed before.
+    /// Returns whether the word was `from`; it is not in a child of fork, where it stays unchanged. Release: a poller that
+    /// enters by the new word sees the changes of the state.
     fn replace_word(&self, from: CqWord, to: CqWord) -> bool {
         self.access.word().compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// A QP was created that completes here; before it can post.
+    /// Adds a new QP whose completions go to this CQ. To be called before it can post.
     pub fn attach_qp(&self, qp: &Arc<QpShared>) {
         self.stopped(|state| state.attach_qp(qp));
     }
 
-    /// An SRQ was created whose completions name it, not a QP (XRC); before it can receive.
+    /// Adds a new SRQ that completions name instead of a QP (XRC). To be called before it can receive.
     pub fn attach_srq(&self, srq: &Arc<SrqShared>) {
         self.stopped(|state| state.attach_srq(srq));
     }
 
-    /// The kernel has reset the QP; before its queues start anew. When this returns, the queue holds no completion of the
-    /// QP, no poll reports one, and no memory of its WQEs is written.
+    /// Removes the entries of a QP that the kernel has reset. To be called before its queues restart. When this returns,
+    /// the ring has no entry of the QP, no poll reports one, and the memory of its WQEs is not written.
     pub fn reset_qp(&self, qp: &Arc<QpShared>) {
         self.stopped(|state| state.remove_entries_of_qp(qp, self.consumer_word()));
     }
 
-    /// The kernel has destroyed the QP. As [`reset_qp`](Self::reset_qp), and the QP is not known here any more.
+    /// Removes a QP that the kernel has destroyed, and its entries as [`reset_qp`](Self::reset_qp) does.
     pub fn detach_qp(&self, qp: &Arc<QpShared>) {
         self.stopped(|state| {
             state.remove_entries_of_qp(qp, self.consumer_word());
@@ -244,7 +248,7 @@ impl CqShared {
         });
     }
 
-    /// The kernel has destroyed the SRQ. When this returns, the queue holds no completion that names it.
+    /// Removes an SRQ that the kernel has destroyed. When this returns, the ring has no entry that names it.
     pub fn detach_srq(&self, srq: &Arc<SrqShared>) {
         self.stopped(|state| {
             state.remove_entries_of_srq(srq, self.consumer_word());
@@ -252,26 +256,26 @@ impl CqShared {
         });
     }
 
-    /// The kernel is about to give the device another ring. Until [`end_resize`](Self::end_resize) completions may be in
-    /// both. `false` if there is no queue to resize.
+    /// To be called before the kernel gives another ring to the device. Until [`end_resize`](Self::end_resize) there may be
+    /// completions in both rings. `false` if the queue is lost, or in a child of fork.
     pub(super) fn begin_resize(&self, ring: CqRing) -> bool {
         self.stopped(|state| state.begin_resize(ring)).is_some()
     }
 
-    /// The kernel has not given the device the ring of [`begin_resize`](Self::begin_resize).
+    /// To be called if the kernel has not given the ring of [`begin_resize`](Self::begin_resize) to the device.
     pub(super) fn cancel_resize(&self) {
         self.stopped(CqState::cancel_resize);
     }
 
-    /// The device writes the new ring: takes over what is in the old one.
+    /// Moves the entries of the old ring to the new one, which the device writes now.
     ///
     /// # Errors
-    /// [`PollError::Corrupt`] if the old ring does not end as the device ends it. Then the queue is lost.
+    /// [`PollError::Corrupt`] if the old ring does not end with the mark of a resize. Then the queue is lost.
     pub(super) fn end_resize(&self) -> Result<(), PollError> {
         self.stopped(|state| state.end_resize(self.consumer_word())).unwrap_or(Err(PollError::Corrupt))
     }
 
-    /// Which ring the device writes is not known: the queue is lost.
+    /// To be called if it is not known which ring the device writes: the queue is lost.
     pub(super) fn lose_ring(&self) {
         self.stopped(CqState::lose);
     }
@@ -291,7 +295,7 @@ impl fmt::Debug for CqShared {
     }
 }
 
-/// The right of the poller, which is inside the queue, to use its state. It leaves when dropped.
+/// The right to access the queue's state, for a poller inside the queue. Dropping it leaves the queue.
 #[must_use]
 pub(super) struct Entered<'q>(&'q CqShared);
 
@@ -299,23 +303,23 @@ impl<'q> Entered<'q> {
     /// The state.
     #[inline(always)]
     pub(super) fn state(&mut self) -> &mut CqState {
-        // SAFETY: the poller, of which there is one (`enter`), is inside and found the word open, so the control path waits
-        // for it to leave. The reference lives as long as `self` is borrowed, so it is the only one.
+        // SAFETY: the only poller (`enter`) is inside and found the word open, so the control path waits until it leaves.
+        // The result borrows `self`, so it is the only reference to the state.
         unsafe { &mut *self.0.state.get() }
     }
 }
 
 impl<'q> Entered<'q> {
-    /// Stays inside: [`assume`](Self::assume) goes on.
+    /// Gives this value up without leaving the queue; [`assume`](Self::assume) creates it again.
     #[inline(always)]
     pub(super) fn stay(self) {
         core::mem::forget(self);
     }
 
-    /// The value that [`stay`](Self::stay) gave up.
+    /// Creates the value that [`stay`](Self::stay) gave up.
     ///
     /// # Safety
-    /// The caller is the queue's only poller, and its last `Entered` ended by [`stay`](Self::stay).
+    /// The caller is the queue's only poller, and gave up its last `Entered` by [`stay`](Self::stay).
     #[inline(always)]
     pub(super) unsafe fn assume(shared: &'q CqShared) -> Self {
         Self(shared)

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a poll puts its completions: into C's structs, or to a closure of the user.
+//! The destination of a poll's completions: C structs, or a closure of the user.
 
 use super::completion::Completion;
 use uverbs_core::wc::WorkCompletion;
 
-/// Takes the completions of a poll.
+/// Receives the completions of a poll.
 pub(super) trait Sink {
-    /// Whether [`take`](Self::take) runs code of the user, which must not be inside the queue.
+    /// Whether [`take`](Self::take) runs the user's code, which must run outside the queue.
     const IS_USER_CODE: bool;
-    /// Takes one of a requester's success without data.
+    /// Takes a requester's success without data.
     fn take(&mut self, completion: &Completion<'_>);
-    /// Takes one of a responder's success without data.
+    /// Takes a responder's success without data, or with data that are copied already.
     fn take_responder(&mut self, completion: &Completion<'_>);
-    /// Takes any other.
+    /// Takes any other completion.
     fn take_other(&mut self, completion: &Completion<'_>);
 }
 
-/// Fills C's structs.
+/// Writes completions to C structs.
 pub(super) struct Fill<'w>(pub(super) &'w mut [WorkCompletion]);
 
 impl<'w> Fill<'w> {
@@ -50,13 +50,13 @@ impl Sink for Fill<'_> {
     }
 }
 
-/// Apart, so that the code around the short ways stays small.
+/// Not inlined, so that the code around the fast paths stays small.
 #[inline(never)]
 fn fill_other(completion: &Completion<'_>, wc: &mut WorkCompletion) {
     completion.fill(wc);
 }
 
-/// Calls a closure of the user.
+/// Calls the user's closure.
 pub(super) struct Call<F>(pub(super) F);
 
 impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
@@ -75,7 +75,7 @@ impl<F: FnMut(&Completion<'_>)> Sink for Call<F> {
     }
 }
 
-/// Apart, as above.
+/// Not inlined, so that the code around the fast paths stays small.
 #[inline(never)]
 fn call_other<F: FnMut(&Completion<'_>)>(f: &mut F, completion: &Completion<'_>) {
     f(completion);

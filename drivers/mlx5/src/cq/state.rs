@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The state of a completion queue, which its poller and the control path use in turns (see `shared`): the consumer's
-//! position, the ring, and what completes here.
+//! The state of a completion queue, which its poller and the control path access by turns (see `shared`): the consumer's
+//! position, the ring, and the resources.
 //!
-//! The control path's changes are here: queues that come and go, their entries, and resizing.
+//! The changes by the control path are here: adding and removing resources, removing entries, and resizing.
 
 use super::at_hand::AtHand;
 use super::entry::{CqeRef, Phase, Tail};
@@ -26,15 +26,15 @@ pub(super) struct CqState {
     pub(super) consumer: Consumer,
     pub(super) ring: CqRing,
     pub(super) resources: Resources,
-    /// The resource of the last entry.
+    /// The cached resource of the last entry.
     pub(super) last: AtHand,
     kept: Kept,
     resize: Option<Resize>,
     lost: bool,
 }
 
-/// How many entries before a position an open poll keeps from the device: from the one on that it stands at. Where the consumer
-/// stands elsewhere, it has moved behind one entry since.
+/// The number of entries before the consumer's position that are not returned to the device while a poll is open: from the
+/// poll's current entry on. If the consumer is not at `position`, it has moved by one entry since then, so the number is 1.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     position: u32,
@@ -42,27 +42,27 @@ struct Kept {
 }
 
 impl Kept {
-    /// Of a consumer that stands anywhere.
+    /// For a consumer at any position.
     const ONE: Self = Self { position: 0, entries: 1 };
 }
 
-/// A resize that the kernel was asked for.
+/// A resize in progress.
 #[derive(Debug)]
 struct Resize {
     ring: CqRing,
-    /// Where the entries of the new ring begin, if some were removed there; else right behind the place that the mark of the
-    /// resize takes.
+    /// The position of the first entry of the new ring, if entries were removed there; otherwise the position after the
+    /// mark.
     start: Option<u32>,
 }
 
 /// The consumer's end of a ring.
 #[derive(Debug)]
 pub(super) struct Consumer {
-    /// The first entry that is not parsed.
+    /// The first entry that has not been parsed.
     pub(super) watch: Watch,
-    /// The position of the ring's first entry in this lap.
+    /// The position of the ring's first entry in the current lap.
     pub(super) lap: u32,
-    /// The owner bit of the entry once the device has written it.
+    /// The owner bit that the entry has once the device has written it.
     pub(super) phase: Phase,
 }
 
@@ -73,20 +73,20 @@ impl Consumer {
         Self { watch, lap, phase: ring.phase(position) }
     }
 
-    /// Counts entries without end.
+    /// The position of the entry, which counts without bound.
     #[inline(always)]
     pub(super) fn position(&self) -> u32 {
         self.lap.wrapping_add(self.watch.index())
     }
 
-    /// Moves to a position of `ring`, which is the one that this is the end of.
+    /// Moves to a position of `ring`, which must be the consumer's ring.
     fn move_to(&mut self, ring: &CqRing, position: u32) {
         self.watch.turn_to(position);
         self.lap = position.wrapping_sub(self.watch.index());
         self.phase = ring.phase(position);
     }
 
-    /// Moves behind one entry.
+    /// Moves to the next entry.
     #[inline(always)]
     pub(super) fn step(&mut self) {
         if self.watch.step() {
@@ -94,7 +94,7 @@ impl Consumer {
         }
     }
 
-    /// The watch has gone over the ring's end.
+    /// Must be called when the watch wraps.
     pub(super) fn begin_lap(&mut self) {
         self.lap = self.lap.wrapping_add(self.watch.count());
         self.phase = self.phase.after(true);
@@ -108,7 +108,7 @@ impl Consumer {
 }
 
 impl CqState {
-    /// Of a ring that the device has not written yet.
+    /// The state of a CQ with a ring that the device has not written yet.
     pub(super) fn new(ring: CqRing, version: CqeVersion, dump_fill_mkey: u32) -> Self {
         Self {
             consumer: Consumer::new(&ring, 0),
@@ -121,7 +121,7 @@ impl CqState {
         }
     }
 
-    /// Which ring the device writes is not known.
+    /// Whether it is unknown which ring the device writes.
     pub(super) fn is_lost(&self) -> bool {
         self.lost
     }
@@ -150,7 +150,7 @@ impl CqState {
         self.resources.detach_srq(srq);
     }
 
-    /// Removes the entries of a QP, which the kernel has reset or destroyed, and gives the elements of its SRQ back.
+    /// Removes the entries of a QP that the kernel has reset or destroyed, and returns the elements of its SRQ.
     pub(super) fn remove_entries_of_qp(&mut self, qp: &QpShared, consumer_word: &AtomicU32) {
         let (version, number) = (self.resources.version, self.resources.number_of(qp));
         let srq = qp.srq.as_deref();
@@ -172,7 +172,7 @@ impl CqState {
         });
     }
 
-    /// Removes the entries that name an SRQ, which the kernel has destroyed.
+    /// Removes the entries that name an SRQ that the kernel has destroyed.
     pub(super) fn remove_entries_of_srq(&mut self, srq: &SrqShared, consumer_word: &AtomicU32) {
         let number = self.resources.number_of_srq(srq);
         self.remove_entries(consumer_word, |entry, tail| {
@@ -184,13 +184,14 @@ impl CqState {
         if self.kept.position == position { self.kept.entries } else { 1 }
     }
 
-    /// The consumer has moved over entries that no poll hands out, so an open poll stands at the same one as before.
+    /// Notes that the consumer has moved over entries that no poll reports, so an open poll has the same current entry as
+    /// before.
     pub(super) fn keep(&mut self, from: u32, to: u32) {
         let entries = self.kept_before(from) + to.wrapping_sub(from);
         self.kept = Kept { position: to, entries };
     }
 
-    /// Removes entries from the ring, and during a resize from the new ring, too.
+    /// Removes entries from the ring and, during a resize, also from the new ring.
     fn remove_entries(
         &mut self,
         consumer_word: &AtomicU32,
@@ -199,20 +200,20 @@ impl CqState {
         let from = self.consumer.position();
         let end = written(&self.ring, from, u32::MAX);
         let start = compact(&self.ring, from, end, &mut is_gone);
-        let told = u32::from_be(consumer_word.load(Ordering::Relaxed));
-        let passed = from.wrapping_sub(told) & INDEX_MASK;
+        let given_back = u32::from_be(consumer_word.load(Ordering::Relaxed));
+        let passed = from.wrapping_sub(given_back) & INDEX_MASK;
         let kept = self.kept_before(from);
         if start != from {
             self.consumer.move_to(&self.ring, start);
             self.keep(from, start);
         }
-        // An open extended poll or a callback stands at an entry that was passed, which is kept. The poller gives it back, and
-        // what was removed behind it, at its end.
+        // An open extended poll or a callback keeps its current entry, which the consumer has passed. The poller returns
+        // that entry, and the room of entries that were removed behind it, when it continues or ends.
         let free = if passed == 0 { start } else { from.wrapping_sub(kept.min(passed)) };
-        // The entries were moved before the device may write behind them.
+        // The copies of the entries come before the device's writes behind them.
         barrier::to_device();
         give_back(consumer_word, free);
-        // The device has changed over to the new ring if it has written the mark into the old one.
+        // If the device has written the mark into the old ring, it writes to the new ring.
         if let Some(resize) = &mut self.resize
             && end != start
             && let last = end.wrapping_sub(1)
@@ -232,7 +233,8 @@ impl CqState {
         self.resize = None;
     }
 
-    /// Takes over the entries of the old ring, up to the mark by which the device ends it, before those of the new ring.
+    /// Moves the entries of the old ring, up to the mark that the device wrote at its end, in front of those of the new
+    /// ring.
     pub(super) fn end_resize(&mut self, consumer_word: &AtomicU32) -> Result<(), PollError> {
         let Some(Resize { ring, start }) = self.resize.take() else { return Err(PollError::Corrupt) };
         let first = self.consumer.position();
@@ -243,8 +245,8 @@ impl CqState {
             self.lost = true;
             return Err(PollError::Corrupt);
         };
-        // The mark takes a place in the count, so the device goes on one further in the new ring. What was removed there
-        // leaves room behind the old entries, which move up to the rest.
+        // The mark has a position of its own, so the new ring begins one position after it. If entries of the new ring were
+        // removed, the old entries move up to the remaining ones.
         let start = start.unwrap_or(mark.wrapping_add(1));
         let count = mark.wrapping_sub(first);
         for n in 1..=count {
@@ -259,10 +261,10 @@ impl CqState {
     }
 }
 
-/// Gives the entries before `position` back to the device.
+/// Returns the entries before `position` to the device.
 #[inline(always)]
 pub(super) fn give_back(consumer_word: &AtomicU32, position: u32) {
-    // The entries were read before the device may write them again.
+    // The reads of the entries come before the device's next writes to them.
     barrier::release_to_device();
     consumer_word.store((position & INDEX_MASK).to_be(), Ordering::Relaxed);
 }
@@ -271,7 +273,7 @@ fn is_receive(tail: Tail) -> bool {
     matches!(tail.op_own().kind(), Kind::Responder | Kind::ResponderError)
 }
 
-/// The position behind the entries that the device has written from `from` on, `most` at most.
+/// The position after the entries that the device has written from `from` on; at most `most` are counted.
 fn written(ring: &CqRing, from: u32, most: u32) -> u32 {
     let count =
         (0..ring.entries().min(most)).take_while(|n| ring.valid(from.wrapping_add(*n)).is_some()).count();
@@ -279,9 +281,9 @@ fn written(ring: &CqRing, from: u32, most: u32) -> u32 {
     from.wrapping_add(count as u32)
 }
 
-/// Takes the entries that `is_gone` out of those from `from` to `end`. What stands before them moves up, in order, so that
-/// the room is at the consumer's end; each keeps the owner bit of its place. A mark of a resize stays where it is. Gives
-/// the position of the first that is left.
+/// Removes the entries between `from` and `end` for which `is_gone` returns true. The entries before a removed one move up,
+/// in order, so the room is at the consumer's side; each gets the owner bit of its new position. A mark of a resize stays
+/// in place. Returns the position of the first remaining entry.
 fn compact(ring: &CqRing, from: u32, end: u32, mut is_gone: impl FnMut(CqeRef<'_>, Tail) -> bool) -> u32 {
     let mut freed = 0;
     for n in (0..end.wrapping_sub(from)).rev() {

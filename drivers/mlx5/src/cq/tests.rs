@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine with the device's side played by the test.
+//! Tests of the poller; the tests simulate the device.
 
 mod programs;
 mod rings;
@@ -40,13 +40,13 @@ impl DoorbellPort for Port {
     }
 }
 
-/// A completion queue, and the device that writes to it.
+/// A completion queue and a simulated device that writes to it.
 struct Bench {
     queue: CompletionQueue,
     shared: Arc<CqShared>,
     buf: Arc<QueueBuf>,
     size: usize,
-    /// Where the device writes next.
+    /// The position of the device's next entry.
     producer: u32,
     port: Arc<Port>,
     indices: Arc<UserIndices>,
@@ -83,7 +83,7 @@ impl Bench {
         self.queue.cqe() + 1
     }
 
-    /// The device writes an entry, with the right owner bit.
+    /// Writes an entry with the owner bit of the lap.
     fn complete(&mut self, cqe: Cqe64) {
         self.complete_with(cqe, &[]);
     }
@@ -145,7 +145,7 @@ fn recv_id(qp_num: u32, index: u32) -> u64 {
     send_id(qp_num, index) | 1 << 63
 }
 
-/// A completion of `opcode` (`MLX5_CQE_*`) of a QP.
+/// An entry with `opcode` (`MLX5_CQE_*`) of a QP.
 fn cqe(opcode: u8, qp: &QpShared, index: u32) -> Cqe64 {
     Cqe64 {
         srqn_uidx: Be32::new(qp.uidx),
@@ -164,7 +164,7 @@ fn srq(srqn: u32) -> SrqShared {
 }
 
 #[test]
-fn both_versions_find_the_queue() {
+fn both_cqe_versions_find_the_resource() {
     for version in [CqeVersion::V0, CqeVersion::V1] {
         let mut b = bench(8, 64, version);
         let srq = Arc::new(match version {
@@ -194,12 +194,12 @@ fn both_versions_find_the_queue() {
             sop_drop_qpn: Be32::new(0x99),
             ..cqe(2, &two, 5)
         });
-        assert_eq!(b.poll(9), Err(PollError::Corrupt), "written after it was gone");
+        assert_eq!(b.poll(9), Err(PollError::Corrupt), "written after the SRQ was removed");
     }
 }
 
 #[test]
-fn an_error_does_not_cost_the_completions_before_it() {
+fn an_error_does_not_lose_the_completions_before_it() {
     let mut b = bench(8, 64, CqeVersion::V1);
     let qp = b.qp(7, None);
     b.complete(cqe(0, &qp, 0));
@@ -209,7 +209,7 @@ fn an_error_does_not_cost_the_completions_before_it() {
     assert_eq!(b.consumed(), 2);
     assert_eq!(b.poll(8), Err(PollError::Corrupt));
     assert_eq!(b.poll(8), Ok(vec![send_id(7, 1)]));
-    // Kinds that nobody asked the device for, an SRQ's element that there is not, a queue that the QP has not.
+    // Kinds that the driver does not request, and an SRQ element that does not exist.
     let shared = Arc::new(srq(1));
     let other = b.qp(8, Some(shared));
     for bad in [cqe(6, &qp, 0), cqe(12, &qp, 0), cqe(9, &qp, 0), cqe(2, &other, 16)] {
@@ -219,11 +219,11 @@ fn an_error_does_not_cost_the_completions_before_it() {
     }
     b.complete(cqe(5, &qp, 0));
     b.complete(cqe(0, &qp, 2));
-    assert_eq!(b.poll(8), Ok(vec![send_id(7, 2)]), "a mark of a resize is nobody's");
+    assert_eq!(b.poll(8), Ok(vec![send_id(7, 2)]), "the mark of a resize is no completion");
 }
 
 #[test]
-fn fields() {
+fn the_fields_of_an_extended_poll_are_those_of_the_entry() {
     let mut b = bench(8, 64, CqeVersion::V1);
     let qp = b.qp(0xa1_b2c3, None);
     b.complete(Cqe64 {
@@ -261,7 +261,7 @@ fn fields() {
 }
 
 #[test]
-fn arming() {
+fn requests_for_events_ring_the_doorbell_with_the_event_count() {
     let mut b = bench(8, 64, CqeVersion::V1);
     let qp = b.qp(1, None);
     b.complete(cqe(0, &qp, 0));
@@ -275,7 +275,7 @@ fn arming() {
 }
 
 #[test]
-fn a_destroyed_qp_leaves_no_entry_and_its_index_is_free() {
+fn a_destroyed_qp_has_no_entries_and_its_index_is_free() {
     let mut b = bench(8, 64, CqeVersion::V1);
     let (dead, alive) = (b.qp(1, None), b.qp(2, None));
     for i in 0..3 {
@@ -283,7 +283,7 @@ fn a_destroyed_qp_leaves_no_entry_and_its_index_is_free() {
         b.complete(cqe(2, &alive, i));
     }
     b.shared.detach_qp(&dead);
-    assert_eq!(b.consumed(), 3, "the room is the device's again, without a poll");
+    assert_eq!(b.consumed(), 3, "the control call returns the room to the device");
     let index = dead.uidx;
     drop(dead);
     let again = b.qp(3, None);
@@ -294,7 +294,7 @@ fn a_destroyed_qp_leaves_no_entry_and_its_index_is_free() {
 }
 
 #[test]
-fn a_reset_in_an_extended_poll_leaves_the_current_completion() {
+fn a_reset_during_an_extended_poll_keeps_the_current_completion() {
     let mut b = bench(4, 128, CqeVersion::V1);
     let srq = Arc::new(srq(5));
     let (qp, other) = (b.qp(1, Some(Arc::clone(&srq))), b.qp(2, None));
@@ -346,12 +346,12 @@ fn a_reset_in_a_callback_ends_the_completions_of_the_qp() {
 }
 
 #[test]
-fn a_qp_that_ends_during_a_resize_leaves_neither_ring_an_entry() {
+fn a_qp_destroyed_during_a_resize_has_no_entries_in_either_ring() {
     for (marked, version) in
         [(false, CqeVersion::V1), (true, CqeVersion::V1), (false, CqeVersion::V0), (true, CqeVersion::V0)]
     {
         let mut b = bench(8, 64, version);
-        // The mark names user index 0, as the first QP does.
+        // The mark has user index 0, which is also that of the first QP.
         let (dead, alive) = (b.qp(0, None), b.qp(2, None));
         let complete = |b: &mut Bench, qp: &QpShared, i| {
             let number = if version == CqeVersion::V1 { qp.uidx } else { 0 };
@@ -385,7 +385,7 @@ fn a_qp_that_ends_during_a_resize_leaves_neither_ring_an_entry() {
             b.shared.detach_qp(&dead);
         }
         write_new(&mut b, &alive, 2);
-        // The rest of a resize whose ring the kernel has given to the device already.
+        // The end of a resize after the kernel has given the ring to the device.
         assert_eq!(b.queue.finish_resize(ring), Ok(()));
         assert_eq!(b.poll(16), Ok(vec![send_id(2, 0), send_id(2, 1), send_id(2, 2)]));
         assert_eq!(b.consumed(), b.producer);
@@ -393,7 +393,7 @@ fn a_qp_that_ends_during_a_resize_leaves_neither_ring_an_entry() {
 }
 
 #[test]
-fn a_poll_that_panics_gives_back_what_it_was_given() {
+fn a_poll_whose_callback_panics_returns_the_consumed_entries() {
     let mut b = bench(8, 64, CqeVersion::V1);
     let qp = b.qp(1, None);
     (0..3).for_each(|i| b.complete(cqe(0, &qp, i)));
@@ -410,7 +410,7 @@ fn a_poll_that_panics_gives_back_what_it_was_given() {
 }
 
 #[test]
-fn a_resize_without_its_mark_ends_the_queue() {
+fn a_resize_without_its_mark_loses_the_queue() {
     let mut b = bench(4, 64, CqeVersion::V1);
     let qp = b.qp(1, None);
     b.complete(cqe(0, &qp, 0));
@@ -420,11 +420,11 @@ fn a_resize_without_its_mark_ends_the_queue() {
     b.queue.end_poll();
     assert_eq!(b.queue.replace_ring(ring()), Err(PollError::Corrupt));
     assert_eq!(b.poll(1), Err(PollError::Corrupt));
-    assert_eq!(b.poll(1), Err(PollError::Corrupt), "for ever");
+    assert_eq!(b.poll(1), Err(PollError::Corrupt), "every later poll, too");
 }
 
 #[test]
-fn two_threads_poll_and_destroy() {
+fn a_poll_during_a_destroy_reports_the_first_completions_or_none() {
     let mut b = bench(64, 64, CqeVersion::V1);
     let ended = AtomicU64::new(0);
     let shared = Arc::clone(&b.shared);
@@ -437,7 +437,7 @@ fn two_threads_poll_and_destroy() {
                 ended.fetch_add(1, Relaxed);
             });
             let ids = b.poll(64).unwrap();
-            // Those that were polled before it ended, from the first on.
+            // The completions that were polled before the destroy, from the first one on.
             let want: Vec<_> = (0..ids.len() as u32).map(|i| send_id(1000 + round, i)).collect();
             assert_eq!(ids, want);
         });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The user indices of a context: the numbers by which completions name QPs, XRC SRQs and WQs (CQE version 1).
 //!
-//! An index belongs to the shared part of its resource ([`UserIndex`]) and is free again when that is dropped. The control
-//! path has removed the resource and its entries from every CQ by then.
+//! An index is owned by the shared part of its resource ([`UserIndex`]) and is free again when that is dropped. At that
+//! time the control path has removed the resource and its entries from every CQ.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,19 +17,19 @@ pub struct UserIndices {
 
 #[derive(Debug, Default)]
 struct Indices {
-    /// All below this have been given out once.
+    /// Each index below this one has been allocated at least once.
     next: u32,
-    /// Those that came back, the lowest last.
+    /// Indices that were returned, in descending order.
     free: Vec<u32>,
 }
 
 impl UserIndices {
-    /// The lowest index that is free; `None` if 2^24 are taken.
+    /// The lowest free index; `None` if all are in use.
     pub fn take(self: &Arc<Self>) -> Option<UserIndex> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let index = match state.free.pop() {
             Some(index) => index,
-            // All ones is what the kernel takes for "none" (`MLX5_IB_DEFAULT_UIDX`).
+            // Index 2^24 - 1 is not allocated: the kernel takes it for "none" (`MLX5_IB_DEFAULT_UIDX`).
             None if state.next < (1 << BITS) - 1 => {
                 state.next += 1;
                 state.next - 1
@@ -40,7 +40,7 @@ impl UserIndices {
     }
 }
 
-/// A user index, given back when it is dropped.
+/// A user index. Dropping it returns it.
 #[derive(Debug)]
 pub struct UserIndex {
     index: u32,
@@ -67,13 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_comes_back_with_its_owner() {
+    fn a_dropped_index_is_free_again() {
         let indices = Arc::new(UserIndices::default());
         let mut taken: Vec<_> = (0..5).map(|_| indices.take().unwrap()).collect();
         assert_eq!(taken.iter().map(UserIndex::get).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
         taken.remove(3);
         taken.remove(1);
         let again: Vec<_> = (0..3).map(|_| indices.take().unwrap()).collect();
-        assert_eq!(again.iter().map(UserIndex::get).collect::<Vec<_>>(), [1, 3, 5], "the lowest first");
+        assert_eq!(
+            again.iter().map(UserIndex::get).collect::<Vec<_>>(),
+            [1, 3, 5],
+            "the lowest free index is allocated first"
+        );
     }
 }

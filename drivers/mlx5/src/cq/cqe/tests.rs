@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables of the manual, value by value.
+//! Compares the functions with the manual's tables, value by value.
 
 use super::*;
 
 #[test]
-fn kinds() {
+fn every_opcode_has_its_kind() {
     use Kind::{Foreign as F, Requester, RequesterError, Resize, Responder as R, ResponderError};
     let kinds: Vec<_> = (0..16).map(|opcode| OpOwn(opcode << 4 | 0xf).kind()).collect();
     assert_eq!(
@@ -14,14 +14,14 @@ fn kinds() {
 }
 
 #[test]
-fn data_in_the_entry() {
+fn the_format_bits_select_the_place_of_the_data() {
     let formats: Vec<_> = (0..4).map(|format| OpOwn(0x20 | format << 2).scatter()).collect();
     assert_eq!(formats, [None, Some(Scatter::Own32), Some(Scatter::Before64), Some(Scatter::Own32)]);
     assert_eq!((Scatter::Own32.room(), Scatter::Before64.room()), (32, 64));
 }
 
 #[test]
-fn syndromes() {
+fn every_syndrome_has_its_status() {
     // PRM, table of error syndromes; the numbers of `enum ibv_wc_status`.
     let known = [
         (0x01, 1),
@@ -46,9 +46,9 @@ fn syndromes() {
 }
 
 #[test]
-fn opcodes() {
+fn every_wqe_opcode_has_its_completion_opcode() {
     let send = |opcode| super::opcode(OpOwn(0), opcode, 6).0;
-    // WQE opcode of the PRM, `enum ibv_wc_opcode`; 6 is what the queue remembers.
+    // The WQE opcode of the PRM and the value of `enum ibv_wc_opcode`; 6 is the opcode that the queue stored.
     let known = [
         (0x08, 1),
         (0x09, 1),
@@ -71,13 +71,13 @@ fn opcodes() {
 }
 
 #[test]
-fn flags_and_lengths() {
+fn flags_and_lengths_are_those_of_the_manual() {
     let flags: Vec<_> = (0..5).map(|opcode: u8| message_flags(OpOwn(opcode << 4)).bits()).collect();
     assert_eq!(flags, [0, 2, 0, 2, 8]);
     assert_eq!([0x08, 0x09, 0x0a, 0x0b, 0x01].map(|o| requester_flags(o).bits()), [0, 2, 0, 2, 0]);
     assert_eq!([0x10, 0x11, 0x12, 0x0a].map(|o| requester_len(o, 77)), [77, 8, 8, 0]);
     assert_eq!([0, 1 << 28, 1 << 29, 1 << 30].map(|f| grh_flag(f).bits()), [0, 1, 1, 0]);
-    // Both checksums, and IPv4.
+    // Set only if both checksums are valid and the packet is IPv4.
     assert_eq!(csum_flag(6, 2 << 2), WcFlags::IP_CSUM_OK);
     assert!([(2, 8), (4, 8), (6, 4), (6, 0), (0, 8)].into_iter().all(|(a, b)| csum_flag(a, b).is_empty()));
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random programs, and random bytes.
+//! Random sequences of calls, and random entries.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// What a random program does.
+/// A step of a random sequence.
 #[derive(Clone, Debug)]
 enum Step {
     Complete { qp: usize, receive: bool, count: u32 },
@@ -30,9 +30,9 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every completion is polled once, in order, but those of a QP that was reset or destroyed before.
+    /// Every completion is polled once, in order, except those of a QP that was reset or destroyed before.
     #[test]
-    fn a_random_program(
+    fn random_sequences_report_every_completion_once(
         version in prop_oneof![Just(CqeVersion::V0), Just(CqeVersion::V1)],
         wide in any::<bool>(),
         steps in prop::collection::vec(step(), 1..120),
@@ -41,9 +41,9 @@ proptest! {
         let number = |uidx| if version == CqeVersion::V1 { uidx } else { 0 };
         let mut qps: Vec<_> = (0..3).map(|i| b.qp(100 + i, None)).collect();
         let mut names = 200;
-        // What is in the ring: of which QP, and its id.
+        // The completions in the ring: QP number and `wr_id`.
         let mut model = VecDeque::<(u32, u64)>::new();
-        // Every entry that the device wrote takes room until it is given back.
+        // The next WQE index of each QP's send and receive queue.
         let mut counters = [[0_u32; 2]; 3];
         for step in steps {
             match step {
@@ -101,7 +101,7 @@ proptest! {
                         let ring = CqRing::new(Arc::clone(&buf), entries, size).unwrap();
                         ring.clear();
                         b.complete(Cqe64 { op_own: 0x50, ..Cqe64::default() });
-                        // What was swept but not told of makes room first.
+                        // The position continues in the new ring.
                         let before = b.producer;
                         prop_assert_eq!(b.queue.replace_ring(ring), Ok(()));
                         (b.buf, b.size, b.producer) = (buf, size as usize, before);
@@ -114,9 +114,9 @@ proptest! {
         prop_assert_eq!(b.consumed(), b.producer & 0xff_ffff);
     }
 
-    /// Whatever bytes a device writes: every call ends, and gives no more than there is room for.
+    /// For any bytes that a device writes, every call returns, with no more completions than requested.
     #[test]
-    fn any_bytes(
+    fn random_entries_end_every_call(
         version in prop_oneof![Just(CqeVersion::V0), Just(CqeVersion::V1)],
         wide in any::<bool>(),
         bytes in prop::collection::vec(any::<u64>(), 128),
@@ -126,7 +126,7 @@ proptest! {
         let shared = Arc::new(srq(3));
         let qps: [_; 2] = [b.qp(0, None), b.qp(1, Some(shared))];
         for (i, (word, value)) in b.buf.words().iter().zip(&bytes).enumerate() {
-            // Most are of a queue that there is, and none writes to memory: no posted entry names any.
+            // Most entries name an existing QP. Nothing is written to memory, because no posted WQE has entries.
             let value = match i % 8 {
                 4 => (u64::from_be(*value) & 0x1_ffff_ffff).to_be(),
                 _ => *value,

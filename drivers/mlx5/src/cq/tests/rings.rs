@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rings of any size over many laps, with completions of all kinds in turn.
+//! Rings of several sizes over many laps, with completions of several kinds.
 
 use super::*;
 
-/// Polls all there is by a face, and gives the `wr_id`s.
+/// Polls all completions through one interface and returns their `wr_id`s.
 fn poll_by(b: &mut Bench, face: usize, max: usize) -> Vec<u64> {
     let mut ids = Vec::new();
     loop {
@@ -43,7 +43,7 @@ fn rings_of_any_size_keep_the_order() {
             let mut want = Vec::new();
             for step in 0..200_u32 {
                 for n in 0..step % entries + 1 {
-                    // Runs of sends and receives of both QPs, and single ones.
+                    // Runs of sends and receives of both QPs, of various lengths.
                     let (which, is_send) = ((step / 3 + n / 5) as usize % 2, (step + n / 2) % 3 != 0);
                     let (qp, counts) = (&qps[which], if is_send { &mut sends } else { &mut recvs });
                     let index = counts[which] % BLOCKS;

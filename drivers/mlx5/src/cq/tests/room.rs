@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The room in the ring while QPs come and go and a poll is open.
+//! The room in the ring when QPs are created and destroyed while a poll is open.
 
 use super::*;
 
-/// How many entries the device takes for not given back.
+/// The number of entries that have not been returned to the device.
 fn taken(b: &Bench) -> u32 {
     b.producer.wrapping_sub(b.consumed()) & 0xff_ffff
 }
 
-/// A QP that has some completions and ends.
+/// Creates a QP, completes WRs of it, and destroys it.
 fn create_and_close(b: &mut Bench, round: u32) {
     let qp = b.qp(100 + round, None);
     (0..3).for_each(|i| b.complete(cqe(0, &qp, i)));
@@ -17,7 +17,7 @@ fn create_and_close(b: &mut Bench, round: u32) {
 }
 
 #[test]
-fn qps_that_end_during_an_open_poll_leave_their_room() {
+fn qps_destroyed_during_an_open_poll_return_their_room() {
     let mut b = bench(16, 64, CqeVersion::V1);
     let stays = b.qp(1, None);
     (0..2).for_each(|i| b.complete(cqe(0, &stays, i)));
@@ -36,13 +36,14 @@ fn qps_that_end_during_an_open_poll_leave_their_room() {
 }
 
 #[test]
-fn the_entry_that_an_open_poll_stands_at_is_not_given_back() {
+fn the_current_entry_of_an_open_poll_is_not_returned() {
     let mut b = bench(16, 64, CqeVersion::V1);
     let qp = b.qp(1, None);
     (0..4).for_each(|i| b.complete(cqe(0, &qp, i)));
     b.queue.start_poll().unwrap();
     (0..2).for_each(|_| b.queue.next_poll().unwrap());
-    // Four rounds without a step: the entries before the current one are given back, the rest when the poll goes on.
+    // Four rounds without a step: the entries before the current one are returned at once, the rest when the poll
+    // continues.
     for round in 0..4 {
         create_and_close(&mut b, round);
         assert_eq!(b.consumed(), 2);
@@ -51,7 +52,7 @@ fn the_entry_that_an_open_poll_stands_at_is_not_given_back() {
     b.queue.next_poll().unwrap();
     create_and_close(&mut b, 4);
     assert_eq!(b.queue.current().unwrap().wr_id(), send_id(1, 3));
-    assert_eq!(b.consumed(), b.producer - 4, "the current one and those of the last round");
+    assert_eq!(b.consumed(), b.producer - 4, "all but the current entry and those of the last round");
     // The next entry names an unknown QP: the poll fails and keeps its current entry.
     b.complete(Cqe64 { srqn_uidx: Be32::new(0x1234), ..cqe(0, &qp, 0) });
     assert_eq!(b.queue.next_poll(), Err(PollError::Corrupt));
@@ -63,7 +64,7 @@ fn the_entry_that_an_open_poll_stands_at_is_not_given_back() {
 }
 
 #[test]
-fn qps_that_end_in_callbacks_leave_their_room() {
+fn qps_destroyed_in_callbacks_return_their_room() {
     let mut b = bench(16, 64, CqeVersion::V1);
     let stays = b.qp(1, None);
     for round in 0..40_u32 {

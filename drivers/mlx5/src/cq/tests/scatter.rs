@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Data that come in completions, of a device that is right and of one that lies about what is posted.
+//! Data in completions, from a correct device and from one that reports wrong completions.
 #![expect(unsafe_code)]
-// UNSAFETY: posts receives whose memory each test keeps.
+// UNSAFETY: posts receives; each test keeps their memory.
 
 use super::*;
 use crate::{RecvConfig, RecvQueue, Sge, SharedRecvQueue};
@@ -19,7 +19,7 @@ impl Scattered for Cqe64 {
 }
 
 #[test]
-fn a_queue_that_polls_meanwhile_sees_no_memory_of_a_queue_that_ended() {
+fn data_of_a_qp_destroyed_during_the_poll_are_not_copied() {
     let mut b = bench(8, 64, CqeVersion::V1);
     let qp = b.qp(1, None);
     b.poll(1).unwrap();
@@ -30,7 +30,7 @@ fn a_queue_that_polls_meanwhile_sees_no_memory_of_a_queue_that_ended() {
     let other = b.qp(2, None);
     b.complete(cqe(0, &other, 0));
     b.complete(Cqe64 { rsvd4: [7; 13], byte_cnt: Be32::new(16), ..cqe(2, &qp, 0) }.scattered());
-    // The queue ends while the poll is at the completion before.
+    // The QP is destroyed in the callback for the completion before.
     let shared = Arc::clone(&b.shared);
     let n = b.queue.poll_each(8, |_| shared.detach_qp(&qp)).unwrap();
     assert_eq!((n, memory), (1, [0; 16]));
@@ -38,14 +38,14 @@ fn a_queue_that_polls_meanwhile_sees_no_memory_of_a_queue_that_ended() {
 }
 
 #[test]
-fn data_in_the_completion() {
+fn data_in_a_completion_are_copied_to_the_scatter_entries() {
     for size in [64, 128] {
         let mut b = bench(8, size, CqeVersion::V1);
         let qp = b.qp(1, None);
         let mut memory = [[0_u8; 8]; 3];
         let addr = memory.each_mut().map(|m| m.as_mut_ptr().expose_provenance() as u64);
         let sq = qp.sq.as_ref().unwrap();
-        // A read at the last block, whose second entry is at the ring's start.
+        // A read at the last block, whose second scatter entry is at the ring's start.
         let read = |opcode: u8, ds: u8| {
             let mut block = [0_u8; 64];
             (block[3], block[7]) = (opcode, ds);
@@ -62,7 +62,8 @@ fn data_in_the_completion() {
         done.rsvd4 = [3; 13];
         done.ml_path = 4;
         done.rsvd20 = [5; 4];
-        // A plain one, an error of length, one that brings no data, one that is done already.
+        // First the correct completion; then data that do not fit, a send with data, data before the entry, and a WR that
+        // has completed.
         b.complete(done);
         assert_eq!(b.queue.poll_cq(&mut [WorkCompletion::default()]), Ok(1));
         assert_eq!(memory, [[1, 2, 0, 0, 3, 3, 3, 3], [0; 8], [3, 4, 5, 5, 0, 0, 0, 0]]);
@@ -94,10 +95,10 @@ fn data_in_the_completion() {
     }
 }
 
-/// One receive is posted and done, another is written and not posted: a device that tells of them all the same, with data,
-/// changes no memory. Nor does one that tells of a receive of before a reset.
+/// Completions with data for a receive that has completed already, that was written but not published, or that was posted
+/// before a reset are `GENERAL_ERR` and write no memory.
 #[test]
-fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
+fn data_for_a_receive_that_is_not_outstanding_are_discarded() {
     for with_srq in [false, true] {
         let mut b = bench(8, 64, CqeVersion::V1);
         let ring = || StrideRing::new(QueueBuf::new(4096).unwrap(), 0, 16, 64).unwrap();
@@ -117,23 +118,23 @@ fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
         let sge = Sge::new(memory.as_mut_ptr().expose_provenance() as u64, 16, 1).unwrap();
         let mut post = |complete: bool| {
             /// # Safety
-            /// As `RecvBatch::push`.
+            /// `sge` must name memory that is valid for writes until the receive completes.
             unsafe fn one<B: RecvBatch<Sge = Sge>>(mut batch: B, sge: Sge, complete: bool) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory of `sge` is valid until the receive completes (the contract of this function).
                 unsafe { batch.push(5, &[sge]) };
                 if complete {
                     batch.complete().unwrap();
                 }
             }
             match (&mut own, &mut shared) {
-                // SAFETY: the array outlives the queues.
+                // SAFETY: `memory` lives until the end of the iteration, after which no completion is polled.
                 (Some(queue), _) => unsafe { one(queue.batch(), sge, complete) },
-                // SAFETY: as above.
+                // SAFETY: `memory` lives until the end of the iteration, after which no completion is polled.
                 (None, Some(queue)) => unsafe { one(queue.batch(), sge, complete) },
                 (None, None) => unreachable!(),
             }
         };
-        let mut tell = |index: u32| {
+        let mut report = |index: u32| {
             memory = [0; 16];
             b.complete(Cqe64 { rsvd4: [7; 13], byte_cnt: Be32::new(16), ..cqe(2, &qp, index) }.scattered());
             let mut wc = [WorkCompletion::default()];
@@ -141,10 +142,10 @@ fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
             (wc[0].status, memory != [0; 16])
         };
         post(true);
-        assert_eq!(tell(0), (WcStatus::SUCCESS, true));
-        assert_eq!(tell(0), (WcStatus::GENERAL_ERR, false), "twice");
+        assert_eq!(report(0), (WcStatus::SUCCESS, true));
+        assert_eq!(report(0), (WcStatus::GENERAL_ERR, false), "twice");
         post(false);
-        assert_eq!(tell(1), (WcStatus::GENERAL_ERR, false), "not posted");
+        assert_eq!(report(1), (WcStatus::GENERAL_ERR, false), "not posted");
         if !with_srq {
             qp.set_state(QpState::RESET);
             record.set_recv(0);
@@ -152,17 +153,17 @@ fn data_for_a_receive_that_is_not_posted_goes_nowhere() {
             post(true);
             record.set_recv(1);
             qp.set_state(QpState::RESET);
-            assert_eq!(tell(0), (WcStatus::GENERAL_ERR, false), "reset");
+            assert_eq!(report(0), (WcStatus::GENERAL_ERR, false), "reset");
             record.set_recv(0);
             qp.set_state(QpState::INIT);
-            assert_eq!(tell(0), (WcStatus::GENERAL_ERR, false), "of before a reset");
+            assert_eq!(report(0), (WcStatus::GENERAL_ERR, false), "posted before a reset");
         }
     }
 }
 
-/// Data that no QP asked for are copied nowhere: the address of an entry need not be a pointer then.
+/// Data for a QP without data in completions are not copied: the address of a scatter entry need not be a pointer then.
 #[test]
-fn data_of_a_qp_that_takes_none_goes_nowhere() {
+fn data_of_a_qp_without_the_feature_are_discarded() {
     for with_srq in [false, true] {
         let mut b = bench(8, 64, CqeVersion::V1);
         let ring = || StrideRing::new(QueueBuf::new(4096).unwrap(), 0, 16, 64).unwrap();
@@ -179,11 +180,11 @@ fn data_of_a_qp_that_takes_none_goes_nowhere() {
         let addr = memory.as_mut_ptr().expose_provenance() as u64;
         let sge = Sge::new(addr, 16, 1).unwrap();
         match srq {
-            // SAFETY: the array outlives the queue.
+            // SAFETY: `memory` lives until the end of the iteration, after which no completion is polled.
             Some(srq) => unsafe {
                 SharedRecvQueue::new(srq, cq_access(), 2, 1 << 30, record.recv_word()).post(5, &[sge])
             },
-            // SAFETY: as above.
+            // SAFETY: `memory` lives until the end of the iteration, after which no completion is polled.
             None => unsafe {
                 RecvQueue::new(&config, Arc::clone(&qp), record.recv_word()).unwrap().post(5, &[sge])
             },
@@ -191,7 +192,7 @@ fn data_of_a_qp_that_takes_none_goes_nowhere() {
         .unwrap();
         let data = |kind| Cqe64 { rsvd4: [7; 13], byte_cnt: Be32::new(16), ..cqe(kind, &qp, 0) }.scattered();
         b.complete(data(2));
-        // And a read at the first block.
+        // The second completion is that of a read at the first block.
         let sq = qp.sq.as_ref().unwrap();
         let mut block = [0_u8; 64];
         (block[3], block[7]) = (0x10, 3);
