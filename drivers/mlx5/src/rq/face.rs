@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The faces of a receive queue of either kind: one receive, a batch, and C's list.
+//! The interfaces of both kinds of receive queue: single receives, batches, and C lists.
 #![expect(unsafe_code)]
-// UNSAFETY: implements the posting traits of the core, whose `unsafe fn` carry a promise about the memory that WRs name, and
-// walks C's lists.
+// UNSAFETY: implements the posting traits of the core, whose `unsafe fn` have a contract about the memory that WRs name,
+// and dereferences the pointers of C lists.
 
 use crate::wqe::{Sge, WireEntry};
 use core::fmt;
@@ -14,42 +14,42 @@ use uverbs_core::wr::{RecvWr, Sge as RawSge};
 
 /// The producing side of a receive queue.
 pub trait Produce: fmt::Debug + Send {
-    /// Where a batch writes.
+    /// The position of a batch.
     type Cursor: Copy + fmt::Debug;
 
-    /// Entries of a receive.
+    /// The most entries of a receive.
     fn max_sge(&self) -> u32;
 
-    /// Begins a batch. Whether posting is allowed at all, [`reserve`](Self::reserve) and [`complete`](Self::complete) say.
+    /// Begins a batch. [`reserve`](Self::reserve) and [`complete`](Self::complete) check whether posting is allowed.
     fn begin(&self) -> Self::Cursor;
 
-    /// Whether the batch has written something.
+    /// Whether the batch contains a receive.
     fn is_begun(&self, cursor: Self::Cursor) -> bool;
 
-    /// Makes sure that there is room for one more receive.
+    /// Ensures that there is room for one more receive.
     fn reserve(&mut self, cursor: &mut Self::Cursor) -> Result<(), PostError>;
 
-    /// The element where the batch writes next.
+    /// The element of the batch's next receive.
     fn element(cursor: Self::Cursor) -> u32;
 
-    /// Writes a receive of one entry at the cursor and moves the cursor on. `false` if it is an entry that needs a closer
-    /// look; then nothing is done.
+    /// Writes a receive of one entry at the cursor and moves the cursor. If the entry is not an ordinary one (see
+    /// [`WireEntry::ordinary`]), returns `false` and changes nothing.
     fn put_one<S: WireEntry>(&self, cursor: &mut Self::Cursor, wr_id: u64, sge: S) -> bool;
 
-    /// Writes a receive of any entries to an element.
+    /// Writes a receive with any entries to an element.
     fn put_any<S: WireEntry>(&self, element: u32, wr_id: u64, sges: &[S]) -> Result<(), PostError>;
 
-    /// Moves the cursor on, over a receive that was written.
+    /// Moves the cursor past a receive that was written by [`put_any`](Self::put_any).
     fn advance(&self, cursor: &mut Self::Cursor);
 
-    /// Notes the first error of a batch, after which there is no room for anything.
+    /// Stores the first error of a batch. After that the batch has no room.
     fn latch(&mut self, cursor: &mut Self::Cursor, error: PostError);
 
-    /// Ends a batch and publishes it, unless there was an error.
+    /// Ends a batch. Publishes it if it has no error.
     fn complete(&mut self, cursor: Self::Cursor) -> Result<(), PostError>;
 
-    /// Posts a receive of one entry: a batch of one, with one check of the limit. `false` if that needs a closer look; then
-    /// nothing is done.
+    /// Posts a receive of one entry, with one check of the limit. If there is no room below the limit, or the entry is not
+    /// an ordinary one, returns `false` and changes nothing.
     fn post_one<S: WireEntry>(&mut self, wr_id: u64, sge: S) -> bool;
 
     /// Posts one receive.
@@ -60,13 +60,13 @@ pub trait Produce: fmt::Debug + Send {
                 return Ok(());
             }
             cold_path();
-            // An entry whose address is lent out would be kept out of the registers; so a copy's is.
+            // A copy is passed, because an entry whose address is passed would be kept in memory instead of registers.
             return self.post_any(wr_id, &[*sge]);
         }
         self.post_any(wr_id, sges)
     }
 
-    /// The same of any receive.
+    /// Posts a receive with any entries.
     #[inline(never)]
     fn post_any<S: WireEntry>(&mut self, wr_id: u64, sges: &[S]) -> Result<(), PostError> {
         let mut cursor = self.begin();
@@ -86,7 +86,7 @@ pub trait Produce: fmt::Debug + Send {
         let element = Self::element(*cursor);
         match sges {
             [one] if self.put_one(cursor, wr_id, *one) => return Ok(()),
-            // An entry whose address is lent out would be kept out of the registers; so a copy's is.
+            // A copy is passed, because an entry whose address is passed would be kept in memory instead of registers.
             [one] => self.put_any(element, wr_id, &[*one])?,
             many => self.put_any(element, wr_id, many)?,
         }
@@ -94,10 +94,10 @@ pub trait Produce: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Posts a list of receives to the first that can't be posted.
+    /// Posts the receives of a list, up to the first one that can't be posted.
     ///
     /// # Safety
-    /// As [`uverbs_core::provider::RecvQueue::post_recv`].
+    /// `list` fulfils the contract of [`uverbs_core::provider::RecvQueue::post_recv`].
     #[inline(always)]
     unsafe fn post_list(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         if list.is_null() {
@@ -106,9 +106,10 @@ pub trait Produce: fmt::Debug + Send {
         let mut cursor = self.begin();
         let mut next = list;
         let mut result = Ok(());
-        // SAFETY: each node is NULL or valid, by the caller's promise.
+        // SAFETY: each node is NULL or valid (the contract of `post_recv`).
         while let Some(wr) = unsafe { next.as_ref() } {
-            // SAFETY: the caller's promise.
+            // SAFETY: the node is valid, so its `sg_list` is NULL or has `num_sge` valid entries (the contract of
+            // `post_recv`).
             if let Err(error) = unsafe { self.push_wr(&mut cursor, wr) } {
                 result = Err(BadWr { error, wr: next });
                 break;
@@ -116,28 +117,28 @@ pub trait Produce: fmt::Debug + Send {
             next = wr.next;
         }
         if self.is_begun(cursor) {
-            // The queue was reset meanwhile, or this is the child of a fork: then none of the list is posted.
+            // `complete` fails if the queue was reset in the meantime, or in a child of fork: none of the list is posted.
             self.complete(cursor).map_err(|error| BadWr { error, wr: list })?;
         }
         result
     }
 
-    /// Adds a receive of a list.
+    /// Adds a receive of a list to a batch.
     ///
     /// # Safety
-    /// `sg_list` is NULL or has as many valid entries as `num_sge` says.
+    /// `wr.sg_list` is NULL or points to `wr.num_sge` valid entries.
     #[inline(always)]
     unsafe fn push_wr(&mut self, cursor: &mut Self::Cursor, wr: &RecvWr) -> Result<(), PostError> {
         self.reserve(cursor)?;
         if wr.num_sge == 1
-            // SAFETY: the caller's promise.
+            // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `num_sge` is 1).
             && let Some(sge) = unsafe { wr.sg_list.as_ref() }
             && self.put_one(cursor, wr.wr_id, *sge)
         {
             return Ok(());
         }
         cold_path();
-        // SAFETY: the caller's promise.
+        // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
         let sges = unsafe { entries(wr, self.max_sge()) }?;
         self.put_any(Self::element(*cursor), wr.wr_id, sges)?;
         self.advance(cursor);
@@ -148,19 +149,19 @@ pub trait Produce: fmt::Debug + Send {
 /// The entries of a receive of a list.
 ///
 /// # Safety
-/// `sg_list` is NULL or has as many valid entries as `num_sge` says.
+/// `wr.sg_list` is NULL or points to `wr.num_sge` valid entries.
 #[inline(never)]
 unsafe fn entries(wr: &RecvWr, max_sge: u32) -> Result<&[RawSge], PostError> {
     match usize::try_from(wr.num_sge) {
         Ok(num) if num <= max_sge as usize => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
             unsafe { slice_from_c(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)
         }
         _ => Err(PostError::TooManySge),
     }
 }
 
-/// Receives on their way.
+/// A batch of receives.
 #[derive(Debug)]
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, P: Produce> {
@@ -168,14 +169,14 @@ pub struct Batch<'q, P: Produce> {
     producer: &'q mut P,
 }
 
-/// A receive queue: its producing side, and what it shares with the pollers of its completions.
+/// A receive queue: its producing side, and the part that it shares with the pollers of its completions.
 pub struct Queue<P, S> {
     pub(super) producer: P,
     pub(super) shared: Arc<S>,
 }
 
 impl<P, S> Queue<P, S> {
-    /// What it shares with the pollers of its completions.
+    /// The part that it shares with the pollers of its completions.
     #[must_use]
     pub fn shared(&self) -> &Arc<S> {
         &self.shared
@@ -204,7 +205,7 @@ where
 
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: `list` fulfils the contract of `RecvQueue::post_recv`, which this function implements.
         unsafe { self.producer.post_list(list) }
     }
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receive queues of QPs.
 //!
-//! A receive is a row of entries; where it has fewer than the queue's most, an entry without memory ends it. The doorbell
-//! record is all that the device needs: there is no register.
+//! A receive WQE is an array of scatter entries; if it has fewer than the queue's maximum, an entry without memory ends it.
+//! A post publishes WQEs by the doorbell record only: receive queues have no doorbell register.
 //!
 //! | module | what |
 //! |---|---|
-//! | `face` | what a queue of either kind offers: one receive, batches, C's lists |
+//! | `face` | the interfaces of both kinds of queue: single receives, batches, C lists |
 //! | `producer` | room, state and publication of a QP's receive queue |
-//! | `shared` | what its poster and the pollers of its completions share |
+//! | `shared` | the part that its poster and the pollers of its completions share |
 //! | `srq` | a shared receive queue |
-//! | `srq_producer` | its list of elements, and publication |
-//! | `srq_shared` | what its poster and the pollers of its completions share |
+//! | `srq_producer` | the list of elements of a shared receive queue, and publication |
+//! | `srq_shared` | the part that its poster and the pollers of its completions share |
 
 mod face;
 mod producer;
@@ -32,33 +32,33 @@ use core::fmt;
 use std::sync::Arc;
 use uverbs_core::attr::QpType;
 
-/// What a receive queue is made with.
+/// The parameters of a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvConfig {
-    /// Transport. Raw packet QPs show their receives to the device from RTR on.
+    /// Transport. Receives of raw packet QPs are published from RTR on.
     pub qp_type: QpType,
-    /// Receives that the queue takes.
+    /// The most outstanding receives.
     pub max_recv_wr: u32,
-    /// Entries of a receive.
+    /// The most entries of a receive.
     pub max_recv_sge: u32,
-    /// The device's longest message.
+    /// The device's longest message, in bytes.
     pub max_msg_sz: u64,
 }
 
-/// Receives on their way to a QP's own queue.
+/// A batch of receives for a QP's own queue.
 pub type Batch<'q> = face::Batch<'q, RecvProducer>;
 
 /// A receive queue.
 pub type RecvQueue = face::Queue<RecvProducer, QpShared>;
 
 impl RecvQueue {
-    /// The receive queue of the QP behind `qp`, which has one: else `None`.
+    /// The receive queue of `qp`; `None` if it has none.
     #[must_use]
     pub fn new(config: &RecvConfig, qp: Arc<QpShared>, record: DbWord) -> Option<Self> {
         Some(Self { producer: RecvProducer::new(config, &qp, record)?, shared: qp })
     }
 
-    /// How many receives it takes.
+    /// The most outstanding receives.
     #[must_use]
     pub fn max_recv_wr(&self) -> u32 {
         self.producer.max_post()

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The producing side of a QP's receive queue: room, state and publication, the same for every face.
+//! The producing side of a QP's receive queue: room, state and publication, for all interfaces.
 //!
-//! A batch's [`Cursor`] runs ahead of what is published, so a batch that is dropped or forgotten leaves nothing behind.
+//! A batch writes at its own [`Cursor`] beyond the published head, so dropping or forgetting a batch changes nothing.
 //!
-//! The limit is in the queue's [`QueueAccess`], where `modify_qp` and fork(2) take it away. One compare of the head with
-//! it lets a receive in, and another one publishes the batch. The publication is between `enter` and `leave`: the
-//! control path, which takes the limit away and then waits until the queue is not busy, knows that no doorbell record is
-//! stored after its wait. Counts never wrap, so no batch fits below a limit of 0 or below that of a later life of the
-//! queue, which only this producer raises.
+//! The limit is in the queue's [`QueueAccess`]; `modify_qp` sets it to 0, and fork(2) wipes it in the child. A receive is
+//! accepted if the head is below the limit; the compare is repeated when the batch is published. Publication is between
+//! `enter` and `leave`: after the control path has set the limit to 0 and waited until the queue is not busy, no doorbell
+//! record is stored. Counts never wrap, so a batch never has a head below a limit of 0. After a RESET only this producer
+//! raises the limit, so a batch from before the RESET finds no room either.
 //!
-//! Where the data path must use fences of its own ([`QueueAccess::needs_fence`]), and while a raw packet QP holds receives
-//! back that no later post has published, the limit stays 0. Then every post goes the long way, which enters with a fence
-//! and reads the state.
+//! If the data path must use fences ([`QueueAccess::needs_fence`]), and while a raw packet QP has receives that are not
+//! published yet, the limit stays 0. Then every post takes the slow path, which enters with a fence and checks the state.
 
 use crate::memory::dbrec::DbWord;
 use crate::memory::{Entry64, RecvRing};
@@ -29,17 +28,17 @@ use uverbs_core::provider::PostError;
 use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::barrier::to_device;
 
-/// Where a batch writes.
+/// The position of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
-    /// Receives written so far: the next element, modulo the ring. Or [`FAILED`](Self::FAILED).
+    /// Receives written so far; modulo the ring's size, the next element. [`FAILED`](Self::FAILED) after an error.
     head: u64,
-    /// The `head` from which on there is no room.
+    /// The `head` at which there is no more room.
     limit: u64,
 }
 
 impl Cursor {
-    /// The head of a batch that met an error, which its producer keeps. Beyond every limit.
+    /// The `head` of a batch with an error, which the producer stores. Above every limit.
     const FAILED: u64 = u64::MAX;
 
     #[inline(always)]
@@ -48,30 +47,30 @@ impl Cursor {
     }
 }
 
-/// What of a receive queue only its poster has.
+/// The part of a receive queue that only its poster accesses.
 pub struct RecvProducer {
     /// Receives published since the queue was reset.
     head: u64,
-    /// Has the limit.
+    /// Contains the limit.
     access: QueueAccess,
     ring: RecvRing<Entry64>,
     format: RecvFormat,
     record: DbWord,
     rq: Arc<RqShared>,
-    /// Receives that the queue takes.
+    /// The most outstanding receives.
     max_post: u32,
-    /// The state under which the limit was raised last: the indices belong to its reset.
+    /// The state word under which the limit was raised last. Indices are valid only until the next RESET.
     since: StateWord,
-    /// Why the batch's cursor is [`Cursor::FAILED`].
+    /// The error of a batch whose head is [`Cursor::FAILED`].
     error: PostError,
-    /// Whether receives wait for RTR before the device is told.
+    /// Whether receives are not published before RTR.
     is_raw: bool,
-    /// Whether receives were held in this life of the queue and not published by a later post.
+    /// Whether receives were held back since the last RESET and no later post has published them.
     holds: bool,
 }
 
 impl RecvProducer {
-    /// Of the receive queue of `qp`; `None` if it has none.
+    /// The producer of the receive queue of `qp`; `None` if it has none.
     pub(crate) fn new(config: &RecvConfig, qp: &QpShared, record: DbWord) -> Option<Self> {
         let rq = Arc::clone(qp.rq.as_ref()?);
         let units = u32::try_from(rq.ring.stride() / 16).ok()?;
@@ -92,37 +91,37 @@ impl RecvProducer {
         })
     }
 
-    /// Receives that the queue takes.
+    /// The most outstanding receives.
     pub(crate) fn max_post(&self) -> u32 {
         self.max_post
     }
 
     fn word(&self) -> StateWord {
-        // Acquire: pairs with `QpShared::set_state`, so that a new life's empty queue is found.
+        // Acquire: pairs with `QpShared::set_state`, so the queue is found empty after a RESET.
         StateWord::from_bits(self.access.word().load(Ordering::Acquire))
     }
 
-    /// Relaxed: only this producer raises it, after a look at the state.
+    /// Relaxed: only this producer raises the limit, after it has checked the state.
     #[inline(always)]
     fn limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
     }
 
-    /// There is no room as far as is known: checks the state and the tail.
+    /// Called if there is no room below the limit: checks the state and the tail.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, cursor: Cursor) -> Result<u64, PostError> {
         if cursor.head == Cursor::FAILED {
             return Err(self.error);
         }
-        // Nothing in between panics.
+        // No panic is possible between `enter_fenced` and `leave`.
         self.access.enter_fenced();
         let result = self.raise_limit(cursor);
         self.access.leave();
         result
     }
 
-    /// For the caller who is inside the queue.
+    /// The caller must be inside the queue.
     fn raise_limit(&mut self, mut cursor: Cursor) -> Result<u64, PostError> {
         let word = self.word();
         check(word)?;
@@ -135,7 +134,7 @@ impl RecvProducer {
         }
         self.since = word;
         let outstanding = (self.head as u32).wrapping_sub(self.rq.tail());
-        // The device can't have used what it was not told of.
+        // The tail can't have passed what was published.
         let Some(room) = self.max_post.checked_sub(outstanding) else { return Err(PostError::Corrupt) };
         cursor.limit = self.head + u64::from(room);
         if !self.access.needs_fence() && !self.is_held(word) && !self.holds {
@@ -150,9 +149,9 @@ impl RecvProducer {
             return Err(self.error);
         }
         let rq = Arc::clone(&self.rq);
-        // Before the queue is entered: the control path never waits for this lock while it waits for the queue.
+        // Locked before the queue is entered: the control path never waits for this lock while it waits for the queue.
         let mut held = self.is_raw.then(|| rq.held());
-        // Nothing in between panics.
+        // No panic is possible between `enter_fenced` and `leave`.
         self.access.enter_fenced();
         let word = self.word();
         let result = check(word).and_then(|()| {
@@ -169,7 +168,7 @@ impl RecvProducer {
                 }
                 held => {
                     self.publish(cursor.head);
-                    // What was held is published with it.
+                    // This also publishes the receives that were held back.
                     held.iter_mut().for_each(|held| **held = None);
                     self.holds = false;
                 }
@@ -180,12 +179,12 @@ impl RecvProducer {
         result
     }
 
-    /// Whether receives are not shown to the device yet: those of a raw packet QP, before RTR.
+    /// Whether receives are held back: those of a raw packet QP in INIT.
     fn is_held(&self, word: StateWord) -> bool {
         self.is_raw && word.state() == QpState::INIT
     }
 
-    /// Tells the device of everything before `head`. For the caller who is inside the queue.
+    /// Publishes all receives before `head`. The caller must be inside the queue.
     #[inline(always)]
     fn publish(&mut self, head: u64) {
         self.head = head;
@@ -195,7 +194,7 @@ impl RecvProducer {
     }
 }
 
-/// Whether a state allows receives.
+/// Checks whether the state allows receives.
 fn check(word: StateWord) -> Result<(), PostError> {
     if word.is_forked() {
         return Err(PostError::Forked);
@@ -228,7 +227,7 @@ impl Produce for RecvProducer {
         let is_begun = self.is_begun(*cursor);
         cursor.limit = self.make_room(*cursor)?;
         if !is_begun {
-            // It was reset, perhaps.
+            // The queue may have been reset, which changes its head.
             cursor.head = self.head;
         }
         Ok(())

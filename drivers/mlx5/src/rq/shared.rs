@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a receive queue's poster and the pollers of its completions share.
+//! The part of a receive queue that its poster and the pollers of its completions share.
 
 use crate::memory::dbrec::DbRec;
 use crate::memory::{StrideRing, Table};
@@ -16,24 +16,24 @@ use loom::sync::{
 #[cfg(not(loom))]
 use std::sync::{Mutex, MutexGuard};
 
-/// A receive queue.
+/// The shared part of a receive queue.
 #[derive(Debug)]
 pub struct RqShared {
     /// The WQEs.
     pub ring: StrideRing,
     pub(crate) wr_id: Table<AtomicU64>,
-    /// Receives that completed before an earlier one.
+    /// Not 0 for a receive that completed before an earlier one.
     early: Table<AtomicU8>,
     /// A [`Progress`].
     progress: AtomicU64,
     /// [`Progress::next_bits`]
     next_bits: u64,
-    /// How many were posted, where the device is not told before RTR (raw packet QPs).
+    /// The number of receives that were posted and are held back until RTR (raw packet QPs).
     held: Mutex<Option<u64>>,
     published: PosterLine,
 }
 
-/// What is done of a receive queue, in one word: so one test tells whether a completion is the next in order.
+/// The completed receives, in one word, so that one compare finds whether a completion is the next one in order.
 #[derive(Clone, Copy, Debug)]
 struct Progress(u64);
 
@@ -42,32 +42,32 @@ impl Progress {
         Self(u64::from(early) << 32 | u64::from(tail))
     }
 
-    /// How many receives are done without a gap, modulo 2^32.
+    /// The number of receives that completed without a gap, modulo 2^32.
     #[inline(always)]
     fn tail(self) -> u32 {
         self.0 as u32
     }
 
-    /// How many are done beyond the gap.
+    /// The number of receives that completed after the gap.
     #[inline(always)]
     fn early(self) -> u32 {
         (self.0 >> 32) as u32
     }
 
-    /// What [`is_next`](Self::is_next) compares in a queue whose indices have this mask.
+    /// The mask with which [`is_next`](Self::is_next) compares, for a queue whose indices have the mask `mask`.
     fn next_bits(mask: u32) -> u64 {
         u64::from(u32::MAX) << 32 | u64::from(mask)
     }
 
-    /// Whether the receive at `index` is the next, and there is no gap.
+    /// Whether the receive at `index` is the next one and there is no gap.
     #[inline(always)]
     fn is_next(self, index: u32, next_bits: u64) -> bool {
         (self.0 ^ u64::from(index)) & next_bits == 0
     }
 }
 
-/// How many receives the device was told of, modulo 2^32: the poster's own copy of what it wrote to the doorbell record,
-/// which the device can change. In a cache line that no poller writes.
+/// The number of published receives, modulo 2^32: the poster's own copy of the doorbell record, which the device could
+/// change. In a cache line that no poller writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct PosterLine(AtomicU32);
@@ -88,16 +88,16 @@ impl RqShared {
         }
     }
 
-    /// Notes what the device is about to be told.
+    /// To be called before the doorbell record is written.
     #[inline(always)]
     pub(crate) fn set_published(&self, head: u64) {
         self.published.0.store(head as u32, Ordering::Relaxed);
     }
 
-    /// Whether the receive at `wqe_counter` was published and is not complete; for the poller of its CQ.
+    /// Whether the receive at `wqe_counter` was published and has not completed. For the poller of its CQ.
     #[inline(always)]
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
-        // Relaxed: an entry of the device is read before, and the device was told after this was stored.
+        // Relaxed: the poller has read an entry of the device before, and the poster stored this before it published.
         let published = self.published.0.load(Ordering::Relaxed);
         let progress = self.progress();
         let (at, tail) = (u32::from(wqe_counter), progress.tail());
@@ -112,7 +112,7 @@ impl RqShared {
         Progress(self.progress.load(Ordering::Relaxed))
     }
 
-    /// The receive at `wqe_counter` is done: its `wr_id`. For the poller of its CQ, one at a time.
+    /// Retires the receive at `wqe_counter` and returns its `wr_id`. For the poller of its CQ, one at a time.
     pub fn retire(&self, wqe_counter: u16) -> u64 {
         self.retire_next(wqe_counter).unwrap_or_else(|| {
             let at = u32::from(wqe_counter);
@@ -122,7 +122,8 @@ impl RqShared {
         })
     }
 
-    /// The same if the receive is the next in order; else nothing is done. No call, so that a loop keeps its registers.
+    /// As [`retire`](Self::retire) if the receive is the next one in order; otherwise `None`, and nothing changes. Inlined,
+    /// so that a loop keeps its values in registers.
     #[inline(always)]
     pub(crate) fn retire_next(&self, wqe_counter: u16) -> Option<u64> {
         let at = u32::from(wqe_counter);
@@ -137,17 +138,18 @@ impl RqShared {
         Some(wr_id)
     }
 
-    /// Whether the receive at `wqe_counter` is the next in order, and was published; for the poller of its CQ.
+    /// Whether the receive at `wqe_counter` is the next one in order and was published. For the poller of its CQ.
     #[inline(always)]
     pub(crate) fn is_next_outstanding(&self, wqe_counter: u16) -> bool {
-        // Relaxed: as in `is_outstanding`.
+        // Relaxed: the poller has read an entry of the device before, and the poster stored this before it published.
         let published = self.published.0.load(Ordering::Relaxed);
         let progress = self.progress();
         progress.is_next(wqe_counter.into(), self.next_bits)
             && published.wrapping_sub(progress.tail()).wrapping_sub(1) <= self.ring.mask()
     }
 
-    /// Out of order: notes it, and moves the tail over all that is done in a row. An element is reused only then.
+    /// Retires a receive out of order, and moves the tail past all receives that completed without a gap. An element is
+    /// reused only when the tail has passed it.
     #[inline(never)]
     fn retire_early(&self, at: u32, progress: Progress) {
         let (mut tail, mut count) = (progress.tail(), progress.early());
@@ -163,20 +165,20 @@ impl RqShared {
         self.progress.store(Progress::new(tail, count).0, Ordering::Release);
     }
 
-    /// How many receives are done, modulo 2^32. A device may make a poller store anything.
+    /// The number of receives that completed without a gap, modulo 2^32. A faulty device can cause any value.
     #[inline]
     pub(crate) fn tail(&self) -> u32 {
         Progress(self.progress.load(Ordering::Acquire)).tail()
     }
 
-    /// How many receives of a raw packet QP the device is not told of before RTR, if any. Locked by the poster before it
-    /// enters the queue.
+    /// The number of receives of a raw packet QP that are posted and not published before RTR, if any. The poster takes the
+    /// lock before it enters the queue.
     pub(crate) fn held(&self) -> MutexGuard<'_, Option<u64>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the device of the receives that were held, unless the poster has done so. After the state that allows it was
-    /// set, so that no poster holds more.
+    /// Publishes the receives that were held back, unless the poster has done so. To be called after the new state was set,
+    /// so that the poster holds no more back.
     pub fn publish_held(&self, record: &DbRec) {
         if let Some(head) = self.held().take() {
             self.set_published(head);
@@ -204,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn receives_out_of_order_free_only_what_is_done_in_a_row() {
+    fn the_tail_passes_only_receives_completed_without_a_gap() {
         let rq = rq(8);
         (0..8).for_each(|i| rq.wr_id.get(i).store(100 + u64::from(i), Ordering::Relaxed));
         let step = |counter| (rq.retire(counter), rq.tail());
         assert_eq!([step(1), step(2), step(0)], [(101, 0), (102, 0), (100, 3)]);
         assert_eq!([step(3), step(5), step(4), step(6)], [(103, 4), (105, 4), (104, 6), (106, 7)]);
-        // A counter that comes twice moves nothing twice.
+        // A repeated counter does not move the tail twice.
         assert_eq!([step(9), step(9), step(7), step(8)], [(101, 7), (101, 7), (107, 8), (100, 10)]);
         rq.retire(12);
         rq.reset();
@@ -231,13 +233,13 @@ mod tests {
         assert_eq!(next(0), (false, false));
         rq.set_published(5);
         assert_eq!(next(0), (true, true));
-        // A device that lies makes the tail pass what was published.
+        // A faulty device can make the tail pass the published count.
         [0, 1].into_iter().for_each(|counter| _ = rq.retire(counter));
         assert_eq!(next(2), (false, false));
     }
 
     #[test]
-    fn a_device_that_lies_about_receives_ends_no_loop() {
+    fn completions_of_wrong_receives_do_not_loop_without_end() {
         let rq = rq(4);
         for counter in (0..2000_u16).map(|i| i.wrapping_mul(40503)) {
             rq.retire(counter);
@@ -257,7 +259,7 @@ mod loom_tests {
         StrideRing::new(QueueBuf::new(4096).unwrap(), 0, count, 64).unwrap()
     }
 
-    /// The poster reuses an entry only after the poller has read it.
+    /// The poster reuses an element only after the poller has read its `wr_id`.
     #[test]
     fn receive_entries_are_not_reused_before_they_are_read() {
         loom::model(|| {

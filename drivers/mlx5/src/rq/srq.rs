@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Shared receive queues: made and shown. The list of elements is in `srq_producer`.
+//! Shared receive queues: construction and `Debug`. The list of elements is in `srq_producer`.
 
 use super::SrqShared;
 use super::face;
@@ -9,15 +9,15 @@ use core::fmt;
 use std::sync::Arc;
 use uverbs_core::kernel::QueueAccess;
 
-/// Receives on their way to a shared queue.
+/// A batch of receives for a shared queue.
 pub type Batch<'q> = face::Batch<'q, SrqProducer>;
 
 /// A shared receive queue.
 pub type SharedRecvQueue = face::Queue<SrqProducer, SrqShared>;
 
 impl SharedRecvQueue {
-    /// A queue of `max_sge` entries to the receive, whose `access` nobody else uses. Writes the links, so it is made before
-    /// the kernel is told of the memory, or before anything is posted.
+    /// A queue for receives of up to `max_sge` entries. `access` must not be used by another queue. This writes the links,
+    /// so it must be called before the kernel gets the memory, or before anything is posted.
     #[must_use]
     pub fn new(
         srq: Arc<SrqShared>,
@@ -30,20 +30,20 @@ impl SharedRecvQueue {
         Self { producer, shared: srq }
     }
 
-    /// How many receives it takes.
+    /// The most outstanding receives.
     #[must_use]
     pub fn max_wr(&self) -> u32 {
         self.shared.slots() - 1
     }
 
-    /// The next element, the end of the list, and how many receives were posted. For tests.
+    /// The next element, the end of the list, and the number of receives that were posted. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn indices(&self) -> (u32, u32, u32) {
         self.producer.indices()
     }
 
-    /// As if so many receives had been posted and completed.
+    /// Changes the counts as if `head` receives had been posted and completed.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn start_at(&mut self, head: u64) {
         self.producer.start_at(head);

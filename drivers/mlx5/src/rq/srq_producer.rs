@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The producing side of a shared receive queue: the list of its elements.
 //!
-//! The device goes through the elements by links, since they complete in any order. The list starts with the element of
-//! the next receive and ends with one that is never used, to which those that completed are linked. That is done not by
-//! the pollers but here, when the list has run out. Elements that complete in the order in which they were posted follow
-//! the end already, since nobody changed their links: then nothing is written to the ring. The others are linked in the
-//! order of the indices.
+//! Elements complete in any order, so the device follows links from one to the next. The list starts with the element of
+//! the next receive. Its last element is never posted; completed elements are linked to it, by the poster when the list has
+//! run out, not by the pollers. Elements that complete in the order in which they were posted follow the end already,
+//! because their links were not changed, and nothing is written to the ring. The other elements are linked in the order of
+//! their indices.
 //!
-//! What is posted as the nth receive is known when an element is linked: so a post notes nothing but its `wr_id`, and a
-//! poller can tell what the device was told of (`SrqShared::is_outstanding`).
+//! The number with which an element will be posted is known when it is linked. So a post stores only its `wr_id`, and a
+//! poller can find whether an element is published (`SrqShared::is_outstanding`).
 //!
-//! The limit is in the queue's [`QueueAccess`], which a child of fork(2) finds wiped. No control call takes it away: an SRQ has
-//! no state. So nobody waits for a post, and posts don't mark the queue busy.
+//! The limit is in the queue's [`QueueAccess`], which the kernel wipes in a child of fork(2). No control call closes the
+//! queue, because an SRQ has no state. So no thread waits for a post, and posts do not set the busy flag.
 
 use crate::memory::RecvRing;
 use crate::memory::dbrec::DbWord;
@@ -27,19 +27,19 @@ use uverbs_core::kernel::QueueAccess;
 use uverbs_core::provider::PostError;
 use uverbs_core::sync::barrier::to_device;
 
-/// Where a batch writes.
+/// The position of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
-    /// Receives posted so far. Or [`FAILED`](Self::FAILED).
+    /// Receives posted so far, or [`FAILED`](Self::FAILED).
     head: u64,
-    /// The `head` from which on there is no room.
+    /// The `head` at which there is no more room.
     limit: u64,
     /// The element of the next receive.
     element: u32,
 }
 
 impl Cursor {
-    /// The head of a batch that met an error, which its producer keeps. Beyond every limit.
+    /// The `head` of a batch with an error, which the producer stores. Above every limit.
     const FAILED: u64 = u64::MAX;
 
     #[inline(always)]
@@ -48,28 +48,29 @@ impl Cursor {
     }
 }
 
-/// What of a shared receive queue only its poster has.
+/// The part of a shared receive queue that only its poster accesses.
 pub struct SrqProducer {
     /// Receives published.
     head: u64,
     /// The element of the next receive.
     element: u32,
-    /// The element that ends the list.
+    /// The last element of the list.
     end: u32,
-    /// Has the limit, which is one less than the elements that were ever in the list.
+    /// Contains the limit: the number of elements that were ever linked, minus one.
     access: QueueAccess,
     ring: RecvRing<SrqRecord>,
     format: RecvFormat,
     record: DbWord,
     srq: Arc<SrqShared>,
-    /// The index of the last group of elements that was read and had no mark.
+    /// The unmarked group of elements that was checked last.
     group: u32,
-    /// Why the batch's cursor is [`Cursor::FAILED`].
+    /// The error of a batch whose head is [`Cursor::FAILED`].
     error: PostError,
 }
 
 impl SrqProducer {
-    /// Writes the links, so it is made before the kernel is told of the memory, or before anything is posted.
+    /// Creates the producer and writes the links. To be called before the kernel gets the memory, or before anything is
+    /// posted.
     pub(crate) fn new(
         srq: Arc<SrqShared>,
         access: QueueAccess,
@@ -97,13 +98,13 @@ impl SrqProducer {
         this
     }
 
-    /// The next element, the end of the list, and how many receives were posted.
+    /// The next element, the end of the list, and the number of receives that were posted.
     #[cfg(any(test, feature = "test-utils"))]
     pub(crate) fn indices(&self) -> (u32, u32, u32) {
         (self.element, self.end, self.head as u32)
     }
 
-    /// As if so many receives had been posted and completed.
+    /// Changes the counts as if `head` receives had been posted and completed.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn start_at(&mut self, head: u64) {
         let ahead = head - self.head;
@@ -118,13 +119,13 @@ impl SrqProducer {
         self.srq.ring.unit(element, 0)[0].store((u64::from(next) << 32).to_be(), Ordering::Relaxed);
     }
 
-    /// Relaxed: only this producer raises it.
+    /// Relaxed: only this producer raises the limit.
     #[inline(always)]
     fn limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
     }
 
-    /// The list has run out: links what completed since. Gives a limit beyond `head`.
+    /// Called when the list has run out: links the elements that completed since. Returns a limit above `head`.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, head: u64) -> Result<u64, PostError> {
@@ -151,12 +152,12 @@ impl SrqProducer {
         }
     }
 
-    /// Links what the link of the end leads to, as long as that is free.
+    /// Links the elements that the links from the end on lead to, as long as they are free.
     fn extend_in_order(&self, list: &mut ListEnd) {
         let mut end = self.ring.note(list.element);
         loop {
-            // Most links lead to the neighbour. Its record is found without a wait for the link, which only confirms it: that
-            // halves the time for each element.
+            // Most links lead to the next index. The record of that element is loaded without waiting for the link, which
+            // is only compared; that halves the time per element.
             let neighbour = list.element.wrapping_add(1) & self.ring.mask();
             let next = end.next.load(Ordering::Relaxed);
             let (next, record) = if next == neighbour {
@@ -173,7 +174,7 @@ impl SrqProducer {
         }
     }
 
-    /// Links an element to the end of the list, if it is free.
+    /// Links an element to the end of the list if it is free.
     fn link(&self, list: &mut ListEnd, element: u32) {
         let record = self.ring.note(element);
         if !record.is_free(self.head) {
@@ -186,13 +187,13 @@ impl SrqProducer {
         list.move_to(element, record);
     }
 
-    /// The element after one of the list.
+    /// The element that the link of an element names.
     #[inline(always)]
     fn next_of(&self, element: u32) -> u32 {
         self.ring.note(element).next.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with a batch that can't be published; nothing if it is empty.
+    /// The error of a batch that can't be published; `Ok` if the batch is empty.
     #[inline(never)]
     fn refuse(&self, cursor: Cursor) -> Result<(), PostError> {
         if cursor.head == Cursor::FAILED {
@@ -201,13 +202,13 @@ impl SrqProducer {
         self.check_fork()
     }
 
-    /// Tells the device of the receives before `head`.
+    /// Publishes the receives before `head`.
     #[inline(always)]
     fn publish(&mut self, head: u64, element: u32) {
         (self.head, self.element) = (head, element);
         self.srq.set_published(head);
         to_device();
-        // The device compares modulo 2^16; libmlx5's counter has no more, so the upper half is 0.
+        // The device compares modulo 2^16. libmlx5's counter has 16 bits, so the upper half is 0 there, too.
         self.record.set(head as u32 & 0xffff);
     }
 }
@@ -215,12 +216,12 @@ impl SrqProducer {
 /// The end of the list while elements are linked to it.
 struct ListEnd {
     element: u32,
-    /// The count of receives with which it would be published.
+    /// The number of receives that will be published with this element.
     count: u64,
 }
 
 impl ListEnd {
-    /// An element is linked to it: the one that was the end can be posted now, the new one after it.
+    /// Makes a linked element the end. The former end can be posted now; the new one will be posted after it.
     #[inline(always)]
     fn move_to(&mut self, element: u32, record: &SrqRecord) {
         (self.element, self.count) = (element, self.count + 1);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a shared receive queue's poster and the pollers of its completions share: elements complete in any order and to
-//! several CQs.
+//! The part of a shared receive queue that its poster and the pollers of its completions share. Elements complete in any
+//! order and to several CQs.
 //!
-//! There is no locked instruction on either side. An element is completed by one poller at a time, which stores
-//! that in its record; the poster, who alone links elements, finds it there. A poller also marks the element's group,
-//! which spares the poster a look at every record. A mark is a hint: the memory model allows that one of two pollers'
-//! marks hides the other's element, so the poster looks at one more group each time, in turns.
+//! Neither side uses a locked instruction. An element is completed by one poller, which stores a flag in the element's
+//! record; only the poster links elements. A poller also marks the element's group, so that the poster need not read every
+//! record. A mark is only a hint: the memory model allows the mark of one poller to hide the element of another one, so
+//! each time the poster also checks one unmarked group, in turn.
 
 use crate::cq::UserIndex;
 use crate::memory::{StrideRing, Table};
@@ -15,31 +15,31 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// What is noted of an element.
+/// The driver's record of an element.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub(crate) struct SrqRecord {
-    /// The WR's.
+    /// The WR's `wr_id`.
     pub(crate) wr_id: AtomicU64,
-    /// The count of receives with which the element is published. Known when the element is linked, because elements are
-    /// posted in the order of the list. Only the poster writes it.
+    /// The number of receives with which the element is published. It is known when the element is linked, because elements
+    /// are posted in the order of the list. Only the poster writes it.
     pub(crate) posted_as: AtomicU64,
-    /// The element that its link names, as written to the ring. For the poster alone.
+    /// The element that the link names, as in the ring. Only the poster accesses it.
     pub(crate) next: AtomicU32,
-    /// Not 0 once the element is done, until it is linked again.
+    /// Not 0 from the element's completion until it is linked again.
     done: AtomicU32,
 }
 
 impl SrqRecord {
-    /// Whether the element is done and was not linked since, by a poster that has published `head` receives. An element
-    /// that is in the list is not free, whatever a device says.
+    /// Whether the element has completed and was not linked since, for a poster that has published `head` receives. An
+    /// element in the list is never free, whatever the device reports.
     #[inline(always)]
     pub(crate) fn is_free(&self, head: u64) -> bool {
         // Acquire: pairs with `SrqShared::retire`.
         self.done.load(Ordering::Acquire) != 0 && self.posted_as.load(Ordering::Relaxed) <= head
     }
 
-    /// The poster has linked the element, which will be published with `count` receives.
+    /// To be called when the poster links the element, which will be published with `count` receives.
     #[inline(always)]
     pub(crate) fn set_linked(&self, count: u64) {
         self.posted_as.store(count, Ordering::Relaxed);
@@ -50,39 +50,39 @@ impl SrqRecord {
 /// Elements of a group.
 const GROUP: u32 = 64;
 
-/// A shared receive queue.
+/// The shared part of a shared receive queue.
 #[derive(Debug)]
 pub struct SrqShared {
     /// Its number, 24 bits.
     pub srqn: u32,
-    /// Of an SRQ that completions name themselves (XRC), with `cqe_version` 1.
+    /// The user index of an SRQ that completions name (XRC), with `cqe_version` 1.
     index: Option<UserIndex>,
-    /// The WQEs. There may be more than [`slots`](Self::slots): the rest is the device's.
+    /// The WQEs. There may be more than [`slots`](Self::slots); the others are not used.
     pub ring: StrideRing,
     slots: u32,
     pub(crate) records: Table<SrqRecord>,
-    /// Not 0 for a group of elements of which one may be done.
+    /// Not 0 for a group of elements that may contain a completed one.
     marks: Table<AtomicU8>,
-    /// Whether a QP that takes receives from here lets the device put short data into completions.
+    /// Whether the device may put short data into completions of receives from this queue.
     data_in_completions: AtomicBool,
     published: PosterLine,
 }
 
-/// How many receives the device was told of: the poster's own count. The doorbell record has 16 bits of it, and the device can
-/// write there. In a cache line that no poller writes.
+/// The number of published receives: the poster's own count. The doorbell record has 16 bits of it, and the device could
+/// change them. In a cache line that no poller writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct PosterLine(AtomicU64);
 
 impl SrqShared {
-    /// A queue whose list has `slots` elements, a power of two up to 2^16 that the ring has.
+    /// A queue with a list of `slots` elements: a power of two, at most 2^16, and not more than the ring has.
     #[must_use]
     pub fn new(srqn: u32, ring: StrideRing, slots: u32) -> Option<Self> {
         if !slots.is_power_of_two() || slots > 1 << 16 || slots - 1 > ring.mask() {
             return None;
         }
         let records = Table::<SrqRecord>::new(slots);
-        // A list in the order of the indices.
+        // The initial list is in the order of the indices.
         for (i, record) in (0..).zip(records.iter()) {
             record.next.store((i + 1) & (slots - 1), Ordering::Relaxed);
             record.set_linked(u64::from(i) + 1);
@@ -99,56 +99,57 @@ impl SrqShared {
         })
     }
 
-    /// The same with a user index, which is its own from now on.
+    /// Adds the user index, which the queue owns from now on.
     #[must_use]
     pub fn with_index(self, index: UserIndex) -> Self {
         Self { index: Some(index), ..self }
     }
 
-    /// What completions name it by: its user index if it has one, else its number.
+    /// The number by which completions name it: its user index if it has one, otherwise its number.
     #[must_use]
     pub fn uidx(&self) -> u32 {
         self.index.as_ref().map_or(self.srqn, UserIndex::get)
     }
 
-    /// Elements of the list; one less can be posted.
+    /// The number of elements in the list; one less can be posted.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Whether the list has such an element.
+    /// Whether `wqe_counter` is the index of an element of the list.
     #[inline(always)]
     pub(crate) fn has(&self, wqe_counter: u16) -> bool {
         u32::from(wqe_counter) < self.slots
     }
 
-    /// From now on the device may put short data of receives from here into completions.
+    /// To be called before the device may put short data into completions of receives from this queue.
     pub(crate) fn allow_data_in_completions(&self) {
         self.data_in_completions.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it may.
+    /// Whether the device may put short data into completions of receives from this queue.
     pub(crate) fn data_in_completions(&self) -> bool {
         self.data_in_completions.load(Ordering::Relaxed)
     }
 
-    /// Notes what the device is about to be told.
+    /// To be called before the doorbell record is written.
     #[inline(always)]
     pub(crate) fn set_published(&self, head: u64) {
         self.published.0.store(head, Ordering::Relaxed);
     }
 
-    /// Whether the receive at `wqe_counter` was shown to the device and is not done. For any poller; two that are told of
-    /// the same element at the same time, by two CQs, both get `true`.
+    /// Whether the receive at `wqe_counter` is published and has not completed. For any poller. If a faulty device reports
+    /// the same element to two CQs at the same time, both pollers get `true`.
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
         let record = self.records.get(wqe_counter.into());
-        // Relaxed: an entry of the device is read before, and the device was told after these were stored.
+        // Relaxed: the poller has read an entry of the device before, and the poster stored these before it published.
         record.posted_as.load(Ordering::Relaxed) <= self.published.0.load(Ordering::Relaxed)
             && record.done.load(Ordering::Relaxed) == 0
     }
 
-    /// The receive at `wqe_counter` is done: its `wr_id`. For any poller, also several at once, and for the control path.
+    /// Retires the receive at `wqe_counter` and returns its `wr_id`. For any poller, also several at once, and for the
+    /// control path.
     #[inline(always)]
     pub fn retire(&self, wqe_counter: u16) -> u64 {
         let at = u32::from(wqe_counter);
@@ -160,21 +161,21 @@ impl SrqShared {
         wr_id
     }
 
-    /// Whether an element is done and not linked since.
+    /// Whether an element has completed and was not linked since.
     #[cfg(test)]
     pub(crate) fn is_done(&self, element: u32) -> bool {
         self.records.get(element).done.load(Ordering::Acquire) != 0
     }
 
-    /// Groups of elements.
+    /// The number of groups.
     pub(crate) fn groups(&self) -> u32 {
         self.slots.div_ceil(GROUP)
     }
 
-    /// Gives the elements of the groups that are marked, and of one more, and takes the marks away; for the poster.
+    /// Calls `f` with the elements of all marked groups and of the group `one_more`, and clears the marks. For the poster.
     pub(crate) fn candidates(&self, one_more: u32, mut f: impl FnMut(u32)) {
         for (group, mark) in (0..).zip(self.marks.iter()) {
-            // Acquire: pairs with `retire`. A mark that comes after this is found the next time.
+            // Acquire: pairs with `retire`. A mark that is set later is found by the next call.
             if mark.load(Ordering::Relaxed) != 0 && mark.swap(0, Ordering::Acquire) != 0 || group == one_more
             {
                 let first = group * GROUP;
@@ -190,7 +191,7 @@ mod tests {
     use crate::memory::QueueBuf;
 
     #[test]
-    fn srq_geometry_is_checked() {
+    fn invalid_sizes_are_rejected() {
         let ring = || StrideRing::new(QueueBuf::new(64 * 32).unwrap(), 0, 64, 32).unwrap();
         assert!(SrqShared::new(1, ring(), 32).is_some() && SrqShared::new(1, ring(), 64).is_some());
         assert!(SrqShared::new(1, ring(), 128).is_none() && SrqShared::new(1, ring(), 31).is_none());
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn done_elements_are_in_marked_groups() {
+    fn completed_elements_are_in_marked_groups() {
         let ring = StrideRing::new(QueueBuf::new(256 * 32).unwrap(), 0, 256, 32).unwrap();
         let srq = SrqShared::new(1, ring, 256).unwrap();
         [70, 3, 3, 127].into_iter().for_each(|i| _ = srq.retire(i));
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn outstanding_is_what_was_published_and_is_not_done() {
+    fn published_elements_are_outstanding_until_they_complete() {
         let ring = StrideRing::new(QueueBuf::new(8 * 32).unwrap(), 0, 8, 32).unwrap();
         let srq = SrqShared::new(1, ring, 8).unwrap();
         assert!(!srq.is_outstanding(0));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posts against control calls that come between their steps.
+//! Posts during control calls: the control calls come between the steps of a post.
 #![cfg_attr(not(loom), expect(unsafe_code))]
-// UNSAFETY: posts, of memory that no device writes.
+// UNSAFETY: posts receives without entries, or with addresses that no device writes.
 
 use super::*;
 use crate::memory::dbrec::{DbRec, DbRecPages};
@@ -11,7 +11,7 @@ use uverbs_core::attr::QpState;
 use uverbs_core::kernel::QueueAccess;
 use uverbs_core::sync::ControlBarrier;
 
-/// What `modify_qp` makes of the state while the kernel resets the QP.
+/// The state that `modify_qp` sets while the kernel resets the QP.
 const BETWEEN: QpState = QpState::UNKNOWN;
 
 fn config(qp_type: QpType) -> RecvConfig {
@@ -31,7 +31,7 @@ fn posted(record: &Arc<DbRec>) -> u32 {
     record.recv_word().get()
 }
 
-/// As `modify_qp` goes to RESET.
+/// Performs the steps of `modify_qp` to RESET.
 #[cfg(not(loom))]
 fn reset(qp: &QpShared, record: &DbRec) {
     qp.set_state(BETWEEN);
@@ -50,7 +50,7 @@ mod real {
     use core::time::Duration;
     use uverbs_core::provider::{PostError, RecvBatch as _, RecvQueue as _};
 
-    /// An entry that runs a function when it is converted, which is while it is posted.
+    /// An entry that calls a function when it is converted, which happens during its post.
     #[derive(Clone, Copy)]
     struct During<'a>(&'a dyn Fn());
 
@@ -74,11 +74,11 @@ mod real {
     }
 
     fn post_shared(queue: &mut SharedRecvQueue) -> Result<(), PostError> {
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         unsafe { queue.post(7, &[]) }
     }
 
-    /// libmlx5's counter has 16 bits: the upper half of the doorbell record is 0.
+    /// As in libmlx5, the counter has 16 bits and the upper half of the doorbell record is 0.
     #[test]
     fn the_record_of_an_srq_has_16_bits() {
         let (mut queue, record) = srq(8);
@@ -94,40 +94,40 @@ mod real {
         }
     }
 
-    /// Completions of what is in the list, or twice: no element gets there a second time.
+    /// A device reports elements that are in the list already, or reports one twice; no element is linked a second time.
     #[test]
-    fn a_device_that_lies_about_an_srq_does_not_bend_its_list() {
+    fn completions_of_wrong_elements_do_not_corrupt_the_list() {
         let (mut queue, _) = srq(8);
         let shared = Arc::clone(queue.shared());
         (0..8).for_each(|i| _ = shared.retire(i));
         assert_eq!((0..9).filter(|_| post_shared(&mut queue).is_ok()).count(), 7 + 2);
-        let mut met = [0; 8];
+        let mut visits = [0; 8];
         let mut element = queue.indices().0;
         while element != queue.indices().1 {
-            met[element as usize] += 1;
+            visits[element as usize] += 1;
             element = u32::from(shared.ring.element(element)[0].load(Relaxed).to_ne_bytes()[3]);
         }
-        assert!(met.iter().all(|n| *n <= 1), "{met:?}");
+        assert!(visits.iter().all(|n| *n <= 1), "{visits:?}");
     }
 
-    /// A batch that is open when the process forks.
+    /// The process forks while a batch is open.
     #[test]
     fn a_child_does_not_publish_the_batch_of_its_parent() {
         let (mut queue, record) = srq(8);
         let mut batch = queue.batch();
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         unsafe { batch.push(1, &[]) };
-        // SAFETY: the child completes the batch, which allocates nothing, and ends.
+        // SAFETY: the child only completes the batch, which does not allocate, and calls `_exit`.
         match unsafe { libc::fork() } {
             0 => {
                 let refused = batch.complete() == Err(PostError::Forked);
-                // SAFETY: ends the child without running anything of the parent's.
+                // SAFETY: `_exit` ends the child without running the parent's exit handlers.
                 unsafe { libc::_exit(i32::from(!refused)) }
             }
             -1 => panic!("fork failed"),
             child => {
                 let mut status = 0;
-                // SAFETY: waits for our own child and writes its status to a local.
+                // SAFETY: `child` is a child of this process, and `status` is a valid local.
                 assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
                 assert_eq!(status, 0, "the child posted");
             }
@@ -136,13 +136,13 @@ mod real {
     }
 
     fn post(queue: &mut RecvQueue) -> Result<(), PostError> {
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         unsafe { queue.post(7, &[]) }
     }
 
-    /// The thread of a post loses its CPU; another one resets the QP and brings it up again.
+    /// Another thread resets the QP and brings it to INIT again during a post.
     #[test]
-    fn a_post_across_a_reset_publishes_nothing_of_the_life_before() {
+    fn a_reset_during_a_post_waits_for_it_and_clears_the_record() {
         let (qp, record) = qp(ControlBarrier::register());
         let mut queue = RecvQueue::new(&config(QpType::Rc), Arc::clone(&qp), record.recv_word()).unwrap();
         post(&mut queue).unwrap();
@@ -159,37 +159,37 @@ mod real {
             };
             queue.producer.post(8, &[During(&during)]).unwrap();
         });
-        assert_eq!(posted(&record), 0, "receives of the queue's last life");
+        assert_eq!(posted(&record), 0, "receives from before the reset");
         post(&mut queue).unwrap();
         assert_eq!(posted(&record), 1);
     }
 
     #[test]
-    fn a_batch_that_is_open_across_a_reset_is_refused() {
+    fn a_batch_with_receives_from_before_a_reset_is_refused() {
         for barrier in [ControlBarrier::register(), ControlBarrier::Fence] {
             let (qp, record) = qp(barrier);
             let mut queue = RecvQueue::new(&config(QpType::Rc), Arc::clone(&qp), record.recv_word()).unwrap();
             post(&mut queue).unwrap();
             let mut batch = queue.batch();
-            // SAFETY: no memory is named.
+            // SAFETY: the receive has no entries, so it names no memory.
             unsafe { batch.push(1, &[]) };
             reset(&qp, &record);
             assert_eq!(batch.complete(), Err(PostError::BadState));
             let mut batch = queue.batch();
             qp.set_state(QpState::INIT);
-            // SAFETY: no memory is named.
+            // SAFETY: the receive has no entries, so it names no memory.
             unsafe { batch.push(1, &[]) };
-            assert_eq!(batch.complete(), Ok(()), "one that wrote nothing before");
+            assert_eq!(batch.complete(), Ok(()), "a batch that was empty at the reset");
             let mut batch = queue.batch();
-            // SAFETY: no memory is named.
+            // SAFETY: the receive has no entries, so it names no memory.
             unsafe { batch.push(2, &[]) };
             reset(&qp, &record);
             qp.set_state(QpState::INIT);
-            // SAFETY: no memory is named.
+            // SAFETY: the receive has no entries, so it names no memory.
             unsafe { batch.push(3, &[]) };
             assert_eq!((batch.complete(), posted(&record)), (Err(PostError::BadState), 0));
-            // One that ends without a word: a batch has no destructor, so dropping and forgetting it are the same.
-            // SAFETY: no memory is named.
+            // A batch that is dropped. Forgetting it is the same, because a batch has no destructor.
+            // SAFETY: the receive has no entries, so it names no memory.
             unsafe { queue.batch().push(4, &[]) };
             reset(&qp, &record);
             qp.set_state(QpState::INIT);
@@ -198,9 +198,9 @@ mod real {
         }
     }
 
-    /// Where both sides use fences, no limit lets a post in without one.
+    /// If both sides must use fences, the limit stays 0, so no post enters without a fence.
     #[test]
-    fn without_membarrier_there_is_no_short_way() {
+    fn without_membarrier_the_fast_path_stays_closed() {
         let (qp, record) = qp(ControlBarrier::Fence);
         let mut queue = RecvQueue::new(&config(QpType::Rc), Arc::clone(&qp), record.recv_word()).unwrap();
         let limit = || qp.access().recv.limit().load(Relaxed);
@@ -216,14 +216,14 @@ mod real {
     }
 
     #[test]
-    fn a_state_change_closes_the_short_way_once() {
+    fn a_state_change_closes_the_fast_path_for_one_post() {
         let (qp, record) = qp(ControlBarrier::register());
         let mut queue = RecvQueue::new(&config(QpType::Rc), Arc::clone(&qp), record.recv_word()).unwrap();
         let limit = || qp.access().recv.limit().load(Relaxed);
         post(&mut queue).unwrap();
         assert_eq!(limit(), 4);
         let mut batch = queue.batch();
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         unsafe { batch.push(1, &[]) };
         qp.set_state(QpState::RTR);
         assert_eq!(limit(), 0);
@@ -233,7 +233,7 @@ mod real {
     }
 
     #[test]
-    fn raw_packet_receives_are_held_until_rtr() {
+    fn raw_packet_receives_are_not_published_before_rtr() {
         let (qp, record) = qp(ControlBarrier::register());
         let mut queue =
             RecvQueue::new(&config(QpType::RawPacket), Arc::clone(&qp), record.recv_word()).unwrap();
@@ -246,7 +246,7 @@ mod real {
         post(&mut queue).unwrap();
         assert_eq!((posted(&record), *rq.held()), (3, None));
         rq.publish_held(&record);
-        assert_eq!(posted(&record), 3, "nothing goes back");
+        assert_eq!(posted(&record), 3, "the record does not go back");
         reset(&qp, &record);
         qp.set_state(QpState::INIT);
         post(&mut queue).unwrap();
@@ -264,10 +264,11 @@ mod loom_tests {
     use crate::wqe::Sge;
     use loom::thread;
 
-    /// A poster, and a reset. After the control path has stopped the posters nothing is published, and what is published
-    /// later is of the new life. (loom does not model membarrier(2); `ControlBarrier` models a fence on both sides.)
+    /// A post and a reset in two threads. After the control path has stopped the poster, nothing is published until the
+    /// reset is complete; what is published later was posted after the reset. (loom does not model membarrier(2);
+    /// `ControlBarrier` models it as a fence on both sides.)
     fn post_and_reset(barrier: ControlBarrier) {
-        // Every interleaving with three preemptions takes seconds, without a bound it takes hours.
+        // With a bound of three preemptions this takes seconds, without a bound hours.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(move || {
@@ -286,7 +287,7 @@ mod loom_tests {
             qp.set_state(QpState::INIT);
             let mut queue = poster.join().unwrap();
             let now = posted(&record);
-            assert!(now <= 1, "entries of the last life");
+            assert!(now <= 1, "receives from before the reset");
             queue.producer.post::<Sge>(3, &[]).unwrap();
             assert_eq!(posted(&record), now + 1);
         });
@@ -302,7 +303,8 @@ mod loom_tests {
         post_and_reset(ControlBarrier::Fence);
     }
 
-    /// Two pollers complete elements of an SRQ while its poster links them: each is linked once, after its `wr_id` was read.
+    /// Two pollers complete elements of an SRQ while its poster links them: each is linked once, after its `wr_id` was
+    /// read.
     #[test]
     fn shared_elements_are_linked_after_they_are_read() {
         let mut model = loom::model::Builder::new();
@@ -325,7 +327,7 @@ mod loom_tests {
         });
     }
 
-    /// Receives of a raw packet QP that are posted while it goes to RTR: the device is told of all, by one side.
+    /// Receives of a raw packet QP are posted while it goes to RTR: exactly one side publishes them.
     #[test]
     fn held_receives_are_published_by_one_side() {
         loom::model(|| {
