@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The data of a WQE: entries that name registered memory, or bytes.
+//! The data of a WQE: scatter/gather entries, or inline data.
 //!
-//! An empty entry is left out. An entry, or all of them, of more than the device's longest message can't be.
+//! Empty entries are skipped. A message longer than the device's maximum is an error, as is an entry longer than that.
 
 use super::{InlineWriter, Sge, WireEntry, WqeWriter};
 use crate::memory::{BlockIndex, SqAddrs};
@@ -12,19 +12,19 @@ use uverbs_core::provider::{Payload, PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
 use uverbs_mlx5_hw::wqe::MLX5_INLINE_SEG;
 
-/// What data a queue takes.
+/// The limits of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataLimits {
-    /// Entries of a WR.
+    /// The most entries of a WR.
     pub(crate) max_sge: u32,
-    /// Inline bytes of a WR.
+    /// The most inline bytes of a WR.
     pub(crate) max_inline: u32,
-    /// Bytes of a message; matters only from 2^31 on, below which the device judges.
+    /// The device's longest message. Checked only from 2^31 bytes on; shorter messages are checked by the device.
     pub(crate) max_msg: u64,
 }
 
 impl DataLimits {
-    /// Whether a message may have so many bytes.
+    /// Checks the length of a message.
     #[inline(always)]
     pub(super) fn check(&self, length: u64) -> Result<(), PostError> {
         if length >= u64::from(MAX_SGE_LENGTH) && length > self.max_msg.min(u64::from(MAX_SGE_LENGTH)) {
@@ -34,32 +34,32 @@ impl DataLimits {
     }
 }
 
-/// What the device writes to the entries of a WR besides what they say.
+/// The response that the device writes to the entries of a WR, in addition to the message's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Nothing: not an atomic.
+    /// No response: not an atomic.
     None,
-    /// The 8 bytes of an atomic (IBA 9.4.5), to the first entry that is not empty, which must have room for them. Every
-    /// entry is given the count 8, as libmlx5's `ibv_post_send` does.
+    /// The 8 bytes of an atomic (IBA 9.4.5), written to the first entry that is not empty, which must have at least 8
+    /// bytes. Every entry is written with the count 8, as by libmlx5's `ibv_post_send`.
     CountEight,
-    /// The same, and the entries keep their counts, as with libmlx5's `wr_*` calls.
+    /// As `CountEight`, but the entries keep their counts, as with libmlx5's `wr_*` calls.
     KeepCount,
 }
 
-/// Bytes of an atomic's answer.
+/// Bytes of an atomic's response.
 const ANSWER: u32 = 8;
 
-/// An entry of a send, of either form.
+/// An entry of a send, in the format of the WQE or of C.
 pub(crate) trait SendEntry: WireEntry {
-    /// Its bytes.
+    /// The length of the entry.
     fn length(self) -> u32;
-    /// C's form.
+    /// The entry in the format of C.
     fn raw(self) -> RawSge;
-    /// Its bytes, in a form that makes an `or` over several cheap; and the bytes back from that.
+    /// A word that contains the length, in a form in which several lengths can be combined by a cheap `or`.
     fn size_bits(self) -> u64;
-    /// See [`size_bits`](Self::size_bits).
+    /// The length in a value of [`size_bits`](Self::size_bits).
     fn size_of_bits(bits: u64) -> u32;
-    /// The wire's words, if it has from `min` bytes, at least 1, to fewer than 2^31.
+    /// The words of the entry in the WQE's format, if its length is from `min`, at least 1, to 2^31 - 1.
     fn ordinary_from(self, min: u32) -> Option<[u64; 2]>;
 }
 
@@ -111,7 +111,7 @@ impl SendEntry for RawSge {
     }
     #[inline(always)]
     fn ordinary_from(self, min: u32) -> Option<[u64; 2]> {
-        // Length and key by one load.
+        // Length and key are loaded together.
         let [addr, rest]: [u64; 2] = zerocopy::transmute!(self);
         let length_and_key = if cfg!(target_endian = "little") { rest.rotate_left(32) } else { rest };
         let length = Self::size_of_bits(rest);
@@ -119,21 +119,20 @@ impl SendEntry for RawSge {
     }
 }
 
-/// The words of an entry of C's form, neither empty nor of 2^31 bytes or more.
+/// The words of an entry of C's format whose length is from 1 to 2^31 - 1.
 #[inline(always)]
 pub(crate) const fn ordinary_words(RawSge { addr, length, lkey }: RawSge) -> [u64; 2] {
     [((length as u64) << 32 | lkey as u64).to_be(), addr.to_be()]
 }
 
-/// The words of an atomic's entry: the same memory with a count of 8.
+/// The words of an atomic's entry, with the count 8.
 #[inline(always)]
 pub(super) const fn with_count_eight([count_key, addr]: [u64; 2]) -> [u64; 2] {
     const KEY: u64 = 0xffff_ffff_u64.to_be();
     [count_key & KEY | ((ANSWER as u64) << 32).to_be(), addr]
 }
 
-/// The words of an entry that alone is all data of a WR, and neither empty nor, with an answer, too short for it, nor of 2^31
-/// bytes.
+/// The words of the only entry of a WR, if its length is from 1, or from 8 with a response, to 2^31 - 1.
 #[inline(always)]
 pub(crate) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 2]> {
     match answer {
@@ -143,7 +142,7 @@ pub(crate) fn one_entry<E: SendEntry>(answer: Answer, entry: E) -> Option<[u64; 
     }
 }
 
-/// Writes entries from `unit` on; how many units they took.
+/// Writes entries from `unit` on; returns the number of units.
 #[inline(always)]
 pub(crate) fn put_entries<E: SendEntry>(
     writer: WqeWriter<'_>,
@@ -153,10 +152,10 @@ pub(crate) fn put_entries<E: SendEntry>(
     entries: &[E],
 ) -> Result<u32, PostError> {
     match entries {
-        // No memory is what some messages carry, and no atomic.
+        // A message may have no entries; an atomic may not.
         [] if answer == Answer::None => Ok(0),
         [one] => {
-            // What is lent out is a copy: the entry itself stays in registers.
+            // The copy's address is passed, so that the entry itself stays in registers.
             let one = [*one];
             put_many(writer.lend(), unit, limits, answer, &one)
         }
@@ -170,7 +169,7 @@ pub(crate) fn put_entries<E: SendEntry>(
     }
 }
 
-/// Entries that are neither empty nor long, that do not go over the ring's end, and no atomic's; `None` for others.
+/// Writes entries of usual lengths that do not wrap at the ring's end and have no response; `None` for others.
 #[inline(always)]
 pub(crate) fn put_ordinary<E: SendEntry>(
     writer: WqeWriter<'_>,
@@ -178,7 +177,7 @@ pub(crate) fn put_ordinary<E: SendEntry>(
     limits: &DataLimits,
     entries: &[E],
 ) -> Option<u32> {
-    /// So many entries of fewer bytes have fewer than 2^31 together.
+    /// The sum of 63 lengths below this one is below 2^31.
     const SHORT: u32 = MAX_SGE_LENGTH / 64;
     if entries.len() > limits.max_sge as usize || entries.len() > 63 {
         return None;
@@ -194,7 +193,7 @@ pub(crate) fn put_ordinary<E: SendEntry>(
     (E::size_of_bits(sizes) < SHORT).then_some(entries.len() as u32)
 }
 
-/// Any entries.
+/// Writes any entries.
 #[inline(never)]
 fn put_many<E: SendEntry>(
     (ring, place): (&SqAddrs, BlockIndex),
@@ -228,7 +227,7 @@ fn put_many<E: SendEntry>(
     Ok(end - unit)
 }
 
-/// Writes a frame's entries, which are changed on their way.
+/// Writes the entries of a raw packet, which the iterator has shortened by the header.
 pub(crate) fn put_frame_entries(
     writer: WqeWriter<'_>,
     unit: u32,
@@ -248,7 +247,7 @@ pub(crate) fn put_frame_entries(
     Ok(units)
 }
 
-/// Copies inline data from `unit` on; how many units they took, none if there is not a byte.
+/// Copies inline data from `unit` on; returns the number of units, 0 if there are no bytes.
 #[inline(always)]
 pub(crate) fn put_inline<P: Payload<Sge>>(
     writer: WqeWriter<'_>,
@@ -259,7 +258,7 @@ pub(crate) fn put_inline<P: Payload<Sge>>(
     copy_inline(writer, unit, limits, data).map(|units| units as u32)
 }
 
-/// [`put_inline`] with units of 64 bits, as the control segment's first word takes them.
+/// [`put_inline`] that returns the units in 64 bits, as they are needed for the control segment's first word.
 #[inline(always)]
 pub(super) fn copy_inline<P: Payload<Sge>>(
     writer: WqeWriter<'_>,
@@ -285,8 +284,8 @@ pub(super) fn copy_inline<P: Payload<Sge>>(
     Ok(inline_units(len))
 }
 
-/// Copies the only buffer of inline data, which is not empty, from `unit` on; how many units it took. `None` for others, for
-/// what is too long, and for what goes over the ring's end.
+/// Copies inline data that are one buffer from `unit` on; returns the number of units. `None` if there are several buffers,
+/// if the data are empty or too long, or if they wrap at the ring's end.
 #[inline(always)]
 pub(crate) fn put_one_inline<P: Payload<Sge>>(
     writer: WqeWriter<'_>,
@@ -302,7 +301,7 @@ pub(crate) fn put_one_inline<P: Payload<Sge>>(
     writer.put_segment(unit, inline_head(len), bytes).then(|| inline_units(len))
 }
 
-/// The first bytes of an inline segment, as they stand in memory.
+/// The first four bytes of an inline segment, as in memory.
 #[inline(always)]
 const fn inline_head(len: usize) -> u32 {
     (len as u32 | MLX5_INLINE_SEG).to_be()
@@ -314,14 +313,14 @@ const fn inline_units(len: usize) -> u64 {
     (len as u64 + 19) / 16
 }
 
-/// Copies buffers of `len` bytes, one at least; `false` if they have another length.
+/// Copies buffers of `len` bytes in total, which is not 0; returns `false` if their total length is another one.
 #[inline(never)]
 fn put_bufs<P: Payload<Sge>>((ring, place): (&SqAddrs, BlockIndex), unit: u32, len: usize, data: P) -> bool {
     let mut writer = InlineWriter::new(WqeWriter::new(ring.view(), place), unit);
     writer.push(&inline_head(len).to_ne_bytes());
     let mut left = len;
     data.for_each_buf(|bytes| {
-        // What a payload gives is not more than what it said.
+        // A payload may return more bytes than its `inline_len`; they are not copied.
         if bytes.len() <= left {
             writer.push(bytes);
             left -= bytes.len();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Raw packets: the Ethernet segment, with the headers that it holds. PRM 8.9.4.2.
+//! Raw packets: the Ethernet segment and the inline header in it. PRM 8.9.4.2.
 //!
-//! Some devices want the Ethernet header (with a VLAN tag, 18 bytes) in the WQE, to steer by it before they have fetched the
-//! frame. It is copied out of the frame's first entries, which then begin behind it. A segmented send always has its
-//! header there.
+//! Some devices need the Ethernet header (with a VLAN tag, 18 bytes) in the WQE, because they steer by it before they fetch
+//! the frame. It is copied from the frame's first entries, which then begin after it. The header of a TSO send is always
+//! inline.
 #![expect(unsafe_code)]
-// UNSAFETY: the header is read from the memory that a WR's entries name, which the poster promised.
+// UNSAFETY: reads the header from the memory of a WR's entries, which the contract of the post makes valid.
 
 use super::{CTRL_UNITS, DataLimits, InlineWriter, Sge, WqeWriter, put_frame_entries, put_inline};
 use uverbs_core::provider::op::TsoArgs;
@@ -15,11 +15,11 @@ use uverbs_mlx5_hw::wqe::{
     ETH_L2_INLINE_HEADER_SIZE, ETH_L2_MIN_HEADER_SIZE, MLX5_ETH_WQE_L3_CSUM, MLX5_ETH_WQE_L4_CSUM,
 };
 
-/// A header that the segment holds.
+/// An inline Ethernet header.
 pub(crate) type L2Header = [u8; ETH_L2_INLINE_HEADER_SIZE];
 const L2: usize = ETH_L2_INLINE_HEADER_SIZE;
 
-/// The segment's first 16 bytes, of which the header has the last two.
+/// Writes the segment's first 16 bytes; the last two are the first two of the header.
 fn put_eth(writer: WqeWriter<'_>, csum: bool, mss: u16, header_len: u16, start: [u8; 2]) {
     let csum = if csum { MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM } else { 0 };
     let first = u64::from(csum) << 24 | u64::from(mss);
@@ -27,12 +27,12 @@ fn put_eth(writer: WqeWriter<'_>, csum: bool, mss: u16, header_len: u16, start: 
     writer.put(CTRL_UNITS, [first.to_be(), second.to_be()]);
 }
 
-/// Writes the segment of a frame, with its header if the device wants it; how many units it took.
+/// Writes the segment of a frame, with the header if there is one; returns the number of units.
 pub(crate) fn put_frame(writer: WqeWriter<'_>, csum: bool, header: Option<&L2Header>) -> u32 {
     match header {
         None => {
             put_eth(writer, csum, 0, 0, [0; 2]);
-            // The segment's second half, which data may stand in, or not: then nothing old is there.
+            // The segment's second half. Data may overwrite it; otherwise it must not contain bytes of an old WQE.
             writer.put(CTRL_UNITS + 1, [0; 2]);
             1
         }
@@ -44,8 +44,8 @@ pub(crate) fn put_frame(writer: WqeWriter<'_>, csum: bool, header: Option<&L2Hea
     }
 }
 
-/// Units of a segmented send's segment; an error if the length of the header is invalid. This is checked before the room: a
-/// header that is too long for the QP may need more room than the queue ever has, and the post would never succeed.
+/// The units of a TSO segment; an error if the length of the header is invalid. This is checked before the room in the
+/// queue: a header that is too long for the QP may need more room than the queue has, so the post would never succeed.
 pub(crate) fn tso_units(max_header: u32, args: TsoArgs<'_>) -> Result<u32, PostError> {
     let len = args.header.len();
     if len < ETH_L2_MIN_HEADER_SIZE || len > max_header as usize {
@@ -54,7 +54,7 @@ pub(crate) fn tso_units(max_header: u32, args: TsoArgs<'_>) -> Result<u32, PostE
     Ok(units(len))
 }
 
-/// Writes the segment of a segmented send, whose header [`tso_units`] found right; how many units it took.
+/// Writes a TSO segment whose header [`tso_units`] has checked; returns the number of units.
 pub(crate) fn put_tso(writer: WqeWriter<'_>, csum: bool, args: TsoArgs<'_>) -> Result<u32, PostError> {
     let (Ok(header_len), [a, b, rest @ ..]) = (u16::try_from(args.header.len()), args.header) else {
         return Err(PostError::InvalidArgument);
@@ -62,27 +62,28 @@ pub(crate) fn put_tso(writer: WqeWriter<'_>, csum: bool, args: TsoArgs<'_>) -> R
     put_eth(writer, csum, args.mss, header_len, [*a, *b]);
     let mut header = InlineWriter::new(writer, CTRL_UNITS + 1);
     header.push(rest);
-    // The segment's own place for a header of up to 18 bytes is filled.
+    // Clears the rest of the place for a header of up to 18 bytes.
     header.push(&[0; 16][rest.len().min(16)..]);
     Ok(1 + rest.len().div_ceil(16) as u32)
 }
 
-/// Units of a segment with so long a header.
+/// The units of a segment with a header of this length.
 pub(crate) fn units(header_len: usize) -> u32 {
     u32::try_from(header_len.saturating_sub(2).div_ceil(16)).unwrap_or(u32::MAX - 1) + 1
 }
 
-/// Copies the header out of a frame's entries; `None` if they are shorter.
+/// Copies the header from a frame's entries; `None` if they are shorter.
 ///
 /// # Safety
-/// The entries are readable memory at their addresses.
+/// The entries' memory must be valid for reads at their addresses.
 unsafe fn header_of(sges: impl Iterator<Item = RawSge>) -> Option<L2Header> {
     let (mut header, mut at) = ([0; L2], 0);
     for sge in sges {
         let now = (sge.length as usize).min(L2 - at);
         if now != 0 {
             let from = core::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
-            // SAFETY: `now` bytes of a readable entry, by the caller's promise; one of length 0 is not looked at.
+            // SAFETY: the entry's memory is readable (the contract of this function), `now` is at most its length, and
+            // entries of length 0 are skipped.
             let bytes = unsafe { core::slice::from_raw_parts(from, now) };
             header[at..at + now].copy_from_slice(bytes);
             at += now;
@@ -94,10 +95,10 @@ unsafe fn header_of(sges: impl Iterator<Item = RawSge>) -> Option<L2Header> {
     None
 }
 
-/// Writes a frame of entries behind the control segment, its header inlined if `l2`; the WQE's units.
+/// Writes a raw packet with entries after the control segment, with an inline header if `l2`; returns the WQE's units.
 ///
 /// # Safety
-/// If `l2`, the entries are readable memory at their addresses.
+/// If `l2`, the entries' memory must be valid for reads at their addresses.
 pub(crate) unsafe fn put_frame_sges(
     writer: WqeWriter<'_>,
     limits: &DataLimits,
@@ -106,7 +107,7 @@ pub(crate) unsafe fn put_frame_sges(
     sges: impl ExactSizeIterator<Item = RawSge> + Clone,
 ) -> Result<u32, PostError> {
     let header = if l2 {
-        // SAFETY: the caller's promise.
+        // SAFETY: `l2` is set, so the entries' memory is readable (the contract of this function).
         Some(unsafe { header_of(sges.clone()) }.ok_or(PostError::InvalidArgument)?)
     } else {
         None
@@ -121,7 +122,8 @@ pub(crate) unsafe fn put_frame_sges(
     Ok(at + put_frame_entries(writer, at, limits, behind)?)
 }
 
-/// Writes a frame of inline bytes behind the control segment, its header in the segment if `l2`; the WQE's units.
+/// Writes a raw packet of inline data after the control segment, with the header in the Ethernet segment if `l2`; returns
+/// the WQE's units.
 pub(crate) fn put_frame_inline<P: Payload<Sge>>(
     writer: WqeWriter<'_>,
     limits: &DataLimits,
@@ -146,7 +148,7 @@ pub(crate) fn put_frame_inline<P: Payload<Sge>>(
     Ok(at + put_inline(writer, at, limits, &Behind(data))?)
 }
 
-/// A payload without its first [`L2`] bytes, of which it has that many.
+/// A payload without its first [`L2`] bytes, which it must have.
 #[derive(Clone, Copy)]
 struct Behind<'a, P>(&'a P);
 

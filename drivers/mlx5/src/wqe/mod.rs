@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From a work request to the bytes of its WQE.
+//! Encodes a work request as the bytes of its WQE.
 //!
 //! | module | what |
 //! |---|---|
-//! | `plain` | the composer of sends, RDMA and atomics, for every face |
-//! | `data` | entries and inline bytes |
-//! | `eth` | raw packets and segmented sends |
-//! | `umr` | windows and invalidations |
+//! | `plain` | encodes sends, RDMA and atomics, for all interfaces |
+//! | `data` | scatter/gather entries and inline data |
+//! | `eth` | raw packets and TSO |
+//! | `umr` | memory windows and invalidations |
 //! | `recv` | the entries of receives |
-//! | `writer` | where a WQE is written |
+//! | `writer` | writes units of a WQE to the ring |
 //!
-//! Nothing here rings a doorbell, takes a lock or knows a kernel. A WQE is a control segment, then by opcode and transport
-//! what the tables of PRM 8.9 ask for, then the data. It is counted in units of 16 bytes; the control segment has their
-//! number, so it is written last.
+//! These functions ring no doorbell, take no lock and make no system call. A WQE is a control segment, then the segments
+//! that PRM 8.9 defines for its opcode and transport, then the data. Its size is counted in units of 16 bytes. The control
+//! segment contains that count, so it is written last.
 //!
-//! Words are composed in host order with the first byte in the top bits, and stored with `to_be`: what is constant
-//! folds, and a swap or two remain.
+//! Words are composed in host order with the first byte in the top bits, and stored with `to_be`: constant parts are folded
+//! at compile time, so one or two byte swaps remain.
 
 mod data;
 pub(crate) mod eth;
@@ -45,28 +45,28 @@ pub(crate) const CTRL_UNITS: u32 = 1;
 /// Units of an address vector.
 pub(crate) const AV_UNITS: u32 = 3;
 
-/// A scatter/gather entry as the WQE holds it: the bytes of a `DataSeg`.
+/// A scatter/gather entry in the format of the WQE: the bytes of a `DataSeg`.
 ///
-/// The wire writes 2^31 as 0 and has no entry of 0 bytes. An empty entry is kept as the count 2^31, which is never
-/// written: both need a second look, and have all lower bits 0.
+/// In this format a count of 0 means 2^31 bytes, and there is no entry of 0 bytes. Here an empty entry has the count 2^31,
+/// which is never written to a WQE. Both special counts have only 0 in their lower bits, so one test finds them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Sge {
     pub(crate) words: [u64; 2],
 }
 
 impl Sge {
-    /// The bits of the first word that are 0 in no ordinary entry.
+    /// The bits of the first word that are all 0 in a special entry only.
     const COUNT: u64 = (((MAX_SGE_LENGTH - 1) as u64) << 32).to_be();
 
     /// From values in host order; `length` is at most 2^31.
     #[inline(always)]
     pub(crate) const fn from_host(addr: u64, length: u32, lkey: u32) -> Self {
-        // 0 and 2^31 change places.
+        // The counts of 0 and 2^31 bytes are exchanged.
         let count = if length & (MAX_SGE_LENGTH - 1) == 0 { length ^ MAX_SGE_LENGTH } else { length };
         Self { words: [((count as u64) << 32 | lkey as u64).to_be(), addr.to_be()] }
     }
 
-    /// Whether it is empty or of 2^31 bytes.
+    /// Whether the entry is empty or has 2^31 bytes.
     #[inline(always)]
     pub(crate) const fn is_special(&self) -> bool {
         self.words[0] & Self::COUNT == 0
@@ -106,16 +106,16 @@ impl fmt::Debug for Sge {
     }
 }
 
-/// A remote address as the WQE holds it: the bytes of a `RaddrSeg`.
+/// A remote address in the format of the WQE: the bytes of a `RaddrSeg`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Remote {
-    // Two fields and no array: a pair is passed in registers.
+    // Two fields instead of an array: a pair is passed in registers.
     addr: u64,
     key: u64,
 }
 
 impl Remote {
-    /// Its bytes.
+    /// The 16 bytes of the segment.
     #[inline(always)]
     pub(crate) const fn words(self) -> [u64; 2] {
         [self.addr, self.key]
@@ -146,14 +146,14 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// An address vector as the WQE holds it, less the destination's number and key.
+/// An address vector in the format of the WQE, without the destination's number and key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Ah {
     words: [u64; 6],
 }
 
 impl Ah {
-    /// From an address vector; its number and keys do not count.
+    /// Converts an address vector; its number and keys are ignored.
     #[must_use]
     pub fn new(av: &Av) -> Self {
         let mut words: [u64; 6] = zerocopy::transmute!(*av);
@@ -168,7 +168,7 @@ impl Ah {
         zerocopy::transmute!(self.words)
     }
 
-    /// The 48 bytes for a datagram (`key` is the Q_Key in the upper half) or a DC target (`key` is the access key).
+    /// The 48 bytes for a datagram (`key` has the Q_Key in its upper half) or a DC target (`key` is the access key).
     #[inline(always)]
     pub(crate) fn to(&self, key: u64, number: u32) -> [u64; 6] {
         let number = u64::from(number | hw::MLX5_EXTENDED_UD_AV) << 32;
@@ -183,7 +183,7 @@ impl fmt::Debug for Ah {
     }
 }
 
-/// The hardware's opcode; those that a queue can't post have none that matters.
+/// The hardware's opcode. Opcodes that no queue posts are mapped to NOP.
 #[inline(always)]
 pub(crate) const fn hw_opcode(opcode: WrOpcode) -> u8 {
     match opcode {
@@ -201,17 +201,17 @@ pub(crate) const fn hw_opcode(opcode: WrOpcode) -> u8 {
     }
 }
 
-/// Flags that every WR may have. `INLINE` says what the data is, and is told by that.
+/// Flags that every WR may have. `INLINE` is ignored here: the type of the data determines it.
 const PLAIN_FLAGS: u32 =
     SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED).union(SendFlags::INLINE).bits();
 
-/// Whether no flag is out of place on any QP type. `IP_CSUM` is, on all but raw packet QPs.
+/// Whether all flags are allowed on every QP type. `IP_CSUM` is not: it is allowed on raw packet QPs only.
 #[inline(always)]
 pub(crate) const fn are_plain(flags: SendFlags) -> bool {
     flags.bits() & !PLAIN_FLAGS == 0
 }
 
-/// The flags in the control segment's form.
+/// Converts the flags to those of the control segment.
 #[inline(always)]
 pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
     const { assert!(SendFlags::FENCE.bits() << 7 == hw::MLX5_WQE_CTRL_FENCE as u32) };
@@ -223,21 +223,21 @@ pub(crate) const fn fm_ce_se(flags: SendFlags) -> u8 {
         | (bits & SendFlags::SOLICITED.bits()) >> 1) as u8
 }
 
-/// The control segment's first word: `base` has the QP number in place.
+/// The control segment's first word; `base` contains the QP number.
 #[inline(always)]
 pub(crate) const fn ctrl0(base: u64, place: BlockIndex, opcode: u8, ds: u64) -> u64 {
-    // What is constant in most calls is one number.
+    // Opcode and units are constant in most calls, so this is one constant.
     let shape = (opcode as u64) << 32 | ds;
     (base | place.index_at(40) | shape).to_be()
 }
 
-/// Its second word, as it stands in memory. `imm` is in host order.
+/// The control segment's second word, as in memory. `imm` is in host order.
 #[inline(always)]
 pub(crate) const fn ctrl1(fm_ce_se: u8, imm: u32) -> u64 {
     ((fm_ce_se as u64) << 32 | imm as u64).to_be()
 }
 
-/// [`ctrl0`]'s base.
+/// The base of [`ctrl0`] for a QP number.
 pub(crate) const fn ctrl_base(qpn: u32) -> u64 {
     (qpn as u64 & 0xff_ffff) << 8
 }
@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_entry_is_a_data_segment(addr: u64, length in 1..MAX_SGE_LENGTH, lkey: u32) {
+        fn an_entry_has_the_bytes_of_a_data_segment(addr: u64, length in 1..MAX_SGE_LENGTH, lkey: u32) {
             let sge = Sge::new(addr, length, lkey).unwrap();
             let seg: DataSeg = zerocopy::transmute!(sge.words);
             prop_assert_eq!(seg, DataSeg::new(length, lkey, addr));
@@ -260,7 +260,7 @@ mod tests {
         }
 
         #[test]
-        fn a_remote_address_is_a_raddr_segment(raddr: u64, rkey: u32) {
+        fn a_remote_address_has_the_bytes_of_a_raddr_segment(raddr: u64, rkey: u32) {
             let remote = Remote::new(raddr, rkey);
             let seg: RaddrSeg = zerocopy::transmute!(remote.words());
             let expected = RaddrSeg { raddr: Be64::new(raddr), rkey: Be32::new(rkey), reserved: Be32::new(0) };
@@ -269,14 +269,14 @@ mod tests {
         }
 
         #[test]
-        fn two_words_are_a_control_segment(qpn in 0_u32..1 << 24, index: u32, opcode: u8, ds in 1_u64..64, fm: u8, imm: u32) {
+        fn two_words_have_the_bytes_of_a_control_segment(qpn in 0_u32..1 << 24, index: u32, opcode: u8, ds in 1_u64..64, fm: u8, imm: u32) {
             let words = [ctrl0(ctrl_base(qpn), BlockIndex::of(index), opcode, ds), ctrl1(fm, imm)];
             let seg: CtrlSeg = zerocopy::transmute!(words);
             prop_assert_eq!(seg, CtrlSeg::new(0, index as u16, opcode, qpn, ds as u8, fm, Be32::new(imm)));
         }
 
         #[test]
-        fn an_address_vector_gets_number_and_key(bytes: [u8; 48], key: u64, number: u32) {
+        fn number_and_key_are_put_into_the_address_vector(bytes: [u8; 48], key: u64, number: u32) {
             let av: Av = zerocopy::transmute!(bytes);
             let ah = Ah::new(&av);
             let mut expected = av;
@@ -289,18 +289,18 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_longest_entries_are_told_apart() {
+    fn empty_and_longest_entries_are_distinguished() {
         let (empty, longest) = (Sge::new(7, 0, 3).unwrap(), Sge::new(7, MAX_SGE_LENGTH, 3).unwrap());
         assert!(empty.is_special() && longest.is_special());
         assert_eq!((empty.length(), longest.length()), (0, MAX_SGE_LENGTH));
         let seg: DataSeg = zerocopy::transmute!(longest.words);
-        assert_eq!(seg.byte_count.get(), 0, "the wire's 2^31");
+        assert_eq!(seg.byte_count.get(), 0, "0 means 2^31");
         assert_eq!(Sge::new(7, MAX_SGE_LENGTH + 1, 3), Err(PostError::InvalidLength));
         assert_eq!(Sge::new(7, u32::MAX, 3), Err(PostError::InvalidLength));
     }
 
     #[test]
-    fn flags() {
+    fn flags_are_converted_to_those_of_the_control_segment() {
         let fm = |flags: SendFlags| (are_plain(flags), fm_ce_se(flags));
         assert_eq!(fm(SendFlags::empty()), (true, 0));
         assert_eq!(fm(SendFlags::FENCE), (true, 0x80));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The composer of the common WQE: control segment, destination, remote address, operands of an atomic, data.
+//! Encodes the common WQE: control segment, destination, remote address, operands of an atomic, data.
 //!
-//! All faces describe a WR by the same types. What the typed face knows at compile time is constant there, and the rest
-//! folds; a list fills them in from C's struct; a builder writes what its opcode says first and the data when a setter brings
-//! them. A WQE is written once, and what the doorbell needs to know of it is returned ([`Written`]).
+//! All interfaces describe a WR by the same types. What the typed interface knows at compile time is constant here and is
+//! folded. A list fills the description from C's struct. A builder first writes the segments that the opcode determines,
+//! and then the data when a setter is called. A WQE is written once; the values that the doorbell needs are returned
+//! ([`Written`]).
 
 use super::data::copy_inline;
 use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, Sge, WqeWriter};
@@ -15,21 +16,21 @@ use uverbs_core::provider::opcodes::is_atomic;
 use uverbs_core::provider::{Address, Operation, Payload, PostError, WireRemote as _};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Destination<'a> {
-    /// The connection says it, or the frame.
+    /// The peer of the connection, or the address in the frame.
     Connection,
     /// Address handle, QP number and Q_Key.
     Datagram(&'a Ah, u32, u32),
     /// Address handle, number and access key of a DC target.
     DcTarget(&'a Ah, u32, u64),
-    /// The connection, and an SRQ of the peer.
+    /// The peer of the connection, and the number of an SRQ there.
     Srq(u32),
 }
 
 impl<'a> Destination<'a> {
-    /// That of the typed face.
+    /// The destination of the typed interface.
     #[inline(always)]
     pub(crate) fn of<A: Address<Ah>>(to: &'a A) -> Self {
         if let Some((ah, qpn, qkey)) = to.datagram() {
@@ -43,7 +44,7 @@ impl<'a> Destination<'a> {
         }
     }
 
-    /// Units of its segment.
+    /// The units of the destination's segment.
     #[inline(always)]
     pub(crate) const fn units(&self) -> u32 {
         match self {
@@ -57,37 +58,37 @@ impl<'a> Destination<'a> {
 /// A local operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Local {
-    /// Of a memory window.
+    /// Binds a memory window.
     Bind(MwBind),
-    /// Of a key.
+    /// Invalidates a key.
     Invalidate(u32),
 }
 
-/// What a WR does.
+/// The operation of a WR.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WqeOp<'a> {
-    /// The verb's opcode.
+    /// The verbs opcode.
     pub(crate) opcode: WrOpcode,
-    /// Immediate data or a key, as the control segment has it, in host order.
+    /// Immediate data or a key, as in the control segment, in host order.
     pub(crate) imm: u32,
-    /// Of RDMA and atomics.
+    /// The remote address of RDMA and atomics.
     pub(crate) remote: Option<Remote>,
-    /// Of atomics, in the wire's order.
+    /// The operands of an atomic, in wire order.
     pub(crate) operands: Option<[u64; 2]>,
-    /// Header and segment size of a segmented send.
+    /// Header and segment size of a TSO send.
     pub(crate) tso: Option<TsoArgs<'a>>,
-    /// Of a WR without data.
+    /// A local operation, which has no data.
     pub(crate) local: Option<Local>,
 }
 
 impl<'a> WqeOp<'a> {
-    /// A message with nothing besides its data.
+    /// A message that consists of data only.
     #[inline(always)]
     pub(crate) const fn new(opcode: WrOpcode) -> Self {
         Self { opcode, imm: 0, remote: None, operands: None, tso: None, local: None }
     }
 
-    /// That of the typed face and of a builder.
+    /// The operation of the typed interface or of a builder.
     #[inline(always)]
     pub(crate) fn of<O: Operation<Remote = Remote>>(op: &'a O) -> Self {
         let imm = match (op.imm_data(), op.invalidate_rkey()) {
@@ -109,14 +110,14 @@ impl<'a> WqeOp<'a> {
         Self { opcode: O::OPCODE, imm, remote: op.remote(), operands, tso: op.tso(), local }
     }
 
-    /// What comes back to its entries.
+    /// The response that the device writes to the WR's entries.
     #[inline(always)]
     pub(crate) fn answer(&self) -> Answer {
         if is_atomic(self.opcode) { Answer::CountEight } else { Answer::None }
     }
 }
 
-/// Units that an opcode wants between destination and data.
+/// The units of an opcode between destination and data.
 #[inline(always)]
 pub(crate) const fn op_units(opcode: WrOpcode) -> u32 {
     match opcode {
@@ -129,14 +130,14 @@ pub(crate) const fn op_units(opcode: WrOpcode) -> u32 {
 /// The data of a WR.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Data<'a, E, P> {
-    /// Registered memory.
+    /// Scatter/gather entries.
     Entries(&'a [E]),
-    /// Bytes.
+    /// Inline data.
     Inline(P),
 }
 
 impl<'a, P: Payload<Sge>> Data<'a, Sge, &'a P> {
-    /// That of the typed face.
+    /// The data of the typed interface.
     #[inline(always)]
     pub(crate) fn of(data: &'a P) -> Self {
         if P::INLINE { Self::Inline(data) } else { Self::Entries(data.sges()) }
@@ -144,7 +145,7 @@ impl<'a, P: Payload<Sge>> Data<'a, Sge, &'a P> {
 }
 
 impl<E, P: Payload<Sge>> Data<'_, E, &P> {
-    /// Units that it takes at most.
+    /// The most units that the data take.
     pub(crate) fn max_units(&self) -> u32 {
         let units = match self {
             Self::Entries(entries) => entries.len(),
@@ -154,22 +155,22 @@ impl<E, P: Payload<Sge>> Data<'_, E, &P> {
     }
 }
 
-/// A WR, but for its id.
+/// A WR without its id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Description<'a, E, P> {
-    /// Its flags. What its data are is said by those.
+    /// The flags, which determine the kind of the data.
     pub(crate) flags: SendFlags,
-    /// Where it goes.
+    /// The destination.
     pub(crate) to: Destination<'a>,
-    /// What it does.
+    /// The operation.
     pub(crate) op: WqeOp<'a>,
-    /// What it carries.
+    /// The data.
     pub(crate) data: Data<'a, E, P>,
 }
 
 impl<E: Copy, P: Copy> Description<'_, E, &P> {
-    /// Lends a copy to a function that is not inlined: the address of the description itself, of a single entry or of what
-    /// names the inline data would keep them out of the registers, on the short way, too.
+    /// Calls `f`, which should not be inlined, with a copy. If the address of the description, of a single entry or of the
+    /// inline data's reference were passed, they would be kept in memory instead of registers, in the fast path, too.
     #[inline(always)]
     pub(crate) fn lend<R>(&self, f: impl FnOnce(&Description<'_, E, &P>) -> R) -> R {
         match self.data {
@@ -180,36 +181,36 @@ impl<E: Copy, P: Copy> Description<'_, E, &P> {
     }
 }
 
-/// What a WQE carries, as far as a doorbell wants to know.
+/// The kind of a WQE's data, as the doorbell needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Carries {
-    /// Registered memory, or what an opcode asks for.
+    /// Entries, or segments of an opcode.
     Entries = 0,
-    /// Bytes.
+    /// Inline data.
     Inline = 1,
-    /// Nothing but the control segment.
+    /// Only the control segment.
     Nothing = 2,
 }
 
 /// A WQE that was written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written {
-    /// Its units.
+    /// The number of units.
     pub(crate) ds: u32,
-    /// What is in it.
+    /// The kind of its data.
     pub(crate) carries: Carries,
 }
 
 impl Written {
-    /// `ds` units, of which the data are `carries`.
+    /// A WQE of `ds` units with data of the kind `carries`.
     #[inline(always)]
     pub(crate) const fn new(ds: u32, carries: Carries) -> Self {
         Self { ds, carries: if ds == CTRL_UNITS { Carries::Nothing } else { carries } }
     }
 }
 
-/// Where the units of a WQE are written: the ring, or registers.
+/// The place to which a WQE is written: the ring, or registers of the CPU.
 pub(crate) trait Units {
     /// Writes the 16 bytes at `unit`.
     fn put_unit(&mut self, unit: u32, words: [u64; 2]);
@@ -230,17 +231,17 @@ impl Units for [u64; 8] {
     }
 }
 
-/// What is constant in the control segments of a queue.
+/// The constant parts of a queue's control segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CtrlConsts {
-    /// The first word by opcode, in host order, less index and units.
+    /// The first word by opcode, in host order, without index and units.
     first: [u64; 16],
-    /// The second word by flags, less immediate data.
+    /// The second word by flags, without immediate data.
     second: [u64; 16],
 }
 
 impl CtrlConsts {
-    /// Of the QP of this number. `signal` is set in every WQE.
+    /// The constants of a QP. `signal` is set in every WQE.
     pub(crate) fn new(qp_num: u32, signal: u8) -> Self {
         let first = |opcode| u64::from(hw_opcode(WrOpcode(opcode as u32))) << 32 | ctrl_base(qp_num);
         let second = |flags| ctrl1(signal | fm_ce_se(SendFlags::from_bits_retain(flags as u32)), 0);
@@ -252,20 +253,20 @@ impl CtrlConsts {
         (self.first[0] >> 8) as u32 & 0xff_ffff
     }
 
-    /// The first word of a WQE. Every opcode of a queue is below 16.
+    /// The first word of a WQE. All opcodes of a queue are below 16.
     #[inline(always)]
     pub(crate) fn first(&self, place: BlockIndex, opcode: WrOpcode, ds: u64) -> u64 {
         ctrl0(self.first[(opcode.0 & 15) as usize], place, 0, ds)
     }
 
-    /// The second word; of flags that are not plain, as many as are.
+    /// The second word. Flags that are not plain are ignored.
     #[inline(always)]
     pub(crate) fn second(&self, flags: SendFlags, imm: u32) -> u64 {
         self.second[(flags.bits() & 15) as usize] | ctrl1(0, imm)
     }
 }
 
-/// Writes the destination, behind the control segment; the unit behind it.
+/// Writes the destination after the control segment; returns the next unit.
 #[inline(always)]
 pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u32 {
     let av = match to {
@@ -284,13 +285,13 @@ pub(crate) fn put_destination(units: &mut impl Units, to: Destination<'_>) -> u3
     CTRL_UNITS + AV_UNITS
 }
 
-/// Writes what the opcode asks for, from `unit` on; the unit behind it.
+/// Writes the segments of the opcode from `unit` on; returns the next unit.
 #[inline(always)]
 pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Result<u32, PostError> {
     let Some(remote) = op.remote else { return Ok(unit) };
     units.put_unit(unit, remote.words());
     let Some(operands) = op.operands else { return Ok(unit + 1) };
-    // IBA 9.4.5: an atomic works on 8 aligned bytes.
+    // IBA 9.4.5: an atomic operates on 8 aligned bytes.
     if !remote.addr().is_multiple_of(8) {
         return Err(PostError::Misaligned);
     }
@@ -298,9 +299,10 @@ pub(crate) fn put_op(units: &mut impl Units, unit: u32, op: &WqeOp<'_>) -> Resul
     Ok(unit + 2)
 }
 
-/// Writes the WQE of a WR whose opcode, destination and flags the queue has, and moves the cursor behind it.
+/// Writes the WQE of a WR, and moves the cursor past it. The caller has checked that the queue allows the WR's opcode,
+/// destination and flags.
 ///
-/// The way of one entry ends apart from the others, with a length that is known when all else is.
+/// A WR with one entry has its own code, in which the length is constant if all else is.
 #[inline(always)]
 pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
     view: SqView<'_>,
@@ -347,8 +349,8 @@ pub(crate) fn put_ctrl(
     writer.put_ctrl0(consts.first(writer.place(), op.opcode, ds));
 }
 
-/// Composes a WQE of one block and one entry in registers: its words, but for the first, and its units. `None` for other WRs,
-/// and for what a look at its parts would refuse.
+/// Composes a WQE of one block with one entry in registers: returns its words, except the first, and its units. `None` for
+/// other WRs, and for WRs with an error.
 #[inline(always)]
 pub(crate) fn block<E: SendEntry, P>(
     consts: &CtrlConsts,

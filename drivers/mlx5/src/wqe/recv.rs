@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The entries of a receive, for both faces and for both kinds of receive queues.
+//! The entries of a receive, for all interfaces and both kinds of receive queue.
 //!
-//! A receive is a row of entries. Where it has fewer than its element has room for, an entry without memory ends it. An
-//! empty entry is left out.
+//! A receive WQE is an array of entries. If it has fewer entries than its element has room for, an entry without memory
+//! ends it. Empty entries are skipped.
 
 use super::Sge;
 use super::data::DataLimits;
@@ -12,22 +12,22 @@ use uverbs_core::provider::{PostError, WireSge};
 use uverbs_core::wr::Sge as RawSge;
 use uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
 
-/// An entry of either form: the wire's or C's.
+/// An entry of a receive, in the format of the WQE or of C.
 pub trait WireEntry: Copy {
-    /// The wire's; an error if it is too long.
+    /// The entry in the WQE's format; an error if it is too long.
     fn wire(self) -> Result<Sge, PostError>;
 
-    /// The wire's words of an entry that is neither empty nor has 2^31 bytes or more, where `entries` allow one.
+    /// The words of the entry in the WQE's format, if its length is from 1 to 2^31 - 1 and `entries` allows entries.
     fn ordinary(self, entries: EntryTest) -> Option<[u64; 2]>;
 }
 
-/// Whether a receive may have entries, in the form that [`WireEntry::ordinary`] needs for either kind: so one test answers
-/// both.
+/// Whether receives of a queue may have entries, in the forms that [`WireEntry::ordinary`] needs for the two formats: one
+/// test checks this and the length.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryTest {
-    /// The bits of the wire's first word of which an ordinary entry has at least one; or 0.
+    /// A mask for the first word of which an ordinary entry has at least one bit; 0 if no entry is allowed.
     bits: u64,
-    /// The bytes of the longest ordinary entry; or 0.
+    /// The length of the longest ordinary entry; 0 if no entry is allowed.
     longest: u32,
 }
 
@@ -66,32 +66,32 @@ impl WireEntry for RawSge {
     }
 }
 
-/// Ends a receive that has fewer entries than there is room for: no bytes of no memory.
+/// The entry that ends a receive with fewer entries than there is room for: 0 bytes, invalid key.
 const TERMINATOR: [u64; 2] = [(MLX5_INVALID_LKEY as u64).to_be(), 0];
 
-/// What receives a queue takes.
+/// The limits of a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvFormat {
     entries: EntryTest,
-    /// Entries of a receive.
+    /// The most entries of a receive.
     max_sge: u32,
-    /// Bytes of a message; matters only from 2^31 on, below which the device judges.
+    /// The device's longest message. Checked only from 2^31 bytes on; shorter messages are checked by the device.
     max_msg: u64,
 }
 
 impl RecvFormat {
-    /// Of a queue whose elements have room for at least `max_sge` entries.
+    /// The format of a queue whose elements have room for at least `max_sge` entries.
     pub(crate) fn new(max_sge: u32, max_msg: u64) -> Self {
         Self { entries: EntryTest::new(max_sge != 0), max_sge, max_msg }
     }
 
-    /// Entries of a receive.
+    /// The most entries of a receive.
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }
 
-    /// Writes a receive of one entry that is neither empty nor has 2^31 bytes. `false` for others, of which nothing is
-    /// written. `units` are the first two of the element; where there is no second, it is the first.
+    /// Writes a receive of one ordinary entry (see [`WireEntry::ordinary`]). Otherwise returns `false` and writes nothing.
+    /// `units` are the first two of the element; if it has only one, both are that one.
     #[inline(always)]
     pub(crate) fn put_one<S: WireEntry>(&self, units: [&[AtomicU64; 2]; 2], sge: S) -> bool {
         let Some(words) = sge.ordinary(self.entries) else { return false };

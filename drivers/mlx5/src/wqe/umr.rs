@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Windows and invalidations: a UMR WQE that writes a memory key. PRM 8.9.4.7 and 8.9.4.8.
+//! Memory windows and invalidations: a UMR WQE that writes a memory key. PRM 8.9.4.7 and 8.9.4.8.
 //!
-//! Binding writes range, rights and one translation entry; unbinding and invalidating only free the key. A type 1
-//! window belongs to its PD, a type 2 window to the QP that binds it.
+//! A bind writes the range, the access rights and one translation entry; unbinding and invalidating only free the key. A
+//! type 1 window belongs to its PD, a type 2 window to the QP that binds it.
 
 use super::{CTRL_UNITS, WqeWriter};
 use uverbs_core::attr::AccessFlags;
@@ -14,22 +14,22 @@ use zerocopy::transmute;
 
 /// The longest range of a translation entry with a length.
 const MAX_KLM_LENGTH: u64 = 1 << 31;
-/// Translation entries are padded to 64 bytes, and counted in units.
+/// The translation entries are padded to 64 bytes; their size is given in units of 16 bytes.
 const KLM_OCTOWORDS: u16 = 4;
-/// Number of no QP: the key belongs to none.
+/// A QP number that no QP has: the key belongs to no QP.
 const ANY_QP: u32 = 0xff_ffff;
 
 /// Units of a WQE that frees a key.
 pub(crate) const FREE_UNITS: u32 = CTRL_UNITS + 3 + 4;
-/// Units of a WQE that binds.
+/// Units of a WQE that binds a window.
 pub(crate) const BIND_UNITS: u32 = FREE_UNITS + 4;
 
-/// Writes what follows the control segment of an invalidation.
+/// Writes the segments of an invalidation after the control segment; returns the WQE's units.
 pub(crate) fn put_local_inv(slot: WqeWriter<'_>) -> u32 {
     put_free(slot, true, 0)
 }
 
-/// Writes what follows the control segment of a bind, or of an unbind if its length is 0; the WQE's units.
+/// Writes the segments of a bind, or of an unbind if the length is 0, after the control segment; returns the WQE's units.
 pub(crate) fn put_bind(slot: WqeWriter<'_>, qpn: u32, bind: &MwBind) -> Result<u32, PostError> {
     if bind.length > MAX_KLM_LENGTH {
         return Err(PostError::Unsupported);
@@ -83,7 +83,7 @@ pub(crate) fn put_bind(slot: WqeWriter<'_>, qpn: u32, bind: &MwBind) -> Result<u
     Ok(BIND_UNITS)
 }
 
-/// Frees a key.
+/// Writes the segments that free a key; returns the WQE's units.
 fn put_free(slot: WqeWriter<'_>, type2: bool, rkey: u32) -> u32 {
     let mut flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET;
     let mut mask = MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE | MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY;
@@ -103,7 +103,7 @@ fn put_free(slot: WqeWriter<'_>, type2: bool, rkey: u32) -> u32 {
     FREE_UNITS
 }
 
-/// The number, and the byte of the key that its user may change.
+/// The QP number, and the low byte of the key, which the user may change.
 fn qpn_mkey(qpn: u32, rkey: u32) -> Be32 {
     Be32::new(qpn << 8 | rkey & 0xff)
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a WQE is written: from a basic block on, over the end of the ring to its start where it must.
+//! Writes units of a WQE to the ring, from a basic block on. A WQE wraps at the ring's end.
 
 use crate::memory::{BlockIndex, SqAddrs, SqView, UnitIndex};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The place of one WQE. Nothing that is written here is seen before the doorbell rings.
+/// A WQE in the ring. The device does not read it before the doorbell.
 #[derive(Clone, Copy)]
 pub(crate) struct WqeWriter<'r> {
     ring: SqView<'r>,
@@ -14,25 +14,25 @@ pub(crate) struct WqeWriter<'r> {
 }
 
 impl<'r> WqeWriter<'r> {
-    /// The WQE that begins at this place.
+    /// The WQE that begins at `place`.
     #[inline(always)]
     pub(crate) fn new(ring: SqView<'r>, place: BlockIndex) -> Self {
         Self { ring, head: ring.at(place), place }
     }
 
-    /// Where it begins.
+    /// The WQE's first block.
     #[inline(always)]
     pub(crate) fn place(self) -> BlockIndex {
         self.place
     }
 
-    /// Ring and place, for a function that is not inlined, which finds the block by itself.
+    /// The ring and the place, as arguments of a function that is not inlined, which computes the block's address itself.
     #[inline(always)]
     pub(crate) fn lend(self) -> (&'r SqAddrs, BlockIndex) {
         (self.ring.lend(), self.place)
     }
 
-    /// `count` units from `unit` on, if they do not go over the ring's end.
+    /// `count` units from `unit` on, if they do not wrap at the ring's end.
     #[inline(always)]
     pub(crate) fn units(self, unit: u32, count: usize) -> Option<&'r [[AtomicU64; 2]]> {
         self.ring.units_from(self.place.unit(unit), count)
@@ -41,7 +41,7 @@ impl<'r> WqeWriter<'r> {
     /// Writes the 16 bytes at `unit`.
     #[inline(always)]
     pub(crate) fn put(self, unit: u32, words: [u64; 2]) {
-        // In the first block, where most calls know to be, the place needs no mask.
+        // In the first block, which is known at compile time in most calls, the index needs no mask.
         if unit < 4 {
             self.head[unit as usize * 2].store(words[0], Ordering::Relaxed);
             self.head[unit as usize * 2 + 1].store(words[1], Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl<'r> WqeWriter<'r> {
         }
     }
 
-    /// The same for a `unit` that only the run tells.
+    /// [`put`](Self::put) for a `unit` that is not known at compile time.
     #[inline(always)]
     pub(crate) fn put_far(self, unit: u32, words: [u64; 2]) {
         let place = self.ring.unit_at(self.place.unit(unit));
@@ -58,31 +58,31 @@ impl<'r> WqeWriter<'r> {
         place[1].store(words[1], Ordering::Relaxed);
     }
 
-    /// Writes 4 bytes at `unit` and then `bytes`, if they do not go over the ring's end.
+    /// Writes 4 bytes at `unit` and then `bytes`; returns `false` and writes nothing if they wrap at the ring's end.
     #[inline(always)]
     pub(crate) fn put_segment(self, unit: u32, head: u32, bytes: &[u8]) -> bool {
         self.ring.store_segment(self.place.unit(unit), head, bytes)
     }
 
-    /// Writes the first word.
+    /// Writes the control segment's first word.
     #[inline(always)]
     pub(crate) fn put_ctrl0(self, word: u64) {
         self.head[0].store(word, Ordering::Relaxed);
     }
 
-    /// Writes the second word.
+    /// Writes the control segment's second word.
     #[inline(always)]
     pub(crate) fn put_ctrl1(self, word: u64) {
         self.head[1].store(word, Ordering::Relaxed);
     }
 
-    /// Names the stream of a DC initiator that the WR belongs to.
+    /// Adds the stream of a DC initiator to the control segment.
     pub(crate) fn add_stream(self, stream: u16) {
         let word = u64::from_be(self.head[1].load(Ordering::Relaxed));
         self.put_ctrl1((word | u64::from(stream) << 40).to_be());
     }
 
-    /// Gives a WQE the fence that it was written without, unless it asks for a stronger one.
+    /// Adds a small fence to a WQE that was written without one, unless it has a fence bit already.
     #[cold]
     pub(crate) fn add_small_fence(self) {
         const FENCES: u64 = 0xe0 << 32;
@@ -94,16 +94,16 @@ impl<'r> WqeWriter<'r> {
     }
 }
 
-/// Copies bytes into a WQE, one piece after the other.
+/// Copies bytes into a WQE, piece by piece.
 pub(crate) struct InlineWriter<'r> {
     ring: SqView<'r>,
     start: UnitIndex,
-    /// Bytes behind `start` that are written.
+    /// The number of bytes after `start` that are written.
     end: u32,
 }
 
 impl<'r> InlineWriter<'r> {
-    /// Begins at `unit`.
+    /// A writer whose first byte is at `unit`.
     #[inline(always)]
     pub(crate) fn new(writer: WqeWriter<'r>, unit: u32) -> Self {
         Self { ring: writer.ring, start: writer.place.unit(unit), end: 0 }
@@ -130,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_are_copied_one_after_the_other(
+        fn pieces_are_copied_one_after_the_other_and_nothing_else_is_written(
             pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..90), 0..6),
             index in 0_u32..8,
             unit in 0_u32..8,
@@ -140,7 +140,7 @@ mod tests {
             let mut writer = InlineWriter::new(WqeWriter::new(ring.view(), BlockIndex::of(index)), unit);
             pieces.iter().for_each(|p| writer.push(p));
             let mut expected = pieces.concat();
-            // Nothing but that is written, in the ring and behind it.
+            // No other byte is written, in the ring or after it.
             expected.resize(512, 0xff);
             prop_assert_eq!(bytes(&ring, index * 8 + unit * 2, 512), expected);
             prop_assert!(ring.buf().words()[64..].iter().all(|w| w.load(Ordering::Relaxed) == u64::MAX));
