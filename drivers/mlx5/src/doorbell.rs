@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Doorbells: the registers of a UAR through which a queue tells the device that there is work.
+//! Doorbells: the UAR registers by which a queue notifies the device.
 //!
-//! A send doorbell is 8 bytes (the start of the last WQE), or a whole WQE written to the same place, which saves the device the
-//! fetch (BlueFlame). A register has two halves, used in turn, so that a burst that still sits in a write-combining buffer
-//! is not mixed with the next. A register of several QPs needs a lock around all of that; a dedicated one does not.
-//! Facts from PRM, "UAR Page Format" (8.7), and rdma-core's `udma_barrier.h` for the order of stores.
+//! A send doorbell is 8 bytes (the start of the last WQE), or a whole WQE written to the same register, which saves the
+//! device a fetch (BlueFlame). A register has two halves that are used alternately, so that a burst that is still in a
+//! write-combining buffer is not mixed with the next one. A register that several QPs use needs a lock for this; a
+//! dedicated one does not. Facts from PRM, "UAR Page Format" (8.7), and rdma-core's `udma_barrier.h` for the order of
+//! stores.
 #![expect(unsafe_code)]
 // UNSAFETY: stores to device registers, at offsets that were checked against the mapping.
 
@@ -21,21 +22,21 @@ use uverbs_core::sync::barrier::{write_combining_flush, write_combining_start};
 use uverbs_core::sync::{Locked, Shared};
 use uverbs_mlx5_hw::doorbell::MLX5_CQ_DOORBELL;
 
-/// A register, or two halves of one, at some offset of a page.
+/// A register at some offset of a page; it may have two halves.
 enum Register {
-    /// Mapped from a device. The pointer is that of the register.
+    /// Mapped from a device. The pointer is the register's address.
     Mapped(NonNull<u64>, #[expect(dead_code, reason = "keeps the page mapped")] Arc<Mapping>),
-    /// A software device's, with the register's offset in the page.
+    /// Of a software device, with the register's offset in the page.
     Port(Arc<dyn DoorbellPort>, u32),
 }
 
-// SAFETY: the address of a register, good from any thread while the mapping lives, which it owns.
+// SAFETY: the pointer is the address of a register in a mapping that this value keeps alive; it may be used by any thread.
 unsafe impl Send for Register {}
-// SAFETY: likewise; concurrent stores to a register are the device's to order.
+// SAFETY: `&Register` only allows stores to the register. The device accepts stores from several threads in any order.
 unsafe impl Sync for Register {}
 
 impl Register {
-    /// The register at `offset`, if `len` bytes from there on are inside the page.
+    /// The register at `offset`, if `len` bytes from there on are inside the page and aligned to 8 bytes.
     fn new(page: &DoorbellPage, offset: u32, len: u32) -> Option<Self> {
         if !offset.is_multiple_of(8) {
             return None;
@@ -46,7 +47,7 @@ impl Register {
                 if end > map.len() || !map.as_ptr().addr().get().is_multiple_of(8) {
                     return None;
                 }
-                // SAFETY: `offset` is inside the mapping.
+                // SAFETY: `offset` is at most `end`, which is inside the mapping.
                 let register = unsafe { map.as_ptr().add(offset as usize) };
                 Some(Self::Mapped(register.cast(), Arc::clone(map)))
             }
@@ -54,7 +55,7 @@ impl Register {
         }
     }
 
-    /// One store of 8 bytes. `at` is below the `len` of `new`, and a multiple of 8.
+    /// One store of 8 bytes. `at` must be a multiple of 8 and below the `len` of [`new`](Self::new).
     #[inline(always)]
     fn ring(&self, at: u32, value: u64) {
         match self {
@@ -63,12 +64,12 @@ impl Register {
         }
     }
 
-    /// A burst: the `blocks` basic blocks from `first` on. No longer than a half.
+    /// A burst: the `blocks` basic blocks from `first` on, which must fit into a half.
     #[inline(always)]
     fn burst(&self, at: u32, ring: SqView<'_>, first: BlockIndex, blocks: u32) {
         match self {
             Self::Mapped(register, _) => {
-                // SAFETY: `at` is the start of a half, inside the mapping.
+                // SAFETY: `at` is the start of a half; `new` checked that both halves are inside the mapping.
                 let half = unsafe { register.byte_add(at as usize) };
                 for i in 0..blocks {
                     copy_block(half, i, ring, first.after(i));
@@ -79,23 +80,25 @@ impl Register {
     }
 }
 
-/// Copies a block to a register, as its `nth`. By 16 bytes where the CPU can: for a WQE of two blocks, 15.0 ns and not 17.1. (The
-/// fence before it has emptied the store buffer, so a load of 16 bytes after smaller stores does not stall.)
+/// Copies a block to a register, as its `nth`. On x86-64 in 16-byte units: 15.0 ns instead of 17.1 for a WQE of two blocks.
+/// (The fence before it has emptied the store buffer, so a 16-byte load after smaller stores does not stall.)
 #[inline(always)]
 fn copy_block(register: NonNull<u64>, nth: u32, ring: SqView<'_>, block: BlockIndex) {
-    // SAFETY: inside the mapping, see `put_word`.
+    // SAFETY: the blocks of a burst fit into a half of the register (the callers use at most [`BlueFlame::half`] bytes),
+    // which is inside the mapping ([`Register::new`]).
     let to = unsafe { register.byte_add(nth as usize * 64) };
     let from = ring.at(block);
     #[cfg(target_arch = "x86_64")]
     for i in 0..4 {
         use core::arch::x86_64::__m128i;
-        // SAFETY: a quarter of the block, which has 64 bytes.
+        // SAFETY: `i` is below 4, and the block has 64 bytes.
         let from = unsafe { from.as_ptr().cast::<__m128i>().add(i) };
-        // SAFETY: aligned as the block is, to 64; only this poster stores to a block that is not published.
+        // SAFETY: 16 bytes of the block, which is aligned to 64 bytes. Only this poster stores to a block that is not
+        // published.
         let unit = unsafe { from.read_volatile() };
-        // SAFETY: a quarter of 64 bytes of the mapping.
+        // SAFETY: `i` is below 4; 64 bytes from `to` on are inside the mapping.
         let to = unsafe { to.cast::<__m128i>().add(i) };
-        // SAFETY: as above; [`Doorbell::new`] found the register aligned to 64.
+        // SAFETY: 16 bytes inside the mapping; [`Doorbell::new`] checked that the register is aligned to 64 bytes.
         unsafe { to.write_volatile(unit) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -104,7 +107,7 @@ fn copy_block(register: NonNull<u64>, nth: u32, ring: SqView<'_>, block: BlockIn
     }
 }
 
-/// A burst to a software device: the bytes as they would pass the bus.
+/// A burst to a software device: passes the bytes as they would be on the bus.
 #[cold]
 fn port_burst(port: &dyn DoorbellPort, at: u32, ring: SqView<'_>, first: BlockIndex, blocks: u32) {
     let mut bytes = [0_u8; MAX_BURST as usize];
@@ -121,58 +124,58 @@ fn port_burst(port: &dyn DoorbellPort, at: u32, ring: SqView<'_>, first: BlockIn
 /// The longest burst: half of the largest register.
 const MAX_BURST: u32 = 512;
 
-/// What a register can do, by the context's answer and the environment.
+/// The properties of a register, according to the context's answer and the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlueFlame {
-    /// Bytes of a half: the longest burst, and how far apart the halves are. A power of two from 64 to 512; 0 for a register
+    /// Bytes of a half: the longest burst, and the distance of the halves. A power of two from 64 to 512; 0 for a register
     /// without halves (one that is mapped uncached).
     pub half: u32,
     /// Whether bursts are allowed: `MLX5_SHUT_UP_BF` and the first register of an old kernel's UARs forbid them.
     pub burst: bool,
-    /// Whether a WQE without inline data is worth one (`MLX5_POST_SEND_PREFER_BF`).
+    /// Whether WQEs without inline data are written as bursts (`MLX5_POST_SEND_PREFER_BF`).
     pub prefer: bool,
 }
 
-/// A register that several QPs ring: its lock, and which half is next.
+/// The lock of a register that several QPs use; its value is the offset of the next half.
 pub type SharedHalf = Locked<u32, Shared>;
 
 /// A send queue's doorbell.
 ///
 /// # Invariants
-/// `next` is the next half of `register` if that is a mapped one and `sharing` is [`Sharing::Own`]; `toggle` added or taken
-/// away leads to the other half, or is 0.
+/// If `register` is mapped and `sharing` is [`Sharing::Own`], `next` is the address of its next half, and the other half's
+/// address differs in the bit `toggle`. `toggle` is 0 if there is only one.
 pub struct Doorbell {
     next: NonNull<u64>,
     toggle: usize,
-    /// The longest WQE that is written whole, by what it carries ([`Carries`]).
+    /// The longest WQE that is written as a burst, by the kind of its data ([`Carries`]).
     burst: [BlockCount; 4],
     sharing: Sharing,
-    /// Whether it is this queue's alone, and a block of entries is written whole.
+    /// Whether no other queue uses the register and a block with entries is written as a burst.
     bursts_alone: bool,
     register: Register,
     half_size: u32,
-    /// Which half of a software device's register is next: 0, or `half_size`.
+    /// The offset of the next half of a software device's register: 0, or `half_size`.
     half: u32,
 }
 
-/// Who rings a register.
+/// How the register is used.
 enum Sharing {
-    /// This queue alone, by stores.
+    /// By stores, by this queue only.
     Own,
-    /// Several queues, by stores.
+    /// By stores, by several queues.
     Locked(Arc<SharedHalf>),
-    /// A software device is called, with the lock if there is one.
+    /// By calls of a software device, with the lock if several queues use it.
     Port(Option<Arc<SharedHalf>>),
 }
 
-// SAFETY: the address of a register that `register` keeps mapped, good from any thread.
+// SAFETY: `next` is the address of a register in a mapping that `register` keeps alive; it may be used by any thread.
 unsafe impl Send for Doorbell {}
-// SAFETY: `&Doorbell` gives nothing but its description.
+// SAFETY: `&Doorbell` only allows to read constant fields.
 unsafe impl Sync for Doorbell {}
 
 impl Doorbell {
-    /// The register at `offset` of `page`. With `shared`, other QPs ring it, too, and use the same `shared`. `None` if
-    /// it does not fit in the page, or has halves that are not aligned to 64 bytes.
+    /// The register at `offset` of `page`. If other QPs use it, all of them pass the same `shared`. `None` if the register
+    /// is not inside the page, or has halves that are not aligned to 64 bytes.
     #[must_use]
     pub fn new(
         page: &DoorbellPage,
@@ -192,7 +195,7 @@ impl Doorbell {
         if matches!(register, Register::Mapped(..)) && bf.half != 0 && !next.addr().get().is_multiple_of(64) {
             return None;
         }
-        // The address of the other half differs in one bit.
+        // The addresses of the halves differ in one bit.
         let half = bf.half as usize;
         let toggle = if next.addr().get() & half == 0 { half } else { 0 };
         let longest = |wanted| BlockCount::of(if bf.burst && wanted { bf.half / 64 } else { 0 });
@@ -204,20 +207,20 @@ impl Doorbell {
         Some(Self { next, toggle, burst, sharing, bursts_alone, register, half_size: bf.half, half: 0 })
     }
 
-    /// Whether the register has a lock because other QPs may ring it.
+    /// Whether the register has a lock because several QPs use it.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.sharing, Sharing::Locked(_) | Sharing::Port(Some(_)))
     }
 
-    /// Whether a single WQE is written whole.
+    /// Whether a single WQE is written as a burst.
     #[inline(always)]
     pub(crate) fn is_burst(&self, wqe: LastWqe) -> bool {
         wqe.span() <= self.burst[wqe.carries()]
     }
 
-    /// Tells of the WQEs up to the one at `last`, which is written whole if it is a `burst`. The doorbell record was written
-    /// before, and the queue is busy.
+    /// Notifies the device of the WQEs up to the one at `last`, which is written whole if `burst`. The doorbell record must
+    /// have been written, and the queue must be busy.
     #[inline(always)]
     pub(crate) fn post(&mut self, queue: &SendQueueRef, last: BlockIndex, span: BlockCount, burst: bool) {
         let Sharing::Own = self.sharing else {
@@ -236,16 +239,18 @@ impl Doorbell {
         self.turn();
     }
 
-    /// The same for a single WQE of one block, whose words are at hand. It has `ds` units, more than one; the others are 0.
+    /// [`post`](Self::post) of a single WQE of one block, whose words the caller has in registers. It has `ds` units, at
+    /// least 2; the remaining words of the block are written as 0.
     #[inline(always)]
     pub(crate) fn post_block(&mut self, queue: &SendQueueRef, at: BlockIndex, words: &[u64; 8], ds: u32) {
         if !self.bursts_alone {
-            // Not rare, but a call: the stores below follow the caller's without a jump.
+            // This case is not rare; the hint only makes the compiler place the stores below directly after the caller's
+            // code.
             cold_path();
             let span = BlockCount::of(1);
             return self.post(queue, at, span, self.is_burst(LastWqe::new(span, Carries::Entries)));
         }
-        // Loaded before the fence, behind which loads take their time.
+        // Loaded before the fence, because loads after it are slow.
         let next = self.next;
         write_combining_start();
         for (unit, &[first, second]) in (0..).zip(words.as_chunks::<2>().0) {
@@ -259,37 +264,38 @@ impl Doorbell {
         self.turn();
     }
 
-    /// The other half is next.
+    /// Changes to the other half.
     #[inline(always)]
     fn turn(&mut self) {
         write_combining_flush();
-        // Of a register the address has the bit or has it not, see `new`; so this is never 0.
+        // For an address with the bit clear the toggle sets it, otherwise it is 0 (see `new`); so the result is not 0.
         let other = self.next.as_ptr().map_addr(|addr| addr ^ self.toggle);
-        // SAFETY: the other half of a register, or the same address; neither is NULL.
+        // SAFETY: `other` is the address of a half of the register (invariant), so it is not NULL.
         self.next = unsafe { NonNull::new_unchecked(other) };
     }
 
-    /// [`post`](Self::post) by a register that has a lock or is a software device's: a burst of so many blocks, or 8 bytes.
+    /// [`post`](Self::post) to a register with a lock or of a software device: a burst of `blocks` blocks, or 8 bytes if
+    /// `blocks` is 0.
     #[inline(never)]
     fn post_shared(&mut self, queue: &SendQueueRef, last: BlockIndex, blocks: u32) {
         let ring = queue.view();
         let Sharing::Port(shared) = &self.sharing else {
             let Sharing::Locked(shared) = &self.sharing else { return };
-            // Held for the stores only, so this thread can't have it.
+            // The lock is held for the stores only, so this thread does not hold it.
             if let Ok(mut half) = shared.lock() {
                 self.write(*half & self.half_size, ring, last, blocks);
                 *half ^= self.half_size;
             }
             return;
         };
-        // The call may panic, and this leaves then.
+        // The call may panic; dropping this leaves the queue then.
         let _busy = queue.qp.access().send.busy();
         let Some(shared) = shared else {
             self.write(self.half, ring, last, blocks);
             self.half ^= self.half_size;
             return;
         };
-        // A software device does not call back, so this thread can't have the lock.
+        // A software device does not call back, so this thread does not hold the lock.
         let Ok(mut half) = shared.lock() else {
             return self.write(0, ring, last, 0);
         };
@@ -297,7 +303,7 @@ impl Doorbell {
         *half ^= self.half_size;
     }
 
-    /// A burst of so many blocks, or 8 bytes.
+    /// Writes a burst of `blocks` blocks, or 8 bytes if `blocks` is 0.
     #[inline]
     fn write(&self, half: u32, ring: SqView<'_>, last: BlockIndex, blocks: u32) {
         write_combining_start();
@@ -306,23 +312,23 @@ impl Doorbell {
         } else {
             self.register.ring(half, ring.at(last)[0].load(Ordering::Relaxed));
         }
-        // Before a lock is released: the next holder's store must not overtake this one on its way out of this CPU.
+        // Before a lock is released: the next holder's store must not reach the device before this one.
         write_combining_flush();
     }
 }
 
-/// Writes 8 bytes to a register. They are inside the mapping: the callers stay in the register's halves, which
+/// Writes 8 bytes to a register. They must be inside the mapping: the callers stay inside the halves of a register that
 /// [`Register::new`] checked.
 #[inline(always)]
 fn put_word(register: NonNull<u64>, at: u32, word: u64) {
-    // SAFETY: inside the mapping, see above.
+    // SAFETY: the callers pass an offset inside the register, whose halves are inside the mapping ([`Register::new`]).
     let to = unsafe { register.byte_add(at as usize) };
-    // SAFETY: a mapped register, aligned to 8.
+    // SAFETY: 8 bytes of a mapped register; `Register::new` checked the alignment.
     unsafe { to.write_volatile(word) };
 }
 
-/// Writes 16 bytes of zeros to a register that is aligned to 64: one store where the CPU can. `at` is a multiple of 16, and they
-/// are inside the mapping, as those of [`put_word`].
+/// Writes 16 zero bytes to a register that is aligned to 64 bytes, by one store on x86-64. `at` must be a multiple of 16,
+/// and the bytes must be inside the register.
 #[inline(always)]
 fn put_zero_unit(register: NonNull<u64>, at: u32) {
     #[cfg(target_arch = "x86_64")]
@@ -330,9 +336,9 @@ fn put_zero_unit(register: NonNull<u64>, at: u32) {
         use core::arch::x86_64::{__m128i, _mm_setzero_si128};
         // SAFETY: every x86-64 CPU has SSE2.
         let zeros = unsafe { _mm_setzero_si128() };
-        // SAFETY: inside the mapping, see above.
+        // SAFETY: the callers pass an offset inside the register, whose halves are inside the mapping ([`Register::new`]).
         let to = unsafe { register.byte_add(at as usize) };
-        // SAFETY: as above; aligned to 16, since the register is to 64.
+        // SAFETY: 16 bytes of a mapped register, aligned to 16, because the register is aligned to 64 ([`Doorbell::new`]).
         unsafe { to.cast::<__m128i>().write_volatile(zeros) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -361,21 +367,22 @@ impl fmt::Debug for Register {
     }
 }
 
-/// The register by which CQs ask for events. One store of 8 bytes, so all CQs of a context share it without a lock.
+/// The register by which CQs request events. It takes single stores of 8 bytes, so all CQs of a context share it without a
+/// lock.
 #[derive(Debug)]
 pub struct ArmRegister(Register);
 
 impl ArmRegister {
-    /// That of `page`, a UAR that starts at `offset`.
+    /// The register in the UAR that starts at `offset` of `page`.
     #[must_use]
     pub fn new(page: &DoorbellPage, offset: u32) -> Option<Self> {
         Register::new(page, offset.checked_add(MLX5_CQ_DOORBELL as u32)?, 8).map(Self)
     }
 
-    /// Rings with the bytes of a `CqDoorbell`. The arm word of the doorbell record was written before.
+    /// Writes the bytes of a `CqDoorbell`. The arm word of the doorbell record must have been written.
     #[inline]
     pub fn arm(&self, bytes: [u8; 8]) {
-        // The record is in ordinary memory and the register is not.
+        // The record is in ordinary memory and the register is not, so this fence orders the two stores.
         write_combining_start();
         self.0.ring(0, u64::from_ne_bytes(bytes));
         write_combining_flush();

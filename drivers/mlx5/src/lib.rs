@@ -11,9 +11,9 @@
 //! | `control` | opening a device, creating and modifying objects, doorbell register allocation |
 //! | `memory` | rings, index types, doorbell records: all `unsafe` about queue memory |
 //! | `doorbell` | the registers by which a queue notifies the device |
-//! | `wqe` | from work requests to bytes |
+//! | `wqe` | encodes work requests |
 //! | `sq`, `rq`, `cq` | send queues, receive queues, completion queues |
-//! | `qp` | what the sides of a QP share |
+//! | `qp` | the parts of a QP that its posters, pollers and the control path share |
 
 #![expect(unreachable_pub, reason = "`testing` makes internals reachable with the feature `test-utils`")]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A QP as its posters, the pollers of its completions and the control path see it.
+//! The part of a QP that its posters, the pollers of its completions and the control path share.
 
 use crate::cq::UserIndex;
 use crate::memory::dbrec::DbWord;
@@ -18,9 +18,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering};
 
-/// Access to a QP's two work queues, each with the QP's [`StateWord`] as its word and a limit: how many WRs may have been
-/// posted since the last RESET. Two, because the posters of the two queues may be different threads, and each writes its
-/// busy flag for every post.
+/// Access to the two work queues of a QP. Each has the QP's [`StateWord`] as its word; its limit is the number of WRs that
+/// may have been posted since the last RESET. There are two, because different threads may post to the two queues, and each
+/// writes its busy flag in every post.
 #[derive(Debug)]
 pub struct QpAccess {
     pub(crate) send: QueueAccess,
@@ -28,10 +28,10 @@ pub struct QpAccess {
 }
 
 impl QpAccess {
-    /// Of a new QP, in RESET. `barrier` is that of the context.
+    /// Access to a new QP, in RESET. `barrier` is that of the context.
     ///
     /// # Errors
-    /// That of [`QueueAccess::new`].
+    /// The error of [`QueueAccess::new`].
     pub fn new(barrier: ControlBarrier) -> io::Result<Self> {
         let access = || QueueAccess::new(StateWord::new(QpState::RESET).bits(), barrier);
         Ok(Self { send: access()?, recv: access()? })
@@ -42,20 +42,20 @@ impl QpAccess {
     }
 }
 
-/// A QP, as all sides see it.
+/// The shared part of a QP.
 #[derive(Debug)]
 pub struct QpShared {
     /// Its number, 24 bits.
     pub qp_num: u32,
-    /// What its completions carry: the user index, or with `cqe_version` 0 its number.
+    /// The number in its completions: the user index, or with `cqe_version` 0 its number.
     pub uidx: u32,
-    /// Keeps the user index taken, until the last poller that knows this QP forgets it.
+    /// Keeps the user index allocated until the last CQ has dropped this QP.
     _index: Option<UserIndex>,
     /// Its send queue.
     pub sq: Option<Arc<SqShared>>,
     /// Its receive queue.
     pub rq: Option<Arc<RqShared>>,
-    /// The shared receive queue that it takes receives from.
+    /// The shared receive queue of the QP.
     pub srq: Option<Arc<SrqShared>>,
     access: QpAccess,
     may_csum: bool,
@@ -64,7 +64,7 @@ pub struct QpShared {
 }
 
 impl QpShared {
-    /// Of a new QP, in RESET.
+    /// A new QP, in RESET.
     #[must_use]
     pub fn new(
         access: QpAccess,
@@ -88,14 +88,14 @@ impl QpShared {
         }
     }
 
-    /// The same with a user index, which is its own from now on.
+    /// Adds the user index, which the QP owns from now on.
     #[must_use]
     pub fn with_index(self, index: UserIndex) -> Self {
         Self { uidx: index.get(), _index: Some(index), ..self }
     }
 
-    /// The same of a QP that was created so that the device may put short data into completions. Then it may do so with the
-    /// receives of its SRQ, too.
+    /// For a QP that was created with data in completions: the device may put short data into its completions, and into
+    /// those of receives from its SRQ.
     #[must_use]
     pub fn with_data_in_completions(self) -> Self {
         if let Some(srq) = &self.srq {
@@ -104,12 +104,12 @@ impl QpShared {
         Self { data_in_completions: true, ..self }
     }
 
-    /// Whether the device may put short data into completions. What a device puts there unasked is never copied.
+    /// Whether the device may put short data into completions. If not, such data are never copied.
     pub(crate) fn data_in_completions(&self) -> bool {
         self.data_in_completions
     }
 
-    /// The state, as `modify_qp` left it. The device may have gone to ERR by itself.
+    /// The state that `modify_qp` set last. The device may have changed it to ERR.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.word().state()
@@ -120,7 +120,7 @@ impl QpShared {
         StateWord::from_bits(self.access.send.word().load(Ordering::Acquire))
     }
 
-    /// Notes a new state. RESET empties both queues: call it after the QP's completions were taken out of its CQs.
+    /// Sets the state. RESET empties both queues; the QP's completions must have been removed from its CQs before.
     pub fn set_state(&self, state: QpState) {
         if state == QpState::RESET {
             if let Some(sq) = &self.sq {
@@ -131,73 +131,73 @@ impl QpShared {
             }
         }
         for access in self.access.both() {
-            // Control calls on one QP may race; each leaves a word that some call wrote. Release: a poster that loads the
-            // word also sees the empty queues.
+            // Control calls on one QP may race; the word is then that of one of them. Release: a poster that loads the word
+            // also finds the queues empty.
             let _ = access.word().fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
                 let word = StateWord::from_bits(word);
                 (!word.is_forked()).then(|| word.next(state).bits())
             });
         }
-        // Where the barrier fails, a poster may go on under a limit of the state before. A caller that must exclude that
-        // calls `stop_posters` itself.
+        // If the barrier fails, a poster may continue with a limit from the old state. A caller that must exclude this
+        // calls `stop_posters` first.
         let _ = self.stop_posters();
     }
 
-    /// Takes the limits of both queues away and waits until no post is under way. The next post finds the state that was
+    /// Sets the limits of both queues to 0 and waits until no post is in progress. The next post finds the state that was
     /// set before this call.
     ///
     /// # Errors
-    /// That of membarrier(2); then a post may still be under way.
+    /// The error of membarrier(2). Then a post may still be in progress.
     pub fn stop_posters(&self) -> Result<(), Errno> {
         for access in self.access.both() {
             access.limit().store(0, Ordering::Relaxed);
             access.wait_idle()?;
-            // A poster that was inside may have raised it under the state before.
+            // A poster that was inside may have raised the limit under the old state.
             access.limit().store(0, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Access to its work queues, for their posters.
+    /// The access of the posters to the work queues.
     pub(crate) fn access(&self) -> &QpAccess {
         &self.access
     }
 
-    /// The same of a QP whose port may compute checksums: a raw packet QP.
+    /// For a QP whose port may compute checksums: a raw packet QP.
     #[must_use]
     pub fn with_checksums(self) -> Self {
         Self { may_csum: true, ..self }
     }
 
-    /// Whether its port may compute checksums.
+    /// Whether the QP's port may compute checksums.
     pub(crate) fn may_csum(&self) -> bool {
         self.may_csum
     }
 
-    /// Whether the QP's port computes checksums, which is learnt when `modify_qp` names the port.
+    /// Whether the QP's port computes checksums; known when `modify_qp` sets the port.
     #[must_use]
     pub fn csum(&self) -> bool {
         self.csum.load(Ordering::Relaxed)
     }
 
-    /// Notes it; before the state that comes with the port.
+    /// Sets whether the port computes checksums. To be called before the state that comes with the port is set.
     pub fn set_csum(&self, csum: bool) {
         self.csum.store(csum, Ordering::Relaxed);
     }
 }
 
-/// The doorbell record word by which the poster publishes what it posted. Pollers read it before they write to memory that
-/// a WR names, because a device may report a WR that was never published, or one that is complete.
+/// The doorbell record's word by which the poster publishes. Pollers read it before they write to the memory of a WR,
+/// because a faulty device may report a WR that was not published or has completed.
 #[derive(Debug, Default)]
 pub(crate) struct Published(OnceLock<DbWord>);
 
 impl Published {
-    /// Names the word. The first call counts; a queue has one poster.
+    /// Sets the word. Only the first call has an effect; a queue has one poster.
     pub(crate) fn set(&self, record: DbWord) {
         let _ = self.0.set(record);
     }
 
-    /// The count that was published last; `None` for a queue without a poster.
+    /// The published count; `None` for a queue without a poster.
     pub(crate) fn count(&self) -> Option<u32> {
         self.0.get().map(DbWord::get)
     }
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_changes_the_word_even_if_the_state_is_the_same_again() {
+    fn a_reset_changes_the_word_even_if_the_state_is_restored() {
         let shared = QpShared::new(access(), 1, 1, None, None, None);
         shared.set_state(QpState::RTS);
         let before = shared.word();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queues over plain memory, with the device's side in the caller's hands: for tests, fuzzers and benches.
+//! Queues in ordinary memory whose device is simulated by the caller: for tests, fuzz targets and benchmarks.
 
 pub use crate::cq::UserIndices;
 pub use crate::cq::{CompletionQueue, CqConfig, CqRing, CqShared, CqeVersion};
@@ -16,16 +16,16 @@ use uverbs_core::attr::{QpState, QpType, SendOpsFlags};
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Mapping, QueueAccess, Registers};
 use uverbs_core::sync::ControlBarrier;
 
-/// A write to a doorbell register: its offset, and the bytes. A burst has 64 or more.
+/// A write to a doorbell register. A burst has 64 or more bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// Offset in the page.
     pub offset: u32,
-    /// As on the bus.
+    /// The bytes as on the bus.
     pub bytes: Vec<u8>,
 }
 
-/// A doorbell page that keeps what was written to it.
+/// A doorbell page that records all writes.
 #[derive(Debug, Default)]
 pub struct Bell(Mutex<Vec<Ring>>);
 
@@ -50,10 +50,10 @@ impl DoorbellPort for Bell {
     }
 }
 
-/// What the registers of a device in its usual configuration can do.
+/// The properties of the registers in the usual configuration of a device.
 pub const BLUE_FLAME: BlueFlame = BlueFlame { half: 256, burst: true, prefer: true };
 
-/// A send queue's usual configuration: all builders that the transport has.
+/// The usual configuration of a send queue: all builders that the transport has.
 #[must_use]
 pub fn send_config(qp_type: QpType) -> SendConfig {
     SendConfig {
@@ -72,14 +72,14 @@ pub fn send_config(qp_type: QpType) -> SendConfig {
     }
 }
 
-/// A send queue and the other side of it.
+/// A send queue with its memory, doorbell record and doorbell.
 #[derive(Debug)]
 pub struct Sends {
     /// The queue.
     pub queue: SendQueue,
-    /// For the states, and to retire.
+    /// For state changes, and to retire WRs.
     pub qp: Arc<QpShared>,
-    /// Its memory: the ring and nothing else.
+    /// The memory of its ring.
     pub buf: Arc<QueueBuf>,
     /// Its doorbell record.
     pub record: Arc<DbRec>,
@@ -89,19 +89,19 @@ pub struct Sends {
 }
 
 impl Sends {
-    /// A queue of `blocks` basic blocks, a power of two, in RTS.
+    /// A queue of `blocks` basic blocks (a power of two), in RTS.
     ///
     /// # Panics
-    /// If the geometry is wrong or there is no memory: that is a mistake of the test.
+    /// If the geometry is invalid or there is no memory.
     #[must_use]
     pub fn new(config: &SendConfig, blocks: u32, bf: BlueFlame) -> Self {
         Self::with_access(config, blocks, bf, qp_access())
     }
 
-    /// The same with access to the QP.
+    /// [`new`](Self::new) with the QP's access.
     ///
     /// # Panics
-    /// As [`new`](Self::new).
+    /// If the geometry is invalid or there is no memory.
     #[must_use]
     pub fn with_access(config: &SendConfig, blocks: u32, bf: BlueFlame, access: QpAccess) -> Self {
         let bell = Arc::new(Bell::default());
@@ -110,7 +110,7 @@ impl Sends {
         Self { queue, qp, buf, record, bell, blocks }
     }
 
-    /// The bytes of `count` blocks from `index` on, over the ring's end.
+    /// The bytes of `count` blocks from `index` on, which may wrap at the ring's end.
     #[must_use]
     pub fn blocks(&self, index: u32, count: u32) -> Vec<u8> {
         let blocks = (0..count).map(|i| (index.wrapping_add(i) & (self.blocks - 1)) as usize * 8);
@@ -118,19 +118,19 @@ impl Sends {
         words.flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect()
     }
 
-    /// Writes this byte all over the ring.
+    /// Fills the ring with this byte.
     pub fn fill(&self, byte: u8) {
         let words = &self.buf.words()[..self.blocks as usize * 8];
         words.iter().for_each(|w| w.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed));
     }
 
-    /// The doorbell record's word of sends.
+    /// The send word of the doorbell record.
     #[must_use]
     pub fn posted(&self) -> u32 {
         u32::from_be(self.record.word(1).load(Ordering::Relaxed))
     }
 
-    /// Completes the WQE that began at this block, and all before it: its `wr_id`.
+    /// Retires the WQE that begins at this block, and all before it; returns its `wr_id`.
     ///
     /// # Panics
     /// Never: the QP has a send queue.
@@ -139,10 +139,10 @@ impl Sends {
     }
 }
 
-/// A send queue in RTS on any doorbell page.
+/// A send queue in RTS with any doorbell page.
 ///
 /// # Panics
-/// If the geometry is wrong or there is no memory.
+/// If the geometry is invalid or there is no memory.
 #[must_use]
 pub fn send_parts(
     config: &SendConfig,
@@ -154,10 +154,10 @@ pub fn send_parts(
     send_parts_with(config, blocks, bf, page, shared, qp_access())
 }
 
-/// The same with access to the QP.
+/// [`send_parts`] with the QP's access.
 ///
 /// # Panics
-/// If the geometry is wrong or there is no memory.
+/// If the geometry is invalid or there is no memory.
 #[must_use]
 pub fn send_parts_with(
     config: &SendConfig,
@@ -179,7 +179,7 @@ pub fn send_parts_with(
     (queue, qp, buf, record)
 }
 
-/// Access to a CQ.
+/// The access of a CQ.
 ///
 /// # Panics
 /// If there is no memory.
@@ -188,7 +188,7 @@ pub fn cq_access() -> QueueAccess {
     QueueAccess::new(1, ControlBarrier::register()).expect("memory")
 }
 
-/// Access to a QP.
+/// The access of a QP.
 ///
 /// # Panics
 /// If there is no memory.
@@ -197,7 +197,7 @@ pub fn qp_access() -> QpAccess {
     QpAccess::new(ControlBarrier::register()).expect("memory")
 }
 
-/// A page of registers in plain memory.
+/// A page of registers in ordinary memory.
 ///
 /// # Panics
 /// If there is no memory.
@@ -207,34 +207,34 @@ pub fn heap_page() -> DoorbellPage {
     DoorbellPage::Mapped(Registers::new(page).expect("memory that can be written"))
 }
 
-/// A page, aligned as one.
+/// A page with the alignment of one.
 #[repr(align(4096))]
 struct Page([AtomicU64; 512]);
 
-/// Makes memory of atomics a mapping.
-#[expect(unsafe_code, reason = "a mapping's address is a promise")]
+/// A mapping of memory that consists of atomics.
+#[expect(unsafe_code, reason = "`Mapping::new` takes an address")]
 fn mapping_of(page: Arc<Page>) -> Mapping {
     let (ptr, len) = (core::ptr::NonNull::from(&page.0).cast(), size_of::<Page>());
-    // SAFETY: the words live as long as the `Arc` that becomes the mapping's owner, and consist of atomics.
+    // SAFETY: the memory consists of atomics and lives as long as the `Arc`, which the mapping owns.
     unsafe { Mapping::new(ptr, len, page) }
 }
 
-/// A receive queue and the other side of it.
+/// A receive queue with its doorbell record.
 #[derive(Debug)]
 pub struct Receives {
     /// The queue.
     pub queue: RecvQueue,
-    /// For the states, and to retire.
+    /// For state changes, and to retire WRs.
     pub qp: Arc<QpShared>,
     /// Its doorbell record.
     pub record: Arc<DbRec>,
 }
 
 impl Receives {
-    /// A queue of `count` elements of `stride` bytes, both powers of two, in RTS.
+    /// A queue of `count` elements of `stride` bytes (both powers of two), in RTS.
     ///
     /// # Panics
-    /// If the geometry is wrong or there is no memory.
+    /// If the geometry is invalid or there is no memory.
     #[must_use]
     pub fn new(config: &RecvConfig, count: u32, stride: u32) -> Self {
         let buf = QueueBuf::new(count as usize * stride as usize).expect("memory");
@@ -247,7 +247,7 @@ impl Receives {
         Self { queue, qp, record }
     }
 
-    /// The queue's shared half.
+    /// The shared part of the queue.
     ///
     /// # Panics
     /// Never: the QP has a receive queue.
@@ -256,29 +256,29 @@ impl Receives {
         self.qp.rq.as_ref().expect("a receive queue")
     }
 
-    /// The doorbell record's word of receives.
+    /// The receive word of the doorbell record.
     #[must_use]
     pub fn posted(&self) -> u32 {
         u32::from_be(self.record.word(0).load(Ordering::Relaxed))
     }
 }
 
-/// A shared receive queue and the other side of it.
+/// A shared receive queue with its doorbell record.
 #[derive(Debug)]
 pub struct SharedReceives {
     /// The queue.
     pub queue: SharedRecvQueue,
-    /// To retire.
+    /// To retire WRs.
     pub srq: Arc<SrqShared>,
     /// Its doorbell record.
     pub record: Arc<DbRec>,
 }
 
 impl SharedReceives {
-    /// A queue with a list of `slots` elements of `stride` bytes, both powers of two, in a ring twice as large.
+    /// A queue with a list of `slots` elements of `stride` bytes (both powers of two), in a ring of twice that size.
     ///
     /// # Panics
-    /// If the geometry is wrong or there is no memory.
+    /// If the geometry is invalid or there is no memory.
     #[must_use]
     pub fn new(slots: u32, stride: u32, max_sge: u32) -> Self {
         let buf = QueueBuf::new(slots as usize * 2 * stride as usize).expect("memory");
@@ -289,14 +289,14 @@ impl SharedReceives {
         Self { queue, srq, record }
     }
 
-    /// The doorbell record's word of receives.
+    /// The receive word of the doorbell record.
     #[must_use]
     pub fn posted(&self) -> u32 {
         u32::from_be(self.record.word(0).load(Ordering::Relaxed))
     }
 }
 
-/// The bytes of an element.
+/// The bytes of an element of the ring.
 #[must_use]
 pub fn element(ring: &StrideRing, index: u32) -> Vec<u8> {
     ring.element(index).iter().flat_map(|w| w.load(Ordering::Relaxed).to_ne_bytes()).collect()

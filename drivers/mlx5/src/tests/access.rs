@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posts of sends against control calls: nothing is published under a state that has ended, and no control call waits for
-//! code of the user.
+//! Sends that are posted during control calls: nothing is published under a state that has ended, and no control call waits
+//! for the user's code.
 #![expect(unsafe_code)]
-// UNSAFETY: posting calls; no device reads the memory that they name.
+// UNSAFETY: posts WRs; no device reads the memory that they name.
 
 use crate::testing::{BLUE_FLAME, QpAccess, Sends, heap_page, send_config, send_parts, send_parts_with};
 use crate::{Remote, SendQueue, Sge};
@@ -29,25 +29,25 @@ fn one() -> [Sge; 1] {
     [Sge::new(0x2000, 8, 3).unwrap()]
 }
 
-/// Resets the QP and makes it ready again.
-fn new_life(s: &Sends) {
+/// Resets the QP and brings it to RTS again.
+fn reset_and_restart(s: &Sends) {
     for state in [QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS] {
         s.qp.set_state(state);
     }
 }
 
-/// Posts one WR by one of the faces.
+/// Posts one WR through one interface.
 type Post = fn(&mut SendQueue) -> Result<(), PostError>;
 
-/// All faces.
+/// One function per interface.
 const FACES: [Post; 5] = [
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the entry's memory.
     |q| unsafe { q.post(Wr::default(), Connected, Write::new(remote()), &one()) },
-    // SAFETY: inline data names no memory.
+    // SAFETY: inline data are copied by the call, so no memory is used later.
     |q| unsafe { q.post(Wr::default(), Connected, Send::new(), Inline(b"inline")) },
     |q| {
         let mut batch = q.batch();
-        // SAFETY: no device reads the memory.
+        // SAFETY: there is no device that would read the entry's memory.
         unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
         batch.complete()
     },
@@ -55,7 +55,8 @@ const FACES: [Post; 5] = [
         let entry = uverbs_core::wr::Sge { addr: 1, length: 8, lkey: 2 };
         let mut wr = SendWr::new(1, WrOpcode::RDMA_WRITE);
         (wr.sg_list, wr.num_sge) = (&raw const entry, 1);
-        // SAFETY: a list of one valid node; no device reads the memory.
+        // SAFETY: `wr` is a list of one node, and its entry is a local; there is no device that would read the entry's
+        // memory.
         unsafe { q.post_send(&raw const wr) }.map_err(|bad| bad.error)
     },
     |q| {
@@ -65,26 +66,26 @@ const FACES: [Post; 5] = [
     },
 ];
 
-/// A WRITE by a builder.
+/// Calls the builder of a WRITE and its setter.
 fn build(q: &mut SendQueue) {
     q.wr_begin(Wr::default(), Write::new(remote()));
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the entry's memory.
     unsafe { q.wr_set_sges(&[uverbs_core::wr::Sge { addr: 1, length: 8, lkey: 2 }]) };
 }
 
 #[test]
-fn an_open_batch_is_refused_after_a_reset_and_the_next_begins_anew() {
+fn a_batch_from_before_a_reset_is_refused_and_the_next_starts_at_0() {
     let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
     FACES[0](&mut s.queue).unwrap();
     let mut batch = s.queue.batch();
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the entry's memory.
     unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
     s.qp.set_state(QpState::RESET);
     s.record.set_send(0);
     for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
         s.qp.set_state(state);
     }
-    // SAFETY: no device reads the memory. There is room, as far as the batch knows.
+    // SAFETY: there is no device that would read the entry's memory. The batch still has room below its limit.
     unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
     assert_eq!(batch.complete(), Err(PostError::BadState));
     assert_eq!(s.posted(), 0);
@@ -93,7 +94,7 @@ fn an_open_batch_is_refused_after_a_reset_and_the_next_begins_anew() {
 }
 
 #[test]
-fn a_session_is_refused_after_a_reset_and_the_next_begins_anew() {
+fn a_session_from_before_a_reset_is_refused_and_the_next_starts_at_0() {
     for fenced in [false, true] {
         let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
         s.queue.wr_start();
@@ -101,8 +102,8 @@ fn a_session_is_refused_after_a_reset_and_the_next_begins_anew() {
             s.queue.wr_begin(Wr::default(), LocalInv::new(1));
         }
         build(&mut s.queue);
-        new_life(&s);
-        // The session is open all the same, and keeps others out.
+        reset_and_restart(&s);
+        // The session is still open and excludes other posts.
         assert_eq!(FACES[0](&mut s.queue), Err(PostError::SessionOpen));
         build(&mut s.queue);
         assert_eq!(s.queue.wr_complete(), Err(PostError::BadState));
@@ -113,26 +114,26 @@ fn a_session_is_refused_after_a_reset_and_the_next_begins_anew() {
 }
 
 #[test]
-fn a_forgotten_batch_leaves_nothing_and_no_control_call_waits_for_it() {
+fn a_forgotten_batch_posts_nothing_and_no_control_call_waits_for_it() {
     let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
     for reset in [false, true] {
         let before = s.posted();
         let mut batch = s.queue.batch();
-        // SAFETY: no device reads the memory.
+        // SAFETY: there is no device that would read the entry's memory.
         unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
-        // SAFETY: likewise; a local operation is remembered until the end of its batch.
+        // SAFETY: the operation names no memory. A batch that is not completed does not leave a fence behind.
         unsafe { batch.push(Wr::default(), Connected, LocalInv::new(1), NoData) };
         let _forgotten = core::mem::ManuallyDrop::new(batch);
         assert_eq!(s.posted(), before);
         if reset {
-            new_life(&s);
+            reset_and_restart(&s);
         }
         FACES[0](&mut s.queue).unwrap();
         assert_eq!(s.posted(), if reset { 1 } else { before + 1 });
     }
 }
 
-/// Bytes that can't be had.
+/// Inline data whose second buffer panics.
 #[derive(Clone, Copy)]
 struct Panics;
 
@@ -148,21 +149,21 @@ impl Payload<Sge> for Panics {
 }
 
 #[test]
-fn a_payload_that_panics_leaves_nothing_published_and_nothing_busy() {
+fn a_payload_that_panics_publishes_nothing_and_leaves_the_queue() {
     let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
     let panicked = |f: &mut dyn FnMut()| assert!(catch_unwind(AssertUnwindSafe(f)).is_err());
     panicked(&mut || {
-        // SAFETY: inline data names no memory.
+        // SAFETY: inline data are copied by the call, so no memory is used later.
         let _ = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), Panics) };
     });
     let mut batch = s.queue.batch();
     panicked(&mut || {
-        // SAFETY: inline data names no memory.
+        // SAFETY: inline data are copied by the call, so no memory is used later.
         unsafe { batch.push(Wr::default(), Connected, Send::new(), Panics) };
     });
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the entry's memory.
     unsafe { batch.push(Wr::default(), Connected, Write::new(remote()), &one()) };
-    // The batch has the WR that did not panic, at the place of the other.
+    // The batch has the WR that did not panic, in the slot of the other.
     assert_eq!(batch.complete(), Ok(()));
     assert_eq!((s.queue.published(), s.posted()), ((1, 1), 1));
     s.queue.wr_start();
@@ -170,37 +171,37 @@ fn a_payload_that_panics_leaves_nothing_published_and_nothing_busy() {
     panicked(&mut || s.queue.wr_set_inline(Panics));
     assert_eq!(s.queue.wr_complete(), Err(PostError::MissingSetter));
     assert_eq!(s.posted(), 1);
-    // Would wait for ever if a queue were busy.
-    new_life(&s);
+    // This would not return if the queue were busy.
+    reset_and_restart(&s);
     FACES[0](&mut s.queue).unwrap();
 }
 
-/// With full fences on both sides no limit is ever stored, and every face posts.
+/// With full fences on both sides the limit stays 0, and every interface posts.
 #[test]
-fn with_fences_the_limit_stays_closed() {
+fn with_fences_the_limit_stays_0() {
     let access = QpAccess::new(ControlBarrier::Fence).unwrap();
     let mut s = Sends::with_access(&send_config(QpType::Rc), 64, BLUE_FLAME, access);
     let access = || QpAccess::new(ControlBarrier::Fence).unwrap();
     let config = send_config(QpType::Rc);
     let (mut mapped, qp, _, _) = send_parts_with(&config, 64, BLUE_FLAME, &heap_page(), None, access());
-    for life in 0..2 {
+    for round in 0..2 {
         for (i, post) in FACES.iter().enumerate() {
             post(&mut s.queue).unwrap();
             post(&mut mapped).unwrap();
-            assert_eq!((s.queue.published().1, s.posted()), (i as u32 + 1, i as u32 + 1), "life {life}");
+            assert_eq!((s.queue.published().1, s.posted()), (i as u32 + 1, i as u32 + 1), "round {round}");
             assert_eq!(s.bell.take().len(), 1);
             for qp in [&s.qp, &qp] {
                 assert_eq!(qp.access().send.limit().load(Ordering::Relaxed), 0);
             }
         }
-        new_life(&s);
+        reset_and_restart(&s);
         qp.set_state(QpState::RESET);
         assert_eq!(FACES.map(|post| post(&mut mapped)), [Err(PostError::BadState); 5]);
         qp.set_state(QpState::RTS);
     }
 }
 
-/// A doorbell that waits until it is told to go on, or panics.
+/// A doorbell that waits for `go_on`, or panics.
 #[derive(Debug)]
 struct SlowBell {
     entered: mpsc::SyncSender<()>,
@@ -222,7 +223,7 @@ impl DoorbellPort for SlowBell {
 }
 
 #[test]
-fn a_reset_waits_for_the_post_that_is_under_way() {
+fn a_reset_waits_for_the_post_in_progress() {
     for post in FACES {
         let (entered, when_entered) = mpsc::sync_channel(1);
         let bell = Arc::new(SlowBell { entered, go_on: AtomicBool::new(false), panics: false });
@@ -245,7 +246,7 @@ fn a_reset_waits_for_the_post_that_is_under_way() {
 }
 
 #[test]
-fn a_doorbell_that_panics_leaves_nothing_busy() {
+fn a_doorbell_that_panics_leaves_the_queue() {
     for post in FACES {
         let (entered, _) = mpsc::sync_channel(1);
         let bell = SlowBell { entered, go_on: AtomicBool::new(true), panics: true };
@@ -256,9 +257,9 @@ fn a_doorbell_that_panics_leaves_nothing_busy() {
     }
 }
 
-/// Posts and resets at random: what is posted in a life begins at index 0, and none of an earlier one is told to the device.
+/// Posts and resets in two threads: after each reset posts begin at index 0, and none from before it is published.
 #[test]
-fn posts_and_resets_of_two_threads() {
+fn no_post_of_another_thread_is_published_after_a_reset() {
     for barrier in [ControlBarrier::register(), ControlBarrier::Fence] {
         for post in FACES {
             let access = QpAccess::new(barrier).unwrap();
@@ -281,9 +282,9 @@ fn posts_and_resets_of_two_threads() {
                 for _ in 0..50 {
                     qp.set_state(QpState::RESET);
                     record.set_send(0);
-                    assert_eq!(record.word(1).load(Ordering::Relaxed), 0, "an entry of the life before");
+                    assert_eq!(record.word(1).load(Ordering::Relaxed), 0, "a WQE from before the reset");
                     qp.set_state(QpState::INIT);
-                    assert_eq!(record.word(1).load(Ordering::Relaxed), 0, "an entry of the life before");
+                    assert_eq!(record.word(1).load(Ordering::Relaxed), 0, "a WQE from before the reset");
                     qp.set_state(QpState::RTS);
                     std::thread::yield_now();
                     assert!(u32::from_be(record.word(1).load(Ordering::Relaxed)) <= 16);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can be wrong with a WR, and what each face says then; and that an error leaves nothing behind.
+//! The errors of each kind of invalid WR on each interface; and that an error changes nothing.
 #![expect(unsafe_code)]
-// UNSAFETY: posting calls; no device reads the memory that they name.
+// UNSAFETY: posts WRs; no device reads the memory that they name.
 
 use crate::testing::{BLUE_FLAME, Sends, send_config};
 use crate::{Ah, Remote, Sge};
@@ -33,7 +33,8 @@ fn ah() -> Ah {
     Ah::new(&Av::default())
 }
 
-/// Posts by batch, with right ones around, and by the fused post: the same error, and nothing told to the device.
+/// Posts an invalid WR in a batch, followed by a valid one, and by `post`: both report the same error, and neither rings
+/// the doorbell.
 fn refused<A, O, P>(s: &mut Sends, flags: SendFlags, to: A, op: O, data: P) -> PostError
 where
     A: Address<Ah>,
@@ -43,12 +44,12 @@ where
     let wr = Wr { wr_id: 1, flags };
     let before = (s.queue.published(), s.posted());
     let mut batch = s.queue.batch();
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the memory.
     unsafe { batch.push(wr, to, op, data) };
-    // SAFETY: likewise. After an error nothing counts.
+    // SAFETY: there is no device that would read the memory; after an error, this push is ignored.
     unsafe { batch.push(Wr::default(), Connected, Send::new(), &[sge(9)]) };
     let error = batch.complete().unwrap_err();
-    // SAFETY: likewise.
+    // SAFETY: there is no device that would read the memory.
     assert_eq!(unsafe { s.queue.post(wr, to, op, data) }, Err(error));
     assert_eq!((s.queue.published(), s.posted()), before);
     assert!(s.bell.take().is_empty());
@@ -56,7 +57,7 @@ where
 }
 
 #[test]
-fn errors_of_batches() {
+fn batches_and_single_posts_report_the_same_errors() {
     use PostError as E;
     let none = SendFlags::empty();
     let mut s = sends(QpType::Rc);
@@ -80,7 +81,7 @@ fn errors_of_batches() {
     assert_eq!(refused(&mut s, none, RemoteSrq(1), Send::new(), &[sge(8)]), E::InvalidArgument);
     let bind = |length, mw_type| {
         let bind = MwBind { mw_rkey: 1, mw_type, rkey: 2, mr_lkey: 3, addr: 0, length, access: 0 };
-        // SAFETY: no device reads the ring: nothing is bound.
+        // SAFETY: no device executes the bind.
         unsafe { BindMw::<Remote>::new(bind) }
     };
     assert_eq!(refused(&mut s, none, Connected, bind((1 << 31) + 1, 2), NoData), E::Unsupported);
@@ -98,7 +99,7 @@ fn errors_of_batches() {
     let short = Tso::<Remote>::new(TsoArgs { header: &[0; 13], mss: 100 });
     assert_eq!(refused(&mut s, none, Connected, short, &[sge(8)]), E::InvalidArgument);
     assert_eq!(refused(&mut s, none, Connected, tso, &[sge((1 << 18) + 1)]), E::InvalidLength);
-    // Too long for the QP, and for a short queue, which is not a reason to wait for room.
+    // The header is too long for the QP, and needs more room than this short queue has; the error is not `QueueFull`.
     let mut s = Sends::new(&send_config(QpType::RawPacket), 4, BLUE_FLAME);
     let long = Tso::<Remote>::new(TsoArgs { header: &[0; 255], mss: 100 });
     assert_eq!(refused(&mut s, none, Connected, long, &[sge(8)]), E::InvalidArgument);
@@ -113,7 +114,7 @@ fn errors_of_batches() {
 }
 
 #[test]
-fn states_of_batches() {
+fn sends_are_refused_before_rts() {
     let mut s = sends(QpType::Rc);
     for state in [QpState::RESET, QpState::INIT, QpState::RTR] {
         s.qp.set_state(state);
@@ -122,19 +123,19 @@ fn states_of_batches() {
     }
     for state in [QpState::RTS, QpState::SQD, QpState::SQE, QpState::ERR] {
         s.qp.set_state(state);
-        // SAFETY: no device reads the memory.
+        // SAFETY: there is no device that would read the memory.
         assert_eq!(unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &[sge(8)]) }, Ok(()));
     }
-    // What was begun before a reset is not published after it.
+    // A batch from before a reset is not published after it.
     let mut batch = s.queue.batch();
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the memory.
     unsafe { batch.push(Wr::default(), Connected, Send::new(), &[sge(8)]) };
     s.qp.set_state(QpState::RESET);
     s.qp.set_state(QpState::RTS);
     assert_eq!(batch.complete(), Err(PostError::BadState));
 }
 
-/// A session; what it ends with, and that an error leaves nothing behind.
+/// Runs a session and returns its result; checks that an error changes nothing.
 fn session(s: &mut Sends, f: impl FnOnce(&mut crate::SendQueue)) -> Result<(), PostError> {
     let before = s.queue.published();
     s.queue.wr_start();
@@ -150,12 +151,12 @@ fn session(s: &mut Sends, f: impl FnOnce(&mut crate::SendQueue)) -> Result<(), P
 
 fn set(q: &mut crate::SendQueue) {
     let sge = uverbs_core::wr::Sge { addr: 1, length: 8, lkey: 2 };
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the memory.
     unsafe { q.wr_set_sges(&[sge]) };
 }
 
 #[test]
-fn setters() {
+fn wrong_setters_are_errors_of_the_session() {
     use PostError as E;
     let wr = Wr::default();
     let mut s = sends(QpType::Rc);
@@ -196,7 +197,7 @@ fn setters() {
         q.wr_start();
     };
     assert_eq!(session(&mut s, second), Err(E::SessionOpen));
-    // The first error is told, and what follows does nothing.
+    // The first error is reported, and later calls do nothing.
     let two = |q: &mut crate::SendQueue| {
         set(q);
         q.wr_begin(wr, Send::new());
@@ -204,17 +205,17 @@ fn setters() {
         q.wr_latch(E::InvalidArgument);
     };
     assert_eq!(session(&mut s, two), Err(E::OrphanSetter));
-    // Without a session, nothing happens.
+    // Without a session, calls do nothing.
     ok(&mut s.queue);
     assert_eq!(s.queue.wr_complete(), Err(E::NoSession));
     assert!(s.bell.take().is_empty());
-    // Inside one, nobody else posts; and it goes on.
+    // During a session no other interface posts, and the session continues.
     s.queue.wr_start();
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the memory.
     let inside = unsafe { s.queue.post(wr, Connected, Send::new(), &[sge(8)]) };
     assert_eq!(inside, Err(E::SessionOpen));
-    // An open session is found before NULL.
-    // SAFETY: NULL is a list that may be given.
+    // An open session is reported even if the list is NULL.
+    // SAFETY: NULL is allowed as the list.
     let null = unsafe { s.queue.post_send(core::ptr::null()) };
     assert_eq!(null.map_err(|bad| bad.error), Err(E::SessionOpen));
     ok(&mut s.queue);
@@ -222,7 +223,7 @@ fn setters() {
 }
 
 #[test]
-fn setters_of_addresses_come_in_any_order() {
+fn address_and_data_setters_may_be_called_in_any_order() {
     let (wr, a) = (Wr::default(), ah());
     let ud = |address_first: bool| {
         let mut s = sends(QpType::Ud);
@@ -242,7 +243,7 @@ fn setters_of_addresses_come_in_any_order() {
     let mut typed = sends(QpType::Ud);
     let to = To { ah: &a, remote_qpn: 5, remote_qkey: 6 };
     let one = [Sge::new(1, 8, 2).unwrap()];
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the memory.
     unsafe { typed.queue.post(wr, to, Send::new(), &one) }.unwrap();
     assert_eq!(ud(true), typed.blocks(0, 2));
 
@@ -254,7 +255,7 @@ fn setters_of_addresses_come_in_any_order() {
     assert_eq!(dc.queue.wr_complete(), Ok(()));
     let mut typed = sends(QpType::Driver);
     let to = DcTarget { ah: &a, remote_dctn: 5, remote_dc_key: 0x0102_0304_0506_0708 };
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the memory.
     unsafe { typed.queue.post(wr, to, Write::new(remote()), &one) }.unwrap();
     assert_eq!(dc.blocks(0, 2), typed.blocks(0, 2));
 
@@ -267,7 +268,7 @@ fn setters_of_addresses_come_in_any_order() {
 }
 
 #[test]
-fn builders_need_to_be_asked_for() {
+fn builders_without_their_flag_are_refused() {
     let mut config = send_config(QpType::Rc);
     config.send_ops_flags = SendOpsFlags::SEND;
     let mut s = Sends::new(&config, 64, BLUE_FLAME);
@@ -276,12 +277,12 @@ fn builders_need_to_be_asked_for() {
         set(q);
     };
     assert_eq!(session(&mut s, write), Err(PostError::IllegalOpcode));
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the memory.
     let typed = unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), &[sge(8)]) };
     assert_eq!(typed, Ok(()));
 }
 
-/// A WR that counts as several, for its WQE is longer than its share, and is then refused: nothing of it is counted.
+/// A WR that counts as several because its WQE is long, and that is refused: no room is taken.
 #[test]
 fn a_long_wr_that_is_refused_takes_no_room() {
     let mut s = Sends::new(&send_config(QpType::Rc), 16, BLUE_FLAME);
@@ -293,45 +294,45 @@ fn a_long_wr_that_is_refused_takes_no_room() {
         wr
     };
     let (mut first, second) = (node(&good), node(&long));
-    // SAFETY: no device reads the memory; the list is well formed.
+    // SAFETY: the list is well formed; there is no device that would read the memory.
     let alone = unsafe { s.queue.post_send(&raw const second) };
     assert_eq!(alone.map_err(|bad| bad.error), Err(PostError::InvalidLength));
     assert_eq!((s.queue.published(), s.bell.take().len()), ((0, 0), 0));
     first.next = &raw const second;
-    // SAFETY: as above.
+    // SAFETY: the list is well formed; there is no device that would read the memory.
     let behind = unsafe { s.queue.post_send(&raw const first) };
     assert_eq!(behind, Err(BadWr { error: PostError::InvalidLength, wr: &raw const second }));
     assert_eq!((s.queue.published(), s.bell.take().len()), ((1, 1), 1));
     let room = s.queue.max_send_wr() - 1;
     for i in 0..=room {
-        // SAFETY: as above.
+        // SAFETY: there is no device that would read the memory.
         let posted = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &[sge(8)]) };
         assert_eq!(posted.is_ok(), i < room, "{i}");
     }
 }
 
-/// The device writes an atomic's 8 bytes to the first entry that is not empty: it must have room for them.
+/// The device writes an atomic's 8 bytes to the first entry that is not empty, which must have room for them.
 #[test]
-fn the_first_entry_of_an_atomic_has_eight_bytes() {
+fn the_first_entry_of_an_atomic_must_have_eight_bytes() {
     let atomic = |lengths: &[u32]| {
         let mut s = sends(QpType::Rc);
         let (wr, op) = (Wr::default(), FetchAdd::new(remote(), 1));
         let typed: Vec<_> = lengths.iter().map(|length| sge(*length)).collect();
-        // SAFETY: no device writes the memory.
+        // SAFETY: there is no device that would write the memory.
         let fused = unsafe { s.queue.post(wr, Connected, op, &typed[..]) };
         let mut batch = s.queue.batch();
-        // SAFETY: as above.
+        // SAFETY: there is no device that would write the memory.
         unsafe { batch.push(wr, Connected, op, &typed[..]) };
         let batch = batch.complete();
         let raw: Vec<_> =
             lengths.iter().map(|&length| uverbs_core::wr::Sge { addr: 0x2000, length, lkey: 3 }).collect();
         let mut node = SendWr::new(1, WrOpcode::ATOMIC_FETCH_AND_ADD);
         (node.sg_list, node.num_sge) = (raw.as_ptr(), raw.len() as i32);
-        // SAFETY: as above; a list of one valid node.
+        // SAFETY: `node` is a list of one node with valid entries; there is no device that would write the memory.
         let list = unsafe { s.queue.post_send(&raw const node) }.map_err(|bad| bad.error);
         s.queue.wr_start();
         s.queue.wr_begin(wr, op);
-        // SAFETY: as above.
+        // SAFETY: there is no device that would write the memory.
         unsafe { s.queue.wr_set_sges(&raw) };
         let results = [fused, batch, list, s.queue.wr_complete()];
         assert!(results.iter().all(|result| *result == results[0]), "{lengths:?}: {results:?}");
@@ -353,21 +354,21 @@ fn the_first_entry_of_an_atomic_has_eight_bytes() {
     }
 }
 
-/// A batch that was dropped wrote WQEs, and records of them, where the other blocks of a longer WQE are then. A completion
-/// that names one of those is not of an outstanding WR.
+/// A batch that was dropped left WQEs and their records in slots that are then inner blocks of a longer WQE. A completion
+/// that names such a block is not that of an outstanding WR.
 #[test]
 fn no_wr_is_outstanding_inside_a_wqe() {
     let mut s = sends(QpType::Rc);
     let mut batch = s.queue.batch();
     for _ in 0..8 {
-        // SAFETY: nothing is posted.
+        // SAFETY: the batch is dropped, so nothing is posted.
         unsafe { batch.push(Wr::default(), Connected, Read::new(remote()), &[sge(8)]) };
     }
     drop(batch);
     let long = [7; 64];
-    // SAFETY: inline data names no memory.
+    // SAFETY: inline data are copied by the call, so no memory is used later.
     unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), Inline(&long)) }.unwrap();
-    // SAFETY: as above.
+    // SAFETY: inline data are copied by the call, so no memory is used later.
     unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), Inline(&long[..32])) }.unwrap();
     assert_eq!(s.queue.published(), (4, 2));
     let sq = s.qp.sq.as_ref().unwrap();

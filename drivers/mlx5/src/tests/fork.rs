@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A child of fork(2) has copies of its parent's queues, and the same doorbells: every call must leave them alone.
+//! A child of fork(2) has copies of its parent's queues, and the same doorbells. No call in the child may use them.
 #![expect(unsafe_code)]
-// UNSAFETY: fork(2), and posting calls that name no memory.
+// UNSAFETY: calls fork(2), and posts WRs that name no memory.
 
 use crate::cq::{CompletionQueue, CqConfig, CqRing, CqeVersion};
 use crate::doorbell::ArmRegister;
@@ -35,19 +35,19 @@ fn completions() -> CompletionQueue {
     queue
 }
 
-/// Runs `f` in a child; how many of its answers were true. It must not allocate.
+/// Runs `f` in a child and returns how many of its results were true. `f` must not allocate.
 fn in_a_child(f: impl FnOnce() -> [bool; 10]) -> i32 {
-    // SAFETY: the child calls nothing but `f`, which takes no lock and allocates nothing, and `_exit`.
+    // SAFETY: the child calls only `f`, which takes no lock and does not allocate, and `_exit`.
     match unsafe { libc::fork() } {
         0 => {
             let right = f().into_iter().filter(|right| *right).count();
-            // SAFETY: ends the child without running anything of the parent's.
+            // SAFETY: `_exit` ends the child without running the parent's exit handlers.
             unsafe { libc::_exit(right as i32) }
         }
         -1 => panic!("fork failed"),
         child => {
             let mut status = 0;
-            // SAFETY: waits for our own child and writes its status to a local.
+            // SAFETY: `child` is a child of this process, and `status` is a valid local.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
             libc::WEXITSTATUS(status)
@@ -56,7 +56,7 @@ fn in_a_child(f: impl FnOnce() -> [bool; 10]) -> i32 {
 }
 
 #[test]
-fn every_call_of_a_child_is_refused_and_the_parent_goes_on() {
+fn every_call_in_a_child_is_refused_and_the_parent_continues() {
     let mut sends = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
     let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 16, max_recv_sge: 1, max_msg_sz: 1 << 30 };
     let mut receives = Receives::new(&config, 16, 16);
@@ -64,18 +64,18 @@ fn every_call_of_a_child_is_refused_and_the_parent_goes_on() {
     let mut cq = completions();
     let wr = Wr { wr_id: 1, flags: SendFlags::SIGNALED };
     let op = || Write::new(Remote::new(0x1000, 1));
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     let post = |sends: &mut Sends| unsafe { sends.queue.post(wr, Connected, op(), NoData) };
-    // Both sides have seen the queue work, so nothing of this is the first call's.
+    // The queues have been used before the fork, so the child does not take the path of a first call.
     post(&mut sends).unwrap();
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { receives.queue.post(2, &[]) }.unwrap();
     assert_eq!(cq.poll_each(1, |_| ()), Ok(0));
 
     let mut second = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
     post(&mut second).unwrap();
     let mut open = second.queue.batch();
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     unsafe { open.push(wr, Connected, op(), NoData) };
     let mut open = Some(open);
 
@@ -83,19 +83,19 @@ fn every_call_of_a_child_is_refused_and_the_parent_goes_on() {
         let open = open.take().map(|batch| batch.complete());
         let fused = post(&mut sends);
         let mut batch = sends.queue.batch();
-        // SAFETY: no memory is named.
+        // SAFETY: the WR has no data, so it names no memory.
         unsafe { batch.push(wr, Connected, op(), NoData) };
         let batch = batch.complete();
         sends.queue.wr_start();
         sends.queue.wr_begin(wr, op());
         let session = sends.queue.wr_complete();
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         let receive = unsafe { receives.queue.post(3, &[]) };
         let mut receive_batch = receives.queue.batch();
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         unsafe { receive_batch.push(3, &[]) };
         let receive_batch = receive_batch.complete();
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         let shared = unsafe { shared.queue.post(3, &[]) };
         [
             open == Some(Err(PostError::Forked)),
@@ -110,11 +110,11 @@ fn every_call_of_a_child_is_refused_and_the_parent_goes_on() {
             cq.req_notify(false) == Err(PollError::Forked),
         ]
     });
-    assert_eq!(right, 10, "calls that were refused as they should");
+    assert_eq!(right, 10, "calls with the right error");
 
     assert_eq!(open.map(|batch| batch.complete()), Some(Ok(())));
     post(&mut sends).unwrap();
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { receives.queue.post(4, &[]) }.unwrap();
     assert_eq!((sends.queue.published().1, receives.posted()), (2, 2));
     assert_eq!(cq.poll_each(1, |_| ()), Ok(0));

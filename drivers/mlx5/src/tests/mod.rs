@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The queues against models of them, and against changes of state and forks. (`tests/vectors` compares them with the
+//! Compares the queues with models of them, and tests changes of state and forks. (`tests/vectors` compares posts with the
 //! reference.)
 
 mod access;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random programs on the queues against models of them: posts by every face, aborts, completions, wrap-around, full queues.
+//! Random sequences of calls, compared with models of the queues: posts through every interface, aborts, completions,
+//! wrap-around, full queues.
 #![expect(unsafe_code)]
-// UNSAFETY: posting calls; no device reads or writes the memory that they name.
+// UNSAFETY: posts WRs; no device reads or writes the memory that they name.
 
 use crate::testing::{BLUE_FLAME, Receives, Sends, SharedReceives, element, send_config};
 use crate::{RecvConfig, Remote, Sge};
@@ -15,7 +16,7 @@ use uverbs_core::provider::{
 };
 use uverbs_core::wr::{RecvWr, SendFlags, SendWr, WrOpcode};
 
-/// What is posted.
+/// The WR that is posted.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Write,
@@ -25,7 +26,7 @@ enum What {
     Fenced,
 }
 
-/// How.
+/// The interface that posts it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Face {
     Fused,
@@ -71,7 +72,7 @@ impl What {
     fn flags(self) -> SendFlags {
         if matches!(self, Self::Fenced) { SendFlags::FENCE } else { SendFlags::SIGNALED }
     }
-    /// Opcode and units of its WQE.
+    /// Opcode and units of the WQE.
     fn wqe(self) -> (u8, u32) {
         match self {
             Self::Write | Self::Fenced => (0x08, 3),
@@ -86,15 +87,15 @@ fn sges(n: u8) -> Vec<Sge> {
     (0..n).map(|i| Sge::new(0x1000 * u64::from(i), 64, 7).unwrap()).collect()
 }
 
-/// A post.
+/// An unsafe call.
 macro_rules! posted {
     ($call:expr) => {
-        // SAFETY: no device reads the memory.
+        // SAFETY: there is no device that would read the memory.
         unsafe { $call }
     };
 }
 
-/// Posts by a face. The number of those posted, and the error.
+/// Posts through an interface. Returns the number of WRs posted, and the error.
 fn post(s: &mut Sends, face: Face, all: &[What], first_id: u64) -> (usize, Result<(), PostError>) {
     let remote = Remote::new(0xbeef, 9);
     let wr = |i: usize, w: What| Wr { wr_id: first_id + i as u64, flags: w.flags() };
@@ -182,7 +183,7 @@ fn post(s: &mut Sends, face: Face, all: &[What], first_id: u64) -> (usize, Resul
             for i in (1..wrs.len()).rev() {
                 wrs[i - 1].next = &raw const wrs[i];
             }
-            // SAFETY: a well-formed list; no device reads the memory.
+            // SAFETY: the list is well formed; there is no device that would read the memory.
             match unsafe { s.queue.post_send(wrs.as_ptr()) } {
                 Ok(()) => (all.len(), Ok(())),
                 Err(e) => {
@@ -194,7 +195,7 @@ fn post(s: &mut Sends, face: Face, all: &[What], first_id: u64) -> (usize, Resul
     }
 }
 
-/// A builder with its setter.
+/// Calls a builder and its setter.
 fn build(s: &mut Sends, wr: Wr, w: What) {
     let remote = Remote::new(0xbeef, 9);
     let entry = |i: u8| uverbs_core::wr::Sge { addr: 0x1000 * u64::from(i), length: 64, lkey: 7 };
@@ -210,11 +211,11 @@ fn build(s: &mut Sends, wr: Wr, w: What) {
     if matches!(w, What::Inline) {
         return s.queue.wr_set_inline(InlineArray(&DATA));
     }
-    // SAFETY: no device reads the memory.
+    // SAFETY: there is no device that would read the memory.
     unsafe { s.queue.wr_set_sges(&entries) };
 }
 
-/// A WQE that is posted and not complete.
+/// A WQE that is posted and has not completed.
 struct Posted {
     wr_id: u64,
     block: u32,
@@ -274,14 +275,14 @@ fn run(steps: &[Step]) -> Result<(), TestCaseError> {
                 } else {
                     let mut batch = s.queue.batch();
                     for _ in &all {
-                        // SAFETY: nothing is posted.
+                        // SAFETY: the batch is dropped, so nothing is posted.
                         unsafe { batch.push(Wr::default(), Connected, Send::new(), &sges(1)[..]) };
                     }
                     drop(batch);
                 }
                 prop_assert!(s.bell.take().is_empty());
             }
-            // The device tells of a WQE, and all before it are done.
+            // A completion of a WQE retires all before it, too.
             Step::Retire(n) => {
                 let n = usize::from(*n).min(posted.len());
                 if let Some(last) = posted.drain(..n).next_back() {
@@ -301,25 +302,25 @@ fn run(steps: &[Step]) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn sends_are_as_the_model(steps in proptest::collection::vec(step(), 1..60)) {
+    fn a_send_queue_behaves_as_its_model(steps in proptest::collection::vec(step(), 1..60)) {
         run(&steps)?;
     }
 
-    /// A device that names any WQE at any time does no harm here: errors, or posts.
+    /// A device that reports any WQE at any time causes only errors of posts.
     #[test]
-    fn a_device_that_lies_breaks_nothing(lies in proptest::collection::vec((any::<u16>(), face(), what()), 1..60)) {
+    fn completions_of_wrong_wqes_cause_only_errors(completions in proptest::collection::vec((any::<u16>(), face(), what()), 1..60)) {
         let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
-        for (counter, face, what) in lies {
+        for (counter, face, what) in completions {
             s.retire(counter);
             let (_, result) = post(&mut s, face, &[what], 1);
             prop_assert!(matches!(result, Ok(()) | Err(PostError::QueueFull | PostError::Corrupt)));
         }
     }
 
-    /// The device follows the links as many steps as were posted: it meets the receives in the order of the posts, whatever
-    /// order they complete in.
+    /// The simulated device follows one link per receive: it finds the receives in the order of the posts, whatever the
+    /// order of their completions.
     #[test]
-    fn shared_receives_are_as_the_model(
+    fn a_shared_receive_queue_behaves_as_its_model(
         steps in proptest::collection::vec((0_usize..6, proptest::collection::vec(any::<prop::sample::Index>(), 0..6)), 1..40),
     ) {
         let mut s = SharedReceives::new(8, 32, 1);
@@ -328,7 +329,7 @@ proptest! {
         let mut running: Vec<(u32, u64)> = Vec::new();
         for (posts, completions) in steps {
             for _ in 0..posts {
-                // SAFETY: no device writes the memory.
+                // SAFETY: there is no device that would write the memory.
                 let result = unsafe { s.queue.post(ids, &sges(1)) };
                 if running.len() == 7 {
                     prop_assert_eq!(result, Err(PostError::QueueFull));
@@ -346,26 +347,26 @@ proptest! {
                     prop_assert_eq!(s.srq.retire(at as u16), id);
                 }
             }
-            // A batch that is dropped leaves no trace, even if it linked elements anew.
+            // A batch that is dropped posts nothing, even if it linked elements.
             let mut batch = s.queue.batch();
-            // SAFETY: nothing is posted.
+            // SAFETY: the batch is dropped, so nothing is posted.
             unsafe { batch.push(99, &sges(1)) };
             drop(batch);
         }
     }
 
     #[test]
-    fn receives_are_as_the_model(
+    fn a_receive_queue_behaves_as_its_model(
         steps in proptest::collection::vec((0_usize..6, proptest::collection::vec(any::<prop::sample::Index>(), 0..6)), 1..40),
     ) {
         let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
         let mut s = Receives::new(&config, 8, 32);
         let mut ids = 0_u64;
-        // Ids of all since the first that is not complete; `None` for those that are.
+        // The ids of all receives since the first one that has not completed; `None` for completed ones.
         let mut window: VecDeque<Option<u64>> = VecDeque::new();
         for (posts, completions) in steps {
             for _ in 0..posts {
-                // SAFETY: no device writes the memory.
+                // SAFETY: there is no device that would write the memory.
                 let result = unsafe { s.queue.post(ids, &sges(1)) };
                 if window.len() == 8 {
                     prop_assert_eq!(result, Err(PostError::QueueFull));
@@ -391,8 +392,8 @@ proptest! {
 }
 
 #[test]
-fn a_wqe_that_creation_did_not_count_with_counts_as_several() {
-    // One block to the WR; an invalidation has two.
+fn a_wqe_longer_than_the_queue_was_sized_for_counts_as_several() {
+    // The queue has one block per WR; an invalidation has two.
     let mut config = send_config(QpType::Rc);
     (config.max_send_wr, config.max_send_sge, config.max_inline_data) = (8, 2, 0);
     let mut s = Sends::new(&config, 8, BLUE_FLAME);
@@ -405,7 +406,7 @@ fn a_wqe_that_creation_did_not_count_with_counts_as_several() {
 }
 
 #[test]
-fn indices_go_over_the_end_of_16_and_of_32_bits() {
+fn indices_wrap_at_16_and_at_32_bits() {
     for start in [0xfffe_u32, 0x0fff_fffe, u32::MAX - 1] {
         let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
         s.queue.start_at(start);
@@ -420,21 +421,21 @@ fn indices_go_over_the_end_of_16_and_of_32_bits() {
 }
 
 #[test]
-fn receive_lists_stop_at_the_bad_one() {
+fn receive_lists_stop_at_the_first_bad_wr() {
     let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
     let mut s = Receives::new(&config, 8, 32);
     let mut wrs = [RecvWr::new(1), RecvWr::new(2), RecvWr::new(3)];
     wrs[1].num_sge = -1;
     wrs[1].next = &raw const wrs[2];
     wrs[0].next = &raw const wrs[1];
-    // SAFETY: a well-formed list.
+    // SAFETY: the list is well formed, and its valid entries name no memory.
     let bad = unsafe { s.queue.post_recv(wrs.as_ptr()) }.unwrap_err();
     assert_eq!((bad.error, bad.wr), (PostError::TooManySge, &raw const wrs[1]));
     assert_eq!(s.posted(), 1);
-    // In RESET nothing is posted and nothing told, and what was is gone.
+    // In RESET nothing is posted or published, and earlier receives are gone.
     s.qp.set_state(QpState::RESET);
     s.record.set_recv(0);
-    // SAFETY: a well-formed list.
+    // SAFETY: the list is well formed, and its valid entries name no memory.
     let bad = unsafe { s.queue.post_recv(wrs.as_ptr()) }.unwrap_err();
     assert_eq!((bad.error, bad.wr, s.posted()), (PostError::BadState, &raw const wrs[0], 0));
 }
