@@ -4,7 +4,7 @@
 //!
 //! A [`Watch`] keeps the address of the next element, so that a poll of an empty queue costs one load. A [`Walk`]
 //! continues from there, in stretches that end where the ring wraps.
-// UNSAFETY: as the module above; every address is one of an element that the ring has.
+// UNSAFETY: accesses queue memory by computed addresses; every one is that of an element of the ring.
 
 use super::StrideRing;
 use core::fmt;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 /// The last 64 bytes of an element.
 pub(crate) type Block = [AtomicU64; 8];
 
-/// A ring whose elements have 64 bytes at least.
+/// A ring whose elements have at least 64 bytes.
 ///
 /// # Invariants
-/// An element of `ring` has 64 bytes or more; `first` is 64 bytes before the end of the first, and `end` is one element behind
-/// the same place of the last.
+/// `first` is the address of the last 64 bytes of the first element; `end` is one element after the last 64 bytes of the
+/// last element.
 #[derive(Debug)]
 pub struct BlockRing {
     ring: StrideRing,
@@ -29,20 +29,20 @@ pub struct BlockRing {
 
 // SAFETY: `first` and `end` point into the ring, which is owned; all access is by atomics.
 unsafe impl Send for BlockRing {}
-// SAFETY: as for `Send`.
+// SAFETY: `&BlockRing` only allows to use atomics, in memory that the ring owns.
 unsafe impl Sync for BlockRing {}
 
 impl BlockRing {
-    /// `None` if the elements are smaller.
+    /// The blocks of a ring; `None` if its elements have less than 64 bytes.
     pub(crate) fn new(ring: StrideRing) -> Option<Self> {
         let before = ring.stride().checked_sub(size_of::<Block>())?;
-        // SAFETY: inside the first element, which has so many bytes and 64 more.
+        // SAFETY: `before + 64` is the size of the first element, so the block is inside it.
         let first = unsafe { ring.base.byte_add(before) }.cast::<Block>();
         let end = first.as_ptr().wrapping_byte_add((ring.mask as usize + 1) << ring.shift);
         Some(Self { ring, first, end })
     }
 
-    /// The ring, by whole elements.
+    /// The ring of the whole elements.
     #[inline(always)]
     pub(crate) fn ring(&self) -> &StrideRing {
         &self.ring
@@ -51,7 +51,8 @@ impl BlockRing {
     #[inline(always)]
     fn address(&self, index: u32) -> NonNull<Block> {
         let at = ((index & self.ring.mask) as usize) << self.ring.shift;
-        // SAFETY: the masked index names an element, as far from the first as its block is from the first block.
+        // SAFETY: the masked index names an element; its block has the same distance from `first` as the element from the
+        // first one.
         unsafe { self.first.byte_add(at) }
     }
 
@@ -64,32 +65,32 @@ impl BlockRing {
     /// The block at `index`, modulo the ring.
     #[inline(always)]
     pub(crate) fn block(&self, index: u32) -> &Block {
-        // SAFETY: 64 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        // SAFETY: 64 bytes inside the memory, aligned, which exist while `self` is borrowed and are used by atomics only.
         unsafe { self.address(index).as_ref() }
     }
 }
 
-/// The address of one block, and what keeps it.
+/// The address of a block, and the owner of its memory.
 ///
 /// # Invariants
-/// `block` is one of `ring`'s.
+/// `block` is a block of `ring`.
 pub(crate) struct Watch {
     block: NonNull<Block>,
     ring: Arc<BlockRing>,
 }
 
-// SAFETY: the address of atomics, and the owner of their memory.
+// SAFETY: `block` is the address of atomics, in memory that `ring` owns.
 unsafe impl Send for Watch {}
-// SAFETY: as for `Send`.
+// SAFETY: `&Watch` only allows to use atomics, in memory that `ring` owns.
 unsafe impl Sync for Watch {}
 
 impl Watch {
-    /// Of the block at `index`, modulo the ring.
+    /// A watch at the block at `index`, modulo the ring.
     pub(crate) fn new(ring: Arc<BlockRing>, index: u32) -> Self {
         Self { block: ring.address(index), ring }
     }
 
-    /// Turns to the block at `index`, modulo the ring.
+    /// Moves to the block at `index`, modulo the ring.
     #[inline(always)]
     pub(crate) fn turn_to(&mut self, index: u32) {
         self.block = self.ring.address(index);
@@ -98,11 +99,11 @@ impl Watch {
     /// The block.
     #[inline(always)]
     pub(crate) fn block(&self) -> &Block {
-        // SAFETY: 64 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        // SAFETY: 64 bytes inside the memory, aligned, which exist while `self` is borrowed and are used by atomics only.
         unsafe { self.block.as_ref() }
     }
 
-    /// A walk from this block on.
+    /// A walk that starts at this block.
     #[inline(always)]
     pub(crate) fn walk(&self) -> Walk<'_> {
         Walk { at: self.block, stop: self.block, stride: self.ring.ring.stride(), ring: &self.ring }
@@ -114,13 +115,13 @@ impl Watch {
         self.ring.index(self.block)
     }
 
-    /// Blocks of the ring.
+    /// The number of blocks in the ring.
     #[inline(always)]
     pub(crate) fn count(&self) -> u32 {
         self.ring.ring.mask + 1
     }
 
-    /// Goes on to the next block; whether that is the ring's first.
+    /// Moves to the next block. Returns whether that is the ring's first one.
     #[inline(always)]
     pub(crate) fn step(&mut self) -> bool {
         let mut walk = self.walk();
@@ -129,33 +130,33 @@ impl Watch {
         wraps
     }
 
-    /// Moves to the position of another.
+    /// Moves to the block of another watch.
     ///
     /// # Safety
-    /// Both are of the same ring.
+    /// Both watches are of one ring.
     #[inline(always)]
     pub(crate) unsafe fn follow(&mut self, other: &Self) {
         self.block = other.block;
     }
 
-    /// Moves to the position of a walk.
+    /// Moves to the block of a walk.
     ///
     /// # Safety
-    /// The walk is over the same ring.
+    /// The watch and the walk are of one ring.
     #[inline(always)]
     pub(crate) unsafe fn follow_walk(&mut self, walk: &Walk<'_>) {
         self.block = walk.at;
     }
 }
 
-/// A position in a ring, and how far a walk may go from there without a check for the ring's end.
+/// A position in a ring, and a stop up to which steps need no check for the ring's end.
 ///
 /// # Invariants
-/// `at` and `stop` are blocks of the ring, and `stop` is `at` or has a larger index; `stride` is the ring's.
+/// `at` and `stop` are blocks of the ring; `stop` is `at` or has a larger index; `stride` is the ring's.
 pub(crate) struct Walk<'r> {
     at: NonNull<Block>,
     stop: NonNull<Block>,
-    /// That of the ring, kept for a register.
+    /// The ring's stride, copied to be kept in a register.
     stride: usize,
     ring: &'r BlockRing,
 }
@@ -164,11 +165,11 @@ impl<'r> Walk<'r> {
     /// The block at the position.
     #[inline(always)]
     pub(crate) fn block(&self) -> &'r Block {
-        // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        // SAFETY: 64 bytes inside the memory, aligned, which exist while the ring is borrowed and are used by atomics only.
         unsafe { self.at.as_ref() }
     }
 
-    /// The same if it is before the stop.
+    /// The block at the position, if that is before the stop.
     #[inline(always)]
     pub(crate) fn block_before_stop(&self) -> Option<&'r Block> {
         if self.at == self.stop { None } else { Some(self.block()) }
@@ -180,30 +181,30 @@ impl<'r> Walk<'r> {
         self.ring.index(self.at)
     }
 
-    /// Puts the stop so many blocks further, or to the ring's last block.
+    /// Sets the stop to `further` blocks after the position, but at most to the ring's last block.
     #[inline(always)]
     pub(crate) fn set_stop(&mut self, further: u32) {
         let stride = self.stride;
         let rest = self.ring.end.addr() - stride - self.at.addr().get();
-        // SAFETY: `rest` is how far the last block is.
+        // SAFETY: `rest` is the distance to the last block, so the stop is a block of the ring.
         self.stop = unsafe { self.at.byte_add((further as usize * stride).min(rest)) };
     }
 
-    /// Goes on to the next block, but not beyond the stop.
+    /// Moves to the next block, but not past the stop.
     #[inline(always)]
     pub(crate) fn step_to_stop(&mut self) {
         if self.at != self.stop {
-            // SAFETY: a block with a larger index is in the ring (invariant), so the next one is.
+            // SAFETY: `stop` is a block with a larger index (invariant), so the next block is in the ring.
             self.at = unsafe { self.at.byte_add(self.stride) };
         }
     }
 
-    /// Goes on to the next block, and puts the stop there; whether it is the ring's first.
+    /// Moves to the next block and sets the stop there. Returns whether it is the ring's first one.
     #[inline(always)]
     pub(crate) fn step(&mut self) -> bool {
         let next = self.at.as_ptr().wrapping_byte_add(self.stride);
         let wraps = next == self.ring.end;
-        // SAFETY: not the end, so the address of the next block, which is not NULL.
+        // SAFETY: `next` is not `end`, so it is the address of the next block, which is not NULL.
         self.at = if wraps { self.ring.first } else { unsafe { NonNull::new_unchecked(next) } };
         self.stop = self.at;
         wraps
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_goes_round() {
+    fn a_walk_wraps_at_the_rings_end() {
         for (count, stride) in [(1, 64), (4, 64), (4, 128), (16, 256)] {
             let buf = QueueBuf::new(4096).unwrap();
             let ring = Arc::new(BlockRing::new(StrideRing::new(buf, 0, count, stride).unwrap()).unwrap());
@@ -254,7 +255,7 @@ mod tests {
                     assert_eq!(walk.index(), index % count);
                     assert_eq!(walk.step(), index.wrapping_add(1).is_multiple_of(count));
                 }
-                // SAFETY: the same ring.
+                // SAFETY: the watch and the walk are of the same ring.
                 unsafe { watch.follow_walk(&walk) };
                 assert_eq!(offset(&ring, watch.block()), offset(&ring, walk.block()));
             }
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_stops_before_the_end() {
+    fn a_walk_stops_at_the_stop_or_the_last_block() {
         let buf = QueueBuf::new(4096).unwrap();
         let ring = Arc::new(BlockRing::new(StrideRing::new(buf, 0, 8, 64).unwrap()).unwrap());
         for (start, further, reached) in

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbell records: two words in memory that the device reads, one pair per queue.
 //!
-//! A QP has both words (receives posted, basic blocks posted), an SRQ only the first, a CQ its consumer index and what it
-//! was armed with. Records are cut from pages, one to a cache line, so that queues of different threads share none.
+//! A QP uses both words (receives posted, basic blocks posted), an SRQ only the first, a CQ its consumer index and its arm
+//! value. Each record has a cache line of its own, so that queues of different threads share none.
 #![expect(unsafe_code)]
-// UNSAFETY: a word's address is kept beside what keeps the word alive, so that the data path reaches it by one load.
+// UNSAFETY: stores a word's address next to its owner, so that the data path reaches the word by one load.
 
 use crate::memory::{PAGE, QueueBuf, dwords};
 use core::fmt;
@@ -16,10 +16,10 @@ use uverbs_mlx5_hw::doorbell::{CQ_ARM_DB, CQ_SET_CI, MLX5_RCV_DBR, MLX5_SND_DBR}
 
 /// Bytes between two records.
 const STRIDE: usize = 64;
-/// Records in a page.
+/// Records per page.
 const PER_PAGE: usize = PAGE / STRIDE;
 
-/// A page of records; a bit of `free` per record.
+/// A page of records; `free` has one bit per record.
 #[derive(Debug)]
 struct Page {
     buf: Arc<QueueBuf>,
@@ -33,7 +33,7 @@ pub struct DbRecPages {
 }
 
 impl DbRecPages {
-    /// A record of zeros.
+    /// Allocates a record of zeros.
     pub fn alloc(&self) -> io::Result<DbRec> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(record) = pages.iter().find_map(DbRec::take) {
@@ -45,7 +45,8 @@ impl DbRecPages {
     }
 }
 
-/// A record. It goes back to its page when dropped: drop it after the kernel's object is destroyed, or forget it.
+/// A record. Dropping it returns it to its page. It may be dropped only after the kernel has destroyed the object;
+/// otherwise it must be forgotten.
 pub struct DbRec {
     page: Arc<Page>,
     index: usize,
@@ -67,7 +68,7 @@ impl DbRec {
         Some(record)
     }
 
-    /// Its address, for the kernel.
+    /// The record's address, for the kernel.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.page.buf.addr() + (self.index * STRIDE) as u64
@@ -98,25 +99,25 @@ impl DbRec {
         DbWord::new(self, CQ_SET_CI)
     }
 
-    /// How many receives were posted.
+    /// Stores the number of receives that were posted.
     #[inline(always)]
     pub fn set_recv(&self, count: u32) {
         self.word(MLX5_RCV_DBR).store(count.to_be(), Ordering::Relaxed);
     }
 
-    /// How many basic blocks of sends were posted.
+    /// Stores the number of basic blocks of sends that were posted.
     #[inline(always)]
     pub fn set_send(&self, count: u32) {
         self.word(MLX5_SND_DBR).store(count.to_be(), Ordering::Relaxed);
     }
 
-    /// A CQ's consumer index.
+    /// Stores a CQ's consumer index.
     #[inline(always)]
     pub fn set_ci(&self, ci: u32) {
         self.word(CQ_SET_CI).store(ci.to_be(), Ordering::Relaxed);
     }
 
-    /// Stores the value that a CQ is armed with.
+    /// Stores the value with which a CQ is armed.
     #[inline(always)]
     pub fn set_arm(&self, arm: u32) {
         self.word(CQ_ARM_DB).store(arm.to_be(), Ordering::Relaxed);
@@ -136,18 +137,18 @@ impl fmt::Debug for DbRec {
     }
 }
 
-/// One word of a record, at hand.
+/// One word of a record, by its address.
 ///
 /// # Invariants
-/// `ptr` is a word of `record`.
+/// `ptr` is the address of a word of `record`.
 pub struct DbWord {
     ptr: NonNull<AtomicU32>,
     record: Arc<DbRec>,
 }
 
-// SAFETY: an address of an atomic, and the owner of its memory.
+// SAFETY: `ptr` is the address of an atomic in memory that `record` owns.
 unsafe impl Send for DbWord {}
-// SAFETY: as for `Send`.
+// SAFETY: `&DbWord` only allows to use the atomic at `ptr`, in memory that `record` owns.
 unsafe impl Sync for DbWord {}
 
 impl DbWord {
@@ -158,14 +159,14 @@ impl DbWord {
     /// Stores a count for the device.
     #[inline(always)]
     pub fn set(&self, count: u32) {
-        // SAFETY: a word of the record's page (invariant), which the record keeps; used by atomics only.
+        // SAFETY: `ptr` is a word of the record's page (invariant), which `record` keeps; it is used by atomics only.
         unsafe { self.ptr.as_ref() }.store(count.to_be(), Ordering::Relaxed);
     }
 
     /// The count that was last stored for the device.
     #[must_use]
     pub fn get(&self) -> u32 {
-        // SAFETY: as in `set`.
+        // SAFETY: `ptr` is a word of the record's page (invariant), which `record` keeps; it is used by atomics only.
         u32::from_be(unsafe { self.ptr.as_ref() }.load(Ordering::Relaxed))
     }
 
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_do_not_overlap_and_come_back() {
+    fn records_do_not_overlap_and_are_reused() {
         let pages = DbRecPages::default();
         let mut all: Vec<_> = (0..130).map(|_| pages.alloc().unwrap()).collect();
         let mut addrs: Vec<_> = all.iter().map(DbRec::addr).collect();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queue memory: what the kernel pins when a queue is created, and how the data path reaches it.
+//! Queue memory: the memory that the kernel pins when a queue is created, and its use by the data path.
 //!
 //! | module | what |
 //! |---|---|
 //! | `index` | index types of the send queue: a basic block, a number of blocks |
 //! | `sq_ring` | a send queue's ring, and the private record of each WQE |
-//! | `queue_ref` | a send queue's shared part, with the ring's addresses at hand |
+//! | `queue_ref` | a send queue's shared part, with the addresses of its ring |
 //! | `stride_ring` | a ring of elements of one size: receive queues and shared receive queues |
-//! | `cqe_ring` | a completion queue's ring, as its poller walks it |
+//! | `cqe_ring` | a completion queue's ring, as its poller uses it |
 //! | `dbrec` | doorbell records |
 //!
 //! All `unsafe` code about queue memory is here. Queue memory is accessed as atomics of 8 bytes at masked indices, so no
@@ -39,15 +39,15 @@ use memmap2::{MmapMut, MmapRaw};
 use std::io;
 use std::sync::Arc;
 
-// Table entries, which no device accesses: loom's type under the model checker.
+// Table entries, which no device accesses: loom's type when loom checks the model.
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::AtomicU64 as Entry64;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64 as Entry64;
 
-/// Page-aligned memory of one queue or of several, zeroed. The device may read and write it from the moment that it is
-/// passed to the kernel until the object is destroyed. So all users share it by an `Arc`, and it is leaked if the
-/// kernel refuses to destroy the object.
+/// Page-aligned, zeroed memory of one queue or of several. The device may read and write it from the time when it is passed
+/// to the kernel until the object is destroyed. So its users share it by an `Arc`, and it is leaked if the kernel refuses
+/// to destroy the object.
 pub struct QueueBuf {
     map: MmapRaw,
 }
@@ -59,13 +59,13 @@ impl QueueBuf {
         Ok(Arc::new(Self { map: MmapRaw::from(map) }))
     }
 
-    /// Its address, for the kernel.
+    /// The address, for the kernel.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.map.as_mut_ptr().expose_provenance() as u64
     }
 
-    /// Bytes.
+    /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.map.len()
@@ -77,7 +77,7 @@ impl QueueBuf {
         self.map.len() == 0
     }
 
-    /// The start of `len` bytes at `offset`, if they are inside and a multiple of 64 from the start.
+    /// The address at `offset`, if `len` bytes from there on are inside the memory and `offset` is a multiple of 64.
     fn part(&self, offset: usize, len: usize) -> Option<NonNull<AtomicU64>> {
         if !offset.is_multiple_of(64) || offset > self.len() || len > self.len() - offset {
             return None;
@@ -87,11 +87,11 @@ impl QueueBuf {
         NonNull::new(start.cast())
     }
 
-    /// All of it as words, for a software device and for tests.
+    /// The whole memory as words, for a software device and for tests.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: a mapping starts at a page boundary and has the length `len`; it is readable and writable while it is
-        // borrowed; other threads access it only by atomics, and the device by DMA.
+        // SAFETY: a mapping starts at a page boundary and has this length; it is readable and writable while it is
+        // borrowed. Other threads access it by atomics only, and the device by DMA.
         unsafe { core::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.map.len() / 8) }
     }
 }
@@ -102,7 +102,7 @@ impl fmt::Debug for QueueBuf {
     }
 }
 
-/// The alignment of memory for the kernel: its page, and the unit in which it maps memory for the device.
+/// The alignment of memory for the kernel: the size of a page, in which it maps memory for the device.
 pub const PAGE: usize = 4096;
 
 /// A table with an entry per block or element of a ring, indexed modulo its length.
@@ -116,7 +116,7 @@ pub struct Table<T> {
 }
 
 impl<T: Default> Table<T> {
-    /// `len` entries, a power of two; rounded up to one.
+    /// A table of `len` entries, rounded up to a power of two.
     #[must_use]
     pub fn new(len: u32) -> Self {
         let len = len.max(1).next_power_of_two();
@@ -129,7 +129,7 @@ impl<T> Table<T> {
     #[inline(always)]
     #[must_use]
     pub fn get(&self, index: u32) -> &T {
-        // SAFETY: an index that is masked is less than the length (invariant).
+        // SAFETY: a masked index is less than the length (invariant).
         unsafe { self.entries.get_unchecked((index & self.mask) as usize) }
     }
 
@@ -141,7 +141,8 @@ impl<T> Table<T> {
 
 /// The words of a page of doorbell records.
 pub(crate) fn dwords(buf: &QueueBuf) -> &[AtomicU32] {
-    // SAFETY: as in `QueueBuf::words`; this module gives out a page of records by this function only.
+    // SAFETY: a mapping starts at a page boundary and has this length; it is readable and writable while it is borrowed.
+    // Only this function returns references to a page of records, and they are to atomics.
     unsafe { core::slice::from_raw_parts(buf.map.as_mut_ptr().cast(), buf.map.len() / 4) }
 }
 
@@ -151,7 +152,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn geometry_is_checked() {
+    fn rings_outside_the_memory_are_refused() {
         let buf = QueueBuf::new(4096).unwrap();
         assert!(buf.addr().is_multiple_of(4096));
         let sq = |offset, blocks| SqRing::new(Arc::clone(&buf), offset, blocks).is_some();
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn every_index_is_inside() {
+    fn every_index_is_masked_to_the_ring() {
         let buf = QueueBuf::new(4096).unwrap();
         let ring = SqRing::new(Arc::clone(&buf), 2048, 32).unwrap();
         let sq = ring.view();
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_a_power_of_two() {
+    fn table_sizes_are_rounded_up_to_powers_of_two() {
         let table = Table::<u32>::new(5);
         assert_eq!((table.iter().len(), table.mask, *table.get(u32::MAX)), (8, 7, 0));
         assert_eq!(Table::<u8>::new(0).iter().len(), 1);

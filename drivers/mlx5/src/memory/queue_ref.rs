@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A QP's shared part as the poster of its sends keeps it: with the addresses of the ring beside the owners, so that a post
-//! loads them from the memory that it uses anyway, and goes through no pointer to find them.
-// UNSAFETY: as the module above; the addresses are those of a ring that its owner keeps.
+//! The shared part of a QP as the poster of its sends stores it: with the addresses of the ring next to their owners, so
+//! that a post loads them from its own memory, without following pointers.
+// UNSAFETY: stores addresses of a ring next to its owner.
 
 use super::{BlockIndex, Record, SqAddrs, SqView};
 use crate::qp::QpShared;
 use crate::sq::SqShared;
 use std::sync::Arc;
 
-/// A QP's shared part, its send queue's, and the addresses of that one's ring.
+/// The shared parts of a QP and its send queue, and the addresses of the queue's ring.
 #[derive(Debug)]
 pub(crate) struct SendQueueRef {
-    /// The addresses of `sq`: its memory and its records are neither moved nor freed before it, because both are behind
-    /// pointers that are not changed.
+    /// The addresses of `sq`. The memory and the records are not moved or freed before `sq` is dropped, because `sq`
+    /// reaches both by pointers that are not changed.
     addrs: SqAddrs,
     pub(crate) qp: Arc<QpShared>,
     sq: Arc<SqShared>,
 }
 
-// SAFETY: addresses of atomics, and the owner of their memory.
+// SAFETY: the addresses are those of atomics, in memory that `sq` owns.
 unsafe impl Send for SendQueueRef {}
-// SAFETY: as for `Send`.
+// SAFETY: `&SendQueueRef` only allows to use atomics, in memory that `sq` owns.
 unsafe impl Sync for SendQueueRef {}
 
 impl SendQueueRef {
-    /// `None` if the QP has no send queue.
+    /// The reference to a QP; `None` if it has no send queue.
     pub(crate) fn new(qp: Arc<QpShared>) -> Option<Self> {
         let sq = Arc::clone(qp.sq.as_ref()?);
         let SqAddrs { base, records, mask } = sq.ring.addrs;
@@ -37,7 +37,7 @@ impl SendQueueRef {
         &self.sq
     }
 
-    /// The record at a place of its ring.
+    /// The record of a block of its ring.
     #[inline(always)]
     pub(crate) fn record(&self, place: BlockIndex) -> &Record {
         self.view().record(place)

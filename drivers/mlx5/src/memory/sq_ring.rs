@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A send queue's ring of 64-byte basic blocks, and the record of each WQE, which only this process accesses.
-// UNSAFETY: see the module above.
+// UNSAFETY: accesses queue memory by computed addresses, which are inside the geometry that the constructor checked.
 
 use super::{BlockIndex, Entry64, QueueBuf, UnitIndex};
 use core::fmt;
@@ -15,7 +15,7 @@ use uverbs_core::sync::copy;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Record {
-    /// The WR's.
+    /// The WR's `wr_id`.
     pub(crate) wr_id: Entry64,
     /// A [`CompletedCount`].
     pub(crate) done: Entry64,
@@ -26,19 +26,19 @@ pub(crate) struct Record {
 pub(crate) struct CompletedCount(u64);
 
 impl CompletedCount {
-    /// `head` has less than 56 bits: at 100 million WRs a second it gets so far in twenty years.
+    /// `head` must be below 2^56. At 100 million WRs per second that takes more than twenty years.
     #[inline(always)]
     pub(crate) const fn new(head: u64, op: u8) -> Self {
         Self((op as u64) << 56 | head)
     }
 
-    /// How many WRs had been posted, modulo 2^32.
+    /// The number of WRs that had been posted up to the WQE, modulo 2^32.
     #[inline(always)]
     pub(crate) const fn head(self) -> u32 {
         self.0 as u32
     }
 
-    /// Of a block where no WQE begins.
+    /// The value for a block at which no WQE begins.
     pub(crate) const NO_WQE: Self = Self(u64::MAX);
 
     /// `umr_op`
@@ -55,17 +55,17 @@ impl Record {
         CompletedCount(self.done.load(Ordering::Relaxed))
     }
 
-    /// Notes it.
+    /// Records the data of the WQE.
     #[inline(always)]
     pub(crate) fn set_done(&self, done: CompletedCount) {
         self.done.store(done.0, Ordering::Relaxed);
     }
 }
 
-/// The records of a ring, or another power of two of them.
+/// The records of a ring, or another number of records that is a power of two.
 ///
 /// # Invariants
-/// `mask` is 16 times a power of two less one, and there are so many records from `records` on.
+/// `mask` is 16 times the number of records, which is a power of two, minus 16; `records` is the address of the first one.
 #[derive(Clone, Copy)]
 pub(crate) struct Records<'r> {
     records: NonNull<Record>,
@@ -73,18 +73,18 @@ pub(crate) struct Records<'r> {
     _records: PhantomData<&'r Record>,
 }
 
-// SAFETY: shared references to records, which consist of atomics.
+// SAFETY: the address is that of records, which are shared and consist of atomics.
 unsafe impl Send for Records<'_> {}
-// SAFETY: as for `Send`.
+// SAFETY: `&Records` only allows to use atomics.
 unsafe impl Sync for Records<'_> {}
 
 impl<'r> Records<'r> {
-    /// One record for every index.
+    /// One record, which is used for every index.
     pub(crate) fn of_one(record: &'r Record) -> Self {
         Self { records: NonNull::from(record), mask: 0, _records: PhantomData }
     }
 
-    /// The record at a place, modulo how many there are.
+    /// The record of a block, modulo the number of records.
     #[inline(always)]
     pub(crate) fn at(self, place: BlockIndex) -> &'r Record {
         let offset = (place.0 & self.mask) as usize;
@@ -92,13 +92,14 @@ impl<'r> Records<'r> {
         const {
             assert!(size_of::<Record>() == 16)
         };
-        // SAFETY: the masked place is the offset of one of the records (invariant), which have 16 bytes.
+        // SAFETY: the masked index is the offset of a record (invariant), because a record has 16 bytes.
         #[cfg(not(loom))]
         let record = unsafe { self.records.byte_add(offset) };
-        // SAFETY: the same by index, for loom's atomics have another size.
+        // SAFETY: the masked index divided by 16 is the index of a record (invariant). loom's atomics have another size, so
+        // the byte offset can't be used.
         #[cfg(loom)]
         let record = unsafe { self.records.add(offset >> BlockIndex::SHIFT) };
-        // SAFETY: a record, which lives while it is borrowed.
+        // SAFETY: the address of a record, which exists while it is borrowed.
         unsafe { record.as_ref() }
     }
 }
@@ -116,7 +117,7 @@ pub(crate) struct SqAddrs {
 }
 
 impl SqAddrs {
-    /// All of it in one value, for registers.
+    /// All addresses as one value, to be kept in registers.
     #[inline(always)]
     pub(crate) fn view(&self) -> SqView<'_> {
         SqView { base: self.base, records: self.records, mask: self.mask, home: self }
@@ -124,7 +125,7 @@ impl SqAddrs {
 }
 
 impl SqAddrs {
-    /// [`SqView::store_bytes`] in pieces that end with the ring.
+    /// [`SqView::store_bytes`] for bytes that wrap at the ring's end.
     #[cold]
     #[inline(never)]
     fn store_split(&self, first: usize, bytes: &[u8]) {
@@ -134,7 +135,8 @@ impl SqAddrs {
             let (now, later) = rest.split_at(rest.len().min(size - at));
             // SAFETY: `at` is inside the ring (invariant).
             let to = unsafe { self.base.byte_add(at) };
-            // SAFETY: as many bytes are there up to the ring's end; all references to them are to atomics.
+            // SAFETY: `now` has at most as many bytes as there are up to the ring's end; all references to them are to
+            // atomics.
             unsafe { copy::store_bytes(now, to.as_ptr().cast()) };
             (at, rest) = (0, later);
         }
@@ -147,15 +149,15 @@ const BLOCK_BYTES: usize = 64;
 /// A send queue's ring, with a record per block.
 ///
 /// # Invariants
-/// The records of `addrs` are a slice that [`SqRing::new`] allocated as a box, one per block; they are freed with the ring.
+/// The records of `addrs` are a boxed slice that [`SqRing::new`] allocated, one per block; they are freed with the ring.
 pub struct SqRing {
     pub(super) addrs: SqAddrs,
     buf: Arc<QueueBuf>,
 }
 
-// SAFETY: `addrs` are of `buf` and of the records, which the ring owns; all access is by atomics.
+// SAFETY: the addresses are those of `buf` and of the records, which the ring owns; all access is by atomics.
 unsafe impl Send for SqRing {}
-// SAFETY: as for `Send`.
+// SAFETY: `&SqRing` only allows to use atomics, in memory that the ring owns.
 unsafe impl Sync for SqRing {}
 
 impl SqRing {
@@ -168,7 +170,7 @@ impl SqRing {
         let base = buf.part(offset, blocks as usize * 64)?;
         let records: Box<[Record]> = (0..blocks).map(|_| Record::default()).collect();
         let mask = (blocks - 1) << BlockIndex::SHIFT;
-        // Behind a pointer and not a box, which would claim to be the only way to the records whenever the ring is moved.
+        // Stored as a pointer instead of a box: moving a box would assert that no other pointer to the records exists.
         let records = NonNull::from(Box::leak(records)).cast();
         Some(Self { addrs: SqAddrs { base, records, mask }, buf })
     }
@@ -180,13 +182,13 @@ impl SqRing {
         self.addrs.mask >> BlockIndex::SHIFT
     }
 
-    /// The memory that it is in.
+    /// The memory of the ring.
     #[must_use]
     pub fn buf(&self) -> &Arc<QueueBuf> {
         &self.buf
     }
 
-    /// All of its addresses in one value, for registers.
+    /// All addresses as one value, to be kept in registers.
     #[inline(always)]
     #[must_use]
     pub fn view(&self) -> SqView<'_> {
@@ -197,8 +199,8 @@ impl SqRing {
 impl Drop for SqRing {
     fn drop(&mut self) {
         let records = NonNull::slice_from_raw_parts(self.addrs.records, self.mask() as usize + 1);
-        // SAFETY: the slice that `new` allocated as a box (invariant). Nobody borrows the ring any more, and what holds its
-        // addresses holds the ring, too (`SendQueueRef`).
+        // SAFETY: the slice is the one that `new` allocated as a box (invariant). The ring is not borrowed any more, and an
+        // owner of its addresses owns the ring, too (`SendQueueRef`).
         drop(unsafe { Box::from_raw(records.as_ptr()) });
     }
 }
@@ -210,13 +212,13 @@ impl fmt::Debug for SqRing {
     }
 }
 
-/// The addresses of an [`SqRing`], for as long as it is borrowed.
+/// The addresses of an [`SqRing`], as long as it is borrowed.
 ///
-/// A copy for the compiler's registers: through a reference, the fields would be loaded again after every store to the
-/// queue.
+/// They are copied so that the compiler keeps them in registers: through a reference, the fields would be loaded again
+/// after every store to the queue.
 ///
 /// # Invariants
-/// All is that of `home`.
+/// The addresses are those of `home`.
 #[derive(Clone, Copy)]
 pub struct SqView<'r> {
     base: NonNull<AtomicU64>,
@@ -226,23 +228,24 @@ pub struct SqView<'r> {
 }
 
 impl<'r> SqView<'r> {
-    /// The same in one register, for a function that is not inlined.
+    /// The addresses by reference, which needs one register, for a function that is not inlined.
     #[inline(always)]
     pub(crate) fn lend(self) -> &'r SqAddrs {
         self.home
     }
 
-    /// The block at a place, modulo the ring.
+    /// A block, modulo the ring.
     #[inline(always)]
     pub(crate) fn at(self, place: BlockIndex) -> &'r [AtomicU64; 8] {
         let offset = (place.0 & self.mask) as usize * 4;
-        // SAFETY: the masked place is 16 times the index of one of the ring's blocks (invariant).
+        // SAFETY: the masked index is 16 times the index of one of the ring's blocks (invariant), so 4 times it is the
+        // block's offset.
         let block = unsafe { self.base.byte_add(offset) };
-        // SAFETY: 64 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        // SAFETY: 64 bytes inside the memory, aligned, which exist while the ring is borrowed and are used by atomics only.
         unsafe { block.cast().as_ref() }
     }
 
-    /// The record at a place, modulo the ring.
+    /// The record of a block, modulo the ring.
     #[inline(always)]
     pub(crate) fn record(self, place: BlockIndex) -> &'r Record {
         self.records().at(place)
@@ -266,23 +269,25 @@ impl<'r> SqView<'r> {
     #[must_use]
     pub fn unit(self, unit: u32) -> &'r [AtomicU64; 2] {
         let unit = unit & (self.mask >> 2 | 3);
-        // SAFETY: the masked unit is inside the ring (invariant), which has four to the block.
+        // SAFETY: the masked unit is inside the ring (invariant), because a block has four units.
         let unit = unsafe { self.base.add(unit as usize * 2) };
-        // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        // SAFETY: 16 bytes inside the memory, aligned, which exist while the ring is borrowed and are used by atomics only.
         unsafe { unit.cast().as_ref() }
     }
 
-    /// The 16 bytes at a unit, modulo the ring.
+    /// The 16 bytes of a unit, modulo the ring.
     #[inline(always)]
     pub(crate) fn unit_at(self, unit: UnitIndex) -> &'r [AtomicU64; 2] {
         let offset = (unit.0 & (self.mask | UnitIndex::MASK)) as usize * 4;
-        // SAFETY: the masked unit is 4 times the index of one of the ring's units (invariant), which has four to the block.
+        // SAFETY: the masked index is 4 times the index of one of the ring's units (invariant), so 4 times it is the unit's
+        // offset.
         let unit = unsafe { self.base.byte_add(offset) };
-        // SAFETY: 16 bytes inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        // SAFETY: 16 bytes inside the memory, aligned, which exist while the ring is borrowed and are used by atomics only.
         unsafe { unit.cast().as_ref() }
     }
 
-    /// Stores a number of 4 bytes at a unit and bytes behind it, if they do not go over the ring's end.
+    /// Stores a number of 4 bytes at a unit and `bytes` after it. Returns `false` and stores nothing if they wrap at the
+    /// ring's end.
     #[inline(always)]
     pub(crate) fn store_segment(self, unit: UnitIndex, head: u32, bytes: &[u8]) -> bool {
         let offset = (unit.0 & (self.mask | UnitIndex::MASK)) as usize * 4;
@@ -292,16 +297,17 @@ impl<'r> SqView<'r> {
         }
         // SAFETY: the masked offset is that of a unit of the ring (invariant), which has `room` bytes from there on.
         let to = unsafe { self.base.byte_add(offset) }.as_ptr().cast::<u8>();
-        // SAFETY: a unit has 16 bytes; all references to them are to atomics.
+        // SAFETY: 4 of the unit's 16 bytes; all references to them are to atomics.
         unsafe { copy::store_u32(head, to) };
         // SAFETY: inside the unit.
         let to = unsafe { to.add(4) };
-        // SAFETY: as many bytes are there up to the ring's end; all references to them are to atomics.
+        // SAFETY: there are at least as many bytes up to the ring's end (checked above); all references to them are to
+        // atomics.
         unsafe { copy::store_bytes(bytes, to) };
         true
     }
 
-    /// Copies bytes into the ring, from `skip` bytes behind a unit's start on, over the ring's end to its start where it must.
+    /// Copies bytes into the ring, from `skip` bytes after a unit's start on. They may wrap at the ring's end.
     #[inline(always)]
     pub(crate) fn store_bytes(self, unit: UnitIndex, skip: u32, bytes: &[u8]) {
         let mask = (self.mask as usize * 4) | (BLOCK_BYTES - 1);
@@ -312,22 +318,25 @@ impl<'r> SqView<'r> {
         }
         // SAFETY: the masked offset is inside the ring (invariant).
         let to = unsafe { self.base.byte_add(first) };
-        // SAFETY: as many bytes are there up to the ring's end; all references to them are to atomics.
+        // SAFETY: there are at least as many bytes up to the ring's end (checked above); all references to them are to
+        // atomics.
         unsafe { copy::store_bytes(bytes, to.as_ptr().cast()) };
     }
 
-    /// The `count` units from one on, if they do not go over the ring's end.
+    /// The `count` units from `unit` on, if they do not wrap at the ring's end.
     #[inline(always)]
     pub(crate) fn units_from(self, unit: UnitIndex, count: usize) -> Option<&'r [[AtomicU64; 2]]> {
         let first = unit.0 & (self.mask | UnitIndex::MASK);
-        // To the ring's end, in the scale of a `UnitIndex`.
+        // The room up to the ring's end, in the scale of a `UnitIndex`.
         let room = self.mask + (1 << BlockIndex::SHIFT) - first;
         if count > (room / 4) as usize {
             return None;
         }
-        // SAFETY: the masked unit is 4 times the index of one of the ring's units (invariant), which has four to the block.
+        // SAFETY: the masked index is 4 times the index of one of the ring's units (invariant), so 4 times it is the unit's
+        // offset.
         let units = unsafe { self.base.byte_add(first as usize * 4) };
-        // SAFETY: so many units up to the ring's end, aligned, alive while the ring is borrowed, used by atomics only.
+        // SAFETY: there are at least `count` units up to the ring's end (checked above); they are aligned, exist while the
+        // ring is borrowed, and are used by atomics only.
         Some(unsafe { core::slice::from_raw_parts(units.cast().as_ptr(), count) })
     }
 
@@ -336,9 +345,9 @@ impl<'r> SqView<'r> {
     #[must_use]
     pub fn word(self, word: u32) -> &'r AtomicU64 {
         let word = word & (self.mask >> 1 | 7);
-        // SAFETY: the masked word is inside the ring (invariant), which has eight to the block.
+        // SAFETY: the masked word is inside the ring (invariant), because a block has eight words.
         let word = unsafe { self.base.add(word as usize) };
-        // SAFETY: inside the memory, aligned, alive while the ring is borrowed, used by atomics only.
+        // SAFETY: a word inside the memory, aligned, which exists while the ring is borrowed and is used by atomics only.
         unsafe { word.as_ref() }
     }
 
@@ -349,7 +358,7 @@ impl<'r> SqView<'r> {
         &self.record(BlockIndex::of(index)).wr_id
     }
 
-    /// How many WRs had been posted with the WQE that begins at block `index`, modulo the ring.
+    /// The number of WRs that had been posted up to the WQE that begins at block `index`, modulo the ring.
     #[inline(always)]
     #[must_use]
     pub fn head(self, index: u32) -> u32 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A ring of elements of one size: receive queues, shared receive queues, and the memory of completion queues.
-// UNSAFETY: see the module above.
+// UNSAFETY: accesses queue memory by computed addresses, which are inside the geometry that the constructor checked.
 
 use super::{QueueBuf, Table};
 use core::fmt;
@@ -11,25 +11,25 @@ use std::sync::Arc;
 /// A ring of elements of one size: receive queues, shared receive queues, completion queues.
 ///
 /// # Invariants
-/// `mask + 1` is a power of two; an element has `1 << shift` bytes, 16 at least; so many of them from `base` on are
+/// `mask + 1` is a power of two; an element has `1 << shift` bytes, at least 16; `mask + 1` elements from `base` on are
 /// inside `buf`; `base` is aligned to 64.
 #[derive(Clone)]
 pub struct StrideRing {
     pub(super) base: NonNull<AtomicU64>,
     pub(super) mask: u32,
     pub(super) shift: u32,
-    /// `1 << shift`, kept, because a multiplication by what is loaded is shorter than a shift.
+    /// `1 << shift`, stored because a multiplication by a loaded value is shorter than a shift.
     stride: usize,
     buf: Arc<QueueBuf>,
 }
 
-// SAFETY: `base` points into `buf`, which is owned; all access is by atomics.
+// SAFETY: `base` is an address inside `buf`, which the ring owns; all access is by atomics.
 unsafe impl Send for StrideRing {}
-// SAFETY: as for `Send`.
+// SAFETY: `&StrideRing` only allows to use atomics, in memory that the ring owns.
 unsafe impl Sync for StrideRing {}
 
 impl StrideRing {
-    /// `count` elements, a power of two, of `stride` bytes, a power of two from 16 on, at `offset` of `buf`.
+    /// A ring of `count` elements (a power of two) of `stride` bytes (a power of two, at least 16) at `offset` of `buf`.
     #[must_use]
     pub fn new(buf: Arc<QueueBuf>, offset: usize, count: u32, stride: u32) -> Option<Self> {
         if !count.is_power_of_two() || !stride.is_power_of_two() || stride < 16 {
@@ -46,14 +46,14 @@ impl StrideRing {
         self.mask
     }
 
-    /// Bytes of an element.
+    /// The bytes of an element.
     #[inline(always)]
     #[must_use]
     pub fn stride(&self) -> usize {
         self.stride
     }
 
-    /// The memory that it is in.
+    /// The memory of the ring.
     #[must_use]
     pub fn buf(&self) -> &Arc<QueueBuf> {
         &self.buf
@@ -66,25 +66,26 @@ impl StrideRing {
         let at = ((index & self.mask) as usize) << (self.shift - 3);
         // SAFETY: the masked index names one of the ring's elements (invariant).
         let element = unsafe { self.base.add(at) };
-        // SAFETY: that many words inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        // SAFETY: the words of an element are inside the memory, aligned, exist while `self` is borrowed, and are used by
+        // atomics only.
         unsafe { core::slice::from_raw_parts(element.as_ptr(), 1 << (self.shift - 3)) }
     }
 
-    /// The `unit`th 16 bytes of the element at `index`, both modulo what there is.
+    /// The unit `unit` (16 bytes) of the element at `index`, both modulo their number.
     #[inline(always)]
     #[must_use]
     pub fn unit(&self, index: u32, unit: u32) -> &[AtomicU64; 2] {
         let at = ((index & self.mask) as usize) << (self.shift - 3);
         let unit = (unit as usize & ((1 << (self.shift - 4)) - 1)) * 2;
-        // SAFETY: the masked index names an element, the masked unit a part of it (invariant).
+        // SAFETY: the masked index names an element, and the masked unit a part of it (invariant).
         let unit = unsafe { self.base.add(at + unit) };
-        // SAFETY: 16 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        // SAFETY: 16 bytes inside the memory, aligned, which exist while `self` is borrowed and are used by atomics only.
         unsafe { unit.cast().as_ref() }
     }
 }
 
-/// A receive ring and the table of what is noted of its elements, as their poster keeps them: addresses at hand, so that a
-/// post goes through no pointer to find them.
+/// A receive ring and the table with the driver's data of its elements, as their poster stores them: by address, so that a
+/// post follows no pointers.
 ///
 /// # Invariants
 /// The addresses are those of a ring and of a table that `_owner` owns and does not replace. The ring and the table
@@ -102,34 +103,35 @@ pub(crate) struct RecvRing<E> {
     _owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: addresses of atomics and of `E`s, which are shared, and the owners of their memory.
+// SAFETY: the addresses are those of atomics and of shared values of `E`, in memory that `_owner` owns.
 unsafe impl<E: Sync> Send for RecvRing<E> {}
-// SAFETY: as for `Send`.
+// SAFETY: `&RecvRing` only allows to use atomics and entries that are `Sync`, in memory that its owner keeps.
 unsafe impl<E: Sync> Sync for RecvRing<E> {}
 
 impl<E> RecvRing<E> {
-    /// Of the ring and the table that are `parts` of `owner`, of as many elements as both have. The first `skip` units of an
-    /// element are left out, as long as one remains.
+    /// The ring and the table that `parts` returns of `owner`; the number of elements is the smaller of the two. The first
+    /// `skip` units of an element are left out, as long as one remains.
     pub(crate) fn new<S: Send + Sync + 'static>(
         owner: &Arc<S>,
         parts: for<'s> fn(&'s S) -> (&'s StrideRing, &'s Table<E>),
         skip: usize,
         max_sge: u32,
     ) -> Self {
-        // The result of a function of a shared reference keeps its address as long as the `Arc` has two owners.
+        // `parts` returns references into `owner`, which stay valid as long as this value owns it, because `owner` is
+        // shared and so can't be changed.
         let (ring, notes) = parts(owner);
         let units = ring.stride() / 16;
         let skip = skip.min(units - 1);
-        // SAFETY: still inside the first element, which has more units than are skipped.
+        // SAFETY: `skip` is less than the units of the first element.
         let first = unsafe { ring.base.add(skip * 2) };
         let second = if units - skip > 1 && max_sge > 1 { 2 } else { 0 };
-        // SAFETY: the next unit of the first element, or the same.
+        // SAFETY: `second` is one unit, which the first element has then, or 0.
         let second = unsafe { first.add(second) };
         Self {
             first,
             second,
             notes: NonNull::from(&*notes.entries).cast(),
-            // Both are powers of two less one, so the lower is, too.
+            // Both masks are powers of two minus one, so the smaller one is, too.
             mask: ring.mask.min(notes.mask),
             stride: ring.stride(),
             skip,
@@ -143,17 +145,18 @@ impl<E> RecvRing<E> {
         self.mask
     }
 
-    /// The first two units of the element at `index`, modulo the ring; the first twice if there is but one.
+    /// The first two units of the element at `index`, modulo the ring; if there is only one, it is returned twice.
     #[inline(always)]
     pub(crate) fn units(&self, index: u32) -> [&[AtomicU64; 2]; 2] {
         let at = (index & self.mask) as usize * self.stride;
         // SAFETY: the masked index names an element (invariant).
         let first = unsafe { self.first.byte_add(at) };
-        // SAFETY: likewise; the next unit of it, or the same (invariant).
+        // SAFETY: `second` is the second unit of the first element, or the first one again (invariant), so `at` leads to a
+        // unit of the same element as `first`.
         let second = unsafe { self.second.byte_add(at) };
-        // SAFETY: 16 bytes inside the memory, aligned, alive while `self` is borrowed, used by atomics only.
+        // SAFETY: 16 bytes inside the memory, aligned, which exist while `self` is borrowed and are used by atomics only.
         let first = unsafe { first.cast().as_ref() };
-        // SAFETY: likewise.
+        // SAFETY: 16 bytes inside the memory, aligned, which exist while `self` is borrowed and are used by atomics only.
         let second = unsafe { second.cast().as_ref() };
         [first, second]
     }
@@ -168,7 +171,7 @@ impl<E> RecvRing<E> {
     pub(crate) fn note(&self, index: u32) -> &E {
         // SAFETY: the table has an entry for every masked index (invariant).
         let note = unsafe { self.notes.add((index & self.mask) as usize) };
-        // SAFETY: an entry of the table, which is alive while `self` is borrowed.
+        // SAFETY: the address of an entry of the table, which exists while `self` is borrowed.
         unsafe { note.as_ref() }
     }
 }
