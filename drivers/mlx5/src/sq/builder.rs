@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `wr_*` builders of ibv_wr_post(3): a batch whose state lives in the queue.
+//! The `wr_*` builders of ibv_wr_post(3): a batch whose state is in the queue.
 //!
-//! A builder writes what its opcode says and leaves room for the destination; its setters go back and add destination and
-//! data, in any order, since the place of each follows from transport and opcode. The last one completes the WQE. What a WR
-//! still needs is a few bits, checked when the next begins and when the session ends; an error clears them, and
-//! setters that find theirs missing do nothing.
+//! A builder writes the segments that its opcode determines and leaves room for the destination. Its setters then write
+//! destination and data, in any order, because the position of each follows from transport and opcode. The last setter
+//! completes the WQE. The missing setters of a WR are a few bits, which are checked when the next WR begins and when the
+//! session ends. An error clears them, and setters that are not expected do nothing.
 #![expect(unsafe_code)]
-// UNSAFETY: implements the core's builder trait, whose `wr_set_sges` carries a promise about memory.
+// UNSAFETY: implements the core's builder trait, whose `wr_set_sges` has a contract about the entries' memory.
 
 use crate::memory::{BlockIndex, SqView, UnitIndex};
 use crate::sq::SendQueue;
@@ -30,73 +30,73 @@ bitflags! {
         const ADDRESS = 2;
     }
 
-    /// What is not plain about a WR.
+    /// The properties of a WR that exclude it from the fast path of some setters.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct SlowPathFlags: u8 {
-        /// It answers with 8 bytes.
+        /// An atomic: it has a response of 8 bytes.
         const ATOMIC = 1;
         /// Its data can't be inline.
         const NO_INLINE = 2;
-        /// A raw packet, whose header the data setter writes.
+        /// A raw packet, whose Ethernet segment the data setter writes.
         const FRAME = 4;
-        /// A segmented send.
+        /// A TSO send.
         const TSO = 8;
-        /// A raw packet whose checksums the device computes.
+        /// A raw packet for which the device computes checksums.
         const CSUM = 16;
         /// Its room is checked when its length is known.
         const LONG = 32;
     }
 }
 
-/// A builder session. Whether it is open, the producer knows.
+/// A builder session. The producer stores whether it is open.
 ///
-/// A WR that takes the short way is finished when it begins, as if it had one entry: the cursor is behind it then. Data of
-/// another length correct that. A WR that is [`LONG`](SlowPathFlags::LONG) is finished by its data.
+/// A WR of the fast path is finished when it begins, as if it had one entry: the cursor is behind it. Data of another
+/// length correct that. A WR with [`LONG`](SlowPathFlags::LONG) is finished by its data setter.
 #[derive(Debug)]
 pub(crate) struct Session {
     cursor: Cursor,
     wr: Current,
-    /// What the WR counts beyond one so far, if it is `LONG`.
+    /// The WRs that a `LONG` WR counts beyond one so far.
     taken: u32,
-    /// Why the cursor has failed.
+    /// The error of a failed cursor.
     error: PostError,
 }
 
-/// The WR that setters belong to. Its `wr_id` is in the record of its block already, and its control segment is written as if
-/// one entry would follow.
+/// The WR of the setters. Its `wr_id` is in the record of its block, and its control segment is written as if one entry
+/// followed.
 #[derive(Clone, Copy, Debug)]
 struct Current {
     /// Its first block.
     place: BlockIndex,
-    /// Where its data begin.
+    /// The unit at which its data begin.
     data: UnitIndex,
-    /// The first word of its control segment, in host order, as with one unit of data.
+    /// The first word of its control segment, in host order, with one unit of data.
     ctrl0: u64,
-    /// An entry of 1 up to so many bytes may be all data of the WR, with nothing to check; 0 if no data setter is missing.
+    /// The longest entry that may be the WR's only one without further checks; 0 if no data setter is missing.
     max_entry: u32,
     state: CurrentState,
 }
 
-/// What a WR is, and what it lacks.
+/// The properties of a WR, and its missing setters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(4))]
 struct CurrentState {
     /// The setters that were not called yet.
     needs: Setters,
-    /// The setters that it has.
+    /// The setters of the WR.
     takes: Setters,
     slow: SlowPathFlags,
-    /// The unit where its data begin.
+    /// The units before its data.
     units: u8,
 }
 
 impl CurrentState {
-    /// With so many units before its data.
+    /// The state of a WR that has `units` units before its data.
     const fn new(takes: Setters, slow: SlowPathFlags, units: u32) -> Self {
         Self { needs: takes, takes, slow, units: units as u8 }
     }
 
-    /// Whether it lacks its data, and nothing but these flags is special about it.
+    /// Whether its data are missing, and it has no flags except `but`.
     #[inline(always)]
     const fn takes_data(self, but: SlowPathFlags) -> bool {
         self.needs.contains(Setters::DATA) && self.slow.difference(but).is_empty()
@@ -104,7 +104,7 @@ impl CurrentState {
 }
 
 impl Current {
-    /// No WR: there is no setter.
+    /// No WR: no setter is expected.
     const NONE: Self = Self {
         place: BlockIndex::of(0),
         data: BlockIndex::of(0).unit(0),
@@ -118,14 +118,14 @@ impl Current {
         },
     };
 
-    /// There is no WR any more.
+    /// Removes the WR.
     #[inline(always)]
     const fn clear(&mut self) {
         self.max_entry = 0;
         self.state = Self::NONE.state;
     }
 
-    /// After its data were set.
+    /// Called after the data were set.
     #[inline(always)]
     fn end_data(&mut self) {
         self.max_entry = 0;
@@ -134,12 +134,12 @@ impl Current {
 }
 
 impl Session {
-    /// Without one.
+    /// No session.
     pub(crate) const fn new() -> Self {
         Self { cursor: Cursor::failed(), wr: Current::NONE, taken: 0, error: PostError::NoSession }
     }
 
-    /// Latches an error: there is no WR any more, and no room for one.
+    /// Latches an error: removes the WR, and no further one has room.
     #[cold]
     #[inline(never)]
     fn fail(&mut self, error: PostError) {
@@ -149,7 +149,7 @@ impl Session {
         self.wr = Current::NONE;
     }
 
-    /// Ends the data of a WR on the short way, which a setter wrote into so many units, one at least.
+    /// Ends the data of a WR of the fast path, which a setter wrote into `units` units, at least one.
     #[inline(always)]
     fn end_fast(&mut self, view: SqView<'_>, wr: &Current, units: u32, carries: Carries) {
         WqeWriter::new(view, wr.place).put_ctrl0((wr.ctrl0 - 1 + u64::from(units)).to_be());
@@ -157,14 +157,14 @@ impl Session {
         self.wr.end_data();
     }
 
-    /// Ends the last WR, which must have got its setters.
+    /// Ends the last WR, whose setters must all have been called.
     fn end_wr(&mut self) {
         if !self.wr.state.needs.is_empty() {
             self.fail(PostError::MissingSetter);
         }
     }
 
-    /// A setter that the WR does not take, or not any more.
+    /// Reports a setter that the WR does not have, or that was called already.
     #[cold]
     #[inline(never)]
     fn refuse_setter(&mut self, which: Setters) {
@@ -173,7 +173,7 @@ impl Session {
     }
 }
 
-/// What an opcode is by itself.
+/// The flags that follow from an opcode.
 const fn slow_flags(opcode: WrOpcode) -> SlowPathFlags {
     let atomic = if is_atomic(opcode) { SlowPathFlags::ATOMIC } else { SlowPathFlags::empty() };
     let no_inline = if takes_inline(opcode) { SlowPathFlags::empty() } else { SlowPathFlags::NO_INLINE };
@@ -181,13 +181,13 @@ const fn slow_flags(opcode: WrOpcode) -> SlowPathFlags {
 }
 
 impl SendQueue {
-    /// Where the WQE of the WR is written.
+    /// A writer at the WQE of the WR.
     #[inline(always)]
     fn writer(&self) -> WqeWriter<'_> {
         WqeWriter::new(self.queue.view(), self.session.wr.place)
     }
 
-    /// Ends the data of a WR, which a setter wrote into so many units.
+    /// Ends the data of a WR, which a setter wrote into `units` units.
     #[inline(always)]
     fn end_data(&mut self, units: u32, carries: Carries) {
         let Self { queue, session, .. } = self;
@@ -199,15 +199,15 @@ impl SendQueue {
         session.end_fast(view, &wr, units, written.carries);
     }
 
-    /// Begins a WR that takes the short way, for which there is room: finishes it, and writes what its opcode says from `unit`
-    /// on.
+    /// Begins a WR of the fast path, for which there is room: finishes it, and writes the segments of its opcode from
+    /// `unit` on.
     #[inline(always)]
     fn begin_at<O: Operation<Remote = Remote>>(&mut self, unit: u32, takes: Setters, wr: Wr, op: &O) {
         let Self { queue, encoder, session, .. } = self;
         let (place, op) = (session.cursor.at, WqeOp::of(op));
         let units = unit + op_units(O::OPCODE);
         let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, (units + 1).into()));
-        // The session first: what is stored to the queue is in fewer registers then.
+        // The session is stored first, because fewer values are in registers for the stores to the queue then.
         session.wr = Current {
             place,
             data: place.unit(units),
@@ -229,24 +229,24 @@ impl SendQueue {
         }
     }
 
-    /// The same of a queue whose WRs have a destination.
+    /// [`begin_at`](Self::begin_at) for a queue whose WRs have a destination.
     #[inline(never)]
     fn begin_addressed<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         if self.encoder.fast.address_units == AV_UNITS {
-            // Where all places are constant, it takes 30 instructions less.
+            // With a constant length of the destination it takes 30 instructions less.
             self.begin_at(CTRL_UNITS + AV_UNITS, Setters::all(), wr, &op);
         } else {
             self.begin_anywhere(wr, op);
         }
     }
 
-    /// The same, where the destination has any length.
+    /// [`begin_at`](Self::begin_at) for a destination of any length.
     #[inline(never)]
     fn begin_anywhere<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         self.begin_at(CTRL_UNITS + self.encoder.fast.address_units, Setters::all(), wr, &op);
     }
 
-    /// Begins any WR, or finds out why it can't be.
+    /// Begins any WR, or latches the reason why it can't be posted.
     #[inline(never)]
     fn begin_cold<O: Operation<Remote = Remote>>(&mut self, wr: Wr, op: O) {
         self.session.end_wr();
@@ -271,7 +271,7 @@ impl SendQueue {
         let op = WqeOp::of(op);
         if !O::HAS_DATA {
             return match op.local {
-                // `wr_bind_mw` is for windows of type 2, whatever the window says of itself (ibv_wr_post(3)).
+                // `wr_bind_mw` is for windows of type 2, whatever type the window has (ibv_wr_post(3)).
                 Some(Local::Bind(mut bind)) => {
                     bind.mw_type = 2;
                     encoder.push_local(producer, queue, cursor, wr, &Local::Bind(bind), false)
@@ -316,7 +316,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Makes sure that data of up to `units` fits, if that is not certain.
+    /// Checks that data of up to `units` units fit, unless that is certain.
     fn reserve_data(&mut self, units: usize) -> Result<(), PostError> {
         let Self { queue, producer, encoder, session } = self;
         let state = session.wr.state;
@@ -327,10 +327,10 @@ impl SendQueue {
         encoder.reserve_units(producer, queue, &mut session.cursor, units, session.taken).map(drop)
     }
 
-    /// The entry of any WR, by its parts, which are passed in registers.
+    /// Sets the only entry of any WR. Its fields are passed in registers.
     ///
     /// # Safety
-    /// As [`WrBuilder::wr_set_sge`].
+    /// The entry's memory fulfils the contract of [`WrBuilder::wr_set_sge`].
     #[inline(never)]
     unsafe fn set_entry(&mut self, addr: u64, length: u32, lkey: u32) {
         let sge = RawSge { addr, length, lkey };
@@ -340,20 +340,20 @@ impl SendQueue {
             WqeWriter::new(queue.view(), wr.place).put_far(wr.state.units.into(), ordinary_words(sge));
             return wr.end_data();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the entry's memory fulfils the contract of `wr_set_sges` (the contract of this function).
         unsafe { self.set_entries_cold(&[sge]) }
     }
 
-    /// The entries of any WR.
+    /// Sets the entries of any WR.
     ///
     /// # Safety
-    /// As [`WrBuilder::wr_set_sges`].
+    /// The entries' memory fulfils the contract of [`WrBuilder::wr_set_sges`].
     #[inline(never)]
     unsafe fn set_entries_cold(&mut self, entries: &[RawSge]) {
         if !self.session.wr.state.needs.contains(Setters::DATA) {
             return self.session.refuse_setter(Setters::DATA);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `wr_set_sges` (the contract of this function).
         match unsafe { self.put_entries_cold(entries) } {
             Ok(units) => self.end_data(units, Carries::Entries),
             Err(error) => self.session.fail(error),
@@ -361,7 +361,7 @@ impl SendQueue {
     }
 
     /// # Safety
-    /// As [`WrBuilder::wr_set_sges`].
+    /// The entries' memory fulfils the contract of [`WrBuilder::wr_set_sges`].
     unsafe fn put_entries_cold(&mut self, entries: &[RawSge]) -> Result<u32, PostError> {
         self.reserve_data(entries.len().min(self.encoder.fast.limits.max_sge as usize))?;
         let (CurrentState { slow, units, .. }, writer) = (self.session.wr.state, self.writer());
@@ -370,7 +370,8 @@ impl SendQueue {
         if slow.contains(SlowPathFlags::FRAME) {
             let csum = slow.contains(SlowPathFlags::CSUM);
             let entries = entries.iter().copied();
-            // SAFETY: the caller's promise.
+            // SAFETY: if `encoder.l2`, the entries' memory is readable: the contract of `wr_set_sges` requires the memory's
+            // own address for raw packets.
             return unsafe { eth::put_frame_sges(writer, limits, csum, encoder.l2, entries) }
                 .map(|end| end - units);
         }
@@ -381,7 +382,7 @@ impl SendQueue {
         put_entries(writer, units, limits, answer, entries)
     }
 
-    /// The inline data of any WR.
+    /// Sets the inline data of any WR.
     #[inline(never)]
     fn set_inline_cold<P: Payload<Sge>>(&mut self, data: P) {
         if !self.session.wr.state.needs.contains(Setters::DATA) {
@@ -409,7 +410,7 @@ impl SendQueue {
         put_inline(writer, units, limits, data)
     }
 
-    /// The destination of a WR, of a queue of this `kind`.
+    /// Sets the destination of a WR, of a queue of this `kind`.
     #[inline(always)]
     fn set_address(&mut self, kind: Kind, to: Destination<'_>) {
         if self.encoder.kind != kind {
@@ -429,7 +430,7 @@ impl SendQueue {
         self.set_address(Kind::Dc, Destination::DcTarget(ah, remote_dctn, remote_dc_key));
     }
 
-    /// `mlx5dv_wr_set_dc_addr_stream`: the same on a stream of the initiator.
+    /// [`wr_set_dc_addr`](Self::wr_set_dc_addr) with a stream of the initiator (`mlx5dv_wr_set_dc_addr_stream`).
     pub fn wr_set_dc_addr_stream(&mut self, ah: &Ah, remote_dctn: u32, remote_dc_key: u64, stream: u16) {
         if self.encoder.kind == Kind::Dc && self.session.wr.state.needs.contains(Setters::ADDRESS) {
             self.writer().add_stream(stream);
@@ -437,7 +438,7 @@ impl SendQueue {
         self.wr_set_dc_addr(ah, remote_dctn, remote_dc_key);
     }
 
-    /// What `wr_start` does where something must be checked first.
+    /// `wr_start` if something must be checked first.
     #[cold]
     #[inline(never)]
     fn start_cold(&mut self) {
@@ -452,8 +453,8 @@ impl SendQueue {
         (session.cursor, session.wr, session.error) = (cursor, Current::NONE, error);
     }
 
-    /// What `wr_complete` does where something must be checked. (Not said to be cold: then it would be called from a frame
-    /// that the hot path builds, too.)
+    /// `wr_complete` if something must be checked. (Not marked as cold, because it would then be called from a stack frame
+    /// that the fast path builds, too.)
     #[inline(never)]
     fn complete_cold(&mut self) -> Result<(), PostError> {
         let Self { queue, producer, session, .. } = self;
@@ -513,7 +514,7 @@ impl WrBuilder for SendQueue {
     #[inline(always)]
     unsafe fn wr_set_sge(&mut self, sge: RawSge) {
         let Self { queue, session: Session { wr, .. }, .. } = self;
-        // An empty entry wraps around.
+        // The length of an empty entry wraps around.
         if sge.length.wrapping_sub(1) < wr.max_entry {
             let [count_key, addr] = ordinary_words(sge);
             let to = queue.view().unit_at(wr.data);
@@ -521,7 +522,7 @@ impl WrBuilder for SendQueue {
             to[1].store(addr, Ordering::Relaxed);
             return wr.end_data();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the entry's memory fulfils the contract of `wr_set_sge` (the contract of this function).
         unsafe { self.set_entry(sge.addr, sge.length, sge.lkey) }
     }
 
@@ -532,19 +533,19 @@ impl WrBuilder for SendQueue {
         if state.takes_data(SlowPathFlags::NO_INLINE) && !sges.is_empty() {
             let writer = WqeWriter::new(queue.view(), session.wr.place);
             if let Some(units) = put_ordinary(writer, state.units.into(), &encoder.fast.limits, sges) {
-                // Loaded anew: there are not registers enough to keep it meanwhile.
+                // Loaded again, because there are not enough registers to keep it.
                 let wr = session.wr;
                 return session.end_fast(queue.view(), &wr, units, Carries::Entries);
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of this function.
         unsafe { self.set_entries_cold(sges) };
     }
 
     #[inline]
     fn wr_set_inline<P: Payload<Sge>>(&mut self, data: P) {
         let Self { queue, session, encoder, .. } = self;
-        // A copy, because what is in memory would be loaded anew after the stores to the queue.
+        // A copy, because a value in memory would be loaded again after the stores to the queue.
         let (wr, view) = (session.wr, queue.view());
         if wr.state.takes_data(SlowPathFlags::empty()) {
             let writer = WqeWriter::new(view, wr.place);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known of a queue's WRs when it is created: the opcodes that it has, those that take the short way, and the words
-//! that do not depend on a WR.
+//! Values that are constant per queue: the opcodes that it allows, those that take the fast path, and the words that do not
+//! depend on a WR.
 
 use super::SendConfig;
 use crate::wqe::plain::{CtrlConsts, Destination, op_units};
@@ -12,18 +12,18 @@ use uverbs_core::provider::opcodes::{
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::wqe::MLX5_WQE_CTRL_CQ_UPDATE;
 
-/// How a WR of a queue says where it goes.
+/// How WRs of a queue name their destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The connection says it: RC, UC.
+    /// Not at all: the queue is connected (RC, UC).
     Connected,
-    /// An address vector: UD.
+    /// By an address vector (UD).
     Datagram,
-    /// The connection, and an SRQ of the peer: XRC.
+    /// By the number of an SRQ of the connected peer (XRC).
     Xrc,
-    /// An address vector with a key: DC.
+    /// By an address vector with a key (DC).
     Dc,
-    /// The frame says it: raw packets.
+    /// Not at all: the frame contains the address (raw packets).
     Raw,
 }
 
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// Units between the control segment and what the opcode asks for.
+    /// Units between the control segment and the segments of the opcode.
     pub(crate) const fn units(self) -> u32 {
         match self {
             Self::Connected | Self::Raw => 0,
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// Whether a WR says it this way.
+    /// Whether a destination is of this kind.
     #[inline(always)]
     pub(crate) const fn matches(self, to: &Destination<'_>) -> bool {
         match to {
@@ -83,35 +83,35 @@ const COMMON: u32 = opcodes(&[
     WrOpcode::ATOMIC_FETCH_AND_ADD,
 ]);
 
-/// The short way of a queue: which WRs take it, and what is constant in their WQEs.
+/// The fast path of a queue: which WRs take it, and the constants in their WQEs.
 ///
-/// A WR takes it if its opcode is in the set of its destination's kind and its flags are plain. The room of such a WR is
-/// certain, whatever it carries within the queue's limits. The reason why a WR does not take it is found out on the other way
-/// (`Encoder::push_cold`).
+/// A WR takes it if its opcode is in the set of its destination's kind and its flags are plain. Such a WR always fits into
+/// its share of blocks, whatever data it has within the queue's limits. The slow path (`Encoder::push_cold`) finds the
+/// reason why a WR does not take the fast path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastPathConsts {
     pub(crate) ctrl: CtrlConsts,
     pub(crate) limits: DataLimits,
-    /// Opcodes by kind of destination; all but those of the queue's own kind are empty.
+    /// Opcodes by kind of destination; the sets of other kinds than the queue's are empty.
     connected: u32,
     datagram: u32,
     dc: u32,
     xrc: u32,
-    /// Opcodes of the queue's own kind, unless that is DC, whose targets a list can't name.
+    /// Opcodes of the queue's kind in lists. Empty for DC, whose targets a list can't name, and for raw packets.
     lists: u32,
-    /// Opcodes of builders to a connected peer; empty for other queues.
+    /// Opcodes of builders on a connected queue; empty for other queues.
     connected_builders: u32,
-    /// Those of the other queues.
+    /// Opcodes of builders on the other queues; empty for a connected queue.
     addressed_builders: u32,
-    /// Units between a WR's control segment and what its opcode asks for.
+    /// Units between a WR's control segment and the segments of its opcode.
     pub(crate) address_units: u32,
 }
 
 impl FastPathConsts {
-    /// Of a queue whose WRs may take `wr_blocks` blocks each.
+    /// The constants of a queue whose WRs may take `wr_blocks` blocks each.
     pub(crate) fn new(config: &SendConfig, wr_blocks: u32) -> Self {
         let kind = Kind::of(config.qp_type);
-        // No opcode's longest WQE is longer than its share.
+        // Whether the longest WQE of an opcode fits into its share.
         let fits = |opcode: WrOpcode| {
             let inline = config.max_inline_data.saturating_add(19) / 16;
             let data = config.max_send_sge.max(if takes_inline(opcode) { inline } else { 0 });
@@ -144,7 +144,7 @@ impl FastPathConsts {
         }
     }
 
-    /// Whether a WR of this opcode to such a destination takes the short way.
+    /// Whether a WR of this opcode to this destination takes the fast path.
     #[inline(always)]
     pub(crate) const fn has(&self, opcode: WrOpcode, to: &Destination<'_>) -> bool {
         let set = match to {
@@ -156,26 +156,26 @@ impl FastPathConsts {
         set & opcode_bit(opcode) != 0
     }
 
-    /// Whether a list's WR of this opcode does.
+    /// Whether a WR of a list with this opcode takes the fast path.
     #[inline(always)]
     pub(crate) const fn has_in_lists(&self, opcode: WrOpcode) -> bool {
         opcode.0 < 32 && self.lists >> opcode.0 & 1 != 0
     }
 
-    /// Whether a builder's WR of this opcode does, on a queue to a connected peer.
+    /// Whether a builder with this opcode takes the fast path, on a connected queue.
     #[inline(always)]
     pub(crate) const fn has_connected_builder(&self, opcode: WrOpcode) -> bool {
         self.connected_builders & opcode_bit(opcode) != 0
     }
 
-    /// The same on another queue, whose builders have a setter for the destination.
+    /// Whether a builder with this opcode takes the fast path, on a queue whose builders have a setter for the destination.
     #[inline(always)]
     pub(crate) const fn has_addressed_builder(&self, opcode: WrOpcode) -> bool {
         self.addressed_builders & opcode_bit(opcode) != 0
     }
 }
 
-/// Whether no flag is out of place on any QP type.
+/// Whether all flags are allowed on every QP type.
 #[inline(always)]
 pub(crate) const fn are_plain(flags: SendFlags) -> bool {
     const { assert!(crate::wqe::are_plain(SendFlags::from_bits_retain(15))) };

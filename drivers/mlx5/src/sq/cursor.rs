@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a batch of sends writes: past what is published, invisible until it is.
+//! The position of a batch of sends, beyond the published WQEs.
 //!
-//! Small, because it is kept in registers: everything that forbids the next WR makes `head` reach `limit`, so the short way has
-//! one compare for all of it, and the reason is found out where it is cold.
+//! It is small, because it is kept in registers. All reasons that forbid the next WR make `head` reach `limit`, so the fast
+//! path has one compare for all of them, and the slow path finds the reason.
 
 use crate::memory::{BlockCount, BlockIndex, CompletedCount, SqAddrs, SqView};
 use crate::wqe::plain::{Carries, Written};
 use core::sync::atomic::Ordering;
 
-/// A batch's place in the queue.
+/// The position of a batch in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
     /// The next basic block.
     pub(crate) at: BlockIndex,
-    /// WRs written so far, since the queue was reset; or one of the values below, which reach every limit.
+    /// WRs written so far, since the queue was reset; or one of the values below, which are above every limit.
     pub(crate) head: u64,
-    /// The `head` from which there is no room, as far as is known.
+    /// The `head` at which there is no more room, as far as is known.
     pub(crate) limit: u64,
     last: LastWqe,
 }
 
-/// The length of the last WQE, and in the lowest bits, which are free there, what it carries: one word, for one register.
+/// The length of the last WQE and, in the lowest bits, which are free there, the kind of its data: one word, for one
+/// register.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastWqe(u32);
 
@@ -30,13 +31,13 @@ impl LastWqe {
         Self(span.bits() | carries as u32)
     }
 
-    /// Its length.
+    /// The length of the WQE.
     #[inline(always)]
     pub(crate) const fn span(self) -> BlockCount {
         BlockCount::of_bits(self.0 & !15)
     }
 
-    /// The number of a [`Carries`], below 4.
+    /// The number of the [`Carries`], below 4.
     #[inline(always)]
     pub(crate) const fn carries(self) -> usize {
         (self.0 & 3) as usize
@@ -44,23 +45,23 @@ impl LastWqe {
 }
 
 impl Cursor {
-    /// A `head` that says nothing yet: something must be checked before the first WR.
+    /// The `head` of a queue in which something must be checked before the first WR.
     pub(crate) const CLOSED: u64 = u64::MAX;
-    /// That of a batch which failed.
+    /// The `head` of a batch with an error.
     pub(crate) const FAILED: u64 = u64::MAX - 1;
 
-    /// At a place, with nothing written.
+    /// A cursor at a position, with nothing written.
     #[inline(always)]
     pub(crate) const fn new(at: BlockIndex, head: u64, limit: u64) -> Self {
         Self { at, head, limit, last: LastWqe::new(BlockCount::of(1), Carries::Entries) }
     }
 
-    /// Where nothing can be written.
+    /// A cursor at which nothing can be written.
     pub(crate) const fn failed() -> Self {
         Self::new(BlockIndex::of(0), Self::FAILED, 0)
     }
 
-    /// Whether an error was found.
+    /// Whether the batch has an error.
     #[inline(always)]
     pub(crate) fn is_failed(&self) -> bool {
         self.head == Self::FAILED
@@ -72,14 +73,14 @@ impl Cursor {
         self.head < self.limit
     }
 
-    /// How long the last WQE is, and what it carries.
+    /// The length of the last WQE, and the kind of its data.
     #[inline(always)]
     pub(crate) const fn last(&self) -> LastWqe {
         self.last
     }
 
-    /// Lets a function that is not inlined change the cursor. It gets a copy: the address of the cursor itself would
-    /// keep it out of the registers, on the short way, too.
+    /// Calls a function that is not inlined with a copy, and stores the copy again. If the address of the cursor were
+    /// passed, it would be kept in memory instead of registers, in the fast path, too.
     #[inline(always)]
     pub(crate) fn lend<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
         let mut copy = *self;
@@ -88,15 +89,15 @@ impl Cursor {
         result
     }
 
-    /// Moves behind a WQE, and records what its completion needs.
+    /// Moves past a WQE, and records the data for its completion.
     #[inline(always)]
     pub(crate) fn finish(&mut self, view: SqView<'_>, wr_id: u64, written: Written) {
         view.record(self.at).wr_id.store(wr_id, Ordering::Relaxed);
         self.finish_recorded(view, written);
     }
 
-    /// The same for a WQE whose `wr_id` is recorded. A completion that names another of its blocks is of no WR, though a batch
-    /// that was dropped may have had a WQE there.
+    /// [`finish`](Self::finish) for a WQE whose `wr_id` is recorded. A completion that names another block of the WQE is
+    /// that of no WR, even if a dropped batch had a WQE there.
     #[inline(always)]
     pub(crate) fn finish_recorded(&mut self, view: SqView<'_>, written: Written) {
         let at = self.at;
@@ -104,10 +105,10 @@ impl Cursor {
         record_end(view, at, head, written);
     }
 
-    /// Moves behind a WQE, for which [`record_end`] is called then; the count of WRs with it.
+    /// Moves past a WQE; returns the count of WRs including it. [`record_end`] must be called then.
     #[inline(always)]
     pub(crate) fn advance(&mut self, Written { ds, carries }: Written) -> u64 {
-        // Copies, because a cursor in memory would be loaded anew after every store to the queue.
+        // Copies, because a cursor in memory would be loaded again after every store to the queue.
         let (at, head, blocks) = (self.at, self.head.wrapping_add(1), (ds + 3) >> 2);
         (self.at, self.head) = (at.after(blocks), head);
         self.last = LastWqe::new(BlockCount::of(blocks), carries);
@@ -127,7 +128,7 @@ impl Cursor {
     }
 }
 
-/// Records what the completion of the WQE at `at` needs, but for its `wr_id`; `head` is the count of WRs with it.
+/// Records the data for the completion of the WQE at `at`, except its `wr_id`; `head` is the count of WRs including it.
 #[inline(always)]
 pub(crate) fn record_end(view: SqView<'_>, at: BlockIndex, head: u64, Written { ds, .. }: Written) {
     let blocks = (ds + 3) >> 2;
@@ -137,7 +138,7 @@ pub(crate) fn record_end(view: SqView<'_>, at: BlockIndex, head: u64, Written { 
     }
 }
 
-/// Notes that no WQE begins at the second block and those behind it of the one at `at`.
+/// Records that no WQE begins at the second and later blocks of the WQE at `at`.
 #[inline(always)]
 fn mark_blocks(view: SqView<'_>, at: BlockIndex, blocks: u32) {
     view.record(at.after(1)).set_done(CompletedCount::NO_WQE);
@@ -146,7 +147,7 @@ fn mark_blocks(view: SqView<'_>, at: BlockIndex, blocks: u32) {
     }
 }
 
-/// Notes that no WQE begins at the blocks of a long one, from its third on.
+/// Records that no WQE begins at the third and later blocks of a long one.
 #[cold]
 #[inline(never)]
 fn clear_records(ring: &SqAddrs, at: BlockIndex, blocks: u32) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One WR of any face at the cursor: what the queue allows, and the ways that a WR takes.
+//! Writes one WR of any interface at the cursor: checks whether the queue allows it, and chooses the path.
 //!
-//! An opcode of the queue's transport with plain flags takes the short way, which one test of a set that was made when the
-//! queue was created decides ([`FastPathConsts`]). All else takes [`Encoder::push_cold`], which also finds the reason why
-//! something can't be posted.
+//! A WR with an opcode of the queue's transport and plain flags takes the fast path; one test of a set that is constant per
+//! queue decides this ([`FastPathConsts`]). All others take [`Encoder::push_cold`], which also finds the reason why a WR
+//! can't be posted.
 #![expect(unsafe_code)]
-// UNSAFETY: passes on the promise about the memory that WRs name, for the one place that accesses it (`wqe::eth`).
+// UNSAFETY: passes entries to the one place that accesses their memory (`wqe::eth`); the contract of the post makes it
+// readable.
 
 use super::SendConfig;
 use super::consts::{FastPathConsts, Kind, are_plain, ops_of};
@@ -24,17 +25,17 @@ use uverbs_core::provider::{Payload, PostError, Wr};
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::wqe::ETH_L2_INLINE_HEADER_SIZE;
 
-/// What is constant in a queue's WQEs, and what it allows.
+/// The constants of a queue's WQEs, and the WRs that it allows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Encoder {
     pub(crate) fast: FastPathConsts,
     pub(crate) kind: Kind,
-    /// By opcode, what writes nodes of C's lists.
+    /// The functions that write nodes of C lists, by opcode.
     pub(crate) lists: &'static [NodeFns; OPCODES],
-    /// All opcodes that the transport has.
+    /// The opcodes of the transport.
     ops: u32,
     builders: u32,
-    /// Blocks that every WR may take.
+    /// The blocks that every WR may take.
     wr_blocks: u32,
     atomics: bool,
     max_tso: u32,
@@ -46,7 +47,7 @@ pub(crate) struct Encoder {
 const MAX_UNITS: u32 = 63;
 
 impl Encoder {
-    /// Of a queue with `blocks` basic blocks.
+    /// The encoder of a queue with `blocks` basic blocks.
     pub(crate) fn new(config: &SendConfig, blocks: u32) -> Self {
         let ops = ops_of(config.qp_type);
         let wr_blocks = blocks.checked_div(config.max_send_wr).unwrap_or(blocks).max(1);
@@ -74,22 +75,23 @@ impl Encoder {
         self.builders & opcode_bit(opcode) != 0
     }
 
-    /// Bytes of a frame's header in the WQE.
+    /// The bytes of a frame's header in the WQE.
     pub(crate) fn header_len(&self) -> usize {
         if self.l2 { ETH_L2_INLINE_HEADER_SIZE } else { 0 }
     }
 
-    /// Whether the device has this opcode, if it is an atomic.
+    /// Checks that the device has atomics if this opcode is one.
     pub(crate) fn check_atomics(&self, opcode: WrOpcode) -> Result<(), PostError> {
         if is_atomic(opcode) && !self.atomics { Err(PostError::Unsupported) } else { Ok(()) }
     }
 
-    /// Whether a segmented send may have so many bytes.
+    /// Checks the length of a TSO send's payload.
     pub(crate) fn check_tso(&self, length: u64) -> Result<(), PostError> {
         if length > self.max_tso.into() { Err(PostError::InvalidLength) } else { Ok(()) }
     }
 
-    /// Whether checksums are asked for; an error if they can't be, or for any other flag.
+    /// Returns whether checksums are requested; an error if the QP does not compute them, or for any other flag that is not
+    /// plain.
     pub(crate) fn check_csum(&self, queue: &SendQueueRef, flags: SendFlags) -> Result<bool, PostError> {
         let csum = flags.contains(SendFlags::IP_CSUM);
         let rest = flags.difference(SendFlags::IP_CSUM);
@@ -99,8 +101,8 @@ impl Encoder {
         Ok(csum)
     }
 
-    /// Checks that a WR of up to `units` fits in the queue, and takes what it counts beyond one WR. Of that, `taken` is
-    /// taken already.
+    /// Checks that a WR of up to `units` fits into the queue, and takes the WRs that it counts beyond one, of which `taken`
+    /// are taken already. Returns their number.
     pub(crate) fn reserve_units(
         &self,
         producer: &mut Producer,
@@ -117,11 +119,11 @@ impl Encoder {
         Ok(more)
     }
 
-    /// Writes one WR at the cursor and moves it on.
+    /// Writes one WR at the cursor and moves the cursor.
     ///
     /// # Safety
-    /// On a raw packet QP of a device that wants Ethernet headers in the WQE, the entries are readable memory at their
-    /// addresses.
+    /// On a raw packet QP of a device that needs Ethernet headers in the WQE, the entries' memory must be valid for reads
+    /// at their addresses.
     #[inline(always)]
     pub(crate) unsafe fn push<P: Payload<Sge>>(
         &self,
@@ -135,7 +137,8 @@ impl Encoder {
         if !self.is_short(wr) {
             cold_path();
             let mut copy = *cursor;
-            // SAFETY: the caller's promise.
+            // SAFETY: for raw packets with an inline header, the entries' memory is readable (the contract of this
+            // function).
             let result = wr.lend(|wr| unsafe { self.push_cold(producer, queue, &mut copy, wr_id, wr) });
             *cursor = copy;
             return result;
@@ -144,7 +147,7 @@ impl Encoder {
         put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr)
     }
 
-    /// Writes one WR at the cursor and moves it on, if the WR takes the short way and there is room.
+    /// Writes one WR at the cursor and moves the cursor, if the WR takes the fast path and there is room.
     #[inline(always)]
     pub(crate) fn put_short<E: SendEntry, P: Payload<Sge>>(
         &self,
@@ -158,8 +161,8 @@ impl Encoder {
             && put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr).is_ok()
     }
 
-    /// Whether a WR takes the short way. One whose only entry is empty, or of 2^31 bytes, does not, so that the length of a WQE of
-    /// one entry is constant there.
+    /// Whether a WR takes the fast path. A WR whose only entry is empty or has 2^31 bytes does not, so that the length of a
+    /// WQE with one entry is constant in the fast path.
     #[inline(always)]
     fn is_short<E: SendEntry, P>(&self, wr: &Description<'_, E, P>) -> bool {
         let opcode = wr.op.opcode;
@@ -171,10 +174,11 @@ impl Encoder {
         self.fast.has(opcode, &wr.to) && are_plain(wr.flags) && is_usual
     }
 
-    /// Everything but the plainest WRs.
+    /// The slow path: any WR.
     ///
     /// # Safety
-    /// As [`push`](Self::push).
+    /// On a raw packet QP of a device that needs Ethernet headers in the WQE, the entries' memory must be valid for reads
+    /// at their addresses.
     #[inline(never)]
     pub(crate) unsafe fn push_cold<E: SendEntry, P: Payload<Sge>>(
         &self,
@@ -205,7 +209,8 @@ impl Encoder {
         }
         let csum = self.check_csum(queue, wr.flags)?;
         let limits = &self.fast.limits;
-        // A frame may have its headers in the WQE besides. What is too long for the queue is told before the queue is full.
+        // The headers of a frame may be in the WQE in addition. Data that are too long for the queue are reported before a
+        // full queue.
         let headers = if self.kind == Kind::Raw { ETH_L2_INLINE_HEADER_SIZE } else { 0 };
         match wr.data {
             Data::Inline(_) if !takes_inline(opcode) => return Err(PostError::IllegalFlag),
@@ -228,16 +233,16 @@ impl Encoder {
         if self.kind != Kind::Raw {
             return put_wqe(queue.view(), cursor, &self.fast.ctrl, limits, wr_id, wr);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: with an inline header, the entries' memory is readable (the contract of this function).
         let written = unsafe { self.put_frame(WqeWriter::new(queue.view(), cursor.at), csum, wr) }?;
         cursor.finish(queue.view(), wr_id, written);
         Ok(())
     }
 
-    /// The WQE of a raw packet.
+    /// Writes the WQE of a raw packet.
     ///
     /// # Safety
-    /// As [`push`](Self::push).
+    /// If the device needs Ethernet headers in the WQE, the entries' memory must be valid for reads at their addresses.
     unsafe fn put_frame<E: SendEntry, P: Payload<Sge>>(
         &self,
         writer: WqeWriter<'_>,
@@ -258,11 +263,11 @@ impl Encoder {
             (None, Data::Inline(data)) => {
                 (eth::put_frame_inline(writer, limits, csum, l2, data)?, Carries::Inline)
             }
-            // A frame has a header at least.
+            // A frame has at least a header.
             (None, Data::Entries([])) => return Err(PostError::InvalidArgument),
             (None, Data::Entries(entries)) => {
                 let entries = entries.iter().map(|entry| entry.raw());
-                // SAFETY: the caller's promise.
+                // SAFETY: if `l2`, the entries' memory is readable (the contract of this function).
                 (unsafe { eth::put_frame_sges(writer, limits, csum, l2, entries) }?, Carries::Entries)
             }
         };
@@ -270,7 +275,7 @@ impl Encoder {
         Ok(Written::new(ds, carries))
     }
 
-    /// A bind or an invalidation, after which the next WR must wait.
+    /// Writes a bind or an invalidation, for which the next WR must wait.
     pub(crate) fn push_local(
         &self,
         producer: &mut Producer,
@@ -303,7 +308,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// The block of a WR that takes the short way, has one entry and fits in one; see [`plain::block`].
+    /// The block of a WR that takes the fast path, has one entry and fits into one block; see [`plain::block`].
     #[inline(always)]
     pub(crate) fn block<E: SendEntry, P>(&self, wr: &Description<'_, E, P>) -> Option<([u64; 8], u32)> {
         if !self.fast.has(wr.op.opcode, &wr.to) || !are_plain(wr.flags) {

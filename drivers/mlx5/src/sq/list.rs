@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! C's lists of sends: `ibv_post_send`.
+//! C lists of sends: `ibv_post_send`.
 //!
-//! The list is walked to the first WR that can't be posted, and those before it are published with one doorbell. A node that
-//! takes the short way is written by a function for its opcode and the queue's kind of destination, so that both are known
-//! there as they are on the typed face: a node that is the whole list by [`single`], nodes of one opcode that follow one
-//! another by [`run`]. All other nodes go to [`Encoder::push_cold`].
+//! The list is followed up to the first WR that can't be posted, and the WRs before it are published with one doorbell. A
+//! node that takes the fast path is written by a function for its opcode and the queue's kind of destination, so both are
+//! constants there, as in the typed interface: a list of one node by [`single`], consecutive nodes of one opcode by
+//! [`run`]. All other nodes are written by [`Encoder::push_cold`].
 #![expect(unsafe_code)]
-// UNSAFETY: lists, entries and handles are C pointers, valid by the caller's promise.
+// UNSAFETY: dereferences the C pointers to lists, entries and handles, which the contract of `post_send` makes valid.
 
 use crate::memory::{SendQueueRef, SqView};
 use crate::sq::SendQueue;
@@ -25,31 +25,31 @@ use uverbs_core::wr::{ImmData, RawAh, SendFlags, SendWr, Sge as RawSge, WrOpcode
 /// Posts a list of sends.
 ///
 /// # Safety
-/// As [`uverbs_core::provider::SendQueue::post_send`].
+/// `list` fulfils the contract of [`uverbs_core::provider::SendQueue::post_send`].
 #[inline]
 pub(crate) unsafe fn post_send(queue: &mut SendQueue, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `list` is NULL or points to a valid node (the contract of this function).
     if let Some(wr) = unsafe { list.as_ref() }
         && wr.next.is_null()
         && let Some(functions) = queue.encoder.lists.get(wr.opcode.0 as usize)
-        // SAFETY: the caller's promise; the list is this node.
+        // SAFETY: the list is this node, which is valid (the contract of this function).
         && unsafe { (functions.single)(queue, wr) }
     {
         return Ok(());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `list` fulfils the contract of `post_send` (the contract of this function).
     unsafe { post_nodes(queue, list) }
 }
 
 /// Posts any list.
 ///
 /// # Safety
-/// As [`post_send`].
+/// `list` fulfils the contract of [`post_send`].
 #[inline(never)]
 unsafe fn post_nodes(queue: &mut SendQueue, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
     let SendQueue { queue, producer, encoder, .. } = queue;
     let nothing = |error| BadWr { error, wr: list };
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `list` is NULL or points to a valid node (the contract of this function).
     let Some(mut wr) = (unsafe { list.as_ref() }) else {
         let error = if producer.in_session() { PostError::SessionOpen } else { PostError::NullList };
         return Err(nothing(error));
@@ -60,7 +60,8 @@ unsafe fn post_nodes(queue: &mut SendQueue, list: *const SendWr) -> Result<(), B
             && let Some(functions) = encoder.lists.get(wr.opcode.0 as usize)
         {
             let run = if has_one_entry(wr) { functions.run_of_one } else { functions.run_of_more };
-            // SAFETY: the nodes and what they point to are valid, by the caller's promise.
+            // SAFETY: the nodes from `wr` on, and the structs and entries that they point to, are valid (the contract of
+            // this function).
             match unsafe { run(encoder, queue, &mut cursor, wr) } {
                 Some(next) if core::ptr::eq(next, wr) => {}
                 Some(next) => {
@@ -70,14 +71,14 @@ unsafe fn post_nodes(queue: &mut SendQueue, list: *const SendWr) -> Result<(), B
                 None => return producer.publish(queue, &cursor).map_err(nothing),
             }
         }
-        // A node that no run can begin with: a rare one, a bad one, or one without room.
-        // SAFETY: as above.
+        // A node with which no run begins: one of the slow path, a bad one, or one without room.
+        // SAFETY: the node, and the structs and entries that it points to, are valid (the contract of this function).
         let result = unsafe { push(encoder, producer, queue, &mut cursor, wr) };
         if let Err(error) = result {
             producer.publish(queue, &cursor).map_err(nothing)?;
             return Err(BadWr { error, wr });
         }
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `next` is NULL or points to a valid node (the contract of this function).
         match unsafe { wr.next.as_ref() } {
             Some(next) => wr = next,
             None => return producer.publish(queue, &cursor).map_err(nothing),
@@ -85,12 +86,12 @@ unsafe fn post_nodes(queue: &mut SendQueue, list: *const SendWr) -> Result<(), B
     }
 }
 
-/// The functions for nodes of one opcode, on queues of one kind of destination.
+/// The functions for nodes of one opcode, for queues of one kind of destination.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeFns {
     /// [`single`]
     single: unsafe fn(&mut SendQueue, &SendWr) -> bool,
-    /// [`run`] of nodes of one entry, and of other nodes.
+    /// [`run`] for nodes with one entry, and for other nodes.
     run_of_one: Run,
     run_of_more: Run,
 }
@@ -99,7 +100,7 @@ pub(crate) struct NodeFns {
 type Run = for<'l> unsafe fn(&Encoder, &SendQueueRef, &mut Cursor, &'l SendWr) -> Option<&'l SendWr>;
 
 impl NodeFns {
-    /// Those by opcode. An opcode without such nodes has functions that write none.
+    /// The functions by opcode. An opcode that has none gets functions that write nothing.
     pub(crate) const fn of(kind: Kind) -> &'static [Self; OPCODES] {
         const NONE: [NodeFns; OPCODES] =
             [NodeFns { single: no_single, run_of_one: no_run, run_of_more: no_run }; OPCODES];
@@ -133,14 +134,14 @@ impl NodeFns {
     }
 }
 
-/// One more than the last opcode that has its own functions.
+/// One more than the last opcode that has functions.
 pub(crate) const OPCODES: usize = WrOpcode::SEND_WITH_INV.0 as usize + 1;
 
 const CONNECTED: u8 = 0;
 const DATAGRAM: u8 = 1;
 const XRC: u8 = 2;
 
-/// [`single`] where there is none: posts nothing.
+/// [`single`] for opcodes without functions: posts nothing.
 ///
 /// # Safety
 /// None; the type is that of [`single`].
@@ -148,7 +149,7 @@ unsafe fn no_single(_: &mut SendQueue, _: &SendWr) -> bool {
     false
 }
 
-/// [`run`] where there is none: writes nothing.
+/// [`run`] for opcodes without functions: writes nothing.
 ///
 /// # Safety
 /// None; the type is that of [`run`].
@@ -156,50 +157,50 @@ unsafe fn no_run<'l>(_: &Encoder, _: &SendQueueRef, _: &mut Cursor, wr: &'l Send
     Some(wr)
 }
 
-/// Posts a list of one node of this opcode, if the node takes the short way and nothing at all is in the way. A node of one
-/// entry is posted from registers, as the typed face does. An atomic costs 129 instructions so, 193 by [`single_node`], and
-/// 267 by [`post_nodes`].
+/// Posts a list of one node of this opcode, if the node takes the fast path and the queue is open and has room. A node with
+/// one entry is posted from registers, as by the typed interface. An atomic costs 129 instructions in this way, 193 by
+/// [`single_node`], and 267 by [`post_nodes`].
 ///
 /// # Safety
-/// As [`post_send`].
+/// `wr` is a valid node of a list ([`post_send`]).
 unsafe fn single<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr: &SendWr) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: `wr` is a valid node of a list (the contract of this function).
     if TO != DATAGRAM && unsafe { post_block::<OPCODE, TO>(queue, wr) } {
         return true;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `wr` is a valid node of a list (the contract of this function).
     unsafe { single_node::<OPCODE, TO>(queue, wr) }
 }
 
-/// [`single`] of any node.
+/// [`single`] for any node of the opcode.
 ///
 /// # Safety
-/// As [`post_send`].
+/// `wr` is a valid node of a list ([`post_send`]).
 #[inline(never)]
 unsafe fn single_node<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr: &SendWr) -> bool {
     let SendQueue { queue, producer, encoder, .. } = queue;
     let mut cursor = producer.begin();
     let is_written = if has_one_entry(wr) {
-        // SAFETY: the caller's promise.
+        // SAFETY: `wr` is a valid node of a list (the contract of this function).
         unsafe { put_node::<OPCODE, TO, true>(encoder, queue.view(), &mut cursor, wr) }
     } else {
-        // SAFETY: likewise.
+        // SAFETY: `wr` is a valid node of a list (the contract of this function).
         unsafe { put_node::<OPCODE, TO, false>(encoder, queue.view(), &mut cursor, wr) }
     };
     is_written && producer.ring_if_open(queue, &cursor)
 }
 
-/// Whether a node carries one entry: the most usual one, for which the compiler then has all registers.
+/// Whether a node has one entry: the usual case, which has code of its own so that its values are in registers.
 #[inline(always)]
 fn has_one_entry(wr: &SendWr) -> bool {
     wr.num_sge == 1 && !flags_of(wr).contains(SendFlags::INLINE)
 }
 
-/// Writes nodes of this opcode, from `wr` on, for as long as they take the short way and all carry one entry (or none of them
-/// does); gives the first that is not written.
+/// Writes nodes of this opcode, from `wr` on, as long as they take the fast path and all have one entry (`ONE`), or none of
+/// them has. Returns the first node that is not written.
 ///
 /// # Safety
-/// As [`post_send`], from `wr` on.
+/// The nodes from `wr` on are valid nodes of a list ([`post_send`]).
 unsafe fn run<'l, const OPCODE: u32, const TO: u8, const ONE: bool>(
     encoder: &Encoder,
     queue: &SendQueueRef,
@@ -212,11 +213,11 @@ unsafe fn run<'l, const OPCODE: u32, const TO: u8, const ONE: bool>(
         if wr.opcode.0 != OPCODE || has_one_entry(wr) != ONE {
             break Some(wr);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `wr` is a valid node of a list (the contract of this function).
         if !unsafe { put_node::<OPCODE, TO, ONE>(encoder, view, &mut at, wr) } {
             break Some(wr);
         }
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `next` is NULL or points to a valid node (the contract of this function).
         match unsafe { wr.next.as_ref() } {
             Some(next) => wr = next,
             None => break None,
@@ -226,11 +227,11 @@ unsafe fn run<'l, const OPCODE: u32, const TO: u8, const ONE: bool>(
     next
 }
 
-/// Writes a node of this opcode, on a queue of this kind of destination, that carries one entry or does not, if the node takes
-/// the short way and there is room.
+/// Writes a node of this opcode, for a queue of this kind of destination, with one entry (`ONE`) or not, if the node takes
+/// the fast path and there is room.
 ///
 /// # Safety
-/// As [`post_send`], for this node.
+/// `wr` is a valid node of a list ([`post_send`]).
 #[inline(always)]
 unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     encoder: &Encoder,
@@ -243,11 +244,12 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     if !fast.has_in_lists(opcode) || !cursor.has_room() || !are_plain(flags) {
         return false;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `wr` is a valid node of a list (the contract of this function).
     let Ok(to) = (unsafe { destination(kind_of(TO), wr) }) else { return false };
     let op = operation(opcode, wr);
     if ONE {
-        // SAFETY: NULL or one entry, by the caller's promise.
+        // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `ONE` means that `num_sge`
+        // is 1).
         let Some(&entry) = (unsafe { wr.sg_list.as_ref() }) else { return false };
         let entries = [entry];
         let data = Data::Entries(&entries[..]);
@@ -255,19 +257,19 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
         return one_entry(op.answer(), entry).is_some()
             && put_wqe(view, cursor, ctrl, limits, wr.wr_id, &description).is_ok();
     }
-    // Of a queue that has the opcode here, a negative number is above the limit, too.
+    // A negative number is above the limit, too: no queue with opcodes here has such a limit.
     let num = wr.num_sge as u32;
     if num > limits.max_sge {
         return false;
     }
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `sg_list` is NULL or points to `num` valid entries (the contract of this function).
     let Some(entries) = (unsafe { slice_from_c(wr.sg_list, num as usize) }) else { return false };
     let is_inline = flags.contains(SendFlags::INLINE);
     if is_inline && !takes_inline(opcode) {
         return false;
     }
     if is_inline && num != 0 {
-        // SAFETY: with `INLINE` every entry is readable memory, by the caller's promise.
+        // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
         let data = unsafe { InlineSges::new(entries) };
         let description = Description::<RawSge, _> { flags, to, op, data: Data::Inline(&data) };
         return put_wqe(view, cursor, ctrl, limits, wr.wr_id, &description).is_ok();
@@ -276,7 +278,7 @@ unsafe fn put_node<const OPCODE: u32, const TO: u8, const ONE: bool>(
     put_wqe(view, cursor, ctrl, limits, wr.wr_id, &description).is_ok()
 }
 
-/// The kind of a queue whose nodes' destination is of this kind.
+/// The kind of a queue by the constant of its kind of destination.
 const fn kind_of(to: u8) -> Kind {
     match to {
         DATAGRAM => Kind::Datagram,
@@ -285,10 +287,10 @@ const fn kind_of(to: u8) -> Kind {
     }
 }
 
-/// Posts a node of one entry from registers, if nothing at all is in the way.
+/// Posts a node with one entry from registers, if the queue is open and has room.
 ///
 /// # Safety
-/// As [`post_send`], for this node.
+/// `wr` is a valid node of a list ([`post_send`]).
 #[inline(always)]
 unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr: &SendWr) -> bool {
     let SendQueue { queue, producer, encoder, .. } = queue;
@@ -296,9 +298,9 @@ unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr:
     if wr.num_sge != 1 || flags.contains(SendFlags::INLINE) {
         return false;
     }
-    // SAFETY: NULL or one entry, by the caller's promise.
+    // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of this function; `num_sge` is 1).
     let Some(entry) = (unsafe { wr.sg_list.as_ref() }) else { return false };
-    // SAFETY: the caller's promise.
+    // SAFETY: `wr` is a valid node of a list (the contract of this function).
     let Ok(to) = (unsafe { destination(kind_of(TO), wr) }) else { return false };
     let entries = [*entry];
     let data = Data::Entries(&entries[..]);
@@ -307,13 +309,13 @@ unsafe fn post_block<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr:
     producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, opcode)
 }
 
-/// A WR's flags, `INLINE` among them.
+/// A WR's flags, including `INLINE`.
 #[inline(always)]
 fn flags_of(wr: &SendWr) -> SendFlags {
     SendFlags::from_bits_retain(wr.send_flags)
 }
 
-/// What a node does, of an opcode with data.
+/// The operation of a node with data.
 #[inline(always)]
 fn operation(opcode: WrOpcode, wr: &SendWr) -> WqeOp<'static> {
     let op = WqeOp::new(opcode);
@@ -332,10 +334,10 @@ fn operation(opcode: WrOpcode, wr: &SendWr) -> WqeOp<'static> {
     }
 }
 
-/// Writes any node, or takes nothing.
+/// Writes any node; on an error, no room is taken.
 ///
 /// # Safety
-/// As [`uverbs_core::provider::SendQueue::post_send`], for this node.
+/// `wr` is a valid node of a list ([`uverbs_core::provider::SendQueue::post_send`]).
 #[inline(never)]
 unsafe fn push(
     encoder: &Encoder,
@@ -346,26 +348,27 @@ unsafe fn push(
 ) -> Result<(), PostError> {
     producer.ensure_begun(queue, cursor)?;
     let head = cursor.head;
-    // SAFETY: the caller's promise.
+    // SAFETY: `wr` is a valid node of a list (the contract of this function).
     let result = unsafe { describe(encoder, wr) }.and_then(|(description, inline)| {
         let description = match &inline {
             Some(data) => Description { data: Data::Inline(data), ..description },
             None => description,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory is readable for raw packets with an inline header: the contract of `post_send`
+        // requires the memory's own address there.
         unsafe { encoder.push_cold(producer, queue, cursor, wr.wr_id, &description) }
     });
     if result.is_err() {
-        // Of one that counts as several, some may be counted.
+        // A WR that counts as several may have been counted in part.
         cursor.head = head;
     }
     result
 }
 
-/// A node, and its data if they are inline.
+/// The description of a node, and its data if they are inline.
 ///
 /// # Safety
-/// As [`push`].
+/// `wr` is a valid node of a list ([`push`]).
 unsafe fn describe<'a>(
     encoder: &Encoder,
     wr: &'a SendWr,
@@ -379,16 +382,16 @@ unsafe fn describe<'a>(
         WrOpcode::LOCAL_INV => WqeOp { local: Some(Local::Invalidate(wr.imm_data_or_invalidate_rkey)), ..op },
         WrOpcode::BIND_MW => {
             num_sge(wr.num_sge, &encoder.fast.limits)?;
-            // SAFETY: the arm of this opcode; its pointers are NULL or valid, by the caller's promise.
+            // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
             let bind = unsafe { wr.tail.bind_mw };
-            // SAFETY: as above.
+            // SAFETY: the window and the region are NULL or valid (the contract of this function).
             let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
             WqeOp { local: Some(Local::Bind(bind)), ..op }
         }
         WrOpcode::TSO => {
-            // SAFETY: the arm of this opcode.
+            // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
             let tso = unsafe { wr.tail.tso };
-            // SAFETY: NULL, or readable bytes by the caller's promise.
+            // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of this function).
             let header = unsafe { slice_from_c(tso.hdr, tso.hdr_sz.into()) };
             let args = TsoArgs { header: header.ok_or(PostError::InvalidArgument)?, mss: tso.mss };
             WqeOp { tso: Some(args), ..op }
@@ -397,36 +400,35 @@ unsafe fn describe<'a>(
     };
     let to = match op.local {
         Some(_) => Destination::Connection,
-        // SAFETY: the caller's promise.
+        // SAFETY: `wr` is a valid node of a list (the contract of this function).
         None => unsafe { destination(encoder.kind, wr) }?,
     };
     let num = num_sge(wr.num_sge, &encoder.fast.limits)?;
-    // An invalidation's entries are nothing to it; only their number is held against the limit, as for any WR.
+    // An invalidation ignores its entries; only their number is compared with the limit, as for any WR.
     let num = if opcode == WrOpcode::LOCAL_INV { 0 } else { num };
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
     let entries = unsafe { slice_from_c(wr.sg_list, num) }.ok_or(PostError::InvalidArgument)?;
     let flags = flags_of(wr);
     let is_inline = flags.contains(SendFlags::INLINE) && op.local.is_none();
     if is_inline && !takes_inline(opcode) {
         return Err(PostError::IllegalFlag);
     }
-    // SAFETY: with `INLINE` every entry is readable memory, by the caller's promise.
+    // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
     let inline = (is_inline && !entries.is_empty()).then(|| unsafe { InlineSges::new(entries) });
     Ok((Description { flags, to, op, data: Data::Entries(entries) }, inline))
 }
 
-/// Where a node goes, by the kind of its queue. A DC initiator's lists have no place for a target, which the encoder
-/// refuses.
+/// The destination of a node, by the kind of its queue. A list can't name a DC target; the encoder refuses such a WR.
 ///
 /// # Safety
-/// As [`push`].
+/// `wr` is a valid node of a list ([`push`]).
 #[inline(always)]
 unsafe fn destination(kind: Kind, wr: &SendWr) -> Result<Destination<'_>, PostError> {
     match kind {
         Kind::Datagram => {
-            // SAFETY: a UD QP's WR has this arm, by the caller's promise.
+            // SAFETY: the WR of a UD QP has this field of the union (the contract of this function).
             let ud = unsafe { wr.wr.ud };
-            // SAFETY: NULL, or an address handle that this driver made, by the caller's promise.
+            // SAFETY: `ah` is NULL or an address handle of this driver (the contract of this function).
             let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
                 return Err(PostError::InvalidArgument);
             };
@@ -437,18 +439,18 @@ unsafe fn destination(kind: Kind, wr: &SendWr) -> Result<Destination<'_>, PostEr
     }
 }
 
-/// The RDMA arm.
+/// The remote address in the union.
 #[inline(always)]
 fn rdma(wr: &SendWr) -> Remote {
-    // SAFETY: an arm of plain integers, any of which is valid.
+    // SAFETY: a field of plain integers, for which all bytes are valid.
     let rdma = unsafe { wr.wr.rdma };
     Remote::new(rdma.remote_addr, rdma.rkey)
 }
 
-/// An atomic's operation.
+/// The operation of an atomic.
 #[inline(always)]
 fn atomic(wr: &SendWr, opcode: WrOpcode) -> WqeOp<'static> {
-    // SAFETY: an arm of plain integers; the opcode says that it is this one.
+    // SAFETY: a field of plain integers, for which all bytes are valid.
     let args = unsafe { wr.wr.atomic };
     let is_swap = opcode == WrOpcode::ATOMIC_CMP_AND_SWP;
     let operands = if is_swap { [args.swap, args.compare_add] } else { [args.compare_add, 0] };
@@ -456,7 +458,7 @@ fn atomic(wr: &SendWr, opcode: WrOpcode) -> WqeOp<'static> {
     WqeOp { remote, operands: Some(operands.map(u64::to_be)), ..WqeOp::new(opcode) }
 }
 
-/// A number of entries that the queue takes.
+/// Checks the number of entries against the queue's limit.
 #[inline(always)]
 fn num_sge(num: i32, limits: &DataLimits) -> Result<usize, PostError> {
     match usize::try_from(num) {

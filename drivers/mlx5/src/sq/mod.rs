@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send queue, and its typed face: batches, and the fused post of one WR.
+//! The send queue, and its typed interface: batches, and single posts.
 //!
 //! | module | what |
 //! |---|---|
-//! | `consts` | what is known when the queue is created: which WRs take the short way, constant words |
-//! | `encoder` | one WR at the cursor, for all faces |
+//! | `consts` | values that are constant per queue: which WRs take the fast path, constant words |
+//! | `encoder` | writes one WR at the cursor, for all interfaces |
 //! | `producer` | room, fences, publication |
-//! | `cursor` | where a batch writes |
+//! | `cursor` | the position of a batch |
 //! | `list` | `ibv_post_send` |
 //! | `builder` | the `wr_*` builders |
-//! | `shared` | what pollers of the completions use |
+//! | `shared` | the part that the poster and the pollers of the completions share |
 //!
-//! A single post of one entry is [`SendQueue::post`](SendQueueTrait::post) or [`list::post_send`], then
-//! [`Encoder::block`](encoder::Encoder::block), [`Producer::post_block`](producer::Producer::post_block),
-//! [`Doorbell::post_block`]. Every other post goes by [`put_wqe`](crate::wqe::plain::put_wqe), then
+//! A single post of one entry goes through [`SendQueue::post`](SendQueueTrait::post) or [`list::post_send`],
+//! [`Encoder::block`](encoder::Encoder::block), [`Producer::post_block`](producer::Producer::post_block) and
+//! [`Doorbell::post_block`]. Every other post goes through [`put_wqe`](crate::wqe::plain::put_wqe),
 //! [`Producer::complete`](producer::Producer::complete) and [`Doorbell::post`].
 #![expect(unsafe_code)]
-// UNSAFETY: implements the core's posting traits, whose `unsafe fn` carry a promise about the memory that WRs name. The
-// encoder accesses that memory only for the header of raw packets, which it is promised, too.
+// UNSAFETY: implements the core's posting traits, whose `unsafe fn` have a contract about the memory that WRs name. The
+// encoder accesses that memory only for the header of raw packets, which the contract includes.
 
 pub(crate) mod builder;
 pub(crate) mod consts;
@@ -49,32 +49,33 @@ use uverbs_core::provider::{
 };
 use uverbs_core::wr::SendWr;
 
-/// What a send queue is made with: what the QP was asked for, and what kernel and device answered.
+/// The parameters of a send queue: the attributes that were requested for the QP, and the answers of the kernel and the
+/// device.
 #[derive(Clone, Copy, Debug)]
 pub struct SendConfig {
     /// Transport; `Driver` is a DC initiator.
     pub qp_type: QpType,
-    /// Number that WQEs carry.
+    /// The QP number in WQEs.
     pub qp_num: u32,
-    /// Whether every WR makes a completion.
+    /// Whether every WR is signaled.
     pub sq_sig_all: bool,
-    /// Operations of the `wr_*` builders.
+    /// The operations that have `wr_*` builders.
     pub send_ops_flags: SendOpsFlags,
-    /// WRs that the queue takes.
+    /// The most outstanding WRs.
     pub max_send_wr: u32,
-    /// Entries of a WR.
+    /// The most entries of a WR.
     pub max_send_sge: u32,
-    /// Inline bytes of a WR.
+    /// The most inline bytes of a WR.
     pub max_inline_data: u32,
     /// Whether the device has atomics.
     pub atomics: bool,
-    /// The device's longest message.
+    /// The device's longest message, in bytes.
     pub max_msg_sz: u64,
-    /// The device's longest payload of a segmented send.
+    /// The device's longest payload of a TSO send.
     pub max_tso: u32,
-    /// Longest header of a segmented send.
+    /// The longest header of a TSO send.
     pub max_tso_header: u32,
-    /// Whether the device wants the Ethernet header of raw packets in the WQE.
+    /// Whether the device needs the Ethernet header of raw packets in the WQE.
     pub l2_inline: bool,
 }
 
@@ -87,44 +88,44 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// The send queue of the QP behind `qp`, which has one: else `None`.
+    /// The send queue of `qp`; `None` if it has none.
     #[must_use]
     pub fn new(config: &SendConfig, qp: Arc<QpShared>, record: DbWord, bell: Doorbell) -> Option<Self> {
         let queue = SendQueueRef::new(qp)?;
         let blocks = queue.sq().ring.mask() + 1;
         queue.sq().published_by(record.clone());
-        // Never more WRs than blocks, whatever the kernel answered.
+        // At most one WR per block, whatever the kernel answered.
         let producer = Producer::new(&queue, config.max_send_wr.min(blocks), record, bell);
         let encoder = Encoder::new(config, blocks);
         Some(Self { queue, producer, encoder, session: Session::new() })
     }
 
-    /// How many WRs it takes.
+    /// The most outstanding WRs.
     #[must_use]
     pub fn max_send_wr(&self) -> u32 {
         self.producer.max_post()
     }
 
-    /// What it shares with the pollers of its completions.
+    /// The part that it shares with the pollers of its completions.
     #[must_use]
     pub fn shared(&self) -> &Arc<QpShared> {
         &self.queue.qp
     }
 
-    /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
+    /// Sets the indices as if `index` WRs of one block had been posted and completed. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     pub fn start_at(&mut self, index: u32) {
         self.producer.start_at(&self.queue, index);
     }
 
-    /// Blocks and WRs published so far. For tests.
+    /// The blocks and WRs published so far. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     #[must_use]
     pub fn published(&self) -> (u32, u32) {
         self.producer.published()
     }
 
-    /// Posts one WR, if it takes the short way and nothing at all is in the way.
+    /// Posts one WR if it takes the fast path and the queue is open and has room.
     #[inline(always)]
     fn post_short<E: SendEntry, P: Payload<Sge>>(&mut self, wr_id: u64, wr: &Description<'_, E, &P>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
@@ -132,10 +133,10 @@ impl SendQueue {
         encoder.put_short(queue.view(), &mut cursor, wr_id, wr) && producer.ring_if_open(queue, &cursor)
     }
 
-    /// A batch of one without its latch, from its beginning, for a post whose short way was not taken.
+    /// A batch of one, without latching, for a post that did not take the fast path.
     ///
     /// # Safety
-    /// As [`SendBatch::push`].
+    /// The data fulfil the contract of [`SendBatch::push`].
     #[inline(never)]
     unsafe fn post_cold<P: Payload<Sge>>(
         &mut self,
@@ -144,13 +145,13 @@ impl SendQueue {
     ) -> Result<(), PostError> {
         let Self { queue, producer, encoder, .. } = self;
         let mut cursor = producer.begin();
-        // SAFETY: the caller's promise.
+        // SAFETY: the data fulfil the contract of `SendBatch::push` (the contract of this function).
         unsafe { encoder.push(producer, queue, queue.view(), &mut cursor, wr_id, wr) }?;
         producer.complete(queue, &cursor)
     }
 }
 
-/// A WR of the typed face.
+/// The description of a WR of the typed interface.
 #[inline(always)]
 fn describe<'a, A, O, P>(wr: Wr, to: &'a A, op: &'a O, data: &'a P) -> Description<'a, Sge, &'a P>
 where
@@ -182,7 +183,7 @@ impl SendQueueTrait for SendQueue {
         P: Payload<Sge>,
     {
         let description = describe(wr, &to, &op, &data);
-        // What is most often posted alone is kept in registers on its way to ring and doorbell.
+        // The usual single posts are kept in registers on the way to the ring and the doorbell.
         if let Self { queue, producer, encoder, .. } = self
             && let Some((block, ds)) = encoder.block(&description)
             && producer.post_block(queue, wr.wr_id, block, ds, &encoder.fast.ctrl, O::OPCODE)
@@ -194,13 +195,13 @@ impl SendQueueTrait for SendQueue {
             return Ok(());
         }
         cold_path();
-        // SAFETY: the caller's promise.
+        // SAFETY: the data fulfil the contract of `SendQueue::post`, which is that of `SendBatch::push`.
         description.lend(|description| unsafe { self.post_cold(wr.wr_id, description) })
     }
 
     #[inline]
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
-        // SAFETY: the caller's promise is the one that `list::post_send` asks for.
+        // SAFETY: `list` fulfils the contract of `SendQueue::post_send`, which is also that of `list::post_send`.
         unsafe { list::post_send(self, list) }
     }
 
@@ -225,11 +226,11 @@ impl fmt::Debug for SendQueue {
     }
 }
 
-/// Send WRs on their way.
+/// A batch of sends.
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q> {
     queue: &'q SendQueueRef,
-    /// That of `queue`.
+    /// The view of `queue`'s ring.
     view: SqView<'q>,
     producer: &'q mut Producer,
     encoder: &'q Encoder,
@@ -250,7 +251,7 @@ impl SendBatch for Batch<'_> {
     {
         let Self { queue, view, producer, encoder, cursor } = self;
         let description = describe(wr, &to, &op, &data);
-        // SAFETY: the caller's promise.
+        // SAFETY: the data fulfil the contract of `SendBatch::push`, which includes readable headers of raw packets.
         let result = unsafe { encoder.push(producer, queue, *view, cursor, wr.wr_id, &description) };
         if let Err(error) = result {
             cold_path();

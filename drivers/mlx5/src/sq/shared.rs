@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a send queue's poster and the pollers of its completions share.
+//! The part of a send queue that its poster and the pollers of its completions share.
 //!
-//! A poller stores the tail with Release; the poster loads it with Acquire when the queue looks full. The poster leaves
-//! what a completion needs in the records of the ring. Pollers index by values that the device wrote, so every index is
-//! masked.
+//! A poller stores the tail with Release; the poster loads it with Acquire when the queue looks full. The poster stores the
+//! data for completions in the records of the ring. Pollers index the records by values that the device wrote, so every
+//! index is masked.
 
 use crate::memory::dbrec::DbWord;
 use crate::memory::{BlockIndex, CompletedCount, Record, Records, SqRing};
@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-/// What a WQE of opcode `UMR` was: the WR's opcode, because the completion does not tell.
+/// The operation of a WQE of opcode `UMR`, which its completion does not contain.
 pub mod umr_op {
     /// `IBV_WR_BIND_MW`
     pub const BIND_MW: u8 = 1;
@@ -25,18 +25,18 @@ pub mod umr_op {
 /// A completed send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetiredSend {
-    /// The WR's.
+    /// The WR's `wr_id`.
     pub wr_id: u64,
-    /// [`umr_op`], if the completion says that it was a UMR; else of no meaning.
+    /// The [`umr_op`] if the completion is that of a UMR; otherwise undefined.
     pub op: u8,
 }
 
-/// A send queue.
+/// The shared part of a send queue.
 #[derive(Debug)]
 pub struct SqShared {
-    /// The WQEs, and the entries of their completions.
+    /// The WQEs, and the records for their completions.
     pub ring: SqRing,
-    /// How many WRs are done.
+    /// The number of completed WRs.
     tail: AtomicU32,
     published: Published,
 }
@@ -48,30 +48,30 @@ impl SqShared {
         Self { ring, tail: AtomicU32::new(0), published: Published::default() }
     }
 
-    /// The WR whose WQE began at block `wqe_counter`, and all before it, are done; for the poller of its CQ.
+    /// Retires the WR whose WQE began at block `wqe_counter`, and all before it. For the poller of its CQ.
     #[inline(always)]
     pub fn retire(&self, wqe_counter: u16) -> RetiredSend {
         self.retire_by().retire(BlockIndex::of(wqe_counter.into()))
     }
 
-    /// What retiring needs, for registers.
+    /// The references that retiring needs, to be kept in registers.
     #[inline(always)]
     pub(crate) fn retire_by(&self) -> RetireBy<'_> {
         RetireBy { records: self.ring.view().records(), tail: &self.tail }
     }
 
-    /// How many WRs are done, modulo 2^32. A device may make a poller store anything.
+    /// The number of completed WRs, modulo 2^32. A faulty device can cause any value.
     #[inline]
     pub(crate) fn tail(&self) -> u32 {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Names the word by which the device is told what was posted.
+    /// Sets the doorbell record's word by which the poster publishes.
     pub fn published_by(&self, record: DbWord) {
         self.published.set(record);
     }
 
-    /// Whether the WR whose WQE began at block `wqe_counter` was shown to the device and is not done.
+    /// Whether the WR whose WQE began at block `wqe_counter` was published and has not completed.
     pub(crate) fn is_outstanding(&self, wqe_counter: u16) -> bool {
         let Some(posted) = self.published.count() else { return false };
         let blocks = (posted as u16).wrapping_sub(wqe_counter);
@@ -89,7 +89,7 @@ impl SqShared {
     }
 }
 
-/// What retiring sends needs of their queue.
+/// The references that retiring a queue's WRs needs.
 #[derive(Clone, Copy)]
 pub(crate) struct RetireBy<'q> {
     records: Records<'q>,
@@ -97,7 +97,7 @@ pub(crate) struct RetireBy<'q> {
 }
 
 impl RetireBy<'_> {
-    /// See [`SqShared::retire`].
+    /// [`SqShared::retire`] for a block index.
     #[inline(always)]
     pub(crate) fn retire(self, place: BlockIndex) -> RetiredSend {
         let record = self.records.at(place);
@@ -109,7 +109,7 @@ impl RetireBy<'_> {
     }
 }
 
-/// A send queue that belongs to no QP: to retire its WQEs does nothing.
+/// The send queue of no QP: retiring its WQEs has no effect.
 #[derive(Debug, Default)]
 pub(crate) struct NoSends {
     record: Record,
@@ -129,9 +129,9 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// The poster reuses an entry only after the poller has read it.
+    /// The poster reuses a record only after the poller has read it.
     #[test]
-    fn send_entries_are_not_reused_before_they_are_read() {
+    fn send_records_are_not_reused_before_they_are_read() {
         loom::model(|| {
             let ring = SqRing::new(QueueBuf::new(4096).unwrap(), 0, 1).unwrap();
             let sq = Arc::new(SqShared::new(ring));
