@@ -135,7 +135,8 @@ pub(crate) fn create_cq(
 /// Makes the device complete to `buf` instead.
 pub(crate) fn resize_cq(handle: &CqHandle, cqe: u32, cqe_size: u32, buf: &Arc<QueueBuf>) -> Result<u32> {
     let request = mlx5_ib_resize_cq { buf_addr: buf.addr(), cqe_size: cqe_size as u16, ..Default::default() };
-    // SAFETY: as in `create_cq`.
+    // SAFETY: the address is that of the new ring, which its owner keeps until the kernel's object is destroyed, or leaks
+    // (contract of `Driver`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), &mut []) };
     handle.resize(cqe, uhw)
 }
@@ -152,7 +153,8 @@ pub(crate) fn create_srq(
     let request =
         mlx5_ib_create_srq { buf_addr: buf.addr(), db_addr: dbrec.addr(), uidx, ..Default::default() };
     let mut resp = mlx5_ib_create_srq_resp::default();
-    // SAFETY: as in `create_cq`.
+    // SAFETY: the addresses are those of the queue's own memory, which the new parts own; they outlive the kernel's object
+    // or are leaked (contract of `Driver`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     let created = srq::create(parents, attr, user_handle, uhw);
     let (handle, _) = unless_unsure(created, || (Arc::clone(buf), Arc::clone(dbrec)))?;
@@ -185,7 +187,8 @@ pub(crate) fn create_qp(
         request.sq_buf_addr = buf.addr();
     }
     let mut resp = mlx5_ib_create_qp_resp::default();
-    // SAFETY: as in `create_cq`.
+    // SAFETY: the addresses are those of the queues' own memory, which the new parts own; they outlive the kernel's object
+    // or are leaked (contract of `Driver`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     let (handle, cap) = unless_unsure(qp::create(parents, attr, user_handle, uhw), || memory.clone())?;
     Ok((handle, cap, resp))
@@ -214,8 +217,8 @@ pub(crate) fn modify_dct(handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> 
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     // SAFETY: `Driver::modify_dct` was promised that the target's state is followed; a target has no queues.
     unsafe { handle.modify(None, attr, mask, uhw) }?;
-    let told = core::mem::offset_of!(mlx5_ib_modify_qp_resp, dctn) + size_of_val(&resp.dctn);
-    Ok((resp.response_length as usize >= told).then_some(resp.dctn))
+    let needed = core::mem::offset_of!(mlx5_ib_modify_qp_resp, dctn) + size_of_val(&resp.dctn);
+    Ok((resp.response_length as usize >= needed).then_some(resp.dctn))
 }
 
 /// Creates a WQ on `buf`. The caller keeps the memory until the WQ is destroyed. The addresses in `request` are filled
@@ -231,7 +234,8 @@ pub(crate) fn create_wq(
 ) -> Result<(WqHandle, WqInitAttr)> {
     (request.buf_addr, request.db_addr) = (buf.addr(), dbrec.addr());
     let mut resp = mlx5_ib_create_wq_resp::default();
-    // SAFETY: as in `create_cq`.
+    // SAFETY: the addresses are those of the queue's own memory, which the new parts own; they outlive the kernel's object
+    // or are leaked (contract of `Driver`).
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     unless_unsure(wq::create(pd, cq, attr, user_handle, uhw), || (Arc::clone(buf), Arc::clone(dbrec)))
 }

@@ -142,7 +142,7 @@ pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts
         },
         uars: UarFacts {
             bf_reg_size: resp.bf_reg_size,
-            // Old kernels know nothing of smaller ones.
+            // Old kernels return 0: a page has one UAR.
             uars_per_page: resp.num_uars_per_page.max(1),
             tot_bfregs: resp.tot_bfregs,
             num_dyn_bfregs: resp.num_dyn_bfregs,

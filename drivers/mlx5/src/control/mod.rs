@@ -85,7 +85,7 @@ impl Mlx5 {
     /// Opens a context with options other than the environment's.
     ///
     /// # Errors
-    /// The kernel's refusal, or a nonsensical answer of it.
+    /// The kernel's refusal, or its invalid answer.
     pub fn open_with(kernel: Arc<dyn Kernel>, options: &Options) -> Result<(Self, ContextInfo)> {
         let (facts, info) = context::open(&kernel, options)?;
         let uars = Uars::open(&kernel, facts.uars, *options)?;
@@ -203,7 +203,8 @@ impl Driver for Mlx5 {
         handle: SrqHandle,
         shared: &Arc<SrqControl>,
     ) -> Result<u32, (SrqHandle, Error)> {
-        // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
+        // SAFETY: the handle belongs to `shared`, and its queue is not used any more ([`Driver`], "Safety of the verbs");
+        // its entries in the CQ are removed by `detach`.
         unsafe { handle.destroy() }.inspect(|_| shared.detach())
     }
 
@@ -227,7 +228,8 @@ impl Driver for Mlx5 {
 
     unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpControl>) -> Result<u32, (QpHandle, Error)> {
         shared.destroy_with("destroy_qp", handle, |handle| {
-            // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
+            // SAFETY: the handle belongs to `shared`, and its queues are not used any more ([`Driver`], "Safety of the
+            // verbs"); its entries in the CQs are removed.
             unsafe { handle.destroy() }
         })
     }
@@ -253,7 +255,8 @@ impl Driver for Mlx5 {
 
     unsafe fn destroy_wq(&self, handle: WqHandle, shared: &Arc<QpControl>) -> Result<u32, (WqHandle, Error)> {
         shared.destroy_with("destroy_wq", handle, |handle| {
-            // SAFETY: the caller's promise; what is left of it in the CQs is taken out.
+            // SAFETY: the handle belongs to `shared`, and its queue is not used any more ([`Driver`], "Safety of the
+            // verbs"); its entries in the CQ are removed.
             unsafe { handle.destroy() }
         })
     }

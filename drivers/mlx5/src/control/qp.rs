@@ -125,7 +125,7 @@ impl QpControl {
         let shared = &*self.shared;
         let before = shared.state();
         if target == Some(QpState::RESET) {
-            // From here on no post is under way and none begins, until the QP is in INIT.
+            // From here on no post is in progress and none begins, until the QP is in INIT.
             shared.set_state(BETWEEN);
             if let Err(errno) = shared.stop_posters() {
                 shared.set_state(before);
@@ -163,7 +163,7 @@ impl QpControl {
         Ok(())
     }
 
-    /// Has the kernel destroy it by `destroy`, while no post is under way, and removes its completions.
+    /// Has the kernel destroy it by `destroy`, while no post is in progress, and removes its completions.
     pub(super) fn destroy_with<H>(
         &self,
         verb: &'static str,

@@ -65,12 +65,12 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
         cq: create.xrc.map(|(_, cq, _)| cq),
     };
     // The size for the kernel is all elements but one, including those that the user can't post.
-    let told = SrqAttr { max_wr: size.ring.wqe_cnt - 1, max_sge: size.ring.max_sge, ..attr.attr };
+    let requested = SrqAttr { max_wr: size.ring.wqe_cnt - 1, max_sge: size.ring.max_sge, ..attr.attr };
     if attr.attr.max_wr == 0 || attr.attr.srq_limit > attr.attr.max_wr {
         let reason = format!("srq_limit {} of max_wr {}", attr.attr.srq_limit, attr.attr.max_wr);
         return Err(Error::invalid(VERB, "max_wr", reason));
     }
-    let init = SrqInitAttr { attr: told, ..*attr };
+    let init = SrqInitAttr { attr: requested, ..*attr };
     let (handle, srqn) = calls::create_srq(parents, &init, create.user_handle, uidx, &buf, &dbrec)?;
     let number = handle.srq_num().unwrap_or(srqn);
     let made = (number <= 0xff_ffff).then(|| SrqShared::new(number, ring, size.slots)).flatten();

@@ -87,7 +87,7 @@ struct Register {
     shared: Option<Arc<SharedHalf>>,
 }
 
-/// Who posts to a QP.
+/// Which threads post to a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Posters {
     /// Any thread, behind the queue's lock.
@@ -106,7 +106,7 @@ enum Home {
         low_latency: bool,
     },
     Shared(usize),
-    /// Never given back: there is only one, or the kernel manages them.
+    /// Never returned: there is only one, or the kernel manages them.
     Fixed,
 }
 
@@ -168,7 +168,7 @@ impl fmt::Debug for BfReg {
 struct Pool {
     /// Registers that no QP uses.
     dedicated: Vec<Register>,
-    /// How many QPs with a lock have a register of their own.
+    /// The number of QPs with a lock that have a dedicated register.
     low_latency: u32,
     /// With the number of QPs that use each.
     shared: Vec<(Register, u32)>,
@@ -407,7 +407,7 @@ impl Uars {
         let pages = self.facts.tot_bfregs / per_page;
         if pages == 0 || self.facts.tot_bfregs > self.options.total_uuars.next_multiple_of(per_page) {
             let what = format!(
-                "{} doorbell registers where {} were asked for",
+                "{} doorbell registers instead of {}",
                 self.facts.tot_bfregs, self.options.total_uuars
             );
             return Err(Error::protocol(verb, what));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel whose answers are wrong: every answer leads to an error or to an object that can be used, never to a panic.
+//! A kernel with wrong answers: each one leads to an error or to a usable object, never to a panic.
 
 use super::kernel::Played;
 use super::*;
@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPage, Mapping, Protection, RawCommand, WriteCommand};
 
-/// Answers as [`Played`] does, and then changes some of it.
+/// Answers as [`Played`] does, with random changes.
 #[derive(Debug)]
 struct Hostile {
     inner: Played,
     random: AtomicU64,
-    /// One answer in so many is wrong.
+    /// On average one answer in this many is wrong.
     rate: u64,
     quiet: AtomicBool,
 }
@@ -31,7 +31,7 @@ impl Hostile {
         self.random().is_multiple_of(self.rate) && !self.quiet.load(Relaxed)
     }
 
-    /// A number that is wrong in an interesting way.
+    /// A wrong number, with values near limits preferred.
     fn wrong(&self, was: u32) -> u32 {
         match self.random() % 8 {
             0 => 0,
@@ -84,7 +84,7 @@ impl Kernel for Hostile {
         if self.strikes() || len > 1 << 20 {
             return Err(Errno::EAGAIN);
         }
-        // Mapped, so that offsets are checked against its length.
+        // A mapped page, so that offsets are checked against its length.
         DoorbellPage::map(self, offset, len)
     }
 
@@ -105,7 +105,7 @@ impl Kernel for Hostile {
     }
 }
 
-/// Makes one of everything that the kernel lets be made, and uses it.
+/// Creates one object of each kind that the kernel allows, and uses it.
 fn use_all(mlx5: &Mlx5) -> Result<()> {
     let _ = mlx5.query_device();
     let pd = mlx5.alloc_pd()?;
@@ -117,7 +117,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     let mut srq = played!(mlx5.create_srq(&create)).ok();
     if let Some(srq) = &mut srq {
         for _ in 0..20 {
-            // SAFETY: no memory is named.
+            // SAFETY: the WR names no memory.
             #[expect(unsafe_code)]
             let _ = unsafe { srq.queue.post(1, &[]) };
         }
@@ -151,7 +151,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
                 played!(mlx5.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::STATE | QpAttrMask::PORT));
             for _ in 0..40 {
                 if let Some(recv) = &mut qp.recv {
-                    // SAFETY: no memory is named.
+                    // SAFETY: the WR names no memory.
                     #[expect(unsafe_code)]
                     let _ = unsafe { recv.post(1, &[]) };
                 }
@@ -175,7 +175,7 @@ fn use_all(mlx5: &Mlx5) -> Result<()> {
     if let Ok(mut wq) = played!(mlx5.create_wq(&create)) {
         let attr = WqAttr { wq_state: Some(WqState::RDY), ..WqAttr::default() };
         let _ = played!(mlx5.modify_wq(&wq.handle, &wq.shared, &attr));
-        // SAFETY: no memory is named.
+        // SAFETY: the WR names no memory.
         #[expect(unsafe_code)]
         let _ = unsafe { wq.queue.post(1, &[]) };
         let _ = played!(mlx5.destroy_wq(wq.handle, &wq.shared));
@@ -201,12 +201,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_answer_is_an_error_or_a_usable_object(seed: u64, rate in prop_oneof![Just(10_u64), Just(40), Just(200), Just(1000)], gentle: bool) {
+    fn every_answer_leads_to_an_error_or_a_usable_object(seed: u64, rate in prop_oneof![Just(10_u64), Just(40), Just(200), Just(1000)], gentle: bool) {
         let kernel = Hostile {
             inner: Played::default(),
             random: AtomicU64::new(seed),
             rate,
-            // Half of the runs get at least a context.
+            // In half of the runs the context's answers are correct.
             quiet: AtomicBool::new(gentle),
         };
         let kernel = Arc::new(kernel);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A kernel that is played: it answers as mlx5's does, and keeps what it was asked.
+//! A simulated kernel that answers as the mlx5 driver does and records the commands.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -25,7 +25,7 @@ const MODIFY_QP: u32 = EX | IB_USER_VERBS_EX_CMD_MODIFY_QP;
 const MODIFY_WQ: u32 = EX | IB_USER_VERBS_EX_CMD_MODIFY_WQ;
 const CREATE_TABLE: u32 = EX | IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL;
 
-/// A doorbell page that notes where it was rung.
+/// A doorbell page that records writes.
 #[derive(Debug)]
 pub(super) struct Bells {
     pub(super) offset: u64,
@@ -48,20 +48,20 @@ pub(super) struct Played {
     pub(super) link_layer: u8,
     pub(super) atomic_cap: u32,
     pub(super) max_tso: u32,
-    /// How many UAR objects there are.
+    /// The number of UAR objects that can be allocated.
     pub(super) uars_left: AtomicU32,
     pub(super) refuse_destroy: AtomicBool,
     pub(super) refuse_modify: AtomicBool,
-    /// A resize answers fewer entries than were asked for.
+    /// The answer to a resize has fewer entries than requested.
     pub(super) nonsense_resize: AtomicBool,
     pub(super) refuse_mmap: AtomicBool,
-    /// What a create or modify command that is not refused answers for its number.
+    /// The object number in the answers to create and modify commands.
     pub(super) number: AtomicU32,
     pub(super) bfreg_index: AtomicU32,
     pub(super) qp_state: AtomicU32,
     pub(super) next_handle: AtomicU32,
     log: Mutex<Vec<String>>,
-    /// Private input of the last command that had some.
+    /// The private input of the last command that had one.
     private: Mutex<Vec<u8>>,
     pub(super) bells: Mutex<Vec<Arc<Bells>>>,
 }
@@ -118,12 +118,12 @@ impl Played {
         core::mem::take(&mut self.log.lock().unwrap())
     }
 
-    /// The private input of the last command that had some.
+    /// The private input of the last command that had one.
     pub(super) fn private<T: FromBytes>(&self) -> T {
         T::read_from_bytes(&self.private.lock().unwrap()).expect("private input of this size")
     }
 
-    /// Doorbells rung, by page: offset and bytes.
+    /// The doorbells that were written: page, offset and length.
     pub(super) fn rung(&self) -> Vec<(u64, u32, usize)> {
         let bells = self.bells.lock().unwrap();
         bells
@@ -169,7 +169,7 @@ impl Played {
                 c.answer(UVERBS_ATTR_UHW_OUT, private.as_bytes());
             }
             IB_USER_VERBS_CMD_ALLOC_PD => {
-                assert!(c.has(UVERBS_ATTR_UHW_OUT), "the kernel insists on telling the number");
+                assert!(c.has(UVERBS_ATTR_UHW_OUT), "the kernel requires room for the number");
                 let resp = ib_uverbs_alloc_pd_resp { pd_handle: self.handle(), ..Default::default() };
                 assert!(c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes()));
             }
@@ -335,7 +335,7 @@ impl Kernel for Played {
         }
         let memory: Arc<[AtomicU64]> = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
         let ptr = NonNull::from(&memory[..]).cast();
-        // SAFETY: the array is alive while the `Arc` that is the owner is, and consists of atomics.
+        // SAFETY: the array consists of atomics and lives as long as the `Arc` that the mapping owns.
         #[expect(unsafe_code)]
         Ok(unsafe { Mapping::new(ptr, len, memory) })
     }
@@ -364,7 +364,7 @@ impl Kernel for Played {
     }
 }
 
-/// A word of a doorbell record, at the address that the kernel was told.
+/// A word of a doorbell record, read at the address that was passed to the kernel.
 pub(super) fn record_word(record: &crate::memory::dbrec::DbRec, which: usize) -> u32 {
     Be32::from_bits(record.word(which).load(Ordering::Relaxed)).get()
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Control over a kernel that is played: what it is asked, and what a refusal or a nonsensical answer leads to.
+//! The control path over a simulated kernel: its commands, and the effects of refusals and invalid answers.
 
 /// Calls an `unsafe` verb of the driver.
 macro_rules! played {
     ($call:expr) => {{
-        // SAFETY: the kernel is played, so nothing but the test uses the queues; the parts are those of one object.
+        // SAFETY: the kernel is simulated, so only the test accesses the queues; the arguments are the parts of one object.
         let result = unsafe { $call };
         result
     }};
@@ -102,7 +102,7 @@ fn words(qp: &QpControl) -> (u32, u32) {
 
 /// Posts a receive without memory.
 fn post_recv(queue: &mut impl RecvQueue) {
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     #[expect(unsafe_code)]
     let posted = unsafe { queue.post(7, &[]) };
     posted.unwrap();
@@ -111,7 +111,7 @@ fn post_recv(queue: &mut impl RecvQueue) {
 /// Posts a write of 0 bytes.
 fn post_send(qp: &mut QpParts<Mlx5>) -> core::result::Result<(), PostError> {
     let write = op::Write::new(crate::Remote::new(0, 0));
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     #[expect(unsafe_code)]
     unsafe {
         qp.send.as_mut().unwrap().post(Wr::default(), Connected, write, NoData)
@@ -119,7 +119,7 @@ fn post_send(qp: &mut QpParts<Mlx5>) -> core::result::Result<(), PostError> {
 }
 
 #[test]
-fn a_context_asks_for_what_it_can_use() {
+fn a_context_requests_the_supported_features() {
     let kernel = Arc::new(Played::default());
     let options = Options { num_low_lat_uuars: 6, ..Options::default() };
     let (mlx5, info) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, &options).unwrap();
@@ -132,13 +132,13 @@ fn a_context_asks_for_what_it_can_use() {
     assert!(facts.atomics && facts.raw_csum && facts.ece && !facts.real_time_ts);
     let device = mlx5.query_device().unwrap();
     assert_eq!((device.tso_caps.max_tso, device.tso_caps.supported_qpts), (1 << 18, 1 << 8));
-    assert_eq!(kernel.take_log(), ["alloc uar type 1"], "the page by which CQs are armed");
+    assert_eq!(kernel.take_log(), ["alloc uar type 1"], "the page that arms CQs");
     drop((mlx5, info));
     assert_eq!(kernel.take_log(), ["destroy uar"]);
 }
 
 #[test]
-fn nonsense_in_the_contexts_answer_is_an_error() {
+fn an_invalid_context_answer_is_an_error() {
     type Change = fn(&mut mlx5_ib_alloc_ucontext_resp);
     let changes: [Change; 5] = [
         |r| r.cqe_version = 2,
@@ -153,16 +153,16 @@ fn nonsense_in_the_contexts_answer_is_an_error() {
         let error = Mlx5::open_with(Arc::new(kernel), &Options::default()).unwrap_err();
         assert_eq!(error.errno(), Errno::EPROTO, "{error}");
     }
-    // A register that can't be is no BlueFlame, and not the end.
+    // With an invalid register size, BlueFlame is disabled, and the context can be opened.
     let kernel = Played::default();
     kernel.context.lock().unwrap().bf_reg_size = 300;
     let stage = Stage::new(kernel, &Options::default());
     stage.qp(QpType::Rc);
-    assert!(stage.kernel.take_log().is_empty(), "all ring at the uncached page");
+    assert!(stage.kernel.take_log().is_empty(), "all QPs write to the uncached page");
 }
 
 #[test]
-fn a_qp_is_created_on_its_memory() {
+fn a_qp_is_created_with_its_memory_and_register() {
     let stage = Stage::plain();
     let qp = stage.qp(QpType::Rc);
     assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"]);
@@ -180,12 +180,12 @@ fn a_qp_is_created_on_its_memory() {
 }
 
 #[test]
-fn raw_packets_have_their_send_queue_apart() {
+fn the_send_queue_of_a_raw_packet_qp_has_its_own_buffer() {
     let stage = Stage::plain();
     let mut qp = stage.qp(QpType::RawPacket);
     let request: mlx5_ib_create_qp = stage.kernel.private();
     assert!(request.buf_addr != 0 && request.sq_buf_addr != 0 && request.buf_addr != request.sq_buf_addr);
-    // The receive queue is live in INIT, so the record tells of receives only from RTR on.
+    // The device uses the receive queue in INIT already, so the record is written only from RTR on.
     stage.to(&qp, QpState::INIT).unwrap();
     assert!(qp.shared.shared().csum());
     post_recv(qp.recv.as_mut().unwrap());
@@ -212,7 +212,7 @@ fn qps_without_queues_take_no_register() {
 }
 
 #[test]
-fn what_mlx5_lacks_is_unsupported_and_asks_nothing() {
+fn features_that_mlx5_lacks_are_unsupported_without_a_command() {
     let stage = Stage::plain();
     let refused = |attr: QpInitAttr| stage.try_qp(&attr, None).unwrap_err();
     let ops = SendOpsFlags::SEND | SendOpsFlags::TSO;
@@ -234,22 +234,22 @@ fn what_mlx5_lacks_is_unsupported_and_asks_nothing() {
 }
 
 #[test]
-fn registers_run_out_and_are_shared_then() {
+fn registers_are_shared_when_they_run_out() {
     let kernel = Played::default();
     let options = Options { total_uuars: 8, num_low_lat_uuars: 4, ..Options::default() };
     let stage = Stage::new(kernel, &options);
     let shared = |qp: &QpParts<Mlx5>| format!("{:?}", qp.send.as_ref().unwrap()).contains("shared: true");
     let qps: Vec<_> = (0..12).map(|_| stage.qp(QpType::Uc)).collect();
     assert_eq!(qps.iter().map(shared).collect::<Vec<_>>(), [[false; 4], [true; 4], [true; 4]].concat());
-    // Two pages of their own, two to share.
+    // Two pages with dedicated registers, two with shared ones.
     assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"; 4]);
-    // A thread domain's are its own beside these.
+    // A thread domain has its own register in addition to these.
     let td = stage.mlx5.alloc_td().unwrap();
     let own = stage.try_qp(&Stage::attr(QpType::Uc), Some(&td)).unwrap();
     assert!(!shared(&own));
     assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"]);
 
-    // One that is given back is used again.
+    // A register that was returned is used again.
     let mut qps = qps;
     let gone = qps.remove(0);
     let QpParts { handle, shared: control, send, recv, .. } = gone;
@@ -261,7 +261,7 @@ fn registers_run_out_and_are_shared_then() {
 }
 
 #[test]
-fn a_device_without_more_registers_still_has_one_for_all() {
+fn without_more_registers_all_qps_use_the_uncached_page() {
     let kernel = Played::default();
     kernel.uars_left.store(2, Relaxed);
     let stage = Stage::new(kernel, &Options::default());
@@ -277,7 +277,7 @@ fn a_device_without_more_registers_still_has_one_for_all() {
     post_send(&mut qp).unwrap();
     let rung: Vec<_> = stage.kernel.rung().iter().map(|(_, at, n)| (*at, *n)).collect();
     assert_eq!(rung, [(0x800, 8), (0x800, 8)], "no halves, no bursts");
-    // A thread domain's QPs use what there is, as do exclusive ones.
+    // The QPs of a thread domain use the available registers, as exclusive ones do.
     let td = stage.mlx5.alloc_td().unwrap();
     for (td, exclusive) in [(Some(&td), false), (None, true)] {
         stage.try_qp_of(&Stage::attr(QpType::Uc), td, exclusive).unwrap();
@@ -287,9 +287,9 @@ fn a_device_without_more_registers_still_has_one_for_all() {
 }
 
 #[test]
-fn every_exclusive_qp_has_a_register_of_its_own_while_there_are_pages() {
+fn exclusive_qps_have_dedicated_registers_while_there_are_pages() {
     let kernel = Played::default();
-    // One for the CQs, three for six QPs, one to share.
+    // One page for the CQs, three for six QPs, one with shared registers.
     kernel.uars_left.store(5, Relaxed);
     let stage = Stage::new(kernel, &Options::default());
     let is_shared = |qp: &QpParts<Mlx5>| format!("{:?}", qp.send.as_ref().unwrap()).contains("shared: true");
@@ -297,10 +297,10 @@ fn every_exclusive_qp_has_a_register_of_its_own_while_there_are_pages() {
     let mut qps: Vec<_> = (0..6).map(|_| exclusive()).collect();
     assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"; 3]);
     assert!(!qps.iter().any(is_shared));
-    // QPs with a lock have taken none of them, so one page is left for those.
+    // QPs with a lock have used none of the pages, so one page is left for them.
     stage.kernel.uars_left.store(1, Relaxed);
     let locked = stage.qp(QpType::Uc);
-    assert!(!is_shared(&locked), "one of the four that need no lock");
+    assert!(!is_shared(&locked), "one of the four dedicated registers");
     stage.kernel.uars_left.store(0, Relaxed);
     let other = exclusive();
     assert!(!is_shared(&other), "the page's other register");
@@ -308,7 +308,7 @@ fn every_exclusive_qp_has_a_register_of_its_own_while_there_are_pages() {
     let request: mlx5_ib_create_qp = stage.kernel.private();
     assert_eq!(request.bfreg_index, stage.mlx5.uars.arm_page().unwrap(), "no page is left");
     drop(last);
-    // One that is given back is used again.
+    // A register that was returned is used again.
     stage.kernel.take_log();
     let QpParts { handle, shared: control, send, recv, .. } = qps.remove(0);
     played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
@@ -319,7 +319,7 @@ fn every_exclusive_qp_has_a_register_of_its_own_while_there_are_pages() {
 }
 
 #[test]
-fn a_kernel_without_registers_to_have_later_has_thread_domains() {
+fn a_kernel_without_uar_objects_has_thread_domains() {
     let kernel = Played::default();
     kernel.context.lock().unwrap().tot_bfregs = 16;
     kernel.bfreg_index.store(8, Relaxed);
@@ -331,13 +331,13 @@ fn a_kernel_without_registers_to_have_later_has_thread_domains() {
         assert_eq!((request.flags, request.bfreg_index), (MLX5_QP_FLAG_SCATTER_CQE, 0));
         assert!(
             format!("{:?}", qp.send).contains("shared: true"),
-            "the kernel's register, and others may have it"
+            "the kernel's register, which other QPs may use"
         );
     }
 }
 
 #[test]
-fn a_thread_domains_register_turns_its_halves_without_blueflame() {
+fn a_thread_domains_register_alternates_its_halves_without_blueflame() {
     let options = Options { shut_up_bf: true, ..Options::default() };
     let stage = Stage::new(Played::default(), &options);
     let td = stage.mlx5.alloc_td().unwrap();
@@ -354,7 +354,7 @@ fn a_thread_domains_register_turns_its_halves_without_blueflame() {
 }
 
 #[test]
-fn builders_of_operations_that_the_device_lacks_fail_the_creation() {
+fn builders_of_missing_operations_are_unsupported_at_creation() {
     let mut kernel = Played::default();
     (kernel.atomic_cap, kernel.max_tso) = (0, 0);
     let stage = Stage::new(kernel, &Options::default());
@@ -368,13 +368,13 @@ fn builders_of_operations_that_the_device_lacks_fail_the_creation() {
         }
     }
     assert!(create(QpType::RawPacket, SendOpsFlags::TSO).unwrap_err().is_unsupported());
-    assert!(stage.kernel.take_log().is_empty(), "the kernel is not asked");
+    assert!(stage.kernel.take_log().is_empty(), "no command");
     create(QpType::Rc, SendOpsFlags::SEND | SendOpsFlags::RDMA_READ).unwrap();
     create(QpType::RawPacket, SendOpsFlags::SEND).unwrap();
 }
 
 #[test]
-fn without_blueflame_all_ring_at_one_place() {
+fn without_blueflame_all_qps_write_to_one_register() {
     let options = Options { shut_up_bf: true, ..Options::default() };
     let stage = Stage::new(Played::default(), &options);
     let (_a, _b) = (stage.qp(QpType::Rc), stage.qp(QpType::Rc));
@@ -384,7 +384,7 @@ fn without_blueflame_all_ring_at_one_place() {
 }
 
 #[test]
-fn an_old_kernel_names_the_register() {
+fn an_old_kernel_returns_the_register_of_a_qp() {
     let kernel = Played::default();
     {
         let mut context = kernel.context.lock().unwrap();
@@ -404,7 +404,7 @@ fn an_old_kernel_names_the_register() {
     post_send(&mut qp).unwrap();
     // Register 8 is the first of the third page.
     assert_eq!(stage.kernel.rung(), [(2 << 12, 0x800, 64)]);
-    // A thread domain's come from the second set of pages, and that ends.
+    // Those of a thread domain are in the second set of pages, which has an end.
     let td = stage.mlx5.alloc_td().unwrap();
     for i in 0..4 {
         let qp = stage.try_qp(&Stage::attr(QpType::Rc), Some(&td)).unwrap();
@@ -415,7 +415,7 @@ fn an_old_kernel_names_the_register() {
             (MLX5_QP_FLAG_BFREG_INDEX, i)
         );
     }
-    // After these the kernel names one again.
+    // When they are used up, the kernel returns a register again.
     stage.try_qp(&Stage::attr(QpType::Rc), Some(&td)).unwrap();
     let request: mlx5_ib_create_qp = stage.kernel.private();
     assert_eq!(request.flags & MLX5_QP_FLAG_BFREG_INDEX, 0);
@@ -426,7 +426,7 @@ fn an_old_kernel_names_the_register() {
 }
 
 #[test]
-fn a_number_that_cannot_be_undoes_the_creation() {
+fn an_invalid_object_number_undoes_the_creation() {
     let stage = Stage::plain();
     stage.kernel.number.store(1 << 24, Relaxed);
     let cq = played!(stage.mlx5.create_cq(&CqInitAttr { cqe: 1, ..CqInitAttr::default() }, None, 0));
@@ -437,14 +437,14 @@ fn a_number_that_cannot_be_undoes_the_creation() {
     assert_eq!(played!(stage.mlx5.create_srq(&create)).unwrap_err().errno(), Errno::EPROTO);
     assert_eq!(stage.try_qp(&Stage::attr(QpType::Rc), None).unwrap_err().errno(), Errno::EPROTO);
     assert_eq!(stage.kernel.take_log(), ["destroy cq", "destroy srq", "alloc uar type 0", "destroy qp"]);
-    // The register came back.
+    // The register was returned.
     stage.kernel.number.store(5, Relaxed);
     stage.qp(QpType::Rc);
     assert!(stage.kernel.take_log().is_empty());
 }
 
 #[test]
-fn reset_forgets_all_that_was_posted() {
+fn a_reset_removes_all_posts_and_an_error_changes_nothing() {
     let stage = Stage::plain();
     let mut qp = stage.qp(QpType::Rc);
     assert_eq!(post_send(&mut qp), Err(PostError::BadState));
@@ -455,17 +455,17 @@ fn reset_forgets_all_that_was_posted() {
     post_send(&mut qp).unwrap();
     post_send(&mut qp).unwrap();
     assert_eq!(words(&qp.shared), (1, 2));
-    // The halves of the register take turns.
+    // The halves of the register are used alternately.
     let rung: Vec<_> = stage.kernel.rung().iter().map(|(_, at, n)| (*at, *n)).collect();
     assert_eq!(rung, [(0x800, 64), (0x900, 64)]);
 
-    // A refusal leaves everything.
+    // If the kernel refuses the call, nothing changes.
     stage.kernel.refuse_modify.store(true, Relaxed);
     stage.kernel.qp_state.store(3, Relaxed);
     stage.to(&qp, QpState::RESET).unwrap_err();
     assert_eq!((words(&qp.shared), qp.shared.shared().state()), ((1, 2), QpState::RTS));
     post_send(&mut qp).unwrap();
-    // A QP that the device moved to ERR is known to be there.
+    // If the call fails because the device moved the QP to ERR, the new state is stored.
     stage.kernel.qp_state.store(6, Relaxed);
     stage.to(&qp, QpState::SQD).unwrap_err();
     assert_eq!(qp.shared.shared().state(), QpState::ERR);
@@ -483,7 +483,7 @@ fn reset_forgets_all_that_was_posted() {
 }
 
 #[test]
-fn a_refused_destroy_gives_the_qp_back() {
+fn a_refused_destroy_returns_the_qp() {
     let stage = Stage::plain();
     let mut qp = stage.qp(QpType::Rc);
     for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
@@ -500,9 +500,9 @@ fn a_refused_destroy_gives_the_qp_back() {
     let QpParts { handle, shared: control, mut send, recv, cap } = qp;
     played!(stage.mlx5.destroy_qp(handle, &control)).unwrap();
     assert_eq!(shared.shared().state(), QpState::RESET);
-    // What is left of it posts nothing.
+    // The remaining send queue posts nothing.
     let write = op::Write::new(crate::Remote::new(0, 0));
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     #[expect(unsafe_code)]
     let posted = unsafe { send.as_mut().unwrap().post(Wr::default(), Connected, write, NoData) };
     assert_eq!(posted, Err(PostError::BadState));
@@ -510,7 +510,7 @@ fn a_refused_destroy_gives_the_qp_back() {
 }
 
 #[test]
-fn a_user_index_is_free_when_its_qp_is_gone() {
+fn a_user_index_is_free_when_all_parts_of_its_qp_are_dropped() {
     let stage = Stage::plain();
     let index = |stage: &Stage| stage.kernel.private::<mlx5_ib_create_qp>().uidx;
     let first = stage.qp(QpType::Rc);
@@ -518,7 +518,7 @@ fn a_user_index_is_free_when_its_qp_is_gone() {
     let QpParts { handle, shared, send, recv, .. } = first;
     played!(stage.mlx5.destroy_qp(handle, &shared)).unwrap();
     let _second = stage.qp(QpType::Rc);
-    assert_eq!(index(&stage), 1, "its queues are still there");
+    assert_eq!(index(&stage), 1, "its queues still exist");
     drop((shared, send, recv));
     let _third = stage.qp(QpType::Rc);
     assert_eq!(index(&stage), 0);
@@ -552,7 +552,7 @@ fn an_srq_has_its_own_index_only_for_xrc() {
 }
 
 #[test]
-fn version_0_completes_by_number() {
+fn with_cqe_version_0_completions_have_the_qp_number() {
     let kernel = Played::default();
     kernel.context.lock().unwrap().cqe_version = 0;
     let stage = Stage::new(kernel, &Options::default());
@@ -563,7 +563,7 @@ fn version_0_completes_by_number() {
 }
 
 #[test]
-fn address_handles_by_link_layer() {
+fn address_handles_depend_on_the_link_layer() {
     let stage = Stage::plain();
     let attr = AhAttr::global(1, 3, "10.0.0.9".parse::<Gid>().unwrap());
     stage.mlx5.create_ah(&stage.pd, &attr).unwrap();
@@ -583,7 +583,7 @@ fn address_handles_by_link_layer() {
 }
 
 #[test]
-fn a_cq_of_large_entries() {
+fn a_cq_can_have_large_entries() {
     let options = Options { cqe_size: 128, ..Options::default() };
     let stage = Stage::new(Played::default(), &options);
     let request: mlx5_ib_create_cq = stage.kernel.private();
@@ -592,7 +592,7 @@ fn a_cq_of_large_entries() {
 }
 
 #[test]
-fn a_dc_initiator_is_a_qp_of_the_drivers_type() {
+fn a_dc_initiator_is_created_as_qp_type_driver() {
     let stage = Stage::plain();
     let mut attr = Stage::attr(QpType::Driver);
     (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
@@ -603,7 +603,7 @@ fn a_dc_initiator_is_a_qp_of_the_drivers_type() {
 }
 
 #[test]
-fn a_dc_target_is_known_by_what_rtr_answers() {
+fn a_dc_target_has_the_number_that_rtr_returns() {
     let stage = Stage::plain();
     let init =
         SrqInitAttr { attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };
@@ -634,7 +634,7 @@ fn a_dc_target_is_known_by_what_rtr_answers() {
 }
 
 #[test]
-fn a_work_queue_takes_receives_when_it_is_ready() {
+fn a_work_queue_accepts_receives_when_it_is_ready() {
     let stage = Stage::plain();
     let attr = WqInitAttr { max_wr: 5, max_sge: 3, ..WqInitAttr::default() };
     let cq = (&stage.cq.handle, &stage.cq.shared);
@@ -643,7 +643,7 @@ fn a_work_queue_takes_receives_when_it_is_ready() {
     let request: mlx5_ib_create_wq = stage.kernel.private();
     assert_eq!((request.rq_wqe_count, request.rq_wqe_shift, request.user_index), (8, 6, 0));
     assert_eq!((wq.attr.max_wr, wq.attr.max_sge), (8, 4));
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     #[expect(unsafe_code)]
     let early = unsafe { wq.queue.post(7, &[]) };
     assert_eq!(early, Err(PostError::BadState));
@@ -653,7 +653,7 @@ fn a_work_queue_takes_receives_when_it_is_ready() {
     };
     to(&wq, WqState::RDY);
     post_recv(&mut wq.queue);
-    assert_eq!(words(&wq.shared), (1, 0), "no QP state holds it back");
+    assert_eq!(words(&wq.shared), (1, 0), "published at once, without a QP state");
     to(&wq, WqState::ERR);
     to(&wq, WqState::RESET);
     assert_eq!(words(&wq.shared), (0, 0));
@@ -678,10 +678,10 @@ fn a_work_queue_takes_receives_when_it_is_ready() {
 }
 
 #[test]
-fn device_memory_is_mapped_where_it_begins() {
+fn device_memory_is_mapped_at_its_offset() {
     let stage = Stage::plain();
     let dm = stage.mlx5.alloc_dm(100, 0).unwrap();
-    // The command, and an index of more than 8 bits around it.
+    // The mmap command, with the page index (of more than 8 bits) split around it.
     assert_eq!(stage.kernel.take_log(), [format!("mmap {:#x} 4096 ReadWrite", (8 << 8 | 2 | 1 << 16) << 12)]);
     assert_eq!(dm.start, 0x40);
     assert!(dm.mapping.copy_in(dm.start, &[1, 2, 3, 4]));
@@ -702,7 +702,7 @@ fn is_mapped(addr: u64) -> bool {
     })
 }
 
-/// The kernel did what it was asked, and tells a handle that can't be. What was handed to it stays.
+/// The kernel created the object but returned an invalid handle, so the memory that was passed to it must stay mapped.
 #[test]
 fn memory_that_the_kernel_may_hold_is_leaked() {
     let mut stage = Stage::plain();
