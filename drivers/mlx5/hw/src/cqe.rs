@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bit_fields_of_an_entry() {
+    fn bit_fields_of_an_entry_are_read() {
         let cqe = Cqe64 {
             flags_rqpn: Be32::new(0x1512_3456),
             sop_drop_qpn: Be32::new(0x10a1_b2c3),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_the_same_bytes() {
+    fn an_error_entry_converts_to_an_entry_and_back() {
         let err = ErrCqe { syndrome: 0x13, vendor_err_synd: 0x88, op_own: 0xd0, ..ErrCqe::default() };
         let cqe = Cqe64::from(err);
         assert_eq!(cqe.timestamp.get(), 0x8813);

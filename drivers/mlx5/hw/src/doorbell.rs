@@ -87,7 +87,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     #[test]
-    fn arm_is_these_bytes() {
+    fn the_arm_doorbell_has_these_bytes() {
         let doorbell = CqDoorbell::new(6, MLX5_CQ_DB_REQ_NOT_SOL, 0x0512_3456, 0x401);
         assert_eq!(doorbell.as_bytes(), [0x21, 0x12, 0x34, 0x56, 0, 0, 4, 1]);
         assert_eq!((doorbell.sn(), doorbell.cmd(), doorbell.ci()), (2, MLX5_CQ_DB_REQ_NOT_SOL, 0x12_3456));

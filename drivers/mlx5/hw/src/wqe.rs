@@ -418,7 +418,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     #[test]
-    fn ctrl_seg_is_these_bytes() {
+    fn the_control_segment_has_these_bytes() {
         let seg = CtrlSeg::new(
             0x12,
             0xfffe,
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn dc_key_is_both_halves() {
+    fn the_dc_key_fills_both_halves() {
         let mut av = Av::default();
         av.set_dc_key(0x0102_0304_0506_0708);
         assert_eq!(av.as_bytes()[..8], [1, 2, 3, 4, 5, 6, 7, 8]);
