@@ -103,7 +103,7 @@ struct GiveBack<'q, B: ArmBell>(&'q mut CompletionQueue<B>);
 impl<B: ArmBell> Drop for GiveBack<'_, B> {
     #[inline(always)]
     fn drop(&mut self) {
-        // In a child of fork there is nothing to give back to.
+        // In a child of fork no slots can be returned.
         if let Ok(mut entered) = self.0.enter() {
             entered.state().give_back();
         }

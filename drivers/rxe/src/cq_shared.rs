@@ -183,7 +183,7 @@ impl CqState {
         result
     }
 
-    /// The kernel moved to a ring that could not be mapped: what it completes can't be seen any more.
+    /// The kernel uses a ring that could not be mapped, so its completions can't be read.
     pub(crate) fn lose_ring(&mut self) {
         self.lost = true;
         self.producer = self.at;

@@ -255,7 +255,7 @@ impl Driver for Rxe {
     ) -> Result<u32> {
         const VERB: &str = "resize_cq";
         if queue.is_open() {
-            // The kernel moves what was not given back, which would be polled twice.
+            // The kernel also moves entries that were not returned, which would be polled twice.
             return Err(Error::invalid(VERB, "cq", "an extended poll is open on it"));
         }
         let resize = |state: &mut CqState| {
@@ -398,7 +398,8 @@ impl Driver for Rxe {
             // receives are flushed in ERR. Where they can't be waited for, the queue stays closed.
             shared.wait_for_posters().map_err(|errno| Error::os("modify_qp", "waiting for posts", errno))?;
         }
-        // SAFETY: the caller's promise; `shared` follows the state.
+        // SAFETY: the handle is of this context and belongs to `shared` ([`Driver`], "Safety of the verbs"); the state in
+        // `shared` is updated below.
         let mut result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         if result.is_ok() && target == Some(QpState::RESET) && before != QpState::RESET {
             // If sends were queued, kernels since 6.4 reset them only in part: the requester copies the ring's consumer
@@ -439,7 +440,8 @@ impl Driver for Rxe {
     }
 
     unsafe fn destroy_qp(&self, handle: QpHandle, shared: &Arc<QpShared>) -> Result<u32, (QpHandle, Error)> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the handle is of this context, belongs to `shared`, and its queues are not used any more ([`Driver`],
+        // "Safety of the verbs").
         unsafe { handle.destroy() }.inspect(|_| {
             shared.set_state(QpState::RESET);
             shared.remove_completions();

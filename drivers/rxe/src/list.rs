@@ -40,9 +40,10 @@ pub(crate) unsafe fn post_send<B: SendBell>(
     }
     let mut bad = None;
     let mut next = list;
-    // SAFETY: each node is NULL or valid, by the caller's promise.
+    // SAFETY: each node is NULL or valid (the contract of `SendQueue::post_send`).
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: what the node points to is valid, by the caller's promise.
+        // SAFETY: the node is valid, and so are the structs and entries that it points to (the contract of
+        // `SendQueue::post_send`).
         if let Err(error) = unsafe { push_send(queue, &mut cursor, wr) } {
             bad = Some(BadWr { error, wr: next });
             break;
@@ -82,30 +83,30 @@ unsafe fn push_send<B: SendBell>(
 ) -> Result<(), PostError> {
     match wr.opcode {
         WrOpcode::SEND => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_message(queue, cursor, wr, op::Send::new()) }
         }
         WrOpcode::SEND_WITH_IMM => {
             let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey);
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_message(queue, cursor, wr, op::SendImm::new(imm)) }
         }
         WrOpcode::SEND_WITH_INV => {
             let op = op::SendInv::new(wr.imm_data_or_invalidate_rkey);
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_data(queue, cursor, wr, Connected, op) }
         }
         WrOpcode::RDMA_WRITE => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_data(queue, cursor, wr, Connected, op::Write::new(rdma(wr))) }
         }
         WrOpcode::RDMA_WRITE_WITH_IMM => {
             let imm = ImmData::from_be(wr.imm_data_or_invalidate_rkey);
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_data(queue, cursor, wr, Connected, op::WriteImm::new(rdma(wr), imm)) }
         }
         WrOpcode::RDMA_READ => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_data(queue, cursor, wr, Connected, op::Read::new(rdma(wr))) }
         }
         WrOpcode::ATOMIC_CMP_AND_SWP => {
@@ -113,7 +114,7 @@ unsafe fn push_send<B: SendBell>(
             let atomic = unsafe { wr.wr.atomic };
             let at = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
             let op = op::CmpSwp::new(at, atomic.compare_add, atomic.swap);
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_data(queue, cursor, wr, Connected, op) }
         }
         WrOpcode::ATOMIC_FETCH_AND_ADD => {
@@ -121,7 +122,7 @@ unsafe fn push_send<B: SendBell>(
             let atomic = unsafe { wr.wr.atomic };
             let at = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
             let op = op::FetchAdd::new(at, atomic.compare_add);
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_data(queue, cursor, wr, Connected, op) }
         }
         WrOpcode::LOCAL_INV => {
@@ -131,7 +132,7 @@ unsafe fn push_send<B: SendBell>(
             queue.push(cursor, fields(wr), &Connected, &op, &NoData)
         }
         WrOpcode::BIND_MW => {
-            // SAFETY: the caller's promise.
+            // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_bind(queue, cursor, wr) }
         }
         // Flush and atomic write have no place in `struct ibv_send_wr`; they exist as builders only.
@@ -169,7 +170,7 @@ fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
 #[inline(always)]
 unsafe fn sges<'a>(list: *const Sge, num: i32, max: u32) -> Result<&'a [Sge], PostError> {
     let num = num_sge(num, max)?;
-    // SAFETY: NULL or valid by the caller's promise.
+    // SAFETY: `list` is NULL or points to `num` valid entries (the contract of this function).
     unsafe { slice_from_c(list, num) }.ok_or(PostError::InvalidArgument)
 }
 
@@ -185,17 +186,17 @@ unsafe fn push_message<B: SendBell, O: Operation<Remote = RemoteAddr>>(
     op: O,
 ) -> Result<(), PostError> {
     if queue.qp_type != QpType::Ud {
-        // SAFETY: the caller's promise.
+        // SAFETY: `wr` is a valid WR of a list (the contract of this function).
         return unsafe { push_data(queue, cursor, wr, Connected, op) };
     }
-    // SAFETY: a UD QP's WR has this arm, by the caller's promise.
+    // SAFETY: the WR of a UD QP has this field of the union (the contract of this function).
     let ud = unsafe { wr.wr.ud };
-    // SAFETY: NULL, or an address handle that this driver made, by the caller's promise.
+    // SAFETY: `ah` is NULL or an address handle of this driver (the contract of this function).
     let Some(ah) = (unsafe { ud.ah.cast::<RawAh<Ah>>().as_ref() }) else {
         return Err(PostError::InvalidArgument);
     };
     let to = To { ah: &ah.driver, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey };
-    // SAFETY: the caller's promise.
+    // SAFETY: `wr` is a valid WR of a list (the contract of this function).
     unsafe { push_data(queue, cursor, wr, to, op) }
 }
 
@@ -211,7 +212,7 @@ unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAdd
     to: A,
     op: O,
 ) -> Result<(), PostError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of this function).
     let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.limits.max_sge) }?;
     let fields = fields(wr);
     if !fields.flags.contains(SendFlags::INLINE) {
@@ -221,7 +222,7 @@ unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAdd
         // An opcode that the QP does not have is the graver mistake.
         return Err(if queue.has(O::OPCODE) { PostError::IllegalFlag } else { PostError::IllegalOpcode });
     }
-    // SAFETY: with `INLINE` every entry is readable memory, by the caller's promise.
+    // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).
     let data = unsafe { InlineSges::new(sges) };
     queue.push(cursor, fields, &to, &op, &data)
 }
@@ -242,11 +243,11 @@ unsafe fn push_bind<B: SendBell>(
     if num_sge(wr.num_sge, queue.limits.max_sge)? != 0 {
         return Err(PostError::InvalidArgument);
     }
-    // SAFETY: the arm of this opcode; its pointers are NULL or valid, by the caller's promise.
+    // SAFETY: a WR with this opcode has this field of the union (the contract of this function).
     let bind = unsafe { wr.tail.bind_mw };
-    // SAFETY: as above.
+    // SAFETY: the window and the region are NULL or valid (the contract of this function).
     let bind = unsafe { resolve_bind(bind.mw, bind.rkey, &bind.bind_info) }?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the bind fulfils the contract of `BindMw::new` (the contract of this function).
     let bind = unsafe { op::BindMw::new(bind) };
     queue.push(cursor, fields(wr), &Connected, &bind, &NoData)
 }
@@ -268,9 +269,9 @@ pub(crate) unsafe fn post_recv<B: FlushBell>(
     }
     let mut bad = None;
     let mut next = list;
-    // SAFETY: each node is NULL or valid, by the caller's promise.
+    // SAFETY: each node is NULL or valid (the contract of `RecvQueue::post_recv`).
     while let Some(wr) = unsafe { next.as_ref() } {
-        // SAFETY: the node's entries are valid, by the caller's promise.
+        // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of `RecvQueue::post_recv`).
         let sges = unsafe { sges(wr.sg_list, wr.num_sge, queue.max_sge()) };
         if let Err(error) = sges.and_then(|sges| queue.push(&mut cursor, wr.wr_id, sges)) {
             bad = Some(BadWr { error, wr: next });

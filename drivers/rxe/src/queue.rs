@@ -82,12 +82,13 @@ impl<H> Ring<H> {
         }
         // SAFETY: the header is inside the mapping (checked above).
         let log2 = unsafe { base.add(offset_of!(rxe_queue_buf, log2_elem_size)) }.cast::<u32>();
-        // SAFETY: likewise.
+        // SAFETY: the header is inside the mapping (checked above).
         let mask = unsafe { base.add(offset_of!(rxe_queue_buf, index_mask)) }.cast::<u32>();
         // SAFETY: inside the mapping and aligned, as `base` and the fields are; volatile, because the kernel could
         // write it.
         let log2 = unsafe { log2.read_volatile() };
-        // SAFETY: likewise.
+        // SAFETY: inside the mapping and aligned, as `base` and the fields are; volatile, because the kernel could write
+        // it.
         let mask = unsafe { mask.read_volatile() };
 
         // The kernel pads to a cache line, and its largest element is some hundred bytes.
@@ -228,7 +229,7 @@ impl<H> WqeSlot<'_, H> {
         }
         // SAFETY: inside the head (asserted above), which is inside the slot.
         let to = unsafe { self.ptr.add(OFFSET) }.cast::<T>();
-        // SAFETY: room for a `T`, aligned (asserted above); the slot is this side's alone (see `put_head`).
+        // SAFETY: room for a `T`, aligned (asserted above). Only this side accesses the slot until the index is published.
         unsafe { to.write(value) };
     }
 

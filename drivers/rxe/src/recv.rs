@@ -146,7 +146,7 @@ impl<B: fmt::Debug> fmt::Debug for RecvQueue<B> {
     }
 }
 
-/// Receives on their way.
+/// A batch of receives.
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, B: FlushBell> {
     queue: &'q mut RecvQueue<B>,

@@ -169,7 +169,7 @@ impl<B: SendBell> SendQueue<B> {
         Ok(())
     }
 
-    /// The queue key that goes on the wire. With the top bit set, the QP's own is meant (IBA 10.2.5).
+    /// The queue key of the packet. If its top bit is set, the QP's own key is used (IBA 10.2.5).
     #[inline(always)]
     pub(crate) fn resolve_qkey(&self, qkey: u32) -> u32 {
         if qkey >> 31 != 0 { self.ring.shared.qkey() } else { qkey }
@@ -242,7 +242,7 @@ impl<B: fmt::Debug> fmt::Debug for SendQueue<B> {
     }
 }
 
-/// Send WRs on their way.
+/// A batch of sends.
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, B: SendBell> {
     queue: &'q mut SendQueue<B>,

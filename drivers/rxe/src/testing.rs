@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queues over heap memory, with the kernel's side in the caller's hands: for tests and fuzzers.
+//! Queues in heap memory whose kernel is simulated by the caller: for tests and fuzz targets.
 //!
-//! The decoders here read bytes at the offsets of `<rdma/rdma_user_rxe.h>` written out as numbers, and share nothing
-//! with the encoder.
+//! The decoders read bytes at the offsets of `<rdma/rdma_user_rxe.h>`, written as numbers, and share no code with the
+//! encoder.
 
 use crate::doorbell::{ArmBell, FlushBell, SendBell};
 use crate::queue::{Ring, heap_ring};
@@ -17,7 +17,7 @@ const HEADER: usize = 384;
 const PRODUCER: usize = 128;
 const CONSUMER: usize = 256;
 
-/// The kernel's side of a heap ring: it may write anything, anywhere.
+/// The kernel's side of a heap ring, which can write any value.
 #[derive(Clone, Debug)]
 pub struct KernelSide {
     words: Arc<[AtomicU64]>,
@@ -61,15 +61,15 @@ impl KernelSide {
     pub fn consumer(&self) -> u32 {
         self.index(CONSUMER)
     }
-    /// Stores a producer index, any.
+    /// Stores any producer index.
     pub fn set_producer(&self, index: u32) {
         self.put(PRODUCER, &index.to_ne_bytes());
     }
-    /// Stores a consumer index, any.
+    /// Stores any consumer index.
     pub fn set_consumer(&self, index: u32) {
         self.put(CONSUMER, &index.to_ne_bytes());
     }
-    /// Stores a geometry, any.
+    /// Stores any geometry.
     pub fn set_geometry(&self, log2_elem_size: u32, index_mask: u32) {
         self.put(0, &log2_elem_size.to_ne_bytes());
         self.put(4, &index_mask.to_ne_bytes());
@@ -86,7 +86,7 @@ impl KernelSide {
         let index = (index & (self.slots - 1)) as usize;
         self.put(HEADER + (index << self.log2), &bytes[..len]);
     }
-    /// Writes this byte all over the slots.
+    /// Fills the slots with this byte.
     pub fn fill(&self, byte: u8) {
         for word in &self.words[HEADER / 8..] {
             word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl KernelSide {
     pub fn snapshot(&self) -> Vec<u8> {
         self.bytes(0, self.words.len() * 8)
     }
-    /// Consumes one element, as the kernel does: its bytes, if there is one.
+    /// Consumes one element as the kernel does; returns its bytes, or `None` if the ring is empty.
     pub fn consume(&self) -> Option<Vec<u8>> {
         let (consumer, mask) = (self.consumer() & (self.slots - 1), self.slots - 1);
         if consumer == self.producer() & mask {
@@ -107,7 +107,7 @@ impl KernelSide {
         self.set_consumer((consumer + 1) & mask);
         Some(bytes)
     }
-    /// Produces one element, as the kernel does; `false` if the ring is full.
+    /// Produces one element as the kernel does; `false` if the ring is full.
     pub fn produce(&self, bytes: &[u8]) -> bool {
         let (producer, mask) = (self.producer() & (self.slots - 1), self.slots - 1);
         if (producer + 1) & mask == self.consumer() & mask {
@@ -133,22 +133,22 @@ struct Counts {
 }
 
 impl FakeBell {
-    /// How often a send queue rang.
+    /// The number of doorbells of a send queue.
     #[must_use]
     pub fn rings(&self) -> u32 {
         self.0.rings.load(Ordering::Relaxed)
     }
-    /// How often a receive queue requested a flush.
+    /// The number of flush requests of a receive queue.
     #[must_use]
     pub fn flushes(&self) -> u32 {
         self.0.flushes.load(Ordering::Relaxed)
     }
-    /// How often a completion queue was armed, and how often of these for solicited completions only.
+    /// The number of event requests of a completion queue, and how many of them were for solicited completions only.
     #[must_use]
     pub fn arms(&self) -> (u32, u32) {
         (self.0.arms.load(Ordering::Relaxed), self.0.solicited.load(Ordering::Relaxed))
     }
-    /// Lets every call fail with this errno, or succeed again with `None`.
+    /// Makes every call fail with this errno, or succeed again with `None`.
     pub fn fail(&self, errno: Option<Errno>) {
         self.0.errno.store(errno.map_or(0, Errno::raw), Ordering::Relaxed);
     }
@@ -183,7 +183,7 @@ impl ArmBell for FakeBell {
 /// A ring in heap memory, with elements of `1 << log2` bytes; `slots` is a power of two.
 ///
 /// # Panics
-/// If the element is too small for an `H` and `tail` bytes: that is a mistake of the test.
+/// If the element is too small for an `H` and `tail` bytes: an error of the test.
 #[must_use]
 pub fn ring<H>(log2: u32, slots: u32, tail: usize) -> (Ring<H>, KernelSide) {
     assert!(slots.is_power_of_two(), "rxe's rings have a power of two of slots");
@@ -263,7 +263,7 @@ pub struct DecodedSend {
     /// The data, if it is.
     pub inline: Vec<u8>,
     /// The kernel's own variables (`status`, `state`, `mask`, PSNs, `ack_length`, `ssn`, `has_rd_atomic`, `cur_sge`,
-    /// `sge_offset`): all 0, or something stale leaked.
+    /// `sge_offset`). Must be 0; otherwise old bytes were left in the slot.
     pub kernel_state_is_zero: bool,
 }
 
@@ -359,7 +359,7 @@ pub struct DecodedRecv {
     pub resid: u32,
     /// The entries.
     pub sges: Vec<DecodedSge>,
-    /// The kernel's own variables and the padding: all 0, or something stale leaked.
+    /// The kernel's own variables and the padding. Must be 0; otherwise old bytes were left in the slot.
     pub kernel_state_is_zero: bool,
 }
 
@@ -380,7 +380,7 @@ pub fn decode_recv(b: &[u8]) -> DecodedRecv {
     }
 }
 
-/// An address handle of this number, with an address made of one byte.
+/// An address handle of this number, with an address of equal bytes.
 #[must_use]
 pub fn ah(num: u32, byte: u8) -> Ah {
     let av = zerocopy::transmute!([byte; 88]);

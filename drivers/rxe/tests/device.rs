@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The driver against the real kernel: both ends of every connection on one rxe device.
 //!
-//! Needs an rxe device, so the tests are ignored unless asked for; the VM lab has one
+//! Needs an rxe device, so the tests are ignored unless requested; the VM lab has one
 //! (`cargo xtask vm --file TEST:device -- device --ignored --test-threads 1`). `LAB_DEV_A` and `LAB_GID_INDEX` name another
 //! device than `rxe0` and another GID index than 1.
 #![expect(unsafe_code)]
@@ -272,7 +272,7 @@ macro_rules! recv {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn every_operation_of_rc() {
+fn every_rc_operation_completes() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
 
@@ -324,7 +324,7 @@ fn every_operation_of_rc() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn windows_of_both_types_and_invalidation() {
+fn windows_of_both_types_are_bound_and_invalidated() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
     let one = mw::alloc(&t.pd, MwType::Type1, Uhw::none()).unwrap();
@@ -372,7 +372,7 @@ fn windows_of_both_types_and_invalidation() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn flush_and_atomic_write_where_the_kernel_has_them() {
+fn flush_and_atomic_write_complete_if_the_kernel_has_them() {
     let mut t = Bench::new();
     let caps = query::device(t.driver.kernel(), Uhw::none()).unwrap().device_cap_flags;
     t.qp_access.set(AccessFlags::FLUSH_GLOBAL, caps.contains(DeviceCapFlags::FLUSH_GLOBAL));
@@ -413,7 +413,7 @@ fn flush_and_atomic_write_where_the_kernel_has_them() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn datagrams() {
+fn datagrams_arrive() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Ud);
     let (handle, ah): (AhHandle, Ah) =
@@ -423,7 +423,7 @@ fn datagrams() {
     let (own, given) = (to(0x8000_0000), to(0x1111));
     for (n, to) in [own, given].into_iter().enumerate() {
         recv!(b, 1, &[t.sge(0, 200)]).unwrap();
-        // SAFETY: inline data asks for nothing.
+        // SAFETY: inline data are copied by the call, so no memory is used later.
         unsafe { sq(&mut a).post(wr(2), to, op::SendImm::new(ImmData::new(3)), Inline(&[n as u8; 20])) }
             .unwrap();
         let wc = t.wait_ok(2);
@@ -445,7 +445,7 @@ fn datagrams() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn unreliable_connections() {
+fn unreliable_connections_send_write_and_refuse_invalidation() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Uc);
     recv!(b, 1, &[t.sge(0, 5000)]).unwrap();
@@ -465,7 +465,7 @@ fn unreliable_connections() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn thousands_of_wrs_wrap_around() {
+fn thousands_of_wrs_complete_in_order() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
     let (mut sent, mut done) = (0_u64, 0_u64);
@@ -477,7 +477,7 @@ fn thousands_of_wrs_wrap_around() {
         if sent % 2 == 0 {
             let mut batch = sq(&mut a).batch();
             for i in 0..n {
-                // SAFETY: inline data asks for nothing.
+                // SAFETY: inline data are copied by the call, so no memory is used later.
                 unsafe {
                     batch.push(wr(sent + i), Connected, op::Send::new(), Inline(&(sent + i).to_ne_bytes()))
                 };
@@ -506,7 +506,7 @@ fn thousands_of_wrs_wrap_around() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn what_is_posted_in_err_is_flushed() {
+fn wrs_posted_in_err_are_flushed() {
     let mut t = Bench::new();
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
         let (mut a, b) = t.pair(qp_type);
@@ -537,11 +537,11 @@ fn what_is_posted_in_err_is_flushed() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn reset_drops_what_is_queued_and_the_rings_go_on() {
+fn reset_drops_queued_wrs_and_the_rings_continue() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
     for lap in 0..5 {
-        // Some traffic, so that the indices are somewhere.
+        // Some traffic moves the indices.
         for i in 0..lap + 1 {
             recv!(b, 100 + i, &[t.sge(0, 10)]).unwrap();
             post!(a, i, op::Send::new(), Inline(b"x")).unwrap();
@@ -571,7 +571,7 @@ fn reset_drops_what_is_queued_and_the_rings_go_on() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn what_is_posted_in_sqd_runs_after_it() {
+fn wrs_posted_in_sqd_run_after_it() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
     t.state(&a, QpState::SQD);
@@ -588,7 +588,7 @@ fn what_is_posted_in_sqd_runs_after_it() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn resizing_loses_nothing() {
+fn resizes_keep_all_completions() {
     let mut t = Bench::with_cqe(7);
     let attr = SrqInitAttr { attr: SrqAttr { max_wr: 5, max_sge: 2, srq_limit: 0 }, ..Default::default() };
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
@@ -639,7 +639,7 @@ fn resizing_loses_nothing() {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn by_ioctl_where_writes_are_refused() {
+fn doorbells_use_the_ioctl_if_write_is_refused() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
     // From here on the process has other credentials than at the open, if equal ones.
@@ -662,7 +662,7 @@ fn replace_credentials() -> i64 {
 
 #[test]
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
-fn sizes_at_the_edge() {
+fn sizes_up_to_the_limits_are_accepted() {
     let mut t = Bench::new();
     let cq = (&t.cq.handle, &t.cq.shared);
     let mut attr = QpInitAttr::new(QpType::Rc);
@@ -681,15 +681,15 @@ fn sizes_at_the_edge() {
         }))
     };
     let nothing = create(&attr).unwrap();
-    println!("asked for nothing: {:?}", nothing.cap);
+    println!("requested nothing: {:?}", nothing.cap);
     attr.cap.max_inline_data = 8;
     attr.cap.max_send_wr = 1;
     let inline = create(&attr).unwrap();
-    println!("asked for 8 bytes inline: {:?}", inline.cap);
+    println!("requested 8 bytes inline: {:?}", inline.cap);
     attr.cap =
         QpCap { max_send_wr: 100, max_recv_wr: 33, max_send_sge: 32, max_recv_sge: 32, max_inline_data: 512 };
     let large = create(&attr).unwrap();
-    println!("asked for {:?}: {:?}", attr.cap, large.cap);
+    println!("requested {:?}: {:?}", attr.cap, large.cap);
     for (field, cap) in [
         ("max_send_wr", QpCap { max_send_wr: u32::MAX, ..attr.cap }),
         ("max_send_sge", QpCap { max_send_sge: 33, ..attr.cap }),
@@ -699,7 +699,7 @@ fn sizes_at_the_edge() {
         attr.cap = cap;
         println!("{field}: {}", create(&attr).unwrap_err());
     }
-    // The smallest inline size works in spite of no entries having been asked for.
+    // The smallest inline size works although no entries were requested.
     let (mut a, mut b) = (inline, t.qp(QpType::Rc, None));
     t.connect(&a, &b);
     recv!(b, 1, &[t.sge(0, 10)]).unwrap();

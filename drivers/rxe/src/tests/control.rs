@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Control over a kernel that is played: what it is asked, and what a nonsensical answer leads to.
+//! The control path over a simulated kernel: its commands, and the effects of invalid answers.
 
 use crate::queue::heap_ring;
 use crate::{KernelBell, Rxe, SendBell as _};
@@ -19,19 +19,19 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Calls an `unsafe` verb of the driver.
 macro_rules! played {
     ($call:expr) => {{
-        // SAFETY: the kernel is played, so nothing but the test uses the queues; the parts are those of one object.
+        // SAFETY: the kernel is simulated, so only the test accesses the queues; the arguments are the parts of one object.
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         let result = unsafe { $call };
         result
     }};
 }
 
-/// A ring that the kernel offers: element size and slots that it claims, and slots that are really there.
+/// A ring that the kernel offers: the element size and slots that it reports, and the slots that exist.
 type Offer = (u32, u32, u32);
 
 #[derive(Debug)]
 struct Played {
-    /// Names of the commands that came.
+    /// The names of the commands, in order.
     log: Mutex<Vec<String>>,
     /// Send queue, receive queue or completion queue.
     rings: Mutex<[Offer; 3]>,
@@ -75,7 +75,7 @@ impl Played {
         core::mem::take(&mut self.log.lock().unwrap())
     }
 
-    /// Where a ring is to be mapped: its place in `rings` as the offset.
+    /// The mmap information of a ring: the offset is its index in `rings`.
     fn info(&self, which: u64) -> mminfo {
         mminfo { offset: which << 12, size: 1, pad: 0 }
     }
@@ -132,7 +132,7 @@ impl Played {
                 let address = u64::read_from_bytes(c.input(UVERBS_ATTR_UHW_IN).unwrap()).unwrap();
                 let info: [u64; 2] = zerocopy::transmute!(self.info(1));
                 let to = core::ptr::with_exposed_provenance_mut::<[u64; 2]>(address as usize);
-                // SAFETY: the driver's promise with `Uhw::new`: room for a `struct mminfo`, alive during the command.
+                // SAFETY: `to` has room for a `struct mminfo` and exists during the command (the contract of `Uhw::new`).
                 unsafe { to.write(info) };
             }
             IB_USER_VERBS_CMD_POST_SEND => {
@@ -275,12 +275,12 @@ fn rc() -> QpInitAttr {
 }
 
 #[test]
-fn sizes_are_what_really_fits() {
+fn reported_sizes_are_those_that_fit() {
     let t = Stage::new(Played::default());
     let mut attr = rc();
     attr.cap.max_inline_data = 8;
     let qp = t.qp(&attr).unwrap();
-    // An inline size without entries is asked for together with one: else newer kernels fail the WRs.
+    // An inline size without entries is requested together with one entry; otherwise newer kernels fail the WRs.
     assert_eq!(t.kernel.take_log(), ["max_send_sge 1"]);
     let want =
         QpCap { max_send_wr: 15, max_recv_wr: 7, max_send_sge: 4, max_recv_sge: 2, max_inline_data: 64 };
@@ -291,7 +291,7 @@ fn sizes_are_what_really_fits() {
 }
 
 #[test]
-fn rings_that_make_no_sense_fail_the_creation_and_leave_no_object() {
+fn invalid_rings_fail_the_creation_and_leave_no_object() {
     let t = Stage::new(Played::default());
     for (which, offer) in [
         (0, (8, 16, 16)),      // 208 bytes and 4 entries do not fit in 256
@@ -318,7 +318,7 @@ fn rings_that_make_no_sense_fail_the_creation_and_leave_no_object() {
 }
 
 #[test]
-fn what_rxe_lacks_is_unsupported_before_the_kernel_is_asked() {
+fn features_that_rxe_lacks_are_unsupported_without_a_command() {
     use SendOpsFlags as F;
     let t = Stage::new(Played { device_cap_flags_ex: 0, atomic_cap: 0, ..Default::default() });
     let with_ops = |qp_type, send_ops_flags| QpInitAttr { send_ops_flags, ..QpInitAttr::new(qp_type) };
@@ -350,7 +350,7 @@ fn what_rxe_lacks_is_unsupported_before_the_kernel_is_asked() {
     let create = SrqCreate { pd: &t.pd, attr: &attr, xrc: None, td: None, user_handle: 0 };
     assert!(played!(t.rxe.create_srq(&create)).unwrap_err().is_unsupported());
     assert!(t.kernel.take_log().is_empty());
-    // And what it has, where the kernel says so.
+    // Features that the kernel reports are accepted.
     let t = Stage::new(Played::default());
     t.qp(&with_ops(QpType::Rc, F::all().difference(F::TSO))).unwrap();
 }
@@ -372,25 +372,25 @@ fn the_posters_follow_the_state() {
     modify(&qp, QpState::RTS, state | QpAttrMask::QKEY).unwrap();
     let modified = format!("write {:#x}", IB_USER_VERBS_CMD_FLAG_EXTENDED | IB_USER_VERBS_EX_CMD_MODIFY_QP);
     assert_eq!(t.kernel.take_log(), [modified.as_str(), "direct 28"], "leaving SQD rings");
-    // More reads than the played kernel serves, which are none.
+    // More reads than the simulated kernel's 0.
     let attr = QpAttr { max_dest_rd_atomic: 1, ..to(QpState::RTS) };
     let error =
         played!(t.rxe.modify_qp(&qp.handle, &qp.shared, &attr, QpAttrMask::MAX_DEST_RD_ATOMIC)).unwrap_err();
     assert_eq!(error.to_string(), "modify_qp: invalid max_dest_rd_atomic: 1 is above the device's 0");
-    assert!(t.kernel.take_log().is_empty(), "the kernel is not asked");
-    // A change of something else is no change of state.
+    assert!(t.kernel.take_log().is_empty(), "no command");
+    // A change of other attributes does not change the state.
     modify(&qp, QpState::RESET, QpAttrMask::QKEY).unwrap();
     assert_eq!((qp.shared.state(), qp.shared.qkey()), (QpState::RTS, 7));
 
     modify(&qp, QpState::ERR, state).unwrap();
     t.kernel.take_log();
     let recv = qp.recv.as_mut().unwrap();
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { recv.post(1, &[]) }.unwrap();
     let flushed = format!("write {IB_USER_VERBS_CMD_MODIFY_QP:#x}");
     assert_eq!(t.kernel.take_log(), [flushed.as_str()]);
 
-    // A refusal leaves the state as it is in the kernel, which went to ERR by itself.
+    // If the kernel refuses the call, the stored state becomes that of the kernel, which is ERR here.
     modify(&qp, QpState::RTS, state).unwrap();
     t.kernel.refuse_modify.store(true, Ordering::Relaxed);
     for s in [QpState::SQD, QpState::RESET] {
@@ -398,13 +398,13 @@ fn the_posters_follow_the_state() {
         assert_eq!(qp.shared.state(), QpState::ERR);
     }
     played!(t.rxe.destroy_qp(qp.handle, &qp.shared)).unwrap();
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     let late = unsafe { qp.recv.as_mut().unwrap().post(1, &[]) };
     assert_eq!(late, Err(PostError::BadState));
 }
 
 #[test]
-fn a_doorbell_that_is_refused_goes_by_ioctl_from_then_on() {
+fn after_a_refused_write_doorbells_use_the_ioctl() {
     let kernel = Arc::new(Played::default());
     let bell = KernelBell::new(Arc::clone(&kernel) as Arc<dyn Kernel>, 5);
     bell.ring().unwrap();
@@ -422,12 +422,12 @@ fn a_doorbell_that_is_refused_goes_by_ioctl_from_then_on() {
 }
 
 #[test]
-fn resizes_take_the_new_ring_or_say_that_it_is_lost() {
+fn a_resize_uses_the_new_ring_or_reports_it_lost() {
     let mut t = Stage::new(Played::default());
     t.kernel.rings.lock().unwrap()[2] = (7, 256, 256);
     assert_eq!(played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap(), 255);
     assert_eq!((t.cq.queue.cqe(), t.cq.handle.cqe()), (255, 255));
-    // The kernel has resized it, to less than was asked for: it completes to a ring that nobody knows.
+    // The kernel has resized the CQ to fewer entries than requested: the old ring is not used any more, and the queue is lost.
     assert_eq!(
         played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 300)).unwrap_err().errno(),
         Errno::EPROTO
@@ -455,12 +455,12 @@ fn resizes_take_the_new_ring_or_say_that_it_is_lost() {
     assert_eq!(t.cq.queue.poll_each(1, |_| ()), Err(uverbs_core::provider::PollError::Corrupt));
     let resized = played!(t.rxe.modify_srq(&srq.handle, &mut srq.queue, &more, SrqAttrMask::MAX_WR));
     assert_eq!(resized.unwrap_err().errno(), Errno::ENOMEM);
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     assert_eq!(unsafe { srq.queue.post(1, &[]) }, Err(PostError::Corrupt));
 }
 
 #[test]
-fn address_handles() {
+fn an_address_handle_has_the_kernels_number() {
     let attr = AhAttr::global(1, 3, "10.0.0.2".parse().unwrap());
     let t = Stage::new(Played::default());
     let (handle, ah) = t.rxe.create_ah(&t.pd, &attr).unwrap();

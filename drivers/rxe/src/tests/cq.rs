@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Polling: every field, both kinds, a panic in the callback, a kernel that lies.
+//! Polling: every field, both kinds of poll, panics in callbacks, invalid indices.
 
 use crate::cq_shared::CqState;
 use crate::testing::{KernelSide, completion_queue, ring};
@@ -25,7 +25,7 @@ fn wc_bytes(wr_id: u64, status: u32) -> [u8; 48] {
 }
 
 #[test]
-fn every_field() {
+fn every_field_is_converted() {
     let (mut q, kernel, _) = completion_queue(4).unwrap();
     assert!(kernel.produce(&wc_bytes(u64::MAX - 1, 5)));
     let want = WorkCompletion {
@@ -37,7 +37,7 @@ fn every_field() {
         imm_data_or_invalidated_rkey: 0x103,
         qp_num: 0x104,
         src_qp: 0x105,
-        // 0x106 is IB_WC_WITH_IMM, IB_WC_WITH_INVALIDATE and a flag that only the kernel has.
+        // 0x106 is IB_WC_WITH_IMM, IB_WC_WITH_INVALIDATE and a flag that only the kernel uses.
         wc_flags: WcFlags::WITH_IMM | WcFlags::WITH_INV,
         pkey_index: 0x201,
         slid: 0x202,
@@ -60,7 +60,7 @@ fn every_field() {
 }
 
 #[test]
-fn poll_takes_no_more_than_asked_and_no_more_than_there_is() {
+fn a_poll_takes_at_most_the_requested_and_available_completions() {
     let (mut q, kernel, _) = completion_queue(8).unwrap();
     assert_eq!(q.cqe(), 7);
     let mut wc = [WorkCompletion::default(); 4];
@@ -76,7 +76,7 @@ fn poll_takes_no_more_than_asked_and_no_more_than_there_is() {
             assert_eq!(c.wr_id, seen);
             seen += 1;
         }
-        assert_eq!(u64::from(kernel.consumer()), seen % 8, "slots go back at once");
+        assert_eq!(u64::from(kernel.consumer()), seen % 8, "slots are returned at once");
     }
     assert!(seen > 5_000);
 }
@@ -98,13 +98,13 @@ fn a_panic_in_the_callback_counts_its_completion_as_polled() {
 }
 
 #[test]
-fn extended_polling() {
+fn an_extended_poll_returns_its_slots_at_the_end() {
     let (mut q, kernel, _) = completion_queue(4).unwrap();
     assert_eq!(q.start_poll(), Err(PollError::Empty));
     assert_eq!(q.next_poll(), Err(PollError::NoSession));
     assert!(q.current().is_none());
     q.end_poll();
-    assert_eq!(kernel.consumer(), 0, "end without start is nothing");
+    assert_eq!(kernel.consumer(), 0, "end without start does nothing");
 
     for id in 0..3 {
         assert!(kernel.produce(&wc_bytes(id, 0)));
@@ -117,14 +117,14 @@ fn extended_polling() {
     q.next_poll().unwrap();
     assert_eq!(q.next_poll(), Err(PollError::Empty));
     assert_eq!(q.next_poll(), Err(PollError::Empty));
-    // The poll is still open and stands where it stood; nothing went back.
+    // The poll is still open and has not moved; no slot was returned.
     assert_eq!((q.current().unwrap().wr_id(), kernel.consumer()), (2, 0));
-    assert!(!kernel.produce(&wc_bytes(3, 0)), "visited slots are not given back before the end");
+    assert!(!kernel.produce(&wc_bytes(3, 0)), "slots are not returned before the end");
     q.end_poll();
     assert_eq!(kernel.consumer(), 3);
     assert!(q.current().is_none());
 
-    // A completion that comes while the poll is open is found by the next step.
+    // A completion that arrives while the poll is open is found by the next step.
     assert!(kernel.produce(&wc_bytes(4, 0)));
     q.start_poll().unwrap();
     assert_eq!(q.next_poll(), Err(PollError::Empty));
@@ -136,7 +136,7 @@ fn extended_polling() {
 }
 
 #[test]
-fn arming() {
+fn requests_for_events_call_the_kernel() {
     let (mut q, _, bell) = completion_queue(4).unwrap();
     q.req_notify(false).unwrap();
     q.req_notify(true).unwrap();
@@ -146,7 +146,7 @@ fn arming() {
 }
 
 #[test]
-fn a_resize_loses_nothing() {
+fn a_resize_keeps_all_completions() {
     let (mut q, kernel, _) = completion_queue(4).unwrap();
     for id in 0..3 {
         assert!(kernel.produce(&wc_bytes(id, 0)));
@@ -177,7 +177,7 @@ fn a_lost_ring_is_an_error_and_not_an_empty_queue() {
     assert_eq!(q.poll_each(1, |c| assert_eq!(c.wr_id(), 7)), Ok(1));
 }
 
-/// Completions with these ids; the QP's number is the id's tens.
+/// Produces completions with these ids; the QP number is the id divided by 10.
 fn produce(kernel: &KernelSide, ids: &[u64]) {
     for id in ids {
         let mut bytes = wc_bytes(*id, 0);
@@ -187,7 +187,7 @@ fn produce(kernel: &KernelSide, ids: &[u64]) {
 }
 
 #[test]
-fn completions_of_a_qp_that_ended_are_taken_out_and_their_places_given_back() {
+fn completions_of_a_destroyed_qp_are_removed_and_their_slots_returned() {
     for start in 0..8 {
         let (mut q, kernel, _) = completion_queue(8).unwrap();
         produce(&kernel, &vec![90; start]);
@@ -195,21 +195,21 @@ fn completions_of_a_qp_that_ended_are_taken_out_and_their_places_given_back() {
         produce(&kernel, &[10, 20, 11, 12, 21, 30, 13]);
         let first = kernel.consumer();
         q.shared().remove_completions(1);
-        assert_eq!((kernel.consumer().wrapping_sub(first)) & 7, 4, "the places of four");
+        assert_eq!((kernel.consumer().wrapping_sub(first)) & 7, 4, "the slots of four completions");
         produce(&kernel, &[14, 31, 22]);
         q.shared().remove_completions(2);
         let mut ids = Vec::new();
         assert_eq!(q.poll_each(9, |c| ids.push(c.wr_id())), Ok(3));
         assert_eq!(ids, [30, 14, 31]);
         assert_eq!(kernel.consumer(), kernel.producer());
-        // Nothing is left, and nothing to take out.
+        // A second removal finds nothing.
         q.shared().remove_completions(3);
         assert_eq!(q.poll_each(9, |_| ()), Ok(0));
     }
 }
 
 #[test]
-fn a_qp_may_end_within_a_poll() {
+fn a_qp_may_be_destroyed_during_a_poll() {
     let (mut q, kernel, _) = completion_queue(16).unwrap();
     produce(&kernel, &[10, 20, 11, 21, 12]);
     let (shared, mut ids) = (q.shared_arc(), Vec::new());
@@ -217,7 +217,7 @@ fn a_qp_may_end_within_a_poll() {
         ids.push(c.wr_id());
         if ids.len() == 1 {
             produce(&kernel, &[22]);
-            // On another thread, as well as on this.
+            // On another thread and on this one.
             std::thread::scope(|s| s.spawn(|| shared.remove_completions(1)).join().unwrap());
             shared.remove_completions(1);
         }
@@ -228,14 +228,14 @@ fn a_qp_may_end_within_a_poll() {
     produce(&kernel, &[10, 11, 20, 12]);
     q.start_poll().unwrap();
     shared.remove_completions(1);
-    assert_eq!(q.current().unwrap().wr_id(), 10, "what was taken stays readable");
+    assert_eq!(q.current().unwrap().wr_id(), 10, "the current completion stays readable");
     q.next_poll().unwrap();
     assert_eq!(q.current().unwrap().wr_id(), 20);
     assert_eq!(q.next_poll(), Err(PollError::Empty));
     q.end_poll();
     assert_eq!(kernel.consumer(), kernel.producer());
 
-    // A callback that panics leaves nothing that a control call would wait for.
+    // After a panic in a callback no control call waits.
     produce(&kernel, &[10, 20]);
     let panicked =
         std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| q.poll_each(9, |_| panic!("on purpose"))));
@@ -245,7 +245,7 @@ fn a_qp_may_end_within_a_poll() {
 }
 
 #[test]
-fn a_kernel_that_lies_about_its_index_is_not_followed_when_a_qp_ends() {
+fn an_invalid_producer_index_is_ignored_when_a_qp_is_destroyed() {
     let (mut q, kernel, _) = completion_queue(8).unwrap();
     produce(&kernel, &[10, 20, 11]);
     kernel.set_producer(8);
@@ -255,7 +255,7 @@ fn a_kernel_that_lies_about_its_index_is_not_followed_when_a_qp_ends() {
 }
 
 #[test]
-fn an_index_outside_the_ring_is_told_after_what_came_before_it() {
+fn an_invalid_index_is_reported_after_earlier_completions() {
     let (mut q, kernel, _) = completion_queue(4).unwrap();
     assert!(kernel.produce(&wc_bytes(0, 0)));
     assert!(kernel.produce(&wc_bytes(1, 0)));
@@ -269,9 +269,9 @@ fn an_index_outside_the_ring_is_told_after_what_came_before_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the kernel writes at any time: no panic, and no call gives more than the ring holds.
+    /// For anything that the kernel writes at any time: no panic, and at most one ring of completions per call.
     #[test]
-    fn a_hostile_producer_does_no_harm(
+    fn random_producer_indices_cause_only_errors(
         actions in prop::collection::vec((0_u8..8, prop_oneof![any::<u32>(), 0_u32..9]), 1..80),
     ) {
         let (mut q, kernel, _) = completion_queue(8).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Control calls against posts that are on their way: a post that is between its check of the state and the end of its system
-//! call is waited for, and none publishes after.
+//! Control calls during posts: a control call waits for a post that is between its check of the state and the end of its
+//! system call, and later posts publish nothing.
 
 use super::{Send, config};
 use crate::doorbell::{FlushBell, SendBell};
@@ -18,7 +18,7 @@ use uverbs_core::provider::{
 };
 use uverbs_core::wr::SendFlags;
 
-/// A system call that says when it is made, and ends when it may.
+/// A system call that signals its start and ends on request.
 #[derive(Clone, Debug)]
 struct SlowBell {
     made: Sender<()>,
@@ -54,7 +54,7 @@ const fn wr(wr_id: u64) -> Wr {
     Wr { wr_id, flags: SendFlags::empty() }
 }
 
-/// Runs `post` to its system call, closes the queue meanwhile, and makes sure that the wait ends after the call.
+/// Runs `post` up to its system call, closes the queue in another thread, and checks that the wait ends after the call.
 fn waited_for(
     shared: &Arc<QpShared>,
     is_made: &Receiver<()>,
@@ -82,56 +82,56 @@ fn waited_for(
 }
 
 #[test]
-fn a_reset_waits_for_a_send_that_is_under_way() {
+fn a_reset_waits_for_a_send_in_progress() {
     let (bell, is_made, end) = slow_bell();
     let shared = Arc::new(QpShared::new(QpState::RTS));
     let (ring, kernel) = ring(9, 8, 64);
     let mut q = SendQueue::new(ring, &config(QpType::Rc), Arc::clone(&shared), bell).unwrap();
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     waited_for(&shared, &is_made, &end, || unsafe { q.post(wr(1), Connected, Send::new(), NoData) });
     assert_eq!(kernel.producer(), 1);
-    // What comes after it finds the queue closed.
-    // SAFETY: as above.
+    // A later post finds the queue closed.
+    // SAFETY: the WR has no data, so it names no memory.
     let late = unsafe { q.post(wr(2), Connected, Send::new(), NoData) };
     assert_eq!((late, kernel.producer()), (Err(PostError::BadState), 1));
-    // The kernel drains the ring and leaves the indices where they are.
+    // The kernel empties the ring and leaves the indices.
     assert!(kernel.consume().is_some());
     for state in [QpState::INIT, QpState::RTR, QpState::RTS] {
         shared.set_state(state);
     }
     end.send(()).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the WR has no data, so it names no memory.
     unsafe { q.post(wr(3), Connected, Send::new(), NoData) }.unwrap();
     assert_eq!(kernel.producer(), 2);
 }
 
 #[test]
-fn a_reset_waits_for_a_receive_that_is_under_way() {
+fn a_reset_waits_for_a_receive_in_progress() {
     let (bell, is_made, end) = slow_bell();
     let shared = Arc::new(QpShared::new(QpState::ERR));
     let (ring, kernel) = ring(6, 8, 16);
     let mut q = RecvQueue::new(ring, 1, Arc::clone(&shared), bell).unwrap();
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     waited_for(&shared, &is_made, &end, || unsafe { q.post(1, &[]) });
     assert_eq!(kernel.producer(), 1);
 }
 
 #[test]
-fn what_was_begun_before_a_reset_is_not_published_after_it() {
+fn receives_from_before_a_reset_are_not_published_after_it() {
     let shared = Arc::new(QpShared::new(QpState::RTS));
     let (ring, kernel) = ring(6, 8, 16);
     let bell = crate::testing::FakeBell::default();
     let mut q = RecvQueue::new(ring, 1, Arc::clone(&shared), bell).unwrap();
     let mut batch = q.batch();
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { batch.push(1, &[]) };
     for state in [QpState::RESET, QpState::INIT, QpState::RTR] {
         shared.set_state(state);
     }
     assert_eq!((batch.complete(), kernel.producer()), (Err(PostError::BadState), 0));
-    // Nor is a queue closed for good by it.
+    // The reset does not close the queue permanently.
     let mut batch = q.batch();
-    // SAFETY: as above.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { batch.push(2, &[]) };
     assert_eq!((batch.complete(), kernel.producer()), (Ok(()), 1));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of the data path over heap rings, with a kernel that is played, and may lie.
+//! Tests of the data path over heap rings, with a simulated kernel that may also behave wrongly.
 #![expect(unsafe_code)]
-// UNSAFETY: posting is an `unsafe fn`; the memory that these tests name is never touched by anybody.
-#![expect(clippy::multiple_unsafe_ops_per_block, reason = "the same promise holds for each post of a block")]
+// UNSAFETY: posts WRs, which is `unsafe`; the memory that the WRs name is never accessed.
+#![expect(clippy::multiple_unsafe_ops_per_block, reason = "one reason holds for every post of a block")]
 
 mod control;
 mod cq;
@@ -31,7 +31,7 @@ pub(crate) type BindMw = op::BindMw<RemoteAddr>;
 pub(crate) type Flush = op::Flush<RemoteAddr>;
 pub(crate) type AtomicWrite = op::AtomicWrite<RemoteAddr>;
 
-/// A QP of this type that can do all that rxe ever could.
+/// The configuration of a QP of this type with all features of rxe.
 pub(crate) fn config(qp_type: QpType) -> SendConfig {
     SendConfig {
         qp_type,

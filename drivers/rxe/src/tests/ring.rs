@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wrap-around, full and empty, abort, resync after a reset, geometry and indices that lie.
+//! Wrap-around, full and empty rings, aborts, synchronization after a reset, invalid geometry and indices.
 
 use super::*;
 use crate::queue::{Ring, RingError, heap_ring};
@@ -20,18 +20,18 @@ fn wr(wr_id: u64) -> Wr {
 }
 
 fn post(q: &mut crate::SendQueue<crate::testing::FakeBell>, wr_id: u64) -> Result<(), PostError> {
-    // SAFETY: inline data asks for nothing.
+    // SAFETY: inline data are copied by the call, so no memory is used later.
     unsafe { q.post(wr(wr_id), Connected, Send::new(), Inline(&wr_id.to_ne_bytes())) }
 }
 
 #[test]
-fn thousands_of_wrs_go_round_in_order() {
+fn thousands_of_wrs_are_consumed_in_order() {
     let (mut q, kernel, bell, _) = send_queue(8, &config(QpType::Rc)).unwrap();
     let (mut sent, mut seen) = (0_u64, 0_u64);
     let mut step = 0_u64;
     while seen < 20_000 {
         step += 1;
-        // Bursts of every length, by each face in turn.
+        // Batches of every length, through each interface in turn.
         let burst = step % 7 + 1;
         let room = 7 - (sent - seen);
         let n = burst.min(room);
@@ -39,7 +39,7 @@ fn thousands_of_wrs_go_round_in_order() {
             0 => {
                 let mut batch = q.batch();
                 for i in 0..n {
-                    // SAFETY: inline data asks for nothing.
+                    // SAFETY: inline data are copied by the call, so no memory is used later.
                     unsafe {
                         batch.push(wr(sent + i), Connected, Send::new(), Inline(&(sent + i).to_ne_bytes()))
                     };
@@ -68,7 +68,7 @@ fn thousands_of_wrs_go_round_in_order() {
                     next = &raw const **nodes.last().unwrap();
                 }
                 if n != 0 {
-                    // SAFETY: the list and its inline data are alive.
+                    // SAFETY: the list is well formed, and its inline data are local arrays.
                     unsafe { q.post_send(next) }.unwrap();
                 }
             }
@@ -91,16 +91,16 @@ fn thousands_of_wrs_go_round_in_order() {
 }
 
 #[test]
-fn receives_go_round_full_and_empty() {
+fn receives_fill_and_empty_the_ring_in_every_lap() {
     let (mut q, kernel, _, _) = recv_queue(4, 2).unwrap();
     for lap in 0..3000_u64 {
         let n = lap % 4;
         for i in 0..n {
-            // SAFETY: the memory is not touched.
+            // SAFETY: the simulated kernel does not access the memory.
             unsafe { q.post(lap * 4 + i, &[sge(lap, 1, 2)]) }.unwrap();
         }
         if n == 3 {
-            // SAFETY: as above.
+            // SAFETY: the receive has no entries, so it names no memory.
             assert_eq!(unsafe { q.post(0, &[]) }, Err(PostError::QueueFull));
         }
         for i in 0..n {
@@ -111,10 +111,10 @@ fn receives_go_round_full_and_empty() {
 }
 
 #[test]
-fn nothing_fits_in_a_queue_of_no_entries() {
+fn a_queue_without_entries_is_full() {
     let (mut q, _, _, _) = recv_queue(1, 1).unwrap();
     assert_eq!(q.capacity(), 0);
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     assert_eq!(unsafe { q.post(1, &[]) }, Err(PostError::QueueFull));
 }
 
@@ -123,7 +123,7 @@ fn a_batch_too_long_for_the_ring_is_dropped_as_a_whole() {
     let (mut q, kernel, bell, _) = send_queue(4, &config(QpType::Rc)).unwrap();
     let mut batch = q.batch();
     for i in 0..100 {
-        // SAFETY: no memory is named.
+        // SAFETY: the WR has no data, so it names no memory.
         unsafe { batch.push(wr(i), Connected, Send::new(), NoData) };
     }
     assert_eq!(batch.complete(), Err(PostError::QueueFull));
@@ -134,7 +134,7 @@ fn a_batch_too_long_for_the_ring_is_dropped_as_a_whole() {
 }
 
 #[test]
-fn abort_drop_forget_and_an_error_leave_no_trace() {
+fn aborted_dropped_forgotten_and_failed_batches_change_nothing() {
     let (mut q, kernel, bell, _) = send_queue(8, &config(QpType::Rc)).unwrap();
     for i in 0..3 {
         post(&mut q, i).unwrap();
@@ -143,12 +143,12 @@ fn abort_drop_forget_and_an_error_leave_no_trace() {
     let published = 384 + 3 * 512;
     let same = |what: &str| {
         let now = kernel.snapshot();
-        // Slots past the producer index are not the kernel's to look at.
+        // The kernel does not read slots beyond the producer index.
         assert!(now[..published] == before[..published], "{what} changed what is published");
     };
     let fill = |batch: &mut crate::SendBatch<'_, crate::testing::FakeBell>| {
         for i in 10..14 {
-            // SAFETY: no memory is named.
+            // SAFETY: the WR has no data, so it names no memory.
             unsafe { batch.push(wr(i), Connected, Send::new(), NoData) };
         }
     };
@@ -167,7 +167,7 @@ fn abort_drop_forget_and_an_error_leave_no_trace() {
     same("forget");
     let mut batch = q.batch();
     fill(&mut batch);
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     unsafe { batch.push(Wr { wr_id: 1, flags: SendFlags::IP_CSUM }, Connected, Send::new(), NoData) };
     assert_eq!(batch.complete(), Err(PostError::IllegalFlag));
     same("an error");
@@ -178,7 +178,7 @@ fn abort_drop_forget_and_an_error_leave_no_trace() {
     same("wr_abort");
     assert_eq!(bell.rings(), 3);
 
-    // And what comes next goes where those went.
+    // The next post uses the same slots.
     post(&mut q, 42).unwrap();
     let ids: Vec<u64> =
         core::iter::from_fn(|| kernel.consume()).map(|b| decode_send(&b, false).wr_id).collect();
@@ -195,7 +195,7 @@ fn an_empty_batch_does_not_ring() {
 }
 
 #[test]
-fn a_failed_doorbell_is_told_and_not_rolled_back() {
+fn a_failed_doorbell_is_reported_and_not_rolled_back() {
     let (mut q, kernel, bell, _) = send_queue(4, &config(QpType::Rc)).unwrap();
     let errno = uverbs_core::Errno::ENODEV;
     bell.fail(Some(errno));
@@ -208,8 +208,9 @@ fn a_failed_doorbell_is_told_and_not_rolled_back() {
 }
 
 #[test]
-fn after_a_reset_the_ring_is_where_the_kernel_says() {
-    // The kernel drops what it did not run and leaves the indices; a kernel that zeroed them would do, too.
+fn after_a_reset_the_ring_continues_at_the_kernels_index() {
+    // The kernel drops the WRs that it did not execute and leaves the indices; a kernel that sets them to 0 is handled,
+    // too.
     for zeroed in [false, true] {
         let (mut q, kernel, _, shared) = send_queue(4, &config(QpType::Rc)).unwrap();
         for lap in 0..20 {
@@ -240,10 +241,10 @@ fn after_a_reset_the_ring_is_where_the_kernel_says() {
 }
 
 #[test]
-fn a_state_that_ends_during_a_batch_keeps_it_from_being_published() {
+fn a_batch_from_before_a_reset_is_not_published() {
     let (mut q, kernel, bell, shared) = send_queue(4, &config(QpType::Rc)).unwrap();
     let mut batch = q.batch();
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     unsafe { batch.push(wr(1), Connected, Send::new(), NoData) };
     shared.set_state(QpState::RESET);
     shared.set_state(QpState::RTS);
@@ -254,10 +255,10 @@ fn a_state_that_ends_during_a_batch_keeps_it_from_being_published() {
     shared.set_state(QpState::RESET);
     assert_eq!(q.wr_complete(), Err(PostError::BadState));
     assert_eq!((kernel.producer(), bell.rings()), (0, 0));
-    // From RTS to ERR is no obstacle: the device flushes.
+    // A change from RTS to ERR does not prevent the publication: the device flushes the WRs.
     shared.set_state(QpState::RTS);
     let mut batch = q.batch();
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     unsafe { batch.push(wr(1), Connected, Send::new(), NoData) };
     shared.set_state(QpState::ERR);
     batch.complete().unwrap();
@@ -265,53 +266,53 @@ fn a_state_that_ends_during_a_batch_keeps_it_from_being_published() {
 }
 
 #[test]
-fn receives_in_err_ask_to_be_flushed() {
+fn receives_in_err_request_a_flush() {
     let (mut q, kernel, bell, shared) = recv_queue(8, 1).unwrap();
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { q.post(1, &[]) }.unwrap();
     assert_eq!(bell.flushes(), 0);
     let mut batch = q.batch();
-    // SAFETY: as above.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { batch.push(2, &[]) };
     shared.set_state(QpState::ERR);
     batch.complete().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { q.post(3, &[]) }.unwrap();
     assert_eq!((bell.flushes(), kernel.producer()), (2, 3));
     bell.fail(Some(uverbs_core::Errno::EPERM));
-    // SAFETY: as above.
+    // SAFETY: the receive has no entries, so it names no memory.
     let failed = unsafe { q.post(4, &[]) };
     assert_eq!(failed, Err(PostError::Doorbell(uverbs_core::Errno::EPERM)));
     q.batch().complete().unwrap();
-    assert_eq!(bell.flushes(), 3, "nothing new, nothing to flush");
+    assert_eq!(bell.flushes(), 3, "an empty batch requests no flush");
 }
 
 #[test]
-fn a_ring_continues_where_the_kernel_left_it() {
+fn a_resized_ring_continues_at_the_kernels_indices() {
     let (mut q, kernel, _, _) = recv_queue(4, 1).unwrap();
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { q.post(1, &[]) }.unwrap();
     kernel.consume().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { q.post(2, &[]) }.unwrap();
-    // An SRQ resize: the kernel moves what is there into a larger ring (`resize_finish()`).
+    // A resize of an SRQ: the kernel moves the entries into a larger ring (`resize_finish()`).
     let (bigger, moved) = ring::<rxe_recv_wqe>(6, 16, 16);
     assert!(moved.produce(&kernel.element(1)));
     q.replace_ring(bigger).unwrap();
     assert_eq!(q.capacity(), 15);
     for id in 3..17 {
-        // SAFETY: as above.
+        // SAFETY: the receive has no entries, so it names no memory.
         unsafe { q.post(id, &[]) }.unwrap();
     }
-    // SAFETY: as above.
+    // SAFETY: the receive has no entries, so it names no memory.
     assert_eq!(unsafe { q.post(99, &[]) }, Err(PostError::QueueFull));
     let ids: Vec<u64> = core::iter::from_fn(|| moved.consume()).map(|b| decode_recv(&b).wr_id).collect();
     assert_eq!(ids, (2..17).collect::<Vec<_>>());
-    // One that makes no sense changes nothing.
+    // A ring with invalid geometry changes nothing.
     let (broken, kernel) = ring::<rxe_recv_wqe>(6, 16, 16);
     kernel.set_producer(16);
     assert_eq!(q.replace_ring(broken), Err(PostError::Corrupt));
-    // SAFETY: as above.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { q.post(100, &[]) }.unwrap();
     assert_eq!(decode_recv(&moved.consume().unwrap()).wr_id, 100);
 }
@@ -332,11 +333,11 @@ fn wrong_geometry_is_refused() {
     assert_eq!(try_one(9, 15, 9, 8), Err(RingError::TooShort));
     assert_eq!(try_one(9, u32::MAX, 9, 8), Err(RingError::TooShort));
     let (mapping, _) = heap_ring(3, 0);
-    assert!(Ring::<rxe_send_wqe>::new(mapping, 0).is_err(), "no slots at all");
+    assert!(Ring::<rxe_send_wqe>::new(mapping, 0).is_err(), "no slots");
 }
 
 #[test]
-fn a_kernel_that_changes_the_geometry_later_changes_nothing() {
+fn geometry_that_the_kernel_changes_later_is_ignored() {
     let (mut q, kernel, _, _) = send_queue(4, &config(QpType::Rc)).unwrap();
     kernel.set_geometry(31, u32::MAX);
     for i in 0..50 {
@@ -348,9 +349,9 @@ fn a_kernel_that_changes_the_geometry_later_changes_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the kernel writes into both indices at any time: no panic, no endless loop, nothing outside the slots.
+    /// For any values of both indices at any time: no panic, no endless loop, no access outside the slots.
     #[test]
-    fn corrupt_indices_do_no_harm(
+    fn corrupt_indices_cause_only_errors(
         actions in prop::collection::vec((0_u8..6, prop_oneof![any::<u32>(), 0_u32..9]), 1..60),
     ) {
         let (mut q, kernel, _, shared) = send_queue(8, &config(QpType::Rc)).unwrap();
@@ -363,7 +364,7 @@ proptest! {
                     let mut batch = q.batch();
                     let mut n = 0;
                     for i in 0..(value % 20) {
-                        // SAFETY: no memory is named.
+                        // SAFETY: the WR has no data, so it names no memory.
                         unsafe { batch.push(wr(u64::from(i)), Connected, Send::new(), NoData) };
                         n += 1;
                     }
@@ -377,7 +378,7 @@ proptest! {
                 4 => {
                     let mut batch = r.batch();
                     for i in 0..(value % 20) {
-                        // SAFETY: no memory is named.
+                        // SAFETY: the receive has no entries, so it names no memory.
                         unsafe { batch.push(u64::from(i), &[]) };
                     }
                     let _ = batch.complete();
@@ -387,9 +388,9 @@ proptest! {
         }
     }
 
-    /// A model: posts and consumption in any order keep count and order.
+    /// Compared with a model: posts and consumption in any sequence keep the number and the order of the WRs.
     #[test]
-    fn as_a_queue_of_seven(actions in prop::collection::vec((any::<bool>(), 0_u64..5, any::<bool>()), 1..200)) {
+    fn a_ring_of_eight_slots_behaves_as_a_queue_of_seven(actions in prop::collection::vec((any::<bool>(), 0_u64..5, any::<bool>()), 1..200)) {
         let (mut q, kernel, _, _) = send_queue(8, &config(QpType::Rc)).unwrap();
         let mut model = std::collections::VecDeque::new();
         let mut next = 0;
@@ -397,7 +398,7 @@ proptest! {
             if is_post {
                 let mut batch = q.batch();
                 for i in 0..n {
-                    // SAFETY: no memory is named.
+                    // SAFETY: the WR has no data, so it names no memory.
                     unsafe { batch.push(wr(next + i), Connected, Send::new(), NoData) };
                 }
                 if drop_it {

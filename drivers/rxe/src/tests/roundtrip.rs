@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Arbitrary WRs by all three faces, decoded from the slot's bytes, equal the request.
+//! Random WRs through all three interfaces: decoding the slot gives the request.
 
 use super::*;
 use crate::Ah;
@@ -109,7 +109,7 @@ fn request(datagram: bool) -> BoxedStrategy<Request> {
 }
 
 impl Request {
-    /// What the WQE must say.
+    /// The expected contents of the WQE.
     fn expected(&self) -> DecodedSend {
         let rdma = |remote_addr, rkey| (Part::Rdma { remote_addr, rkey }, remote_addr);
         let (opcode, ex, (part, iova)) = match &self.op {
@@ -180,7 +180,7 @@ impl Request {
     }
 }
 
-/// Calls a visitor with the request's operation, typed.
+/// Calls a visitor with the request's operation as its type.
 macro_rules! with_op {
     ($request:expr, |$op:ident| $body:expr) => {{
         let at = |addr, rkey| RemoteAddr { addr, rkey };
@@ -222,7 +222,7 @@ macro_rules! with_op {
                 $body
             }
             Op::BindMw(b) => {
-                // SAFETY: the ring is in plain memory: nothing is bound.
+                // SAFETY: the ring is in ordinary memory, so nothing is bound.
                 let $op = unsafe { BindMw::new(b) };
                 $body
             }
@@ -247,7 +247,7 @@ fn by_batch(q: &mut Queue, requests: &[Request]) {
         op: O,
     ) {
         let handle = r.to.map(|(num, byte, ..)| ah(num, byte));
-        // SAFETY: nobody touches the memory that is named.
+        // SAFETY: the simulated kernel does not access the memory that is named.
         unsafe {
             match (&handle, r.to, &r.data) {
                 (Some(ah), Some((_, _, remote_qpn, remote_qkey)), data) => {
@@ -289,7 +289,7 @@ fn by_builder(q: &mut Queue, requests: &[Request]) {
         }
         match &r.data {
             _ if !has_data => {}
-            // SAFETY: nobody touches the memory that is named.
+            // SAFETY: the simulated kernel does not access the memory that is named.
             Data::Sges(sges) => unsafe { q.wr_set_sges(sges) },
             Data::Inline(bufs) => {
                 let bufs: Vec<&[u8]> = bufs.iter().map(Vec::as_slice).collect();
@@ -300,7 +300,7 @@ fn by_builder(q: &mut Queue, requests: &[Request]) {
     q.wr_complete().unwrap();
 }
 
-/// Everything that a C list points to.
+/// The memory that the nodes of a C list point to.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "lists point at the values, which must not move when the vector grows")]
 struct Arena {
@@ -319,7 +319,7 @@ impl Arena {
             Data::Sges(sges) => sges.clone(),
             Data::Inline(bufs) => {
                 wr.send_flags |= 8;
-                // Keys of inline entries mean nothing.
+                // The keys of inline entries are not used.
                 bufs.iter()
                     .map(|b| sge(b.as_ptr().expose_provenance() as u64, b.len() as u32, 0xdead))
                     .collect()
@@ -348,7 +348,7 @@ impl Arena {
                 };
             }
             Op::FetchAdd(remote_addr, rkey, add) => {
-                // What is in `swap` means nothing to fetch-and-add.
+                // Fetch-and-add does not use `swap`.
                 wr.wr = WrUnion {
                     atomic: WrAtomic { remote_addr: *remote_addr, compare_add: *add, swap: !0, rkey: *rkey },
                 };
@@ -405,7 +405,8 @@ fn by_list(q: &mut Queue, requests: &[Request]) {
         nodes[i - 1].next = next;
     }
     if let Some(first) = nodes.first() {
-        // SAFETY: the list and all that it points to are alive; the memory that its entries name is not touched.
+        // SAFETY: the list is well formed, and what it points to exists; the simulated kernel does not access the entries'
+        // memory.
         unsafe { q.post_send(first) }.unwrap();
     }
 }
@@ -433,24 +434,24 @@ fn run(datagram: bool, requests: &[Request], dirt: u8) {
     by_list(&mut q, &listed);
     check(&kernel, &listed, "list");
     let rings = 2 * u32::from(!requests.is_empty()) + u32::from(!listed.is_empty());
-    assert_eq!(bell.rings(), rings, "one doorbell for each batch that is not empty");
+    assert_eq!(bell.rings(), rings, "one doorbell per batch that is not empty");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn connected(requests in prop::collection::vec(request(false), 0..SLOTS as usize), dirt: u8) {
+    fn wrs_of_connected_qps_decode_to_the_request(requests in prop::collection::vec(request(false), 0..SLOTS as usize), dirt: u8) {
         run(false, &requests, dirt);
     }
 
     #[test]
-    fn datagram(requests in prop::collection::vec(request(true), 0..SLOTS as usize), dirt: u8) {
+    fn wrs_of_datagram_qps_decode_to_the_request(requests in prop::collection::vec(request(true), 0..SLOTS as usize), dirt: u8) {
         run(true, &requests, dirt);
     }
 
     #[test]
-    fn receives(
+    fn receives_decode_to_the_request(
         requests in prop::collection::vec(
             (any::<u64>(), prop::collection::vec((any::<u64>(), 0_u32..0x1fff_ffff, any::<u32>()), 0..=4)),
             1..SLOTS as usize,
@@ -470,11 +471,11 @@ proptest! {
                 let next = &raw const nodes[i];
                 nodes[i - 1].next = next;
             }
-            // SAFETY: the list is alive; the memory that it names is not touched.
+            // SAFETY: the list is well formed; the simulated kernel does not access the entries' memory.
             unsafe { q.post_recv(&raw const nodes[0]) }.unwrap();
         } else {
             for ((id, _), sges) in requests.iter().zip(&sges) {
-                // SAFETY: the memory that it names is not touched.
+                // SAFETY: the simulated kernel does not access the entries' memory.
                 unsafe { q.post(*id, sges) }.unwrap();
             }
         }

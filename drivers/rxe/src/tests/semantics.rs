@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Wrong posts that the table in docs/semantics.md leaves out, by every face, in every state. (Its rows are held over
-//! heap rings by `tests/semantics`.)
+//! Invalid posts that the tables in docs/semantics.md do not list, through every interface, in every state.
+//! (`tests/semantics` checks the rows of the tables over heap rings.)
 
 use super::*;
 use crate::Ah;
@@ -26,8 +26,8 @@ type Batch<'q> = crate::SendBatch<'q, FakeBell>;
 const STATES: [QpState; 7] =
     [QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD, QpState::SQE, QpState::ERR];
 
-/// What a list call said, comparable.
-fn told<W>(result: Result<(), BadWr<W>>) -> Result<(), (PostError, *const W)> {
+/// The result of a list call, in a form that can be compared.
+fn reported<W>(result: Result<(), BadWr<W>>) -> Result<(), (PostError, *const W)> {
     result.map_err(|bad| (bad.error, bad.wr))
 }
 
@@ -35,18 +35,18 @@ fn can_send(state: QpState) -> bool {
     state.0 >= QpState::RTS.0
 }
 
-/// One wrong (or right) WR.
+/// An invalid or valid WR.
 struct Case {
     name: &'static str,
     qp_type: QpType,
     want: Result<(), PostError>,
-    /// Makes a list node; `None` where a list can't say it.
+    /// Makes a list node; `None` if a list can't express the WR.
     list: Option<fn(&Stage) -> SendWr>,
     batch: Option<fn(&mut Batch<'_>, &Stage)>,
     builder: Option<fn(&mut Queue, &Stage)>,
 }
 
-/// What the WRs of all cases point to.
+/// The memory that the WRs of all cases point to.
 struct Stage {
     sges: [Sge; 5],
     inline: [Sge; 2],
@@ -88,14 +88,14 @@ fn wr(flags: u32) -> Wr {
     Wr { wr_id: 7, flags: SendFlags::from_bits_retain(flags) }
 }
 
-/// SAFETY of every use: the memory that is named is never touched.
+/// SAFETY of every use: the simulated kernel does not access the memory that is named.
 fn push<O: Operation<Remote = RemoteAddr>>(b: &mut Batch<'_>, flags: u32, op: O, sges: &[Sge]) {
-    // SAFETY: the memory that is named is never touched.
+    // SAFETY: the simulated kernel does not access the memory that is named.
     unsafe { b.push(wr(flags), Connected, op, sges) }
 }
 
 fn set(q: &mut Queue, sges: &[Sge]) {
-    // SAFETY: the memory that is named is never touched.
+    // SAFETY: the simulated kernel does not access the memory that is named.
     unsafe { q.wr_set_sges(sges) }
 }
 
@@ -103,7 +103,7 @@ const AT: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 5 };
 const ODD: RemoteAddr = RemoteAddr { addr: 0x1004, rkey: 5 };
 /// A bind of 0 bytes.
 fn unbind() -> BindMw {
-    // SAFETY: it opens nothing.
+    // SAFETY: a bind of 0 bytes gives no access.
     unsafe { BindMw::new(BIND) }
 }
 
@@ -139,7 +139,7 @@ fn cases() -> Vec<Case> {
             Some(|q, s| { q.wr_begin(wr(7), Send::new()); set(q, &s.sges[..4]) });
         "a datagram", Ud, Ok(()),
             Some(|s| s.datagram(O::SEND, &s.sges[..1], 0)),
-            // SAFETY: the memory that is named is never touched.
+            // SAFETY: the simulated kernel does not access the memory that is named.
             Some(|b, s| unsafe { b.push(wr(0), s.to(), Send::new(), &s.sges[..1]) }),
             Some(|q, s| { q.wr_begin(wr(0), Send::new()); set(q, &s.sges[..1]); q.wr_set_ud_addr(&s.handle.driver, 1, 2) });
         "an unbind of a type 1 window", Rc, Ok(()),
@@ -180,7 +180,7 @@ fn ids(kernel: &KernelSide, datagram: bool) -> Vec<u64> {
 }
 
 #[test]
-fn lists() {
+fn lists_report_the_first_bad_wr() {
     let stage = Stage::new();
     for case in cases() {
         let Some(make) = case.list else { continue };
@@ -190,8 +190,9 @@ fn lists() {
             let third = good(&stage, case.qp_type, 9);
             let second = SendWr { next: &raw const third, ..make(&stage) };
             let first = SendWr { next: &raw const second, ..good(&stage, case.qp_type, 5) };
-            // SAFETY: the list and the inline data are alive; other memory is never touched.
-            let got = told(unsafe { q.post_send(&raw const first) });
+            // SAFETY: the list is well formed, and inline data are locals; the simulated kernel does not access other
+            // memory.
+            let got = reported(unsafe { q.post_send(&raw const first) });
             if !can_send(state) {
                 assert_eq!(got, Err((PostError::BadState, &raw const first)), "{at}");
                 assert_eq!((ids(&kernel, false), bell.rings()), (vec![], 0), "{at}");
@@ -211,8 +212,9 @@ fn lists() {
             assert_eq!(bell.rings(), 1, "{at}: rings once");
             // A bad WR at the front posts nothing and does not ring.
             if let Err(error) = case.want {
-                // SAFETY: as above.
-                let got = told(unsafe { q.post_send(&raw const second) });
+                // SAFETY: the list is well formed, and inline data are locals; the simulated kernel does not access other
+                // memory.
+                let got = reported(unsafe { q.post_send(&raw const second) });
                 assert_eq!(got, Err((error, &raw const second)), "{at}");
                 assert_eq!((ids(&kernel, datagram), bell.rings()), (vec![], 1), "{at}");
             }
@@ -221,7 +223,7 @@ fn lists() {
 }
 
 #[test]
-fn batches() {
+fn batches_report_the_first_error() {
     let stage = Stage::new();
     for case in cases() {
         let Some(push_case) = case.batch else { continue };
@@ -230,7 +232,7 @@ fn batches() {
             let (mut q, kernel, bell) = new_queue(case.qp_type, state);
             let mut batch = q.batch();
             let push_good = |batch: &mut Batch<'_>| match case.qp_type {
-                // SAFETY: the memory that is named is never touched.
+                // SAFETY: the simulated kernel does not access the memory that is named.
                 QpType::Ud => unsafe { batch.push(wr(0), stage.to(), Send::new(), &stage.sges[..1]) },
                 _ => push(batch, 0, Send::new(), &stage.sges[..1]),
             };
@@ -246,7 +248,7 @@ fn batches() {
 }
 
 #[test]
-fn builders() {
+fn sessions_report_the_first_error() {
     let stage = Stage::new();
     for case in cases() {
         let Some(build) = case.builder else { continue };
@@ -270,7 +272,7 @@ fn builders() {
             assert!(!q.wr_is_open());
             let n = if want.is_ok() { 3 } else { 0 };
             assert_eq!((kernel.producer(), bell.rings()), (n, n.min(1)), "{at}: all or nothing");
-            // A mistake in the last WR counts, too.
+            // An error of the last WR is reported, too.
             q.wr_start();
             build(&mut q, &stage);
             assert_eq!(q.wr_complete(), want, "{at}, alone");
@@ -279,17 +281,17 @@ fn builders() {
 }
 
 #[test]
-fn a_null_list_names_nobody() {
+fn a_null_list_is_an_error_without_a_bad_wr() {
     for state in STATES {
         let (mut q, _, bell) = new_queue(QpType::Rc, state);
         // SAFETY: NULL is allowed.
-        let got = told(unsafe { q.post_send(null()) });
+        let got = reported(unsafe { q.post_send(null()) });
         assert_eq!(got, Err((PostError::NullList, null())));
         assert_eq!(bell.rings(), 0);
         let (mut r, _, _, shared) = recv_queue(4, 1).unwrap();
         shared.set_state(state);
         // SAFETY: NULL is allowed.
-        let got = told(unsafe { r.post_recv(null()) });
+        let got = reported(unsafe { r.post_recv(null()) });
         assert_eq!(got, Err((PostError::NullList, null())));
     }
 }
@@ -302,8 +304,8 @@ fn a_full_queue_names_the_wr_that_did_not_fit() {
     for i in 0..8 {
         nodes[i].next = &raw const nodes[i + 1];
     }
-    // SAFETY: the list is alive; memory is never touched.
-    let got = told(unsafe { q.post_send(&raw const nodes[0]) });
+    // SAFETY: the list is well formed; the simulated kernel does not access the memory that is named.
+    let got = reported(unsafe { q.post_send(&raw const nodes[0]) });
     assert_eq!(got, Err((PostError::QueueFull, &raw const nodes[7])));
     assert_eq!(<Queue as uverbs_core::provider::SendQueue>::errno(PostError::QueueFull), Errno::ENOMEM);
     assert_eq!((bell.rings(), kernel.producer()), (1, 7));
@@ -311,27 +313,28 @@ fn a_full_queue_names_the_wr_that_did_not_fit() {
     q.wr_begin(wr(0), LocalInv::new(1));
     assert_eq!(q.wr_complete(), Err(PostError::QueueFull));
     kernel.consume().unwrap();
-    // SAFETY: as above; this posts the last but one and stops at the last.
-    let got = told(unsafe { q.post_send(&raw const nodes[7]) });
+    // SAFETY: the rest of the list is well formed; the simulated kernel does not access the memory that is named. One WR
+    // fits.
+    let got = reported(unsafe { q.post_send(&raw const nodes[7]) });
     assert_eq!(got, Err((PostError::QueueFull, &raw const nodes[8])));
     assert_eq!(ids(&kernel, false), [1, 2, 3, 4, 5, 6, 7]);
 }
 
 #[test]
-fn a_failed_doorbell_and_a_bad_wr_are_both_told() {
+fn a_failed_doorbell_and_a_bad_wr_are_both_reported() {
     let stage = Stage::new();
     let (mut q, kernel, bell) = new_queue(QpType::Rc, QpState::RTS);
     bell.fail(Some(Errno::ENODEV));
     let bad = stage.node(WrOpcode::TSO, &[], 0);
     let first = SendWr { next: &raw const bad, ..good(&stage, QpType::Rc, 1) };
-    // SAFETY: the list is alive; memory is never touched.
-    let got = told(unsafe { q.post_send(&raw const first) });
+    // SAFETY: the list is well formed; the simulated kernel does not access the memory that is named.
+    let got = reported(unsafe { q.post_send(&raw const first) });
     assert_eq!(got, Err((PostError::Doorbell(Errno::ENODEV), &raw const bad)));
     assert_eq!(ids(&kernel, false), [1]);
 }
 
 #[test]
-fn sessions_do_not_mix() {
+fn other_posts_are_refused_during_a_session() {
     let stage = Stage::new();
     let (mut q, kernel, bell) = new_queue(QpType::Rc, QpState::RTS);
     assert_eq!(q.wr_complete(), Err(PostError::NoSession));
@@ -342,24 +345,24 @@ fn sessions_do_not_mix() {
     assert_eq!(q.wr_complete(), Err(PostError::NoSession));
 
     q.wr_start();
-    // An open session is found before NULL.
-    // SAFETY: NULL is a list that may be given.
+    // An open session is reported even if the list is NULL.
+    // SAFETY: NULL is allowed as the list.
     let null = unsafe { q.post_send(null()) };
     assert_eq!(null.map_err(|bad| bad.error), Err(PostError::SessionOpen));
     q.wr_begin(wr(0), Send::new());
     set(&mut q, &[]);
     let node = good(&stage, QpType::Rc, 3);
-    // SAFETY: the list is alive; memory is never touched.
-    let got = told(unsafe { q.post_send(&raw const node) });
+    // SAFETY: the list is well formed; the simulated kernel does not access the memory that is named.
+    let got = reported(unsafe { q.post_send(&raw const node) });
     assert_eq!(got, Err((PostError::SessionOpen, &raw const node)));
     let mut batch = q.batch();
     push(&mut batch, 0, Send::new(), &[]);
     assert_eq!(batch.complete(), Err(PostError::SessionOpen));
-    // The open session is none the worse.
+    // The refused calls do not change the session.
     q.wr_complete().unwrap();
     assert_eq!((ids(&kernel, false), bell.rings()), (vec![7], 1));
 
-    // An orphan before any builder.
+    // A setter before any builder.
     q.wr_start();
     set(&mut q, &[]);
     assert_eq!(q.wr_complete(), Err(PostError::OrphanSetter));
@@ -369,7 +372,7 @@ fn sessions_do_not_mix() {
 }
 
 #[test]
-fn builders_that_were_not_asked_for_at_creation() {
+fn builders_without_their_flag_are_refused() {
     use uverbs_core::attr::SendOpsFlags as F;
     let mut c = config(QpType::Rc);
     c.send_ops_flags = F::SEND;
@@ -382,22 +385,22 @@ fn builders_that_were_not_asked_for_at_creation() {
     q.wr_begin(wr(0), Send::new());
     set(&mut q, &[]);
     q.wr_complete().unwrap();
-    // Lists and batches can do what the QP type can.
-    // SAFETY: no memory is named.
+    // Lists and batches allow every operation of the QP type.
+    // SAFETY: the WR has no data, so it names no memory.
     unsafe { q.post(wr(0), Connected, Write::new(AT), NoData) }.unwrap();
     assert_eq!(kernel.producer(), 2);
 }
 
 #[test]
-fn flush_and_atomic_write_only_where_the_device_has_them() {
+fn flush_and_atomic_write_need_the_devices_support() {
     let mut c = config(QpType::Rc);
     c.extensions = Extensions::default();
     let (mut q, kernel, _, _) = send_queue(4, &c).unwrap();
     let flush = Flush::new(AT, FlushArgs { length: 1, placement: 1, level: 0 });
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     assert_eq!(unsafe { q.post(wr(0), Connected, flush, NoData) }, Err(PostError::IllegalOpcode));
     let write = AtomicWrite::new(AT, [0; 8]);
-    // SAFETY: as above.
+    // SAFETY: the WR has no data, so it names no memory.
     assert_eq!(unsafe { q.post(wr(0), Connected, write, NoData) }, Err(PostError::IllegalOpcode));
     q.wr_start();
     q.wr_begin(wr(0), flush);
@@ -434,8 +437,8 @@ fn every_opcode_on_every_qp_type() {
                 },
             };
             node.wr_id = 11;
-            // SAFETY: the list is alive; memory is never touched.
-            let got = told(unsafe { q.post_send(&raw const node) });
+            // SAFETY: the list is well formed; the simulated kernel does not access the memory that is named.
+            let got = reported(unsafe { q.post_send(&raw const node) });
             let want = if legal { Ok(()) } else { Err((PostError::IllegalOpcode, &raw const node)) };
             assert_eq!(got, want, "{opcode:?} on {qp_type:?}");
             assert_eq!(ids(&kernel, false).len(), usize::from(legal));
@@ -444,7 +447,7 @@ fn every_opcode_on_every_qp_type() {
 }
 
 #[test]
-fn receives_by_state_and_mistake() {
+fn receives_report_the_error_of_state_or_wr() {
     let five = [sge(0, 1, 1); 5];
     let large = [sge(0, 1 << 31, 1)];
     type Make<'a> = &'a dyn Fn() -> RecvWr;
@@ -465,8 +468,8 @@ fn receives_by_state_and_mistake() {
             let third = RecvWr::new(9);
             let second = RecvWr { next: &raw const third, ..case() };
             let first = RecvWr { next: &raw const second, ..RecvWr::new(5) };
-            // SAFETY: the list is alive; memory is never touched.
-            let got = told(unsafe { q.post_recv(&raw const first) });
+            // SAFETY: the list is well formed; the simulated kernel does not access the memory that is named.
+            let got = reported(unsafe { q.post_recv(&raw const first) });
             let posted = match want {
                 _ if state == QpState::RESET => {
                     assert_eq!(got, Err((PostError::BadState, &raw const first)), "{at}");
@@ -490,7 +493,7 @@ fn receives_by_state_and_mistake() {
         shared.set_state(state);
         for (sges, error) in [(&five[..], PostError::TooManySge), (&large[..], PostError::InvalidLength)] {
             let mut batch = q.batch();
-            // SAFETY: memory is never touched.
+            // SAFETY: the simulated kernel does not access the memory that is named.
             unsafe {
                 batch.push(1, &[]);
                 batch.push(2, sges);
@@ -509,10 +512,10 @@ fn a_shared_receive_queue_has_no_state_and_never_flushes() {
     let bell = FakeBell::default();
     let mut q = crate::RecvQueue::new_shared(ring, 1, bell.clone()).unwrap();
     for id in 0..3 {
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         unsafe { q.post(id, &[]) }.unwrap();
     }
-    // SAFETY: as above.
+    // SAFETY: the receive has no entries, so it names no memory.
     assert_eq!(unsafe { q.post(3, &[]) }, Err(PostError::QueueFull));
     assert_eq!((kernel.producer(), bell.flushes()), (3, 0));
 }
@@ -524,7 +527,7 @@ fn a_queue_key_with_the_top_bit_means_the_qps_own() {
     shared.set_qkey(0x1111_1111);
     let handle = ah(1, 0);
     let to = To { ah: &handle, remote_qpn: 5, remote_qkey: 0x8000_0000 };
-    // SAFETY: no memory is named.
+    // SAFETY: the WR has no data, so it names no memory.
     unsafe { q.post(wr(0), to, Send::new(), NoData) }.unwrap();
     q.wr_start();
     q.wr_begin(wr(0), Send::new());
@@ -546,17 +549,17 @@ fn inline_data_may_be_overwritten_after_the_call() {
     let sges = [sge(data.as_ptr().expose_provenance() as u64, 5, 0)];
     let mut node = SendWr::new(1, WrOpcode::SEND);
     (node.sg_list, node.num_sge, node.send_flags) = (sges.as_ptr(), 1, 8);
-    // SAFETY: the list and its inline data are alive.
+    // SAFETY: the list is well formed, and its inline data are local arrays.
     unsafe { q.post_send(&raw const node) }.unwrap();
     data.copy_from_slice(b"later");
     assert_eq!(decode_send(&kernel.consume().unwrap(), false).inline, b"first");
     assert_eq!(&data, b"later");
 }
 
-/// A payload that gives more than it says.
+/// A payload with more bytes than its `inline_len`.
 #[derive(Clone, Copy)]
-struct Liar;
-impl uverbs_core::provider::Payload<Sge> for Liar {
+struct TooLong;
+impl uverbs_core::provider::Payload<Sge> for TooLong {
     const INLINE: bool = true;
     fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
         f(&[1; 60]);
@@ -569,26 +572,26 @@ impl uverbs_core::provider::Payload<Sge> for Liar {
 }
 
 #[test]
-fn a_payload_that_lies_about_its_length_is_held_to_the_limit() {
+fn a_payload_longer_than_its_inline_len_is_limited() {
     let (mut q, kernel, _) = new_queue(QpType::Rc, QpState::RTS);
     let before = kernel.element(1);
-    // SAFETY: inline data asks for nothing.
-    assert_eq!(unsafe { q.post(wr(0), Connected, Send::new(), Liar) }, Err(PostError::InlineTooLong));
+    // SAFETY: inline data are copied by the call, so no memory is used later.
+    assert_eq!(unsafe { q.post(wr(0), Connected, Send::new(), TooLong) }, Err(PostError::InlineTooLong));
     assert_eq!(kernel.element(1), before);
 }
 
 #[test]
-fn by_the_vtable_in_both_lockings() {
+fn the_vtable_posts_with_and_without_a_lock() {
     fn run<L: uverbs_core::sync::Locking>() {
         let (q, kernel, bell, shared) = send_queue(8, &config(QpType::Rc)).unwrap();
         let q = Locked::<_, L>::new(q);
         let mut ex = QpEx::new(&q);
-        // SAFETY: one thread; no memory is touched.
+        // SAFETY: only this thread uses the queue; the WRs name no memory that is accessed.
         unsafe {
             (ex.wr_id, ex.wr_flags) = (1, 2);
             ex.wr_start();
             ex.wr_send();
-            // Sampled by the builder; sticky for the next.
+            // The builder samples `wr_id` and `wr_flags`; the next one samples the same values.
             (ex.wr_id, ex.wr_flags) = (2, 4 | 8);
             ex.wr_set_sge(1, 0x1000, 4);
             ex.wr_rdma_write(5, 0x2000);
@@ -602,7 +605,7 @@ fn by_the_vtable_in_both_lockings() {
             let node = SendWr::new(1, WrOpcode::SEND);
             assert_eq!(raw::post_send(&q, &raw const node).unwrap_err().error, PostError::SessionOpen);
             assert_eq!(ex.wr_complete(), Err(PostError::SessionOpen));
-            // Without a lock nobody knows that there is no session but the queue itself.
+            // Without a lock, only the queue itself knows that there is no session.
             assert_eq!(ex.wr_complete(), Err(PostError::NoSession));
 
             shared.set_state(QpState::INIT);

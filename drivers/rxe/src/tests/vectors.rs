@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Exact bytes of one WQE per opcode.
 //!
-//! A C program filled the structs of `<rdma/rdma_user_rxe.h>` as the kernel's `init_send_wqe()` and librxe do, and
-//! printed them (little-endian, x86-64). The slots are dirty before, so whatever the encoder does not write shows.
+//! A C program filled the structs of `<rdma/rdma_user_rxe.h>` as the kernel's `init_send_wqe()` and librxe do, and printed
+//! them (little-endian, x86-64). The slots contain other bytes before, so bytes that the encoder does not write are found.
 #![cfg(target_endian = "little")]
 
 use super::*;
@@ -200,14 +200,14 @@ fn bind() -> MwBind {
     }
 }
 
-/// Posts by a batch and by the builder, and compares both with the vector.
+/// Posts in a batch and by the builder, and compares both with the vector.
 macro_rules! same {
     ($name:literal, $qp:ident, $flags:expr, $op:expr, $to:expr, $data:expr, |$b:ident| $set:expr) => {{
         let want = vector($name);
         let (mut q, kernel, bell, _) = send_queue(4, &config(QpType::$qp)).unwrap();
         kernel.fill(0xa5);
         let mut batch = q.batch();
-        // SAFETY: nobody touches the memory that is named.
+        // SAFETY: the simulated kernel does not access the memory that is named.
         unsafe { batch.push(wr($flags), $to, $op, $data) };
         batch.complete().unwrap();
         assert_eq!(kernel.consume().unwrap()[..want.len()], want, concat!($name, " by a batch"));
@@ -225,16 +225,16 @@ macro_rules! same {
     }};
 }
 
-/// SAFETY of each use: nobody touches the memory that is named.
+/// SAFETY of each use: the simulated kernel does not access the memory that is named.
 macro_rules! set {
     ($q:ident, $sges:expr) => {
-        // SAFETY: nobody touches the memory that is named.
+        // SAFETY: the simulated kernel does not access the memory that is named.
         unsafe { $q.wr_set_sges($sges) }
     };
 }
 
 #[test]
-fn every_opcode_of_connected_qps() {
+fn every_opcode_of_connected_qps_has_the_bytes_of_its_vector() {
     let one = |len| [sge(A, len, 0x501)];
     let two = [sge(A, 100, 0x501), sge(A + 0x1000, 28, 0x502)];
     let imm = ImmData::new(0xcafe_f00d);
@@ -255,7 +255,7 @@ fn every_opcode_of_connected_qps() {
     same!("cmp_swp", Rc, 2, CmpSwp::new(at(0x1000), compare, swap), Connected, &one(8), |q| set!(q, &one(8)));
     same!("fetch_add", Rc, 2, FetchAdd::new(at(0x1008), 5), Connected, &one(8), |q| set!(q, &one(8)));
     same!("local_inv", Rc, 3, LocalInv::new(0xabcd01), Connected, NoData, |_q| {});
-    // SAFETY: the ring is in plain memory: nothing is bound.
+    // SAFETY: the ring is in ordinary memory, so nothing is bound.
     let bind_mw = unsafe { BindMw::new(bind()) };
     same!("bind_mw", Uc, 2, bind_mw, Connected, NoData, |_q| {});
     let args = FlushArgs { length: 0x3000, placement: 1, level: 0 };
@@ -265,7 +265,7 @@ fn every_opcode_of_connected_qps() {
 }
 
 #[test]
-fn every_opcode_of_datagram_qps() {
+fn every_opcode_of_datagram_qps_has_the_bytes_of_its_vector() {
     let one = [sge(A, 64, 0x501)];
     let (new, old) = (ah(9, 0xee), ah(0, 0x5a));
     let to = To { ah: &new, remote_qpn: 0xff_ffff, remote_qkey: 0x1111_1111 };
@@ -281,12 +281,12 @@ fn every_opcode_of_datagram_qps() {
 }
 
 #[test]
-fn receive() {
+fn a_receive_has_the_bytes_of_its_vector() {
     let want = vector("recv");
     let (mut q, kernel, _, _) = recv_queue(4, 3).unwrap();
     kernel.fill(0xa5);
     let mut batch = q.batch();
-    // SAFETY: nobody touches the memory that is named.
+    // SAFETY: the simulated kernel does not access the memory that is named.
     unsafe { batch.push(ID, &[sge(A, 200, 0x501), sge(9, 0, 9), sge(A + 0x1000, 100, 0x502)]) };
     batch.complete().unwrap();
     assert_eq!(kernel.consume().unwrap()[..want.len()], want);
