@@ -37,12 +37,12 @@ pub(crate) struct Private {
     _stand_in: Option<OwnedFd>,
     /// Objects by the number that their events carry.
     objects: Mutex<Slab<Numbered>>,
-    /// Held while the counts of acknowledged events change, and by those who wait for them.
+    /// Held while the counts of acknowledged events change, and by threads that wait for them.
     acks: Mutex<()>,
     acked: Condvar,
 }
 
-/// Addresses of the contexts that are open. An object of another library's context is told by it.
+/// Addresses of the open contexts. A pointer to an object of another library's context is recognised by them.
 static OPEN: RwLock<Vec<usize>> = RwLock::new(Vec::new());
 
 /// Opens a context on a device behind `kernel`.
@@ -79,7 +79,7 @@ pub(crate) fn open<D: Driver>(kernel: Arc<dyn Kernel>, device: *mut ibv_device) 
     Ok(context.cast::<u8>().wrapping_add(POINTER).cast())
 }
 
-/// A file that stands for the device, where the device is none: programs duplicate and close `cmd_fd`.
+/// A file for `cmd_fd` if the device has none: programs duplicate and close `cmd_fd`.
 fn stand_in(name: &str) -> Outcome<OwnedFd> {
     Ok(nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?)
 }
@@ -87,15 +87,17 @@ fn stand_in(name: &str) -> Outcome<OwnedFd> {
 /// Closes a context. What C still has of its objects is leaked, and ended in the kernel.
 ///
 /// # Safety
-/// `ibv_close_device`'s contract: nobody uses it or an object of it any more, or at this time.
+/// The contract of `ibv_close_device`: the context and its objects are not used at the same time or later.
 pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
     let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
     let index = open.iter().position(|address| *address == context.addr()).ok_or(Errno::EINVAL)?;
     open.swap_remove(index);
     drop(open);
-    // SAFETY: it was in the list, so it came from `open`, as this offset in a box, and nobody has closed it.
+    // SAFETY: the address was in the list, so it is that of a context which `open` allocated as a `Box`, plus `POINTER`,
+    // and which is not closed yet.
     let context = unsafe { Box::from_raw(context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>()) };
-    // SAFETY: the caller's promise.
+    // SAFETY: no verb of this context is in progress, and none of its objects is used later (the contract of this
+    // function).
     unsafe { context.private.kernel().close() };
     Ok(())
 }
@@ -109,7 +111,8 @@ pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
         return Err(Errno::EINVAL);
     }
     let context = context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>();
-    // SAFETY: it is in the list, so it came from `open` and is alive. Nobody has `&mut` to this part of it.
+    // SAFETY: the address is in the list, so it is that of a context which `open` created and which is not closed. No
+    // mutable reference to this part of it exists.
     Ok(unsafe { &(*context).private })
 }
 
@@ -118,9 +121,9 @@ pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
 /// # Safety
 /// `object` is NULL or begins with such a pointer; as for [`of`].
 pub(crate) unsafe fn of_object<'a, T>(object: *mut T) -> Outcome<&'a Private> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `object` is NULL or begins with the pointer to its context (the contract of this function).
     let context = unsafe { pointer_of(object) }?;
-    // SAFETY: as above.
+    // SAFETY: the context is not closed while the reference is used (the contract of this function).
     unsafe { of(context) }
 }
 
@@ -132,7 +135,8 @@ pub(crate) unsafe fn pointer_of<T>(object: *mut T) -> Outcome<*mut ibv_context> 
     if object.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: not NULL, and begins with a pointer, by the caller's promise.
+    // SAFETY: `object` is not NULL (checked above) and begins with the pointer to its context (the contract of this
+    // function).
     Ok(unsafe { object.cast::<*mut ibv_context>().read() })
 }
 
@@ -141,7 +145,7 @@ pub(crate) unsafe fn pointer_of<T>(object: *mut T) -> Outcome<*mut ibv_context> 
 /// # Safety
 /// As for [`of_object`].
 pub(crate) unsafe fn is_of<T>(context: *mut ibv_context, object: *mut T) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `object` is NULL or begins with the pointer to its context (the contract of this function).
     if object.is_null() || unsafe { pointer_of(object) }? == context { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
@@ -163,14 +167,14 @@ impl Private {
         self.acks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes counts of acknowledged events, and wakes those who wait for them.
+    /// Changes counts of acknowledged events, and wakes the threads that wait for them.
     pub(crate) fn acknowledge(&self, change: impl FnOnce()) {
         let _acks = self.acks();
         change();
         self.acked.notify_all();
     }
 
-    /// Waits until `is_done`, which looks at counts of acknowledged events.
+    /// Waits until `is_done`, which reads counts of acknowledged events.
     pub(crate) fn wait_for_acks(&self, is_done: impl Fn() -> bool) {
         let acks = self.acks();
         drop(self.acked.wait_while(acks, |()| !is_done()).unwrap_or_else(PoisonError::into_inner));

@@ -153,7 +153,7 @@ impl Known {
 /// As in ibv_get_device_list(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: NULL or valid for writing, by the caller's promise.
+    // SAFETY: `num_devices` is NULL or valid for writes (contract of the man page).
     let count = unsafe { num_devices.as_mut() };
     let mut found = 0;
     let list = pointer(|| {
@@ -183,7 +183,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> 
 /// As in ibv_get_device_list(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: NULL, or allocated by `ibv_get_device_list`, by the caller's promise.
+    // SAFETY: `list` is NULL, or was allocated by `ibv_get_device_list` (contract of the man page).
     unsafe { libc::free(list.cast()) };
 }
 
@@ -194,7 +194,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
 fn source(device: *mut ibv_device) -> Outcome<&'static Source> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let found = known.0.iter().find(|ours| ours.addr() == device.addr()).ok_or(Errno::EINVAL)?;
-    // SAFETY: a box that is never freed, and nobody has `&mut` to this part.
+    // SAFETY: the box is never freed, and no mutable reference to this part exists.
     Ok(unsafe { &(**found).source })
 }
 
@@ -227,13 +227,13 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
         if device.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: a device, by the caller's promise.
+        // SAFETY: `device` is not NULL (checked above) and points to a device of a list (contract of the man page).
         Ok(unsafe { &raw mut (*device).name }.cast::<c_char>())
     })
     .cast_const()
 }
 
-/// In network byte order; 0 if it can't be told.
+/// In network byte order; 0 if it is not known.
 ///
 /// # Safety
 /// As in ibv_get_device_guid(3).

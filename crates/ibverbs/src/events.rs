@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Asynchronous events, and the numbers by which events name objects (ibv_get_async_event(3)).
 //!
-//! An object is not freed before each of its events that a program has read is acknowledged. The kernel tells how many were
-//! read when it destroys the object; the object stays in the table until the last acknowledgement, so that a thread that has
-//! read an event and not yet looked up its object still finds it.
+//! An object is not freed before each of its events that a program has read is acknowledged. When the kernel destroys the
+//! object, it reports how many events were read. The object stays in the table until the last acknowledgement, so a thread
+//! that has read an event still finds its object.
 #![expect(unsafe_code)]
-// UNSAFETY: C's pointers to objects, and descriptors that C programs gave us.
+// UNSAFETY: C's pointers to objects, and descriptors from C programs.
 
 use crate::abi::context::ibv_context;
 use crate::abi::object::{Element, ibv_async_event, ibv_cq, ibv_srq};
@@ -17,45 +17,46 @@ use std::os::fd::BorrowedFd;
 use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
 use uverbs_core::control::async_event;
 
-/// What a number in an event stands for.
+/// The object that the number in an event names.
 #[derive(Clone, Copy)]
 pub(crate) enum Numbered {
-    /// Something that is not created yet; an event names it only if the kernel is wrong.
+    /// An object that is not created yet. A correct kernel reports no event for it.
     Nothing,
     Cq(*mut ibv_cq),
     Qp(*mut ibv_qp),
     Srq(*mut ibv_srq),
 }
 
-// SAFETY: pointers that are followed only under the promise of C's functions, on any thread.
+// SAFETY: the pointers are dereferenced only in functions that C calls, whose contract allows any thread.
 unsafe impl Send for Numbered {}
 
 impl Numbered {
     pub(crate) const NONE: Self = Self::Nothing;
 }
 
-/// Gives a number its object.
+/// Sets the object of a number.
 pub(crate) fn complete(here: &Private, number: u64, object: Numbered) {
     if let Some(place) = here.objects().get_mut(number) {
         *place = object;
     }
 }
 
-/// Whether as many events are acknowledged as were read. In a child of fork(2) the kernel was not asked, and 0 were read.
+/// Whether as many events are acknowledged as were read. In a child of fork(2) the kernel is not called, and the number of
+/// events read is 0.
 pub(crate) fn are_acked(completed: u32, reported: u32) -> bool {
     completed.wrapping_sub(reported).cast_signed() >= 0
 }
 
-/// Reads a record of an event file. `EINTR` and `EAGAIN` are the caller's business, as in C.
+/// Reads a record of an event file. As in C, the caller handles `EINTR` and `EAGAIN`.
 pub(crate) fn read(fd: c_int, record: &mut [u8]) -> Outcome<()> {
     if fd < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: open during the call: that of the object, or one that a C program has put in its place.
+    // SAFETY: the descriptor is open during the call: it is that of the object, or one that the program has set instead.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     match nix::unistd::read(fd, record) {
         Ok(n) if n == record.len() => Ok(()),
-        // The end of the file is the end of the device; the kernel gives whole records.
+        // The end of the file means that the device is gone; the kernel returns whole records.
         Ok(_) => Err(Errno::EIO),
         Err(errno) => Err(errno.into()),
     }
@@ -77,10 +78,10 @@ fn element(here: &Private, event: AsyncEvent) -> Option<Element> {
             Numbered::Srq(srq) => Some(Element { object: srq.cast() }),
             _ => None,
         },
-        // This library makes none.
+        // This library creates no such objects.
         EventScope::Wq => None,
         EventScope::Port | EventScope::Device | EventScope::Unknown => {
-            // All of the union, as C compares nothing but the port.
+            // All bytes of the union are set; C programs use only the port.
             let mut element = Element { object: core::ptr::null_mut() };
             element.port_num = c_int::try_from(event.element).unwrap_or(0);
             Some(element)
@@ -96,17 +97,18 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
         ensure(!event.is_null())?;
         loop {
             let mut record = [0; 16];
-            // SAFETY: a live context.
+            // SAFETY: `context` is open: `of` found it, and the program does not close it during this call (contract of the
+            // man page).
             read(unsafe { (*context).async_fd }, &mut record)?;
             let found = async_event::parse_event(&record).ok_or(Errno::EIO)?;
-            // An event that was on its way when its object was destroyed names nothing.
+            // The object was destroyed after the event was written: no object has the number.
             let Some(element) = element(here, found) else { continue };
-            // SAFETY: valid for writing by the caller's promise.
+            // SAFETY: `event` is valid for writes (contract of the man page).
             unsafe { event.write(ibv_async_event { element, event_type: found.event_type.0 }) };
             return Ok(0);
         }
@@ -118,23 +120,27 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     nothing(|| {
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `event` is NULL or valid, and not changed by others during this call (contract of the man page).
         let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
         let scope = EventType(event.event_type).scope();
         if !matches!(scope, EventScope::Cq | EventScope::Qp | EventScope::Srq) {
             return Ok(());
         }
-        // SAFETY: events of this kind have a pointer there.
+        // SAFETY: events with this scope have a pointer in the union (see `element`).
         let object = unsafe { event.element.object };
-        // SAFETY: the caller's promise.
+        // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(object) }?;
         here.acknowledge(|| {
             let completed = match scope {
-                // SAFETY: the public part of a live object; changed under the lock only.
+                // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
+                // held.
                 EventScope::Cq => unsafe { &mut (*object.cast::<ibv_cq>()).async_events_completed },
-                // SAFETY: as above.
+                // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
+                // held.
                 EventScope::Qp => unsafe { &mut (*object.cast::<ibv_qp>()).events_completed },
-                // SAFETY: as above.
+                // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
+                // held.
                 _ => unsafe { &mut (*object.cast::<ibv_srq>()).events_completed },
             };
             *completed = completed.wrapping_add(1);

@@ -13,13 +13,13 @@ use std::sync::{Arc, OnceLock};
 use uverbs_core::kernel::Kernel;
 use uverbs_hca::{Fabric, Hca, Link};
 
-/// More devices than anybody wants.
+/// The limit of devices.
 const MAX: usize = 64;
 
 /// The fabric of several processes, and the one that this is: a child of fork(2) has nothing to flush.
 static FABRIC: OnceLock<(Fabric, u32)> = OnceLock::new();
 
-/// The devices, made when they are first asked for.
+/// The devices, created on first use.
 static DEVICES: OnceLock<Outcome<Vec<Hca>>> = OnceLock::new();
 
 fn devices() -> Outcome<&'static [Hca]> {
@@ -51,7 +51,7 @@ fn meet(fabric: &Fabric, socket: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Packets that are on their way when the program ends are sent; a NIC would send them, too.
+/// Sends packets that are still queued when the program ends, as a NIC would.
 extern "C" fn flush() {
     if let Some((fabric, pid)) = FABRIC.get()
         && *pid == std::process::id()

@@ -32,8 +32,8 @@ pub(crate) struct Open<D: Driver> {
 /// The verbs that need to know the driver.
 ///
 /// # Safety of the verbs
-/// Pointers are valid, and of objects that were made on the context of this driver and are alive; those that are parents may
-/// be NULL. The rest is what the man page of the verb asks for.
+/// Pointers are valid and are those of objects that exist and were created in the context of this driver; pointers to
+/// parents may be NULL. Further requirements are those of the verb's man page.
 pub(crate) trait Verbs: Send + Sync {
     fn kernel(&self) -> &Arc<dyn Kernel>;
     fn core_support(&self) -> CoreSupport;
@@ -85,7 +85,7 @@ macro_rules! delegate {
     ($($(#[$meta:meta])* $name:ident => $module:ident::$function:ident ( $($arg:ident: $ty:ty),* ) -> $out:ty;)*) => {
         $(
             unsafe fn $name(&self, $($arg: $ty),*) -> $out {
-                // SAFETY: the caller's promise.
+                // SAFETY: this method and the function have the same contract, that of [`Verbs`].
                 unsafe { $module::$function(self, $($arg),*) }
             }
         )*
@@ -147,7 +147,7 @@ impl<D: Driver> Verbs for Open<D> {
     }
 
     unsafe fn qp_handle<'a>(&self, qp: *mut ibv_qp) -> &'a QpHandle {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is an existing queue pair of this driver (the contract of [`Verbs`]).
         unsafe { qp::handle::<D>(qp) }
     }
 }

@@ -117,11 +117,11 @@ fn the_symbols_are_those_of_rdma_core_44_and_65() {
 }
 
 #[test]
-fn devices_answer_and_errors_are_told_as_the_man_pages_say() {
+fn queries_and_errors_follow_the_man_pages() {
     passes("device");
 }
 
-/// Functions that can't fail, or whose failures another test looks at.
+/// Functions that can't fail, or whose failures another test checks.
 const WITHOUT_CONVENTION: &[&str] = &[
     "ibv_copy_ah_attr_from_kern",
     "ibv_copy_path_rec_from_kern",
@@ -160,7 +160,7 @@ fn every_function_fails_as_its_man_page_says() {
 }
 
 #[test]
-fn messages_arrive_by_every_verb_of_lists() {
+fn messages_arrive_by_every_list_verb() {
     passes("loopback");
 }
 

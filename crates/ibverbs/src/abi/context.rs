@@ -17,7 +17,7 @@ use libc::pthread_mutex_t;
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::{IbvMr, IbvMw, RecvWr, SendWr, Sge};
 
-/// A function that nobody calls, or that this library has not got: only its place matters.
+/// A function that is never called, or that this library does not have: only its offset matters.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>;
 
 c_struct! {

@@ -74,7 +74,7 @@ fn compare_with_older(theirs: &Table<'_>) {
 
 #[test]
 #[cfg_attr(not(target_arch = "x86_64"), ignore = "pthread's types have other sizes")]
-fn every_struct_is_that_of_rdma_core_65() {
+fn every_struct_has_the_layout_of_rdma_core_65() {
     let (ours, theirs) = (ours(), parse(TABLE_65));
     let wrong: Vec<_> = ours.iter().filter(|(key, value)| theirs.get(*key) != Some(value)).collect();
     assert!(wrong.is_empty(), "differ from rdma-core 65: {wrong:?}");
@@ -84,7 +84,7 @@ fn every_struct_is_that_of_rdma_core_65() {
 
 #[test]
 #[cfg_attr(not(target_arch = "x86_64"), ignore = "pthread's types have other sizes")]
-fn rdma_core_44_lacks_only_what_came_at_the_ends() {
+fn rdma_core_44_lacks_only_fields_at_the_ends() {
     let theirs = parse(TABLE_44);
     assert!(theirs.len() > 380, "only {} facts", theirs.len());
     compare_with_older(&theirs);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_c_cannot_hold_are_the_largest() {
+    fn counts_above_c_int_become_its_maximum() {
         let attr = DeviceAttr { max_qp: u32::MAX, max_cq: 7, ..DeviceAttr::default() };
         let c = device_attr(&attr, None);
         assert_eq!((c.max_qp, c.max_cq), (c_int::MAX, 7));

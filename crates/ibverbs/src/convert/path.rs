@@ -50,7 +50,7 @@ mod tests {
     use uverbs_core::attr::Gid;
 
     #[test]
-    fn an_address_survives_the_way_there_and_back() {
+    fn an_address_is_unchanged_by_both_conversions() {
         let mut attr = AhAttr::global(1, 3, Gid([7; 16]));
         (attr.dlid, attr.sl, attr.src_path_bits, attr.static_rate) = (9, 4, 2, 5);
         assert_eq!(from_c(&to_c(&attr)), attr);

@@ -32,7 +32,7 @@ pub(crate) fn from_c(attr: &ibv_qp_attr) -> QpAttr {
     QpAttr {
         qp_state: QpState(attr.qp_state),
         cur_qp_state: QpState(attr.cur_qp_state),
-        // What does not fit is no MTU: the check of the attributes finds it, if it is asked for.
+        // A value that does not fit is no MTU; the check of the attributes reports it if the mask has the attribute.
         path_mtu: Mtu(u8::try_from(attr.path_mtu).unwrap_or(u8::MAX)),
         path_mig_state: MigState(attr.path_mig_state),
         qkey: attr.qkey,
@@ -98,7 +98,7 @@ mod tests {
     use uverbs_core::attr::{AhAttr, Gid};
 
     #[test]
-    fn attributes_survive_the_way_there_and_back() {
+    fn attributes_are_unchanged_by_both_conversions() {
         let attr = QpAttr {
             qp_state: QpState::RTR,
             path_mtu: Mtu::MTU_1024,
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mtu_that_does_not_fit_is_none() {
+    fn an_mtu_that_does_not_fit_has_no_bytes() {
         let mut c = to_c(&QpAttr::default());
         c.path_mtu = 0x103;
         assert_eq!(from_c(&c).path_mtu.bytes(), None);

@@ -2,7 +2,7 @@
 //! Extended polling: the functions inside of `struct ibv_cq_ex` (ibv_create_cq_ex(3)).
 //!
 //! A session holds the queue's lock from `start_poll` to `end_poll`. `status` and `wr_id` are fields, which are set with every
-//! step; all else is read from the completion when it is asked for.
+//! step; all else is read from the completion when its function is called.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
@@ -13,7 +13,7 @@ use uverbs_core::attr::WcExFlags;
 use uverbs_core::provider::{Completion, CompletionQueue, Driver, PollError};
 use uverbs_core::sync::{Dynamic, Locked};
 
-/// What can be asked for: all but what only tag matching has.
+/// The fields that programs can request: all except those of tag matching.
 pub(crate) const OFFERED: WcExFlags = WcExFlags::all().difference(WcExFlags::TM_INFO);
 
 /// The queue of C's struct.
@@ -22,7 +22,8 @@ pub(crate) const OFFERED: WcExFlags = WcExFlags::all().difference(WcExFlags::TM_
 /// A live queue of this driver.
 #[inline(always)]
 unsafe fn queue<'a, D: Driver>(cq: *mut ibv_cq_ex) -> &'a Locked<D::CompletionQueue, Dynamic> {
-    // SAFETY: the caller's promise; the extended struct begins with the other one.
+    // SAFETY: `cq` points to an existing queue of this driver (the contract of this function), whose extended struct begins
+    // with `ibv_cq`.
     unsafe { &cq::private::<D>(cq.cast()).queue }
 }
 
@@ -33,21 +34,22 @@ unsafe fn queue<'a, D: Driver>(cq: *mut ibv_cq_ex) -> &'a Locked<D::CompletionQu
 #[inline(always)]
 unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) -> Result<(), PollError> {
     let current = engine.current().ok_or(PollError::Corrupt)?;
-    // SAFETY: the public part of a live queue; the completion is read before.
+    // SAFETY: `cq` points to the public part of an existing queue; only the thread of the session writes its fields.
     unsafe { (*cq).status = current.status().0 };
-    // SAFETY: as above.
+    // SAFETY: `cq` points to the public part of an existing queue; only the thread of the session writes its fields.
     unsafe { (*cq).wr_id = current.wr_id() };
     Ok(())
 }
 
 unsafe extern "C" fn start_poll<D: Driver>(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
         return libc::EINVAL;
     }
-    // SAFETY: a live queue of this driver, by the caller's promise.
+    // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(cq) };
-    // SAFETY: left by `end_poll`, or below; a queue of one thread is used by one thread, by C's promise.
+    // SAFETY: `end_poll`, or the error path below, leaves the queue. A queue without a lock is used by one thread (the man
+    // page's contract of `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
     let Ok(engine) = (unsafe { queue.enter() }) else { return libc::EBUSY };
     let started = engine.start_poll().and_then(|()| {
         // SAFETY: in the session that has begun.
@@ -68,14 +70,14 @@ unsafe extern "C" fn start_poll<D: Driver>(cq: *mut ibv_cq_ex, attr: *mut ibv_po
 }
 
 unsafe extern "C" fn next_poll<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: a live queue of this driver, by the caller's promise.
+    // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(cq) };
     if !queue.is_entered() {
         return libc::EINVAL;
     }
-    // SAFETY: in a session, by the caller's promise.
+    // SAFETY: the queue is entered (checked above), by this thread (the man page's contract of `ibv_next_poll`).
     let engine = unsafe { queue.entered() };
-    // SAFETY: as above.
+    // SAFETY: `cq` points to an existing queue, and this thread has its session.
     match engine.next_poll().and_then(|()| unsafe { publish::<D>(cq, engine) }) {
         Ok(()) => 0,
         Err(error) => error.errno().raw(),
@@ -83,12 +85,12 @@ unsafe extern "C" fn next_poll<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
 }
 
 unsafe extern "C" fn end_poll<D: Driver>(cq: *mut ibv_cq_ex) {
-    // SAFETY: a live queue of this driver, by the caller's promise.
+    // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(cq) };
     if queue.is_entered() {
-        // SAFETY: in a session, by the caller's promise.
+        // SAFETY: the queue is entered (checked above), by this thread (the man page's contract of `ibv_end_poll`).
         unsafe { queue.entered() }.end_poll();
-        // SAFETY: as above, and it is over.
+        // SAFETY: the queue is entered by this thread, and its engine is not used any more.
         unsafe { queue.leave() };
     }
 }
@@ -98,12 +100,13 @@ macro_rules! readers {
     ($($name:ident -> $ty:ty = |$completion:ident| $value:expr;)*) => {
         $(
             unsafe extern "C" fn $name<D: Driver>(cq: *mut ibv_cq_ex) -> $ty {
-                // SAFETY: a live queue of this driver, by the caller's promise.
+                // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
                 let queue = unsafe { queue::<D>(cq) };
                 if !queue.is_entered() {
                     return 0;
                 }
-                // SAFETY: in a session, by the caller's promise.
+                // SAFETY: the queue is entered (checked above), by this thread (the man page's contract of the
+                // `ibv_wc_read_*` calls).
                 let engine: &D::CompletionQueue = unsafe { queue.entered() };
                 engine.current().map_or(0, |$completion| $value)
             }
@@ -128,7 +131,7 @@ readers! {
     read_flow_tag -> u32 = |c| c.flow_tag().unwrap_or(0);
 }
 
-/// Puts the functions into a queue: those that every one has, and those that were asked for.
+/// Sets the functions of a queue: those of every queue, and those that were requested.
 pub(crate) fn set_functions<D: Driver>(cq: &mut ibv_cq_ex, flags: WcExFlags) {
     cq.start_poll = Some(start_poll::<D>);
     cq.next_poll = Some(next_poll::<D>);

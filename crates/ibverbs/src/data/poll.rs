@@ -16,10 +16,11 @@ pub(crate) unsafe extern "C" fn poll_cq<D: Driver>(
     num_entries: c_int,
     wc: *mut WorkCompletion,
 ) -> c_int {
-    // SAFETY: a live queue of this driver, by the caller's promise.
+    // SAFETY: `cq` is a live object of this library: its context was found above.
     let queue = unsafe { &cq::private::<D>(cq).queue };
     let max = usize::try_from(num_entries).unwrap_or(0);
-    // SAFETY: left below; a queue of one thread is used by one thread, by C's promise.
+    // SAFETY: the queue is left below. A queue without a lock is used by one thread (the man page's contract of
+    // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
     let engine = match unsafe { queue.enter() } {
         Ok(engine) => engine,
         Err(_) => return -libc::EBUSY,
@@ -27,7 +28,7 @@ pub(crate) unsafe extern "C" fn poll_cq<D: Driver>(
     let mut next = wc;
     // The array may be uninitialised, so it is written through the pointer.
     let polled = engine.poll_each(max, |completion| {
-        // SAFETY: at most `max` calls, and room for as many by the caller's promise.
+        // SAFETY: `next` is valid for writes (contract of the man page).
         unsafe { next.write(completion.to_wc()) };
         next = next.wrapping_add(1);
     });
@@ -43,9 +44,10 @@ pub(crate) unsafe extern "C" fn poll_cq<D: Driver>(
 /// # Safety
 /// As in ibv_req_notify_cq(3).
 pub(crate) unsafe extern "C" fn req_notify_cq<D: Driver>(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: a live queue of this driver, by the caller's promise.
+    // SAFETY: `cq` is a live object of this library: its context was found above.
     let queue = unsafe { &cq::private::<D>(cq).queue };
-    // SAFETY: left below; a queue of one thread is used by one thread, by C's promise.
+    // SAFETY: the queue is left below. A queue without a lock is used by one thread (the man page's contract of
+    // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
     let armed = match unsafe { queue.enter() } {
         Ok(engine) => engine.req_notify(solicited_only != 0),
         Err(_) => return libc::EBUSY,

@@ -21,7 +21,7 @@ use uverbs_core::wr::{RecvWr, SendWr};
 unsafe fn report<W>(bad: *const W, list: *mut W, bad_wr: *mut *mut W, errno: Errno) -> c_int {
     if !bad_wr.is_null() {
         let blamed = if bad.is_null() { list } else { bad.cast_mut() };
-        // SAFETY: the caller's promise.
+        // SAFETY: `bad_wr` is valid for writes (contract of this function).
         unsafe { bad_wr.write(blamed) };
     }
     errno.raw()
@@ -34,15 +34,16 @@ pub(crate) unsafe extern "C" fn post_send<D: Driver>(
     list: *mut SendWr,
     bad_wr: *mut *mut SendWr,
 ) -> c_int {
-    // SAFETY: a live queue pair of this driver, by the caller's promise.
+    // SAFETY: `qp` is a live object of this library: its context was found above.
     let Some(queue) = (unsafe { &qp::private::<D>(qp).send }) else {
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         return unsafe { report(ptr::null(), list, bad_wr, Errno::EINVAL) };
     };
-    // SAFETY: the caller's promise about the list; a queue of one thread is used by one thread.
+    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions (contract of
+    // the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
     match unsafe { raw::post_send(queue, list) } {
         Ok(()) => 0,
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         Err(bad) => unsafe { report(bad.wr, list, bad_wr, <D::SendQueue as SendQueue>::errno(bad.error)) },
     }
 }
@@ -54,15 +55,16 @@ pub(crate) unsafe extern "C" fn post_recv<D: Driver>(
     list: *mut RecvWr,
     bad_wr: *mut *mut RecvWr,
 ) -> c_int {
-    // SAFETY: a live queue pair of this driver, by the caller's promise.
+    // SAFETY: `qp` is a live object of this library: its context was found above.
     let Some(queue) = (unsafe { &qp::private::<D>(qp).recv }) else {
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         return unsafe { report(ptr::null(), list, bad_wr, Errno::EINVAL) };
     };
-    // SAFETY: the caller's promise about the list; a queue of one thread is used by one thread.
+    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions (contract of
+    // the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
     match unsafe { raw::post_recv(queue, list) } {
         Ok(()) => 0,
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         Err(bad) => unsafe { report(bad.wr, list, bad_wr, <D::RecvQueue as RecvQueue>::errno(bad.error)) },
     }
 }
@@ -74,12 +76,13 @@ pub(crate) unsafe extern "C" fn post_srq_recv<D: Driver>(
     list: *mut RecvWr,
     bad_wr: *mut *mut RecvWr,
 ) -> c_int {
-    // SAFETY: a live queue of this driver, by the caller's promise.
+    // SAFETY: `srq` is a live object of this library: its context was found above.
     let queue = unsafe { &srq::private::<D>(srq).queue };
-    // SAFETY: the caller's promise about the list; a queue of one thread is used by one thread.
+    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions (contract of
+    // the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
     match unsafe { raw::post_recv(queue, list) } {
         Ok(()) => 0,
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         Err(bad) => unsafe {
             report(bad.wr, list, bad_wr, <D::SharedRecvQueue as RecvQueue>::errno(bad.error))
         },

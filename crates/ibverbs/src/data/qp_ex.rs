@@ -27,7 +27,8 @@ fn builders<D: Driver>() -> &'static WrVtable {
 /// A live queue pair of this driver.
 #[inline(always)]
 unsafe fn queue<D: Driver>(qp: *mut ibv_qp_ex) -> *const () {
-    // SAFETY: the caller's promise; the extended struct begins with the other one.
+    // SAFETY: `qp` points to an existing queue pair of this driver (the contract of this function), whose extended struct
+    // begins with `ibv_qp`.
     match unsafe { &qp::private::<D>(qp.cast::<ibv_qp>()).send } {
         Some(queue) => ptr::from_ref(queue).cast(),
         None => ptr::null(),
@@ -40,9 +41,9 @@ unsafe fn queue<D: Driver>(qp: *mut ibv_qp_ex) -> *const () {
 /// A live queue pair.
 #[inline(always)]
 unsafe fn sticky(qp: *mut ibv_qp_ex) -> Wr {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` points to an existing queue pair (the contract of this function).
     let wr_id = unsafe { (*qp).wr_id };
-    // SAFETY: as above.
+    // SAFETY: `qp` points to an existing queue pair (the contract of this function).
     let flags = unsafe { (*qp).wr_flags };
     Wr { wr_id, flags: SendFlags::from_bits_retain(flags) }
 }
@@ -52,8 +53,9 @@ macro_rules! builders {
     ($($name:ident($($arg:ident: $ty:ty = $value:expr),*);)*) => {
         $(
             unsafe extern "C" fn $name<D: Driver>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
-                // SAFETY: a live queue pair of this driver with a send queue, in a session: the caller's promise. The other
-                // arguments are valid by the man page.
+                // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those have
+                // this function, and this thread has its session; the other arguments are valid (both by the contract of
+                // ibv_wr_post(3)).
                 unsafe { (builders::<D>().$name)(queue::<D>(qp), sticky(qp), $($value),*) }
             }
         )*
@@ -65,8 +67,9 @@ macro_rules! setters {
     ($($name:ident($($arg:ident: $ty:ty = $value:expr),*);)*) => {
         $(
             unsafe extern "C" fn $name<D: Driver>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
-                // SAFETY: a live queue pair of this driver with a send queue, in a session: the caller's promise. The other
-                // arguments are valid by the man page.
+                // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those have
+                // this function, and this thread has its session; the other arguments are valid (both by the contract of
+                // ibv_wr_post(3)).
                 unsafe { (builders::<D>().$name)(queue::<D>(qp), $($value),*) }
             }
         )*
@@ -101,9 +104,10 @@ setters! {
 }
 
 unsafe extern "C" fn wr_complete<D: Driver>(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: a live queue pair of this driver, by the caller's promise.
+    // SAFETY: `qp` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(qp) };
-    // SAFETY: it has a send queue, and is in a session: the caller's promise.
+    // SAFETY: the queue pair has a send queue, because only those have this function, and this thread has its session (the
+    // contract of ibv_wr_post(3)).
     match unsafe { (builders::<D>().wr_complete)(queue) } {
         Ok(()) => 0,
         Err(error) => <D::SendQueue as SendQueue>::errno(error).raw(),

@@ -26,7 +26,8 @@ const COMPAT_PORT_ATTR: usize = 48;
 /// `room` bytes from `to` on are valid for writing.
 unsafe fn write_part<T>(value: &T, to: *mut T, room: usize) {
     let bytes = size_of::<T>().min(room);
-    // SAFETY: as many are readable, and writable by the caller's promise; the two are apart.
+    // SAFETY: `bytes` is at most the size of `value` and at most `room`, for which `to` is valid (the contract of this
+    // function). `value` is a struct of this library, so the two do not overlap.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), to.cast::<u8>(), bytes) };
 }
 
@@ -34,7 +35,7 @@ unsafe fn write_part<T>(value: &T, to: *mut T, room: usize) {
 /// As in ibv_open_device(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the caller's promise.
+    // SAFETY: `device` is NULL or a device of a list (contract of the man page).
     pointer(|| unsafe { devices::open(device) })
 }
 
@@ -42,7 +43,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
 /// As in ibv_open_device(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: no verb of the context is in progress, and none of its objects is used later (contract of the man page).
     minus_one(|| unsafe { context::close(context) }.map(|()| 0))
 }
 
@@ -61,10 +62,10 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let (found, fw_ver) = ask(unsafe { context::of(context) }?)?;
         ensure(!attr.is_null())?;
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `attr` is valid for writes (contract of the man page).
         unsafe { attr.write(convert::device_attr(&found, fw_ver.as_deref())) };
         Ok(())
     })
@@ -79,16 +80,16 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `input` is NULL or valid, and not changed by others during this call (contract of the man page).
         ensure(unsafe { input.as_ref() }.is_none_or(|input| input.comp_mask == 0))?;
         ensure(!attr.is_null() && attr_size >= size_of::<ibv_device_attr>())?;
         let (found, fw_ver) = ask(here)?;
         // A newer program's struct has more at its end, which is 0 for what we do not know.
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `attr` is valid for writes of `attr_size` bytes (the contract of this function).
         unsafe { attr.cast::<u8>().write_bytes(0, attr_size) };
-        // SAFETY: as above.
+        // SAFETY: `attr` is valid for writes of `attr_size` bytes (the contract of this function).
         unsafe { write_part(&convert::device_attr_ex(&found, fw_ver.as_deref()), attr, attr_size) };
         Ok(())
     })
@@ -103,13 +104,13 @@ pub(crate) unsafe extern "C" fn query_port(
     attr_len: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
         ensure(!attr.is_null())?;
         let found = query::port(here.kernel(), port_num)?;
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `attr` is valid for writes of `attr_len` bytes (the contract of this function).
         unsafe { attr.cast::<u8>().write_bytes(0, attr_len) };
-        // SAFETY: as above.
+        // SAFETY: `attr` is valid for writes of `attr_len` bytes (the contract of this function).
         unsafe { write_part(&convert::port_attr(&found), attr, attr_len) };
         Ok(())
     })
@@ -123,7 +124,8 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port_num: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller's promise; the struct was never smaller.
+    // SAFETY: `context` and `attr` are valid (contract of the man page); the struct has at least this size in every version
+    // of the header.
     unsafe { query_port(context, port_num, attr, COMPAT_PORT_ATTR) }
 }
 
@@ -137,7 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     gid: *mut Gid64,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
         ensure(!gid.is_null())?;
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
@@ -147,7 +149,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
             Err(error) if error.errno() == Errno::ENODATA => Gid64::default(),
             Err(error) => return Err(error.errno()),
         };
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `gid` is valid for writes (contract of the man page).
         unsafe { gid.write_unaligned(found) };
         Ok(0)
     })
@@ -165,14 +167,14 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     entry_size: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
         ensure(!entry.is_null() && entry_size >= size_of::<ibv_gid_entry>())?;
         if flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
         let found = query::gid_entry(here.kernel(), port_num, gid_index)?;
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `entry` is valid for writes of `entry_size` bytes (the contract of this function).
         unsafe { write_part(&convert::gid_entry(&found), entry, entry_size) };
         Ok(())
     })
@@ -189,7 +191,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     entry_size: usize,
 ) -> isize {
     negative(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
         ensure(entry_size >= size_of::<ibv_gid_entry>())?;
         if flags != 0 {
@@ -202,14 +204,15 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         ensure(!entries.is_null() || found.is_empty())?;
         for (i, entry) in found.iter().enumerate() {
             let place = entries.cast::<u8>().wrapping_add(i * entry_size).cast();
-            // SAFETY: below `max_entries`, so valid for writing by the caller's promise.
+            // SAFETY: the index of the entry is below `max_entries`, and `entries` is valid for that many of `entry_size`
+            // bytes (the contract of this function).
             unsafe { write_part(&convert::gid_entry(entry), place, entry_size) };
         }
         Ok(found.len() as isize)
     })
 }
 
-/// `enum ibv_gid_type_sysfs`: RoCE version 1 is told with InfiniBand.
+/// `enum ibv_gid_type_sysfs`: RoCE version 1 has the value of InfiniBand.
 const GID_TYPE_IB_ROCE_V1: u32 = 0;
 const GID_TYPE_ROCE_V2: u32 = 1;
 
@@ -225,7 +228,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     gid_type: *mut u32,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
         ensure(!gid_type.is_null())?;
         let found = match query::gid_entry(here.kernel(), port_num, index) {
@@ -234,7 +237,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
             Err(error) if error.errno() == Errno::ENODATA => GID_TYPE_IB_ROCE_V1,
             Err(error) => return Err(error.errno()),
         };
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `gid_type` is valid for writes (contract of the man page).
         unsafe { gid_type.write(found) };
         Ok(0)
     })
@@ -250,12 +253,12 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
         ensure(!pkey.is_null())?;
         let index = u16::try_from(index).map_err(|_| Errno::EINVAL)?;
         let found = query::pkey(here.kernel(), port_num, index)?;
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `pkey` is valid for writes (contract of the man page).
         unsafe { pkey.write(found.to_be()) };
         Ok(0)
     })
@@ -270,7 +273,7 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     pkey: u16,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
         let length = query::port(here.kernel(), port_num)?.pkey_tbl_len;
         let wanted = u16::from_be(pkey);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Translations that librdmacm asks for: what the kernel's connection manager tells, in C's structs and back.
+//! Conversions for librdmacm between the structs of the kernel's connection manager and those of C.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to structs.
 
@@ -120,9 +120,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
     src: *const ib_uverbs_ah_attr,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `src` is valid for reads (the contract of this function).
     let value = ah_attr(unsafe { &*src });
-    // SAFETY: as above.
+    // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
     unsafe { dst.write(value) };
 }
 
@@ -133,11 +133,11 @@ pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
     src: *const ib_uverbs_qp_attr,
 ) {
-    // SAFETY: the caller's promise. The field stays as it is.
+    // SAFETY: `dst` is valid (the contract of this function). The field keeps its value.
     let rate_limit = unsafe { (*dst).rate_limit };
-    // SAFETY: as above.
+    // SAFETY: `src` is valid for reads (the contract of this function).
     let value = qp_attr(unsafe { &*src }, rate_limit);
-    // SAFETY: as above.
+    // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
     unsafe { dst.write(value) };
 }
 
@@ -148,9 +148,9 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     dst: *mut ibv_sa_path_rec,
     src: *const ib_user_path_rec,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `src` is valid for reads (the contract of this function).
     let value = path_from_kern(unsafe { &*src });
-    // SAFETY: as above.
+    // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
     unsafe { dst.write(value) };
 }
 
@@ -161,8 +161,8 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     dst: *mut ib_user_path_rec,
     src: *const ibv_sa_path_rec,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `src` is valid for reads (the contract of this function).
     let value = path_to_kern(unsafe { &*src });
-    // SAFETY: as above.
+    // SAFETY: `dst` is valid for writes and does not overlap `src` (the contract of this function).
     unsafe { dst.write(value) };
 }

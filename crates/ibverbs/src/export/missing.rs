@@ -44,7 +44,7 @@ macro_rules! no_descriptor {
     };
 }
 
-/// What undoes something that nobody can have: nothing.
+/// Functions that free an object which can't be created with this library. They do nothing.
 macro_rules! nothing_to_undo {
     ($($name:ident;)*) => {
         $(

@@ -23,9 +23,10 @@ use uverbs_core::control::{QpHandle, mcast};
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let context = unsafe { context::pointer_of(pd) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         // SAFETY: integers and pointers: zeros are values of all of them.
         let mut ex: ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
@@ -33,7 +34,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp
             (attr.qp_context, attr.send_cq, attr.recv_cq, attr.srq);
         (ex.cap, ex.qp_type, ex.sq_sig_all) = (attr.cap, attr.qp_type, attr.sq_sig_all);
         (ex.comp_mask, ex.pd) = (mask::PD, pd);
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call, and the objects in `ex` are NULL or exist (contract of the man
+        // page).
         let qp = unsafe { create(context, &mut ex) }?;
         attr.cap = ex.cap;
         Ok(qp)
@@ -47,7 +49,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // A program's struct of an older version may end before the fields whose bits are not set.
         let mut copy = *attr;
@@ -57,9 +59,11 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         if copy.comp_mask & mask::XRCD == 0 {
             copy.xrcd = ptr::null_mut();
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call, and the objects in `copy` are NULL or exist (contract of the
+        // man page).
         let qp = unsafe { create(context, &mut copy) }?;
-        // SAFETY: as above; the reference is not used any more.
+        // SAFETY: the struct is valid for writes (contract of the man page), and the reference `attr` is not used after
+        // this.
         unsafe { (&raw const attr.cap).cast_mut().write(copy.cap) };
         Ok(qp)
     })
@@ -68,23 +72,28 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// # Safety
 /// As in ibv_create_qp_ex(3).
 unsafe fn create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> Outcome<*mut ibv_qp> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
     ensure(attr.comp_mask & !mask::ALL == 0)?;
     if attr.comp_mask & mask::RSS != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
+    // page).
     unsafe { context::is_of(context, attr.pd) }?;
-    // SAFETY: as above.
+    // SAFETY: `attr.xrcd` is NULL or a live object, which begins with the pointer to its context (contract of the man
+    // page).
     unsafe { context::is_of(context, attr.xrcd) }?;
-    // SAFETY: as above.
+    // SAFETY: `attr.send_cq` is NULL or a live object, which begins with the pointer to its context (contract of the
+    // man page).
     unsafe { context::is_of(context, attr.send_cq) }?;
-    // SAFETY: as above.
+    // SAFETY: `attr.recv_cq` is NULL or a live object, which begins with the pointer to its context (contract of the
+    // man page).
     unsafe { context::is_of(context, attr.recv_cq) }?;
-    // SAFETY: as above.
+    // SAFETY: `attr.srq` is NULL or a live object, which begins with the pointer to its context (contract of the man
+    // page).
     unsafe { context::is_of(context, attr.srq) }?;
-    // SAFETY: all of this context.
+    // SAFETY: the objects in the request are live and of this context, as checked above.
     unsafe { here.verbs().create_qp(context, attr) }
 }
 
@@ -104,19 +113,20 @@ pub(crate) unsafe extern "C" fn open_qp(
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
         ensure(!has(!open_mask::ALL) && has(open_mask::NUM) && has(open_mask::XRCD) && has(open_mask::TYPE))?;
         ensure(!attr.xrcd.is_null() && attr.qp_type == QpType::XrcRecv as u32)?;
-        // SAFETY: not NULL, and valid by the caller's promise.
+        // SAFETY: `attr.xrcd` is NULL or a live object, which begins with the pointer to its context (contract of the
+        // man page).
         unsafe { context::is_of(context, attr.xrcd) }?;
-        // SAFETY: all of this context.
+        // SAFETY: the objects in the request are live and of this context, as checked above.
         let qp = unsafe { here.verbs().open_qp(context, attr.xrcd, attr.qp_num) }?;
         if has(open_mask::CONTEXT) {
-            // SAFETY: the public part of a new queue pair.
+            // SAFETY: `qp` was created by the call above, and the program does not have it yet.
             unsafe { (*qp).qp_context = attr.qp_context };
         }
         Ok(qp)
@@ -127,9 +137,10 @@ pub(crate) unsafe extern "C" fn open_qp(
 /// As in ibv_qp_to_qp_ex(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+    // this call (contract of the man page).
     let Ok(here) = (unsafe { context::of_object(qp) }) else { return ptr::null_mut() };
-    // SAFETY: of a context of ours.
+    // SAFETY: `qp` is a live object of a context of this library, as checked above.
     if unsafe { here.verbs().has_builder(qp) } { qp.cast() } else { ptr::null_mut() }
 }
 
@@ -142,16 +153,16 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     attr_mask: c_int,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
-        // SAFETY: NULL or valid, by the caller's promise. The last field is newer than the others and is used only if
-        // the mask has its bit; in a struct without it the same bytes are padding.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().modify_qp(qp, &convert::from_c(attr), mask) }?;
         if mask.contains(QpAttrMask::STATE) {
-            // SAFETY: the public part of a live queue pair.
+            // SAFETY: `qp` exists: `of_object` found its context, and the call above succeeded.
             unsafe { (*qp).state = attr.qp_state };
         }
         Ok(())
@@ -168,13 +179,14 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         ensure(!attr.is_null() && !init_attr.is_null())?;
         let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
-        // SAFETY: of a context of ours.
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
         let (found, sq_sig_all) = unsafe { here.verbs().query_qp(qp, mask) }?;
-        // SAFETY: the public part of a live queue pair; a copy.
+        // SAFETY: `qp` exists: `of_object` found its context, and the call above succeeded. Its public part is copied.
         let public = unsafe { qp.read() };
         let init = ibv_qp_init_attr {
             qp_context: public.qp_context,
@@ -185,12 +197,12 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             qp_type: public.qp_type,
             sq_sig_all: sq_sig_all.into(),
         };
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `attr` is valid for writes (contract of the man page).
         unsafe { attr.write(convert::to_c(&found)) };
-        // SAFETY: as above.
+        // SAFETY: `init_attr` is valid for writes (contract of the man page).
         unsafe { init_attr.write(init) };
         if mask.contains(QpAttrMask::STATE) {
-            // SAFETY: the public part of a live queue pair.
+            // SAFETY: `qp` exists: `of_object` found its context, and the call above succeeded.
             unsafe { (*qp).state = found.qp_state.0 };
         }
         Ok(())
@@ -202,9 +214,10 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_qp(qp) }
     })
 }
@@ -218,12 +231,13 @@ unsafe fn group(
     verb: fn(&QpHandle, uverbs_core::attr::Gid, u16) -> uverbs_core::Result<()>,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         ensure(!gid.is_null())?;
-        // SAFETY: valid by the caller's promise.
+        // SAFETY: `gid` is not NULL (checked above), so it is valid for reads (contract of the man page).
         let gid = unsafe { gid.read_unaligned() };
-        // SAFETY: of a context of ours.
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
         Ok(verb(unsafe { here.verbs().qp_handle(qp) }, gid.into(), lid)?)
     })
 }
@@ -232,7 +246,7 @@ unsafe fn group(
 /// As in ibv_attach_mcast(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const Gid64, lid: u16) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` and `gid` are NULL or valid (contract of the man page).
     unsafe { group(qp, gid, lid, mcast::attach) }
 }
 
@@ -240,7 +254,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const Gi
 /// As in ibv_attach_mcast(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const Gid64, lid: u16) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` and `gid` are NULL or valid (contract of the man page).
     unsafe { group(qp, gid, lid, mcast::detach) }
 }
 
@@ -250,7 +264,8 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const Gi
 /// As in ibv_query_ece(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+    // this call (contract of the man page).
     number(|| unsafe { context::of_object(qp) }.and(Err(Errno::EOPNOTSUPP)))
 }
 
@@ -260,7 +275,8 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, _: *mut ibv_ece) 
 /// As in ibv_set_ece(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+    // this call (contract of the man page).
     number(|| unsafe { context::of_object(qp) }.and(Err(Errno::EOPNOTSUPP)))
 }
 

@@ -47,9 +47,9 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
 ) -> c_int {
     minus_one(|| {
         ensure(!dir.is_null() && !file.is_null() && !buf.is_null())?;
-        // SAFETY: a string by the caller's promise.
+        // SAFETY: `dir` is not NULL (checked above), so it is a string (the contract of this function).
         let dir = unsafe { CStr::from_ptr(dir) };
-        // SAFETY: as above.
+        // SAFETY: `file` is not NULL (checked above), so it is a string (the contract of this function).
         let file = unsafe { CStr::from_ptr(file) };
         let path = PathBuf::from(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes()));
         let bytes =
@@ -58,10 +58,11 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
         if length > 0 && bytes[length - 1] == b'\n' {
             length -= 1;
         }
-        // SAFETY: at most `size` bytes, for which there is room by the caller's promise.
+        // SAFETY: `length` is at most `size`, for which `buf` is valid (the contract of this function), and at most the
+        // length of `bytes`.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr().cast::<c_char>(), buf, length) };
         if length < size {
-            // SAFETY: as above.
+            // SAFETY: `length` is below `size`, for which `buf` is valid (the contract of this function).
             unsafe { buf.wrapping_add(length).write(0) };
         }
         c_int::try_from(length).map_err(|_| Errno::EOVERFLOW)

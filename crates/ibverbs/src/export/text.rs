@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Names of values (ibv_event_type_str(3)). Programs print them and scripts look for them, so they are what rdma-core's
-//! library gives; a test compares the two where it is installed.
+//! Names of values (ibv_event_type_str(3)). Programs print them and scripts search for them, so they are those of
+//! rdma-core's library; a test compares the two if it is installed.
 
 use core::ffi::{CStr, c_char};
 

@@ -33,9 +33,9 @@ pub(crate) unsafe fn create<D: Driver>(
     pd: *mut ibv_pd,
     attr: &AhAttr,
 ) -> Outcome<*mut IbvAh> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is a live object of this driver (contract of `Verbs`).
     let (handle, driver) = open.driver.create_ah(unsafe { pd::handle(pd) }, attr)?;
-    // SAFETY: as above.
+    // SAFETY: `pd` is a live object (contract of `Verbs`).
     let context = unsafe { (*pd).context };
     let base = IbvAh { context: context.cast(), pd: pd.cast(), handle: handle.handle() };
     let private = ManuallyDrop::new(handle);
@@ -46,11 +46,14 @@ pub(crate) unsafe fn create<D: Driver>(
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<()> {
     let ah = ah.cast::<Ah<D>>();
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `ah` is an existing address handle of this driver (contract of `Verbs`); no mutable reference to its private
+    // part exists.
     let handle = unsafe { &(*ah).private };
-    // SAFETY: on success nobody uses it any more.
+    // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+    // `Verbs`).
     unsafe { destroy_handle(handle, AhHandle::destroy) }?;
-    // SAFETY: made by `create`, and gone for C with this call.
+    // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+    // `Verbs`).
     drop(unsafe { Box::from_raw(ah) });
     Ok(())
 }
@@ -60,11 +63,12 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut IbvAh {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = path::from_c(unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?);
-        // SAFETY: of a context of ours.
+        // SAFETY: `pd` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().create_ah(pd, &attr) }
     })
 }
@@ -74,9 +78,10 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut IbvAh) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `ah` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(ah) }?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `ah` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_ah(ah) }
     })
 }
@@ -89,16 +94,17 @@ unsafe fn attr_from_wc(
     wc: *mut WorkCompletion,
     grh: *mut ibv_grh,
 ) -> Outcome<AhAttr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `wc` is NULL or valid, and not changed by others during this call (contract of the man page).
     let wc = unsafe { wc.as_ref() }.ok_or(Errno::EINVAL)?;
     let mut bytes = [0; 40];
     if wc.wc_flags.contains(WcFlags::GRH) {
         if grh.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: 40 readable bytes by the caller's promise, of any alignment.
+        // SAFETY: `grh` is not NULL, so it is valid for reads of 40 bytes (contract of the man page); the read needs no
+        // alignment.
         bytes = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
     }
     Ok(reply::ah_attr(here.kernel(), wc, &bytes, port_num)?)
@@ -118,9 +124,9 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man page).
         let found = unsafe { attr_from_wc(context, port_num, wc, grh) }?;
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `attr` is valid for writes (contract of the man page).
         unsafe { attr.write(path::to_c(&found)) };
         Ok(0)
     })
@@ -136,13 +142,15 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     port_num: u8,
 ) -> *mut IbvAh {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
-        // SAFETY: as above.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let context = unsafe { context::pointer_of(pd) }?;
-        // SAFETY: as above.
+        // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man page).
         let attr = unsafe { attr_from_wc(context, port_num, wc, grh) }?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `pd` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().create_ah(pd, &attr) }
     })
 }

@@ -27,7 +27,8 @@ pub(crate) unsafe fn handle<'a>(channel: *mut ibv_comp_channel) -> Option<&'a Co
     if channel.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `channel` is a live object of this type (contract of this function); no mutable reference to its private
+    // part exists.
     Some(unsafe { &(*channel.cast::<Channel>()).private })
 }
 
@@ -37,7 +38,7 @@ pub(crate) unsafe fn handle<'a>(channel: *mut ibv_comp_channel) -> Option<&'a Co
 /// As for [`handle`].
 pub(crate) unsafe fn add_user(here: &Private, channel: *mut ibv_comp_channel) {
     let _counts = here.acks();
-    // SAFETY: the caller's promise; changed under the lock only.
+    // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock held.
     if let Some(channel) = unsafe { channel.as_mut() } {
         channel.refcnt += 1;
     }
@@ -49,7 +50,7 @@ pub(crate) unsafe fn add_user(here: &Private, channel: *mut ibv_comp_channel) {
 /// As for [`handle`].
 pub(crate) unsafe fn remove_user(here: &Private, channel: *mut ibv_comp_channel) {
     let _counts = here.acks();
-    // SAFETY: the caller's promise; changed under the lock only.
+    // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock held.
     if let Some(channel) = unsafe { channel.as_mut() } {
         channel.refcnt -= 1;
     }
@@ -60,7 +61,7 @@ pub(crate) unsafe fn remove_user(here: &Private, channel: *mut ibv_comp_channel)
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let private = comp_channel::create(unsafe { context::of(context) }?.kernel())?;
         let public = ibv_comp_channel { context, fd: private.as_fd().as_raw_fd(), refcnt: 0 };
         Ok(Box::into_raw(Box::new(Channel { public, private })).cast())
@@ -72,15 +73,17 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(channel) }?;
         let counts = here.acks();
-        // SAFETY: a live channel; read under the lock.
+        // SAFETY: `channel` exists: `of_object` found its context. The field is accessed only with the lock held.
         if unsafe { (*channel).refcnt } != 0 {
             return Err(Errno::EBUSY);
         }
         drop(counts);
-        // SAFETY: made by `ibv_create_comp_channel`, and gone for C with this call.
+        // SAFETY: `ibv_create_comp_channel` allocated it as a `Box` of this type; the program does not use it after
+        // this call (contract of the man page).
         drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
         Ok(())
     })
@@ -95,25 +98,27 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(channel) }?;
         ensure(!cq.is_null() && !cq_context.is_null())?;
         loop {
             let mut record = [0; 8];
             // The channel's own field, because programs put another descriptor there, and because a signal ends the read.
-            // SAFETY: a live channel.
+            // SAFETY: `channel` exists: `of_object` found its context, and the program does not destroy it during this call
+            // (contract of the man page).
             events::read(unsafe { (*channel).fd }, &mut record)?;
             let number = comp_channel::parse_event(&record).ok_or(Errno::EIO)?;
             let found = here.objects().get(number).copied();
-            // An event that was on its way when its queue was destroyed names nothing.
+            // The queue was destroyed after the event was written: no object has the number.
             let Some(Numbered::Cq(found)) = found else { continue };
             // SAFETY: in the table, so it is alive; and it is not destroyed before this event is acknowledged.
             unsafe { here.verbs().cq_event(found) };
-            // SAFETY: valid for writing by the caller's promise.
+            // SAFETY: `cq` is valid for writes (contract of the man page).
             unsafe { cq.write(found) };
-            // SAFETY: the public part of a live queue.
+            // SAFETY: `found` is in the table of objects, and is not destroyed before this event is acknowledged.
             let context = unsafe { (*found).cq_context };
-            // SAFETY: valid for writing by the caller's promise.
+            // SAFETY: `cq_context` is valid for writes (contract of the man page).
             unsafe { cq_context.write(context) };
             return Ok(0);
         }
@@ -125,10 +130,11 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     nothing(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(cq) }?;
         here.acknowledge(|| {
-            // SAFETY: the public part of a live queue; changed under the lock only.
+            // SAFETY: `cq` exists: `of_object` found its context. The field is changed only with the lock held.
             let completed = unsafe { &mut (*cq).comp_events_completed };
             *completed = completed.wrapping_add(nevents);
         });

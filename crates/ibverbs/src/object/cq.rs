@@ -54,7 +54,8 @@ pub(crate) struct CqRequest {
 /// A live queue of this driver.
 #[inline(always)]
 pub(crate) unsafe fn private<'a, D: Driver>(cq: *mut ibv_cq) -> &'a CqPrivate<D> {
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `cq` is a live object of this type (contract of this function); no mutable reference to its private part
+    // exists.
     unsafe { &(*cq.cast::<Cq<D>>()).private }
 }
 
@@ -66,7 +67,7 @@ pub(crate) unsafe fn parts<'a, D: Driver>(cq: *mut ibv_cq) -> Option<(&'a CqHand
     if cq.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `cq` is a live object of this driver (contract of this function).
     let this = unsafe { private::<D>(cq) };
     Some((&*this.handle, &this.shared))
 }
@@ -79,9 +80,9 @@ pub(crate) unsafe fn create<D: Driver>(
     request: &CqRequest,
 ) -> Outcome<*mut ibv_cq> {
     ensure(request.attr.comp_vector < open.num_comp_vectors.max(1))?;
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
-    // SAFETY: NULL or a live channel, by the caller's promise.
+    // SAFETY: `request.channel` is NULL or a live object of this driver (contract of `Verbs`).
     let channel = unsafe { channel::handle(request.channel) };
     let number = here.objects().insert(Numbered::NONE);
     // SAFETY: the channel is of this context (`check`). `destroy` has the kernel destroy the queue before it frees the
@@ -103,7 +104,7 @@ pub(crate) unsafe fn create<D: Driver>(
     let queue = Locked::dynamic(queue, !request.single_threaded);
     let private = CqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
     let cq: *mut ibv_cq = Box::into_raw(Box::new(Cq::<D> { public, private })).cast();
-    // SAFETY: as above.
+    // SAFETY: the channel is NULL or exists (contract of `Verbs`).
     unsafe { channel::add_user(here, request.channel) };
     events::complete(here, number, Numbered::Cq(cq));
     Ok(cq)
@@ -112,16 +113,17 @@ pub(crate) unsafe fn create<D: Driver>(
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn resize<D: Driver>(open: &Open<D>, cq: *mut ibv_cq, cqe: u32) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `cq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(cq) };
-    // SAFETY: left below; a queue of one thread is used by one thread, by C's promise.
+    // SAFETY: the queue is left below. A queue without a lock is used by one thread (the man page's contract of
+    // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
     let queue = unsafe { this.queue.enter() }.map_err(|_| Errno::EBUSY)?;
     // SAFETY: the queue's own handle and engine.
     let resized = unsafe { open.driver.resize_cq(&this.handle, queue, cqe) };
     // SAFETY: entered above; `queue` is not used any more.
     unsafe { this.queue.leave() };
     let cqe = resized?;
-    // SAFETY: the public part of a live queue.
+    // SAFETY: `cq` points to the public part of an existing queue (contract of `Verbs`).
     unsafe { (*cq).cqe = c_int::try_from(cqe).unwrap_or(c_int::MAX) };
     Ok(())
 }
@@ -134,7 +136,7 @@ pub(crate) unsafe fn moderate<D: Driver>(
     count: u16,
     period: u16,
 ) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `cq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(cq) };
     Ok(this.handle.moderate(CqModeration { cq_count: count, cq_period: period })?)
 }
@@ -142,34 +144,37 @@ pub(crate) unsafe fn moderate<D: Driver>(
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn event<D: Driver>(open: &Open<D>, cq: *mut ibv_cq) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `cq` is a live object of this driver (contract of `Verbs`).
     open.driver.cq_event(unsafe { &private::<D>(cq).shared });
 }
 
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+    // this call (contract of `Verbs`).
     let here = unsafe { context::of_object(cq) }?;
-    // SAFETY: as above.
+    // SAFETY: `cq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(cq) };
-    // SAFETY: on success nobody uses the queue any more.
+    // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+    // `Verbs`).
     let CqEvents { comp_events_reported, async_events_reported } =
         unsafe { destroy_handle(&this.handle, CqHandle::destroy) }?;
     here.wait_for_acks(|| {
-        // SAFETY: the public part of a queue that is freed below.
+        // SAFETY: `cq` points to the public part of the queue, which is freed below.
         let comp = unsafe { (*cq).comp_events_completed };
-        // SAFETY: as above.
+        // SAFETY: `cq` points to the public part of the queue, which is freed below.
         let asynchronous = unsafe { (*cq).async_events_completed };
         events::are_acked(comp, comp_events_reported)
             && events::are_acked(asynchronous, async_events_reported)
     });
     here.objects().remove(this.number);
-    // SAFETY: as above.
+    // SAFETY: `cq` points to the public part of the queue, which is freed below.
     let channel = unsafe { (*cq).channel };
     // SAFETY: a channel outlives its queues.
     unsafe { channel::remove_user(here, channel) };
-    // SAFETY: made by `create`, and gone for C with this call.
+    // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+    // `Verbs`).
     drop(unsafe { Box::from_raw(cq.cast::<Cq<D>>()) });
     Ok(())
 }
@@ -177,11 +182,12 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome
 /// # Safety
 /// As in ibv_create_cq(3) and ibv_create_cq_ex(3).
 unsafe fn create_any(context: *mut ibv_context, request: CqRequest) -> Outcome<*mut ibv_cq> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
-    // SAFETY: as above.
+    // SAFETY: `request.channel` is NULL or a live object, which begins with the pointer to its context (contract of the
+    // man page).
     unsafe { context::is_of(context, request.channel) }?;
-    // SAFETY: all of this context.
+    // SAFETY: the objects in the request are live and of this context, as checked above.
     unsafe { here.verbs().create_cq(context, &request) }
 }
 
@@ -200,7 +206,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         let attr =
             CqInitAttr { cqe: unsigned(cqe)?, comp_vector: unsigned(comp_vector)?, ..CqInitAttr::default() };
         let request = CqRequest { attr, channel, cq_context, single_threaded: false, extended: false };
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call, and `channel` is NULL or exists (contract of the man page).
         unsafe { create_any(context, request) }
     })
 }
@@ -218,14 +224,15 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     pointer(|| {
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask & !(mask::FLAGS | mask::PD) == 0)?;
         let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
         let flags = CqFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         if attr.comp_mask & mask::PD != 0 {
             // A parent domain gives a queue nothing here but the promise that its thread domain makes, which the flag makes, too.
-            // SAFETY: NULL or valid, by the caller's promise.
+            // SAFETY: `attr.parent_domain` is NULL or a live object, which begins with the pointer to its context
+            // (contract of the man page).
             unsafe { context::is_of(context, attr.parent_domain) }?;
         }
         let wc_flags = WcExFlags::from_bits_retain(attr.wc_flags);
@@ -239,7 +246,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             single_threaded: flags.contains(CqFlags::SINGLE_THREADED),
             extended: true,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call, and the channel is NULL or exists (contract of the man page).
         Ok(unsafe { create_any(context, request) }?.cast())
     })
 }
@@ -249,10 +256,11 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(cq) }?;
         let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `cq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().resize_cq(cq, cqe) }
     })
 }
@@ -264,14 +272,15 @@ const MODERATE: u32 = 1;
 /// As in ibv_modify_cq(3).
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(cq) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         if attr.attr_mask & !MODERATE != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: of a context of ours.
+        // SAFETY: `cq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().moderate_cq(cq, attr.moderate.cq_count, attr.moderate.cq_period) }
     })
 }
@@ -281,9 +290,10 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(cq) }?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `cq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_cq(cq) }
     })
 }

@@ -38,7 +38,8 @@ const CHUNK: usize = 1024;
 /// # Safety
 /// Live memory of ours.
 unsafe fn private<'a>(dm: *mut ibv_dm) -> &'a DmPrivate {
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `dm` is a live object of this type (contract of this function); no mutable reference to its private part
+    // exists.
     unsafe { &(*dm.cast::<Dm>()).private }
 }
 
@@ -59,9 +60,9 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask == 0)?;
         let DmParts { handle, mapping, start } =
@@ -83,13 +84,16 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 /// As in ibv_alloc_dm(3).
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(dm) }?;
-        // SAFETY: as above.
+        // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
-        // SAFETY: on success nobody uses the memory any more.
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+        // the man page).
         unsafe { destroy_handle(&this.handle, DmHandle::destroy) }?;
-        // SAFETY: made by `alloc_dm`, and gone for C with this call.
+        // SAFETY: `alloc_dm` allocated it as a `Box` of this type; the program does not use it after this call
+        // (contract of the man page).
         drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
         Ok(())
     })
@@ -104,13 +108,14 @@ unsafe extern "C" fn memcpy_to_dm(
     length: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(dm) }?;
-        // SAFETY: as above.
+        // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
         let at = this.place(offset, length)?;
         ensure(!host_addr.is_null())?;
-        // SAFETY: as many readable bytes by the caller's promise.
+        // SAFETY: `host_addr` is valid for reads of `length` bytes (contract of the man page).
         let data = unsafe { slice::from_raw_parts(host_addr.cast::<u8>(), length) };
         ensure(this.mapping.copy_in(at, data))
     })
@@ -125,9 +130,10 @@ unsafe extern "C" fn memcpy_from_dm(
     length: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(dm) }?;
-        // SAFETY: as above.
+        // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
         let at = this.place(offset, length)?;
         ensure(!host_addr.is_null())?;
@@ -136,7 +142,8 @@ unsafe extern "C" fn memcpy_from_dm(
             let part = chunk.get_mut(..CHUNK.min(length - done)).ok_or(Errno::EINVAL)?;
             ensure(this.mapping.copy_out(at + done, part))?;
             let to = host_addr.cast::<u8>().wrapping_add(done);
-            // SAFETY: as many writable bytes by the caller's promise, and apart from the stack.
+            // SAFETY: `host_addr` is valid for writes of `length` bytes (contract of the man page), of which `done +
+            // part.len()` are at most all. `chunk` is a local array, so the two do not overlap.
             unsafe { ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
         }
         Ok(())
@@ -153,16 +160,19 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
         ensure(!dm.is_null())?;
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let context = unsafe { context::pointer_of(pd) }?;
-        // SAFETY: not NULL, and valid by the caller's promise.
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context (contract of the man
+        // page).
         unsafe { context::is_of(context, dm) }?;
-        // SAFETY: of this context.
+        // SAFETY: `pd` is a live object of this library: its context was found above.
         let domain = unsafe { pd::handle(pd) };
-        // SAFETY: of this context.
+        // SAFETY: `dm` is a live object of this library: its context was found above.
         let memory = unsafe { &private(dm).handle };
         let (core, access) = (here.verbs().core_support(), AccessFlags::from_bits_retain(access));
         let handle = control::dm::reg_mr(core, domain, memory, offset, length as u64, access)?;

@@ -30,7 +30,8 @@ unsafe fn destroy_handle<H, R>(
     handle: &ManuallyDrop<H>,
     destroy: impl FnOnce(H) -> Result<R, (H, Error)>,
 ) -> Outcome<R> {
-    // SAFETY: one of the two values is forgotten: this one below, or the other by the caller's promise.
+    // SAFETY: only one of the two values is used and dropped: if `destroy` fails, the copy is forgotten below; if it
+    // succeeds, the caller does not use the original (the contract of this function).
     let copy = unsafe { ptr::read(&raw const **handle) };
     destroy(copy).map_err(|(copy, error)| {
         core::mem::forget(copy);

@@ -55,13 +55,15 @@ unsafe fn register(
     iova: u64,
     access: u32,
 ) -> Outcome<*mut IbvMr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+    // this call (contract of the man page).
     let here = unsafe { context::of_object(pd) }?;
     let range = MrRange { addr: addr.expose_provenance() as u64, length: length as u64, iova };
     let access = AccessFlags::from_bits_retain(access);
-    // SAFETY: the domain is of our context.
+    // SAFETY: `pd` is a live object of this library: its context was found above.
     let domain = unsafe { pd::handle(pd) };
-    // SAFETY: about the memory, the caller promises what ibv_reg_mr(3) says.
+    // SAFETY: the memory stays valid as long as it is registered, and it is not accessed in conflict with the device (the
+    // contract of ibv_reg_mr(3)).
     let handle = unsafe { mr::reg(here.verbs().core_support(), domain, range, access, Uhw::none()) }?;
     Ok(new(pd, addr, length, handle))
 }
@@ -75,7 +77,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut IbvMr {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man page).
     pointer(|| unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) })
 }
 
@@ -89,7 +91,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut IbvMr {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man page).
     pointer(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
 }
 
@@ -103,7 +105,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut IbvMr {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man page).
     pointer(|| unsafe { register(pd, addr, length, iova, access) })
 }
 
@@ -117,15 +119,16 @@ unsafe fn register_dmabuf(
     fd: c_int,
     access: u32,
 ) -> Outcome<*mut IbvMr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+    // this call (contract of the man page).
     let here = unsafe { context::of_object(pd) }?;
     if fd < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: open during the call, by the caller's promise.
+    // SAFETY: `fd` is not negative, and the program does not close it during this call (contract of the man page).
     let dmabuf = unsafe { BorrowedFd::borrow_raw(fd) };
     let access = AccessFlags::from_bits_retain(access);
-    // SAFETY: the domain is of our context.
+    // SAFETY: `` is a live object of a context of this library, as checked above.
     let domain = unsafe { pd::handle(pd) };
     let core = here.verbs().core_support();
     let handle = mr::reg_dmabuf(core, domain, dmabuf, offset, length as u64, iova, access)?;
@@ -143,7 +146,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut IbvMr {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is NULL or exists, and `fd` is not closed during this call (contract of the man page).
     pointer(|| unsafe { register_dmabuf(pd, offset, length, iova, fd, access.cast_unsigned()) })
 }
 
@@ -162,7 +165,7 @@ mod mask {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
         if has(!(mask::IOVA | mask::ADDR | mask::FD | mask::FD_OFFSET)) {
@@ -171,12 +174,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
         let access = attr.access.cast_unsigned();
         if has(mask::FD) {
             ensure(has(mask::IOVA) && has(mask::FD_OFFSET) && !has(mask::ADDR))?;
-            // SAFETY: the caller's promise.
+            // SAFETY: `pd` is NULL or exists, and the descriptor is not closed during this call (contract of the man page).
             return unsafe { register_dmabuf(pd, attr.fd_offset, attr.length, attr.iova, attr.fd, access) };
         }
         ensure(has(mask::ADDR) && !has(mask::FD_OFFSET))?;
         let iova = if has(mask::IOVA) { attr.iova } else { attr.addr.addr() as u64 };
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man
+        // page).
         unsafe { register(pd, attr.addr, attr.length, iova, access) }
     })
 }
@@ -194,9 +198,11 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 ) -> c_int {
     let mut failure = ERR_INPUT;
     let result = minus_one(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(mr) }?;
-        // SAFETY: as above; nobody has `&mut` to this part.
+        // SAFETY: `mr` is a live object of this type (contract of the man page); no mutable reference to its private
+        // part exists.
         let Some(handle) = (unsafe { &(*mr.cast::<Mr>()).private }) else { return Err(Errno::EINVAL) };
         let flags = ReregFlags::from_bits(flags.cast_unsigned()).ok_or(Errno::EINVAL)?;
         let has = |flag| flags.contains(flag);
@@ -204,9 +210,11 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         ensure(!flags.is_empty() && !(moves && (addr.is_null() || length == 0)))?;
         let changes_pd = has(ReregFlags::CHANGE_PD);
         if changes_pd {
-            // SAFETY: the caller's promise.
+            // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; that is not closed
+            // during this call (contract of the man page).
             let context = unsafe { context::pointer_of(mr) }?;
-            // SAFETY: NULL or valid, by the caller's promise.
+            // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
+            // page).
             unsafe { context::is_of(context, pd) }?;
             ensure(!pd.is_null())?;
         }
@@ -214,15 +222,17 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         let access = AccessFlags::from_bits_retain(access.cast_unsigned());
         let change = Rereg {
             range: moves.then_some(MrRange { addr: start, length: length as u64, iova: start }),
-            // SAFETY: of this context (checked above), so it is ours.
+            // SAFETY: `pd` is a live object of this library: its context was found above.
             pd: if changes_pd { Some(unsafe { pd::handle(pd) }) } else { None },
             access: has(ReregFlags::CHANGE_ACCESS).then_some(access),
         };
         let mut handle = handle.lock().unwrap_or_else(PoisonError::into_inner);
         failure = ERR_CMD;
-        // SAFETY: about the memory, the caller promises what ibv_rereg_mr(3) says.
+        // SAFETY: the new memory stays valid as long as it is registered, and it is not accessed in conflict with the
+        // device (the contract of ibv_rereg_mr(3)).
         unsafe { handle.rereg(here.verbs().core_support(), &change, Uhw::none()) }?;
-        // SAFETY: the public part of a live region.
+        // SAFETY: `mr` exists: `of_object` found its context. Nothing else accesses its public part during this call
+        // (contract of the man page).
         let public = unsafe { &mut *mr };
         (public.lkey, public.rkey) = (handle.lkey(), handle.rkey());
         if changes_pd {
@@ -241,15 +251,19 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(mr) }?;
-        // SAFETY: as above; nobody has `&mut` to this part.
+        // SAFETY: `mr` is a live object of this type (contract of the man page); no mutable reference to its private
+        // part exists.
         if let Some(handle) = unsafe { &(*mr.cast::<Mr>()).private } {
             let handle = handle.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: on success nobody uses the region any more.
+            // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract
+            // of the man page).
             unsafe { destroy_handle(&handle, MrHandle::destroy) }?;
         }
-        // SAFETY: made by `new` or `alloc_null_mr`, and gone for C with this call.
+        // SAFETY: `new` or `alloc_null_mr` allocated it as a `Box` of this type; the program does not use it after this
+        // call (contract of the man page).
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })
@@ -265,16 +279,17 @@ pub(crate) unsafe extern "C" fn advise_mr(
     num_sge: u32,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(pd) }?;
         let advice = [MrAdvice::Prefetch, MrAdvice::PrefetchWrite, MrAdvice::PrefetchNoFault]
             .into_iter()
             .find(|known| *known as u32 == advice)
             .ok_or(Errno::EINVAL)?;
         ensure(!sg_list.is_null() && num_sge != 0)?;
-        // SAFETY: valid, by the caller's promise.
+        // SAFETY: `sg_list` is not NULL (checked above) and has `num_sge` entries (contract of the man page).
         let sges = unsafe { slice::from_raw_parts(sg_list, num_sge as usize) };
-        // SAFETY: the domain is of our context.
+        // SAFETY: `pd` is a live object of this library: its context was found above.
         let domain = unsafe { pd::handle(pd) };
         Ok(mr::advise(domain, advice, AdviseFlags::from_bits_retain(flags), sges)?)
     })
@@ -284,10 +299,11 @@ pub(crate) unsafe extern "C" fn advise_mr(
 /// As in ibv_alloc_null_mr(3).
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let lkey = unsafe { context::of_object(pd) }?.verbs().null_lkey()?;
         let public = IbvMr {
-            // SAFETY: as above.
+            // SAFETY: `pd` is a live object (contract of the man page).
             context: unsafe { (*pd).context }.cast(),
             pd: pd.cast(),
             addr: ptr::null_mut(),

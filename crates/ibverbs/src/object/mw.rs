@@ -29,13 +29,14 @@ struct Mw {
 /// As in ibv_alloc_mw(3).
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut IbvMw {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(pd) }?;
         let kind = MwType::from_raw(mw_type).ok_or(Errno::EINVAL)?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `pd` is a live object of this library: its context was found above.
         let handle = mw::alloc(unsafe { pd::handle(pd) }, kind, Uhw::none())?;
         let public = IbvMw {
-            // SAFETY: as above.
+            // SAFETY: `pd` is a live object (contract of the man page).
             context: unsafe { (*pd).context }.cast(),
             pd: pd.cast(),
             rkey: handle.rkey(),
@@ -50,13 +51,17 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
 /// As in ibv_alloc_mw(3).
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `mw` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(mw) }?;
-        // SAFETY: as above; nobody has `&mut` to this part.
+        // SAFETY: `mw` is a live object of this type (contract of the man page); no mutable reference to its private
+        // part exists.
         let handle = unsafe { &(*mw.cast::<Mw>()).private };
-        // SAFETY: on success nobody uses the window any more.
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+        // the man page).
         unsafe { destroy_handle(handle, MwHandle::destroy) }?;
-        // SAFETY: made by `alloc_mw`, and gone for C with this call.
+        // SAFETY: `alloc_mw` allocated it as a `Box` of this type; the program does not use it after this call
+        // (contract of the man page).
         drop(unsafe { Box::from_raw(mw.cast::<Mw>()) });
         Ok(())
     })
@@ -74,19 +79,19 @@ pub(crate) unsafe extern "C" fn bind_mw<D: Driver>(
 ) -> c_int {
     number(|| {
         ensure(!qp.is_null() && !mw.is_null())?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `bind` is NULL or valid, and not changed by others during this call (contract of the man page).
         let bind = unsafe { bind.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: valid, by the caller's promise.
+        // SAFETY: `mw` is not NULL (checked above), so the window exists (contract of the man page).
         let rkey = unsafe { (*mw).rkey };
         let rkey = rkey & !0xff | rkey.wrapping_add(1) & 0xff;
         let mut wr = SendWr::new(bind.wr_id, WrOpcode::BIND_MW);
         wr.send_flags = bind.send_flags;
         wr.tail = WrTail { bind_mw: WrBindMw { mw, rkey, bind_info: bind.bind_info } };
         let mut bad = ptr::null_mut();
-        // SAFETY: the caller's promise about the queue pair, the window and the region; a list of one.
+        // SAFETY: `qp`, `mw` and the region exist (contract of the man page). The list has one node, a local.
         match unsafe { post::post_send::<D>(qp, &raw mut wr, &raw mut bad) } {
             0 => {
-                // SAFETY: valid, by the caller's promise.
+                // SAFETY: `mw` is not NULL (checked above), so the window exists (contract of the man page).
                 unsafe { (*mw).rkey = rkey };
                 Ok(())
             }

@@ -50,14 +50,16 @@ struct TdPrivate {
 /// # Safety
 /// A live domain of ours.
 unsafe fn private<'a>(pd: *mut ibv_pd) -> &'a PdPrivate {
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `pd` is a live object of this type (contract of this function); no mutable reference to its private part
+    // exists.
     unsafe { &(*pd.cast::<Pd>()).private }
 }
 
 /// # Safety
 /// A live thread domain of ours.
 unsafe fn td_private<'a>(td: *mut ibv_td) -> &'a TdPrivate {
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `td` is a live object of this type (contract of this function); no mutable reference to its private part
+    // exists.
     unsafe { &(*td.cast::<Td>()).private }
 }
 
@@ -66,7 +68,7 @@ unsafe fn td_private<'a>(td: *mut ibv_td) -> &'a TdPrivate {
 /// # Safety
 /// A live domain of ours.
 pub(crate) unsafe fn handle<'a>(pd: *mut ibv_pd) -> &'a PdHandle {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is a live object of this driver (contract of this function).
     match unsafe { &private(pd).kind } {
         Kind::Domain(handle) => handle,
         // SAFETY: a parent domain's domain can't be freed before it, and is no parent domain (`alloc_parent_domain`).
@@ -79,7 +81,7 @@ pub(crate) unsafe fn handle<'a>(pd: *mut ibv_pd) -> &'a PdHandle {
 /// # Safety
 /// A live domain of ours.
 pub(crate) unsafe fn td<'a>(pd: *mut ibv_pd) -> Option<&'a AnyTd> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `pd` is a live object of this driver (contract of this function).
     match unsafe { &private(pd).kind } {
         // SAFETY: a parent domain's thread domain can't be freed before it.
         Kind::Parent { td, .. } if !td.is_null() => Some(unsafe { &td_private(*td).td }),
@@ -97,7 +99,7 @@ fn new(context: *mut ibv_context, handle: u32, kind: Kind) -> *mut ibv_pd {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let handle = unsafe { context::of(context) }?.verbs().alloc_pd()?;
         Ok(new(context, handle.handle(), Kind::Domain(ManuallyDrop::new(handle))))
     })
@@ -108,26 +110,29 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(pd) }?;
-        // SAFETY: as above.
+        // SAFETY: `pd` is a live object of this library: its context was found above.
         let this = unsafe { private(pd) };
         if this.users.load(Ordering::Acquire) != 0 {
             return Err(Errno::EBUSY);
         }
         match &this.kind {
-            // SAFETY: on success nobody uses the domain any more.
+            // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract
+            // of the man page).
             Kind::Domain(handle) => unsafe { destroy_handle(handle, PdHandle::destroy) }?,
             Kind::Parent { pd, td } => {
                 // SAFETY: what a parent domain is made of lives as long.
                 unsafe { private(*pd) }.users.fetch_sub(1, Ordering::Release);
                 if !td.is_null() {
-                    // SAFETY: as above.
+                    // SAFETY: `*td` is a live object of this library: its context was found above.
                     unsafe { td_private(*td) }.users.fetch_sub(1, Ordering::Release);
                 }
             }
         }
-        // SAFETY: made by `new`, and gone for C with this call.
+        // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+        // the man page).
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
         Ok(())
     })
@@ -140,9 +145,9 @@ pub(crate) unsafe extern "C" fn alloc_td(
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         if attr.comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -156,13 +161,15 @@ pub(crate) unsafe extern "C" fn alloc_td(
 /// As in ibv_alloc_td(3).
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `td` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(td) }?;
-        // SAFETY: as above.
+        // SAFETY: `td` is a live object of this library: its context was found above.
         if unsafe { td_private(td) }.users.load(Ordering::Acquire) != 0 {
             return Err(Errno::EBUSY);
         }
-        // SAFETY: made by `alloc_td`, and gone for C with this call.
+        // SAFETY: `alloc_td` allocated it as a `Box` of this type; the program does not use it after this call
+        // (contract of the man page).
         drop(unsafe { Box::from_raw(td.cast::<Td>()) });
         Ok(())
     })
@@ -179,24 +186,26 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         unsafe { context::of(context) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         ensure(!attr.pd.is_null() && attr.comp_mask & !ALLOCATORS == 0)?;
         if attr.comp_mask & ALLOCATORS != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
+        // page).
         unsafe { context::is_of(context, attr.pd) }?;
-        // SAFETY: as above.
+        // SAFETY: `attr.td` is NULL or a live object, which begins with the pointer to its context (contract of the man
+        // page).
         unsafe { context::is_of(context, attr.td) }?;
-        // SAFETY: of this context, so it is ours.
+        // SAFETY: `attr.pd` is a live object of this library: its context was found above.
         let domain = unsafe { private(attr.pd) };
         let Kind::Domain(handle) = &domain.kind else { return Err(Errno::EINVAL) };
         domain.users.fetch_add(1, Ordering::Relaxed);
         if !attr.td.is_null() {
-            // SAFETY: as above.
+            // SAFETY: `attr.td` is a live object of this library: its context was found above.
             unsafe { td_private(attr.td) }.users.fetch_add(1, Ordering::Relaxed);
         }
         Ok(new(context, handle.handle(), Kind::Parent { pd: attr.pd, td: attr.td }))

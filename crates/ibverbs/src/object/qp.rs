@@ -49,7 +49,8 @@ pub(crate) struct QpPrivate<D: Driver> {
 /// A live queue pair of this driver.
 #[inline(always)]
 pub(crate) unsafe fn private<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpPrivate<D> {
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `qp` is a live object of this type (contract of this function); no mutable reference to its private part
+    // exists.
     unsafe { &(*qp.cast::<Qp<D>>()).private }
 }
 
@@ -118,22 +119,22 @@ pub(crate) unsafe fn create<D: Driver>(
         (attr.recv_cq, attr.srq) = (ptr::null_mut(), ptr::null_mut());
     }
     ensure(attr.pd.is_null() != sends && attr.xrcd.is_null() == sends)?;
-    // SAFETY: not NULL, or not asked for; valid by the caller's promise.
+    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
     let pd = sends.then(|| unsafe { pd::handle(attr.pd) });
-    // SAFETY: as above.
+    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
     let td: Option<&AnyTd> = if sends { unsafe { pd::td(attr.pd) } } else { None };
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
     let number = here.objects().insert(Numbered::NONE);
     let create = QpCreate::<D> {
         pd,
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr.send_cq` is NULL or a live object of this driver (contract of `Verbs`).
         send_cq: unsafe { cq::parts::<D>(attr.send_cq) },
-        // SAFETY: as above.
+        // SAFETY: `attr.recv_cq` is NULL or a live object of this driver (contract of `Verbs`).
         recv_cq: unsafe { cq::parts::<D>(attr.recv_cq) },
-        // SAFETY: as above.
+        // SAFETY: `attr.srq` is NULL or a live object of this driver (contract of `Verbs`).
         srq: unsafe { srq::parts::<D>(attr.srq) },
-        // SAFETY: not NULL, and valid by the caller's promise.
+        // SAFETY: `attr.xrcd` is a live object of this driver (contract of `Verbs`).
         xrcd: (!sends).then(|| unsafe { xrcd::handle(attr.xrcd) }),
         attr: &init,
         td: td.and_then(|td| td.downcast_ref()),
@@ -142,8 +143,9 @@ pub(crate) unsafe fn create<D: Driver>(
         data_in_completions: false,
         user_handle: number,
     };
-    // SAFETY: all of this context, and in pairs of one object. `destroy` has the kernel destroy the queue pair before it
-    // frees the other parts, and they live as long as C has the queue pair, or are leaked.
+    // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
+    // `destroy` has the kernel destroy the queue pair before it frees the other parts. Until then the program keeps the
+    // queue pair, so the parts exist, or they are leaked.
     let parts = unsafe { open.driver.create_qp(&create) };
     let parts = parts.inspect_err(|_| {
         here.objects().remove(number);
@@ -170,10 +172,10 @@ pub(crate) unsafe fn open<D: Driver>(
     xrcd: *mut ibv_xrcd,
     qp_num: u32,
 ) -> Outcome<*mut ibv_qp> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
     let number = here.objects().insert(Numbered::NONE);
-    // SAFETY: the caller's promise.
+    // SAFETY: `xrcd` is a live object of this driver (contract of `Verbs`).
     let parts = open.driver.open_qp(unsafe { xrcd::handle(xrcd) }, qp_num, number).inspect_err(|_| {
         here.objects().remove(number);
     })?;
@@ -219,7 +221,7 @@ pub(crate) unsafe fn modify<D: Driver>(
     attr: &QpAttr,
     mask: QpAttrMask,
 ) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
     // SAFETY: the queue pair's own parts.
     unsafe { open.driver.modify_qp(&this.handle, &this.shared, attr, mask) }?;
@@ -235,7 +237,7 @@ pub(crate) unsafe fn query<D: Driver>(
     qp: *mut ibv_qp,
     mask: QpAttrMask,
 ) -> Outcome<(QpAttr, bool)> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
     // Drivers of kernels refuse or ignore bits that are none.
     let (mut attr, init) = this.handle.query(mask & QpAttrMask::all())?;
@@ -249,7 +251,7 @@ pub(crate) unsafe fn query<D: Driver>(
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn has_builder<D: Driver>(_: &Open<D>, qp: *mut ibv_qp) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     unsafe { private::<D>(qp) }.has_builder
 }
 
@@ -258,25 +260,28 @@ pub(crate) unsafe fn has_builder<D: Driver>(_: &Open<D>, qp: *mut ibv_qp) -> boo
 /// # Safety
 /// A live queue pair of this driver.
 pub(crate) unsafe fn handle<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpHandle {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is a live object of this driver (contract of this function).
     unsafe { &private::<D>(qp).handle }
 }
 
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+    // this call (contract of `Verbs`).
     let here = unsafe { context::of_object(qp) }?;
-    // SAFETY: as above.
+    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
     // SAFETY: the queue pair's own parts, of which the engines are freed after this.
     let end = |handle| unsafe { open.driver.destroy_qp(handle, &this.shared) };
-    // SAFETY: on success nobody uses it any more.
+    // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+    // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
-    // SAFETY: the public part of a queue pair that is freed below.
+    // SAFETY: `qp` points to the public part of the queue pair, which is freed below.
     here.wait_for_acks(|| events::are_acked(unsafe { (*qp).events_completed }, reported));
     here.objects().remove(this.number);
-    // SAFETY: made by `finish`, and gone for C with this call.
+    // SAFETY: `finish` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+    // `Verbs`).
     drop(unsafe { Box::from_raw(qp.cast::<Qp<D>>()) });
     Ok(())
 }

@@ -42,7 +42,8 @@ pub(crate) struct SrqPrivate<D: Driver> {
 /// A live queue of this driver.
 #[inline(always)]
 pub(crate) unsafe fn private<'a, D: Driver>(srq: *mut ibv_srq) -> &'a SrqPrivate<D> {
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `srq` is a live object of this type (contract of this function); no mutable reference to its private part
+    // exists.
     unsafe { &(*srq.cast::<Srq<D>>()).private }
 }
 
@@ -56,7 +57,7 @@ pub(crate) unsafe fn parts<'a, D: Driver>(
     if srq.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `srq` is a live object of this driver (contract of this function).
     let this = unsafe { private::<D>(srq) };
     Some((&*this.handle, &this.shared))
 }
@@ -80,7 +81,7 @@ pub(crate) unsafe fn create<D: Driver>(
     context: *mut ibv_context,
     attr: &mut ibv_srq_init_attr_ex,
 ) -> Outcome<*mut ibv_srq> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
     let is_xrc = attr.srq_type == SrqType::Xrc as u32;
     let init = SrqInitAttr {
@@ -90,26 +91,27 @@ pub(crate) unsafe fn create<D: Driver>(
         ..SrqInitAttr::default()
     };
     let xrc = if is_xrc {
-        // SAFETY: the caller's promise.
+        // SAFETY: `attr.cq` is NULL or a live object of this driver (contract of `Verbs`).
         let (cq, shared) = unsafe { cq::parts::<D>(attr.cq) }.ok_or(Errno::EINVAL)?;
-        // SAFETY: as above.
+        // SAFETY: `attr.xrcd` is a live object of this driver (contract of `Verbs`).
         Some((unsafe { xrcd::handle(attr.xrcd) }, cq, shared))
     } else {
         None
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
     let td = unsafe { pd::td(attr.pd) };
     let number = here.objects().insert(Numbered::NONE);
     let create = SrqCreate::<D> {
-        // SAFETY: as above.
+        // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
         pd: unsafe { pd::handle(attr.pd) },
         attr: &init,
         xrc,
         td: td.and_then(|td| td.downcast_ref()),
         user_handle: number,
     };
-    // SAFETY: all of this context, and in pairs of one object. `destroy` has the kernel destroy the queue before it frees
-    // the other parts, and they live as long as C has the queue, or are leaked.
+    // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
+    // `destroy` has the kernel destroy the queue before it frees the other parts. Until then the program keeps the queue,
+    // so the parts exist, or they are leaked.
     let parts = unsafe { open.driver.create_srq(&create) };
     let SrqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
         here.objects().remove(number);
@@ -136,9 +138,10 @@ pub(crate) unsafe fn modify<D: Driver>(
     attr: &SrqAttr,
     mask: SrqAttrMask,
 ) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `srq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(srq) };
-    // SAFETY: left below; a queue of one thread is used by one thread, by C's promise.
+    // SAFETY: the queue is left below. A queue without a lock is of a thread domain, whose queues are used by one thread
+    // (the contract of ibv_alloc_td(3)).
     let queue = unsafe { this.queue.enter() }.map_err(|_| Errno::EBUSY)?;
     // SAFETY: the queue's own handle and engine.
     let modified = unsafe { open.driver.modify_srq(&this.handle, queue, attr, mask) };
@@ -150,32 +153,35 @@ pub(crate) unsafe fn modify<D: Driver>(
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn query<D: Driver>(_: &Open<D>, srq: *mut ibv_srq) -> Outcome<SrqAttr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `srq` is a live object of this driver (contract of `Verbs`).
     Ok(unsafe { private::<D>(srq) }.handle.query()?)
 }
 
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn number<D: Driver>(_: &Open<D>, srq: *mut ibv_srq) -> Outcome<u32> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `srq` is a live object of this driver (contract of `Verbs`).
     unsafe { private::<D>(srq) }.handle.srq_num().ok_or(Errno::EINVAL)
 }
 
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, srq: *mut ibv_srq) -> Outcome<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+    // this call (contract of `Verbs`).
     let here = unsafe { context::of_object(srq) }?;
-    // SAFETY: as above.
+    // SAFETY: `srq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(srq) };
     // SAFETY: the queue's own parts, of which the engines are freed after this.
     let end = |handle| unsafe { open.driver.destroy_srq(handle, &this.shared) };
-    // SAFETY: on success nobody uses it any more.
+    // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+    // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;
-    // SAFETY: the public part of a queue that is freed below.
+    // SAFETY: `srq` points to the public part of the queue, which is freed below.
     here.wait_for_acks(|| events::are_acked(unsafe { (*srq).events_completed }, reported));
     here.objects().remove(this.number);
-    // SAFETY: made by `create`, and gone for C with this call.
+    // SAFETY: `create` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+    // `Verbs`).
     drop(unsafe { Box::from_raw(srq.cast::<Srq<D>>()) });
     Ok(())
 }
@@ -188,16 +194,18 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         // SAFETY: integers and pointers: zeros are values of all of them.
         let mut ex: ibv_srq_init_attr_ex = unsafe { mem::zeroed() };
         (ex.srq_context, ex.attr, ex.pd) = (attr.srq_context, attr.attr, pd);
-        // SAFETY: as above.
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let context = unsafe { context::pointer_of(pd) }?;
-        // SAFETY: of a context of ours.
+        // SAFETY: the objects in the request are live and of this context, as checked above.
         let srq = unsafe { here.verbs().create_srq(context, &mut ex) }?;
         attr.attr = ex.attr;
         Ok(srq)
@@ -211,9 +219,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
         if has(!mask::ALL) || has(mask::TM) {
@@ -221,19 +229,22 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         }
         let kind = if has(mask::TYPE) { attr.srq_type } else { SrqType::Basic as u32 };
         ensure(has(mask::PD) && !attr.pd.is_null())?;
-        // SAFETY: not NULL, and valid by the caller's promise.
+        // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
+        // page).
         unsafe { context::is_of(context, attr.pd) }?;
         if kind == SrqType::Xrc as u32 {
             ensure(has(mask::XRCD) && has(mask::CQ) && !attr.xrcd.is_null() && !attr.cq.is_null())?;
-            // SAFETY: as above.
+            // SAFETY: `attr.xrcd` is NULL or a live object, which begins with the pointer to its context (contract of
+            // the man page).
             unsafe { context::is_of(context, attr.xrcd) }?;
-            // SAFETY: as above.
+            // SAFETY: `attr.cq` is NULL or a live object, which begins with the pointer to its context (contract of the
+            // man page).
             unsafe { context::is_of(context, attr.cq) }?;
         } else if kind != SrqType::Basic as u32 {
             return Err(Errno::EOPNOTSUPP);
         }
         attr.srq_type = kind;
-        // SAFETY: all of this context.
+        // SAFETY: the objects in the request are live and of this context, as checked above.
         unsafe { here.verbs().create_srq(context, attr) }
     })
 }
@@ -247,12 +258,13 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     errno_number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(srq) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let attr = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit };
-        // SAFETY: of a context of ours.
+        // SAFETY: `srq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().modify_srq(srq, &attr, SrqAttrMask::from_bits_retain(mask.cast_unsigned())) }
     })
 }
@@ -262,12 +274,13 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     errno_number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(srq) }?;
         ensure(!attr.is_null())?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `srq` is a live object of a context of this library, as checked above.
         let SrqAttr { max_wr, max_sge, srq_limit } = unsafe { here.verbs().query_srq(srq) }?;
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `attr` is valid for writes (contract of the man page).
         unsafe { attr.write(ibv_srq_attr { max_wr, max_sge, srq_limit }) };
         Ok(())
     })
@@ -277,12 +290,13 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 /// As in ibv_get_srq_num(3).
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     errno_number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(srq) }?;
         ensure(!number.is_null())?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `srq` is a live object of a context of this library, as checked above.
         let found = unsafe { here.verbs().srq_num(srq) }?;
-        // SAFETY: valid for writing by the caller's promise.
+        // SAFETY: `number` is valid for writes (contract of the man page).
         unsafe { number.write(found) };
         Ok(())
     })
@@ -293,9 +307,10 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     errno_number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         let here = unsafe { context::of_object(srq) }?;
-        // SAFETY: of a context of ours.
+        // SAFETY: `srq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_srq(srq) }
     })
 }

@@ -29,7 +29,8 @@ const ALL_ATTRS: u32 = 3;
 /// # Safety
 /// A live domain of ours.
 pub(crate) unsafe fn handle<'a>(xrcd: *mut ibv_xrcd) -> &'a XrcdHandle {
-    // SAFETY: the caller's promise; nobody has `&mut` to this part.
+    // SAFETY: `xrcd` is a live object of this type (contract of this function); no mutable reference to its private
+    // part exists.
     unsafe { &(*xrcd.cast::<Xrcd>()).private }
 }
 
@@ -40,12 +41,13 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     pointer(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: NULL or valid, by the caller's promise.
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask == ALL_ATTRS)?;
-        // SAFETY: a descriptor that is not -1 is open during the call, by the caller's promise.
+        // SAFETY: the descriptor is not negative, and the program does not close it during this call (contract of the man
+        // page).
         let fd = (attr.fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(attr.fd) });
         let has = |flag| attr.oflags & flag != 0;
         let handle = xrcd::open(here.kernel(), fd, has(libc::O_CREAT), has(libc::O_EXCL))?;
@@ -58,13 +60,17 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 /// As in ibv_open_xrcd(3).
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: `xrcd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
         unsafe { context::of_object(xrcd) }?;
-        // SAFETY: as above; nobody has `&mut` to this part.
+        // SAFETY: `xrcd` is a live object of this type (contract of the man page); no mutable reference to its private
+        // part exists.
         let handle = unsafe { &(*xrcd.cast::<Xrcd>()).private };
-        // SAFETY: on success nobody uses the domain any more.
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+        // the man page).
         unsafe { destroy_handle(handle, XrcdHandle::destroy) }?;
-        // SAFETY: made by `open_xrcd`, and gone for C with this call.
+        // SAFETY: `open_xrcd` allocated it as a `Box` of this type; the program does not use it after this call
+        // (contract of the man page).
         drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
         Ok(())
     })
