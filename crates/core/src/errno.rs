@@ -135,7 +135,7 @@ mod tests {
     use super::Errno;
 
     #[test]
-    fn zero_and_negative_are_not_success() {
+    fn an_errno_of_zero_or_less_is_not_success() {
         assert_eq!(Errno::from_raw(0), Errno::EPROTO);
         assert_eq!(Errno::from_raw(-22), Errno::EPROTO);
         assert_eq!(Errno::from_raw(22), Errno::EINVAL);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_name_are_apart() {
+    fn the_message_has_text_and_name() {
         let shown = |raw| format!("{} ({:?})", Errno::from_raw(raw), Errno::from_raw(raw));
         assert_eq!(shown(61), "No data available (ENODATA)");
         assert_eq!(shown(99_999), "unknown error 99999 (errno 99999)");

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_does_not_fit_is_named() {
+    fn a_field_that_does_not_fit_is_named_in_the_error() {
         let good = AhAttr::global(1, 0, Gid::default());
         good.check("create_ah", "attr").unwrap();
         let no_port = AhAttr { port_num: 0, ..good };

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_element_is_read_as_what_the_type_says() {
+    fn the_event_type_determines_the_meaning_of_the_element() {
         let event = |event_type, element| AsyncEvent { event_type, element };
         assert_eq!(event(EventType::PORT_ERR, 1).port_num(), Some(1));
         assert_eq!(event(EventType::PORT_ERR, 1 << 40).port_num(), None);

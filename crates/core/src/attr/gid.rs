@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_mapped_address_is_known_as_ipv4_and_multicast_is_told() {
+    fn mapped_ipv4_and_multicast_addresses_are_recognised() {
         let gid: Gid = "10.0.0.1".parse().unwrap();
         assert_eq!(gid.to_string(), "0000:0000:0000:0000:0000:ffff:0a00:0001");
         assert_eq!(gid.ipv4(), Some(Ipv4Addr::new(10, 0, 0, 1)));
@@ -145,13 +145,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn display_parses_back(bytes: [u8; 16]) {
+        fn displayed_gids_are_parsed_again(bytes: [u8; 16]) {
             let gid = Gid(bytes);
             prop_assert_eq!(gid.to_string().parse::<Gid>(), Ok(gid));
         }
 
         #[test]
-        fn any_text_parses_or_fails(text in ".{0,64}") {
+        fn any_text_is_parsed_or_refused(text in ".{0,64}") {
             let _ = text.parse::<Gid>();
         }
     }

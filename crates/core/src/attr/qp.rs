@@ -101,7 +101,7 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct QpCreateFlags: u32 {
-        /// Own multicast packets don't come back.
+        /// Multicast packets of the QP itself are not received.
         const BLOCK_SELF_MCAST_LB = 1 << 1;
         /// Receives keep the FCS (raw packet).
         const SCATTER_FCS = 1 << 8;

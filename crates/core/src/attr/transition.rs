@@ -196,7 +196,7 @@ mod tests {
         [QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD, QpState::SQE, QpState::ERR];
 
     #[test]
-    fn an_rc_qp_comes_up() {
+    fn an_rc_qp_has_the_transitions_to_rts() {
         let init = M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
         let rtr = M::STATE
             | M::AV
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_names_what_is_missing_or_too_much() {
+    fn the_reason_names_missing_and_forbidden_attributes() {
         let mask = M::STATE | M::AV | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
         assert_eq!(
             explain(QpType::Rc, QpState::INIT, QpState::RTR, mask).unwrap(),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn xrc_ignores_what_its_half_does_not_have() {
+    fn xrc_ignores_attributes_of_the_other_half() {
         let rtr = M::STATE | CONNECTED_RTR | RESPONDER;
         assert_eq!(check(QpType::XrcSend, QpState::INIT, QpState::RTR, rtr), Ok(()));
         let rts = M::STATE | REQUESTER | M::SQ_PSN;

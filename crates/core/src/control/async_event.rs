@@ -107,7 +107,7 @@ mod tests {
     use crate::kernel::script::Script;
 
     #[test]
-    fn an_event_is_read_as_it_was_recorded() {
+    fn an_event_record_of_a_kernel_is_decoded() {
         let (read, write) = nix::unistd::pipe().unwrap();
         let script = Script::new();
         let mut given = Some(read);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn no_descriptor_is_nonsense_and_an_old_kernel_is_unsupported() {
+    fn a_missing_descriptor_is_a_protocol_error_and_an_old_kernel_is_unsupported() {
         let script = Script::new();
         script.expect(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, |_| Ok(()));
         script.expect(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, |_| {

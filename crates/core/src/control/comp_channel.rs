@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_read_one_by_one_and_nonblocking_tells_when_there_is_none() {
+    fn events_are_read_one_by_one_and_none_is_eagain_if_nonblocking() {
         let (channel, write) = channel();
         channel.set_nonblocking(true).unwrap();
         assert_eq!(channel.next_event().unwrap(), None);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_without_a_descriptor_is_nonsense() {
+    fn an_answer_without_a_descriptor_is_a_protocol_error() {
         let script = Script::new();
         script.expect_write::<ib_uverbs_create_comp_channel>(
             IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL,

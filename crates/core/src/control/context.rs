@@ -64,7 +64,7 @@ mod tests {
     use uverbs_uapi::ids::{UVERBS_METHOD_ASYNC_EVENT_ALLOC, UVERBS_OBJECT_ASYNC_EVENT};
 
     #[test]
-    fn a_context_comes_with_its_event_file() {
+    fn opening_a_context_returns_its_event_file() {
         let script = Script::new();
         script
             .expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT, |c| {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_access_is_dropped_for_a_kernel_that_does_not_know_it() {
+    fn optional_access_flags_are_dropped_for_kernels_without_them() {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::RELAXED_ORDERING;
         assert_eq!(CoreSupport(1).effective_access(access), access);
         assert_eq!(CoreSupport(2).effective_access(access), AccessFlags::LOCAL_WRITE);

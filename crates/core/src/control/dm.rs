@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_not_allocated() {
+    fn sizes_of_0_and_excessive_alignments_are_refused() {
         let script = Script::new();
         assert!(alloc(&script.kernel(), 0, 0, |_| {}).is_err());
         assert!(alloc(&script.kernel(), 1, 64, |_| {}).is_err());

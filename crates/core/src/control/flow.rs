@@ -203,7 +203,7 @@ mod tests {
     use crate::attr::{FlowEth, FlowIpv4, FlowPorts};
 
     #[test]
-    fn specifications_are_the_kernels_bytes() {
+    fn specifications_have_the_kernels_layout() {
         let eth = FlowMatch {
             val: FlowEth { dst_mac: [1, 2, 3, 4, 5, 6], ether_type: 0x0800, ..FlowEth::default() },
             mask: FlowEth { dst_mac: [0xff; 6], ether_type: 0xffff, ..FlowEth::default() },

@@ -322,7 +322,7 @@ mod tests {
     }
 
     fn try_reg(pd: &PdHandle, range: MrRange, access: AccessFlags) -> Result<MrHandle> {
-        // SAFETY: a scripted kernel looks at no memory.
+        // SAFETY: the scripted kernel accesses no memory.
         unsafe { reg(ALL, pd, range, access, Uhw::none()) }
     }
 
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_registered_with_what_this_kernel_takes() {
+    fn optional_access_flags_depend_on_the_kernels_support() {
         let script = Script::new();
         let pd = alloc_pd(&script);
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::RELAXED_ORDERING;
@@ -351,7 +351,7 @@ mod tests {
             let mut answer = [0; 2];
             // SAFETY: the bytes name no memory.
             let uhw = unsafe { Uhw::new(&[1, 2, 3], &mut answer) };
-            // SAFETY: a scripted kernel looks at no memory.
+            // SAFETY: the scripted kernel accesses no memory.
             let mr = unsafe { reg(core, &pd, RANGE, access, uhw) }.unwrap();
             assert_eq!((mr.handle(), mr.lkey(), mr.rkey(), answer), (4, 5, 6, [9, 0]));
         }
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_cannot_be_is_never_asked_for() {
+    fn an_invalid_region_is_refused_without_a_command() {
         let script = Script::new();
         let pd = alloc_pd(&script);
         let field = |range, access| match try_reg(&pd, range, access) {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn rereg_says_what_it_changes_and_takes_the_new_keys() {
+    fn rereg_sends_only_the_changes_and_stores_the_new_keys() {
         let script = Script::new();
         let pd = alloc_pd(&script);
         let mut mr = registered(&script, &pd);
@@ -391,13 +391,13 @@ mod tests {
             Ok(())
         });
         let change = Rereg { range: None, pd: Some(&pd), access: Some(AccessFlags::LOCAL_WRITE) };
-        // SAFETY: a scripted kernel looks at no memory.
+        // SAFETY: the scripted kernel accesses no memory.
         unsafe { mr.rereg(ALL, &change, Uhw::none()) }.unwrap();
         assert_eq!((mr.lkey(), mr.rkey()), (8, 9));
         script.expect_write::<ib_uverbs_rereg_mr>(IB_USER_VERBS_CMD_REREG_MR, |_, _| Err(Errno::EOPNOTSUPP));
-        // SAFETY: as above.
+        // SAFETY: the scripted kernel accesses no memory.
         assert!(unsafe { mr.rereg(ALL, &change, Uhw::none()) }.unwrap_err().is_unsupported());
-        // SAFETY: as above.
+        // SAFETY: the scripted kernel accesses no memory.
         let nothing = unsafe { mr.rereg(ALL, &Rereg::default(), Uhw::none()) };
         assert!(matches!(nothing, Err(Error::Invalid { field: "flags", .. })));
         assert_eq!((mr.lkey(), mr.rkey()), (8, 9));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dmabuf_goes_by_number_and_takes_only_its_access_flags() {
+    fn a_dmabuf_is_passed_by_descriptor_with_its_own_access_flags() {
         let script = Script::new();
         let pd = alloc_pd(&script);
         let file = tempfile::tempfile().unwrap();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn import_and_query_take_what_the_kernel_tells() {
+    fn import_and_query_return_the_kernels_values() {
         let script = Script::new();
         let expect = |tells_iova: bool| {
             script.expect(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR, move |c| {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_a_list_of_entries() {
+    fn advice_is_sent_as_a_list_of_entries() {
         let script = Script::new();
         let pd = alloc_pd(&script);
         script.expect(UVERBS_OBJECT_MR, UVERBS_METHOD_ADVISE_MR, |c| {

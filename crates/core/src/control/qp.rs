@@ -108,7 +108,7 @@ pub fn create(
     let object = new_object(VERB, kernel, &command, UVERBS_ATTR_CREATE_QP_HANDLE)?;
     let qp = QpHandle { object, qp_num, qp_type: attr.qp_type };
     let got = cap_from_kernel(&got);
-    if let Some(what) = nonsense(qp_num, &attr.cap, &got, attr.qp_type, parents.srq.is_some()) {
+    if let Some(what) = invalid_part(qp_num, &attr.cap, &got, attr.qp_type, parents.srq.is_some()) {
         // SAFETY: the object has no other user yet.
         let _ = unsafe { qp.destroy() };
         return Err(Error::protocol(VERB, what));
@@ -181,7 +181,7 @@ fn cap_from_kernel(cap: &ib_uverbs_qp_cap) -> QpCap {
 
 /// The part of the answer that is impossible. Only queues that the QP has are compared: drivers return arbitrary sizes
 /// for the others.
-fn nonsense(qp_num: u32, asked: &QpCap, got: &QpCap, qp_type: QpType, has_srq: bool) -> Option<String> {
+fn invalid_part(qp_num: u32, asked: &QpCap, got: &QpCap, qp_type: QpType, has_srq: bool) -> Option<String> {
     if qp_num > 0xff_ffff {
         return Some(format!("QP number {qp_num:#x} has more than 24 bits"));
     }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grh_of_both_ip_versions() {
+    fn the_reply_address_comes_from_a_grh_of_both_ip_versions() {
         let mut v4 = [0u8; 40];
         v4[20] = 0x45;
         v4[32..36].copy_from_slice(&[10, 0, 0, 1]);

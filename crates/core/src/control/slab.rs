@@ -67,14 +67,14 @@ impl<T> Slab<T> {
         u64::from(entry.generation.get()) << 32 | u64::from(index)
     }
 
-    /// The value with this number, if it is there. Any number may be asked for.
+    /// The value with this number, if there is one. Any number is allowed.
     #[must_use]
     pub fn get(&self, id: u64) -> Option<&T> {
         let entry = self.entries.get(index(id)).filter(|entry| entry.generation.get() == generation(id))?;
         entry.value.as_ref()
     }
 
-    /// The value with this number, if it is there. Any number may be asked for.
+    /// The value with this number, if there is one. Any number is allowed.
     #[must_use]
     pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         self.entry_mut(id)?.value.as_mut()
@@ -132,13 +132,13 @@ mod tests {
         assert_eq!(slab.get_mut(first), None);
         *slab.get_mut(second).unwrap() = "changed";
         assert_eq!(slab.iter().copied().collect::<Vec<_>>(), ["changed"]);
-        for nonsense in [0, 1, u64::MAX, second | 1, second + (1 << 32)] {
-            assert_eq!(slab.get(nonsense), None, "{nonsense:#x}");
+        for number in [0, 1, u64::MAX, second | 1, second + (1 << 32)] {
+            assert_eq!(slab.get(number), None, "{number:#x}");
         }
     }
 
     #[test]
-    fn an_entry_whose_generations_are_used_up_is_not_reused() {
+    fn an_entry_without_unused_generations_is_not_reused() {
         let mut slab = Slab::new();
         let _ = slab.insert(1);
         slab.entries[0].generation = NonZeroU32::MAX;
@@ -150,7 +150,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_behaves_as_a_map_with_fresh_keys(
+        fn a_slab_behaves_as_a_map_with_fresh_keys(
             ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 0..200),
         ) {
             let mut slab = Slab::new();

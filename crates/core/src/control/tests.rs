@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control verbs against a scripted kernel: what they send, what they make of good, missing and hostile answers.
+//! The control verbs over a scripted kernel: the commands that they send, and the results of valid, missing and invalid
+//! answers.
 
 use super::*;
 use crate::attr::*;
@@ -83,7 +84,7 @@ fn answer_limits(script: &Arc<Script>) {
 }
 
 #[test]
-fn a_missing_answer_is_nonsense_and_so_is_an_impossible_handle() {
+fn a_missing_answer_and_an_impossible_handle_are_protocol_errors() {
     let script = Script::new();
     script.expect_write::<ib_uverbs_alloc_pd>(IB_USER_VERBS_CMD_ALLOC_PD, |_, _| Ok(()));
     assert_eq!(pd::alloc(&script.kernel(), Uhw::none()).unwrap_err().errno(), Errno::EPROTO);
@@ -99,7 +100,7 @@ fn a_missing_answer_is_nonsense_and_so_is_an_impossible_handle() {
 }
 
 #[test]
-fn a_handle_comes_back_when_the_kernel_refuses_and_nothing_is_asked_in_a_child() {
+fn a_refused_destroy_returns_the_handle_and_a_child_sends_no_command() {
     let script = Script::new();
     let pd = alloc_pd(&script);
     script.expect(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, |c| {
@@ -114,7 +115,7 @@ fn a_handle_comes_back_when_the_kernel_refuses_and_nothing_is_asked_in_a_child()
 }
 
 #[test]
-fn what_the_kernel_does_not_have_is_unsupported() {
+fn methods_that_the_kernel_lacks_are_unsupported() {
     let script = Script::new();
     let pd = alloc_pd(&script);
     let core = CoreSupport::default();
@@ -193,7 +194,7 @@ fn a_cq_is_created_resized_moderated_and_destroyed() {
 }
 
 #[test]
-fn a_cq_that_came_out_too_small_is_destroyed_again() {
+fn a_cq_smaller_than_requested_is_destroyed() {
     let script = Script::new();
     script
         .expect(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE, |c| {
@@ -217,7 +218,7 @@ fn a_cq_that_came_out_too_small_is_destroyed_again() {
 }
 
 #[test]
-fn a_qp_is_created_with_exactly_its_attributes() {
+fn a_qp_is_created_with_its_attributes_only() {
     let script = Script::new();
     let (pd, cq) = (alloc_pd(&script), create_cq(&script, 8));
     script.expect(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE, |c| {
@@ -248,7 +249,7 @@ fn a_qp_is_created_with_exactly_its_attributes() {
 }
 
 #[test]
-fn a_qp_answer_that_makes_no_sense_destroys_the_qp() {
+fn an_invalid_answer_destroys_the_new_qp() {
     for (qp_num, cap) in [
         (1 << 24, CAP),
         (1, ib_uverbs_qp_cap { max_send_wr: 9, ..CAP }),
@@ -274,7 +275,7 @@ fn a_qp_answer_that_makes_no_sense_destroys_the_qp() {
 }
 
 #[test]
-fn parents_and_flags_that_a_qp_type_cannot_have_are_named() {
+fn errors_name_parents_and_flags_that_the_qp_type_cannot_have() {
     let script = Script::new();
     let (pd, cq) = (alloc_pd(&script), create_cq(&script, 8));
     let all = QpParents { pd: Some(&pd), send_cq: Some(&cq), recv_cq: Some(&cq), ..Default::default() };
@@ -297,7 +298,7 @@ fn parents_and_flags_that_a_qp_type_cannot_have_are_named() {
 }
 
 #[test]
-fn modify_sends_only_what_the_mask_names_and_explains_a_refusal() {
+fn modify_sends_only_masked_attributes_and_explains_a_refusal() {
     let script = Script::new();
     let qp = create_qp(&script);
     let attr = QpAttr {
@@ -332,7 +333,7 @@ fn modify_sends_only_what_the_mask_names_and_explains_a_refusal() {
         error.to_string(),
         "modify_qp: invalid attr_mask: INIT->RTR on RC lacks MIN_RNR_TIMER, MAX_DEST_RD_ATOMIC"
     );
-    // The state is asked for if the caller does not know it.
+    // The state is queried if the caller does not know it.
     refuse(Errno::EINVAL);
     script.expect_write::<ib_uverbs_query_qp>(IB_USER_VERBS_CMD_QUERY_QP, |request, c| {
         assert_eq!((request.qp_handle, request.attr_mask), (9, 1));
@@ -369,7 +370,7 @@ fn modify_sends_only_what_the_mask_names_and_explains_a_refusal() {
 }
 
 #[test]
-fn query_qp_keeps_values_that_nobody_knows() {
+fn query_qp_keeps_unknown_values() {
     let script = Script::new();
     let qp = create_qp(&script);
     script.expect_write::<ib_uverbs_query_qp>(IB_USER_VERBS_CMD_QUERY_QP, |_, c| {
@@ -429,7 +430,7 @@ fn an_srq_is_created_modified_and_queried() {
 }
 
 #[test]
-fn an_address_handle_carries_its_route() {
+fn an_address_handle_is_created_with_its_route() {
     let script = Script::new();
     let pd = alloc_pd(&script);
     script.expect_write::<ib_uverbs_create_ah>(IB_USER_VERBS_CMD_CREATE_AH, |request, c| {
@@ -446,7 +447,7 @@ fn an_address_handle_carries_its_route() {
 }
 
 #[test]
-fn multicast_needs_a_group() {
+fn only_multicast_gids_and_ud_qps_can_be_attached() {
     let script = Script::new();
     let qp = create_qp_of(&script, &QpInitAttr { qp_type: QpType::Ud, ..rc(10) });
     let group: Gid = "ff0e::1".parse().unwrap();
@@ -465,7 +466,7 @@ fn multicast_needs_a_group() {
 }
 
 #[test]
-fn windows_and_xrc_domains() {
+fn windows_xrc_domains_and_their_qps_are_created() {
     let script = Script::new();
     let pd = alloc_pd(&script);
     script.expect_write::<ib_uverbs_alloc_mw>(IB_USER_VERBS_CMD_ALLOC_MW, |request, c| {
@@ -513,7 +514,7 @@ fn windows_and_xrc_domains() {
 }
 
 #[test]
-fn a_device_is_asked_the_extended_way_and_else_the_old_one() {
+fn query_device_uses_the_extended_command_and_else_the_old_one() {
     let script = Script::new();
     let extended = IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED;
     let answer = |response_length| {
@@ -538,11 +539,11 @@ fn a_device_is_asked_the_extended_way_and_else_the_old_one() {
     assert_eq!(attr.cq_mod_caps.max_cq_count, 7);
     assert!(attr.device_cap_flags.contains(DeviceCapFlags::ATOMIC_WRITE));
     assert_eq!(attr.device_cap_flags.bits(), 1 << 40 | 1 << 50, "an unknown bit is kept");
-    for nonsense in [0, 8, full + 1, u32::MAX] {
-        answer(nonsense);
+    for value in [0, 8, full + 1, u32::MAX] {
+        answer(value);
         assert!(
             matches!(query::device(&script.kernel(), Uhw::none()), Err(Error::Protocol { .. })),
-            "{nonsense}"
+            "{value}"
         );
     }
     script.expect_write::<ib_uverbs_ex_query_device>(extended, |_, _| Err(Errno::EOPNOTSUPP));
@@ -559,7 +560,7 @@ fn a_device_is_asked_the_extended_way_and_else_the_old_one() {
 }
 
 #[test]
-fn ports_and_gids() {
+fn ports_and_gids_are_queried() {
     let script = Script::new();
     script.expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT, |c| {
         assert_eq!(c.input(UVERBS_ATTR_QUERY_PORT_PORT_NUM), Some(&1_u64.to_ne_bytes()[..]));
@@ -599,8 +600,8 @@ fn ports_and_gids() {
     };
     assert_eq!(table(1).unwrap(), [expected]);
     assert_eq!(table(0).unwrap(), []);
-    for nonsense in [2048, u64::MAX, 1 << 63] {
-        assert!(matches!(table(nonsense), Err(Error::Protocol { .. })), "{nonsense}");
+    for value in [2048, u64::MAX, 1 << 63] {
+        assert!(matches!(table(value), Err(Error::Protocol { .. })), "{value}");
     }
     script.expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_TABLE, |c| {
         assert_eq!(c.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES).unwrap().len(), 2047 * 32);
@@ -620,7 +621,7 @@ fn ports_and_gids() {
 }
 
 #[test]
-fn a_refusal_names_the_size_that_the_device_does_not_have() {
+fn a_refusal_names_the_size_above_the_devices_limit() {
     let script = Script::new();
     let (pd, cq) = (alloc_pd(&script), create_cq(&script, 8));
     let refuse = |object, method| {
@@ -687,9 +688,9 @@ fn a_refused_address_names_port_route_or_gid() {
         script.expect_write::<ib_uverbs_create_ah>(IB_USER_VERBS_CMD_CREATE_AH, |_, _| Err(Errno::EINVAL));
         answer_limits(&script);
     };
-    let told = |attr: &AhAttr| ah::create(&pd, attr, Uhw::none()).unwrap_err().to_string();
+    let refusal = |attr: &AhAttr| ah::create(&pd, attr, Uhw::none()).unwrap_err().to_string();
     refuse();
-    let error = told(&AhAttr::global(2, 0, Gid::ZERO));
+    let error = refusal(&AhAttr::global(2, 0, Gid::ZERO));
     assert_eq!(error, "create_ah: invalid attr: port_num: the device has no port 2");
     let link = |layer: u8| {
         refuse();
@@ -702,12 +703,12 @@ fn a_refused_address_names_port_route_or_gid() {
     };
     link(2);
     let local = AhAttr { port_num: 1, ..AhAttr::default() };
-    assert_eq!(told(&local), "create_ah: invalid attr: grh: there is no path without one on Ethernet");
+    assert_eq!(refusal(&local), "create_ah: invalid attr: grh: there is no path without one on Ethernet");
     link(1);
-    assert_eq!(told(&local), "create_ah(pd 7 of script0): Invalid argument (EINVAL)");
+    assert_eq!(refusal(&local), "create_ah(pd 7 of script0): Invalid argument (EINVAL)");
     refuse();
     script.expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY, |_| Err(Errno::EINVAL));
-    let error = told(&AhAttr::global(1, 200, Gid::ZERO));
+    let error = refusal(&AhAttr::global(1, 200, Gid::ZERO));
     assert_eq!(error, "create_ah: invalid attr: sgid_index: port 1 has no GID 200");
     // An empty entry keeps its errno.
     script.expect_write::<ib_uverbs_create_ah>(IB_USER_VERBS_CMD_CREATE_AH, |_, _| Err(Errno::ENODATA));
@@ -720,7 +721,7 @@ fn a_refused_address_names_port_route_or_gid() {
 }
 
 #[test]
-fn an_srq_says_what_it_was_not_changed_to() {
+fn a_refused_srq_change_names_the_value() {
     let script = Script::new();
     let pd = alloc_pd(&script);
     script.expect(UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_CREATE, |c| {
@@ -735,13 +736,13 @@ fn an_srq_says_what_it_was_not_changed_to() {
     let refuse = || {
         script.expect_write::<ib_uverbs_modify_srq>(IB_USER_VERBS_CMD_MODIFY_SRQ, |_, _| Err(Errno::EINVAL));
     };
-    let told = |attr: SrqAttr, mask| srq.modify(&attr, mask, Uhw::none()).unwrap_err().to_string();
+    let refusal = |attr: SrqAttr, mask| srq.modify(&attr, mask, Uhw::none()).unwrap_err().to_string();
     refuse();
-    let error = told(SrqAttr::default(), SrqAttrMask::MAX_WR);
+    let error = refusal(SrqAttr::default(), SrqAttrMask::MAX_WR);
     assert_eq!(error, "modify_srq: invalid max_wr: 0 work requests");
     refuse();
     answer_limits(&script);
-    let error = told(SrqAttr { max_wr: 1000, ..attr }, SrqAttrMask::MAX_WR);
+    let error = refusal(SrqAttr { max_wr: 1000, ..attr }, SrqAttrMask::MAX_WR);
     assert_eq!(error, "modify_srq: invalid max_wr: 1000 is above the device's 60");
     refuse();
     answer_limits(&script);
@@ -750,7 +751,7 @@ fn an_srq_says_what_it_was_not_changed_to() {
         c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes());
         Ok(())
     });
-    let error = told(SrqAttr { srq_limit: 11, ..attr }, SrqAttrMask::LIMIT);
+    let error = refusal(SrqAttr { srq_limit: 11, ..attr }, SrqAttrMask::LIMIT);
     assert_eq!(error, "modify_srq: invalid srq_limit: 11 is above max_wr 10");
     script.done();
 }

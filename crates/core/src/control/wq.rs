@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_names_its_queues() {
+    fn a_table_is_created_with_its_queues() {
         let script = Script::new();
         let (a, b) = (wq(&script, 7), wq(&script, 9));
         script
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn modify_says_only_what_is_given() {
+    fn modify_wq_sends_only_the_given_attributes() {
         let script = Script::new();
         let wq = wq(&script, 7);
         const MODIFY: u32 = IB_USER_VERBS_EX_CMD_MODIFY_WQ | IB_USER_VERBS_CMD_FLAG_EXTENDED;

@@ -113,7 +113,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_the_kernel_writes_is_understood() {
+    fn attributes_as_the_kernel_writes_them_are_parsed() {
         assert_eq!(name(b"mlx5_0\n"), Some("mlx5_0"));
         assert_eq!(number(b"2\n"), Some(2));
         assert_eq!(dev_number(b"231:192\n"), Some((231, 192)));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_should_write_is_refused() {
+    fn invalid_attributes_are_refused() {
         for bad in [
             &b""[..],
             b"\n",
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn any_attribute_is_parsed_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             let _ = (number(&bytes), dev_number(&bytes), node_type(&bytes), guid(&bytes), pkey(&bytes));
             let _ = modalias(&bytes);
             if let Some(text) = text(&bytes) {
@@ -186,13 +186,13 @@ mod tests {
         }
 
         #[test]
-        fn a_pci_alias_of_any_length_is_taken_apart_without_panic(tail in "\\PC{0,40}") {
+        fn a_pci_alias_of_any_length_is_parsed_without_panic(tail in "\\PC{0,40}") {
             let _ = modalias(format!("pci:v{tail}").as_bytes());
             let _ = modalias(format!("pci:v000015B3d{tail}").as_bytes());
         }
 
         #[test]
-        fn numbers_come_back(major: u32, minor: u32, id: u64) {
+        fn formatted_numbers_are_parsed_again(major: u32, minor: u32, id: u64) {
             prop_assert_eq!(dev_number(format!("{major}:{minor}\n").as_bytes()), Some((major, minor)));
             let groups = format!("{:04x}:{:04x}:{:04x}:{:04x}", id >> 48, id >> 32 & 0xffff, id >> 16 & 0xffff, id & 0xffff);
             prop_assert_eq!(guid(groups.as_bytes()), Some(id));

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_found_with_all_that_sysfs_says() {
+    fn a_device_is_found_with_its_sysfs_attributes() {
         let machine = Machine::new();
         machine
             .device("mlx5_0", "uverbs3")
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_cannot_be_used_is_an_entry_with_the_reason() {
+    fn an_unusable_device_is_listed_with_the_reason() {
         let machine = Machine::new();
         machine
             .write("infiniband/alone/node_type", "1: CA\n")
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_file_is_no_device_file() {
+    fn a_regular_file_is_not_used_as_a_device_file() {
         let machine = Machine::new();
         machine.device("rxe0", "uverbs0");
         let path = machine.roots.dev.join("uverbs0");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn opening_tells_why_not() {
+    fn a_failed_open_reports_the_reason() {
         let machine = Machine::new();
         machine.device("rxe0", "uverbs0").write("infiniband/alone/node_type", "1: CA\n");
         let drivers = [DriverMatch { driver_id: 14, pci: |_| false }];
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn pci_ids_pick_the_driver_and_without_them_all_are_tried() {
+    fn pci_ids_select_the_driver_and_without_them_all_are_tried() {
         let drivers = [
             DriverMatch { driver_id: 1, pci: |id| id.vendor == 0x15b3 },
             DriverMatch { driver_id: 14, pci: |_| false },
@@ -350,7 +350,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn natural_is_a_total_order(a in "[a-c0-3_]{0,8}", b in "[a-c0-3_]{0,8}", c in "[a-c0-3_]{0,8}") {
+        fn the_natural_order_is_total(a in "[a-c0-3_]{0,8}", b in "[a-c0-3_]{0,8}", c in "[a-c0-3_]{0,8}") {
             prop_assert_eq!(natural(&a, &b), natural(&b, &a).reverse());
             prop_assert_eq!(natural(&a, &b).is_eq(), a == b);
             if natural(&a, &b).is_le() && natural(&b, &c).is_le() {
@@ -365,7 +365,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn hostile_attributes_never_fail_the_list(
+        fn invalid_attributes_never_fail_the_list(
             ibdev in prop::collection::vec(any::<u8>(), 0..80),
             dev in prop::collection::vec(any::<u8>(), 0..40),
             any_text in prop::collection::vec(any::<u8>(), 0..400),

@@ -116,7 +116,7 @@ impl UverbsFd {
 impl Drop for UverbsFd {
     fn drop(&mut self) {
         if self.creator.give_up() {
-            // SAFETY: it is open, and nobody uses it after this.
+            // SAFETY: the descriptor is open and is not used after this.
             unsafe { ManuallyDrop::drop(&mut self.fd) };
         }
     }
@@ -171,10 +171,11 @@ impl Kernel for UverbsFd {
         .map_err(|e| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EINVAL)))?;
         let ptr = NonNull::new(map.as_mut_ptr()).ok_or(Errno::EFAULT)?;
         Ok(match protection {
-            // SAFETY: `map` is a mapping of `len` bytes at `ptr`, which stays until it is dropped and which no reference
-            // points into.
+            // SAFETY: `map` is a mapping of `len` bytes at `ptr`, which exists until it is dropped and to which there are
+            // no references.
             Protection::Read => unsafe { Mapping::read_only(ptr, len, map) },
-            // SAFETY: as above, and it is writable.
+            // SAFETY: `map` is a writable mapping of `len` bytes at `ptr`, which exists until it is dropped and to which
+            // there are no references.
             Protection::ReadWrite => unsafe { Mapping::new(ptr, len, map) },
         })
     }
@@ -201,8 +202,8 @@ impl Kernel for UverbsFd {
 
     unsafe fn close(&self) {
         if self.creator.give_up() {
-            // SAFETY: it was open, and from now on every method refuses before it looks at it. By the caller's promise none
-            // is under way.
+            // SAFETY: the descriptor was open until now: `give_up` returns true only once. Every method checks the creator
+            // before it uses the descriptor, and none is in progress (the contract of `Kernel::close`).
             drop(unsafe { OwnedFd::from_raw_fd(self.fd.as_raw_fd()) });
         }
     }
@@ -267,9 +268,9 @@ mod tests {
         let read = port.mmap(4096, 8192, Protection::Read).unwrap();
         drop(port);
         let last = |map: &Mapping| map.as_ptr().as_ptr().wrapping_add(8191);
-        // SAFETY: the last byte of a live mapping; there is no other writer.
+        // SAFETY: the last byte of a mapping that exists; only this test writes to it.
         unsafe { last(&map).write_volatile(0x5a) };
-        // SAFETY: as above.
+        // SAFETY: the last byte of a mapping that exists; only this test writes to it.
         assert_eq!(unsafe { last(&read).read_volatile() }, 0x5a);
         let mut byte = [0];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, 3 * 4096 - 1).unwrap();
@@ -299,11 +300,11 @@ mod tests {
         let port = port(File::open("/dev/null").unwrap(), Process::register());
         let number = port.fd().unwrap().as_raw_fd();
         assert!(number >= 0);
-        // SAFETY: nobody else has it.
+        // SAFETY: no other call of the port is in progress.
         unsafe { port.close() };
         // Another thread's file may have its number now, so a second close would do harm.
         let reused = OwnedFd::from(File::open("/").unwrap());
-        // SAFETY: as above.
+        // SAFETY: no other call of the port is in progress.
         unsafe { port.close() };
         assert!(port.fd().is_none());
         assert_eq!(Command::<0>::new(0, 0).run(&port), Err(Errno::ESTALE));
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_errno_comes_back() {
+    fn the_kernels_errno_is_returned() {
         let port = port(File::open("/dev/null").unwrap(), Process::register());
         assert_eq!(port.attribute("fw_ver"), Err(Errno::ENOENT));
         assert_eq!(Command::<0>::new(0, 0).run(&port).unwrap_err().raw(), libc::ENOTTY);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_words_and_inside() {
+    fn copies_use_words_and_stay_inside() {
         let memory: Arc<[AtomicU64; 2]> = Arc::default();
         let ptr = NonNull::from(&memory[..]).cast();
         // SAFETY: the array is alive while the `Arc` that is the owner is, and consists of atomics.
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_can_only_be_read_is_neither_registers_nor_memory_to_copy_to() {
+    fn read_only_mappings_are_no_doorbells_or_device_memory() {
         assert_eq!(DoorbellPage::map(&ReadOnly, 0, 4096).unwrap_err(), Errno::EINVAL);
         assert_eq!(DeviceMapping::map(&ReadOnly, 0, 4096).unwrap_err(), Errno::EINVAL);
         let mapping = ReadOnly.mmap(0, 4096, Protection::ReadWrite).unwrap();

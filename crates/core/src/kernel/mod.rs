@@ -98,6 +98,7 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// is `ESTALE`, and destroying a handle is nothing.
     ///
     /// # Safety
-    /// No other call of the port is under way, nobody holds what [`Kernel::fd`] gave, and nothing is posted or polled any more.
+    /// No other call of the port is in progress, the descriptor from [`Kernel::fd`] is not used any more, and nothing is
+    /// posted or polled any more.
     unsafe fn close(&self) {}
 }

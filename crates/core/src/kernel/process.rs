@@ -77,11 +77,11 @@ impl Owner {
     /// Whether this process is the owner.
     #[inline(always)]
     pub(super) fn is_current(&self) -> bool {
-        // Relaxed: who gives it up promises that nobody asks meanwhile.
+        // Relaxed: the caller of `give_up` guarantees that no other thread checks at the same time.
         self.0.load(Ordering::Relaxed) == Process::current().0
     }
 
-    /// Gives it up; whether somebody had it.
+    /// Gives the ownership up. Returns whether there was an owner.
     pub(super) fn give_up(&self) -> bool {
         self.0.swap(Process::NONE, Ordering::Relaxed) != Process::NONE
     }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adopted_child_is_its_parent() {
+    fn an_adopted_child_counts_as_its_parent() {
         let _ = Process::register();
         // In a child, because it is for the whole process.
         assert!(in_child(|| {

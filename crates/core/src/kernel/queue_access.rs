@@ -49,10 +49,10 @@ pub struct QueueAccess {
     barrier: ControlBarrier,
 }
 
-// SAFETY: the address of atomics, and the owner of their memory.
+// SAFETY: `words` is the address of atomics, in memory that `_line` owns.
 #[cfg(not(loom))]
 unsafe impl Send for QueueAccess {}
-// SAFETY: as for `Send`.
+// SAFETY: `&QueueAccess` only allows to use the atomics at `words`, in memory that `_line` owns.
 #[cfg(not(loom))]
 unsafe impl Sync for QueueAccess {}
 
@@ -308,7 +308,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn a_child_finds_zero_and_the_parent_what_was() {
+    fn the_words_are_zero_in_a_child_and_unchanged_in_the_parent() {
         let queues: Vec<_> =
             (1..=100).map(|value| QueueAccess::new(value, ControlBarrier::Fence).unwrap()).collect();
         queues[7].limit().store(7, Relaxed);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn clones_are_one_word_and_a_word_comes_back_with_the_last() {
+    fn clones_share_a_line_that_is_kept_until_the_last() {
         let access = QueueAccess::new(7, ControlBarrier::Fence).unwrap();
         let (clone, address) = (access.clone(), core::ptr::from_ref(access.word()));
         access.word().store(8, Relaxed);

@@ -38,7 +38,7 @@ pub struct RawAttr {
     pub elem_id: u8,
 }
 
-/// A command on its way to the kernel: object, method, attributes, and the buffers behind them.
+/// A command for the kernel: object, method, attributes, and the buffers that they point to.
 ///
 /// A port that is not a kernel reads inputs and writes answers by attribute id, and never uses addresses. The port of
 /// the real kernel converts the command to the ioctl's array.

@@ -100,7 +100,7 @@ impl Kernel for Script {
     fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
         match path {
             "ports/1/pkeys/0" => Ok(b"0xffff\n".to_vec()),
-            "ports/1/pkeys/1" => Ok(b"nonsense".to_vec()),
+            "ports/1/pkeys/1" => Ok(b"not a number".to_vec()),
             _ => Err(Errno::ENOENT),
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bytes of commands, what comes back in them, and the parts of the real port that need no device.
+//! The bytes of commands and of their answers, and the parts of the real port that need no device.
 // UNSAFETY: the constructors under test are `unsafe`.
 #![expect(unsafe_code)]
 
@@ -72,7 +72,7 @@ fn attr(id: u16, len: u16, flags: u16, data: u64) -> Vec<u8> {
 }
 
 #[test]
-fn the_array_is_what_the_abi_says() {
+fn the_attribute_array_has_the_abis_layout() {
     let dir = File::open("/").unwrap();
     let long = [7_u8; 20];
     let mut out = [0_u8; 12];
@@ -140,7 +140,7 @@ fn the_ioctl_array_has_the_addresses_and_the_descriptors() {
 }
 
 #[test]
-fn invoke_write_is_five_attributes_at_most() {
+fn invoke_write_has_at_most_five_attributes() {
     let request = ib_uverbs_query_port { port_num: 1, ..Default::default() };
     let (input, mut output, mut core) = ([1_u8; 9], [0_u8; 4], [0_u8; 8]);
     // SAFETY: the bytes name no memory.
@@ -178,7 +178,7 @@ fn invoke_write_is_five_attributes_at_most() {
 }
 
 #[test]
-fn what_cannot_be_built_is_an_error_and_is_never_sent() {
+fn a_command_that_cannot_be_built_is_an_error_and_not_sent() {
     let never = Look(|_: &mut RawCommand<'_, '_>| -> Result<(), Errno> { panic!("sent") });
     assert_eq!(Command::<1>::new(0, 0).u32(0, 1).u32(1, 1).run(&never), Err(Errno::EOVERFLOW));
     assert_eq!(Command::<0>::new(0, 0).handle_new(0).optional().run(&never), Err(Errno::EOVERFLOW));
@@ -189,7 +189,7 @@ fn what_cannot_be_built_is_an_error_and_is_never_sent() {
 }
 
 #[test]
-fn a_handle_is_only_taken_if_it_can_be_one() {
+fn impossible_handles_are_refused() {
     for (answer, expected) in [
         (0, Some(0)),
         (5, Some(5)),
@@ -212,7 +212,7 @@ fn a_handle_is_only_taken_if_it_can_be_one() {
 }
 
 #[test]
-fn a_descriptor_is_handed_over_once() {
+fn a_descriptor_is_taken_once() {
     let mut bytes = [0; 8];
     let mut command = Command::<3>::new(0, 0);
     command.fd_new_inner(0).output_with_fd_inner(1, &mut bytes, 4).output_with_fd_inner(2, &mut [], 9);
@@ -259,21 +259,21 @@ fn a_write_command_is_a_header_an_address_and_the_request() {
     );
     assert_eq!(bytes[8..16], at.to_ne_bytes());
     assert_eq!(bytes.len(), 32);
-    // SAFETY: as above.
+    // SAFETY: the command is not run, and names no memory.
     let refused = unsafe { WriteCommand::new(28, &mut [], &mut []) };
     assert_eq!(refused.unwrap_err(), Errno::EOVERFLOW);
     let mut short = [0];
-    // SAFETY: as above.
+    // SAFETY: the command is not run, and names no memory.
     let refused = unsafe { WriteCommand::new(28, &mut short, &mut response) };
     assert_eq!(refused.unwrap_err(), Errno::EOVERFLOW);
     let mut huge = vec![0_u64; 1 << 15];
-    // SAFETY: as above.
+    // SAFETY: the command is not run, and names no memory.
     let refused = unsafe { WriteCommand::new(28, &mut huge, &mut []) };
     assert_eq!(refused.unwrap_err(), Errno::EOVERFLOW);
 }
 
 #[test]
-fn what_is_no_uverbs_file_is_refused_when_it_is_opened() {
+fn a_file_that_is_not_uverbs_is_refused_at_open() {
     let error = UverbsFd::open_path(Path::new("/dev/null"), "null0", &[14]).unwrap_err();
     assert_eq!((error.verb(), error.errno().raw()), ("open_device", libc::ENOTTY), "{error}");
     let error = UverbsFd::open_path(Path::new("/nonexistent"), "none0", &[14]).unwrap_err();
@@ -284,7 +284,7 @@ fn what_is_no_uverbs_file_is_refused_when_it_is_opened() {
 }
 
 #[test]
-fn outputs_keep_their_flags_apart() {
+fn each_output_has_its_own_flags() {
     let (mut a, mut b) = (0_u32, 0_u32);
     let mut command = Command::<2>::new(0, 0);
     command.output(0, &mut a).output(1, &mut b).optional();

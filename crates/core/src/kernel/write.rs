@@ -82,7 +82,7 @@ impl<'a> WriteCommand<'a> {
 /// ring.
 ///
 /// # Errors
-/// What the kernel found wrong with the ring, or its errno. WRs before the wrong one are on their way.
+/// The error that the kernel found in the ring, or its errno. WRs before the bad one are executed.
 #[inline]
 pub fn post_send_doorbell(kernel: &dyn Kernel, qp_handle: u32) -> Result<(), Errno> {
     const WORDS: usize = 1 + size_of::<ib_uverbs_post_send>() / 8;

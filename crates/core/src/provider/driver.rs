@@ -163,7 +163,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         shared: &Arc<Self::SrqShared>,
     ) -> Result<u32, (SrqHandle, Error)> {
         let _ = shared;
-        // SAFETY: the caller's promise; a driver that keeps this body has no state of the object's to change.
+        // SAFETY: the handle is of this context, and its queue is not used any more ([`Driver`], "Safety of the verbs"). A
+        // driver with this default has no state of the object to change.
         unsafe { handle.destroy() }
     }
 
@@ -230,7 +231,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn modify_wq(&self, handle: &WqHandle, shared: &Self::QpShared, attr: &WqAttr) -> Result<()> {
         let _ = shared;
-        // SAFETY: the caller's promise; a driver that keeps this body has no state of the object's to change.
+        // SAFETY: the handle is of this context ([`Driver`], "Safety of the verbs"). A driver with this default has no
+        // state of the object to change.
         unsafe { handle.modify(attr, Uhw::none()) }
     }
 
@@ -245,7 +247,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         shared: &Arc<Self::QpShared>,
     ) -> Result<u32, (WqHandle, Error)> {
         let _ = shared;
-        // SAFETY: the caller's promise; a driver that keeps this body has no state of the object's to change.
+        // SAFETY: the handle is of this context, and its queue is not used any more ([`Driver`], "Safety of the verbs"). A
+        // driver with this default has no state of the object to change.
         unsafe { handle.destroy() }
     }
 

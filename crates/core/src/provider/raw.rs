@@ -31,12 +31,13 @@ pub unsafe fn post_send<Q: SendQueue, L: Locking>(
     queue: &Locked<Q, L>,
     list: *const SendWr,
 ) -> Result<(), BadWr<SendWr>> {
-    // SAFETY: entered and left in this function; exclusion without a lock is the caller's promise.
+    // SAFETY: this function leaves the queue below. No other thread uses a queue without a lock (the contract of this
+    // function).
     let q = match unsafe { queue.enter() } {
         Ok(q) => q,
         Err(reentered) => return Err(BadWr { error: reentered.into(), wr: list }),
     };
-    // SAFETY: the caller's promise about the list.
+    // SAFETY: `list` fulfils the contract of `SendQueue::post_send` (the contract of this function).
     let result = unsafe { q.post_send(list) };
     // SAFETY: entered above, and `q` is not used any more.
     unsafe { queue.leave() };
@@ -52,12 +53,13 @@ pub unsafe fn post_recv<Q: RecvQueue, L: Locking>(
     queue: &Locked<Q, L>,
     list: *const RecvWr,
 ) -> Result<(), BadWr<RecvWr>> {
-    // SAFETY: entered and left in this function; exclusion without a lock is the caller's promise.
+    // SAFETY: this function leaves the queue below. No other thread uses a queue without a lock (the contract of this
+    // function).
     let q = match unsafe { queue.enter() } {
         Ok(q) => q,
         Err(reentered) => return Err(BadWr { error: reentered.into(), wr: list }),
     };
-    // SAFETY: the caller's promise about the list.
+    // SAFETY: `list` fulfils the contract of `RecvQueue::post_recv` (the contract of this function).
     let result = unsafe { q.post_recv(list) };
     // SAFETY: entered above, and `q` is not used any more.
     unsafe { queue.leave() };
@@ -73,7 +75,8 @@ pub unsafe fn poll_cq<Q: CompletionQueue, L: Locking>(
     queue: &Locked<Q, L>,
     wc: &mut [WorkCompletion],
 ) -> Result<usize, PollError> {
-    // SAFETY: entered and left in this function; exclusion without a lock is the caller's promise.
+    // SAFETY: this function leaves the queue below. No other thread uses a queue without a lock (the contract of this
+    // function).
     let q = unsafe { queue.enter() }?;
     let result = q.poll_cq(wc);
     // SAFETY: entered above, and `q` is not used any more.
@@ -116,7 +119,7 @@ impl<S: WireSge> Payload<S> for InlineSges<'_> {
     fn one_buf(&self) -> Option<&[u8]> {
         let &[s] = self.0 else { return None };
         let start = core::ptr::with_exposed_provenance::<u8>(s.addr as usize);
-        // SAFETY: as above.
+        // SAFETY: an entry of length 0 is not read; every other one is readable memory (the contract of `new`).
         (s.length != 0).then(|| unsafe { core::slice::from_raw_parts(start, s.length as usize) })
     }
 }
@@ -162,7 +165,8 @@ pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> 
         cold_path();
         return (len == 0).then_some(&[]);
     }
-    // SAFETY: not NULL, so `len` valid values by the caller's promise; no longer than an object may be.
+    // SAFETY: `ptr` is not NULL, so it points to `len` valid values (the contract of this function), whose size is at most
+    // `isize::MAX` (checked above).
     Some(unsafe { core::slice::from_raw_parts(ptr, len) })
 }
 
@@ -176,9 +180,9 @@ pub unsafe fn resolve_bind(
     rkey: u32,
     info: &IbvMwBindInfo,
 ) -> Result<op::MwBind, PostError> {
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `mw` is NULL or valid (the contract of this function).
     let mw: Option<&IbvMw> = unsafe { mw.as_ref() };
-    // SAFETY: NULL or valid, by the caller's promise.
+    // SAFETY: `info.mr` is NULL or valid (the contract of this function).
     let mr: Option<&IbvMr> = unsafe { info.mr.as_ref() };
     let Some(mw) = mw else { return Err(PostError::InvalidArgument) };
     // Unbinding names no region (ibv_bind_mw(3)); libibverbs lets `mr` be NULL only then.
@@ -237,8 +241,9 @@ macro_rules! wr_vtable {
                 unsafe fn $name(this: *const (), $wr: Wr, $($arg: $ty),*) {
                     // SAFETY: the vtable's contract: `this` is the queue that it was made for.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
-                    // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
-                    // Outside of a session the queue itself refuses the call, also a queue without a lock.
+                    // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same
+                    // time (the contract of the builders). Outside a session the queue refuses the call, also a queue
+                    // without a lock.
                     let $q = unsafe { locked.entered() };
                     $body
                 }
@@ -248,8 +253,9 @@ macro_rules! wr_vtable {
                 unsafe fn $setter(this: *const (), $($sarg: $sty),*) {
                     // SAFETY: the vtable's contract: `this` is the queue that it was made for.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
-                    // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
-                    // Outside of a session the queue itself refuses the call, also a queue without a lock.
+                    // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same
+                    // time (the contract of the setters). Outside a session the queue refuses the call, also a queue
+                    // without a lock.
                     let $sq = unsafe { locked.entered() };
                     $sbody
                 }
@@ -267,7 +273,8 @@ macro_rules! wr_vtable {
                 #[inline(always)]
                 pub unsafe fn $name(&mut self, $($arg: $ty),*) {
                     let wr = Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
-                    // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+                    // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil the
+                    // contract of this function, which is that of the vtable's entry.
                     unsafe { (self.vtable.$name)(self.queue, wr, $($arg),*) }
                 }
             )*
@@ -279,7 +286,8 @@ macro_rules! wr_vtable {
                 /// scatter/gather entries, with the promise of [`SendBatch::push`](super::SendBatch::push).
                 #[inline(always)]
                 pub unsafe fn $setter(&mut self, $($sarg: $sty),*) {
-                    // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+                    // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil the
+                    // contract of this function, which is that of the vtable's entry.
                     unsafe { (self.vtable.$setter)(self.queue, $($sarg),*) }
                 }
             )*
@@ -318,21 +326,21 @@ wr_vtable! {
         wr_local_inv(invalidate_rkey: u32) |q, wr| q.wr_begin(wr, op::LocalInv::new(invalidate_rkey));
         /// `ibv_wr_bind_mw`
         wr_bind_mw(mw: *const IbvMw, rkey: u32, bind_info: *const IbvMwBindInfo) |q, wr| {
-            // SAFETY: NULL or valid, by the caller's promise.
+            // SAFETY: `bind_info` is NULL or valid (the contract of the builders: valid pointers).
             let bind = match unsafe { bind_info.as_ref() } {
-                // SAFETY: by the caller's promise, as for the window.
+                // SAFETY: the window and the region are NULL or valid (the contract of the builders: valid pointers).
                 Some(info) => unsafe { resolve_bind(mw, rkey, info) },
                 None => Err(PostError::InvalidArgument),
             };
             match bind {
-                // SAFETY: the caller's promise.
+                // SAFETY: the bind fulfils the contract of `BindMw::new` (the contract of the builders).
                 Ok(bind) => q.wr_begin(wr, unsafe { op::BindMw::new(bind) }),
                 Err(e) => q.wr_latch(e),
             }
         };
         /// `ibv_wr_send_tso`
         wr_send_tso(hdr: *const u8, hdr_sz: u16, mss: u16) |q, wr| {
-            // SAFETY: NULL, or `hdr_sz` readable bytes by the caller's promise.
+            // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of the builders: valid pointers).
             match unsafe { slice_from_c(hdr, usize::from(hdr_sz)) } {
                 Some(header) => q.wr_begin(wr, op::Tso::new(op::TsoArgs { header, mss })),
                 None => q.wr_latch(PostError::InvalidArgument),
@@ -353,7 +361,8 @@ wr_vtable! {
             if data.is_null() {
                 return q.wr_latch(PostError::InvalidArgument);
             }
-            // SAFETY: not NULL, and 8 readable bytes by the caller's promise; any alignment.
+            // SAFETY: `data` is not NULL, so 8 bytes are readable (the contract of the builders: valid pointers); the read
+            // needs no alignment.
             let data = unsafe { data.cast::<[u8; 8]>().read_unaligned() };
             q.wr_begin(wr, op::AtomicWrite::new(remote::<Q>(remote_addr, rkey), data));
         };
@@ -361,7 +370,7 @@ wr_vtable! {
     setters {
         /// `ibv_wr_set_ud_addr`; `ah` was made by this QP's driver.
         wr_set_ud_addr(ah: *const IbvAh, remote_qpn: u32, remote_qkey: u32) |q| {
-            // SAFETY: NULL or the `RawAh` of this driver, by the caller's promise.
+            // SAFETY: `ah` is NULL or the `RawAh` of this driver (the contract of the setters: valid pointers).
             match unsafe { ah.cast::<RawAh<Q::Ah>>().as_ref() } {
                 Some(ah) => q.wr_set_ud_addr(&ah.driver, remote_qpn, remote_qkey),
                 None => q.wr_latch(PostError::InvalidArgument),
@@ -371,7 +380,7 @@ wr_vtable! {
         wr_set_xrc_srqn(remote_srqn: u32) |q| q.wr_set_xrc_srqn(remote_srqn);
         /// `ibv_wr_set_inline_data`
         wr_set_inline_data(addr: *const u8, length: usize) |q| {
-            // SAFETY: NULL, or `length` readable bytes by the caller's promise.
+            // SAFETY: `addr` is NULL or points to `length` readable bytes (the contract of the setters: valid pointers).
             match unsafe { slice_from_c(addr, length) } {
                 Some(data) => q.wr_set_inline(Inline(data)),
                 None => q.wr_latch(PostError::InvalidArgument),
@@ -379,24 +388,26 @@ wr_vtable! {
         };
         /// `ibv_wr_set_inline_data_list`
         wr_set_inline_data_list(num_buf: usize, buf_list: *const IbvDataBuf) |q| {
-            // SAFETY: NULL, or `num_buf` valid entries by the caller's promise.
+            // SAFETY: `buf_list` is NULL or points to `num_buf` valid entries (the contract of the setters: valid
+            // pointers).
             let bufs = unsafe { slice_from_c(buf_list, num_buf) };
             match bufs.filter(|bufs| !bufs.iter().any(|b| b.addr.is_null() && b.length != 0)) {
-                // SAFETY: each readable by the caller's promise.
+                // SAFETY: every buffer of non-zero length is readable (the contract of the setters: valid pointers), and
+                // none of them is NULL.
                 Some(bufs) => q.wr_set_inline(unsafe { InlineBufs::new(bufs) }),
                 None => q.wr_latch(PostError::InvalidArgument),
             }
         };
         /// `ibv_wr_set_sge`
         wr_set_sge(lkey: u32, addr: u64, length: u32) |q| {
-            // SAFETY: the caller's promise about the memory.
+            // SAFETY: the entry's memory fulfils the contract of `SendBatch::push` (the contract of the setters).
             unsafe { q.wr_set_sge(Sge { addr, length, lkey }) };
         };
         /// `ibv_wr_set_sge_list`
         wr_set_sge_list(num_sge: usize, sg_list: *const Sge) |q| {
-            // SAFETY: NULL, or `num_sge` valid entries by the caller's promise.
+            // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of the setters: valid pointers).
             match unsafe { slice_from_c(sg_list, num_sge) } {
-                // SAFETY: the caller's promise about the memory.
+                // SAFETY: the entries' memory fulfils the contract of `SendBatch::push` (the contract of the setters).
                 Some(sges) => unsafe { q.wr_set_sges(sges) },
                 None => q.wr_latch(PostError::InvalidArgument),
             }
@@ -408,7 +419,8 @@ impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
     unsafe fn wr_start(this: *const ()) {
         // SAFETY: the vtable's contract: `this` is the queue that it was made for.
         let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
-        // SAFETY: left by `wr_complete` or `wr_abort`; exclusion without a lock is the caller's promise.
+        // SAFETY: `wr_complete` or `wr_abort` leaves the queue. No other thread uses a queue without a lock (the contract
+        // of `wr_start`).
         match unsafe { locked.enter() } {
             Ok(q) => q.wr_start(),
             // SAFETY: this thread has entered already, and uses no reference from then.
@@ -422,7 +434,8 @@ impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
         if !locked.is_entered() {
             return Err(PostError::NoSession);
         }
-        // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
+        // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same time (the
+        // contract of `wr_complete`).
         let result = unsafe { locked.entered() }.wr_complete();
         // SAFETY: entered by `wr_start`; no reference is used any more.
         unsafe { locked.leave() };
@@ -435,7 +448,8 @@ impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
         if !locked.is_entered() {
             return;
         }
-        // SAFETY: inside the session that `wr_start` entered, by one thread at a time: the caller's promise.
+        // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same time (the
+        // contract of `wr_abort`).
         unsafe { locked.entered() }.wr_abort();
         // SAFETY: entered by `wr_start`; no reference is used any more.
         unsafe { locked.leave() };
@@ -486,7 +500,8 @@ impl<'q> QpEx<'q> {
     /// With an exclusive queue no other thread uses it until `wr_complete` or `wr_abort`.
     #[inline(always)]
     pub unsafe fn wr_start(&mut self) {
-        // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+        // SAFETY: `self.queue` is the queue of this vtable (`new`). No other thread uses a queue without a lock (the
+        // contract of this function).
         unsafe { (self.vtable.wr_start)(self.queue) }
     }
 
@@ -496,7 +511,8 @@ impl<'q> QpEx<'q> {
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
     #[inline(always)]
     pub unsafe fn wr_complete(&mut self) -> Result<(), PostError> {
-        // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+        // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of this
+        // function).
         unsafe { (self.vtable.wr_complete)(self.queue) }
     }
 
@@ -506,7 +522,8 @@ impl<'q> QpEx<'q> {
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
     #[inline(always)]
     pub unsafe fn wr_abort(&mut self) {
-        // SAFETY: the pointer is the queue of this vtable (`new`); the rest is the caller's promise.
+        // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of this
+        // function).
         unsafe { (self.vtable.wr_abort)(self.queue) }
     }
 }

@@ -141,7 +141,7 @@ pub trait WrBuilder: SendQueue {
     /// As [`SendBatch::push`].
     #[inline(always)]
     unsafe fn wr_set_sge(&mut self, sge: Sge) {
-        // SAFETY: the caller's promise about the memory.
+        // SAFETY: the entry's memory fulfils the contract of `SendBatch::push`, which is also that of this function.
         unsafe { self.wr_set_sges(&[sge]) };
     }
 

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reset_count_wraps_without_meeting_the_reserved_word() {
+    fn the_reset_count_wraps_and_never_gives_the_reserved_word() {
         let last = StateWord::from_bits(0x7f_ffff << 8 | 6);
         assert_ne!(last.next(QpState(u32::MAX)), StateWord::NONE);
         assert_eq!(last.next(QpState::RESET), StateWord::new(QpState::RESET));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn posting_by_state() {
+    fn the_state_determines_what_can_be_posted() {
         let table: Vec<_> =
             (0..9).map(|s| StateWord::new(QpState(s))).map(|w| (w.can_send(), w.can_receive())).collect();
         let (t, f) = (true, false);

@@ -17,36 +17,38 @@
 #[cfg(not(miri))]
 use core::arch::asm;
 
-/// Copies `to.len()` bytes out of memory that others may write meanwhile.
+/// Copies `to.len()` bytes from memory that others may write at the same time.
 ///
 /// # Safety
-/// The bytes from `from` on are mapped and readable during the call. No reference to them that is used meanwhile allows
-/// writes (`&mut`).
+/// The bytes from `from` on are mapped and readable during the call. During the call no reference to them that allows
+/// writes (`&mut`) is used.
 #[inline(always)]
 pub unsafe fn load_bytes(from: *const u8, to: &mut [u8]) {
-    // SAFETY: `from` is valid by the caller's promise; `to` is an exclusive slice.
+    // SAFETY: `to.len()` bytes at `from` are readable (the contract of this function); `to` is an exclusive slice, so they
+    // do not overlap.
     unsafe { copy(from, to.as_mut_ptr(), to.len()) }
 }
 
-/// Copies `from` into memory that others may read and write meanwhile.
+/// Copies `from` to memory that others may read and write at the same time.
 ///
 /// # Safety
-/// The `from.len()` bytes from `to` on are mapped and writable during the call, and no reference to them but of atomics
-/// exists meanwhile.
+/// The `from.len()` bytes from `to` on are mapped and writable during the call, and during it no reference to them exists,
+/// except to atomics.
 #[inline(always)]
 pub unsafe fn store_bytes(from: &[u8], to: *mut u8) {
-    // SAFETY: `to` is valid by the caller's promise; `from` is a slice, which is not written.
+    // SAFETY: `from.len()` bytes at `to` are writable (the contract of this function); `from` is a slice, which is not
+    // written during the call, so they do not overlap.
     unsafe { copy(from.as_ptr(), to, from.len()) }
 }
 
-/// Stores a number of 4 bytes, in this machine's order, into memory as of [`store_bytes`].
+/// Stores a number of 4 bytes, in this machine's byte order, to memory as in [`store_bytes`].
 ///
 /// # Safety
 /// As [`store_bytes`], for 4 bytes.
 #[inline(always)]
 pub unsafe fn store_u32(value: u32, to: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller's promise.
+    // SAFETY: 4 bytes at `to` are writable (the contract of this function).
     unsafe {
         asm!(
             "mov dword ptr [{to}], {value:e}",
@@ -56,7 +58,7 @@ pub unsafe fn store_u32(value: u32, to: *mut u8) {
         );
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: the caller's promise.
+    // SAFETY: 4 bytes at `to` are writable (the contract of this function).
     unsafe {
         store_bytes(&value.to_ne_bytes(), to);
     }
@@ -95,12 +97,12 @@ macro_rules! copy_ends {
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     match len {
         16..=32 => copy_ends!(16, "movups", "xmmword", xmm_reg, "", from, to, len),
-        // SAFETY: the caller's promise.
+        // SAFETY: `from` and `to` are valid for `len` bytes, more than 32 here (the contract of this function).
         33.. => unsafe { copy_long(from, to, len) },
         8.. => copy_ends!(8, "mov", "qword", reg, "", from, to, len),
         4.. => copy_ends!(4, "mov", "dword", reg, ":e", from, to, len),
         2.. => copy_ends!(2, "mov", "word", reg, ":x", from, to, len),
-        // SAFETY: one byte, by the caller's promise.
+        // SAFETY: `from` and `to` are valid for `len` bytes, which is 1 here (the contract of this function).
         1 => unsafe {
             asm!(
                 "mov {byte}, byte ptr [{from}]",
@@ -115,7 +117,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// The same of at least 32 bytes.
+/// [`copy`] for at least 32 bytes.
 ///
 /// # Safety
 /// As [`copy`].
@@ -125,7 +127,8 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
     /// From here on the string instruction is the faster one: it takes some 30 cycles to begin.
     const LONG: usize = 256;
     if len >= LONG {
-        // SAFETY: both ranges are valid by the caller's promise. The direction flag is clear, as the ABI requires.
+        // SAFETY: `from` and `to` are valid for `len` bytes (the contract of this function). The direction flag is clear,
+        // as the ABI requires.
         unsafe {
             asm!(
                 "rep movsb",
@@ -137,8 +140,8 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
         }
         return;
     }
-    // SAFETY: the caller's promise. The loop ends with 1 to 32 bytes left, and the last 32 bytes, of which some are copied again
-    // then, begin inside.
+    // SAFETY: `from` and `to` are valid for `len` bytes, at least 32 (the contract of this function). The loop ends with 1
+    // to 32 bytes left; the last 32 bytes, which include them, begin inside the ranges.
     unsafe {
         asm!(
             "2:",
@@ -171,7 +174,7 @@ unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // Pairs of words, then words, then bytes. Ordinary memory may be accessed at any address.
-    // SAFETY: the caller's promise; the loops end after `len` bytes.
+    // SAFETY: `from` and `to` are valid for `len` bytes (the contract of this function), after which the loops end.
     unsafe {
         asm!(
             "subs {n}, {n}, #16",
@@ -210,11 +213,13 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     use core::sync::atomic::{AtomicU8, Ordering};
     for i in 0..len {
-        // SAFETY: the caller's promise.
+        // SAFETY: `i` is below `len`, for which `from` and `to` are valid (the contract of this function).
         let (from, to) = unsafe { (from.add(i), to.add(i)) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the byte is readable (the contract of this function); an atomic access is allowed beside other atomic
+        // accesses.
         let byte = unsafe { &*from.cast::<AtomicU8>() }.load(Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the byte is writable (the contract of this function); an atomic access is allowed beside other atomic
+        // accesses.
         unsafe { &*to.cast::<AtomicU8>() }.store(byte, Ordering::Relaxed);
     }
 }
@@ -223,15 +228,15 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 mod tests {
     use super::*;
 
-    /// Every length around the places where the copy changes its way, at every place in a word; nothing beyond is touched.
+    /// Every length near the limits of the cases, at every offset in a word; no other byte is written.
     #[test]
-    fn every_byte_and_no_other() {
+    fn copies_write_every_byte_and_no_other() {
         let source: Vec<u8> = (0..700_u32).map(|i| (i * 7 + 3) as u8).collect();
         let lengths = (0..100).chain([127, 128, 129, 191, 192, 193, 255, 256, 257, 263, 512, 600]);
         for len in lengths {
             for (a, b) in [(0, 0), (1, 0), (0, 1), (3, 5), (7, 7), (8, 1)] {
                 let mut to = vec![0xee; 700];
-                // SAFETY: both ranges are inside the vectors, which this test owns.
+                // SAFETY: both ranges are inside local vectors.
                 unsafe { store_bytes(&source[a..a + len], to[b..].as_mut_ptr()) };
                 assert_eq!(to[b..b + len], source[a..a + len], "{len} from {a} to {b}");
                 assert!(
@@ -239,7 +244,7 @@ mod tests {
                     "{len} from {a} to {b}"
                 );
                 let mut back = vec![0xdd; len + 2];
-                // SAFETY: as above.
+                // SAFETY: both ranges are inside local vectors.
                 unsafe { load_bytes(to[b..].as_ptr(), &mut back[1..=len]) };
                 assert_eq!(back[1..=len], source[a..a + len]);
                 assert_eq!((back[0], back[len + 1]), (0xdd, 0xdd));
@@ -248,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_writer() {
+    fn a_copy_may_race_with_a_writer() {
         use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
         let words: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
         let stop = AtomicBool::new(false);
@@ -263,12 +268,12 @@ mod tests {
             });
             let mut bytes = [0; 512];
             for _ in 0..1000 {
-                // SAFETY: the words are there, and made of atomics.
+                // SAFETY: the words exist until the threads are joined, and consist of atomics.
                 unsafe { load_bytes(words.as_ptr().cast(), &mut bytes) };
             }
             stop.store(true, Ordering::Relaxed);
         });
-        // SAFETY: as above; the writer has ended.
+        // SAFETY: the words consist of atomics, and the writer has ended.
         unsafe { store_bytes(&[0xff; 16], words.as_ptr().cast_mut().cast()) };
         assert_eq!(words[1].load(Ordering::Relaxed), u64::MAX);
     }

@@ -321,7 +321,7 @@ impl<T, L: Locking> Locked<T, L> {
         // SAFETY: the caller has exclusive access, so the pointer to the value may be turned into `&mut`.
         return unsafe { &mut *self.value.get() };
         #[cfg(loom)]
-        // SAFETY: as above; loom checks that accesses do not overlap at the moment of this call.
+        // SAFETY: the caller has exclusive access. loom checks that accesses do not overlap at the time of this call.
         return self.value.with_mut(|p| unsafe { &mut *p });
     }
 }
@@ -362,7 +362,7 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: this guard holds the lock, and its borrow rules out a `&mut` from `deref_mut` at the same time.
+        // SAFETY: this guard holds the lock, and its borrow excludes a `&mut` of `deref_mut` at the same time.
         unsafe { self.locked.value_mut() }
     }
 }
@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn second_lock_of_a_thread_is_an_error_and_the_first_goes_on() {
+    fn a_second_lock_by_a_thread_is_an_error_and_the_first_stays() {
         let l = Locked::<u32, Shared>::new(1);
         let mut g = l.lock().unwrap();
         assert_eq!(l.lock().unwrap_err(), Reentered);
@@ -412,7 +412,7 @@ mod tests {
         let shared = Locked::dynamic(1_u32, true);
         // SAFETY: left below; no reference is used.
         unsafe { shared.enter() }.map(drop).unwrap();
-        // SAFETY: as above.
+        // SAFETY: left below, and no reference to the value is used.
         assert_eq!(unsafe { shared.enter() }.map(drop), Err(Reentered));
         // Another thread may end the session.
         std::thread::scope(|s| {
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_differ_in_their_token() {
+    fn threads_have_different_tokens() {
         let here = thread_token();
         assert_ne!(here, 0);
         assert_eq!(here, thread_token());
