@@ -22,10 +22,11 @@ pub struct AddressHandle<D: Driver> {
     _pd: Arc<PdInner<D>>,
 }
 
-// SAFETY: the raw pointers inside `RawAh` are NULL and never followed; the driver's part is `Send + Sync`.
+// SAFETY: the raw pointers in `RawAh` are NULL and never dereferenced; the driver's part is `Send + Sync`.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Send for AddressHandle<D> {}
-// SAFETY: as above; nothing is changed through `&`.
+// SAFETY: the raw pointers in `RawAh` are NULL and never dereferenced; the driver's part is `Send + Sync`, and nothing is
+// changed through `&`.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Sync for AddressHandle<D> {}
 

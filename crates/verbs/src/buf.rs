@@ -62,7 +62,7 @@ unsafe impl StableBuf for Vec<u8> {
     }
 }
 
-/// Memory that somebody else owns.
+/// Memory with another owner.
 #[derive(Debug)]
 pub struct ForeignBuf {
     ptr: NonNull<u8>,

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_that_of_the_c_programs() {
+    fn an_endpoints_text_is_that_of_the_c_programs() {
         let mut gid = [0u8; 16];
         gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 2]);
         let e = Endpoint { lid: 0x12, qp_num: 0x11, psn: 0xabc123, gid: Gid(gid) };
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_an_error() {
+    fn invalid_text_is_an_error() {
         for text in ["", ":::", "0:0:0:0", "0012:000011:abc123:+0000000000000000000ffff0a000002", "12:1:1:é"]
         {
             assert_eq!(text.parse::<Endpoint>(), Err(ParseEndpointError), "{text}");

@@ -135,7 +135,7 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
     /// With [`Exclusive`] locking no other thread uses this queue during the call.
     #[expect(unsafe_code, reason = "C's contract: exclusion is promised, not proven")]
     pub unsafe fn poll_raw(&self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: if the queue has no lock, no other thread uses it during the call (the contract of this function).
         unsafe { raw::poll_cq(&self.engine, wc) }
     }
 

@@ -17,7 +17,7 @@ pub struct Event {
     pub source: EventSource,
 }
 
-/// Whom an event is about.
+/// The object or port of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventSource {
     /// The QP with this number.

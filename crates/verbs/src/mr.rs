@@ -187,8 +187,8 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
             .handle
             .as_mut()
             .ok_or_else(|| Error::invalid("rereg_mr", "mr", "the region is deregistered"))?;
-        // SAFETY: as in `register`; an exposed region's rights may grow, since it never lends references, and its
-        // callers keep the buffers of both ranges until the kernel answered.
+        // SAFETY: the callers keep the buffers of both ranges until the kernel has answered, and the region keeps the
+        // buffer that is registered then. The rights of an exposed region may grow, because it never lends references.
         unsafe { handle.rereg(support, change, Uhw::none()) }?;
         self.raw.lkey = handle.lkey();
         self.raw.rkey = handle.rkey();
@@ -260,7 +260,8 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         A: WritableShared,
     {
         let to = self.memory_at(offset..offset.saturating_add(data.len()))?;
-        // SAFETY: as in `read_at`; a region of such a type lends no references but of atomics.
+        // SAFETY: `StableBuf` guarantees these bytes as long as `self.buf` exists. A region of such a type lends no
+        // references except to atomics.
         unsafe { store_bytes(data, to.as_ptr()) };
         Ok(())
     }
@@ -382,7 +383,8 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
     /// The bytes, to write.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above; `&mut self` rules out any other access by this process.
+        // SAFETY: `StableBuf` guarantees the bytes as long as `self.buf` exists; no peer may write them, and `&mut self`
+        // excludes other accesses by this process.
         unsafe { core::slice::from_raw_parts_mut(self.memory().as_ptr(), self.mapped) }
     }
 }

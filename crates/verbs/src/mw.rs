@@ -42,10 +42,10 @@ pub struct MemoryWindow<D: Driver> {
     _pd: Arc<PdInner<D>>,
 }
 
-// SAFETY: the raw pointers of the C struct are NULL and never followed.
+// SAFETY: the raw pointers in the C struct are NULL and never dereferenced.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Send for MemoryWindow<D> {}
-// SAFETY: as above; nothing is changed through `&`.
+// SAFETY: the raw pointers in the C struct are NULL and never dereferenced; nothing is changed through `&`.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Sync for MemoryWindow<D> {}
 

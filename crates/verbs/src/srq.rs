@@ -182,7 +182,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
     /// As [`raw::post_recv`](uverbs_core::provider::raw::post_recv).
     #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
     pub unsafe fn post_srq_recv(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: `list` fulfils the contract of `raw::post_recv`, which is also that of this function.
         unsafe { self.receiver.post_list(list) }
     }
 
@@ -229,7 +229,7 @@ impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
     #[inline(always)]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
     }
 }

@@ -162,7 +162,7 @@ impl<D: Driver> WorkQueue<D, Exclusive> {
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
     #[inline(always)]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
     }
 }

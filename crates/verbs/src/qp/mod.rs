@@ -74,7 +74,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
     #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
     pub unsafe fn post_recv(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         match &self.recv {
-            // SAFETY: the caller's promise.
+            // SAFETY: `list` fulfils the contract of `raw::post_recv`, which is also that of this function.
             Some(rq) => unsafe { rq.post_recv(list) },
             None => Err(BadWr { error: PostError::NoQueue, wr: list }),
         }
@@ -138,7 +138,7 @@ impl<D: Driver, L: Locking> RecvQueue<D, L> {
     /// As [`raw::post_recv`](uverbs_core::provider::raw::post_recv).
     #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
     pub unsafe fn post_recv(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: `list` fulfils the contract of `raw::post_recv`, which is also that of this function.
         unsafe { self.receiver.post_list(list) }
     }
 
@@ -167,7 +167,7 @@ impl<D: Driver> RecvQueue<D, Exclusive> {
     #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
     #[inline(always)]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.receiver.post(wr_id, sges) }
     }
 }

@@ -28,7 +28,7 @@ impl<Q: Engine, L: Locking> Receiver<Q, L> {
     /// # Safety
     /// As [`raw::post_recv`].
     pub unsafe fn post_list(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: `list` fulfils the contract of `raw::post_recv`, which is also that of this function.
         unsafe { raw::post_recv(&self.engine, list) }
     }
 
@@ -54,7 +54,7 @@ impl<Q: Engine> Receiver<Q, Exclusive> {
     /// As [`RecvBatch::push`].
     #[inline(always)]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.engine.get_mut().post(wr_id, sges) }
     }
 }
@@ -86,7 +86,7 @@ impl<Q: Engine> RecvGuard<'_, Q> {
     /// As [`RecvBatch::push`].
     #[inline(always)]
     pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), PostError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
         unsafe { self.guard.post(wr_id, sges) }
     }
 
@@ -95,7 +95,7 @@ impl<Q: Engine> RecvGuard<'_, Q> {
     }
 }
 
-/// Receives on their way. Errors latch and come out of [`complete`](Self::complete).
+/// A batch of receives. Errors latch; [`complete`](Self::complete) reports them.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct RecvBatch<'q, Q: Engine + 'q> {
     inner: Q::Batch<'q>,
@@ -115,7 +115,8 @@ impl<'q, Q: Engine> RecvBatch<'q, Q> {
     /// this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn push(&mut self, wr_id: u64, sges: &[Q::Sge]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
+        // this function).
         unsafe { self.inner.push(wr_id, sges) }
     }
 

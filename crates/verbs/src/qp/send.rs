@@ -50,7 +50,7 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<D, T, L> {
     /// As [`raw::post_send`].
     #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
     pub unsafe fn post_send(&self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: `list` fulfils the contract of `raw::post_send`, which is also that of this function.
         unsafe { raw::post_send(&self.engine, list) }
     }
 
@@ -150,7 +150,7 @@ impl<D: Driver, T: Sends> SendGuard<'_, D, T> {
     }
 }
 
-/// Work requests on their way. Errors latch and come out of [`complete`](Self::complete).
+/// A batch of work requests. Errors latch; [`complete`](Self::complete) reports them.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct Batch<'q, D: Driver, T> {
     inner: <D::SendQueue as Engine>::Batch<'q>,

@@ -50,7 +50,7 @@ impl<D: Driver> Sink<D> for Push<'_, '_, D> {
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of `put`.
         unsafe { self.0.push(wr, to, op, data) }
     }
 }
@@ -69,7 +69,7 @@ impl<D: Driver> Sink<D> for Now<'_, D> {
         O: Operation<Remote = D::Remote>,
         P: Payload<D::Sge>,
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of `put`.
         unsafe { self.0.post(wr, to, op, data) }
     }
 }
@@ -119,7 +119,7 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// As [`SendBatch::push`].
     #[inline(always)]
     unsafe fn put<O: Operation<Remote = D::Remote>, P: Payload<D::Sge>>(self, op: O, data: P) -> S::Out {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `SendBatch::push`, which is also that of this function.
         unsafe { self.sink.put(self.head, self.to, op, data) }
     }
 }
@@ -138,7 +138,8 @@ macro_rules! with_data {
             /// ([`SendBatch::push`]), because the driver may read headers there during the call.
             #[inline(always)]
             pub unsafe fn $name(self, sges: &[D::Sge], $($arg: $ty),*) -> S::Out {
-                // SAFETY: the caller's promise.
+                // SAFETY: the entries' memory stays registered, exists and is not written until the WR completes (the
+                // contract of this function).
                 unsafe { self.put($op, sges) }
             }
 
@@ -191,7 +192,8 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn read(self, sges: &[D::Sge], from: D::Remote) -> S::Out {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
+        // this function).
         unsafe { self.put(op::Read::new(from), sges) }
     }
 
@@ -201,7 +203,8 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// As [`read`](Self::read).
     #[inline(always)]
     pub unsafe fn compare_swap(self, sges: &[D::Sge], at: D::Remote, compare: u64, swap: u64) -> S::Out {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
+        // `read`).
         unsafe { self.put(op::CmpSwp::new(at, compare, swap), sges) }
     }
 
@@ -211,7 +214,8 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// As [`read`](Self::read).
     #[inline(always)]
     pub unsafe fn fetch_add(self, sges: &[D::Sge], at: D::Remote, add: u64) -> S::Out {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
+        // `read`).
         unsafe { self.put(op::FetchAdd::new(at, add), sges) }
     }
 
@@ -234,7 +238,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// `IBV_WR_LOCAL_INV`: invalidates a local window's key.
     #[inline(always)]
     pub fn local_inv(self, rkey: u32) -> S::Out {
-        // SAFETY: no memory is named.
+        // SAFETY: an invalidation has no entries.
         unsafe { self.put(op::LocalInv::new(rkey), NoData) }
     }
 
@@ -246,7 +250,7 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// until this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn bind_mw(self, bind: MwBind) -> S::Out {
-        // SAFETY: the caller's promise.
+        // SAFETY: the bind fulfils the contract of `BindMw::new` (the contract of this function).
         let bind = unsafe { op::BindMw::new(bind) };
         // SAFETY: a bind has no entries.
         unsafe { self.put(bind, NoData) }
@@ -261,7 +265,7 @@ impl<S: Sink<D>, D: Driver, T: Sends, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// As [`send`](Self::send).
     #[inline(always)]
     pub unsafe fn send_tso(self, args: TsoArgs<'_>, sges: &[D::Sge]) -> S::Out {
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of this function, which is that of `send`.
         unsafe { self.put(op::Tso::new(args), sges) }
     }
 }
