@@ -21,9 +21,9 @@ struct Mapped {
     base: core::ptr::NonNull<core::ffi::c_void>,
 }
 
-// SAFETY: a mapping is good from any thread; `base` is only used to unmap it.
+// SAFETY: a mapping may be used by any thread; `base` is only used to unmap it.
 unsafe impl Send for Mapped {}
-// SAFETY: as above; `range` is `Sync` itself.
+// SAFETY: `base` is only used to unmap the memory, with `&mut self`; `range` is `Sync`.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {

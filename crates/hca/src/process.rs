@@ -23,9 +23,10 @@ pub struct ProcessRange {
     len: usize,
 }
 
-// SAFETY: the range is memory of the process, valid in any thread (the invariant), and accessed by atomics only.
+// SAFETY: the range is memory of the process that any thread may access (invariant), by atomics only.
 unsafe impl Send for ProcessRange {}
-// SAFETY: as above; no access needs exclusion.
+// SAFETY: the range is memory of the process that any thread may access (invariant), by atomics only; no access needs
+// exclusion.
 unsafe impl Sync for ProcessRange {}
 
 impl ProcessRange {
@@ -110,13 +111,13 @@ impl Memory for ProcessRange {
             at += 1;
         }
         for w in &mut words {
-            // SAFETY: as above; `lead` bytes on, the address is aligned.
+            // SAFETY: `check` covered `to.len()` bytes; after `lead` bytes the address is a multiple of 8.
             let word = unsafe { self.word(at) }.load(Ordering::Relaxed);
             w.copy_from_slice(&word.to_ne_bytes());
             at += WORD;
         }
         for b in words.into_remainder() {
-            // SAFETY: as above.
+            // SAFETY: `check` covered `to.len()` bytes from the first one on.
             *b = unsafe { self.byte(at) }.load(Ordering::Relaxed);
             at += 1;
         }
@@ -136,12 +137,12 @@ impl Memory for ProcessRange {
         }
         for w in words {
             let word = w.try_into().map_or(0, u64::from_ne_bytes);
-            // SAFETY: as above; `lead` bytes on, the address is aligned.
+            // SAFETY: `check` covered `from.len()` bytes; after `lead` bytes the address is a multiple of 8.
             unsafe { self.word(at) }.store(word, Ordering::Relaxed);
             at += WORD;
         }
         for b in tail {
-            // SAFETY: as above.
+            // SAFETY: `check` covered `from.len()` bytes from the first one on.
             unsafe { self.byte(at) }.store(*b, Ordering::Relaxed);
             at += 1;
         }
