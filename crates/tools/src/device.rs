@@ -139,7 +139,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_first_that_can_be_used_or_the_one_that_is_named() {
+    fn the_first_usable_or_the_named_device_is_chosen() {
         let list = || vec![made_up("rxe0", Err(Unusable::NoUverbs)), made_up("rxe1", Ok(()))];
         assert_eq!(pick(list(), None).unwrap().name, "rxe1");
         assert_eq!(pick(list(), Some("rxe0")).unwrap().name, "rxe0");

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decimal_and_hexadecimal_within_range() {
+    fn decimal_and_hexadecimal_numbers_within_range_are_parsed() {
         assert_eq!(number::<u32>("4096"), Ok(4096));
         assert_eq!(number::<u32>("0x1000"), Ok(4096));
         assert_eq!(number::<u8>("255"), Ok(255));

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_are_found_under_their_names() {
+    fn json_facts_have_their_names() {
         let value = devices(&[made_up(), unavailable()]);
         assert_eq!(value[0]["name"], "rxe0");
         assert_eq!(value[0]["driver"], "rxe");

@@ -49,7 +49,7 @@ struct BwArgs {
     /// Messages of each size
     #[arg(short = 'n', long, value_name = "NUM", default_value = "1000", value_parser = positive::<u32>)]
     iters: u32,
-    /// Messages on their way at once
+    /// Outstanding messages
     #[arg(short, long, value_name = "NUM", default_value = "128", value_parser = positive::<u32>)]
     tx_depth: u32,
     /// Messages per doorbell
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_below_their_headings() {
+    fn columns_are_aligned_with_their_headings() {
         let row = Row { bytes: 65536, iters: 1000, peak: 1234.5, average: 1200.25, rate: 0.0192 };
         let text = text(&row);
         assert_eq!(text, " 65536      1000           1234.50            1200.25              0.019200");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_software_hca_carries_all_sizes() {
+    fn all_sizes_run_on_the_software_hca() {
         let [a, b] = device::software().unwrap();
         let plan = Plan { iters: 20, tx_depth: 8, post_list: 3 };
         let gid = device::gid_index(&a, 1, None).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bandwidth of RDMA writes: as many on their way as the queue has room for.
+//! The bandwidth of RDMA writes, with as many outstanding as the queue has room for.
 #![expect(unsafe_code)]
 // UNSAFETY: posts entries of regions that live longer than the QP and are not accessed otherwise while it runs.
 

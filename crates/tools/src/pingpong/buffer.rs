@@ -49,7 +49,7 @@ impl<D: Driver> Buffer<D> {
         Ok(self.region.read_at(self.offset, message)?)
     }
 
-    /// Looks at what arrived last. To be called when nothing is posted any more.
+    /// Checks the last message. To be called when nothing is posted.
     pub(crate) fn check(&self) -> Result<()> {
         let mut message = vec![0; self.size];
         self.copy_to(&mut message)?;

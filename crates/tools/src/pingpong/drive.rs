@@ -103,7 +103,7 @@ mod tests {
     use uverbs::WcStatus;
 
     #[test]
-    fn an_error_completion_says_what_which_and_where() {
+    fn an_error_names_status_id_and_qp() {
         let wc = WorkCompletion {
             wr_id: 2,
             status: WcStatus::RETRY_EXC_ERR,

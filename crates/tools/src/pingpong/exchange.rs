@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_an_error_in_time() {
+    fn a_missing_peer_is_an_error_in_time() {
         let patience = Patience::new(Some(Duration::from_millis(50)));
         let error = answer(Some(Ipv4Addr::LOCALHOST.into()), 0, &patience).unwrap_err();
         assert!(error.to_string().contains("timed out"), "{error}");

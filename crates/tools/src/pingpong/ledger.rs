@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who has the ball: the counts of a ping-pong, and what each completion leads to.
+//! The state of a ping-pong: its counts, and the reaction to each completion.
 //!
 //! Both ends must count alike, so these are the rules of the C programs. Each QP sends its next message when its last
 //! one is sent and the peer's answer is here, until so many sends (of all QPs) are complete; the end is reached when
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn one_qp_exchanges_exactly_so_many() {
+    fn one_qp_exchanges_exactly_the_requested_number() {
         for iters in [1, 2, 7, 1000] {
             for rx_depth in [1, 2, 3, 500] {
                 assert_eq!(play(1, rx_depth, iters), (iters, iters));

@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_in_this_process() {
+    fn both_ends_run_in_this_process() {
         for line in
             ["rc -c -n 30", "uc -N -n 30", "ud -e -n 30", "srq -q 3 -c -n 30", "rc -t -e -N -c -n 30 --json"]
         {

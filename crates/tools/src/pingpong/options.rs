@@ -275,7 +275,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_options_are_refused() {
         for line in [
             "",
             "xrc",

@@ -62,7 +62,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn it_ends_and_says_what_for() {
+    fn a_timeout_names_what_was_awaited() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let patience = Patience::new(Some(Duration::from_millis(20)));
         let error = patience.wait_readable(reader.as_fd(), "nothing").unwrap_err();

@@ -139,7 +139,7 @@ impl<D: Driver> Ends<D> {
         Ok(bytes)
     }
 
-    /// Sends what comes back as one frame or as several; whether it came back.
+    /// Sends a packet that is received as one frame or as several; returns whether it was received.
     fn message(&mut self, l: &Loop<'_, D>, opcode: Opcode, face: Face) -> Result<bool> {
         let eth = FlowMatch {
             val: FlowEth { dst_mac: self.mac, ..FlowEth::default() },

@@ -84,7 +84,7 @@ pub(in super::super) fn unavailable() -> Facts {
 }
 
 #[test]
-fn brief_and_verbose_are_as_stored() {
+fn brief_and_verbose_text_are_as_stored() {
     assert_eq!(device(&made_up(), false), include_str!("brief.txt"));
     assert_eq!(device(&made_up(), true), include_str!("verbose.txt"));
 }
