@@ -94,12 +94,12 @@ mod tests {
     use zerocopy::{FromBytes, IntoBytes};
 
     #[test]
-    fn ioctl_number() {
+    fn the_ioctl_number_is_that_of_the_kernel() {
         assert_eq!(RDMA_VERBS_IOCTL, 0xc018_1b01);
     }
 
     #[test]
-    fn attr_round_trip() {
+    fn an_attribute_is_written_and_read_again() {
         let mut attr =
             ib_uverbs_attr { attr_id: 0x1234, len: 8, flags: UVERBS_ATTR_F_MANDATORY, ..Default::default() };
         attr.set_elem_id(7);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn header_is_the_fixed_part() {
+    fn the_header_has_the_fixed_size() {
         let hdr = ib_uverbs_ioctl_hdr { length: 24, driver_id: 14, ..Default::default() };
         assert_eq!(hdr.as_bytes().len(), 24);
         assert_eq!(ib_uverbs_ioctl_hdr::read_from_bytes(hdr.as_bytes()).expect("same size"), hdr);

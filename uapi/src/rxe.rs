@@ -393,7 +393,7 @@ mod tests {
     use zerocopy::{FromBytes, IntoBytes};
 
     #[test]
-    fn union_arms_share_the_words() {
+    fn the_fields_of_the_union_share_their_words() {
         let ud = rxe_send_wr_ud { remote_qpn: 0x11, remote_qkey: 0x22, ah_num: 3, ..Default::default() };
         let mut wr = rxe_send_wr { wr_id: 1, wr: ud.into(), ..Default::default() };
         assert_eq!(wr.wr.ud(), ud);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn gid_is_wire_order() {
+    fn a_gid_is_in_wire_order() {
         let raw = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         let gid = rxe_gid::from(raw);
         assert_eq!(gid.global[1].get(), 0x0102_0304_0506_0708);

@@ -405,7 +405,7 @@ fn missing_here(set: &Set) -> Vec<String> {
 }
 
 #[test]
-fn everything_equals_the_newest_headers() {
+fn every_declaration_equals_the_newest_headers() {
     let set = match Set::newest() {
         Ok(set) => set,
         Err(reason) => {
@@ -429,7 +429,7 @@ fn everything_equals_the_newest_headers() {
 }
 
 #[test]
-fn everything_equals_the_installed_headers() {
+fn every_declaration_equals_the_installed_headers() {
     let outcome = compare(&Set::installed());
     assert!(outcome.wrong.is_empty(), "differs from C:\n{}", outcome.wrong.join("\n"));
     let missing = missing_here(&Set::installed());

@@ -23,7 +23,7 @@ pub(crate) fn inherit(cmd: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command that inherits our streams and gives back how it ended.
+/// Runs a command with inherited streams and returns its exit status.
 pub(crate) fn status(cmd: &mut Command) -> Result<ExitStatus> {
     cmd.status().with_context(|| format!("cannot start `{}`", shown(cmd)))
 }

@@ -49,8 +49,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let mut cmd = test(args.which, &units);
     cmd.arg("--").args(&args.filter);
     if args.which == Which::Thread {
-        // Tests beside each other meet in the harness and in what std makes once, whose order the sanitizer does not see.
-        // What a test's own threads do is told all the same.
+        // Tests that run in parallel share the harness and one-time initialisations of std, whose order the sanitizer does
+        // not see. Races between a test's own threads are still reported.
         cmd.arg("--test-threads=1");
         // It maps memory where the vectors have theirs, which the sanitizer keeps for itself.
         cmd.args(["--skip", "reference_vectors"]);
@@ -73,9 +73,9 @@ fn test(which: Which, what: &[&str]) -> Command {
         Which::Thread => {
             let supp = supp("thread.supp");
             cmd.env("TSAN_OPTIONS", format!("suppressions={supp}:print_suppressions=0:history_size=4"));
-            // The sanitizer starts a program that names functions when it first needs a name, for a suppression even: two pipes stay
-            // open, which the test that runs then is blamed for. Its second run finds them open before. A race is
-            // told by the sanitizer, not by a test.
+            // To name functions, even for a suppression, the sanitizer starts a program on first use: two pipes stay open,
+            // and the test that runs then fails for it. Its second run finds them open before. Races are reported by the
+            // sanitizer, not by a test.
             cmd.env("UVERBS_TEST_RETRIES", "1");
             // Without this the compiler refuses to link a standard library that has no sanitizer.
             ("-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer", "target/sanitize-thread")

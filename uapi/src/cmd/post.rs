@@ -232,7 +232,7 @@ mod tests {
     use zerocopy::{FromBytes, IntoBytes};
 
     #[test]
-    fn send_wr_round_trip() {
+    fn a_send_wr_is_written_and_read_again() {
         let atomic =
             ib_uverbs_send_wr_atomic { remote_addr: 1, compare_add: 2, swap: 3, rkey: 4, reserved: 0 };
         let mut wr = ib_uverbs_send_wr {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn immediate_data_is_network_order() {
+    fn immediate_data_are_in_network_order() {
         let wr = ib_uverbs_send_wr { imm_data: 0x0102_0304.into(), ..Default::default() };
         assert_eq!(wr.as_bytes()[20..24], [1, 2, 3, 4]);
     }

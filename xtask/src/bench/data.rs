@@ -76,7 +76,7 @@ mod tests {
     use crate::bench::rows::{Face, Line};
 
     #[test]
-    fn lines_are_parsed_and_comments_are_not() {
+    fn lines_are_parsed_and_comments_are_skipped() {
         let counts = parse("# x\nshared\tc post_recv x1\t131.4\n").unwrap();
         let key = Key { locking: Locking::Shared, name: "c post_recv x1".to_owned() };
         assert_eq!(counts[&key], 131.4);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_of_ours_is_a_measurement() {
+    fn every_recorded_count_is_of_a_known_row() {
         let known: Vec<_> = Line::selected("")
             .iter()
             .flat_map(|line| [Face::Typed, Face::Raw].map(|face| line.key(face)))

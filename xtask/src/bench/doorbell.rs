@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_log_are_read() {
+    fn log_lines_are_parsed() {
         assert_eq!(Access::parse("I  0401ab70,3"), Some(Access::Instruction(0x401ab70)));
         assert_eq!(Access::parse(" S 1fff0006f8,8"), Some(Access::Store(0x1f_ff00_06f8, 8)));
         assert_eq!(Access::parse(" M 10,4"), Some(Access::Store(16, 4)));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_are_known_by_their_bytes() {
+    fn instructions_are_recognised_by_their_bytes() {
         assert_eq!(Kind::of(&[0x0f, 0xae, 0xf8]), Kind::Fence);
         assert_eq!(Kind::of(&[0x0f, 0xae, 0xf0]), Kind::Fence);
         assert_eq!(Kind::of(&[0x0f, 0xae, 0xe8]), Kind::Other);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_stand_between_marks() {
+    fn chunks_are_between_marks() {
         let all = [Access::Store(1, 8), Access::Store(2, 8), Access::Store(1, 8), Access::Store(3, 8)];
         assert_eq!(chunks(&all, 1), [&[Access::Store(2, 8)][..]]);
     }

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_kept_has_the_tighter_limit() {
+    fn the_tighter_of_both_limits_applies() {
         let (judge, line) = judge(40.0, None);
         assert_eq!(judge.limit(&line, Face::Typed, 200.0), Some(44.0));
         assert_eq!(judge.limit(&line, Face::Typed, 60.0), Some(30.0));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_to_be_over_may_not_get_worse_and_leaves_when_it_is_not() {
+    fn a_known_excess_may_not_grow_and_ends_below_the_limit() {
         let (judge, line) = judge(40.0, Some(100.0));
         let verdict = |count| judge.verdict(&line, Face::Typed, count, 44.0);
         assert_eq!(
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_to_be_over_must_keep_its_limit() {
+    fn rows_without_known_excess_must_keep_their_limit() {
         let (judge, line) = judge(40.0, None);
         assert_eq!(judge.verdict(&line, Face::Typed, 44.0, 44.0), Verdict::Ok);
         assert_eq!(judge.verdict(&line, Face::Typed, 44.1, 44.0), Verdict::Over);

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_has_a_spread() {
+    fn a_median_is_reported_with_its_spread() {
         let median = Median::of(vec![5.0, 1.0, 4.0, 2.0, 3.0]).unwrap();
         assert_eq!(median, Median { value: 3.0, spread: 1.0 });
         assert_eq!(Median::of(vec![2.0]).unwrap(), Median { value: 2.0, spread: 0.0 });
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_rows_are_named() {
         let values = parse("c poll x1\t3\n").unwrap();
         assert!(complete(&["c poll x1".to_owned()], &values).is_ok());
         let error = complete(&["raw poll x1".to_owned()], &values).unwrap_err();
