@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables of docs/semantics.md over rings in plain memory: every row in every state, without a kernel.
+//! The tables of docs/src/reference/semantics.md over rings in plain memory: every row in every state, without a kernel.
 
 mod mlx5;
 

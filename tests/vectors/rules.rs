@@ -2,7 +2,7 @@
 //! The intentional differences of this driver from the reference.
 //!
 //! A rule depends on the input of a case, not on its name or number, and changes the expected results, so a case under
-//! a rule is checked, too. Any other difference is a failure. The tables of docs/semantics.md have the subject of each
+//! a rule is checked, too. Any other difference is a failure. The tables of docs/src/reference/semantics.md have the subject of each
 //! rule, the behaviour of the reference and the reason for the difference; [`compare`] compares names and errors of the
 //! rules and the tables.
 
@@ -44,24 +44,36 @@ const RULES: [(&str, Option<PostError>); 20] = [
     ("start-poll-error", None),
 ];
 
-/// Compares the rules with the tables of docs/semantics.md. `met` are the rules that cases needed, if all cases of the
+/// Compares the rules with the tables of docs/src/reference/semantics.md. `met` are the rules that cases needed, if all cases of the
 /// repository's file were run; then none may be missing.
 pub(crate) fn compare(met: Option<&BTreeSet<&str>>) -> Result<()> {
     let table = Table::read()?;
     let documented: BTreeMap<_, _> =
         table.rules.iter().map(|(rule, error)| (rule.as_str(), *error)).collect();
-    ensure!(documented.len() == table.rules.len(), "docs/semantics.md has a rule twice");
+    ensure!(documented.len() == table.rules.len(), "docs/src/reference/semantics.md has a rule twice");
     let ours = BTreeMap::from(RULES);
-    ensure!(documented == ours, "docs/semantics.md has the rules {documented:?}, the vectors {ours:?}");
+    ensure!(
+        documented == ours,
+        "docs/src/reference/semantics.md has the rules {documented:?}, the vectors {ours:?}"
+    );
     for (rule, error) in RULES {
         let mut rows = table.rows.iter().filter(|row| row.rule.as_deref() == Some(rule)).peekable();
-        ensure!(error.is_none() || rows.peek().is_some(), "docs/semantics.md: no row has the rule {rule}");
+        ensure!(
+            error.is_none() || rows.peek().is_some(),
+            "docs/src/reference/semantics.md: no row has the rule {rule}"
+        );
         for row in rows {
             let (line, answer) = (row.line, row.result.err());
-            ensure!(answer == error, "docs/semantics.md:{line}: {answer:?}, the rule {rule} has {error:?}");
+            ensure!(
+                answer == error,
+                "docs/src/reference/semantics.md:{line}: {answer:?}, the rule {rule} has {error:?}"
+            );
             // The errno that `apply` expects for every refused post.
             let errno = row.errno("mlx5");
-            ensure!(error.is_none() || errno == "EINVAL", "docs/semantics.md:{line}: {errno}, not EINVAL");
+            ensure!(
+                error.is_none() || errno == "EINVAL",
+                "docs/src/reference/semantics.md:{line}: {errno}, not EINVAL"
+            );
         }
         ensure!(met.is_none_or(|met| met.contains(rule)), "no vector is under the rule {rule}");
     }

@@ -134,7 +134,7 @@ fn window(name: &str, wr: &Value, umr: &uverbs_hca::decode::Umr) {
 fn every_send_wqe_reads_as_its_request() {
     let (mut wqes, mut compared, mut misplaced) = (0, 0, 0);
     for case in cases() {
-        // Illegal ones: the library writes WQEs that are none (docs/mlx5.md).
+        // Illegal ones: the library writes WQEs that are none (docs/src/reference/mlx5.md).
         if case["qp"].is_null() || case["category"] == "post_send_illegal" {
             continue;
         }

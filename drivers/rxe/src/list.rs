@@ -27,7 +27,7 @@ pub(crate) unsafe fn post_send<B: SendBell>(
     queue: &mut SendQueue<B>,
     list: *const SendWr,
 ) -> Result<(), BadWr<SendWr>> {
-    // Before the check for NULL: the order of docs/semantics.md.
+    // Before the check for NULL: the order of docs/src/reference/semantics.md.
     if queue.wr_is_open() {
         return Err(BadWr { error: PostError::SessionOpen, wr: list });
     }

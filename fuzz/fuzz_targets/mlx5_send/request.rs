@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Send requests of a program, whether the verbs allow them, and their expected WQE.
 //!
-//! Written from ibv_post_send(3), ibv_wr_post(3), docs/semantics.md and the hardware's format; nothing of it is the
+//! Written from ibv_post_send(3), ibv_wr_post(3), docs/src/reference/semantics.md and the hardware's format; nothing of it is the
 //! encoder's.
 
 use arbitrary::Arbitrary;
@@ -305,7 +305,7 @@ impl Request {
         SendFlags::from_bits_retain(u32::from(self.flags & 7) | more)
     }
 
-    /// Whether it may be posted, by the tables of docs/semantics.md.
+    /// Whether it may be posted, by the tables of docs/src/reference/semantics.md.
     pub(crate) fn is_right(&self, shape: Shape, face: Face) -> bool {
         let qp_type = shape.qp_type();
         let legal = match (qp_type, self.what) {

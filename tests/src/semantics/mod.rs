@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests the table of invalid posts in docs/semantics.md: [`table`] reads its rows; [`sends`] and [`recvs`] have the
+//! Tests the table of invalid posts in docs/src/reference/semantics.md: [`table`] reads its rows; [`sends`] and [`recvs`] have the
 //! cases, and check a row on a queue in one state.
 //!
 //! A [`SendBench`] or [`RecvBench`] provides the queue: a ring in plain memory, or a QP of a real device. It brings the

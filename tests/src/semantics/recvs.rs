@@ -132,7 +132,11 @@ fn check_cases(cases: &[Case], faces: [&str; 2]) -> Result<()> {
     for case in cases {
         for (face, said) in faces.into_iter().zip([true, case.batch]) {
             let row = table.rows.iter().any(|r| r.case == case.name && r.faces.iter().any(|f| f == face));
-            ensure!(said == row, "docs/semantics.md: {} by {face}: a row {row}, a test {said}", case.name);
+            ensure!(
+                said == row,
+                "docs/src/reference/semantics.md: {} by {face}: a row {row}, a test {said}",
+                case.name
+            );
         }
     }
     Ok(())

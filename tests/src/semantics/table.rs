@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rows of docs/semantics.md. A row that does not have the format is an error.
+//! The rows of docs/src/reference/semantics.md. A row that does not have the format is an error.
 
 use super::{On, STATES};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -7,7 +7,7 @@ use uverbs::PostError;
 use uverbs::attr::{QpState, QpType};
 
 /// The chapter.
-pub const TEXT: &str = include_str!("../../../docs/semantics.md");
+pub const TEXT: &str = include_str!("../../../docs/src/reference/semantics.md");
 
 /// Whom `bad_wr` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,8 @@ impl Table {
                 _ if inside && line.starts_with('|') => {
                     let head = line.starts_with("| case |") || line.starts_with("|---");
                     if !head {
-                        let row = row(i + 1, line).with_context(|| format!("docs/semantics.md:{}", i + 1))?;
+                        let row = row(i + 1, line)
+                            .with_context(|| format!("docs/src/reference/semantics.md:{}", i + 1))?;
                         rows.push(row);
                     }
                 }
@@ -146,13 +147,13 @@ impl Table {
     fn check_names(&self) -> Result<()> {
         for row in &self.rows {
             let why = row.why.as_ref().is_none_or(|why| self.reasons.contains(why));
-            ensure!(why, "docs/semantics.md:{}: there is no reason {:?}", row.line, row.why);
+            ensure!(why, "docs/src/reference/semantics.md:{}: there is no reason {:?}", row.line, row.why);
             let rule = row.rule.as_ref().is_none_or(|rule| self.rules.iter().any(|(name, _)| name == rule));
-            ensure!(rule, "docs/semantics.md:{}: there is no rule {:?}", row.line, row.rule);
+            ensure!(rule, "docs/src/reference/semantics.md:{}: there is no rule {:?}", row.line, row.rule);
         }
         for reason in &self.reasons {
             let named = self.rows.iter().any(|row| row.why.as_ref() == Some(reason));
-            ensure!(named, "docs/semantics.md: no row has the reason {reason}");
+            ensure!(named, "docs/src/reference/semantics.md: no row has the reason {reason}");
         }
         Ok(())
     }
@@ -165,7 +166,12 @@ impl Table {
                     && a.faces.iter().any(|f| b.faces.contains(f))
                     && a.qps.iter().any(|p| b.qps.iter().any(|q| p.meets(q) || q.meets(p)))
                     && a.states.iter().any(|s| b.states.contains(s));
-                ensure!(!same, "docs/semantics.md: lines {} and {} say the same case", a.line, b.line);
+                ensure!(
+                    !same,
+                    "docs/src/reference/semantics.md: lines {} and {} say the same case",
+                    a.line,
+                    b.line
+                );
             }
         }
         Ok(())
@@ -191,7 +197,7 @@ fn names(text: &str, head: &str) -> Vec<String> {
 fn rules(text: &str) -> Result<Vec<(String, Option<PostError>)>> {
     let rule = |cells: Vec<&str>| {
         let [name, _input, _libmlx5, _here, error] = cells[..] else {
-            bail!("docs/semantics.md: a rule has {} cells", cells.len());
+            bail!("docs/src/reference/semantics.md: a rule has {} cells", cells.len());
         };
         let error = if error == "-" { None } else { Some(post_error(error)?) };
         Ok((name.trim_matches('`').to_owned(), error))

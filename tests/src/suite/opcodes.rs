@@ -210,7 +210,7 @@ impl<D: Driver, T: Typed, L: Lock> Bench<D, T, L> {
 fn all<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>, face: Face) -> Outcome {
     use SendOpsFlags as F;
     // An operation that the builders of a device lack is not available to lists and batches, either (see
-    // docs/semantics.md).
+    // docs/src/reference/semantics.md).
     let ops = builder_ops::<D, T>(lab)?;
     let has = |op: SendOpsFlags| ops.contains(op);
     // A list has no place for the arguments of these two.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The table of docs/semantics.md, on the real kernel: every row on queues of real QPs, in every state that they can be
+//! The table of docs/src/reference/semantics.md, on the real kernel: every row on queues of real QPs, in every state that they can be
 //! in. Completions show which WRs were posted.
 #![expect(unsafe_code)]
 // UNSAFETY: borrows the engines of queues, which are not moved.
@@ -467,7 +467,7 @@ fn nothing_is_left_out<D: Driver>(_lab: &Lab<D>) -> Outcome {
         };
         ensure!(
             row.qps.iter().all(|qp| held.contains(&qp.qp_type)),
-            "docs/semantics.md:{}: no test checks this row",
+            "docs/src/reference/semantics.md:{}: no test checks this row",
             row.line
         );
     }

@@ -120,7 +120,7 @@ fn longest_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
     b.check(GRH..GRH + mtu, 4)?;
     b.recv(Face::Single, 2, 0..16 << 10)?;
     for face in Face::ALL {
-        // The device sends nothing, and completes it in its own way (docs/semantics.md).
+        // The device sends nothing, and completes it in its own way (docs/src/reference/semantics.md).
         a.post(face, &[Req::new(2, Op::Send).signaled().sges(&too_long)])?;
         let status = a.wait(1)?[0].status;
         ensure!(status == Dialect::of::<D>().datagram_too_long, "{status:?}");

@@ -4,7 +4,7 @@
 //! The programs are those of `tests/bench`: [`programs`] builds them, [`measure`] runs them, [`rows`] defines which of
 //! their measurements are compared, and [`judge`] the limits of our counts, from the counts recorded in [`data`];
 //! [`report`] and [`chart`] print the results. [`doorbell`] counts the costs of a doorbell besides instructions.
-//! `docs/bench.md` explains the figures.
+//! `docs/src/guides/bench.md` explains the figures.
 
 mod chart;
 mod data;

@@ -6,7 +6,7 @@ use crate::sync::Reentered;
 
 /// Why a work request was not posted.
 ///
-/// `docs/semantics.md` has a table of invalid posts, with the error on each face and the errno that C gets.
+/// `docs/src/reference/semantics.md` has a table of invalid posts, with the error on each face and the errno that C gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {

@@ -39,7 +39,7 @@ pub trait RecvQueue: Send + core::fmt::Debug {
     /// - Every entry's memory stays registered and alive, and is not accessed, until its WR is known to be complete.
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>>;
 
-    /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/semantics.md`).
+    /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/src/reference/semantics.md`).
     #[must_use]
     fn errno(error: PostError) -> Errno {
         error.errno()

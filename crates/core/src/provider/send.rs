@@ -69,7 +69,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
     /// - A window is bound with the promise of [`BindMw::new`](super::op::BindMw::new).
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>>;
 
-    /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/semantics.md`).
+    /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/src/reference/semantics.md`).
     #[must_use]
     fn errno(error: PostError) -> Errno {
         error.errno()

@@ -2,7 +2,7 @@
 //! Converts the values of a completion queue entry to those of the verbs, by pure functions.
 //!
 //! These functions access no memory, lock or queue. They accept any value, including values that no device writes. Facts:
-//! `<infiniband/mlx5dv.h>`, PRM 8.18; if these leave a choice, the reference vectors decide (`docs/semantics.md`).
+//! `<infiniband/mlx5dv.h>`, PRM 8.18; if these leave a choice, the reference vectors decide (`docs/src/reference/semantics.md`).
 
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
 use uverbs_mlx5_hw::cqe::{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Invalid posts that the tables in docs/semantics.md do not list, through every interface, in every state.
+//! Invalid posts that the tables in docs/src/reference/semantics.md do not list, through every interface, in every state.
 //! (`tests/semantics` checks the rows of the tables over heap rings.)
 
 use super::*;

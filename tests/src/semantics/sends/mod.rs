@@ -133,7 +133,11 @@ fn check_cases<Q: WrBuilder + 'static>(cases: &[Case<Q>]) -> Result<()> {
         for (face, said) in FACES.iter().zip([case.list.is_some(), case.wr.is_some(), case.batch.is_some()]) {
             let row =
                 table.rows.iter().any(|r: &Row| r.case == case.name && r.faces.iter().any(|f| f == face));
-            ensure!(said == row, "docs/semantics.md: {} by {face}: a row {row}, a test {said}", case.name);
+            ensure!(
+                said == row,
+                "docs/src/reference/semantics.md: {} by {face}: a row {row}, a test {said}",
+                case.name
+            );
         }
     }
     Ok(())

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Compares the documentation with the repository: pages, files, commands, and names in tables.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use uverbs_book::{all_commands, pages, repo_root};
+
+fn read(path: &str) -> String {
+    fs::read_to_string(repo_root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The files of the repository below these folders that end so.
+fn files(folders: &[&str], end: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open: Vec<_> = folders.iter().map(|folder| repo_root().join(folder)).collect();
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                open.push(path);
+            } else if path.to_string_lossy().ends_with(end) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn each_page_is_in_the_summary() {
+    let summary = read("docs/src/SUMMARY.md");
+    let in_summary: BTreeSet<_> =
+        summary.split("](").skip(1).map(|rest| rest.split(')').next().unwrap().to_owned()).collect();
+    let there: BTreeSet<_> = pages()
+        .iter()
+        .filter_map(|page| page.path.strip_prefix("docs/src/"))
+        .filter(|path| *path != "SUMMARY.md")
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(in_summary, there);
+}
+
+#[test]
+fn blocks_of_code_are_tested() {
+    let doc_tests = read("docs/lib.rs");
+    for page in pages() {
+        for block in page.parts().blocks {
+            let at = format!("{}:{}", page.path, block.line);
+            let language = block.language.as_str();
+            if language.starts_with("rust") {
+                // README.md is a doc test of the crate `uverbs`.
+                let tested = page.path == "README.md"
+                    || doc_tests.contains(&format!("\"{}\"", page.path.trim_start_matches("docs/")));
+                assert!(tested, "{at}: add the page to `programs` in docs/lib.rs");
+                assert!(!language.contains("ignore"), "{at}: a program that is not compiled");
+            } else {
+                assert!(matches!(language, "console" | "toml" | "text"), "{at}: no language: {language:?}");
+            }
+        }
+    }
+}
+
+/// Whether a text in code font is meant as the path of a file or folder of the repository.
+fn is_path(span: &str) -> bool {
+    const TOP: [&str; 8] = ["crates/", "drivers/", "docs/", "tests/", "xtask/", "fuzz/", "uapi/", ".ci/"];
+    TOP.iter().any(|top| span.starts_with(top)) && !span.contains([' ', '<', '*', '$', '{'])
+}
+
+#[test]
+fn named_files_exist() {
+    let mut count = 0;
+    for page in pages() {
+        for (line, span) in page.code_spans().into_iter().filter(|(_, span)| is_path(span)) {
+            assert!(repo_root().join(&span).exists(), "{}:{line}: there is no {span}", page.path);
+            count += 1;
+        }
+        // Lists of files: a path, and perhaps more files of the same crate behind it.
+        for block in page.parts().blocks.iter().filter(|block| block.language == "text") {
+            for text in &block.lines {
+                let mut folders: Vec<PathBuf> = Vec::new();
+                for word in text.split_whitespace().map(|word| word.trim_end_matches([',', ';'])) {
+                    let path = repo_root().join(word);
+                    let exists = if is_path(word) {
+                        folders = path.ancestors().skip(1).take(2).map(Path::to_owned).collect();
+                        path.exists()
+                    } else if word.ends_with(".rs") && !folders.is_empty() {
+                        folders.iter().any(|folder| folder.join(word).exists())
+                    } else {
+                        continue;
+                    };
+                    assert!(exists, "{}:{}: there is no {word}", page.path, block.line);
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 100, "only {count} paths: does the test find them?");
+}
+
+/// Links of the documents that are not pages of the book, whose links `cargo xtask book` checks.
+#[test]
+fn links_of_other_documents_lead_somewhere() {
+    for path in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+        "CODE_OF_CONDUCT.md",
+        "docs/README.md",
+    ] {
+        let folder = Path::new(path).parent().unwrap();
+        for link in read(path).split("](").skip(1) {
+            let link = link.split([')', '#']).next().unwrap();
+            let leads = link.contains("://") || repo_root().join(folder).join(link).exists();
+            assert!(leads, "{path}: {link}");
+        }
+    }
+}
+
+/// Programs of others that blocks for a shell may begin with, besides those of this project, whose crates parse their own.
+const PROGRAMS: [&str; 24] = [
+    "apt-get",
+    "cargo",
+    "cd",
+    "codespell",
+    "gdb",
+    "git",
+    "ib_write_bw",
+    "ibv_devinfo",
+    "ibv_rc_pingpong",
+    "ip",
+    "ls",
+    "mdbook",
+    "modprobe",
+    "perf",
+    "qemu-system-x86_64",
+    "rdma",
+    "sudo",
+    "sysctl",
+    "uverbs",
+    "uverbs-hca",
+    "uverbs-lab",
+    "valgrind",
+    "virsh",
+    "a-program-of-yours",
+];
+
+#[test]
+fn commands_are_of_known_programs() {
+    for command in all_commands().into_iter().filter(|command| command.is_block) {
+        let program = command.words[0].as_str();
+        assert!(PROGRAMS.contains(&program), "{}: {program}", command.at);
+    }
+}
+
+/// The value of an option, as `--package NAME` or `-p NAME`.
+fn option<'w>(words: &'w [String], names: &[&str]) -> Option<&'w str> {
+    let at = words.iter().position(|word| names.contains(&word.as_str()))?;
+    words.get(at + 1).map(String::as_str)
+}
+
+/// What `cargo build`, `run`, `test` and `install` are given in the documentation: packages, targets and features.
+#[test]
+fn cargo_commands_name_what_there_is() {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut metadata = Command::new(cargo);
+    metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(repo_root());
+    let metadata: Value = serde_json::from_slice(&metadata.output().unwrap().stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let package = |name: &str| packages.iter().find(|p| p["name"] == name);
+    for command in all_commands() {
+        let [program, verb, rest @ ..] = command.words.as_slice() else { continue };
+        if program != "cargo" || !["build", "run", "test", "install"].contains(&verb.as_str()) {
+            continue;
+        }
+        let of_cargo = rest.split(|word| word == "--").next().unwrap_or_default();
+        let at = &command.at;
+        let named = option(of_cargo, &["-p", "--package"]);
+        if let Some(path) = option(of_cargo, &["--path"]) {
+            assert!(repo_root().join(path).join("Cargo.toml").exists(), "{at}: {path}");
+        }
+        let Some(name) = named else { continue };
+        let found = package(name).unwrap_or_else(|| panic!("{at}: no package {name}"));
+        for kind in ["test", "bin"] {
+            if let Some(target) = option(of_cargo, &[&format!("--{kind}")]) {
+                let targets = found["targets"].as_array().unwrap();
+                let there = targets.iter().any(|t| t["name"] == target && t["kind"][0] == kind);
+                assert!(there, "{at}: {name} has no {kind} {target}");
+            }
+        }
+        if let Some(features) = option(of_cargo, &["--features"]) {
+            for feature in features.split(',') {
+                assert!(!found["features"][feature].is_null(), "{at}: {name} has no feature {feature}");
+            }
+        }
+    }
+}
+
+/// The code spans in the first cells of a page's tables.
+fn first_cells(path: &str) -> Vec<String> {
+    let text = read(path);
+    let cells = text.lines().filter_map(|line| line.strip_prefix("| "));
+    cells
+        .flat_map(|row| {
+            let cell = row.split(" | ").next().unwrap_or_default();
+            cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// The text literals of a source that name environment variables of the project and of the C libraries.
+fn variables(source: &str) -> BTreeSet<String> {
+    const PREFIXES: [&str; 4] = ["MLX5_", "UVERBS_", "HCA_", "SYSFS_"];
+    let is_name = |text: &&str| {
+        PREFIXES.iter().any(|p| text.starts_with(p))
+            && text.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_')
+    };
+    source.split('"').filter(is_name).map(str::to_owned).collect()
+}
+
+#[test]
+fn environment_variables_are_those_of_the_code() {
+    let (mut read, mut in_code) = (BTreeSet::new(), BTreeSet::new());
+    for path in files(&["crates", "drivers", "tests", "xtask"], ".rs") {
+        let source = fs::read_to_string(&path).unwrap();
+        in_code.extend(variables(&source));
+        if source.contains("env::var") {
+            read.extend(variables(&source));
+        }
+    }
+    let documented: BTreeSet<_> = first_cells("docs/src/reference/environment.md").into_iter().collect();
+    let missing: Vec<_> = read.difference(&documented).collect();
+    assert!(missing.is_empty(), "environment.md lacks {missing:?}");
+    // Variables that have no effect are in sentences, not in tables.
+    let is_ours = |name: &&String| !variables(&format!("\"{name}\"")).is_empty();
+    let unknown: Vec<_> = documented.iter().filter(is_ours).filter(|name| !in_code.contains(*name)).collect();
+    assert!(unknown.is_empty(), "no code reads {unknown:?}");
+}
+
+/// Each row of the table of C's names has a function of the typed API, whose documentation names C's.
+#[test]
+fn names_of_verbs_are_those_of_the_code() {
+    let sources: String = files(&["crates/verbs/src", "crates/core/src"], ".rs")
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let page = read("docs/src/reference/c-names.md");
+    let mut count = 0;
+    for row in page.lines().filter(|line| line.starts_with("| `ibv_") || line.starts_with("| `mlx5dv_")) {
+        let cells: Vec<_> = row.split(" | ").collect();
+        for rust in cells[1].split('`').skip(1).step_by(2) {
+            let name = rust.rsplit("::").next().unwrap().trim_end_matches("()");
+            let is_there = [
+                format!("fn {name}("),
+                format!("fn {name}<"),
+                format!("struct {name}"),
+                format!(" {name}, post"),
+            ]
+            .iter()
+            .any(|text| sources.contains(text.as_str()));
+            assert!(is_there, "c-names.md: the code has no {rust}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "only {count} names: does the test find them?");
+}
+
+/// The page on the C library lists every public function of its symbol table.
+#[test]
+fn functions_of_the_c_library_are_those_that_are_listed() {
+    let page = read("docs/src/guides/running-existing-programs.md");
+    let listed: BTreeSet<_> = page
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .map(|name| name.trim_start_matches("ibv_").to_owned())
+        .collect();
+    let missing = read("crates/ibverbs/src/export/missing.rs");
+    for line in missing.lines().filter_map(|line| line.trim().strip_prefix("ibv_")) {
+        let name: String = line.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+        // Functions that undo something are described with what they undo, and counters as a group.
+        let undoes = name.starts_with("un") || name.starts_with("free_") || name.starts_with("dealloc_");
+        if !undoes && !name.contains("comp_cntr") && name != "register_driver" {
+            assert!(listed.contains(&name), "not listed: {name}");
+        }
+    }
+}
