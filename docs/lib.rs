@@ -68,6 +68,15 @@ pub fn pages() -> Vec<Page> {
     paths.into_iter().map(page).collect()
 }
 
+/// The text of a page of the reference.
+///
+/// # Panics
+/// If there is no such page.
+#[must_use]
+pub fn reference(name: &str) -> String {
+    fs::read_to_string(repo_root().join("docs/src/reference").join(name)).expect("a page of the reference")
+}
+
 /// A block of code in a page.
 #[derive(Clone, Debug)]
 pub struct Block {
@@ -112,18 +121,26 @@ impl Page {
         parts
     }
 
-    /// The text in code font outside of blocks, with its lines.
+    /// The text in code font outside of blocks, with its lines. A text may go on in the next line.
     #[must_use]
     pub fn code_spans(&self) -> Vec<(usize, String)> {
-        let spans = |(line, text): (usize, String)| {
-            let odd: Vec<_> =
-                text.split('`').skip(1).step_by(2).map(|span| (line, span.to_owned())).collect();
-            odd
-        };
-        self.parts().prose.into_iter().flat_map(spans).collect()
+        let mut spans = Vec::new();
+        let prose = self.parts().prose;
+        for paragraph in prose.split(|(_, text)| text.trim().is_empty()) {
+            let Some((first, _)) = paragraph.first() else { continue };
+            let lines: Vec<_> = paragraph.iter().map(|(_, text)| text.as_str()).collect();
+            let mut line = *first;
+            for (i, text) in lines.join("\n").split('`').enumerate() {
+                if i % 2 == 1 {
+                    spans.push((line, text.replace('\n', " ")));
+                }
+                line += text.matches('\n').count();
+            }
+        }
+        spans
     }
 
-    /// The command lines of its blocks for a shell, and what looks like one in code font.
+    /// The command lines of its blocks for a shell, with their lines.
     fn command_lines(&self) -> Vec<(usize, String)> {
         let mut lines: Vec<(usize, String)> = Vec::new();
         for block in self.parts().blocks.into_iter().filter(|block| block.language == "console") {
@@ -140,7 +157,6 @@ impl Page {
                 continued = more;
             }
         }
-        lines.extend(self.code_spans());
         lines
     }
 }
@@ -164,9 +180,10 @@ pub struct Command {
 pub fn all_commands() -> Vec<Command> {
     let mut commands = Vec::new();
     for page in pages() {
-        let in_prose: Vec<_> = page.parts().prose.iter().map(|(line, _)| *line).collect();
-        for (line, text) in page.command_lines() {
-            let (at, is_block) = (format!("{}:{line}", page.path), in_prose.binary_search(&line).is_err());
+        let blocks = page.command_lines().into_iter().map(|line| (line, true));
+        let spans = page.code_spans().into_iter().map(|span| (span, false));
+        for ((line, text), is_block) in blocks.chain(spans) {
+            let at = format!("{}:{line}", page.path);
             let Some(words) = shlex::split(&text) else {
                 assert!(!is_block, "{at}: not a command: {text}");
                 continue;

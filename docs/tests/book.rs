@@ -121,31 +121,27 @@ fn links_of_other_documents_lead_somewhere() {
 }
 
 /// Programs of others that blocks for a shell may begin with, besides those of this project, whose crates parse their own.
-const PROGRAMS: [&str; 24] = [
+const PROGRAMS: &[&str] = &[
+    "a-program-of-yours",
     "apt-get",
     "cargo",
     "cd",
-    "codespell",
     "gdb",
     "git",
+    "grep",
     "ib_write_bw",
     "ibv_devinfo",
     "ibv_rc_pingpong",
     "ip",
-    "ls",
-    "mdbook",
+    "jq",
     "modprobe",
-    "perf",
     "qemu-system-x86_64",
     "rdma",
-    "sudo",
     "sysctl",
     "uverbs",
     "uverbs-hca",
     "uverbs-lab",
-    "valgrind",
-    "virsh",
-    "a-program-of-yours",
+    "zcat",
 ];
 
 #[test]

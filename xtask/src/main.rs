@@ -6,6 +6,7 @@
 
 mod aarch64;
 mod bench;
+mod book;
 mod cargo;
 mod ci;
 mod demo;
@@ -40,6 +41,7 @@ enum Chore {
     Sanitize(sanitize::Args),
     Demo(demo::Args),
     Bench(bench::Args),
+    Book(book::Args),
     Dist(dist::Args),
     Ci(ci::Args),
 }
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Chore::Sanitize(args) => sanitize::main(&args),
         Chore::Demo(args) => demo::main(&args),
         Chore::Bench(args) => bench::main(&args),
+        Chore::Book(args) => book::main(&args),
         Chore::Dist(args) => dist::main(&args),
         Chore::Ci(args) => ci::main(&args),
     };
@@ -65,4 +68,30 @@ fn main() -> ExitCode {
         eprintln!("error: {e:#}");
         ExitCode::from(125)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::error::ErrorKind;
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn commands_of_the_documentation_are_valid() {
+        for command in uverbs_book::commands(&["cargo", "xtask"]) {
+            let Err(error) = Cli::try_parse_from(&command.words[1..]) else { continue };
+            // A sentence may name a command without its arguments.
+            let is_name = !command.is_block
+                && matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::MissingSubcommand);
+            assert!(is_name, "{}: {error}", command.at);
+        }
+    }
+
+    #[test]
+    fn each_command_is_documented() {
+        for command in Cli::command().get_subcommands() {
+            let name = format!("| `cargo xtask {}` |", command.get_name());
+            assert!(uverbs_book::reference("commands.md").contains(&name), "commands.md has no row {name}");
+        }
+    }
 }

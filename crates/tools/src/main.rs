@@ -58,10 +58,33 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::Cli;
-    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+    use clap::{CommandFactory, Parser};
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_of_the_documentation_are_valid() {
+        for command in uverbs_book::commands(&["uverbs"]) {
+            let Err(error) = Cli::try_parse_from(&command.words) else { continue };
+            // A sentence may name a command without its arguments.
+            let is_name = !command.is_block
+                && matches!(
+                    error.kind(),
+                    ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
+                );
+            assert!(is_name, "{}: {error}", command.at);
+        }
+    }
+
+    #[test]
+    fn each_command_is_documented() {
+        for command in Cli::command().get_subcommands() {
+            let name = format!("| `uverbs {}` |", command.get_name());
+            assert!(uverbs_book::reference("commands.md").contains(&name), "commands.md has no row {name}");
+        }
     }
 }

@@ -239,3 +239,18 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::Parser;
+
+    #[test]
+    fn commands_of_the_documentation_are_valid() {
+        for command in uverbs_book::commands(&["uverbs-hca"]) {
+            if let Err(error) = Cli::try_parse_from(&command.words) {
+                panic!("{}: {error}", command.at);
+            }
+        }
+    }
+}
