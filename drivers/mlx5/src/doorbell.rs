@@ -213,30 +213,35 @@ impl Doorbell {
         matches!(self.sharing, Sharing::Locked(_) | Sharing::Port(Some(_)))
     }
 
-    /// Whether a single WQE is written as a burst.
+    /// Notifies the device of the WQEs from `first` to `end`, of which `last` is the last one; a single WQE may be written as
+    /// a burst. `ring` is the ring of `queue`. The doorbell record must have been written, and the queue must be busy.
     #[inline(always)]
-    pub(crate) fn is_burst(&self, wqe: LastWqe) -> bool {
-        wqe.span() <= self.burst[wqe.carries()]
-    }
-
-    /// Notifies the device of the WQEs up to the one at `last`, which is written whole if `burst`. The doorbell record must
-    /// have been written, and the queue must be busy.
-    #[inline(always)]
-    pub(crate) fn post(&mut self, queue: &SendQueueRef, last: BlockIndex, span: BlockCount, burst: bool) {
-        let Sharing::Own = self.sharing else {
-            return self.post_shared(queue, last, if burst { span.blocks() } else { 0 });
-        };
-        write_combining_start();
-        let ring = queue.view();
-        if burst {
-            copy_block(self.next, 0, ring, last);
-            for i in 1..span.blocks() {
-                copy_block(self.next, i, ring, last.after(i));
+    pub(crate) fn post(
+        &mut self,
+        queue: &SendQueueRef,
+        ring: SqView<'_>,
+        first: BlockIndex,
+        last: LastWqe,
+        end: BlockIndex,
+    ) {
+        let (span, at) = (last.span(), end.before(last.span()));
+        // Compared in each branch: a value for both costs a register and two instructions.
+        if let Sharing::Own = self.sharing {
+            let is_burst = at == first && span <= self.burst[last.carries()];
+            write_combining_start();
+            if is_burst {
+                copy_block(self.next, 0, ring, at);
+                for i in 1..span.blocks() {
+                    copy_block(self.next, i, ring, at.after(i));
+                }
+            } else {
+                put_word(self.next, 0, ring.at(at)[0].load(Ordering::Relaxed));
             }
+            self.turn();
         } else {
-            put_word(self.next, 0, ring.at(last)[0].load(Ordering::Relaxed));
+            let is_burst = at == first && span <= self.burst[last.carries()];
+            self.post_shared(queue, at, if is_burst { span.blocks() } else { 0 });
         }
-        self.turn();
     }
 
     /// [`post`](Self::post) of a single WQE of one block, whose words the caller has in registers. It has `ds` units, at
@@ -247,8 +252,8 @@ impl Doorbell {
             // This case is not rare; the hint only makes the compiler place the stores below directly after the caller's
             // code.
             cold_path();
-            let span = BlockCount::of(1);
-            return self.post(queue, at, span, self.is_burst(LastWqe::new(span, Carries::Entries)));
+            let last = LastWqe::new(BlockCount::of(1), Carries::Entries);
+            return self.post(queue, queue.view(), at, last, at.after(1));
         }
         // Loaded before the fence, because loads after it are slow.
         let next = self.next;

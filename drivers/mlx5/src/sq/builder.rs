@@ -206,7 +206,7 @@ impl SendQueue {
         let Self { queue, encoder, session, .. } = self;
         let (place, op) = (session.cursor.at, WqeOp::of(op));
         let units = unit + op_units(O::OPCODE);
-        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, (units + 1).into()));
+        let ctrl0 = u64::from_be(encoder.fast.ctrl.first(place, O::OPCODE, 1));
         // The session is stored first, because fewer values are in registers for the stores to the queue then.
         session.wr = Current {
             place,
@@ -309,7 +309,7 @@ impl SendQueue {
         session.wr = Current {
             place: cursor.at,
             data: cursor.at.unit(header),
-            ctrl0: u64::from_be(encoder.fast.ctrl.first(cursor.at, O::OPCODE, u64::from(header) + 1)),
+            ctrl0: u64::from_be(encoder.fast.ctrl.first_of_units(cursor.at, O::OPCODE, header + 1)),
             max_entry: 0,
             state: CurrentState::new(takes, slow, header),
         };

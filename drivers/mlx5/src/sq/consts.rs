@@ -92,11 +92,7 @@ const COMMON: u32 = opcodes(&[
 pub(crate) struct FastPathConsts {
     pub(crate) ctrl: CtrlConsts,
     pub(crate) limits: DataLimits,
-    /// Opcodes by kind of destination; the sets of other kinds than the queue's are empty.
-    connected: u32,
-    datagram: u32,
-    dc: u32,
-    xrc: u32,
+    pub(crate) ops: ShortOps,
     /// Opcodes of the queue's kind in lists. Empty for DC, whose targets a list can't name, and for raw packets.
     lists: u32,
     /// Opcodes of builders on a connected queue; empty for other queues.
@@ -105,6 +101,29 @@ pub(crate) struct FastPathConsts {
     addressed_builders: u32,
     /// Units between a WR's control segment and the segments of its opcode.
     pub(crate) address_units: u32,
+}
+
+/// The opcodes that take the fast path, by kind of destination; the sets of other kinds than the queue's are empty.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortOps {
+    connected: u32,
+    datagram: u32,
+    dc: u32,
+    xrc: u32,
+}
+
+impl ShortOps {
+    /// Whether a WR of this opcode to this destination takes the fast path.
+    #[inline(always)]
+    pub(crate) const fn has(&self, opcode: WrOpcode, to: &Destination<'_>) -> bool {
+        let set = match to {
+            Destination::Connection => self.connected,
+            Destination::Datagram(..) => self.datagram,
+            Destination::DcTarget(..) => self.dc,
+            Destination::Srq(_) => self.xrc,
+        };
+        set & opcode_bit(opcode) != 0
+    }
 }
 
 impl FastPathConsts {
@@ -127,33 +146,23 @@ impl FastPathConsts {
         let is_connected = kind == Kind::Connected;
         let signal = if config.sq_sig_all { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
         Self {
-            ctrl: CtrlConsts::new(config.qp_num, signal),
+            ctrl: CtrlConsts::new(config.qp_num, kind.units(), signal),
             limits: DataLimits {
                 max_sge: config.max_send_sge,
                 max_inline: config.max_inline_data,
                 max_msg: config.max_msg_sz,
             },
-            connected: only(Kind::Connected),
-            datagram: only(Kind::Datagram),
-            dc: only(Kind::Dc),
-            xrc: only(Kind::Xrc),
+            ops: ShortOps {
+                connected: only(Kind::Connected),
+                datagram: only(Kind::Datagram),
+                dc: only(Kind::Dc),
+                xrc: only(Kind::Xrc),
+            },
             lists: if matches!(kind, Kind::Dc | Kind::Raw) { 0 } else { set },
             connected_builders: if is_connected { builders } else { 0 },
             addressed_builders: if is_connected { 0 } else { builders },
             address_units: kind.units(),
         }
-    }
-
-    /// Whether a WR of this opcode to this destination takes the fast path.
-    #[inline(always)]
-    pub(crate) const fn has(&self, opcode: WrOpcode, to: &Destination<'_>) -> bool {
-        let set = match to {
-            Destination::Connection => self.connected,
-            Destination::Datagram(..) => self.datagram,
-            Destination::DcTarget(..) => self.dc,
-            Destination::Srq(_) => self.xrc,
-        };
-        set & opcode_bit(opcode) != 0
     }
 
     /// Whether a WR of a list with this opcode takes the fast path.

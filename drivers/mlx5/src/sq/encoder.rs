@@ -9,17 +9,14 @@
 // readable.
 
 use super::SendConfig;
-use super::consts::{FastPathConsts, Kind, are_plain, ops_of};
+use super::consts::{FastPathConsts, Kind, ShortOps, are_plain, ops_of};
 use crate::memory::{CompletedCount, SendQueueRef, SqView};
 use crate::sq::cursor::Cursor;
 use crate::sq::list::{NodeFns, OPCODES};
 use crate::sq::producer::Producer;
 use crate::sq::shared::umr_op;
-use crate::wqe::plain::{
-    self, Carries, Data, Description, Local, WqeOp, Written, op_units, put_ctrl, put_wqe,
-};
+use crate::wqe::plain::{self, Carries, Data, Description, Local, WqeOp, Written, op_units, put_wqe};
 use crate::wqe::{CTRL_UNITS, SendEntry, Sge, WqeWriter, eth, one_entry, put_entries, put_inline, umr};
-use core::hint::cold_path;
 use uverbs_core::provider::opcodes::{builder_opcodes, is_atomic, opcode_bit, takes_inline};
 use uverbs_core::provider::{Payload, PostError, Wr};
 use uverbs_core::wr::{SendFlags, WrOpcode};
@@ -119,13 +116,9 @@ impl Encoder {
         Ok(more)
     }
 
-    /// Writes one WR at the cursor and moves the cursor.
-    ///
-    /// # Safety
-    /// On a raw packet QP of a device that needs Ethernet headers in the WQE, the entries' memory must be valid for reads
-    /// at their addresses.
+    /// Writes one WR that takes the fast path ([`is_short`]) at the cursor and moves the cursor.
     #[inline(always)]
-    pub(crate) unsafe fn push<P: Payload<Sge>>(
+    pub(crate) fn push_short<P: Payload<Sge>>(
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
@@ -134,15 +127,6 @@ impl Encoder {
         wr_id: u64,
         wr: &Description<'_, Sge, &P>,
     ) -> Result<(), PostError> {
-        if !self.is_short(wr) {
-            cold_path();
-            let mut copy = *cursor;
-            // SAFETY: for raw packets with an inline header, the entries' memory is readable (the contract of this
-            // function).
-            let result = wr.lend(|wr| unsafe { self.push_cold(producer, queue, &mut copy, wr_id, wr) });
-            *cursor = copy;
-            return result;
-        }
         producer.reserve(queue, cursor)?;
         put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr)
     }
@@ -156,25 +140,35 @@ impl Encoder {
         wr_id: u64,
         wr: &Description<'_, E, &P>,
     ) -> bool {
-        self.is_short(wr)
+        is_short(self.fast.ops, wr)
             && cursor.has_room()
             && put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr).is_ok()
     }
 
-    /// Whether a WR takes the fast path. A WR whose only entry is empty or has 2^31 bytes does not, so that the length of a
-    /// WQE with one entry is constant in the fast path.
+    /// Calls [`push_cold`](Self::push_cold) with copies of cursor and WR, so that both stay in registers on the fast path.
+    /// Latches an error.
+    ///
+    /// # Safety
+    /// As [`push_cold`](Self::push_cold).
     #[inline(always)]
-    fn is_short<E: SendEntry, P>(&self, wr: &Description<'_, E, P>) -> bool {
-        let opcode = wr.op.opcode;
-        let is_usual = match wr.data {
-            Data::Entries(&[one]) => one_entry(wr.op.answer(), one).is_some(),
-            Data::Entries(_) => true,
-            Data::Inline(_) => takes_inline(opcode),
-        };
-        self.fast.has(opcode, &wr.to) && are_plain(wr.flags) && is_usual
+    pub(crate) unsafe fn push_latched<P: Payload<Sge>>(
+        &self,
+        producer: &mut Producer,
+        queue: &SendQueueRef,
+        cursor: &mut Cursor,
+        wr_id: u64,
+        wr: &Description<'_, Sge, &P>,
+    ) {
+        let mut copy = *cursor;
+        // SAFETY: for raw packets with an inline header, the entries' memory is readable (the contract of this function).
+        let result = wr.lend(|wr| unsafe { self.push_cold(producer, queue, &mut copy, wr_id, wr) });
+        if let Err(error) = result {
+            producer.latch(&mut copy, error);
+        }
+        *cursor = copy;
     }
 
-    /// The slow path: any WR.
+    /// The slow path: writes any WR at the cursor and moves the cursor.
     ///
     /// # Safety
     /// On a raw packet QP of a device that needs Ethernet headers in the WQE, the entries' memory must be valid for reads
@@ -271,8 +265,15 @@ impl Encoder {
                 (unsafe { eth::put_frame_sges(writer, limits, csum, l2, entries) }?, Carries::Entries)
             }
         };
-        put_ctrl(writer, &self.fast.ctrl, wr.flags, &wr.op, ds.into());
+        self.put_sized_ctrl(writer, wr.flags, &wr.op, ds);
         Ok(Written::new(ds, carries))
+    }
+
+    /// Writes the control segment of a WQE of `ds` units, for any layout.
+    fn put_sized_ctrl(&self, writer: WqeWriter<'_>, flags: SendFlags, op: &WqeOp<'_>, ds: u32) {
+        let ctrl = &self.fast.ctrl;
+        writer.put_ctrl1(ctrl.second(flags, op.imm));
+        writer.put_ctrl0(ctrl.first_of_units(writer.place(), op.opcode, ds));
     }
 
     /// Writes a bind or an invalidation, for which the next WR must wait.
@@ -298,7 +299,7 @@ impl Encoder {
             Local::Invalidate(_) => umr::put_local_inv(writer),
         };
         let wqe = WqeOp { imm: key, ..WqeOp::new(WrOpcode::BIND_MW) };
-        put_ctrl(writer, &self.fast.ctrl, wr.flags, &wqe, ds.into());
+        self.put_sized_ctrl(writer, wr.flags, &wqe, ds);
         if producer.fence_local(queue.view(), cursor.at, ds.div_ceil(4)) {
             writer.add_small_fence();
         }
@@ -311,9 +312,22 @@ impl Encoder {
     /// The block of a WR that takes the fast path, has one entry and fits into one block; see [`plain::block`].
     #[inline(always)]
     pub(crate) fn block<E: SendEntry, P>(&self, wr: &Description<'_, E, P>) -> Option<([u64; 8], u32)> {
-        if !self.fast.has(wr.op.opcode, &wr.to) || !are_plain(wr.flags) {
+        if !self.fast.ops.has(wr.op.opcode, &wr.to) || !are_plain(wr.flags) {
             return None;
         }
         plain::block(&self.fast.ctrl, wr)
     }
+}
+
+/// Whether a WR takes the fast path. A WR whose only entry is empty or has 2^31 bytes does not, so that the length of a WQE
+/// with one entry is constant in the fast path.
+#[inline(always)]
+pub(crate) fn is_short<E: SendEntry, P>(ops: ShortOps, wr: &Description<'_, E, P>) -> bool {
+    let opcode = wr.op.opcode;
+    let is_usual = match wr.data {
+        Data::Entries(&[one]) => one_entry(wr.op.answer(), one).is_some(),
+        Data::Entries(_) => true,
+        Data::Inline(_) => takes_inline(opcode),
+    };
+    ops.has(opcode, &wr.to) && are_plain(wr.flags) && is_usual
 }

@@ -187,7 +187,7 @@ unsafe fn single_node<const OPCODE: u32, const TO: u8>(queue: &mut SendQueue, wr
         // SAFETY: `wr` is a valid node of a list (the contract of this function).
         unsafe { put_node::<OPCODE, TO, false>(encoder, queue.view(), &mut cursor, wr) }
     };
-    is_written && producer.ring_if_open(queue, &cursor)
+    is_written && producer.ring_if_open(queue, queue.view(), &cursor)
 }
 
 /// Whether a node has one entry: the usual case, which has code of its own so that its values are in registers.

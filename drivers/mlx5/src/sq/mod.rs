@@ -34,8 +34,9 @@ use crate::memory::dbrec::DbWord;
 use crate::memory::{SendQueueRef, SqView};
 use crate::qp::QpShared;
 use crate::sq::builder::Session;
+use crate::sq::consts::ShortOps;
 use crate::sq::cursor::Cursor;
-use crate::sq::encoder::Encoder;
+use crate::sq::encoder::{Encoder, is_short};
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{Data, Description, Destination, WqeOp};
 use crate::wqe::{Ah, Remote, SendEntry, Sge};
@@ -129,8 +130,8 @@ impl SendQueue {
     #[inline(always)]
     fn post_short<E: SendEntry, P: Payload<Sge>>(&mut self, wr_id: u64, wr: &Description<'_, E, &P>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
-        let mut cursor = producer.begin();
-        encoder.put_short(queue.view(), &mut cursor, wr_id, wr) && producer.ring_if_open(queue, &cursor)
+        let (ring, mut cursor) = (queue.view(), producer.begin());
+        encoder.put_short(ring, &mut cursor, wr_id, wr) && producer.ring_if_open(queue, ring, &cursor)
     }
 
     /// A batch of one, without latching, for a post that did not take the fast path.
@@ -146,8 +147,8 @@ impl SendQueue {
         let Self { queue, producer, encoder, .. } = self;
         let mut cursor = producer.begin();
         // SAFETY: the data fulfil the contract of `SendBatch::push` (the contract of this function).
-        unsafe { encoder.push(producer, queue, queue.view(), &mut cursor, wr_id, wr) }?;
-        producer.complete(queue, &cursor)
+        unsafe { encoder.push_cold(producer, queue, &mut cursor, wr_id, wr) }?;
+        producer.complete(queue, queue.view(), &cursor)
     }
 }
 
@@ -172,7 +173,7 @@ impl SendQueueTrait for SendQueue {
     fn batch(&mut self) -> Batch<'_> {
         let Self { queue, producer, encoder, .. } = self;
         let cursor = producer.begin();
-        Batch { queue, view: queue.view(), producer, encoder, cursor }
+        Batch { queue, view: queue.view(), producer, encoder, ops: encoder.fast.ops, cursor }
     }
 
     #[inline(always)]
@@ -234,6 +235,8 @@ pub struct Batch<'q> {
     view: SqView<'q>,
     producer: &'q mut Producer,
     encoder: &'q Encoder,
+    /// That of `encoder`: through the reference it would be loaded again after every store to the queue.
+    ops: ShortOps,
     cursor: Cursor,
 }
 
@@ -249,10 +252,14 @@ impl SendBatch for Batch<'_> {
         O: Operation<Remote = Remote>,
         P: Payload<Sge>,
     {
-        let Self { queue, view, producer, encoder, cursor } = self;
+        let Self { queue, view, producer, encoder, ops, cursor } = self;
         let description = describe(wr, &to, &op, &data);
-        // SAFETY: the data fulfil the contract of `SendBatch::push`, which includes readable headers of raw packets.
-        let result = unsafe { encoder.push(producer, queue, *view, cursor, wr.wr_id, &description) };
+        if !is_short(*ops, &description) {
+            cold_path();
+            // SAFETY: the data fulfil the contract of `SendBatch::push`, which includes readable headers of raw packets.
+            return unsafe { encoder.push_latched(producer, queue, cursor, wr.wr_id, &description) };
+        }
+        let result = encoder.push_short(producer, queue, *view, cursor, wr.wr_id, &description);
         if let Err(error) = result {
             cold_path();
             cursor.lend(|cursor| producer.latch(cursor, error));
@@ -261,7 +268,7 @@ impl SendBatch for Batch<'_> {
 
     #[inline(always)]
     fn complete(self) -> Result<(), PostError> {
-        self.producer.complete(self.queue, &self.cursor)
+        self.producer.complete(self.queue, self.view, &self.cursor)
     }
 }
 

@@ -44,11 +44,8 @@ enum Mode {
 /// This side's view of a send queue, and its doorbell.
 #[derive(Debug)]
 pub(crate) struct Producer {
-    /// The next basic block, as published.
-    at: BlockIndex,
-    /// The WRs published since the queue was reset, or [`Cursor::CLOSED`].
-    head: u64,
-    /// The same while `head` is closed; else of no meaning.
+    published: Published,
+    /// The count to restore when [`Published::head`] is closed. Not valid while it is open.
     session_base: u64,
     mode: Mode,
     /// Whether the WQE at `at` must wait for a local operation before it.
@@ -61,16 +58,35 @@ pub(crate) struct Producer {
     since: StateWord,
     /// Why the batch's cursor has failed.
     error: PostError,
+}
+
+/// What is published to the device, and the means to publish more.
+#[derive(Debug)]
+struct Published {
+    /// The next basic block.
+    at: BlockIndex,
+    /// The WRs since the queue was reset, or [`Cursor::CLOSED`].
+    head: u64,
     record: DbWord,
     bell: Doorbell,
+}
+
+impl Published {
+    /// Publishes what is new, and rings. The queue is busy, and open; `ring` is its ring.
+    #[inline(always)]
+    fn extend(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &Cursor) {
+        let first = self.at;
+        (self.at, self.head) = (cursor.at, cursor.head);
+        write_dbrec(&self.record, cursor.at);
+        self.bell.post(queue, ring, first, cursor.last(), cursor.at);
+    }
 }
 
 impl Producer {
     /// Of a queue that takes `max_post` WRs.
     pub(crate) fn new(queue: &SendQueueRef, max_post: u32, record: DbWord, bell: Doorbell) -> Self {
         Self {
-            at: BlockIndex::of(0),
-            head: 0,
+            published: Published { at: BlockIndex::of(0), head: 0, record, bell },
             session_base: 0,
             mode: Mode::Idle,
             is_fenced: false,
@@ -78,14 +94,12 @@ impl Producer {
             max_post,
             since: StateWord::NONE,
             error: PostError::NoSession,
-            record,
-            bell,
         }
     }
 
     /// The doorbell.
     pub(crate) fn bell(&self) -> &Doorbell {
-        &self.bell
+        &self.published.bell
     }
 
     /// WRs that the queue takes.
@@ -95,12 +109,12 @@ impl Producer {
 
     /// The WRs published since the queue was reset.
     fn count(&self) -> u64 {
-        if self.head == Cursor::CLOSED { self.session_base } else { self.head }
+        if self.published.head == Cursor::CLOSED { self.session_base } else { self.published.head }
     }
 
     /// Blocks, modulo 2^16, and WRs, modulo 2^32, that were published since the queue was reset.
     pub(crate) fn published(&self) -> (u32, u32) {
-        (self.at.index(), self.count() as u32)
+        (self.published.at.index(), self.count() as u32)
     }
 
     /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
@@ -108,9 +122,9 @@ impl Producer {
     pub(crate) fn start_at(&mut self, queue: &SendQueueRef, index: u32) {
         use crate::memory::CompletedCount;
         let _ = self.revalidate(queue);
-        (self.at, self.session_base) = (BlockIndex::of(index), index.into());
-        if self.head != Cursor::CLOSED {
-            self.head = self.session_base;
+        (self.published.at, self.session_base) = (BlockIndex::of(index), index.into());
+        if self.published.head != Cursor::CLOSED {
+            self.published.head = self.session_base;
         }
         if index != 0 {
             queue.record(BlockIndex::of(index - 1)).set_done(CompletedCount::new(index.into(), 0));
@@ -129,11 +143,12 @@ impl Producer {
     /// Begins a batch. Whether it may, the first WR finds out.
     #[inline(always)]
     pub(crate) fn begin(&self) -> Cursor {
-        Cursor::new(self.at, self.head, self.post_limit())
+        Cursor::new(self.published.at, self.published.head, self.post_limit())
     }
 
-    /// Checks what a batch must check before its first WR. Gives the cursor's head and limit.
-    fn revalidate(&mut self, queue: &SendQueueRef) -> Result<(u64, u64), PostError> {
+    /// Checks what a batch must check before its first WR. Gives the cursor's limit; its head is `session_base`.
+    #[inline]
+    fn revalidate(&mut self, queue: &SendQueueRef) -> Result<u64, PostError> {
         if self.in_session() {
             return Err(PostError::SessionOpen);
         }
@@ -148,19 +163,18 @@ impl Producer {
         self.session_base = self.count();
         if self.since == StateWord::NONE || word.resets_differ(self.since) {
             // A reset empties the queue on both sides; see `QpShared::set_state`.
-            (self.at, self.session_base, self.is_fenced) = (BlockIndex::of(0), 0, false);
+            (self.published.at, self.session_base, self.is_fenced) = (BlockIndex::of(0), 0, false);
         }
         self.since = word;
         // A batch that was dropped may have left it closed.
         self.settle();
-        let limit = self.raise_post_limit(queue)?;
-        Ok((self.session_base, limit))
+        self.raise_post_limit(queue)
     }
 
     /// Leaves whatever batch or session was under way, `session_base` being the count.
     fn settle(&mut self) {
-        (self.head, self.mode) = if self.is_fenced {
-            (Cursor::CLOSED, Mode::Fenced { at: self.at, in_session: false })
+        (self.published.head, self.mode) = if self.is_fenced {
+            (Cursor::CLOSED, Mode::Fenced { at: self.published.at, in_session: false })
         } else {
             (self.session_base, Mode::Idle)
         };
@@ -170,7 +184,7 @@ impl Producer {
     fn raise_post_limit(&self, queue: &SendQueueRef) -> Result<u64, PostError> {
         let head = self.count();
         let outstanding = (head as u32).wrapping_sub(queue.sq().tail());
-        // The device can't have done what it was not shown.
+        // The device can't have completed what was not published.
         let Some(room) = self.max_post.checked_sub(outstanding) else { return Err(PostError::Corrupt) };
         let limit = head + u64::from(room);
         if !self.access.needs_fence() {
@@ -211,9 +225,9 @@ impl Producer {
         if cursor.is_failed() {
             return Err(self.error);
         }
-        if cursor.head == self.head {
-            let (head, limit) = self.revalidate(queue)?;
-            *cursor = Cursor::new(self.at, head, limit);
+        if cursor.head == self.published.head {
+            let limit = self.revalidate(queue)?;
+            *cursor = Cursor::new(self.published.at, self.session_base, limit);
         }
         Ok(())
     }
@@ -266,7 +280,7 @@ impl Producer {
     #[cold]
     pub(crate) fn fence_local(&mut self, view: SqView<'_>, at: BlockIndex, blocks: u32) -> bool {
         self.session_base = self.count();
-        self.head = Cursor::CLOSED;
+        self.published.head = Cursor::CLOSED;
         let before = self.mode;
         self.mode = Mode::Fenced { at: at.after(blocks), in_session: self.in_session() };
         match before {
@@ -280,8 +294,13 @@ impl Producer {
 
     /// Ends a batch: publishes it and rings, unless there was an error or the state changed.
     #[inline(always)]
-    pub(crate) fn complete(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
-        if self.head < cursor.head && self.ring_if_open(queue, cursor) {
+    pub(crate) fn complete(
+        &mut self,
+        queue: &SendQueueRef,
+        ring: SqView<'_>,
+        cursor: &Cursor,
+    ) -> Result<(), PostError> {
+        if self.published.head < cursor.head && self.ring_if_open(queue, ring, cursor) {
             return Ok(());
         }
         cold_path();
@@ -294,7 +313,7 @@ impl Producer {
         if cursor.is_failed() {
             return Err(self.error);
         }
-        if cursor.head == self.head {
+        if cursor.head == self.published.head {
             // Nothing was written.
             return self.revalidate(queue).map(drop);
         }
@@ -305,7 +324,7 @@ impl Producer {
     /// nothing new, or the batch failed before it began.
     #[inline(always)]
     pub(crate) fn publish(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
-        if self.head < cursor.head && self.ring_if_open(queue, cursor) {
+        if self.published.head < cursor.head && self.ring_if_open(queue, queue.view(), cursor) {
             return Ok(());
         }
         cold_path();
@@ -315,7 +334,7 @@ impl Producer {
 
     #[inline(never)]
     fn publish_cold(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
-        if cursor.at == self.at || cursor.is_failed() {
+        if cursor.at == self.published.at || cursor.is_failed() {
             return Ok(());
         }
         let _busy = queue.qp.access().send.busy();
@@ -327,35 +346,24 @@ impl Producer {
             }
             mode => matches!(mode, Mode::Fenced { .. }),
         };
-        self.ring(queue, cursor);
+        self.published.extend(queue, queue.view(), cursor);
         self.session_base = cursor.head;
         self.settle();
         Ok(())
     }
 
-    /// Publishes what is new, and rings, if the limit allows it while the queue is busy.
+    /// Publishes what is new, and rings, if the limit allows it while the queue is busy. `ring` is that of `queue`.
     #[inline(always)]
-    pub(crate) fn ring_if_open(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> bool {
-        self.access.enter();
+    pub(crate) fn ring_if_open(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &Cursor) -> bool {
+        let access = self.access.at_hand();
+        access.enter();
         // A head that is closed or failed is beyond any limit.
-        let is_open = cursor.head <= self.post_limit();
+        let is_open = cursor.head <= access.limit().load(Ordering::Relaxed);
         if is_open {
-            self.ring(queue, cursor);
+            self.published.extend(queue, ring, cursor);
         }
-        self.access.leave();
+        access.leave();
         is_open
-    }
-
-    /// Publishes what is new, and rings. The queue is busy, and open.
-    #[inline(always)]
-    fn ring(&mut self, queue: &SendQueueRef, cursor: &Cursor) {
-        let wqe = cursor.last();
-        let span = wqe.span();
-        let last = cursor.at.before(span);
-        let is_burst = last == self.at && self.bell.is_burst(wqe);
-        (self.at, self.head) = (cursor.at, cursor.head);
-        write_dbrec(&self.record, cursor.at);
-        self.bell.post(queue, last, span, is_burst);
     }
 
     /// Posts one WQE of one block that is in registers, if nothing at all is in the way. `block` has all of it but the first
@@ -372,8 +380,8 @@ impl Producer {
         ctrl: &CtrlConsts,
         opcode: WrOpcode,
     ) -> bool {
-        let (at, head, access) = (self.at, self.head, self.access.at_hand());
-        block[0] = ctrl.first(at, opcode, ds.into());
+        let (at, head, access) = (self.published.at, self.published.head, self.access.at_hand());
+        block[0] = ctrl.first(at, opcode, 1);
         access.enter();
         if head >= access.limit().load(Ordering::Relaxed) {
             access.leave();
@@ -385,9 +393,9 @@ impl Producer {
         let record = queue.record(at);
         record.wr_id.store(wr_id, Ordering::Relaxed);
         record.set_done(crate::memory::CompletedCount::new(head + 1, 0));
-        (self.at, self.head) = (at.after(1), head + 1);
-        write_dbrec(&self.record, self.at);
-        self.bell.post_block(queue, at, &block, ds);
+        (self.published.at, self.published.head) = (at.after(1), head + 1);
+        write_dbrec(&self.published.record, self.published.at);
+        self.published.bell.post_block(queue, at, &block, ds);
         access.leave();
         true
     }
@@ -399,7 +407,7 @@ impl Producer {
         if !cursor.has_room() {
             return None;
         }
-        (self.session_base, self.head, self.mode) = (cursor.head, Cursor::CLOSED, Mode::Session);
+        (self.session_base, self.published.head, self.mode) = (cursor.head, Cursor::CLOSED, Mode::Session);
         Some(cursor)
     }
 
@@ -408,13 +416,12 @@ impl Producer {
     #[cold]
     pub(crate) fn open_session_cold(&mut self, queue: &SendQueueRef) -> Result<Cursor, PostError> {
         let found = self.revalidate(queue);
-        (self.session_base, self.head) = (self.count(), Cursor::CLOSED);
+        (self.session_base, self.published.head) = (self.count(), Cursor::CLOSED);
         self.mode = match self.mode {
             Mode::Fenced { at, .. } => Mode::Fenced { at, in_session: true },
             Mode::Idle | Mode::Session => Mode::Session,
         };
-        let (head, limit) = found?;
-        Ok(Cursor::new(self.at, head, limit))
+        Ok(Cursor::new(self.published.at, self.session_base, found?))
     }
 
     /// Whether a session is open.
@@ -427,7 +434,10 @@ impl Producer {
     #[inline(always)]
     pub(crate) fn complete_session(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> bool {
         let copy = *cursor;
-        if self.mode != Mode::Session || self.session_base >= copy.head || !self.ring_if_open(queue, &copy) {
+        if self.mode != Mode::Session
+            || self.session_base >= copy.head
+            || !self.ring_if_open(queue, queue.view(), &copy)
+        {
             return false;
         }
         self.mode = Mode::Idle;
@@ -483,7 +493,7 @@ mod loom_tests {
         loom::model(move || {
             let (mut queue, qp, _, record) =
                 send_parts(&send_config(QpType::Rc), 64, BLUE_FLAME, &heap_page(), None);
-            // The limit is raised: the posts below take the short way.
+            // The limit is raised: the posts below take the fast path.
             post(&mut queue).unwrap();
             let poster = loom::thread::spawn(move || post(&mut queue));
             qp.set_state(QpState::RESET);

@@ -234,16 +234,20 @@ impl Units for [u64; 8] {
 /// The constant parts of a queue's control segments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CtrlConsts {
-    /// The first word by opcode, in host order, without index and units.
+    /// The first word by opcode, in host order, of a WQE with one unit of data, without its index.
     first: [u64; 16],
     /// The second word by flags, without immediate data.
     second: [u64; 16],
 }
 
 impl CtrlConsts {
-    /// The constants of a QP. `signal` is set in every WQE.
-    pub(crate) fn new(qp_num: u32, signal: u8) -> Self {
-        let first = |opcode| u64::from(hw_opcode(WrOpcode(opcode as u32))) << 32 | ctrl_base(qp_num);
+    /// Of the QP of this number, whose destinations have `address_units`. `signal` is set in every WQE.
+    pub(crate) fn new(qp_num: u32, address_units: u32, signal: u8) -> Self {
+        let first = |opcode| {
+            let opcode = WrOpcode(opcode as u32);
+            let ds = CTRL_UNITS + address_units + op_units(opcode) + 1;
+            u64::from(hw_opcode(opcode)) << 32 | ctrl_base(qp_num) | u64::from(ds)
+        };
         let second = |flags| ctrl1(signal | fm_ce_se(SendFlags::from_bits_retain(flags as u32)), 0);
         Self { first: core::array::from_fn(first), second: core::array::from_fn(second) }
     }
@@ -253,10 +257,16 @@ impl CtrlConsts {
         (self.first[0] >> 8) as u32 & 0xff_ffff
     }
 
-    /// The first word of a WQE. All opcodes of a queue are below 16.
+    /// The first word of a common WQE with `data_units` units of data. All opcodes of a queue are below 16.
     #[inline(always)]
-    pub(crate) fn first(&self, place: BlockIndex, opcode: WrOpcode, ds: u64) -> u64 {
-        ctrl0(self.first[(opcode.0 & 15) as usize], place, 0, ds)
+    pub(crate) fn first(&self, place: BlockIndex, opcode: WrOpcode, data_units: u64) -> u64 {
+        let one = self.first[(opcode.0 & 15) as usize];
+        ctrl0(one.wrapping_add(data_units.wrapping_sub(1)), place, 0, 0)
+    }
+
+    /// The first word of a WQE of `ds` units, for any layout.
+    pub(crate) fn first_of_units(&self, place: BlockIndex, opcode: WrOpcode, ds: u32) -> u64 {
+        ctrl0(self.first[(opcode.0 & 15) as usize] & !0xff, place, 0, ds.into())
     }
 
     /// The second word. Flags that are not plain are ignored.
@@ -323,30 +333,29 @@ pub(crate) fn put_wqe<E: SendEntry, P: Payload<Sge>>(
                 && let Some(words) = one_entry(answer, *one)
             {
                 writer.put(unit, words);
-                put_ctrl(writer, consts, wr.flags, &wr.op, u64::from(unit) + 1);
+                put_ctrl(writer, consts, wr.flags, &wr.op, 1);
                 cursor.finish(view, wr_id, Written::new(unit + 1, Carries::Entries));
                 return Ok(());
             }
             (put_entries(writer, unit, limits, answer, entries)?.into(), Carries::Entries)
         }
     };
-    let ds = u64::from(unit) + units;
-    put_ctrl(writer, consts, wr.flags, &wr.op, ds);
-    cursor.finish(view, wr_id, Written::new(ds as u32, carries));
+    put_ctrl(writer, consts, wr.flags, &wr.op, units);
+    cursor.finish(view, wr_id, Written::new(unit + units as u32, carries));
     Ok(())
 }
 
-/// Writes the control segment.
+/// Writes the control segment of a common WQE with `data_units` units of data.
 #[inline(always)]
 pub(crate) fn put_ctrl(
     writer: WqeWriter<'_>,
     consts: &CtrlConsts,
     flags: SendFlags,
     op: &WqeOp<'_>,
-    ds: u64,
+    data_units: u64,
 ) {
     writer.put_ctrl1(consts.second(flags, op.imm));
-    writer.put_ctrl0(consts.first(writer.place(), op.opcode, ds));
+    writer.put_ctrl0(consts.first(writer.place(), op.opcode, data_units));
 }
 
 /// Composes a WQE of one block with one entry in registers: returns its words, except the first, and its units. `None` for
