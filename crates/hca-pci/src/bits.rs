@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_counted_from_the_first_byte_s_top_bit() {
+    fn bit_offsets_start_at_the_first_bytes_top_bit() {
         let bytes = [0x12, 0x34, 0x56, 0x78];
         assert_eq!(Field::new(0, 8).get(&bytes), 0x12);
         assert_eq!(Field::new(4, 8).get(&bytes), 0x23);

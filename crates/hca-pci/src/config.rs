@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bar_tells_its_size_as_pci_wants_it() {
+    fn the_bar_reports_its_size_as_pci_requires() {
         let mut config = Config::new(false);
         config.write(0x10, &[0xff; 8]);
         let mut bar = [0; 8];
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn only_registers_can_be_written() {
+    fn only_writable_registers_can_be_written() {
         let mut config = Config::new(true);
         let mut before = vec![0; CONFIG_BYTES as usize];
         config.read(0, &mut before);

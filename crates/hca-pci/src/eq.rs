@@ -190,7 +190,7 @@ impl Function {
         }
     }
 
-    /// A DC target has no message open any more, and takes none.
+    /// A DC target has no open message, and accepts none.
     pub(crate) fn post_dct_drained(&mut self, dctn: u32) {
         let mut data = [0; 28];
         put(&mut data, 24, &dctn.to_be_bytes());

@@ -304,7 +304,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn lists_that_lie_are_refused() {
+    fn invalid_page_lists_are_refused() {
         let guest = guest(0x1000);
         assert!(Pages::new(&guest, vec![0x1000], 12, 1, 0x1000).is_none(), "too short");
         assert!(Pages::new(&guest, vec![0x10_0000], 21, 0, 1).is_none(), "not a page of this size");
@@ -319,7 +319,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn memory_comes_and_goes() {
+    fn memory_can_be_mapped_and_unmapped() {
         let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(0x3000).unwrap();
         let guest = Guest::default();

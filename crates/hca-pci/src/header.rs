@@ -121,7 +121,7 @@ impl Parser<'_> {
 }
 
 #[test]
-fn layouts_are_the_kernel_s() {
+fn layouts_are_those_of_the_kernel() {
     let Some(text) = header() else {
         assert!(std::env::var_os("CI").is_none(), "CI must have linux-headers-amd64");
         eprintln!("skipped: no mlx5_ifc.h (package linux-headers-amd64; or set MLX5_IFC_H)");
@@ -139,7 +139,7 @@ fn layouts_are_the_kernel_s() {
 }
 
 #[test]
-fn the_parser_counts_as_c_does() {
+fn the_parser_computes_offsets_as_c() {
     let text = "struct a_bits { u8 x[0x8]; u8 y; /* z */ u8 z[2]; };
         union u_bits { struct a_bits one; u8 two[0x20]; };
         struct b_bits { u8 f; struct { u8 g[3]; union u_bits h; } i; struct { u8 j; }; u8 list[][0x40]; };";

@@ -16,7 +16,7 @@ pub(crate) const QUEUE_LOW: u64 = 0x14;
 pub(crate) const DOORBELL: u64 = 0x18;
 /// `internal_timer_h`, `internal_timer_l`.
 const TIMER: usize = 0x1000;
-/// `health_counter`: must go on while the device lives.
+/// `health_counter`: must increase while the device works.
 const HEALTH: usize = 0x1010;
 
 /// The version that `ibv_devinfo` shows: major, minor, subminor.
@@ -49,7 +49,7 @@ mod tests {
     use uverbs_hca::bytes::{be32, be64};
 
     #[test]
-    fn the_driver_finds_what_it_asks_for() {
+    fn the_driver_finds_its_fields() {
         let bytes = read(5_000_000, 0);
         assert_eq!(be32(&bytes, 0), 40 << 16 | 20);
         assert_eq!(be32(&bytes, 4) >> 16, 5);

@@ -148,7 +148,7 @@ fn input(opcode: u16, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn capabilities_come_through_mailboxes() {
+fn capabilities_are_returned_in_mailboxes() {
     let driver = Driver::new();
     let mut query = input(0x100, 16);
     query_hca_cap_in::OP_MOD.set(&mut query, 1_u32);
@@ -160,7 +160,7 @@ fn capabilities_come_through_mailboxes() {
 }
 
 #[test]
-fn what_is_not_there_is_counted_and_what_is_short_is_refused() {
+fn unknown_commands_are_counted_and_short_ones_refused() {
     let driver = Driver::new();
     assert_eq!(driver.command(&input(0xfff, 16), 16)[0], fw::Status::BAD_OP.0);
     assert_eq!(driver.command(&input(0xfff, 16), 16)[0], fw::Status::BAD_OP.0);
@@ -171,7 +171,7 @@ fn what_is_not_there_is_counted_and_what_is_short_is_refused() {
 }
 
 #[test]
-fn entries_that_lie_are_not_delivered() {
+fn invalid_command_entries_are_not_delivered() {
     let driver = Driver::new();
     let entry = driver.entry(&input(0x104, 16), 16, 1);
     let mut wrong = entry;
@@ -268,7 +268,7 @@ fn connect(driver: &Driver, qpn: u32, peer: u32) {
 }
 
 #[test]
-fn a_send_goes_through_pages_doorbells_and_events() {
+fn a_send_uses_pages_doorbells_and_events() {
     let driver = Driver::new();
     let (uar, pd) = (driver.simple(0x802), driver.simple(0x800));
     let (event, eqn) = event_queue(&driver, uar);
@@ -344,7 +344,7 @@ fn a_send_goes_through_pages_doorbells_and_events() {
 /// A VM stands still while its device does not answer, and gives it up after seconds. So a long message, or many, never hold
 /// it: while they move, other calls are answered.
 #[test]
-fn long_messages_do_not_hold_the_device() {
+fn long_messages_do_not_block_the_device() {
     const LEN: u64 = 64 << 20;
     const PAGE: u64 = 0x40_0000;
     for (kind, mtu) in [(RC, 4096), (UC, 4096)] {
@@ -407,7 +407,7 @@ fn long_messages_do_not_hold_the_device() {
 }
 
 #[test]
-fn commands_are_told_of_once_there_is_a_queue_for_it() {
+fn commands_raise_events_once_an_event_queue_exists() {
     let driver = Driver::new();
     let uar = driver.simple(0x802);
     let mut eq = input(0x301, 272 + 8);
@@ -416,14 +416,14 @@ fn commands_are_told_of_once_there_is_a_queue_for_it() {
     put(create_eq_in::EVENT_BITMASK.bytes_mut(&mut eq), 0, &(1_u64 << 0x0a).to_be_bytes());
     put(&mut eq, 272, &0x30_0000_u64.to_be_bytes());
     driver.good(&eq, 16);
-    assert_eq!(driver.read::<64>(0x30_0000), [0; 64], "the one that makes it is not told of");
+    assert_eq!(driver.read::<64>(0x30_0000), [0; 64], "no event for the command that creates the queue");
     driver.simple(0x800);
     let entry: [u8; 64] = driver.read(0x30_0000);
     assert_eq!((entry[1], be32(&entry, 32)), (0x0a, 1 << 3));
 }
 
 #[test]
-fn the_segment_knows_the_queue() {
+fn the_initialization_segment_shows_the_command_queue() {
     let driver = Driver::new();
     driver.function.enter(|_, f, _| f.command_queue.set_low(0x3000 | 1 << 8));
     let state = driver.function.enter(|_, f, _| f.command_queue.state);
@@ -437,7 +437,7 @@ proptest! {
 
     /// Whatever a guest writes, it gets an answer or nothing, and the device lives.
     #[test]
-    fn any_command_is_answered(
+    fn every_command_is_answered(
         opcodes in proptest::collection::vec(
             prop_oneof![1 => 0_u16..0xb00, 9 => proptest::sample::select(fw::opcodes())],
             1..6,

@@ -71,8 +71,8 @@ impl Fabric {
         self.alive.trunks.join(&self.alive.shared, path)
     }
 
-    /// Waits until packets that are on their way to other processes are sent; at most a second or two. The last user of a
-    /// fabric does it when it is dropped; a program that ends without dropping it calls this first.
+    /// Waits until packets for other processes are sent; at most a second or two. Dropping the last user of a fabric does
+    /// this; a program that ends without dropping it must call this first.
     pub fn flush(&self) {
         Trunks::flush(&self.alive.shared);
     }

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn any_alignment_and_length_is_copied_and_nothing_beside_it() {
+    fn any_alignment_and_length_is_copied_exactly() {
         for skip in 0..9 {
             for len in 0..20 {
                 let memory = [const { AtomicU64::new(u64::MAX) }; 4];
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_cannot_be_is_none() {
+    fn an_impossible_range_is_none() {
         // SAFETY: nothing is accessed.
         let made = [(u64::MAX, 2), (0, 1)].map(|(addr, len)| unsafe { ProcessRange::new(addr, len) });
         assert!(made.iter().all(Option::is_none));

@@ -203,7 +203,7 @@ impl Trunks {
         wait(shared, |world| world.peers.has_answers());
     }
 
-    /// Waits until the packets that are on their way to peers are written.
+    /// Waits until the packets for peers are written.
     pub(crate) fn flush(shared: &Shared) {
         if shared.read(|world| world.peers.is_empty()) {
             return;

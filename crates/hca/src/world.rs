@@ -17,8 +17,8 @@ const WATCH: Duration = Duration::from_millis(1);
 /// How many packets are delivered between two readings of the clock.
 const STEP: u32 = 16;
 
-/// While packets are on their way, an answer that is late for a timer may be among them. So those timers wait, this
-/// long.
+/// Timers of queues with packets in flight are postponed by this time, because a packet in flight may be the answer that a
+/// timer waits for.
 const LATE: u64 = 1_000_000_000;
 
 /// All state of a fabric.
@@ -31,7 +31,7 @@ pub(crate) struct World {
     pub(crate) peers: Peers,
     /// Nanoseconds.
     pub(crate) now: u64,
-    /// Nobody may be kept waiting while much is moved: devices of VMs are here.
+    /// The world must be left quickly even if many packets are to be moved: it has devices of VMs.
     pub(crate) brief: bool,
     /// The thread is to end.
     pub(crate) stop: bool,
@@ -80,7 +80,7 @@ impl World {
         true
     }
 
-    /// A packet is there, or goes on to another process.
+    /// Delivers a packet to its device, or passes it on to another process.
     fn arrive(&mut self, to: usize, packet: Packet) {
         match self.net.ports.get(to).map(|p| p.location) {
             Some(PortLocation::Here) => {

@@ -131,7 +131,7 @@ fn window(name: &str, wr: &Value, umr: &uverbs_hca::decode::Umr) {
 }
 
 #[test]
-fn every_send_wqe_reads_as_its_request() {
+fn every_send_wqe_decodes_to_its_request() {
     let (mut wqes, mut compared, mut misplaced) = (0, 0, 0);
     for case in cases() {
         // Illegal ones: the library writes WQEs that are none (docs/src/reference/mlx5.md).
@@ -168,7 +168,7 @@ fn every_send_wqe_reads_as_its_request() {
 }
 
 #[test]
-fn every_receive_wqe_reads_as_its_list() {
+fn every_receive_wqe_decodes_to_its_list() {
     let mut compared = 0;
     for case in cases() {
         for step in list(&case, "steps") {

@@ -56,7 +56,7 @@ impl Caps {
         Self { current: general.clone(), general, ethernet }
     }
 
-    /// Forgets what the driver has set.
+    /// Resets the values that the driver has set.
     pub(crate) fn renew(&mut self) {
         self.current = self.general.clone();
     }

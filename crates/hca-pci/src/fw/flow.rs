@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_go_where_the_first_entry_that_matches_leads() {
+    fn frames_follow_the_first_matching_entry() {
         let tables = Tables::default();
         {
             let mut state = tables.state();
@@ -476,12 +476,12 @@ mod tests {
             "by the miss; a target that is not there takes nothing"
         );
         assert!(hits(91, true).is_empty(), "its own frames do not match");
-        assert!(hits(92, false).is_empty(), "nobody's");
+        assert!(hits(92, false).is_empty(), "frames for other addresses");
         assert_eq!(tables.state().counters[&5], (2, 200));
     }
 
     #[test]
-    fn tables_in_circles_end() {
+    fn circular_tables_do_not_loop_without_end() {
         let tables = Tables::default();
         {
             let mut state = tables.state();

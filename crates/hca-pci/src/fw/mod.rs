@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_command_is_there_once_and_no_name_is_both() {
+    fn firmware_commands_are_sorted_and_in_one_table_only() {
         assert!(COMMANDS.windows(2).all(|w| w[0].opcode < w[1].opcode));
         assert!(NAMES.iter().all(|(op, _)| COMMANDS.iter().all(|c| c.opcode != *op)));
     }

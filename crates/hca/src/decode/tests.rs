@@ -23,13 +23,13 @@ fn wqe(opcode: u8, fm_ce_se: u8, imm: u32, body: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_request_or_a_reason(kind in 0..6_usize, bytes: Vec<u8>) {
+    fn any_bytes_decode_to_a_request_or_an_error(kind in 0..6_usize, bytes: Vec<u8>) {
         let _ = send_wqe(KINDS[kind], &bytes);
         let _ = recv_wqe(&bytes);
     }
 
     #[test]
-    fn any_bytes_behind_a_good_head_are_a_request_or_a_reason(
+    fn any_bytes_after_a_valid_header_decode_to_a_request_or_an_error(
         kind in 0..6_usize,
         opcode in prop::sample::select(&[0_u8, 1, 8, 9, 10, 11, 14, 16, 17, 18, 0x25][..]),
         ds in 0..64_u8,
@@ -51,7 +51,7 @@ proptest! {
 }
 
 #[test]
-fn stale_bytes_stand_only_where_hardware_does_not_look() {
+fn old_bytes_are_accepted_only_in_ignored_fields() {
     let raddr = RaddrSeg { raddr: Be64::new(0x1122), rkey: Be32::new(0x33), reserved: Be32::new(0) };
     let sge = DataSeg::new(0, 5, 9);
     let body = [raddr.as_bytes(), sge.as_bytes()].concat();
@@ -70,7 +70,7 @@ fn stale_bytes_stand_only_where_hardware_does_not_look() {
 }
 
 #[test]
-fn opcodes_belong_to_transports() {
+fn opcodes_are_refused_on_other_transports() {
     for (kind, opcode, ok) in [
         (QueueKind::Uc, MLX5_OPCODE_RDMA_READ, false),
         (QueueKind::Ud, MLX5_OPCODE_UMR, false),
@@ -85,7 +85,7 @@ fn opcodes_belong_to_transports() {
 }
 
 #[test]
-fn inline_data_and_headers_end_where_they_say() {
+fn inline_data_and_headers_must_fit_the_wqe() {
     let inline = [&(5_u32 | 1 << 31).to_be_bytes()[..], b"hello", &[0xff; 7]].concat();
     let request = send_wqe(QueueKind::Rc, &wqe(MLX5_OPCODE_SEND, 8, 0, &inline)).unwrap();
     assert_eq!(request.data, [Segment::Inline(b"hello".to_vec())]);

@@ -86,7 +86,7 @@ impl Cq {
         self.producer
     }
 
-    /// Goes on as if so many entries had been written and consumed.
+    /// Continues as if `entries` entries had been written and consumed.
     #[cfg(test)]
     pub(crate) fn skip(&mut self, entries: u32) {
         self.producer = self.producer.wrapping_add(entries);
@@ -165,7 +165,7 @@ impl Cq {
         self.fire(|arm| if arm.solicited_only { solicited } else { unread != 0 })
     }
 
-    /// Marks the end of the old ring by an entry and goes on in another one. `false` if what is not consumed would not
+    /// Marks the end of the old ring by an entry and continues in another one. `false` if the unconsumed entries would not
     /// fit; then nothing changed.
     ///
     /// # Errors
@@ -191,7 +191,7 @@ fn entries(ring: &Area, entry: usize) -> Option<u32> {
 }
 
 impl Device {
-    /// Queues whose CQ broke can't go on: their QPs end too.
+    /// Moves the QPs of broken CQs to the error state.
     pub(crate) fn end_users_of_broken_cqs(&mut self, cx: &mut Port<'_>) {
         while let Some(cqn) = self.overrun.pop() {
             let uses = |qp: &Qp| {

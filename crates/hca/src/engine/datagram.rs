@@ -22,8 +22,8 @@ const UDP: u8 = 17;
 const IBA: u8 = 0x1b;
 
 impl Device {
-    /// Executes a send on an unreliable connection, from the `first` packet of the message on, as far as there is `room` for
-    /// packets; the one to go on with, if it is not done.
+    /// Executes a send on an unreliable connection, from the `first` packet of the message on, as far as there is `room`
+    /// for packets. Returns the next packet if the message is not complete.
     pub(crate) fn send_unreliable(
         &mut self,
         cx: &mut Port<'_>,

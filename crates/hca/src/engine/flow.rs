@@ -202,7 +202,7 @@ pub(crate) struct Rule {
     pub(crate) priority: u16,
     /// Only frames to a group (the multicast default).
     pub(crate) multicast: bool,
-    /// A copy is taken; the frame goes on.
+    /// Takes a copy; later rules apply, too.
     pub(crate) sniffer: bool,
     pub(crate) specs: Vec<Spec>,
     pub(crate) tag: u32,
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_the_published_one() {
+    fn the_hash_has_the_published_value() {
         // Verification suite of Microsoft's RSS: 66.9.149.187:2794 -> 161.142.100.80:1766.
         let key = [
             0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0,

@@ -105,7 +105,7 @@ const RIGHTS: [(usize, u8, u32); 4] = [
     (2, 1 << 3, access::LOCAL_WRITE),
 ];
 
-/// Who uses a key.
+/// The user of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {
     pub(crate) pd: u32,

@@ -151,7 +151,7 @@ impl Port<'_> {
         self.net.is_member(self.me, qpn)
     }
 
-    /// The number of packets of the fabric that are on their way.
+    /// The number of packets in flight in the fabric.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.net.in_flight()

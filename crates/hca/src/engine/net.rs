@@ -123,7 +123,7 @@ impl Net {
         self.timers.keys().next().map(|(at, _)| *at)
     }
 
-    /// Packets that are on their way.
+    /// The number of packets in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.packets.len()
     }

@@ -310,16 +310,16 @@ impl Device {
         }
     }
 
-    /// To the error state, once.
+    /// Moves the QP to the error state, once.
     pub(crate) fn fail(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
-        // Datagrams and unreliable connections go on receiving.
+        // Datagram and unreliable QPs still receive in SQE.
         let to = if matches!(qp.kind, QpKind::Ud | QpKind::Uc) { State::Sqe } else { State::Err };
         if qp.state != State::Err && qp.state != to {
             self.set_state(cx, qp, to);
         }
     }
 
-    /// To the error state because of the receiving side.
+    /// Moves the QP to the error state because of an error of the receiving side.
     pub(crate) fn fail_responder(&mut self, cx: &mut Port<'_>, qp: &mut Qp, event: Option<u32>) {
         if let Some(event) = event {
             self.notices.push(Notice::Qp { qpn: qp.qpn, event });
@@ -329,7 +329,7 @@ impl Device {
         }
     }
 
-    /// A mistake of the driver's that the device can't go on after.
+    /// Reports a mistake of the driver after which the QP can't continue.
     pub(crate) fn fatal(
         &mut self,
         cx: &mut Port<'_>,

@@ -18,7 +18,7 @@ pub struct RecvRing {
     pub record: Area,
     /// WQEs taken, 16 bits.
     pub taken: u16,
-    /// A mistake in it was found: nothing is taken any more.
+    /// A mistake in it was found: no more WQEs are taken.
     pub broken: bool,
     /// The top bit of an entry's length requests padding (`MLX5_HW_START_PADDING`), which a kernel's queue for frames
     /// may use.
@@ -87,7 +87,7 @@ pub struct Srq {
     pub xrc: Option<(u32, u32)>,
     /// The user index in its completions.
     pub uidx: u32,
-    /// A mistake in it was found: nothing is taken any more.
+    /// A mistake in it was found: no more WQEs are taken.
     pub broken: bool,
 }
 

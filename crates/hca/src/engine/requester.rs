@@ -21,7 +21,7 @@ pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 /// Retries of an RNR that mean for ever.
 const FOR_EVER: u8 = 7;
 
-/// A request on its way.
+/// An outstanding request.
 #[derive(Debug)]
 struct Sent {
     request: Request,
@@ -58,7 +58,7 @@ pub(crate) struct Requester {
     sent: VecDeque<Sent>,
     /// Fetched, but it must wait for others.
     waiting: Option<Request>,
-    /// Of a queue without acknowledgements: the packet that `waiting` goes on with.
+    /// For a queue without acknowledgements: the next packet of `waiting`.
     rest: u64,
     /// Number of the next new packet.
     pub(super) next: u32,
@@ -104,17 +104,17 @@ impl Requester {
         self.rnr && attr.rnr_retry == FOR_EVER
     }
 
-    /// Keeps a message of which not all was sent, and the packet to go on with.
+    /// Stores a message of which not all packets were sent, and its next packet.
     pub(super) fn break_off(&mut self, request: Request, next: u64) {
         (self.waiting, self.rest) = (Some(request), next);
     }
 
-    /// Whether there is one.
+    /// Whether such a message is stored.
     pub(super) fn is_broken_off(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Takes it, to go on.
+    /// Takes the stored message, to continue it.
     pub(super) fn broken_off(&mut self) -> Option<(Request, u64)> {
         Some((self.waiting.take()?, self.rest))
     }
@@ -515,8 +515,8 @@ impl Device {
         qp.timer.arm(cx, qp.qpn, at);
     }
 
-    /// The timer is due: the receiver may be ready now, or an answer was lost; or the queue goes on with what was too much
-    /// at a time.
+    /// The timer has expired: the receiver may be ready now, or an answer was lost, or the queue continues with what it
+    /// could not send at once.
     pub(crate) fn timeout(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         if !qp.is_reliable() {
             self.transmit(cx, qp);

@@ -13,7 +13,7 @@ use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
 };
 
-/// A message on its way into a receive.
+/// A message that is being received into a receive WQE.
 #[derive(Debug)]
 struct Receiving {
     /// The SRQ that the receive is from.
@@ -22,7 +22,7 @@ struct Receiving {
     done: u64,
 }
 
-/// A message on its way into memory.
+/// A message that is being written to memory.
 #[derive(Clone, Copy, Debug)]
 struct Writing {
     addr: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Responder {
     /// Number of the packet that is expected.
     expected: u32,
     /// A NAK for the expected packet was sent; it is not sent twice.
-    told: bool,
+    nak_sent: bool,
     receiving: Option<Receiving>,
     writing: Option<Writing>,
     /// Answers of the last atomics, for copies of their requests.
@@ -51,7 +51,7 @@ impl Responder {
         Self { expected: psn & PSN, ..Self::default() }
     }
 
-    /// Ends what is on its way, and gives back the receive that it took.
+    /// Ends the current message, and returns the receive that it took.
     pub(crate) fn abort(&mut self) -> Option<(Option<u32>, Taken)> {
         self.writing = None;
         self.receiving.take().map(|r| (r.srqn, r.taken))
@@ -118,8 +118,8 @@ impl Device {
             return;
         }
         if ahead > 0 {
-            if !resp.told {
-                resp.told = true;
+            if !resp.nak_sent {
+                resp.nak_sent = true;
                 self.repairs += 1;
                 reply(cx, qp, &packet, resp.expected, Body::Nak(Nak::Sequence));
             }
@@ -132,12 +132,12 @@ impl Device {
         };
         match self.execute(cx, qp, resp, &packet) {
             Ok(()) => {
-                resp.told = false;
+                resp.nak_sent = false;
                 resp.expected = psn_add(resp.expected, takes);
             }
             Err(Refusal::NotReady) => {
                 // The following packets are dropped without an answer until this one arrives again.
-                resp.told = true;
+                resp.nak_sent = true;
                 reply(cx, qp, &packet, packet.psn, Body::Rnr(qp.attr.min_rnr_timer));
             }
             Err(Refusal::Nak(nak)) => {
@@ -292,7 +292,7 @@ impl Device {
         Ok(())
     }
 
-    /// Who uses the memory of a receive: the owner of an SRQ may be in another protection domain.
+    /// The user of a receive's memory: an SRQ may belong to another protection domain.
     fn receiver(&self, qp: &Qp, srqn: Option<u32>) -> super::mkey::User {
         let pd = srqn.and_then(|n| self.srqs.get(&n)).map_or(qp.pd, |srq| srq.pd);
         super::mkey::User { pd, qpn: qp.qpn }

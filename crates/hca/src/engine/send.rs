@@ -87,7 +87,7 @@ impl Device {
             }
             match qp.state {
                 State::Err | State::Sqe => device.flush_sends(cx, qp),
-                // It goes on by its timer, and comes to these then.
+                // Its timer continues the queue, which then also sends these.
                 _ if !qp.is_reliable() && qp.timer.deadline.is_some() => {}
                 _ => device.transmit(cx, qp),
             }

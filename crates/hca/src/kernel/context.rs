@@ -88,7 +88,7 @@ impl Call<'_, '_> {
         let cqe_version = config.cqe_version.min(request.max_cqe_version);
         if cqe_version != config.cqe_version {
             // The device writes entries of one version, for all contexts.
-            log::warn!("a context asks for completion entries of version {}", request.max_cqe_version);
+            log::warn!("a context requests completion entries of version {}", request.max_cqe_version);
         }
         let resp = self.ucontext(dynamic, registers);
         let context = self.state.context(self.context)?;

@@ -52,13 +52,13 @@ impl EventFile {
         self.flush();
     }
 
-    /// Hands over what the socket has room for.
+    /// Writes the records for which the socket has room.
     pub(crate) fn flush(&mut self) {
         while let Some(record) = self.backlog.front() {
             match send(self.tx.as_raw_fd(), record, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
                 Ok(_) => {}
                 Err(Nix::EAGAIN | Nix::ENOBUFS) => return,
-                // Nobody will read it.
+                // The program has closed its end.
                 Err(_) => return self.backlog.clear(),
             }
             self.backlog.pop_front();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn records_stay_apart_in_order_and_none_is_lost() {
+    fn event_records_stay_separate_and_in_order() {
         let (mut file, rx) = EventFile::new().unwrap();
         for i in 0..2000_u64 {
             file.push(&i.to_ne_bytes());
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn purging_takes_only_what_is_meant() {
+    fn purging_removes_only_the_matching_records() {
         let (mut file, rx) = EventFile::new().unwrap();
         for i in 0..10_u8 {
             file.push(&[i; 8]);

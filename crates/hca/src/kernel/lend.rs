@@ -24,8 +24,8 @@ pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result
     range.map(|range| Arc::new(range) as Arc<dyn Memory>).ok_or(Errno::EFAULT)
 }
 
-/// Memory behind a file: a dma-buf, or anything else that can be mapped and shared (a memfd), which a kernel would
-/// refuse and a test may have at hand.
+/// Memory of a file: a dma-buf, or any file that can be mapped and shared (a memfd), which a kernel would refuse and which
+/// is useful in tests.
 #[derive(Debug)]
 struct FileRange {
     range: ProcessRange,

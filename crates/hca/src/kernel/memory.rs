@@ -140,7 +140,7 @@ impl Call<'_, '_> {
             }
             key
         } else {
-            // A new key, as the kernel's driver gives one when the pages do not fit: the old one opens nothing any more.
+            // A new key, as the kernel's driver assigns one if the pages do not fit. The old key gives no access any more.
             self.device.mkeys.remove(key);
             self.device.mkeys.add(0, pd, access, kind)
         };

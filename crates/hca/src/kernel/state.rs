@@ -188,7 +188,7 @@ pub(crate) struct State {
     /// Handles of the XRC targets that several contexts have open.
     pub(super) shared_qps: BTreeMap<u32, u32>,
     pages: BTreeSet<u32>,
-    /// Who has an object.
+    /// The contexts that own an object.
     owners: BTreeMap<(Kind, u32), Vec<(u32, u32)>>,
     /// The notices, for tests.
     #[cfg(test)]

@@ -200,7 +200,7 @@ fn errno<T>(result: Result<T, Error>) -> Errno {
 }
 
 #[test]
-fn a_context_is_made_once_and_before_anything_else() {
+fn a_context_is_created_once_and_first() {
     let hca = hca();
     let kernel = hca.open();
     // The probe of a library: a write command without its sizes.
@@ -215,7 +215,7 @@ fn a_context_is_made_once_and_before_anything_else() {
 }
 
 #[test]
-fn the_driver_and_every_mandatory_attribute_must_be_known() {
+fn unknown_drivers_and_mandatory_attributes_are_refused() {
     let ctx = Ctx::new(&hca());
     let pd = ctx.pd();
     let destroy = |driver_id: u32, optional: bool| {
@@ -239,7 +239,7 @@ fn the_driver_and_every_mandatory_attribute_must_be_known() {
 }
 
 #[test]
-fn what_is_in_use_is_busy_and_handles_are_the_lowest_free() {
+fn objects_in_use_are_busy_and_handles_are_the_lowest_free() {
     let hca = hca();
     let ctx = Ctx::new(&hca);
     let pd = ctx.pd();
@@ -254,13 +254,13 @@ fn what_is_in_use_is_busy_and_handles_are_the_lowest_free() {
     assert_eq!(ctx.reg(&pd, AccessFlags::empty()).unwrap().handle(), freed);
     assert_eq!(unused!(qp.destroy()).unwrap(), 0);
     cq.destroy().unwrap();
-    // The last one who has the port is who closes the device file.
+    // The device file is closed when the last owner of the port is dropped.
     drop((ctx, pd));
     assert!(hca.objects().is_empty(), "{:?}", hca.objects());
 }
 
 #[test]
-fn regions_are_checked_and_registered_anew() {
+fn regions_are_checked_and_reregistered() {
     let ctx = Ctx::new(&hca());
     let (pd, other) = (ctx.pd(), ctx.pd());
     assert_eq!(errno(ctx.reg(&pd, AccessFlags::REMOTE_WRITE)), Errno::EINVAL);
@@ -282,7 +282,7 @@ fn regions_are_checked_and_registered_anew() {
 }
 
 #[test]
-fn a_region_of_a_file_is_its_memory() {
+fn a_region_of_a_dmabuf_is_the_files_memory() {
     use std::os::unix::fs::FileExt;
     let hca = hca();
     let ctx = Ctx::new(&hca);
@@ -318,7 +318,7 @@ fn a_region_of_a_file_is_its_memory() {
 }
 
 #[test]
-fn a_device_tells_what_it_is() {
+fn queries_report_the_devices_attributes() {
     let fabric = Fabric::deterministic(1);
     for (link, gids) in [(Link::Ethernet, 4), (Link::InfiniBand, 1)] {
         let hca = fabric.device("x").link(link).build();
@@ -344,7 +344,7 @@ fn a_device_tells_what_it_is() {
 }
 
 #[test]
-fn completion_queues_have_sizes_and_pages_that_can_be() {
+fn invalid_sizes_and_pages_of_cqs_are_refused() {
     let ctx = Ctx::new(&hca());
     assert_eq!(ctx.cq().cqe(), 127);
     assert_eq!(ctx.cq_with(127, ctx.page, 128, None, 0).unwrap().cqe(), 127);
@@ -372,7 +372,7 @@ fn to_rtr(ctx: &Ctx, dest_qp_num: u32) -> (QpAttr, M) {
 }
 
 #[test]
-fn a_qp_walks_the_states_of_its_type_and_remembers() {
+fn a_qp_follows_its_states_and_keeps_its_attributes() {
     let ctx = Ctx::new(&hca());
     let (pd, cq) = (ctx.pd(), ctx.cq());
     let qp = ctx.rc(&pd, &cq);
@@ -389,7 +389,7 @@ fn a_qp_walks_the_states_of_its_type_and_remembers() {
     nowhere.ah_attr.grh.as_mut().unwrap().dgid.0[15] ^= 0xff;
     assert_eq!(errno(modify(&nowhere, mask)), Errno::EHOSTUNREACH);
     modify(&rtr, mask).unwrap();
-    // C's programs ask for all attributes by a mask with bits that nobody knows.
+    // C programs request all attributes with a mask that has unknown bits.
     let (now, init) = qp.query(M::from_bits_retain(0x1ff_ffff)).unwrap();
     assert_eq!((init.cap.max_recv_wr, init.cap.max_recv_sge), (16, 4), "the ring's");
     assert_eq!((now.qp_state, now.dest_qp_num, now.rq_psn, now.min_rnr_timer), (QpState::RTR, 0x123, 77, 12));
@@ -400,10 +400,10 @@ fn a_qp_walks_the_states_of_its_type_and_remembers() {
     assert_eq!(qp.query(M::STATE).unwrap().0.dest_qp_num, 0);
 }
 
-/// Data come in completions only if the QP's creation asked for it (`MLX5_QP_FLAG_SCATTER_CQE`); those of the requester only
-/// if all of its WRs complete, or if that was allowed, too.
+/// Data come in completions only if they were requested at the creation of the QP (`MLX5_QP_FLAG_SCATTER_CQE`); those of
+/// requests only if all of its WRs are signaled, or if that was requested, too.
 #[test]
-fn data_come_in_completions_of_qps_that_ask_for_it() {
+fn data_come_only_in_completions_of_qps_that_request_it() {
     const ALLOW: u32 = MLX5_QP_FLAG_ALLOW_SCATTER_CQE;
     const SCATTER: u32 = MLX5_QP_FLAG_SCATTER_CQE;
     let hca = hca();
@@ -432,7 +432,7 @@ fn data_come_in_completions_of_qps_that_ask_for_it() {
 }
 
 #[test]
-fn events_come_by_their_files_and_go_with_their_objects() {
+fn events_arrive_at_their_files_and_end_with_their_objects() {
     let hca = hca();
     let ctx = Ctx::new(&hca);
     let channel = control::comp_channel::create(&ctx.kernel).unwrap();
@@ -471,14 +471,14 @@ fn events_come_by_their_files_and_go_with_their_objects() {
 }
 
 #[test]
-fn a_port_gets_another_lid() {
+fn a_port_can_get_another_lid() {
     let fabric = Fabric::deterministic(1);
     let [a, b] = ["a", "b"].map(|name| fabric.device(name).link(Link::InfiniBand).build());
     let ctx = Ctx::new(&a);
     let lid = |ctx: &Ctx| control::query::port(&ctx.kernel, 1_u8).unwrap().lid;
     let old = lid(&ctx);
     ctx.asyncs.set_nonblocking(true).unwrap();
-    // Nobody's, groups', and another port's.
+    // An invalid LID, multicast LIDs, and that of another port.
     for wrong in [0, 0xc000, 0xffff, lid(&Ctx::new(&b))] {
         assert!(!a.set_lid(wrong), "{wrong:#x}");
     }
@@ -493,7 +493,7 @@ fn a_port_gets_another_lid() {
 }
 
 #[test]
-fn pages_are_objects_that_run_out_or_come_with_the_context() {
+fn uar_pages_are_limited_objects_or_part_of_the_context() {
     let fabric = Fabric::deterministic(1);
     let few = fabric.device("few").max_uars(2).build();
     let ctx = Ctx::new(&few);
@@ -542,7 +542,7 @@ fn xrc_domains_and_targets_are_shared_by_file() {
     let opened = control::qp::open(&theirs, target.qp_num(), 6, Uhw::none()).unwrap();
     assert_eq!(theirs.destroy().unwrap_err().1.errno(), Errno::EBUSY);
     unused!(target.destroy()).unwrap();
-    // Still there for who opened it.
+    // It still exists for the context that opened it.
     hca.with_device(|device, _| assert!(device.qps.contains_key(&opened.qp_num())));
     let number = opened.qp_num();
     unused!(opened.destroy()).unwrap();
@@ -553,7 +553,7 @@ fn xrc_domains_and_targets_are_shared_by_file() {
 }
 
 #[test]
-fn windows_groups_and_addresses() {
+fn windows_groups_and_addresses_are_checked() {
     let ctx = Ctx::new(&hca());
     let (pd, cq) = (ctx.pd(), ctx.cq());
     let mw = control::mw::alloc(&pd, MwType::Type2, Uhw::none()).unwrap();
@@ -580,7 +580,7 @@ fn windows_groups_and_addresses() {
 }
 
 #[test]
-fn any_answer_room_is_enough_or_an_error() {
+fn any_room_for_an_answer_suffices_or_is_an_error() {
     let ctx = Ctx::new(&hca());
     for room in 0..8 {
         let mut answer = vec![0; room];

@@ -31,7 +31,7 @@ struct Link {
     /// The number of the peer's first device.
     base: u16,
     /// The ports and members that were sent to it last.
-    told: [Vec<u8>; 2],
+    sent: [Vec<u8>; 2],
     /// Numbers of the last [`Message::Sync`] and of the last answer.
     asked: u32,
     answered: u32,
@@ -69,8 +69,8 @@ impl Peers {
     pub(crate) fn add(&mut self, base: u16) -> (u32, Arc<Outbox>) {
         self.next += 1;
         let outbox = Arc::new(Outbox::default());
-        let told = [Vec::new(), Vec::new()];
-        let link = Link { outbox: Arc::clone(&outbox), base, told, asked: 0, answered: 0 };
+        let sent = [Vec::new(), Vec::new()];
+        let link = Link { outbox: Arc::clone(&outbox), base, sent, asked: 0, answered: 0 };
         self.links.insert(self.next, link);
         (self.next, outbox)
     }
@@ -96,11 +96,11 @@ impl Peers {
         let members = net.all_members().filter(|(_, i, _)| here(*i));
         let members = Message::Members(members.map(|(group, i, qpn)| (group, i as u16, qpn)).collect());
         for link in self.links.values_mut() {
-            for (told, message) in link.told.iter_mut().zip([&ports, &members]) {
+            for (sent, message) in link.sent.iter_mut().zip([&ports, &members]) {
                 let bytes = message.bytes();
-                if *told != bytes {
+                if *sent != bytes {
                     link.outbox.push(message);
-                    *told = bytes;
+                    *sent = bytes;
                 }
             }
         }

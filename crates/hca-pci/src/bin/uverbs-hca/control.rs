@@ -170,7 +170,7 @@ mod tests {
     use uverbs_hca_pci::Registration;
 
     #[test]
-    fn words_of_netem_are_understood() {
+    fn netem_commands_are_parsed() {
         let parse = |text: &str| Disturbance::parse(&text.split_whitespace().collect::<Vec<_>>());
         let what = parse("loss 5% delay 2ms reorder 25% 50% duplicate 1% corrupt 1%").unwrap();
         assert_eq!((what.duplicate, what.reorder), (0.01, 0.25));
@@ -183,11 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_answered_by_lines() {
+    fn each_command_line_gets_an_answer_line() {
         let fabric = Fabric::deterministic(1);
         let device = fabric.device("hca0").link(Link::InfiniBand);
         let functions = Arc::new(vec![PciFunction::new(device, Registration::Command)]);
-        let (quit, told) = std::sync::mpsc::channel();
+        let (quit, end) = std::sync::mpsc::channel();
         let control = Control { fabric, functions, quit };
         let mut answers = Vec::new();
         let lines = "lid 0 7\nlid 0 65535\nlink 0 down\n\nlink 1 up\npackets 0\nrepairs\nforgive CqOverrun\nnonsense\nhelp\nquit\n";
@@ -199,6 +199,6 @@ mod tests {
         assert!(answers[7].starts_with("error unknown"));
         assert!(answers[8].starts_with("ok link N"));
         assert_eq!(answers[9..], ["ok"]);
-        assert!(told.try_recv().is_ok_and(|end| end.is_ok_and(|quit| quit)));
+        assert!(end.try_recv().is_ok_and(|end| end.is_ok_and(|quit| quit)));
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn within<R>(limit: Duration, mut f: impl FnMut() -> Option<R>) -> R 
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_parked_message_goes_on_by_itself() {
+fn a_parked_message_continues_by_its_timer() {
     let fabric = Fabric::new(1);
     let (mut a, mut b) = pair(&fabric, QpKind::Rc, 0);
     a.send(0, 100);
@@ -30,7 +30,7 @@ fn a_parked_message_goes_on_by_itself() {
     b.recv(0, 100);
     assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
     assert_eq!(b.recv_cq.poll().unwrap().bytes, 100);
-    // A lost packet, with nobody ringing.
+    // A packet is lost, and no doorbell rings.
     fabric.loss(1.0);
     a.write(0, 10, BASE, b.key);
     fabric.loss(0.0);
@@ -42,7 +42,7 @@ fn a_parked_message_goes_on_by_itself() {
 }
 
 #[test]
-fn packets_that_take_time_arrive_in_time() {
+fn delayed_packets_arrive_after_their_delay() {
     let fabric = Fabric::new(1);
     fabric.delay(Duration::from_millis(3));
     let (mut a, b) = pair(&fabric, QpKind::Rc, 0);
@@ -54,7 +54,7 @@ fn packets_that_take_time_arrive_in_time() {
 }
 
 #[test]
-fn threads_do_not_disturb_each_other() {
+fn traffic_of_several_threads_stays_independent() {
     let fabric = Fabric::new(1);
     fabric.loss(0.001);
     std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ fn the_thread_ends_with_the_fabric() {
 }
 
 #[test]
-fn a_drained_queue_tells_and_goes_on() {
+fn a_drained_queue_reports_it_and_continues() {
     let fabric = Fabric::deterministic(1);
     let (mut a, b) = pair(&fabric, QpKind::Rc, 0);
     fabric.loss(1.0);
@@ -119,7 +119,7 @@ fn a_drained_queue_tells_and_goes_on() {
 }
 
 #[test]
-fn long_messages_come_whole_on_a_bad_network() {
+fn long_messages_arrive_complete_on_a_bad_network() {
     let fabric = Fabric::deterministic(9);
     let (mut a, b) = pair(&fabric, QpKind::Rc, 0xff_ff00);
     fabric.loss(0.01).reorder(0.01);

@@ -49,7 +49,7 @@ fn an_armed_cq_raises_one_event_per_number() {
 }
 
 #[test]
-fn solicited_only_waits_for_a_solicited_one_or_an_error() {
+fn solicited_only_raises_events_for_solicited_entries_and_errors() {
     let (mut a, mut b) = rc();
     let cqn = b.recv_cq.cqn;
     let mut send = |se: u8, b: &mut End| {
@@ -71,7 +71,7 @@ fn solicited_only_waits_for_a_solicited_one_or_an_error() {
 
 /// Indices have 24 bits on the doorbell: a solicited entry that was consumed long ago is not taken for one that waits.
 #[test]
-fn a_solicited_entry_of_a_lap_ago_is_no_event() {
+fn a_solicited_entry_of_the_last_lap_raises_no_event() {
     let (mut a, mut b) = rc();
     let cqn = b.recv_cq.cqn;
     b.recv(0, 10);
@@ -85,7 +85,7 @@ fn a_solicited_entry_of_a_lap_ago_is_no_event() {
 }
 
 #[test]
-fn a_resized_cq_marks_where_the_old_ring_ends() {
+fn a_resize_marks_the_end_of_the_old_ring() {
     let (mut a, _b) = rc();
     for _ in 0..3 {
         a.post(MLX5_OPCODE_NOP, 0, &[]);

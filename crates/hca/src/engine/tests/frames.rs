@@ -61,7 +61,7 @@ fn eth(cs_flags: u8, mss: u16, header: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_frame_goes_where_a_rule_says() {
+fn a_frame_goes_to_the_target_of_its_rule() {
     let (mut a, mut b) = raw_pair();
     let frame = [tcp(mac(&b), 1, 6), b"hello!".to_vec()].concat();
     a.memory.set(0, &frame);
@@ -85,7 +85,7 @@ fn a_frame_goes_where_a_rule_says() {
 }
 
 #[test]
-fn checksums_are_filled_in_and_found_right() {
+fn checksums_are_computed_and_verified() {
     let (mut a, mut b) = raw_pair();
     on(&b.hca, |device, _| device.steering.add(rule(Target::Qp(b.qpn), vec![])));
     let frame = [tcp(mac(&b), 1, 5), b"odd!!".to_vec()].concat();
@@ -101,7 +101,7 @@ fn checksums_are_filled_in_and_found_right() {
 }
 
 #[test]
-fn a_large_send_is_cut_as_tcp_wants_it() {
+fn a_large_send_is_segmented_as_tcp_requires() {
     let (mut a, mut b) = raw_pair();
     on(&b.hca, |device, _| device.steering.add(rule(Target::Qp(b.qpn), vec![])));
     let data = a.fill(0, 2500, 4);
@@ -128,7 +128,7 @@ fn a_large_send_is_cut_as_tcp_wants_it() {
 }
 
 #[test]
-fn flows_are_spread_and_each_stays_together() {
+fn flows_are_spread_and_each_stays_on_its_queue() {
     let (mut a, b) = raw_pair();
     let mut queues: Vec<(TestCq, u32)> = (0..4)
         .map(|i| {
@@ -184,7 +184,7 @@ fn flows_are_spread_and_each_stays_together() {
 }
 
 #[test]
-fn priorities_defaults_and_sniffers() {
+fn rules_apply_by_priority_default_and_sniffer() {
     let (mut a, mut b) = raw_pair();
     let mut c = End::new(&b.hca, QpKind::Raw);
     for to in [State::Init, State::Rtr, State::Rts] {

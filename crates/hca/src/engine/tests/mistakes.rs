@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What drivers do wrong is found, told, and punished as hardware would.
+//! Mistakes of drivers are found, reported, and have the effects that they have on hardware.
 
 use super::rig::{End, PAGE, on, pair};
 use crate::decode::Malformed;
@@ -17,14 +17,14 @@ fn mistakes(end: &End) -> Vec<Mistake> {
     end.hca.take_violations().into_iter().map(|v| v.mistake).collect()
 }
 
-/// The mistake is the only one, the QP is in error, and one completion says so.
+/// The mistake is the only one, the QP is in the error state, and one completion reports it.
 fn fatal(end: &mut End, mistake: Mistake) {
     assert_eq!(mistakes(end), [mistake]);
     assert_eq!(end.state(), State::Err);
 }
 
 #[test]
-fn a_doorbell_before_its_wqe() {
+fn a_doorbell_before_its_wqe_is_reported() {
     let (mut a, _b) = rc();
     a.post(MLX5_OPCODE_NOP, 0, &[]);
     assert!(a.send_cq.poll().is_some());
@@ -39,7 +39,7 @@ fn a_doorbell_before_its_wqe() {
 }
 
 #[test]
-fn wrong_sizes_numbers_and_opcodes() {
+fn wrong_sizes_numbers_and_opcodes_are_reported() {
     for (at, value, mistake) in [
         (7, 0, Mistake::DoorbellMismatch { doorbell: 0, record: 1 }),
         (7, 200, Mistake::DoorbellMismatch { doorbell: 0, record: 0xffcf }),
@@ -56,7 +56,7 @@ fn wrong_sizes_numbers_and_opcodes() {
 }
 
 #[test]
-fn a_size_beyond_the_record() {
+fn a_wqe_beyond_the_record_is_reported() {
     let (mut a, _b) = rc();
     a.write_wqe(MLX5_OPCODE_NOP, true, 0, &[]);
     let index = a.write_wqe(MLX5_OPCODE_NOP, true, 0, &[]);
@@ -66,7 +66,7 @@ fn a_size_beyond_the_record() {
 }
 
 #[test]
-fn more_than_the_ring_holds_and_going_backwards() {
+fn overruns_and_decreasing_records_are_reported() {
     let (mut a, _b) = rc();
     a.write_wqe(MLX5_OPCODE_NOP, true, 0, &[]);
     a.record.set(4, &65_u32.to_be_bytes());
@@ -80,7 +80,7 @@ fn more_than_the_ring_holds_and_going_backwards() {
 }
 
 #[test]
-fn blue_flame_must_be_the_wqe() {
+fn a_blueflame_burst_must_equal_the_wqe() {
     let (mut a, _b) = rc();
     a.write_wqe(MLX5_OPCODE_NOP, true, 0, &[]);
     let wqe = a.sq.get(0, 64);
@@ -99,7 +99,7 @@ fn blue_flame_must_be_the_wqe() {
 }
 
 #[test]
-fn registers_objects_and_pages_that_there_are_not() {
+fn unknown_registers_objects_and_pages_are_reported() {
     let (mut a, _b) = rc();
     a.write_wqe(MLX5_OPCODE_NOP, true, 0, &[]);
     let value: [u8; 8] = a.sq.get(0, 8).try_into().unwrap();
@@ -129,7 +129,7 @@ fn registers_objects_and_pages_that_there_are_not() {
 }
 
 #[test]
-fn a_doorbell_before_ready_to_send() {
+fn a_doorbell_before_rts_is_reported() {
     let (mut a, _b) = rc();
     a.set_state(State::Reset);
     a.write_wqe(MLX5_OPCODE_NOP, true, 0, &[]);
@@ -138,7 +138,7 @@ fn a_doorbell_before_ready_to_send() {
 }
 
 #[test]
-fn a_cq_that_nobody_polls_overruns_once() {
+fn a_cq_that_is_not_polled_overruns_once() {
     let (mut a, _b) = rc();
     for _ in 0..65 {
         a.post(MLX5_OPCODE_NOP, 0, &[]);
@@ -147,7 +147,7 @@ fn a_cq_that_nobody_polls_overruns_once() {
 }
 
 #[test]
-fn receives_beyond_the_ring_and_with_bad_entries() {
+fn receives_beyond_the_ring_or_with_bad_entries_are_reported() {
     let (mut a, mut b) = rc();
     for _ in 0..17 {
         b.recv(0, 10);

@@ -46,7 +46,7 @@ fn seeds(usual: u64) -> core::ops::Range<u64> {
 }
 
 #[test]
-fn nothing_is_lost_doubled_or_out_of_order() {
+fn messages_arrive_once_and_in_order_on_a_bad_network() {
     for seed in seeds(20) {
         storm(seed, 0.03);
     }
@@ -59,7 +59,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn many_requests_in_flight_survive_too() {
+fn many_outstanding_requests_complete_on_a_bad_network() {
     for seed in seeds(10) {
         let fabric = Fabric::deterministic(seed);
         let (mut a, mut b) = pair(&fabric, QpKind::Rc, 0);
@@ -130,7 +130,7 @@ fn av(qpn: u32, lid: u16, qkey: u32) -> Av {
 }
 
 #[test]
-fn datagrams_come_behind_forty_bytes_if_the_key_fits() {
+fn datagrams_arrive_after_forty_bytes_if_the_key_matches() {
     let fabric = Fabric::deterministic(1);
     let (mut a, mut b) = pair(&fabric, QpKind::Ud, 0);
     let data = a.fill(0, 200, 1);
@@ -157,7 +157,7 @@ fn datagrams_come_behind_forty_bytes_if_the_key_fits() {
 }
 
 #[test]
-fn a_group_gets_a_copy_each() {
+fn each_member_of_a_group_gets_a_copy() {
     let fabric = Fabric::deterministic(1);
     let (mut a, b) = pair(&fabric, QpKind::Ud, 0);
     let mut c = End::new(&b.hca, QpKind::Ud);
@@ -211,7 +211,7 @@ fn roce_routes_by_mac_and_gid_and_gives_the_ip_header() {
 }
 
 #[test]
-fn dc_reaches_several_targets_with_the_right_key_only() {
+fn dc_reaches_several_targets_only_with_their_key() {
     let fabric = Fabric::deterministic(1);
     fabric.loss(0.02);
     let (mut a, b) = pair(&fabric, QpKind::Dci, 0);

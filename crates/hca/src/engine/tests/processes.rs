@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A fabric of several processes, played by several fabrics of this one: what goes over the socket is the same. Peers that
-//! die, come back, or lie.
+//! A fabric of several processes, simulated by several fabrics of this process, which send the same bytes over the socket.
+//! Peers that exit, join again, or send invalid messages.
 
 use super::clock::{LIMIT, within};
 use super::rig::{BASE, End, on};
@@ -108,7 +108,7 @@ fn two_processes_share_a_fabric() {
     sees(&a, 65, false);
     b.set_link_up(true);
     sees(&a, 65, true);
-    // A third one has other numbers, and reaches who listens.
+    // A third process gets other numbers, and reaches the listening process.
     let third = path.join();
     let c = hca(&third);
     assert_eq!(lid(&c), 129);
@@ -125,7 +125,7 @@ fn two_processes_share_a_fabric() {
 /// A program that has built its device and tells its address to a peer by other means finds it known there, and the other
 /// way round.
 #[test]
-fn a_device_is_known_to_other_processes_when_it_is_built() {
+fn a_new_device_is_known_to_other_processes() {
     let up = |hca: &Hca, lid: u16| on(hca, |_, cx| cx.net.by_lid(lid).is_some_and(|i| cx.net.ports[i].up));
     for _ in 0..20 {
         let path = SocketPath::new();
@@ -133,15 +133,15 @@ fn a_device_is_known_to_other_processes_when_it_is_built() {
         let a = hca(&here);
         let there = path.join();
         let b = hca(&there);
-        assert!(up(&a, lid(&b)), "who listens knows who joined");
-        assert!(up(&b, lid(&a)), "who joined knows who listens");
+        assert!(up(&a, lid(&b)), "the listening process knows the joined one");
+        assert!(up(&b, lid(&a)), "the joined process knows the listening one");
         let c = here.device("another").link(Link::InfiniBand).build();
         assert!(up(&b, lid(&c)), "and what it built later");
     }
 }
 
 #[test]
-fn packets_that_are_on_their_way_arrive_though_their_process_ends() {
+fn packets_in_flight_arrive_although_their_process_ends() {
     const SENDS: usize = 8;
     for delay in [Duration::ZERO, Duration::from_millis(20)] {
         let path = SocketPath::new();
@@ -198,7 +198,7 @@ fn links_are_down_after_a_process_exits() {
 }
 
 #[test]
-fn who_joined_comes_back() {
+fn a_process_may_join_again() {
     let path = SocketPath::new();
     let (here, there) = (path.listen(), path.join());
     let b = hca(&there);
@@ -213,9 +213,9 @@ fn who_joined_comes_back() {
     exchange(&mut x, &mut y);
 }
 
-/// A peer that is no fabric, or says what can't be, is let go; the others go on.
+/// A peer that is no fabric, or sends invalid messages, is disconnected; the others continue.
 #[test]
-fn peers_that_lie_are_let_go() {
+fn peers_with_invalid_messages_are_disconnected() {
     let path = SocketPath::new();
     let (here, there) = (path.listen(), path.join());
     let (a, b) = (hca(&here), hca(&there));
@@ -236,7 +236,7 @@ fn peers_that_lie_are_let_go() {
         let mut peer = UnixStream::connect(&path.0).unwrap();
         peer.write_all(bytes).unwrap();
         peer.set_read_timeout(Some(LIMIT)).unwrap();
-        // It ends, after what it says to who introduces himself; a reset is an end, too.
+        // The connection ends, after the introduction at most; a reset also ends it.
         let mut answer = Vec::new();
         let end = peer.read_to_end(&mut answer);
         assert!(end.is_ok() || end.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionReset));
@@ -304,7 +304,7 @@ proptest! {
 
     /// Whatever packets a peer sends to queues with work in flight, the device lives, and others are served.
     #[test]
-    fn any_packets_are_survived(
+    fn any_packets_of_a_peer_leave_the_device_working(
         packets in proptest::collection::vec(
             (body(), 0..4_usize, prop_oneof![4 => 0..12_u32, 1 => 0..1_u32 << 24], any::<u8>()),
             1..40,
@@ -316,7 +316,7 @@ proptest! {
         let transports = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Dc];
         let mut ends: Vec<End> = kinds.into_iter().map(|kind| End::new(&a, kind)).collect();
         for end in &mut ends {
-            // Nobody is there, so that all stays in flight.
+            // No port has this LID, so all requests stay outstanding.
             end.connect(9, 999, 0);
             end.recv(0, 1000);
         }
@@ -364,7 +364,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_message_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..8_u8) {
+    fn any_bytes_decode_to_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..8_u8) {
         let bytes = [&[kind][..], &bytes].concat();
         if let Ok(message) = Message::parse(&bytes) {
             prop_assert_eq!(&message.bytes()[4..], &bytes[..], "one way to write it");

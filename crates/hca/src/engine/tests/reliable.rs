@@ -28,7 +28,7 @@ fn clean(ends: &[&End]) {
 }
 
 #[test]
-fn a_send_meets_its_receive() {
+fn a_send_completes_its_receive() {
     let (mut a, mut b) = rc();
     let data = a.fill(64, 1000, 3);
     b.recv(4096, 2000);
@@ -44,7 +44,7 @@ fn a_send_meets_its_receive() {
 }
 
 #[test]
-fn ping_pong_goes_round_the_rings_and_the_sequence_numbers() {
+fn a_ping_pong_wraps_the_rings_and_the_sequence_numbers() {
     let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, PSN - 5);
     for i in 0..500_u32 {
         for (from, to) in [(true, false), (false, true)] {
@@ -62,7 +62,7 @@ fn ping_pong_goes_round_the_rings_and_the_sequence_numbers() {
 }
 
 #[test]
-fn writes_and_reads_move_what_they_say() {
+fn writes_and_reads_move_their_bytes() {
     let (mut a, mut b) = rc();
     for len in [0, 1, 255, 256, 257, 3000] {
         let data = a.fill(0, len as usize, len as u8);
@@ -84,7 +84,7 @@ fn writes_and_reads_move_what_they_say() {
 }
 
 #[test]
-fn atomics_are_executed_and_tell_the_old_value() {
+fn atomics_are_executed_and_return_the_old_value() {
     let (mut a, b) = rc();
     b.memory.set(800, &41_u64.to_ne_bytes());
     a.fetch_add(16, BASE + 800, b.key, 1);
@@ -104,7 +104,7 @@ fn atomics_are_executed_and_tell_the_old_value() {
 }
 
 #[test]
-fn inline_data_and_nothing_at_all_can_be_sent() {
+fn inline_data_and_empty_messages_arrive() {
     let (mut a, mut b) = rc();
     b.recv(0, 100);
     b.recv(100, 100);
@@ -119,7 +119,7 @@ fn inline_data_and_nothing_at_all_can_be_sent() {
 }
 
 #[test]
-fn only_signaled_sends_complete_and_solicited_is_told() {
+fn only_signaled_sends_complete_and_solicited_is_reported() {
     let (mut a, mut b) = rc();
     for i in 0..4 {
         b.recv(0, 64);
@@ -150,7 +150,7 @@ fn a_message_without_a_receive_waits_for_it() {
 }
 
 #[test]
-fn patience_ends_after_the_retries_that_were_asked_for() {
+fn receiver_not_ready_fails_after_the_set_retries() {
     let (mut a, b) = rc();
     a.qp(|_, _, qp| {
         qp.attr.rnr_retry = 2;
@@ -167,7 +167,7 @@ fn patience_ends_after_the_retries_that_were_asked_for() {
 }
 
 #[test]
-fn a_peer_that_is_gone_ends_in_retries_exceeded() {
+fn an_unreachable_peer_ends_in_retries_exceeded() {
     let (mut a, b) = rc();
     b.set_state(State::Reset);
     a.write(0, 10, BASE, b.key);
@@ -211,7 +211,7 @@ fn a_refused_access_is_an_event_at_the_peer() {
 }
 
 #[test]
-fn rights_that_the_qp_does_not_give_are_an_invalid_request() {
+fn access_that_the_qp_does_not_allow_is_an_invalid_request() {
     let (mut a, b) = rc();
     b.attr(|attr| attr.access = 0x2);
     a.write(0, 10, BASE, b.key);
@@ -234,7 +234,7 @@ fn a_message_that_is_too_long_fails_at_both_ends() {
 }
 
 #[test]
-fn the_error_state_flushes_both_queues_and_what_comes_later() {
+fn the_error_state_flushes_both_queues_and_later_posts() {
     let (mut a, mut b) = rc();
     b.recv(0, 10);
     a.send(0, 10);
@@ -275,7 +275,7 @@ fn reads_are_limited_and_a_fence_waits_for_them() {
 }
 
 #[test]
-fn an_srq_feeds_its_qps_and_tells_when_it_runs_low() {
+fn an_srq_serves_its_qps_and_reports_its_limit() {
     let (mut a, mut b) = rc();
     let mut srq = TestSrq::new(&b.hca, 2, None);
     b.qp(|_, _, qp| {

@@ -79,7 +79,7 @@ fn write_at(from: &mut End, at: u64, rkey: u32) -> u8 {
 }
 
 #[test]
-fn a_window_opens_what_it_was_bound_to_until_it_is_invalidated() {
+fn a_window_gives_access_to_its_range_until_invalidated() {
     let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
     a.fill(0, 16, 7);
     let mw = window(&b, true);
@@ -92,7 +92,7 @@ fn a_window_opens_what_it_was_bound_to_until_it_is_invalidated() {
 }
 
 #[test]
-fn outside_of_the_window_and_without_the_right_is_no_access() {
+fn access_outside_a_window_or_its_rights_fails() {
     for (at, access) in [(1085, WRITE), (999, WRITE), (1000, READ)] {
         let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
         let mw = window(&b, true);
@@ -120,7 +120,7 @@ fn a_peer_can_invalidate_and_the_window_can_be_bound_again() {
 }
 
 #[test]
-fn a_type_1_window_is_rebound_freely_and_not_invalidated_by_peers() {
+fn a_type_1_window_can_be_rebound_and_not_invalidated_by_peers() {
     let (mut a, mut b) = pair(&Fabric::deterministic(1), QpKind::Rc, 0);
     let mw = window(&b, false);
     let (first, _) = bind(&mut b, mw, false, 1, 0, 100, WRITE);
