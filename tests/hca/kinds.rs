@@ -45,7 +45,7 @@ impl End {
         Self { context, pd, cq, mr }
     }
 
-    /// The next completion, which is there already or comes as the fabric goes on.
+    /// The next completion: one that is there, or the first that the fabric delivers.
     fn poll(&mut self, hca: &Hca) -> WorkCompletion {
         for _ in 0..1000 {
             let mut wc = [WorkCompletion::default()];
@@ -150,7 +150,7 @@ fn every_kind_of_device() -> Outcome {
     Ok(())
 }
 
-/// Queue pairs come and go on many threads, which share one CQ: each finds everyone's completions.
+/// Queue pairs are created and destroyed on many threads, which share one CQ: each polls the completions of all.
 fn queue_pairs_come_and_go() -> Outcome {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 60;

@@ -69,7 +69,7 @@ fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 impl Child {
-    /// A process that was started in another way, whose output is somebody else's.
+    /// A process that was started in another way, whose output another program reads.
     #[must_use]
     pub fn from_inner(name: &str, inner: std::process::Child) -> Self {
         Self { name: name.to_owned(), inner, output: vec![] }

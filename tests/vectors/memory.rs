@@ -80,7 +80,8 @@ pub(crate) fn read(addr: u64, len: usize) -> Vec<u8> {
 /// Writes memory as a device does.
 pub(crate) fn write(addr: u64, bytes: &[u8]) {
     for (i, value) in bytes.iter().enumerate() {
-        // SAFETY: as in `read`.
+        // SAFETY: `addr` is memory that the driver gave to the device, all of it atomics or accessed by raw pointers, or
+        // memory of `map`.
         let byte = unsafe { &*byte(addr + i as u64) };
         byte.store(*value, Ordering::Relaxed);
     }

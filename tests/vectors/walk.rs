@@ -416,7 +416,7 @@ fn reg_mr(core: CoreSupport, pd: &PdHandle, range: MrRange, access: AccessFlags)
 
 fn rereg_mr(core: CoreSupport, region: &mut MrHandle, access: AccessFlags) -> Result<()> {
     let change = mr::Rereg { access: Some(access), ..Default::default() };
-    // SAFETY: as in `reg_mr`.
+    // SAFETY: the port only records calls, so the memory is not accessed.
     Ok(unsafe { region.rereg(core, &change, Uhw::none()) }?)
 }
 

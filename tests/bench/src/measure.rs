@@ -64,11 +64,11 @@ fn request(code: u64, arg: u64) {
 #[inline(always)]
 fn now() -> u64 {
     let mut aux = 0;
-    // SAFETY: every x86-64 processor of the last fifteen years has the instruction.
+    // SAFETY: every x86-64 processor of the last fifteen years has this instruction.
     unsafe { _mm_lfence() };
-    // SAFETY: as above; `aux` is a live local.
+    // SAFETY: every x86-64 processor of the last fifteen years has this instruction; `aux` is a valid local.
     let ticks = unsafe { __rdtscp(&raw mut aux) };
-    // SAFETY: as above.
+    // SAFETY: every x86-64 processor of the last fifteen years has this instruction.
     unsafe { _mm_lfence() };
     ticks
 }

@@ -56,14 +56,16 @@ impl Posts {
                 let pair = if kind == Kind::Scattered { &w.rc_scatter } else { &w.rc };
                 let mut pair = pair.borrow_mut();
                 for first in self.recvs.chunks_exact(BATCH as usize) {
-                    // SAFETY: as above; the poll writes the data of completions to it.
+                    // SAFETY: `first` is a well-formed list that lives as long as the process, and one thread uses the
+                    // queue. The poll writes the data of completions to the places' region.
                     unsafe { pair.qp.post_recv(first.as_ptr()) }.unwrap_or_else(ok);
                 }
                 complete(&mut pair, cq, kind);
             }
             Source::Srq => {
                 for first in self.recvs.chunks_exact(BATCH as usize) {
-                    // SAFETY: as above.
+                    // SAFETY: `first` is a well-formed list that lives as long as the process, and one thread uses the
+                    // queue; no device writes the memory.
                     unsafe { w.srq.borrow().post_srq_recv(first.as_ptr()) }.unwrap_or_else(ok);
                 }
                 complete_srq(w, cq);

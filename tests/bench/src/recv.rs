@@ -123,7 +123,8 @@ fn lists<L: Face>(queue: &RecvQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
 fn srq_lists<L: Face>(srq: &SharedReceiveQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
-        // SAFETY: as above.
+        // SAFETY: the list lives as long as the process, one thread uses the queue, and no device writes the memory that it
+        // names.
         unsafe { srq.post_srq_recv(&raw const wrs[first]) }.unwrap_or_else(ok);
         first += batch;
     }

@@ -129,7 +129,7 @@ impl<T: Peer, L: Face> Pair<T, L> {
         self.chunk_by(send_cq, blocks, |queue| queue, |queue| posts(queue));
     }
 
-    /// Likewise, of posts by something that is made of the queue before.
+    /// [`chunk`](Self::chunk) for posts by something that is made from the queue first.
     pub fn chunk_by<'q, Q: 'q>(
         &'q mut self,
         send_cq: &RefCell<Cq<L>>,

@@ -95,7 +95,7 @@ pub struct Wr {
 
 /// A step, of `end` of `pair`.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "told by the variants")]
+#[expect(missing_docs, reason = "the variants say it")]
 pub enum Step {
     /// Work requests by one call.
     Post { pair: u8, end: u8, face: Face, wrs: Vec<Wr> },

@@ -25,7 +25,7 @@ const FIRST_SLOT: usize = 4608;
 pub const PAIR: usize = 24 << 10;
 /// Memory of an end: three pairs, and the SRQ's receives.
 pub const LEN: usize = 4 * PAIR;
-/// Nobody's memory, before and behind it.
+/// Memory before and behind it that no WR names.
 pub const GUARD: usize = 4096;
 
 /// Offset of the data that a direction's initiator sends, which do not change.

@@ -416,7 +416,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         Ok(())
     }
 
-    /// Who owns the memory of an end's receives, and what is posted of it.
+    /// The owner of the memory of an end's receives, and the parts of it that are posted.
     fn recvs(&mut self, pair: usize, end: usize) -> (usize, Vec<usize>) {
         if self.config.srq {
             (model::SRQ, self.end_objects[end].srq_recvs.iter().map(|p| p.slot).collect())
@@ -551,7 +551,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
         ensure!(wc.opcode == sent.opcode, "it is a {:?}", sent.opcode);
         ensure!(
             sent.byte_len.is_none_or(|len| len == wc.byte_len),
-            "{:?} bytes were asked for",
+            "{:?} bytes were requested",
             sent.byte_len
         );
         sent.effect.apply(&mut self.memory, end);

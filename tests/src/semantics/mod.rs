@@ -84,7 +84,7 @@ fn check_list<W>(want: Want, got: Result<(), BadWr<W>>, nodes: &[W], it: usize) 
         Named::It => format!("number {it}"),
         Named::First => "number 0".to_owned(),
         Named::Null => "NULL".to_owned(),
-        Named::Nobody => String::new(),
+        Named::Absent => String::new(),
     };
     match (want.result, &got) {
         (Ok(()), Ok(())) => Ok(nodes.len()),

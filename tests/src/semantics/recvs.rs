@@ -117,8 +117,8 @@ pub fn hold<B: RecvBench>(bench: &mut B) -> Result<RowCounts> {
             let got = bench.posted()?;
             ensure!(got == posted, "posted {got:?}, should be {posted:?}");
             if let Err(error) = row.result {
-                let (told, want) = (B::Queue::errno(error).name(), row.errno(B::DRIVER));
-                ensure!(told == Some(want), "C gets {told:?} for {error:?}, should get {want}");
+                let (errno, want) = (B::Queue::errno(error).name(), row.errno(B::DRIVER));
+                ensure!(errno == Some(want), "C gets {errno:?} for {error:?}, should get {want}");
             }
             Ok(())
         },
@@ -165,11 +165,12 @@ fn hold_one<Q: RecvQueue + 'static, L: Locking>(
             nodes[i - 1].next = &raw const nodes[i];
         }
         let first = nodes.first().map_or(null(), ptr::from_ref);
-        // SAFETY: see the top of this file.
+        // SAFETY: the nodes and their entries outlive the call. The entries name memory of a bench that is accessed by
+        // atomics only, or the call refuses them.
         let got = unsafe { raw::post_recv(queue, first) };
         let posted = check_list(want, got, &nodes, it)?;
         if want.named == Named::It && case.form == Form::Between {
-            // SAFETY: see the top of this file.
+            // SAFETY: the node and its entries outlive the call, which refuses it.
             let got = unsafe { raw::post_recv(queue, &raw const nodes[it]) };
             check_list(want, got, &nodes, it).context("as the first of a list")?;
         }
@@ -182,7 +183,7 @@ fn hold_one<Q: RecvQueue + 'static, L: Locking>(
         let q = unsafe { queue.enter() }.map_err(PostError::from)?;
         let mut batch = q.batch();
         for (id, sges) in ids.iter().zip(&wire) {
-            // SAFETY: see the top of this file.
+            // SAFETY: the entries name memory of a bench that is accessed by atomics only, or the batch refuses them.
             unsafe { batch.push(*id, sges) };
         }
         let result = batch.complete();
@@ -202,10 +203,10 @@ pub fn is_empty<Q: RecvQueue + 'static, L: Locking>(queue: &Locked<Q, L>, facts:
     let q = unsafe { queue.enter() }.map_err(PostError::from)?;
     let mut batch = q.batch();
     for _ in 0..facts.capacity - 1 {
-        // SAFETY: no memory is named.
+        // SAFETY: the receive has no entries, so it names no memory.
         unsafe { batch.push(0, &[]) };
     }
-    // SAFETY: as above.
+    // SAFETY: the batch refuses the receive, because it has too many entries or the queue is full.
     unsafe { batch.push(0, &many) };
     let result = batch.complete();
     // SAFETY: entered above.
@@ -220,6 +221,6 @@ pub fn is_empty<Q: RecvQueue + 'static, L: Locking>(queue: &Locked<Q, L>, facts:
 /// Posts a valid receive by C's list, with which benches mark the end.
 pub fn post_right<Q: RecvQueue, L: Locking>(queue: &Locked<Q, L>, wr_id: u64) -> Result<()> {
     let node = RecvWr::new(wr_id);
-    // SAFETY: no memory is named.
+    // SAFETY: the receive has no entries, so it names no memory.
     unsafe { raw::post_recv(queue, &raw const node) }.map_err(|bad| bad.error).context("a right one")
 }

@@ -9,17 +9,17 @@ use uverbs::attr::{QpState, QpType};
 /// The chapter.
 pub const TEXT: &str = include_str!("../../../docs/src/reference/semantics.md");
 
-/// Whom `bad_wr` names.
+/// The WR that `bad_wr` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// The wrong one.
+    /// The bad one.
     It,
     /// The first of the list.
     First,
-    /// Nobody: NULL.
+    /// None: it is NULL.
     Null,
     /// There is no `bad_wr`.
-    Nobody,
+    Absent,
 }
 
 /// A row.
@@ -238,12 +238,12 @@ fn row(line: usize, text: &str) -> Result<Row> {
         "it" => Named::It,
         "first" => Named::First,
         "NULL" => Named::Null,
-        "-" => Named::Nobody,
+        "-" => Named::Absent,
         other => bail!("bad_wr {other}"),
     };
     let has_list = faces.iter().any(|f| LISTS.contains(&f.as_str()));
     ensure!(
-        (named == Named::Nobody) == (result.is_ok() || !has_list),
+        (named == Named::Absent) == (result.is_ok() || !has_list),
         "bad_wr {bad_wr} does not fit the faces"
     );
     let differs = !rxe.is_empty() || !libmlx5.is_empty();

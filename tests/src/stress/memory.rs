@@ -98,7 +98,7 @@ impl<D: Driver> Memory<D> {
         self.mr.read_at(buffer as usize * BUFFER, &mut bytes)?;
         if bytes.chunks_exact(8).any(|chunk| chunk != pattern.to_le_bytes()) {
             let by = sender(&bytes).map_or_else(String::new, |id| format!(", by the message {id:#x}"));
-            bail!("buffer {buffer} was written after it was given back{by}: {bytes:02x?}");
+            bail!("buffer {buffer} was written after it was returned{by}: {bytes:02x?}");
         }
         Ok(())
     }

@@ -187,7 +187,7 @@ pub(super) struct Era {
     /// The QPs' numbers.
     pub(super) qp_num: [u32; 2],
     lives: [Life; 4],
-    /// A control call that ends it is on its way, or the connection was broken on purpose.
+    /// A control call that ends it is in progress, or the connection was broken on purpose.
     closing: AtomicBool,
     broken: AtomicBool,
 }

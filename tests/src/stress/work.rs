@@ -359,7 +359,7 @@ impl<D: Driver> World<D> {
         let Some(_controlled) = conn.control() else { return Ok(()) };
         let flush = reset && rng.one_in(6);
         if flush {
-            // Posts go on, and are flushed.
+            // Posts continue, and are flushed.
             let era = conn.era()?;
             era.allow_errors();
             if let Some(queues) = conn.queues(rng.below(2))? {
@@ -415,12 +415,12 @@ impl<D: Driver> World<D> {
         Ok(())
     }
 
-    /// Whether threads that post and control go on.
+    /// Whether threads that post and control continue.
     pub(super) fn goes_on(&self) -> bool {
         !self.stop.posters.load(Ordering::Relaxed)
     }
 
-    /// Whether threads that poll go on.
+    /// Whether threads that poll continue.
     pub(super) fn is_polled(&self) -> bool {
         !self.stop.all()
     }

@@ -156,7 +156,7 @@ fn create_qp_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Queues for nothing: an error, or a QP that takes nothing and does no harm.
-fn qp_of_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn qp_without_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let (pd, cq) = parents(lab)?;
         let nothing =
@@ -399,7 +399,7 @@ fn memory<D: Driver>(lab: &Lab<D>) -> Outcome {
         for access in [F::LOCAL_WRITE | F::REMOTE_WRITE, F::LOCAL_WRITE | F::REMOTE_ATOMIC, F::MW_BIND] {
             refused(&format!("private {access:?}"), private(access)?, "reg_mr", "access")?;
         }
-        // The buffer comes back as it was.
+        // The buffer is returned unchanged.
         let (buf, _) = pd.reg_mr(vec![7_u8; 100], F::REMOTE_WRITE).err().context("REMOTE_WRITE alone")?;
         ensure!(buf.context("the buffer")? == [7; 100]);
 
@@ -542,7 +542,7 @@ crate::tests!(
     create_qp_rc,
     create_qp_uc,
     create_qp_ud,
-    qp_of_nothing,
+    qp_without_queues,
     builders,
     srqs,
     modify_qp,

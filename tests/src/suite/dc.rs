@@ -171,7 +171,7 @@ fn opcodes<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(wc.imm_data().map(ImmData::get) == Some(0xabcd), "{wc:?}");
 
     let wr = a.qp.sq()?.post_dc(3, &a.ah, dctn, key).signaled();
-    // SAFETY: as above.
+    // SAFETY: the region lives until the completion is polled, and is not accessed before.
     unsafe { wr.write(&[sge], b.mr.remote(16384)) }?;
     a.ok(3, WcOpcode::RDMA_WRITE)?;
     ensure!(b.bytes(16384, LONG)? == data);
@@ -186,19 +186,19 @@ fn opcodes<D: Driver>(lab: &Lab<D>) -> Outcome {
 
     let into = a.mr.sge(16384..16384 + LONG)?;
     let wr = a.qp.sq()?.post_dc(6, &a.ah, dctn, key).signaled();
-    // SAFETY: as above.
+    // SAFETY: the region lives until the completion is polled, and is not accessed before.
     unsafe { wr.read(&[into], b.mr.remote(16384)) }?;
     a.ok(6, WcOpcode::RDMA_READ)?;
     ensure!(a.bytes(16384, LONG)? == data);
 
     let word = u64::from_ne_bytes([7; 8]);
     let wr = a.qp.sq()?.post_dc(7, &a.ah, dctn, key).signaled();
-    // SAFETY: as above.
+    // SAFETY: the region lives until the completion is polled, and is not accessed before.
     unsafe { wr.fetch_add(&[old], b.mr.remote(32768), 5) }?;
     a.ok(7, WcOpcode::FETCH_ADD)?;
     ensure!(a.bytes(8192, 8)? == word.to_ne_bytes());
     let wr = a.qp.sq()?.post_dc(8, &a.ah, dctn, key).signaled();
-    // SAFETY: as above.
+    // SAFETY: the region lives until the completion is polled, and is not accessed before.
     unsafe { wr.compare_swap(&[old], b.mr.remote(32768), word + 5, 11) }?;
     a.ok(8, WcOpcode::COMP_SWAP)?;
     ensure!(a.bytes(8192, 8)? == (word + 5).to_ne_bytes());

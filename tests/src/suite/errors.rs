@@ -62,7 +62,7 @@ fn revive<D: Driver>(lab: &Lab<D>, pair: &mut RcPair<D>) -> Result<()> {
 }
 
 /// A key that no region has.
-fn nobodys(key: u32) -> u32 {
+fn unknown_key(key: u32) -> u32 {
     key ^ 0x00ff_ff00
 }
 
@@ -70,7 +70,7 @@ fn bad_rkey<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..100)];
     let at = pair.b.remote(0);
-    let wrong = Remote { rkey: nobodys(at.rkey), ..at };
+    let wrong = Remote { rkey: unknown_key(at.rkey), ..at };
     for op in [Op::Write(wrong), Op::Read(wrong)] {
         fails_with(lab, &mut pair, Req::new(0, op).sges(&sges), REMOTE_ACCESS)
             .with_context(|| format!("{op:?}"))?;
@@ -152,7 +152,7 @@ fn bad_lkey<D: Driver>(lab: &Lab<D>) -> Outcome {
     let at = pair.b.remote(0);
     let good = pair.a.sge(0..100);
     let end = pair.a.mr.len();
-    let wrong_key = [uverbs::wr::Sge { lkey: nobodys(good.lkey), ..good }];
+    let wrong_key = [uverbs::wr::Sge { lkey: unknown_key(good.lkey), ..good }];
     let beyond = [pair.a.sge(end - 99..end + 1)];
     let second = [good, wrong_key[0]];
     for sges in [&wrong_key[..], &beyond, &second] {
@@ -165,7 +165,7 @@ fn bad_lkey<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The local memory of a read must be writable.
-fn read_into_what_is_not_writable<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn read_into_read_only_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let mr = region(&pair.a.pd, 4096, AccessFlags::REMOTE_READ)?;
     let sges = [sge(&mr, 0..64)];
@@ -201,10 +201,10 @@ fn message_longer_than_the_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A receive with an invalid key: the receiver is at fault, and both ends get an error.
-fn receive_into_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn receive_with_an_invalid_key<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let good = pair.b.sge(0..100);
-    let wrong = [uverbs::wr::Sge { lkey: nobodys(good.lkey), ..good }];
+    let wrong = [uverbs::wr::Sge { lkey: unknown_key(good.lkey), ..good }];
     post_recv(pair.b.qp.rq()?, Face::Single, &[(21, &wrong), (22, &wrong)])?;
     let data = [5; 40];
     pair.a.post(Face::Single, &[Req::new(1, Op::Send).signaled().inline(&data)])?;
@@ -218,7 +218,7 @@ fn receive_into_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
     revive(lab, &mut pair)
 }
 
-/// Nobody is ready to receive, again and again.
+/// The receiver is not ready, again and again.
 fn receiver_not_ready<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::with(lab, &hasty(lab))?;
     let send = Req::new(0, Op::Send);
@@ -315,7 +315,7 @@ fn flush_of_full_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// RESET takes what is posted without a word.
-fn reset_forgets<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reset_empties_both_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !lab.has_sqd()? {
         return Ok(());
     }
@@ -358,7 +358,7 @@ fn unreliable_connection<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// On UD likewise: a wrong queue key, a QP that does not exist, no receive.
+/// Errors on UD: a wrong queue key, a QP that does not exist, no receive.
 fn unreliable_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Ud, Exclusive>::new(lab)?;
     let data = [3; 16];
@@ -386,15 +386,15 @@ crate::tests!(
     region_of_another_domain,
     rights_of_the_qp,
     bad_lkey,
-    read_into_what_is_not_writable,
+    read_into_read_only_memory,
     message_longer_than_the_receive,
-    receive_into_nothing,
+    receive_with_an_invalid_key,
     receiver_not_ready,
     peer_gone,
     peer_does_not_answer,
     flush,
     flush_of_full_queues,
-    reset_forgets,
+    reset_empties_both_queues,
     unreliable_connection,
     unreliable_datagrams,
 );

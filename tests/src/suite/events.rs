@@ -67,7 +67,7 @@ fn driven_by_events<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Without arming there is no event. A non-blocking channel returns `EAGAIN`.
-fn nothing_unasked<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn no_event_without_a_request<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
     b.recv_empty(1)?;
@@ -112,7 +112,7 @@ fn solicited_only<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The same for a write with immediate, and on UD.
-fn solicited_otherwise<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn solicited_write_and_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
     b.recv_empty(1)?;
@@ -190,18 +190,18 @@ fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
         a.post(Face::Single, &[Req::new(id, Op::Write(at)).signaled().inline(&[1])])?;
     }
     crate::wait::rest(QUIET);
-    let mut told = None;
+    let mut seen = None;
     if readable(lab.a.async_fd(), QUIET * 4)? {
         let event = lab.a.get_async_event()?;
-        told = Some(event);
+        seen = Some(event);
         ensure!(event.event_type == EventType::CQ_ERR, "{event:?}");
         ensure!(event.source == EventSource::Cq(a.cq.id()), "{event:?}");
     }
-    lab.note(format_args!("the event of a full CQ: {told:?}"));
+    lab.note(format_args!("the event of a full CQ: {seen:?}"));
     let mut n = 0;
     while a.cq.poll_each(8, |_| n += 1)? > 0 {}
     ensure!((4..60).contains(&n), "{n} completions of a CQ for 4");
-    ensure!(told.is_some(), "an overrun without an event");
+    ensure!(seen.is_some(), "an overrun without an event");
     // It was on purpose. In any other test it is the driver's mistake.
     let seen = lab.bed.forgive(&["CqOverrun"])?;
     ensure!(seen.is_none_or(|n| n == 1), "the devices saw {seen:?} overruns");
@@ -210,9 +210,9 @@ fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 crate::tests!(
     driven_by_events,
-    nothing_unasked,
+    no_event_without_a_request,
     solicited_only,
-    solicited_otherwise,
+    solicited_write_and_datagram,
     arm_then_poll,
     many_queues,
     overrun,

@@ -64,7 +64,7 @@ fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
         send(wr);
         wr.sticky(0x53, SendFlags::SIGNALED);
         send(wr);
-        // Too late for anybody.
+        // Set after the last WR: it has no effect in this session.
         wr.sticky(0x54, SendFlags::empty());
     })?;
     // They outlive a session.
@@ -82,7 +82,7 @@ fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
 }
 
 /// WRs that are aborted, dropped or refused have no effect: no completion, no data, no room used.
-fn abort_leaves_no_trace<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn abort_changes_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
     both(lab, abort_in::<D, Exclusive>, abort_in::<D, Shared>)
 }
 
@@ -191,7 +191,7 @@ fn receives<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A thread that locks a queue twice gets an error instead of a deadlock.
-fn a_shared_queue_tells_its_owner<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn a_second_lock_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Shared>::new(lab)?;
     b.recv_empty(1)?;
     let sq = &*a.qp.sq()?;
@@ -208,7 +208,7 @@ fn a_shared_queue_tells_its_owner<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// `send_ops_flags` are what a QP's builders can do, and no more.
-fn builders_that_were_asked_for<D: Driver>(lab: &Lab<D>) -> Result<()> {
+fn only_requested_builders_work<D: Driver>(lab: &Lab<D>) -> Result<()> {
     use uverbs::attr::{QpCap, SendOpsFlags};
     let Pair { a, .. } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let cap = QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 8 };
@@ -229,10 +229,10 @@ fn builders_that_were_asked_for<D: Driver>(lab: &Lab<D>) -> Result<()> {
 crate::tests!(
     a_batch_with_one_completion,
     sticky_fields,
-    abort_leaves_no_trace,
+    abort_changes_nothing,
     faces_interleaved,
     halves_apart,
     receives,
-    a_shared_queue_tells_its_owner,
-    builders_that_were_asked_for,
+    a_second_lock_is_an_error,
+    only_requested_builders_work,
 );

@@ -141,7 +141,7 @@ fn atomics_with_the_cpu<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Re-registration with other rights, another domain, other memory: it succeeds, or is unsupported and changes nothing.
-fn registered_anew<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     let mut pair = RcPair::new(lab)?;
     let read_only = F::LOCAL_WRITE | F::REMOTE_READ;
@@ -398,7 +398,7 @@ crate::tests!(
     unaligned_memory,
     private_memory,
     atomics_with_the_cpu,
-    registered_anew,
+    reregistered,
     on_demand,
     advice_refused,
     dmabuf,

@@ -209,7 +209,7 @@ fn busy_region<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A device without windows of a type returns `Unsupported`.
-fn types_that_are_not_there<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn missing_types_are_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     for mw_type in [MwType::Type1, MwType::Type2] {
         let made = pd.alloc_mw(mw_type);
@@ -222,4 +222,4 @@ fn types_that_are_not_there<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-crate::tests!(edges, rights, invalidated, unbound, refused_binds, busy_region, types_that_are_not_there);
+crate::tests!(edges, rights, invalidated, unbound, refused_binds, busy_region, missing_types_are_unsupported);

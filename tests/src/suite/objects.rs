@@ -177,7 +177,7 @@ fn thread_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Asynchronous events are read as values, and those of destroyed objects are skipped.
-fn events_of_what_is_gone<D: Driver>(lab: &Lab<D>) -> Result<()> {
+fn events_of_destroyed_objects_are_skipped<D: Driver>(lab: &Lab<D>) -> Result<()> {
     if !lab.has_sqd()? {
         return Ok(());
     }
@@ -203,5 +203,5 @@ crate::tests!(
     two_contexts,
     many,
     thread_domain,
-    events_of_what_is_gone,
+    events_of_destroyed_objects_are_skipped,
 );

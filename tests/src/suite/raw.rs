@@ -183,7 +183,7 @@ fn frames_by_value_and_reference<D: Driver>(lab: &Lab<D>) -> Outcome {
     // SAFETY: the region lives until the completions are polled.
     unsafe { sq.post_frame(1).signaled().send(&[one]) }?;
     let mut batch = sq.batch();
-    // SAFETY: as above.
+    // SAFETY: the region lives until the completions are polled, and its addresses are those of its memory.
     unsafe { batch.frame(2).signaled().send(&[head, tail]) };
     batch.frame(3).signaled().send_inline_list(&[&bytes[..30], &bytes[30..]]);
     batch.complete()?;

@@ -437,26 +437,26 @@ impl<D: Driver, T: Typed, L: Lock> SharedRecvs<'_, D, T, L> {
     }
 }
 
-fn told<D: Driver>(lab: &Lab<D>, held: RowCounts) -> Outcome {
+fn noted<D: Driver>(lab: &Lab<D>, held: RowCounts) -> Outcome {
     lab.note(format_args!("{} rows, {} posts", held.rows, held.posts));
     Ok(())
 }
 
 fn sends_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
-    told(lab, sends::hold(&mut Sends::<D, T, L>::new(lab)?)?)
+    noted(lab, sends::hold(&mut Sends::<D, T, L>::new(lab)?)?)
 }
 
 fn recvs_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
     let pair = Pair::<D, T, L>::unconnected(lab, &spec(lab))?;
-    told(lab, recvs::hold(&mut Recvs { lab, pair, state: QpState::RESET })?)
+    noted(lab, recvs::hold(&mut Recvs { lab, pair, state: QpState::RESET })?)
 }
 
 fn srq_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
-    told(lab, recvs::hold(&mut SharedRecvs::<D, T, L>::new(lab)?)?)
+    noted(lab, recvs::hold(&mut SharedRecvs::<D, T, L>::new(lab)?)?)
 }
 
 /// Every row is checked by one of the tests below, or over rings in memory (test target `semantics`).
-fn nothing_is_left_out<D: Driver>(_lab: &Lab<D>) -> Outcome {
+fn every_row_is_checked<D: Driver>(_lab: &Lab<D>) -> Outcome {
     use QpType as T;
     for row in Table::read()?.rows {
         let has = |what: &str| row.faces.iter().any(|f| f.contains(what));
@@ -479,7 +479,7 @@ macro_rules! matrix {
         $(fn $name<D: Driver>(lab: &Lab<D>) -> Outcome {
             $hold::<D, $transport, $locking>(lab)
         })*
-        crate::tests!(nothing_is_left_out, $($name),*);
+        crate::tests!(every_row_is_checked, $($name),*);
     };
 }
 

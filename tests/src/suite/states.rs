@@ -22,7 +22,7 @@ fn round_trip<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
             && has.max_send_sge >= asked.max_send_sge
             && has.max_recv_sge >= asked.max_recv_sge
             && has.max_inline_data >= asked.max_inline_data,
-        "{has:?} where {asked:?} was asked for"
+        "{has:?} instead of {asked:?}"
     );
     ensure!(init.qp_type == T::QP_TYPE && !init.sq_sig_all, "{init:?}");
     ensure!(a.qp.cap().max_send_wr >= asked.max_send_wr);
@@ -196,18 +196,18 @@ fn drained_event<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// The error for an `EINVAL` of the kernel names the attributes that the transition lacks or refuses.
 fn explained<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, b } = Pair::<D, Rc, Exclusive>::unconnected(lab, &Spec::new(lab))?;
-    let told = |attr: QpAttr, mask: M| -> Result<String> {
+    let refusal = |attr: QpAttr, mask: M| -> Result<String> {
         Ok(a.qp.modify(&attr, mask).err().with_context(|| format!("{mask:?} was taken"))?.to_string())
     };
     let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
-    let text = told(to(QpState::INIT), M::STATE | M::PORT)?;
+    let text = refusal(to(QpState::INIT), M::STATE | M::PORT)?;
     ensure!(text.contains("RESET->INIT on RC lacks ACCESS_FLAGS, PKEY_INDEX"), "{text}");
-    let text = told(to(QpState::RTS), M::STATE)?;
+    let text = refusal(to(QpState::RTS), M::STATE)?;
     ensure!(text.contains("RESET->RTS on RC is not a legal transition"), "{text}");
     a.qp.init(&lab.connect_attr())?;
-    let text = told(QpAttr { dest_qp_num: b.qp.qp_num(), ..to(QpState::RTR) }, M::STATE | M::DEST_QPN)?;
+    let text = refusal(QpAttr { dest_qp_num: b.qp.qp_num(), ..to(QpState::RTR) }, M::STATE | M::DEST_QPN)?;
     ensure!(text.contains("INIT->RTR on RC lacks") && text.contains("PATH_MTU"), "{text}");
-    let text = told(QpAttr { qkey: 1, ..to(QpState::INIT) }, M::STATE | M::QKEY)?;
+    let text = refusal(QpAttr { qkey: 1, ..to(QpState::INIT) }, M::STATE | M::QKEY)?;
     ensure!(text.contains("can't set QKEY"), "{text}");
     ensure!(a.state()? == QpState::INIT, "a refused modify_qp changed the state");
     Ok(())

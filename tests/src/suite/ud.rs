@@ -84,8 +84,8 @@ fn short_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
         let got = b.cq.poll(&mut wc)?.first().copied();
         match got {
             Some(wc) => {
-                let told = [WcStatus::LOC_LEN_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::LOC_PROT_ERR];
-                ensure!(told.contains(&wc.status), "{room} bytes: {wc:?}");
+                let allowed = [WcStatus::LOC_LEN_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::LOC_PROT_ERR];
+                ensure!(allowed.contains(&wc.status), "{room} bytes: {wc:?}");
             }
             None => lab.note(format_args!("a datagram of 100 bytes into {room} is dropped")),
         }

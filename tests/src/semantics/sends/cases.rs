@@ -61,7 +61,8 @@ macro_rules! cases {
 /// A call of the raw face.
 macro_rules! call {
     ($call:expr) => {
-        // SAFETY: see the top of this file.
+        // SAFETY: pointers are those of the `Stage`, which outlives the call. Entries name memory of a bench that is
+        // accessed by atomics only, or the session refuses them.
         unsafe { $call }
     };
 }

@@ -117,8 +117,8 @@ pub fn hold<B: SendBench>(bench: &mut B) -> Result<RowCounts> {
             let got = bench.posted()?;
             ensure!(got == posted, "posted {got:?}, should be {posted:?}");
             if let Err(error) = row.result {
-                let (told, want) = (B::Queue::errno(error).name(), row.errno(B::DRIVER));
-                ensure!(told == Some(want), "C gets {told:?} for {error:?}, should get {want}");
+                let (errno, want) = (B::Queue::errno(error).name(), row.errno(B::DRIVER));
+                ensure!(errno == Some(want), "C gets {errno:?} for {error:?}, should get {want}");
             }
             Ok(())
         },
@@ -170,7 +170,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
     let mut ex = QpEx::new(queue);
     let in_session = case.form == Form::InSession;
     if in_session {
-        // SAFETY: see the top of this file; aborted below.
+        // SAFETY: one thread uses the queue, and the session is aborted below.
         unsafe { ex.wr_start() };
         stage.build_main(&mut ex, 0, &stage.right);
     }
@@ -188,12 +188,14 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
                 nodes[i - 1].next = &raw const nodes[i];
             }
             let first = nodes.first().map_or(null(), ptr::from_ref);
-            // SAFETY: see the top of this file.
+            // SAFETY: the nodes and what they point to belong to the `Stage`, which outlives the call. Entries name memory
+            // of a bench that is accessed by atomics only, or the call refuses them.
             let got = unsafe { raw::post_send(queue, first) };
             let posted = check_list(want, got, &nodes, it)?;
             // At the front of a list, nothing is posted.
             if want.named == Named::It && it != 0 && case.form != Form::Full {
-                // SAFETY: see the top of this file.
+                // SAFETY: the node and what it points to belong to the `Stage`, which outlives the call; the call refuses
+                // it.
                 let got = unsafe { raw::post_send(queue, &raw const nodes[it]) };
                 check_list(want, got, &nodes, it).context("as the first of a list")?;
             }
@@ -203,13 +205,13 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
             let start = case.form != Form::NotStarted;
             let mut run = |from: usize, to: usize| -> Result<Result<(), PostError>> {
                 if start {
-                    // SAFETY: see the top of this file.
+                    // SAFETY: one thread uses the queue, and `wr_complete` below ends the session.
                     unsafe { ex.wr_start() };
                 }
                 for i in from..to {
                     which(i).wr.context("a builder can't express this")?(&mut ex, stage);
                 }
-                // SAFETY: see the top of this file.
+                // SAFETY: this thread opened the session, or the queue refuses the call.
                 Ok(unsafe { ex.wr_complete() })
             };
             let posted = all_or_nothing(run(0, n)?)?;
@@ -238,7 +240,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
         other => anyhow::bail!("not a face of sends: {other}"),
     };
     if in_session {
-        // SAFETY: see the top of this file.
+        // SAFETY: this thread opened the session.
         unsafe { ex.wr_abort() };
     }
     Ok(ids[..posted].to_vec())
@@ -279,6 +281,7 @@ pub fn post_right<Q: WrBuilder + 'static, L: Locking>(
     let stage = Stage::<Q>::new(facts, qp_type)?;
     stage.id.set(wr_id);
     let node = stage.main(&stage.right, 0);
-    // SAFETY: see the top of this file.
+    // SAFETY: the node is a local, and what it points to belongs to the lab; its entries name memory of a bench that is
+    // accessed by atomics only.
     unsafe { raw::post_send(queue, &raw const node) }.map_err(|bad| bad.error).context("a right one")
 }

@@ -198,18 +198,19 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
     pub(super) fn begin_main(&self, ex: &mut QpEx<'_>, flags: u32) {
         self.begin(ex, flags);
         let (addr, rkey) = self.facts.remote;
-        // SAFETY: see the top of this file.
+        // SAFETY: the session is open, or the queue refuses the call; the calls take no pointers.
         unsafe { if self.kind.sends() { ex.wr_send() } else { ex.wr_rdma_write(rkey, addr) } }
     }
 
     pub(super) fn set(&self, ex: &mut QpEx<'_>, sges: &[Sge]) {
-        // SAFETY: see the top of this file.
+        // SAFETY: the session is open, or the queue refuses the call. The entries name memory of a bench that is accessed by atomics only,
+        // or the session refuses them.
         unsafe { ex.wr_set_sge_list(sges.len(), sges.as_ptr()) }
     }
 
     pub(super) fn address(&self, ex: &mut QpEx<'_>) {
         let (qpn, qkey) = self.facts.receiver;
-        // SAFETY: see the top of this file.
+        // SAFETY: the session is open, or the queue refuses the call; the address handle belongs to the lab, which outlives the call.
         unsafe { ex.wr_set_ud_addr(self.facts.ah, qpn, qkey) }
     }
 
@@ -217,7 +218,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
     pub(super) fn destination(&self, ex: &mut QpEx<'_>) {
         match self.kind {
             Kind::Datagram => self.address(ex),
-            // SAFETY: see the top of this file.
+            // SAFETY: the session is open, or the queue refuses the call; the call takes no pointers.
             Kind::Xrc => unsafe { ex.wr_set_xrc_srqn(SRQN) },
             // The setter of a DC target is not one of the verbs; the reference vectors check those sessions.
             Kind::Peer | Kind::Raw | Kind::Dc => {}
@@ -228,7 +229,8 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         self.begin_main(ex, flags);
         // One entry goes by the setter for one.
         match sges {
-            // SAFETY: see the top of this file.
+            // SAFETY: the session is open, or the queue refuses the call. The entry names memory of a bench that is accessed by atomics
+            // only.
             [one] => unsafe { ex.wr_set_sge(one.lkey, one.addr, one.length) },
             _ => self.set(ex, sges),
         }
@@ -237,7 +239,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
 
     pub(super) fn build_inline(&self, ex: &mut QpEx<'_>, data: &[u8]) {
         self.begin_main(ex, 0);
-        // SAFETY: see the top of this file.
+        // SAFETY: the session is open, or the queue refuses the call; `data` is a slice, which is valid during the call.
         unsafe { ex.wr_set_inline_data(data.as_ptr(), data.len()) }
         self.destination(ex);
     }
@@ -255,7 +257,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         P: Payload<Q::Sge>,
     {
         let wr = Wr { wr_id: self.id.get(), flags: SendFlags::from_bits_retain(SIGNALED | flags) };
-        // SAFETY: see the top of this file.
+        // SAFETY: entries name memory of a bench that is accessed by atomics only, or the batch refuses them.
         unsafe {
             match self.kind {
                 Kind::Datagram => batch.push(wr, self.to(), op, data),
