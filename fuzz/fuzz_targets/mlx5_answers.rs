@@ -91,7 +91,7 @@ struct NewQp {
 const MAX_ACTIONS: usize = 40;
 
 /// The changes of an answer, as bits; they have no effect unless the two top bits are set.
-mod lie {
+mod change {
     pub(super) const MARK: u8 = 0xc0;
     pub(super) const REFUSE: u8 = 1;
     pub(super) const BYTES: u8 = 2;
@@ -100,13 +100,13 @@ mod lie {
 }
 
 #[derive(Default)]
-struct Lies {
+struct Changes {
     bytes: Vec<u8>,
     at: usize,
-    told: bool,
+    has_changed: bool,
 }
 
-impl Lies {
+impl Changes {
     fn byte(&mut self) -> u8 {
         let byte = self.bytes.get(self.at).copied().unwrap_or(0);
         self.at += 1;
@@ -115,57 +115,57 @@ impl Lies {
 
     fn next(&mut self) -> u8 {
         let byte = self.byte();
-        if byte & lie::MARK != lie::MARK {
+        if byte & change::MARK != change::MARK {
             return 0;
         }
-        self.told |= byte & !lie::MARK != 0;
-        byte & !lie::MARK
+        self.has_changed |= byte & !change::MARK != 0;
+        byte & !change::MARK
     }
 }
 
-/// The kernel, as it arrives.
-struct Liar {
+/// A kernel whose answers are changed on the way to the driver.
+struct ChangingKernel {
     inner: Arc<dyn Kernel>,
-    lies: Mutex<Lies>,
+    changes: Mutex<Changes>,
 }
 
-impl fmt::Debug for Liar {
+impl fmt::Debug for ChangingKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Liar")
+        f.write_str("ChangingKernel")
     }
 }
 
-impl Liar {
-    fn lies(&self) -> std::sync::MutexGuard<'_, Lies> {
-        self.lies.lock().unwrap_or_else(PoisonError::into_inner)
+impl ChangingKernel {
+    fn changes(&self) -> std::sync::MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn was_honest(&self) -> bool {
-        !self.lies().told
+    fn is_unchanged(&self) -> bool {
+        !self.changes().has_changed
     }
 }
 
-impl Kernel for Liar {
+impl Kernel for ChangingKernel {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
-        let mut lies = self.lies();
-        let lie = lies.next();
-        if lie & lie::REFUSE != 0 {
+        let mut changes = self.changes();
+        let change = changes.next();
+        if change & change::REFUSE != 0 {
             let errno = [Errno::EINVAL, Errno::EBUSY, Errno::EOPNOTSUPP, Errno::ENOMEM, Errno::EIO];
-            return Err(errno[usize::from(lies.byte()) % errno.len()]);
+            return Err(errno[usize::from(changes.byte()) % errno.len()]);
         }
         self.inner.ioctl(command)?;
         let ids: Vec<u16> = command.attrs().map(|a| a.id).collect();
         for id in ids {
-            if lie & lie::HANDLE != 0 {
-                let handle = u64::from(lies.byte()) << (lies.byte() % 40);
+            if change & change::HANDLE != 0 {
+                let handle = u64::from(changes.byte()) << (changes.byte() % 40);
                 command.new_handle(id, handle);
             }
-            if lie & lie::BYTES != 0
+            if change & change::BYTES != 0
                 && let Some(output) = command.output(id)
             {
-                let count = lies.byte() % 8;
+                let count = changes.byte() % 8;
                 for _ in 0..count {
-                    let (at, value) = (usize::from(lies.byte()), lies.byte());
+                    let (at, value) = (usize::from(changes.byte()), changes.byte());
                     let at = at % output.len().max(1);
                     if let Some(byte) = output.get_mut(at) {
                         *byte = value;
@@ -181,21 +181,21 @@ impl Kernel for Liar {
     }
 
     fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
-        let lie = self.lies().next();
-        if lie & lie::REFUSE != 0 || len > 1 << 20 {
+        let change = self.changes().next();
+        if change & change::REFUSE != 0 || len > 1 << 20 {
             return Err(Errno::EAGAIN);
         }
         let mapping = self.inner.mmap(offset, len, protection)?;
-        if lie & lie::SHORT == 0 {
+        if change & change::SHORT == 0 {
             return Ok(mapping);
         }
         let (ptr, len) = (mapping.as_ptr(), mapping.len() / 3);
-        // SAFETY: the beginning of a mapping, which is the owner.
+        // SAFETY: the first part of a mapping, which the new one owns.
         Ok(unsafe { Mapping::new(ptr, len, mapping) })
     }
 
     fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
-        if self.lies().next() & lie::REFUSE != 0 {
+        if self.changes().next() & change::REFUSE != 0 {
             return Err(Errno::EAGAIN);
         }
         self.inner.doorbells(offset, len)
@@ -231,8 +231,8 @@ struct World {
 fuzz_target!(|input: Input<'_>| {
     let fabric = Fabric::deterministic(1);
     let hca = fabric.device("hca0").build();
-    let lies = Lies { bytes: input.answers.to_vec(), ..Lies::default() };
-    let kernel = Arc::new(Liar { inner: hca.open(), lies: Mutex::new(lies) });
+    let changes = Changes { bytes: input.answers.to_vec(), ..Changes::default() };
+    let kernel = Arc::new(ChangingKernel { inner: hca.open(), changes: Mutex::new(changes) });
     let mut options = Options::default();
     options.cqe_size = if input.wide { 128 } else { 64 };
     let port = Arc::clone(&kernel) as Arc<dyn Kernel>;
@@ -241,7 +241,7 @@ fuzz_target!(|input: Input<'_>| {
     let (mlx5, pd) = match opened {
         Ok(both) => both,
         Err(error) => {
-            assert!(!kernel.was_honest(), "{error}");
+            assert!(!kernel.is_unchanged(), "{error}");
             return;
         }
     };
@@ -317,7 +317,7 @@ impl World {
                 for i in 0..*count {
                     let wr = Wr { wr_id: i.into(), flags: SendFlags::SIGNALED };
                     let bytes = vec![i; i.into()];
-                    // SAFETY: no memory is named.
+                    // SAFETY: the WR names no memory.
                     let _ = match *inline {
                         true => unsafe { queue.post(wr, Connected, Send::new(), Inline(&bytes)) },
                         false => {
@@ -330,7 +330,7 @@ impl World {
             Action::Recv(which, count) => {
                 if let Some(queue) = pick(&mut self.qps, *which).and_then(|qp| qp.recv.as_mut()) {
                     for i in 0..*count {
-                        // SAFETY: no memory is named.
+                        // SAFETY: the WR names no memory.
                         let _ = unsafe { queue.post(i.into(), &[]) };
                     }
                 }
@@ -338,7 +338,7 @@ impl World {
             Action::SrqRecv(which, count) => {
                 if let Some(srq) = pick(&mut self.srqs, *which) {
                     for i in 0..*count {
-                        // SAFETY: no memory is named.
+                        // SAFETY: the WR names no memory.
                         let _ = unsafe { srq.queue.post(i.into(), &[]) };
                     }
                 }

@@ -340,7 +340,7 @@ impl World {
                 match &mut self.queues[usize::from(*which) % 3].recv {
                     // SAFETY: it is not posted, so the device may not write to it.
                     Receives::Own(queue) => unsafe { queue.batch().push(0, &sges) },
-                    // SAFETY: as above.
+                    // SAFETY: it is not posted, so the device may not write to it.
                     Receives::Shared(queue) => unsafe { queue.batch().push(0, &sges) },
                 }
             }

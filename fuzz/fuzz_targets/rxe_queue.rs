@@ -192,11 +192,11 @@ const SGES: [Sge; 3] = [Sge { addr: 1, length: 2, lkey: 3 }; 3];
 unsafe fn push(batch: &mut SendBatch<'_, FakeBell>, i: u8) {
     let (wr, op) = (Wr::default(), op::Send::new());
     match i % 3 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the WR has no data, so it names no memory.
         0 => unsafe { batch.push(wr, Connected, op, NoData) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the entries' memory fulfils the contract of `SendBatch::push` (the contract of this function).
         1 => unsafe { batch.push(wr, Connected, op, &SGES) },
-        // SAFETY: the caller's promise.
+        // SAFETY: inline data are copied by the call, so no memory is used later.
         _ => unsafe { batch.push(wr, Connected, op, Inline(&[7; 33])) },
     }
 }
