@@ -344,7 +344,7 @@ fn unreliable_connection<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Uc, Exclusive>::new(lab)?;
     let data = [3; 16];
     // No receive, and an invalid key.
-    let wrong = Remote { rkey: nobodys(b.mr.rkey()), ..b.remote(0) };
+    let wrong = Remote { rkey: unknown_key(b.mr.rkey()), ..b.remote(0) };
     a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().inline(&data)])?;
     a.post(Face::Batch, &[Req::new(2, Op::Write(wrong)).signaled().inline(&data)])?;
     a.ok(2)?;
