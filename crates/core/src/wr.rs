@@ -79,13 +79,13 @@ pub struct Sge {
 pub struct ImmData(u32);
 
 impl ImmData {
-    /// From a number in host byte order (`htobe32`).
+    /// Converts a number in host byte order (`htobe32`).
     #[must_use]
     #[inline(always)]
     pub const fn new(host: u32) -> Self {
         Self(host.to_be())
     }
-    /// From the raw `__be32`.
+    /// Converts the raw `__be32`.
     #[must_use]
     #[inline(always)]
     pub const fn from_be(raw: u32) -> Self {
@@ -287,11 +287,11 @@ pub struct SendWr {
     pub send_flags: u32,
     /// `imm_data` (`__be32`) of the `_WITH_IMM` opcodes, `invalidate_rkey` of the `_INV` ones.
     pub imm_data_or_invalidate_rkey: u32,
-    /// By opcode and QP type.
+    /// The fields that depend on the opcode and the QP type.
     pub wr: WrUnion,
     /// `qp_type.xrc.remote_srqn`, for XRC_SEND QPs.
     pub xrc_remote_srqn: u32,
-    /// By opcode.
+    /// The fields that depend on the opcode.
     pub tail: WrTail,
 }
 

@@ -46,7 +46,7 @@ struct Current {
     flags: u32,
     /// Setters that it has, as bits.
     takes: u8,
-    /// Those that were not called yet.
+    /// The setters that were not called yet.
     needs: u8,
 }
 

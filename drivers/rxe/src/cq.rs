@@ -44,7 +44,7 @@ impl<B: ArmBell> CompletionQueue<B> {
         Ok(Self { shared: shared.expect("a page of memory"), open: None, capacity, bell })
     }
 
-    /// Of a ring that the control path shares.
+    /// A queue with a ring that the control path shares.
     pub(crate) fn create(
         state: CqState,
         barrier: ControlBarrier,

@@ -170,7 +170,7 @@ impl CqState {
         Ok(state)
     }
 
-    /// How many completions fit.
+    /// The number of completions that fit.
     pub(crate) fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
@@ -209,7 +209,7 @@ impl CqState {
         Ok(())
     }
 
-    /// How many completions there are, as far as known.
+    /// The number of completions, as far as is known.
     #[inline(always)]
     fn known(&self) -> u32 {
         self.producer.wrapping_sub(self.at) & self.ring.mask()

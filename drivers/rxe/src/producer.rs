@@ -29,7 +29,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Of a batch that has failed before it began.
+    /// The cursor of a batch that failed before it began.
     pub(crate) const fn failed(error: PostError) -> Self {
         Self { at: 0, limit: 0, error: Some(error) }
     }

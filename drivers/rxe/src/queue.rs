@@ -112,7 +112,7 @@ impl<H> Ring<H> {
         self.mask
     }
 
-    /// How many elements fit: one less than there are slots.
+    /// The number of elements that fit: one less than the slots.
     #[inline(always)]
     pub fn capacity(&self) -> u32 {
         self.mask

@@ -48,7 +48,7 @@ impl<B: FlushBell> RecvQueue<B> {
         Self::new(ring, max_sge, Arc::new(QpShared::new(QpState::RTR)), bell)
     }
 
-    /// How many WRs fit: a power of two minus one, at least the number requested.
+    /// The number of WRs that fit: a power of two minus one, at least the number requested.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.ring.ring().capacity()

@@ -113,7 +113,7 @@ impl<B: SendBell> SendQueue<B> {
         })
     }
 
-    /// How many WRs fit: a power of two minus one, at least the number requested.
+    /// The number of WRs that fit: a power of two minus one, at least the number requested.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.ring.ring().capacity()

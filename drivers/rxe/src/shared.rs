@@ -31,7 +31,8 @@ pub struct QpShared {
 }
 
 impl QpShared {
-    /// Of a QP that completes to `cqs`. An SRQ has one, too, as a QP of no number that always takes receives.
+    /// The shared part of a QP whose completions go to `cqs`. An SRQ has one, too: it is treated as a QP without a number
+    /// that always takes receives.
     ///
     /// # Errors
     /// As [`QueueAccess::new`].
@@ -46,7 +47,7 @@ impl QpShared {
         Ok(Self { send, recv, qkey: AtomicU32::new(0), modifying: Mutex::new(()), cqs, qp_num })
     }
 
-    /// Of a QP in `state` without CQs.
+    /// The shared part of a QP in `state` without CQs.
     ///
     /// # Panics
     /// If memory can't be allocated.

@@ -163,15 +163,15 @@ abi_structs! {
         pub max_pd: u32,
         /// Reads and atomics that one QP accepts at a time.
         pub max_qp_rd_atom: u32,
-        /// The same of an end-to-end context (RD transport).
+        /// The same limit for an end-to-end context (RD transport).
         pub max_ee_rd_atom: u32,
         /// Reads and atomics that the device accepts at a time.
         pub max_res_rd_atom: u32,
         /// Reads and atomics that one QP initiates at a time.
         pub max_qp_init_rd_atom: u32,
-        /// The same of an end-to-end context (RD transport).
+        /// The same limit for an end-to-end context (RD transport).
         pub max_ee_init_rd_atom: u32,
-        /// How far atomics are atomic, `IB_ATOMIC_*`.
+        /// The scope in which atomics are atomic, `IB_ATOMIC_*`.
         pub atomic_cap: u32,
         /// End-to-end contexts (RD transport).
         pub max_ee: u32,

@@ -151,6 +151,6 @@ pub struct FlowAttr {
     pub port: u8,
     /// Flags.
     pub flags: FlowFlags,
-    /// From the outermost header inwards, then the actions.
+    /// Headers from the outermost one inwards, then the actions.
     pub specs: Vec<FlowSpec>,
 }

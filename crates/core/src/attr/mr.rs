@@ -101,7 +101,7 @@ pub enum MwType {
 }
 
 impl MwType {
-    /// From C's number.
+    /// Converts C's number.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Option<Self> {
         match raw {

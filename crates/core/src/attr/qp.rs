@@ -28,7 +28,7 @@ impl QpType {
     pub const ALL: [Self; 7] =
         [Self::Rc, Self::Uc, Self::Ud, Self::RawPacket, Self::XrcSend, Self::XrcRecv, Self::Driver];
 
-    /// From C's number.
+    /// Converts C's number.
     #[must_use]
     pub fn from_raw(raw: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|t| *t as u32 == raw)

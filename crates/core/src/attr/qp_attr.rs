@@ -103,7 +103,7 @@ pub struct QpAttr {
     pub alt_ah_attr: AhAttr,
     /// Index into the port's P_Key table.
     pub pkey_index: u16,
-    /// The same of the alternate path.
+    /// The same attribute for the alternate path.
     pub alt_pkey_index: u16,
     /// Raise an event when the send queue is drained.
     pub en_sqd_async_notify: bool,

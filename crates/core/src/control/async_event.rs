@@ -45,7 +45,7 @@ impl AsyncFd {
     /// Makes reading it fail with `EAGAIN` (here: return `None`) instead of blocking, or the reverse.
     ///
     /// # Errors
-    /// That of fcntl(2).
+    /// The error of fcntl(2).
     pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
         set_nonblocking(self.fd.as_fd(), nonblocking).map_err(|errno| self.error("fcntl", errno))
     }

@@ -35,7 +35,7 @@ impl<T> Slab<T> {
         Self::default()
     }
 
-    /// How many values there are.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len

@@ -29,7 +29,7 @@ pub trait DoorbellPort: Send + Sync + fmt::Debug {
 pub struct Registers(Arc<Mapping>);
 
 impl Registers {
-    /// Of a mapping of registers; `None` if it is only readable.
+    /// The registers of a mapping; `None` if it is read-only.
     #[must_use]
     pub fn new(mapping: Arc<Mapping>) -> Option<Self> {
         mapping.is_writable().then_some(Self(mapping))

@@ -63,7 +63,7 @@ impl QueueAccess {
     /// A word of `value`, which is not [`FORKED`](Self::FORKED), a limit of 0, not busy. `barrier` is that of the context.
     ///
     /// # Errors
-    /// That of mmap(2), or of madvise(2) on a kernel before 4.14.
+    /// The error of mmap(2), or of madvise(2) on a kernel before 4.14.
     pub fn new(value: u32, barrier: ControlBarrier) -> io::Result<Self> {
         #[cfg(not(loom))]
         {
@@ -158,7 +158,7 @@ impl QueueAccess {
     /// In a child of fork(2) no thread is inside, even if one of the parent's threads was.
     ///
     /// # Errors
-    /// That of membarrier(2). Then the queue must stay closed: a thread may still be inside.
+    /// The error of membarrier(2). Then the queue must stay closed: a thread may still be inside.
     pub fn wait_idle(&self) -> Result<(), Errno> {
         self.barrier.control_side()?;
         #[cfg(not(loom))]

@@ -8,9 +8,9 @@ use crate::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 ///
 /// With a status other than success only `wr_id`, `status`, `qp_num` and `vendor_err` mean something.
 pub trait Completion {
-    /// Of the work request.
+    /// The id of the work request.
     fn wr_id(&self) -> u64;
-    /// How it ended.
+    /// The result of the work request.
     fn status(&self) -> WcStatus;
     /// Opcode of the completed WR.
     fn opcode(&self) -> WcOpcode;
@@ -113,6 +113,6 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// arming, because a completion that arrived before raises no event.
     fn req_notify(&mut self, solicited_only: bool) -> Result<(), PollError>;
 
-    /// How many completions fit.
+    /// The number of completions that fit.
     fn cqe(&self) -> u32;
 }

@@ -317,7 +317,7 @@ pub struct QpCreate<'a, D: Driver> {
     pub recv_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
     /// Takes its receives, instead of a receive queue of its own.
     pub srq: Option<(&'a SrqHandle, &'a Arc<D::SrqShared>)>,
-    /// Of XRC receive QPs.
+    /// The domain of an XRC receive QP.
     pub xrcd: Option<&'a XrcdHandle>,
     /// Type, sizes, operations.
     pub attr: &'a QpInitAttr,

@@ -155,14 +155,14 @@ operations! {
     };
     /// `IBV_WR_RDMA_WRITE`
     Write [] RDMA_WRITE {
-        /// Where to.
+        /// The destination.
         to: R
     } => {
         #[inline(always)] fn remote(&self) -> Option<R> { Some(self.to) }
     };
     /// `IBV_WR_RDMA_WRITE_WITH_IMM`
     WriteImm [] RDMA_WRITE_WITH_IMM {
-        /// Where to.
+        /// The destination.
         to: R,
         /// Arrives in the peer's completion.
         imm: ImmData
@@ -172,7 +172,7 @@ operations! {
     };
     /// `IBV_WR_RDMA_READ`
     Read [] RDMA_READ {
-        /// Where from.
+        /// The source.
         from: R
     } => {
         #[inline(always)] fn remote(&self) -> Option<R> { Some(self.from) }
@@ -183,7 +183,7 @@ operations! {
         at: R,
         /// Stores the swap value only if the word equals this.
         compare: u64,
-        /// What is stored.
+        /// The value that is stored.
         swap: u64
     } => {
         #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
@@ -195,7 +195,7 @@ operations! {
     FetchAdd [] ATOMIC_FETCH_AND_ADD {
         /// The 8-byte aligned word.
         at: R,
-        /// What is added.
+        /// The value that is added.
         add: u64
     } => {
         #[inline(always)] fn remote(&self) -> Option<R> { Some(self.at) }
@@ -233,7 +233,7 @@ operations! {
     AtomicWrite [] ATOMIC_WRITE {
         /// The 8-byte aligned word.
         to: R,
-        /// What is stored there, all at once.
+        /// The value that is stored atomically.
         data: [u8; 8]
     } => {
         const HAS_DATA: bool = false;

@@ -18,7 +18,7 @@ impl StateWord {
     /// Set in every word of a QP.
     const LIVE: u32 = 0x80;
 
-    /// Of a QP that was never reset.
+    /// The word of a QP that was never reset.
     #[inline(always)]
     #[must_use]
     pub const fn new(state: QpState) -> Self {
@@ -41,7 +41,7 @@ impl StateWord {
         self.0
     }
 
-    /// From what [`bits`](Self::bits) gave.
+    /// Converts a value of [`bits`](Self::bits) back.
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {

@@ -12,7 +12,7 @@ pub const MAX_SGE_LENGTH: u32 = 1 << 31;
 
 /// A scatter/gather entry as the driver's WQE holds it.
 pub trait WireSge: Copy + Send + Sync + core::fmt::Debug + 'static {
-    /// From host values. [`PostError::InvalidLength`] above [`MAX_SGE_LENGTH`].
+    /// Converts host values. [`PostError::InvalidLength`] above [`MAX_SGE_LENGTH`].
     fn new(addr: u64, length: u32, lkey: u32) -> Result<Self, PostError>;
     /// Start address.
     fn addr(&self) -> u64;
@@ -46,7 +46,7 @@ impl WireSge for Sge {
 
 /// A remote address and its key as the driver's WQE holds them.
 pub trait WireRemote: Copy + Send + Sync + core::fmt::Debug + 'static {
-    /// From host values.
+    /// Converts host values.
     fn new(addr: u64, rkey: u32) -> Self;
     /// Remote virtual address.
     fn addr(&self) -> u64;

@@ -136,7 +136,7 @@ fn thread_token() -> usize {
     token
 }
 
-/// The same on aarch64, where a register has it.
+/// The token on aarch64: a register that contains the thread pointer.
 #[cfg(all(target_arch = "aarch64", not(loom), not(miri)))]
 #[inline(always)]
 fn thread_token() -> usize {
@@ -148,7 +148,7 @@ fn thread_token() -> usize {
     token
 }
 
-/// The same without assembly: the address of a thread-local byte.
+/// The token without assembly: the address of a thread-local byte.
 #[cfg(all(miri, not(loom)))]
 fn thread_token() -> usize {
     thread_local!(static TOKEN: u8 = const { 0 });

@@ -62,7 +62,7 @@ impl<D: Driver> QpControl<D> {
         self.modify(&QpAttr { qp_state: state, ..QpAttr::default() }, QpAttrMask::STATE)
     }
 
-    /// From RESET to INIT; receives can be posted after.
+    /// Moves the QP from RESET to INIT; receives can be posted then.
     pub fn init(&self, attr: &ConnectAttr) -> Result<()> {
         let mut mask = QpAttrMask::STATE | QpAttrMask::PORT;
         if self.qp_type() != QpType::RawPacket {
@@ -84,7 +84,7 @@ impl<D: Driver> QpControl<D> {
         self.modify(&qp_attr, mask)
     }
 
-    /// From INIT to RTR, expecting packets from `remote`.
+    /// Moves the QP from INIT to RTR, expecting packets from `remote`.
     pub fn ready_to_receive(&self, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let mut qp_attr = QpAttr { qp_state: QpState::RTR, ..QpAttr::default() };
         let mut mask = QpAttrMask::STATE;
@@ -103,7 +103,7 @@ impl<D: Driver> QpControl<D> {
         self.modify(&qp_attr, mask)
     }
 
-    /// From RTR to RTS, sending from `local.psn` on.
+    /// Moves the QP from RTR to RTS, sending from `local.psn` on.
     pub fn ready_to_send(&self, local: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let mut qp_attr = QpAttr { qp_state: QpState::RTS, ..QpAttr::default() };
         let mut mask = QpAttrMask::STATE;
@@ -131,7 +131,7 @@ impl<D: Driver> QpControl<D> {
         self.modify(&qp_attr, mask)
     }
 
-    /// From INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
+    /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         self.ready_to_receive(remote, attr)?;
         self.ready_to_send(local, attr)

@@ -90,12 +90,12 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.query(mask)
     }
 
-    /// From RESET to INIT; receives can be posted after.
+    /// Moves the QP from RESET to INIT; receives can be posted then.
     pub fn init(&self, attr: &ConnectAttr) -> Result<()> {
         self.control.init(attr)
     }
 
-    /// From INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
+    /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         self.control.connect(local, remote, attr)
     }

@@ -68,7 +68,7 @@ pub(crate) struct Facts {
     pub(crate) clock_info: bool,
     /// Bytes of the longest message, of every port.
     pub(crate) max_msg_sz: u64,
-    /// By port number less 1.
+    /// Indexed by port number minus 1.
     pub(crate) ports: Vec<Port>,
 }
 

@@ -4,21 +4,21 @@
 use super::context::Facts;
 use uverbs_core::attr::{QpType, SendOpsFlags};
 
-/// Of RC, XRC and DC QPs.
+/// The operations of RC, XRC and DC QPs.
 pub(crate) const RC: SendOpsFlags = UC
     .union(SendOpsFlags::RDMA_READ)
     .union(SendOpsFlags::ATOMIC_CMP_AND_SWP)
     .union(SendOpsFlags::ATOMIC_FETCH_AND_ADD);
-/// Of UC QPs.
+/// The operations of UC QPs.
 const UC: SendOpsFlags = UD
     .union(SendOpsFlags::SEND_WITH_INV)
     .union(SendOpsFlags::RDMA_WRITE)
     .union(SendOpsFlags::RDMA_WRITE_WITH_IMM)
     .union(SendOpsFlags::LOCAL_INV)
     .union(SendOpsFlags::BIND_MW);
-/// Of UD QPs. The hardware does not segment datagrams.
+/// The operations of UD QPs. The hardware does not segment datagrams.
 const UD: SendOpsFlags = SendOpsFlags::SEND.union(SendOpsFlags::SEND_WITH_IMM);
-/// Of raw packet QPs.
+/// The operations of raw packet QPs.
 const RAW_PACKET: SendOpsFlags = SendOpsFlags::SEND.union(SendOpsFlags::TSO);
 
 /// The operations that builders of such a QP support on this device (ibv_wr_post(3): a request for others fails the

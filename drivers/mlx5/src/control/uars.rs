@@ -83,7 +83,7 @@ struct Register {
     offset: u32,
     index: BfRegIndex,
     bf: BlueFlame,
-    /// Of a register that several QPs ring.
+    /// The lock of a register that several QPs use.
     shared: Option<Arc<SharedHalf>>,
 }
 
