@@ -4,9 +4,8 @@
 //!
 //! Nothing here runs code of another architecture.
 
-use crate::lab::Lab;
-use crate::lab::rust::{self, AARCH64};
-use crate::{cargo, repo_root, run};
+use crate::rust::{self, AARCH64};
+use crate::{cargo, repo_root, run, vm};
 use anyhow::{Context, Result, bail, ensure};
 use std::env;
 use std::fs;
@@ -52,7 +51,7 @@ pub(crate) fn barriers() -> Result<()> {
 }
 
 fn compiler() -> Result<PathBuf> {
-    let lab = Lab::open(false)?;
+    let lab = vm::lab(false)?;
     let _lock = lab.lock()?;
     rust::prepare(&lab)
         .context("no compiler for aarch64 (without a network, leave it out: --without-aarch64)")

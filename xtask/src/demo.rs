@@ -3,11 +3,12 @@
 //! root; or, in the VM, a ping-pong with the C library as the peer.
 
 use crate::cargo::{self, Program};
-use crate::lab::guest::{Share, Task};
 use crate::{run, vm};
 use anyhow::Result;
 use std::process::ExitCode;
 use std::time::Instant;
+use uverbs_lab::args::{BootArgs, LinkArg};
+use uverbs_lab::{Share, Task};
 
 /// The commands of the guest.
 const SCRIPT: &str = include_str!("demo.sh");
@@ -22,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Client::Uverbs, requires = "vm")]
     client: Client,
     #[command(flatten)]
-    boot: vm::BootArgs,
+    boot: BootArgs,
 }
 
 /// The client program; the server is always that of the C library.
@@ -66,19 +67,14 @@ fn here() -> Result<ExitCode> {
 
 /// With the C library, on a real kernel.
 fn in_vm(args: &Args) -> Result<ExitCode> {
-    let lab = args.boot.lab()?;
-    let mut shares = Vec::new();
+    let mut boot = args.boot.clone();
     if args.client == Client::Uverbs {
         let host = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
-        shares.push(Share { host, guest: "/usr/bin/uverbs".into() });
+        boot.files.push(Share { host, guest: "/usr/bin/uverbs".into() });
     }
     let name = if args.client == Client::Uverbs { "uverbs" } else { "c" };
-    let task = Task::Command(["sh", "-c", SCRIPT, "demo", name].map(str::to_owned).to_vec());
-    let devices = args.boot.devices(vm::LinkArg::Ib)?;
-    let outcome = vm::each(&lab, &args.boot, &devices, |series, device| {
-        let mut spec = args.boot.spec(series, device, task.clone());
-        spec.shares.extend(shares.iter().cloned());
-        spec
-    })?;
+    let devices = vm::devices(&boot, LinkArg::Ib)?;
+    let outcome =
+        boot.run(&vm::lab(boot.verbose)?, &devices, &Task::command(["sh", "-c", SCRIPT, "demo", name]))?;
     Ok(ExitCode::from(outcome.code()))
 }

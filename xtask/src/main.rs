@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every chore of this repository as one command.
 //!
-//! Each chore is a module with the arguments it takes; what several of them use is in [`cargo`], [`run`] and
-//! [`lab`]. Chores end with a status of their own: failures of the chore itself, as opposed to what it runs, are 125.
+//! Each chore is a module with its arguments. Several of them use [`cargo`] and the crate `uverbs-lab`. The exit status is
+//! 125 if the chore itself fails, and otherwise that of what it runs.
 
 mod aarch64;
 mod bench;
@@ -12,8 +12,7 @@ mod ci;
 mod demo;
 mod dist;
 mod fuzz;
-mod lab;
-mod run;
+mod rust;
 mod sanitize;
 mod setup;
 mod test;
@@ -22,6 +21,7 @@ mod vm;
 use clap::{Parser, Subcommand};
 use std::path::Path;
 use std::process::ExitCode;
+use uverbs_lab::run;
 
 /// Tests, checks and tools of this repository
 #[derive(Parser)]

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask setup`: installs the system packages that building and testing need, from this machine's own suite.
 
-use crate::lab::Lab;
-use crate::lab::device::{Device, Link, Mkeys};
-use crate::lab::guest::Task;
-use crate::lab::kernel;
-use crate::lab::rust;
-use crate::lab::vm::{Parts, Spec};
-use crate::run;
+use crate::{run, rust, vm};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use uverbs_lab::{Device, Link, Mkeys, Series, Spec, Task};
 
 /// The packages, and their purposes.
 const PACKAGES: [(&str, &str); 8] = [
@@ -54,12 +49,12 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         install(&missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
     }
     if args.lab {
-        let lab = Lab::open(true)?;
-        // What is fetched does not depend on the program or what it plays.
+        let lab = vm::lab(true)?;
+        // The fetched packages do not depend on the program or on the link.
         let mlx5 = Device::Mlx5 { program: PathBuf::new(), link: Link::Ib, mkeys: Mkeys::Command };
-        for series in kernel::ALL {
+        for series in Series::ALL {
             for device in [Device::Rxe, mlx5.clone()] {
-                Parts::prepare(&lab, &Spec::new(series, device, Task::Shell))?;
+                lab.prepare(&Spec::new(series, device, Task::Shell))?;
             }
         }
         let _lock = lab.lock()?;

@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask vm`: runs a command, or the test suite, in a VM that has two RDMA devices joined by a link.
+//! `cargo xtask vm`: runs a command, or the test suite, in a VM of the lab (`crates/lab`).
 
 use crate::cargo::{self, Program};
-use crate::lab::HOME_SUITE;
-use crate::lab::Lab;
-use crate::lab::device::{Device, Link, Mkeys, Wire};
-use crate::lab::guest::{Share, Task};
-use crate::lab::kernel::{self, Series};
-use crate::lab::qemu::Machine;
-use crate::lab::vm::{self, Outcome, Spec};
-use anyhow::{Context, Result, anyhow, ensure};
-use core::time::Duration;
+use crate::repo_root;
+use anyhow::{Result, ensure};
 use std::process::ExitCode;
-use std::time::Instant;
+use uverbs_lab::args::{BootArgs, DeviceArg, LinkArg};
+use uverbs_lab::{Device, Lab, Outcome, Share, Task};
 
 /// Run a command in a VM with two RDMA devices (rxe, or mlx5) joined by a link
 ///
@@ -94,142 +88,14 @@ impl TestArgs {
     }
 }
 
-/// The options of every boot.
-#[derive(clap::Args, Clone)]
-pub(crate) struct BootArgs {
-    /// The kernel: 6.1, 6.12, 7.2, or all of them one after the other
-    #[arg(long, default_value = "6.1")]
-    kernel: String,
-    /// The RDMA devices: the kernel's software device, or the kernel's mlx5 driver on software ConnectX NICs
-    #[arg(long, value_enum, default_value_t = DeviceArg::Rxe)]
-    device: DeviceArg,
-    /// Link layer of the ports of mlx5 devices [default: ib for a command, all for the suite]
-    #[arg(long, value_enum)]
-    link: Option<LinkArg>,
-    /// How the guest's kernel registers memory with mlx5 devices
-    #[arg(long, value_enum, default_value_t = MkeysArg::Command)]
-    mkeys: MkeysArg,
-    /// Stop the guest after this number of seconds, including the boot [default: 120 for a command, 900 for the suite]
-    #[arg(long, value_name = "SECS")]
-    timeout: Option<u64>,
-    /// CPUs of the guest
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    smp: u32,
-    /// Memory of the guest in MiB [default: 1024 for a command, 2048 for the suite, which registers 1 GiB]
-    #[arg(long, value_name = "MIB")]
-    mem: Option<u32>,
-    /// Copy a file or directory to the guest, to GUEST or to /usr/bin. Programs should be static, or use no libraries
-    /// other than libc, libgcc_s, libibverbs and librdmacm
-    #[arg(long = "file", value_name = "HOST[:GUEST]")]
-    files: Vec<Share>,
-    /// Set a variable for the command
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
-    env: Vec<(String, String)>,
-    /// Further kernel arguments, e.g. loglevel=8
-    #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
-    append: String,
-    /// The Debian suite whose C tools and libc the guest has
-    #[arg(long, value_name = "SUITE", default_value = HOME_SUITE)]
-    peers: String,
-    /// The Debian suite whose QEMU is used [default: bookworm; forky for mlx5]
-    #[arg(long, value_name = "SUITE")]
-    qemu: Option<String>,
-    /// Boot a guest with busybox, the kernel's modules and the files of --file only: no libc, no C tools
-    #[arg(long)]
-    bare: bool,
-    /// Keep the console's log even after a success
-    #[arg(long)]
-    keep_log: bool,
-    /// Print timings and the guest's console
-    #[arg(long, short)]
-    verbose: bool,
+/// The lab of this checkout.
+pub(crate) fn lab(verbose: bool) -> Result<Lab> {
+    Ok(Lab::open(repo_root().join("target/lab"))?.verbose(verbose))
 }
 
-/// The devices of `--device`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum DeviceArg {
-    /// The kernel's software device
-    Rxe,
-    /// The kernel's mlx5 driver, on software ConnectX NICs
-    Mlx5,
-}
-
-/// The ports of `--link`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum LinkArg {
-    /// InfiniBand
-    Ib,
-    /// Ethernet
-    Roce,
-    /// InfiniBand and Ethernet, one after the other
-    All,
-}
-
-/// The ways of `--mkeys`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum MkeysArg {
-    /// By page lists in commands
-    Command,
-    /// By the kernel's UMR queue (updates of memory keys)
-    Umr,
-}
-
-/// Parses `NAME=VALUE`.
-fn variable(text: &str) -> Result<(String, String)> {
-    let (name, value) = text.split_once('=').unwrap_or((text, ""));
-    let valid = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    ensure!(valid, "`{name}` is not the name of a variable");
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-impl BootArgs {
-    /// The selected kernels.
-    pub(crate) fn kernels(&self) -> Result<Vec<Series>> {
-        if self.kernel == "all" { Ok(kernel::ALL.to_vec()) } else { Ok(vec![Series::named(&self.kernel)?]) }
-    }
-
-    /// The lab to use.
-    pub(crate) fn lab(&self) -> Result<Lab> {
-        Lab::open(self.verbose)
-    }
-
-    /// The selected devices; builds the program that implements them.
-    pub(crate) fn devices(&self, default: LinkArg) -> Result<Vec<Device>> {
-        if self.device == DeviceArg::Rxe {
-            ensure!(self.link.is_none_or(|link| link == LinkArg::Roce), "rxe has no other link than roce");
-            ensure!(self.mkeys == MkeysArg::Command, "rxe has no queue for updates of memory keys");
-            return Ok(vec![Device::Rxe]);
-        }
-        let program = cargo::build_hca()?;
-        let links = match self.link.unwrap_or(default) {
-            LinkArg::Ib => &[Link::Ib][..],
-            LinkArg::Roce => &[Link::Roce],
-            LinkArg::All => &Link::ALL,
-        };
-        let mkeys = match self.mkeys {
-            MkeysArg::Command => Mkeys::Command,
-            MkeysArg::Umr => Mkeys::Umr,
-        };
-        let device = |link: &Link| Device::Mlx5 { program: program.clone(), link: *link, mkeys };
-        Ok(links.iter().map(device).collect())
-    }
-
-    /// One boot of a kernel.
-    pub(crate) fn spec(&self, series: Series, device: Device, task: Task) -> Spec {
-        Spec {
-            peers: self.peers.clone(),
-            qemu: self.qemu.clone(),
-            bare: self.bare,
-            machine: Machine { smp: self.smp, mem: self.mem.unwrap_or(1024) },
-            timeout: Duration::from_secs(self.timeout.unwrap_or(120)),
-            shares: self.files.clone(),
-            env: self.env.clone(),
-            append: self.append.clone(),
-            keep_log: self.keep_log,
-            ..Spec::new(series, device, task)
-        }
-    }
+/// The selected devices; builds the program that implements mlx5 devices.
+pub(crate) fn devices(boot: &BootArgs, default: LinkArg) -> Result<Vec<Device>> {
+    boot.devices(default, cargo::build_hca)
 }
 
 /// Runs the command.
@@ -239,11 +105,9 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
         Some(What::Pair(args)) => return pair(args),
         None => {}
     }
-    let lab = args.boot.lab()?;
     let task = if args.shell { Task::Shell } else { Task::Command(args.command) };
-    let devices = args.boot.devices(LinkArg::Ib)?;
-    let outcome =
-        each(&lab, &args.boot, &devices, |series, device| args.boot.spec(series, device, task.clone()))?;
+    let devices = devices(&args.boot, LinkArg::Ib)?;
+    let outcome = args.boot.run(&lab(args.boot.verbose)?, &devices, &task)?;
     Ok(ExitCode::from(outcome.code()))
 }
 
@@ -282,7 +146,7 @@ const BARE: &str = include_str!("bare.sh");
 
 /// Builds the suite and runs it in one boot of each kernel; a whole run also runs the static binary in a bare guest.
 pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<ExitCode> {
-    let lab = args.boot.lab()?;
+    let lab = lab(args.boot.verbose)?;
     let mut args = args.clone();
     if args.short {
         args.filter = SHORT.map(str::to_owned).to_vec();
@@ -306,22 +170,21 @@ pub(crate) fn test(args: &TestArgs, default_retries: Option<u32>) -> Result<Exit
     }
     boot.files.push(uverbs.clone());
     boot.files.push(Share { host: suite, guest: "/usr/bin/vm-suite".into() });
-    let devices = boot.devices(LinkArg::All)?;
+    let devices = devices(&boot, LinkArg::All)?;
     let task = if whole && devices == [Device::Rxe] {
         let device = cargo::build_static(Program::Test { package: "uverbs-rxe", name: "device" })?;
         boot.files.push(Share { host: device, guest: "/usr/bin/rxe-device".into() });
-        Task::Command(["sh", "-c", WHOLE].map(str::to_owned).to_vec())
+        Task::command(["sh", "-c", WHOLE])
     } else {
         let words = ["vm-suite"].map(str::to_owned).into_iter();
         Task::Command(words.chain(args.filter.iter().cloned()).chain(args.args.iter().cloned()).collect())
     };
-    let outcome = each(&lab, &boot, &devices, |series, device| boot.spec(series, device, task.clone()))?;
+    let outcome = boot.run(&lab, &devices, &task)?;
     if !whole || outcome != Outcome::Exit(0) {
         return Ok(ExitCode::from(outcome.code()));
     }
     let bare = BootArgs { bare: true, files: vec![uverbs], timeout: Some(200), ..args.boot.clone() };
-    let task = Task::Command(["sh", "-c", BARE].map(str::to_owned).to_vec());
-    let outcome = each(&lab, &bare, &devices, |series, device| bare.spec(series, device, task.clone()))?;
+    let outcome = bare.run(&lab, &devices, &Task::command(["sh", "-c", BARE]))?;
     Ok(ExitCode::from(outcome.code()))
 }
 
@@ -330,75 +193,17 @@ const PAIR: &str = include_str!("pair.sh");
 
 /// Boots two VMs that are on one fabric.
 fn pair(args: &PairArgs) -> Result<ExitCode> {
-    let lab = args.boot.lab()?;
     let mut boot = args.boot.clone();
     ensure!(boot.link.is_none_or(|link| link == LinkArg::Ib), "two VMs are joined by InfiniBand only");
     boot.device = DeviceArg::Mlx5;
     boot.timeout.get_or_insert(240);
     let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
     boot.files.push(Share { host: uverbs, guest: "/usr/bin/uverbs".into() });
-    let devices = boot.devices(LinkArg::Ib)?;
+    let devices = devices(&boot, LinkArg::Ib)?;
     let words = match args.command.is_empty() {
         true => ["sh", "-c", PAIR].map(str::to_owned).to_vec(),
         false => args.command.clone(),
     };
-    let task = Task::Command(words);
-    let name = format!("pair-{}", std::process::id());
-    let dir = lab.path("run").join(&name);
-    let mut first = Outcome::Exit(0);
-    for series in boot.kernels()? {
-        for device in &devices {
-            // Sockets of another boot would be in the way.
-            let _ = std::fs::remove_dir_all(&dir);
-            std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-            let run = |side| {
-                let wire = Some(Wire { dir: format!("../{name}"), side });
-                vm::run(&lab, &Spec { wire, ..boot.spec(series, device.clone(), task.clone()) })
-            };
-            let outcomes = std::thread::scope(|scope| {
-                let both = [1, 2].map(|side| scope.spawn(move || run(side)));
-                both.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a VM's thread panicked"))))
-            });
-            for (side, outcome) in outcomes.into_iter().enumerate() {
-                let outcome = outcome?;
-                lab.say(format!("kernel {}, VM {}: status {}", series.name, side + 1, outcome.code()));
-                if first == Outcome::Exit(0) {
-                    first = outcome;
-                }
-            }
-        }
-    }
-    let _ = std::fs::remove_dir_all(&dir);
-    Ok(ExitCode::from(first.code()))
-}
-
-/// Boots every selected kernel with each kind of devices, also after a failure. Returns the first outcome that is not a
-/// success.
-pub(crate) fn each(
-    lab: &Lab,
-    boot: &BootArgs,
-    devices: &[Device],
-    spec: impl Fn(Series, Device) -> Spec,
-) -> Result<Outcome> {
-    let kernels = boot.kernels()?;
-    let several = kernels.len() * devices.len() > 1;
-    let mut first = Outcome::Exit(0);
-    for series in &kernels {
-        for device in devices {
-            let name = format!("kernel {}, {}", series.name, device.label());
-            if several {
-                lab.say(&name);
-            }
-            let start = Instant::now();
-            let outcome = vm::run(lab, &spec(*series, device.clone()))?;
-            if several {
-                let seconds = start.elapsed().as_secs_f32();
-                lab.say(format!("{name}: status {} after {seconds:.0} s", outcome.code()));
-            }
-            if first == Outcome::Exit(0) {
-                first = outcome;
-            }
-        }
-    }
-    Ok(first)
+    let outcome = boot.pair(&lab(boot.verbose)?, &devices, &Task::Command(words))?;
+    Ok(ExitCode::from(outcome.code()))
 }

@@ -2,13 +2,12 @@
 //! The programs that are measured: the C one with rdma-core, ours, and the preload library that is the device of both.
 
 use super::rows::Locking;
-use crate::lab::Lab;
-use crate::lab::apt::{self, Suite};
-use crate::{cargo, repo_root, run};
+use crate::{cargo, repo_root, run, vm};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use uverbs_lab::apt::{self, Suite};
 
 /// The suite that the C library comes from.
 const SUITE: &str = "forky";
@@ -147,7 +146,7 @@ fn command(tool: &[String], program: &Path) -> Command {
 
 /// Fetches the C library: the folder that it is unpacked in.
 fn fetch() -> Result<PathBuf> {
-    let lab = Lab::open(false)?;
+    let lab = vm::lab(false)?;
     let _lock = lab.lock()?;
     lab.cached(&format!("rdma-core-{SUITE}"), &format!("{SUITE} {}", PACKAGES.join(" ")), |dir| {
         apt::unpack(&Suite::open(&lab, SUITE)?.closure(&PACKAGES)?, dir)?;

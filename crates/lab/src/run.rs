@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Runs other programs, with errors that have the failed command and its output.
+//! Runs programs of the host, with errors that have the failed command and its output.
 
 use anyhow::{Context, Result, bail};
 use std::process::{Command, ExitStatus, Stdio};
 
-/// The command line as one would type it, for messages.
-pub(crate) fn shown(cmd: &Command) -> String {
+/// The command line, for messages.
+pub fn shown(cmd: &Command) -> String {
     let mut text = cmd.get_program().to_string_lossy().into_owned();
     for arg in cmd.get_args() {
         text.push(' ');
@@ -14,8 +14,11 @@ pub(crate) fn shown(cmd: &Command) -> String {
     text
 }
 
-/// Runs a command that inherits our streams and must succeed.
-pub(crate) fn inherit(cmd: &mut Command) -> Result<()> {
+/// Runs a command whose streams are those of this process.
+///
+/// # Errors
+/// It cannot be started, or fails.
+pub fn inherit(cmd: &mut Command) -> Result<()> {
     let status = status(cmd)?;
     if !status.success() {
         bail!("`{}` failed: {status}", shown(cmd));
@@ -23,14 +26,19 @@ pub(crate) fn inherit(cmd: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command with inherited streams and returns its exit status.
-pub(crate) fn status(cmd: &mut Command) -> Result<ExitStatus> {
+/// Runs a command whose streams are those of this process, and returns its status.
+///
+/// # Errors
+/// It cannot be started.
+pub fn status(cmd: &mut Command) -> Result<ExitStatus> {
     cmd.status().with_context(|| format!("cannot start `{}`", shown(cmd)))
 }
 
-/// Runs a command without printing its output. Returns its stdout if it succeeds; otherwise the error has its whole
-/// output.
-pub(crate) fn output(cmd: &mut Command) -> Result<String> {
+/// Runs a command and returns its stdout.
+///
+/// # Errors
+/// It cannot be started, or fails: then the error has its whole output.
+pub fn output(cmd: &mut Command) -> Result<String> {
     let out = cmd.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{}`", shown(cmd)))?;
     if !out.status.success() {
         bail!(

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Debian's kernels in the form that the VM needs: an uncompressed `vmlinux` and an archive of the modules.
 //!
-//! Of some four thousand modules the guest gets the ones named here and what they depend on, uncompressed, with
-//! fresh indexes. The uncompressed kernel saves the emulated CPU the decompression, some two seconds.
+//! Of some four thousand modules, the guest gets those named here and their dependencies, uncompressed, with new indexes.
+//! The uncompressed kernel saves the emulated CPU the decompression, about two seconds.
 
-use super::Lab;
-use super::apt::{self, Suite};
-use super::cpio::Cpio;
-use super::root::Root;
-use crate::run;
+use crate::apt::{self, Suite};
+use crate::cpio::Cpio;
+use crate::root::Root;
+use crate::{Lab, run};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,23 +15,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// A kernel series of the lab.
+/// A kernel series: that of the package `linux-image-amd64` of a Debian suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Series {
-    /// As users name it, e.g. `6.1`.
-    pub(crate) name: &'static str,
-    /// The suite that carries it.
-    suite: &'static str,
-    /// Whether the two ends of the link must live in network namespaces of their own (and can).
-    pub(crate) namespaces: bool,
+pub struct Series {
+    /// Its name, e.g. `6.1`. If the suite has a kernel of another series, the lab prints a note.
+    pub name: &'static str,
+    /// The suite.
+    pub suite: &'static str,
+    /// Whether each rxe device gets a network namespace of its own: the kernel supports it, and requires it for traffic
+    /// over the link.
+    pub namespaces: bool,
 }
-
-/// Every series, oldest first.
-pub(crate) const ALL: [Series; 3] = [
-    Series { name: "6.1", suite: "bookworm", namespaces: false },
-    Series { name: "6.12", suite: "trixie", namespaces: false },
-    Series { name: "7.2", suite: "forky", namespaces: true },
-];
 
 /// Modules that must be there (or built in) on every kernel.
 const REQUIRED: [&str; 10] = [
@@ -48,7 +41,7 @@ const REQUIRED: [&str; 10] = [
     "mlx5_ib",
 ];
 
-/// Modules taken along where the kernel has them.
+/// Modules that the guest gets if the kernel has them.
 const OPTIONAL: [&str; 12] = [
     "crc32_generic",
     "crc32_pclmul",
@@ -64,7 +57,7 @@ const OPTIONAL: [&str; 12] = [
     "sch_tbf",
 ];
 
-/// Raised when what is made of a kernel package changes.
+/// Raised if the cached files change.
 const FORMAT: u32 = 1;
 
 /// A kernel, ready to boot.
@@ -78,15 +71,25 @@ pub(crate) struct Kernel {
 }
 
 impl Series {
-    /// The series of that name.
-    pub(crate) fn named(name: &str) -> Result<Self> {
-        match ALL.iter().find(|series| series.name == name) {
+    /// The series that the lab was tested with, oldest first.
+    pub const ALL: [Self; 3] = [
+        Self { name: "6.1", suite: "bookworm", namespaces: false },
+        Self { name: "6.12", suite: "trixie", namespaces: false },
+        Self { name: "7.2", suite: "forky", namespaces: true },
+    ];
+
+    /// The series of [`ALL`](Self::ALL) with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named(name: &str) -> Result<Self> {
+        match Self::ALL.iter().find(|series| series.name == name) {
             Some(series) => Ok(*series),
-            None => bail!("no kernel {name}: the lab has {}", ALL.map(|s| s.name).join(", ")),
+            None => bail!("no kernel {name}: the lab has {}", Self::ALL.map(|s| s.name).join(", ")),
         }
     }
 
-    /// The kernel of this series, fetched and unpacked when it is not there yet. The caller holds the lab's lock.
+    /// The kernel of this series, fetched and unpacked if it is not there yet. The caller holds the lab's lock.
     pub(crate) fn prepare(self, lab: &Lab, tools: &Root) -> Result<Kernel> {
         let recipe = format!(
             "{FORMAT} {} {}\n{}\n{}\n",
@@ -147,8 +150,8 @@ impl Series {
         let archive = module_archive(tools, &modules, version, &dir.join("stage"))?;
         fs::write(dir.join("modules.cpio"), archive).context("cannot write the modules")?;
         fs::write(dir.join("version"), version).context("cannot write the version")?;
-        super::remove_tree(&dir.join("stage"))?;
-        super::remove_tree(&tree)
+        crate::remove_tree(&dir.join("stage"))?;
+        crate::remove_tree(&tree)
     }
 }
 
@@ -228,7 +231,7 @@ fn module_archive(tools: &Root, modules: &Path, version: &str, stage: &Path) -> 
         };
         let file = target.join(path);
         fs::create_dir_all(file.parent().context("odd module path")?)
-            .context("cannot create the module folders")?;
+            .context("cannot create the module directories")?;
         fs::write(&file, bytes).with_context(|| format!("cannot write module {path}"))?;
     }
     for name in ["modules.builtin", "modules.builtin.modinfo", "modules.order"] {

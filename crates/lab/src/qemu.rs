@@ -1,24 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The emulator: fetched, unpacked and started from `target/lab`, and never left behind.
+//! The emulator: fetched, unpacked and started from the lab's directory, and killed when this process ends.
 //!
-//! KVM is not used, even where it exists: an emulated CPU behaves the same everywhere.
+//! KVM is not used, even if the host has it: an emulated CPU behaves the same on every host.
 
-use super::Lab;
-use super::apt::{self, Suite};
-use super::clock;
-use super::root::Root;
+use crate::apt::{self, Suite};
+use crate::root::Root;
+use crate::{Lab, clock};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-
-/// The size and shape of a machine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Machine {
-    /// CPUs.
-    pub(crate) smp: u32,
-    /// Memory in MiB.
-    pub(crate) mem: u32,
-}
+use std::process::{Child, Command, Stdio};
 
 /// An unpacked QEMU.
 pub(crate) struct Qemu {
@@ -32,31 +22,35 @@ pub(crate) struct Running {
 
 /// The parts of a boot.
 pub(crate) struct Boot<'a> {
+    /// CPUs.
+    pub(crate) smp: u32,
+    /// Memory in MiB.
+    pub(crate) mem: u32,
     /// The kernel image.
     pub(crate) kernel: &'a Path,
     /// The initramfs.
     pub(crate) initrd: &'a Path,
     /// The log of the kernel's console.
     pub(crate) console: &'a Path,
-    /// The folder that sockets are relative to.
+    /// The directory that sockets are relative to.
     pub(crate) dir: &'a Path,
     /// PCI devices that other processes implement, by their Unix sockets.
     pub(crate) vfio_user: &'a [&'a str],
     /// Names of further virtio-serial ports, each with the Unix socket that it is connected to.
     pub(crate) wires: &'a [(&'a str, &'a str)],
-    /// Names of the virtio-serial ports, each with the abstract Unix socket at which somebody listens.
+    /// Names of the virtio-serial ports, each with the abstract Unix socket on which this process listens.
     pub(crate) ports: Vec<(&'static str, String)>,
-    /// The abstract Unix socket at which somebody listens to the monitor.
+    /// The abstract Unix socket on which this process listens for the monitor.
     pub(crate) monitor: String,
-    /// A network device and what it is connected to.
+    /// A network device and its back end.
     pub(crate) network: Option<[String; 2]>,
     /// Further kernel arguments.
     pub(crate) append: &'a str,
-    /// Whether the second serial port is our terminal.
+    /// Whether the second serial port is the terminal of this process.
     pub(crate) terminal: bool,
 }
 
-/// Kernel arguments. An oops ends the machine; what an emulated CPU need not do is off.
+/// Kernel arguments. An oops ends the machine; work that an emulated CPU need not do is off.
 ///
 /// `maxcpus=1`: the kernel comes up on one CPU and init starts the others last. The kernel patches its own code while
 /// it boots, and an emulated second CPU that is in the middle of it has been seen to die of a breakpoint.
@@ -69,7 +63,7 @@ const CMDLINE: &str = "console=ttyS0 quiet loglevel=5 oops=panic panic=-1 rdinit
                        maxcpus=1 tsc=reliable no_timer_check nowatchdog audit=0 apparmor=0 random.trust_cpu=on";
 
 impl Qemu {
-    /// QEMU of a suite, unpacked when it is not there yet. The caller holds the lab's lock.
+    /// QEMU of a suite, unpacked if it is not there yet. The caller holds the lab's lock.
     pub(crate) fn prepare(lab: &Lab, suite: &str) -> Result<Self> {
         let packages = ["qemu-system-x86"];
         let recipe = format!("{suite} {}\n", packages.join(" "));
@@ -79,8 +73,8 @@ impl Qemu {
         Ok(Self { root: Root::at(dir) })
     }
 
-    /// Starts a machine.
-    pub(crate) fn start(&self, machine: Machine, boot: &Boot<'_>) -> Result<Running> {
+    /// Starts a boot.
+    pub(crate) fn start(&self, boot: &Boot<'_>) -> Result<Running> {
         let qemu = self.root.command("qemu-system-x86_64")?;
         // The kernel kills QEMU if this process is killed.
         let mut cmd = Command::new("setpriv");
@@ -96,7 +90,7 @@ impl Qemu {
             cmd.args(["-machine", "q35"]);
         } else {
             // A process that implements a device maps the guest's memory, so it must be a shared file.
-            cmd.args(["-object", &format!("memory-backend-memfd,id=ram,size={}M,share=on", machine.mem)]);
+            cmd.args(["-object", &format!("memory-backend-memfd,id=ram,size={}M,share=on", boot.mem)]);
             cmd.args(["-machine", "q35,memory-backend=ram"]);
         }
         for (i, socket) in boot.vfio_user.iter().enumerate() {
@@ -107,7 +101,7 @@ impl Qemu {
             });
             cmd.args(["-device", &device.to_string()]);
         }
-        cmd.args(["-smp", &machine.smp.to_string(), "-m", &format!("{}M", machine.mem)]);
+        cmd.args(["-smp", &boot.smp.to_string(), "-m", &format!("{}M", boot.mem)]);
         cmd.arg("-kernel").arg(boot.kernel).arg("-initrd").arg(boot.initrd).arg("-append");
         cmd.arg(format!("{CMDLINE} {} {}", clock::argument(), boot.append));
         cmd.arg("-serial").arg(format!("file:{}", comma_escaped(boot.console)));
@@ -141,9 +135,9 @@ fn comma_escaped(path: &Path) -> String {
 }
 
 impl Running {
-    /// How it ended, if it did.
-    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().context("cannot get the status of QEMU")
+    /// Whether it has ended.
+    pub(crate) fn ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().context("cannot get the status of QEMU")?.is_some())
     }
 
     /// Ends it now.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The RDMA devices that a guest can have, two of them, on one link or fabric: rxe of the guest's own kernel, or
-//! software ConnectX NICs that a process of this machine offers to QEMU as PCI devices.
+//! The two RDMA devices of a guest, on one link or fabric: rxe of the guest's own kernel, or software ConnectX NICs that a
+//! process of the host offers to QEMU as PCI devices.
 //!
-//! This is all in which their labs differ: the QEMU they need, what runs beside it, and how the guest's init and its
-//! programs find them. [`super::guest`] has the environment, `guest/init.sh` the setup.
+//! Everything that depends on the kind of devices is here: the QEMU that they need, the process beside it, and their
+//! names. [`crate::guest`] has the guest's environment, `guest/init.sh` the setup.
 
-use super::HOME_SUITE;
-use super::console;
+use crate::{HOME_SUITE, console};
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use std::fs::{self, File};
@@ -16,24 +15,24 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-/// The suite whose QEMU has vfio-user-pci, which came with 10.1.
+/// The suite whose QEMU has vfio-user-pci (10.1 or later).
 const VFIO_USER_SUITE: &str = "forky";
 
 /// The link layer of the mlx5 devices' ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
-    /// InfiniBand: LIDs.
+pub enum Link {
+    /// InfiniBand.
     Ib,
-    /// Ethernet: RoCE version 2, over a network device of each.
+    /// Ethernet: RoCE version 2. Each device has a network device.
     Roce,
 }
 
 impl Link {
     /// Both.
-    pub(crate) const ALL: [Self; 2] = [Self::Ib, Self::Roce];
+    pub const ALL: [Self; 2] = [Self::Ib, Self::Roce];
 
-    /// As options and `LAB_LINK` have it.
-    pub(crate) const fn name(self) -> &'static str {
+    /// The name in options and in `LAB_LINK`.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Ib => "ib",
             Self::Roce => "roce",
@@ -43,16 +42,17 @@ impl Link {
 
 /// How the guest's kernel registers memory with the mlx5 devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mkeys {
-    /// By lists of pages in commands.
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Mkeys {
+    /// By page lists in commands
     Command,
-    /// By a queue of its own that updates memory keys, as it does on most ConnectX.
+    /// By the kernel's UMR queue (updates of memory keys)
     Umr,
 }
 
 impl Mkeys {
-    /// As options and `LAB_MKEYS` have it.
-    pub(crate) const fn name(self) -> &'static str {
+    /// The name in options and in `LAB_MKEYS`.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Command => "command",
             Self::Umr => "umr",
@@ -62,23 +62,27 @@ impl Mkeys {
 
 /// The kind of devices of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
+pub enum Device {
     /// The kernel's software device, over a veth link.
     Rxe,
-    /// The kernel's own mlx5 driver, on devices that `program` (`uverbs-hca`) implements.
+    /// The kernel's own mlx5 driver, on devices that `program` implements.
+    ///
+    /// The program runs beside QEMU. It listens on the Unix sockets of two vfio-user devices (`--socket PATH`, twice) and
+    /// on one for commands of the guest's `lab-hca` (`--control PATH`), and ends at the line `quit` on its stdin. Lines of
+    /// its output that begin with `unknown:` or `violation:` are errors. `uverbs-hca` is such a program.
     Mlx5 {
-        /// The devices' program.
+        /// The program: a path, or a name to be found in `PATH`.
         program: PathBuf,
         /// The link layer of their ports.
         link: Link,
-        /// How memory is registered with them.
+        /// How the kernel registers memory with them.
         mkeys: Mkeys,
     },
 }
 
 impl Device {
-    /// As `LAB_DEVICE` has it.
-    pub(crate) const fn name(&self) -> &'static str {
+    /// The name in options and in `LAB_DEVICE`.
+    pub const fn name(&self) -> &'static str {
         match self {
             Self::Rxe => "rxe",
             Self::Mlx5 { .. } => "mlx5",
@@ -86,22 +90,22 @@ impl Device {
     }
 
     /// The link layer of the devices' ports.
-    pub(crate) const fn link(&self) -> Link {
+    pub const fn link(&self) -> Link {
         match self {
             Self::Rxe => Link::Roce,
             Self::Mlx5 { link, .. } => *link,
         }
     }
 
-    /// How memory is registered, where there is a choice.
-    pub(crate) const fn mkeys(&self) -> Mkeys {
+    /// How the kernel registers memory with mlx5 devices.
+    pub const fn mkeys(&self) -> Mkeys {
         match self {
             Self::Rxe => Mkeys::Command,
             Self::Mlx5 { mkeys, .. } => *mkeys,
         }
     }
 
-    /// The suite whose QEMU will do.
+    /// The suite whose QEMU is used by default.
     pub(crate) const fn qemu_suite(&self) -> &'static str {
         match self {
             Self::Rxe => HOME_SUITE,
@@ -109,8 +113,8 @@ impl Device {
         }
     }
 
-    /// For messages: `rxe`, `mlx5 roce`, `mlx5 ib umr`.
-    pub(crate) fn label(&self) -> String {
+    /// The name for messages: `rxe`, `mlx5 roce`, `mlx5 ib umr`.
+    pub fn label(&self) -> String {
         match self {
             Self::Rxe => "rxe".into(),
             Self::Mlx5 { link, mkeys: Mkeys::Command, .. } => format!("mlx5 {}", link.name()),
@@ -118,7 +122,7 @@ impl Device {
         }
     }
 
-    /// Starts what runs beside QEMU, in the folder of a boot.
+    /// Starts the process beside QEMU, if there is one, in the directory of a boot.
     pub(crate) fn start(&self, dir: &Path, wire: Option<&Wire>) -> Result<Option<Hca>> {
         match self {
             Self::Rxe => Ok(None),
@@ -134,7 +138,7 @@ impl Device {
 /// The connection of a boot's VM with another one: their devices are on one fabric, and a network connects the guests.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
-    /// The folder of the sockets, relative to that of the boot.
+    /// The directory of the sockets, relative to that of the boot.
     pub(crate) dir: String,
     /// The number of the VM, 1 or 2. The second connects to the first.
     pub(crate) side: u8,
@@ -147,9 +151,9 @@ impl Wire {
         vec![option.into(), format!("{}/fabric", self.dir)]
     }
 
-    /// QEMU's network device, and what it is connected to.
+    /// QEMU's network device and its back end.
     pub(crate) fn network(&self) -> [String; 2] {
-        // The second tries until the first is there, and again if that boots again.
+        // The second tries again until the first listens, also if that boots a second time.
         let role = if self.side == 1 { "server=on" } else { "server=off,reconnect-ms=200" };
         [
             format!("stream,id=wire,{role},addr.type=unix,addr.path={}/net", self.dir),
@@ -158,11 +162,11 @@ impl Wire {
     }
 }
 
-/// How long a device may take until QEMU can connect to it.
-const START_LIMIT: Duration = Duration::from_secs(20);
+/// The longest time until the devices listen, on a busy host.
+const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long they may take to end.
-const END_LIMIT: Duration = Duration::from_secs(5);
+/// The longest time until their process has ended, on a busy host.
+const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// The running process of the mlx5 devices; killed when dropped.
 pub(crate) struct Hca {
@@ -171,25 +175,31 @@ pub(crate) struct Hca {
 }
 
 impl Hca {
-    /// Sockets of the devices, relative to the folder of the boot: the path of a Unix socket must be short.
+    /// Sockets of the devices, relative to the directory of the boot: the path of a Unix socket must be short.
     pub(crate) const SOCKETS: [&'static str; 2] = ["hca0.sock", "hca1.sock"];
 
     /// The socket at which the fabric takes commands; the guest's port `hca` is connected to it.
     pub(crate) const CONTROL: &'static str = "hca.ctl";
 
-    /// The log of the process, in the folder of the boot.
+    /// The log of the process, in the directory of the boot.
     pub(crate) const LOG: &'static str = "hca.log";
 
     /// Starts the devices and waits until they listen.
     fn start(program: &Path, args: &[String], dir: &Path) -> Result<Self> {
         let sockets = Self::SOCKETS.into_iter().chain([Self::CONTROL]).map(|name| dir.join(name));
         for socket in sockets.clone() {
-            // Of an earlier try; a process that finds it would not listen.
+            // It may be left from an earlier try; a process that finds it does not listen.
             let _ = fs::remove_file(socket);
         }
         let path = dir.join(Self::LOG);
         let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         let both = log.try_clone().context("cannot share the devices' log")?;
+        // It starts in another directory.
+        let program = if program.components().count() > 1 {
+            program.canonicalize().with_context(|| format!("no program {}", program.display()))?
+        } else {
+            program.to_owned()
+        };
         // The kernel kills the devices if this process is killed.
         let mut cmd = Command::new("setpriv");
         cmd.args(["--pdeathsig", "KILL", "--"]).arg(program).current_dir(dir);
@@ -229,7 +239,7 @@ impl Hca {
             return Ok(Some(status.to_string()));
         }
         if let Some(mut stdin) = self.child.stdin.take() {
-            // It fails when they are just ending, which is seen below.
+            // It fails if the process is ending; its status is read below.
             let _ = stdin.write_all(b"quit\n");
         }
         let start = Instant::now();
@@ -241,7 +251,7 @@ impl Hca {
             }
         }
         self.kill();
-        Ok(Some(format!("not within {END_LIMIT:?} after they were told to")))
+        Ok(Some(format!("not within {END_LIMIT:?} after the command to")))
     }
 
     fn kill(&mut self) {

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest's user space: a few tools, the C programs of rdma-core, and the libraries that they need.
 //!
-//! Two images are made: the full one, with a shell, iproute2, kmod and the C peers, and the bare one, whose only
-//! userland is a static busybox. The bare one carries `ip` and `rdma` in a folder that the guest's init removes
-//! once the links are up, so that a program which runs there can lean on nothing but the kernel.
+//! There are two images: the full one, with a shell, iproute2, kmod and the C programs, and the bare one, whose only user
+//! space is a static busybox. The bare one has `ip` and `rdma` in a directory that the guest's init removes when the links
+//! are up, so that a program there can use nothing but the kernel.
 
-use super::apt::{self, Suite};
-use super::cpio::Cpio;
-use super::root::{LOADER, Root};
-use super::{HOME_SUITE, Lab};
-use crate::run;
+use crate::apt::{self, Suite};
+use crate::cpio::Cpio;
+use crate::root::{LOADER, Root};
+use crate::{HOME_SUITE, Lab, run};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::PathBuf;
@@ -57,7 +56,7 @@ const LIB_DIR: &str = "usr/lib/x86_64-linux-gnu";
 /// rdma-core's directory of providers, below [`LIB_DIR`].
 const PROVIDERS: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
-/// Raised when the layout of an image changes.
+/// Raised if the layout of an image changes.
 const FORMAT: u32 = 1;
 
 /// The unpacked tools of a suite and the initramfs parts made of them.
@@ -71,7 +70,7 @@ pub(crate) struct Userland {
 }
 
 impl Userland {
-    /// The tools of a suite, unpacked and packed when they are not there yet. The caller holds the lab's lock.
+    /// The tools of a suite, unpacked and packed if they are not there yet. The caller holds the lab's lock.
     pub(crate) fn prepare(lab: &Lab, suite: &str) -> Result<Self> {
         let recipe = format!("{suite}\n{}\n", PACKAGES.join(" "));
         let tree = lab.cached(&format!("root-{suite}"), &recipe, |dir| {
@@ -113,7 +112,7 @@ fn list_programs(debs: &[PathBuf], dir: &std::path::Path) -> Result<()> {
     fs::write(dir.join(".programs"), names.join("\n")).context("cannot write the list of programs")
 }
 
-/// The folders and links that both images share. Everything is merged into /usr, and sbin into bin.
+/// The directories and links that both images have. Everything is merged into /usr, and sbin into bin.
 fn skeleton(cpio: &mut Cpio) {
     for dir in
         ["usr/bin", "usr/lib", "usr/lib64", "dev", "proc", "sys", "tmp", "run", "root", "var/tmp", "lab"]

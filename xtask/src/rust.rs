@@ -4,15 +4,15 @@
 //! The machine's own toolchain has the library for x86-64, and rustup can add others only from its own server, which a
 //! build machine may not reach. A standard library fits only the compiler that it was built with, so both come from one suite.
 
-use super::Lab;
-use super::apt::{self, Suite};
-use super::root::LOADER;
 use crate::run;
 use anyhow::{Context, Result};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use uverbs_lab::Lab;
+use uverbs_lab::apt::{self, Suite};
+use uverbs_lab::root::LOADER;
 
 /// The oldest suite whose compiler is new enough for the workspace (`rust-version`).
 const SUITE: &str = "forky";

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One boot of the VM: starts it, passes its output on while it runs, and returns its outcome.
+//! One boot of a VM: starts it, passes its output on while it runs, and returns its outcome.
 
-use super::console;
-use super::device::{self, Device, Hca, Wire};
-use super::guest::{self, Share, Task};
-use super::kernel::{Kernel, Series};
-use super::port::{self, Event, Monitor, Port};
-use super::qemu::{Boot, Machine, Qemu, Running};
-use super::userland::Userland;
-use super::{HOME_SUITE, Lab};
-use anyhow::{Context, Result, bail};
+use crate::device::{self, Device, Hca, Link, Wire};
+use crate::guest::{self, Share, Task};
+use crate::kernel::{Kernel, Series};
+use crate::port::{self, Event, Monitor, Port};
+use crate::qemu::{Boot, Qemu, Running};
+use crate::userland::Userland;
+use crate::{HOME_SUITE, Lab, console};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::fs;
@@ -21,79 +20,88 @@ use std::time::Instant;
 
 /// The guest to boot, and its task.
 #[derive(Clone, Debug)]
-pub(crate) struct Spec {
+#[non_exhaustive]
+pub struct Spec {
     /// The kernel.
-    pub(crate) series: Series,
+    pub series: Series,
     /// The RDMA devices.
-    pub(crate) device: Device,
-    /// The suite of the C tools.
-    pub(crate) peers: String,
-    /// The suite of QEMU, if not the one that the devices need.
-    pub(crate) qemu: Option<String>,
-    /// Whether busybox is to be the only userland.
-    pub(crate) bare: bool,
-    /// CPUs and memory.
-    pub(crate) machine: Machine,
-    /// The hard limit for boot and task together.
-    pub(crate) timeout: Duration,
-    /// Files to bring along.
-    pub(crate) shares: Vec<Share>,
-    /// Variables for the task, besides the lab's own.
-    pub(crate) env: Vec<(String, String)>,
-    /// Kernel arguments, besides the lab's own.
-    pub(crate) append: String,
+    pub device: Device,
     /// The task.
-    pub(crate) task: Task,
-    /// Whether to keep the console's log after a success, too.
-    pub(crate) keep_log: bool,
-    /// The connection with another VM.
-    pub(crate) wire: Option<Wire>,
+    pub task: Task,
+    /// The Debian suite of the guest's C programs and libc; [`HOME_SUITE`] by default.
+    pub peers: String,
+    /// The Debian suite of QEMU; by default, the one that the devices need.
+    pub qemu: Option<String>,
+    /// Whether the guest has busybox as its only user space, without a libc and without C programs.
+    pub bare: bool,
+    /// CPUs; 2 by default.
+    pub smp: u32,
+    /// Memory in MiB; 1024 by default.
+    pub mem: u32,
+    /// The time limit of boot and task together; 120 s by default. A shell has none.
+    pub timeout: Duration,
+    /// Files to copy to the guest. Programs must be static, or use no libraries other than libc, libgcc_s, libibverbs and
+    /// librdmacm.
+    pub shares: Vec<Share>,
+    /// Variables for the task, after those of [`guest`].
+    pub env: Vec<(String, String)>,
+    /// Kernel arguments, after those of the lab.
+    pub append: String,
+    /// Whether the console's log is kept after a success, too.
+    pub keep_log: bool,
 }
 
 impl Spec {
-    /// A guest with the usual peers and size.
-    pub(crate) fn new(series: Series, device: Device, task: Task) -> Self {
+    /// A guest with the defaults.
+    pub fn new(series: Series, device: Device, task: Task) -> Self {
         Self {
             series,
             device,
             peers: HOME_SUITE.into(),
             qemu: None,
             bare: false,
-            machine: Machine { smp: 2, mem: 1024 },
+            smp: 2,
+            mem: 1024,
             timeout: Duration::from_secs(120),
             shares: Vec::new(),
             env: Vec::new(),
             append: String::new(),
             task,
             keep_log: false,
-            wire: None,
         }
     }
 }
 
 /// How a guest ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The command ended with this status.
     Exit(u8),
-    /// The time limit struck.
+    /// The time limit was reached.
     Timeout,
     /// The lab or the guest's kernel failed; the reason was printed to stderr.
     Broken,
 }
 
 impl Outcome {
-    /// The status that our own process ends with: the command's, or as timeout(1) has it 124 and 125.
-    pub(crate) fn code(self) -> u8 {
+    /// The exit status for a process that runs a guest: that of the command, or as timeout(1) has them, 124 for the time
+    /// limit and 125 for a failure of the lab.
+    pub fn code(self) -> u8 {
         match self {
             Self::Exit(code) => code,
             Self::Timeout => 124,
             Self::Broken => 125,
         }
     }
+
+    /// This outcome if it is a failure, otherwise `other`.
+    #[cfg(feature = "cli")]
+    pub(crate) fn or(self, other: Self) -> Self {
+        if self == Self::Exit(0) { other } else { self }
+    }
 }
 
-/// All that a boot needs, on disk.
+/// The files that a boot needs.
 pub(crate) struct Parts {
     qemu: Qemu,
     kernel: Kernel,
@@ -101,7 +109,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Fetches and builds what is not there yet.
+    /// Fetches and builds the files that are not there yet.
     pub(crate) fn prepare(lab: &Lab, spec: &Spec) -> Result<Self> {
         let _lock = lab.lock()?;
         let qemu = Qemu::prepare(lab, spec.qemu.as_deref().unwrap_or(spec.device.qemu_suite()))?;
@@ -110,11 +118,11 @@ impl Parts {
         Ok(Self { qemu, kernel, userland: if spec.bare { userland.bare } else { userland.image } })
     }
 
-    fn initramfs(&self, spec: &Spec) -> Result<Vec<u8>> {
+    fn initramfs(&self, spec: &Spec, wire: Option<&Wire>) -> Result<Vec<u8>> {
         let read = |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
         let mut image = read(&self.userland)?;
         image.extend(read(&self.kernel.modules)?);
-        image.extend(guest::part(spec)?);
+        image.extend(guest::part(spec, wire)?);
         Ok(image)
     }
 }
@@ -126,9 +134,9 @@ struct RunDir {
 }
 
 impl RunDir {
-    fn new(lab: &Lab, series: Series) -> Result<Self> {
+    fn new(lab: &Lab, name: &str) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("{}-{}-{}", series.name, process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("{name}-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let runs = lab.path("run");
         forget_old(&runs);
         let path = runs.join(name);
@@ -148,7 +156,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Removes what runs of former days left behind; not worth an error.
+/// Removes the files that runs more than a day ago left; a failure is ignored.
 fn forget_old(runs: &Path) {
     for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
         let age = entry.metadata().ok().and_then(|meta| meta.modified().ok()?.elapsed().ok());
@@ -158,24 +166,48 @@ fn forget_old(runs: &Path) {
     }
 }
 
-/// A guest that has not come up after this long never will, however busy this machine is.
+/// The time limit of a boot on a busy host.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// How often a boot is tried. Emulation is slow enough to meet races on the way up that hardware hardly does; the
-/// task has not begun then, so it does no harm to begin again.
+/// How long the thread of the control port may take to read the last lines after the end of QEMU, on a busy host.
+const LAST_LINES: Duration = Duration::from_secs(10);
+
+/// How often a boot is tried. The kernel's boot has races that slow emulated CPUs lose and hardware hardly ever does. The
+/// task has not started then, so a second boot does no harm.
 const BOOT_TRIES: u32 = 3;
 
-/// Boots a guest and passes its command's streams on to ours.
-pub(crate) fn run(lab: &Lab, spec: &Spec) -> Result<Outcome> {
+/// Boots two guests on one fabric.
+pub(crate) fn pair(lab: &Lab, spec: &Spec) -> Result<[Outcome; 2]> {
+    let device = &spec.device;
+    ensure!(
+        matches!(device, Device::Mlx5 { link: Link::Ib, .. }),
+        "two guests cannot be joined by {}: only by mlx5 ib",
+        device.label()
+    );
+    // The second device process waits a limited time for the first: both guests start at once.
+    Parts::prepare(lab, spec)?;
+    let sockets = RunDir::new(lab, "pair")?;
+    let name = sockets.path.file_name().context("odd path")?.to_string_lossy();
+    let run = |side| run(lab, spec, Some(&Wire { dir: format!("../{name}"), side }));
+    let run = &run;
+    let [first, second] = std::thread::scope(|scope| {
+        let both = [1, 2].map(|side| scope.spawn(move || run(side)));
+        both.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a guest's thread panicked"))))
+    });
+    Ok([first?, second?])
+}
+
+/// Boots a guest and passes the output of its command on. With `wire`, it is one of two guests.
+pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome> {
     let parts = Parts::prepare(lab, spec)?;
     let start = Instant::now();
-    let mut dir = RunDir::new(lab, spec.series)?;
-    fs::write(dir.path.join("initrd"), parts.initramfs(spec)?).context("cannot write the initramfs")?;
+    let mut dir = RunDir::new(lab, spec.series.name)?;
+    fs::write(dir.path.join("initrd"), parts.initramfs(spec, wire)?).context("cannot write the initramfs")?;
     lab.detail(format!("initramfs made in {:.2} s", start.elapsed().as_secs_f32()));
 
     let mut tried = 1;
     let ending = loop {
-        match boot(lab, spec, &parts, &dir.path)? {
+        match boot(lab, spec, wire, &parts, &dir.path)? {
             Ending::Stuck | Ending::Gone { up: false } if tried < BOOT_TRIES => {
                 let log = dir.path.join(format!("boot-{tried}.log"));
                 fs::rename(dir.path.join("console.log"), &log).context("cannot keep the console's log")?;
@@ -193,7 +225,7 @@ pub(crate) fn run(lab: &Lab, spec: &Spec) -> Result<Outcome> {
 
     let console = dir.path.join("console.log");
     let log = String::from_utf8_lossy(&fs::read(&console).unwrap_or_default()).into_owned();
-    if lab.verbose() {
+    if lab.verbose {
         eprintln!("--- console ---\n{}\n---", log.trim_end());
     }
     if let Some(warning) = console::warning(&log) {
@@ -220,13 +252,13 @@ pub(crate) fn run(lab: &Lab, spec: &Spec) -> Result<Outcome> {
         dir.keep = true;
         lab.say(format!("{message} (kernel {}, {})", parts.kernel.version, spec.device.label()));
     }
-    // With devices of our own, a command's failure may be theirs.
+    // The software devices may be the cause of a command's failure.
     let failed = message.is_some() || (hca.is_some() && outcome != Outcome::Exit(0));
-    if failed && !lab.verbose() {
+    if failed && !lab.verbose {
         eprintln!("--- end of the guest's console ---\n{}\n---", console::tail(&log, 70));
     }
     if let Some(hca) = hca
-        && (failed || lab.verbose())
+        && (failed || lab.verbose)
     {
         dir.keep = true;
         eprintln!("--- end of the devices' log ---\n{}\n---", console::tail(&hca, 70));
@@ -252,16 +284,16 @@ enum Ending {
     /// The links were not up in time.
     Stuck,
     Failed(String),
-    /// The process of the devices ended by itself.
+    /// The process of the devices ended too early.
     Devices(String),
-    /// QEMU ended by itself, so the guest's kernel rebooted, before or after the links were up.
+    /// QEMU ended: the guest's kernel rebooted, before or after the links were up.
     Gone {
         up: bool,
     },
 }
 
 /// One boot, from start to end. The initramfs is in `dir`, the console's log will be.
-fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
+fn boot(lab: &Lab, spec: &Spec, wire: Option<&Wire>, parts: &Parts, dir: &Path) -> Result<Ending> {
     let start = Instant::now();
     let (events, received) = channel();
     let ctl = Port::listen("ctl", move |stream| port::control(stream, &events))?;
@@ -269,8 +301,10 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
     let err = Port::listen("err", |stream| port::copy(stream, std::io::stderr()))?;
     let monitor = Monitor::listen()?;
     let console = dir.join("console.log");
-    let hca = spec.device.start(dir, spec.wire.as_ref())?;
+    let hca = spec.device.start(dir, wire)?;
     let boot = Boot {
+        smp: spec.smp,
+        mem: spec.mem,
         kernel: &parts.kernel.image,
         initrd: &dir.join("initrd"),
         console: &console,
@@ -279,11 +313,11 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
         wires: if hca.is_some() { &[("hca", Hca::CONTROL)] } else { &[] },
         ports: [&ctl, &out, &err].map(|port| (port.name, port.socket.clone())).to_vec(),
         monitor: monitor.socket(),
-        network: spec.wire.as_ref().map(Wire::network),
+        network: wire.map(Wire::network),
         append: &spec.append,
         terminal: matches!(spec.task, Task::Shell),
     };
-    let mut qemu = parts.qemu.start(spec.machine, &boot)?;
+    let mut qemu = parts.qemu.start(&boot)?;
     let deadline = (!boot.terminal).then(|| start + spec.timeout);
     let mut ending = watch(lab, &mut qemu, &received, deadline, start)?;
     if matches!(ending, Ending::Stuck | Ending::Timeout) {
@@ -303,7 +337,7 @@ fn boot(lab: &Lab, spec: &Spec, parts: &Parts, dir: &Path) -> Result<Ending> {
     Ok(ending)
 }
 
-/// Handles messages of the guest until its task ends, it exits, or the time limit is reached.
+/// Handles messages of the guest until its task ends, QEMU exits, or the time limit is reached.
 fn watch(
     lab: &Lab,
     qemu: &mut Running,
@@ -312,25 +346,23 @@ fn watch(
     start: Instant,
 ) -> Result<Ending> {
     let mut up = false;
+    let mut ended = false;
     loop {
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return Ok(Ending::Timeout);
-        }
-        if !up && start.elapsed() >= BOOT_LIMIT {
-            return Ok(Ending::Stuck);
-        }
-        let line = match events.recv_timeout(Duration::from_millis(100)) {
+        let line = match events.recv_timeout(if ended { LAST_LINES } else { Duration::from_millis(100) }) {
             Ok(Event::Line(line)) => line,
-            other => {
-                // The port closes with QEMU, which then takes a moment to end.
-                if !matches!(other, Err(RecvTimeoutError::Timeout)) {
-                    std::thread::sleep(Duration::from_millis(20));
+            Err(RecvTimeoutError::Timeout) if !ended => {
+                // The last lines may not have been read yet, so the loop goes on after the end of QEMU.
+                ended = qemu.ended()?;
+                if !ended && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Ok(Ending::Timeout);
                 }
-                if qemu.ended()?.is_some() {
-                    return Ok(Ending::Gone { up });
+                if !ended && !up && start.elapsed() >= BOOT_LIMIT {
+                    return Ok(Ending::Stuck);
                 }
                 continue;
             }
+            // No more lines: QEMU has ended, or has closed the port, which it does at its end.
+            Ok(Event::Closed) | Err(_) => return Ok(Ending::Gone { up }),
         };
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match word {

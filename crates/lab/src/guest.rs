@@ -2,47 +2,48 @@
 //! The programs inside the VM: the init script, its helpers, and the small part of the initramfs that is made for each
 //! boot.
 //!
-//! The environment that a command finds (the contract with the tests):
+//! The environment of a command:
 //!
 //! | variable | value |
 //! |---|---|
 //! | `LAB_KERNEL` | the series, e.g. `6.1` |
 //! | `LAB_DEVICE`, `LAB_LINK` | `rxe` or `mlx5`; `roce` or `ib` |
-//! | `LAB_MKEYS` | how memory is registered with mlx5: by `command`s, or by the kernel's queue (`umr`) |
+//! | `LAB_MKEYS` | how the kernel registers memory with mlx5: with firmware commands (`command`), or with its own UMR queue (`umr`) |
 //! | `LAB_DEV_A`, `LAB_DEV_B` | the RDMA devices at the ends of the link |
-//! | `LAB_IP_A`, `LAB_IP_B` | their addresses; empty on InfiniBand |
-//! | `LAB_GID_INDEX` | the index of the GID made of that address, on both; on InfiniBand of the port's own |
+//! | `LAB_IP_A`, `LAB_IP_B` | their IP addresses; empty on InfiniBand |
+//! | `LAB_GID_INDEX` | the index, on both devices, of the GID derived from that address; on InfiniBand that of the port's own GID |
 //! | `LAB_NETDEV_A`, `LAB_NETDEV_B` | their network devices; empty on InfiniBand |
-//! | `LAB_NS_A`, `LAB_NS_B` | a command prefix that enters an end's network namespace; empty where both share one |
-//! | `LAB_TCP_HOST_A`, `LAB_TCP_HOST_B` | how the other end reaches a TCP server that runs behind that prefix, whatever is done to the link |
-//! | `LAB_TCP_HOST` | the same as `LAB_TCP_HOST_A` |
-//! | `LAB_SIDE`, `LAB_PEER` | of two VMs, which one this is, 1 or 2, and the other's address |
-//! | `LAB_BARE` | `1` in the bare guest, else not set |
+//! | `LAB_NS_A`, `LAB_NS_B` | a command prefix that enters the end's network namespace; empty if both ends share a namespace |
+//! | `LAB_TCP_HOST_A`, `LAB_TCP_HOST_B` | the address of a TCP server that was started with that prefix; the connection does not use the RDMA link |
+//! | `LAB_TCP_HOST` | the value of `LAB_TCP_HOST_A` |
+//! | `LAB_SIDE`, `LAB_PEER` | the number of this guest of a pair, 1 or 2, and the address of the other guest |
+//! | `LAB_BARE` | `1` in the bare guest, otherwise not set |
 //!
-//! Helpers in the path of the full guest: `lab-link`, `lab-netem`, `lab-counters`, and `lab-hca` with mlx5.
+//! The full guest has these helpers in `/usr/bin`: `lab-link up|down A|B`, `lab-netem A|B off|ARGS...`, `lab-counters`, and
+//! with mlx5 `lab-hca` and `lab-mlx5-up`.
 
-use super::cpio::Cpio;
-use super::device::{Device, Link};
-use super::kernel::Series;
-use super::vm::Spec;
+use crate::cpio::Cpio;
+use crate::device::{Device, Link, Wire};
+use crate::kernel::Series;
+use crate::vm::Spec;
 use anyhow::{Context, Result};
 use std::path::PathBuf;
 
-const INIT: &str = include_str!("guest/init.sh");
+const INIT: &str = include_str!("../guest/init.sh");
 const HELPERS: [(&str, &str); 4] = [
-    ("lab-link", include_str!("guest/lab-link.sh")),
-    ("lab-netem", include_str!("guest/lab-netem.sh")),
-    ("lab-hca", include_str!("guest/lab-hca.sh")),
-    ("lab-counters", include_str!("guest/lab-counters.sh")),
+    ("lab-link", include_str!("../guest/lab-link.sh")),
+    ("lab-netem", include_str!("../guest/lab-netem.sh")),
+    ("lab-hca", include_str!("../guest/lab-hca.sh")),
+    ("lab-counters", include_str!("../guest/lab-counters.sh")),
 ];
 
-/// A file or folder of this machine that the guest gets.
+/// A file or directory of the host that is copied to the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
-    /// Here.
-    pub(crate) host: PathBuf,
-    /// There, absolute.
-    pub(crate) guest: String,
+pub struct Share {
+    /// The path on the host.
+    pub host: PathBuf,
+    /// The absolute path in the guest.
+    pub guest: String,
 }
 
 impl core::str::FromStr for Share {
@@ -65,16 +66,23 @@ impl core::str::FromStr for Share {
 
 /// The task of a guest.
 #[derive(Clone, Debug)]
-pub(crate) enum Task {
+pub enum Task {
     /// Run this program with its arguments.
     Command(Vec<String>),
-    /// Give the user a shell on the second serial port.
+    /// Give the user a shell on the terminal of this process.
     Shell,
+}
+
+impl Task {
+    /// A program with its arguments.
+    pub fn command<W: Into<String>>(words: impl IntoIterator<Item = W>) -> Self {
+        Self::Command(words.into_iter().map(Into::into).collect())
+    }
 }
 
 /// The environment of the guest, as variables.
 fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str, String)> {
-    // Each rxe of a newer kernel has a network namespace of its own.
+    // Each rxe of newer kernels has a network namespace of its own.
     let (ns, tcp) = match (series.namespaces && *device == Device::Rxe, bare) {
         (false, _) => (["", ""], ["127.0.0.1", "127.0.0.1"]),
         // By path, because a busybox shell would prefer its own ip, which knows no namespaces.
@@ -124,7 +132,7 @@ fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str
 }
 
 /// The initramfs part of one boot: init, helpers, environment, the user's files and the task.
-pub(crate) fn part(spec: &Spec) -> Result<Vec<u8>> {
+pub(crate) fn part(spec: &Spec, wire: Option<&Wire>) -> Result<Vec<u8>> {
     let Spec { bare, task, shares, .. } = spec;
     let mut cpio = Cpio::new();
     cpio.file("init", 0o755, INIT.as_bytes());
@@ -133,12 +141,12 @@ pub(crate) fn part(spec: &Spec) -> Result<Vec<u8>> {
             cpio.file(&format!("usr/bin/{name}"), 0o755, text.as_bytes());
         }
     }
-    cpio.file("usr/bin/lab-mlx5-up", 0o755, include_bytes!("guest/lab-mlx5-up.sh"));
+    cpio.file("usr/bin/lab-mlx5-up", 0o755, include_bytes!("../guest/lab-mlx5-up.sh"));
     let mut env = String::new();
     for (name, value) in environment(spec.series, &spec.device, *bare) {
         env.push_str(&format!("export {name}={}\n", quoted(&value)));
     }
-    if let Some(wire) = &spec.wire {
+    if let Some(wire) = wire {
         env.push_str(&format!("export LAB_SIDE={} LAB_PEER=10.0.2.{}\n", wire.side, 3 - wire.side));
     }
     for (name, value) in &spec.env {
@@ -166,8 +174,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::device::Mkeys;
-    use crate::lab::kernel;
+    use crate::device::Mkeys;
 
     #[test]
     fn words_survive_the_shell() {
@@ -186,7 +193,7 @@ mod tests {
     #[test]
     fn the_contract_holds_on_every_kernel_and_device() {
         let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link, mkeys: Mkeys::Umr };
-        for series in kernel::ALL {
+        for series in Series::ALL {
             for device in [Device::Rxe, mlx5(Link::Ib), mlx5(Link::Roce)] {
                 let env = environment(series, &device, false);
                 let get = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Packages of any Debian suite, without touching the packages or the apt state of this machine.
+//! Packages of any Debian suite, without changes to the packages or the apt state of the host.
 //!
-//! Each suite gets its own sources list, package lists and archive folder under `target/lab/apt/SUITE`, and an
-//! empty dpkg status, so apt's own resolver computes a complete dependency closure from nothing. The archive to
-//! ask is the one that this machine's apt is configured for; `LAB_MIRROR` overrides it.
+//! Each suite has its own sources list, package lists and archive directory in the lab, and an empty dpkg status: apt
+//! resolves all dependencies of a package, as if no package were installed. The archive is the one for which the host's apt
+//! is configured; the environment variable `LAB_MIRROR` overrides it.
 
-use super::Lab;
-use crate::run;
+use crate::{Lab, run};
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use std::collections::HashSet;
@@ -22,24 +21,32 @@ const TRIES: u64 = 3;
 static UPDATED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
 /// One suite of the archive, e.g. `bookworm`.
-pub(crate) struct Suite {
+#[derive(Debug)]
+pub struct Suite {
     name: String,
     dir: PathBuf,
-    /// Architectures whose packages are known, the machine's own first.
+    /// Architectures whose packages are known, that of the host first.
     architectures: String,
 }
 
-/// The architecture whose programs run here.
+/// The architecture of the host.
 const OWN: &str = "amd64";
 
 impl Suite {
-    /// Prepares the private apt state of a suite and fetches its package lists, once per run.
-    pub(crate) fn open(lab: &Lab, name: &str) -> Result<Self> {
+    /// Prepares the apt state of a suite and fetches its package lists, once per process. The caller holds the lab's
+    /// [lock](Lab::lock).
+    ///
+    /// # Errors
+    /// The archive of the host is unknown or cannot be reached.
+    pub fn open(lab: &Lab, name: &str) -> Result<Self> {
         Self::fetch(lab, name, format!("apt/{name}"), OWN.into())
     }
 
-    /// A suite with the packages of another architecture besides, which are named `PACKAGE:ARCHITECTURE`.
-    pub(crate) fn open_with(lab: &Lab, name: &str, foreign: &str) -> Result<Self> {
+    /// A suite with the packages of a second architecture, whose names are `PACKAGE:ARCHITECTURE`.
+    ///
+    /// # Errors
+    /// As those of [`open`](Self::open).
+    pub fn open_with(lab: &Lab, name: &str, foreign: &str) -> Result<Self> {
         Self::fetch(lab, name, format!("apt/{name}-{foreign}"), format!("{OWN},{foreign}"))
     }
 
@@ -82,7 +89,7 @@ impl Suite {
             ("APT::Install-Recommends", "false".into()),
             ("APT::Keep-Downloaded-Packages", "true".into()),
             ("APT::Sandbox::User", String::new()),
-            // Snapshots of the archive outlive the dates in their Release files.
+            // The Release files of archive snapshots have expired.
             ("Acquire::Check-Valid-Until", "false".into()),
             ("Acquire::Languages", "none".into()),
             ("Acquire::IndexTargets::deb::DEP-11::DefaultEnabled", "false".into()),
@@ -92,14 +99,17 @@ impl Suite {
         for (key, value) in options {
             cmd.arg(format!("-o{key}={value}"));
         }
-        // The user's locale must not change what we parse.
+        // The parsed output must not depend on the user's locale.
         cmd.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         cmd
     }
 
-    /// Downloads these packages and all they depend on; the `.deb` files.
-    pub(crate) fn closure(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
-        // apt does not print what it already has, so the list is asked for with another archive folder.
+    /// Downloads packages and their dependencies. Returns the `.deb` files.
+    ///
+    /// # Errors
+    /// A package does not exist or cannot be fetched.
+    pub fn closure(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
+        // apt does not print packages that it already has, so the list is made with an empty archive directory.
         let list = run::output(
             self.apt("apt-get")
                 .arg(format!("-oDir::Cache::archives={}", self.dir.join("empty").display()))
@@ -126,8 +136,11 @@ impl Suite {
         }
     }
 
-    /// Downloads exactly these packages; the `.deb` files.
-    pub(crate) fn exact(&self, packages: &[String]) -> Result<Vec<PathBuf>> {
+    /// Downloads packages without their dependencies. Returns the `.deb` files.
+    ///
+    /// # Errors
+    /// A package does not exist or cannot be fetched.
+    pub fn exact(&self, packages: &[String]) -> Result<Vec<PathBuf>> {
         let archives = self.dir.join("cache/archives");
         let list = run::output(self.apt("apt-get").args(["download", "--print-uris", "-qq"]).args(packages))
             .with_context(|| format!("cannot find packages of {}", self.name))?;
@@ -143,8 +156,11 @@ impl Suite {
             .collect())
     }
 
-    /// The names of the packages that a package depends on, alternatives and virtual packages included.
-    pub(crate) fn depends(&self, package: &str) -> Result<Vec<String>> {
+    /// The names of the packages on which a package depends, with alternatives and virtual packages.
+    ///
+    /// # Errors
+    /// The package does not exist.
+    pub fn depends(&self, package: &str) -> Result<Vec<String>> {
         let text = run::output(self.apt("apt-cache").args(["depends", "--important", package]))
             .with_context(|| format!("{} has no package {package}", self.name))?;
         Ok(text
@@ -167,15 +183,18 @@ fn retry(action: impl Fn() -> Result<()>) -> Result<()> {
     }
 }
 
-/// Unpacks packages over each other into one folder.
-pub(crate) fn unpack(debs: &[PathBuf], dir: &Path) -> Result<()> {
+/// Unpacks packages into one directory.
+///
+/// # Errors
+/// A file is not a package, or the directory cannot be written.
+pub fn unpack(debs: &[PathBuf], dir: &Path) -> Result<()> {
     for deb in debs {
         run::output(Command::new("dpkg-deb").arg("-x").arg(deb).arg(dir))?;
     }
     Ok(())
 }
 
-/// Where Debian's archive is, as this machine knows it.
+/// An archive in the host's apt sources.
 #[derive(Debug, PartialEq, Eq)]
 struct Archive {
     uri: String,
@@ -190,7 +209,7 @@ impl Archive {
     }
 }
 
-/// Finds the archive in this machine's apt sources.
+/// Finds Debian's archive in the host's apt sources.
 fn archive() -> Result<Archive> {
     if let Ok(uri) = std::env::var("LAB_MIRROR") {
         return Ok(Archive { uri, options: String::new() });
