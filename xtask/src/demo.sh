@@ -1,4 +1,4 @@
-# The demo's guest side: $1 names the client program.
+# The commands of the demo in the guest. $1 names the client program.
 set -e
 echo "== kernel $(uname -r): $LAB_DEV_A and $LAB_DEV_B, joined by a link"
 if [ "$1" = uverbs ]; then
@@ -8,12 +8,16 @@ else
     ibv_devinfo
     client=ibv_rc_pingpong
 fi
-# Two ends that poll on two emulated CPUs wait for each other's time slices; asleep they leave them to the device.
+# If both ends poll on two emulated CPUs, they wait for each other's time slices. With events (-e) they sleep.
 for events in "" -e; do
     echo "== server: ibv_rc_pingpong $events of rdma-core on $LAB_DEV_A; client: $client $events on $LAB_DEV_B"
     $LAB_NS_A ibv_rc_pingpong -d "$LAB_DEV_A" -g "$LAB_GID_INDEX" -c $events >/tmp/server 2>&1 &
     server=$!
-    until $LAB_NS_A grep -qE ':4853 [0-9A-F:]+ 0A' /proc/net/tcp /proc/net/tcp6; do usleep 10000; done
+    until $LAB_NS_A grep -qE ':4853 [0-9A-F:]+ 0A' /proc/net/tcp /proc/net/tcp6; do
+        # A process that has ended has no program.
+        [ -e /proc/$server/exe ] || { cat /tmp/server; exit 1; }
+        usleep 10000
+    done
     $LAB_NS_B $client -d "$LAB_DEV_B" -g "$LAB_GID_INDEX" -c $events "$LAB_TCP_HOST"
     wait $server
     echo "== the server says"

@@ -1,21 +1,21 @@
-# Runs in both of two VMs whose devices are on one fabric: LAB_SIDE 1 serves, 2 is the client. The other VM boots when it
-# likes, so a client tries until its server is there.
+# Runs in both of two VMs whose devices are on one fabric: LAB_SIDE 1 is the server, 2 the client. On a busy host, one VM may
+# be up minutes before the other, so the client tries until the server is there.
 fail() {
     echo "VM $LAB_SIDE: $*" >&2
     exit 1
 }
 
-# Serves one client, or is one: A are the words of the server, then the client adds its host.
+# across WHAT COMMAND...: runs the command as the server of one client; the client runs it with the server's address.
 across() {
     what=$1
     shift
     if [ $LAB_SIDE = 1 ]; then
-        timeout 100 "$@" > /tmp/out 2>&1 || { cat /tmp/out; fail "$what: the server ended with $?"; }
+        timeout 300 "$@" > /tmp/out 2>&1 || { cat /tmp/out; fail "$what: the server ended with $?"; }
     else
         tries=0
         until timeout 60 "$@" $LAB_PEER > /tmp/out 2>&1; do
             tries=$((tries + 1))
-            [ $tries -gt 60 ] && { cat /tmp/out; fail "$what: the client"; }
+            [ $tries -gt 500 ] && { cat /tmp/out; fail "$what: the client"; }
             sleep 0.5
         done
     fi

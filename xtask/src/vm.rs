@@ -196,7 +196,7 @@ fn pair(args: &PairArgs) -> Result<ExitCode> {
     let mut boot = args.boot.clone();
     ensure!(boot.link.is_none_or(|link| link == LinkArg::Ib), "two VMs are joined by InfiniBand only");
     boot.device = DeviceArg::Mlx5;
-    boot.timeout.get_or_insert(240);
+    boot.timeout.get_or_insert(480);
     let uverbs = cargo::build_static(Program::Bin { package: "uverbs-tools", name: "uverbs" })?;
     boot.files.push(Share { host: uverbs, guest: "/usr/bin/uverbs".into() });
     let devices = devices(&boot, LinkArg::Ib)?;

@@ -43,6 +43,20 @@ stop() {
 
 must() { "$@" > /lab/why 2>&1 || stop "$*: $(cat /lab/why)"; }
 
+# wait_for WHAT COMMAND...: waits until the command succeeds. The limit is that of a broken guest: on a busy host, every
+# step of the boot may take many seconds.
+wait_for() {
+    what=$1
+    shift
+    read -r now rest < /proc/uptime
+    end=$((${now%%.*} + 100))
+    until "$@"; do
+        read -r now rest < /proc/uptime
+        [ ${now%%.*} -gt $end ] && stop "no $what"
+        usleep 10000
+    done
+}
+
 must /sbin/modprobe virtio_pci
 must /sbin/modprobe virtio_console
 
@@ -50,32 +64,21 @@ must /sbin/modprobe virtio_console
 ports="ctl out err"
 [ "$LAB_DEVICE" = mlx5 ] && ports="$ports hca"
 all_ports() {
+    for port in /sys/class/virtio-ports/*; do
+        [ -e "$port/name" ] && ln -sf "../${port##*/}" "/dev/lab/$(cat "$port/name")"
+    done
     for name in $ports; do
         [ -e /dev/lab/$name ] || return 1
     done
 }
-tries=0
-until all_ports; do
-    for port in /sys/class/virtio-ports/*; do
-        [ -s "$port/name" ] && ln -sf "../${port##*/}" "/dev/lab/$(cat "$port/name")"
-    done
-    tries=$((tries + 1))
-    [ $tries -gt 1000 ] && stop "no virtio-serial ports"
-    usleep 10000
-done
+wait_for "virtio-serial ports" all_ports
 
 ctl "note kernel $(uname -r), init after $(cut -d' ' -f1 /proc/uptime) s"
 must $ip link set lo up
 
 # The kernel fills the GID tables a little later.
-wait_gid() {
-    tries=0
-    until [ "$(cat /sys/class/infiniband/$1/ports/1/gids/$LAB_GID_INDEX 2>/dev/null)" = "$2" ]; do
-        tries=$((tries + 1))
-        [ $tries -gt 500 ] && stop "gid $LAB_GID_INDEX of $1 is not $2: $(cat /sys/class/infiniband/$1/ports/1/gids/[0-3])"
-        usleep 10000
-    done
-}
+gid_is() { [ "$(cat /sys/class/infiniband/$1/ports/1/gids/$LAB_GID_INDEX 2>/dev/null)" = "$2" ]; }
+wait_gid() { wait_for "gid $LAB_GID_INDEX of $1 that is $2" gid_is $1 $2; }
 
 setup_rxe() {
     for module in veth rdma_rxe ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
@@ -124,12 +127,7 @@ setup_mlx5() {
 # The network to the other VM.
 if [ -n "$LAB_SIDE" ]; then
     must /sbin/modprobe virtio_net
-    tries=0
-    until [ -e /sys/class/net/eth0 ]; do
-        tries=$((tries + 1))
-        [ $tries -gt 500 ] && stop "no network to the other VM"
-        usleep 10000
-    done
+    wait_for "network to the other VM" test -e /sys/class/net/eth0
     must $ip link set eth0 name wire
     must $ip addr add 10.0.2.$LAB_SIDE/24 dev wire
     must $ip link set wire up
@@ -161,13 +159,21 @@ err=$!
 /bin/sh /lab/command </dev/null >/lab/out 2>/lab/err &
 wait $!
 status=$?
-# All that was written reaches the host, but a process left behind must not hold us for ever.
-tries=0
-while kill -0 $out 2>/dev/null || kill -0 $err 2>/dev/null; do
-    tries=$((tries + 1))
-    [ $tries -gt 200 ] && break
-    usleep 10000
-done
+# All output must reach the host, which may take long on a busy one. A process that the command left behind keeps the
+# pipes open: it is killed after two seconds.
+kill_others() {
+    for fd in /proc/[0-9]*/fd/*; do
+        case $(readlink "$fd") in
+        /lab/out | /lab/err) ;;
+        *) continue ;;
+        esac
+        pid=${fd#/proc/}
+        pid=${pid%%/*}
+        [ "$pid" = $out ] || [ "$pid" = $err ] || kill -9 "$pid"
+    done 2>/dev/null
+}
+{ sleep 2; kill_others; } &
+wait $out $err
 ctl "exit $status"
 sleep 2
 reboot -f

@@ -1,5 +1,5 @@
 #!/bin/sh
-# lab-counters [NAME...]: the hardware counters of both devices that are not zero, or those named.
+# lab-counters [NAME...]: prints the hardware counters of both devices that are not zero, or those named.
 for dev in "$LAB_DEV_A" "$LAB_DEV_B"; do
     for file in /sys/class/infiniband/"$dev"/ports/1/hw_counters/*; do
         name=${file##*/}

@@ -2,10 +2,11 @@
 # lab-hca WORDS...: sends a command to the fabric of the software NICs, and prints its answer. `lab-hca help` lists the
 # commands. The port can be open only once: the process that creates the directory has it.
 [ -e /dev/lab/hca ] || { echo "lab-hca: the devices are not mlx5" >&2; exit 2; }
-tries=0
+read -r now rest < /proc/uptime
+end=$((${now%%.*} + 60))
 until mkdir /lab/hca.busy 2>/dev/null; do
-    tries=$((tries + 1))
-    [ $tries -gt 2000 ] && { echo "lab-hca: the port is never free" >&2; exit 2; }
+    read -r now rest < /proc/uptime
+    [ ${now%%.*} -gt $end ] && { echo "lab-hca: the port is busy" >&2; exit 2; }
     usleep 10000
 done
 trap 'rmdir /lab/hca.busy' EXIT

@@ -1,6 +1,6 @@
 #!/bin/sh
-# lab-link up|down A|B: sets one end of the link up or down; the other one notices. Of mlx5 devices the cable is taken
-# out, or put in again.
+# lab-link up|down A|B: sets one end of the link up or down; the other end gets an event. With mlx5, it disconnects or
+# connects the cable.
 case "$1 $2" in
 "up A" | "down A") ns=$LAB_NS_A netdev=$LAB_NETDEV_A ;;
 "up B" | "down B") ns=$LAB_NS_B netdev=$LAB_NETDEV_B ;;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# lab-netem A|B ARGS...: disturbs what one end of the link sends, with the arguments of tc-netem(8), for example
-# `lab-netem A loss 1% delay 2ms`. lab-netem A|B off: ends it. The fabric of mlx5 devices is disturbed as a whole,
-# whatever the end.
+# lab-netem A|B ARGS...: disturbs the packets that one end of the link sends, with the arguments of tc-netem(8), for example
+# `lab-netem A loss 1% delay 2ms`. lab-netem A|B off: ends it. With mlx5, the whole fabric is disturbed, independent of the
+# end.
 case "$1" in
 A) ns=$LAB_NS_A dev=$LAB_NETDEV_A ;;
 B) ns=$LAB_NS_B dev=$LAB_NETDEV_B ;;

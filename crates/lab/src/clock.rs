@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How fast the clock of a guest's CPUs goes, which the guest itself finds out badly.
+//! The frequency of the clock of a guest's CPUs, which the guest itself may measure incorrectly.
 //!
-//! A kernel counts its TSC while another timer runs. Under emulation on a busy machine the CPU may stop in between: a
-//! guest was observed that measured its TSC eight times too slow, so all its time limits were eight times shorter.
-//! QEMU's emulated TSC is this machine's, so it is measured here, which is more accurate, and passed to the kernel.
+//! A kernel counts its TSC while another timer runs. Under emulation on a busy host the CPU may stop in between: one guest
+//! measured its TSC eight times too slow, and all its time limits were eight times shorter. The emulated TSC is that of the
+//! host, so it is measured here and passed to the kernel.
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code))]
 // UNSAFETY: reads the time stamp counter, for which there is no safe function.
 
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Instant;
 
-/// How long is measured: an error of a microsecond at either end is 20 ppm.
+/// The time of the measurement: an error of a microsecond at both ends is 20 ppm.
 const MEASURED: Duration = Duration::from_millis(100);
 
 /// The kernel argument with the TSC's frequency; empty if there is no TSC.
@@ -21,7 +21,7 @@ pub(crate) fn argument() -> &'static str {
     ARGUMENT.get_or_init(|| khz().map_or_else(String::new, |khz| format!("tsc_early_khz={khz}")))
 }
 
-/// The frequency of this machine's TSC in kHz.
+/// The frequency of the host's TSC in kHz.
 fn khz() -> Option<u64> {
     let (first, start) = reading()?;
     thread::sleep(MEASURED);
@@ -30,7 +30,7 @@ fn khz() -> Option<u64> {
     last.checked_sub(first)?.checked_mul(1000)?.checked_div(micros)
 }
 
-/// The counter at a time: of some readings the one that took least, as others may have been interrupted.
+/// The counter and its time: of several readings the fastest, as others may have been interrupted.
 fn reading() -> Option<(u64, Instant)> {
     let readings = (0..20).filter_map(|_| {
         let before = Instant::now();

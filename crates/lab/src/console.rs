@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reading the log of a guest's console: what went wrong there, and its end for the user.
+//! Finds the reason of a failure in the log of a guest's console.
 
-/// The reason why a guest ended, from its console log.
+/// The reason for the end of a guest, from its console log.
 pub(crate) fn verdict(log: &str) -> &'static str {
-    // An oops panics (oops=panic), so it must be looked for first.
+    // An oops panics (oops=panic), so it is searched for first.
     if ["Oops:", "BUG: ", "general protection fault", "kernel BUG at"].iter().any(|sign| log.contains(sign)) {
         "GUEST KERNEL OOPS"
     } else if log.contains("Kernel panic") {
@@ -13,7 +13,7 @@ pub(crate) fn verdict(log: &str) -> &'static str {
     }
 }
 
-/// The first warning with a backtrace (WARN_ON), which the kernel survives but should not pass unnoticed.
+/// The first warning with a backtrace (WARN_ON). The kernel continues after it.
 pub(crate) fn warning(log: &str) -> Option<&str> {
     let mut lines = log.lines().skip_while(|line| !line.contains("[ cut here ]"));
     lines.next()?;
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_oops_is_told_from_a_panic() {
+    fn an_oops_is_not_reported_as_a_panic() {
         assert_eq!(
             verdict("x\nOops: 0002 [#1]\nKernel panic - not syncing: Fatal exception"),
             "GUEST KERNEL OOPS"
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_is_what_follows_the_cut() {
+    fn a_warning_is_the_line_after_cut_here() {
         let log = "a\n[ 1.0] ------------[ cut here ]------------\n[ 1.0] WARNING: CPU: 0 at x\nb";
         assert_eq!(warning(log), Some("[ 1.0] WARNING: CPU: 0 at x"));
         assert_eq!(warning("a\nb"), None);

@@ -267,8 +267,7 @@ impl Drop for Hca {
     }
 }
 
-/// Lines of the devices' log that must not be there: commands of the guest that no device implements, mistakes of
-/// a driver, panics.
+/// Lines of the devices' log that are errors: unknown commands of the guest, violations of a driver, panics.
 pub(crate) fn complaints(log: &str) -> Vec<&str> {
     log.lines()
         .filter(|line| {
@@ -283,10 +282,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_that_end_at_once_are_reported_with_what_they_said() {
+    fn devices_that_end_at_once_are_reported_with_their_output() {
         let dir = std::env::temp_dir().join(format!("uverbs-lab-device-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        // `false` ignores its arguments, as nothing else does that is everywhere.
+        // `false` ignores its arguments.
         let start = Hca::start(Path::new("/bin/false"), &[], &dir);
         let why = start.err().expect("no devices").to_string();
         fs::remove_dir_all(&dir).unwrap();
@@ -294,13 +293,13 @@ mod tests {
     }
 
     #[test]
-    fn complaints_are_those_of_the_end() {
+    fn complaints_are_lines_with_a_prefix() {
         let log = "INFO  hca0: command 0x100\nunknown: command 0x9 X, 2 times\nviolation: qp 3: y\nother";
         assert_eq!(complaints(log), ["unknown: command 0x9 X, 2 times", "violation: qp 3: y"]);
     }
 
     #[test]
-    fn the_devices_are_told_apart() {
+    fn devices_have_different_labels() {
         let mlx5 = |link| Device::Mlx5 { program: PathBuf::new(), link, mkeys: Mkeys::Command };
         let umr = Device::Mlx5 { program: PathBuf::new(), link: Link::Roce, mkeys: Mkeys::Umr };
         assert_eq!(umr.label(), "mlx5 roce umr");

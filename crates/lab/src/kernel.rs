@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_bring_what_they_need() {
+    fn modules_bring_their_dependencies() {
         let index = Index::parse(
             "kernel/a/rdma_rxe.ko.xz: kernel/b/ib-core.ko.xz kernel/c/udp_tunnel.ko.xz\nkernel/b/ib-core.ko.xz:\n",
             "kernel/drivers/virtio/virtio_pci.ko\n",

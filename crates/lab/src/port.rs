@@ -32,7 +32,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Listens on an abstract socket (it needs no file and no cleaning up) for one connection.
+    /// Listens on an abstract socket, which needs no file, for one connection.
     pub(crate) fn listen(
         name: &'static str,
         serve: impl FnOnce(UnixStream) + Send + 'static,
@@ -50,9 +50,9 @@ impl Port {
         Ok(Self { name, socket, thread })
     }
 
-    /// Waits until everything that QEMU wrote was processed. QEMU must have exited.
+    /// Waits until all data of QEMU is processed. QEMU must have exited.
     pub(crate) fn finish(self) {
-        // If QEMU never connected, the thread still waits: this connection ends it.
+        // If QEMU has not connected, the thread still waits: this connection ends it.
         if let Ok(address) = SocketAddr::from_abstract_name(&self.socket) {
             let _ = UnixStream::connect_addr(&address);
         }
@@ -70,7 +70,7 @@ pub(crate) fn control(stream: UnixStream, events: &Sender<Event>) {
     let _ = events.send(Event::Closed);
 }
 
-/// Serves an output port: everything goes on at once. When our side is closed, the rest is dropped.
+/// Serves an output port: data is passed on at once. After an error of `to`, the rest is dropped.
 pub(crate) fn copy(mut stream: UnixStream, mut to: impl Write) {
     let mut buffer = [0; 16384];
     let mut open = true;
@@ -79,7 +79,7 @@ pub(crate) fn copy(mut stream: UnixStream, mut to: impl Write) {
     }
 }
 
-/// QEMU's monitor, used only to see what became of a guest that does not answer.
+/// QEMU's monitor, for the state of a guest that does not answer.
 pub(crate) struct Monitor {
     port: Port,
     connected: Receiver<UnixStream>,
@@ -102,7 +102,7 @@ impl Monitor {
     pub(crate) fn where_cpus_are(&self) -> String {
         let mut text = "lab: where the CPUs are:\n".to_owned();
         let Ok(mut stream) = self.connected.try_recv() else { return text + "lab: no monitor" };
-        // If the monitor hangs, too, this must not wait: its answer is then missing.
+        // If the monitor hangs, its answer is missing.
         let _ = stream.set_read_timeout(Some(Duration::from_millis(300)));
         for _ in 0..3 {
             let _ = stream.write_all(b"info registers -a\n");

@@ -52,13 +52,12 @@ pub(crate) struct Boot<'a> {
 
 /// Kernel arguments. An oops ends the machine; work that an emulated CPU need not do is off.
 ///
-/// `maxcpus=1`: the kernel comes up on one CPU and init starts the others last. The kernel patches its own code while
-/// it boots, and an emulated second CPU that is in the middle of it has been seen to die of a breakpoint.
+/// `maxcpus=1`: the kernel boots on one CPU, and init starts the others last. The kernel patches its own code during the
+/// boot; an emulated second CPU that executed this code died of a breakpoint.
 ///
-/// `tsc=reliable`: QEMU's TSC is one clock for all CPUs, and the check of it is what fails. On 7.2 the clocksource
-/// watchdog and the switch to the TSC (stop_machine) can wait for each other for ever when the CPUs do not really run
-/// at the same time; 6.1 falls back to the HPET, whose every read leaves the emulated CPU. [`clock`] measures its
-/// frequency.
+/// `tsc=reliable`: QEMU's TSC is one clock for all CPUs, but the kernel's check of it may fail. On 7.2 the clocksource
+/// watchdog and the switch to the TSC (stop_machine) can wait for each other forever if the CPUs do not run at the same
+/// time; 6.1 falls back to the HPET, and each read of it leaves the emulated CPU. [`clock`] measures the frequency.
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=5 oops=panic panic=-1 rdinit=/init mitigations=off nokaslr \
                        maxcpus=1 tsc=reliable no_timer_check nowatchdog audit=0 apparmor=0 random.trust_cpu=on";
 

@@ -208,14 +208,17 @@ pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome
     let mut tried = 1;
     let ending = loop {
         match boot(lab, spec, wire, &parts, &dir.path)? {
-            Ending::Stuck | Ending::Gone { up: false } if tried < BOOT_TRIES => {
+            ending @ (Ending::Stuck | Ending::Failed(_) | Ending::Gone { up: false })
+                if tried < BOOT_TRIES =>
+            {
+                let why = if let Ending::Failed(why) = ending { why } else { "no message".into() };
                 let log = dir.path.join(format!("boot-{tried}.log"));
-                fs::rename(dir.path.join("console.log"), &log).context("cannot keep the console's log")?;
-                if spec.device != Device::Rxe {
-                    let log = dir.path.join(format!("boot-{tried}.{}", Hca::LOG));
-                    fs::rename(dir.path.join(Hca::LOG), log).context("cannot keep the devices' log")?;
-                }
-                lab.say(format!("note: the guest did not come up, trying again (see {})", log.display()));
+                // They are missing if QEMU or the devices ended before they wrote anything.
+                let _ = fs::rename(dir.path.join("console.log"), &log);
+                let _ =
+                    fs::rename(dir.path.join(Hca::LOG), dir.path.join(format!("boot-{tried}.{}", Hca::LOG)));
+                let log = log.display();
+                lab.say(format!("note: the guest did not come up ({why}), trying again (see {log})"));
                 dir.keep = true;
                 tried += 1;
             }
@@ -283,6 +286,7 @@ enum Ending {
     Timeout,
     /// The links were not up in time.
     Stuck,
+    /// The guest's init reported an error before the links were up.
     Failed(String),
     /// The process of the devices ended too early.
     Devices(String),

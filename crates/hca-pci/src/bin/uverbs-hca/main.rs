@@ -124,7 +124,7 @@ fn probability(name: &str, p: f64) -> Result<f64> {
 }
 
 /// How long the other process may take to be there.
-const JOIN: Duration = Duration::from_secs(15);
+const JOIN: Duration = Duration::from_secs(45);
 
 /// Joins a fabric whose process may just be starting.
 fn join(fabric: &Fabric, other: &Path) -> std::io::Result<()> {
