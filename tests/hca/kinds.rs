@@ -308,7 +308,7 @@ fn memory_that_the_kernel_may_hold() -> Outcome {
 
 /// The tests of this file.
 pub(crate) fn tests() -> Vec<Test> {
-    const LIMIT: Duration = Duration::from_secs(90);
+    const LIMIT: Duration = Duration::from_secs(240);
     vec![
         Test::long("kinds::every_kind_of_device", LIMIT, every_kind_of_device),
         Test::long("kinds::queue_pairs_come_and_go", LIMIT, queue_pairs_come_and_go),

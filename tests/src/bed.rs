@@ -220,7 +220,7 @@ impl Netem {
 
     fn set(end: End, what: &str) -> Result<String> {
         let words = what.split_whitespace();
-        run(Command::new("lab-netem").arg(end.name()).args(words), Duration::from_secs(10))
+        run(Command::new("lab-netem").arg(end.name()).args(words), LIMIT)
     }
 }
 

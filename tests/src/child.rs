@@ -3,7 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: fork(2) and its relatives, and setpriority(2).
 
-use crate::wait::{Deadline, until};
+use crate::wait::{Deadline, LIMIT, until};
 use anyhow::{Context as _, Result, bail, ensure};
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
@@ -139,7 +139,7 @@ impl Child {
     /// Waits until it listens on a TCP port, in its network namespace.
     pub fn wait_listening(&mut self, port: u16) -> Result<()> {
         let id = self.id();
-        until(&format!("{} listens on {port}", self.name), Duration::from_secs(10), || {
+        until(&format!("{} listens on {port}", self.name), LIMIT, || {
             if let Some(status) = self.inner.try_wait()? {
                 let said = self.said();
                 bail!("{} ended early: {status}:\n{said}", self.name);
@@ -234,7 +234,7 @@ pub fn open_files() -> Result<Vec<String>> {
 
 /// The `rdma` tool's count of a device's kernel objects: `qp 1 cq 1 ...`.
 pub fn rdma_resources(device: &str) -> Result<String> {
-    let all = run(Command::new("/usr/bin/rdma").arg("resource"), Duration::from_secs(10))?;
+    let all = run(Command::new("/usr/bin/rdma").arg("resource"), LIMIT)?;
     let line = all.lines().find(|l| l.split_whitespace().any(|w| w.trim_end_matches(':') == device));
     // `0: rxe0: pd 1 cq 1 qp 1 ...`
     let line = line.with_context(|| format!("no device {device} in\n{all}"))?;

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::Instant;
 use uverbs::{CompletionQueue, Driver, Shared, WcOpcode, WcStatus, WorkCompletion};
 
-/// How long anything may take; generous, because emulated machines stall.
-pub const LIMIT: Duration = Duration::from_secs(20);
+/// The time limit of anything that must happen. It ends a test that hangs and has no other meaning: the host of an
+/// emulated machine may be busy for many seconds.
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// How long nothing must happen for "nothing happens".
 pub const QUIET: Duration = Duration::from_millis(30);

@@ -16,7 +16,7 @@ use uverbs_tests::{LabEnv, Outcome, Test};
 const ITERS: u64 = 100;
 
 /// How long both programs may take.
-const PEER_LIMIT: Duration = Duration::from_secs(30);
+const PEER_LIMIT: Duration = Duration::from_secs(90);
 
 /// The TCP port of the first test; each has its own.
 const FIRST_PORT: u16 = 18600;
@@ -121,7 +121,7 @@ impl Case {
             Who::C => env.command(end, &format!("/usr/bin/ibv_{name}_pingpong")),
             Who::Ours => {
                 let mut command = env.command(end, "/usr/bin/uverbs");
-                command.args(["pingpong", name, "--timeout", "20"]).args(self.ours);
+                command.args(["pingpong", name, "--timeout", "60"]).args(self.ours);
                 command
             }
         };

@@ -26,7 +26,7 @@ use uverbs_tests::wait::{LIMIT, readable, until};
 use uverbs_tests::{Child, Face, Lab, LabEnv, Op, Outcome, Pair, PairEnd, Req, Spec, run};
 
 /// How long the kernel may take to put a device away, or to find it again.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(40);
+const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
 
 /// A way to take the device at end A away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

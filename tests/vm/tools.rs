@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use uverbs_tests::child::spawn;
 use uverbs_tests::env::End;
+use uverbs_tests::wait::{LIMIT, until};
 use uverbs_tests::{LabEnv, Outcome, Test, run};
 
 /// How long a program may take.
-const TOOL_LIMIT: Duration = Duration::from_secs(60);
+const TOOL_LIMIT: Duration = Duration::from_secs(90);
 
 /// How long `uverbs selftest` may take on a device: it creates hundreds of QPs, which takes about 15 s on idle CPUs.
 const SELFTEST_LIMIT: Duration = Duration::from_secs(150);
@@ -123,9 +124,13 @@ fn rping(env: &LabEnv) -> Outcome {
         command
     };
     let start = Instant::now();
-    // Nothing listens in TCP's tables: give the server the time that it needs.
-    let server = spawn(rping(End::A, "-s").stdin(Stdio::null()))?;
-    std::thread::sleep(Duration::from_secs(1));
+    let mut server = spawn(rping(End::A, "-s").stdin(Stdio::null()))?;
+    // TCP's tables do not have listeners of rdma_cm.
+    until("rping listens", LIMIT, || {
+        ensure!(server.is_running()?, "rping ended early");
+        let all = run(Command::new("/usr/bin/rdma").args(["resource", "show", "cm_id"]), TOOL_LIMIT)?;
+        Ok(all.lines().any(|l| l.contains(" state LISTEN ") && l.contains(&format!(":{port} "))))
+    })?;
     let client = spawn(rping(End::B, "-c").stdin(Stdio::null()))?.end(TOOL_LIMIT);
     let server = server.end(TOOL_LIMIT);
     match (&client, &server) {

@@ -11,8 +11,12 @@ mod process;
 mod resize;
 mod rig;
 
+use core::time::Duration;
 pub(crate) use process::{WITHOUT_MEMBARRIER, refuse_membarrier};
 use uverbs_tests::{Outcome, Test};
+
+/// The time limit of a test, which takes seconds at most if the machine is idle.
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// A test and its name.
 type Named = (&'static str, fn() -> Outcome);

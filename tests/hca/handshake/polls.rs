@@ -8,7 +8,6 @@ use super::rig::{Cq, Elsewhere, Rig, SLOT, Wc, cap, connect, polled, reconnect, 
 use anyhow::{Context as _, Result, ensure};
 use core::cell::RefCell;
 use core::panic::AssertUnwindSafe;
-use core::time::Duration;
 use std::panic::catch_unwind;
 use uverbs::attr::{QpState, SrqAttr, SrqInitAttr, WqInitAttr, WqState};
 use uverbs::mlx5::Mlx5;
@@ -435,7 +434,6 @@ fn armed_meanwhile() -> Outcome {
 }
 
 pub(super) fn tests() -> Vec<Test> {
-    const LIMIT: Duration = Duration::from_secs(60);
     let all: &[Named] = &[
         ("reset_of_senders", reset_of_senders),
         ("reset_of_receivers", reset_of_receivers),
@@ -449,5 +447,7 @@ pub(super) fn tests() -> Vec<Test> {
         ("places_of_a_wq", places_of_a_wq),
         ("armed_meanwhile", armed_meanwhile),
     ];
-    all.iter().map(|(name, test)| Test::long(&format!("handshake::polls::{name}"), LIMIT, test)).collect()
+    all.iter()
+        .map(|(name, test)| Test::long(&format!("handshake::polls::{name}"), super::LIMIT, test))
+        .collect()
 }

@@ -35,7 +35,7 @@ fn stopped_at_the_doorbell() -> Outcome {
         let (go_on, may_go_on) = channel::<()>();
         rig.a.hooks.on_doorbell(move || {
             let _ = stopped.send(());
-            let _ = may_go_on.recv_timeout(Duration::from_secs(20));
+            let _ = may_go_on.recv_timeout(Duration::from_secs(60));
         });
         let (ac, bc, attr) = (a.control.clone(), b.control.clone(), rig.attr);
         let Qp { send: mut sq, recv, control } = a;
@@ -45,7 +45,7 @@ fn stopped_at_the_doorbell() -> Outcome {
             let result = sq.as_mut().map(|sq| post_queue(sq, face, &reqs));
             (result, sq)
         });
-        is_stopped.recv_timeout(Duration::from_secs(20)).context("the post did not ring")?;
+        is_stopped.recv_timeout(Duration::from_secs(60)).context("the post did not ring")?;
         let reset = Elsewhere::new(move || reconnect(&ac, &bc, &attr));
         // It waits for the post, or does not; but the post must not be what it was.
         let waited = !reset.moment();
@@ -104,7 +104,7 @@ impl Stopper {
         ensure!(result == 0, "pthread_kill: {result}");
         let start = Instant::now();
         while !STOPPED.load(Ordering::SeqCst) {
-            ensure!(start.elapsed() < Duration::from_secs(10), "the thread does not stop");
+            ensure!(start.elapsed() < Duration::from_secs(60), "the thread does not stop");
             thread::yield_now();
         }
         Ok(())
@@ -132,7 +132,8 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
     let (qa, qb) = (rig.a.cq(4000)?, rig.b.cq(4000)?);
     let deadline = Instant::now() + Duration::from_millis(1500);
     let mut turns = 0;
-    while turns < 40 && Instant::now() < deadline {
+    // At least four turns, however slow this machine is.
+    while turns < 4 || turns < 40 && Instant::now() < deadline {
         turns += 1;
         let a: Qp<Mlx5, Rc, Exclusive> = rig.a.qp(&qa, &qa, 256)?;
         let b: Qp<Mlx5, Rc, Exclusive> = rig.b.qp(&qb, &qb, 2048)?;
@@ -218,7 +219,6 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
         drop((sq, a_recv, rq, b_send));
         rig.clean().context(what)?;
     }
-    ensure!(turns > 3, "{turns} turns");
     Ok(())
 }
 
@@ -346,7 +346,6 @@ fn open_sessions() -> Outcome {
 }
 
 pub(super) fn tests() -> Vec<Test> {
-    const LIMIT: Duration = Duration::from_secs(90);
     let all: &[Named] = &[
         ("stopped_at_the_doorbell", stopped_at_the_doorbell),
         ("stopped_sends", stopped_sends),
@@ -355,5 +354,7 @@ pub(super) fn tests() -> Vec<Test> {
         ("open_batches_of_shared_queues", open_batches_of_shared_queues),
         ("open_sessions", open_sessions),
     ];
-    all.iter().map(|(name, test)| Test::long(&format!("handshake::posts::{name}"), LIMIT, test)).collect()
+    all.iter()
+        .map(|(name, test)| Test::long(&format!("handshake::posts::{name}"), super::LIMIT, test))
+        .collect()
 }

@@ -36,13 +36,13 @@ fn fork_within_a_poll() -> Outcome {
                 ids.push(completion.wr_id());
                 if ids.len() == 2 {
                     let _ = inside.send(());
-                    let _ = may_go_on.recv_timeout(Duration::from_secs(30));
+                    let _ = may_go_on.recv_timeout(Duration::from_secs(120));
                 }
             })?;
             Ok(ids)
         });
-        is_inside.recv_timeout(Duration::from_secs(20))?;
-        let child = in_fork(Duration::from_secs(20), || {
+        is_inside.recv_timeout(Duration::from_secs(60))?;
+        let child = in_fork(Duration::from_secs(60), || {
             let polled = other.poll(&mut [Default::default()]).map(<[_]>::len);
             ensure!(polled == Err(PollError::Forked), "poll: {polled:?}");
             let post = a.sq()?.post(9).send_inline(b"");
@@ -98,17 +98,16 @@ pub(crate) fn refuse_membarrier() -> Outcome {
 fn without_membarrier() -> Outcome {
     let mut suite = Command::new(std::env::current_exe()?);
     suite.env(WITHOUT_MEMBARRIER, "1").args(["handshake::", "stress::", "--skip", "without_membarrier"]);
-    let said = run(&mut suite, Duration::from_secs(80) + uverbs_tests::stress::length() * 3)?;
+    let said = run(&mut suite, super::LIMIT + uverbs_tests::stress::length() * 3)?;
     let passed = said.lines().find(|line| line.starts_with("test result: ok")).context("no result")?;
     uverbs_tests::runner::note(passed);
     Ok(())
 }
 
 pub(super) fn tests() -> Vec<Test> {
-    const LIMIT: Duration = Duration::from_secs(60);
-    let long = Duration::from_secs(90) + uverbs_tests::stress::length() * 3;
+    let long = super::LIMIT * 2 + uverbs_tests::stress::length() * 3;
     vec![
-        Test::long("handshake::process::fork_within_a_poll", LIMIT, fork_within_a_poll),
+        Test::long("handshake::process::fork_within_a_poll", super::LIMIT, fork_within_a_poll),
         Test::long("handshake::process::without_membarrier", long, without_membarrier),
     ]
 }

@@ -163,11 +163,12 @@ fn in_a_callback() -> Outcome {
 }
 
 pub(super) fn tests() -> Vec<Test> {
-    const LIMIT: Duration = Duration::from_secs(90);
     let all: &[Named] = &[
         ("qps_that_end", qps_that_end),
         ("receives_of_an_srq", receives_of_an_srq),
         ("in_a_callback", in_a_callback),
     ];
-    all.iter().map(|(name, test)| Test::long(&format!("handshake::resize::{name}"), LIMIT, test)).collect()
+    all.iter()
+        .map(|(name, test)| Test::long(&format!("handshake::resize::{name}"), super::LIMIT, test))
+        .collect()
 }

@@ -324,7 +324,7 @@ impl<T: Send + 'static> Elsewhere<T> {
 
     pub(super) fn join(self) -> Result<T> {
         ensure!(
-            self.done.recv_timeout(Duration::from_secs(20))
+            self.done.recv_timeout(Duration::from_secs(60))
                 == Err(std::sync::mpsc::RecvTimeoutError::Disconnected),
             "a control call does not end"
         );

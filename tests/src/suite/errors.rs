@@ -11,10 +11,11 @@ use uverbs::{Driver, Exclusive, MemoryRegion, PageBuf, Rc, Shared, Uc, Ud, WcSta
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
-/// Short patience, so that a peer that does not answer is given up soon.
+/// A missing answer is an error after three timeouts of 67 ms (4.096 us << 14), so that the tests are fast. A peer that is
+/// alive answers within this time even if its CPU is taken away for some time slices.
 fn hasty<D: Driver>(lab: &Lab<D>) -> Spec {
     let mut spec = Spec::new(lab);
-    (spec.attr.timeout, spec.attr.retry_cnt, spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (10, 2, 2, 1);
+    (spec.attr.timeout, spec.attr.retry_cnt, spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (14, 2, 2, 1);
     spec
 }
 

@@ -150,7 +150,7 @@ fn halves_in_two_threads<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A thread posts on and on, while another moves the QP to ERR: every post that was taken is flushed, once.
+/// A thread posts while another one moves the QP to ERR: each accepted post has exactly one completion.
 fn posted_while_it_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cqe = 4096.min(lab.device.max_cqe);
@@ -164,7 +164,8 @@ fn posted_while_it_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
         thread::scope(|scope| -> Result<()> {
             let poster = scope.spawn(|| -> Result<()> {
                 let to = uverbs::provider::WireRemote::new(at.addr, at.rkey);
-                while !stop.load(Ordering::Acquire) && taken.load(Ordering::Relaxed) < 2000 {
+                // Without a limit: the queue may be slower than this thread, and after the last post nothing is flushed.
+                while !stop.load(Ordering::Acquire) {
                     let id = taken.load(Ordering::Relaxed) as u64;
                     match sq
                         .lock()
