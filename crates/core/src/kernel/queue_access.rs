@@ -111,7 +111,7 @@ impl QueueAccess {
         &self.words().limit
     }
 
-    /// Whether the data path must enter by [`enter_fenced`](Self::enter_fenced). Then the short way, which enters by
+    /// Whether the data path must enter by [`enter_fenced`](Self::enter_fenced). Then the fast path, which enters by
     /// [`enter`](Self::enter), must never find the queue open.
     #[inline(always)]
     #[must_use]

@@ -10,7 +10,7 @@
 //! Whatever the device is told of is told while the queue is busy, after the head was compared with the limit once more:
 //! then `modify_qp` waits for the doorbell before it goes on. The limit is raised while the queue is busy, too, so it does
 //! not outlive a change of the state. Where the control path can't order its accesses with those of a post
-//! ([`QueueAccess::needs_fence`]), the limit stays 0 and every publication takes the cold way, which has a fence and checks
+//! ([`QueueAccess::needs_fence`]), the limit stays 0 and every publication takes the slow path, which has a fence and checks
 //! the state itself.
 //!
 //! In any [`Mode`] but [`Mode::Idle`] the head is [`Cursor::CLOSED`], which no limit reaches.
