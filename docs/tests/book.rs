@@ -100,6 +100,31 @@ fn named_files_exist() {
     assert!(count > 100, "only {count} paths: does the test find them?");
 }
 
+/// Where a page says "`Name` in `file`", the file has the name.
+#[test]
+fn named_items_are_in_their_files() {
+    let mut count = 0;
+    for page in pages() {
+        let prose: Vec<_> = page.parts().prose.into_iter().map(|(_, text)| text).collect();
+        let prose = prose.join(" ");
+        let parts: Vec<_> = prose.split('`').collect();
+        for [item, between, file] in parts.windows(3).map(|w| [w[0], w[1], w[2]]) {
+            if between != " in " || !is_path(file) || !file.ends_with(".rs") {
+                continue;
+            }
+            let name = item.rsplit("::").next().unwrap().trim_end_matches("()");
+            let source = read(file);
+            let has = |kind: &str| {
+                source.contains(&format!("{kind} {name}")) || source.contains(&format!("{name}:"))
+            };
+            let kinds = ["fn", "struct", "trait", "type", "enum", "mod", "const"];
+            assert!(kinds.into_iter().any(has), "{}: {file} has no {item}", page.path);
+            count += 1;
+        }
+    }
+    assert!(count > 25, "only {count} items: does the test find them?");
+}
+
 /// Links of the documents that are not pages of the book, whose links `cargo xtask book` checks.
 #[test]
 fn links_of_other_documents_lead_somewhere() {
