@@ -234,7 +234,7 @@ fn first_cells(path: &str) -> Vec<String> {
 
 /// The text literals of a source that name environment variables of the project and of the C libraries.
 fn variables(source: &str) -> BTreeSet<String> {
-    const PREFIXES: [&str; 4] = ["MLX5_", "UVERBS_", "HCA_", "SYSFS_"];
+    const PREFIXES: [&str; 5] = ["MLX5_", "UVERBS_", "HCA_", "SYSFS_", "LAB_MIRROR"];
     let is_name = |text: &&str| {
         PREFIXES.iter().any(|p| text.starts_with(p))
             && text.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_')
@@ -259,6 +259,17 @@ fn environment_variables_are_those_of_the_code() {
     let is_ours = |name: &&String| !variables(&format!("\"{name}\"")).is_empty();
     let unknown: Vec<_> = documented.iter().filter(is_ours).filter(|name| !in_code.contains(*name)).collect();
     assert!(unknown.is_empty(), "no code reads {unknown:?}");
+}
+
+#[test]
+fn variables_of_the_guest_are_those_of_the_lab() {
+    let lab = read("crates/lab/src/guest.rs");
+    let page = first_cells("docs/src/guides/vm-lab.md");
+    let names: Vec<_> = page.iter().filter(|name| name.starts_with("LAB_")).collect();
+    assert!(names.len() >= 10, "only {names:?}");
+    for name in names {
+        assert!(lab.contains(name.as_str()), "the lab sets no {name}");
+    }
 }
 
 /// Each row of the table of C's names has a function of the typed API, whose documentation names C's.
