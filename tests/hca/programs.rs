@@ -53,7 +53,7 @@ impl LabTest for Program {
 }
 
 impl Program {
-    fn play<D: Driver, T: Typed, L: Lock>(self, lab: &Lab<D>) -> Result<()> {
+    fn play<D: Driver, T: Typed<D>, L: Lock>(self, lab: &Lab<D>) -> Result<()> {
         let _disturbed = match self.config.lossy {
             true => {
                 let what =

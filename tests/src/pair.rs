@@ -3,7 +3,7 @@
 
 use crate::lab::Lab;
 use crate::pattern;
-use crate::post::{Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv};
+use crate::post::{Dest, Face, Lock, Op, Refused, Remote, Req, To, Typed, post, post_recv};
 use crate::sges::sge;
 use crate::wait;
 use anyhow::{Context as _, Result, ensure};
@@ -92,7 +92,7 @@ pub struct Pair<D: Driver, T: Sends, L: Lock> {
     pub b: PairEnd<D, T, L>,
 }
 
-impl<D: Driver, T: Typed, L: Lock> Pair<D, T, L> {
+impl<D: Driver, T: Typed<D>, L: Lock> Pair<D, T, L> {
     /// Connected, with the usual sizes.
     pub fn new(lab: &Lab<D>) -> Result<Self> {
         Self::with(lab, &Spec::new(lab))
@@ -172,7 +172,7 @@ pub fn wanted_ops<D: Driver>(lab: &Lab<D>, qp_type: QpType) -> SendOpsFlags {
 }
 
 /// The operations whose builders a QP of this transport can have. They are tried on the device one by one, once.
-pub fn builder_ops<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<SendOpsFlags> {
+pub fn builder_ops<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<SendOpsFlags> {
     static KNOWN: Mutex<Option<HashMap<QpType, SendOpsFlags>>> = Mutex::new(None);
     if let Some(ops) =
         KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().get(&T::QP_TYPE)
@@ -209,7 +209,7 @@ pub fn region<D: Driver>(
     pd.reg_mr(PageBuf::new(len)?, access).map_err(|(_, e)| e).context("reg_mr")
 }
 
-impl<D: Driver, T: Typed, L: Lock> PairEnd<D, T, L> {
+impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
     fn new(context: &Context<D>, spec: &Spec, ops: SendOpsFlags, psn: u32) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(spec.cqe, None)?;
@@ -301,7 +301,8 @@ impl<D: Driver, T: Typed, L: Lock> PairEnd<D, T, L> {
     pub fn post(&mut self, face: Face, reqs: &[Req<'_, D>]) -> Result<(), Refused> {
         let Self { qp, ah, there: (qpn, qkey), .. } = self;
         let to = ah.as_ref().map(|ah| To { ah, qpn: *qpn, qkey: *qkey });
-        let reqs: Vec<_> = reqs.iter().map(|r| r.to(r.to.or(to))).collect();
+        let reqs: Vec<_> =
+            reqs.iter().map(|r| if matches!(r.dest, Dest::Peer) { r.to(to) } else { *r }).collect();
         post(qp, face, &reqs)
     }
 

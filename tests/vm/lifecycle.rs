@@ -495,7 +495,7 @@ fn counts(line: &str) -> BTreeMap<&str, u64> {
     words.chunks_exact(2).filter_map(|w| Some((w[0], w[1].parse().ok()?))).collect()
 }
 
-fn traffic<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
+fn traffic<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     Pair::<D, T, Exclusive>::new(lab)?.message(Face::List, 700, 1)?;
     Pair::<D, T, Shared>::new(lab)?.message(Face::Single, 700, 1)
 }

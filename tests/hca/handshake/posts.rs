@@ -17,7 +17,7 @@ use uverbs::attr::QpState;
 use uverbs::mlx5::Mlx5;
 use uverbs::{Exclusive, PostError, Qp, Rc, Shared, WcStatus, WorkCompletion};
 use uverbs_hca::Fabric;
-use uverbs_tests::post::{Session, post_queue};
+use uverbs_tests::post::{builder, post_queue};
 use uverbs_tests::{Face, Op, Outcome, Req, Test, wait};
 
 /// A post whose thread is stopped at its doorbell while the QP is reset and comes up again: nothing of it comes later, by
@@ -326,7 +326,7 @@ fn open_sessions() -> Outcome {
     for turn in 0..3 {
         let sq = a.send.as_ref().context("a send queue")?;
         let req: Req<'_, Mlx5> = Req::new(7, Op::Send).signaled().inline(b"");
-        let mut session = Session::of(sq);
+        let mut session = builder(sq);
         session.start();
         session.request(&req);
         reconnect(&ac, &bc, &rig.attr)?;

@@ -21,7 +21,7 @@ use uverbs_core::kernel::{
     DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand, WriteCommand,
 };
 use uverbs_hca::{Fabric, Hca};
-use uverbs_tests::Outcome;
+use uverbs_tests::{Face, Outcome, Refused};
 use uverbs_uapi::cmd::IB_USER_VERBS_CMD_RESIZE_CQ;
 use uverbs_uapi::ids::{UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_DEVICE};
 
@@ -183,10 +183,10 @@ impl End {
         &self,
         rq: &mut uverbs::qp::RecvQueue<Mlx5, L>,
         id: u64,
-    ) -> Result<(), uverbs::PostError> {
+    ) -> Result<(), Refused> {
         let at = id as usize % 1024 * SLOT;
-        let sges = uverbs_tests::sges::wire::<Mlx5>(&[uverbs_tests::sges::sge(&self.mr, at..at + SLOT)])?;
-        L::recv(rq, id, &sges)
+        let sges = [uverbs_tests::sges::sge(&self.mr, at..at + SLOT)];
+        uverbs_tests::post_recv(rq, Face::Single, &[(id, &sges)])
     }
 }
 
@@ -262,7 +262,7 @@ pub(super) fn reconnect(a: &QpControl<Mlx5>, b: &QpControl<Mlx5>, attr: &Connect
 /// Sends of 0 bytes, each with a receive for it.
 pub(super) fn send<T>(a: &mut Qp<Mlx5, T>, b: &mut Qp<Mlx5, T>, ids: core::ops::Range<u64>) -> Result<()>
 where
-    T: uverbs_tests::post::Typed + uverbs::qp::transport::Connected + Transport,
+    T: uverbs_tests::Typed<Mlx5> + uverbs::qp::transport::Connected + Transport,
 {
     for id in ids {
         // SAFETY: names no memory.

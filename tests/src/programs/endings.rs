@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use uverbs::Driver;
 use uverbs::attr::{QpState, QpType};
 
-impl<D: Driver, T: Typed, L: Lock> World<'_, D, T, L> {
+impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
     /// Posts receives until no message of a reliable pair waits for one. `false` if there is no room for as many now.
     fn feed(&mut self, pair: usize, end: usize) -> Result<bool> {
         // Several pairs take from an SRQ.

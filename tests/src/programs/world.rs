@@ -84,7 +84,7 @@ impl<D: Driver, L: Lock> EndObjects<D, L> {
 }
 
 /// Two connected QPs.
-pub struct Pair<D: Driver, T: Typed, L: Lock> {
+pub struct Pair<D: Driver, T: Typed<D>, L: Lock> {
     /// By end.
     pub qps: [Qp<D, T, L>; 2],
     /// Addresses of the other end, of datagram QPs.
@@ -96,7 +96,7 @@ pub struct Pair<D: Driver, T: Typed, L: Lock> {
 }
 
 /// A program's world.
-pub struct World<'l, D: Driver, T: Typed, L: Lock> {
+pub struct World<'l, D: Driver, T: Typed<D>, L: Lock> {
     pub(super) lab: &'l Lab<D>,
     pub(super) config: Config,
     pub(super) attr: ConnectAttr,
@@ -110,14 +110,14 @@ pub struct World<'l, D: Driver, T: Typed, L: Lock> {
     pub(super) failing: Option<usize>,
 }
 
-impl<D: Driver, T: Typed, L: Lock> core::fmt::Debug for World<'_, D, T, L> {
+impl<D: Driver, T: Typed<D>, L: Lock> core::fmt::Debug for World<'_, D, T, L> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("World").field("config", &self.config).finish_non_exhaustive()
     }
 }
 
 /// The verb that a transport has instead.
-fn verb<T: Typed>(verb: Verb) -> Verb {
+fn verb<T: uverbs::qp::Transport>(verb: Verb) -> Verb {
     match (T::QP_TYPE, verb) {
         (QpType::Rc, verb) => verb,
         (QpType::Uc, Verb::Send | Verb::SendImm | Verb::Write) => verb,
@@ -128,7 +128,7 @@ fn verb<T: Typed>(verb: Verb) -> Verb {
     }
 }
 
-impl<'l, D: Driver, T: Typed, L: Lock> World<'l, D, T, L> {
+impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
     /// Everything connected.
     pub fn new(lab: &'l Lab<D>, config: &Config) -> Result<Self> {
         let mut attr = lab.connect_attr();

@@ -6,9 +6,7 @@ use super::conn::{Conn, End, Ends, Half, POLL, Queues};
 use super::memory::message;
 use super::model::{BROKEN, Clock, Completed, Era, Id, Kind, Posted, parse};
 use super::rng::Rng;
-use crate::Lock;
-use crate::post::{self, Face, Op, Refused, Req};
-use crate::sges::wire;
+use crate::post::{self, Face, Lost, Op, Refused, Req};
 use anyhow::{Context as _, Result, bail, ensure};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +15,7 @@ use uverbs::attr::{QpState, SendOpsFlags};
 use uverbs::wr::Sge;
 use uverbs::{ConnectAttr, Driver, PollError, PostError, WorkCompletion};
 use uverbs_core::provider::Completion as _;
+use uverbs_testkit::wire;
 
 /// Everything that the threads share.
 #[derive(Debug)]
@@ -230,11 +229,15 @@ impl<D: Driver> World<D> {
             Half::Exclusive(sq) => {
                 let mut sq = sq.lock().map_err(PostError::from)?;
                 if lost {
-                    return Ok(Lock::batch_lost(&mut *sq, &reqs, rng.one_in(2))?);
+                    let how = if rng.one_in(2) { Lost::Abort } else { Lost::Drop };
+                    return Ok(post::lose(&mut *sq, &reqs, how)?);
                 }
                 post::post_queue(&mut sq, face, &reqs)
             }
-            Half::Shared(sq) if lost => Ok(post::lose_shared(sq, &reqs, rng.one_in(2))?),
+            Half::Shared(sq) if lost => {
+                let how = if rng.one_in(2) { Lost::Forget } else { Lost::Drop };
+                Ok(post::lose_shared(sq, &reqs, how)?)
+            }
             Half::Shared(sq) => post::post_shared(sq, face, &reqs),
         }
     }
@@ -435,5 +438,5 @@ impl<D: Driver> World<D> {
 
 /// Checks that entries have a form on the wire, once.
 pub(super) fn has_wire_form<D: Driver>(memory: &super::memory::Memory<D>) -> Result<()> {
-    wire::<D>(&[memory.buffer(0)]).map(drop).context("an entry of a buffer")
+    wire::<D::Sge>(&[memory.buffer(0)]).map(drop).context("an entry of a buffer")
 }

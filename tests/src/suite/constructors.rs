@@ -103,7 +103,7 @@ fn parents<D: Driver>(lab: &Lab<D>) -> Result<(ProtectionDomain<D>, CompletionQu
     Ok((lab.a.alloc_pd()?, lab.a.create_cq(16, None)?))
 }
 
-fn qp_sizes<D: Driver, T: Typed>(lab: &Lab<D>) -> Outcome {
+fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
     let (pd, cq) = parents(lab)?;
     let create = |cap| pd.qp::<T>().cq(&cq).cap(cap).create();
     without_leaks(lab, || {

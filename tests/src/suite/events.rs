@@ -16,7 +16,7 @@ use uverbs::{
 type Srq<D> = uverbs::SharedReceiveQueue<D, Shared>;
 
 /// A pair whose B has a channel.
-fn pair_with_channel<D: Driver, T: Typed>(
+fn pair_with_channel<D: Driver, T: Typed<D>>(
     lab: &Lab<D>,
     channel: &CompletionChannel<D>,
 ) -> Result<Pair<D, T, Exclusive>> {

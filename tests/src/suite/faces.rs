@@ -2,7 +2,7 @@
 //! Guarantees of the faces beyond single requests: batches, sticky fields, aborts without effects, one queue for all
 //! faces.
 
-use crate::post::{Session, session};
+use crate::post::{Lost, Session, builder, lose, post_queue, session};
 use crate::wait::{opcodes, statuses};
 use crate::{Data, Face, Lab, Lock, Op, Outcome, Pair, Req, post_recv};
 use anyhow::{Result, ensure};
@@ -68,7 +68,7 @@ fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
         wr.sticky(0x54, SendFlags::empty());
     })?;
     // They outlive a session.
-    let mut wr = Session::of(sq);
+    let mut wr = builder(sq);
     wr.sticky(0x55, SendFlags::SIGNALED);
     for _ in 0..2 {
         wr.start();
@@ -95,15 +95,15 @@ fn abort_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     // More than fits in all, so room that was not given back would be missed.
     for turn in 0..room {
         let sq = a.qp.sq()?;
-        let mut wr = Session::of(sq);
+        let mut wr = builder(sq);
         wr.start();
         wr.request(&write);
         wr.request(&write);
         wr.abort();
-        L::batch_lost(sq, &[write, write], turn % 2 == 0)?;
+        lose(sq, &[write, write], if turn % 2 == 0 { Lost::Abort } else { Lost::Drop })?;
         // One wrong request spoils all, and nothing of it happens.
         let wrong = write.inline(&[1; 4096]);
-        ensure!(L::batch(sq, &[write, wrong, write]) == Err(PostError::InlineTooLong));
+        ensure!(post_queue(sq, Face::Batch, &[write, wrong, write]) == Err(PostError::InlineTooLong.into()));
         let result = session(sq, |wr| {
             wr.request(&write);
             wr.request(&wrong);

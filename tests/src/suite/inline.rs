@@ -9,7 +9,7 @@ use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, QpState};
 use uverbs::{Driver, Exclusive, ImmData, Rc, Shared, Uc, Ud, WcOpcode};
 
 /// 0, 1 and max bytes, and some between, by every face.
-fn lengths_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Result<()> {
+fn lengths_in<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>) -> Result<()> {
     let Pair { mut a, mut b } = Pair::<D, T, L>::new(lab)?;
     let max = a.qp.cap().max_inline_data as usize;
     ensure!(max >= 64, "max_inline_data is {max}");

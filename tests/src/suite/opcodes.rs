@@ -10,7 +10,7 @@ use uverbs::provider::op::FlushArgs;
 use uverbs::{Driver, Exclusive, MemoryWindow, Rc, Shared, Uc, Ud, WcFlags, WcOpcode};
 
 /// The objects of a test of one opcode.
-struct Bench<D: Driver, T: Typed, L: Lock> {
+struct Bench<D: Driver, T: Typed<D>, L: Lock> {
     pair: Pair<D, T, L>,
     /// Windows of B that are bound through the pair, or were.
     windows: Vec<MemoryWindow<D>>,
@@ -22,7 +22,7 @@ struct Bench<D: Driver, T: Typed, L: Lock> {
 const LONG: usize = 5003;
 const SHORT: usize = 771;
 
-impl<D: Driver, T: Typed, L: Lock> Bench<D, T, L> {
+impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
     /// A send of either kind, gathered from two entries, scattered to two.
     fn send(&mut self, op: Op, len: usize) -> Result<uverbs::WorkCompletion> {
         self.seed += 1;
@@ -207,7 +207,7 @@ impl<D: Driver, T: Typed, L: Lock> Bench<D, T, L> {
 }
 
 /// Runs all that a transport has.
-fn all<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>, face: Face) -> Outcome {
+fn all<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, face: Face) -> Outcome {
     use SendOpsFlags as F;
     // An operation that the builders of a device lack is not available to lists and batches, either (see
     // docs/src/reference/semantics.md).

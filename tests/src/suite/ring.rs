@@ -8,7 +8,7 @@ use uverbs::attr::QpState;
 use uverbs::{Driver, Exclusive, PostError, Rc, SendFlags, Shared, Ud, WcOpcode};
 
 /// Thousands of messages through rings of a few slots, in batches of changing sizes, by changing faces.
-fn laps<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
+fn laps<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cap.max_send_wr = 13;
     spec.cap.max_recv_wr = 13;

@@ -30,7 +30,7 @@ fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
 }
 
 /// Brings one end from a state to a later one.
-fn climb<D: Driver, T: Typed, L: Lock>(
+fn climb<D: Driver, T: Typed<D>, L: Lock>(
     lab: &Lab<D>,
     side: &PairEnd<D, T, L>,
     peer: &uverbs::Endpoint,
@@ -123,7 +123,7 @@ fn forget<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
 const MARKER: u64 = u64::MAX;
 
 /// The send queue of end A.
-struct Sends<'l, D: Driver, T: Typed, L: Lock> {
+struct Sends<'l, D: Driver, T: Typed<D>, L: Lock> {
     lab: &'l Lab<D>,
     pair: Pair<D, T, L>,
     /// Of the peer, also where the QP has no use for it.
@@ -131,7 +131,7 @@ struct Sends<'l, D: Driver, T: Typed, L: Lock> {
     state: QpState,
 }
 
-impl<'l, D: Driver, T: Typed, L: Lock> Sends<'l, D, T, L> {
+impl<'l, D: Driver, T: Typed<D>, L: Lock> Sends<'l, D, T, L> {
     fn new(lab: &'l Lab<D>) -> Result<Self> {
         let spec = spec(lab);
         let ops = builder_ops::<D, T>(lab)? - sends::operation_left_out(T::QP_TYPE);
@@ -156,7 +156,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> Sends<'l, D, T, L> {
     }
 }
 
-impl<D: Driver, T: Typed, L: Lock> SendBench for Sends<'_, D, T, L>
+impl<D: Driver, T: Typed<D>, L: Lock> SendBench for Sends<'_, D, T, L>
 where
     Sq<D>: 'static,
 {
@@ -250,13 +250,13 @@ where
 }
 
 /// The receive queue of end A.
-struct Recvs<'l, D: Driver, T: Typed, L: Lock> {
+struct Recvs<'l, D: Driver, T: Typed<D>, L: Lock> {
     lab: &'l Lab<D>,
     pair: Pair<D, T, L>,
     state: QpState,
 }
 
-impl<D: Driver, T: Typed, L: Lock> RecvBench for Recvs<'_, D, T, L>
+impl<D: Driver, T: Typed<D>, L: Lock> RecvBench for Recvs<'_, D, T, L>
 where
     Rq<D>: 'static,
 {
@@ -327,7 +327,7 @@ where
 }
 
 /// A shared receive queue of end B, and a QP on it that is in the state that a row names.
-struct SharedRecvs<'l, D: Driver, T: Typed, L: Lock> {
+struct SharedRecvs<'l, D: Driver, T: Typed<D>, L: Lock> {
     lab: &'l Lab<D>,
     /// Whose sends consume what is posted.
     pair: Pair<D, Rc, Exclusive>,
@@ -335,7 +335,7 @@ struct SharedRecvs<'l, D: Driver, T: Typed, L: Lock> {
     srq: SharedReceiveQueue<D, L>,
 }
 
-impl<'l, D: Driver, T: Typed, L: Lock> SharedRecvs<'l, D, T, L> {
+impl<'l, D: Driver, T: Typed<D>, L: Lock> SharedRecvs<'l, D, T, L> {
     fn new(lab: &'l Lab<D>) -> Result<Self> {
         let spec = spec(lab);
         let ops = builder_ops::<D, Rc>(lab)?;
@@ -359,7 +359,7 @@ impl<'l, D: Driver, T: Typed, L: Lock> SharedRecvs<'l, D, T, L> {
     }
 }
 
-impl<D: Driver, T: Typed, L: Lock> RecvBench for SharedRecvs<'_, D, T, L>
+impl<D: Driver, T: Typed<D>, L: Lock> RecvBench for SharedRecvs<'_, D, T, L>
 where
     Srq<D>: 'static,
 {
@@ -417,7 +417,7 @@ where
     }
 }
 
-impl<D: Driver, T: Typed, L: Lock> SharedRecvs<'_, D, T, L> {
+impl<D: Driver, T: Typed<D>, L: Lock> SharedRecvs<'_, D, T, L> {
     fn consume(&mut self) -> Result<u64> {
         let Pair { a, b } = &mut self.pair;
         a.post(Face::Single, &[Req::new(1, Op::Send).signaled()])?;
@@ -442,16 +442,16 @@ fn noted<D: Driver>(lab: &Lab<D>, held: RowCounts) -> Outcome {
     Ok(())
 }
 
-fn sends_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
+fn sends_in<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>) -> Outcome {
     noted(lab, sends::hold(&mut Sends::<D, T, L>::new(lab)?)?)
 }
 
-fn recvs_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
+fn recvs_in<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>) -> Outcome {
     let pair = Pair::<D, T, L>::unconnected(lab, &spec(lab))?;
     noted(lab, recvs::hold(&mut Recvs { lab, pair, state: QpState::RESET })?)
 }
 
-fn srq_in<D: Driver, T: Typed, L: Lock>(lab: &Lab<D>) -> Outcome {
+fn srq_in<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>) -> Outcome {
     noted(lab, recvs::hold(&mut SharedRecvs::<D, T, L>::new(lab)?)?)
 }
 

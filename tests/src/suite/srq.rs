@@ -15,7 +15,7 @@ fn attr(max_wr: u32) -> SrqInitAttr {
 }
 
 /// A pair whose B receives from an SRQ, on a domain and CQ of B's that may have several.
-fn pair_on<D: Driver, T: Typed, LS: Lock>(
+fn pair_on<D: Driver, T: Typed<D>, LS: Lock>(
     lab: &Lab<D>,
     spec: &Spec,
     srq: &SharedReceiveQueue<D, LS>,

@@ -9,7 +9,7 @@ use uverbs::attr::{AccessFlags, EventType, Mtu, QpAttr, QpAttrMask as M, QpState
 use uverbs::{Driver, EventSource, Exclusive, Rc, Uc, Ud};
 
 /// `query_qp` returns the sizes requested at creation, and the attributes of each transition.
-fn round_trip<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
+fn round_trip<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     let mut spec = Spec::new(lab);
     let Pair { a, b } = Pair::<D, T, Exclusive>::unconnected(lab, &spec)?;
     let is_rc = T::QP_TYPE == QpType::Rc;
@@ -90,7 +90,7 @@ fn queried_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// From every state to ERR and RESET, and up again.
-fn every_state<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
+fn every_state<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     let spec = Spec::new(lab);
     let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, &spec)?;
     let last = [QpState::RESET, QpState::INIT, QpState::RTR, QpState::RTS, QpState::SQD, QpState::ERR];
@@ -116,7 +116,7 @@ fn every_state<D: Driver, T: Typed>(lab: &Lab<D>) -> Result<()> {
 }
 
 /// From RESET to a state.
-fn walk<D: Driver, T: Typed>(lab: &Lab<D>, pair: &Pair<D, T, Exclusive>, to: QpState) -> Result<()> {
+fn walk<D: Driver, T: Typed<D>>(lab: &Lab<D>, pair: &Pair<D, T, Exclusive>, to: QpState) -> Result<()> {
     let (a, attr) = (&pair.a, lab.connect_attr());
     if to == QpState::RESET {
         return Ok(());

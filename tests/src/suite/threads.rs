@@ -235,7 +235,7 @@ fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mr = region(&pd, 4096, lab.full_access())?;
     let post = |id: u64| -> Result<()> {
         let mut deadline = Deadline::usual();
-        let sge = crate::sges::wire::<D>(&[crate::sges::sge(&mr, 0..8)])?;
+        let sge = uverbs_testkit::wire(&[crate::sges::sge(&mr, 0..8)])?;
         for n in 0..EACH {
             loop {
                 let mut guard = srq.lock().map_err(PostError::from)?;

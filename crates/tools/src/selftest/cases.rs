@@ -2,7 +2,7 @@
 //! Each opcode: what is posted, and what must come of it.
 
 use super::ends::{ARRIVAL, Ends, Loop, TARGET};
-use super::post::{Data, Face, Kind, Op, Remote};
+use super::post::{Face, Kind};
 use anyhow::{Result, bail, ensure};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
@@ -10,6 +10,7 @@ use std::time::Instant;
 use uverbs::attr::{AccessFlags, MwType, QpType, SendOpsFlags};
 use uverbs::provider::op::FlushArgs;
 use uverbs::{Driver, MemoryWindow, WcOpcode};
+use uverbs_testkit::{Data, Op, Remote};
 
 /// An opcode of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,7 +190,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
     }
 
     /// Sends of these lengths from two entries, and inline.
-    fn sends(&mut self, op: impl Fn(u64) -> Op, lens: &[usize]) -> Result<()> {
+    fn sends(&mut self, op: impl Fn(u64) -> Op<'static>, lens: &[usize]) -> Result<()> {
         for len in lens {
             self.send(&op, *len, false)?;
         }
@@ -197,7 +198,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         self.send(&op, inline, true)
     }
 
-    fn send(&mut self, op: &impl Fn(u64) -> Op, len: usize, inline: bool) -> Result<()> {
+    fn send(&mut self, op: &impl Fn(u64) -> Op<'static>, len: usize, inline: bool) -> Result<()> {
         let (turn, face) = (self.turn(), self.face);
         let grh = if T::QP_TYPE == QpType::Ud { 40 } else { 0 };
         let data = pattern(turn, len);
@@ -308,7 +309,13 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
     }
 
     /// One atomic: its answer, and what it leaves.
-    fn atomic(&mut self, op: impl Fn(Remote) -> Op, opcode: WcOpcode, before: u64, after: u64) -> Result<()> {
+    fn atomic(
+        &mut self,
+        op: impl Fn(Remote) -> Op<'static>,
+        opcode: WcOpcode,
+        before: u64,
+        after: u64,
+    ) -> Result<()> {
         let (turn, face) = (self.turn(), self.face);
         let Ends { a, b } = &mut self.ends;
         b.mr.atomic_u64(TARGET)?.store(before, Ordering::Release);

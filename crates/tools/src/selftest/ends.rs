@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two QPs of one device that are connected to each other, with what they need.
 
-use super::post::{self, DC_KEY, Data, Face, Kind, Op, Parts, Remote, Request, Target, To};
+use super::post::{self, DC_KEY, Face, Kind, Parts, Target};
 use anyhow::{Context as _, Result, bail, ensure};
 use core::time::Duration;
 use std::time::Instant;
@@ -15,6 +15,8 @@ use uverbs::{
     AddressHandle, CompletionQueue, ConnectAttr, Context, Driver, Exclusive, MemoryRegion, PageBuf,
     ProtectionDomain, Qp, Shared, SharedReceiveQueue, WorkCompletion, XrcDomain,
 };
+use uverbs_testkit::verbs::Req;
+use uverbs_testkit::{Data, Dest, Op, Remote, To};
 
 /// Memory of an end.
 pub(super) const MEMORY: usize = 32 << 10;
@@ -180,15 +182,18 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
         Ok(())
     }
 
-    /// Posts a request to the peer `srqn`, if it is XRC.
-    fn post(&mut self, srqn: u32, face: Face, wr_id: u64, op: Op, data: Data<'_>) -> Result<()> {
+    /// Posts a request to the peer, on XRC to its SRQ.
+    fn post(&mut self, srqn: Option<u32>, face: Face, wr_id: u64, op: Op<'_>, data: Data<'_>) -> Result<()> {
         let (qpn, qkey) = self.to;
-        let dc_key = self.target.as_ref().map(|_| DC_KEY);
-        let to = To { ah: self.ah.as_ref(), qpn, qkey, srqn, dc_key };
-        let req = Request { wr_id, op, data };
+        let dest = match (&self.ah, &self.target) {
+            (Some(ah), Some(_)) => Dest::Dc { ah, dctn: qpn, key: DC_KEY },
+            (Some(ah), None) => Dest::Ud(To { ah, qpn, qkey }),
+            (None, _) => srqn.map_or(Dest::Peer, Dest::Xrc),
+        };
+        let req = Req::new(wr_id, op).signaled().data(data).dest(dest);
         match &mut self.sender {
-            Sender::Exclusive(qp) => post::post(qp.sq()?, face, to, &req),
-            Sender::Shared(qp) => post::post_locked(qp.sq()?, to, &req),
+            Sender::Exclusive(qp) => post::post(qp, face, req),
+            Sender::Shared(qp) => post::post(qp, face, req),
         }
         .with_context(|| format!("posting {op:?}"))
     }
@@ -230,10 +235,10 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
     }
 
     /// The number of its XRC SRQ.
-    fn srqn(&self) -> Result<u32> {
+    fn srqn(&self) -> Result<Option<u32>> {
         match (&self.xrc, &self.srq) {
-            (Some(_), Some(srq)) => Ok(srq.srq_num()?),
-            _ => Ok(0),
+            (Some(_), Some(srq)) => Ok(Some(srq.srq_num()?)),
+            _ => Ok(None),
         }
     }
 
@@ -255,7 +260,13 @@ impl<D: Driver, T: Kind<D>> Ends<D, T> {
     }
 
     /// Posts at A, to B, and waits for its completion.
-    pub(super) fn run(&mut self, face: Face, wr_id: u64, op: Op, data: Data<'_>) -> Result<WorkCompletion> {
+    pub(super) fn run(
+        &mut self,
+        face: Face,
+        wr_id: u64,
+        op: Op<'_>,
+        data: Data<'_>,
+    ) -> Result<WorkCompletion> {
         let srqn = self.b.srqn()?;
         self.a.post(srqn, face, wr_id, op, data)?;
         self.a.wait(wr_id)
@@ -266,7 +277,7 @@ impl<D: Driver, T: Kind<D>> Ends<D, T> {
         &mut self,
         face: Face,
         wr_id: u64,
-        op: Op,
+        op: Op<'_>,
         data: Data<'_>,
     ) -> Result<WorkCompletion> {
         let srqn = self.a.srqn()?;

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The vocabulary of the tests: work requests as values, and functions that post them on each interface.
+//!
+//! A test describes a [`Request`] once and posts it as C's [`List`], by a [`Session`] of the `wr_*` builder, or typed:
+//! with [`push`] on a driver's queue, or with the functions of `verbs` on the queues of the `uverbs` crate (feature
+//! `verbs`). The end-to-end suite, the reference vectors, the fuzz targets and `uverbs selftest` use it.
+//!
+//! The crate has no expectations. Whether a request is valid, and what the device must see, is decided by the models and
+//! decoders of the tests, which share no code with each other.
+#![deny(unsafe_code)]
+
+mod list;
+mod push;
+mod request;
+mod session;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+
+pub use list::{List, as_recv_list, recv_nodes, refused};
+pub use push::{Visit, begin, push, visit, wire};
+pub use request::{Data, Dest, Handle, Op, Refused, Remote, Request, To, handle, has_data, opcode};
+pub use session::Session;

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The calls that differ between the lockings: through `&mut`, or through a guard.
+#![expect(unsafe_code)]
+// UNSAFETY: posts work requests under the caller's promise about the memory that they name.
+
+use super::{Req, Typed};
+use crate::push::wire;
+use uverbs::provider::recv::RecvQueue as Engine;
+use uverbs::qp::recv::RecvBatch;
+use uverbs::qp::{Batch, QpBuilder, RecvQueue, SendQueue, Transport};
+use uverbs::wr::Sge;
+use uverbs::{Driver, Exclusive, PostError, ProtectionDomain, Shared, SharedReceiveQueue};
+use uverbs_core::sync::Locking;
+
+/// How a batch ends that is not completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// It is aborted.
+    Abort,
+    /// It is dropped.
+    Drop,
+    /// It is forgotten.
+    Forget,
+}
+
+/// A locking, with the calls that differ.
+///
+/// # Errors
+/// Of the functions: the error of the post.
+///
+/// # Safety
+/// Of the functions: memory as for [`super::post`].
+#[expect(clippy::missing_safety_doc, reason = "the trait has the contract of all")]
+pub trait Lock: Locking {
+    /// Its name in tests.
+    const NAME: &'static str;
+    /// Begins the creation of a QP.
+    fn builder<D: Driver, T: Transport>(pd: &ProtectionDomain<D>) -> QpBuilder<'_, D, T, Self>;
+    /// A batch, which is completed unless it is lost.
+    unsafe fn batch<D: Driver, T: Typed<D>>(
+        sq: &mut SendQueue<D, T, Self>,
+        reqs: &[Req<'_, D>],
+        lost: Option<Lost>,
+    ) -> Result<(), PostError>;
+    /// A single post.
+    unsafe fn single<D: Driver, T: Typed<D>>(
+        sq: &mut SendQueue<D, T, Self>,
+        req: &Req<'_, D>,
+    ) -> Result<(), PostError>;
+    /// A single receive.
+    unsafe fn recv<D: Driver>(
+        rq: &mut RecvQueue<D, Self>,
+        wr_id: u64,
+        sges: &[D::Sge],
+    ) -> Result<(), PostError>;
+    /// A batch of receives.
+    unsafe fn recv_batch<D: Driver>(
+        rq: &mut RecvQueue<D, Self>,
+        recvs: &[(u64, &[Sge])],
+    ) -> Result<(), PostError>;
+    /// A single receive of an SRQ.
+    unsafe fn srq_recv<D: Driver>(
+        srq: &mut SharedReceiveQueue<D, Self>,
+        wr_id: u64,
+        sges: &[D::Sge],
+    ) -> Result<(), PostError>;
+    /// A batch of receives of an SRQ.
+    unsafe fn srq_recv_batch<D: Driver>(
+        srq: &mut SharedReceiveQueue<D, Self>,
+        recvs: &[(u64, &[Sge])],
+    ) -> Result<(), PostError>;
+}
+
+/// Fills a batch, and ends it.
+///
+/// # Errors
+/// The error of the batch.
+///
+/// # Safety
+/// As [`super::post`].
+pub unsafe fn batch<D: Driver, T: Typed<D>>(
+    mut batch: Batch<'_, D, T>,
+    reqs: &[Req<'_, D>],
+    lost: Option<Lost>,
+) -> Result<(), PostError> {
+    for req in reqs {
+        // SAFETY: the caller's promise.
+        unsafe { T::push(&mut batch, req) }?;
+    }
+    match lost {
+        None => return batch.complete(),
+        Some(Lost::Abort) => batch.abort(),
+        Some(Lost::Drop) => drop(batch),
+        Some(Lost::Forget) => core::mem::forget(batch),
+    }
+    Ok(())
+}
+
+/// Fills a batch of receives, and completes it.
+///
+/// # Errors
+/// The error of the batch.
+///
+/// # Safety
+/// As [`super::post`].
+pub unsafe fn recv_batch<Q: Engine>(
+    mut batch: RecvBatch<'_, Q>,
+    recvs: &[(u64, &[Sge])],
+) -> Result<(), PostError> {
+    for (wr_id, sges) in recvs {
+        let sges = wire(sges)?;
+        // SAFETY: the caller's promise.
+        unsafe { batch.push(*wr_id, &sges) };
+    }
+    batch.complete()
+}
+
+macro_rules! lock {
+    ($lock:ident, $name:literal, |$pd:ident| $builder:expr, $now:ident, |$queue:ident, $guard:ident| $enter:stmt) => {
+        impl Lock for $lock {
+            const NAME: &'static str = $name;
+            fn builder<D: Driver, T: Transport>($pd: &ProtectionDomain<D>) -> QpBuilder<'_, D, T, Self> {
+                $builder
+            }
+            unsafe fn batch<D: Driver, T: Typed<D>>(
+                $queue: &mut SendQueue<D, T, Self>,
+                reqs: &[Req<'_, D>],
+                lost: Option<Lost>,
+            ) -> Result<(), PostError> {
+                $enter
+                // SAFETY: the caller's promise.
+                unsafe { batch($guard.batch(), reqs, lost) }
+            }
+            unsafe fn single<D: Driver, T: Typed<D>>(
+                $queue: &mut SendQueue<D, T, Self>,
+                req: &Req<'_, D>,
+            ) -> Result<(), PostError> {
+                $enter
+                // SAFETY: the caller's promise.
+                unsafe { T::$now($guard, req) }
+            }
+            unsafe fn recv<D: Driver>(
+                $queue: &mut RecvQueue<D, Self>,
+                wr_id: u64,
+                sges: &[D::Sge],
+            ) -> Result<(), PostError> {
+                $enter
+                // SAFETY: the caller's promise.
+                unsafe { $guard.post(wr_id, sges) }
+            }
+            unsafe fn recv_batch<D: Driver>(
+                $queue: &mut RecvQueue<D, Self>,
+                recvs: &[(u64, &[Sge])],
+            ) -> Result<(), PostError> {
+                $enter
+                // SAFETY: the caller's promise.
+                unsafe { recv_batch($guard.batch(), recvs) }
+            }
+            unsafe fn srq_recv<D: Driver>(
+                $queue: &mut SharedReceiveQueue<D, Self>,
+                wr_id: u64,
+                sges: &[D::Sge],
+            ) -> Result<(), PostError> {
+                $enter
+                // SAFETY: the caller's promise.
+                unsafe { $guard.post(wr_id, sges) }
+            }
+            unsafe fn srq_recv_batch<D: Driver>(
+                $queue: &mut SharedReceiveQueue<D, Self>,
+                recvs: &[(u64, &[Sge])],
+            ) -> Result<(), PostError> {
+                $enter
+                // SAFETY: the caller's promise.
+                unsafe { recv_batch($guard.batch(), recvs) }
+            }
+        }
+    };
+}
+
+lock!(Exclusive, "exclusive", |pd| pd.qp::<T>(), now, |queue, guard| let guard = queue);
+lock!(Shared, "shared", |pd| pd.qp::<T>().shared(), now_locked, |queue, guard| let guard = &mut queue.lock()?);

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The typed calls for a request, by transport.
+#![expect(unsafe_code)]
+// UNSAFETY: posts work requests under the caller's promise about the memory that they name.
+
+use super::Req;
+use crate::push::wire;
+use crate::request::{Data, Dest, Op};
+use uverbs::provider::{Address, DcDriver};
+use uverbs::qp::transport::{HasPeer, Reliable, SendsImm};
+use uverbs::qp::wr::{Sink, Wr};
+use uverbs::qp::{Batch, SendGuard, SendQueue};
+use uverbs::{Dci, Driver, Exclusive, ImmData, PostError, Rc, Uc, Ud, XrcSend};
+
+/// A transport of a driver, with the typed calls for a [`Req`].
+///
+/// # Errors
+/// Of the functions: the error of the post. `IllegalOpcode` and `InvalidArgument` also for an operation and for a
+/// destination that do not compile on the transport.
+///
+/// # Safety
+/// Of the functions: registered memory that the request names stays valid, as for the typed calls.
+#[expect(clippy::missing_safety_doc, reason = "the trait has the contract of all")]
+pub trait Typed<D: Driver>: SendsImm + Sized {
+    /// Adds a request to a batch.
+    unsafe fn push(batch: &mut Batch<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError>;
+    /// Posts a request at once.
+    unsafe fn now(sq: &mut SendQueue<D, Self, Exclusive>, req: &Req<'_, D>) -> Result<(), PostError>;
+    /// Posts a request at once, through a lock.
+    unsafe fn now_locked(sq: &mut SendGuard<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError>;
+}
+
+macro_rules! typed {
+    ($($transport:ident [$driver:ident]: $wr:ident, $post:ident, $fill:ident, $dest:pat => ($($arg:expr),*);)*) => {$(
+        impl<D: $driver> Typed<D> for $transport {
+            unsafe fn push(batch: &mut Batch<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError> {
+                let $dest = req.dest else { return Err(PostError::InvalidArgument) };
+                // SAFETY: the caller's promise.
+                unsafe { $fill(batch.$wr(req.wr_id, $($arg),*).flags(req.flags), req) }
+            }
+            unsafe fn now(sq: &mut SendQueue<D, Self, Exclusive>, req: &Req<'_, D>) -> Result<(), PostError> {
+                let $dest = req.dest else { return Err(PostError::InvalidArgument) };
+                // SAFETY: the caller's promise.
+                unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
+            }
+            unsafe fn now_locked(sq: &mut SendGuard<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError> {
+                let $dest = req.dest else { return Err(PostError::InvalidArgument) };
+                // SAFETY: the caller's promise.
+                unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
+            }
+        }
+    )*};
+}
+
+typed! {
+    Rc [Driver]: wr, post, reliable, Dest::Peer => ();
+    Uc [Driver]: wr, post, peer, Dest::Peer => ();
+    Ud [Driver]: wr_to, post_to, message, Dest::Ud(to) => (to.ah, to.qpn, to.qkey);
+    XrcSend [Driver]: wr_srq, post_srq, reliable, Dest::Xrc(srqn) => (srqn);
+    Dci [DcDriver]: wr_dc, post_dc, reliable, Dest::Dc { ah, dctn, key } => (ah, dctn, key);
+}
+
+fn sges<D: Driver>(req: &Req<'_, D>) -> Result<Vec<D::Sge>, PostError> {
+    if let Data::Sges(sges) = req.data { wire(sges) } else { Ok(vec![]) }
+}
+
+/// The operations of every transport.
+///
+/// # Safety
+/// As [`Typed::push`].
+unsafe fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
+    wr: Wr<S, D, T, A>,
+    req: &Req<'_, D>,
+) -> Result<S::Out, PostError> {
+    let sges = sges(req)?;
+    Ok(match (req.op, req.data) {
+        (Op::Send, Data::Inline(bytes)) => wr.send_inline(bytes),
+        (Op::Send, Data::InlineList(list)) => wr.send_inline_list(list),
+        // SAFETY: the caller's promise.
+        (Op::Send, _) => unsafe { wr.send(&sges) },
+        (Op::SendImm(imm), Data::Inline(bytes)) => wr.send_imm_inline(bytes, ImmData::new(imm)),
+        (Op::SendImm(imm), Data::InlineList(list)) => wr.send_imm_inline_list(list, ImmData::new(imm)),
+        // SAFETY: the caller's promise.
+        (Op::SendImm(imm), _) => unsafe { wr.send_imm(&sges, ImmData::new(imm)) },
+        _ => return Err(PostError::IllegalOpcode),
+    })
+}
+
+/// The operations of connected transports.
+///
+/// # Safety
+/// As [`Typed::push`].
+unsafe fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
+    wr: Wr<S, D, T, A>,
+    req: &Req<'_, D>,
+) -> Result<S::Out, PostError> {
+    let sges = sges(req)?;
+    Ok(match (req.op, req.data) {
+        (Op::SendInv(rkey), Data::Inline(bytes)) => wr.send_inv_inline(bytes, rkey),
+        (Op::SendInv(rkey), Data::InlineList(list)) => wr.send_inv_inline_list(list, rkey),
+        // SAFETY: the caller's promise.
+        (Op::SendInv(rkey), _) => unsafe { wr.send_inv(&sges, rkey) },
+        (Op::Write(r), Data::Inline(bytes)) => wr.write_inline(bytes, r.wire()),
+        (Op::Write(r), Data::InlineList(list)) => wr.write_inline_list(list, r.wire()),
+        // SAFETY: the caller's promise.
+        (Op::Write(r), _) => unsafe { wr.write(&sges, r.wire()) },
+        (Op::WriteImm(r, imm), Data::Inline(bytes)) => {
+            wr.write_imm_inline(bytes, r.wire(), ImmData::new(imm))
+        }
+        (Op::WriteImm(r, imm), Data::InlineList(list)) => {
+            wr.write_imm_inline_list(list, r.wire(), ImmData::new(imm))
+        }
+        // SAFETY: the caller's promise.
+        (Op::WriteImm(r, imm), _) => unsafe { wr.write_imm(&sges, r.wire(), ImmData::new(imm)) },
+        (Op::LocalInv(rkey), _) => wr.local_inv(rkey),
+        // SAFETY: the caller's promise.
+        (Op::BindMw(bind), _) => unsafe { wr.bind_mw(bind) },
+        // SAFETY: the caller's promise.
+        _ => return unsafe { message(wr, req) },
+    })
+}
+
+/// The operations of reliable transports.
+///
+/// # Safety
+/// As [`Typed::push`].
+unsafe fn reliable<S: Sink<D>, D: Driver, T: Reliable + SendsImm, A: Address<D::Ah>>(
+    wr: Wr<S, D, T, A>,
+    req: &Req<'_, D>,
+) -> Result<S::Out, PostError> {
+    let sges = sges(req)?;
+    Ok(match req.op {
+        // SAFETY: the caller's promise.
+        Op::Read(r) => unsafe { wr.read(&sges, r.wire()) },
+        // SAFETY: the caller's promise.
+        Op::CmpSwp(r, compare, swap) => unsafe { wr.compare_swap(&sges, r.wire(), compare, swap) },
+        // SAFETY: the caller's promise.
+        Op::FetchAdd(r, add) => unsafe { wr.fetch_add(&sges, r.wire(), add) },
+        Op::Flush(r, args) => wr.flush(r.wire(), args),
+        Op::AtomicWrite(r, data) => wr.atomic_write(r.wire(), data),
+        // SAFETY: the caller's promise.
+        _ => return unsafe { peer(wr, req) },
+    })
+}

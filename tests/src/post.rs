@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Posts of the suite, on each interface and with each locking, as safe functions.
+//! # Safety of the posts
+//! Posting requires a promise about the memory that a request names. The objects of the suite keep it for all tests.
+//! The entries of a request name either a region of the suite, or no region. Every region is a `MemoryRegion<_, _,
+//! Exposed>`: it owns its pages until it is deregistered, and this process reaches them only by atomics and copies, so
+//! a device may read or write them at any time. (The few private regions are not read while a request is outstanding,
+//! and no window is bound to them.) The device refuses an entry that names no region, in tests of wrong keys. Lists and
+//! sessions borrow inline bytes and address handles, and a queue that is not `Shared` is used by one thread at a time.
+#![expect(unsafe_code)]
+// UNSAFETY: posts work requests, for the reason above.
+
+pub use uverbs_testkit::verbs::{Face, Lock, Lost, Req, Typed};
+pub use uverbs_testkit::{Data, Dest, List, Refused, Remote, Session, recv_nodes};
+
+use uverbs::qp::{RecvQueue, SendQueue};
+use uverbs::wr::Sge;
+use uverbs::{AddressHandle, Driver, PostError, Qp, Shared, SharedReceiveQueue};
+use uverbs_testkit::{as_recv_list, verbs, wire};
+
+/// An operation, without a header that is borrowed.
+pub type Op = uverbs_testkit::Op<'static>;
+/// The destination of a datagram.
+pub type To<'a, D> = uverbs_testkit::To<'a, AddressHandle<D>>;
+
+/// Posts requests to the send queue of a QP. Single posts stop at the first that is refused.
+pub fn post<D: Driver, T: Typed<D>, L: Lock>(
+    qp: &mut Qp<D, T, L>,
+    face: Face,
+    reqs: &[Req<'_, D>],
+) -> Result<(), Refused> {
+    post_queue(qp.sq()?, face, reqs)
+}
+
+/// As [`post`], to a send queue.
+pub fn post_queue<D: Driver, T: Typed<D>, L: Lock>(
+    sq: &mut SendQueue<D, T, L>,
+    face: Face,
+    reqs: &[Req<'_, D>],
+) -> Result<(), Refused> {
+    // SAFETY: as described above.
+    unsafe { verbs::post(sq, face, reqs) }
+}
+
+/// As [`post`], to a send queue that other threads use, too.
+pub fn post_shared<D: Driver, T: Typed<D>>(
+    sq: &SendQueue<D, T, Shared>,
+    face: Face,
+    reqs: &[Req<'_, D>],
+) -> Result<(), Refused> {
+    match face {
+        Face::List => post_prepared(sq, &List::new(reqs)),
+        Face::Builder => Ok(session(sq, |wr| wr.requests(reqs))?),
+        Face::Batch => {
+            let mut guard = sq.lock().map_err(PostError::from)?;
+            // SAFETY: as described above.
+            Ok(unsafe { verbs::batch(guard.batch(), reqs, None) }?)
+        }
+        Face::Single => {
+            for (i, req) in reqs.iter().enumerate() {
+                let mut guard = sq.lock().map_err(PostError::from)?;
+                // SAFETY: as described above.
+                unsafe { T::now_locked(&mut guard, req) }.map_err(|e| Refused::new(e, Some(i)))?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Fills a batch that is not completed.
+pub fn lose<D: Driver, T: Typed<D>, L: Lock>(
+    sq: &mut SendQueue<D, T, L>,
+    reqs: &[Req<'_, D>],
+    lost: Lost,
+) -> Result<(), PostError> {
+    // SAFETY: as described above.
+    unsafe { L::batch(sq, reqs, Some(lost)) }
+}
+
+/// As [`lose`], on a send queue that other threads use, too.
+pub fn lose_shared<D: Driver, T: Typed<D>>(
+    sq: &SendQueue<D, T, Shared>,
+    reqs: &[Req<'_, D>],
+    lost: Lost,
+) -> Result<(), PostError> {
+    // SAFETY: as described above.
+    unsafe { verbs::batch(sq.lock()?.batch(), reqs, Some(lost)) }
+}
+
+/// `ibv_post_send` of a list made before.
+pub fn post_prepared<D: Driver, T: Typed<D>, L: Lock>(
+    sq: &SendQueue<D, T, L>,
+    list: &List<'_>,
+) -> Result<(), Refused> {
+    // SAFETY: as described above.
+    unsafe { verbs::post_list(sq, list) }
+}
+
+/// The builder of a queue, with no session open.
+///
+/// # Panics
+/// If the QP was created without `send_ops_flags`.
+pub fn builder<D: Driver, T: Typed<D>, L: Lock>(sq: &SendQueue<D, T, L>) -> Session<'_> {
+    // SAFETY: as described above.
+    unsafe { verbs::session(sq) }.expect("the QP has wr_* builders")
+}
+
+/// Opens a session, builds, and completes it.
+pub fn session<D: Driver, T: Typed<D>, L: Lock>(
+    sq: &SendQueue<D, T, L>,
+    build: impl FnOnce(&mut Session<'_>),
+) -> Result<(), PostError> {
+    let mut session = builder(sq);
+    session.start();
+    build(&mut session);
+    session.complete()
+}
+
+/// Posts receives: as C's list, as a batch, or one by one.
+pub fn post_recv<D: Driver, L: Lock>(
+    rq: &mut RecvQueue<D, L>,
+    face: Face,
+    recvs: &[(u64, &[Sge])],
+) -> Result<(), Refused> {
+    match face {
+        // SAFETY: NULL or a list of live nodes; memory as described above.
+        Face::List => as_recv_list(recvs, |list| unsafe { rq.post_recv(list) }),
+        // SAFETY: as described above.
+        Face::Batch | Face::Builder => Ok(unsafe { L::recv_batch(rq, recvs) }?),
+        // SAFETY: as described above.
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| unsafe { L::recv(rq, wr_id, sges) }),
+    }
+}
+
+/// As [`post_recv`], to a receive queue that other threads use, too.
+pub fn post_recv_shared<D: Driver>(
+    rq: &RecvQueue<D, Shared>,
+    face: Face,
+    recvs: &[(u64, &[Sge])],
+) -> Result<(), Refused> {
+    match face {
+        // SAFETY: NULL or a list of live nodes; memory as described above.
+        Face::List => as_recv_list(recvs, |list| unsafe { rq.post_recv(list) }),
+        Face::Batch | Face::Builder => {
+            let mut guard = rq.lock().map_err(PostError::from)?;
+            // SAFETY: as described above.
+            Ok(unsafe { verbs::recv_batch(guard.batch(), recvs) }?)
+        }
+        // SAFETY: as described above.
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| unsafe { rq.lock()?.post(wr_id, sges) }),
+    }
+}
+
+/// As [`post_recv`], for a shared receive queue.
+pub fn post_srq_recv<D: Driver, L: Lock>(
+    srq: &mut SharedReceiveQueue<D, L>,
+    face: Face,
+    recvs: &[(u64, &[Sge])],
+) -> Result<(), Refused> {
+    match face {
+        // SAFETY: NULL or a list of live nodes; memory as described above.
+        Face::List => as_recv_list(recvs, |list| unsafe { srq.post_srq_recv(list) }),
+        // SAFETY: as described above.
+        Face::Batch | Face::Builder => Ok(unsafe { L::srq_recv_batch(srq, recvs) }?),
+        // SAFETY: as described above.
+        Face::Single => one_by_one::<D>(recvs, |wr_id, sges| unsafe { L::srq_recv(srq, wr_id, sges) }),
+    }
+}
+
+/// Calls `post` for each receive, until one is refused.
+fn one_by_one<D: Driver>(
+    recvs: &[(u64, &[Sge])],
+    mut post: impl FnMut(u64, &[D::Sge]) -> Result<(), PostError>,
+) -> Result<(), Refused> {
+    for (i, (wr_id, sges)) in recvs.iter().enumerate() {
+        post(*wr_id, &wire(sges)?).map_err(|e| Refused::new(e, Some(i)))?;
+    }
+    Ok(())
+}
