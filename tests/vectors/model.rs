@@ -93,6 +93,17 @@ impl<'de> Deserialize<'de> for Pattern {
     }
 }
 
+/// Bytes in address order, each of which was written.
+#[derive(Clone, Debug)]
+pub(crate) struct Bytes(pub Vec<u8>);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let bytes = Pattern::deserialize(d)?.bytes();
+        bytes.map(Self).ok_or_else(|| de::Error::custom("a byte that was not written"))
+    }
+}
+
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Cap {
     pub max_send_wr: u32,
@@ -162,7 +173,7 @@ pub(crate) struct Ud {
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Tso {
     pub mss: u16,
-    pub hdr: Pattern,
+    pub hdr: Bytes,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -265,37 +276,17 @@ pub(crate) enum Op {
     AtomicFetchAdd { rkey: Num, remote_addr: Num, add: Num },
     LocalInv { invalidate_rkey: Num },
     BindMw { mw: Mw, bind_rkey: Num, bind_info: BindInfo },
-    SendTso { mss: u16, hdr_sz: u16, hdr: Pattern },
+    SendTso { mss: u16, hdr: Bytes },
     SetSge { sge: Sge },
     SetSgeList { sg_list: Vec<Sge> },
-    SetInlineData { length: usize, data: Pattern },
-    SetInlineDataList { bufs: Vec<Pattern> },
+    SetInlineData { length: usize, data: Bytes },
+    SetInlineDataList { bufs: Vec<Bytes> },
     SetUdAddr { remote_qpn: Num, remote_qkey: Num, ah: Ah },
     SetXrcSrqn { remote_srqn: Num },
     SetDcAddr { remote_dctn: Num, dc_key: Num, ah: Ah },
     SetDcAddrStream { remote_dctn: Num, dc_key: Num, stream_id: u16, ah: Ah },
     Complete,
     Abort,
-}
-
-impl Op {
-    /// Whether it begins a WR.
-    pub(crate) fn is_builder(&self) -> bool {
-        matches!(
-            self,
-            Self::Send
-                | Self::SendImm { .. }
-                | Self::SendInv { .. }
-                | Self::RdmaWrite { .. }
-                | Self::RdmaWriteImm { .. }
-                | Self::RdmaRead { .. }
-                | Self::AtomicCmpSwp { .. }
-                | Self::AtomicFetchAdd { .. }
-                | Self::LocalInv { .. }
-                | Self::BindMw { .. }
-                | Self::SendTso { .. }
-        )
-    }
 }
 
 /// A completion as read; fields that the reference did not write are absent.

@@ -2,24 +2,12 @@
 //! Work requests of the vectors as values that any face can post, and the recorded calls turned into them.
 
 use crate::model::{self, Op, Opcode};
-use uverbs_core::provider::op::MwBind;
-use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
-
-/// The operation of a WR.
-#[derive(Clone, Debug)]
-pub(crate) enum What {
-    Send,
-    SendImm(u32),
-    SendInv(u32),
-    Write(u64, u32),
-    WriteImm(u64, u32, u32),
-    Read(u64, u32),
-    CmpSwp(u64, u32, u64, u64),
-    FetchAdd(u64, u32, u64),
-    LocalInv(u32),
-    BindMw(MwBind),
-    Tso(Vec<u8>, u16),
-}
+use uverbs_core::provider::op::{MwBind, TsoArgs};
+use uverbs_core::wr::{RawAh, SendFlags, Sge, WrOpcode};
+use uverbs_mlx5::Ah;
+use uverbs_mlx5_hw::wqe::Av;
+use uverbs_testkit::{self as testkit, Op as What, Remote, To};
+use zerocopy::FromBytes as _;
 
 /// The destination of a WR.
 #[derive(Clone, Debug)]
@@ -40,10 +28,10 @@ pub(crate) enum Data {
 
 /// A WR.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct Request<'a> {
     pub wr_id: u64,
     pub flags: SendFlags,
-    pub what: What,
+    pub what: What<'a>,
     pub dest: Dest,
     pub data: Data,
 }
@@ -112,11 +100,34 @@ pub(crate) fn av(ah: &model::Ah) -> Vec<u8> {
     ah.av.0.iter().map(|b| b.unwrap_or(0)).collect()
 }
 
-impl Request {
+/// The operation of a builder; `None` for any other call.
+pub(crate) fn builder(op: &Op) -> Option<What<'_>> {
+    let at = |rkey: &model::Num, addr: &model::Num| Remote { addr: addr.0, rkey: rkey.u32() };
+    Some(match op {
+        Op::Send => What::Send,
+        Op::SendImm { imm_data } => What::SendImm(imm_data.u32()),
+        Op::SendInv { invalidate_rkey } => What::SendInv(invalidate_rkey.u32()),
+        Op::RdmaWrite { rkey, remote_addr } => What::Write(at(rkey, remote_addr)),
+        Op::RdmaWriteImm { rkey, remote_addr, imm_data } => {
+            What::WriteImm(at(rkey, remote_addr), imm_data.u32())
+        }
+        Op::RdmaRead { rkey, remote_addr } => What::Read(at(rkey, remote_addr)),
+        Op::AtomicCmpSwp { rkey, remote_addr, compare, swap } => {
+            What::CmpSwp(at(rkey, remote_addr), compare.0, swap.0)
+        }
+        Op::AtomicFetchAdd { rkey, remote_addr, add } => What::FetchAdd(at(rkey, remote_addr), add.0),
+        Op::LocalInv { invalidate_rkey } => What::LocalInv(invalidate_rkey.u32()),
+        Op::BindMw { mw, bind_rkey, bind_info } => What::BindMw(bind(mw, *bind_rkey, bind_info)),
+        Op::SendTso { mss, hdr } => What::Tso(TsoArgs { header: &hdr.0, mss: *mss }),
+        _ => return None,
+    })
+}
+
+impl<'a> Request<'a> {
     /// A WR of a list. `None` for an opcode that no other face can express.
-    pub(crate) fn of_list(wr: &model::SendWr) -> Option<Self> {
+    pub(crate) fn of_list(wr: &'a model::SendWr) -> Option<Self> {
         let num = |n: Option<model::Num>| n.map_or(0, |n| n.0);
-        let (addr, rkey) = (num(wr.remote_addr), num(wr.rkey) as u32);
+        let at = Remote { addr: num(wr.remote_addr), rkey: num(wr.rkey) as u32 };
         let imm = num(wr.imm_data) as u32;
         let key = num(wr.invalidate_rkey) as u32;
         let (compare_add, swap) = (num(wr.compare_add), num(wr.swap));
@@ -125,23 +136,23 @@ impl Request {
             WrOpcode::SEND => What::Send,
             WrOpcode::SEND_WITH_IMM => What::SendImm(imm),
             WrOpcode::SEND_WITH_INV => What::SendInv(key),
-            WrOpcode::RDMA_WRITE => What::Write(addr, rkey),
-            WrOpcode::RDMA_WRITE_WITH_IMM => What::WriteImm(addr, rkey, imm),
-            WrOpcode::RDMA_READ => What::Read(addr, rkey),
-            WrOpcode::ATOMIC_CMP_AND_SWP => What::CmpSwp(addr, rkey, compare_add, swap),
-            WrOpcode::ATOMIC_FETCH_AND_ADD => What::FetchAdd(addr, rkey, compare_add),
+            WrOpcode::RDMA_WRITE => What::Write(at),
+            WrOpcode::RDMA_WRITE_WITH_IMM => What::WriteImm(at, imm),
+            WrOpcode::RDMA_READ => What::Read(at),
+            WrOpcode::ATOMIC_CMP_AND_SWP => What::CmpSwp(at, compare_add, swap),
+            WrOpcode::ATOMIC_FETCH_AND_ADD => What::FetchAdd(at, compare_add),
             WrOpcode::LOCAL_INV => What::LocalInv(key),
             WrOpcode::BIND_MW => What::BindMw(bind(wr.mw.as_ref()?, wr.bind_rkey?, wr.bind_info.as_ref()?)),
             WrOpcode::TSO => {
                 let tso = wr.tso.as_ref()?;
-                What::Tso(tso.hdr.bytes()?, tso.mss)
+                What::Tso(TsoArgs { header: &tso.hdr.0, mss: tso.mss })
             }
             _ => return None,
         };
         let mut flags = flags(&wr.send_flags);
         let list = sges(&wr.sg_list);
         let data = match what {
-            What::LocalInv(_) | What::BindMw(_) => Data::None,
+            what if !testkit::has_data(what) => Data::None,
             _ if flags.contains(SendFlags::INLINE) && !list.is_empty() => {
                 Data::Inline(list.iter().map(|s| crate::memory::read(s.addr, s.length as usize)).collect())
             }
@@ -160,32 +171,12 @@ impl Request {
 
     /// The WRs of a session that a program would write with typed calls: each builder with its setters, once each, from
     /// `start` to `complete`. `None` for any other.
-    pub(crate) fn of_session(ops: &[Op]) -> Option<Vec<Self>> {
+    pub(crate) fn of_session(ops: &'a [Op]) -> Option<Vec<Self>> {
         let [Op::Start, ops @ .., Op::Complete] = ops else { return None };
         let (mut wr_id, mut flags) = (0, SendFlags::empty());
         let mut all: Vec<Self> = Vec::new();
         for op in ops {
-            if op.is_builder() {
-                let what = match op {
-                    Op::Send => What::Send,
-                    Op::SendImm { imm_data } => What::SendImm(imm_data.u32()),
-                    Op::SendInv { invalidate_rkey } => What::SendInv(invalidate_rkey.u32()),
-                    Op::RdmaWrite { rkey, remote_addr } => What::Write(remote_addr.0, rkey.u32()),
-                    Op::RdmaWriteImm { rkey, remote_addr, imm_data } => {
-                        What::WriteImm(remote_addr.0, rkey.u32(), imm_data.u32())
-                    }
-                    Op::RdmaRead { rkey, remote_addr } => What::Read(remote_addr.0, rkey.u32()),
-                    Op::AtomicCmpSwp { rkey, remote_addr, compare, swap } => {
-                        What::CmpSwp(remote_addr.0, rkey.u32(), compare.0, swap.0)
-                    }
-                    Op::AtomicFetchAdd { rkey, remote_addr, add } => {
-                        What::FetchAdd(remote_addr.0, rkey.u32(), add.0)
-                    }
-                    Op::LocalInv { invalidate_rkey } => What::LocalInv(invalidate_rkey.u32()),
-                    Op::BindMw { mw, bind_rkey, bind_info } => What::BindMw(bind(mw, *bind_rkey, bind_info)),
-                    Op::SendTso { mss, hdr, .. } => What::Tso(hdr.bytes()?, *mss),
-                    _ => return None,
-                };
+            if let Some(what) = builder(op) {
                 all.push(Self { wr_id, flags, what, dest: Dest::Peer, data: Data::None });
                 continue;
             }
@@ -198,10 +189,8 @@ impl Request {
                 }
                 Op::SetSge { sge: s } => Data::Sges(vec![sge(s)]),
                 Op::SetSgeList { sg_list } => Data::Sges(sges(sg_list)),
-                Op::SetInlineData { data, .. } => Data::Inline(vec![data.bytes()?]),
-                Op::SetInlineDataList { bufs } => {
-                    Data::Inline(bufs.iter().map(|b| b.bytes()).collect::<Option<_>>()?)
-                }
+                Op::SetInlineData { data, .. } => Data::Inline(vec![data.0.clone()]),
+                Op::SetInlineDataList { bufs } => Data::Inline(bufs.iter().map(|b| b.0.clone()).collect()),
                 other => {
                     let dest = match other {
                         Op::SetUdAddr { remote_qpn, remote_qkey, ah } => {
@@ -227,26 +216,48 @@ impl Request {
             let last = last.filter(|r| matches!(r.data, Data::None))?;
             last.data = data;
         }
-        let complete = |r: &Self| {
-            let local = matches!(r.what, What::LocalInv(_) | What::BindMw(_));
-            local == matches!(r.data, Data::None)
-        };
+        let complete = |r: &Self| testkit::has_data(r.what) != matches!(r.data, Data::None);
         all.iter().all(complete).then_some(all)
     }
 
-    pub(crate) fn opcode(&self) -> WrOpcode {
-        match self.what {
-            What::Send => WrOpcode::SEND,
-            What::SendImm(_) => WrOpcode::SEND_WITH_IMM,
-            What::SendInv(_) => WrOpcode::SEND_WITH_INV,
-            What::Write(..) => WrOpcode::RDMA_WRITE,
-            What::WriteImm(..) => WrOpcode::RDMA_WRITE_WITH_IMM,
-            What::Read(..) => WrOpcode::RDMA_READ,
-            What::CmpSwp(..) => WrOpcode::ATOMIC_CMP_AND_SWP,
-            What::FetchAdd(..) => WrOpcode::ATOMIC_FETCH_AND_ADD,
-            What::LocalInv(_) => WrOpcode::LOCAL_INV,
-            What::BindMw(_) => WrOpcode::BIND_MW,
-            What::Tso(..) => WrOpcode::TSO,
+    /// Calls `f` with the requests in the form of the vocabulary.
+    pub(crate) fn lend<R>(all: &[Self], f: impl FnOnce(&[testkit::Request<'_, RawAh<Ah>>]) -> R) -> R {
+        let handles: Vec<_> = all.iter().map(|r| r.dest.handle()).collect();
+        let bufs: Vec<Vec<&[u8]>> = all
+            .iter()
+            .map(|r| {
+                if let Data::Inline(bufs) = &r.data { bufs.iter().map(|b| &b[..]).collect() } else { vec![] }
+            })
+            .collect();
+        let lent = all.iter().zip(&handles).zip(&bufs).map(|((r, ah), bufs)| {
+            let data = match &r.data {
+                Data::None => testkit::Data::None,
+                Data::Sges(sges) => testkit::Data::Sges(sges),
+                Data::Inline(_) => testkit::Data::InlineList(bufs),
+            };
+            let dest = match r.dest {
+                Dest::Peer => testkit::Dest::Peer,
+                Dest::Ud { qpn, qkey, .. } => testkit::Dest::Ud(To { ah, qpn, qkey }),
+                Dest::Xrc(srqn) => testkit::Dest::Xrc(srqn),
+                Dest::Dc { dctn, key, .. } => testkit::Dest::Dc { ah, dctn, key },
+            };
+            testkit::Request::new(r.wr_id, r.what).flags(r.flags).data(data).dest(dest)
+        });
+        f(&lent.collect::<Vec<_>>())
+    }
+}
+
+impl Dest {
+    /// The address handle; of zeros, if there is no address.
+    fn handle(&self) -> RawAh<Ah> {
+        match self {
+            Self::Ud { av, .. } | Self::Dc { av, .. } => handle(av),
+            Self::Peer | Self::Xrc(_) => handle(&[0; 48]),
         }
     }
+}
+
+/// The driver's address handle of an address vector.
+pub(crate) fn handle(av: &[u8]) -> RawAh<Ah> {
+    testkit::handle(Ah::new(&Av::read_from_bytes(av).expect("48 bytes")))
 }

@@ -6,7 +6,7 @@ use crate::faces::{self, Cq as CqFace, Recv, Send, SrqRecv};
 use crate::kernel::{FixedKernel, Rung};
 use crate::memory;
 use crate::model;
-use crate::request::{Data, Dest, Request, What};
+use crate::request::{Data, Dest, Request};
 use crate::trace::Trace;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::sync::Arc;
@@ -430,7 +430,7 @@ impl Rig {
 }
 
 /// A WR whose WQE has one basic block.
-fn one_block(qp_type: QpType) -> Request {
+fn one_block(qp_type: QpType) -> Request<'static> {
     let dest = match qp_type {
         QpType::Ud => Dest::Ud { av: vec![0; 48], qpn: 1, qkey: 1 },
         QpType::XrcSend => Dest::Xrc(1),
@@ -441,5 +441,5 @@ fn one_block(qp_type: QpType) -> Request {
         QpType::RawPacket => Data::Sges(vec![Sge { addr: memory::DATA, length: 64, lkey: 1 }]),
         _ => Data::Sges(vec![]),
     };
-    Request { wr_id: 0, flags: SendFlags::SIGNALED, what: What::Send, dest, data }
+    Request { wr_id: 0, flags: SendFlags::SIGNALED, what: uverbs_testkit::Op::Send, dest, data }
 }

@@ -8,7 +8,7 @@
 
 use crate::memory;
 use crate::model::{Bell, Case, Num, Op, Pattern, Posted, Qp, SendWr, Sent, Sge, Step, Wqe};
-use crate::request::{self, Request, What};
+use crate::request::{self, Request};
 use crate::run::Face;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use uverbs_core::provider::PostError;
 use uverbs_core::wr::{SendFlags, WrOpcode};
 use uverbs_mlx5_hw::cqe::{Cqe64, MLX5_CQE_REQ};
 use uverbs_mlx5_hw::wqe::{MLX5_OPCODE_ATOMIC_CS, MLX5_OPCODE_ATOMIC_FA, MLX5_OPCODE_RDMA_READ};
+use uverbs_testkit as testkit;
 use uverbs_tests::semantics::Table;
 use zerocopy::FromBytes as _;
 
@@ -182,34 +183,17 @@ fn session_refusal(qp: &Qp, ops: &[Op]) -> Option<&'static str> {
             Op::SetInlineData { .. } | Op::SetInlineDataList { .. } => {
                 refusal(qp, opcode, SendFlags::empty(), &[], true)
             }
-            op if op.is_builder() => {
-                opcode = builder_opcode(op);
+            op => request::builder(op).and_then(|what| {
+                opcode = testkit::opcode(what);
                 let enough = Sge { addr: Default::default(), length: 8, lkey: Default::default() };
                 refusal(qp, opcode, flags, &[enough], false)
-            }
-            _ => None,
+            }),
         };
         if refused.is_some() {
             return refused;
         }
     }
     None
-}
-
-fn builder_opcode(op: &Op) -> WrOpcode {
-    match op {
-        Op::SendImm { .. } => WrOpcode::SEND_WITH_IMM,
-        Op::SendInv { .. } => WrOpcode::SEND_WITH_INV,
-        Op::RdmaWrite { .. } => WrOpcode::RDMA_WRITE,
-        Op::RdmaWriteImm { .. } => WrOpcode::RDMA_WRITE_WITH_IMM,
-        Op::RdmaRead { .. } => WrOpcode::RDMA_READ,
-        Op::AtomicCmpSwp { .. } => WrOpcode::ATOMIC_CMP_AND_SWP,
-        Op::AtomicFetchAdd { .. } => WrOpcode::ATOMIC_FETCH_AND_ADD,
-        Op::LocalInv { .. } => WrOpcode::LOCAL_INV,
-        Op::BindMw { .. } => WrOpcode::BIND_MW,
-        Op::SendTso { .. } => WrOpcode::TSO,
-        _ => WrOpcode::SEND,
-    }
 }
 
 /// Rewrites a step on the send queue. `shift` is by how many blocks the queue is behind the reference's.
@@ -240,7 +224,7 @@ fn send(step: &mut Step, qp: &Qp, face: Face, shift: &mut u32, rules: &mut Vec<&
                     drop_entries(wqe, wr.sg_list.iter().filter(|s| s.length != 0).count());
                 }
                 if let (Some(tso), "RAW_PACKET") = (&wr.tso, qp.qp_type.as_str()) {
-                    tso_wrap(wqe, qp, tso.hdr.len(), rules);
+                    tso_wrap(wqe, qp, tso.hdr.0.len(), rules);
                 }
             }
             resized(out, shift, rules);
@@ -258,11 +242,11 @@ fn send(step: &mut Step, qp: &Qp, face: Face, shift: &mut u32, rules: &mut Vec<&
             }
             let requests = Request::of_session(ops).unwrap_or_default();
             for (request, wqe) in requests.iter().zip(&mut out.sq.wqes) {
-                if is_atomic(request.opcode()) && face != Face::Wr && face != Face::Mixed {
+                if is_atomic(testkit::opcode(request.what)) && face != Face::Wr && face != Face::Mixed {
                     atomic_entries(wqe, qp, rules);
                 }
-                if let What::Tso(header, _) = &request.what {
-                    tso_wrap(wqe, qp, header.len(), rules);
+                if let testkit::Op::Tso(tso) = request.what {
+                    tso_wrap(wqe, qp, tso.header.len(), rules);
                 }
                 if qp.qp_type == "RAW_PACKET" && qp.ctx == "eth_l2" {
                     l2_header_only(wqe, request, rules);
@@ -435,7 +419,7 @@ fn tso_wrap(wqe: &mut Wqe, qp: &Qp, header: usize, rules: &mut Vec<&'static str>
 }
 
 /// `wr_set_sge` with an entry that is just the inlined header: the reference sends its bytes again.
-fn l2_header_only(wqe: &mut Wqe, request: &Request, rules: &mut Vec<&'static str>) {
+fn l2_header_only(wqe: &mut Wqe, request: &Request<'_>, rules: &mut Vec<&'static str>) {
     /// Bytes that the device needs inline.
     const HEADER: u32 = 18;
     let request::Data::Sges(sges) = &request.data else { return };

@@ -15,6 +15,7 @@ use uverbs_core::provider::{
 };
 use uverbs_core::wc::WorkCompletion;
 use uverbs_mlx5::{RecvQueue, SendQueue, SharedRecvQueue};
+use uverbs_testkit::Refused;
 
 /// A way to run a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -222,7 +223,7 @@ fn compare_result(
 ) -> Result<()> {
     let (ret, bad) = match got {
         Ok(()) => (0, None),
-        Err((error, bad)) => (errno(error), bad),
+        Err(Refused { error, bad }) => (error.map_or(0, errno), bad),
     };
     ensure!(ret == want.0, "returned {ret} ({got:?}), not {}", want.0);
     // Only a list names the WR.
@@ -297,7 +298,7 @@ impl Runner {
                 let side = self.rig.srq.as_mut().context("an SRQ")?;
                 let (record, face) = (side.request.db_addr, &mut side.face);
                 let (result, written) = watch(record, || {
-                    if typed { faces::srq_batch(face, wrs) } else { faces::srq_list(face, wrs) }
+                    if typed { faces::recv_batch(face, wrs) } else { faces::recv_list(face, wrs) }
                 });
                 compare_result((*ret, *bad_wr), result, |e| SharedRecvQueue::errno(e).raw(), typed)?;
                 compare_record("SRQ", *srq_dbrec, written)?;
