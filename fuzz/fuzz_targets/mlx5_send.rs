@@ -20,6 +20,7 @@ use uverbs_core::attr::{QpState, QpType};
 use uverbs_core::provider::PostError;
 use uverbs_hca::decode::{self, send_wqe};
 use uverbs_mlx5::testing::{BLUE_FLAME, Sends};
+use uverbs_testkit::has_data;
 
 #[derive(Arbitrary, Debug)]
 struct Program {
@@ -177,7 +178,7 @@ impl World {
             last = (self.at, got.blocks());
             self.outstanding.push(self.at);
             self.at = self.at.wrapping_add(got.blocks().into());
-            self.waits = r.what.is_local();
+            self.waits = !has_data(r.what);
         }
         assert!(self.outstanding.len() <= self.max_wr as usize);
         let first = self.outstanding[0];
@@ -192,7 +193,7 @@ impl World {
     fn compare(&self, r: &Request, got: &decode::Request, face: Face) {
         let mut want = r.expected(self.shape, face, self.at as u16, self.waits);
         (want.ds, want.opcode) = (got.ds, got.opcode);
-        if !r.what.is_local() {
+        if !!has_data(r.what) {
             let qp_type = self.shape.qp_type();
             let av = got.av.as_ref().map(|av| (av.dest, av.key, av.sl, av.rmac, av.hop_limit, av.rgid));
             let vector = post::vector();

@@ -16,21 +16,21 @@ use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpState;
+use uverbs_core::provider::op::MwBind;
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
-    Connected, InlineList, NoData, Operation, PostError, RemoteSrq, SendBatch as _, SendQueue as _, To, Wr,
+    Connected, InlineList, NoData, Operation, PostError, RemoteSrq, SendBatch as _, SendQueue as _, To,
     WrBuilder,
 };
 use uverbs_core::wr::{
-    IbvAh, IbvMr, IbvMw, IbvMwBindInfo, RawAh, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTail,
-    WrUd, WrUnion,
+    IbvMr, IbvMw, IbvMwBindInfo, RawAh, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTail, WrUd,
+    WrUnion,
 };
-use uverbs_fuzz::request::{
-    Bind, Data, Dest, INLINE, Op, Request, Rules, Visit, flags_are_right, rest_is_zero,
-};
+use uverbs_fuzz::request::{Data, Dest, INLINE, Op, Request, Rules, flags_are_right, rest_is_zero};
 use uverbs_fuzz::steps::{End, MAX_STEPS, sges};
 use uverbs_rxe::testing::{DecodedSend, FakeBell, KernelSide, ah, decode_send, send_queue};
 use uverbs_rxe::{Ah, QpShared, SendBatch, SendQueue};
+use uverbs_testkit::{self as testkit, Handle as _, Remote, Visit, visit};
 
 #[derive(Arbitrary, Debug)]
 struct Program {
@@ -234,7 +234,8 @@ impl World {
         let mut queue = core::mem::replace(&mut self.queue, spare);
         let mut batch = queue.batch();
         for request in requests.iter().take(20) {
-            request.op.visit(Push { batch: &mut batch, request });
+            // SAFETY: the ring is in plain memory: nothing is bound.
+            unsafe { visit(request.op.op, Push { batch: &mut batch, request }) };
             let right = request.is_right_in_a_batch(&self.rules);
             only_full &= right;
             wrong |= !right || !self.has_room(wrs.len());
@@ -317,7 +318,8 @@ impl World {
 
     fn begin(&mut self, wr_id: u64, flags: u8, op: &Op) {
         let request = Request { wr_id, flags, op: *op, data: Data::None, to: Dest::Connected };
-        op.visit(Begin { queue: &mut self.queue, wr: request.wr() });
+        // SAFETY: the ring is in plain memory: nothing is bound.
+        unsafe { testkit::begin(&mut self.queue, wr_id, request.wr().flags, op.op) };
         let written = self.session.as_ref().map_or(0, |s| s.wrs.len());
         let has_room = self.has_room(written);
         let Some(session) = &mut self.session else { return };
@@ -399,9 +401,7 @@ struct Push<'a, 'q> {
     request: &'a Request,
 }
 
-impl Visit for Push<'_, '_> {
-    type Out = ();
-
+impl Visit<RemoteAddr> for Push<'_, '_> {
     fn visit<O: Operation<Remote = RemoteAddr>>(self, op: O) {
         let Self { batch, request } = self;
         let (sges, bufs) = (request.data.sges(), request.data.bufs());
@@ -432,20 +432,6 @@ impl Visit for Push<'_, '_> {
     }
 }
 
-/// Calls a builder.
-struct Begin<'a> {
-    queue: &'a mut SendQueue<FakeBell>,
-    wr: Wr,
-}
-
-impl Visit for Begin<'_> {
-    type Out = ();
-
-    fn visit<O: Operation<Remote = RemoteAddr>>(self, op: O) {
-        self.queue.wr_begin(self.wr, op);
-    }
-}
-
 impl Node {
     fn opcode(&self) -> u32 {
         self.opcode.filter(|o| *o > 9).unwrap_or(self.request.op.opcode())
@@ -473,9 +459,9 @@ impl Node {
         if self.num_sge(rules).is_some() || num > rules.max_sge() as usize {
             return false;
         }
-        let data = match op {
-            Op::LocalInv(_) => true,
-            Op::BindMw(b) => num == 0 && !b.null_mw && (!b.null_mr || b.length == 0),
+        let data = match op.op {
+            testkit::Op::LocalInv(_) => true,
+            testkit::Op::BindMw(b) => num == 0 && !op.null_mw && (!op.null_mr || b.length == 0),
             _ => (num == 0 || !self.null_sges) && data.is_right(op, rules, rules.max_sge() as usize),
         };
         let to = !rules.is_datagram() || matches!(to, Dest::To(..));
@@ -484,9 +470,8 @@ impl Node {
 
     fn wqe(&self, qkey: u32, rules: &Rules) -> DecodedSend {
         let mut request = self.request.clone();
-        match &mut request.op {
-            Op::BindMw(b) if b.null_mr => b.mr_lkey = 0,
-            _ => {}
+        if let Op { op: testkit::Op::BindMw(bind), null_mr: true, .. } = &mut request.op {
+            bind.mr_lkey = 0;
         }
         request.wqe(qkey, rules.is_datagram())
     }
@@ -530,28 +515,28 @@ impl Arena {
         self.sges.push(entries);
         let garbage = 0xbad_bad_u32;
         wr.imm_data_or_invalidate_rkey = garbage;
-        let remote = request.op.remote().unwrap_or(RemoteAddr { addr: !0, rkey: !0 });
-        let RemoteAddr { addr: remote_addr, rkey } = remote;
+        let remote = request.op.remote().unwrap_or(Remote { addr: !0, rkey: !0 });
+        let Remote { addr: remote_addr, rkey } = remote;
         wr.wr = WrUnion { rdma: WrRdma { remote_addr, rkey } };
-        match request.op {
-            Op::SendImm(x) | Op::SendInv(x) | Op::LocalInv(x) | Op::WriteImm(_, x) => {
-                wr.imm_data_or_invalidate_rkey = x;
+        match request.op.op {
+            testkit::Op::SendImm(imm) | testkit::Op::WriteImm(_, imm) => {
+                wr.imm_data_or_invalidate_rkey = imm.to_be();
             }
-            Op::CmpSwp(_, compare_add, swap) => {
+            testkit::Op::SendInv(key) | testkit::Op::LocalInv(key) => wr.imm_data_or_invalidate_rkey = key,
+            testkit::Op::CmpSwp(_, compare_add, swap) => {
                 wr.wr = WrUnion { atomic: WrAtomic { remote_addr, compare_add, swap, rkey } };
             }
-            Op::FetchAdd(_, compare_add) => {
+            testkit::Op::FetchAdd(_, compare_add) => {
                 wr.wr = WrUnion { atomic: WrAtomic { remote_addr, compare_add, swap: !0, rkey } };
             }
-            Op::BindMw(bind) => wr.tail = self.bind(&bind),
+            testkit::Op::BindMw(bind) => wr.tail = self.bind(&bind, &request.op),
             _ => {}
         }
         if rules.is_datagram() {
             let mut ud = WrUd { ah: null(), remote_qpn: 0, remote_qkey: 0 };
             if let Dest::To(num, byte, remote_qpn, remote_qkey) = request.to {
-                let base = IbvAh { context: null_mut(), pd: null_mut(), handle: 0 };
-                let handle = Box::new(RawAh { base, driver: ah(num, byte) });
-                ud = WrUd { ah: (&raw const *handle).cast(), remote_qpn, remote_qkey };
+                let handle = Box::new(testkit::handle(ah(num, byte)));
+                ud = WrUd { ah: handle.raw(), remote_qpn, remote_qkey };
                 self.handles.push(handle);
             }
             wr.wr = WrUnion { ud };
@@ -559,19 +544,19 @@ impl Arena {
         wr
     }
 
-    fn bind(&mut self, bind: &Bind) -> WrTail {
+    fn bind(&mut self, bind: &MwBind, op: &Op) -> WrTail {
         let (context, pd) = (null_mut(), null_mut());
-        let Bind { mw_rkey, rkey, mr_lkey, addr, length, access, .. } = *bind;
+        let MwBind { mw_rkey, mw_type, rkey, mr_lkey, addr, length, access } = *bind;
         let mr =
             Box::new(IbvMr { context, pd, addr: null_mut(), length: 0, handle: 0, lkey: mr_lkey, rkey: 0 });
-        let mw = Box::new(IbvMw { context, pd, rkey: mw_rkey, handle: 0, mw_type: bind.mw_type() });
+        let mw = Box::new(IbvMw { context, pd, rkey: mw_rkey, handle: 0, mw_type });
         let bind_info = IbvMwBindInfo {
-            mr: if bind.null_mr { null() } else { &raw const *mr },
+            mr: if op.null_mr { null() } else { &raw const *mr },
             addr,
             length,
             mw_access_flags: access,
         };
-        let mw_ptr = if bind.null_mw { null() } else { &raw const *mw };
+        let mw_ptr = if op.null_mw { null() } else { &raw const *mw };
         self.mrs.push(mr);
         self.mws.push(mw);
         WrTail { bind_mw: WrBindMw { mw: mw_ptr, rkey, bind_info } }

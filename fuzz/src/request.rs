@@ -4,74 +4,78 @@
 //! The rules are implemented here again, from ibv_post_send(3), ibv_wr_post(3) and the project's own rules, and share
 //! no code with the encoder.
 
-use crate::steps::{Entry, expected_sges, sges};
-use arbitrary::Arbitrary;
+use crate::steps::{Entry, counting, expected_sges, sges};
+use arbitrary::{Arbitrary, Unstructured};
 use uverbs_core::attr::{QpType, SendOpsFlags};
-use uverbs_core::provider::op::{self, FlushArgs, MwBind, TsoArgs};
-use uverbs_core::provider::wire::RemoteAddr;
-use uverbs_core::provider::{Operation, Wr};
-use uverbs_core::wr::{ImmData, SendFlags, Sge};
+use uverbs_core::provider::Wr;
+use uverbs_core::provider::op::{FlushArgs, MwBind, TsoArgs};
+use uverbs_core::wr::{SendFlags, Sge};
 use uverbs_rxe::testing::{DecodedSend, Part};
 use uverbs_rxe::{Extensions, SendConfig};
+use uverbs_testkit::{self as testkit, Remote};
 
 /// `IBV_SEND_INLINE`
 pub const INLINE: u32 = 8;
 
-/// A remote address, mostly aligned.
-#[derive(Arbitrary, Clone, Copy, Debug)]
-pub struct Remote {
-    addr: u64,
-    skew: u8,
-    rkey: u32,
-}
-
-impl Remote {
-    fn at(self) -> RemoteAddr {
-        let skew = if self.skew < 16 { self.skew & 7 } else { 0 };
-        RemoteAddr { addr: self.addr & !7 | u64::from(skew), rkey: self.rkey }
-    }
-}
-
-/// A window bind, with what of its pointers is NULL in a list.
-#[derive(Arbitrary, Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "the names of `ibv_mw_bind_info`")]
-pub struct Bind {
-    pub mw_rkey: u32,
-    pub type_2: bool,
-    pub rkey: u32,
-    pub mr_lkey: u32,
-    pub addr: u64,
-    pub length: u64,
-    pub access: u32,
+/// An operation, and the pointers of a bind that are NULL in a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// The operation.
+    pub op: testkit::Op<'static>,
+    /// No window.
     pub null_mw: bool,
+    /// No region.
     pub null_mr: bool,
 }
 
-impl Bind {
-    /// `IBV_MW_TYPE_*`
-    #[must_use]
-    pub fn mw_type(&self) -> u32 {
-        1 + u32::from(self.type_2)
+impl<'a> Arbitrary<'a> for Op {
+    /// In the order that the corpus has.
+    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        use testkit::Op as O;
+        const KINDS: u64 = 13;
+        let (mut null_mw, mut null_mr) = (false, false);
+        // The corpus has immediate data as the bytes of the WQE.
+        let op = match u64::from(u32::arbitrary(u)?) * KINDS >> 32 {
+            0 => O::Send,
+            1 => O::SendImm(u32::from_be(u.arbitrary()?)),
+            2 => O::SendInv(u.arbitrary()?),
+            3 => O::Write(remote(u)?),
+            4 => O::WriteImm(remote(u)?, u32::from_be(u.arbitrary()?)),
+            5 => O::Read(remote(u)?),
+            6 => O::CmpSwp(remote(u)?, u.arbitrary()?, u.arbitrary()?),
+            7 => O::FetchAdd(remote(u)?, u.arbitrary()?),
+            8 => O::LocalInv(u.arbitrary()?),
+            9 => {
+                let bind = MwBind {
+                    mw_rkey: u.arbitrary()?,
+                    mw_type: 1 + u32::from(bool::arbitrary(u)?),
+                    rkey: u.arbitrary()?,
+                    mr_lkey: u.arbitrary()?,
+                    addr: u.arbitrary()?,
+                    length: u.arbitrary()?,
+                    access: u.arbitrary()?,
+                };
+                (null_mw, null_mr) = (u.arbitrary()?, u.arbitrary()?);
+                O::BindMw(bind)
+            }
+            10 => {
+                let at = remote(u)?;
+                let args =
+                    FlushArgs { length: u.arbitrary()?, placement: u.arbitrary()?, level: u.arbitrary()? };
+                O::Flush(at, args)
+            }
+            11 => O::AtomicWrite(remote(u)?, u.arbitrary()?),
+            _ => O::Tso(TsoArgs { header: counting(0, u.arbitrary()?), mss: u.arbitrary()? }),
+        };
+        Ok(Self { op, null_mw, null_mr })
     }
 }
 
-/// An operation.
-#[derive(Arbitrary, Clone, Copy, Debug)]
-#[expect(missing_docs, reason = "the names of the verbs")]
-pub enum Op {
-    Send,
-    SendImm(u32),
-    SendInv(u32),
-    Write(Remote),
-    WriteImm(Remote, u32),
-    Read(Remote),
-    CmpSwp(Remote, u64, u64),
-    FetchAdd(Remote, u64),
-    LocalInv(u32),
-    BindMw(Bind),
-    Flush(Remote, u32, u8, u8),
-    AtomicWrite(Remote, [u8; 8]),
-    Tso(u8, u16),
+/// A remote address, mostly aligned.
+fn remote(u: &mut Unstructured<'_>) -> arbitrary::Result<Remote> {
+    let (addr, skew, rkey): (u64, u8, u32) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
+    let skew = if skew < 16 { skew & 7 } else { 0 };
+    Ok(Remote { addr: addr & !7 | u64::from(skew), rkey })
 }
 
 /// Bytes to send inline: this many, counting up from the first.
@@ -137,58 +141,38 @@ pub struct Rules {
     without_ops: u16,
 }
 
-/// Does something with the operation, typed.
-pub trait Visit {
-    /// The result.
-    type Out;
-    /// Does it.
-    fn visit<O: Operation<Remote = RemoteAddr>>(self, op: O) -> Self::Out;
-}
-
 impl Op {
     /// `IBV_WR_*`
     #[must_use]
     pub fn opcode(&self) -> u32 {
-        match self {
-            Self::Write(..) => 0,
-            Self::WriteImm(..) => 1,
-            Self::Send => 2,
-            Self::SendImm(_) => 3,
-            Self::Read(..) => 4,
-            Self::CmpSwp(..) => 5,
-            Self::FetchAdd(..) => 6,
-            Self::LocalInv(_) => 7,
-            Self::BindMw(_) => 8,
-            Self::SendInv(_) => 9,
-            Self::Tso(..) => 10,
-            Self::Flush(..) => 14,
-            Self::AtomicWrite(..) => 15,
-        }
+        testkit::opcode(self.op).0
     }
 
     /// Whether a WR of it takes data.
     #[must_use]
     pub fn has_data(&self) -> bool {
-        !matches!(self, Self::LocalInv(_) | Self::BindMw(_) | Self::Flush(..) | Self::AtomicWrite(..))
+        testkit::has_data(self.op)
     }
 
     /// Whether the data may be inline.
     #[must_use]
     pub fn takes_inline(&self) -> bool {
-        matches!(self, Self::Send | Self::SendImm(_) | Self::SendInv(_) | Self::Write(_) | Self::WriteImm(..))
+        use testkit::Op as O;
+        matches!(self.op, O::Send | O::SendImm(_) | O::SendInv(_) | O::Write(_) | O::WriteImm(..))
     }
 
     /// The remote address, if it has one.
     #[must_use]
-    pub fn remote(&self) -> Option<RemoteAddr> {
-        match self {
-            Self::Write(r)
-            | Self::WriteImm(r, _)
-            | Self::Read(r)
-            | Self::CmpSwp(r, ..)
-            | Self::FetchAdd(r, _)
-            | Self::Flush(r, ..)
-            | Self::AtomicWrite(r, _) => Some(r.at()),
+    pub fn remote(&self) -> Option<Remote> {
+        use testkit::Op as O;
+        match self.op {
+            O::Write(r)
+            | O::WriteImm(r, _)
+            | O::Read(r)
+            | O::CmpSwp(r, ..)
+            | O::FetchAdd(r, _)
+            | O::Flush(r, _)
+            | O::AtomicWrite(r, _) => Some(r),
             _ => None,
         }
     }
@@ -196,46 +180,12 @@ impl Op {
     /// Whether the operation's own arguments are right.
     #[must_use]
     pub fn is_right(&self) -> bool {
-        match self {
-            Self::CmpSwp(r, ..) | Self::FetchAdd(r, _) | Self::AtomicWrite(r, _) => r.at().addr % 8 == 0,
-            _ => true,
-        }
+        let aligned = matches!(self.op, testkit::Op::AtomicWrite(..)) || self.needs_8_bytes();
+        !aligned || self.remote().is_none_or(|r| r.addr % 8 == 0)
     }
 
     fn needs_8_bytes(&self) -> bool {
-        matches!(self, Self::CmpSwp(..) | Self::FetchAdd(..))
-    }
-
-    /// Calls a visitor.
-    pub fn visit<V: Visit>(&self, v: V) -> V::Out {
-        match *self {
-            Self::Send => v.visit(op::Send::new()),
-            Self::SendImm(imm) => v.visit(op::SendImm::new(ImmData::from_be(imm))),
-            Self::SendInv(key) => v.visit(op::SendInv::new(key)),
-            Self::Write(r) => v.visit(op::Write::new(r.at())),
-            Self::WriteImm(r, imm) => v.visit(op::WriteImm::new(r.at(), ImmData::from_be(imm))),
-            Self::Read(r) => v.visit(op::Read::new(r.at())),
-            Self::CmpSwp(r, compare, swap) => v.visit(op::CmpSwp::new(r.at(), compare, swap)),
-            Self::FetchAdd(r, add) => v.visit(op::FetchAdd::new(r.at(), add)),
-            Self::LocalInv(key) => v.visit(op::LocalInv::new(key)),
-            Self::BindMw(b) => {
-                let Bind { mw_rkey, rkey, mr_lkey, addr, length, access, .. } = b;
-                let mw_type = b.mw_type();
-                let bind = MwBind { mw_rkey, mw_type, rkey, mr_lkey, addr, length, access };
-                #[expect(unsafe_code, reason = "a window bind")]
-                // SAFETY: the ring is in plain memory: nothing is bound.
-                let bind = unsafe { op::BindMw::new(bind) };
-                v.visit(bind)
-            }
-            Self::Flush(r, length, placement, level) => {
-                v.visit(op::Flush::new(r.at(), FlushArgs { length, placement, level }))
-            }
-            Self::AtomicWrite(r, bytes) => v.visit(op::AtomicWrite::new(r.at(), bytes)),
-            Self::Tso(len, mss) => {
-                let header = vec![0xaa; len.into()];
-                v.visit(op::Tso::new(TsoArgs { header: &header, mss }))
-            }
-        }
+        matches!(self.op, testkit::Op::CmpSwp(..) | testkit::Op::FetchAdd(..))
     }
 }
 
@@ -385,7 +335,7 @@ impl Request {
             Dest::RemoteSrq(_) => false,
         };
         let data = match (&self.op, &self.data) {
-            (Op::BindMw(_), Data::Sges(entries)) => entries.is_empty(),
+            (Op { op: testkit::Op::BindMw(_), .. }, Data::Sges(entries)) => entries.is_empty(),
             (op, data) => !op.has_data() || data.is_right(op, rules, usize::MAX),
         };
         to && data && rules.has(&self.op) && self.op.is_right() && flags_are_right(self.flags)
@@ -394,18 +344,21 @@ impl Request {
     /// The expected WQE, without data.
     #[must_use]
     pub fn head(&self, own_qkey: u32, is_datagram: bool) -> DecodedSend {
-        let RemoteAddr { addr: remote_addr, rkey } = self.op.remote().unwrap_or_default();
-        let mut part = match self.op {
-            Op::Write(_) | Op::WriteImm(..) | Op::Read(_) | Op::AtomicWrite(..) => {
+        use testkit::Op as O;
+        let Remote { addr: remote_addr, rkey } = self.op.remote().unwrap_or(Remote { addr: 0, rkey: 0 });
+        let mut part = match self.op.op {
+            O::Write(_) | O::WriteImm(..) | O::Read(_) | O::AtomicWrite(..) => {
                 Part::Rdma { remote_addr, rkey }
             }
-            Op::CmpSwp(_, compare_add, swap) => Part::Atomic { remote_addr, compare_add, swap, rkey },
-            Op::FetchAdd(_, compare_add) => Part::Atomic { remote_addr, compare_add, swap: 0, rkey },
-            Op::BindMw(Bind { mw_rkey, rkey, mr_lkey, addr, length, access, .. }) => {
+            O::CmpSwp(_, compare_add, swap) => Part::Atomic { remote_addr, compare_add, swap, rkey },
+            O::FetchAdd(_, compare_add) => Part::Atomic { remote_addr, compare_add, swap: 0, rkey },
+            O::BindMw(MwBind { mw_rkey, rkey, mr_lkey, addr, length, access, .. }) => {
                 Part::Mw { addr, length, mr_lkey, mw_rkey, rkey, access }
             }
-            Op::Flush(_, length, kind, level) => Part::Flush { remote_addr, length, rkey, kind, level },
-            Op::Send | Op::SendImm(_) | Op::SendInv(_) | Op::LocalInv(_) | Op::Tso(..) => Part::None,
+            O::Flush(_, FlushArgs { length, placement: kind, level }) => {
+                Part::Flush { remote_addr, length, rkey, kind, level }
+            }
+            O::Send | O::SendImm(_) | O::SendInv(_) | O::LocalInv(_) | O::Tso(_) => Part::None,
         };
         if let (true, Dest::To(ah_num, byte, remote_qpn, key)) = (is_datagram, self.to) {
             part = Part::Ud {
@@ -416,17 +369,18 @@ impl Request {
                 av: vec![byte; 88],
             };
         }
-        let (length, inline) = match self.op {
-            Op::Flush(_, length, ..) => (length, Vec::new()),
-            Op::AtomicWrite(_, bytes) => (8, bytes.to_vec()),
+        let (length, inline) = match self.op.op {
+            O::Flush(_, args) => (args.length, Vec::new()),
+            O::AtomicWrite(_, bytes) => (8, bytes.to_vec()),
             _ => (0, Vec::new()),
         };
         DecodedSend {
             wr_id: self.wr_id,
             opcode: self.op.opcode(),
             send_flags: u32::from(self.flags) & 7,
-            imm_or_key: match self.op {
-                Op::SendImm(x) | Op::WriteImm(_, x) | Op::SendInv(x) | Op::LocalInv(x) => x,
+            imm_or_key: match self.op.op {
+                O::SendImm(imm) | O::WriteImm(_, imm) => imm.to_be(),
+                O::SendInv(rkey) | O::LocalInv(rkey) => rkey,
                 _ => 0,
             },
             part,

@@ -86,3 +86,18 @@ impl Index {
         }
     }
 }
+
+/// This many bytes, which count up from the first.
+#[must_use]
+pub fn counting(first: u8, len: u8) -> &'static [u8] {
+    static BYTES: [u8; 512] = {
+        let mut bytes = [0; 512];
+        let mut i = 0;
+        while i < bytes.len() {
+            bytes[i] = i as u8;
+            i += 1;
+        }
+        bytes
+    };
+    &BYTES[first.into()..][..len.into()]
+}

@@ -4,14 +4,16 @@
 //! Written from ibv_post_send(3), ibv_wr_post(3), docs/src/reference/semantics.md and the hardware's format; nothing of it is the
 //! encoder's.
 
-use arbitrary::Arbitrary;
+use arbitrary::{Arbitrary, Unstructured};
 use std::sync::OnceLock;
 use uverbs_core::attr::{QpType, SendOpsFlags};
-use uverbs_core::wr::{SendFlags, Sge, WrOpcode};
-use uverbs_fuzz::steps::Length;
+use uverbs_core::provider::op::{MwBind, TsoArgs};
+use uverbs_core::wr::{SendFlags, Sge};
+use uverbs_fuzz::steps::{Length, counting};
 use uverbs_hca::decode::{self, Eth, QueueKind, Segment, Umr};
 use uverbs_mlx5::SendConfig;
 use uverbs_mlx5::testing::send_config;
+use uverbs_testkit::{Op, Remote, has_data, opcode};
 
 /// Entries of a WR.
 pub(crate) const MAX_SGE: usize = 4;
@@ -116,74 +118,86 @@ pub(crate) enum Face {
 pub(crate) struct Request {
     pub(crate) wr_id: u64,
     flags: u8,
-    pub(crate) what: What,
+    #[arbitrary(with = operation)]
+    pub(crate) what: Op<'static>,
     pub(crate) data: Data,
     /// Of the datagram's or DC target's QP, or of the XRC SRQ.
     pub(crate) number: u32,
     pub(crate) key: u32,
 }
 
-#[derive(Arbitrary, Clone, Copy, Debug)]
-pub(crate) enum What {
-    Send,
-    SendImm(u32),
-    SendInv(u32),
-    Write(u64, u32),
-    WriteImm(u64, u32, u32),
-    Read(u64, u32),
-    CmpSwp(u64, u32, u64, u64),
-    FetchAdd(u64, u32, u64),
-    LocalInv(u32),
-    BindMw(Bind),
-    Tso(Header),
+/// An operation, in the order that the corpus has.
+fn operation(u: &mut Unstructured<'_>) -> arbitrary::Result<Op<'static>> {
+    fn remote(u: &mut Unstructured<'_>) -> arbitrary::Result<Remote> {
+        Ok(Remote { addr: u.arbitrary()?, rkey: u.arbitrary()? })
+    }
+    /// The remote address of an atomic, mostly aligned.
+    fn aligned(u: &mut Unstructured<'_>) -> arbitrary::Result<Remote> {
+        let Remote { addr, rkey } = remote(u)?;
+        Ok(Remote { addr: if addr & 15 != 15 { addr & !7 } else { addr }, rkey })
+    }
+    const KINDS: u64 = 11;
+    Ok(match u64::from(u32::arbitrary(u)?) * KINDS >> 32 {
+        0 => Op::Send,
+        1 => Op::SendImm(u.arbitrary()?),
+        2 => Op::SendInv(u.arbitrary()?),
+        3 => Op::Write(remote(u)?),
+        4 => Op::WriteImm(remote(u)?, u.arbitrary()?),
+        5 => Op::Read(remote(u)?),
+        6 => Op::CmpSwp(aligned(u)?, u.arbitrary()?, u.arbitrary()?),
+        7 => Op::FetchAdd(aligned(u)?, u.arbitrary()?),
+        8 => Op::LocalInv(u.arbitrary()?),
+        9 => Op::BindMw(Bind::arbitrary(u)?.bind()),
+        _ => Op::Tso(Header::arbitrary(u)?.args()),
+    })
 }
 
 /// A window's range and rights.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-pub(crate) struct Bind {
-    pub(crate) mw_rkey: u32,
+struct Bind {
+    mw_rkey: u32,
     /// Mostly 1 or 2.
     mw_type: u8,
-    pub(crate) rkey: u32,
-    pub(crate) mr_lkey: u32,
-    pub(crate) addr: u64,
+    rkey: u32,
+    mr_lkey: u32,
+    addr: u64,
     length: Length,
     /// Added to the length, for lengths above 32 bits.
     more: bool,
-    pub(crate) access: u32,
+    access: u32,
 }
 
 impl Bind {
-    pub(crate) fn mw_type(self) -> u32 {
-        if self.mw_type < 0xf0 { 1 + u32::from(self.mw_type & 1) } else { self.mw_type.into() }
+    fn bind(self) -> MwBind {
+        let Self { mw_rkey, rkey, mr_lkey, addr, access, .. } = self;
+        let mw_type = if self.mw_type < 0xf0 { 1 + u32::from(self.mw_type & 1) } else { self.mw_type.into() };
+        let length = u64::from(self.length.value()) + if self.more { 1 << 32 } else { 0 };
+        MwBind { mw_rkey, mw_type, rkey, mr_lkey, addr, length, access }
     }
+}
 
-    pub(crate) fn length(self) -> u64 {
-        u64::from(self.length.value()) + if self.more { 1 << 32 } else { 0 }
+/// The update of a window's key that binds it, as for a window of this type.
+fn umr(bind: &MwBind, mw_type: u32) -> Umr {
+    let type2 = mw_type == 2;
+    let qpn_mask = if type2 { Umr::MASK_QPN } else { 0 };
+    let free = freed(bind.mw_rkey, bind.rkey);
+    if bind.length == 0 {
+        return Umr { check_qpn: type2, mask: free.mask | qpn_mask, ..free };
     }
-
-    fn umr(self, mw_type: u32) -> Umr {
-        let type2 = mw_type == 2;
-        let qpn_mask = if type2 { Umr::MASK_QPN } else { 0 };
-        let free = freed(self.mw_rkey, self.rkey);
-        if self.length() == 0 {
-            return Umr { check_qpn: type2, mask: free.mask | qpn_mask, ..free };
-        }
-        // `enum ibv_access_flags`, and the rights of `<infiniband/mlx5dv.h>`.
-        let rights = [(4, 1 << 4), (2, 1 << 5), (8, 1 << 6)];
-        let access = rights.iter().filter(|(verb, _)| self.access & verb != 0).map(|(_, hw)| hw).sum();
-        let zero_based = self.access & 1 << 5 != 0;
-        Umr {
-            check_free: type2,
-            mask: free.mask | qpn_mask | Umr::MASK_LEN | Umr::MASK_START | Umr::MASK_ACCESS,
-            free: false,
-            access,
-            qpn: if type2 { QPN } else { free.qpn },
-            start: if zero_based { 0 } else { self.addr },
-            len: self.length(),
-            klm: Some((self.length() as u32, self.mr_lkey, self.addr)),
-            ..free
-        }
+    // `enum ibv_access_flags`, and the rights of `<infiniband/mlx5dv.h>`.
+    let rights = [(4, 1 << 4), (2, 1 << 5), (8, 1 << 6)];
+    let access = rights.iter().filter(|(verb, _)| bind.access & verb != 0).map(|(_, hw)| hw).sum();
+    let zero_based = bind.access & 1 << 5 != 0;
+    Umr {
+        check_free: type2,
+        mask: free.mask | qpn_mask | Umr::MASK_LEN | Umr::MASK_START | Umr::MASK_ACCESS,
+        free: false,
+        access,
+        qpn: if type2 { QPN } else { free.qpn },
+        start: if zero_based { 0 } else { bind.addr },
+        len: bind.length,
+        klm: Some((bind.length as u32, bind.mr_lkey, bind.addr)),
+        ..free
     }
 }
 
@@ -206,20 +220,16 @@ fn freed(mkey: u32, rkey: u32) -> Umr {
 
 /// The header before each segment.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-pub(crate) struct Header {
+struct Header {
     len: u8,
     first: u8,
     mss: u16,
 }
 
 impl Header {
-    pub(crate) fn bytes(self) -> Vec<u8> {
-        (0..self.len).map(|i| self.first.wrapping_add(i)).collect()
-    }
-
-    /// A segment has at least one byte.
-    pub(crate) fn mss(self) -> u16 {
-        self.mss.max(1)
+    fn args(self) -> TsoArgs<'static> {
+        // A segment has at least one byte.
+        TsoArgs { header: counting(self.first, self.len), mss: self.mss.max(1) }
     }
 }
 
@@ -229,42 +239,14 @@ pub(crate) enum Data {
     Inline(Vec<Vec<u8>>),
 }
 
-impl What {
-    pub(crate) fn opcode(self) -> WrOpcode {
-        match self {
-            Self::Send => WrOpcode::SEND,
-            Self::SendImm(_) => WrOpcode::SEND_WITH_IMM,
-            Self::SendInv(_) => WrOpcode::SEND_WITH_INV,
-            Self::Write(..) => WrOpcode::RDMA_WRITE,
-            Self::WriteImm(..) => WrOpcode::RDMA_WRITE_WITH_IMM,
-            Self::Read(..) => WrOpcode::RDMA_READ,
-            Self::CmpSwp(..) => WrOpcode::ATOMIC_CMP_AND_SWP,
-            Self::FetchAdd(..) => WrOpcode::ATOMIC_FETCH_AND_ADD,
-            Self::LocalInv(_) => WrOpcode::LOCAL_INV,
-            Self::BindMw(_) => WrOpcode::BIND_MW,
-            Self::Tso(_) => WrOpcode::TSO,
-        }
-    }
+fn is_atomic(op: Op<'_>) -> bool {
+    matches!(op, Op::CmpSwp(..) | Op::FetchAdd(..))
+}
 
-    fn is_atomic(self) -> bool {
-        matches!(self, Self::CmpSwp(..) | Self::FetchAdd(..))
-    }
-
-    /// Whether it is a local operation, without data.
-    pub(crate) fn is_local(self) -> bool {
-        matches!(self, Self::LocalInv(_) | Self::BindMw(_))
-    }
-
-    /// A remote address; that of an atomic is mostly aligned.
-    pub(crate) fn at(self, addr: u64) -> u64 {
-        if self.is_atomic() && addr & 15 != 15 { addr & !7 } else { addr }
-    }
-
-    fn is_aligned(self) -> bool {
-        match self {
-            Self::CmpSwp(addr, ..) | Self::FetchAdd(addr, ..) => self.at(addr) % 8 == 0,
-            _ => true,
-        }
+fn is_aligned(op: Op<'_>) -> bool {
+    match op {
+        Op::CmpSwp(r, ..) | Op::FetchAdd(r, _) => r.addr % 8 == 0,
+        _ => true,
     }
 }
 
@@ -309,24 +291,24 @@ impl Request {
     pub(crate) fn is_right(&self, shape: Shape, face: Face) -> bool {
         let qp_type = shape.qp_type();
         let legal = match (qp_type, self.what) {
-            (QpType::RawPacket, What::Send | What::Tso(_)) => true,
-            (QpType::RawPacket, _) | (_, What::Tso(_)) => false,
-            (_, What::Send | What::SendImm(_)) => true,
+            (QpType::RawPacket, Op::Send | Op::Tso(_)) => true,
+            (QpType::RawPacket, _) | (_, Op::Tso(_)) => false,
+            (_, Op::Send | Op::SendImm(_)) => true,
             (QpType::Ud, _) => false,
-            (QpType::Uc, What::Read(..) | What::CmpSwp(..) | What::FetchAdd(..)) => false,
+            (QpType::Uc, Op::Read(..) | Op::CmpSwp(..) | Op::FetchAdd(..)) => false,
             _ => true,
         };
-        let has_builder = || shape.send_ops().bits() >> self.what.opcode().0 & 1 != 0;
+        let has_builder = || shape.send_ops().bits() >> opcode(self.what).0 & 1 != 0;
         // A list has no DC address.
-        let says_where = qp_type != QpType::Driver || face != Face::List || self.what.is_local();
-        let can_atomics = !(self.what.is_atomic() && shape.has(Shape::NO_ATOMICS));
+        let says_where = qp_type != QpType::Driver || face != Face::List || !has_data(self.what);
+        let can_atomics = !(is_atomic(self.what) && shape.has(Shape::NO_ATOMICS));
         legal
             && says_where
             && can_atomics
             && (face != Face::Session || has_builder())
             && self.flags_are_right(shape)
-            && self.what.is_aligned()
-            && if self.what.is_local() {
+            && is_aligned(self.what)
+            && if !has_data(self.what) {
                 self.is_right_local(shape, face)
             } else {
                 self.data_is_right(shape, face)
@@ -342,18 +324,18 @@ impl Request {
         // Only a list can give entries to what takes none.
         let num_sge = if face == Face::List { self.sges(shape).len() } else { 0 };
         match self.what {
-            What::BindMw(bind) => {
-                let known = face == Face::Session || matches!(bind.mw_type(), 1 | 2);
-                known && bind.length() <= MAX_WINDOW && num_sge == 0
+            Op::BindMw(bind) => {
+                let known = face == Face::Session || matches!(bind.mw_type, 1 | 2);
+                known && bind.length <= MAX_WINDOW && num_sge == 0
             }
             _ => num_sge <= MAX_SGE,
         }
     }
 
     fn data_is_right(&self, shape: Shape, face: Face) -> bool {
-        let is_frame = shape.qp_type() == QpType::RawPacket && matches!(self.what, What::Send);
-        let is_tso = if let What::Tso(header) = self.what {
-            if !(14..=MAX_TSO_HEADER).contains(&usize::from(header.len)) {
+        let is_frame = shape.qp_type() == QpType::RawPacket && matches!(self.what, Op::Send);
+        let is_tso = if let Op::Tso(tso) = self.what {
+            if !(14..=MAX_TSO_HEADER).contains(&tso.header.len()) {
                 return false;
             }
             true
@@ -364,7 +346,7 @@ impl Request {
         match &self.data {
             Data::Inline(bufs) => {
                 let sum = bufs.iter().map(Vec::len).sum::<usize>();
-                let is_read = self.what.is_atomic() || matches!(self.what, What::Read(..));
+                let is_read = is_atomic(self.what) || matches!(self.what, Op::Read(..));
                 // In a list the buffers are entries, and none of them is none at all.
                 let entries = face != Face::List || bufs.len() <= MAX_SGE && !(is_frame && bufs.is_empty());
                 !is_read && entries && (l2..=MAX_INLINE + l2).contains(&sum)
@@ -373,14 +355,14 @@ impl Request {
                 let sges = self.sges(shape);
                 let sum: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
                 let longest = if shape.max_msg() < 1 << 31 { (1 << 31) - 1 } else { 1 << 31 };
-                let least = if self.what.is_atomic() { 8 } else { l2 as u64 };
+                let least = if is_atomic(self.what) { 8 } else { l2 as u64 };
                 // The device writes all 8 bytes of an atomic's answer to the first entry that is not empty.
                 let answer = sges.iter().find(|s| s.length != 0).is_none_or(|s| s.length >= 8);
                 // A frame is not empty, except in a session, which is not checked.
                 let some = !is_frame || !sges.is_empty() || face == Face::Session;
                 sges.len() <= MAX_SGE
                     && some
-                    && (answer || !self.what.is_atomic())
+                    && (answer || !is_atomic(self.what))
                     && sges.iter().all(|s| s.length <= 1 << 31)
                     && (least..=longest).contains(&sum)
                     && (!is_tso || sum <= MAX_TSO)
@@ -394,30 +376,31 @@ impl Request {
         let (header, data) = self.expected_data(shape, face);
         let csum = flags.contains(SendFlags::IP_CSUM);
         let op = match self.what {
-            What::Send if shape.qp_type() == QpType::RawPacket => {
+            Op::Send if shape.qp_type() == QpType::RawPacket => {
                 decode::Op::Frame(Eth { l3_csum: csum, l4_csum: csum, mss: None, header })
             }
-            What::Tso(args) => {
-                let (header, mss) = (args.bytes(), Some(args.mss()));
+            Op::Tso(TsoArgs { header, mss }) => {
+                let (header, mss) = (header.to_vec(), Some(mss));
                 decode::Op::Frame(Eth { l3_csum: csum, l4_csum: csum, mss, header })
             }
-            What::Send => decode::Op::Send { imm: None, invalidate: None },
-            What::SendImm(imm) => decode::Op::Send { imm: Some(imm), invalidate: None },
-            What::SendInv(key) => decode::Op::Send { imm: None, invalidate: Some(key) },
-            What::Write(addr, rkey) => decode::Op::Write { addr, rkey, imm: None },
-            What::WriteImm(addr, rkey, imm) => decode::Op::Write { addr, rkey, imm: Some(imm) },
-            What::Read(addr, rkey) => decode::Op::Read { addr, rkey },
-            What::CmpSwp(addr, rkey, compare, swap) => {
-                decode::Op::CmpSwap { addr: self.what.at(addr), rkey, compare, swap }
+            Op::Send => decode::Op::Send { imm: None, invalidate: None },
+            Op::SendImm(imm) => decode::Op::Send { imm: Some(imm), invalidate: None },
+            Op::SendInv(key) => decode::Op::Send { imm: None, invalidate: Some(key) },
+            Op::Write(Remote { addr, rkey }) => decode::Op::Write { addr, rkey, imm: None },
+            Op::WriteImm(Remote { addr, rkey }, imm) => decode::Op::Write { addr, rkey, imm: Some(imm) },
+            Op::Read(Remote { addr, rkey }) => decode::Op::Read { addr, rkey },
+            Op::CmpSwp(Remote { addr, rkey }, compare, swap) => {
+                decode::Op::CmpSwap { addr, rkey, compare, swap }
             }
-            What::FetchAdd(addr, rkey, add) => decode::Op::FetchAdd { addr: self.what.at(addr), rkey, add },
-            What::LocalInv(key) => {
+            Op::FetchAdd(Remote { addr, rkey }, add) => decode::Op::FetchAdd { addr, rkey, add },
+            Op::LocalInv(key) => {
                 let free = freed(key, 0);
                 decode::Op::Umr(Umr { check_qpn: true, mask: free.mask | Umr::MASK_QPN, ..free })
             }
             // The builder is for windows of type 2, independent of the window's type.
-            What::BindMw(bind) if face == Face::Session => decode::Op::Umr(bind.umr(2)),
-            What::BindMw(bind) => decode::Op::Umr(bind.umr(bind.mw_type())),
+            Op::BindMw(bind) if face == Face::Session => decode::Op::Umr(umr(&bind, 2)),
+            Op::BindMw(bind) => decode::Op::Umr(umr(&bind, bind.mw_type)),
+            Op::Flush(..) | Op::AtomicWrite(..) => unreachable!("`operation` does not generate it"),
         };
         let fence = flags.contains(SendFlags::FENCE);
         decode::Request {
@@ -437,10 +420,10 @@ impl Request {
 
     /// The header that a frame has in its WQE, and what follows.
     fn expected_data(&self, shape: Shape, face: Face) -> (Vec<u8>, Vec<Segment>) {
-        if self.what.is_local() {
+        if !has_data(self.what) {
             return (Vec::new(), Vec::new());
         }
-        let is_frame = matches!(self.what, What::Send) && shape.reads_entries();
+        let is_frame = matches!(self.what, Op::Send) && shape.reads_entries();
         let mut skip = if is_frame { L2 } else { 0 };
         let mut header = Vec::new();
         match &self.data {
@@ -461,7 +444,7 @@ impl Request {
                         continue;
                     }
                     // The setters of a session write an atomic's entry as it is, as the reference's do.
-                    if self.what.is_atomic() && face != Face::Session {
+                    if is_atomic(self.what) && face != Face::Session {
                         length = 8;
                     }
                     data.push(Segment::Memory { length, lkey, addr });
