@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Address handles: where a datagram goes.
 
-use crate::pd::PdInner;
+use crate::pd::{PdInner, ProtectionDomain};
 use core::ptr;
 use std::sync::Arc;
 use uverbs_core::attr::AhAttr;
-use uverbs_core::control::AhHandle;
+use uverbs_core::control::{self, AhHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
+use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::{IbvAh, RawAh};
 
 /// An address handle.
@@ -30,13 +31,33 @@ unsafe impl<D: Driver> Send for AddressHandle<D> {}
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Sync for AddressHandle<D> {}
 
-impl<D: Driver> AddressHandle<D> {
-    pub(crate) fn create(pd: &Arc<PdInner<D>>, attr: &AhAttr) -> Result<Self> {
+impl<D: Driver> ProtectionDomain<D> {
+    /// `ibv_create_ah`
+    pub fn create_ah(&self, attr: &AhAttr) -> Result<AddressHandle<D>> {
+        let pd = self.inner();
         let (handle, driver) = pd.context().driver().create_ah(pd.handle()?, attr)?;
         let base = IbvAh { context: ptr::null_mut(), pd: ptr::null_mut(), handle: handle.handle() };
-        Ok(Self { handle: Some(handle), raw: Box::new(RawAh { base, driver }), _pd: pd.clone() })
+        Ok(AddressHandle { handle: Some(handle), raw: Box::new(RawAh { base, driver }), _pd: pd.clone() })
     }
 
+    /// `ibv_create_ah_from_wc`: the way back to the sender of a datagram. `grh` is the first 40 bytes of its receive
+    /// buffer.
+    pub fn create_ah_from_wc(
+        &self,
+        wc: &WorkCompletion,
+        grh: &[u8; 40],
+        port_num: u8,
+    ) -> Result<AddressHandle<D>> {
+        self.create_ah(&self.ah_attr_from_wc(wc, grh, port_num)?)
+    }
+
+    /// `ibv_init_ah_from_wc`
+    pub fn ah_attr_from_wc(&self, wc: &WorkCompletion, grh: &[u8; 40], port_num: u8) -> Result<AhAttr> {
+        control::reply::ah_attr(self.inner().context().kernel(), wc, grh, port_num)
+    }
+}
+
+impl<D: Driver> AddressHandle<D> {
     /// The data that the driver's encoder needs.
     #[inline(always)]
     pub(crate) fn driver_data(&self) -> &D::Ah {

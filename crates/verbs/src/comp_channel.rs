@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion channels: waiting for completions instead of polling for them.
 
-use crate::context::{ContextInner, Object};
-use crate::cq::CqId;
+use crate::context::{Context, ContextInner, Object};
+use crate::id::CqId;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use uverbs_core::control::{self, CompChannelHandle};
@@ -32,12 +32,16 @@ pub struct CompletionChannel<D: Driver> {
     inner: Arc<ChannelInner<D>>,
 }
 
-impl<D: Driver> CompletionChannel<D> {
-    pub(crate) fn create(context: &Arc<ContextInner<D>>) -> Result<Self> {
+impl<D: Driver> Context<D> {
+    /// `ibv_create_comp_channel`
+    pub fn create_comp_channel(&self) -> Result<CompletionChannel<D>> {
+        let context = self.inner();
         let handle = control::comp_channel::create(context.kernel())?;
-        Ok(Self { inner: Arc::new(ChannelInner { handle, context: context.clone() }) })
+        Ok(CompletionChannel { inner: Arc::new(ChannelInner { handle, context: context.clone() }) })
     }
+}
 
+impl<D: Driver> CompletionChannel<D> {
     pub(crate) fn inner(&self) -> &Arc<ChannelInner<D>> {
         &self.inner
     }

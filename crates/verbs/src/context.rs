@@ -1,22 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An open device: queries, and the creation of everything that hangs on it.
+//! An open device and its queries. The files of the objects that are created from it have the calls that create them.
 
-use crate::comp_channel::CompletionChannel;
-use crate::cq::CompletionQueue;
-use crate::dm::DeviceMemory;
-use crate::event::{Event, EventSource};
-use crate::pd::{ProtectionDomain, ThreadDomain};
-use crate::xrcd::XrcDomain;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use uverbs_core::attr::{CqInitAttr, DeviceAttr, Gid, GidEntry, PortAttr};
+use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
 use uverbs_core::control::slab::Slab;
 use uverbs_core::control::{AsyncFd, ContextInfo, CoreSupport, query};
 use uverbs_core::device::DeviceInfo;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, UverbsFd};
 use uverbs_core::provider::Driver;
-use uverbs_core::sync::{Locking, Shared};
 
 /// The object that an id in an event refers to.
 #[derive(Debug)]
@@ -66,6 +59,10 @@ impl<D: Driver> ContextInner<D> {
 
     pub(crate) fn core_support(&self) -> CoreSupport {
         self.core_support
+    }
+
+    pub(crate) fn async_fd(&self) -> &AsyncFd {
+        &self.async_fd
     }
 
     pub(crate) fn remember_object(&self, object: Object<D>) -> u64 {
@@ -174,68 +171,6 @@ impl<D: Driver> Context<D> {
         query::pkey(self.inner.kernel(), port_num, index)
     }
 
-    /// `ibv_alloc_pd`
-    pub fn alloc_pd(&self) -> Result<ProtectionDomain<D>> {
-        ProtectionDomain::alloc(&self.inner)
-    }
-
-    /// `ibv_alloc_td`: doorbell resources for the queues of one thread.
-    pub fn alloc_td(&self) -> Result<ThreadDomain<D>> {
-        ThreadDomain::alloc(&self.inner)
-    }
-
-    /// `ibv_create_comp_channel`
-    pub fn create_comp_channel(&self) -> Result<CompletionChannel<D>> {
-        CompletionChannel::create(&self.inner)
-    }
-
-    /// `ibv_create_cq`, for any thread: the locking that C has.
-    pub fn create_cq(
-        &self,
-        cqe: u32,
-        channel: Option<&CompletionChannel<D>>,
-    ) -> Result<CompletionQueue<D, Shared>> {
-        self.create_cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
-    }
-
-    /// `ibv_create_cq_ex`, with the locking `L`.
-    pub fn create_cq_ex<L: Locking>(
-        &self,
-        attr: &CqInitAttr,
-        channel: Option<&CompletionChannel<D>>,
-    ) -> Result<CompletionQueue<D, L>> {
-        CompletionQueue::create(&self.inner, attr, channel.map(CompletionChannel::inner))
-    }
-
-    /// `ibv_alloc_dm`: memory in the device, aligned to `1 << log_align`.
-    pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DeviceMemory<D>> {
-        DeviceMemory::alloc(&self.inner, length, log_align)
-    }
-
-    /// `ibv_open_xrcd`: the domain of a file's inode, or one of its own.
-    pub fn open_xrcd(
-        &self,
-        file: Option<BorrowedFd<'_>>,
-        create: bool,
-        exclusive: bool,
-    ) -> Result<XrcDomain<D>> {
-        XrcDomain::open(&self.inner, file, create, exclusive)
-    }
-
-    /// `ibv_get_async_event`: waits for the next asynchronous event.
-    ///
-    /// Events of objects that are already destroyed are skipped. `EAGAIN` if the descriptor is non-blocking and there
-    /// is no event. No event follows [`DEVICE_FATAL`](uverbs_core::attr::EventType::DEVICE_FATAL), so a program should
-    /// stop waiting for events then. All verbs return `EIO` from then on, but objects can be closed.
-    pub fn get_async_event(&self) -> Result<Event> {
-        loop {
-            let raw = self.inner.async_fd.read()?;
-            if let Some(source) = EventSource::of(&self.inner, raw) {
-                return Ok(Event { event_type: raw.event_type, source });
-            }
-        }
-    }
-
     /// Whether [`get_async_event`](Self::get_async_event) returns `EAGAIN` instead of waiting.
     pub fn set_async_nonblocking(&self, nonblocking: bool) -> Result<()> {
         self.inner.async_fd.set_nonblocking(nonblocking)
@@ -245,6 +180,10 @@ impl<D: Driver> Context<D> {
     #[must_use]
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         self.inner.async_fd.as_fd()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<ContextInner<D>> {
+        &self.inner
     }
 
     /// The kernel port, for what this crate does not offer.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues: polling, arming, resizing.
 
-use crate::comp_channel::ChannelInner;
-use crate::context::{ContextInner, Object, same_context};
+use crate::comp_channel::{ChannelInner, CompletionChannel};
+use crate::context::{Context, ContextInner, Object, same_context};
+pub use crate::id::CqId;
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{CqInitAttr, CqModeration};
@@ -74,8 +75,28 @@ pub struct CompletionQueue<D: Driver, L: Locking = Exclusive> {
     inner: Arc<CqInner<D>>,
 }
 
+impl<D: Driver> Context<D> {
+    /// `ibv_create_cq`, for any thread: the locking that C has.
+    pub fn create_cq(
+        &self,
+        cqe: u32,
+        channel: Option<&CompletionChannel<D>>,
+    ) -> Result<CompletionQueue<D, Shared>> {
+        self.create_cq_ex(&CqInitAttr { cqe, ..CqInitAttr::default() }, channel)
+    }
+
+    /// `ibv_create_cq_ex`, with the locking `L`.
+    pub fn create_cq_ex<L: Locking>(
+        &self,
+        attr: &CqInitAttr,
+        channel: Option<&CompletionChannel<D>>,
+    ) -> Result<CompletionQueue<D, L>> {
+        CompletionQueue::create(self.inner(), attr, channel.map(CompletionChannel::inner))
+    }
+}
+
 impl<D: Driver, L: Locking> CompletionQueue<D, L> {
-    pub(crate) fn create(
+    fn create(
         context: &Arc<ContextInner<D>>,
         attr: &CqInitAttr,
         channel: Option<&Arc<ChannelInner<D>>>,
@@ -163,10 +184,6 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
         destroyed.map_err(|error| (self, error))
     }
 }
-
-/// Identifies a CQ in events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CqId(pub(crate) u64);
 
 impl<D: Driver> CompletionQueue<D, Exclusive> {
     #[inline(always)]

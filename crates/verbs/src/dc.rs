@@ -10,7 +10,7 @@ use crate::connect::ConnectAttr;
 use crate::context::{ContextInner, Object, same_context};
 use crate::cq::{CompletionQueue, CqInner};
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::qp::{Dci, Qp, QpBuilder, QpControl};
+use crate::qp::{Dci, QpBuilder, QpControl};
 use crate::srq::{SharedReceiveQueue, SrqInner};
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{AhAttr, QpAttr, QpAttrMask, QpState};
@@ -23,7 +23,7 @@ impl<D: DcDriver> ProtectionDomain<D> {
     /// Begins the creation of an initiator. It has no receive queue: leave the receive sizes 0. Both CQs are given, as
     /// for any QP.
     pub fn dci(&self) -> QpBuilder<'_, D, Dci, Exclusive> {
-        Qp::builder(self)
+        QpBuilder::in_domain(self)
     }
 
     /// Creates a target, in state RESET. Initiators that know `dc_key` can reach it.

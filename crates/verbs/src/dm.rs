@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Device memory: memory in the device itself, for data that should not cross PCI twice (ibv_alloc_dm(3)).
 
-use crate::context::{ContextInner, same_context};
+use crate::context::{Context, ContextInner, same_context};
 use crate::pd::{PdInner, ProtectionDomain};
 use core::ops::Range;
 use std::sync::Arc;
@@ -45,12 +45,16 @@ pub struct DeviceMemory<D: Driver> {
     inner: Arc<DmInner<D>>,
 }
 
-impl<D: Driver> DeviceMemory<D> {
-    pub(crate) fn alloc(context: &Arc<ContextInner<D>>, length: u64, log_align: u32) -> Result<Self> {
+impl<D: Driver> Context<D> {
+    /// `ibv_alloc_dm`: memory in the device, aligned to `1 << log_align`.
+    pub fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DeviceMemory<D>> {
+        let context = self.inner();
         let parts = context.driver().alloc_dm(length, log_align)?;
-        Ok(Self { inner: Arc::new(DmInner { parts: Some(parts), context: context.clone() }) })
+        Ok(DeviceMemory { inner: Arc::new(DmInner { parts: Some(parts), context: context.clone() }) })
     }
+}
 
+impl<D: Driver> DeviceMemory<D> {
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -2,10 +2,10 @@
 //! Asynchronous events as values: they name the event and its object by numbers, so they need no acknowledgement before
 //! the object is destroyed.
 
-use crate::context::{ContextInner, Object};
-use crate::cq::CqId;
-use crate::srq::SrqId;
+use crate::context::{Context, ContextInner, Object};
+use crate::id::{CqId, SrqId};
 use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
+use uverbs_core::error::Result;
 use uverbs_core::provider::Driver;
 
 /// An asynchronous event (ibv_get_async_event(3)).
@@ -49,6 +49,22 @@ impl EventSource {
                 })
             }
             EventScope::Device | EventScope::Unknown => Some(Self::Device),
+        }
+    }
+}
+
+impl<D: Driver> Context<D> {
+    /// `ibv_get_async_event`: waits for the next asynchronous event.
+    ///
+    /// Events of objects that are already destroyed are skipped. `EAGAIN` if the descriptor is non-blocking and there
+    /// is no event. No event follows [`DEVICE_FATAL`](uverbs_core::attr::EventType::DEVICE_FATAL), so a program should
+    /// stop waiting for events then. All verbs return `EIO` from then on, but objects can be closed.
+    pub fn get_async_event(&self) -> Result<Event> {
+        loop {
+            let raw = self.inner().async_fd().read()?;
+            if let Some(source) = EventSource::of(self.inner(), raw) {
+                return Ok(Event { event_type: raw.event_type, source });
+            }
         }
     }
 }

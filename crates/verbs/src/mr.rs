@@ -90,6 +90,61 @@ impl<D: Driver, B: StableBuf, A> fmt::Debug for MemoryRegion<D, B, A> {
     }
 }
 
+impl<D: Driver> ProtectionDomain<D> {
+    /// `ibv_reg_mr` of a buffer that peers may access with the rights `access`.
+    ///
+    /// # Errors
+    /// The buffer comes back with the error; `None` if the kernel's answer made no sense (`EPROTO`): it may have registered the
+    /// memory, which is leaked then.
+    pub fn reg_mr<B: StableBuf>(
+        &self,
+        buf: B,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<D, B>, (Option<B>, Error)> {
+        let iova = buf.ptr().as_ptr().expose_provenance() as u64;
+        self.reg_mr_iova(buf, iova, access)
+    }
+
+    /// `ibv_reg_mr_iova`: the region's first byte has the address `iova` for scatter/gather entries and peers.
+    ///
+    /// In some cases the driver accesses memory by the CPU, at the address of an entry, which is not the address of the
+    /// memory in such a region: see [`SendBatch::push`](crate::provider::SendBatch::push).
+    pub fn reg_mr_iova<B: StableBuf>(
+        &self,
+        buf: B,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<D, B>, (Option<B>, Error)> {
+        MemoryRegion::register(self.inner(), buf, iova, access)
+    }
+
+    /// `ibv_reg_mr` of a buffer that no peer can write: it lends `&[u8]`.
+    pub fn reg_private<B: StableBuf>(
+        &self,
+        buf: B,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<D, B, Private>, (Option<B>, Error)> {
+        if let Err(error) = MemoryRegion::<D, B, Private>::check_access(access) {
+            return Err((Some(buf), error));
+        }
+        let iova = buf.ptr().as_ptr().expose_provenance() as u64;
+        MemoryRegion::register(self.inner(), buf, iova, access)
+    }
+
+    /// `ibv_reg_dmabuf_mr`: memory of another device, which this process need not map. For entries of it, the same care
+    /// as with [`reg_mr_iova`](Self::reg_mr_iova).
+    pub fn reg_dmabuf_mr(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion<D, NoBuf, Exposed>> {
+        MemoryRegion::register_dmabuf(self.inner(), fd, offset, length, iova, access)
+    }
+}
+
 impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     fn from_handle(handle: MrHandle, buf: B, length: usize, iova: u64, pd: &Arc<PdInner<D>>) -> Self {
         let raw = IbvMr {
@@ -112,7 +167,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         }
     }
 
-    pub(crate) fn register(
+    fn register(
         pd: &Arc<PdInner<D>>,
         buf: B,
         iova: u64,
@@ -325,7 +380,7 @@ pub trait WritableShared {}
 impl WritableShared for Exposed {}
 
 impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
-    pub(crate) fn register_dmabuf(
+    fn register_dmabuf(
         pd: &Arc<PdInner<D>>,
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -361,7 +416,7 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
 
 impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
     /// Refuses what would let a peer write.
-    pub(crate) fn check_access(access: AccessFlags) -> Result<()> {
+    fn check_access(access: AccessFlags) -> Result<()> {
         if access.intersects(EXPOSING) {
             return Err(Error::invalid(
                 "reg_mr",

@@ -22,7 +22,7 @@
 
 use crate::buf::StableBuf;
 use crate::mr::{Exposed, MemoryRegion};
-use crate::pd::PdInner;
+use crate::pd::{PdInner, ProtectionDomain};
 use core::ptr;
 use std::sync::Arc;
 use uverbs_core::attr::{AccessFlags, MwType};
@@ -56,8 +56,10 @@ pub const fn inc_rkey(rkey: u32) -> u32 {
     (rkey & 0xffff_ff00) | (rkey.wrapping_add(1) & 0xff)
 }
 
-impl<D: Driver> MemoryWindow<D> {
-    pub(crate) fn alloc(pd: &Arc<PdInner<D>>, mw_type: MwType) -> Result<Self> {
+impl<D: Driver> ProtectionDomain<D> {
+    /// `ibv_alloc_mw`
+    pub fn alloc_mw(&self, mw_type: MwType) -> Result<MemoryWindow<D>> {
+        let pd = self.inner();
         let handle = control::mw::alloc(pd.handle()?, mw_type, Uhw::none())?;
         let raw = IbvMw {
             context: ptr::null_mut(),
@@ -66,9 +68,11 @@ impl<D: Driver> MemoryWindow<D> {
             handle: handle.handle(),
             mw_type: mw_type as u32,
         };
-        Ok(Self { handle: Some(handle), raw: Box::new(raw), mw_type, _pd: pd.clone() })
+        Ok(MemoryWindow { handle: Some(handle), raw: Box::new(raw), mw_type, _pd: pd.clone() })
     }
+}
 
+impl<D: Driver> MemoryWindow<D> {
     /// The key that peers use once a bind completed.
     #[must_use]
     pub fn rkey(&self) -> u32 {

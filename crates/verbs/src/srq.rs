@@ -2,9 +2,10 @@
 //! Shared receive queues.
 
 use crate::context::{ContextInner, Object, same_context};
-use crate::cq::CqInner;
+use crate::cq::{CompletionQueue, CqInner};
+pub use crate::id::SrqId;
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::qp::recv::{Receiver, RecvBatch, RecvGuard};
+use crate::recv::{Receiver, RecvBatch, RecvGuard};
 use crate::xrcd::{XrcDomain, XrcdInner};
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,10 +80,6 @@ impl<D: Driver> Drop for SrqInner<D> {
     }
 }
 
-/// Identifies an SRQ in events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SrqId(pub(crate) u64);
-
 /// A shared receive queue.
 #[derive(Debug)]
 pub struct SharedReceiveQueue<D: Driver, L: Locking = Exclusive> {
@@ -91,8 +88,15 @@ pub struct SharedReceiveQueue<D: Driver, L: Locking = Exclusive> {
     attr: SrqAttr,
 }
 
+impl<D: Driver> ProtectionDomain<D> {
+    /// `ibv_create_srq`
+    pub fn create_srq<L: Locking>(&self, attr: &SrqInitAttr) -> Result<SharedReceiveQueue<D, L>> {
+        SharedReceiveQueue::create(self, attr, None)
+    }
+}
+
 impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
-    pub(crate) fn create(pd: &ProtectionDomain<D>, attr: &SrqInitAttr, xrc: Option<Xrc<D>>) -> Result<Self> {
+    fn create(pd: &ProtectionDomain<D>, attr: &SrqInitAttr, xrc: Option<Xrc<D>>) -> Result<Self> {
         let context = pd.inner().context();
         if let Some(Xrc { xrcd, cq }) = &xrc {
             same_context(context, xrcd.context(), "create_srq", "xrcd")?;
@@ -144,7 +148,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
         pd: &ProtectionDomain<D>,
         attr: &SrqInitAttr,
         xrcd: &XrcDomain<D>,
-        cq: &crate::cq::CompletionQueue<D, LC>,
+        cq: &CompletionQueue<D, LC>,
     ) -> Result<Self> {
         Self::create(pd, attr, Some(Xrc { xrcd: xrcd.inner().clone(), cq: cq.inner().clone() }))
     }

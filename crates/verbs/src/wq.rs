@@ -5,7 +5,7 @@
 use crate::context::{ContextInner, Object, same_context};
 use crate::cq::{CompletionQueue, CqInner};
 use crate::pd::{PdInner, ProtectionDomain};
-use crate::qp::recv::Receiver;
+use crate::recv::Receiver;
 use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{RxHashConf, WqAttr, WqInitAttr, WqState};
@@ -15,7 +15,7 @@ use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{Driver, PostError, RssQpCreate, WqCreate, WqParts};
 use uverbs_core::sync::{Exclusive, Locking, Reentered, Shared};
 
-pub use crate::qp::recv::{RecvBatch, RecvGuard};
+pub use crate::recv::{RecvBatch, RecvGuard};
 
 /// The kernel object of a WQ; tables hold it, so it outlives them.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! XRC domains: what XRC receive QPs and XRC SRQs of several processes share.
 
-use crate::context::ContextInner;
+use crate::context::{Context, ContextInner};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use uverbs_core::control::{self, XrcdHandle};
@@ -41,17 +41,21 @@ pub struct XrcDomain<D: Driver> {
     inner: Arc<XrcdInner<D>>,
 }
 
-impl<D: Driver> XrcDomain<D> {
-    pub(crate) fn open(
-        context: &Arc<ContextInner<D>>,
+impl<D: Driver> Context<D> {
+    /// `ibv_open_xrcd`: the domain of a file's inode, or one of its own.
+    pub fn open_xrcd(
+        &self,
         file: Option<BorrowedFd<'_>>,
         create: bool,
         exclusive: bool,
-    ) -> Result<Self> {
+    ) -> Result<XrcDomain<D>> {
+        let context = self.inner();
         let handle = control::xrcd::open(context.kernel(), file, create, exclusive)?;
-        Ok(Self { inner: Arc::new(XrcdInner { handle: Some(handle), context: context.clone() }) })
+        Ok(XrcDomain { inner: Arc::new(XrcdInner { handle: Some(handle), context: context.clone() }) })
     }
+}
 
+impl<D: Driver> XrcDomain<D> {
     pub(crate) fn inner(&self) -> &Arc<XrcdInner<D>> {
         &self.inner
     }

@@ -1,13 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The states of a queue pair: modify, query, connect, multicast.
 
-use super::QpControl;
+use super::inner::QpInner;
 use crate::connect::{ConnectAttr, Endpoint};
+use std::sync::Arc;
 use uverbs_core::attr::{Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType};
-use uverbs_core::error::Result;
+use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
 
+/// The states of a QP, and queries. Cloning shares it.
+#[derive(Debug)]
+pub struct QpControl<D: Driver> {
+    inner: Arc<QpInner<D>>,
+}
+
+impl<D: Driver> Clone for QpControl<D> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
 impl<D: Driver> QpControl<D> {
+    pub(super) fn new(inner: Arc<QpInner<D>>) -> Self {
+        Self { inner }
+    }
+
+    /// The kernel object.
+    pub(crate) fn handle(&self) -> Result<&uverbs_core::control::QpHandle> {
+        self.inner.handle()
+    }
+
+    pub(super) fn close(self) -> Result<()> {
+        match Arc::into_inner(self.inner) {
+            Some(mut inner) => inner.destroy(),
+            None => Err(Error::Os {
+                verb: "destroy_qp",
+                object: "qp: its halves or controls are still in use".into(),
+                errno: uverbs_core::Errno::EBUSY,
+            }),
+        }
+    }
+
     /// The QP's number, 24 bits.
     #[must_use]
     pub fn qp_num(&self) -> u32 {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Making a queue pair (ibv_create_qp_ex(3)).
 
+use super::control::QpControl;
 use super::inner::{QpFacts, QpInner, QpParents};
-use super::transport::{Sends, Transport};
-use super::{Qp, QpControl, RecvQueue, SendQueue};
+use super::pair::Qp;
+use super::recv::RecvQueue;
+use super::send::SendQueue;
+use super::transport::{Sends, Transport, XrcRecv};
 use crate::context::{ContextInner, Object, same_context};
 use crate::cq::{CompletionQueue, CqInner};
 use crate::pd::ProtectionDomain;
@@ -31,16 +34,16 @@ pub struct QpBuilder<'a, D: Driver, T, L> {
     _types: PhantomData<fn() -> (T, L)>,
 }
 
-impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
-    /// Begins the creation in a domain.
-    pub(crate) fn builder(pd: &ProtectionDomain<D>) -> QpBuilder<'_, D, T, L> {
-        QpBuilder::new(pd.inner().context().clone(), Some(pd), None)
+impl<D: Driver> ProtectionDomain<D> {
+    /// Begins the creation of a QP (`ibv_create_qp_ex`), posted to through `&mut`.
+    pub fn qp<T: Transport>(&self) -> QpBuilder<'_, D, T, Exclusive> {
+        QpBuilder::in_domain(self)
     }
 }
 
 impl<D: Driver> XrcDomain<D> {
     /// Begins the creation of an XRC receive QP.
-    pub fn recv_qp(&self) -> QpBuilder<'_, D, super::XrcRecv, Exclusive> {
+    pub fn recv_qp(&self) -> QpBuilder<'_, D, XrcRecv, Exclusive> {
         QpBuilder::new(self.inner().context().clone(), None, Some(self.inner()))
     }
 }
@@ -60,11 +63,16 @@ impl<D: Driver> XrcDomain<D> {
             _srq: None,
             _xrcd: Some(self.inner().clone()),
         };
-        Ok(QpControl { inner: Arc::new(QpInner::new(handle, shared, facts, parents, context.clone())) })
+        Ok(QpControl::new(Arc::new(QpInner::new(handle, shared, facts, parents, context.clone()))))
     }
 }
 
 impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
+    /// A QP of a protection domain.
+    pub(crate) fn in_domain(pd: &'a ProtectionDomain<D>) -> Self {
+        Self::new(pd.inner().context().clone(), Some(pd), None)
+    }
+
     fn new(
         context: Arc<ContextInner<D>>,
         pd: Option<&'a ProtectionDomain<D>>,
@@ -170,7 +178,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         Ok(Qp {
             send: send.map(|engine| SendQueue::new(engine, inner.clone())),
             recv: recv.map(|engine| RecvQueue::new(engine, inner.clone())),
-            control: QpControl { inner },
+            control: QpControl::new(inner),
         })
     }
 
@@ -227,9 +235,9 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
     }
 }
 
-impl<D: Driver> QpBuilder<'_, D, super::XrcRecv, Exclusive> {
+impl<D: Driver> QpBuilder<'_, D, XrcRecv, Exclusive> {
     /// Creates it, in state RESET. It has states and nothing to post to.
     pub fn create_recv(self) -> Result<QpControl<D>> {
-        Ok(QpControl { inner: self.create_inner()?.0 })
+        Ok(QpControl::new(self.create_inner()?.0))
     }
 }

@@ -1,134 +1,80 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posting receives, to a QP's own queue or to a shared one: the same calls on both.
-#![expect(unsafe_code)]
-// UNSAFETY: posting a receive promises that the memory stays; C's lists are raw pointers.
+//! The receive half of a QP.
 
-use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
-use uverbs_core::provider::{BadWr, PostError, raw};
-use uverbs_core::sync::{Exclusive, Guard, Locked, Locking, Reentered, Shared};
+use super::inner::QpInner;
+pub use crate::recv::{Receiver, RecvBatch, RecvGuard};
+use core::mem::ManuallyDrop;
+use std::sync::Arc;
+use uverbs_core::provider::{BadWr, Driver, PostError};
+use uverbs_core::sync::{Exclusive, Locked, Locking, Reentered, Shared};
 use uverbs_core::wr::RecvWr;
 
-/// An engine that takes receives, with its lock.
+/// The receive queue of a QP.
 #[derive(Debug)]
-pub struct Receiver<Q: Engine, L: Locking> {
-    engine: Locked<Q, L>,
+pub struct RecvQueue<D: Driver, L: Locking = Exclusive> {
+    receiver: ManuallyDrop<Receiver<D::RecvQueue, L>>,
+    qp: Arc<QpInner<D>>,
 }
 
-impl<Q: Engine, L: Locking> Receiver<Q, L> {
-    pub(crate) fn new(engine: Q) -> Self {
-        Self { engine: Locked::new(engine) }
+impl<D: Driver, L: Locking> RecvQueue<D, L> {
+    pub(super) fn new(engine: D::RecvQueue, qp: Arc<QpInner<D>>) -> Self {
+        Self { receiver: ManuallyDrop::new(Receiver::new(engine)), qp }
     }
 
-    pub(crate) fn into_engine(self) -> Q {
-        self.engine.into_inner()
-    }
-
-    /// `ibv_post_recv` or `ibv_post_srq_recv`, as C calls it.
+    /// `ibv_post_recv`, as C calls it.
     ///
     /// # Safety
-    /// As [`raw::post_recv`].
-    pub unsafe fn post_list(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
+    /// As [`raw::post_recv`](uverbs_core::provider::raw::post_recv).
+    #[expect(unsafe_code, reason = "C's contract: a list of raw pointers")]
+    pub unsafe fn post_recv(&self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         // SAFETY: `list` fulfils the contract of `raw::post_recv`, which is also that of this function.
-        unsafe { raw::post_recv(&self.engine, list) }
+        unsafe { self.receiver.post_list(list) }
     }
 
-    pub(crate) fn locked(&self) -> &Locked<Q, L> {
-        &self.engine
+    /// The engine behind its lock, for faces that are built on this crate.
+    ///
+    /// # Safety
+    /// The engine is not moved out of its place, nor swapped with another: its memory must outlive this QP.
+    #[expect(unsafe_code, reason = "a `&mut` to an engine could be swapped with another QP's")]
+    #[must_use]
+    pub unsafe fn as_locked(&self) -> &Locked<D::RecvQueue, L> {
+        self.receiver.locked()
     }
 }
 
-impl<Q: Engine> Receiver<Q, Exclusive> {
-    pub(crate) fn engine_mut(&mut self) -> &mut Q {
-        self.engine.get_mut()
-    }
-
-    /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
+impl<D: Driver> RecvQueue<D, Exclusive> {
+    /// Opens a batch of receives.
     #[inline(always)]
-    pub fn batch(&mut self) -> RecvBatch<'_, Q> {
-        RecvBatch { inner: self.engine.get_mut().batch() }
+    pub fn batch(&mut self) -> RecvBatch<'_, D::RecvQueue> {
+        self.receiver.batch()
     }
 
     /// Posts one receive.
     ///
     /// # Safety
     /// As [`RecvBatch::push`].
+    #[expect(unsafe_code, reason = "the memory must stay until the receive completes")]
     #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), PostError> {
+    pub unsafe fn post(&mut self, wr_id: u64, sges: &[D::Sge]) -> Result<(), PostError> {
         // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
-        unsafe { self.engine.get_mut().post(wr_id, sges) }
+        unsafe { self.receiver.post(wr_id, sges) }
     }
 }
 
-impl<Q: Engine> Receiver<Q, Shared> {
+impl<D: Driver> RecvQueue<D, Shared> {
     /// Waits for the lock; an error if this thread holds it already.
     #[inline(always)]
-    pub fn lock(&self) -> Result<RecvGuard<'_, Q>, Reentered> {
-        Ok(RecvGuard { guard: self.engine.lock()? })
+    pub fn lock(&self) -> Result<RecvGuard<'_, D::RecvQueue>, Reentered> {
+        self.receiver.lock()
     }
 }
 
-/// A locked receive queue.
-#[derive(Debug)]
-pub struct RecvGuard<'q, Q> {
-    guard: Guard<'q, Q>,
-}
-
-impl<Q: Engine> RecvGuard<'_, Q> {
-    /// Opens a batch: nothing is visible to the device before [`RecvBatch::complete`]; a drop aborts the batch.
-    #[inline(always)]
-    pub fn batch(&mut self) -> RecvBatch<'_, Q> {
-        RecvBatch { inner: self.guard.batch() }
-    }
-
-    /// Posts one receive.
-    ///
-    /// # Safety
-    /// As [`RecvBatch::push`].
-    #[inline(always)]
-    pub unsafe fn post(&mut self, wr_id: u64, sges: &[Q::Sge]) -> Result<(), PostError> {
-        // SAFETY: the entries' memory fulfils the contract of `RecvBatch::push`, which is also that of this function.
-        unsafe { self.guard.post(wr_id, sges) }
-    }
-
-    pub(crate) fn engine_mut(&mut self) -> &mut Q {
-        &mut self.guard
-    }
-}
-
-/// A batch of receives. Errors latch; [`complete`](Self::complete) reports them.
-#[must_use = "a batch that is not completed posts nothing"]
-pub struct RecvBatch<'q, Q: Engine + 'q> {
-    inner: Q::Batch<'q>,
-}
-
-impl<Q: Engine> core::fmt::Debug for RecvBatch<'_, Q> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("RecvBatch").finish_non_exhaustive()
-    }
-}
-
-impl<'q, Q: Engine> RecvBatch<'q, Q> {
-    /// Adds one receive.
-    ///
-    /// # Safety
-    /// The memory that `sges` name stays registered (with local write access) and alive, and is not accessed, until
-    /// this work request is known to be complete.
-    #[inline(always)]
-    pub unsafe fn push(&mut self, wr_id: u64, sges: &[Q::Sge]) {
-        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
-        // this function).
-        unsafe { self.inner.push(wr_id, sges) }
-    }
-
-    /// Makes all of it visible to the device; or, if any receive was wrong, drops all and reports the first error.
-    #[inline(always)]
-    pub fn complete(self) -> Result<(), PostError> {
-        self.inner.complete()
-    }
-
-    /// Drops it: nothing was posted.
-    #[inline(always)]
-    pub fn abort(self) {
-        self.inner.abort();
+impl<D: Driver, L: Locking> Drop for RecvQueue<D, L> {
+    fn drop(&mut self) {
+        // SAFETY: `receiver` is not used after this: `drop` runs once.
+        #[expect(unsafe_code, reason = "ManuallyDrop")]
+        let receiver = unsafe { ManuallyDrop::take(&mut self.receiver) };
+        // The device may use the ring until the kernel object is destroyed, so the QP keeps it until then.
+        self.qp.keep_recv(receiver.into_engine());
     }
 }
