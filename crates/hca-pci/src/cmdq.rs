@@ -49,26 +49,6 @@ impl Delivery {
     const DESCRIPTOR: Self = Self(0x10);
 }
 
-/// The location of the queue.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CommandQueue {
-    addr: u64,
-    /// The state of the interface, as the driver wrote it (`MLX5_NIC_IFC_*`).
-    pub(crate) state: u8,
-}
-
-impl CommandQueue {
-    pub(crate) fn set_high(&mut self, word: u32) {
-        self.addr = self.addr & 0xffff_ffff | u64::from(word) << 32;
-    }
-
-    /// The low word: address, and the state of the interface in bits 9:8.
-    pub(crate) fn set_low(&mut self, word: u32) {
-        self.addr = self.addr & !0xffff_ffff | u64::from(word & 0xffff_f000);
-        self.state = (word >> 8 & 3) as u8;
-    }
-}
-
 fn xor(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |sum, b| sum ^ b)
 }

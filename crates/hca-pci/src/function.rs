@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The handle of a PCI function.
 
+use crate::pages::Lists;
 use crate::state::Function;
-use crate::{fw, guest, server};
+use crate::{fw, server};
 use std::path::Path;
 use std::sync::Arc;
 use uverbs_hca::front::{Device, Front, Plugged, Port};
@@ -34,7 +35,7 @@ impl PciFunction {
             function.caps.set_blue_flame(config.blue_flame);
             function.caps.set_umr(registration == Registration::Umr);
             function.steer(device);
-            device.translate_with(Arc::new(guest::Lists(Arc::clone(&function.guest))));
+            device.translate_with(Arc::new(Lists(Arc::clone(&function.guest))));
             if ethernet && let Some(address) = port.address_mut() {
                 // The driver sets the table's entries.
                 address.gids.clear();

@@ -5,7 +5,7 @@
 //! A [`PciFunction`] is the front of a device of a [`Fabric`](uverbs_hca::Fabric), as the in-process kernel is that of other
 //! devices ([`uverbs_hca::front`]). It has the state of the firmware (command queue, event queues, the contexts that drivers
 //! query), creates objects in the device and turns the device's notices into event queue entries. Queues and registered memory
-//! are lists of the guest's pages (`guest`); doorbells are trapped register writes (`uar`).
+//! are lists of the guest's pages (`pages`); doorbells are trapped register writes (`uar`).
 //!
 //! Facts from the kernel's `include/linux/mlx5/{mlx5_ifc,device,qp,driver}.h` and from what the drivers of
 //! `drivers/net/ethernet/mellanox/mlx5/core` and `drivers/infiniband/hw/mlx5` send and expect.
@@ -13,9 +13,13 @@
 //! The program `uverbs-hca` of this package provides such functions to QEMU.
 
 mod bits;
+mod caps;
 mod cmdq;
+mod command_queue;
 mod config;
 mod eq;
+mod ethernet;
+mod events;
 mod function;
 mod fw;
 mod guest;
@@ -23,11 +27,14 @@ mod guest;
 mod header;
 mod init_seg;
 mod layout;
+mod pages;
 mod pool;
 mod server;
 mod state;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod uar;
+mod vectors;
 
 pub use function::{PciFunction, Registration};

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of the firmware of one PCI function.
 
-use crate::cmdq::CommandQueue;
-use crate::eq::{Eq, Vectors};
-use crate::fw::{self, Caps};
+use crate::caps::Caps;
+use crate::command_queue::CommandQueue;
+use crate::eq::Eq;
+use crate::ethernet::Ethernet;
 use crate::guest::Guest;
 use crate::pool::Numbers;
+use crate::vectors::Vectors;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use uverbs_hca::front::{Device, Front, Port};
@@ -17,6 +19,13 @@ pub(crate) struct CqRecord {
     pub(crate) eqn: u8,
     /// `struct mlx5_ifc_cqc_bits`, as it was created or last modified.
     pub(crate) context: Vec<u8>,
+}
+
+/// The function's record of a shared receive queue: its context, in the format of its kind.
+#[derive(Debug)]
+pub(crate) struct SrqRecord {
+    pub(crate) context: Vec<u8>,
+    pub(crate) is_pool: bool,
 }
 
 /// The firmware's state of one PCI function.
@@ -38,7 +47,7 @@ pub(crate) struct Function {
     /// `struct mlx5_ifc_dctc_bits` of each DC target.
     pub(crate) dcts: BTreeMap<u32, Vec<u8>>,
     /// Contexts of the shared receive queues.
-    pub(crate) srqs: BTreeMap<u32, fw::SrqRecord>,
+    pub(crate) srqs: BTreeMap<u32, SrqRecord>,
     /// `struct mlx5_ifc_mkc_bits` of each memory key, by number.
     pub(crate) mkeys: BTreeMap<u32, Vec<u8>>,
     pub(crate) pds: Numbers,
@@ -46,7 +55,7 @@ pub(crate) struct Function {
     pub(crate) xrcds: Numbers,
     pub(crate) domains: Numbers,
     pub(crate) counters: Numbers,
-    pub(crate) ethernet_objects: fw::Ethernet,
+    pub(crate) ethernet_objects: Ethernet,
     /// The number of commands that were used and do not exist, by opcode.
     pub(crate) unknown: BTreeMap<u16, u64>,
     /// The number of accesses to registers that do not exist, by number.
@@ -78,7 +87,7 @@ impl Function {
             xrcds: Numbers::default(),
             domains: Numbers::default(),
             counters: Numbers::default(),
-            ethernet_objects: fw::Ethernet::default(),
+            ethernet_objects: Ethernet::default(),
             unknown: BTreeMap::new(),
             unknown_registers: BTreeMap::new(),
         }

@@ -25,11 +25,13 @@
 
 pub use crate::config::Config;
 pub use crate::engine::cq::{Cq, CqParts};
-pub use crate::engine::flow::{Classifier, Headers, Hit, Rss, Target};
+pub use crate::engine::flow::{Classifier, Hit, Target};
+pub use crate::engine::headers::Headers;
 pub use crate::engine::mkey::{Bound, Kind as MkeyKind, Mkey, Mkeys, Translate, access};
 pub use crate::engine::net::Address;
 pub use crate::engine::qp::{Attr, Qp, QpKind, SendRing, State};
 pub use crate::engine::recv::{RecvRing, Srq};
+pub use crate::engine::rss::Rss;
 pub use crate::engine::{Device, NULL_MKEY, Notice, Port, Wq, event};
 pub use crate::plugged::Plugged;
 

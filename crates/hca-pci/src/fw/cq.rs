@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues.
 
-use super::caps::LOG_MAX_CQ_SIZE;
 use super::{Call, Layout, Status};
+use crate::caps::LOG_MAX_CQ_SIZE;
 use crate::layout::{
     cqc, create_cq_in, create_cq_out, destroy_cq_in, modify_cq_in, query_cq_in, query_cq_out,
 };

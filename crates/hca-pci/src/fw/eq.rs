@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Event queues.
 
-use super::caps::LOG_MAX_EQ_SIZE;
 use super::{Call, Layout, Status};
+use crate::caps::LOG_MAX_EQ_SIZE;
 use crate::config::VECTORS;
 use crate::eq::Eq;
 use crate::layout::{create_eq_in, create_eq_out, destroy_eq_in, eqc, query_eq_out};

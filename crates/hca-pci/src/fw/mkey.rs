@@ -2,11 +2,11 @@
 //! Memory keys: all memory, lists of pages, windows.
 
 use super::{Call, Status};
-use crate::guest::Pages;
 use crate::layout::{
     create_mkey_in, create_mkey_out, destroy_mkey_in, mkc, query_mkey_in, query_mkey_out,
     query_special_contexts_out,
 };
+use crate::pages::Pages;
 use std::sync::Arc;
 use uverbs_hca::front::NULL_MKEY;
 use uverbs_hca::front::{MkeyKind, access};

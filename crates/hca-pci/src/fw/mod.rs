@@ -20,11 +20,8 @@ mod raw;
 mod srq;
 mod vport;
 
-pub(crate) use caps::Caps;
-pub(crate) use raw::Ethernet;
-pub(crate) use srq::SrqRecord;
-
-use crate::guest::{Guest, Pages};
+use crate::guest::Guest;
+use crate::pages::Pages;
 use crate::state::Function;
 use std::sync::Arc;
 use uverbs_hca::bytes::{be16, put};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: creation, queries, groups.
 
-use super::caps::LOG_MAX_QP_SIZE;
 use super::{Call, Layout, Status};
+use crate::caps::LOG_MAX_QP_SIZE;
 use crate::layout::{
     attach_to_mcg_in, create_qp_in, create_qp_out, destroy_qp_in, qpc, query_qp_in, query_qp_out,
 };

@@ -1,50 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The objects of an Ethernet port besides RoCE: receive and send queues, their targets and tables.
 
-use super::caps::LOG_MAX_WQ_SIZE;
-use super::flow::{Tables, Tir, Where};
 use super::{Call, Layout, Status};
+use crate::caps::LOG_MAX_WQ_SIZE;
 use crate::layout::{
     create_rq_in, create_rq_out, create_rqt_in, create_rqt_out, create_sq_in, create_sq_out, create_tir_in,
     create_tir_out, create_tis_out, destroy_rq_in, destroy_rqt_in, destroy_sq_in, destroy_tir_in,
     destroy_tis_in, modify_rq_in, modify_rqt_in, modify_sq_in, modify_tir_bitmask, modify_tir_in,
     query_rq_out, query_sq_out, rq_num, rqc, rqtc, sqc, tirc, wq,
 };
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use crate::tables::{Tir, Where};
 use uverbs_hca::front::RecvRing;
 use uverbs_hca::front::Wq;
 use uverbs_hca::front::{Qp, QpKind, SendRing, State};
 use uverbs_hca::memory::Area;
 use uverbs_mlx5_hw::wqe::MLX5_SEND_WQE_BB;
-
-/// The Ethernet objects of a function.
-#[derive(Debug)]
-pub(crate) struct Ethernet {
-    /// RoCE is enabled.
-    pub(super) roce: bool,
-    /// Bytes of a frame's payload, as the driver set it.
-    pub(super) mtu: u16,
-    /// The tables that steer frames.
-    pub(crate) tables: Arc<Tables>,
-    tises: crate::pool::Numbers,
-    /// `struct mlx5_ifc_rqc_bits`, `struct mlx5_ifc_sqc_bits`
-    rqs: BTreeMap<u32, Vec<u8>>,
-    sqs: BTreeMap<u32, Vec<u8>>,
-}
-
-impl Default for Ethernet {
-    fn default() -> Self {
-        Self {
-            roce: false,
-            mtu: 1500,
-            tables: Arc::default(),
-            tises: crate::pool::Numbers::default(),
-            rqs: BTreeMap::new(),
-            sqs: BTreeMap::new(),
-        }
-    }
-}
 
 /// `MLX5_RQC_STATE_*`, `MLX5_SQC_STATE_*`
 const RESET: u64 = 0;

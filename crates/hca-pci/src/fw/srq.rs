@@ -1,22 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues in their three forms: the first interface's, XRC's, and memory pools (`RMP`).
 
-use super::caps::LOG_MAX_SRQ_SIZE;
 use super::{Call, Layout, Status};
+use crate::caps::LOG_MAX_SRQ_SIZE;
 use crate::layout::{
     arm_rq_in, create_rmp_in, create_rmp_out, create_srq_in, create_srq_out, create_xrc_srq_in,
     create_xrc_srq_out, destroy_srq_in, modify_rmp_in, query_rmp_out, query_srq_out, rmp_bitmask, rmpc, srqc,
     wq, xrc_srqc,
 };
+use crate::state::SrqRecord;
 use uverbs_hca::front::Srq;
 use uverbs_hca::front::{Notice, event};
-
-/// The function's record of a shared receive queue: its context, in the format of its kind.
-#[derive(Debug)]
-pub(crate) struct SrqRecord {
-    context: Vec<u8>,
-    is_pool: bool,
-}
 
 /// `MLX5_RMPC_STATE_RDY`
 const READY: u64 = 1;

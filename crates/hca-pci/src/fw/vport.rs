@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The port: state, addresses, partition keys.
 
-use super::caps::ROCE_ADDRESSES;
 use super::{Call, Status};
+use crate::caps::ROCE_ADDRESSES;
 use crate::layout::{
     hca_vport_context, modify_nic_vport_context_in, modify_nic_vport_field_select as select,
     nic_vport_context, pkey, query_hca_vport_context_out, query_hca_vport_gid_in, query_hca_vport_gid_out,

@@ -3,7 +3,7 @@
 
 use super::packet::{Body, Grh, Packet, Path, psn_add};
 use super::qp::{Qp, QpKind};
-use super::requester::{MAX_MESSAGE, peer};
+use super::reliable::{MAX_MESSAGE, peer};
 use super::{Device, Port};
 use crate::bytes::put;
 use crate::cqe::{Cqe, Syndrome};
@@ -224,7 +224,7 @@ fn header(grh: &Grh, payload: usize) -> Vec<u8> {
         put(ip, 6, &[0x40, 0, grh.hop_limit, UDP]);
         put(ip, 12, &grh.sgid[12..]);
         put(ip, 16, &grh.dgid[12..]);
-        let sum = super::ethernet::checksum(ip);
+        let sum = super::checksum::checksum(ip);
         put(ip, 10, &sum.to_be_bytes());
         return bytes;
     }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Raw packet queues: frames out (checksums, segmentation), frames in (steering, hashing, checks).
 
-use super::flow::{Headers, Target};
+use super::checksum::{fold, sum};
+use super::flow::Target;
+use super::headers::Headers;
+use super::offload::{fill_checksums, segments};
 use super::packet::{Body, Packet, Path, Transport};
 use super::qp::Qp;
 use super::recv::Taken;
 use super::{Device, Notice, Port, event};
-use crate::bytes::{array, be16, put};
+use crate::bytes::array;
 use crate::cqe::{Cqe, Syndrome};
-use crate::decode::{Eth, Op, Request, Segment};
+use crate::decode::{Op, Request, Segment};
 use crate::violation::Object;
 use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_L2_OK, MLX5_CQE_L3_HDR_TYPE_IPV4, MLX5_CQE_L3_HDR_TYPE_IPV6, MLX5_CQE_L3_OK, MLX5_CQE_L4_OK,
@@ -198,103 +201,4 @@ impl Device {
         self.complete(cx, cqn, cqe);
         result
     }
-}
-
-/// One's complement sum of 16-bit words, complemented (RFC 1071).
-pub(super) fn checksum(bytes: &[u8]) -> u16 {
-    !fold(sum(bytes))
-}
-
-fn sum(bytes: &[u8]) -> u32 {
-    let words = bytes.chunks_exact(2);
-    let odd = words.remainder().first().map_or(0, |b| u32::from(*b) << 8);
-    words.map(|w| u32::from(be16(w, 0))).sum::<u32>() + odd
-}
-
-fn fold(mut sum: u32) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// The checksum of TCP or UDP over `segment` and the pseudo header, with the field as it is.
-pub(super) fn transport_sum(ip: &[u8], version: u8, proto: u8, segment: &[u8]) -> u16 {
-    let addresses = if version == 4 { ip.get(12..20) } else { ip.get(8..40) };
-    let len = segment.len() as u32;
-    let pseudo = sum(addresses.unwrap_or_default()) + u32::from(proto) + (len >> 16) + (len & 0xffff);
-    let folded = u32::from(fold(pseudo));
-    fold(folded + u32::from(fold(sum(segment))))
-}
-
-/// Fills in the checksums that the WQE requests.
-fn fill_checksums(frame: &mut [u8], eth: &Eth) {
-    let Some(headers) = Headers::parse(frame) else { return };
-    let ip = headers.ip_at;
-    if eth.l3_csum && headers.ip_version == 4 {
-        put(frame, ip + 10, &[0; 2]);
-        let header = frame.get(ip..headers.l4_at).map(checksum);
-        if let Some(sum) = header {
-            put(frame, ip + 10, &sum.to_be_bytes());
-        }
-    }
-    let field = match headers.proto {
-        6 => 16,
-        17 => 6,
-        _ => return,
-    };
-    if eth.l4_csum && headers.ip_version != 0 {
-        let at = headers.l4_at + field;
-        put(frame, at, &[0; 2]);
-        let (Some(header), Some(segment)) = (frame.get(ip..), frame.get(headers.l4_at..)) else { return };
-        let sum = !transport_sum(header, headers.ip_version, headers.proto, segment);
-        // A UDP checksum of 0 means none.
-        let sum = if sum == 0 && headers.proto == 17 { 0xffff } else { sum };
-        put(frame, at, &sum.to_be_bytes());
-    }
-}
-
-/// Cuts a large send into frames: lengths, identification, sequence numbers and flags as TCP needs them.
-fn segments(header: &[u8], data: &[u8], mss: u16) -> Vec<Vec<u8>> {
-    let parsed = Headers::parse(header);
-    let parts: Vec<&[u8]> =
-        if data.is_empty() { vec![&[]] } else { data.chunks(mss.max(1).into()).collect() };
-    let count = parts.len();
-    let mut done = 0_u32;
-    let mut frames = Vec::with_capacity(count);
-    for (i, part) in parts.into_iter().enumerate() {
-        let mut frame = [header, part].concat();
-        let total = frame.len();
-        if let Some(h) = &parsed {
-            let len = |from: usize| ((total - from.min(total)) as u16).to_be_bytes();
-            match h.ip_version {
-                4 => {
-                    put(&mut frame, h.ip_at + 2, &len(h.ip_at));
-                    let id = be16(header, h.ip_at + 4).wrapping_add(i as u16);
-                    put(&mut frame, h.ip_at + 4, &id.to_be_bytes());
-                }
-                6 => put(&mut frame, h.ip_at + 4, &len(h.ip_at + 40)),
-                _ => {}
-            }
-            if h.proto == 6 && h.ip_version != 0 {
-                let sequence = crate::bytes::be32(header, h.l4_at + 4).wrapping_add(done);
-                put(&mut frame, h.l4_at + 4, &sequence.to_be_bytes());
-                let mut flags = header.get(h.l4_at + 13).copied().unwrap_or(0);
-                if i + 1 < count {
-                    // FIN and PSH belong to the last one.
-                    flags &= !0x09;
-                }
-                if i > 0 {
-                    // CWR belongs to the first one.
-                    flags &= !0x80;
-                }
-                put(&mut frame, h.l4_at + 13, &[flags]);
-            } else if h.proto == 17 && h.ip_version != 0 {
-                put(&mut frame, h.l4_at + 4, &len(h.l4_at));
-            }
-        }
-        done = done.wrapping_add(part.len() as u32);
-        frames.push(frame);
-    }
-    frames
 }

@@ -5,18 +5,25 @@
 //! Everything of one fabric is behind one lock, and every reaction to a packet is an event of the network's, so nothing
 //! here calls back into the queue that it comes from.
 
+mod attr;
+mod checksum;
 pub(crate) mod cq;
 mod data;
 mod datagram;
 mod ethernet;
+mod execute;
 pub(crate) mod flow;
+pub(crate) mod headers;
 pub(crate) mod mkey;
 pub(crate) mod net;
+mod offload;
 pub(crate) mod packet;
 pub(crate) mod qp;
 pub(crate) mod recv;
+mod reliable;
 mod requester;
 mod responder;
+pub(crate) mod rss;
 mod send;
 #[cfg(test)]
 mod tests;

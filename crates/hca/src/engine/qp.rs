@@ -1,132 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: what they are made of, their states, flushing.
 
+pub use super::attr::{Attr, QpKind, State};
 use super::mkey::User;
-use super::packet::Transport;
 use super::recv::{RecvRing, Taken};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::{Device, Notice, Port, event};
 use crate::cqe::{Cqe, Syndrome};
-use crate::decode::{Op, QueueKind, Request};
+use crate::decode::{Op, Request};
 use crate::memory::Area;
 use crate::violation::{Mistake, Object};
 use std::collections::BTreeMap;
 use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_REQ_ERR};
-
-/// The type of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QpKind {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Datagrams.
-    Ud,
-    /// Initiator of an extended reliable connection.
-    XrcSend,
-    /// Target of an extended reliable connection.
-    XrcRecv,
-    /// Initiator of dynamic connections.
-    Dci,
-    /// Target of dynamic connections.
-    Dct,
-    /// Ethernet frames.
-    Raw,
-    /// The kernel's queue for updates of memory keys: a connection that sends nothing.
-    Keys,
-}
-
-impl QpKind {
-    pub(crate) fn transport(self) -> Transport {
-        match self {
-            Self::Rc | Self::Keys => Transport::Rc,
-            Self::Uc => Transport::Uc,
-            Self::Ud => Transport::Ud,
-            Self::XrcSend | Self::XrcRecv => Transport::Xrc,
-            Self::Dci | Self::Dct => Transport::Dc,
-            Self::Raw => Transport::Ethernet,
-        }
-    }
-
-    /// The kind of its send queue.
-    pub(crate) fn queue(self) -> Option<QueueKind> {
-        match self {
-            Self::Rc => Some(QueueKind::Rc),
-            Self::Uc => Some(QueueKind::Uc),
-            Self::Ud => Some(QueueKind::Ud),
-            Self::XrcSend => Some(QueueKind::Xrc),
-            Self::Dci => Some(QueueKind::Dci),
-            Self::Raw => Some(QueueKind::Raw),
-            Self::Keys => Some(QueueKind::Keys),
-            Self::XrcRecv | Self::Dct => None,
-        }
-    }
-}
-
-/// `IB_QPS_*`
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
-    /// `IB_QPS_RESET`
-    #[default]
-    Reset,
-    /// `IB_QPS_INIT`
-    Init,
-    /// `IB_QPS_RTR`
-    Rtr,
-    /// `IB_QPS_RTS`
-    Rts,
-    /// `IB_QPS_SQD`
-    Sqd,
-    /// `IB_QPS_SQE`
-    Sqe,
-    /// `IB_QPS_ERR`
-    Err,
-}
-
-impl State {
-    /// Whether the QP accepts packets.
-    #[must_use]
-    pub fn receives(self) -> bool {
-        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
-    }
-}
-
-/// The attributes that execution needs.
-#[derive(Clone, Debug, Default)]
-pub struct Attr {
-    /// Number of the peer's QP.
-    pub dest_qpn: u32,
-    /// Q_Key that datagrams to it must have.
-    pub qkey: u32,
-    /// Bytes of payload in a packet.
-    pub mtu: u32,
-    /// The first sequence number that it sends.
-    pub sq_psn: u32,
-    /// The first sequence number that it expects.
-    pub rq_psn: u32,
-    /// Access that the peer has ([`access`](super::mkey::access)).
-    pub access: u32,
-    /// Time until an answer is late, as an exponent: 4.096 us * 2^timeout; 0 is never.
-    pub timeout: u8,
-    /// Retries if an answer is late.
-    pub retry_cnt: u8,
-    /// Retries if the receiver is not ready; 7 is without limit.
-    pub rnr_retry: u8,
-    /// The code of the time that a peer waits if the receiver is not ready.
-    pub min_rnr_timer: u8,
-    /// Reads and atomics that it may have open.
-    pub max_rd_atomic: u8,
-    /// Reads and atomics that the peer may have open.
-    pub max_dest_rd_atomic: u8,
-    /// GID of the peer. Without one the peer is found by its LID.
-    pub dgid: Option<[u8; 16]>,
-    /// LID of the peer.
-    pub dlid: u16,
-    /// Service level.
-    pub sl: u8,
-    pub(crate) notify_drained: bool,
-}
 
 /// A send queue.
 #[derive(Debug)]

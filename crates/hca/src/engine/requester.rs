@@ -1,53 +1,42 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The requester of reliable transports: requests become packets in sequence, answers complete them in order, what is
-//! lost is sent again from the first packet that is not answered (InfiniBand specification, chapter 9.7).
+//! The state of a requester of reliable transports: the requests that are not complete, and the sequence numbers.
 
-use super::mkey::Denied;
-use super::packet::{Atomic, Body, Dc, Nak, PSN, Packet, Path, psn_add, psn_diff};
-use super::qp::{Attr, Qp, QpKind, State};
-use super::{Device, Port};
+use super::attr::Attr;
+use super::packet::{Dc, PSN, psn_add, psn_diff};
 use crate::cqe::Syndrome;
 use crate::decode::{Av, Op, Request};
 use std::collections::VecDeque;
 
-/// Packets in flight.
-const WINDOW: i32 = 256;
-/// Requests taken from the ring and not complete.
-const DEPTH: usize = 128;
-/// A packet in the middle of a message requests an acknowledgement if its number is a multiple of this.
-const ACK_EVERY: u32 = 32;
-/// The longest message of any transport.
-pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 /// Retries of an RNR that mean for ever.
-const FOR_EVER: u8 = 7;
+pub(super) const FOR_EVER: u8 = 7;
 
 /// An outstanding request.
 #[derive(Debug)]
-struct Sent {
-    request: Request,
+pub(super) struct Sent {
+    pub(super) request: Request,
     /// Sequence number of its first packet.
-    first: u32,
+    pub(super) first: u32,
     /// Sequence numbers that it takes; 0 for a local operation.
-    count: u32,
+    pub(super) count: u32,
     /// Packets of the answer that came, of a read or an atomic.
-    answered: u32,
+    pub(super) answered: u32,
     /// Data of the answer that go to the completion.
-    inline: Option<Vec<u8>>,
+    pub(super) inline: Option<Vec<u8>>,
     /// It can't be sent; the error is reported when it is the oldest.
-    failed: Option<Syndrome>,
+    pub(super) failed: Option<Syndrome>,
 }
 
 impl Sent {
-    fn wants_answer(&self) -> bool {
+    pub(super) fn wants_answer(&self) -> bool {
         matches!(self.request.op, Op::Read { .. } | Op::CmpSwap { .. } | Op::FetchAdd { .. })
     }
 
-    fn is_answered(&self) -> bool {
+    pub(super) fn is_answered(&self) -> bool {
         !self.wants_answer() || self.answered == self.count
     }
 
     /// Sequence number behind it.
-    fn end(&self) -> u32 {
+    pub(super) fn end(&self) -> u32 {
         psn_add(self.first, self.count)
     }
 }
@@ -55,26 +44,26 @@ impl Sent {
 /// The requester's state.
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
-    sent: VecDeque<Sent>,
+    pub(super) sent: VecDeque<Sent>,
     /// Fetched, but it must wait for others.
-    waiting: Option<Request>,
+    pub(super) waiting: Option<Request>,
     /// For a queue without acknowledgements: the next packet of `waiting`.
-    rest: u64,
+    pub(super) rest: u64,
     /// Number of the next new packet.
     pub(super) next: u32,
     /// Number of the next packet to send, at most `next`.
-    send: u32,
+    pub(super) send: u32,
     /// Oldest number that is not answered.
-    una: u32,
-    retries: u8,
-    rnr_retries: u8,
+    pub(super) una: u32,
+    pub(super) retries: u8,
+    pub(super) rnr_retries: u8,
     /// The receiver was not ready: nothing is sent before the timer.
-    rnr: bool,
+    pub(super) rnr: bool,
     /// A gap was answered by sending again; not twice before something came.
-    resent: Option<u32>,
+    pub(super) resent: Option<u32>,
     /// The DC session: target, key, its number, its first packet.
-    session: Option<(Av, Dc)>,
-    sessions: u32,
+    pub(super) session: Option<(Av, Dc)>,
+    pub(super) sessions: u32,
 }
 
 impl Requester {
@@ -125,12 +114,12 @@ impl Requester {
         sent.chain(self.waiting.take()).collect()
     }
 
-    fn pending_answers(&self) -> usize {
+    pub(super) fn pending_answers(&self) -> usize {
         self.sent.iter().filter(|s| !s.is_answered()).count()
     }
 
     /// Answers to sequence numbers before `psn` are in, as far as they can be without data.
-    fn acknowledge(&mut self, psn: u32, attr: &Attr) {
+    pub(super) fn acknowledge(&mut self, psn: u32, attr: &Attr) {
         // A read or an atomic is answered by data only: what is acknowledged behind it was lost for us.
         let limit = self.sent.iter().find(|s| !s.is_answered()).map(|s| psn_add(s.first, s.answered));
         let to = match limit {
@@ -146,437 +135,4 @@ impl Requester {
             }
         }
     }
-}
-
-/// The handling of a response.
-enum Verdict {
-    Nothing,
-    /// Send again from here.
-    Resend(u32),
-    /// The oldest request failed.
-    Fail(Syndrome),
-}
-
-impl Device {
-    /// Sends what can be sent.
-    pub(crate) fn transmit_reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
-        while matches!(qp.state, State::Rts | State::Sqd) && !qp.req.rnr {
-            if psn_diff(qp.req.send, qp.req.una) >= WINDOW {
-                break;
-            }
-            if qp.req.send != qp.req.next {
-                if !self.send_packet(cx, qp) {
-                    break;
-                }
-            } else if !self.start_next(cx, qp) {
-                break;
-            }
-        }
-        self.retire(cx, qp);
-        self.watch(cx, qp);
-        self.drained(qp);
-    }
-
-    /// Arms the timer if something is in flight.
-    fn watch(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
-        if qp.req.rnr || !matches!(qp.state, State::Rts | State::Sqd) {
-            return;
-        }
-        if qp.req.una == qp.req.send || qp.attr.timeout == 0 {
-            qp.timer.deadline = None;
-        } else if qp.timer.deadline.is_none() {
-            // 4.096 us * 2^timeout
-            let at = cx.now + (4096_u64 << qp.attr.timeout.min(31));
-            qp.timer.arm(cx, qp.qpn, at);
-        }
-    }
-
-    /// Starts the next request of the ring; `false` if there is no request or it must wait.
-    fn start_next(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
-        // Nothing new after a failed one, and while draining.
-        if qp.req.sent.len() >= DEPTH || qp.req.sent.back().is_some_and(|s| s.failed.is_some()) {
-            return false;
-        }
-        let request = match qp.req.waiting.take() {
-            Some(request) => request,
-            None if qp.state == State::Sqd => return false,
-            None => match self.fetch(cx, qp) {
-                Some(Ok(request)) => request,
-                _ => return false,
-            },
-        };
-        let answer = matches!(request.op, Op::Read { .. } | Op::CmpSwap { .. } | Op::FetchAdd { .. });
-        let pending = qp.req.pending_answers();
-        let limit = usize::from(qp.attr.max_rd_atomic);
-        let other_target = qp.kind == QpKind::Dci
-            && request.av.is_some()
-            && qp.req.session.is_some_and(|(av, _)| Some(av) != request.av);
-        if request.fence && pending > 0
-            || answer && pending >= limit && limit > 0
-            || other_target && qp.req.sent.iter().any(|s| s.count > 0)
-        {
-            qp.req.waiting = Some(request);
-            return false;
-        }
-        self.start(cx, qp, request, answer && limit == 0);
-        true
-    }
-
-    /// Gives a request its sequence numbers, or executes it if it is a local one.
-    fn start(&mut self, cx: &mut Port<'_>, qp: &mut Qp, request: Request, no_depth: bool) {
-        let (user, first) = (qp.user(), qp.req.next);
-        let mut failed = no_depth.then_some(Syndrome::LOCAL_QP_OP);
-        let count = match &request.op {
-            Op::Nop => 0,
-            Op::Umr(umr) => {
-                if self.mkeys.update(user, umr) == Err(Denied) {
-                    failed = Some(Syndrome::MW_BIND);
-                }
-                0
-            }
-            Op::KeyUpdate(update) => {
-                if self.update_key(update) == Err(Denied) {
-                    failed = Some(Syndrome::MW_BIND);
-                }
-                0
-            }
-            Op::CmpSwap { .. } | Op::FetchAdd { .. } => {
-                if request.len() < 8 {
-                    failed = Some(Syndrome::LOCAL_LENGTH);
-                }
-                1
-            }
-            _ => request.len().div_ceil(u64::from(qp.attr.mtu.max(1))).max(1) as u32,
-        };
-        if request.len() > MAX_MESSAGE {
-            failed = Some(Syndrome::LOCAL_LENGTH);
-        }
-        if failed.is_none() {
-            let checked = match request.op {
-                Op::Read { .. } | Op::CmpSwap { .. } | Op::FetchAdd { .. } => {
-                    self.check_scatter(user, &request.data)
-                }
-                _ => self.check_gather(user, &request.data),
-            };
-            failed = checked.err();
-        }
-        if failed.is_none() && qp.kind == QpKind::Dci && request.av.is_some() {
-            open_session(qp, &request);
-        }
-        let count = if failed.is_some() { 0 } else { count };
-        qp.req.next = psn_add(first, count);
-        let inline = (qp.scatter_req > 0 && request.signaled).then(Vec::new);
-        let inline = inline.filter(|_| request.len() <= qp.scatter_req as u64);
-        qp.req.sent.push_back(Sent { request, first, count, answered: 0, inline, failed });
-        self.retire(cx, qp);
-    }
-
-    /// Sends the packet whose turn it is; `false` if it failed.
-    fn send_packet(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
-        let psn = qp.req.send;
-        let found = qp.req.sent.iter_mut().find(|s| {
-            let at = psn_diff(psn, s.first);
-            s.count > 0 && at >= 0 && at.cast_unsigned() < s.count
-        });
-        let Some(sent) = found else {
-            qp.req.send = qp.req.next;
-            return true;
-        };
-        let (at, count) = (psn_diff(psn, sent.first).cast_unsigned(), sent.count);
-        let mtu = u64::from(qp.attr.mtu.max(1));
-        let offset = u64::from(at) * mtu;
-        let len = sent.request.len();
-        let here = (len - offset.min(len)).min(mtu) as usize;
-        let (is_first, is_last) = (at == 0, at + 1 == count);
-        let mut after = psn_add(psn, 1);
-        let payload = || {
-            let user = super::mkey::User { pd: qp.pd, qpn: qp.qpn };
-            self.gather(user, &sent.request.data, offset, here)
-        };
-        let body = match sent.request.op {
-            Op::Send { imm, invalidate } => payload().map(|data| Body::Send {
-                first: is_first,
-                last: is_last,
-                imm: imm.filter(|_| is_last),
-                invalidate: invalidate.filter(|_| is_last),
-                data,
-            }),
-            Op::Write { addr, rkey, imm } => payload().map(|data| Body::Write {
-                start: is_first.then_some((addr, rkey, len as u32)),
-                last: is_last,
-                imm: imm.filter(|_| is_last),
-                data,
-            }),
-            Op::Read { addr, rkey } => {
-                // A long request asks only for the packets that may be in flight at a time.
-                let packets = (count - at).min(WINDOW.cast_unsigned());
-                after = psn_add(psn, packets);
-                let len = (len - offset).min(u64::from(packets) * mtu);
-                Ok(Body::Read { addr: addr.wrapping_add(offset), rkey, len: len as u32 })
-            }
-            Op::CmpSwap { addr, rkey, compare, swap } => {
-                Ok(Body::Atomic { addr, rkey, op: Atomic::CmpSwap { compare, swap } })
-            }
-            Op::FetchAdd { addr, rkey, add } => Ok(Body::Atomic { addr, rkey, op: Atomic::FetchAdd(add) }),
-            Op::Nop | Op::Umr(_) | Op::KeyUpdate(_) | Op::Frame(_) => Err(Syndrome::LOCAL_QP_OP),
-        };
-        let body = match body {
-            Ok(body) => body,
-            Err(syndrome) => {
-                // The memory became invalid after the check. The error is reported when all requests before it are
-                // complete.
-                sent.failed = Some(syndrome);
-                qp.req.next = psn;
-                return false;
-            }
-        };
-        let packet = Packet {
-            from: cx.me,
-            transport: qp.kind.transport(),
-            src_qpn: qp.qpn,
-            dest_qpn: qp.req.session.map_or(qp.attr.dest_qpn, |(av, _)| av.dest),
-            psn,
-            ack: is_last || psn.is_multiple_of(ACK_EVERY),
-            solicited: sent.request.solicited && is_last,
-            srqn: sent.request.srqn.unwrap_or(0),
-            dc: qp.req.session.map(|(_, dc)| dc),
-            path: Path::default(),
-            body,
-        };
-        let to = match &qp.req.session {
-            Some((av, _)) => self.route(cx, av),
-            None => peer(cx, qp),
-        };
-        qp.req.send = after;
-        if let Some(to) = to {
-            cx.net.send(cx.now, to, packet);
-        }
-        true
-    }
-
-    /// Completes the requests at the front that are done.
-    fn retire(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
-        while let Some(front) = qp.req.sent.front() {
-            if let Some(syndrome) = front.failed
-                && psn_diff(qp.req.una, front.first) >= 0
-            {
-                self.fail_oldest(cx, qp, syndrome);
-                return;
-            }
-            if !front.is_answered() || psn_diff(qp.req.una, front.end()) < 0 {
-                return;
-            }
-            if let Some(done) = qp.req.sent.pop_front() {
-                self.complete_send(cx, qp, &done.request, Ok(done.inline.filter(|d| !d.is_empty())));
-            }
-        }
-    }
-
-    fn fail_oldest(&mut self, cx: &mut Port<'_>, qp: &mut Qp, syndrome: Syndrome) {
-        if let Some(front) = qp.req.sent.pop_front() {
-            self.complete_send(cx, qp, &front.request, Err(syndrome));
-        }
-        self.fail(cx, qp);
-    }
-
-    /// An answer came.
-    pub(crate) fn response(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
-        if !qp.is_reliable() || !matches!(qp.state, State::Rts | State::Sqd) {
-            return;
-        }
-        if let (Some(dc), Some((_, own))) = (packet.dc, qp.req.session)
-            && dc.session != own.session
-        {
-            return;
-        }
-        let psn = packet.psn;
-        // Only what was sent can be answered; anything else is late.
-        let (ahead, behind) = (psn_diff(psn, qp.req.next), psn_diff(psn, qp.req.una));
-        let sequence = matches!(packet.body, Body::Nak(Nak::Sequence));
-        if ahead > 0 || ahead == 0 && !sequence || behind < 0 {
-            return;
-        }
-        let before = qp.req.una;
-        let verdict = match packet.body {
-            Body::Ack => {
-                qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
-                self.gap(qp, psn)
-            }
-            Body::ReadResponse { data } => self.answer(qp, psn, &data),
-            Body::AtomicResponse(value) => self.answer(qp, psn, &value.to_ne_bytes()),
-            Body::Nak(nak) => {
-                qp.req.acknowledge(psn, &qp.attr);
-                match nak {
-                    Nak::Sequence => Verdict::Resend(psn),
-                    Nak::Invalid => Verdict::Fail(Syndrome::REMOTE_INVALID),
-                    Nak::Access => Verdict::Fail(Syndrome::REMOTE_ACCESS),
-                    Nak::Operation => Verdict::Fail(Syndrome::REMOTE_OP),
-                }
-            }
-            Body::Rnr(timer) => {
-                qp.req.acknowledge(psn, &qp.attr);
-                self.retire(cx, qp);
-                self.not_ready(cx, qp, psn, timer);
-                return;
-            }
-            _ => return,
-        };
-        if qp.req.una != before {
-            // A packet arrived: the timer is restarted.
-            qp.timer.deadline = None;
-        }
-        match verdict {
-            Verdict::Nothing => {}
-            Verdict::Resend(from) => {
-                if qp.req.resent != Some(from) {
-                    qp.req.resent = Some(from);
-                    if psn_diff(from, qp.req.send) < 0 {
-                        qp.req.send = if psn_diff(from, qp.req.una) > 0 { from } else { qp.req.una };
-                    }
-                }
-            }
-            Verdict::Fail(syndrome) => {
-                // All requests before the refused one are complete, except those whose data were lost; these are
-                // requested again before the error is reported.
-                self.retire(cx, qp);
-                if qp.req.sent.front().is_some_and(|s| psn_diff(psn, s.end()) < 0) {
-                    self.fail_oldest(cx, qp, syndrome);
-                    return;
-                }
-                qp.req.send = qp.req.una;
-            }
-        }
-        self.transmit_reliable(cx, qp);
-    }
-
-    /// An acknowledgement that jumps over a missing answer is a sign of its loss.
-    fn gap(&self, qp: &Qp, psn: u32) -> Verdict {
-        let una = qp.req.una;
-        if psn_diff(psn, una) >= 0 { Verdict::Resend(una) } else { Verdict::Nothing }
-    }
-
-    /// Data of a read or an atomic.
-    fn answer(&mut self, qp: &mut Qp, psn: u32, data: &[u8]) -> Verdict {
-        // Requests before the one that is answered are acknowledged by it.
-        let first = qp.req.sent.iter().find(|s| {
-            let at = psn_diff(psn, s.first);
-            s.wants_answer() && at >= 0 && at.cast_unsigned() < s.count
-        });
-        let Some(first) = first.map(|s| s.first) else { return Verdict::Nothing };
-        qp.req.acknowledge(first, &qp.attr);
-        let una = qp.req.una;
-        if psn_diff(psn, una) > 0 {
-            return Verdict::Resend(una);
-        }
-        let user = qp.user();
-        let mtu = u64::from(qp.attr.mtu.max(1));
-        let Some(sent) = qp.req.sent.iter_mut().find(|s| s.first == first && s.count > 0) else {
-            return Verdict::Nothing;
-        };
-        if psn_add(sent.first, sent.answered) != psn || sent.failed.is_some() {
-            return Verdict::Nothing;
-        }
-        let offset = u64::from(sent.answered) * mtu;
-        let atomic = !matches!(sent.request.op, Op::Read { .. });
-        let wanted = if atomic { 8 } else { (sent.request.len() - offset).min(mtu) };
-        if data.len() as u64 != wanted {
-            sent.failed = Some(Syndrome::BAD_RESP);
-            return Verdict::Fail(Syndrome::BAD_RESP);
-        }
-        match &mut sent.inline {
-            Some(inline) => inline.extend_from_slice(data),
-            None => {
-                if let Err(syndrome) = self.scatter(user, &sent.request.data, offset, data) {
-                    return Verdict::Fail(syndrome);
-                }
-            }
-        }
-        sent.answered += 1;
-        qp.req.acknowledge(psn_add(psn, 1), &qp.attr);
-        Verdict::Nothing
-    }
-
-    /// The receiver was not ready.
-    fn not_ready(&mut self, cx: &mut Port<'_>, qp: &mut Qp, psn: u32, timer: u8) {
-        if psn_diff(psn, qp.req.una) > 0 || qp.req.rnr || !matches!(qp.state, State::Rts | State::Sqd) {
-            // Something before it is missing, or this one is a copy.
-            return;
-        }
-        if qp.attr.rnr_retry != FOR_EVER {
-            if qp.req.rnr_retries == 0 {
-                self.fail_oldest(cx, qp, Syndrome::RNR);
-                return;
-            }
-            qp.req.rnr_retries -= 1;
-        }
-        qp.req.rnr = true;
-        qp.req.send = qp.req.una;
-        let at = cx.now + rnr_delay(timer);
-        qp.timer.arm(cx, qp.qpn, at);
-    }
-
-    /// The timer has expired: the receiver may be ready now, or an answer was lost, or the queue continues with what it
-    /// could not send at once.
-    pub(crate) fn timeout(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
-        if !qp.is_reliable() {
-            self.transmit(cx, qp);
-            return;
-        }
-        if !matches!(qp.state, State::Rts | State::Sqd) {
-            return;
-        }
-        if qp.req.rnr {
-            qp.req.rnr = false;
-        } else {
-            if qp.req.una == qp.req.next {
-                return;
-            }
-            if qp.req.retries == 0 {
-                self.fail_oldest(cx, qp, Syndrome::RETRY);
-                return;
-            }
-            self.repairs += 1;
-            qp.req.retries -= 1;
-            qp.req.resent = None;
-            qp.req.send = qp.req.una;
-        }
-        self.transmit_reliable(cx, qp);
-    }
-
-    /// The device that an address vector names.
-    pub(crate) fn route(&self, cx: &Port<'_>, av: &Av) -> Option<usize> {
-        if self.ethernet {
-            // The switch goes by the MAC, the receiving port by the GID.
-            let to = cx.net.by_mac(&av.rmac)?;
-            return cx.net.ports.get(to)?.has_gid(&av.rgid).then_some(to);
-        }
-        cx.net.in_subnet(av.rlid, av.grh.then_some(&av.rgid))
-    }
-}
-
-/// The device at the other end of a connection.
-pub(super) fn peer(cx: &Port<'_>, qp: &Qp) -> Option<usize> {
-    match &qp.attr.dgid {
-        Some(dgid) if cx.net.ports.get(cx.me)?.ethernet => cx.net.by_gid(dgid),
-        dgid => cx.net.in_subnet(qp.attr.dlid, dgid.as_ref()),
-    }
-}
-
-/// Connects to another target, if need be; what went to the one before is complete.
-fn open_session(qp: &mut Qp, request: &Request) {
-    let Some(av) = request.av else { return };
-    if qp.req.session.is_none_or(|(old, _)| old != av) {
-        qp.req.sessions = qp.req.sessions.wrapping_add(1);
-        let dc = Dc { key: av.key, session: qp.req.sessions, first: qp.req.next };
-        qp.req.session = Some((av, dc));
-    }
-}
-
-/// Nanoseconds of an RNR timer's code (InfiniBand specification, table 45), in units of 10 us.
-fn rnr_delay(code: u8) -> u64 {
-    const UNITS: [u32; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
-        3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-    ];
-    u64::from(UNITS[usize::from(code & 31)]) * 10_000
 }

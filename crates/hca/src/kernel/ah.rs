@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Address handles and multicast groups.
 
-use super::state::Object;
-use super::{Call, core_in, core_out, uhw_out};
+use super::attr::{core_in, core_out, uhw_out};
+use super::call::Call;
+use super::object::Object;
 use crate::engine::Port;
 use crate::engine::qp::QpKind;
 use uverbs_core::Errno;

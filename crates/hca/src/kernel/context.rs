@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The context, and its event files.
 
-use super::state::Object;
-use super::{Call, known, uhw, uhw_out};
+use super::attr::{known, number, uhw, uhw_out};
+use super::call::Call;
+use super::limits::{MAX_WQES, VECTORS};
+use super::object::Object;
 use crate::config::InlineMode;
 use crate::engine::NULL_MKEY;
 use uverbs_core::Errno;
@@ -28,10 +30,6 @@ use zerocopy::IntoBytes;
 
 /// Version of the clock page (`MLX5_IB_CLOCK_INFO_V1`).
 const MLX5_IB_CLOCK_INFO_V1: u8 = 0;
-/// Completion vectors.
-pub(super) const VECTORS: u32 = 8;
-/// Basic blocks of the largest send queue, entries of the largest receive queue.
-pub(super) const MAX_WQES: u32 = 1 << 15;
 /// Bytes of a doorbell register with its BlueFlame buffers (both halves).
 const BF_REG: u32 = 0x200;
 /// Doorbell registers of a page that user space gets (`MLX5_NON_FP_BFREGS_PER_UAR`).
@@ -165,7 +163,7 @@ impl Call<'_, '_> {
             c,
             &[UVERBS_ATTR_INFO_OBJECT_ID, UVERBS_ATTR_INFO_TOTAL_HANDLES, UVERBS_ATTR_INFO_HANDLES_LIST],
         )?;
-        let wanted = super::number(c, UVERBS_ATTR_INFO_OBJECT_ID).and_then(|n| u16::try_from(n).ok());
+        let wanted = number(c, UVERBS_ATTR_INFO_OBJECT_ID).and_then(|n| u16::try_from(n).ok());
         let is: fn(&Object) -> bool = match wanted {
             Some(UVERBS_OBJECT_PD) => |o| matches!(o, Object::Pd { .. }),
             Some(UVERBS_OBJECT_MR) => |o| matches!(o, Object::Mr { .. }),

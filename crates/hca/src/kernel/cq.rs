@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues and completion channels.
 
-use super::context::VECTORS;
+use super::attr::{core_in, core_out, flags, known, number, number32, uhw, uhw_out};
+use super::call::Call;
 use super::lend::lend_area;
-use super::query::MAX_CQE;
-use super::state::Object;
-use super::{Call, core_in, core_out, flags, known, number, number32, uhw, uhw_out};
+use super::limits::MAX_CQE;
+use super::limits::VECTORS;
+use super::object::Object;
 use crate::engine::cq::{Cq, CqParts};
 use std::os::fd::OwnedFd;
 use uverbs_core::Errno;

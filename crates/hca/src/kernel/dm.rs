@@ -3,13 +3,13 @@
 // UNSAFETY: lends memory of the device as a mapping.
 #![expect(unsafe_code)]
 
+use super::attr::{flags, handle, known, number};
+use super::call::Call;
+use super::device_memory::DeviceMemory;
+use super::limits::MAX_DM;
 use super::memory::check_access;
-use super::query::MAX_DM;
-use super::state::Object;
-use super::{Call, known, number};
+use super::object::Object;
 use crate::engine::mkey::Kind;
-use crate::memory::Memory;
-use crate::process::ProcessRange;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -29,61 +29,6 @@ use uverbs_uapi::mlx5::{MLX5_IB_MMAP_CLOCK_INFO, MLX5_IB_MMAP_DEVICE_MEM, MLX5_I
 use uverbs_uapi::verbs::IB_UVERBS_ACCESS_ZERO_BASED;
 
 const PAGE: u64 = 4096;
-
-/// Memory of the device, in whole pages.
-#[derive(Debug)]
-pub(super) struct DeviceMemory {
-    words: Arc<[AtomicU64]>,
-    /// Bytes as requested.
-    len: u64,
-    /// Number of its first page, by which it is mapped.
-    page: u16,
-}
-
-/// A part of a device memory, which its users keep alive.
-#[derive(Debug)]
-struct Part {
-    range: ProcessRange,
-    _words: Arc<[AtomicU64]>,
-}
-
-impl Memory for Part {
-    fn len(&self) -> u64 {
-        self.range.len()
-    }
-
-    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), crate::memory::Fault> {
-        self.range.read(offset, to)
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) -> Result<(), crate::memory::Fault> {
-        self.range.write(offset, from)
-    }
-
-    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, crate::memory::Fault> {
-        self.range.update(offset, f)
-    }
-
-    fn load_be32(&self, offset: u64) -> Result<u32, crate::memory::Fault> {
-        self.range.load_be32(offset)
-    }
-
-    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), crate::memory::Fault> {
-        self.range.publish(offset, bytes)
-    }
-}
-
-impl DeviceMemory {
-    fn part(&self, offset: u64, len: u64) -> Option<Part> {
-        if offset.checked_add(len)? > self.len {
-            return None;
-        }
-        let addr = self.words.as_ptr().expose_provenance() as u64 + offset;
-        // SAFETY: inside of the words (checked), which are atomics, and alive while the part holds them.
-        let range = unsafe { ProcessRange::new(addr, len) }?;
-        Some(Part { range, _words: Arc::clone(&self.words) })
-    }
-}
 
 impl Call<'_, '_> {
     pub(super) fn alloc_dm(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
@@ -141,11 +86,11 @@ impl Call<'_, '_> {
                 UVERBS_ATTR_REG_DM_MR_RESP_RKEY,
             ],
         )?;
-        let pd_handle = super::handle(c, UVERBS_ATTR_REG_DM_MR_PD_HANDLE)?;
-        let dm_handle = super::handle(c, UVERBS_ATTR_REG_DM_MR_DM_HANDLE)?;
+        let pd_handle = handle(c, UVERBS_ATTR_REG_DM_MR_PD_HANDLE)?;
+        let dm_handle = handle(c, UVERBS_ATTR_REG_DM_MR_DM_HANDLE)?;
         let pd = self.pdn(pd_handle)?;
         let Object::Dm { memory } = self.object(dm_handle)? else { return Err(Errno::ENOENT) };
-        let access = check_access(super::flags(c, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS)?)?;
+        let access = check_access(flags(c, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS)?)?;
         // Device memory has no address of the program's: regions on it start at 0.
         if access & IB_UVERBS_ACCESS_ZERO_BASED == 0 {
             return Err(Errno::EINVAL);

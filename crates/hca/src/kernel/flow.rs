@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Steering rules from their command.
 
-use super::state::Object;
-use super::{Call, core_out, extensible};
+use super::attr::{core_out, extensible};
+use super::call::Call;
+use super::object::Object;
 use crate::engine::flow::{Masked, Rule, Spec, Target};
 use crate::engine::qp::QpKind;
 use uverbs_core::Errno;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Protection domains, memory regions, memory windows.
 
+use super::attr::{core_in, core_out, flags, handle, known, number, number32, uhw_out};
+use super::call::Call;
 use super::lend::{lend, lend_file};
-use super::state::Object;
-use super::{Call, core_in, core_out, known, uhw_out};
+use super::object::Object;
 use crate::engine::mkey::{Kind, access};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -86,17 +87,17 @@ impl Call<'_, '_> {
                 UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY,
             ],
         )?;
-        let pd_handle = super::handle(c, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE)?;
+        let pd_handle = handle(c, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE)?;
         let pd = self.pdn(pd_handle)?;
-        let access = check_access(super::flags(c, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)?)?;
-        let input = |id| super::number(c, id).ok_or(Errno::EINVAL);
+        let access = check_access(flags(c, UVERBS_ATTR_REG_DMABUF_MR_ACCESS_FLAGS)?)?;
+        let input = |id| number(c, id).ok_or(Errno::EINVAL);
         let (offset, len) =
             (input(UVERBS_ATTR_REG_DMABUF_MR_OFFSET)?, input(UVERBS_ATTR_REG_DMABUF_MR_LENGTH)?);
         let iova = input(UVERBS_ATTR_REG_DMABUF_MR_IOVA)?;
         if offset & PAGE_MASK != iova & PAGE_MASK {
             return Err(Errno::EINVAL);
         }
-        let fd = super::number32(c, UVERBS_ATTR_REG_DMABUF_MR_FD)?.cast_signed();
+        let fd = number32(c, UVERBS_ATTR_REG_DMABUF_MR_FD)?.cast_signed();
         let memory = lend_file(fd, offset, len)?;
         let key = self.device.mkeys.add(0, pd, access, Kind::Region { memory, iova });
         c.answer(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, &key.to_ne_bytes());
@@ -166,7 +167,7 @@ impl Call<'_, '_> {
                 UVERBS_ATTR_QUERY_MR_RESP_IOVA,
             ],
         )?;
-        let handle = super::handle(c, UVERBS_ATTR_QUERY_MR_HANDLE)?;
+        let handle = handle(c, UVERBS_ATTR_QUERY_MR_HANDLE)?;
         let Object::Mr { key, iova, len } = *self.object(handle)? else { return Err(Errno::ENOENT) };
         c.answer(UVERBS_ATTR_QUERY_MR_RESP_LKEY, &key.to_ne_bytes());
         c.answer(UVERBS_ATTR_QUERY_MR_RESP_RKEY, &key.to_ne_bytes());

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Changing and asking the state of queue pairs.
 
-use super::qp::QpObject;
-use super::query::MAX_RD_ATOMIC;
-use super::state::Object;
-use super::{Call, core_in, core_out, uhw_out};
+use super::attr::{core_in, core_out, uhw_out};
+use super::call::Call;
+use super::limits::MAX_RD_ATOMIC;
+use super::object::Object;
+use super::object::QpObject;
 use crate::engine::qp::{Attr, QpKind, State};
 use uverbs_core::Errno;
 use uverbs_core::attr::{QpAttrMask as M, QpState, QpType, transition};

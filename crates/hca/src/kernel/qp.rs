@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Creating queue pairs.
 
+use super::attr::{flags, known, number, number32, optional_handle, uhw, uhw_out};
+use super::call::Call;
 use super::lend::{lend, lend_area};
-use super::query::MAX_SGE;
-use super::state::Object;
-use super::{Call, flags, known, number, number32, optional_handle, uhw, uhw_out};
+use super::limits::MAX_SGE;
+use super::object::{Object, QpObject};
 use crate::engine::qp::{Qp, QpKind, SendRing};
 use crate::engine::recv::RecvRing;
 use crate::memory::Area;
@@ -13,7 +14,6 @@ use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::DBREC_BYTES;
 use uverbs_mlx5_hw::wqe::MLX5_SEND_WQE_BB;
-use uverbs_uapi::cmd::{ib_uverbs_modify_qp, ib_uverbs_qp_dest};
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CREATE_QP_CAP, UVERBS_ATTR_CREATE_QP_EVENT_FD, UVERBS_ATTR_CREATE_QP_FLAGS,
     UVERBS_ATTR_CREATE_QP_HANDLE, UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE, UVERBS_ATTR_CREATE_QP_PD_HANDLE,
@@ -37,38 +37,7 @@ const UIDX: u32 = 0xff_ffff;
 /// A DC target serves this many reads and atomics of one initiator at a time.
 const DCT_DEPTH: u8 = 16;
 /// Blocks of the largest send queue.
-const MAX_BLOCKS: u32 = super::context::MAX_WQES;
-
-/// The kernel's data of a QP.
-#[derive(Debug)]
-pub(super) struct QpObject {
-    pub(super) qpn: u32,
-    pub(super) qp_type: QpType,
-    pub(super) kind: QpKind,
-    pub(super) cap: ib_uverbs_qp_cap,
-    pub(super) sig_all: bool,
-    /// Attributes as they were last set, for queries.
-    pub(super) attrs: ib_uverbs_modify_qp,
-    /// It keeps this XRC domain alive.
-    pub(super) holds_xrcd: Option<u32>,
-    /// Frames are spread over work queues: it has no queues of its own.
-    pub(super) is_rss: bool,
-}
-
-impl QpObject {
-    pub(super) fn new(qpn: u32, qp_type: QpType, kind: QpKind) -> Self {
-        Self {
-            qpn,
-            qp_type,
-            kind,
-            cap: ib_uverbs_qp_cap::default(),
-            sig_all: false,
-            attrs: ib_uverbs_modify_qp { dest: ib_uverbs_qp_dest::default(), ..Default::default() },
-            holds_xrcd: None,
-            is_rss: false,
-        }
-    }
-}
+const MAX_BLOCKS: u32 = super::limits::MAX_WQES;
 
 /// The objects that the command names.
 struct Parents {

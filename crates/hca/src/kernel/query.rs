@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The attributes of the device and its port.
 
-use super::context::MAX_WQES;
-use super::{Call, core_in, core_out, known, uhw_out};
+use super::attr::{core_in, core_out, flags, known, number, uhw_out};
+use super::call::Call;
+use super::limits::{MAX_CQE, MAX_DM, MAX_RD_ATOMIC, MAX_SGE, MAX_SRQ_SGE, MAX_WQES};
 use crate::config::Link;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -31,12 +32,6 @@ use uverbs_uapi::verbs::{
 };
 use zerocopy::{FromZeros, IntoBytes};
 
-/// Limits that several commands check.
-pub(super) const MAX_SGE: u32 = 30;
-pub(super) const MAX_SRQ_SGE: u32 = 31;
-pub(super) const MAX_CQE: u32 = (1 << 22) - 1;
-pub(super) const MAX_RD_ATOMIC: u8 = 16;
-pub(super) const MAX_DM: u64 = 1 << 17;
 /// Entries of the GID table.
 const GIDS: u32 = 256;
 const PKEYS: u16 = 128;
@@ -153,7 +148,7 @@ impl Call<'_, '_> {
 
     pub(super) fn query_port(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         known(c, &[UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP])?;
-        if super::number(c, UVERBS_ATTR_QUERY_PORT_PORT_NUM) != Some(1) {
+        if number(c, UVERBS_ATTR_QUERY_PORT_PORT_NUM) != Some(1) {
             return Err(Errno::EINVAL);
         }
         let port = self.cx.net.ports.get(self.cx.me).ok_or(Errno::EIO)?;
@@ -216,8 +211,8 @@ impl Call<'_, '_> {
             ],
         )?;
         let size = size_of::<ib_uverbs_gid_entry>();
-        let asked = super::number(c, UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
-        if super::flags(c, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS)? != 0 || asked != Some(size as u64) {
+        let asked = number(c, UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE);
+        if flags(c, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS)? != 0 || asked != Some(size as u64) {
             return Err(Errno::EINVAL);
         }
         let entries: Vec<_> = (0..).map_while(|i| self.gid(i)).collect();
@@ -241,11 +236,11 @@ impl Call<'_, '_> {
                 UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
             ],
         )?;
-        let index = super::number(c, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
+        let index = number(c, UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX);
         let ethernet = self.device.ethernet;
         let index = index.filter(|i| *i < u64::from(if ethernet { GIDS } else { 8 })).ok_or(Errno::EINVAL)?;
-        if super::flags(c, UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS)? != 0
-            || super::number(c, UVERBS_ATTR_QUERY_GID_ENTRY_PORT) != Some(1)
+        if flags(c, UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS)? != 0
+            || number(c, UVERBS_ATTR_QUERY_GID_ENTRY_PORT) != Some(1)
         {
             return Err(Errno::EINVAL);
         }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Receive work queues, indirection tables, and the QPs that hash over them.
 
-use super::context::MAX_WQES;
+use super::attr::{core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out};
+use super::call::Call;
 use super::lend::lend_area;
-use super::qp::QpObject;
-use super::state::Object;
-use super::{Call, core_in, core_out, extensible, flags, handle, known, number, number32, uhw, uhw_out};
+use super::limits::MAX_WQES;
+use super::object::Object;
+use super::object::QpObject;
 use crate::engine::Wq;
-use crate::engine::flow::Rss;
 use crate::engine::qp::QpKind;
 use crate::engine::recv::RecvRing;
+use crate::engine::rss::Rss;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpType;
 use uverbs_core::kernel::RawCommand;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues.
 
-use super::context::MAX_WQES;
+use super::attr::{core_in, core_out, handle, known, number, number32, optional_handle, uhw, uhw_out};
+use super::call::Call;
 use super::lend::lend_area;
-use super::query::MAX_SRQ_SGE;
-use super::state::Object;
-use super::{Call, core_in, core_out, known, number, number32, optional_handle, uhw, uhw_out};
+use super::limits::MAX_SRQ_SGE;
+use super::limits::MAX_WQES;
+use super::object::Object;
 use crate::engine::recv::Srq;
 use crate::engine::{Notice, event};
 use uverbs_core::Errno;
@@ -46,7 +47,7 @@ impl Call<'_, '_> {
                 UVERBS_ATTR_UHW_OUT,
             ],
         )?;
-        let pd_handle = super::handle(c, UVERBS_ATTR_CREATE_SRQ_PD_HANDLE)?;
+        let pd_handle = handle(c, UVERBS_ATTR_CREATE_SRQ_PD_HANDLE)?;
         let pd = self.pdn(pd_handle)?;
         let xrcd = optional_handle(c, UVERBS_ATTR_CREATE_SRQ_XRCD_HANDLE)?;
         let cq = optional_handle(c, UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE)?;

@@ -1,172 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's state of a device: contexts, their objects by handle, and the receivers of events.
+//! The kernel's state of a device: its contexts, the receivers of events, and the destruction of objects.
 
 use super::events::EventFile;
+use super::handles::{Context, Reported};
+use super::object::{Kind, Object};
 use crate::config::Config;
 use crate::engine::flow::Target;
 use crate::engine::{Device, Notice, Port, event};
 use crate::front::Front;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_uapi::event::{ib_uverbs_async_event_desc, ib_uverbs_comp_event_desc};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// The object of a handle.
-#[derive(Debug)]
-pub(super) enum Object {
-    Pd { pdn: u32 },
-    Mr { key: u32, iova: u64, len: u64 },
-    Mw { key: u32 },
-    Cq { cqn: u32, channel: Option<(usize, OwnedFd)> },
-    Qp(Box<super::qp::QpObject>),
-    Srq { srqn: u32, max_wr: u32, max_sge: u32 },
-    Ah,
-    Xrcd { xrcdn: u32 },
-    Uar { page: u32 },
-    Flow { rule: u32 },
-    Wq { wqn: u32, state: u32, max_wr: u32 },
-    Table { wqns: Vec<u32> },
-    Dm { memory: Arc<super::dm::DeviceMemory> },
-}
-
-impl Object {
-    /// Its name in `rdma resource`, if it has one there.
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Pd { .. } => "pd",
-            Self::Mr { .. } => "mr",
-            Self::Mw { .. } => "mw",
-            Self::Cq { .. } => "cq",
-            Self::Qp(_) => "qp",
-            Self::Srq { .. } => "srq",
-            Self::Ah => "ah",
-            Self::Xrcd { .. } => "xrcd",
-            Self::Uar { .. } => "uar",
-            Self::Flow { .. } => "flow",
-            Self::Wq { .. } => "wq",
-            Self::Table { .. } => "rwq_ind_tbl",
-            Self::Dm { .. } => "dm",
-        }
-    }
-
-    /// The number by which notices name it, with its kind.
-    fn number(&self) -> Option<(Kind, u32)> {
-        match self {
-            Self::Cq { cqn, .. } => Some((Kind::Cq, *cqn)),
-            Self::Qp(qp) => Some((Kind::Qp, qp.qpn)),
-            Self::Srq { srqn, .. } => Some((Kind::Srq, *srqn)),
-            Self::Wq { wqn, .. } => Some((Kind::Wq, *wqn)),
-            _ => None,
-        }
-    }
-}
-
-/// Kinds of objects that have events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    Cq,
-    Qp,
-    Srq,
-    Wq,
-}
-
-/// An object with what the kernel keeps for each.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) object: Object,
-    /// Objects that are made from it.
-    pub(super) users: u32,
-    /// The handles of the objects that it was created from.
-    parents: Vec<u32>,
-    pub(super) user_handle: u64,
-    /// Events that were put into files.
-    completions: u32,
-    asyncs: u32,
-}
-
-/// How many of an object's events were read.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reported {
-    pub(super) completions: u32,
-    pub(super) asyncs: u32,
-}
-
-/// An open device file.
-#[derive(Debug, Default)]
-pub(super) struct Context {
-    pub(super) is_open: bool,
-    pub(super) objects: BTreeMap<u32, Entry>,
-    /// Asynchronous events, with a copy of the program's end.
-    asyncs: Option<(EventFile, OwnedFd)>,
-    /// Further files, which get the events of the port only.
-    more_asyncs: Vec<EventFile>,
-    /// Doorbell pages of the context, if pages are not objects.
-    pub(super) static_pages: Vec<u32>,
-    /// Legacy queue pairs use them in a cycle.
-    pub(super) next_page: usize,
-    /// The context requested pages as objects.
-    pub(super) dynamic_pages: bool,
-    pub(super) cqe_version: u8,
-}
-
-impl Context {
-    /// Adds an object under the lowest free handle (`xa_alloc()`).
-    pub(super) fn add(&mut self, object: Object, parents: &[u32], user_handle: u64) -> u32 {
-        let handle = (0..).find(|h| !self.objects.contains_key(h)).unwrap_or(u32::MAX);
-        for parent in parents {
-            if let Some(entry) = self.objects.get_mut(parent) {
-                entry.users += 1;
-            }
-        }
-        let parents = parents.to_vec();
-        let entry = Entry { object, users: 0, parents, user_handle, completions: 0, asyncs: 0 };
-        self.objects.insert(handle, entry);
-        handle
-    }
-
-    pub(super) fn get(&self, handle: u32) -> Result<&Object, Errno> {
-        self.objects.get(&handle).map(|e| &e.object).ok_or(Errno::ENOENT)
-    }
-
-    /// A doorbell page of this context by its number.
-    pub(super) fn page(&self, number: u32) -> Result<u32, Errno> {
-        let own = |o: &Object| matches!(o, Object::Uar { page } if *page == number);
-        let has = self.static_pages.contains(&number) || self.objects.values().any(|e| own(&e.object));
-        if has { Ok(number) } else { Err(Errno::EINVAL) }
-    }
-
-    /// The first parent of an object: its protection domain.
-    pub(super) fn first_parent(&self, handle: u32) -> Option<u32> {
-        self.objects.get(&handle)?.parents.first().copied()
-    }
-
-    /// Puts another parent in the place of one.
-    pub(super) fn change_parent(&mut self, handle: u32, from: u32, to: u32) {
-        if let Some(entry) = self.objects.get_mut(&from) {
-            entry.users -= 1;
-        }
-        if let Some(entry) = self.objects.get_mut(&to) {
-            entry.users += 1;
-        }
-        if let Some(parent) =
-            self.objects.get_mut(&handle).and_then(|e| e.parents.iter_mut().find(|p| **p == from))
-        {
-            *parent = to;
-        }
-    }
-
-    pub(super) fn open_asyncs(&mut self) -> Result<OwnedFd, Errno> {
-        let (file, rx) = EventFile::new()?;
-        if self.asyncs.is_none() {
-            self.asyncs = Some((file, rx.try_clone().map_err(|_| Errno::EMFILE)?));
-        } else {
-            self.more_asyncs.push(file);
-        }
-        Ok(rx)
-    }
-}
 
 /// An XRC domain, with or without an inode.
 #[derive(Debug)]

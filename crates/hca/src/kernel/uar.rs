@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbell pages (UARs): as objects, or as what comes with a context of an older kernel.
 
-use super::state::Object;
+use super::attr::{known, number};
+use super::call::Call;
+use super::object::Object;
 use super::state::State;
-use super::{Call, known};
 use crate::plugged::Plugged;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPort, RawCommand};
@@ -65,7 +66,7 @@ impl Call<'_, '_> {
                 MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
             ],
         )?;
-        match super::number(c, MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE) {
+        match number(c, MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE) {
             Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC) => {}
             Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) if self.state.config.blue_flame => {}
             Some(MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF) => return Err(Errno::EOPNOTSUPP),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands of the legacy write interface, as they come by ioctl.
 
-use super::{Call, core_in, known};
+use super::attr::{core_in, known, number32};
+use super::call::Call;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_uapi::cmd as abi;
@@ -33,7 +34,7 @@ impl Call<'_, '_> {
                 UVERBS_ATTR_UHW_OUT,
             ],
         )?;
-        let command = super::number32(c, UVERBS_ATTR_WRITE_CMD)?;
+        let command = number32(c, UVERBS_ATTR_WRITE_CMD)?;
         if !self.state.context(self.context)?.is_open {
             // uverbs checks the sizes first, so a library can find out whether this method exists.
             return Err(if c.has(UVERBS_ATTR_CORE_IN) { Errno::EINVAL } else { Errno::ENOSPC });

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! XRC domains, and targets that several contexts have open.
 
-use super::qp::QpObject;
-use super::state::{Object, Xrcd};
-use super::{Call, core_in, core_out};
+use super::attr::{core_in, core_out};
+use super::call::Call;
+use super::object::Object;
+use super::object::QpObject;
+use super::state::Xrcd;
 use crate::engine::qp::QpKind;
 use uverbs_core::Errno;
 use uverbs_core::attr::QpType;

@@ -4,9 +4,11 @@
 use super::rig::{End, PD, Ram, TestCq, area, on};
 use crate::bytes::put;
 use crate::engine::Wq;
-use crate::engine::flow::{Headers, Masked, Rss, Rule, Spec, Target};
+use crate::engine::flow::{Masked, Rule, Spec, Target};
+use crate::engine::headers::Headers;
 use crate::engine::qp::{QpKind, State};
 use crate::engine::recv::RecvRing;
+use crate::engine::rss::Rss;
 use crate::{Fabric, Link};
 use uverbs_mlx5_hw::Be16;
 use uverbs_mlx5_hw::wqe::{DataSeg, EthSeg, MLX5_OPCODE_SEND, MLX5_OPCODE_TSO};

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The objects of an Ethernet port, besides those that RoCE has on InfiniBand too.
+
+use crate::pool::Numbers;
+use crate::tables::Tables;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The Ethernet objects of a function.
+#[derive(Debug)]
+pub(crate) struct Ethernet {
+    /// RoCE is enabled.
+    pub(crate) roce: bool,
+    /// Bytes of a frame's payload, as the driver set it.
+    pub(crate) mtu: u16,
+    /// The tables that steer frames.
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) tises: Numbers,
+    /// `struct mlx5_ifc_rqc_bits`, `struct mlx5_ifc_sqc_bits`
+    pub(crate) rqs: BTreeMap<u32, Vec<u8>>,
+    pub(crate) sqs: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Default for Ethernet {
+    fn default() -> Self {
+        Self {
+            roce: false,
+            mtu: 1500,
+            tables: Arc::default(),
+            tises: Numbers::default(),
+            rqs: BTreeMap::new(),
+            sqs: BTreeMap::new(),
+        }
+    }
+}

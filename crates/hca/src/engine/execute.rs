@@ -1,0 +1,483 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The responder of reliable transports: executes requests in sequence, exactly once, and answers them; and the
+//! receiving side of unreliable connections (InfiniBand specification, chapters 9.7 and 9.8).
+
+use super::mkey::{Denied, access};
+use super::packet::{Atomic, Body, Nak, PSN, Packet, Path, psn_add, psn_diff};
+use super::qp::{Qp, QpKind};
+use super::responder::{Receiving, Responder, Writing};
+use super::{Device, Port, event};
+use crate::cqe::{Cqe, Syndrome};
+use uverbs_mlx5_hw::cqe::{
+    MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
+};
+
+/// Why a request is not executed.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// There is no receive; the requester must retry.
+    NotReady,
+    /// It can't be; the QP ends.
+    Nak(Nak),
+}
+
+impl Device {
+    /// A request to an RC or XRC QP or a DC target.
+    pub(crate) fn request(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+        if qp.kind == QpKind::Dct {
+            self.dc_request(cx, qp, packet);
+            return;
+        }
+        let mut resp = core::mem::take(&mut qp.resp);
+        self.reliable(cx, qp, &mut resp, packet);
+        qp.resp = resp;
+        self.end_if_failed(cx, qp);
+    }
+
+    /// A request to a DC target: the responder is the initiator's own, made when its session starts.
+    fn dc_request(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+        let Some(dc) = packet.dc else { return };
+        let from = (packet.from, packet.src_qpn);
+        if dc.key != qp.dc_key {
+            reply(cx, qp, &packet, packet.psn, Body::Nak(Nak::Access));
+            return;
+        }
+        let fresh = || Responder { session: dc.session, ..Responder::new(dc.first) };
+        let mut resp = qp.sessions.remove(&from).unwrap_or_else(fresh);
+        if resp.session != dc.session {
+            // A packet of an older session comes too late.
+            if dc.session.wrapping_sub(resp.session).cast_signed() < 0 {
+                qp.sessions.insert(from, resp);
+                return;
+            }
+            resp = fresh();
+        }
+        self.reliable(cx, qp, &mut resp, packet);
+        qp.sessions.insert(from, resp);
+    }
+
+    /// The QP ended while its responder was out of it: what it had taken is flushed now.
+    fn end_if_failed(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
+        if !qp.state.receives()
+            && let Some((srqn, taken)) = qp.resp.abort()
+        {
+            self.fail_receive(cx, qp, srqn, &taken, Syndrome::FLUSH);
+        }
+    }
+
+    fn reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &mut Responder, packet: Packet) {
+        let ahead = psn_diff(packet.psn, resp.expected);
+        if ahead < 0 {
+            self.duplicate(cx, qp, resp, packet);
+            return;
+        }
+        if ahead > 0 {
+            if !resp.nak_sent {
+                resp.nak_sent = true;
+                self.repairs += 1;
+                reply(cx, qp, &packet, resp.expected, Body::Nak(Nak::Sequence));
+            }
+            return;
+        }
+        let mtu = u64::from(qp.attr.mtu.max(1));
+        let takes = match &packet.body {
+            Body::Read { len, .. } => u64::from(*len).div_ceil(mtu).max(1) as u32,
+            _ => 1,
+        };
+        match self.execute(cx, qp, resp, &packet) {
+            Ok(()) => {
+                resp.nak_sent = false;
+                resp.expected = psn_add(resp.expected, takes);
+            }
+            Err(Refusal::NotReady) => {
+                // The following packets are dropped without an answer until this one arrives again.
+                resp.nak_sent = true;
+                reply(cx, qp, &packet, packet.psn, Body::Rnr(qp.attr.min_rnr_timer));
+            }
+            Err(Refusal::Nak(nak)) => {
+                reply(cx, qp, &packet, packet.psn, Body::Nak(nak));
+                if qp.kind == QpKind::Dct {
+                    // A target serves others: only this session ends.
+                    if let Some((srqn, taken)) = resp.abort() {
+                        self.fail_receive(cx, qp, srqn, &taken, Syndrome::FLUSH);
+                    }
+                    return;
+                }
+                let event = match nak {
+                    Nak::Access => Some(event::QP_ACCESS_ERR),
+                    Nak::Invalid => Some(event::QP_REQ_ERR),
+                    _ => None,
+                };
+                self.fail_responder(cx, qp, event);
+            }
+        }
+    }
+
+    /// A request that was executed before: its answer was lost, or it is a copy.
+    fn duplicate(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &Responder, packet: Packet) {
+        self.repairs += 1;
+        match packet.body {
+            Body::Read { addr, rkey, len } => {
+                // The requester repeats the request for packets that it did not get; reading twice is harmless.
+                let again = self.read(cx, qp, &packet, addr, rkey, len);
+                if again.is_err() {
+                    reply(cx, qp, &packet, packet.psn, Body::Nak(Nak::Access));
+                }
+            }
+            Body::Atomic { .. } => {
+                let known = resp.atomics.iter().find(|(psn, _)| *psn == packet.psn);
+                if let Some((_, value)) = known {
+                    reply(cx, qp, &packet, packet.psn, Body::AtomicResponse(*value));
+                }
+            }
+            Body::Send { .. } | Body::Write { .. } => {
+                reply(cx, qp, &packet, psn_add(resp.expected, PSN), Body::Ack);
+            }
+            _ => {}
+        }
+    }
+
+    /// Executes the request that is expected.
+    fn execute(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        resp: &mut Responder,
+        packet: &Packet,
+    ) -> Result<(), Refusal> {
+        match &packet.body {
+            Body::Send { .. } => self.take_send(cx, qp, resp, packet)?,
+            Body::Write { .. } => self.take_write(cx, qp, resp, packet)?,
+            Body::Read { addr, rkey, len } => {
+                if resp.receiving.is_some() || resp.writing.is_some() || qp.attr.max_dest_rd_atomic == 0 {
+                    return Err(Refusal::Nak(Nak::Invalid));
+                }
+                allowed(qp, access::REMOTE_READ)?;
+                return self.read(cx, qp, packet, *addr, *rkey, *len).map_err(|_| Refusal::Nak(Nak::Access));
+            }
+            Body::Atomic { addr, rkey, op } => return self.atomic(cx, qp, resp, packet, (*addr, *rkey, *op)),
+            _ => return Ok(()),
+        }
+        if packet.ack {
+            reply(cx, qp, packet, packet.psn, Body::Ack);
+        }
+        Ok(())
+    }
+
+    /// The receive for a message; XRC and DC name or have an SRQ.
+    fn receive_for(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) -> Result<Receiving, Refusal> {
+        let srqn = match qp.kind {
+            QpKind::XrcRecv => {
+                let srq = self.srqs.get(&packet.srqn).and_then(|srq| srq.xrc);
+                if srq.is_none_or(|(xrcd, _)| xrcd != qp.xrcd) {
+                    return Err(Refusal::Nak(Nak::Invalid));
+                }
+                Some(packet.srqn)
+            }
+            _ => qp.srqn,
+        };
+        match self.take_receive(cx, qp, srqn) {
+            Some(taken) => Ok(Receiving { srqn, taken, done: 0 }),
+            // A mistake in the queue ended the QP.
+            None if !qp.state.receives() => Err(Refusal::Nak(Nak::Operation)),
+            None => Err(Refusal::NotReady),
+        }
+    }
+
+    fn take_send(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        resp: &mut Responder,
+        packet: &Packet,
+    ) -> Result<(), Refusal> {
+        let Body::Send { first, last, imm, invalidate, data } = &packet.body else { return Ok(()) };
+        if resp.writing.is_some() || *first == resp.receiving.is_some() {
+            return Err(Refusal::Nak(Nak::Invalid));
+        }
+        let mut receiving = match resp.receiving.take() {
+            Some(receiving) => receiving,
+            None => self.receive_for(cx, qp, packet)?,
+        };
+        let user = self.receiver(qp, receiving.srqn);
+        let segments = &receiving.taken.wqe.scatter;
+        // A small message goes to the completion. That it would fit is checked all the same.
+        let whole = *first && *last;
+        let inline = whole && data.len() <= qp.scatter_resp && !data.is_empty();
+        let room: u64 = segments.iter().map(crate::decode::Segment::len).sum();
+        let result = if receiving.done + data.len() as u64 > room {
+            Err(Syndrome::LOCAL_LENGTH)
+        } else if inline {
+            Ok(())
+        } else {
+            self.scatter(user, segments, receiving.done, data)
+        };
+        if let Err(syndrome) = result {
+            self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, syndrome);
+            let nak = if syndrome == Syndrome::LOCAL_LENGTH { Nak::Invalid } else { Nak::Operation };
+            return Err(Refusal::Nak(nak));
+        }
+        receiving.done += data.len() as u64;
+        if !last {
+            resp.receiving = Some(receiving);
+            return Ok(());
+        }
+        if let Some(rkey) = invalidate
+            && self.mkeys.invalidate(user, *rkey) == Err(Denied)
+        {
+            self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, Syndrome::REMOTE_INVALID);
+            return Err(Refusal::Nak(Nak::Access));
+        }
+        let (cqn, cqe) = self.receive_cqe(qp, receiving.srqn, &receiving.taken);
+        let kind = match (imm, invalidate) {
+            (Some(_), _) => MLX5_CQE_RESP_SEND_IMM,
+            (_, Some(_)) => MLX5_CQE_RESP_SEND_INV,
+            _ => MLX5_CQE_RESP_SEND,
+        };
+        let cqe = Cqe {
+            kind,
+            imm: imm.or(*invalidate).unwrap_or(0),
+            byte_cnt: receiving.done as u32,
+            solicited: packet.solicited,
+            inline: inline.then(|| data.clone()),
+            ..cqe
+        };
+        self.complete(cx, cqn, cqe);
+        Ok(())
+    }
+
+    /// The user of a receive's memory: an SRQ may belong to another protection domain.
+    fn receiver(&self, qp: &Qp, srqn: Option<u32>) -> super::mkey::User {
+        let pd = srqn.and_then(|n| self.srqs.get(&n)).map_or(qp.pd, |srq| srq.pd);
+        super::mkey::User { pd, qpn: qp.qpn }
+    }
+
+    fn take_write(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        resp: &mut Responder,
+        packet: &Packet,
+    ) -> Result<(), Refusal> {
+        let Body::Write { start, last, imm, data } = &packet.body else { return Ok(()) };
+        if resp.receiving.is_some() || start.is_some() == resp.writing.is_some() {
+            return Err(Refusal::Nak(Nak::Invalid));
+        }
+        let user = self.remote_user(qp, packet);
+        let mut writing = match (*start, resp.writing) {
+            (Some((addr, rkey, len)), _) => {
+                allowed(qp, access::REMOTE_WRITE)?;
+                let len = u64::from(len);
+                if len > 0 {
+                    let found = self.mkeys.resolve(user, rkey, addr, len, access::REMOTE_WRITE);
+                    found.map_err(|Denied| Refusal::Nak(Nak::Access))?;
+                }
+                Writing { addr, rkey, left: len, done: 0 }
+            }
+            (None, Some(writing)) => writing,
+            (None, None) => return Err(Refusal::Nak(Nak::Invalid)),
+        };
+        let n = data.len() as u64;
+        if n > writing.left || *last && n != writing.left {
+            return Err(Refusal::Nak(Nak::Invalid));
+        }
+        // The receive for immediate data comes first: without one, nothing happened.
+        let receiving = match imm {
+            Some(_) if *last => Some(self.receive_for(cx, qp, packet)?),
+            _ => None,
+        };
+        if n > 0 {
+            let found = self.mkeys.resolve(user, writing.rkey, writing.addr, n, access::REMOTE_WRITE);
+            let written = found.map(|target| match target {
+                Some((memory, offset)) => memory.write(offset, data).is_ok(),
+                None => true,
+            });
+            if written != Ok(true) {
+                if let Some(receiving) = receiving {
+                    self.fail_receive(cx, qp, receiving.srqn, &receiving.taken, Syndrome::LOCAL_ACCESS);
+                }
+                return Err(Refusal::Nak(Nak::Access));
+            }
+        }
+        writing.addr = writing.addr.wrapping_add(n);
+        writing.left -= n;
+        writing.done += n;
+        if !last {
+            resp.writing = Some(writing);
+            return Ok(());
+        }
+        resp.writing = None;
+        if let (Some(imm), Some(receiving)) = (imm, receiving) {
+            let (cqn, cqe) = self.receive_cqe(qp, receiving.srqn, &receiving.taken);
+            let cqe = Cqe {
+                kind: MLX5_CQE_RESP_WR_IMM,
+                imm: *imm,
+                byte_cnt: writing.done as u32,
+                solicited: packet.solicited,
+                ..cqe
+            };
+            self.complete(cx, cqn, cqe);
+        }
+        Ok(())
+    }
+
+    /// Who a peer's access counts as: an XRC target has no domain of its own, the SRQ has.
+    fn remote_user(&self, qp: &Qp, packet: &Packet) -> super::mkey::User {
+        let srqn = (qp.kind == QpKind::XrcRecv).then_some(packet.srqn);
+        self.receiver(qp, srqn)
+    }
+
+    /// Answers a read by as many packets as it takes.
+    fn read(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &Qp,
+        packet: &Packet,
+        addr: u64,
+        rkey: u32,
+        len: u32,
+    ) -> Result<(), Denied> {
+        let len = u64::from(len);
+        let user = self.remote_user(qp, packet);
+        let target = match len {
+            0 => None,
+            _ => self.mkeys.resolve(user, rkey, addr, len, access::REMOTE_READ)?,
+        };
+        let mtu = u64::from(qp.attr.mtu.max(1));
+        let mut at = 0;
+        for i in 0..len.div_ceil(mtu).max(1) {
+            let n = (len - at).min(mtu);
+            let mut data = vec![0; n as usize];
+            if let Some((memory, offset)) = &target {
+                memory.read(offset + at, &mut data).map_err(|_| Denied)?;
+            }
+            reply(cx, qp, packet, psn_add(packet.psn, i as u32), Body::ReadResponse { data });
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &Qp,
+        resp: &mut Responder,
+        packet: &Packet,
+        (addr, rkey, op): (u64, u32, Atomic),
+    ) -> Result<(), Refusal> {
+        if resp.receiving.is_some() || resp.writing.is_some() || qp.attr.max_dest_rd_atomic == 0 {
+            return Err(Refusal::Nak(Nak::Invalid));
+        }
+        allowed(qp, access::REMOTE_ATOMIC)?;
+        if !addr.is_multiple_of(8) {
+            return Err(Refusal::Nak(Nak::Invalid));
+        }
+        let user = self.remote_user(qp, packet);
+        let found = self.mkeys.resolve(user, rkey, addr, 8, access::REMOTE_ATOMIC);
+        let target = found.map_err(|Denied| Refusal::Nak(Nak::Access))?;
+        let new = |old: u64| match op {
+            Atomic::FetchAdd(add) => old.wrapping_add(add),
+            Atomic::CmpSwap { compare, swap } if old == compare => swap,
+            Atomic::CmpSwap { .. } => old,
+        };
+        let old = match target {
+            Some((memory, offset)) => {
+                memory.update(offset, &new).map_err(|_| Refusal::Nak(Nak::Operation))?
+            }
+            None => 0,
+        };
+        resp.atomics.push_back((packet.psn, old));
+        while resp.atomics.len() > usize::from(qp.attr.max_dest_rd_atomic) {
+            resp.atomics.pop_front();
+        }
+        reply(cx, qp, packet, packet.psn, Body::AtomicResponse(old));
+        Ok(())
+    }
+
+    /// A packet of an unreliable connection: what is not in sequence ends the message, silently.
+    pub(crate) fn unreliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
+        let begins = match &packet.body {
+            Body::Send { first, .. } => *first,
+            Body::Write { start, .. } => start.is_some(),
+            _ => return,
+        };
+        let mut resp = core::mem::take(&mut qp.resp);
+        let in_sequence = packet.psn == resp.expected;
+        resp.expected = psn_add(packet.psn, 1);
+        if begins || !in_sequence {
+            resp.writing = None;
+            // The receive of a message that broke off serves the next one, as its WQE was not completed.
+            if let Some(receiving) = &mut resp.receiving {
+                receiving.done = 0;
+            }
+        }
+        let going = resp.writing.is_some() || resp.receiving.as_ref().is_some_and(|r| r.done > 0);
+        if begins || in_sequence && going {
+            let held = if begins { resp.receiving.take() } else { None };
+            let result = match &packet.body {
+                Body::Send { .. } => self.take_unreliable_send(cx, qp, &mut resp, held, &packet),
+                _ => {
+                    let result = self.take_write(cx, qp, &mut resp, &packet);
+                    resp.receiving = resp.receiving.take().or(held);
+                    result
+                }
+            };
+            if let Err(refusal) = result {
+                resp.writing = None;
+                // A receive that ended in error ends the QP; anything else is dropped silently.
+                if matches!((&packet.body, refusal), (Body::Send { .. }, Refusal::Nak(_))) {
+                    self.fail_responder(cx, qp, None);
+                }
+            }
+        }
+        qp.resp = resp;
+        self.end_if_failed(cx, qp);
+    }
+
+    fn take_unreliable_send(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        resp: &mut Responder,
+        held: Option<Receiving>,
+        packet: &Packet,
+    ) -> Result<(), Refusal> {
+        let Body::Send { last, imm, invalidate, data, .. } = &packet.body else { return Ok(()) };
+        if let Some(held) = held {
+            // Continues with this packet as the middle of a restarted message.
+            resp.receiving = Some(held);
+            let body = Body::Send {
+                first: false,
+                last: *last,
+                imm: *imm,
+                invalidate: *invalidate,
+                data: data.clone(),
+            };
+            return self.take_send(cx, qp, resp, &Packet { body, ..packet.clone() });
+        }
+        self.take_send(cx, qp, resp, packet)
+    }
+}
+
+/// Whether the QP lets peers do this at all.
+fn allowed(qp: &Qp, need: u32) -> Result<(), Refusal> {
+    if qp.attr.access & need == need { Ok(()) } else { Err(Refusal::Nak(Nak::Invalid)) }
+}
+
+/// Sends an answer back to where a request came from.
+fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, psn: u32, body: Body) {
+    let answer = Packet {
+        from: cx.me,
+        transport: packet.transport,
+        src_qpn: qp.qpn,
+        dest_qpn: packet.src_qpn,
+        psn,
+        ack: false,
+        solicited: false,
+        srqn: 0,
+        dc: packet.dc,
+        path: Path::default(),
+        body,
+    };
+    cx.net.send(cx.now, packet.from, answer);
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The work that a send of frames may request of the device: checksums, and the division of a large send into frames.
+
+use super::checksum::{checksum, transport_sum};
+use super::headers::Headers;
+use crate::bytes::{be16, be32, put};
+use crate::decode::Eth;
+
+/// Fills in the checksums that the WQE requests.
+pub(super) fn fill_checksums(frame: &mut [u8], eth: &Eth) {
+    let Some(headers) = Headers::parse(frame) else { return };
+    let ip = headers.ip_at;
+    if eth.l3_csum && headers.ip_version == 4 {
+        put(frame, ip + 10, &[0; 2]);
+        let header = frame.get(ip..headers.l4_at).map(checksum);
+        if let Some(sum) = header {
+            put(frame, ip + 10, &sum.to_be_bytes());
+        }
+    }
+    let field = match headers.proto {
+        6 => 16,
+        17 => 6,
+        _ => return,
+    };
+    if eth.l4_csum && headers.ip_version != 0 {
+        let at = headers.l4_at + field;
+        put(frame, at, &[0; 2]);
+        let (Some(header), Some(segment)) = (frame.get(ip..), frame.get(headers.l4_at..)) else { return };
+        let sum = !transport_sum(header, headers.ip_version, headers.proto, segment);
+        // A UDP checksum of 0 means none.
+        let sum = if sum == 0 && headers.proto == 17 { 0xffff } else { sum };
+        put(frame, at, &sum.to_be_bytes());
+    }
+}
+
+/// Cuts a large send into frames: lengths, identification, sequence numbers and flags as TCP needs them.
+pub(super) fn segments(header: &[u8], data: &[u8], mss: u16) -> Vec<Vec<u8>> {
+    let parsed = Headers::parse(header);
+    let parts: Vec<&[u8]> =
+        if data.is_empty() { vec![&[]] } else { data.chunks(mss.max(1).into()).collect() };
+    let count = parts.len();
+    let mut done = 0_u32;
+    let mut frames = Vec::with_capacity(count);
+    for (i, part) in parts.into_iter().enumerate() {
+        let mut frame = [header, part].concat();
+        let total = frame.len();
+        if let Some(h) = &parsed {
+            let len = |from: usize| ((total - from.min(total)) as u16).to_be_bytes();
+            match h.ip_version {
+                4 => {
+                    put(&mut frame, h.ip_at + 2, &len(h.ip_at));
+                    let id = be16(header, h.ip_at + 4).wrapping_add(i as u16);
+                    put(&mut frame, h.ip_at + 4, &id.to_be_bytes());
+                }
+                6 => put(&mut frame, h.ip_at + 4, &len(h.ip_at + 40)),
+                _ => {}
+            }
+            if h.proto == 6 && h.ip_version != 0 {
+                let sequence = be32(header, h.l4_at + 4).wrapping_add(done);
+                put(&mut frame, h.l4_at + 4, &sequence.to_be_bytes());
+                let mut flags = header.get(h.l4_at + 13).copied().unwrap_or(0);
+                if i + 1 < count {
+                    // FIN and PSH belong to the last one.
+                    flags &= !0x09;
+                }
+                if i > 0 {
+                    // CWR belongs to the first one.
+                    flags &= !0x80;
+                }
+                put(&mut frame, h.l4_at + 13, &[flags]);
+            } else if h.proto == 17 && h.ip_version != 0 {
+                put(&mut frame, h.l4_at + 4, &len(h.l4_at));
+            }
+        }
+        done = done.wrapping_add(part.len() as u32);
+        frames.push(frame);
+    }
+    frames
+}

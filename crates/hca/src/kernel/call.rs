@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A command in execution, and its access to the objects of its context.
+
+use super::attr::handle;
+use super::handles::Reported;
+use super::object::Object;
+use super::state::State;
+use crate::engine::{Device, Port};
+use uverbs_core::Errno;
+use uverbs_core::kernel::RawCommand;
+
+/// A command in execution, with the state that it works on.
+pub(super) struct Call<'w, 'n> {
+    pub(super) device: &'w mut Device,
+    pub(super) state: &'w mut State,
+    pub(super) cx: &'w mut Port<'n>,
+    pub(super) context: u32,
+}
+
+impl Call<'_, '_> {
+    /// Destroys the object whose handle is this attribute, if it is of the kind that `is` selects.
+    pub(super) fn destroy(
+        &mut self,
+        c: &RawCommand<'_, '_>,
+        id: u16,
+        is: impl Fn(&Object) -> bool,
+    ) -> Result<Reported, Errno> {
+        let handle = handle(c, id)?;
+        self.state.destroy(self.device, self.cx, self.context, handle, is)
+    }
+
+    /// An object of this context.
+    pub(super) fn object(&mut self, handle: u32) -> Result<&Object, Errno> {
+        self.state.context(self.context)?.get(handle)
+    }
+
+    /// Number of the protection domain with this handle.
+    pub(super) fn pdn(&mut self, handle: u32) -> Result<u32, Errno> {
+        match self.object(handle)? {
+            Object::Pd { pdn } => Ok(*pdn),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    /// Number of the CQ with this handle.
+    pub(super) fn cqn(&mut self, handle: u32) -> Result<u32, Errno> {
+        match self.object(handle)? {
+            Object::Cq { cqn, .. } => Ok(*cqn),
+            _ => Err(Errno::ENOENT),
+        }
+    }
+
+    /// Adds an object and leaves its handle in the command.
+    pub(super) fn give(
+        &mut self,
+        c: &mut RawCommand<'_, '_>,
+        id: u16,
+        object: Object,
+        parents: &[u32],
+        user_handle: u64,
+    ) -> Result<(), Errno> {
+        let handle = self.state.add(self.context, object, parents, user_handle)?;
+        c.new_handle(id, handle.into());
+        Ok(())
+    }
+}

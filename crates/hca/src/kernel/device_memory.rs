@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The memory of a device memory object.
+// UNSAFETY: a part of it is accessed by address, as all memory of the process.
+#![expect(unsafe_code)]
+
+use crate::memory::{Fault, Memory};
+use crate::process::ProcessRange;
+use core::sync::atomic::AtomicU64;
+use std::sync::Arc;
+
+/// Memory of the device, in whole pages.
+#[derive(Debug)]
+pub(super) struct DeviceMemory {
+    pub(super) words: Arc<[AtomicU64]>,
+    /// Bytes as requested.
+    pub(super) len: u64,
+    /// Number of its first page, by which it is mapped.
+    pub(super) page: u16,
+}
+
+/// A part of a device memory, which its users keep alive.
+#[derive(Debug)]
+pub(super) struct Part {
+    range: ProcessRange,
+    _words: Arc<[AtomicU64]>,
+}
+
+impl Memory for Part {
+    fn len(&self) -> u64 {
+        self.range.len()
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+        self.range.read(offset, to)
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
+        self.range.write(offset, from)
+    }
+
+    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
+        self.range.update(offset, f)
+    }
+
+    fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
+        self.range.load_be32(offset)
+    }
+
+    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
+        self.range.publish(offset, bytes)
+    }
+}
+
+impl DeviceMemory {
+    /// A part of it; `None` if it is not inside.
+    pub(super) fn part(&self, offset: u64, len: u64) -> Option<Part> {
+        if offset.checked_add(len)? > self.len {
+            return None;
+        }
+        let addr = self.words.as_ptr().expose_provenance() as u64 + offset;
+        // SAFETY: inside of the words (checked), which are atomics, and alive while the part holds them.
+        let range = unsafe { ProcessRange::new(addr, len) }?;
+        Some(Part { range, _words: Arc::clone(&self.words) })
+    }
+}

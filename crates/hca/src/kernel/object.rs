@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The kernel's objects: the data behind a handle.
+
+use super::device_memory::DeviceMemory;
+use crate::engine::qp::QpKind;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use uverbs_core::attr::QpType;
+use uverbs_uapi::cmd::{ib_uverbs_modify_qp, ib_uverbs_qp_dest};
+use uverbs_uapi::verbs::ib_uverbs_qp_cap;
+
+/// The object of a handle.
+#[derive(Debug)]
+pub(super) enum Object {
+    Pd { pdn: u32 },
+    Mr { key: u32, iova: u64, len: u64 },
+    Mw { key: u32 },
+    Cq { cqn: u32, channel: Option<(usize, OwnedFd)> },
+    Qp(Box<QpObject>),
+    Srq { srqn: u32, max_wr: u32, max_sge: u32 },
+    Ah,
+    Xrcd { xrcdn: u32 },
+    Uar { page: u32 },
+    Flow { rule: u32 },
+    Wq { wqn: u32, state: u32, max_wr: u32 },
+    Table { wqns: Vec<u32> },
+    Dm { memory: Arc<DeviceMemory> },
+}
+
+impl Object {
+    /// Its name in `rdma resource`, if it has one there.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Pd { .. } => "pd",
+            Self::Mr { .. } => "mr",
+            Self::Mw { .. } => "mw",
+            Self::Cq { .. } => "cq",
+            Self::Qp(_) => "qp",
+            Self::Srq { .. } => "srq",
+            Self::Ah => "ah",
+            Self::Xrcd { .. } => "xrcd",
+            Self::Uar { .. } => "uar",
+            Self::Flow { .. } => "flow",
+            Self::Wq { .. } => "wq",
+            Self::Table { .. } => "rwq_ind_tbl",
+            Self::Dm { .. } => "dm",
+        }
+    }
+
+    /// The number by which notices name it, with its kind.
+    pub(super) fn number(&self) -> Option<(Kind, u32)> {
+        match self {
+            Self::Cq { cqn, .. } => Some((Kind::Cq, *cqn)),
+            Self::Qp(qp) => Some((Kind::Qp, qp.qpn)),
+            Self::Srq { srqn, .. } => Some((Kind::Srq, *srqn)),
+            Self::Wq { wqn, .. } => Some((Kind::Wq, *wqn)),
+            _ => None,
+        }
+    }
+}
+
+/// Kinds of objects that have events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Cq,
+    Qp,
+    Srq,
+    Wq,
+}
+
+/// The kernel's data of a QP.
+#[derive(Debug)]
+pub(super) struct QpObject {
+    pub(super) qpn: u32,
+    pub(super) qp_type: QpType,
+    pub(super) kind: QpKind,
+    pub(super) cap: ib_uverbs_qp_cap,
+    pub(super) sig_all: bool,
+    /// Attributes as they were last set, for queries.
+    pub(super) attrs: ib_uverbs_modify_qp,
+    /// It keeps this XRC domain alive.
+    pub(super) holds_xrcd: Option<u32>,
+    /// Frames are spread over work queues: it has no queues of its own.
+    pub(super) is_rss: bool,
+}
+
+impl QpObject {
+    pub(super) fn new(qpn: u32, qp_type: QpType, kind: QpKind) -> Self {
+        Self {
+            qpn,
+            qp_type,
+            kind,
+            cap: ib_uverbs_qp_cap::default(),
+            sig_all: false,
+            attrs: ib_uverbs_modify_qp { dest: ib_uverbs_qp_dest::default(), ..Default::default() },
+            holds_xrcd: None,
+            is_rss: false,
+        }
+    }
+}
