@@ -1,26 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask ci`: the static checks.
 
-use crate::{aarch64, cargo, repo_root, run};
+use crate::{aarch64, cargo, repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Run the static checks: format, lints, documentation, licence headers, forbidden dependencies, aarch64
+/// Run the static checks: format, licence headers, spelling, dependencies, lints, documentation, aarch64
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Leave out the checks that need the compiler for aarch64, which is fetched once from Debian's archive
     #[arg(long)]
     without_aarch64: bool,
+    /// Also run the checks that take long or need the network: the API's compatibility, advisories. Their tools are
+    /// installed by `cargo xtask setup --slow`
+    #[arg(long)]
+    slow: bool,
+    /// The revision that --slow compares the API with; without it, the latest tag of a version
+    #[arg(long, requires = "slow", value_name = "REVISION")]
+    baseline: Option<String>,
 }
 
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     ("format", format),
     ("licence headers", licence_headers),
+    ("spelling", spelling),
     ("dependencies", dependencies),
     ("lints", || {
         cargo::call(&["clippy", "--workspace", "--all-targets", ALL[0], ALL[1], "--", "-D", "warnings"])
@@ -49,21 +57,31 @@ const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", a
 /// What no build has by default, for checks of all the code.
 const ALL: [&str; 2] = ["--features", "uverbs-ibverbs/hca"];
 
-/// Packages that would bring C, or somebody else's bindings, back in (`deny.toml` has the same list).
-const FORBIDDEN: [&str; 5] = ["bindgen", "cmake", "ibverbs-sys", "rdma-sys", "rdma-mummy-sys"];
+/// The manifests of the workspaces, each of which has a lock file.
+const WORKSPACES: [&str; 3] = ["Cargo.toml", BENCH, "fuzz/Cargo.toml"];
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let foreign: &[Step] = if args.without_aarch64 { &[] } else { &AARCH64_STEPS };
     for (name, check) in STEPS.iter().chain(foreign) {
-        let start = Instant::now();
-        check().with_context(|| format!("ci: {name} failed"))?;
-        eprintln!("ci: {name} passed in {:.1} s", start.elapsed().as_secs_f32());
+        step(name, check)?;
+    }
+    if args.slow {
+        step("compatibility of the API", || compatibility(args.baseline.as_deref()))?;
+        step("advisories", advisories)?;
     }
     if args.without_aarch64 {
         eprintln!("ci: NOT CHECKED, as asked by --without-aarch64: barriers, aarch64");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a check and prints the time that it took.
+fn step(name: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    check().with_context(|| format!("ci: {name} failed"))?;
+    eprintln!("ci: {name} passed in {:.1} s", start.elapsed().as_secs_f32());
+    Ok(())
 }
 
 /// Every Rust file has the format of rustfmt.
@@ -77,14 +95,23 @@ fn documentation() -> Result<()> {
     run::inherit(cmd.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Every Rust file of ours begins with its licence.
-fn licence_headers() -> Result<()> {
+/// The tracked files that match a pattern of git.
+fn tracked(pattern: &str) -> Result<Vec<String>> {
     let mut git = Command::new("git");
-    git.args(["ls-files", "--", "*.rs"]).current_dir(repo_root());
-    let files = run::output(&mut git)?;
-    ensure!(!files.is_empty(), "git lists no Rust file");
-    let without: Vec<_> = files
-        .lines()
+    git.args(["ls-files", "-z", "--", pattern]).current_dir(repo_root());
+    let files: Vec<String> = run::output(&mut git)?
+        .split_terminator('\0')
+        .filter(|f| repo_root().join(f).exists())
+        .map(Into::into)
+        .collect();
+    ensure!(!files.is_empty(), "git lists no file {pattern}");
+    Ok(files)
+}
+
+/// Every Rust file of ours begins with its licence. cargo-deny checks the licences of dependencies only.
+fn licence_headers() -> Result<()> {
+    let without: Vec<_> = tracked("*.rs")?
+        .into_iter()
         .filter(|file| {
             let text = fs::read_to_string(repo_root().join(file)).unwrap_or_default();
             !text.starts_with("// SPDX-License-Identifier: MIT OR Apache-2.0\n")
@@ -96,13 +123,70 @@ fn licence_headers() -> Result<()> {
     Ok(())
 }
 
+/// No tracked file has a word of codespell's list of misspellings. `.codespellrc` has the exceptions.
+fn spelling() -> Result<()> {
+    let mut cmd = Command::new("codespell");
+    run::inherit(cmd.args(tracked("*")?).current_dir(repo_root())).context(
+        "a word that is correct is added to .codespellrc; codespell is installed by `cargo xtask setup`",
+    )
+}
+
+/// The dependencies' licences, sources and names are allowed by `deny.toml`. It reads no database: what a
+/// build fetches is enough.
 fn dependencies() -> Result<()> {
-    let tree =
-        run::output(&mut cargo::cargo(&["tree", "--workspace", "--prefix", "none", "--edges", "all"]))?;
-    let found: Vec<_> =
-        tree.lines().filter(|line| FORBIDDEN.contains(&line.split(' ').next().unwrap_or_default())).collect();
-    if !found.is_empty() {
-        bail!("forbidden: {}", found.join(", "));
+    for manifest in WORKSPACES {
+        let mut cmd = tools::DENY.command()?;
+        cmd.args(["--log-level=error", "--locked", "--config", "deny.toml", "--manifest-path", manifest]);
+        run::inherit(cmd.args(["check", "bans", "licenses", "sources"]))?;
     }
     Ok(())
+}
+
+/// No dependency has a published vulnerability. The database is a git repository: without a network this is left out.
+fn advisories() -> Result<()> {
+    let mut fetch = tools::DENY.command()?;
+    if let Err(e) = run::output(fetch.args(["fetch", "db"])) {
+        eprintln!("ci: NOT CHECKED, because the database can't be fetched: advisories\n{e:#}");
+        return Ok(());
+    }
+    for manifest in WORKSPACES {
+        let mut cmd = tools::DENY.command()?;
+        cmd.args(["--locked", "--config", "deny.toml", "--manifest-path", manifest]);
+        run::inherit(cmd.args(["check", "advisories"]))?;
+    }
+    Ok(())
+}
+
+/// The API has no change that its version does not allow, compared with a revision.
+fn compatibility(baseline: Option<&str>) -> Result<()> {
+    let mut git = Command::new("git");
+    git.args(["describe", "--tags", "--abbrev=0", "--match=v[0-9]*"]).current_dir(repo_root());
+    let Some(baseline) = baseline.map(Into::into).or_else(|| run::output(&mut git).ok()) else {
+        eprintln!(
+            "ci: NOT CHECKED, because no version is tagged and no --baseline is given: compatibility of the API"
+        );
+        return Ok(());
+    };
+    let mut cmd = tools::SEMVER_CHECKS.command()?;
+    run::inherit(cmd.args(["--workspace", "--baseline-rev", baseline.trim()]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value of the line `key = "value"` in a file.
+    fn value(file: &str, key: &str) -> String {
+        let text = fs::read_to_string(repo_root().join(file)).unwrap();
+        let line = text.lines().find_map(|l| l.strip_prefix(key)?.trim_start().strip_prefix('='));
+        line.unwrap_or_else(|| panic!("{file} has no {key}")).trim().trim_matches('"').to_owned()
+    }
+
+    #[test]
+    fn the_pinned_compiler_is_the_minimum_supported_version() {
+        let pinned = value("rust-toolchain.toml", "channel");
+        for manifest in WORKSPACES {
+            assert_eq!(pinned, value(manifest, "rust-version") + ".0", "{manifest}");
+        }
+    }
 }

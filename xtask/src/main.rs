@@ -16,6 +16,7 @@ mod rust;
 mod sanitize;
 mod setup;
 mod test;
+mod tools;
 mod vm;
 
 use clap::{Parser, Subcommand};

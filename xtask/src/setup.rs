@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask setup`: installs the system packages that building and testing need, from this machine's own suite.
+//! `cargo xtask setup`: installs the system packages that building and testing need, from this machine's own suite, and
+//! builds the tools that the checks run.
 
-use crate::{run, rust, vm};
+use crate::{run, rust, tools, vm};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use std::process::{Command, ExitCode};
 use uverbs_lab::{Device, Link, Mkeys, Series, Spec, Task};
 
 /// The packages, and their purposes.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 9] = [
+    ("codespell", "the check of spelling"),
     ("gcc", "linking, and compiling the C programs that tests compare with"),
     ("g++", "libFuzzer, which the fuzz targets link"),
     ("libc6-dev", "static programs for the VM"),
@@ -20,16 +22,19 @@ const PACKAGES: [(&str, &str); 8] = [
     ("valgrind", "memory checks and instruction counts"),
 ];
 
-/// Install the packages that building and testing need (Debian, as root)
+/// Install the packages (Debian, as root) and build the tools that building and testing need
 ///
-/// Does nothing if all are installed. Only packages of this machine's own suite are installed. The VM lab unpacks other
-/// packages that it needs in target/lab, without installing them.
+/// Does nothing if all are installed. Only packages of this machine's own suite are installed. Tools are built from
+/// crates.io in target/tools. The VM lab unpacks other packages that it needs in target/lab, without installing them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Also fetch everything that the VM lab and the checks for aarch64 need, so that later runs need no network
     #[arg(long)]
     lab: bool,
-    /// Print the missing packages and install nothing; the exit status is 1 if a package is missing
+    /// Also build the tools of `cargo xtask ci --slow`
+    #[arg(long)]
+    slow: bool,
+    /// Print what is missing and install nothing; the exit status is 1 if something is missing
     #[arg(long)]
     check: bool,
 }
@@ -40,13 +45,23 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     for (name, purpose) in &missing {
         eprintln!("setup: {name} is missing: {purpose}");
     }
-    if args.check {
-        return Ok(ExitCode::from(u8::from(!missing.is_empty())));
+    let slow: &[_] = if args.slow { &tools::SLOW } else { &[] };
+    let unbuilt: Vec<_> = tools::GATE.iter().chain(slow).filter(|tool| !tool.installed()).collect();
+    for tool in &unbuilt {
+        eprintln!("setup: {} is missing: {}", tool.name, tool.purpose);
     }
-    if missing.is_empty() {
-        eprintln!("setup: all {} packages are there", PACKAGES.len());
-    } else {
+    if args.check {
+        return Ok(ExitCode::from(u8::from(!missing.is_empty() || !unbuilt.is_empty())));
+    }
+    if missing.is_empty() && unbuilt.is_empty() {
+        let tools = tools::GATE.len() + slow.len();
+        eprintln!("setup: all {} packages and {tools} tools are installed", PACKAGES.len());
+    }
+    if !missing.is_empty() {
         install(&missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
+    }
+    for tool in unbuilt {
+        tool.install()?;
     }
     if args.lab {
         let lab = vm::lab(true)?;

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Programs of other projects that the chores run, built from crates.io.
+//!
+//! Each has one version, so that a check gives the same result everywhere. `cargo xtask setup` builds them in
+//! `target/tools`, not in the user's `~/.cargo`, which may have other versions. To change a version, change it here.
+
+use crate::{cargo, repo_root, run};
+use anyhow::{Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A program, installed by `cargo install`.
+pub(crate) struct Tool {
+    /// Its package, which is also the name of the executable.
+    pub(crate) name: &'static str,
+    version: &'static str,
+    /// Why it is needed.
+    pub(crate) purpose: &'static str,
+}
+
+/// What the gate runs.
+pub(crate) const GATE: [&Tool; 2] = [&DENY, &FUZZ];
+
+/// What `cargo xtask ci --slow` runs in addition. Building it takes too long for the gate.
+pub(crate) const SLOW: [&Tool; 1] = [&SEMVER_CHECKS];
+
+/// Licences, forbidden packages and sources of dependencies.
+pub(crate) const DENY: Tool =
+    Tool { name: "cargo-deny", version: "0.20.2", purpose: "the checks of dependencies" };
+
+/// Builds and runs fuzz targets.
+pub(crate) const FUZZ: Tool = Tool { name: "cargo-fuzz", version: "0.13.2", purpose: "the fuzz targets" };
+
+/// Compares the API with that of another revision.
+pub(crate) const SEMVER_CHECKS: Tool =
+    Tool { name: "cargo-semver-checks", version: "0.51.0", purpose: "the check of the API's compatibility" };
+
+impl Tool {
+    /// Whether it is installed in its version.
+    pub(crate) fn installed(&self) -> bool {
+        let mut list = cargo::cargo(&["install", "--list", "--root"]);
+        run::output(list.arg(root())).is_ok_and(|text| listed(&text, self.name, self.version))
+    }
+
+    /// Builds and installs it. Replaces another version.
+    pub(crate) fn install(&self) -> Result<()> {
+        eprintln!("setup: building {} {}", self.name, self.version);
+        let mut cmd = cargo::cargo(&["install", "--quiet", "--locked", "--force", "--version"]);
+        cmd.arg(format!("={}", self.version)).arg("--root").arg(root()).arg(self.name);
+        // The user's flags are for this project. Cargo builds in a temporary folder, which would otherwise stay.
+        cmd.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+        // Building them costs more than running them.
+        for (key, value) in [("OPT_LEVEL", "1"), ("LTO", "off"), ("CODEGEN_UNITS", "16")] {
+            cmd.env(format!("CARGO_PROFILE_RELEASE_{key}"), value);
+        }
+        run::inherit(&mut cmd)
+    }
+
+    /// A call of it at the top of the repository. Fails if it is not installed.
+    pub(crate) fn command(&self) -> Result<Command> {
+        let path = root().join("bin").join(self.name);
+        if !path.is_file() {
+            bail!("{} is not installed; run `cargo xtask setup`", self.name);
+        }
+        let mut cmd = Command::new(path);
+        // A plugin expects its own name first, as cargo gives it.
+        cmd.args(self.name.strip_prefix("cargo-")).current_dir(repo_root());
+        Ok(cmd)
+    }
+}
+
+/// The folder of `cargo install`.
+fn root() -> PathBuf {
+    repo_root().join("target/tools")
+}
+
+/// Whether the output of `cargo install --list` has a package in a version.
+fn listed(list: &str, name: &str, version: &str) -> bool {
+    let line = format!("{name} v{version}:");
+    list.lines().any(|l| l == line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_installed_in_its_version_only() {
+        let list = "cargo-deny v0.20.2:\n    cargo-deny\ncargo-fuzz v0.13.20:\n    cargo-fuzz\n";
+        assert!(listed(list, "cargo-deny", "0.20.2"));
+        assert!(!listed(list, "cargo-fuzz", "0.13.2"));
+        assert!(!listed(list, "deny", "0.20.2"));
+    }
+}
