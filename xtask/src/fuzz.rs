@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask fuzz`: the targets of `fuzz/`, under AddressSanitizer.
+//! `cargo xtask fuzz`: the targets of `fuzz/`, built and run by cargo-fuzz under AddressSanitizer.
 //!
-//! They are built by cargo with the flags in `fuzz/.cargo/config.toml`, so cargo-fuzz need not be installed. Only the
-//! nightly compiler has the sanitizer.
+//! cargo-fuzz selects the flags of the sanitizer and of libFuzzer. They are unstable; `RUSTC_BOOTSTRAP` enables them in
+//! the pinned stable compiler, which has the sanitizer's run-time library.
 
-use crate::{repo_root, run};
+use crate::{corpus, repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 /// Run fuzz targets
+///
+/// Each target runs on the packed inputs, and on those that earlier runs found (in target/fuzz/work/TARGET).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Targets; all of them if none is named
@@ -20,6 +22,9 @@ pub(crate) struct Args {
     /// Seed of the random numbers; 0 selects a new one each time
     #[arg(long, default_value_t = 0)]
     seed: u32,
+    /// After the run, add the inputs that it found to the packed corpus: select the few that reach most code, and pack them
+    #[arg(long, conflicts_with = "seed")]
+    pack: bool,
 }
 
 /// When a target ends: at the limit that it reaches first.
@@ -33,15 +38,20 @@ struct Limits {
     runs: i64,
 }
 
-/// The target that `fuzz/.cargo/config.toml` names, next to the sanitizer's flags.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
 /// Targets that run at the same time.
 const PARALLEL: usize = 2;
 
+/// The length of inputs in a packed corpus, in bytes.
+const PACKED_LEN: u32 = 512;
+
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    run_some(&args.targets, args.limits, args.seed)?;
+    let chosen = run_some(&args.targets, args.limits, args.seed)?;
+    if args.pack {
+        for name in &chosen {
+            pack(name)?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -51,22 +61,21 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 /// libFuzzer chooses them by what it observes, addresses among it. The limit in seconds only ends a target that became very
 /// slow.
 pub(crate) fn run_all(runs: u32, seed: u32) -> Result<()> {
-    run_some(&[], Limits { seconds: 300, runs: runs.into() }, seed)
+    run_some(&[], Limits { seconds: 300, runs: runs.into() }, seed).map(|_| ())
 }
 
-fn run_some(names: &[String], limits: Limits, seed: u32) -> Result<()> {
+/// Runs targets and returns their names.
+fn run_some(names: &[String], limits: Limits, seed: u32) -> Result<Vec<String>> {
     let all = targets()?;
     if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
         bail!("no fuzz target {unknown}; there are {}", all.join(", "));
     }
-    let chosen = if names.is_empty() { &all[..] } else { names };
+    let chosen = if names.is_empty() { all } else { names.to_vec() };
     ensure!(!chosen.is_empty(), "there are no fuzz targets");
-    let bin = build()?;
+    run::inherit(cargo_fuzz("build")?.args(if let [one] = &chosen[..] { Some(one) } else { None }))?;
     for group in chosen.chunks(PARALLEL) {
-        let running = group
-            .iter()
-            .map(|name| Ok((name, start(&bin, name, limits, seed)?)))
-            .collect::<Result<Vec<_>>>()?;
+        let running =
+            group.iter().map(|name| Ok((name, start(name, limits, seed)?))).collect::<Result<Vec<_>>>()?;
         for (name, mut child) in running {
             let status = child.wait().with_context(|| format!("fuzz target {name}"))?;
             let log = fs::read(log_of(name)).unwrap_or_default();
@@ -78,7 +87,7 @@ fn run_some(names: &[String], limits: Limits, seed: u32) -> Result<()> {
             println!("fuzz: {name}: {done}");
         }
     }
-    Ok(())
+    Ok(chosen)
 }
 
 /// The targets, by their files.
@@ -97,50 +106,67 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds all targets; the folder with the executables.
-fn build() -> Result<PathBuf> {
-    let target_dir = repo_root().join("target/fuzz");
-    // Not `$CARGO`: that is the pinned toolchain's. The proxy in PATH picks the one that the variable names.
-    let mut cmd = Command::new("cargo");
-    cmd.args(["build", "--release", "--bins"]).arg("--target-dir").arg(&target_dir);
-    cmd.current_dir(repo_root().join("fuzz"));
-    cmd.env("RUSTUP_TOOLCHAIN", "nightly");
-    for var in ["CARGO", "CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "RUSTC", "RUSTDOC"] {
-        cmd.env_remove(var);
-    }
-    run::inherit(&mut cmd)
-        .context("fuzzing needs the nightly toolchain (`rustup toolchain install nightly`)")?;
-    Ok(target_dir.join(TARGET).join("release"))
+/// A call of cargo-fuzz. All calls have the same options for the build, so that targets are built once.
+fn cargo_fuzz(command: &str) -> Result<Command> {
+    let mut cmd = tools::FUZZ.command()?;
+    // One unit, which is cargo-fuzz's default, builds on one core only.
+    cmd.args([command, "--codegen-units=4", "--target-dir"]).arg(repo_root().join("target/fuzz"));
+    cmd.env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    Ok(cmd)
+}
+
+/// A call of libFuzzer on corpora. New inputs are written to the first.
+fn libfuzzer(name: &str, corpora: &[&Path]) -> Result<Command> {
+    let mut cmd = cargo_fuzz("run")?;
+    cmd.arg(name).args(corpora).arg("--");
+    // A target that hangs on one input is a finding, too.
+    cmd.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]);
+    Ok(cmd)
+}
+
+/// The folder for what runs of a target write.
+fn work_of(name: &str) -> PathBuf {
+    repo_root().join("target/fuzz/work").join(name)
 }
 
 /// The file for a target's output.
 fn log_of(name: &str) -> PathBuf {
-    repo_root().join("target/fuzz/work").join(name).join("log")
+    work_of(name).join("log")
 }
 
-/// Starts a target on a copy of its corpus, so that the committed one stays small.
-fn start(bin: &Path, name: &str, limits: Limits, seed: u32) -> Result<Child> {
-    let work = repo_root().join("target/fuzz/work").join(name);
-    // The inputs that earlier runs found would change the inputs of a seed.
-    let corpus = work.join(if seed == 0 { "corpus" } else { "seeded" });
-    if seed != 0 && corpus.exists() {
-        fs::remove_dir_all(&corpus).with_context(|| format!("cannot remove {}", corpus.display()))?;
+/// Starts a target on its packed corpus, and on what earlier runs without a seed found.
+fn start(name: &str, limits: Limits, seed: u32) -> Result<Child> {
+    let work = work_of(name);
+    let (found, packed) = (work.join(if seed == 0 { "corpus" } else { "seeded" }), work.join("packed"));
+    if seed == 0 {
+        fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
+    } else {
+        // The inputs that earlier runs found would change the inputs of a seed.
+        corpus::empty(&found)?;
     }
-    fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
-    let mut cmd = Command::new(bin.join(name));
-    cmd.arg(&corpus);
-    let committed = repo_root().join("fuzz/corpus").join(name);
-    if committed.is_dir() {
-        cmd.arg(committed);
-    }
+    corpus::unpack(&corpus::archive(name), &packed)?;
+    let mut cmd = libfuzzer(name, &[&found, &packed])?;
     cmd.args([format!("-max_total_time={}", limits.seconds), format!("-runs={}", limits.runs)]);
     cmd.arg(format!("-seed={seed}"));
-    // A target that hangs on one input is a finding, too.
-    cmd.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]);
-    cmd.arg(format!("-artifact_prefix={}/", work.display()));
     // A file, not a pipe, because a pipe is not read while another target is awaited.
     let log =
         fs::File::create(log_of(name)).with_context(|| format!("cannot make {}", log_of(name).display()))?;
     cmd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     cmd.spawn().with_context(|| format!("cannot start `{}`", run::shown(&cmd)))
+}
+
+/// Replaces the packed corpus of a target: libFuzzer selects the inputs, of the packed ones and of those that were found,
+/// which together reach all the code that these inputs reach. The first of them, which reach most, are packed.
+fn pack(name: &str) -> Result<()> {
+    let work = work_of(name);
+    let selected = work.join("selected");
+    corpus::empty(&selected)?;
+    let mut cmd = libfuzzer(name, &[&selected, &work.join("corpus"), &work.join("packed")])?;
+    cmd.args(["-set_cover_merge=1", "-use_counters=0"]).arg(format!("-max_len={PACKED_LEN}"));
+    run::output(&mut cmd)?;
+    corpus::trim(&selected)?;
+    let archive = corpus::archive(name);
+    corpus::pack(&selected, &archive)?;
+    println!("fuzz: {name}: packed {}", archive.display());
+    Ok(())
 }

@@ -9,6 +9,7 @@ mod bench;
 mod book;
 mod cargo;
 mod ci;
+mod corpus;
 mod demo;
 mod dist;
 mod fuzz;
