@@ -4,15 +4,12 @@
 //! The check is our own: mdbook-linkcheck2 and lychee bring 300 and 500 packages for requests that a gate without network
 //! can't make. What is left is that each relative link names a file of the book, and a heading in it.
 
-use crate::{repo_root, run};
+use crate::{repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::process::{Command, ExitCode};
-
-/// The arguments of `cargo install`.
-const MDBOOK: &str = "--locked --no-default-features --features search mdbook@0.5.4";
+use std::process::ExitCode;
 
 /// Build the book in target/book, and check its links
 #[derive(clap::Args)]
@@ -32,9 +29,7 @@ fn output() -> PathBuf {
 
 /// Builds the book. Every link must lead to something.
 pub(crate) fn build() -> Result<()> {
-    let mdbook = repo_root().join("target/tools/bin/mdbook");
-    ensure!(mdbook.is_file(), "mdBook is not installed: cargo install --root target/tools {MDBOOK}");
-    let log = run::output(Command::new(mdbook).arg("build").arg(repo_root().join("docs")))?;
+    let log = run::output(tools::MDBOOK.command()?.args(["build", "docs"]))?;
     print!("{log}");
     let pages = pages(&output())?;
     let broken = broken_links(&output(), &pages);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask ci`: the static checks.
 
-use crate::{aarch64, cargo, repo_root, run, tools};
+use crate::{aarch64, book, cargo, repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Run the static checks: format, licence headers, spelling, dependencies, lints, documentation, aarch64
+/// Run the static checks: format, licence headers, spelling, dependencies, lints, documentation, the book, aarch64
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Leave out the checks that need the compiler for aarch64, which is fetched once from Debian's archive
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 /// A check and its name.
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("format", format),
     ("licence headers", licence_headers),
     ("spelling", spelling),
@@ -46,6 +46,7 @@ const STEPS: [Step; 7] = [
         ])
     }),
     ("documentation", documentation),
+    ("book", book::build),
 ];
 
 /// A workspace of its own.

@@ -14,26 +14,41 @@ pub(crate) struct Tool {
     /// Its package, which is also the name of the executable.
     pub(crate) name: &'static str,
     version: &'static str,
+    /// Options of `cargo install` that select its features.
+    features: &'static [&'static str],
     /// Why it is needed.
     pub(crate) purpose: &'static str,
 }
 
 /// What the gate runs.
-pub(crate) const GATE: [&Tool; 2] = [&DENY, &FUZZ];
+pub(crate) const GATE: [&Tool; 3] = [&DENY, &FUZZ, &MDBOOK];
 
 /// What `cargo xtask ci --slow` runs in addition. Building it takes too long for the gate.
 pub(crate) const SLOW: [&Tool; 1] = [&SEMVER_CHECKS];
 
 /// Licences, forbidden packages and sources of dependencies.
 pub(crate) const DENY: Tool =
-    Tool { name: "cargo-deny", version: "0.20.2", purpose: "the checks of dependencies" };
+    Tool { name: "cargo-deny", version: "0.20.2", features: &[], purpose: "the checks of dependencies" };
 
 /// Builds and runs fuzz targets.
-pub(crate) const FUZZ: Tool = Tool { name: "cargo-fuzz", version: "0.13.2", purpose: "the fuzz targets" };
+pub(crate) const FUZZ: Tool =
+    Tool { name: "cargo-fuzz", version: "0.13.2", features: &[], purpose: "the fuzz targets" };
+
+/// Builds the book, without its web server.
+pub(crate) const MDBOOK: Tool = Tool {
+    name: "mdbook",
+    version: "0.5.4",
+    features: &["--no-default-features", "--features=search"],
+    purpose: "the book",
+};
 
 /// Compares the API with that of another revision.
-pub(crate) const SEMVER_CHECKS: Tool =
-    Tool { name: "cargo-semver-checks", version: "0.51.0", purpose: "the check of the API's compatibility" };
+pub(crate) const SEMVER_CHECKS: Tool = Tool {
+    name: "cargo-semver-checks",
+    version: "0.51.0",
+    features: &[],
+    purpose: "the check of the API's compatibility",
+};
 
 impl Tool {
     /// Whether it is installed in its version.
@@ -46,7 +61,7 @@ impl Tool {
     pub(crate) fn install(&self) -> Result<()> {
         eprintln!("setup: building {} {}", self.name, self.version);
         let mut cmd = cargo::cargo(&["install", "--quiet", "--locked", "--force", "--version"]);
-        cmd.arg(format!("={}", self.version)).arg("--root").arg(root()).arg(self.name);
+        cmd.arg(format!("={}", self.version)).args(self.features).arg("--root").arg(root()).arg(self.name);
         // The user's flags are for this project. Cargo builds in a temporary folder, which would otherwise stay.
         cmd.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
         // Building them costs more than running them.
