@@ -117,10 +117,10 @@ fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize
         let back = a.mr.sge(at..at + 8).unwrap();
         let (sq, from) = (qa.sq().unwrap(), b.mr.remote(at));
         if atomics {
-            // SAFETY: as above.
+            // SAFETY: the regions live until the completions are polled.
             unsafe { sq.post(100 + n).signaled().fetch_add(&[back], from, 5) }.unwrap();
         } else {
-            // SAFETY: as above.
+            // SAFETY: the regions live until the completions are polled.
             unsafe { sq.post(100 + n).signaled().read(&[back], from) }.unwrap();
         }
         assert_eq!(a.poll_ok(hca).wr_id, 100 + n);

@@ -195,7 +195,7 @@ pub fn in_fork(limit: Duration, f: impl FnOnce() -> Result<()>) -> Result<()> {
             0 => {
                 // SAFETY: our own child, not waited for yet.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
-                // SAFETY: as above.
+                // SAFETY: our own child, not waited for yet; `status` is a local.
                 unsafe { libc::waitpid(pid, &raw mut status, 0) };
                 bail!("the forked child did not end within {limit:?}");
             }

@@ -18,7 +18,7 @@ pub struct Endpoint {
     pub qp_num: u32,
     /// First packet sequence number that it sends, 24 bits.
     pub psn: u32,
-    /// Of the port and index that it uses.
+    /// The GID of the port and index that it uses.
     pub gid: Gid,
 }
 

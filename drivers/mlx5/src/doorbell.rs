@@ -26,7 +26,7 @@ use uverbs_mlx5_hw::doorbell::MLX5_CQ_DOORBELL;
 enum Register {
     /// Mapped from a device. The pointer is the register's address.
     Mapped(NonNull<u64>, #[expect(dead_code, reason = "keeps the page mapped")] Arc<Mapping>),
-    /// Of a software device, with the register's offset in the page.
+    /// A register of a software device, with its offset in the page.
     Port(Arc<dyn DoorbellPort>, u32),
 }
 

@@ -404,7 +404,9 @@ impl Driver for Rxe {
         if result.is_ok() && target == Some(QpState::RESET) && before != QpState::RESET {
             // If sends were queued, kernels since 6.4 reset them only in part: the requester copies the ring's consumer
             // index before the completer moves it past them (`rxe_qp_reset()`, `rxe_sender()`), and would execute their
-            // slots when the QP is in RTS again. A second reset makes it copy the index again. SAFETY: as above.
+            // slots when the QP is in RTS again. A second reset makes it copy the index again.
+            // SAFETY: the handle is of this context and belongs to `shared` ([`Driver`], "Safety of the verbs"); the state in
+            // `shared` is updated below.
             result = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
         }
         if let Err(error) = result {

@@ -18,8 +18,8 @@ use uverbs_core::sync::ControlBarrier;
 /// State and queue key of a QP, written by `modify_qp`, read by the posters.
 #[derive(Debug)]
 pub struct QpShared {
-    /// Of the send queue and of the receive queue, each with one poster. Both words are how often the QP was reset, and its
-    /// state.
+    /// Access to the send queue and to the receive queue, each with one poster. Both words contain the number of resets of
+    /// the QP and its state.
     pub(crate) send: QueueAccess,
     pub(crate) recv: QueueAccess,
     qkey: AtomicU32,

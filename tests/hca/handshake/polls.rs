@@ -291,7 +291,7 @@ fn places_of_an_srq() -> Outcome {
                     // SAFETY: names no memory.
                     unsafe { srq.post(id, &[]) }.with_context(|| format!("{what}: receive {id}"))?;
                 }
-                // SAFETY: likewise.
+                // SAFETY: names no memory.
                 ensure!(unsafe { srq.post(99, &[]) } == Err(PostError::QueueFull), "{what}: one more");
                 let mut a = rig.a.qp(&qa, &qa, 16)?;
                 let b: Qp<Mlx5, Rc> = rig.b.pd.qp::<Rc>().cq(&qb).cap(cap(4)).srq(&srq).create()?;

@@ -170,7 +170,7 @@ abi_structs! {
     pub struct mlx5_ib_alloc_ucontext_req_v2 {
         /// Number of old-style doorbell registers that the process requests.
         pub total_num_bfregs: u32,
-        /// Of those, the ones for one QP each.
+        /// The number of these registers that are for one QP each.
         pub num_low_latency_bfregs: u32,
         /// `MLX5_IB_ALLOC_UCTX_*`.
         pub flags: u32,

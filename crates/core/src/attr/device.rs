@@ -257,13 +257,13 @@ pub struct DeviceAttr {
     pub max_pd: u32,
     /// RDMA reads and atomics that one QP can serve at once (the limit of `max_dest_rd_atomic`).
     pub max_qp_rd_atom: u32,
-    /// The same for an EE context.
+    /// The same limit for an EE context.
     pub max_ee_rd_atom: u32,
     /// Resources for RDMA reads and atomics of the whole device.
     pub max_res_rd_atom: u32,
     /// RDMA reads and atomics that one QP can have outstanding (the limit of `max_rd_atomic`).
     pub max_qp_init_rd_atom: u32,
-    /// The same for an EE context.
+    /// The same limit for an EE context.
     pub max_ee_init_rd_atom: u32,
     /// Atomicity.
     pub atomic_cap: AtomicCap,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: creation, opening of shared XRC targets, destruction (ibv_create_qp_ex(3), ibv_open_qp(3)).
 #![expect(unsafe_code)]
-// UNSAFETY: a verb that ends an object behind the back of its driver breaks what posting relies on; undoing a creation
-// calls it.
+// UNSAFETY: a verb that ends an object without its driver breaks what posting relies on; undoing a creation calls that
+// verb.
 
 use super::{
     CqHandle, Object, PdHandle, Result, RwqIndTableHandle, SrqHandle, XrcdHandle, explain, handle_common,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Changing and asking the state of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)).
 #![expect(unsafe_code)]
-// UNSAFETY: declares a verb; see `qp`.
+// UNSAFETY: declares a verb that changes the state of a QP, on which the posting of its driver relies.
 
 use super::{QpHandle, Result, explain, invoke, query};
 use crate::attr::{

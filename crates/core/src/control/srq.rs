@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues (ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_query_srq(3)).
 #![expect(unsafe_code)]
-// UNSAFETY: as in `qp`.
+// UNSAFETY: a verb that ends an object without its driver breaks what posting relies on; undoing a creation calls that
+// verb.
 
 use super::{
     CqHandle, Object, PdHandle, Result, XrcdHandle, explain, handle_common, invoke, invoke_only, new_object,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work queues, and the tables that spread packets over them (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
 #![expect(unsafe_code)]
-// UNSAFETY: as in `qp`.
+// UNSAFETY: a verb that ends an object without its driver breaks what posting relies on; undoing a creation calls that
+// verb.
 
 use super::{CqHandle, Object, PdHandle, Result, handle_common, invoke_only, new_object};
 use crate::attr::{WqAttr, WqInitAttr};

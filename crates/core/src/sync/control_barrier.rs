@@ -37,8 +37,8 @@ impl ControlBarrier {
     /// The control side's barrier, between its store and its load.
     ///
     /// # Errors
-    /// That of membarrier(2), for example `ENOSYS` under a seccomp filter that was installed after
-    /// [`register`](Self::register). Then nothing is known of the data path, and the queue must stay closed.
+    /// The error of membarrier(2), for example `ENOSYS` under a seccomp filter that was installed after
+    /// [`register`](Self::register). Then nothing is known about the data path, and the queue must stay closed.
     #[cfg_attr(
         loom,
         expect(clippy::missing_errors_doc, clippy::unnecessary_wraps, reason = "loom has fences only")

@@ -68,7 +68,7 @@ impl<D: Driver> Message<D> {
                 self.buffer.copy_to(bytes)?;
                 wr.send_inline(bytes)
             }
-            // SAFETY: the buffer is registered, and outlives the QP (see `Message`).
+            // SAFETY: the buffer is registered; it outlives the QP, which is dropped before this `Message`.
             None => unsafe { wr.send(&[self.send]) },
         };
         posted.context("post_send")
@@ -92,7 +92,8 @@ impl<D: Driver> Message<D> {
             Some(bytes) => unsafe { qp.wr_set_inline_data(bytes.as_ptr(), bytes.len()) },
             None => {
                 let (lkey, addr, length) = (self.send.lkey(), self.send.addr(), self.send.length());
-                // SAFETY: inside the session; the buffer is registered, and outlives the QP (see `Message`).
+                // SAFETY: inside the session; the buffer is registered; it outlives the QP, which is dropped before this
+                // `Message`.
                 unsafe { qp.wr_set_sge(lkey, addr, length) };
             }
         }
@@ -107,7 +108,8 @@ impl<D: Driver> Message<D> {
         count: u32,
     ) -> Result<(), PostError> {
         for _ in 0..count {
-            // SAFETY: the buffer is registered for local writes, and outlives the queue (see `Message`).
+            // SAFETY: the buffer is registered for local writes; it outlives the queue, which is dropped before this
+            // `Message`.
             unsafe { batch.push(RECV_WRID, &[self.recv]) };
         }
         batch.complete()

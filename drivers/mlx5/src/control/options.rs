@@ -25,14 +25,14 @@ const SHARED_AT_MOST: u32 = 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Doorbell registers for QPs that several threads post to. An exclusive QP, or one of a thread domain, has a register of
-    /// its own beside these.
+    /// Doorbell registers for QPs that several threads post to. An exclusive QP, or one of a thread domain, has a register
+    /// in addition to these.
     pub total_uuars: u32,
-    /// Of those, the ones that belong to one QP each.
+    /// The number of these registers that belong to one QP each.
     pub num_low_lat_uuars: u32,
     /// Never write a whole WQE to a register.
     pub shut_up_bf: bool,
-    /// Write one also if it has no inline data.
+    /// Write a whole WQE to a register also if it has no inline data.
     pub prefer_bf: bool,
     /// The device may put short data into CQEs.
     pub scatter_to_cqe: bool,

@@ -199,7 +199,7 @@ impl CqeRef<'_> {
         self.word(3) as u16
     }
 
-    /// Of a failed completion: the syndrome (low byte) and the vendor's syndrome (the byte above it).
+    /// The syndrome (low byte) and the vendor's syndrome (the byte above it) of a failed completion.
     #[inline(always)]
     pub(crate) fn syndromes(self) -> (u8, u8) {
         let word = self.word(6);

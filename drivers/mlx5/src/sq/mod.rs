@@ -235,7 +235,8 @@ pub struct Batch<'q> {
     view: SqView<'q>,
     producer: &'q mut Producer,
     encoder: &'q Encoder,
-    /// That of `encoder`: through the reference it would be loaded again after every store to the queue.
+    /// A copy of the field of `encoder`: read through the reference, it would be loaded again after every store to the
+    /// queue.
     ops: ShortOps,
     cursor: Cursor,
 }

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The producing side of a send queue: room, fences and publication, the same for every face.
+//! The producing side of a send queue: room, fences and publication, for single posts, batches and builders.
 //!
-//! A batch's [`Cursor`] runs ahead of what is published; a batch that is dropped leaves nothing behind. Room is counted in
-//! WRs, as `max_send_wr` says, because blocks then follow: creation gave every WR its largest WQE. (A WQE that is larger, of
-//! an opcode that creation did not count with, counts as several.)
+//! The [`Cursor`] of a batch runs ahead of what is published; a batch that is dropped has no effect. Room is counted in
+//! WRs, as `max_send_wr` is: creation reserved the blocks of the largest WQE for every WR, so there is room for its blocks
+//! if there is room for the WR. (A WQE that is larger, with an opcode that was not given at creation, counts as several
+//! WRs.)
 //!
-//! The limit stands in the queue's `QueueAccess`, where `modify_qp` and fork(2) take it away. A WR is written if the head is
-//! below the limit that the batch began with. WQEs beyond the published index do no harm, so that needs no more care.
-//! Whatever the device is told of is told while the queue is busy, after the head was compared with the limit once more:
-//! then `modify_qp` waits for the doorbell before it goes on. The limit is raised while the queue is busy, too, so it does
-//! not outlive a change of the state. Where the control path can't order its accesses with those of a post
-//! ([`QueueAccess::needs_fence`]), the limit stays 0 and every publication takes the slow path, which has a fence and checks
-//! the state itself.
+//! The limit is stored in the queue's `QueueAccess`. `modify_qp` sets it to 0, and it is 0 in a child of fork(2). A WR is
+//! written if the head is below the limit in the batch's cursor. The device does not read WQEs beyond the published index,
+//! so writing one needs no other check. WQEs are published while the queue is busy, after the head was compared with the
+//! current limit: `modify_qp` then waits for the doorbell before it continues. The limit is raised only while the queue is
+//! busy, so it does not outlive a change of the state. Where the control path can't order its accesses with those of a post
+//! ([`QueueAccess::needs_fence`]), the limit stays 0 and every publication takes the slow path, which has a fence and
+//! checks the state itself.
 //!
-//! In any [`Mode`] but [`Mode::Idle`] the head is [`Cursor::CLOSED`], which no limit reaches.
+//! In any [`Mode`] but [`Mode::Idle`] the head is [`Cursor::CLOSED`], which is above every limit.
 
 use crate::doorbell::Doorbell;
 use crate::memory::dbrec::DbWord;
@@ -29,19 +30,19 @@ use uverbs_core::provider::state::StateWord;
 use uverbs_core::sync::barrier::to_device;
 use uverbs_core::wr::WrOpcode;
 
-/// What a batch must know before it may begin.
+/// What must be considered before a batch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Nothing: `head` is open.
+    /// Nothing: `head` is a count.
     Idle,
     /// A builder session is open.
     Session,
-    /// The WQE at `at`, which may not be written yet, must wait for a local operation before it: of the batch or session
-    /// that is under way, or of the last one.
+    /// The WQE at `at`, which may not be written yet, must wait for a local operation before it. The operation is part of
+    /// the current batch or session, or of the last one.
     Fenced { at: BlockIndex, in_session: bool },
 }
 
-/// This side's view of a send queue, and its doorbell.
+/// The poster's view of a send queue, and its doorbell.
 #[derive(Debug)]
 pub(crate) struct Producer {
     published: Published,
@@ -50,29 +51,29 @@ pub(crate) struct Producer {
     mode: Mode,
     /// Whether the WQE at `at` must wait for a local operation before it.
     is_fenced: bool,
-    /// Has the limit.
+    /// Contains the limit.
     access: QueueAccess,
-    /// WRs that the queue takes.
+    /// The number of WRs that fit.
     max_post: u32,
-    /// The state under which the limit was raised last: the indices belong to its reset.
+    /// The state word at the last check before a batch. The indices are valid until the QP is reset after it.
     since: StateWord,
-    /// Why the batch's cursor has failed.
+    /// The error of the batch whose cursor has failed.
     error: PostError,
 }
 
-/// What is published to the device, and the means to publish more.
+/// What is published to the device, the doorbell record and the doorbell.
 #[derive(Debug)]
 struct Published {
-    /// The next basic block.
+    /// The index of the next basic block.
     at: BlockIndex,
-    /// The WRs since the queue was reset, or [`Cursor::CLOSED`].
+    /// The number of WRs since the queue was reset, or [`Cursor::CLOSED`].
     head: u64,
     record: DbWord,
     bell: Doorbell,
 }
 
 impl Published {
-    /// Publishes what is new, and rings. The queue is busy, and open; `ring` is its ring.
+    /// Publishes the WQEs before the cursor, and rings. The queue must be busy and open; `ring` is its ring.
     #[inline(always)]
     fn extend(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &Cursor) {
         let first = self.at;
@@ -83,7 +84,7 @@ impl Published {
 }
 
 impl Producer {
-    /// Of a queue that takes `max_post` WRs.
+    /// The producer of a queue in which `max_post` WRs fit.
     pub(crate) fn new(queue: &SendQueueRef, max_post: u32, record: DbWord, bell: Doorbell) -> Self {
         Self {
             published: Published { at: BlockIndex::of(0), head: 0, record, bell },
@@ -102,22 +103,22 @@ impl Producer {
         &self.published.bell
     }
 
-    /// WRs that the queue takes.
+    /// The number of WRs that fit.
     pub(crate) fn max_post(&self) -> u32 {
         self.max_post
     }
 
-    /// The WRs published since the queue was reset.
+    /// The number of WRs published since the queue was reset.
     fn count(&self) -> u64 {
         if self.published.head == Cursor::CLOSED { self.session_base } else { self.published.head }
     }
 
-    /// Blocks, modulo 2^16, and WRs, modulo 2^32, that were published since the queue was reset.
+    /// The numbers of blocks, modulo 2^16, and of WRs, modulo 2^32, that were published since the queue was reset.
     pub(crate) fn published(&self) -> (u32, u32) {
         (self.published.at.index(), self.count() as u32)
     }
 
-    /// Sets the indices, as if so many one-block WRs had been posted and completed. For tests.
+    /// Sets the indices as if this many one-block WRs had been posted and completed. For tests.
     #[cfg(any(test, feature = "test-utils"))]
     pub(crate) fn start_at(&mut self, queue: &SendQueueRef, index: u32) {
         use crate::memory::CompletedCount;
@@ -134,19 +135,19 @@ impl Producer {
         let _ = self.raise_post_limit(queue);
     }
 
-    /// How many WRs may have been posted. Relaxed: it is this poster that raises it, after it has checked the state.
+    /// The limit for the count of WRs. Relaxed: only this poster raises it, after it has checked the state.
     #[inline(always)]
     fn post_limit(&self) -> u64 {
         self.access.limit().load(Ordering::Relaxed)
     }
 
-    /// Begins a batch. Whether it may, the first WR finds out.
+    /// Begins a batch. The first WR checks whether posting is allowed.
     #[inline(always)]
     pub(crate) fn begin(&self) -> Cursor {
         Cursor::new(self.published.at, self.published.head, self.post_limit())
     }
 
-    /// Checks what a batch must check before its first WR. Gives the cursor's limit; its head is `session_base`.
+    /// Makes the checks before the first WR of a batch. Returns the limit for the cursor; its head is `session_base`.
     #[inline]
     fn revalidate(&mut self, queue: &SendQueueRef) -> Result<u64, PostError> {
         if self.in_session() {
@@ -166,12 +167,12 @@ impl Producer {
             (self.published.at, self.session_base, self.is_fenced) = (BlockIndex::of(0), 0, false);
         }
         self.since = word;
-        // A batch that was dropped may have left it closed.
+        // A batch that was dropped may have left the head closed.
         self.settle();
         self.raise_post_limit(queue)
     }
 
-    /// Leaves whatever batch or session was under way, `session_base` being the count.
+    /// Ends the current batch or session; `session_base` must be the count.
     fn settle(&mut self) {
         (self.published.head, self.mode) = if self.is_fenced {
             (Cursor::CLOSED, Mode::Fenced { at: self.published.at, in_session: false })
@@ -180,7 +181,8 @@ impl Producer {
         };
     }
 
-    /// Raises the limit to what the tail allows, and gives it. The queue is busy, and its state was checked since it is.
+    /// Raises the limit as far as the tail allows, and returns it. The queue must be busy, and its state checked since
+    /// then.
     fn raise_post_limit(&self, queue: &SendQueueRef) -> Result<u64, PostError> {
         let head = self.count();
         let outstanding = (head as u32).wrapping_sub(queue.sq().tail());
@@ -188,13 +190,13 @@ impl Producer {
         let Some(room) = self.max_post.checked_sub(outstanding) else { return Err(PostError::Corrupt) };
         let limit = head + u64::from(room);
         if !self.access.needs_fence() {
-            // Relaxed: only this poster uses it. A control call that closes the queue stores 0 after it has waited for us.
+            // Relaxed: only this poster uses it. A control call that closes the queue waits for this thread, then stores 0.
             self.access.limit().store(limit, Ordering::Relaxed);
         }
         Ok(limit)
     }
 
-    /// The queue seems full to a batch that is on its way: loads the tail again. Gives a limit beyond `head`.
+    /// The queue seems full to a batch that has begun: loads the tail again. Returns a limit above `head`.
     #[cold]
     fn refresh(&mut self, queue: &SendQueueRef, head: u64) -> Result<u64, PostError> {
         let _busy = queue.qp.access().send.busy();
@@ -203,7 +205,7 @@ impl Producer {
         if head < limit { Ok(limit) } else { Err(PostError::QueueFull) }
     }
 
-    /// There is no room at the cursor, as far as is known, or nothing is known yet.
+    /// Makes room for a WR if the cursor has none, or if nothing was checked yet.
     #[cold]
     fn make_room(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> Result<(), PostError> {
         self.ensure_begun(queue, cursor)?;
@@ -213,7 +215,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Makes sure that posting is allowed at all; the error is that of the batch if it had one.
+    /// Makes the checks before the first WR if they were not made yet. Returns the error of the batch if it has failed.
     pub(crate) fn ensure_begun(
         &mut self,
         queue: &SendQueueRef,
@@ -232,7 +234,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Whether a state still allows to post what was begun under another.
+    /// Checks that what was begun in the state `since` may be posted in the state `word`.
     fn check(&self, word: StateWord) -> Result<(), PostError> {
         if word.is_forked() {
             return Err(PostError::Forked);
@@ -250,7 +252,7 @@ impl Producer {
         cursor.lend(|cursor| self.make_room(queue, cursor))
     }
 
-    /// The same for a WQE that counts as `1 + more` WRs, of which `more` are then taken.
+    /// [`reserve`](Self::reserve) for a WQE that counts as `1 + more` WRs; adds `more` to the head.
     pub(crate) fn reserve_more(
         &mut self,
         queue: &SendQueueRef,
@@ -266,7 +268,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Keeps the first error of a batch, after which there is no room for anything.
+    /// Stores the first error of a batch. After that the cursor has no room.
     #[cold]
     pub(crate) fn latch(&mut self, cursor: &mut Cursor, error: PostError) {
         if !cursor.is_failed() {
@@ -275,8 +277,8 @@ impl Producer {
         }
     }
 
-    /// The WR that is written next, of `blocks` blocks, is a local operation: whatever follows it waits, and so does it if one
-    /// was before. Whether one was.
+    /// The WR that is written next, of `blocks` blocks at `at`, is a local operation: the WQE after it must wait for it.
+    /// Returns whether it must itself wait for a local operation directly before it.
     #[cold]
     pub(crate) fn fence_local(&mut self, view: SqView<'_>, at: BlockIndex, blocks: u32) -> bool {
         self.session_base = self.count();
@@ -320,8 +322,8 @@ impl Producer {
         self.publish_cold(queue, cursor)
     }
 
-    /// Makes everything before the cursor visible to the device and rings, unless the state changed. Nothing if that is
-    /// nothing new, or the batch failed before it began.
+    /// Makes everything before the cursor visible to the device and rings, unless the state changed. Does nothing if
+    /// there is nothing new or the batch has failed.
     #[inline(always)]
     pub(crate) fn publish(&mut self, queue: &SendQueueRef, cursor: &Cursor) -> Result<(), PostError> {
         if self.published.head < cursor.head && self.ring_if_open(queue, queue.view(), cursor) {
@@ -357,7 +359,7 @@ impl Producer {
     pub(crate) fn ring_if_open(&mut self, queue: &SendQueueRef, ring: SqView<'_>, cursor: &Cursor) -> bool {
         let access = self.access.at_hand();
         access.enter();
-        // A head that is closed or failed is beyond any limit.
+        // A head that is closed or failed is above every limit.
         let is_open = cursor.head <= access.limit().load(Ordering::Relaxed);
         if is_open {
             self.published.extend(queue, ring, cursor);
@@ -366,10 +368,10 @@ impl Producer {
         is_open
     }
 
-    /// Posts one WQE of one block that is in registers, if nothing at all is in the way. `block` has all of it but the first
-    /// word; it has `ds` units, more than one.
+    /// Posts one WQE of one block that is in registers, if no check is needed, and returns whether it did. `block` is the
+    /// WQE without its first word; the WQE has `ds` units, more than one.
     ///
-    /// The block goes from registers to both ring and register, so nothing of it is loaded again: 75 instructions for a WRITE.
+    /// The block goes from registers to both the ring and the register, so it is never loaded: 75 instructions for a WRITE.
     #[inline(always)]
     pub(crate) fn post_block(
         &mut self,
@@ -430,7 +432,7 @@ impl Producer {
         matches!(self.mode, Mode::Session | Mode::Fenced { in_session: true, .. })
     }
 
-    /// Ends a session and publishes it, if there is one and nothing at all is in the way; else it goes on.
+    /// Ends a session and publishes it, if one is open and no check is needed. Returns whether it did.
     #[inline(always)]
     pub(crate) fn complete_session(&mut self, queue: &SendQueueRef, cursor: &mut Cursor) -> bool {
         let copy = *cursor;
@@ -457,12 +459,12 @@ impl Producer {
             return Err(PostError::NoSession);
         }
         let result = match cursor {
-            // An empty session finds out about the state, too.
+            // The end of an empty session checks the state, too.
             Some(cursor) => self.check(queue.qp.word()).and_then(|()| self.publish_cold(queue, cursor)),
             None => Ok(()),
         };
         if self.in_session() {
-            // Nothing of it was published.
+            // The session was not published.
             self.settle();
         }
         result
@@ -487,8 +489,8 @@ mod loom_tests {
         Connected, PostError, SendBatch as _, SendQueue as _, WireRemote as _, WireSge as _, Wr,
     };
 
-    /// A post against `modify_qp` to RESET and back: when a state is set, the doorbell record does not change any more by
-    /// what was begun before. Both sides have fences here, because loom does not model membarrier(2).
+    /// A post against `modify_qp` to RESET: after the state is set, a post that began before does not change the doorbell
+    /// record. Both sides have fences here, because loom does not model membarrier(2).
     fn model(post: fn(&mut crate::SendQueue) -> Result<(), PostError>) {
         loom::model(move || {
             let (mut queue, qp, _, record) =
@@ -497,10 +499,10 @@ mod loom_tests {
             post(&mut queue).unwrap();
             let poster = loom::thread::spawn(move || post(&mut queue));
             qp.set_state(QpState::RESET);
-            let told = record.word(1).load(core::sync::atomic::Ordering::Relaxed);
+            let published = record.word(1).load(core::sync::atomic::Ordering::Relaxed);
             let result = poster.join().unwrap();
             assert!(matches!(result, Ok(()) | Err(PostError::BadState)));
-            assert_eq!(record.word(1).load(core::sync::atomic::Ordering::Relaxed), told);
+            assert_eq!(record.word(1).load(core::sync::atomic::Ordering::Relaxed), published);
             assert_eq!(qp.access().send.limit().load(loom::sync::atomic::Ordering::Relaxed), 0);
         });
     }

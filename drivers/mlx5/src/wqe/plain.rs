@@ -241,7 +241,7 @@ pub(crate) struct CtrlConsts {
 }
 
 impl CtrlConsts {
-    /// Of the QP of this number, whose destinations have `address_units`. `signal` is set in every WQE.
+    /// The constants of the QP with this number, whose destinations have `address_units`. `signal` is set in every WQE.
     pub(crate) fn new(qp_num: u32, address_units: u32, signal: u8) -> Self {
         let first = |opcode| {
             let opcode = WrOpcode(opcode as u32);
