@@ -210,9 +210,9 @@ fn queue_pairs_come_and_go() -> Outcome {
 
 /// A kernel that registers memory and then, if the flag is set, gives an invalid answer.
 #[derive(Debug)]
-struct Unsure(Arc<dyn Kernel>, Arc<AtomicBool>);
+struct InvalidAnswers(Arc<dyn Kernel>, Arc<AtomicBool>);
 
-impl Kernel for Unsure {
+impl Kernel for InvalidAnswers {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         self.0.ioctl(command)?;
         if !self.1.load(Ordering::Relaxed) {
@@ -261,18 +261,18 @@ impl Kernel for Unsure {
     }
 }
 
-/// A buffer that reports when it is dropped.
+/// A buffer that counts its drops.
 #[derive(Debug)]
-struct Told(PageBuf, Arc<AtomicU64>);
+struct CountsDrops(PageBuf, Arc<AtomicU64>);
 
-impl Drop for Told {
+impl Drop for CountsDrops {
     fn drop(&mut self) {
         self.1.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 // SAFETY: as `PageBuf`.
-unsafe impl uverbs::StableBuf for Told {
+unsafe impl uverbs::StableBuf for CountsDrops {
     fn ptr(&self) -> NonNull<u8> {
         self.0.ptr()
     }
@@ -285,13 +285,14 @@ unsafe impl uverbs::StableBuf for Told {
 /// Memory that the kernel may have registered despite its answer is not returned to its owner.
 fn memory_that_the_kernel_may_hold() -> Outcome {
     let hca = Hca::new();
-    let lies = Arc::new(AtomicBool::new(false));
-    let context = Context::<Mlx5>::from_kernel(Arc::new(Unsure(hca.open(), lies.clone()))).unwrap();
+    let is_invalid = Arc::new(AtomicBool::new(false));
+    let context =
+        Context::<Mlx5>::from_kernel(Arc::new(InvalidAnswers(hca.open(), is_invalid.clone()))).unwrap();
     let pd = context.alloc_pd().unwrap();
     let dropped = Arc::new(AtomicU64::new(0));
-    let buf = || Told(PageBuf::new(4096).unwrap(), dropped.clone());
+    let buf = || CountsDrops(PageBuf::new(4096).unwrap(), dropped.clone());
     let mut moved = pd.reg_mr(buf(), ALL).map_err(|(_, e)| e).unwrap();
-    lies.store(true, Ordering::Relaxed);
+    is_invalid.store(true, Ordering::Relaxed);
     let (back, error) = pd.reg_mr(buf(), ALL).unwrap_err();
     assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
     let (back, error) = pd.reg_private(buf(), AccessFlags::LOCAL_WRITE).unwrap_err();

@@ -19,8 +19,8 @@ pub const QUIET: Duration = Duration::from_millis(30);
 /// The function that makes devices of this process work.
 static WORK: OnceLock<fn(Duration)> = OnceLock::new();
 
-/// Devices of this process have a clock of their own, which only goes on when somebody waits: `work` lets it, by so
-/// much. Without it, waiting is sleeping.
+/// Devices of this process have a virtual clock, which advances only during waits: `work` advances it by this much. Without
+/// `work`, a wait is a sleep.
 pub fn work_while_waiting(work: fn(Duration)) {
     let _ = WORK.set(work);
 }

@@ -207,7 +207,7 @@ impl DeviceBuilder {
         let in_real_time = !alive.shared.deterministic;
         let index = alive.shared.enter(|world| {
             let index = world.devices.len();
-            // Devices of other processes have slots among the own ones, and numbers of their own.
+            // Devices of other processes have slots between those of this process, and separate numbers.
             let here = world.net.ports.iter().filter(|p| p.location == PortLocation::Here).count();
             let (address, guid) = address(usize::from(world.peers.base) + here, ethernet);
             self.config.guid = guid;

@@ -190,7 +190,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
 /// The source of a device that was listed; `EINVAL` for any other pointer.
 ///
 /// # Safety
-/// There is nothing to promise: a device of ours is never freed.
+/// No requirement: a device of this library is never freed.
 fn source(device: *mut ibv_device) -> Outcome<&'static Source> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let found = known.0.iter().find(|ours| ours.addr() == device.addr()).ok_or(Errno::EINVAL)?;

@@ -23,7 +23,7 @@ pub unsafe trait StableBuf: Send + 'static {
     }
 }
 
-/// Zeroed, page-aligned memory of its own mapping: what rings of messages are made of.
+/// Zeroed, page-aligned memory in its own mapping, for example for rings of messages.
 ///
 /// Page alignment keeps other data off the pages that a device writes, and off those that a fork would have to keep.
 #[derive(Debug)]

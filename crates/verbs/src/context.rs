@@ -85,7 +85,7 @@ impl<D: Driver> ContextInner<D> {
 }
 
 /// Whether something that was made from `other` may be used with what is made from `context`. The kernel's handles are
-/// numbers that each context counts for itself, so a foreign one would name something else.
+/// numbers that each context counts for itself, so a handle of another context would name another object.
 pub(crate) fn same_context<D: Driver>(
     context: &Arc<ContextInner<D>>,
     other: &Arc<ContextInner<D>>,
@@ -112,7 +112,7 @@ impl<D: Driver> Clone for Context<D> {
 }
 
 impl<D: Driver> Context<D> {
-    /// Opens a device that is known to be this driver's. [`open`](crate::open) finds out.
+    /// Opens a device that must be one of this driver. [`open`](crate::open) selects the driver of a device.
     pub fn open(device: &DeviceInfo) -> Result<Self> {
         let fd = UverbsFd::open(device, &[D::DRIVER_ID])?;
         Self::from_kernel(Arc::new(fd))

@@ -301,7 +301,7 @@ impl Driver for Rxe {
         let (handle, mut attr) =
             srq::create(parents, create.attr, create.user_handle, Uhw::answer(resp.as_mut_bytes()))?;
         let made = self.ring(VERB, &resp.mi, sge_bytes(attr.max_sge)).and_then(|ring| {
-            // It has no state of its own: as a QP that always takes receives and never flushes.
+            // An SRQ has no state: it is treated as a QP that always takes receives and never flushes.
             let shared = QpShared::create(QpState::RTR, self.barrier, Vec::new(), 0)
                 .map_err(|e| no_memory(VERB, &e))?;
             let queue = RecvQueue::new(ring, attr.max_sge, Arc::new(shared), self.bell(handle.handle()))
@@ -394,8 +394,8 @@ impl Driver for Rxe {
         let early = matches!(target, Some(QpState::RESET | QpState::ERR));
         if let (true, Some(state)) = (early, target) {
             shared.set_state(state);
-            // And those that have published already, or are about to, are heard: of a RESET they fall before it, and their
-            // receives are flushed in ERR. Where they can't be waited for, the queue stays closed.
+            // Posts that are in progress end before the kernel acts: before a RESET, or early enough for ERR to flush their
+            // receives. If waiting for them fails, the queue stays closed.
             shared.wait_for_posters().map_err(|errno| Error::os("modify_qp", "waiting for posts", errno))?;
         }
         // SAFETY: the handle is of this context and belongs to `shared` ([`Driver`], "Safety of the verbs"); the state in

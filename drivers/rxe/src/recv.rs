@@ -39,7 +39,7 @@ impl<B: FlushBell> RecvQueue<B> {
         Ok(Self { ring: Producer::new(ring, shared)?, max_sge: max_sge.min(room), bell })
     }
 
-    /// A shared receive queue, which has no state of its own: as a QP that always takes receives and never flushes.
+    /// A shared receive queue. It has no state: it is treated as a QP that always takes receives and never flushes.
     ///
     /// # Errors
     /// [`PostError::Corrupt`] if the ring's indices make no sense.

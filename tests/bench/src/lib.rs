@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The costs of posts and polls on mlx5, measured through the public API of `uverbs`: our side of `cargo xtask bench`.
 //!
-//! `exclusive count|ns|trace [NAME...]` and `shared` likewise, under the preload library of `c/shim.c`. The rows are
+//! `exclusive|shared count|ns|trace [NAME...]`, under the preload library of `c/shim.c`. The rows are
 //! those of the C program `c/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a
 //! program of its own, because a user's program has one call of each kind, which affects the compiler's inlining.
 //!

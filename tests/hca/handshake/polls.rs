@@ -15,7 +15,7 @@ use uverbs::{PollError, PostError, Qp, Rc, Ud};
 use uverbs_core::provider::Completion as _;
 use uverbs_tests::{Outcome, Refused, Test};
 
-/// Who makes the control call.
+/// The thread that makes the control call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     /// The polling thread itself, in a callback.

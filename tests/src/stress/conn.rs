@@ -184,7 +184,7 @@ impl<D: Driver> Conn<D> {
         Ok(())
     }
 
-    /// Gives the straddled posts back that can't complete any more.
+    /// Returns the memory of straddled posts that can no longer complete.
     pub(super) fn take_back_straddled(&self, ends: &[End<D>; 2], ended: u32) -> Result<()> {
         let mut back = Vec::new();
         self.straddled.lock()?.retain(|(era, id)| match era.take_back_straddled(*id, ended) {
@@ -203,7 +203,7 @@ impl<D: Driver> Conn<D> {
         (!taken).then(|| Controlled(&self.controlled))
     }
 
-    /// The QP at an end, when no one uses it any more.
+    /// The QP at an end, after its last use.
     fn take(&self, side: usize) -> Result<Option<Queues<D>>> {
         let Some(mut queues) = self.queues[side].lock()?.take() else { return Ok(None) };
         while queues.users.load(Ordering::Acquire) != 0 {

@@ -41,7 +41,7 @@ pub enum EventScope {
     Wq,
     /// A port; `element` is its number.
     Port,
-    /// The device; `element` means nothing.
+    /// The device; `element` has no meaning.
     Device,
     /// A type that this program does not know.
     Unknown,

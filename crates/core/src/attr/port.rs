@@ -34,7 +34,7 @@ impl Mtu {
         }
     }
 
-    /// The code of exactly so many bytes: 256, 512, 1024, 2048 or 4096.
+    /// The code of this exact number of bytes: 256, 512, 1024, 2048 or 4096.
     #[must_use]
     pub const fn from_bytes(bytes: u32) -> Option<Self> {
         match bytes {

@@ -79,7 +79,7 @@ open_values! {
 pub struct QpAttr {
     /// State to move to.
     pub qp_state: QpState,
-    /// State that the caller thinks the QP is in.
+    /// The current state of the QP, as the caller knows it.
     pub cur_qp_state: QpState,
     /// Path MTU; connected QPs only.
     pub path_mtu: Mtu,

@@ -41,7 +41,7 @@ pub struct UverbsFd {
 }
 
 impl UverbsFd {
-    /// Opens the device file of a device and finds out which of the drivers in `candidates` (`enum rdma_driver_id`)
+    /// Opens the device file of a device and determines which of the drivers in `candidates` (`enum rdma_driver_id`)
     /// the kernel has for it.
     ///
     /// # Errors

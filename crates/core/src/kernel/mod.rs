@@ -93,12 +93,12 @@ pub trait Kernel: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Closes the device while objects of it are left (ibv_close_device(3)): they end in the kernel, and what this process
-    /// still has of them does nothing any more. From now on it is as in a process that did not open the device: every call
-    /// is `ESTALE`, and destroying a handle is nothing.
+    /// Closes the device while objects of it are left (ibv_close_device(3)): they end in the kernel, and the
+    /// handles that this process still has do nothing. After it, as in a process that did not open the device, every call
+    /// fails with `ESTALE`, and destroying a handle has no effect.
     ///
     /// # Safety
-    /// No other call of the port is in progress, the descriptor from [`Kernel::fd`] is not used any more, and nothing is
-    /// posted or polled any more.
+    /// No other call of the port is in progress, the descriptor from [`Kernel::fd`] is no longer used, and nothing is
+    /// posted or polled afterwards.
     unsafe fn close(&self) {}
 }

@@ -55,7 +55,7 @@ fn ring(call: &Call<'_, '_>, context: &[u8], list: &[u8]) -> Result<Ring, Status
 
 pub(super) fn create_rq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let context = create_rq_in::CTX.bytes(input);
-    // Receives of its own; a pool of them is not known here.
+    // The queue has its own receives; a pool of receives is not supported.
     if rqc::MEM_RQ_TYPE.get(context) != 0 {
         return Err(Status::BAD_PARAM);
     }

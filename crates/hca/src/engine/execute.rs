@@ -321,7 +321,7 @@ impl Device {
         Ok(())
     }
 
-    /// Who a peer's access counts as: an XRC target has no domain of its own, the SRQ has.
+    /// The user of memory keys that a peer's access counts as: an XRC target has no protection domain, its SRQ has one.
     fn remote_user(&self, qp: &Qp, packet: &Packet) -> super::mkey::User {
         let srqn = (qp.kind == QpKind::XrcRecv).then_some(packet.srqn);
         self.receiver(qp, srqn)

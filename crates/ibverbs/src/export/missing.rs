@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions of the library that are not done. Each says so in the way that its man page reports failure, and stands in the
+//! Functions of the library that are not done. Each fails as its man page describes failure, and is listed in the
 //! README's table.
 
 use crate::errno::{Errno, minus_one, number, pointer};
@@ -98,8 +98,8 @@ nothing_to_undo! {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_register_driver(_: *const c_void, _: *const c_void) {}
 
-/// What the private symbols lead to that only providers of rdma-core's own use: with their nodes there, libraries and
-/// programs that name them load, and learn that there is nothing behind.
+/// The private symbols that only rdma-core's own providers use. They exist so that libraries and programs that name them
+/// load; the functions return an error or 0.
 mod private {
     use super::{Errno, c_int, c_void, minus_one, number, pointer};
 

@@ -230,7 +230,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
         let flags = CqFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
         if attr.comp_mask & mask::PD != 0 {
-            // A parent domain gives a queue nothing here but the promise that its thread domain makes, which the flag makes, too.
+            // The only effect of a parent domain here would be that its thread domain says that one thread at a time uses the CQ,
+            // which the flag says, too.
             // SAFETY: `attr.parent_domain` is NULL or a live object, which begins with the pointer to its context
             // (contract of the man page).
             unsafe { context::is_of(context, attr.parent_domain) }?;

@@ -241,7 +241,7 @@ pub(crate) unsafe fn query<D: Driver>(
     let this = unsafe { private::<D>(qp) };
     // Drivers of kernels refuse or ignore bits that are none.
     let (mut attr, init) = this.handle.query(mask & QpAttrMask::all())?;
-    // How large its queues are, the driver knows and not every kernel does (mlx5_ib says 0).
+    // The driver stores the sizes of the queues. Not every kernel reports them (mlx5_ib reports 0).
     attr.cap = this.cap;
     Ok((attr, init.sq_sig_all))
 }

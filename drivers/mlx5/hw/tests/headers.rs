@@ -11,7 +11,7 @@ use std::{env, fs};
 
 use uverbs_mlx5_hw::MODULES;
 
-/// What `mlx5dv.h` does not have. A name that joins or leaves the list is looked at by hand.
+/// Names that `mlx5dv.h` does not have. A change of this list must be reviewed by a person.
 const LACKING: &[&str] = &[
     "CQE_VLAN_STRIPPED",
     "CqDoorbell",

@@ -215,7 +215,7 @@ pub(crate) fn modify_dct(handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> 
     let mut resp = mlx5_ib_modify_qp_resp::default();
     // SAFETY: the struct has no address.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    // SAFETY: `Driver::modify_dct` was promised that the target's state is followed; a target has no queues.
+    // SAFETY: the caller of `Driver::modify_dct` follows the state of the target (its contract); a target has no queues.
     unsafe { handle.modify(None, attr, mask, uhw) }?;
     let needed = core::mem::offset_of!(mlx5_ib_modify_qp_resp, dctn) + size_of_val(&resp.dctn);
     Ok((resp.response_length as usize >= needed).then_some(resp.dctn))

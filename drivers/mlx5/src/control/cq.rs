@@ -17,7 +17,7 @@ use uverbs_uapi::mlx5::{MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS, MLX5_IB_CREATE_CQ_
 const FIELDS: WcExFlags =
     WcExFlags::STANDARD.union(WcExFlags::TIMESTAMPS).union(WcExFlags::CVLAN).union(WcExFlags::FLOW_TAG);
 
-/// The ring for so many entries, and its memory.
+/// The ring for `entries` entries of `cqe_size` bytes, and its memory.
 fn ring(mlx5: &Mlx5, verb: &'static str, entries: u32, cqe_size: u32) -> Result<(CqRing, Arc<QueueBuf>)> {
     let buf = QueueBuf::new(entries as usize * cqe_size as usize).map_err(|e| mlx5.no_memory(verb, &e))?;
     let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size)

@@ -198,7 +198,7 @@ pub(crate) struct SrqSize {
     pub(crate) slots: u32,
 }
 
-/// The SRQ for so many WRs of so many entries.
+/// The sizes of an SRQ for this number of WRs with this number of entries each.
 pub(crate) fn shared_queue(
     verb: &'static str,
     limits: &Limits,

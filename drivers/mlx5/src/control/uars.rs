@@ -23,7 +23,7 @@ use uverbs_uapi::mlx5::{
     MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, MLX5_QP_FLAG_BFREG_INDEX, MLX5_QP_FLAG_UAR_PAGE_INDEX,
 };
 
-/// Longest register that is believed: two halves of 512 bytes.
+/// The longest register that is accepted from the kernel: two halves of 512 bytes.
 const MAX_BF_REG: u32 = 1024;
 
 /// The doorbell parameters in the context's answer.
@@ -94,7 +94,7 @@ pub(crate) enum Posters {
     Many,
     /// One thread at a time.
     One,
-    /// One thread at a time, which the program promised by a thread domain.
+    /// One thread at a time: the contract of a thread domain.
     ThreadDomain,
 }
 

@@ -30,7 +30,7 @@ macro_rules! played {
 type Offer = (u32, u32, u32);
 
 #[derive(Debug)]
-struct Played {
+struct FakeKernel {
     /// The names of the commands, in order.
     log: Mutex<Vec<String>>,
     /// Send queue, receive queue or completion queue.
@@ -44,7 +44,7 @@ struct Played {
     refuse_mmap: AtomicBool,
 }
 
-impl Default for Played {
+impl Default for FakeKernel {
     fn default() -> Self {
         Self {
             log: Mutex::default(),
@@ -66,7 +66,7 @@ impl Default for Played {
     }
 }
 
-impl Played {
+impl FakeKernel {
     fn note(&self, what: impl Into<String>) {
         self.log.lock().unwrap().push(what.into());
     }
@@ -145,7 +145,7 @@ impl Played {
     }
 }
 
-impl Kernel for Played {
+impl Kernel for FakeKernel {
     fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         match (c.object(), c.method()) {
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => return self.write_command(c),
@@ -235,14 +235,14 @@ impl Kernel for Played {
 }
 
 struct Stage {
-    kernel: Arc<Played>,
+    kernel: Arc<FakeKernel>,
     rxe: Rxe,
     pd: PdHandle,
     cq: uverbs_core::provider::CqParts<Rxe>,
 }
 
 impl Stage {
-    fn new(kernel: Played) -> Self {
+    fn new(kernel: FakeKernel) -> Self {
         let kernel = Arc::new(kernel);
         let (rxe, info) = Rxe::open(Arc::clone(&kernel) as Arc<dyn Kernel>).unwrap();
         assert_eq!(info.num_comp_vectors, 4);
@@ -276,7 +276,7 @@ fn rc() -> QpInitAttr {
 
 #[test]
 fn reported_sizes_are_those_that_fit() {
-    let t = Stage::new(Played::default());
+    let t = Stage::new(FakeKernel::default());
     let mut attr = rc();
     attr.cap.max_inline_data = 8;
     let qp = t.qp(&attr).unwrap();
@@ -292,7 +292,7 @@ fn reported_sizes_are_those_that_fit() {
 
 #[test]
 fn invalid_rings_fail_the_creation_and_leave_no_object() {
-    let t = Stage::new(Played::default());
+    let t = Stage::new(FakeKernel::default());
     for (which, offer) in [
         (0, (8, 16, 16)),      // 208 bytes and 4 entries do not fit in 256
         (0, (9, 32, 16)),      // more slots than are mapped
@@ -320,7 +320,7 @@ fn invalid_rings_fail_the_creation_and_leave_no_object() {
 #[test]
 fn features_that_rxe_lacks_are_unsupported_without_a_command() {
     use SendOpsFlags as F;
-    let t = Stage::new(Played { device_cap_flags_ex: 0, atomic_cap: 0, ..Default::default() });
+    let t = Stage::new(FakeKernel { device_cap_flags_ex: 0, atomic_cap: 0, ..Default::default() });
     let with_ops = |qp_type, send_ops_flags| QpInitAttr { send_ops_flags, ..QpInitAttr::new(qp_type) };
     for attr in [
         QpInitAttr::new(QpType::RawPacket),
@@ -351,13 +351,13 @@ fn features_that_rxe_lacks_are_unsupported_without_a_command() {
     assert!(played!(t.rxe.create_srq(&create)).unwrap_err().is_unsupported());
     assert!(t.kernel.take_log().is_empty());
     // Features that the kernel reports are accepted.
-    let t = Stage::new(Played::default());
+    let t = Stage::new(FakeKernel::default());
     t.qp(&with_ops(QpType::Rc, F::all().difference(F::TSO))).unwrap();
 }
 
 #[test]
 fn the_posters_follow_the_state() {
-    let t = Stage::new(Played::default());
+    let t = Stage::new(FakeKernel::default());
     let mut qp = t.qp(&rc()).unwrap();
     let to = |qp_state| QpAttr { qp_state, qkey: 7, ..Default::default() };
     let modify = |qp: &uverbs_core::provider::QpParts<Rxe>, state, mask| {
@@ -405,7 +405,7 @@ fn the_posters_follow_the_state() {
 
 #[test]
 fn after_a_refused_write_doorbells_use_the_ioctl() {
-    let kernel = Arc::new(Played::default());
+    let kernel = Arc::new(FakeKernel::default());
     let bell = KernelBell::new(Arc::clone(&kernel) as Arc<dyn Kernel>, 5);
     bell.ring().unwrap();
     assert_eq!(kernel.take_log(), ["direct 28"]);
@@ -413,7 +413,7 @@ fn after_a_refused_write_doorbells_use_the_ioctl() {
     bell.ring().unwrap();
     bell.ring().unwrap();
     assert_eq!(kernel.take_log(), ["direct 28", "write 0x1c", "write 0x1c"]);
-    let t = Stage::new(Played::default());
+    let t = Stage::new(FakeKernel::default());
     let mut queue = t.cq.queue;
     queue.req_notify(false).unwrap();
     t.kernel.refuse_writes.store(true, Ordering::Relaxed);
@@ -423,7 +423,7 @@ fn after_a_refused_write_doorbells_use_the_ioctl() {
 
 #[test]
 fn a_resize_uses_the_new_ring_or_reports_it_lost() {
-    let mut t = Stage::new(Played::default());
+    let mut t = Stage::new(FakeKernel::default());
     t.kernel.rings.lock().unwrap()[2] = (7, 256, 256);
     assert_eq!(played!(t.rxe.resize_cq(&t.cq.handle, &mut t.cq.queue, 200)).unwrap(), 255);
     assert_eq!((t.cq.queue.cqe(), t.cq.handle.cqe()), (255, 255));
@@ -462,11 +462,11 @@ fn a_resize_uses_the_new_ring_or_reports_it_lost() {
 #[test]
 fn an_address_handle_has_the_kernels_number() {
     let attr = AhAttr::global(1, 3, "10.0.0.2".parse().unwrap());
-    let t = Stage::new(Played::default());
+    let t = Stage::new(FakeKernel::default());
     let (handle, ah) = t.rxe.create_ah(&t.pd, &attr).unwrap();
     assert_eq!((ah.num, ah.av), (7, Default::default()), "the kernel has the address");
     handle.destroy().unwrap();
-    let t = Stage::new(Played { ah_num: 0, ..Default::default() });
+    let t = Stage::new(FakeKernel { ah_num: 0, ..Default::default() });
     let (_, ah) = t.rxe.create_ah(&t.pd, &attr).unwrap();
     assert_eq!((ah.num, ah.av.network_type, ah.av.grh.sgid_index), (0, 1, 3));
 }

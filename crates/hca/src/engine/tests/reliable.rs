@@ -297,7 +297,7 @@ fn an_srq_serves_its_qps_and_reports_its_limit() {
         }
     });
     assert_eq!(got, [Notice::Srq { srqn: srq.srqn, event: event::SRQ_LIMIT_REACHED }]);
-    // Out of the list's order it goes on with the next index.
+    // Out of the list's order, the next index follows.
     for i in 0..7 {
         srq.recv(b.sge(i * 100, 100), u32::MAX);
         a.send(0, 10);

@@ -43,7 +43,7 @@ impl DoorbellPort for Bells {
 }
 
 #[derive(Debug)]
-pub(super) struct Played {
+pub(super) struct FakeKernel {
     pub(super) context: Mutex<mlx5_ib_alloc_ucontext_resp>,
     pub(super) link_layer: u8,
     pub(super) atomic_cap: u32,
@@ -66,7 +66,7 @@ pub(super) struct Played {
     pub(super) bells: Mutex<Vec<Arc<Bells>>>,
 }
 
-impl Default for Played {
+impl Default for FakeKernel {
     fn default() -> Self {
         let context = mlx5_ib_alloc_ucontext_resp {
             qp_tab_size: 1 << 18,
@@ -109,7 +109,7 @@ impl Default for Played {
     }
 }
 
-impl Played {
+impl FakeKernel {
     fn note(&self, what: impl Into<String>) {
         self.log.lock().unwrap().push(what.into());
     }
@@ -239,7 +239,7 @@ impl Played {
     }
 }
 
-impl Kernel for Played {
+impl Kernel for FakeKernel {
     fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         if let Some(bytes) = c.input(UVERBS_ATTR_UHW_IN).filter(|_| c.object() < UVERBS_ID_DRIVER_NS) {
             *self.private.lock().unwrap() = bytes.to_vec();

@@ -10,13 +10,13 @@ macro_rules! played {
     }};
 }
 
-mod hostile;
 mod kernel;
+mod wrong_answers;
 
 use super::qp::QpControl;
 use super::*;
 use core::sync::atomic::Ordering::Relaxed;
-use kernel::{Played, record_word};
+use kernel::{FakeKernel, record_word};
 use uverbs_core::Errno;
 use uverbs_core::attr::{
     Gid, QpCap, QpInitAttr, QpState, QpType, RxHashConf, RxHashFields, SendOpsFlags, SrqInitAttr, SrqType,
@@ -31,14 +31,14 @@ use uverbs_mlx5_hw::doorbell::{MLX5_RCV_DBR, MLX5_SND_DBR};
 use uverbs_uapi::mlx5::*;
 
 struct Stage {
-    kernel: Arc<Played>,
+    kernel: Arc<FakeKernel>,
     mlx5: Mlx5,
     pd: PdHandle,
     cq: CqParts<Mlx5>,
 }
 
 impl Stage {
-    fn new(kernel: Played, options: &Options) -> Self {
+    fn new(kernel: FakeKernel, options: &Options) -> Self {
         let kernel = Arc::new(kernel);
         let (mlx5, _) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, options).unwrap();
         let pd = mlx5.alloc_pd().unwrap();
@@ -49,7 +49,7 @@ impl Stage {
     }
 
     fn plain() -> Self {
-        Self::new(Played::default(), &Options::default())
+        Self::new(FakeKernel::default(), &Options::default())
     }
 
     fn attr(qp_type: QpType) -> QpInitAttr {
@@ -120,7 +120,7 @@ fn post_send(qp: &mut QpParts<Mlx5>) -> core::result::Result<(), PostError> {
 
 #[test]
 fn a_context_requests_the_supported_features() {
-    let kernel = Arc::new(Played::default());
+    let kernel = Arc::new(FakeKernel::default());
     let options = Options { num_low_lat_uuars: 6, ..Options::default() };
     let (mlx5, info) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, &options).unwrap();
     assert_eq!(info.num_comp_vectors, 4);
@@ -148,13 +148,13 @@ fn an_invalid_context_answer_is_an_error() {
         |r| r.tot_bfregs = 17,
     ];
     for change in changes {
-        let kernel = Played::default();
+        let kernel = FakeKernel::default();
         change(&mut kernel.context.lock().unwrap());
         let error = Mlx5::open_with(Arc::new(kernel), &Options::default()).unwrap_err();
         assert_eq!(error.errno(), Errno::EPROTO, "{error}");
     }
     // With an invalid register size, BlueFlame is disabled, and the context can be opened.
-    let kernel = Played::default();
+    let kernel = FakeKernel::default();
     kernel.context.lock().unwrap().bf_reg_size = 300;
     let stage = Stage::new(kernel, &Options::default());
     stage.qp(QpType::Rc);
@@ -235,7 +235,7 @@ fn features_that_mlx5_lacks_are_unsupported_without_a_command() {
 
 #[test]
 fn registers_are_shared_when_they_run_out() {
-    let kernel = Played::default();
+    let kernel = FakeKernel::default();
     let options = Options { total_uuars: 8, num_low_lat_uuars: 4, ..Options::default() };
     let stage = Stage::new(kernel, &options);
     let shared = |qp: &QpParts<Mlx5>| format!("{:?}", qp.send.as_ref().unwrap()).contains("shared: true");
@@ -262,7 +262,7 @@ fn registers_are_shared_when_they_run_out() {
 
 #[test]
 fn without_more_registers_all_qps_use_the_uncached_page() {
-    let kernel = Played::default();
+    let kernel = FakeKernel::default();
     kernel.uars_left.store(2, Relaxed);
     let stage = Stage::new(kernel, &Options::default());
     // One page for the CQs, one for two QPs.
@@ -288,7 +288,7 @@ fn without_more_registers_all_qps_use_the_uncached_page() {
 
 #[test]
 fn exclusive_qps_have_dedicated_registers_while_there_are_pages() {
-    let kernel = Played::default();
+    let kernel = FakeKernel::default();
     // One page for the CQs, three for six QPs, one with shared registers.
     kernel.uars_left.store(5, Relaxed);
     let stage = Stage::new(kernel, &Options::default());
@@ -320,7 +320,7 @@ fn exclusive_qps_have_dedicated_registers_while_there_are_pages() {
 
 #[test]
 fn a_kernel_without_uar_objects_has_thread_domains() {
-    let kernel = Played::default();
+    let kernel = FakeKernel::default();
     kernel.context.lock().unwrap().tot_bfregs = 16;
     kernel.bfreg_index.store(8, Relaxed);
     let stage = Stage::new(kernel, &Options::default());
@@ -339,7 +339,7 @@ fn a_kernel_without_uar_objects_has_thread_domains() {
 #[test]
 fn a_thread_domains_register_alternates_its_halves_without_blueflame() {
     let options = Options { shut_up_bf: true, ..Options::default() };
-    let stage = Stage::new(Played::default(), &options);
+    let stage = Stage::new(FakeKernel::default(), &options);
     let td = stage.mlx5.alloc_td().unwrap();
     assert_eq!(stage.kernel.take_log(), ["alloc uar type 0"]);
     let mut qp = stage.try_qp(&Stage::attr(QpType::Uc), Some(&td)).unwrap();
@@ -355,7 +355,7 @@ fn a_thread_domains_register_alternates_its_halves_without_blueflame() {
 
 #[test]
 fn builders_of_missing_operations_are_unsupported_at_creation() {
-    let mut kernel = Played::default();
+    let mut kernel = FakeKernel::default();
     (kernel.atomic_cap, kernel.max_tso) = (0, 0);
     let stage = Stage::new(kernel, &Options::default());
     let create = |qp_type, send_ops_flags| {
@@ -376,7 +376,7 @@ fn builders_of_missing_operations_are_unsupported_at_creation() {
 #[test]
 fn without_blueflame_all_qps_write_to_one_register() {
     let options = Options { shut_up_bf: true, ..Options::default() };
-    let stage = Stage::new(Played::default(), &options);
+    let stage = Stage::new(FakeKernel::default(), &options);
     let (_a, _b) = (stage.qp(QpType::Rc), stage.qp(QpType::Rc));
     assert!(stage.kernel.take_log().is_empty());
     let request: mlx5_ib_create_qp = stage.kernel.private();
@@ -385,7 +385,7 @@ fn without_blueflame_all_qps_write_to_one_register() {
 
 #[test]
 fn an_old_kernel_returns_the_register_of_a_qp() {
-    let kernel = Played::default();
+    let kernel = FakeKernel::default();
     {
         let mut context = kernel.context.lock().unwrap();
         (context.tot_bfregs, context.num_dyn_bfregs) = (16, 4);
@@ -553,7 +553,7 @@ fn an_srq_has_its_own_index_only_for_xrc() {
 
 #[test]
 fn with_cqe_version_0_completions_have_the_qp_number() {
-    let kernel = Played::default();
+    let kernel = FakeKernel::default();
     kernel.context.lock().unwrap().cqe_version = 0;
     let stage = Stage::new(kernel, &Options::default());
     let qp = stage.qp(QpType::Rc);
@@ -572,11 +572,11 @@ fn address_handles_depend_on_the_link_layer() {
     assert!(refused(&stage.mlx5, AhAttr { port_num: 2, ..attr }).contains("port_num"));
     assert!(refused(&stage.mlx5, AhAttr { port_num: 0, ..attr }).contains("port_num"));
 
-    let mut kernel = Played::default();
+    let mut kernel = FakeKernel::default();
     kernel.link_layer = 1;
     let ib = Stage::new(kernel, &Options::default());
     ib.mlx5.create_ah(&ib.pd, &AhAttr { grh: None, dlid: 4, ..attr }).unwrap();
-    let old = Played::default();
+    let old = FakeKernel::default();
     old.context.lock().unwrap().cmds_supp_uhw = 0;
     let old = Stage::new(old, &Options::default());
     assert!(old.mlx5.create_ah(&old.pd, &attr).unwrap_err().is_unsupported());
@@ -585,7 +585,7 @@ fn address_handles_depend_on_the_link_layer() {
 #[test]
 fn a_cq_can_have_large_entries() {
     let options = Options { cqe_size: 128, ..Options::default() };
-    let stage = Stage::new(Played::default(), &options);
+    let stage = Stage::new(FakeKernel::default(), &options);
     let request: mlx5_ib_create_cq = stage.kernel.private();
     assert_eq!((request.cqe_size, request.flags), (128, MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX));
     assert_eq!(u32::from(request.uar_page_index), stage.mlx5.uars.arm_page().unwrap());

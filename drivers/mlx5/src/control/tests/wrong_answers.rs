@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A kernel with wrong answers: each one leads to an error or to a usable object, never to a panic.
 
-use super::kernel::Played;
+use super::kernel::FakeKernel;
 use super::*;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use proptest::prelude::*;
 use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPage, Mapping, Protection, RawCommand, WriteCommand};
 
-/// Answers as [`Played`] does, with random changes.
+/// Answers as [`FakeKernel`] does, with random changes.
 #[derive(Debug)]
-struct Hostile {
-    inner: Played,
+struct WrongKernel {
+    inner: FakeKernel,
     random: AtomicU64,
     /// On average one answer in this many is wrong.
     rate: u64,
     quiet: AtomicBool,
 }
 
-impl Hostile {
+impl WrongKernel {
     /// splitmix64
     fn random(&self) -> u64 {
         let x = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -46,7 +46,7 @@ impl Hostile {
     }
 }
 
-impl Kernel for Hostile {
+impl Kernel for WrongKernel {
     fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> core::result::Result<(), Errno> {
         self.inner.ioctl(c)?;
         if self.strikes() {
@@ -97,7 +97,7 @@ impl Kernel for Hostile {
     }
 
     fn name(&self) -> &str {
-        "hostile0"
+        "fake0"
     }
 
     fn is_creator_process(&self) -> bool {
@@ -202,8 +202,8 @@ proptest! {
 
     #[test]
     fn every_answer_leads_to_an_error_or_a_usable_object(seed: u64, rate in prop_oneof![Just(10_u64), Just(40), Just(200), Just(1000)], gentle: bool) {
-        let kernel = Hostile {
-            inner: Played::default(),
+        let kernel = WrongKernel {
+            inner: FakeKernel::default(),
             random: AtomicU64::new(seed),
             rate,
             // In half of the runs the context's answers are correct.
