@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Requests on the typed interface of a driver's queue, `uverbs_core::provider`.
 #![expect(unsafe_code)]
-// UNSAFETY: posts work requests under the caller's promise about the memory that they name.
+// UNSAFETY: posts work requests; the contracts of its functions require that the memory that they name stays valid.
 
 use crate::request::{Data, Dest, Op, Request};
 use uverbs_core::provider::op::{self, Address};
@@ -40,7 +40,7 @@ pub unsafe fn visit<R: WireRemote>(op: Op<'_>, v: impl Visit<R>) {
         Op::CmpSwp(r, compare, swap) => v.visit(op::CmpSwp::new(r.wire(), compare, swap)),
         Op::FetchAdd(r, add) => v.visit(op::FetchAdd::new(r.wire(), add)),
         Op::LocalInv(rkey) => v.visit(op::LocalInv::new(rkey)),
-        // SAFETY: the caller's promise.
+        // SAFETY: the bind fulfils the contract of `BindMw::new` (contract of this function).
         Op::BindMw(bind) => v.visit(unsafe { op::BindMw::new(bind) }),
         Op::Flush(r, args) => v.visit(op::Flush::new(r.wire(), args)),
         Op::AtomicWrite(r, data) => v.visit(op::AtomicWrite::new(r.wire(), data)),
@@ -59,7 +59,7 @@ pub unsafe fn begin<Q: WrBuilder>(queue: &mut Q, wr_id: u64, flags: SendFlags, o
             self.0.wr_begin(self.1, op);
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: if `op` is a bind, it fulfils the contract of `BindMw::new` (contract of this function).
     unsafe { visit(op, Begin(queue, Wr { wr_id, flags })) };
 }
 
@@ -71,7 +71,7 @@ pub unsafe fn begin<Q: WrBuilder>(queue: &mut Q, wr_id: u64, flags: SendFlags, o
 /// # Safety
 /// As [`SendBatch::push`].
 pub unsafe fn push<B: SendBatch>(batch: &mut B, req: &Request<'_, RawAh<B::Ah>>) -> Result<(), PostError> {
-    // SAFETY: the caller's promise, for each of the calls.
+    // SAFETY: the memory that `req` names, and its bind, fulfil the contract of `SendBatch::push` (contract of this function).
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
     unsafe {
         match req.data {
@@ -91,7 +91,7 @@ unsafe fn push_data<B: SendBatch>(
     req: &Request<'_, RawAh<B::Ah>>,
     data: impl Payload<B::Sge>,
 ) {
-    // SAFETY: the caller's promise, for each of the calls.
+    // SAFETY: the memory that `req` names, and its bind, fulfil the contract of `SendBatch::push` (contract of this function).
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
     unsafe {
         match req.dest {
@@ -121,11 +121,11 @@ unsafe fn push_to<B: SendBatch>(
     impl<B: SendBatch, A: Address<B::Ah>, P: Payload<B::Sge>> Visit<B::Remote> for Push<'_, B, A, P> {
         #[inline(never)]
         fn visit<O: Operation<Remote = B::Remote>>(self, op: O) {
-            // SAFETY: the promise of the caller of `push_to`.
+            // SAFETY: the memory and a bind fulfil the contract of `SendBatch::push` (contract of `push_to`).
             unsafe { self.0.push(self.1, self.2, op, self.3) };
         }
     }
     let wr = Wr { wr_id: req.wr_id, flags: req.flags };
-    // SAFETY: the caller's promise.
+    // SAFETY: a bind fulfils the contract of `BindMw::new`, as `SendBatch::push` requires (contract of this function).
     unsafe { visit(req.op, Push(batch, wr, to, data)) };
 }

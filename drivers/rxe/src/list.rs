@@ -3,7 +3,7 @@
 //!
 //! Each walks its list to the first WR that can't be posted and publishes those before it with one doorbell.
 #![expect(unsafe_code)]
-// UNSAFETY: lists, entries and handles are C pointers, valid by the caller's promise.
+// UNSAFETY: lists, entries and handles are C pointers; the contracts of the functions require that they are valid.
 
 use crate::doorbell::{FlushBell, SendBell};
 use crate::producer::Cursor;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls that differ between the lockings: through `&mut`, or through a guard.
 #![expect(unsafe_code)]
-// UNSAFETY: posts work requests under the caller's promise about the memory that they name.
+// UNSAFETY: posts work requests; the contracts of its functions require that the memory that they name stays valid.
 
 use super::{Req, Typed};
 use crate::push::wire;
@@ -84,7 +84,7 @@ pub unsafe fn batch<D: Driver, T: Typed<D>>(
     lost: Option<Lost>,
 ) -> Result<(), PostError> {
     for req in reqs {
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that `req` names stays valid until it completes (contract of this function).
         unsafe { T::push(&mut batch, req) }?;
     }
     match lost {
@@ -109,7 +109,7 @@ pub unsafe fn recv_batch<Q: Engine>(
 ) -> Result<(), PostError> {
     for (wr_id, sges) in recvs {
         let sges = wire(sges)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid until the receive completes (contract of this function).
         unsafe { batch.push(*wr_id, &sges) };
     }
     batch.complete()
@@ -128,7 +128,7 @@ macro_rules! lock {
                 lost: Option<Lost>,
             ) -> Result<(), PostError> {
                 $enter
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that the requests name stays valid until they complete (contract of the trait).
                 unsafe { batch($guard.batch(), reqs, lost) }
             }
             unsafe fn single<D: Driver, T: Typed<D>>(
@@ -136,7 +136,7 @@ macro_rules! lock {
                 req: &Req<'_, D>,
             ) -> Result<(), PostError> {
                 $enter
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that the requests name stays valid until they complete (contract of the trait).
                 unsafe { T::$now($guard, req) }
             }
             unsafe fn recv<D: Driver>(
@@ -145,7 +145,7 @@ macro_rules! lock {
                 sges: &[D::Sge],
             ) -> Result<(), PostError> {
                 $enter
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that the entries name stays valid until they complete (contract of the trait).
                 unsafe { $guard.post(wr_id, sges) }
             }
             unsafe fn recv_batch<D: Driver>(
@@ -153,7 +153,7 @@ macro_rules! lock {
                 recvs: &[(u64, &[Sge])],
             ) -> Result<(), PostError> {
                 $enter
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that the entries name stays valid until they complete (contract of the trait).
                 unsafe { recv_batch($guard.batch(), recvs) }
             }
             unsafe fn srq_recv<D: Driver>(
@@ -162,7 +162,7 @@ macro_rules! lock {
                 sges: &[D::Sge],
             ) -> Result<(), PostError> {
                 $enter
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that the entries name stays valid until they complete (contract of the trait).
                 unsafe { $guard.post(wr_id, sges) }
             }
             unsafe fn srq_recv_batch<D: Driver>(
@@ -170,7 +170,7 @@ macro_rules! lock {
                 recvs: &[(u64, &[Sge])],
             ) -> Result<(), PostError> {
                 $enter
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that the entries name stays valid until they complete (contract of the trait).
                 unsafe { recv_batch($guard.batch(), recvs) }
             }
         }

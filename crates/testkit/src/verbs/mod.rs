@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Posts on the queues of the `uverbs` crate, on each of their interfaces and with each locking.
 #![expect(unsafe_code)]
-// UNSAFETY: posts work requests under the caller's promise about the memory that they name.
+// UNSAFETY: posts work requests; the contracts of its functions require that the memory that they name stays valid.
 
 mod lock;
 mod typed;
@@ -58,20 +58,22 @@ pub unsafe fn post<D: Driver, T: Typed<D>, L: Lock>(
     reqs: &[Req<'_, D>],
 ) -> Result<(), Refused> {
     match face {
-        // SAFETY: the caller's promise.
+        // SAFETY: one thread uses the queue, unless it has a lock, and the memory that the requests name stays valid
+        // (contract of this function). The list is unchanged since it was made; by its type, its handles are of driver `D`.
         Face::List => unsafe { post_list(sq, &List::new(reqs)) },
         Face::Builder => {
-            // SAFETY: the caller's promise; the handles are of driver `D`.
+            // SAFETY: one thread uses the queue, unless it has a lock, and the memory that the requests name stays valid
+            // (contract of this function); the handles are of driver `D`.
             let mut session = unsafe { session(sq) }.ok_or(PostError::IllegalOpcode)?;
             session.start();
             session.requests(reqs);
             Ok(session.complete()?)
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the requests name stays valid until they complete (contract of this function).
         Face::Batch => Ok(unsafe { L::batch(sq, reqs, None) }?),
         Face::Single => {
             for (i, req) in reqs.iter().enumerate() {
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that `req` names stays valid until it completes (contract of this function).
                 unsafe { L::single(sq, req) }.map_err(|e| Refused::new(e, Some(i)))?;
             }
             Ok(())
@@ -90,7 +92,8 @@ pub unsafe fn post_list<D: Driver, T: Sends, L: Lock>(
     sq: &SendQueue<D, T, L>,
     list: &List<'_>,
 ) -> Result<(), Refused> {
-    // SAFETY: `list` owns or borrows all that its nodes point to; the rest is the caller's promise.
+    // SAFETY: `list` owns or borrows all that its nodes point to; it is well-formed. One thread uses the queue, unless
+    // it has a lock, and the memory that the list names stays valid (contract of this function).
     unsafe { sq.post_send(list.first()) }.map_err(|bad| refused(list.nodes(), &bad))
 }
 
@@ -99,6 +102,7 @@ pub unsafe fn post_list<D: Driver, T: Sends, L: Lock>(
 /// # Safety
 /// As [`post`], and as [`Session::new`] for the handles.
 pub unsafe fn session<D: Driver, T: Sends, L: Lock>(sq: &SendQueue<D, T, L>) -> Option<Session<'_>> {
-    // SAFETY: the caller's promise.
+    // SAFETY: one thread uses the queue, unless it has a lock; the memory that the requests name stays valid; the handles
+    // are of driver `D` (contract of this function).
     sq.qp_ex().map(|ex| unsafe { Session::new(ex) })
 }

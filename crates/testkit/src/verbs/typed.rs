@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The typed calls for a request, by transport.
 #![expect(unsafe_code)]
-// UNSAFETY: posts work requests under the caller's promise about the memory that they name.
+// UNSAFETY: posts work requests; the contracts of its functions require that the memory that they name stays valid.
 
 use super::Req;
 use crate::push::wire;
@@ -35,17 +35,17 @@ macro_rules! typed {
         impl<D: $driver> Typed<D> for $transport {
             unsafe fn push(batch: &mut Batch<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError> {
                 let $dest = req.dest else { return Err(PostError::InvalidArgument) };
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(batch.$wr(req.wr_id, $($arg),*).flags(req.flags), req) }
             }
             unsafe fn now(sq: &mut SendQueue<D, Self, Exclusive>, req: &Req<'_, D>) -> Result<(), PostError> {
                 let $dest = req.dest else { return Err(PostError::InvalidArgument) };
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
             }
             unsafe fn now_locked(sq: &mut SendGuard<'_, D, Self>, req: &Req<'_, D>) -> Result<(), PostError> {
                 let $dest = req.dest else { return Err(PostError::InvalidArgument) };
-                // SAFETY: the caller's promise.
+                // SAFETY: the memory that `req` names stays valid (contract of the trait).
                 unsafe { $fill(sq.$post(req.wr_id, $($arg),*).flags(req.flags), req) }?
             }
         }
@@ -76,11 +76,11 @@ unsafe fn message<S: Sink<D>, D: Driver, T: SendsImm, A: Address<D::Ah>>(
     Ok(match (req.op, req.data) {
         (Op::Send, Data::Inline(bytes)) => wr.send_inline(bytes),
         (Op::Send, Data::InlineList(list)) => wr.send_inline_list(list),
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::Send, _) => unsafe { wr.send(&sges) },
         (Op::SendImm(imm), Data::Inline(bytes)) => wr.send_imm_inline(bytes, ImmData::new(imm)),
         (Op::SendImm(imm), Data::InlineList(list)) => wr.send_imm_inline_list(list, ImmData::new(imm)),
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::SendImm(imm), _) => unsafe { wr.send_imm(&sges, ImmData::new(imm)) },
         _ => return Err(PostError::IllegalOpcode),
     })
@@ -98,11 +98,11 @@ unsafe fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
     Ok(match (req.op, req.data) {
         (Op::SendInv(rkey), Data::Inline(bytes)) => wr.send_inv_inline(bytes, rkey),
         (Op::SendInv(rkey), Data::InlineList(list)) => wr.send_inv_inline_list(list, rkey),
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::SendInv(rkey), _) => unsafe { wr.send_inv(&sges, rkey) },
         (Op::Write(r), Data::Inline(bytes)) => wr.write_inline(bytes, r.wire()),
         (Op::Write(r), Data::InlineList(list)) => wr.write_inline_list(list, r.wire()),
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::Write(r), _) => unsafe { wr.write(&sges, r.wire()) },
         (Op::WriteImm(r, imm), Data::Inline(bytes)) => {
             wr.write_imm_inline(bytes, r.wire(), ImmData::new(imm))
@@ -110,12 +110,12 @@ unsafe fn peer<S: Sink<D>, D: Driver, T: HasPeer + SendsImm, A: Address<D::Ah>>(
         (Op::WriteImm(r, imm), Data::InlineList(list)) => {
             wr.write_imm_inline_list(list, r.wire(), ImmData::new(imm))
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
         (Op::WriteImm(r, imm), _) => unsafe { wr.write_imm(&sges, r.wire(), ImmData::new(imm)) },
         (Op::LocalInv(rkey), _) => wr.local_inv(rkey),
-        // SAFETY: the caller's promise.
+        // SAFETY: the bound memory stays valid (contract of this function).
         (Op::BindMw(bind), _) => unsafe { wr.bind_mw(bind) },
-        // SAFETY: the caller's promise.
+        // SAFETY: `message` and this function have the same contract.
         _ => return unsafe { message(wr, req) },
     })
 }
@@ -130,15 +130,15 @@ unsafe fn reliable<S: Sink<D>, D: Driver, T: Reliable + SendsImm, A: Address<D::
 ) -> Result<S::Out, PostError> {
     let sges = sges(req)?;
     Ok(match req.op {
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
         Op::Read(r) => unsafe { wr.read(&sges, r.wire()) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
         Op::CmpSwp(r, compare, swap) => unsafe { wr.compare_swap(&sges, r.wire(), compare, swap) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the memory that the entries name stays valid (contract of this function).
         Op::FetchAdd(r, add) => unsafe { wr.fetch_add(&sges, r.wire(), add) },
         Op::Flush(r, args) => wr.flush(r.wire(), args),
         Op::AtomicWrite(r, data) => wr.atomic_write(r.wire(), data),
-        // SAFETY: the caller's promise.
+        // SAFETY: `peer` and this function have the same contract.
         _ => return unsafe { peer(wr, req) },
     })
 }

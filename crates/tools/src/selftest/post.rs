@@ -117,7 +117,7 @@ pub(super) fn post<D: Driver, T: Kind<D>, L: Lock>(
         Face::Post => verbs::Face::Single,
         Face::Batch | Face::Locked => verbs::Face::Batch,
     };
-    // SAFETY: see the head of this module.
+    // SAFETY: entries and windows name regions of the selftest, which live longer than its QPs. One thread uses the queue.
     unsafe { verbs::post(qp.sq()?, face, &[req]) }
 }
 
@@ -127,6 +127,6 @@ pub(super) fn post_recv<Q: RecvQueue>(
     wr_id: u64,
     sges: &[Sge],
 ) -> Result<(), PostError> {
-    // SAFETY: see the head of this module.
+    // SAFETY: the entries name regions of the selftest, which live longer than its queues. One thread uses the queue.
     unsafe { verbs::recv_batch(batch, &[(wr_id, sges)]) }
 }

@@ -218,9 +218,9 @@ impl<D: Driver> Ends<D> {
             ($wr:expr) => {{
                 let wr = $wr.signaled();
                 match tso {
-                    // SAFETY: see the head of this module.
+                    // SAFETY: the entry's region lives longer than the QP.
                     Some(args) => unsafe { wr.send_tso(args, &sges) },
-                    // SAFETY: see the head of this module.
+                    // SAFETY: the entry's region lives longer than the QP.
                     None => unsafe { wr.send(&sges) },
                 }
             }};
@@ -242,7 +242,8 @@ impl<D: Driver> Ends<D> {
                     wr.tail =
                         WrTail { tso: WrTso { hdr: header.as_ptr(), hdr_sz: header.len() as u16, mss: MSS } };
                 }
-                // SAFETY: a list of one; see the head of this module.
+                // SAFETY: a list of one node, which lives until the call returns, as does its entry; the region of the entry lives
+                // longer than the QP.
                 unsafe { qp.sq()?.post_send(&raw const wr) }.map_err(|bad| bad.error)
             }
             (Sender::Exclusive(qp), Face::Builder) => {
@@ -270,7 +271,7 @@ fn build(mut qp: QpEx<'_>, Frame { sge, header }: Frame<'_>) -> Result<(), PostE
         // SAFETY: inside the session.
         None => unsafe { qp.wr_send() },
     }
-    // SAFETY: inside the session; memory as in the head of this module.
+    // SAFETY: inside the session; the entry's region lives longer than the QP.
     unsafe { qp.wr_set_sge(sge.lkey, sge.addr, sge.length) };
     // SAFETY: this thread opened the session.
     unsafe { qp.wr_complete() }

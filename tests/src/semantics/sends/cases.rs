@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The cases of sends: what each one is on each face.
 
-// UNSAFETY: see `super`.
+// UNSAFETY: posts work requests. They name the memory of a bench, which is alive and accessed by atomics only, or memory
+// that is refused before the device could access it.
 
 use super::stage::{INLINE, IP_CSUM, MORE_THAN_2_GIB, Stage, UNKNOWN_FLAG};
 use core::ptr::null;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The parts of the work requests of all cases, and the calls that pass one to each face.
 
-// UNSAFETY: see `super`.
+// UNSAFETY: posts work requests. They name the memory of a bench, which is alive and accessed by atomics only, or memory
+// that is refused before the device could access it.
 
 use super::Facts;
 use anyhow::{Context as _, Result};
