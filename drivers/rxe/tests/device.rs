@@ -36,6 +36,9 @@ macro_rules! own {
 
 const LEN: usize = 64 << 10;
 
+/// The time limit of anything that must happen; the host of an emulated machine may be busy for many seconds.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// A device, a domain, a region and a completion queue.
 struct Bench {
     driver: Rxe,
@@ -202,7 +205,7 @@ impl Bench {
 
     /// Waits for `n` completions.
     fn wait(&mut self, n: usize) -> Vec<WorkCompletion> {
-        let (mut got, end) = (Vec::new(), Instant::now() + Duration::from_secs(20));
+        let (mut got, end) = (Vec::new(), Instant::now() + LIMIT);
         while got.len() < n {
             assert!(Instant::now() < end, "{} of {n} completions: {got:?}", got.len());
             let mut wc = [WorkCompletion::default(); 8];
@@ -576,7 +579,11 @@ fn wrs_posted_in_sqd_run_after_it() {
     let (mut a, mut b) = t.pair(QpType::Rc);
     t.state(&a, QpState::SQD);
     // Draining takes a moment; until then the kernel refuses to go back.
-    std::thread::sleep(Duration::from_millis(50));
+    let end = Instant::now() + LIMIT;
+    while a.handle.query(QpAttrMask::STATE).unwrap().0.sq_draining {
+        assert!(Instant::now() < end, "the send queue is not drained");
+        std::thread::yield_now();
+    }
     recv!(b, 1, &[t.sge(0, 10)]).unwrap();
     post!(a, 2, op::Send::new(), Inline(b"held back")).unwrap();
     t.quiet();

@@ -12,6 +12,9 @@ use uverbs::provider::op::FlushArgs;
 use uverbs::{Driver, MemoryWindow, WcOpcode};
 use uverbs_testkit::{Data, Op, Remote};
 
+/// The time limit of data whose completion does not mean that it has arrived.
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
+
 /// An opcode of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opcode {
@@ -284,7 +287,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
     fn arrives(&self, data: &[u8]) -> Result<()> {
         let start = Instant::now();
         while self.ends.b.bytes(TARGET, data.len())? != data {
-            let patient = T::QP_TYPE == QpType::Uc && start.elapsed() < Duration::from_secs(1);
+            let patient = T::QP_TYPE == QpType::Uc && start.elapsed() < ARRIVAL_LIMIT;
             ensure!(patient, "the data differ");
             std::thread::yield_now();
         }
@@ -368,7 +371,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         self.ends.run_back(Face::Batch, turn, Op::Write(to), Data::Sges(&sges))?;
         let start = Instant::now();
         while self.ends.a.bytes(TARGET + 8, 100)? != data {
-            ensure!(start.elapsed() < Duration::from_secs(1), "what was written through the window differs");
+            ensure!(start.elapsed() < ARRIVAL_LIMIT, "what was written through the window differs");
             std::thread::yield_now();
         }
         mw.close()?;

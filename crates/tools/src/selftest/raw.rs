@@ -42,7 +42,7 @@ const TCP: [u8; 20] = [0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 
 /// Id of the send; receives have theirs from 0 on.
 const SENT: u64 = 99;
 /// How long a frame may take from this port to this port.
-const LOOP_LIMIT: Duration = Duration::from_millis(200);
+const LOOP_LIMIT: Duration = Duration::from_secs(1);
 /// `IEEE Std 802 - Local Experimental`: no host's stack takes it.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 
