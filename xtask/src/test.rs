@@ -72,8 +72,9 @@ fn quick() -> Result<ExitCode> {
     step("format", ci::format)?;
     // All with --workspace, so that each step uses the same features and so the same artifacts.
     step("units", || cargo::call(&["test", "--workspace", "--lib", "--bins"]))?;
-    step("tables and vectors", || {
-        cargo::call(&["test", "--workspace", "--test", "semantics", "--test", "vectors"])
+    step("tables, vectors, documentation", || {
+        let targets = ["--test", "semantics", "--test", "vectors", "--test", "book"];
+        cargo::call(&[&["test", "--workspace"], &targets[..]].concat())
     })?;
     step("software HCA", || {
         let mut args = vec!["test", "--workspace", "--test", "hca", "--"];
