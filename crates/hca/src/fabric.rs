@@ -3,9 +3,9 @@
 
 use crate::alive::Alive;
 use crate::config::{Config, InlineMode, Link};
+use crate::engine::Front;
 use crate::engine::net::{Address, PortLocation};
 use crate::engine::{Device, Notice, Port, event};
-use crate::front::Front;
 use crate::kernel::{HcaKernel, State};
 use crate::plugged::Plugged;
 use crate::shared::Shared;

@@ -27,30 +27,10 @@ pub use crate::config::Config;
 pub use crate::engine::cq::{Cq, CqParts};
 pub use crate::engine::flow::{Classifier, Hit, Target};
 pub use crate::engine::headers::Headers;
-pub use crate::engine::mkey::{Bound, Kind as MkeyKind, Mkey, Mkeys, Translate, access};
+pub use crate::engine::mkey::{Bound, Kind as MkeyKind, Mkey, Mkeys, NULL_MKEY, Translate, access};
 pub use crate::engine::net::Address;
 pub use crate::engine::qp::{Attr, Qp, QpKind, SendRing, State};
-pub use crate::engine::recv::{RecvRing, Srq};
+pub use crate::engine::recv::{RecvRing, Srq, Wq};
 pub use crate::engine::rss::Rss;
-pub use crate::engine::{Device, NULL_MKEY, Notice, Port, Wq, event};
+pub use crate::engine::{Device, Front, Notice, Port, event};
 pub use crate::plugged::Plugged;
-
-use core::any::Any;
-use core::fmt;
-
-/// The front of a device: its state, which is protected by the fabric's lock.
-pub trait Front: Any + Send + fmt::Debug {
-    /// Passes the device's notices on to the driver. It is called often, also if there are none.
-    fn deliver(&mut self, device: &mut Device);
-
-    /// Whether the driver has not yet taken notices that were passed on. Then `deliver` is called again soon.
-    fn has_backlog(&self) -> bool {
-        false
-    }
-
-    /// Whether the driver runs in a VM. Then doorbells may arrive late; and because a VM is stopped while its device does
-    /// not answer, a call processes due work for a short time only, and the fabric's thread processes the rest.
-    fn is_in_vm(&self) -> bool {
-        false
-    }
-}

@@ -2,8 +2,8 @@
 //! The handle of a device and its front.
 
 use crate::alive::Alive;
+use crate::engine::Front;
 use crate::engine::{Device, Notice, Port, event};
-use crate::front::Front;
 use crate::violation::Violation;
 use core::fmt;
 use core::marker::PhantomData;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One fabric behind one lock: the devices, their fronts, the network, the clock.
 
+use crate::engine::Front;
 use crate::engine::net::{Address, Net, PortLocation};
 use crate::engine::packet::Packet;
 use crate::engine::{Device, Port};
-use crate::front::Front;
 use crate::peers::Peers;
 use core::any::Any;
 use core::time::Duration;

@@ -8,6 +8,9 @@ use crate::memory::Memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The key that reads zeros and swallows writes.
+pub const NULL_MKEY: u32 = 0x300;
+
 /// Access rights, `IB_UVERBS_ACCESS_*`.
 pub mod access {
     /// Every key gives it.

@@ -63,6 +63,21 @@ impl RecvRing {
     }
 }
 
+/// A receive work queue of RSS.
+#[derive(Debug)]
+pub struct Wq {
+    /// Its ring.
+    pub rq: RecvRing,
+    /// Number of its protection domain.
+    pub pd: u32,
+    /// Number of its CQ.
+    pub cqn: u32,
+    /// The user index in its completions.
+    pub uidx: u32,
+    /// Takes frames (`IB_WQS_RDY`).
+    pub ready: bool,
+}
+
 /// A shared receive queue: a list through its WQEs.
 #[derive(Debug)]
 pub struct Srq {

@@ -6,7 +6,7 @@ use super::call::Call;
 use super::limits::{MAX_WQES, VECTORS};
 use super::object::Object;
 use crate::config::InlineMode;
-use crate::engine::NULL_MKEY;
+use crate::engine::mkey::NULL_MKEY;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;

@@ -3,11 +3,11 @@
 
 use super::rig::{End, PD, Ram, TestCq, area, on};
 use crate::bytes::put;
-use crate::engine::Wq;
 use crate::engine::flow::{Masked, Rule, Spec, Target};
 use crate::engine::headers::Headers;
 use crate::engine::qp::{QpKind, State};
 use crate::engine::recv::RecvRing;
+use crate::engine::recv::Wq;
 use crate::engine::rss::Rss;
 use crate::{Fabric, Link};
 use uverbs_mlx5_hw::Be16;

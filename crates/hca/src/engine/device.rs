@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device: its objects by number, the arrival of packets, timers, and receives.
+
+use super::cq::Cq;
+use super::flow::{Classifier, Steering};
+use super::mkey::{Kind, Mkeys, NULL_MKEY, Translate};
+use super::notice::{Notice, event};
+use super::packet::{Body, Packet, Transport};
+use super::port::Port;
+use super::qp::{Qp, State};
+use super::recv::{Srq, Taken, Wq};
+use crate::cqe::{Cqe, Syndrome};
+use crate::violation::{Mistake, Object, Violation};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The user index of a queue whose completions name it as in version 0.
+const NO_UIDX: u32 = 0xff_ffff;
+
+/// A device.
+#[derive(Debug)]
+pub struct Device {
+    /// Ethernet below (RoCE), or InfiniBand.
+    pub(crate) ethernet: bool,
+    /// Entries name resources by user index (version 1), or by number (version 0).
+    pub(crate) cqe_version: u8,
+    /// The memory keys.
+    pub mkeys: Mkeys,
+    /// The completion queues by number.
+    pub cqs: BTreeMap<u32, Cq>,
+    /// The shared receive queues by number.
+    pub srqs: BTreeMap<u32, Srq>,
+    /// The queue pairs by number.
+    pub qps: BTreeMap<u32, Box<Qp>>,
+    /// The receive work queues by number.
+    pub wqs: BTreeMap<u32, Wq>,
+    pub(crate) steering: Steering,
+    /// The QPs that are reached by the numbers 0 and 1.
+    pub special: [Option<u32>; 2],
+    /// Doorbells arrive some time after they were rung: the queues may be ahead of them.
+    pub(crate) late_doorbells: bool,
+    /// Queues without acknowledgements don't send all that they hold at a doorbell.
+    pub(crate) paced: bool,
+    /// Makes memory of what updates of keys list.
+    pub(crate) translate: Option<Arc<dyn Translate>>,
+    /// What the front has not yet passed on.
+    pub notices: Vec<Notice>,
+    pub(crate) violations: Vec<Violation>,
+    /// The number of repeated requests and responses of its QPs.
+    pub repairs: u64,
+    /// CQs with an error, whose QPs are not in ERR yet.
+    pub(super) overrun: Vec<u32>,
+    next_number: u32,
+}
+
+impl Device {
+    pub(crate) fn new(ethernet: bool, cqe_version: u8) -> Self {
+        let mut mkeys = Mkeys::new();
+        mkeys.add_fixed(NULL_MKEY, Kind::Null);
+        Self {
+            ethernet,
+            cqe_version,
+            mkeys,
+            cqs: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            wqs: BTreeMap::new(),
+            steering: Steering::default(),
+            special: [None; 2],
+            late_doorbells: false,
+            paced: false,
+            translate: None,
+            notices: Vec::new(),
+            violations: Vec::new(),
+            repairs: 0,
+            overrun: Vec::new(),
+            next_number: 0x100,
+        }
+    }
+
+    /// Removes all objects, for a reset. What was recorded about drivers is kept. The front's [`Classifier`] is removed.
+    pub fn reset(&mut self, port: &mut Port<'_>) {
+        for qpn in self.qps.keys() {
+            port.net.leave_all(port.me, *qpn);
+        }
+        *self = Self {
+            late_doorbells: self.late_doorbells,
+            paced: self.paced,
+            translate: self.translate.take(),
+            violations: core::mem::take(&mut self.violations),
+            repairs: self.repairs,
+            ..Self::new(self.ethernet, self.cqe_version)
+        };
+    }
+
+    /// Sets the function that makes memory of the page lists in updates of memory keys.
+    pub fn translate_with(&mut self, translate: Arc<dyn Translate>) {
+        self.translate = Some(translate);
+    }
+
+    /// Sets what selects the receivers of frames, instead of steering rules.
+    pub fn classify_with(&mut self, classifier: Arc<dyn Classifier>) {
+        self.steering.classifier = Some(classifier);
+    }
+
+    /// Whether a QP, key or SRQ is of this domain.
+    #[must_use]
+    pub fn uses_pd(&self, pd: u32) -> bool {
+        self.qps.values().any(|qp| qp.pd == pd)
+            || self.srqs.values().any(|srq| srq.pd == pd)
+            || self.mkeys.uses_pd(pd)
+    }
+
+    /// Whether a queue completes there.
+    #[must_use]
+    pub fn uses_cq(&self, cqn: u32) -> bool {
+        self.qps
+            .values()
+            .any(|qp| qp.sq.is_some() && qp.send_cqn == cqn || qp.takes_receives() && qp.recv_cqn == cqn)
+            || self.srqs.values().any(|srq| srq.xrc.is_some_and(|(_, cq)| cq == cqn))
+            || self.wqs.values().any(|wq| wq.cqn == cqn)
+    }
+
+    /// Whether a QP takes its receives there.
+    #[must_use]
+    pub fn uses_srq(&self, srqn: u32) -> bool {
+        self.qps.values().any(|qp| qp.srqn == Some(srqn))
+    }
+
+    /// The field of a completion that names its queue: the user index, or the number of the SRQ if there is none.
+    pub(crate) fn srqn_uidx(&self, srqn: Option<u32>, uidx: u32) -> u32 {
+        if self.cqe_version == 0 || uidx == NO_UIDX { srqn.unwrap_or(0) } else { uidx }
+    }
+
+    /// A number that no QP, CQ, SRQ or WQ has; they share one space, so that one is never taken for another.
+    pub fn number(&mut self) -> u32 {
+        loop {
+            self.next_number = (self.next_number + 1) & 0xff_ffff;
+            let n = self.next_number;
+            let used = self.qps.contains_key(&n)
+                || self.cqs.contains_key(&n)
+                || self.srqs.contains_key(&n)
+                || self.wqs.contains_key(&n);
+            if n > 0xff && !used {
+                return n;
+            }
+        }
+    }
+
+    /// Records a mistake.
+    pub(crate) fn blame(&mut self, time: u64, object: Object, index: u32, mistake: Mistake) {
+        let violation = Violation { time, object, index, mistake };
+        log::warn!("{violation}");
+        self.violations.push(violation);
+    }
+
+    /// Calls `f` with a QP taken out of the table.
+    pub(crate) fn with_qp<R>(
+        &mut self,
+        cx: &mut Port<'_>,
+        qpn: u32,
+        f: impl FnOnce(&mut Self, &mut Port<'_>, &mut Qp) -> R,
+    ) -> Option<R> {
+        let mut qp = self.qps.remove(&qpn)?;
+        let result = f(self, cx, &mut qp);
+        self.qps.insert(qpn, qp);
+        Some(result)
+    }
+
+    /// A packet arrives.
+    pub(crate) fn receive(&mut self, cx: &mut Port<'_>, packet: Packet) {
+        if packet.transport == Transport::Ethernet {
+            if let Body::Frame(frame) = packet.body {
+                self.receive_frame(cx, packet.from, &frame);
+            }
+            return;
+        }
+        let special = self.special.get(packet.dest_qpn as usize);
+        let qpn = special.copied().flatten().unwrap_or(packet.dest_qpn);
+        self.with_qp(cx, qpn, |device, cx, qp| {
+            if qp.kind.transport() != packet.transport || !qp.state.receives() {
+                return;
+            }
+            if packet.body.is_response() {
+                device.response(cx, qp, packet);
+                return;
+            }
+            if qp.state == State::Rtr && !qp.established {
+                qp.established = true;
+                device.notices.push(Notice::Qp { qpn, event: event::COMM_EST });
+            }
+            match packet.transport {
+                Transport::Ud => device.datagram(cx, qp, packet),
+                Transport::Uc => device.unreliable(cx, qp, packet),
+                _ => device.request(cx, qp, packet),
+            }
+        });
+    }
+
+    /// The timer of a QP may be due.
+    pub(crate) fn timer(&mut self, cx: &mut Port<'_>, qpn: u32) {
+        self.with_qp(cx, qpn, |device, cx, qp| {
+            qp.timer.queued = None;
+            match qp.timer.deadline {
+                Some(at) if at <= cx.now => {
+                    qp.timer.deadline = None;
+                    device.timeout(cx, qp);
+                }
+                Some(at) => qp.timer.arm(cx, qp.qpn, at),
+                None => {}
+            }
+        });
+    }
+
+    /// Whether receives may be posted to a queue in ERR, for which the device gets no doorbell.
+    pub(crate) fn watches(&self) -> bool {
+        self.qps.values().any(|qp| qp.state == State::Err && qp.rq.is_some())
+    }
+
+    /// Looks for receives that were posted to queues in error.
+    pub(crate) fn sweep(&mut self, cx: &mut Port<'_>) {
+        let waiting: Vec<u32> = self
+            .qps
+            .values()
+            .filter(|qp| qp.state == State::Err)
+            .filter(|qp| qp.rq.as_ref().is_some_and(|rq| !rq.broken && rq.posted() != Ok(0)))
+            .map(|qp| qp.qpn)
+            .collect();
+        for qpn in waiting {
+            self.with_qp(cx, qpn, |device, cx, qp| device.flush_receives(cx, qp));
+        }
+    }
+
+    /// Takes a receive of a queue or an SRQ for a QP; `None` if there is none.
+    pub(crate) fn take_receive(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &mut Qp,
+        srqn: Option<u32>,
+    ) -> Option<Taken> {
+        let Some(srqn) = srqn else {
+            let qpn = qp.qpn;
+            let rq = qp.rq.as_mut()?;
+            let index = u32::from(rq.taken);
+            return match rq.take() {
+                Ok(taken) => taken,
+                Err(mistake) => {
+                    rq.broken = true;
+                    self.fatal(cx, qp, Object::Qp(qpn), index, mistake);
+                    None
+                }
+            };
+        };
+        let srq = self.srqs.get_mut(&srqn)?;
+        let index = u32::from(srq.head);
+        match srq.take() {
+            Ok(taken) => {
+                if srq.below_limit() {
+                    self.notices.push(Notice::Srq { srqn, event: event::SRQ_LIMIT_REACHED });
+                }
+                taken
+            }
+            Err(mistake) => {
+                srq.broken = true;
+                self.blame(cx.now, Object::Srq(srqn), index, mistake);
+                self.notices.push(Notice::Srq { srqn, event: event::SRQ_ERR });
+                None
+            }
+        }
+    }
+
+    /// The entry of a receive that ended, with what names its queue.
+    pub(crate) fn receive_cqe(&self, qp: &Qp, srqn: Option<u32>, taken: &Taken) -> (u32, Cqe) {
+        let srq = srqn.and_then(|n| self.srqs.get(&n));
+        let (mut cqn, mut uidx) = (qp.recv_cqn, qp.uidx);
+        if let Some((_, srq_cqn)) = srq.and_then(|srq| srq.xrc) {
+            cqn = srq_cqn;
+            uidx = srq.map_or(0, |srq| srq.uidx);
+        }
+        let srqn_uidx = self.srqn_uidx(srqn, uidx);
+        (cqn, Cqe { srqn_uidx, qpn: qp.qpn, wqe_counter: taken.index, ..Cqe::default() })
+    }
+
+    /// Ends a receive by an error.
+    pub(crate) fn fail_receive(
+        &mut self,
+        cx: &mut Port<'_>,
+        qp: &Qp,
+        srqn: Option<u32>,
+        taken: &Taken,
+        syndrome: Syndrome,
+    ) {
+        let (cqn, cqe) = self.receive_cqe(qp, srqn, taken);
+        let cqe = Cqe { kind: uverbs_mlx5_hw::cqe::MLX5_CQE_RESP_ERR, syndrome: Some(syndrome), ..cqe };
+        self.complete(cx, cqn, cqe);
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The surroundings of a device: the clock, and its port on the network.
+
+use super::net::{Address, Net};
+
+/// The surroundings of a call into a device: the clock and the network.
+#[derive(Debug)]
+pub struct Port<'a> {
+    /// The clock, ns.
+    pub now: u64,
+    /// Number of the device in the fabric.
+    pub(crate) me: usize,
+    pub(crate) net: &'a mut Net,
+}
+
+impl Port<'_> {
+    /// The port's addresses. `None` is a device that is not in the fabric.
+    #[must_use]
+    pub fn address(&self) -> Option<&Address> {
+        self.net.ports.get(self.me)
+    }
+
+    /// As [`Port::address`], to be changed.
+    #[must_use]
+    pub fn address_mut(&mut self) -> Option<&mut Address> {
+        self.net.ports.get_mut(self.me)
+    }
+
+    /// Adds a QP of the device to a multicast group; `false` if it is in it.
+    pub fn join(&mut self, group: [u8; 16], qpn: u32) -> bool {
+        self.net.join(group, self.me, qpn)
+    }
+
+    /// Removes a QP from a multicast group; `false` if it is not in it.
+    pub fn leave(&mut self, group: [u8; 16], qpn: u32) -> bool {
+        self.net.leave(group, self.me, qpn)
+    }
+
+    /// Whether a QP of the device is in any multicast group.
+    #[must_use]
+    pub fn is_member(&self, qpn: u32) -> bool {
+        self.net.is_member(self.me, qpn)
+    }
+
+    /// The number of packets in flight in the fabric.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.net.in_flight()
+    }
+}
