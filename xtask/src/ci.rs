@@ -68,8 +68,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         step(name, check)?;
     }
     if args.slow {
-        step("compatibility of the API", || compatibility(args.baseline.as_deref()))?;
-        step("advisories", advisories)?;
+        compatibility(args.baseline.as_deref())?;
+        advisories()?;
     }
     if args.without_aarch64 {
         eprintln!("ci: NOT CHECKED, as asked by --without-aarch64: barriers, aarch64");
@@ -150,12 +150,14 @@ fn advisories() -> Result<()> {
         eprintln!("ci: NOT CHECKED, because the database can't be fetched: advisories\n{e:#}");
         return Ok(());
     }
-    for manifest in WORKSPACES {
-        let mut cmd = tools::DENY.command()?;
-        cmd.args(["--locked", "--config", "deny.toml", "--manifest-path", manifest]);
-        run::inherit(cmd.args(["check", "advisories"]))?;
-    }
-    Ok(())
+    step("advisories", || {
+        for manifest in WORKSPACES {
+            let mut cmd = tools::DENY.command()?;
+            cmd.args(["--locked", "--config", "deny.toml", "--manifest-path", manifest]);
+            run::inherit(cmd.args(["check", "advisories"]))?;
+        }
+        Ok(())
+    })
 }
 
 /// The API has no change that its version does not allow, compared with a revision.
@@ -168,8 +170,10 @@ fn compatibility(baseline: Option<&str>) -> Result<()> {
         );
         return Ok(());
     };
-    let mut cmd = tools::SEMVER_CHECKS.command()?;
-    run::inherit(cmd.args(["--workspace", "--baseline-rev", baseline.trim()]))
+    step("compatibility of the API", || {
+        let mut cmd = tools::SEMVER_CHECKS.command()?;
+        run::inherit(cmd.args(["--workspace", "--baseline-rev", baseline.trim()]))
+    })
 }
 
 #[cfg(test)]
