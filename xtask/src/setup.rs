@@ -24,8 +24,8 @@ const PACKAGES: [(&str, &str); 9] = [
 
 /// Install the packages (Debian, as root) and build the tools that building and testing need
 ///
-/// Does nothing if all are installed. Only packages of this machine's own suite are installed. Tools are built from
-/// crates.io in target/tools. The VM lab unpacks other packages that it needs in target/lab, without installing them.
+/// Does nothing if all are installed. Only packages of this machine's own suite are installed. Tools are built by
+/// `cargo install` in target/tools. The VM lab unpacks other packages that it needs in target/lab, without installing them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Also fetch everything that the VM lab and the checks for aarch64 need, so that later runs need no network

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of other projects that the chores run, built from crates.io.
+//! Programs of other projects that the chores run, built by `cargo install`.
 //!
 //! Each has one version, so that a check gives the same result everywhere. `cargo xtask setup` builds them in
 //! `target/tools`, not in the user's `~/.cargo`, which may have other versions. To change a version, change it here.

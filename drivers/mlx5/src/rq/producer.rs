@@ -116,13 +116,13 @@ impl RecvProducer {
         }
         // No panic is possible between `enter_fenced` and `leave`.
         self.access.enter_fenced();
-        let result = self.raise_limit(cursor);
+        let result = self.raise_post_limit(cursor);
         self.access.leave();
         result
     }
 
     /// The caller must be inside the queue.
-    fn raise_limit(&mut self, mut cursor: Cursor) -> Result<u64, PostError> {
+    fn raise_post_limit(&mut self, mut cursor: Cursor) -> Result<u64, PostError> {
         let word = self.word();
         check(word)?;
         if word.resets_differ(self.since) {
