@@ -31,6 +31,7 @@ use uverbs::{
 };
 use uverbs_fuzz::kernel::FuzzKernel;
 use uverbs_fuzz::steps::MAX_STEPS;
+use uverbs_testkit::kernel::Scripted;
 
 /// Objects whose destruction the kernel refuses are leaked on purpose, and their number is limited by the port.
 #[unsafe(no_mangle)]
@@ -75,7 +76,7 @@ macro_rules! each_qp {
 use {each_cq, each_qp};
 
 struct World {
-    kernel: Arc<FuzzKernel>,
+    kernel: Arc<Scripted<FuzzKernel>>,
     context: Option<Context<Rxe>>,
     pds: Vec<ProtectionDomain<Rxe>>,
     tds: Vec<ThreadDomain<Rxe>>,

@@ -12,7 +12,6 @@
 
 use arbitrary::Arbitrary;
 use core::any::Any;
-use core::fmt;
 use libfuzzer_sys::fuzz_target;
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::attr::{
@@ -20,7 +19,7 @@ use uverbs_core::attr::{
     SrqAttr, SrqAttrMask, SrqInitAttr, SrqType, WcExFlags,
 };
 use uverbs_core::control::{PdHandle, query, xrcd};
-use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
+use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand};
 use uverbs_core::provider::op::{Send, Write};
 use uverbs_core::provider::{
     CompletionQueue as _, Connected, CqParts, Driver, Inline, NoData, QpCreate, QpParts, RecvQueue as _,
@@ -30,6 +29,7 @@ use uverbs_core::wr::SendFlags;
 use uverbs_core::{Errno, Error};
 use uverbs_hca::Fabric;
 use uverbs_mlx5::{Mlx5, Options, Remote};
+use uverbs_testkit::kernel::{Script, Scripted};
 
 /// Objects that the kernel refuses to destroy are leaked on purpose.
 #[unsafe(no_mangle)]
@@ -129,12 +129,6 @@ struct ChangingKernel {
     changes: Mutex<Changes>,
 }
 
-impl fmt::Debug for ChangingKernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChangingKernel")
-    }
-}
-
 impl ChangingKernel {
     fn changes(&self) -> std::sync::MutexGuard<'_, Changes> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,7 +139,11 @@ impl ChangingKernel {
     }
 }
 
-impl Kernel for ChangingKernel {
+impl Script for ChangingKernel {
+    fn inner(&self) -> Option<&dyn Kernel> {
+        Some(&*self.inner)
+    }
+
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let mut changes = self.changes();
         let change = changes.next();
@@ -176,10 +174,6 @@ impl Kernel for ChangingKernel {
         Ok(())
     }
 
-    fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
-        self.inner.write(command)
-    }
-
     fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
         let change = self.changes().next();
         if change & change::REFUSE != 0 || len > 1 << 20 {
@@ -194,27 +188,11 @@ impl Kernel for ChangingKernel {
         Ok(unsafe { Mapping::new(ptr, len, mapping) })
     }
 
-    fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
+    fn doorbells(&self, _: &dyn Kernel, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
         if self.changes().next() & change::REFUSE != 0 {
             return Err(Errno::EAGAIN);
         }
         self.inner.doorbells(offset, len)
-    }
-
-    fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        self.inner.attribute(path)
-    }
-
-    fn driver_id(&self) -> u32 {
-        self.inner.driver_id()
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn is_creator_process(&self) -> bool {
-        true
     }
 }
 
@@ -232,7 +210,7 @@ fuzz_target!(|input: Input<'_>| {
     let fabric = Fabric::deterministic(1);
     let hca = fabric.device("hca0").build();
     let changes = Changes { bytes: input.answers.to_vec(), ..Changes::default() };
-    let kernel = Arc::new(ChangingKernel { inner: hca.open(), changes: Mutex::new(changes) });
+    let kernel = Arc::new(Scripted(ChangingKernel { inner: hca.open(), changes: Mutex::new(changes) }));
     let mut options = Options::default();
     options.cqe_size = if input.wide { 128 } else { 64 };
     let port = Arc::clone(&kernel) as Arc<dyn Kernel>;

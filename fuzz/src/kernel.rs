@@ -5,11 +5,8 @@
 //! It records the objects that it has created: the driver must destroy an object whose handle it got when it is no
 //! longer needed, and no other object.
 #![expect(unsafe_code)]
-// UNSAFETY: rings are heap memory, lent as mappings; an answer goes to an address that the request names, as the kernel
-// does it.
+// UNSAFETY: an answer goes to an address that the request names, as in the kernel.
 
-use core::fmt;
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,7 +14,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uverbs_core::Errno;
-use uverbs_core::kernel::{Kernel, Mapping, Protection, RawCommand, WriteCommand};
+use uverbs_core::kernel::{Mapping, Protection, RawCommand, WriteCommand};
+use uverbs_testkit::kernel::{Script, Scripted, mapping};
 use uverbs_uapi::cmd::{
     IB_USER_VERBS_CMD_ALLOC_MW, IB_USER_VERBS_CMD_ALLOC_PD, IB_USER_VERBS_CMD_CREATE_AH,
     IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, IB_USER_VERBS_CMD_FLAG_EXTENDED, IB_USER_VERBS_CMD_MODIFY_SRQ,
@@ -100,12 +98,6 @@ struct State {
 /// See the module.
 pub struct FuzzKernel {
     state: Mutex<State>,
-}
-
-impl fmt::Debug for FuzzKernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FuzzKernel")
-    }
 }
 
 impl State {
@@ -255,8 +247,9 @@ fn input_u32(command: &RawCommand<'_, '_>, id: u16) -> u32 {
 impl FuzzKernel {
     /// A kernel that takes its answers from these bytes, and gives correct ones when there are no more.
     #[must_use]
-    pub fn new(answers: &[u8]) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { answers: answers.to_vec(), ..State::default() }) })
+    pub fn new(answers: &[u8]) -> Arc<Scripted<Self>> {
+        let state = State { answers: answers.to_vec(), ..State::default() };
+        Arc::new(Scripted(Self { state: Mutex::new(state) }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -456,7 +449,7 @@ impl FuzzKernel {
     }
 }
 
-impl Kernel for FuzzKernel {
+impl Script for FuzzKernel {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let mut state = self.state();
         let state = &mut *state;
@@ -552,7 +545,6 @@ impl Kernel for FuzzKernel {
                 word.store(value, Ordering::Relaxed);
             }
         }
-        let ptr = NonNull::from(&words[..]).cast::<u8>();
         match known {
             Some(i) => state.rings[i].words = Some(Arc::clone(&words)),
             None => {
@@ -560,8 +552,7 @@ impl Kernel for FuzzKernel {
                 state.rings.push(RingInfo { offset: u64::MAX, log2: 0, slots: 0, lie: 0, words });
             }
         }
-        // SAFETY: the words live as long as the `Arc` that becomes the mapping's owner, and consist of atomics.
-        Ok(unsafe { Mapping::new(ptr, mapped, words) })
+        Ok(mapping(words, mapped))
     }
 
     fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
@@ -579,10 +570,6 @@ impl Kernel for FuzzKernel {
 
     fn driver_id(&self) -> u32 {
         RDMA_DRIVER_RXE
-    }
-
-    fn name(&self) -> &str {
-        "fuzz0"
     }
 
     fn is_creator_process(&self) -> bool {

@@ -16,8 +16,9 @@ use uverbs::{
     CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, Rc, Shared, WcStatus,
 };
 use uverbs_core::Errno;
-use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
+use uverbs_core::kernel::{Kernel, RawCommand};
 use uverbs_hca::{Fabric, Hca, Link};
+use uverbs_testkit::kernel::{Script, Scripted};
 use uverbs_tests::{Outcome, Test};
 use uverbs_uapi::cmd::{IB_USER_VERBS_CMD_REG_MR, IB_USER_VERBS_CMD_REREG_MR};
 use uverbs_uapi::ids::{
@@ -209,10 +210,13 @@ fn queue_pairs_come_and_go() -> Outcome {
 }
 
 /// A kernel that registers memory and then, if the flag is set, gives an invalid answer.
-#[derive(Debug)]
 struct InvalidAnswers(Arc<dyn Kernel>, Arc<AtomicBool>);
 
-impl Kernel for InvalidAnswers {
+impl Script for InvalidAnswers {
+    fn inner(&self) -> Option<&dyn Kernel> {
+        Some(&*self.0)
+    }
+
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         self.0.ioctl(command)?;
         if !self.1.load(Ordering::Relaxed) {
@@ -230,34 +234,6 @@ impl Kernel for InvalidAnswers {
             _ => {}
         }
         Ok(())
-    }
-
-    fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
-        self.0.write(command)
-    }
-
-    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
-        self.0.mmap(offset, len, protection)
-    }
-
-    fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
-        self.0.doorbells(offset, len)
-    }
-
-    fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        self.0.attribute(path)
-    }
-
-    fn driver_id(&self) -> u32 {
-        self.0.driver_id()
-    }
-
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn is_creator_process(&self) -> bool {
-        self.0.is_creator_process()
     }
 }
 
@@ -287,7 +263,8 @@ fn memory_that_the_kernel_may_hold() -> Outcome {
     let hca = Hca::new();
     let is_invalid = Arc::new(AtomicBool::new(false));
     let context =
-        Context::<Mlx5>::from_kernel(Arc::new(InvalidAnswers(hca.open(), is_invalid.clone()))).unwrap();
+        Context::<Mlx5>::from_kernel(Arc::new(Scripted(InvalidAnswers(hca.open(), is_invalid.clone()))))
+            .unwrap();
     let pd = context.alloc_pd().unwrap();
     let dropped = Arc::new(AtomicU64::new(0));
     let buf = || CountsDrops(PageBuf::new(4096).unwrap(), dropped.clone());

@@ -5,15 +5,14 @@
 //! The capabilities of the device are those in the recorded answers of the control trace; for another configuration a
 //! few bytes are changed.
 
-use crate::memory;
 use crate::trace::{Ioctl, Trace};
 use core::mem::offset_of;
+use core::sync::atomic::AtomicU64;
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uverbs_core::Errno;
-use uverbs_core::kernel::{
-    DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand, WriteCommand,
-};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand};
+use uverbs_testkit::kernel::{Script, Scripted, mapping};
 use uverbs_uapi::cmd::{
     IB_USER_VERBS_CMD_ALLOC_MW, IB_USER_VERBS_CMD_ALLOC_PD, IB_USER_VERBS_CMD_CREATE_AH,
     IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, IB_USER_VERBS_CMD_FLAG_EXTENDED, IB_USER_VERBS_CMD_OPEN_XRCD,
@@ -103,7 +102,6 @@ struct State {
 }
 
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct FixedKernel {
     ctx: String,
     trace: Arc<Trace>,
@@ -141,7 +139,7 @@ fn input_padded<T: FromBytes + IntoBytes>(c: &RawCommand<'_, '_>, id: u16) -> T 
 }
 
 impl FixedKernel {
-    pub(crate) fn new(ctx: &str, trace: &Arc<Trace>) -> Arc<Self> {
+    pub(crate) fn new(ctx: &str, trace: &Arc<Trace>) -> Arc<Scripted<Self>> {
         let state = State {
             handle: 0,
             uar: 0x10,
@@ -151,12 +149,12 @@ impl FixedKernel {
             ioctls: Vec::new(),
             given: None,
         };
-        Arc::new(Self {
+        Arc::new(Scripted(Self {
             ctx: ctx.to_owned(),
             trace: Arc::clone(trace),
             state: Mutex::new(state),
             rings: Rings::default(),
-        })
+        }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -382,7 +380,7 @@ fn gid_entry(index: u32) -> Result<[u8; 32], Errno> {
     Ok(entry)
 }
 
-impl Kernel for FixedKernel {
+impl Script for FixedKernel {
     fn ioctl(&self, command: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let mut state = self.state();
         let mut ioctl = Ioctl::asked(command);
@@ -393,36 +391,21 @@ impl Kernel for FixedKernel {
         result
     }
 
-    fn write(&self, _: &mut WriteCommand<'_>) -> Result<(), Errno> {
-        Err(Errno::ENOSYS)
-    }
-
     fn mmap(&self, offset: u64, len: usize, _: Protection) -> Result<Mapping, Errno> {
         /// mmap offsets carry the command from this bit of the page number on.
         const CMD_SHIFT: u32 = 8;
         if offset != (MLX5_IB_MMAP_CLOCK_INFO << CMD_SHIFT) * 4096 || len < size_of_val(&CLOCK) {
             return Err(Errno::EINVAL);
         }
-        memory::words(&CLOCK, len).ok_or(Errno::ENOMEM)
+        let word = |i| AtomicU64::new(CLOCK.get(i).copied().unwrap_or(0));
+        Ok(mapping((0..len.div_ceil(8)).map(word).collect(), len))
     }
 
-    fn doorbells(&self, offset: u64, _: usize) -> Result<DoorbellPage, Errno> {
+    fn doorbells(&self, _: &dyn Kernel, offset: u64, _: usize) -> Result<DoorbellPage, Errno> {
         Ok(DoorbellPage::Port(Arc::new(Page { page: offset, rings: Arc::clone(&self.rings) })))
-    }
-
-    fn attribute(&self, _: &str) -> Result<Vec<u8>, Errno> {
-        Err(Errno::ENOENT)
     }
 
     fn driver_id(&self) -> u32 {
         RDMA_DRIVER_MLX5
-    }
-
-    fn name(&self) -> &str {
-        "fixed0"
-    }
-
-    fn is_creator_process(&self) -> bool {
-        true
     }
 }

@@ -9,11 +9,9 @@
 
 use anyhow::{Result, bail};
 use core::num::NonZeroUsize;
-use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicU8, Ordering};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
-use std::sync::Arc;
-use uverbs_core::kernel::Mapping;
 
 /// Memory with data.
 pub(crate) const DATA: u64 = 0x2000_0000_0000;
@@ -85,13 +83,4 @@ pub(crate) fn write(addr: u64, bytes: &[u8]) {
         let byte = unsafe { &*byte(addr + i as u64) };
         byte.store(*value, Ordering::Relaxed);
     }
-}
-
-/// A page of the kernel's with these words in front.
-pub(crate) fn words(front: &[u64], len: usize) -> Option<Mapping> {
-    let words: Arc<[AtomicU64]> =
-        (0..len.div_ceil(8)).map(|i| AtomicU64::new(front.get(i).copied().unwrap_or(0))).collect();
-    let ptr = NonNull::from(&words[..]).cast();
-    // SAFETY: the words are alive while the `Arc` that is the owner is, and are atomics.
-    Some(unsafe { Mapping::new(ptr, words.len() * 8, words) })
 }

@@ -24,6 +24,7 @@ use uverbs_mlx5_hw::cqe::{Cqe64, MLX5_CQE_REQ};
 use uverbs_mlx5_hw::doorbell::MLX5_CQ_DOORBELL;
 use uverbs_mlx5_hw::wqe::MLX5_OPCODE_SEND;
 use uverbs_mlx5_hw::{Be16, Be32};
+use uverbs_testkit::kernel::Scripted;
 use uverbs_uapi::mlx5::{mlx5_ib_create_cq, mlx5_ib_create_qp, mlx5_ib_create_srq};
 use zerocopy::IntoBytes;
 
@@ -171,7 +172,7 @@ impl SrqSide {
 
 /// The driver's objects for a case.
 pub(crate) struct Rig {
-    pub kernel: Arc<FixedKernel>,
+    pub kernel: Arc<Scripted<FixedKernel>>,
     pub driver: Mlx5,
     pub pd: PdHandle,
     pub cq: Option<CqSide>,

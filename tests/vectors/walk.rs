@@ -24,6 +24,7 @@ use uverbs_core::control::{
 use uverbs_core::kernel::{Kernel, Uhw};
 use uverbs_core::provider::{CompletionQueue as _, DcDriver as _, DctCreate, Driver, QpCreate, SrqCreate};
 use uverbs_mlx5::{Mlx5, Options};
+use uverbs_testkit::kernel::Scripted;
 use uverbs_uapi::cmd::{
     IB_USER_VERBS_CMD_FLAG_EXTENDED, IB_USER_VERBS_CMD_MODIFY_QP, ib_uverbs_modify_qp, ib_uverbs_qp_dest,
     ib_uverbs_reg_mr, ib_uverbs_rereg_mr,
@@ -76,7 +77,7 @@ const EVENT_FD: &str =
 
 /// The objects that the walk has created.
 struct Walk {
-    kernel: Arc<FixedKernel>,
+    kernel: Arc<Scripted<FixedKernel>>,
     driver: Option<Mlx5>,
     info: Option<ContextInfo>,
     pd: Option<PdHandle>,

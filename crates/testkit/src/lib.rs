@@ -5,10 +5,13 @@
 //! with [`push`] on a driver's queue, or with the functions of `verbs` on the queues of the `uverbs` crate (feature
 //! `verbs`). The end-to-end suite, the reference vectors, the fuzz targets and `uverbs selftest` use it.
 //!
+//! [`kernel::Scripted`] is the kernel of tests that need one, with answers that each test specifies.
+//!
 //! The crate has no expectations. Whether a request is valid, and what the device must see, is decided by the models and
 //! decoders of the tests, which share no code with each other.
 #![deny(unsafe_code)]
 
+pub mod kernel;
 mod list;
 mod push;
 mod request;

@@ -26,7 +26,7 @@ impl World {
             Query::Pkey(port, index) => drop(kept(context.query_pkey(*port, *index))),
         }
         assert!(
-            context.name() == "fuzz0" && context.num_comp_vectors() < u32::MAX || !self.kernel.was_honest()
+            context.name() == "test0" && context.num_comp_vectors() < u32::MAX || !self.kernel.was_honest()
         );
     }
 

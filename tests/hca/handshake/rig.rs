@@ -17,10 +17,9 @@ use uverbs::{
     WorkCompletion,
 };
 use uverbs_core::Errno;
-use uverbs_core::kernel::{
-    DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand, WriteCommand,
-};
+use uverbs_core::kernel::{DoorbellPage, DoorbellPort, Kernel, RawCommand};
 use uverbs_hca::{Fabric, Hca};
+use uverbs_testkit::kernel::{Script, Scripted};
 use uverbs_tests::{Face, Outcome, Refused};
 use uverbs_uapi::cmd::IB_USER_VERBS_CMD_RESIZE_CQ;
 use uverbs_uapi::ids::{UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_DEVICE};
@@ -66,7 +65,6 @@ impl fmt::Debug for Hooks {
 }
 
 /// A kernel port with hooks.
-#[derive(Debug)]
 struct Hooked {
     inner: Arc<dyn Kernel>,
     hooks: Hooks,
@@ -79,7 +77,10 @@ fn is_resize(c: &RawCommand<'_, '_>) -> bool {
     invoke && write.is_some_and(|b| b.first() == Some(&(IB_USER_VERBS_CMD_RESIZE_CQ as u8)))
 }
 
-impl Kernel for Hooked {
+impl Script for Hooked {
+    fn inner(&self) -> Option<&dyn Kernel> {
+        Some(&*self.inner)
+    }
     fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let result = self.inner.ioctl(c);
         if is_resize(c) {
@@ -87,31 +88,13 @@ impl Kernel for Hooked {
         }
         result
     }
-    fn write(&self, c: &mut WriteCommand<'_>) -> Result<(), Errno> {
-        self.inner.write(c)
-    }
-    fn mmap(&self, offset: u64, len: usize, protection: Protection) -> Result<Mapping, Errno> {
-        self.inner.mmap(offset, len, protection)
-    }
-    fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
+    fn doorbells(&self, _: &dyn Kernel, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
         Ok(match self.inner.doorbells(offset, len)? {
             DoorbellPage::Port(port) => {
                 DoorbellPage::Port(Arc::new(HookedPort { port, hooks: self.hooks.clone() }))
             }
             page => page,
         })
-    }
-    fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        self.inner.attribute(path)
-    }
-    fn driver_id(&self) -> u32 {
-        self.inner.driver_id()
-    }
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-    fn is_creator_process(&self) -> bool {
-        self.inner.is_creator_process()
     }
 }
 
@@ -161,8 +144,10 @@ pub(super) const SLOT: usize = 64;
 impl End {
     fn new(hca: Hca) -> Result<Self> {
         let hooks = Hooks::default();
-        let context =
-            Context::<Mlx5>::from_kernel(Arc::new(Hooked { inner: hca.open(), hooks: hooks.clone() }))?;
+        let context = Context::<Mlx5>::from_kernel(Arc::new(Scripted(Hooked {
+            inner: hca.open(),
+            hooks: hooks.clone(),
+        })))?;
         let pd = context.alloc_pd()?;
         let mr = uverbs_tests::pair::region(&pd, 1 << 16, ACCESS)?;
         Ok(Self { hca, hooks, pd, mr, context })

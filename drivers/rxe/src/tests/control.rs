@@ -10,6 +10,7 @@ use uverbs_core::control::*;
 use uverbs_core::kernel::{Kernel, Mapping, Protection, RawCommand, Uhw, WriteCommand};
 use uverbs_core::provider::{CompletionQueue as _, Driver, PostError, QpCreate, RecvQueue as _, SrqCreate};
 use uverbs_core::{Errno, Error};
+use uverbs_testkit::kernel::{Script, Scripted};
 use uverbs_uapi::cmd::*;
 use uverbs_uapi::ids::*;
 use uverbs_uapi::rxe::{mminfo, rxe_create_ah_resp, rxe_create_qp_resp};
@@ -29,7 +30,6 @@ macro_rules! played {
 /// A ring that the kernel offers: the element size and slots that it reports, and the slots that exist.
 type Offer = (u32, u32, u32);
 
-#[derive(Debug)]
 struct FakeKernel {
     /// The names of the commands, in order.
     log: Mutex<Vec<String>>,
@@ -145,7 +145,7 @@ impl FakeKernel {
     }
 }
 
-impl Kernel for FakeKernel {
+impl Script for FakeKernel {
     fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         match (c.object(), c.method()) {
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => return self.write_command(c),
@@ -217,25 +217,13 @@ impl Kernel for FakeKernel {
         Ok(mapping)
     }
 
-    fn attribute(&self, _: &str) -> Result<Vec<u8>, Errno> {
-        Err(Errno::ENOENT)
-    }
-
     fn driver_id(&self) -> u32 {
         Rxe::DRIVER_ID
-    }
-
-    fn name(&self) -> &str {
-        "rxe9"
-    }
-
-    fn is_creator_process(&self) -> bool {
-        true
     }
 }
 
 struct Stage {
-    kernel: Arc<FakeKernel>,
+    kernel: Arc<Scripted<FakeKernel>>,
     rxe: Rxe,
     pd: PdHandle,
     cq: uverbs_core::provider::CqParts<Rxe>,
@@ -243,7 +231,7 @@ struct Stage {
 
 impl Stage {
     fn new(kernel: FakeKernel) -> Self {
-        let kernel = Arc::new(kernel);
+        let kernel = Arc::new(Scripted(kernel));
         let (rxe, info) = Rxe::open(Arc::clone(&kernel) as Arc<dyn Kernel>).unwrap();
         assert_eq!(info.num_comp_vectors, 4);
         let pd = pd::alloc(rxe.kernel(), Uhw::none()).unwrap();
@@ -405,7 +393,7 @@ fn the_posters_follow_the_state() {
 
 #[test]
 fn after_a_refused_write_doorbells_use_the_ioctl() {
-    let kernel = Arc::new(FakeKernel::default());
+    let kernel = Arc::new(Scripted(FakeKernel::default()));
     let bell = KernelBell::new(Arc::clone(&kernel) as Arc<dyn Kernel>, 5);
     bell.ring().unwrap();
     assert_eq!(kernel.take_log(), ["direct 28"]);

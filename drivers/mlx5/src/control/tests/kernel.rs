@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A simulated kernel that answers as the mlx5 driver does and records the commands.
 
-use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use uverbs_core::Errno;
 use uverbs_core::kernel::{
     DoorbellPage, DoorbellPort, Kernel, Mapping, Protection, RawCommand, WriteCommand,
 };
+use uverbs_testkit::kernel::{Script, mapping};
 use uverbs_uapi::be::Be32;
 use uverbs_uapi::cmd::*;
 use uverbs_uapi::ids::*;
@@ -42,7 +42,6 @@ impl DoorbellPort for Bells {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct FakeKernel {
     pub(super) context: Mutex<mlx5_ib_alloc_ucontext_resp>,
     pub(super) link_layer: u8,
@@ -239,7 +238,7 @@ impl FakeKernel {
     }
 }
 
-impl Kernel for FakeKernel {
+impl Script for FakeKernel {
     fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         if let Some(bytes) = c.input(UVERBS_ATTR_UHW_IN).filter(|_| c.object() < UVERBS_ID_DRIVER_NS) {
             *self.private.lock().unwrap() = bytes.to_vec();
@@ -333,34 +332,19 @@ impl Kernel for FakeKernel {
         if self.refuse_mmap.load(Ordering::Relaxed) {
             return Err(Errno::ENOMEM);
         }
-        let memory: Arc<[AtomicU64]> = (0..len / 8).map(|_| AtomicU64::new(0)).collect();
-        let ptr = NonNull::from(&memory[..]).cast();
-        // SAFETY: the array consists of atomics and lives as long as the `Arc` that the mapping owns.
-        #[expect(unsafe_code)]
-        Ok(unsafe { Mapping::new(ptr, len, memory) })
+        let memory: Arc<[AtomicU64]> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        Ok(mapping(memory, len))
     }
 
-    fn doorbells(&self, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
+    fn doorbells(&self, _: &dyn Kernel, offset: u64, len: usize) -> Result<DoorbellPage, Errno> {
         assert_eq!(len, 4096);
         let bells = Arc::new(Bells { offset, rung: Mutex::default() });
         self.bells.lock().unwrap().push(Arc::clone(&bells));
         Ok(DoorbellPage::Port(bells))
     }
 
-    fn attribute(&self, _: &str) -> Result<Vec<u8>, Errno> {
-        Err(Errno::ENOENT)
-    }
-
     fn driver_id(&self) -> u32 {
         RDMA_DRIVER_MLX5
-    }
-
-    fn name(&self) -> &str {
-        "mlx5_9"
-    }
-
-    fn is_creator_process(&self) -> bool {
-        true
     }
 }
 

@@ -28,10 +28,11 @@ use uverbs_core::provider::{
     CompletionQueue as _, Connected, NoData, PostError, RecvQueue, SendQueue as _, Wr, op,
 };
 use uverbs_mlx5_hw::doorbell::{MLX5_RCV_DBR, MLX5_SND_DBR};
+use uverbs_testkit::kernel::Scripted;
 use uverbs_uapi::mlx5::*;
 
 struct Stage {
-    kernel: Arc<FakeKernel>,
+    kernel: Arc<Scripted<FakeKernel>>,
     mlx5: Mlx5,
     pd: PdHandle,
     cq: CqParts<Mlx5>,
@@ -39,7 +40,7 @@ struct Stage {
 
 impl Stage {
     fn new(kernel: FakeKernel, options: &Options) -> Self {
-        let kernel = Arc::new(kernel);
+        let kernel = Arc::new(Scripted(kernel));
         let (mlx5, _) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, options).unwrap();
         let pd = mlx5.alloc_pd().unwrap();
         let cq = played!(mlx5.create_cq(&CqInitAttr { cqe: 100, ..CqInitAttr::default() }, None, 0)).unwrap();
@@ -120,7 +121,7 @@ fn post_send(qp: &mut QpParts<Mlx5>) -> core::result::Result<(), PostError> {
 
 #[test]
 fn a_context_requests_the_supported_features() {
-    let kernel = Arc::new(FakeKernel::default());
+    let kernel = Arc::new(Scripted(FakeKernel::default()));
     let options = Options { num_low_lat_uuars: 6, ..Options::default() };
     let (mlx5, info) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, &options).unwrap();
     assert_eq!(info.num_comp_vectors, 4);
@@ -150,7 +151,7 @@ fn an_invalid_context_answer_is_an_error() {
     for change in changes {
         let kernel = FakeKernel::default();
         change(&mut kernel.context.lock().unwrap());
-        let error = Mlx5::open_with(Arc::new(kernel), &Options::default()).unwrap_err();
+        let error = Mlx5::open_with(Arc::new(Scripted(kernel)), &Options::default()).unwrap_err();
         assert_eq!(error.errno(), Errno::EPROTO, "{error}");
     }
     // With an invalid register size, BlueFlame is disabled, and the context can be opened.

@@ -6,12 +6,12 @@ use super::*;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use proptest::prelude::*;
 use uverbs_core::Errno;
-use uverbs_core::kernel::{DoorbellPage, Mapping, Protection, RawCommand, WriteCommand};
+use uverbs_core::kernel::{DoorbellPage, Mapping, Protection, RawCommand};
+use uverbs_testkit::kernel::Script;
 
 /// Answers as [`FakeKernel`] does, with random changes.
-#[derive(Debug)]
 struct WrongKernel {
-    inner: FakeKernel,
+    inner: Scripted<FakeKernel>,
     random: AtomicU64,
     /// On average one answer in this many is wrong.
     rate: u64,
@@ -46,7 +46,11 @@ impl WrongKernel {
     }
 }
 
-impl Kernel for WrongKernel {
+impl Script for WrongKernel {
+    fn inner(&self) -> Option<&dyn Kernel> {
+        Some(&self.inner)
+    }
+
     fn ioctl(&self, c: &mut RawCommand<'_, '_>) -> core::result::Result<(), Errno> {
         self.inner.ioctl(c)?;
         if self.strikes() {
@@ -69,10 +73,6 @@ impl Kernel for WrongKernel {
         Ok(())
     }
 
-    fn write(&self, command: &mut WriteCommand<'_>) -> core::result::Result<(), Errno> {
-        self.inner.write(command)
-    }
-
     fn mmap(&self, offset: u64, len: usize, protection: Protection) -> core::result::Result<Mapping, Errno> {
         if len > 1 << 20 {
             return Err(Errno::ENOMEM);
@@ -80,28 +80,17 @@ impl Kernel for WrongKernel {
         self.inner.mmap(offset, if self.strikes() { 8 } else { len }, protection)
     }
 
-    fn doorbells(&self, offset: u64, len: usize) -> core::result::Result<DoorbellPage, Errno> {
+    fn doorbells(
+        &self,
+        port: &dyn Kernel,
+        offset: u64,
+        len: usize,
+    ) -> core::result::Result<DoorbellPage, Errno> {
         if self.strikes() || len > 1 << 20 {
             return Err(Errno::EAGAIN);
         }
         // A mapped page, so that offsets are checked against its length.
-        DoorbellPage::map(self, offset, len)
-    }
-
-    fn attribute(&self, path: &str) -> core::result::Result<Vec<u8>, Errno> {
-        self.inner.attribute(path)
-    }
-
-    fn driver_id(&self) -> u32 {
-        self.inner.driver_id()
-    }
-
-    fn name(&self) -> &str {
-        "fake0"
-    }
-
-    fn is_creator_process(&self) -> bool {
-        true
+        DoorbellPage::map(port, offset, len)
     }
 }
 
@@ -203,13 +192,13 @@ proptest! {
     #[test]
     fn every_answer_leads_to_an_error_or_a_usable_object(seed: u64, rate in prop_oneof![Just(10_u64), Just(40), Just(200), Just(1000)], gentle: bool) {
         let kernel = WrongKernel {
-            inner: FakeKernel::default(),
+            inner: Scripted(FakeKernel::default()),
             random: AtomicU64::new(seed),
             rate,
             // In half of the runs the context's answers are correct.
             quiet: AtomicBool::new(gentle),
         };
-        let kernel = Arc::new(kernel);
+        let kernel = Arc::new(Scripted(kernel));
         if let Ok((mlx5, _)) = Mlx5::open_with(Arc::clone(&kernel) as Arc<dyn Kernel>, &Options::default()) {
             kernel.quiet.store(false, Relaxed);
             let _ = use_all(&mlx5);
