@@ -133,7 +133,7 @@ fn links_of_other_documents_lead_somewhere() {
         "CONTRIBUTING.md",
         "SECURITY.md",
         "CHANGELOG.md",
-        "CODE_OF_CONDUCT.md",
+        "docs/CODE_OF_CONDUCT.md",
         "docs/README.md",
     ] {
         let folder = Path::new(path).parent().unwrap();
