@@ -225,7 +225,7 @@ impl Doorbell {
         end: BlockIndex,
     ) {
         let (span, at) = (last.span(), end.before(last.span()));
-        // Compared in each branch: a value for both costs a register and two instructions.
+        // Compared in each branch: one value for both takes more instructions.
         if let Sharing::Own = self.sharing {
             let is_burst = at == first && span <= self.burst[last.carries()];
             write_combining_start();

@@ -92,7 +92,7 @@ const COMMON: u32 = opcodes(&[
 pub(crate) struct FastPathConsts {
     pub(crate) ctrl: CtrlConsts,
     pub(crate) limits: DataLimits,
-    pub(crate) ops: ShortOps,
+    pub(crate) ops: FastPathOps,
     /// Opcodes of the queue's kind in lists. Empty for DC, whose targets a list can't name, and for raw packets.
     lists: u32,
     /// Opcodes of builders on a connected queue; empty for other queues.
@@ -105,14 +105,14 @@ pub(crate) struct FastPathConsts {
 
 /// The opcodes that take the fast path, by kind of destination; the sets of other kinds than the queue's are empty.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ShortOps {
+pub(crate) struct FastPathOps {
     connected: u32,
     datagram: u32,
     dc: u32,
     xrc: u32,
 }
 
-impl ShortOps {
+impl FastPathOps {
     /// Whether a WR of this opcode to this destination takes the fast path.
     #[inline(always)]
     pub(crate) const fn has(&self, opcode: WrOpcode, to: &Destination<'_>) -> bool {
@@ -152,7 +152,7 @@ impl FastPathConsts {
                 max_inline: config.max_inline_data,
                 max_msg: config.max_msg_sz,
             },
-            ops: ShortOps {
+            ops: FastPathOps {
                 connected: only(Kind::Connected),
                 datagram: only(Kind::Datagram),
                 dc: only(Kind::Dc),

@@ -9,7 +9,7 @@
 // readable.
 
 use super::SendConfig;
-use super::consts::{FastPathConsts, Kind, ShortOps, are_plain, ops_of};
+use super::consts::{FastPathConsts, FastPathOps, Kind, are_plain, ops_of};
 use crate::memory::{CompletedCount, SendQueueRef, SqView};
 use crate::sq::cursor::Cursor;
 use crate::sq::list::{NodeFns, OPCODES};
@@ -116,9 +116,9 @@ impl Encoder {
         Ok(more)
     }
 
-    /// Writes one WR that takes the fast path ([`is_short`]) at the cursor and moves the cursor.
+    /// Writes one WR that takes the fast path ([`takes_fast_path`]) at the cursor and moves the cursor.
     #[inline(always)]
-    pub(crate) fn push_short<P: Payload<Sge>>(
+    pub(crate) fn push_fast<P: Payload<Sge>>(
         &self,
         producer: &mut Producer,
         queue: &SendQueueRef,
@@ -133,14 +133,14 @@ impl Encoder {
 
     /// Writes one WR at the cursor and moves the cursor, if the WR takes the fast path and there is room.
     #[inline(always)]
-    pub(crate) fn put_short<E: SendEntry, P: Payload<Sge>>(
+    pub(crate) fn put_fast<E: SendEntry, P: Payload<Sge>>(
         &self,
         view: SqView<'_>,
         cursor: &mut Cursor,
         wr_id: u64,
         wr: &Description<'_, E, &P>,
     ) -> bool {
-        is_short(self.fast.ops, wr)
+        takes_fast_path(self.fast.ops, wr)
             && cursor.has_room()
             && put_wqe(view, cursor, &self.fast.ctrl, &self.fast.limits, wr_id, wr).is_ok()
     }
@@ -322,7 +322,7 @@ impl Encoder {
 /// Whether a WR takes the fast path. A WR whose only entry is empty or has 2^31 bytes does not, so that the length of a WQE
 /// with one entry is constant in the fast path.
 #[inline(always)]
-pub(crate) fn is_short<E: SendEntry, P>(ops: ShortOps, wr: &Description<'_, E, P>) -> bool {
+pub(crate) fn takes_fast_path<E: SendEntry, P>(ops: FastPathOps, wr: &Description<'_, E, P>) -> bool {
     let opcode = wr.op.opcode;
     let is_usual = match wr.data {
         Data::Entries(&[one]) => one_entry(wr.op.answer(), one).is_some(),

@@ -34,9 +34,9 @@ use crate::memory::dbrec::DbWord;
 use crate::memory::{SendQueueRef, SqView};
 use crate::qp::QpShared;
 use crate::sq::builder::Session;
-use crate::sq::consts::ShortOps;
+use crate::sq::consts::FastPathOps;
 use crate::sq::cursor::Cursor;
-use crate::sq::encoder::{Encoder, is_short};
+use crate::sq::encoder::{Encoder, takes_fast_path};
 use crate::sq::producer::Producer;
 use crate::wqe::plain::{Data, Description, Destination, WqeOp};
 use crate::wqe::{Ah, Remote, SendEntry, Sge};
@@ -128,10 +128,10 @@ impl SendQueue {
 
     /// Posts one WR if it takes the fast path and the queue is open and has room.
     #[inline(always)]
-    fn post_short<E: SendEntry, P: Payload<Sge>>(&mut self, wr_id: u64, wr: &Description<'_, E, &P>) -> bool {
+    fn post_fast<E: SendEntry, P: Payload<Sge>>(&mut self, wr_id: u64, wr: &Description<'_, E, &P>) -> bool {
         let Self { queue, producer, encoder, .. } = self;
         let (ring, mut cursor) = (queue.view(), producer.begin());
-        encoder.put_short(ring, &mut cursor, wr_id, wr) && producer.ring_if_open(queue, ring, &cursor)
+        encoder.put_fast(ring, &mut cursor, wr_id, wr) && producer.ring_if_open(queue, ring, &cursor)
     }
 
     /// A batch of one, without latching, for a post that did not take the fast path.
@@ -192,7 +192,7 @@ impl SendQueueTrait for SendQueue {
             return Ok(());
         }
         let has_block = !P::INLINE && data.sges().len() == 1 && description.to.units() <= 1;
-        if !has_block && self.post_short(wr.wr_id, &description) {
+        if !has_block && self.post_fast(wr.wr_id, &description) {
             return Ok(());
         }
         cold_path();
@@ -237,7 +237,7 @@ pub struct Batch<'q> {
     encoder: &'q Encoder,
     /// A copy of the field of `encoder`: read through the reference, it would be loaded again after every store to the
     /// queue.
-    ops: ShortOps,
+    ops: FastPathOps,
     cursor: Cursor,
 }
 
@@ -255,12 +255,12 @@ impl SendBatch for Batch<'_> {
     {
         let Self { queue, view, producer, encoder, ops, cursor } = self;
         let description = describe(wr, &to, &op, &data);
-        if !is_short(*ops, &description) {
+        if !takes_fast_path(*ops, &description) {
             cold_path();
             // SAFETY: the data fulfil the contract of `SendBatch::push`, which includes readable headers of raw packets.
             return unsafe { encoder.push_latched(producer, queue, cursor, wr.wr_id, &description) };
         }
-        let result = encoder.push_short(producer, queue, *view, cursor, wr.wr_id, &description);
+        let result = encoder.push_fast(producer, queue, *view, cursor, wr.wr_id, &description);
         if let Err(error) = result {
             cold_path();
             cursor.lend(|cursor| producer.latch(cursor, error));
