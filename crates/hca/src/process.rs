@@ -89,7 +89,7 @@ impl ProcessRange {
         unsafe { ptr.cast::<AtomicU32>().as_ref() }
     }
 
-    /// How many bytes come of `len` at `at` come before the first aligned word.
+    /// How many of the `len` bytes at `at` come before the first aligned word.
     fn lead(&self, at: usize, len: usize) -> usize {
         ((self.base.as_ptr().addr() + at).wrapping_neg() % WORD).min(len)
     }

@@ -3,7 +3,7 @@
 // UNSAFETY: a part of it is accessed by address, as all memory of the process.
 #![expect(unsafe_code)]
 
-use crate::memory::{Fault, Memory};
+use super::lend::OwnedRange;
 use crate::process::ProcessRange;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
@@ -18,38 +18,8 @@ pub(super) struct DeviceMemory {
     pub(super) page: u16,
 }
 
-/// A part of a device memory, which its users keep alive.
-#[derive(Debug)]
-pub(super) struct Part {
-    range: ProcessRange,
-    _words: Arc<[AtomicU64]>,
-}
-
-impl Memory for Part {
-    fn len(&self) -> u64 {
-        self.range.len()
-    }
-
-    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
-        self.range.read(offset, to)
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault> {
-        self.range.write(offset, from)
-    }
-
-    fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault> {
-        self.range.update(offset, f)
-    }
-
-    fn load_be32(&self, offset: u64) -> Result<u32, Fault> {
-        self.range.load_be32(offset)
-    }
-
-    fn publish(&self, offset: u64, bytes: [u8; 8]) -> Result<(), Fault> {
-        self.range.publish(offset, bytes)
-    }
-}
+/// A part of a device memory, which it keeps alive.
+pub(super) type Part = OwnedRange<Arc<[AtomicU64]>>;
 
 impl DeviceMemory {
     /// A part of it; `None` if it is not inside.
@@ -60,6 +30,6 @@ impl DeviceMemory {
         let addr = self.words.as_ptr().expose_provenance() as u64 + offset;
         // SAFETY: inside of the words (checked), which are atomics, and alive while the part holds them.
         let range = unsafe { ProcessRange::new(addr, len) }?;
-        Some(Part { range, _words: Arc::clone(&self.words) })
+        Some(Part { range, _owner: Arc::clone(&self.words) })
     }
 }

@@ -6,6 +6,7 @@
 use crate::memory::{Area, Fault, Memory};
 use crate::process::ProcessRange;
 use core::ffi::c_void;
+use core::fmt;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -24,28 +25,15 @@ pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result
     range.map(|range| Arc::new(range) as Arc<dyn Memory>).ok_or(Errno::EFAULT)
 }
 
-/// Memory of a file: a dma-buf, or any file that can be mapped and shared (a memfd), which a kernel would refuse and which
-/// is useful in tests.
+/// A range and the owner of its memory.
 #[derive(Debug)]
-struct FileRange {
-    range: ProcessRange,
-    base: NonNull<c_void>,
-    len: usize,
+pub(super) struct OwnedRange<O> {
+    pub(super) range: ProcessRange,
+    /// Dropped after the range.
+    pub(super) _owner: O,
 }
 
-// SAFETY: the mapping is the process's, good from any thread, and unmapped by the one that drops it.
-unsafe impl Send for FileRange {}
-// SAFETY: shared access goes through the range, which is made for it.
-unsafe impl Sync for FileRange {}
-
-impl Drop for FileRange {
-    fn drop(&mut self) {
-        // SAFETY: mapped in `lend_file`, and not used by other code; the range is no longer used.
-        let _ = unsafe { munmap(self.base, self.len) };
-    }
-}
-
-impl Memory for FileRange {
+impl<O: fmt::Debug + Send + Sync> Memory for OwnedRange<O> {
     fn len(&self) -> u64 {
         self.range.len()
     }
@@ -71,6 +59,27 @@ impl Memory for FileRange {
     }
 }
 
+/// The mapping of a file: a dma-buf, or any file that can be mapped and shared (a memfd), which a kernel would refuse and
+/// which is useful in tests.
+#[derive(Debug)]
+struct FileMapping {
+    base: NonNull<c_void>,
+    len: usize,
+}
+
+// SAFETY: the mapping is the process's, good from any thread, and unmapped by the one that drops it.
+unsafe impl Send for FileMapping {}
+// SAFETY: a shared reference gives no access to the memory.
+unsafe impl Sync for FileMapping {}
+
+impl Drop for FileMapping {
+    fn drop(&mut self) {
+        // SAFETY: `lend_file` mapped it. Only the range of the `OwnedRange` that has this mapping accesses it, and that is
+        // dropped before.
+        let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
 /// `len` bytes at `offset` of a file of this process, by its number.
 pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
     const PAGE: u64 = 4096;
@@ -88,11 +97,12 @@ pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory
     let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
     let base = unsafe { mmap(None, size, protection, MapFlags::MAP_SHARED, &file, start) }?;
+    let mapping = FileMapping { base, len: size.get() };
     let addr = base.as_ptr().expose_provenance() as u64 + offset % PAGE;
     // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only; the program that
     // passed the file promises that it is not truncated, as with any dma-buf.
     let range = unsafe { ProcessRange::new(addr, len) }.ok_or(Errno::EFAULT)?;
-    Ok(Arc::new(FileRange { range, base, len: size.get() }))
+    Ok(Arc::new(OwnedRange { range, _owner: mapping }))
 }
 
 /// As [`lend`], all of it as an area.
