@@ -1,41 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random WRs through all three interfaces: decoding the slot gives the request.
 
-use super::*;
+use super::{config, sge};
 use crate::Ah;
 use crate::testing::{DecodedSend, KernelSide, Part, ah, decode_recv, decode_send, recv_queue, send_queue};
-use core::ptr::null;
 use proptest::prelude::*;
+use uverbs_core::attr::QpType;
 use uverbs_core::provider::op::{FlushArgs, MwBind};
-use uverbs_core::provider::{
-    Connected, InlineList, NoData, Operation, RecvQueue as _, SendBatch as _, SendQueue as _, To, Wr,
-    WrBuilder,
-};
-use uverbs_core::wr::{
-    IbvAh, IbvMr, IbvMw, IbvMwBindInfo, ImmData, RawAh, RecvWr, SendFlags, SendWr, WrAtomic, WrBindMw,
-    WrOpcode, WrRdma, WrTail, WrUd, WrUnion,
-};
+use uverbs_core::provider::{InlineList, RecvQueue as _, SendBatch as _, SendQueue as _, WrBuilder as _};
+use uverbs_core::wr::{ImmData, RawAh, SendFlags, Sge};
+use uverbs_testkit::{Data, List, Op, Remote, To, begin, handle, has_data, push, recv_nodes};
 
 const SLOTS: u32 = 8;
 
+/// The data of a request, with the buffers that [`Data`] borrows.
 #[derive(Clone, Debug)]
-enum Op {
-    Send,
-    SendImm(u32),
-    SendInv(u32),
-    Write(u64, u32),
-    WriteImm(u64, u32, u32),
-    Read(u64, u32),
-    CmpSwp(u64, u32, u64, u64),
-    FetchAdd(u64, u32, u64),
-    LocalInv(u32),
-    BindMw(MwBind),
-    Flush(u64, u32, FlushArgs),
-    AtomicWrite(u64, u32, [u8; 8]),
-}
-
-#[derive(Clone, Debug)]
-enum Data {
+enum Owned {
     Sges(Vec<Sge>),
     Inline(Vec<Vec<u8>>),
 }
@@ -43,51 +23,53 @@ enum Data {
 #[derive(Clone, Debug)]
 struct Request {
     wr_id: u64,
-    flags: u32,
-    op: Op,
-    data: Data,
+    flags: SendFlags,
+    op: Op<'static>,
+    data: Owned,
     /// AH number, byte of its address, QP number, queue key.
     to: Option<(u32, u8, u32, u32)>,
 }
 
-fn aligned() -> impl Strategy<Value = u64> {
-    any::<u64>().prop_map(|a| a & !7)
+fn remote() -> impl Strategy<Value = Remote> {
+    any::<(u64, u32)>().prop_map(|(addr, rkey)| Remote { addr, rkey })
 }
 
-fn connected_op() -> impl Strategy<Value = Op> {
+fn aligned() -> impl Strategy<Value = Remote> {
+    remote().prop_map(|r| Remote { addr: r.addr & !7, ..r })
+}
+
+fn connected_op() -> impl Strategy<Value = Op<'static>> {
     prop_oneof![
         Just(Op::Send),
         any::<u32>().prop_map(Op::SendImm),
         any::<u32>().prop_map(Op::SendInv),
-        any::<(u64, u32)>().prop_map(|(a, k)| Op::Write(a, k)),
-        any::<(u64, u32, u32)>().prop_map(|(a, k, i)| Op::WriteImm(a, k, i)),
-        any::<(u64, u32)>().prop_map(|(a, k)| Op::Read(a, k)),
-        (aligned(), any::<(u32, u64, u64)>()).prop_map(|(a, (k, c, s))| Op::CmpSwp(a, k, c, s)),
-        (aligned(), any::<(u32, u64)>()).prop_map(|(a, (k, v))| Op::FetchAdd(a, k, v)),
+        remote().prop_map(Op::Write),
+        (remote(), any::<u32>()).prop_map(|(r, i)| Op::WriteImm(r, i)),
+        remote().prop_map(Op::Read),
+        (aligned(), any::<(u64, u64)>()).prop_map(|(r, (c, s))| Op::CmpSwp(r, c, s)),
+        (aligned(), any::<u64>()).prop_map(|(r, v)| Op::FetchAdd(r, v)),
         any::<u32>().prop_map(Op::LocalInv),
         any::<(u32, u32, u32, u64, u64, u32)>().prop_map(|(mw_rkey, rkey, mr_lkey, addr, length, access)| {
             Op::BindMw(MwBind { mw_rkey, mw_type: 2, rkey, mr_lkey, addr, length, access })
         }),
-        any::<(u64, u32, u32, u8, u8)>().prop_map(|(a, k, length, placement, level)| {
-            Op::Flush(a, k, FlushArgs { length, placement, level })
-        }),
-        (aligned(), any::<(u32, [u8; 8])>()).prop_map(|(a, (k, d))| Op::AtomicWrite(a, k, d)),
+        (remote(), any::<(u32, u8, u8)>())
+            .prop_map(|(r, (length, placement, level))| Op::Flush(r, FlushArgs { length, placement, level })),
+        (aligned(), any::<[u8; 8]>()).prop_map(|(r, d)| Op::AtomicWrite(r, d)),
     ]
 }
 
-fn data(inline: bool, atomic: bool) -> BoxedStrategy<Data> {
+fn data(inline: bool, atomic: bool) -> BoxedStrategy<Owned> {
     let length = if atomic { 8_u32..1000 } else { 0..0x1fff_ffff };
     let sge = (any::<u64>(), length, any::<u32>()).prop_map(|(a, l, k)| sge(a, l, k));
-    let sges = prop::collection::vec(sge, usize::from(atomic)..=4).prop_map(Data::Sges);
+    let sges = prop::collection::vec(sge, usize::from(atomic)..=4).prop_map(Owned::Sges);
     let bufs =
-        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..=16), 0..=4).prop_map(Data::Inline);
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..=16), 0..=4).prop_map(Owned::Inline);
     if inline { prop_oneof![sges, bufs].boxed() } else { sges.boxed() }
 }
 
-fn with_data(op: Op) -> impl Strategy<Value = (Op, Data)> {
-    let none = Just(Data::Sges(Vec::new())).boxed();
+fn with_data(op: Op<'static>) -> impl Strategy<Value = (Op<'static>, Owned)> {
     let data = match op {
-        Op::LocalInv(_) | Op::BindMw(_) | Op::Flush(..) | Op::AtomicWrite(..) => none,
+        _ if !has_data(op) => Just(Owned::Sges(Vec::new())).boxed(),
         Op::Read(..) => data(false, false),
         Op::CmpSwp(..) | Op::FetchAdd(..) => data(false, true),
         _ => data(true, false),
@@ -104,37 +86,74 @@ fn request(datagram: bool) -> BoxedStrategy<Request> {
     let to = any::<(u32, u8, u32, u32)>()
         .prop_map(move |(n, b, q, k)| datagram.then_some((n, b, q, k & !(1 << 31))));
     (any::<u64>(), 0_u32..8, op.prop_flat_map(with_data), to)
-        .prop_map(|(wr_id, flags, (op, data), to)| Request { wr_id, flags, op, data, to })
+        .prop_map(|(wr_id, flags, (op, data), to)| Request {
+            wr_id,
+            flags: SendFlags::from_bits_retain(flags),
+            op,
+            data,
+            to,
+        })
         .boxed()
 }
 
+/// What the posters borrow beside the request.
+struct Parts<'a> {
+    request: &'a Request,
+    ah: Option<RawAh<Ah>>,
+    bufs: Vec<&'a [u8]>,
+}
+
+impl Parts<'_> {
+    /// The request as the posters take it.
+    fn posted(&self) -> uverbs_testkit::Request<'_, RawAh<Ah>> {
+        let Request { wr_id, flags, op, ref data, to } = *self.request;
+        let data = match data {
+            Owned::Sges(sges) if sges.is_empty() => Data::None,
+            Owned::Sges(sges) => Data::Sges(sges),
+            Owned::Inline(_) => Data::InlineList(&self.bufs),
+        };
+        let to = self.ah.as_ref().zip(to).map(|(ah, (_, _, qpn, qkey))| To { ah, qpn, qkey });
+        uverbs_testkit::Request::new(wr_id, op).flags(flags).data(data).to(to)
+    }
+}
+
 impl Request {
+    fn parts(&self) -> Parts<'_> {
+        let bufs = match &self.data {
+            Owned::Sges(_) => Vec::new(),
+            Owned::Inline(bufs) => bufs.iter().map(Vec::as_slice).collect(),
+        };
+        Parts { request: self, ah: self.to.map(|(num, byte, ..)| handle(ah(num, byte))), bufs }
+    }
+
     /// The expected contents of the WQE.
     fn expected(&self) -> DecodedSend {
-        let rdma = |remote_addr, rkey| (Part::Rdma { remote_addr, rkey }, remote_addr);
-        let (opcode, ex, (part, iova)) = match &self.op {
-            Op::Write(a, k) => (0, 0, rdma(*a, *k)),
-            Op::WriteImm(a, k, imm) => (1, *imm, rdma(*a, *k)),
+        let rdma = |r: Remote| (Part::Rdma { remote_addr: r.addr, rkey: r.rkey }, r.addr);
+        let atomic = |r: Remote, compare_add, swap| {
+            (Part::Atomic { remote_addr: r.addr, compare_add, swap, rkey: r.rkey }, r.addr)
+        };
+        let imm = |imm| ImmData::new(imm).to_be();
+        let (opcode, ex, (part, iova)) = match self.op {
+            Op::Write(r) => (0, 0, rdma(r)),
+            Op::WriteImm(r, i) => (1, imm(i), rdma(r)),
             Op::Send => (2, 0, (Part::None, 0)),
-            Op::SendImm(imm) => (3, *imm, (Part::None, 0)),
-            Op::Read(a, k) => (4, 0, rdma(*a, *k)),
-            Op::CmpSwp(a, k, c, s) => {
-                (5, 0, (Part::Atomic { remote_addr: *a, compare_add: *c, swap: *s, rkey: *k }, *a))
-            }
-            Op::FetchAdd(a, k, v) => {
-                (6, 0, (Part::Atomic { remote_addr: *a, compare_add: *v, swap: 0, rkey: *k }, *a))
-            }
-            Op::LocalInv(k) => (7, *k, (Part::None, 0)),
+            Op::SendImm(i) => (3, imm(i), (Part::None, 0)),
+            Op::Read(r) => (4, 0, rdma(r)),
+            Op::CmpSwp(r, c, s) => (5, 0, atomic(r, c, s)),
+            Op::FetchAdd(r, v) => (6, 0, atomic(r, v, 0)),
+            Op::LocalInv(k) => (7, k, (Part::None, 0)),
             Op::BindMw(b) => {
-                let MwBind { mw_rkey, rkey, mr_lkey, addr, length, access, .. } = *b;
+                let MwBind { mw_rkey, rkey, mr_lkey, addr, length, access, .. } = b;
                 (8, 0, (Part::Mw { addr, length, mr_lkey, mw_rkey, rkey, access }, 0))
             }
-            Op::SendInv(k) => (9, *k, (Part::None, 0)),
-            Op::Flush(a, k, f) => {
-                let FlushArgs { length, placement, level } = *f;
-                (14, 0, (Part::Flush { remote_addr: *a, length, rkey: *k, kind: placement, level }, *a))
+            Op::SendInv(k) => (9, k, (Part::None, 0)),
+            Op::Flush(r, f) => {
+                let FlushArgs { length, placement, level } = f;
+                let Remote { addr: remote_addr, rkey } = r;
+                (14, 0, (Part::Flush { remote_addr, length, rkey, kind: placement, level }, remote_addr))
             }
-            Op::AtomicWrite(a, k, _) => (15, 0, rdma(*a, *k)),
+            Op::AtomicWrite(r, _) => (15, 0, rdma(r)),
+            Op::Tso(_) => unreachable!("not an operation of rxe"),
         };
         let part = match self.to {
             Some((ah_num, byte, remote_qpn, remote_qkey)) => {
@@ -142,19 +161,19 @@ impl Request {
             }
             None => part,
         };
-        let (mut sges, mut inline, mut flags) = (Vec::new(), Vec::new(), self.flags);
+        let (mut sges, mut inline, mut flags) = (Vec::new(), Vec::new(), self.flags.bits());
         let length;
         match (&self.op, &self.data) {
-            (Op::AtomicWrite(_, _, bytes), _) => {
+            (Op::AtomicWrite(_, bytes), _) => {
                 inline = bytes.to_vec();
                 length = 8;
             }
-            (Op::Flush(_, _, f), _) => length = f.length,
-            (_, Data::Sges(list)) => {
+            (Op::Flush(_, f), _) => length = f.length,
+            (_, Owned::Sges(list)) => {
                 sges = list.iter().filter(|s| s.length != 0).map(|s| (s.addr, s.length, s.lkey)).collect();
                 length = list.iter().map(|s| s.length).sum();
             }
-            (_, Data::Inline(bufs)) => {
+            (_, Owned::Inline(bufs)) => {
                 inline = bufs.concat();
                 flags |= 8;
                 length = inline.len() as u32;
@@ -174,124 +193,32 @@ impl Request {
             kernel_state_is_zero: true,
         }
     }
-
-    fn wr(&self) -> Wr {
-        Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.flags) }
-    }
-}
-
-/// Calls a visitor with the request's operation as its type.
-macro_rules! with_op {
-    ($request:expr, |$op:ident| $body:expr) => {{
-        let at = |addr, rkey| RemoteAddr { addr, rkey };
-        match $request.op.clone() {
-            Op::Send => {
-                let $op = Send::new();
-                $body
-            }
-            Op::SendImm(i) => {
-                let $op = SendImm::new(ImmData::from_be(i));
-                $body
-            }
-            Op::SendInv(k) => {
-                let $op = SendInv::new(k);
-                $body
-            }
-            Op::Write(a, k) => {
-                let $op = Write::new(at(a, k));
-                $body
-            }
-            Op::WriteImm(a, k, i) => {
-                let $op = WriteImm::new(at(a, k), ImmData::from_be(i));
-                $body
-            }
-            Op::Read(a, k) => {
-                let $op = Read::new(at(a, k));
-                $body
-            }
-            Op::CmpSwp(a, k, c, s) => {
-                let $op = CmpSwp::new(at(a, k), c, s);
-                $body
-            }
-            Op::FetchAdd(a, k, v) => {
-                let $op = FetchAdd::new(at(a, k), v);
-                $body
-            }
-            Op::LocalInv(k) => {
-                let $op = LocalInv::new(k);
-                $body
-            }
-            Op::BindMw(b) => {
-                // SAFETY: the ring is in ordinary memory, so nothing is bound.
-                let $op = unsafe { BindMw::new(b) };
-                $body
-            }
-            Op::Flush(a, k, f) => {
-                let $op = Flush::new(at(a, k), f);
-                $body
-            }
-            Op::AtomicWrite(a, k, d) => {
-                let $op = AtomicWrite::new(at(a, k), d);
-                $body
-            }
-        }
-    }};
 }
 
 type Queue = crate::SendQueue<crate::testing::FakeBell>;
 
 fn by_batch(q: &mut Queue, requests: &[Request]) {
-    fn push<O: Operation<Remote = RemoteAddr>>(
-        batch: &mut crate::send::Batch<'_, crate::testing::FakeBell>,
-        r: &Request,
-        op: O,
-    ) {
-        let handle = r.to.map(|(num, byte, ..)| ah(num, byte));
-        // SAFETY: the simulated kernel does not access the memory that is named.
-        unsafe {
-            match (&handle, r.to, &r.data) {
-                (Some(ah), Some((_, _, remote_qpn, remote_qkey)), data) => {
-                    let to = To { ah, remote_qpn, remote_qkey };
-                    match data {
-                        Data::Sges(sges) => batch.push(r.wr(), to, op, &sges[..]),
-                        Data::Inline(bufs) => {
-                            let bufs: Vec<&[u8]> = bufs.iter().map(Vec::as_slice).collect();
-                            batch.push(r.wr(), to, op, InlineList(&bufs));
-                        }
-                    }
-                }
-                (_, _, Data::Sges(sges)) if sges.is_empty() => batch.push(r.wr(), Connected, op, NoData),
-                (_, _, Data::Sges(sges)) => batch.push(r.wr(), Connected, op, &sges[..]),
-                (_, _, Data::Inline(bufs)) => {
-                    let bufs: Vec<&[u8]> = bufs.iter().map(Vec::as_slice).collect();
-                    batch.push(r.wr(), Connected, op, InlineList(&bufs));
-                }
-            }
-        }
-    }
     let mut batch = q.batch();
     for r in requests {
-        with_op!(r, |op| push(&mut batch, r, op));
+        // SAFETY: the simulated kernel does not access the memory that is named, and binds nothing.
+        unsafe { push(&mut batch, &r.parts().posted()) }.unwrap();
     }
     batch.complete().unwrap();
 }
 
 fn by_builder(q: &mut Queue, requests: &[Request]) {
-    fn begin<O: Operation<Remote = RemoteAddr>>(q: &mut Queue, r: &Request, op: O) -> bool {
-        q.wr_begin(r.wr(), op);
-        O::HAS_DATA
-    }
     q.wr_start();
     for r in requests {
-        let has_data = with_op!(r, |op| begin(q, r, op));
+        // SAFETY: the simulated kernel binds nothing.
+        unsafe { begin(q, r.wr_id, r.flags, r.op) };
         if let Some((num, byte, qpn, qkey)) = r.to {
             q.wr_set_ud_addr(&ah(num, byte), qpn, qkey);
         }
         match &r.data {
-            _ if !has_data => {}
+            _ if !has_data(r.op) => {}
             // SAFETY: the simulated kernel does not access the memory that is named.
-            Data::Sges(sges) => unsafe { q.wr_set_sges(sges) },
-            Data::Inline(bufs) => {
+            Owned::Sges(sges) => unsafe { q.wr_set_sges(sges) },
+            Owned::Inline(bufs) => {
                 let bufs: Vec<&[u8]> = bufs.iter().map(Vec::as_slice).collect();
                 q.wr_set_inline(InlineList(&bufs));
             }
@@ -300,114 +227,20 @@ fn by_builder(q: &mut Queue, requests: &[Request]) {
     q.wr_complete().unwrap();
 }
 
-/// The memory that the nodes of a C list point to.
-#[derive(Default)]
-#[expect(clippy::vec_box, reason = "lists point at the values, which must not move when the vector grows")]
-struct Arena {
-    sges: Vec<Vec<Sge>>,
-    handles: Vec<Box<RawAh<Ah>>>,
-    mrs: Vec<Box<IbvMr>>,
-    mws: Vec<Box<IbvMw>>,
-}
-
-impl Arena {
-    fn node(&mut self, r: &Request) -> SendWr {
-        let opcode = WrOpcode(r.expected().opcode);
-        let mut wr = SendWr::new(r.wr_id, opcode);
-        wr.send_flags = r.flags;
-        let sges: Vec<Sge> = match &r.data {
-            Data::Sges(sges) => sges.clone(),
-            Data::Inline(bufs) => {
-                wr.send_flags |= 8;
-                // The keys of inline entries are not used.
-                bufs.iter()
-                    .map(|b| sge(b.as_ptr().expose_provenance() as u64, b.len() as u32, 0xdead))
-                    .collect()
-            }
-        };
-        wr.num_sge = sges.len() as i32;
-        wr.sg_list = if sges.is_empty() { null() } else { sges.as_ptr() };
-        self.sges.push(sges);
-        match &r.op {
-            Op::SendImm(x) | Op::SendInv(x) | Op::LocalInv(x) => wr.imm_data_or_invalidate_rkey = *x,
-            Op::Write(remote_addr, rkey) | Op::Read(remote_addr, rkey) => {
-                wr.wr = WrUnion { rdma: WrRdma { remote_addr: *remote_addr, rkey: *rkey } };
-            }
-            Op::WriteImm(remote_addr, rkey, imm) => {
-                wr.wr = WrUnion { rdma: WrRdma { remote_addr: *remote_addr, rkey: *rkey } };
-                wr.imm_data_or_invalidate_rkey = *imm;
-            }
-            Op::CmpSwp(remote_addr, rkey, compare_add, swap) => {
-                wr.wr = WrUnion {
-                    atomic: WrAtomic {
-                        remote_addr: *remote_addr,
-                        compare_add: *compare_add,
-                        swap: *swap,
-                        rkey: *rkey,
-                    },
-                };
-            }
-            Op::FetchAdd(remote_addr, rkey, add) => {
-                // Fetch-and-add does not use `swap`.
-                wr.wr = WrUnion {
-                    atomic: WrAtomic { remote_addr: *remote_addr, compare_add: *add, swap: !0, rkey: *rkey },
-                };
-            }
-            Op::BindMw(b) => {
-                let (context, pd) = (core::ptr::null_mut(), core::ptr::null_mut());
-                self.mrs.push(Box::new(IbvMr {
-                    context,
-                    pd,
-                    addr: core::ptr::null_mut(),
-                    length: 0,
-                    handle: 0,
-                    lkey: b.mr_lkey,
-                    rkey: 0,
-                }));
-                self.mws.push(Box::new(IbvMw {
-                    context,
-                    pd,
-                    rkey: b.mw_rkey,
-                    handle: 0,
-                    mw_type: b.mw_type,
-                }));
-                wr.tail = WrTail {
-                    bind_mw: WrBindMw {
-                        mw: &raw const **self.mws.last().unwrap(),
-                        rkey: b.rkey,
-                        bind_info: IbvMwBindInfo {
-                            mr: &raw const **self.mrs.last().unwrap(),
-                            addr: b.addr,
-                            length: b.length,
-                            mw_access_flags: b.access,
-                        },
-                    },
-                };
-            }
-            Op::Send => {}
-            Op::Flush(..) | Op::AtomicWrite(..) => unreachable!("not in lists"),
-        }
-        if let Some((num, byte, remote_qpn, remote_qkey)) = r.to {
-            let base = IbvAh { context: core::ptr::null_mut(), pd: core::ptr::null_mut(), handle: 0 };
-            self.handles.push(Box::new(RawAh { base, driver: ah(num, byte) }));
-            let handle = &raw const **self.handles.last().unwrap();
-            wr.wr = WrUnion { ud: WrUd { ah: handle.cast(), remote_qpn, remote_qkey } };
-        }
-        wr
-    }
-}
-
 fn by_list(q: &mut Queue, requests: &[Request]) {
-    let mut arena = Arena::default();
-    let mut nodes: Vec<SendWr> = requests.iter().map(|r| arena.node(r)).collect();
-    for i in (1..nodes.len()).rev() {
-        let next = &raw const nodes[i];
-        nodes[i - 1].next = next;
+    let parts: Vec<_> = requests.iter().map(Request::parts).collect();
+    let posted: Vec<_> = parts.iter().map(Parts::posted).collect();
+    let mut list = List::new(&posted);
+    for (i, request) in requests.iter().enumerate() {
+        if matches!(request.op, Op::FetchAdd(..)) {
+            // Fetch-and-add does not use `swap`.
+            list.change(i, |wr| wr.wr.atomic.swap = !0);
+        }
     }
-    if let Some(first) = nodes.first() {
+    if !requests.is_empty() {
         // SAFETY: the list is well formed, and what it points to exists; the simulated kernel does not access the entries'
         // memory.
-        unsafe { q.post_send(first) }.unwrap();
+        unsafe { q.post_send(list.first()) }.unwrap();
     }
 }
 
@@ -464,15 +297,10 @@ proptest! {
         let sges: Vec<Vec<Sge>> =
             requests.iter().map(|(_, s)| s.iter().map(|s| sge(s.0, s.1, s.2)).collect()).collect();
         if by_list {
-            let mut nodes: Vec<RecvWr> = requests.iter().zip(&sges).map(|((id, _), sges)| {
-                RecvWr { sg_list: sges.as_ptr(), num_sge: sges.len() as i32, ..RecvWr::new(*id) }
-            }).collect();
-            for i in (1..nodes.len()).rev() {
-                let next = &raw const nodes[i];
-                nodes[i - 1].next = next;
-            }
+            let recvs: Vec<_> = requests.iter().zip(&sges).map(|((id, _), sges)| (*id, &sges[..])).collect();
+            let nodes = recv_nodes(&recvs);
             // SAFETY: the list is well formed; the simulated kernel does not access the entries' memory.
-            unsafe { q.post_recv(&raw const nodes[0]) }.unwrap();
+            unsafe { q.post_recv(nodes.as_ptr()) }.unwrap();
         } else {
             for ((id, _), sges) in requests.iter().zip(&sges) {
                 // SAFETY: the simulated kernel does not access the entries' memory.
