@@ -116,7 +116,7 @@ pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
     Ok(unsafe { &(*context).private })
 }
 
-/// The context of an object whose public part begins with a pointer to it, as all have but the flows.
+/// The context of an object whose public part begins with a pointer to it, as all have except flows.
 ///
 /// # Safety
 /// `object` is NULL or begins with such a pointer; as for [`of`].

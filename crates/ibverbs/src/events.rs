@@ -10,6 +10,7 @@
 use crate::abi::context::ibv_context;
 use crate::abi::object::{Element, ibv_async_event, ibv_cq, ibv_srq};
 use crate::abi::qp::ibv_qp;
+use crate::abi::wq::ibv_wq;
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome, ensure, minus_one, nothing};
 use core::ffi::c_int;
@@ -25,6 +26,7 @@ pub(crate) enum Numbered {
     Cq(*mut ibv_cq),
     Qp(*mut ibv_qp),
     Srq(*mut ibv_srq),
+    Wq(*mut ibv_wq),
 }
 
 // SAFETY: the pointers are dereferenced only in functions that C calls, whose contract allows any thread.
@@ -78,8 +80,10 @@ fn element(here: &Private, event: AsyncEvent) -> Option<Element> {
             Numbered::Srq(srq) => Some(Element { object: srq.cast() }),
             _ => None,
         },
-        // This library creates no such objects.
-        EventScope::Wq => None,
+        EventScope::Wq => match number()? {
+            Numbered::Wq(wq) => Some(Element { object: wq.cast() }),
+            _ => None,
+        },
         EventScope::Port | EventScope::Device | EventScope::Unknown => {
             // All bytes of the union are set; C programs use only the port.
             let mut element = Element { object: core::ptr::null_mut() };
@@ -123,7 +127,7 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         // SAFETY: `event` is NULL or valid, and not changed by others during this call (contract of the man page).
         let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
         let scope = EventType(event.event_type).scope();
-        if !matches!(scope, EventScope::Cq | EventScope::Qp | EventScope::Srq) {
+        if !matches!(scope, EventScope::Cq | EventScope::Qp | EventScope::Srq | EventScope::Wq) {
             return Ok(());
         }
         // SAFETY: events with this scope have a pointer in the union (see `element`).
@@ -139,6 +143,9 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
                 // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
                 // held.
                 EventScope::Qp => unsafe { &mut (*object.cast::<ibv_qp>()).events_completed },
+                // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
+                // held.
+                EventScope::Wq => unsafe { &mut (*object.cast::<ibv_wq>()).events_completed },
                 // SAFETY: the object exists until its events are acknowledged. The field is changed only with the lock
                 // held.
                 _ => unsafe { &mut (*object.cast::<ibv_srq>()).events_completed },

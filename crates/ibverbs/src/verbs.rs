@@ -8,13 +8,14 @@ use crate::abi::attr::ibv_srq_init_attr_ex;
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_cq, ibv_srq};
 use crate::abi::qp::{ibv_qp, ibv_qp_init_attr_ex};
+use crate::abi::wq::{ibv_wq, ibv_wq_init_attr};
 use crate::errno::Outcome;
 use crate::object::cq::CqRequest;
-use crate::object::{ah, cq, qp, srq};
+use crate::object::{ah, cq, qp, srq, wq};
 use core::any::Any;
 use std::sync::Arc;
-use uverbs_core::attr::{AhAttr, DeviceAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask};
-use uverbs_core::control::{CoreSupport, PdHandle, QpHandle};
+use uverbs_core::attr::{AhAttr, DeviceAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
+use uverbs_core::control::{CoreSupport, PdHandle, QpHandle, RwqIndTableHandle};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{DmParts, Driver};
 use uverbs_core::wr::IbvAh;
@@ -75,6 +76,15 @@ pub(crate) trait Verbs: Send + Sync {
     unsafe fn has_builder(&self, qp: *mut ibv_qp) -> bool;
     unsafe fn qp_handle<'a>(&self, qp: *mut ibv_qp) -> &'a QpHandle;
     unsafe fn destroy_qp(&self, qp: *mut ibv_qp) -> Outcome<()>;
+
+    unsafe fn create_wq(
+        &self,
+        context: *mut ibv_context,
+        attr: &mut ibv_wq_init_attr,
+    ) -> Outcome<*mut ibv_wq>;
+    unsafe fn modify_wq(&self, wq: *mut ibv_wq, attr: &WqAttr) -> Outcome<()>;
+    unsafe fn destroy_wq(&self, wq: *mut ibv_wq) -> Outcome<()>;
+    unsafe fn create_table(&self, wqs: &[*mut ibv_wq]) -> Outcome<RwqIndTableHandle>;
 
     unsafe fn create_ah(&self, pd: *mut crate::abi::object::ibv_pd, attr: &AhAttr) -> Outcome<*mut IbvAh>;
     unsafe fn destroy_ah(&self, ah: *mut IbvAh) -> Outcome<()>;
@@ -142,6 +152,10 @@ impl<D: Driver> Verbs for Open<D> {
         query_qp => qp::query(qp: *mut ibv_qp, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
         has_builder => qp::has_builder(qp: *mut ibv_qp) -> bool;
         destroy_qp => qp::destroy(qp: *mut ibv_qp) -> Outcome<()>;
+        create_wq => wq::create(context: *mut ibv_context, attr: &mut ibv_wq_init_attr) -> Outcome<*mut ibv_wq>;
+        modify_wq => wq::modify(wq: *mut ibv_wq, attr: &WqAttr) -> Outcome<()>;
+        destroy_wq => wq::destroy(wq: *mut ibv_wq) -> Outcome<()>;
+        create_table => wq::create_table(wqs: &[*mut ibv_wq]) -> Outcome<RwqIndTableHandle>;
         create_ah => ah::create(pd: *mut crate::abi::object::ibv_pd, attr: &AhAttr) -> Outcome<*mut IbvAh>;
         destroy_ah => ah::destroy(ah: *mut IbvAh) -> Outcome<()>;
     }

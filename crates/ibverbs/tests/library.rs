@@ -175,6 +175,11 @@ fn events_are_waited_for_and_acknowledged() {
 }
 
 #[test]
+fn packets_are_steered_and_spread() {
+    passes("packets");
+}
+
+#[test]
 fn threads_share_queues() {
     passes("threads");
 }

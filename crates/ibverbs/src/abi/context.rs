@@ -10,8 +10,10 @@ use super::attr::{
     ibv_parent_domain_init_attr, ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_xrcd_init_attr,
 };
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input};
+use super::flow::{ibv_flow, ibv_flow_attr};
 use super::object::{ibv_cq, ibv_cq_ex, ibv_dm, ibv_pd, ibv_srq, ibv_td, ibv_xrcd};
 use super::qp::{ibv_mw_bind, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr};
+use super::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::pthread_mutex_t;
 use uverbs_core::wc::WorkCompletion;
@@ -110,11 +112,13 @@ c_struct! {
         alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
         modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
         post_srq_ops: Unused,
-        destroy_rwq_ind_table: Unused,
-        create_rwq_ind_table: Unused,
-        destroy_wq: Unused,
-        modify_wq: Unused,
-        create_wq: Unused,
+        destroy_rwq_ind_table: Option<unsafe extern "C" fn(*mut ibv_rwq_ind_table) -> c_int>,
+        create_rwq_ind_table: Option<
+            unsafe extern "C" fn(*mut ibv_context, *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table,
+        >,
+        destroy_wq: Option<unsafe extern "C" fn(*mut ibv_wq) -> c_int>,
+        modify_wq: Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_wq_attr) -> c_int>,
+        create_wq: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq>,
         query_rt_values: Unused,
         create_cq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
         r#priv: *mut c_void,
@@ -126,9 +130,9 @@ c_struct! {
                 usize,
             ) -> c_int,
         >,
-        ibv_destroy_flow: Unused,
+        ibv_destroy_flow: Option<unsafe extern "C" fn(*mut ibv_flow) -> c_int>,
         ABI_placeholder2: Unused,
-        ibv_create_flow: Unused,
+        ibv_create_flow: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow>,
         ABI_placeholder1: Unused,
         open_qp: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
         create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,

@@ -34,9 +34,11 @@ macro_rules! c_struct {
 pub(crate) mod attr;
 pub(crate) mod context;
 pub(crate) mod device;
+pub(crate) mod flow;
 pub(crate) mod kern;
 pub(crate) mod object;
 pub(crate) mod qp;
+pub(crate) mod wq;
 
 #[cfg(test)]
 mod tests;

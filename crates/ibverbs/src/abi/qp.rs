@@ -4,6 +4,7 @@
 use super::attr::ibv_ah_attr;
 use super::context::ibv_context;
 use super::object::{ibv_cq, ibv_pd, ibv_srq, ibv_xrcd};
+use super::wq::ibv_rwq_ind_table;
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{pthread_cond_t, pthread_mutex_t};
 use uverbs_core::wr::{IbvAh, IbvDataBuf, IbvMw, IbvMwBindInfo, Sge};
@@ -47,7 +48,7 @@ c_struct! {
         xrcd: *mut ibv_xrcd,
         create_flags: u32,
         max_tso_header: u16,
-        rwq_ind_tbl: *mut c_void,
+        rwq_ind_tbl: *mut ibv_rwq_ind_table,
         rx_hash_conf: ibv_rx_hash_conf,
         source_qpn: u32,
         send_ops_flags: u64,

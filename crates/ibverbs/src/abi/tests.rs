@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The structs against the headers: tables of rdma-core 44 and 65, and what the C compiler says of the installed header.
 
-use super::{Layout, attr, context, device, kern, object, qp};
+use super::{Layout, attr, context, device, flow, kern, object, qp, wq};
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,9 +14,18 @@ const TABLE_65: &str = include_str!("../../data/layout-65.txt");
 type Table<'a> = BTreeMap<(&'a str, &'a str), usize>;
 
 fn layouts() -> impl Iterator<Item = &'static Layout> {
-    [attr::LAYOUTS, context::LAYOUTS, device::LAYOUTS, kern::LAYOUTS, object::LAYOUTS, qp::LAYOUTS]
-        .into_iter()
-        .flatten()
+    [
+        attr::LAYOUTS,
+        context::LAYOUTS,
+        device::LAYOUTS,
+        flow::LAYOUTS,
+        kern::LAYOUTS,
+        object::LAYOUTS,
+        qp::LAYOUTS,
+        wq::LAYOUTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// A field's name in C.

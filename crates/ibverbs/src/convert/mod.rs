@@ -2,5 +2,6 @@
 //! Attributes between C's structs and those of the core.
 
 pub(crate) mod device;
+pub(crate) mod flow;
 pub(crate) mod path;
 pub(crate) mod qp;

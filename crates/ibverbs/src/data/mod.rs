@@ -13,7 +13,7 @@ pub(crate) mod qp_ex;
 
 use crate::abi::context::verbs_context;
 use crate::export::{device, qp};
-use crate::object::{cq, dm, mr, mw, pd, srq, xrcd};
+use crate::object::{cq, dm, flow, mr, mw, pd, srq, wq, xrcd};
 use core::mem;
 use uverbs_core::provider::Driver;
 
@@ -49,5 +49,12 @@ pub(crate) fn functions<D: Driver>() -> verbs_context {
     table.get_srq_num = Some(srq::get_srq_num);
     table.create_qp_ex = Some(qp::create_qp_ex);
     table.open_qp = Some(qp::open_qp);
+    table.create_wq = Some(wq::create_wq);
+    table.modify_wq = Some(wq::modify_wq);
+    table.destroy_wq = Some(wq::destroy_wq);
+    table.create_rwq_ind_table = Some(wq::create_rwq_ind_table);
+    table.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
+    table.ibv_create_flow = Some(flow::create_flow);
+    table.ibv_destroy_flow = Some(flow::destroy_flow);
     table
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Functions of the library that are not done. Each fails as its man page describes failure, and is listed in the
-//! README's table.
+//! book's chapter on existing programs.
 
 use crate::errno::{Errno, minus_one, number, pointer};
 use core::ffi::{c_int, c_void};

@@ -59,6 +59,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         if copy.comp_mask & mask::XRCD == 0 {
             copy.xrcd = ptr::null_mut();
         }
+        if copy.comp_mask & mask::IND_TABLE == 0 {
+            copy.rwq_ind_tbl = ptr::null_mut();
+        }
         // SAFETY: `context` is not closed during this call, and the objects in `copy` are NULL or exist (contract of the
         // man page).
         let qp = unsafe { create(context, &mut copy) }?;
@@ -75,9 +78,6 @@ unsafe fn create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> O
     // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
     ensure(attr.comp_mask & !mask::ALL == 0)?;
-    if attr.comp_mask & mask::RSS != 0 {
-        return Err(Errno::EOPNOTSUPP);
-    }
     // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
     // page).
     unsafe { context::is_of(context, attr.pd) }?;
@@ -93,6 +93,9 @@ unsafe fn create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> O
     // SAFETY: `attr.srq` is NULL or a live object, which begins with the pointer to its context (contract of the man
     // page).
     unsafe { context::is_of(context, attr.srq) }?;
+    // SAFETY: `attr.rwq_ind_tbl` is NULL or a live object, which begins with the pointer to its context (contract of the
+    // man page).
+    unsafe { context::is_of(context, attr.rwq_ind_tbl) }?;
     // SAFETY: the objects in the request are live and of this context, as checked above.
     unsafe { here.verbs().create_qp(context, attr) }
 }

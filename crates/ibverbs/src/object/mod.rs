@@ -9,11 +9,13 @@ pub(crate) mod ah;
 pub(crate) mod channel;
 pub(crate) mod cq;
 pub(crate) mod dm;
+pub(crate) mod flow;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod srq;
+pub(crate) mod wq;
 pub(crate) mod xrcd;
 
 use crate::errno::Outcome;

@@ -5,7 +5,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
-use super::{cq, destroy_handle, pd, srq, xrcd};
+use super::{cq, destroy_handle, pd, srq, wq, xrcd};
 use crate::abi::context::ibv_context;
 use crate::abi::object::ibv_xrcd;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
@@ -16,11 +16,13 @@ use crate::errno::{Errno, Outcome, ensure};
 use crate::events::{self, Numbered};
 use crate::verbs::{AnyTd, Open};
 use core::mem::{self, ManuallyDrop};
-use core::ptr;
+use core::{ptr, slice};
 use std::sync::Arc;
-use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpType, SendOpsFlags};
+use uverbs_core::attr::{
+    QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpType, RxHashConf, RxHashFields, SendOpsFlags,
+};
 use uverbs_core::control::QpHandle;
-use uverbs_core::provider::{Driver, QpCreate, QpParts};
+use uverbs_core::provider::{Driver, QpCreate, QpParts, RssQpCreate};
 use uverbs_core::sync::{Dynamic, Locked};
 
 /// A queue pair: C's part, of the extended size, and ours.
@@ -35,7 +37,8 @@ pub(crate) struct QpPrivate<D: Driver> {
     /// First, because the data path needs nothing else.
     pub(crate) send: Option<Locked<D::SendQueue, Dynamic>>,
     pub(crate) recv: Option<Locked<D::RecvQueue, Dynamic>>,
-    shared: Arc<D::QpShared>,
+    /// `None` for a QP over a table of work queues, which has no queues of its own.
+    shared: Option<Arc<D::QpShared>>,
     handle: ManuallyDrop<QpHandle>,
     cap: QpCap,
     has_builder: bool,
@@ -60,8 +63,9 @@ pub(crate) mod mask {
     pub(crate) const XRCD: u32 = 1 << 1;
     pub(crate) const CREATE_FLAGS: u32 = 1 << 2;
     pub(crate) const MAX_TSO_HEADER: u32 = 1 << 3;
-    /// `IND_TABLE` and `RX_HASH`: packets spread over work queues, which this library has not got yet.
-    pub(crate) const RSS: u32 = 3 << 4;
+    /// Packets are spread over work queues: both or neither.
+    pub(crate) const IND_TABLE: u32 = 1 << 4;
+    pub(crate) const RX_HASH: u32 = 1 << 5;
     pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
     pub(crate) const ALL: u32 = (1 << 7) - 1;
 }
@@ -107,6 +111,10 @@ pub(crate) unsafe fn create<D: Driver>(
     context: *mut ibv_context,
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Outcome<*mut ibv_qp> {
+    if attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
+        // SAFETY: this function has the same contract.
+        return unsafe { create_rss(open, context, attr) };
+    }
     let init = init_attr(attr)?;
     let (sends, receives) = (init.qp_type.has_send_queue(), init.qp_type.has_recv_queue());
     // C ignores what a type does not use.
@@ -161,7 +169,61 @@ pub(crate) unsafe fn create<D: Driver>(
     if has_builder {
         qp_ex::set_functions::<D>(&mut public);
     }
-    Ok(finish(context, here, public, parts, number, has_builder, td.is_none()))
+    let private = private_of(parts, number, has_builder, td.is_none());
+    Ok(finish(context, here, public, private))
+}
+
+/// `MLX5_RX_HASH_FUNC_TOEPLITZ`, `IBV_RX_HASH_FUNC_TOEPLITZ`
+const TOEPLITZ: u8 = 1;
+
+/// Creates a queue pair that spreads packets over a table of work queues. It has no state, and its rules decide what it
+/// receives.
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+unsafe fn create_rss<D: Driver>(
+    open: &Open<D>,
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Outcome<*mut ibv_qp> {
+    const BOTH: u32 = mask::IND_TABLE | mask::RX_HASH;
+    let hash = attr.rx_hash_conf;
+    ensure(attr.comp_mask & BOTH == BOTH && !attr.pd.is_null() && !attr.rwq_ind_tbl.is_null())?;
+    ensure(attr.qp_type == QpType::RawPacket as u32 && !hash.rx_hash_key.is_null())?;
+    let other = mask::MAX_TSO_HEADER | mask::CREATE_FLAGS | mask::SEND_OPS_FLAGS;
+    if hash.rx_hash_function != TOEPLITZ || attr.comp_mask & other != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // SAFETY: the key is not NULL (checked above) and has as many bytes (contract of `Verbs`).
+    let key = unsafe { slice::from_raw_parts(hash.rx_hash_key, hash.rx_hash_key_len.into()) };
+    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
+    let here = unsafe { context::of(context) }?;
+    let number = here.objects().insert(Numbered::NONE);
+    let create = RssQpCreate {
+        // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
+        pd: unsafe { pd::handle(attr.pd) },
+        // SAFETY: `attr.rwq_ind_tbl` is a live object of this driver (contract of `Verbs`).
+        table: unsafe { wq::table_handle(attr.rwq_ind_tbl) },
+        hash: RxHashConf { key, fields: RxHashFields::from_bits_retain(hash.rx_hash_fields_mask) },
+        user_handle: number,
+    };
+    let handle = open.driver.create_rss_qp(&create).inspect_err(|_| {
+        here.objects().remove(number);
+    })?;
+    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
+    let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
+    (public.qp_base.qp_context, public.qp_base.pd) = (attr.qp_context, attr.pd);
+    public.qp_base.qp_type = attr.qp_type;
+    let private = QpPrivate::<D> {
+        send: None,
+        recv: None,
+        shared: None,
+        handle: ManuallyDrop::new(handle),
+        cap: QpCap::default(),
+        has_builder: false,
+        number,
+    };
+    Ok(finish(context, here, public, private))
 }
 
 /// # Safety
@@ -182,32 +244,39 @@ pub(crate) unsafe fn open<D: Driver>(
     // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
     let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
     public.qp_base.qp_type = QpType::XrcRecv as u32;
-    Ok(finish(context, here, public, parts, number, false, true))
+    Ok(finish(context, here, public, private_of(parts, number, false, true)))
 }
 
-/// Puts the parts of a new queue pair together.
-fn finish<D: Driver>(
-    context: *mut ibv_context,
-    here: &context::Private,
-    mut public: ibv_qp_ex,
+/// Our part of a new queue pair.
+fn private_of<D: Driver>(
     parts: QpParts<D>,
     number: u64,
     has_builder: bool,
     shared_by_threads: bool,
-) -> *mut ibv_qp {
+) -> QpPrivate<D> {
     let QpParts { handle, shared, send, recv, cap } = parts;
-    public.qp_base.context = context;
-    public.qp_base.handle = handle.handle();
-    public.qp_base.qp_num = handle.qp_num();
-    let private = QpPrivate::<D> {
+    QpPrivate {
         send: send.map(|queue| Locked::dynamic(queue, shared_by_threads)),
         recv: recv.map(|queue| Locked::dynamic(queue, shared_by_threads)),
-        shared,
+        shared: Some(shared),
         handle: ManuallyDrop::new(handle),
         cap,
         has_builder,
         number,
-    };
+    }
+}
+
+/// Puts both parts of a new queue pair together.
+fn finish<D: Driver>(
+    context: *mut ibv_context,
+    here: &context::Private,
+    mut public: ibv_qp_ex,
+    private: QpPrivate<D>,
+) -> *mut ibv_qp {
+    public.qp_base.context = context;
+    public.qp_base.handle = private.handle.handle();
+    public.qp_base.qp_num = private.handle.qp_num();
+    let number = private.number;
     let qp: *mut ibv_qp = Box::into_raw(Box::new(Qp { public, private })).cast();
     events::complete(here, number, Numbered::Qp(qp));
     qp
@@ -223,8 +292,10 @@ pub(crate) unsafe fn modify<D: Driver>(
 ) -> Outcome<()> {
     // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
+    // One over a table has no state.
+    let shared = this.shared.as_ref().ok_or(Errno::EOPNOTSUPP)?;
     // SAFETY: the queue pair's own parts.
-    unsafe { open.driver.modify_qp(&this.handle, &this.shared, attr, mask) }?;
+    unsafe { open.driver.modify_qp(&this.handle, shared, attr, mask) }?;
     Ok(())
 }
 
@@ -239,6 +310,9 @@ pub(crate) unsafe fn query<D: Driver>(
 ) -> Outcome<(QpAttr, bool)> {
     // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
+    if this.shared.is_none() {
+        return Err(Errno::EOPNOTSUPP);
+    }
     // Drivers of kernels refuse or ignore bits that are none.
     let (mut attr, init) = this.handle.query(mask & QpAttrMask::all())?;
     // The driver stores the sizes of the queues. Not every kernel reports them (mlx5_ib reports 0).
@@ -272,8 +346,12 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outc
     let here = unsafe { context::of_object(qp) }?;
     // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
-    // SAFETY: the queue pair's own parts, of which the engines are freed after this.
-    let end = |handle| unsafe { open.driver.destroy_qp(handle, &this.shared) };
+    let end = |handle: QpHandle| match &this.shared {
+        // SAFETY: the queue pair's own parts, of which the engines are freed after this.
+        Some(shared) => unsafe { open.driver.destroy_qp(handle, shared) },
+        // SAFETY: it has no queues.
+        None => unsafe { handle.destroy() },
+    };
     // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
     // `Verbs`).
     let reported = unsafe { destroy_handle(&this.handle, end) }?;

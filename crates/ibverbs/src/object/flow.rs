@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Steering rules (ibv_create_flow(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and structs.
+
+use super::destroy_handle;
+use crate::abi::flow::{ibv_flow, ibv_flow_attr};
+use crate::abi::qp::ibv_qp;
+use crate::context;
+use crate::convert::flow as convert;
+use crate::errno::{Errno, ensure, number, pointer};
+use core::ffi::c_int;
+use core::mem::ManuallyDrop;
+use uverbs_core::control::{FlowHandle, flow};
+use uverbs_core::kernel::Uhw;
+
+/// A rule: C's part and ours.
+#[repr(C)]
+struct Flow {
+    public: ibv_flow,
+    private: ManuallyDrop<FlowHandle>,
+}
+
+/// # Safety
+/// As in ibv_create_flow(3).
+pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
+    pointer(|| {
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
+        let here = unsafe { context::of_object(qp) }?;
+        ensure(!attr.is_null())?;
+        // SAFETY: `attr` is not NULL (checked above), so it is valid and followed by its specifications (contract of the
+        // man page).
+        let (attr, counters) = unsafe { convert::from_c(attr) }?;
+        if counters.is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
+        let target = unsafe { here.verbs().qp_handle(qp) };
+        let handle = flow::create(target, &attr, Uhw::none())?;
+        // SAFETY: `qp` exists: `of_object` found its context.
+        let context = unsafe { (*qp).context };
+        let public = ibv_flow { comp_mask: 0, context, handle: handle.handle() };
+        Ok(Box::into_raw(Box::new(Flow { public, private: ManuallyDrop::new(handle) })).cast())
+    })
+}
+
+/// # Safety
+/// As in ibv_create_flow(3).
+pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
+    number(|| {
+        ensure(!flow.is_null())?;
+        // SAFETY: `flow` is not NULL (checked above), so it points to a rule (contract of the man page).
+        let context = unsafe { (*flow).context };
+        // SAFETY: the context is not closed during this call (contract of the man page).
+        unsafe { context::of(context) }?;
+        // SAFETY: `flow` is a live object of this type (contract of the man page); no mutable reference to its private
+        // part exists.
+        let handle = unsafe { &(*flow.cast::<Flow>()).private };
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of the
+        // man page).
+        unsafe { destroy_handle(handle, FlowHandle::destroy) }?;
+        // SAFETY: `create_flow` allocated it as a `Box` of this type; the program does not use it after this call
+        // (contract of the man page).
+        drop(unsafe { Box::from_raw(flow.cast::<Flow>()) });
+        Ok(())
+    })
+}
