@@ -151,6 +151,7 @@ const PROGRAMS: &[&str] = &[
     "apt-get",
     "cargo",
     "cd",
+    "export",
     "gdb",
     "git",
     "grep",

@@ -44,25 +44,35 @@ impl Fabric {
         Self { alive: Alive::new(Arc::new(Shared::new(seed, true)), None) }
     }
 
-    /// Lets other processes [join](Fabric::join) this fabric through a Unix socket, whose file is created.
+    /// Lets other processes [join](Fabric::join) this fabric through a Unix socket, whose file is created. This process
+    /// forwards packets between them, so all of them reach each other; it needs no devices itself.
     ///
     /// # Errors
-    /// The socket can't be made; the fabric is deterministic, which several processes can't be.
+    /// The socket can't be made; another process listens there (`AddrInUse`); this fabric joined another one; it is
+    /// deterministic, and several processes can't be.
     pub fn listen(&self, path: &Path) -> std::io::Result<()> {
         self.real()?;
+        if self.alive.shared.read(|world| world.peers.base != 0) {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                "a process that joined a fabric can't be joined",
+            ));
+        }
         self.alive.trunks.listen(&self.alive.shared, path)
     }
 
-    /// Joins the fabric of a process that [listens](Fabric::listen): devices of both can communicate, but devices of
-    /// two processes that joined can't. The listening process assigns the addresses, so the call must be made before
-    /// any device is built. If the connection is lost, the links between the processes are down until it can be
-    /// established again.
+    /// Joins the fabric of a process that [listens](Fabric::listen): its devices, and those of all processes that joined
+    /// it, can communicate with the devices of this process. The listening process assigns the addresses, so the call must
+    /// be made before any device is built. If the connection is lost, the links between the processes are down until it can
+    /// be established again.
     ///
     /// # Errors
-    /// No process listens, or it is not a fabric; there are devices; the fabric is deterministic.
+    /// No process listens, or it is not a fabric; there are devices, or other processes joined; the fabric is
+    /// deterministic.
     pub fn join(&self, path: &Path) -> std::io::Result<()> {
         self.real()?;
-        if self.alive.shared.read(|world| !world.devices.is_empty() || world.peers.base != 0) {
+        let is_used = self.alive.shared.read(|world| !world.devices.is_empty() || world.peers.base != 0);
+        if is_used || self.alive.trunks.is_listening() {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
                 "a fabric is joined before devices are built, and once",
@@ -209,7 +219,8 @@ impl DeviceBuilder {
             let index = world.devices.len();
             // Devices of other processes have slots between those of this process, and separate numbers.
             let here = world.net.ports.iter().filter(|p| p.location == PortLocation::Here).count();
-            let (address, guid) = address(usize::from(world.peers.base) + here, ethernet);
+            let number = usize::from(world.peers.base) + here;
+            let (address, guid) = address(number, ethernet);
             self.config.guid = guid;
             world.net.ports.push(address);
             let mut device = Device::new(ethernet, self.config.cqe_version);
@@ -249,7 +260,17 @@ fn address(index: usize, ethernet: bool) -> (Address, u64) {
     };
     let lid = if ethernet { 0 } else { n };
     (
-        Address { ethernet, lid, mac, gids, up: true, sent: 0, received: 0, location: PortLocation::Here },
+        Address {
+            ethernet,
+            lid,
+            mac,
+            gids,
+            up: true,
+            sent: 0,
+            received: 0,
+            location: PortLocation::Here,
+            number: index as u16,
+        },
         u64::from_be_bytes(eui64),
     )
 }

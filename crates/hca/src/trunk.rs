@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A fabric of several processes: each has its devices, and a Unix socket carries the packets between them.
 //!
-//! One process listens, others join it. Each process has a slot for every port of the other one, with its addresses but
-//! without a device, and packets to that port go to the socket. The listening process assigns the numbers of devices,
-//! so that addresses differ. Packets between two processes that joined are not forwarded.
+//! One process listens, any number of others join it. Each process has a slot for every port of the others, with its
+//! addresses but without a device, and packets to that port go to the socket. The listening process assigns the numbers of
+//! devices, so that addresses differ, and forwards packets between two processes that joined. It can be a process without
+//! devices. A process either listens or joins, so there is one way from each port to each other one.
 //!
 //! If a connection breaks, the ports behind it are removed, packets to them are lost, and the process that joined
 //! connects again. A peer that does not read loses packets at first, and is disconnected after some time. Its messages
 //! are checked ([`wire`]); a peer that sends invalid ones is disconnected.
 
-use crate::engine::net::PortLocation;
+use crate::engine::net::{Address, PortLocation};
 use crate::peers::Outbox;
 use crate::peers::wire::{self, Malformed, Message};
 use crate::shared::Shared;
@@ -17,6 +18,7 @@ use crate::world::World;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -32,8 +34,10 @@ const BATCH: usize = 64;
 /// How long a peer may take to introduce itself, and to read anything.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 const STUCK: Duration = Duration::from_secs(10);
-/// How long a peer may take to answer before it is not waited for, and to take what waits for it when this process ends.
-const ANSWER: Duration = Duration::from_secs(1);
+/// How long peers may take to answer before they are not waited for.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long a peer may take to read the messages to it when this process ends.
+const LAST: Duration = Duration::from_secs(2);
 /// Interval of the checks for an answer.
 const LOOK: Duration = Duration::from_micros(200);
 /// Interval of the attempts to reconnect.
@@ -44,20 +48,22 @@ impl World {
     fn hear(&mut self, link: u32, message: Message) -> Result<(), Malformed> {
         match message {
             Message::Ports(ports) => {
+                let location = PortLocation::Away { link };
                 let numbers: Vec<u16> = ports.iter().map(|p| p.number).collect();
+                if !numbers.iter().all(|number| self.peers.may_have(link, *number)) {
+                    return Err(Malformed);
+                }
                 for i in 0..self.net.ports.len() {
-                    if let PortLocation::Away { link: of, number } = self.net.ports[i].location
-                        && of == link
-                        && !numbers.contains(&number)
-                    {
+                    let Address { location: of, number, .. } = self.net.ports[i];
+                    if of == location && !numbers.contains(&number) {
                         self.net.take_away(i);
                     }
                 }
                 for port in ports {
-                    let location = PortLocation::Away { link, number: port.number };
                     let slot = self.slot(link, port.number);
                     self.net.ports[slot] = port.address(location);
                 }
+                self.peers.set_changed();
             }
             Message::Members(members) => {
                 let mut all = Vec::new();
@@ -65,17 +71,20 @@ impl World {
                     all.extend(self.net.away(link, number).map(|i| (group, i, qpn)));
                 }
                 self.net.replace_members(link, all);
+                self.peers.set_changed();
             }
             Message::Packet { to, mut packet } => {
-                // One from or to a port that is not there is late.
+                // A packet from or to a port that does not exist is late.
                 let Some(from) = u16::try_from(packet.from).ok().and_then(|n| self.net.away(link, n)) else {
                     return Ok(());
                 };
                 packet.from = from;
-                self.net.inject(self.now, usize::from(to), packet);
+                self.net.inject(self.now, to, packet);
             }
             Message::Sync(number) => {
-                self.peers.send(link, &Message::Synced(number));
+                // The other peers get the changes before the question.
+                self.peers.tell(&self.net);
+                self.peers.relay(link, number);
             }
             Message::Synced(number) => self.peers.answered(link, number),
             Message::Hello { .. } | Message::Welcome { .. } | Message::Refused => return Err(Malformed),
@@ -96,7 +105,7 @@ impl World {
     fn unlink(&mut self, link: u32) {
         self.peers.remove(link);
         for i in 0..self.net.ports.len() {
-            if matches!(self.net.ports[i].location, PortLocation::Away { link: of, .. } if of == link) {
+            if self.net.ports[i].location == (PortLocation::Away { link }) {
                 self.net.take_away(i);
             }
         }
@@ -146,6 +155,11 @@ struct State {
 impl Trunks {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether other processes can join.
+    pub(crate) fn is_listening(&self) -> bool {
+        !self.state().listeners.is_empty()
     }
 
     fn is_stopped(&self) -> bool {
@@ -200,7 +214,7 @@ impl Trunks {
         // Changes are sent when the world is left, so the question is sent after them.
         shared.enter(|_| ());
         shared.enter(|world| world.peers.ask());
-        wait(shared, |world| world.peers.has_answers());
+        wait(shared, ANSWER, |world| world.peers.has_answers());
     }
 
     /// Waits until the packets for peers are written.
@@ -208,8 +222,8 @@ impl Trunks {
         if shared.read(|world| world.peers.is_empty()) {
             return;
         }
-        wait(shared, |world| world.net.in_flight() == 0);
-        let until = Instant::now() + ANSWER;
+        wait(shared, LAST, |world| world.net.in_flight() == 0);
+        let until = Instant::now() + LAST;
         // Not under the lock, which the peers' threads take.
         let outboxes = shared.read(|world| world.peers.outboxes());
         outboxes.iter().for_each(|outbox| outbox.flush(until));
@@ -217,11 +231,7 @@ impl Trunks {
 
     /// Lets other processes join.
     pub(crate) fn listen(self: &Arc<Self>, shared: &Arc<Shared>, path: &Path) -> io::Result<()> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
+        let listener = bind(path)?;
         self.state().listeners.push(path.into());
         let (this, shared) = (Arc::clone(self), Arc::clone(shared));
         self.spawn("fabric", move || {
@@ -237,6 +247,8 @@ impl Trunks {
                 let serve = move || match that.welcome(&shared, stream) {
                     Ok(Some(joined)) => that.run(&shared, joined),
                     Ok(None) => log::warn!("a process was refused: its number is another one's"),
+                    // Another process checks whether this one listens.
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                     Err(error) => log::warn!("a process did not join: {error}"),
                 };
                 if let Err(error) = this.spawn("joined", serve) {
@@ -276,8 +288,6 @@ impl Trunks {
             Message::Welcome { base: given } if base.is_none_or(|own| own == given) => {
                 let (link, outbox) = shared.enter(|world| {
                     world.peers.base = given;
-                    // The listening process may have a number from a process that it joined; there is no other one that
-                    // could have the same.
                     world.peers.add(0)
                 });
                 Ok(Joined { stream, link, outbox, _kept: kept })
@@ -362,9 +372,9 @@ impl Trunks {
     }
 }
 
-/// Waits until it is so, but not for long.
-fn wait(shared: &Shared, so: impl Fn(&World) -> bool) {
-    let until = Instant::now() + ANSWER;
+/// Waits until `so`, at most for `limit`.
+fn wait(shared: &Shared, limit: Duration, so: impl Fn(&World) -> bool) {
+    let until = Instant::now() + limit;
     while !shared.enter(|world| so(world)) && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
@@ -372,6 +382,21 @@ fn wait(shared: &Shared, so: impl Fn(&World) -> bool) {
 
 fn invalid(error: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// Binds a socket, in place of one at which no process listens any more. Two processes that do this at the same time do
+/// not replace each other's socket, because the folder is locked.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let lock = File::open(folder.unwrap_or(Path::new(".")))?;
+    lock.lock()?;
+    match UnixStream::connect(path) {
+        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    UnixListener::bind(path)
 }
 
 /// The length in front of a message.

@@ -88,7 +88,12 @@ impl World {
                     device.receive(&mut port, packet);
                 }
             }
-            Some(PortLocation::Away { link, number }) => self.peers.forward(link, number, packet),
+            Some(PortLocation::Away { link }) => {
+                let (Some(to), Some(from)) = (self.net.number(to), self.net.number(packet.from)) else {
+                    return;
+                };
+                self.peers.forward(link, from, to, packet);
+            }
             Some(PortLocation::Gone) | None => {}
         }
     }
@@ -106,6 +111,7 @@ impl World {
             sent: 0,
             received: 0,
             location: PortLocation::Gone,
+            number: 0,
         });
         self.devices.push(Device::new(false, 1));
         self.fronts.push(None);

@@ -2,12 +2,13 @@
 //! Devices of the software HCA in this process, for programs that are run without hardware.
 //!
 //! `UVERBS_HCA=2` makes `hca0` and `hca1`; `UVERBS_HCA_LINK=infiniband` makes them InfiniBand devices instead of RoCE ones.
-//! With `UVERBS_HCA_FABRIC=SOCKET` the first process that is started listens at that Unix socket, and the others join it, so
-//! that their devices reach those of the first.
+//! With `UVERBS_HCA_FABRIC=SOCKET` several processes share a fabric: each joins the process that listens at that Unix socket,
+//! `uverbs-hca --fabric SOCKET`. If there is none, the first program listens itself; the others lose their links when it ends.
 #![expect(unsafe_code)]
 // UNSAFETY: atexit(3).
 
 use crate::errno::{Errno, Outcome};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use uverbs_core::kernel::Kernel;
@@ -43,7 +44,18 @@ fn make() -> Outcome<Vec<Hca>> {
 /// Joins the fabric at a socket, or listens there.
 fn meet(fabric: &Fabric, socket: &Path) -> Outcome<()> {
     let errno = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
-    fabric.join(socket).or_else(|_| fabric.listen(socket)).map_err(errno)?;
+    loop {
+        match fabric.join(socket) {
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {}
+            joined => break joined,
+        }
+        match fabric.listen(socket) {
+            // Another process listens since the attempt to join.
+            Err(e) if e.kind() == ErrorKind::AddrInUse => {}
+            listens => break listens,
+        }
+    }
+    .map_err(errno)?;
     if FABRIC.set((fabric.clone(), std::process::id())).is_ok() {
         // SAFETY: the function stays: the library is never unloaded (`-z nodelete`).
         unsafe { libc::atexit(flush) };

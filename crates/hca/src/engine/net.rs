@@ -23,8 +23,8 @@ pub(crate) enum PortLocation {
     /// A device of this process has it.
     #[default]
     Here,
-    /// A device of another process, over this connection, under this number there.
-    Away { link: u32, number: u16 },
+    /// A device of another process, over this connection.
+    Away { link: u32 },
     /// Nowhere: the connection is lost. The slot is for another one.
     Gone,
 }
@@ -45,6 +45,8 @@ pub struct Address {
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) location: PortLocation,
+    /// Its number in the fabric, which no two ports of all processes share.
+    pub(crate) number: u16,
 }
 
 impl Address {
@@ -205,7 +207,12 @@ impl Net {
 
     /// The slot of a port of another process.
     pub(crate) fn away(&self, link: u32, number: u16) -> Option<usize> {
-        self.ports.iter().position(|p| p.location == PortLocation::Away { link, number })
+        self.ports.iter().position(|p| p.location == PortLocation::Away { link } && p.number == number)
+    }
+
+    /// The number in the fabric of a port.
+    pub(crate) fn number(&self, slot: usize) -> Option<u16> {
+        self.ports.get(slot).map(|p| p.number)
     }
 
     /// Removes a port of another process.
@@ -221,16 +228,22 @@ impl Net {
     pub(crate) fn replace_members(&mut self, link: u32, members: Vec<([u8; 16], usize, u32)>) {
         let ports = &self.ports;
         self.groups.retain(|(_, device, _)| {
-            !matches!(ports.get(*device).map(|p| p.location), Some(PortLocation::Away { link: of, .. }) if of == link)
+            ports.get(*device).is_none_or(|p| p.location != PortLocation::Away { link })
         });
         self.groups.extend(members);
     }
 
-    /// A packet of another process arrives, which has met its faults there. One for no port of this process is dropped.
-    pub(crate) fn inject(&mut self, now: u64, to: usize, packet: Packet) {
-        if self.ports.get(to).is_some_and(|p| p.location == PortLocation::Here && p.up) {
+    /// A packet of another process arrives, to which the faults there were applied. It is for a port of this process, or of
+    /// a third one, to which it is passed on. A packet to no port, or back to the process that sent it, is dropped.
+    pub(crate) fn inject(&mut self, now: u64, to: u16, packet: Packet) {
+        let from = self.ports.get(packet.from).map(|p| p.location);
+        let is_target = |p: &Address| {
+            let elsewhere = p.location == PortLocation::Here || Some(p.location) != from;
+            p.number == to && p.location != PortLocation::Gone && elsewhere && p.up
+        };
+        if let Some(slot) = self.ports.iter().position(is_target) {
             self.sequence += 1;
-            self.packets.insert((now, self.sequence), (to, packet));
+            self.packets.insert((now, self.sequence), (slot, packet));
         }
     }
 

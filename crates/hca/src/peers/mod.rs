@@ -6,12 +6,12 @@
 mod outbox;
 pub(crate) mod wire;
 
-use crate::engine::net::{Net, PortLocation};
+use crate::engine::net::{Address, Net, PortLocation};
 use crate::engine::packet::Packet;
 pub(crate) use outbox::Outbox;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use wire::{Message, Port};
+use wire::{MAX_MEMBERS, MAX_PORTS, Message, Port};
 
 /// Devices that a process can have: the distance of the numbers that are given out.
 const NUMBERS: u16 = 64;
@@ -21,14 +21,31 @@ const NUMBERS: u16 = 64;
 pub(crate) struct Peers {
     links: BTreeMap<u32, Link>,
     next: u32,
-    /// Number of the own first device.
+    /// Number of the own first device; 0 is that of the listening process.
     pub(crate) base: u16,
+    /// The number that was assigned last.
+    assigned: u16,
+    /// Ports or members of other processes, or the processes, have changed since the last [`tell`](Self::tell).
+    changed: bool,
+    /// The own ports and members that were sent last.
+    sent: [Vec<u8>; 2],
+    /// Questions of peers that others have to answer first.
+    relayed: Vec<Relayed>,
+}
+
+/// A [`Message::Sync`] of a peer.
+#[derive(Debug)]
+struct Relayed {
+    link: u32,
+    number: u32,
+    /// The links that have to answer first, and the number of the question that each of them got.
+    others: Vec<(u32, u32)>,
 }
 
 #[derive(Debug)]
 struct Link {
     outbox: Arc<Outbox>,
-    /// The number of the peer's first device.
+    /// The number of the peer's first device; 0 is the listening process, through which all other processes are reached.
     base: u16,
     /// The ports and members that were sent to it last.
     sent: [Vec<u8>; 2],
@@ -42,12 +59,29 @@ impl Peers {
         self.links.is_empty()
     }
 
-    /// Sends a packet on.
-    pub(crate) fn forward(&self, link: u32, to: u16, packet: Packet) {
+    /// Sends a packet between two ports, by their numbers.
+    pub(crate) fn forward(&self, link: u32, from: u16, to: u16, packet: Packet) {
+        let packet = Packet { from: from.into(), ..packet };
         self.send(link, &Message::Packet { to, packet });
     }
 
-    /// Asks all peers whether they have heard everything; see [`has_answers`](Self::has_answers).
+    /// Ports or members of other processes are new.
+    pub(crate) fn set_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Whether a peer may have a port with this number.
+    pub(crate) fn may_have(&self, link: u32, number: u16) -> bool {
+        let is_of = |base: u16| number.checked_sub(base).is_some_and(|n| n < NUMBERS);
+        match self.links.get(&link).map(|link| link.base) {
+            Some(0) => !is_of(self.base),
+            Some(base) => is_of(base),
+            None => false,
+        }
+    }
+
+    /// Asks all peers whether they, and the processes behind them, have heard everything; see
+    /// [`has_answers`](Self::has_answers).
     pub(crate) fn ask(&mut self) {
         for link in self.links.values_mut() {
             link.asked = link.asked.wrapping_add(1);
@@ -68,6 +102,7 @@ impl Peers {
     /// Adds a peer, whose first device has this number.
     pub(crate) fn add(&mut self, base: u16) -> (u32, Arc<Outbox>) {
         self.next += 1;
+        self.changed = true;
         let outbox = Arc::new(Outbox::default());
         let sent = [Vec::new(), Vec::new()];
         let link = Link { outbox: Arc::clone(&outbox), base, sent, asked: 0, answered: 0 };
@@ -75,33 +110,61 @@ impl Peers {
         (self.next, outbox)
     }
 
-    /// A number for devices of one that joins, the one it had if it is free.
-    pub(crate) fn number(&self, wanted: Option<u16>) -> Option<u16> {
+    /// A number for the devices of a process that joins, the one it had if it is free. Other numbers are assigned in
+    /// turn: a packet to a process that has ended does not reach the next one.
+    pub(crate) fn number(&mut self, wanted: Option<u16>) -> Option<u16> {
         let free = |base: &u16| *base != self.base && self.links.values().all(|link| link.base != *base);
         let all = || (1..=u16::MAX / NUMBERS).map(|k| k * NUMBERS);
         match wanted {
             Some(base) => all().find(|b| *b == base).filter(free),
-            None => all().find(free),
+            None => {
+                let after = all().filter(|base| *base > self.assigned);
+                self.assigned = after.chain(all()).find(free)?;
+                Some(self.assigned)
+            }
         }
     }
 
-    /// Tells peers what has changed of the own ports and groups.
+    /// Tells peers what has changed of the ports and groups that they reach through this process: its own, and in the
+    /// listening process those of the other peers.
     pub(crate) fn tell(&mut self, net: &Net) {
         if self.is_empty() {
             return;
         }
-        let here = |i: usize| net.ports.get(i).is_some_and(|p| p.location == PortLocation::Here);
-        let ports = net.ports.iter().enumerate().filter(|(i, _)| here(*i));
-        let ports = Message::Ports(ports.map(|(i, p)| Port::of(i as u16, p)).collect());
-        let members = net.all_members().filter(|(_, i, _)| here(*i));
-        let members = Message::Members(members.map(|(group, i, qpn)| (group, i as u16, qpn)).collect());
-        for link in self.links.values_mut() {
-            for (sent, message) in link.sent.iter_mut().zip([&ports, &members]) {
+        let here = [ports(net, None), members(net, None)].map(|message| message.bytes());
+        if !self.changed && self.sent == here {
+            return;
+        }
+        for (id, link) in &mut self.links {
+            let messages = [ports(net, Some(*id)), members(net, Some(*id))];
+            for (sent, message) in link.sent.iter_mut().zip(messages) {
                 let bytes = message.bytes();
                 if *sent != bytes {
-                    link.outbox.push(message);
+                    link.outbox.push(&message);
                     *sent = bytes;
                 }
+            }
+        }
+        (self.changed, self.sent) = (false, here);
+    }
+
+    /// Answers a peer's [`Message::Sync`] as soon as the other peers have processed what they were sent up to now.
+    pub(crate) fn relay(&mut self, link: u32, number: u32) {
+        let mut others = Vec::new();
+        for (id, other) in self.links.iter_mut().filter(|(id, _)| **id != link) {
+            other.asked = other.asked.wrapping_add(1);
+            other.outbox.push(&Message::Sync(other.asked));
+            others.push((*id, other.asked));
+        }
+        self.relayed.push(Relayed { link, number, others });
+        self.answer();
+    }
+
+    /// Answers the questions for which no other peer is waited.
+    fn answer(&mut self) {
+        for Relayed { link, number, .. } in self.relayed.extract_if(.., |relayed| relayed.others.is_empty()) {
+            if let Some(link) = self.links.get(&link) {
+                link.outbox.push(&Message::Synced(number));
             }
         }
     }
@@ -111,6 +174,10 @@ impl Peers {
         if let Some(link) = self.links.get_mut(&link) {
             link.answered = number;
         }
+        for relayed in &mut self.relayed {
+            relayed.others.retain(|other| *other != (link, number));
+        }
+        self.answer();
     }
 
     /// Sends a message to a peer.
@@ -123,5 +190,35 @@ impl Peers {
     /// Removes a peer whose connection is lost.
     pub(crate) fn remove(&mut self, link: u32) {
         self.links.remove(&link);
+        self.changed = true;
+        self.relayed.retain(|relayed| relayed.link != link);
+        for relayed in &mut self.relayed {
+            relayed.others.retain(|(other, _)| *other != link);
+        }
+        self.answer();
     }
+}
+
+/// Whether a port is one of this process, or of another one that is not reached over the link `to`.
+fn is_reached(address: &Address, to: Option<u32>) -> bool {
+    match address.location {
+        PortLocation::Here => true,
+        PortLocation::Away { link } => to.is_some_and(|to| to != link),
+        PortLocation::Gone => false,
+    }
+}
+
+/// The ports that a peer reaches through this process; without a peer, its own.
+fn ports(net: &Net, to: Option<u32>) -> Message {
+    let ports = net.ports.iter().filter(|p| is_reached(p, to));
+    Message::Ports(ports.take(MAX_PORTS).map(Port::of).collect())
+}
+
+/// The members of groups at these ports.
+fn members(net: &Net, to: Option<u32>) -> Message {
+    let members = net.all_members().filter_map(|(group, i, qpn)| {
+        let port = net.ports.get(i).filter(|p| is_reached(p, to))?;
+        Some((group, port.number, qpn))
+    });
+    Message::Members(members.take(MAX_MEMBERS).collect())
 }

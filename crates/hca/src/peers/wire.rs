@@ -8,24 +8,24 @@ use crate::engine::net::{Address, PortLocation};
 use crate::engine::packet::{Atomic, Body, Dc, Grh, Nak, PSN, Packet, Path, Transport};
 
 /// Begins every connection, with the version of what follows.
-const MAGIC: [u8; 8] = *b"uvhca\0\0\x02";
+const MAGIC: [u8; 8] = *b"uvhca\0\0\x03";
 /// Bytes of a message at most: a list of ports, or a frame with segments to cut.
-pub(crate) const MAX: usize = 1 << 20;
+pub(crate) const MAX: usize = 4 << 20;
 /// Bytes of data of a packet at most; frames may be longer.
 const MAX_DATA: usize = 1 << 16;
 /// Bytes that a read may request: as many packets as may be in flight.
 const MAX_READ: u32 = 1 << 20;
-/// Ports, addresses of a port, and members of groups at most.
-const MAX_PORTS: usize = 64;
+/// Ports, addresses of a port, and members of groups at most. A list of so many fits in a message.
+pub(super) const MAX_PORTS: usize = 512;
 const MAX_GIDS: usize = 256;
-const MAX_MEMBERS: usize = 1 << 14;
+pub(super) const MAX_MEMBERS: usize = 1 << 14;
 
 /// The bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a message of a fabric")]
 pub(crate) struct Malformed;
 
-/// A port of the sender's, by its number there.
+/// A port, by its number in the fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) number: u16,
@@ -37,9 +37,9 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// An own port, as the peer is to know it.
-    pub(crate) fn of(number: u16, address: &Address) -> Self {
-        let Address { ethernet, up, lid, mac, ref gids, .. } = *address;
+    /// A port as the peer is to know it.
+    pub(crate) fn of(address: &Address) -> Self {
+        let Address { ethernet, up, lid, mac, number, ref gids, .. } = *address;
         // Unused entries are left out, because a peer's entries are not used by index.
         let gids = gids.iter().filter(|(gid, _)| *gid != [0; 16]).take(MAX_GIDS).copied().collect();
         Self { number, ethernet, up, lid, mac, gids }
@@ -47,8 +47,8 @@ impl Port {
 
     /// The peer's port, as it is here.
     pub(crate) fn address(self, location: PortLocation) -> Address {
-        let Self { ethernet, up, lid, mac, gids, .. } = self;
-        Address { ethernet, lid, mac, gids, up, sent: 0, received: 0, location }
+        let Self { number, ethernet, up, lid, mac, gids } = self;
+        Address { ethernet, lid, mac, gids, up, sent: 0, received: 0, location, number }
     }
 }
 
@@ -61,11 +61,11 @@ pub(crate) enum Message {
     Welcome { base: u16 },
     /// The number is in use, or there are no more numbers.
     Refused,
-    /// All ports of the sender's.
+    /// All ports that are reached through the sender.
     Ports(Vec<Port>),
-    /// All members of multicast groups at the sender's: group, port, QP.
+    /// All members of multicast groups at these ports: group, port, QP.
     Members(Vec<([u8; 16], u16, u32)>),
-    /// A packet to a port of the receiver's; where it comes from is a number of the sender's.
+    /// A packet to a port; `from` of the packet is a port's number, too.
     Packet { to: u16, packet: Packet },
     /// Asks for an answer with this number, which comes when all before it was heard.
     Sync(u32),

@@ -36,13 +36,14 @@ enum Mkeys {
 /// Software mlx5 HCAs as PCI devices of VMs (vfio-user)
 ///
 /// Provides one device for each --socket. All devices are on one fabric, so two devices in one VM, or in two VMs, can
-/// communicate. QEMU (10.1 or newer) uses a device with the option `-device
+/// communicate. Without --socket it provides a fabric alone. QEMU (10.1 or newer) uses a device with the option `-device
 /// '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'` and needs its memory as a shared file: `-object
 /// memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m`.
 ///
 /// Devices of several processes are on one fabric if one process has --fabric PATH and the others have --join PATH;
-/// then the VMs of all of them can communicate. Faults affect packets that a process's own devices send. If a process
-/// exits, the links of its devices are down; a process that joined reconnects when the first one is available again.
+/// then all of them can communicate. Programs with the software HCA inside join by the environment variable
+/// UVERBS_HCA_FABRIC=PATH. Faults affect packets that a process's own devices send. If a process exits, the links of its
+/// devices are down; a process that joined reconnects when the first one is available again.
 ///
 /// Standard input and the control socket accept commands, one per line. The answer is a line that begins with `ok` or
 /// `error`. The commands are `link N up|down` (the Nth device, from 0), `lid N LID`, `netem off | loss 1% delay 2ms
@@ -54,7 +55,7 @@ enum Mkeys {
 #[command(name = "uverbs-hca", version)]
 struct Cli {
     /// Socket of a device; may be given more than once
-    #[arg(long, required = true, value_name = "PATH")]
+    #[arg(long, required_unless_present = "fabric", value_name = "PATH")]
     socket: Vec<PathBuf>,
     /// Socket for commands
     #[arg(long, value_name = "PATH")]
@@ -63,7 +64,7 @@ struct Cli {
     #[arg(long, value_name = "PATH")]
     fabric: Option<PathBuf>,
     /// Joins the fabric of the process that has --fabric OTHER; waits some time for that process
-    #[arg(long, value_name = "OTHER")]
+    #[arg(long, value_name = "OTHER", conflicts_with = "fabric", requires = "socket")]
     join: Option<PathBuf>,
     /// The link layer of all devices
     #[arg(long, value_enum, default_value = "ib")]
@@ -170,6 +171,7 @@ fn run(cli: &Cli) -> Result<()> {
     }
     if let Some(path) = &cli.fabric {
         fabric.listen(path).with_context(|| format!("cannot be joined at {}", path.display()))?;
+        log::info!("other processes join at {}", path.display());
     }
     let link = match cli.link {
         LinkArg::Ib => Link::InfiniBand,
@@ -199,7 +201,9 @@ fn run(cli: &Cli) -> Result<()> {
             let _ = done.send(result.map(|()| false));
         })?;
     }
-    let control = Control { fabric, functions: Arc::clone(&functions), quit: done };
+    // A fabric without devices ends by a command.
+    let is_fabric_only = cli.socket.is_empty();
+    let control = Control { fabric, functions: Arc::clone(&functions), quit: done.clone() };
     if let Some(path) = &cli.control {
         let listen = control.clone().listen(path);
         listen.with_context(|| format!("cannot take commands at {}", path.display()))?;
@@ -208,7 +212,7 @@ fn run(cli: &Cli) -> Result<()> {
     stdin.spawn(move || control.run(std::io::stdin().lock(), std::io::stdout()))?;
     let mut serving = cli.socket.len();
     let mut result = Ok(());
-    while serving > 0 {
+    while serving > 0 || is_fabric_only {
         match ended.recv() {
             Ok(Ok(false)) => serving -= 1,
             Ok(Ok(true)) | Err(_) => break,

@@ -115,11 +115,74 @@ fn two_processes_share_a_fabric() {
     let (mut x, mut y) = connect(&a, &c, QpKind::Rc);
     exchange(&mut x, &mut y);
     assert_eq!((a.violations(), b.violations(), c.violations()), (vec![], vec![], vec![]));
-    // Only before there are devices, only once, only one that is there, only in real time.
+    // Only before there are devices, only once, only one that is there, only in real time; and a socket has one process.
     assert!(third.join(&path.0).is_err() && here.join(&path.0).is_err());
+    let other = path.0.with_extension("other");
+    assert!(third.listen(&other).is_err() && !other.exists());
+    assert_eq!(Fabric::new(1).listen(&path.0).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
     assert!(Fabric::new(1).join(&path.0.with_extension("not")).is_err());
     assert!(Fabric::deterministic(1).join(&path.0).is_err());
     assert!(Fabric::deterministic(1).listen(&path.0).is_err());
+}
+
+/// The listening process has no devices, and others come and go.
+#[test]
+fn processes_that_joined_reach_each_other() {
+    let path = SocketPath::new();
+    let _here = path.listen();
+    let fabrics = [path.join(), path.join(), path.join()];
+    let hcas: Vec<Hca> = fabrics.iter().map(hca).collect();
+    for (i, j) in [(0, 1), (2, 0), (1, 2)] {
+        let (mut x, mut y) = connect(&hcas[i], &hcas[j], QpKind::Rc);
+        exchange(&mut x, &mut y);
+        exchange(&mut y, &mut x);
+    }
+    let group = [0xff, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    on(&hcas[0], |_, cx| assert!(cx.net.join(group, cx.me, 77)));
+    for other in &hcas[1..] {
+        let members = || on(other, |_, cx| cx.net.members(&group));
+        within(LIMIT, || (members().len() == 1 && members()[0].1 == 77).then_some(()));
+    }
+    let (mut x, mut y) = connect(&hcas[0], &hcas[1], QpKind::Rc);
+    for _ in 0..10 {
+        let late = path.join();
+        let d = hca(&late);
+        // Known at once, without waiting.
+        for other in &hcas {
+            assert!(on(other, |_, cx| cx.net.by_lid(lid(&d)).is_some_and(|i| cx.net.ports[i].up)));
+            assert!(on(&d, |_, cx| cx.net.by_lid(lid(other)).is_some_and(|i| cx.net.ports[i].up)));
+        }
+        let (mut v, mut w) = connect(&d, &hcas[2], QpKind::Rc);
+        exchange(&mut v, &mut w);
+        let gone = lid(&d);
+        drop((v, d, late));
+        exchange(&mut x, &mut y);
+        for other in &hcas {
+            sees(other, gone, false);
+        }
+    }
+    assert!(hcas.iter().all(|hca| hca.violations().is_empty()));
+}
+
+/// Several processes that find no fabric at the same time: one of them listens.
+#[test]
+fn one_of_several_processes_listens() {
+    let path = SocketPath::new();
+    let listening: Vec<Option<Fabric>> = std::thread::scope(|scope| {
+        let try_one = || {
+            let fabric = Fabric::new(1);
+            fabric.listen(&path.0).is_ok().then_some(fabric)
+        };
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(try_one)).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(listening.iter().flatten().count(), 1);
+    assert_eq!(lid(&hca(&path.join())), 65);
+    drop(listening);
+    // A socket that a killed process left is replaced.
+    drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());
+    assert!(path.0.exists());
+    assert_eq!(lid(&hca(&path.listen())), 1);
 }
 
 /// A program that has built its device and tells its address to a peer by other means finds it known there, and the other
@@ -190,9 +253,9 @@ fn links_are_down_after_a_process_exits() {
     x.write(0, 100, BASE, 1);
     assert_eq!(within(LIMIT, || x.send_cq.poll()).syndrome, Syndrome::RETRY.0);
     assert_eq!(x.state(), State::Err);
-    // Its number is free again.
+    // The next process has another number, so that late packets do not reach it.
     let b = hca(&path.join());
-    assert_eq!(lid(&b), 65);
+    assert_eq!(lid(&b), 129);
     let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
     exchange(&mut x, &mut y);
 }
@@ -221,16 +284,18 @@ fn peers_with_invalid_messages_are_disconnected() {
     let (a, b) = (hca(&here), hca(&there));
     let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
     let hello = Message::Hello { base: None }.bytes();
-    let port = Port { number: 3, ethernet: false, up: true, lid: 500, mac: [0; 6], gids: vec![] };
-    let ports = Message::Ports(vec![port]).bytes();
-    let wrong: [&[u8]; 7] = [
+    let port = |number| Port { number, ethernet: false, up: true, lid: 500, mac: [0; 6], gids: vec![] };
+    let ports = |number| Message::Ports(vec![port(number)]).bytes();
+    let (own, foreign) = (ports(1024), ports(64));
+    let wrong: [&[u8]; 8] = [
         b"GET / HTTP/1.1\r\n\r\n",
         &[0xff; 64],
         &[0, 0, 0, 0],
-        &ports,
+        &own,
         &Message::Hello { base: Some(64) }.bytes(),
         &Message::Hello { base: Some(7) }.bytes(),
-        &[&hello[..], &ports, &[0, 0, 0, 2, 6, 0]].concat(),
+        &[&hello[..], &foreign].concat(),
+        &[&Message::Hello { base: Some(1024) }.bytes()[..], &own, &[0, 0, 0, 2, 6, 0]].concat(),
     ];
     for bytes in wrong {
         let mut peer = UnixStream::connect(&path.0).unwrap();
@@ -244,15 +309,16 @@ fn peers_with_invalid_messages_are_disconnected() {
     }
     sees(&a, 500, false);
     // One that introduces itself and dies in the middle of a message.
+    let hello = Message::Hello { base: Some(1024) }.bytes();
     let mut peer = UnixStream::connect(&path.0).unwrap();
-    peer.write_all(&[&hello[..], &ports, &[0, 0, 1, 0, 6]].concat()).unwrap();
+    peer.write_all(&[&hello[..], &own, &[0, 0, 1, 0, 6]].concat()).unwrap();
     sees(&a, 500, true);
     drop(peer);
     sees(&a, 500, false);
     // One that says nothing is no reason to wait at the end; nor is one that reads nothing.
     let silent = UnixStream::connect(&path.0).unwrap();
     let mut deaf = UnixStream::connect(&path.0).unwrap();
-    deaf.write_all(&[&hello[..], &ports].concat()).unwrap();
+    deaf.write_all(&[&hello[..], &own].concat()).unwrap();
     sees(&a, 500, true);
     let (mut one, other) = (End::new(&a, QpKind::Uc), End::new(&a, QpKind::Uc));
     one.connect(other.qpn, 500, 0);
@@ -353,7 +419,7 @@ proptest! {
             };
             on(&a, |_, cx| {
                 let now = cx.now;
-                cx.net.inject(now, usize::from(to), packet);
+                cx.net.inject(now, to, packet);
             });
         }
         fabric.run();
