@@ -12,7 +12,7 @@ use std::env;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::process::{ChildStdin, ChildStdout, Stdio};
-use uverbs::attr::QpCap;
+use uverbs::attr::{AccessFlags, QpCap};
 use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, PageBuf, Rc, open_with};
 
 /// Names the role and its arguments, separated by blanks.
@@ -135,7 +135,14 @@ pub struct PeerProcess {
 
 /// How it is connected.
 fn peer_attr(gid_index: u8) -> ConnectAttr {
-    ConnectAttr { port_num: PORT, sgid_index: Some(gid_index), hop_limit: 64, ..ConnectAttr::default() }
+    let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+    ConnectAttr {
+        port_num: PORT,
+        sgid_index: Some(gid_index),
+        access,
+        hop_limit: 64,
+        ..ConnectAttr::default()
+    }
 }
 
 impl PeerProcess {
@@ -177,7 +184,7 @@ impl DriverVisitor for Peer {
         let attr = peer_attr(self.0);
         let pd = context.alloc_pd()?;
         let cq = context.create_cq(128, None)?;
-        let mr = crate::pair::region(&pd, 1 << 16, uverbs::attr::AccessFlags::LOCAL_WRITE)?;
+        let mr = crate::pair::region(&pd, 1 << 16, AccessFlags::LOCAL_WRITE)?;
         let _: &uverbs::MemoryRegion<D, PageBuf> = &mr;
         let mut qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create()?;
         qp.init(&attr)?;

@@ -105,7 +105,8 @@ pub struct ConnectAttr {
     pub path_mtu: Mtu,
     /// Service level.
     pub sl: u8,
-    /// The access of the peer to exposed regions of this QP's domain.
+    /// The access of the peer to exposed regions of this QP's domain. None by default: a QP for RDMA needs rights here and
+    /// at each region.
     pub access: AccessFlags,
     /// Hops that packets may take.
     pub hop_limit: u8,
@@ -126,7 +127,7 @@ pub struct ConnectAttr {
 }
 
 impl Default for ConnectAttr {
-    /// The values of rdma-core's pingpong programs.
+    /// The values of rdma-core's pingpong programs, which grant the peer no access.
     fn default() -> Self {
         Self {
             port_num: 1,
@@ -134,7 +135,7 @@ impl Default for ConnectAttr {
             pkey_index: 0,
             path_mtu: Mtu::MTU_1024,
             sl: 0,
-            access: AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC,
+            access: AccessFlags::empty(),
             hop_limit: 1,
             timeout: 14,
             retry_cnt: 7,

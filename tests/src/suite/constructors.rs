@@ -14,8 +14,8 @@ use uverbs::attr::{
     QpState, QpType, SendOpsFlags, SrqAttr, SrqAttrMask, SrqInitAttr, WcExFlags,
 };
 use uverbs::{
-    CompletionQueue, Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared, SharedReceiveQueue, Uc,
-    Ud,
+    CompletionQueue, ConnectAttr, Driver, Error, Exclusive, PageBuf, ProtectionDomain, Rc, Shared,
+    SharedReceiveQueue, Uc, Ud,
 };
 
 const CAP: QpCap =
@@ -324,6 +324,16 @@ fn modify_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     let text = refused("no MTU", modify(good, rtr - M::PATH_MTU), "modify_qp", "attr_mask")?;
     ensure!(text.contains("INIT->RTR on RC lacks PATH_MTU"), "{text}");
+
+    // `connect` refuses values for RTS before it moves the QP.
+    for (field, attr) in [
+        ("timeout", ConnectAttr { timeout: 32, ..attr }),
+        ("retry_cnt", ConnectAttr { retry_cnt: 8, ..attr }),
+        ("max_rd_atomic", ConnectAttr { max_rd_atomic: 255, ..attr }),
+    ] {
+        refused(field, a.qp.control.connect(&a.here, &b.here, &attr), "modify_qp", field)?;
+        ensure!(a.state()? == QpState::INIT, "connect with a wrong {field} left INIT");
+    }
 
     a.qp.control.ready_to_receive(&b.here, &attr)?;
     let rts = M::STATE | M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;

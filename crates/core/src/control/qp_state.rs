@@ -54,6 +54,16 @@ impl QpHandle {
         }
     }
 
+    /// Checks the values in `mask` as [`modify`](Self::modify) reports them, and changes nothing: whether each has a meaning,
+    /// and whether the device and its port support it.
+    ///
+    /// # Errors
+    /// The first value that is invalid.
+    pub fn check_values(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        attr.check(mask)?;
+        self.explain_values("modify_qp", attr, mask, Errno::EINVAL).map_or(Ok(()), Err)
+    }
+
     /// The meaning of an `EINVAL` from `modify_qp`, as far as it can be found.
     fn explain(&self, current: Option<QpState>, attr: &QpAttr, mask: QpAttrMask) -> Error {
         const VERB: &str = "modify_qp";

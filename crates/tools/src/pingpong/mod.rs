@@ -36,7 +36,7 @@ use std::hash::RandomState;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use uverbs::attr::{AccessFlags, DeviceAttr, Gid, LinkLayer, OdpGeneralCaps, OdpTransportCaps, PortAttr};
+use uverbs::attr::{DeviceAttr, Gid, LinkLayer, OdpGeneralCaps, OdpTransportCaps, PortAttr};
 use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, Error, Rc, Uc, open_with};
 
 /// Runs the subcommand.
@@ -130,7 +130,6 @@ fn connect_attr(options: &Options, port: &PortAttr) -> Result<ConnectAttr> {
         sgid_index: common.gid_idx,
         path_mtu: options.mtu,
         sl: common.sl,
-        access: AccessFlags::empty(),
         hop_limit: if options.program == Program::Ud { ud::HOP_LIMIT } else { 1 },
         ..ConnectAttr::default()
     })

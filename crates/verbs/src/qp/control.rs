@@ -119,6 +119,11 @@ impl<D: Driver> QpControl<D> {
 
     /// Moves the QP from INIT to RTR, expecting packets from `remote`.
     pub fn ready_to_receive(&self, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        let (qp_attr, mask) = self.rtr(remote, attr);
+        self.modify(&qp_attr, mask)
+    }
+
+    fn rtr(&self, remote: &Endpoint, attr: &ConnectAttr) -> (QpAttr, QpAttrMask) {
         let mut qp_attr = QpAttr { qp_state: QpState::RTR, ..QpAttr::default() };
         let mut mask = QpAttrMask::STATE;
         if self.qp_type().is_connected() {
@@ -133,11 +138,16 @@ impl<D: Driver> QpControl<D> {
             qp_attr.min_rnr_timer = attr.min_rnr_timer;
             mask |= QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
         }
-        self.modify(&qp_attr, mask)
+        (qp_attr, mask)
     }
 
     /// Moves the QP from RTR to RTS, sending from `local.psn` on.
     pub fn ready_to_send(&self, local: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        let (qp_attr, mask) = self.rts(local, attr);
+        self.modify(&qp_attr, mask)
+    }
+
+    fn rts(&self, local: &Endpoint, attr: &ConnectAttr) -> (QpAttr, QpAttrMask) {
         let mut qp_attr = QpAttr { qp_state: QpState::RTS, ..QpAttr::default() };
         let mut mask = QpAttrMask::STATE;
         if self.qp_type() != QpType::RawPacket {
@@ -161,11 +171,16 @@ impl<D: Driver> QpControl<D> {
             }
             _ => {}
         }
-        self.modify(&qp_attr, mask)
+        (qp_attr, mask)
     }
 
     /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
+    ///
+    /// Values that are invalid for RTS are refused before the first transition, so the QP is still in INIT then and can be
+    /// connected with other values.
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
+        let (qp_attr, mask) = self.rts(local, attr);
+        self.inner.handle()?.check_values(&qp_attr, mask)?;
         self.ready_to_receive(remote, attr)?;
         self.ready_to_send(local, attr)
     }
