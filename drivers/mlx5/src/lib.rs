@@ -31,6 +31,7 @@ pub mod testing;
 mod tests;
 mod wqe;
 
+pub use control::dv;
 pub use control::{Mlx5, Options, QpControl, SrqControl, ThreadDomain};
 pub use cq::{Completion, CompletionQueue, CqShared};
 pub use rq::srq::{Batch as SrqBatch, SharedRecvQueue};

@@ -22,6 +22,12 @@ pub trait DoorbellPort: Send + Sync + fmt::Debug {
 
     /// A write-combined burst at `offset`: a WQE by BlueFlame, a multiple of 64 bytes.
     fn blueflame(&self, offset: u32, wqe: &[u8]);
+
+    /// The page as memory, for a program that writes doorbells itself: the device takes stores of 8 bytes there as register
+    /// writes, some time after they were made. Every call returns the same page. `None` if the device has no such memory.
+    fn registers(&self) -> Option<Registers> {
+        None
+    }
 }
 
 /// A mapping that can be written, as registers are.
@@ -64,6 +70,15 @@ impl DoorbellPage {
             return Err(Errno::EINVAL);
         }
         Registers::new(Arc::new(mapping)).map(Self::Mapped).ok_or(Errno::EINVAL)
+    }
+
+    /// The page as memory, which a program may write itself; `None` if a software device has none.
+    #[must_use]
+    pub fn registers(&self) -> Option<Registers> {
+        match self {
+            Self::Mapped(registers) => Some(registers.clone()),
+            Self::Port(port) => port.registers(),
+        }
     }
 }
 

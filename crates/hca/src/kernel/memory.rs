@@ -19,6 +19,7 @@ use uverbs_uapi::ids::{
     UVERBS_ATTR_REG_DMABUF_MR_LENGTH, UVERBS_ATTR_REG_DMABUF_MR_OFFSET, UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE,
     UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY,
 };
+use uverbs_uapi::mlx5::cmds::{MLX5_IB_ATTR_QUERY_PD_HANDLE, MLX5_IB_ATTR_QUERY_PD_RESP_PDN};
 use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::{
     IB_MR_REREG_ACCESS, IB_MR_REREG_PD, IB_MR_REREG_TRANS, IB_MW_TYPE_1, IB_MW_TYPE_2,
@@ -54,6 +55,13 @@ impl Call<'_, '_> {
         let pd_handle = self.state.add(self.context, Object::Pd { pdn }, &[], 0)?;
         uhw_out(c, mlx5_ib_alloc_pd_resp { pdn }.as_bytes());
         core_out(c, ib_uverbs_alloc_pd_resp { pd_handle, driver_data: [] }.as_bytes())
+    }
+
+    pub(super) fn query_pd(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        known(c, &[MLX5_IB_ATTR_QUERY_PD_HANDLE, MLX5_IB_ATTR_QUERY_PD_RESP_PDN])?;
+        let pdn = self.pdn(handle(c, MLX5_IB_ATTR_QUERY_PD_HANDLE)?)?;
+        c.answer(MLX5_IB_ATTR_QUERY_PD_RESP_PDN, &pdn.to_ne_bytes());
+        Ok(())
     }
 
     pub(super) fn reg_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {

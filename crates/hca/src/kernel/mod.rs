@@ -32,6 +32,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod uar;
+mod watch;
 mod write;
 mod xrc;
 

@@ -5,9 +5,11 @@ use super::attr::{known, number};
 use super::call::Call;
 use super::object::Object;
 use super::state::State;
+use super::watch::Watched;
 use crate::plugged::Plugged;
+use std::sync::{Arc, OnceLock};
 use uverbs_core::Errno;
-use uverbs_core::kernel::{DoorbellPort, RawCommand};
+use uverbs_core::kernel::{DoorbellPort, RawCommand, Registers};
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
 use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
@@ -26,11 +28,17 @@ const PAGE: u64 = UAR_BYTES as u64;
 /// A page, as its driver rings it.
 #[derive(Debug)]
 pub(super) struct Page {
-    pub(super) plugged: Plugged<State>,
-    pub(super) page: u32,
+    plugged: Plugged<State>,
+    page: u32,
+    /// The page as memory, from the first request on.
+    memory: OnceLock<Option<(Arc<Watched>, Registers)>>,
 }
 
 impl Page {
+    pub(super) fn new(plugged: Plugged<State>, page: u32) -> Self {
+        Self { plugged, page, memory: OnceLock::new() }
+    }
+
     fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
         // A child of fork(2) has no device.
         if !self.plugged.is_here() {
@@ -48,6 +56,15 @@ impl DoorbellPort for Page {
     fn blueflame(&self, offset: u32, wqe: &[u8]) {
         let value = wqe.first_chunk().copied().unwrap_or_default();
         self.doorbell(offset, value, Some(wqe));
+    }
+
+    fn registers(&self) -> Option<Registers> {
+        let memory = self.memory.get_or_init(|| {
+            // The record may be ahead of the value when a store to this memory is found.
+            self.plugged.enter_device(|device, _| device.late_doorbells = true);
+            Watched::start(&self.plugged, self.page)
+        });
+        memory.as_ref().map(|(_, registers)| registers.clone())
     }
 }
 

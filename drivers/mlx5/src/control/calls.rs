@@ -14,12 +14,14 @@ use uverbs_core::control::{
 };
 use uverbs_core::kernel::{Command, Kernel, Mapping, Protection, Uhw};
 use uverbs_core::{Errno, Error, Result};
+use uverbs_uapi::ids::UVERBS_OBJECT_PD;
 use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
-    MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH,
-    MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET, MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID,
-    MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
-    MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
+    MLX5_IB_ATTR_QUERY_PD_HANDLE, MLX5_IB_ATTR_QUERY_PD_RESP_PDN, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET,
+    MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE,
+    MLX5_IB_METHOD_PD_QUERY, MLX5_IB_METHOD_UAR_OBJ_ALLOC, MLX5_IB_METHOD_UAR_OBJ_DESTROY,
+    MLX5_IB_OBJECT_UAR,
 };
 use uverbs_uapi::mlx5::{
     MLX5_IB_MMAP_CLOCK_INFO, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_create_cq,
@@ -272,6 +274,18 @@ pub(crate) fn alloc_dm(
             .output(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, &mut page);
     })?;
     Ok((handle, start, page))
+}
+
+/// The hardware's number of a protection domain.
+pub(crate) fn query_pd(pd: &PdHandle) -> Result<u32> {
+    let mut pdn = 0_u32;
+    let mut command = Command::<2>::new(UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY);
+    command
+        .handle_in(MLX5_IB_ATTR_QUERY_PD_HANDLE, pd.handle())
+        .output(MLX5_IB_ATTR_QUERY_PD_RESP_PDN, &mut pdn);
+    execute(&mut command, &**pd.kernel())
+        .map_err(|errno| Error::os("query_pd", format!("pd {}", pd.handle()), errno))?;
+    Ok(pdn)
 }
 
 /// Maps the page with the kernel's parameters of the device's clock.

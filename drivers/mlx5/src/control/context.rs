@@ -83,6 +83,11 @@ fn query_both(
     Ok((device, private))
 }
 
+/// The kernel driver's part of the device's attributes; zeros if the kernel does not return it.
+pub(crate) fn query_private(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<mlx5_ib_query_device_resp> {
+    Ok(query_both(kernel, facts.tells_private)?.1)
+}
+
 /// The device's attributes, with what only the driver's part has.
 pub(crate) fn query_device(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<DeviceAttr> {
     let (mut attr, private) = query_both(kernel, facts.tells_private)?;

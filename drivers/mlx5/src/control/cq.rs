@@ -26,9 +26,11 @@ fn ring(mlx5: &Mlx5, verb: &'static str, entries: u32, cqe_size: u32) -> Result<
     Ok((ring, buf))
 }
 
+/// Creates a CQ with entries of `cqe_size` bytes, 64 or 128.
 pub(super) fn create(
     mlx5: &Mlx5,
     attr: &CqInitAttr,
+    cqe_size: u32,
     channel: Option<&CompChannelHandle>,
     user_handle: u64,
 ) -> Result<CqParts<Mlx5>> {
@@ -42,10 +44,10 @@ pub(super) fn create(
         return Err(Error::unsupported(VERB, format!("mlx5 has no CQ flags {missing:?}")));
     }
     let entries = size::completion_queue(VERB, attr.cqe)?;
-    let (ring, buf) = ring(mlx5, VERB, entries, mlx5.options.cqe_size)?;
+    let (ring, buf) = ring(mlx5, VERB, entries, cqe_size)?;
     let dbrec = mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?;
 
-    let mut request = CqRequest { cqe_size: mlx5.options.cqe_size, ..CqRequest::default() };
+    let mut request = CqRequest { cqe_size, ..CqRequest::default() };
     let wallclock = attr.wc_flags.contains(WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK);
     let ticks = attr.wc_flags.contains(WcExFlags::COMPLETION_TIMESTAMP);
     let clock = if wallclock && !ticks && mlx5.facts.real_time_ts {
@@ -86,9 +88,9 @@ pub(super) fn create(
 }
 
 /// The page with the parameters of the device's clock.
-fn clock(mlx5: &Mlx5, verb: &'static str) -> Result<Clock> {
+pub(super) fn clock(mlx5: &Mlx5, verb: &'static str) -> Result<Clock> {
     if !mlx5.facts.clock_info {
-        return Err(Error::unsupported(verb, "wall clock timestamps: the kernel gives no clock page"));
+        return Err(Error::unsupported(verb, "wall clock time: the kernel has no clock page"));
     }
     let page = calls::map_clock_info(&*mlx5.kernel)
         .map_err(|errno| Error::os(verb, format!("clock page of {}", mlx5.kernel.name()), errno))?;

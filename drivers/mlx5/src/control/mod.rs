@@ -10,6 +10,7 @@ mod context;
 mod cq;
 mod dct;
 mod dm;
+pub mod dv;
 mod ops;
 mod options;
 mod qp;
@@ -173,7 +174,7 @@ impl Driver for Mlx5 {
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
-        cq::create(self, attr, channel, user_handle)
+        cq::create(self, attr, self.options.cqe_size, channel, user_handle)
     }
 
     unsafe fn resize_cq(&self, handle: &CqHandle, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {

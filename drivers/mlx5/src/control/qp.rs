@@ -36,7 +36,7 @@ pub struct QpControl {
     recv_cq: Option<Arc<CqShared>>,
     memory: QpMemory,
     /// The doorbell register, which is returned when its last user is dropped.
-    _bfreg: Option<BfReg>,
+    bfreg: Option<BfReg>,
     /// One `modify_qp` at a time.
     modifying: Mutex<()>,
 }
@@ -52,6 +52,11 @@ impl QpControl {
     #[must_use]
     pub fn dbrec(&self) -> Option<&Arc<DbRec>> {
         self.memory.dbrec.as_ref()
+    }
+
+    /// Its doorbell register; a QP without a send queue has none.
+    pub(super) fn bfreg(&self) -> Option<&BfReg> {
+        self.bfreg.as_ref()
     }
 
     /// The posting sides of its queues.
@@ -105,7 +110,7 @@ impl QpControl {
             send_cq: None,
             recv_cq: Some(cq),
             memory,
-            _bfreg: None,
+            bfreg: None,
             modifying: Mutex::default(),
         }
     }
@@ -371,7 +376,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
         send_cq: create.send_cq.map(|(_, cq)| Arc::clone(cq)),
         recv_cq: create.recv_cq.map(|(_, cq)| Arc::clone(cq)),
         memory: queues.memory,
-        _bfreg: bfreg,
+        bfreg,
         modifying: Mutex::default(),
     };
     for cq in control.cqs() {
@@ -398,7 +403,7 @@ pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64
         send_cq: None,
         recv_cq: None,
         memory: QpMemory::default(),
-        _bfreg: None,
+        bfreg: None,
         modifying: Mutex::default(),
     };
     Ok(QpParts { handle, shared: Arc::new(control), send: None, recv: None, cap: QpCap::default() })

@@ -5,6 +5,7 @@ use super::{Mlx5, NO_UIDX};
 use crate::SharedRecvQueue;
 use crate::control::{calls, size};
 use crate::cq::CqShared;
+use crate::memory::dbrec::DbRec;
 use crate::memory::{QueueBuf, StrideRing};
 use crate::rq::SrqShared;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use uverbs_core::provider::{SrqCreate, SrqParts};
 pub struct SrqControl {
     shared: Arc<SrqShared>,
     cq: Option<Arc<CqShared>>,
+    dbrec: Arc<DbRec>,
 }
 
 impl SrqControl {
@@ -26,6 +28,12 @@ impl SrqControl {
     #[must_use]
     pub fn shared(&self) -> &Arc<SrqShared> {
         &self.shared
+    }
+
+    /// Its doorbell record.
+    #[must_use]
+    pub fn dbrec(&self) -> &Arc<DbRec> {
+        &self.dbrec
     }
 
     /// Removes it from its CQ after the kernel has destroyed it.
@@ -87,7 +95,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
     if let Some(cq) = &cq {
         cq.attach_srq(&shared);
     }
-    let control = Arc::new(SrqControl { shared, cq });
+    let control = Arc::new(SrqControl { shared, cq, dbrec: Arc::clone(&dbrec) });
     let queue = SharedRecvQueue::new(
         Arc::clone(&control.shared),
         access,

@@ -13,6 +13,7 @@ use crate::control::calls;
 use crate::control::options::Options;
 use crate::doorbell::{ArmRegister, BlueFlame, Doorbell, SharedHalf};
 use core::fmt;
+use core::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{DoorbellPage, Kernel};
@@ -44,12 +45,28 @@ struct UarPage {
     page: DoorbellPage,
     /// Number of the first UAR in it.
     page_id: u32,
-    object: Option<(Arc<dyn Kernel>, u32)>,
+    object: Option<PageObject>,
+}
+
+/// The kernel's object behind a page.
+struct PageObject {
+    kernel: Arc<dyn Kernel>,
+    handle: u32,
+    mmap_offset: u64,
+}
+
+impl UarPage {
+    /// The address at an offset of the page.
+    fn raw(&self, offset: u32) -> Option<NonNull<u8>> {
+        let registers = self.page.registers()?;
+        let at = registers.as_ptr().as_ptr().wrapping_add(offset as usize);
+        NonNull::new(at).filter(|_| (offset as usize) < registers.len())
+    }
 }
 
 impl Drop for UarPage {
     fn drop(&mut self) {
-        if let Some((kernel, handle)) = self.object.take()
+        if let Some(PageObject { kernel, handle, .. }) = self.object.take()
             && kernel.is_creator_process()
             && let Err(errno) = calls::destroy_uar(&*kernel, handle)
         {
@@ -64,6 +81,27 @@ impl fmt::Debug for UarPage {
             .field("page_id", &self.page_id)
             .field("page", &self.page)
             .finish_non_exhaustive()
+    }
+}
+
+/// A page that a program uses itself.
+#[derive(Debug)]
+pub(crate) struct OwnPage(Arc<UarPage>);
+
+impl OwnPage {
+    /// The address at an offset of the page; `None` if a software device has no such memory.
+    pub(crate) fn raw(&self, offset: u32) -> Option<NonNull<u8>> {
+        self.0.raw(offset)
+    }
+
+    /// The number of its first UAR.
+    pub(crate) fn page_id(&self) -> u32 {
+        self.0.page_id
+    }
+
+    /// The offset by which the kernel maps it.
+    pub(crate) fn mmap_offset(&self) -> u64 {
+        self.0.object.as_ref().map_or(0, |object| object.mmap_offset)
     }
 }
 
@@ -126,6 +164,15 @@ impl BfReg {
     /// Whether no other QP rings it.
     pub(crate) fn is_dedicated(&self) -> bool {
         matches!(self.home, Home::Dedicated { .. })
+    }
+
+    /// The register as memory, with the bytes of the longest burst (0 if bursts are forbidden) and the offset by which the
+    /// kernel maps its page, if the page is an object. `None` if a software device has no such memory.
+    pub(crate) fn raw(&self) -> Option<(NonNull<u8>, u32, Option<u64>)> {
+        let Register { page, offset, bf, .. } = &self.register;
+        // A register that several queues use has a lock, which a program that writes it itself can't take.
+        let burst = if bf.burst && self.is_dedicated() { bf.half } else { 0 };
+        Some((page.raw(*offset)?, burst, page.object.as_ref().map(|object| object.mmap_offset)))
     }
 
     /// The doorbell of a send queue.
@@ -249,6 +296,16 @@ impl Uars {
         ArmRegister::new(&page.page, 0)
     }
 
+    /// The page of that register as memory.
+    pub(crate) fn raw_arm_page(&self) -> Option<NonNull<u8>> {
+        self.nc.as_ref().or(self.legacy.first())?.raw(0)
+    }
+
+    /// A page of its own, for a program that rings doorbells itself; `MLX5_IB_UAPI_UAR_ALLOC_TYPE_*`.
+    pub(crate) fn own_page(&self, uar_type: u64) -> Result<OwnPage> {
+        self.alloc_page(uar_type).map(OwnPage)
+    }
+
     /// The page number that CQs are created with; `None` if the kernel chooses the page.
     pub(crate) fn arm_page(&self) -> Option<u32> {
         self.nc.as_ref().map(|page| page.page_id)
@@ -268,8 +325,12 @@ impl Uars {
             free();
             Error::os(VERB, format!("uar page {} of {}", object.page_id, self.kernel.name()), errno)
         })?;
-        let owner = Some((Arc::clone(&self.kernel), object.handle));
-        Ok(Arc::new(UarPage { page, page_id: object.page_id, object: owner }))
+        let owner = PageObject {
+            kernel: Arc::clone(&self.kernel),
+            handle: object.handle,
+            mmap_offset: object.mmap_offset,
+        };
+        Ok(Arc::new(UarPage { page, page_id: object.page_id, object: Some(owner) }))
     }
 
     /// The registers of a page.

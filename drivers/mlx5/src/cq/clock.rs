@@ -13,7 +13,7 @@ use uverbs_core::sync::barrier;
 
 /// The conversion factors of the device's clock: a copy of `struct mlx5_ib_clock_info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ClockInfo {
+pub(crate) struct ClockInfo {
     /// Nanoseconds since the epoch when the clock had the value `cycles`.
     pub nsec: u64,
     /// The value of the clock at the last update.
@@ -51,7 +51,7 @@ pub struct Clock {
 }
 
 /// Words of 8 bytes that are read from the page.
-const WORDS: usize = 6;
+const WORDS: usize = 7;
 /// Bit 0 of the first word: an update by the kernel is in progress (`MLX5_IB_CLOCK_INFO_KERNEL_UPDATING`).
 const UPDATING: u32 = 1;
 
@@ -65,8 +65,13 @@ impl Clock {
     }
 
     /// The last consistent copy of the page.
-    pub(super) fn info(&self) -> &ClockInfo {
+    pub(crate) fn info(&self) -> &ClockInfo {
         &self.info
+    }
+
+    /// The longest time between two updates of the page, in nanoseconds.
+    pub(crate) fn update_period(&self) -> u64 {
+        self.word(WORDS - 1)
     }
 
     fn word(&self, index: usize) -> u64 {

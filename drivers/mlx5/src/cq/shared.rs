@@ -256,6 +256,15 @@ impl CqShared {
         });
     }
 
+    /// Leaves the ring to the program, which polls it from now on; its address, and the number and size of its entries.
+    pub(crate) fn give_to_program(&self) -> Option<(*mut u8, u32, u32)> {
+        self.stopped(|state| {
+            state.is_of_program = true;
+            let ring = state.ring.blocks().ring();
+            (ring.as_ptr(), ring.mask() + 1, ring.stride() as u32)
+        })
+    }
+
     /// To be called before the kernel gives another ring to the device. Until [`end_resize`](Self::end_resize) there may be
     /// completions in both rings. `false` if the queue is lost, or in a child of fork.
     pub(super) fn begin_resize(&self, ring: CqRing) -> bool {

@@ -31,6 +31,8 @@ pub(super) struct CqState {
     kept: Kept,
     resize: Option<Resize>,
     lost: bool,
+    /// The program polls the ring itself: nothing here changes it or the consumer index.
+    pub(super) is_of_program: bool,
 }
 
 /// The number of entries before the consumer's position that are not returned to the device while a poll is open: from the
@@ -118,6 +120,7 @@ impl CqState {
             kept: Kept::ONE,
             resize: None,
             lost: false,
+            is_of_program: false,
         }
     }
 
@@ -197,6 +200,9 @@ impl CqState {
         consumer_word: &AtomicU32,
         mut is_gone: impl FnMut(CqeRef<'_>, Tail) -> bool,
     ) {
+        if self.is_of_program {
+            return;
+        }
         let from = self.consumer.position();
         let end = written(&self.ring, from, u32::MAX);
         let start = compact(&self.ring, from, end, &mut is_gone);

@@ -182,6 +182,12 @@ impl SqRing {
         self.addrs.mask >> BlockIndex::SHIFT
     }
 
+    /// The address of the first block.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.addrs.base.as_ptr().cast()
+    }
+
     /// The memory of the ring.
     #[must_use]
     pub fn buf(&self) -> &Arc<QueueBuf> {

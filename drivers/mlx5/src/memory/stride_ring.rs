@@ -53,6 +53,12 @@ impl StrideRing {
         self.stride
     }
 
+    /// The address of the first element.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr().cast()
+    }
+
     /// The memory of the ring.
     #[must_use]
     pub fn buf(&self) -> &Arc<QueueBuf> {

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Direct access: the addresses of an object's queues, doorbell record and registers, and the numbers that the hardware
+//! knows objects by. What `mlx5dv.h` offers C programs as `mlx5dv_init_obj`, `mlx5dv_query_device` and their like.
+//!
+//! A program with these writes WQEs and reads CQEs itself. Reading an address is safe; every use of it is `unsafe` and
+//! the program's responsibility:
+//!
+//! - The addresses are valid until the object is destroyed (those of a CQ: or resized).
+//! - A queue is used either by this crate's engine (`SendQueue`, `RecvQueue`, `SharedRecvQueue`, `CompletionQueue`) or by
+//!   the program, never by both: each keeps its own indices. So a program takes the addresses before the first post or poll,
+//!   and a QP that the program posts to completes to a CQ that the program polls.
+//! - The device reads and writes the memory at any time, so accesses are atomic or volatile, in the order of the PRM: WQE,
+//!   doorbell record, register.
+//! - Threads that use one queue, or one register, exclude each other. A register with [`RawRegister::burst`] 0 may be
+//!   written by several queues, by single stores of 8 bytes only.
+
+use super::Mlx5;
+use super::qp::QpControl;
+use super::srq::SrqControl;
+use super::uars::OwnPage;
+use crate::control::calls;
+use crate::cq::{Clock, CqShared};
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::AtomicU32;
+use uverbs_core::attr::CqInitAttr;
+use uverbs_core::control::{CompChannelHandle, PdHandle};
+use uverbs_core::error::{Error, Result};
+use uverbs_core::provider::CqParts;
+use uverbs_mlx5_hw::doorbell::BF_OFFSET;
+use uverbs_uapi::mlx5::{
+    MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, mlx5_ib_query_device_resp,
+};
+
+/// A ring of WQEs. All fields are 0 if there is no such queue.
+#[derive(Clone, Copy, Debug)]
+pub struct RawQueue {
+    /// The first WQE.
+    pub buf: *mut c_void,
+    /// The number of basic blocks of a send queue, or of WQEs of a receive queue; a power of two.
+    pub wqe_cnt: u32,
+    /// The bytes of a block or WQE.
+    pub stride: u32,
+}
+
+impl RawQueue {
+    const NONE: Self = Self { buf: ptr::null_mut(), wqe_cnt: 0, stride: 0 };
+}
+
+/// A doorbell register.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRegister {
+    /// Its address.
+    pub reg: *mut c_void,
+    /// The bytes of the longest WQE that may be written to it; its halves have this distance. 0: only doorbells of 8 bytes.
+    pub burst: u32,
+    /// The offset by which the kernel maps its page, if the page is an object.
+    pub mmap_offset: Option<u64>,
+}
+
+/// A QP's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RawQp {
+    /// Two big-endian words: receives posted, basic blocks posted. NULL if it has no queues.
+    pub dbrec: *mut u32,
+    /// The send queue.
+    pub sq: RawQueue,
+    /// The receive queue; a QP with an SRQ has none.
+    pub rq: RawQueue,
+    /// Its register; `None` if it has no send queue, or a software device without such memory.
+    pub bf: Option<RawRegister>,
+}
+
+/// A CQ's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RawCq {
+    /// The first entry.
+    pub buf: *mut c_void,
+    /// Two big-endian words: consumer index, arm value.
+    pub dbrec: *mut u32,
+    /// The number of entries, a power of two.
+    pub cqe_cnt: u32,
+    /// The bytes of an entry.
+    pub cqe_size: u32,
+    /// Its number.
+    pub cqn: u32,
+}
+
+/// An SRQ's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RawSrq {
+    /// The first element.
+    pub buf: *mut c_void,
+    /// The first of its two words is big-endian: receives posted.
+    pub dbrec: *mut u32,
+    /// The bytes of an element.
+    pub stride: u32,
+    /// The first element of the list of a new queue.
+    pub head: u32,
+    /// The last element of the list of a new queue.
+    pub tail: u32,
+    /// Its number.
+    pub srqn: u32,
+}
+
+/// The conversion factors of the device's clock (`struct mlx5dv_clock_info`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockInfo {
+    /// Nanoseconds since the epoch when the clock had the value `cycles`.
+    pub nsec: u64,
+    /// The value of the clock at the last update.
+    pub cycles: u64,
+    /// Parts of a nanosecond, in units of 2^-`shift`.
+    pub frac: u64,
+    /// Nanoseconds per tick, in units of 2^-`shift`.
+    pub mult: u32,
+    /// The binary scale of `frac` and `mult`.
+    pub shift: u32,
+    /// Mask of the bits that the clock has.
+    pub mask: u64,
+}
+
+/// The capabilities of a device that only programs with direct access need.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The format of CQEs: user indices (1) or QP numbers (0).
+    pub cqe_version: u8,
+    /// The kernel driver's part of the device's attributes.
+    pub private: mlx5_ib_query_device_resp,
+    /// Doorbell registers that can be allocated beside the context's own.
+    pub max_dynamic_bfregs: u32,
+    /// WQEs may be written to doorbell registers.
+    pub blueflame: bool,
+    /// Completion timestamps can be wall-clock time.
+    pub real_time_ts: bool,
+    /// The longest time between two updates of [`ClockInfo`], in nanoseconds; `None` without a clock page.
+    pub max_clock_info_update_nsec: Option<u64>,
+}
+
+/// What a CQ has that [`CqInitAttr`] does not name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CqOptions {
+    /// Bytes of an entry, 64 or 128; the context's size if `None`.
+    pub cqe_size: Option<u32>,
+}
+
+/// A UAR page for doorbells that a program writes itself. It is freed when this value is dropped, which must be after the
+/// last object that uses it.
+#[derive(Debug)]
+pub struct Uar {
+    page: OwnPage,
+    reg: *mut c_void,
+    base: *mut c_void,
+}
+
+// SAFETY: the addresses are those of a page that `page` keeps mapped; they may be used by any thread.
+unsafe impl Send for Uar {}
+// SAFETY: `&Uar` only allows to read addresses.
+unsafe impl Sync for Uar {}
+
+impl Uar {
+    /// The first send doorbell.
+    #[must_use]
+    pub fn reg_addr(&self) -> *mut c_void {
+        self.reg
+    }
+
+    /// The start of the UAR.
+    #[must_use]
+    pub fn base_addr(&self) -> *mut c_void {
+        self.base
+    }
+
+    /// The number that objects are created with.
+    #[must_use]
+    pub fn page_id(&self) -> u32 {
+        self.page.page_id()
+    }
+
+    /// The offset by which the kernel maps the page.
+    #[must_use]
+    pub fn mmap_offset(&self) -> u64 {
+        self.page.mmap_offset()
+    }
+}
+
+impl QpControl {
+    /// Its memory. See the [module's rules](crate::dv).
+    #[must_use]
+    pub fn raw(&self) -> RawQp {
+        let shared = self.shared();
+        let sq = shared.sq.as_ref().map_or(RawQueue::NONE, |sq| RawQueue {
+            buf: sq.ring.as_ptr().cast(),
+            wqe_cnt: sq.ring.mask() + 1,
+            stride: uverbs_mlx5_hw::wqe::MLX5_SEND_WQE_BB as u32,
+        });
+        let rq = shared.rq.as_ref().map_or(RawQueue::NONE, |rq| RawQueue {
+            buf: rq.ring.as_ptr().cast(),
+            wqe_cnt: rq.ring.mask() + 1,
+            stride: rq.ring.stride() as u32,
+        });
+        let bf = self.bfreg().and_then(|bfreg| bfreg.raw()).map(|(reg, burst, mmap_offset)| RawRegister {
+            reg: reg.as_ptr().cast(),
+            burst,
+            mmap_offset,
+        });
+        RawQp { dbrec: self.dbrec().map_or(ptr::null_mut(), |dbrec| words(dbrec.word(0))), sq, rq, bf }
+    }
+}
+
+/// The address of a doorbell record, from its first word.
+fn words(first: &AtomicU32) -> *mut u32 {
+    first.as_ptr()
+}
+
+impl CqShared {
+    /// Its memory. From now on the program polls it: entries of a QP that is reset or destroyed stay in the ring, and the
+    /// consumer index is the program's. `None` if the queue is lost, or in a child of fork(2). See the
+    /// [module's rules](crate::dv).
+    #[must_use]
+    pub fn raw(&self) -> Option<RawCq> {
+        let (buf, cqe_cnt, cqe_size) = self.give_to_program()?;
+        Some(RawCq {
+            buf: buf.cast(),
+            dbrec: words(self.dbrec().word(0)),
+            cqe_cnt,
+            cqe_size,
+            cqn: self.cqn(),
+        })
+    }
+}
+
+impl SrqControl {
+    /// Its memory, as long as nothing was posted. See the [module's rules](crate::dv).
+    #[must_use]
+    pub fn raw(&self) -> RawSrq {
+        let shared = self.shared();
+        RawSrq {
+            buf: shared.ring.as_ptr().cast(),
+            dbrec: words(self.dbrec().word(0)),
+            stride: shared.ring.stride() as u32,
+            head: 0,
+            tail: shared.slots() - 1,
+            srqn: shared.srqn,
+        }
+    }
+}
+
+impl Mlx5 {
+    /// The capabilities that programs with direct access need.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn device_info(&self) -> Result<DeviceInfo> {
+        Ok(DeviceInfo {
+            cqe_version: self.facts.cqe_version,
+            private: super::context::query_private(&self.kernel, &self.facts)?,
+            max_dynamic_bfregs: self.facts.uars.num_dyn_bfregs,
+            blueflame: self.facts.uars.bf_reg_size != 0,
+            real_time_ts: self.facts.real_time_ts,
+            max_clock_info_update_nsec: self.clock().ok().map(|clock| clock.update_period()),
+        })
+    }
+
+    /// The address of the UAR by which CQs are armed; `None` if a software device has no such memory.
+    #[must_use]
+    pub fn cq_uar(&self) -> Option<*mut c_void> {
+        self.uars.raw_arm_page().map(|page| page.as_ptr().cast())
+    }
+
+    /// The hardware's number of a protection domain.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn pd_number(&self, pd: &PdHandle) -> Result<u32> {
+        calls::query_pd(pd)
+    }
+
+    /// The conversion factors of the device's clock, as they are now.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without a clock page.
+    pub fn clock_info(&self) -> Result<ClockInfo> {
+        let clock = self.clock()?;
+        let info = *clock.info();
+        Ok(ClockInfo {
+            nsec: info.nsec,
+            cycles: info.cycles,
+            frac: info.frac,
+            mult: info.mult,
+            shift: info.shift,
+            mask: info.mask,
+        })
+    }
+
+    fn clock(&self) -> Result<Clock> {
+        super::cq::clock(self, "get_clock_info")
+    }
+
+    /// Creates a CQ as [`Driver::create_cq`](uverbs_core::provider::Driver::create_cq), with further options.
+    ///
+    /// # Safety
+    /// As [`Driver::create_cq`](uverbs_core::provider::Driver::create_cq).
+    ///
+    /// # Errors
+    /// Sizes that can't be; the kernel's refusal.
+    pub unsafe fn create_cq_with(
+        &self,
+        attr: &CqInitAttr,
+        options: CqOptions,
+        channel: Option<&CompChannelHandle>,
+        user_handle: u64,
+    ) -> Result<CqParts<Self>> {
+        let cqe_size = options.cqe_size.unwrap_or(self.options.cqe_size);
+        if !matches!(cqe_size, 64 | 128) {
+            return Err(Error::invalid("create_cq", "cqe_size", format!("{cqe_size} is neither 64 nor 128")));
+        }
+        super::cq::create(self, attr, cqe_size, channel, user_handle)
+    }
+
+    /// Allocates a UAR page: one whose send doorbells take whole WQEs, or an uncached one.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`Error::Unsupported`] if the device has no BlueFlame registers, or a software device no such
+    /// memory.
+    pub fn alloc_uar(&self, blueflame: bool) -> Result<Uar> {
+        let kind = if blueflame { MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF } else { MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC };
+        let page = self.uars.own_page(kind)?;
+        let (Some(base), Some(reg)) = (page.raw(0), page.raw(BF_OFFSET as u32)) else {
+            return Err(Error::unsupported("alloc_uar", "the device has no doorbells in memory"));
+        };
+        Ok(Uar { page, reg: reg.as_ptr().cast(), base: base.as_ptr().cast() })
+    }
+}
