@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask dist`: the C library, as a program that was linked with libibverbs finds it.
+//! `cargo xtask dist`: the C libraries, as a program that was linked with libibverbs and libmlx5 finds them.
 //!
 //! rustc's own version script for a cdylib leaves no room for symbol versions. So the crate is built as a static library, and
 //! `cc` links that with a version script and a file of assembly, both made from one table: `crates/ibverbs/data/symbols.txt`.
 //! A line of it is a symbol as readelf(1) shows it (`@@` before the version that new programs are linked with) and the function
 //! behind it. A symbol with `@`, or with another function behind it, is a jump in the assembly; the others are what Rust
 //! exports.
+//!
+//! libmlx5 has only jumps, to functions of libibverbs in a private node: its functions need the objects of libibverbs. Its table
+//! is `crates/ibverbs/data/symbols-mlx5.txt`.
 
 use crate::{cargo, repo_root, run};
 use anyhow::{Context, Result, bail};
@@ -14,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Build the C library: libibverbs.so.1, libibverbs.a and what programs are linked with
+/// Build the C libraries: libibverbs.so.1, libibverbs.a, libmlx5.so.1 and what programs are linked with
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Where to; made if need be
@@ -29,8 +32,28 @@ pub(crate) struct Args {
 }
 
 const PACKAGE: &str = "uverbs-ibverbs";
-const SONAME: &str = "libibverbs.so.1";
-const TABLE: &str = "crates/ibverbs/data/symbols.txt";
+
+/// A shared library.
+struct Library {
+    name: &'static str,
+    soname: &'static str,
+    /// Its symbols.
+    table: &'static str,
+    description: &'static str,
+}
+
+const IBVERBS: Library = Library {
+    name: "libibverbs",
+    soname: "libibverbs.so.1",
+    table: "crates/ibverbs/data/symbols.txt",
+    description: "RDMA verbs, by the uverbs drivers",
+};
+const MLX5: Library = Library {
+    name: "libmlx5",
+    soname: "libmlx5.so.1",
+    table: "crates/ibverbs/data/symbols-mlx5.txt",
+    description: "Direct verbs of mlx5 devices, by the uverbs drivers",
+};
 
 /// The node that hides what no node names. It has no symbol that the assembly versions: of those, the linker would hide the
 /// ones that stand in this node.
@@ -41,20 +64,32 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let out = repo_root().join(&args.out);
     fs::create_dir_all(out.join("pkgconfig")).with_context(|| format!("cannot make {}", out.display()))?;
     let archive = archive(args)?;
-    let table =
-        fs::read_to_string(repo_root().join(TABLE)).with_context(|| format!("cannot read {TABLE}"))?;
-    let symbols = parse(&table)?;
+    let strip = args.profile == "release";
     let work = tempdir(&out)?;
-    let (script, jumps) = (work.join("libibverbs.map"), work.join("versions.S"));
+    let mut input = vec!["-Wl,--whole-archive".into(), archive.clone(), "-Wl,--no-whole-archive".into()];
+    input.extend(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"].map(PathBuf::from));
+    make(&IBVERBS, &input, &work, &out, strip)?;
+    fs::copy(&archive, out.join("libibverbs.a"))?;
+    make(&MLX5, &[out.join(IBVERBS.soname)], &work, &out, strip)?;
+    fs::remove_dir_all(&work)?;
+    for library in [IBVERBS, MLX5] {
+        eprintln!("dist: {}", out.join(library.soname).display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a library of its table's jumps and of `input`, and what programs are linked with.
+fn make(library: &Library, input: &[PathBuf], work: &Path, out: &Path, strip: bool) -> Result<()> {
+    let Library { name, soname, table, .. } = library;
+    let text = fs::read_to_string(repo_root().join(table)).with_context(|| format!("cannot read {table}"))?;
+    let symbols = parse(&text).with_context(|| format!("in {table}"))?;
+    let (script, jumps) = (work.join(format!("{name}.map")), work.join(format!("{name}.S")));
     fs::write(&script, version_script(&symbols))?;
     fs::write(&jumps, assembly(&symbols)?)?;
-    link(&archive, &script, &jumps, &out.join(SONAME), args.profile == "release")?;
-    fs::copy(&archive, out.join("libibverbs.a"))?;
-    symlink(SONAME, &out.join("libibverbs.so"))?;
-    fs::write(out.join("pkgconfig/libibverbs.pc"), pkgconfig())?;
-    fs::remove_dir_all(&work)?;
-    eprintln!("dist: {}", out.join(SONAME).display());
-    Ok(ExitCode::SUCCESS)
+    link(soname, input, &script, &jumps, &out.join(soname), strip)?;
+    symlink(soname, &out.join(format!("{name}.so")))?;
+    fs::write(out.join(format!("pkgconfig/{name}.pc")), pkgconfig(library))?;
+    Ok(())
 }
 
 /// A folder of this process, so that two of them do not meet.
@@ -97,7 +132,7 @@ impl Symbol<'_> {
 }
 
 fn parse(table: &str) -> Result<Vec<Symbol<'_>>> {
-    table.lines().map(|line| symbol(line).with_context(|| format!("{TABLE}: {line}"))).collect()
+    table.lines().map(|line| symbol(line).with_context(|| format!("no symbol and target: {line}"))).collect()
 }
 
 fn symbol(line: &str) -> Option<Symbol<'_>> {
@@ -141,9 +176,9 @@ fn version_script(symbols: &[Symbol<'_>]) -> String {
 
 /// A jump for every symbol that is not plain.
 fn assembly(symbols: &[Symbol<'_>]) -> Result<String> {
-    let jump = match std::env::consts::ARCH {
-        "x86_64" => "jmp",
-        "aarch64" => "b",
+    let (jump, by) = match std::env::consts::ARCH {
+        "x86_64" => ("jmp", "@PLT"),
+        "aarch64" => ("b", ""),
         arch => bail!("no jumps for {arch} yet"),
     };
     let mut text = String::from("\t.section .note.GNU-stack,\"\",%progbits\n");
@@ -161,26 +196,24 @@ fn assembly(symbols: &[Symbol<'_>]) -> Result<String> {
         } else {
             let _ = writeln!(text, "\t.section .text.{label},\"ax\",%progbits\n\t.balign 16");
             let _ = writeln!(text, "\t.globl {label}\n\t.type {label}, %function\n{label}:");
-            let _ = writeln!(text, "\t{jump} {target}\n\t.size {label}, . - {label}");
+            let _ = writeln!(text, "\t{jump} {target}{by}\n\t.size {label}, . - {label}");
         }
         let _ = writeln!(text, "\t.symver {label}, {name}{at}{version}, remove");
     }
     Ok(text)
 }
 
-fn link(archive: &Path, script: &Path, jumps: &Path, out: &Path, strip: bool) -> Result<()> {
+fn link(soname: &str, input: &[PathBuf], script: &Path, jumps: &Path, out: &Path, strip: bool) -> Result<()> {
     let mut cmd = Command::new("cc");
     cmd.args(["-shared", "-o"]).arg(out).arg(jumps);
-    cmd.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
-    cmd.arg(format!("-Wl,-soname,{SONAME}"));
+    cmd.arg(format!("-Wl,-soname,{soname}"));
     cmd.arg(format!("-Wl,--version-script={}", script.display()));
     // Contexts and fork handlers point into the library, so it stays once it is loaded.
     cmd.args(["-Wl,--gc-sections", "-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,defs"]);
     if strip {
         cmd.arg("-Wl,--strip-all");
     }
-    cmd.args(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"]);
-    run::inherit(&mut cmd)
+    run::inherit(cmd.args(input))
 }
 
 fn symlink(target: &str, link: &Path) -> Result<()> {
@@ -191,12 +224,18 @@ fn symlink(target: &str, link: &Path) -> Result<()> {
 }
 
 /// Where it is used from is where this file is.
-fn pkgconfig() -> String {
+fn pkgconfig(library: &Library) -> String {
     let version = env!("CARGO_PKG_VERSION");
+    let Library { name, description, .. } = library;
+    let link = name.trim_start_matches("lib");
+    let (requires, private) = match *name {
+        "libibverbs" => ("", "Libs.private: -lgcc_s -lpthread -lm -ldl\n"),
+        _ => ("Requires: libibverbs\n", ""),
+    };
     format!(
-        "prefix=${{pcfiledir}}/..\nlibdir=${{prefix}}\n\nName: libibverbs\n\
-         Description: RDMA verbs, by the uverbs drivers\nVersion: {version}\n\
-         Libs: -L${{libdir}} -libverbs\nLibs.private: -lgcc_s -lpthread -lm -ldl\n"
+        "prefix=${{pcfiledir}}/..\nlibdir=${{prefix}}\n\nName: {name}\n\
+         Description: {description}\nVersion: {version}\n{requires}\
+         Libs: -L${{libdir}} -l{link}\n{private}"
     )
 }
 

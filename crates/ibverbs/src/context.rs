@@ -47,7 +47,16 @@ static OPEN: RwLock<Vec<usize>> = RwLock::new(Vec::new());
 
 /// Opens a context on a device behind `kernel`.
 pub(crate) fn open<D: Driver>(kernel: Arc<dyn Kernel>, device: *mut ibv_device) -> Outcome<*mut ibv_context> {
-    let (driver, info) = D::open(kernel)?;
+    open_with(kernel, device, D::open)
+}
+
+/// Opens a context by a function of the driver.
+pub(crate) fn open_with<D: Driver>(
+    kernel: Arc<dyn Kernel>,
+    device: *mut ibv_device,
+    open: impl FnOnce(Arc<dyn Kernel>) -> uverbs_core::Result<(D, ContextInfo)>,
+) -> Outcome<*mut ibv_context> {
+    let (driver, info) = open(kernel)?;
     let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
     let stand_in = match driver.kernel().fd() {
         Some(_) => None,

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, PciId, Roots, TransportType, Unusable, parse};
 use uverbs_core::kernel::{Kernel, Process, UverbsFd};
 use uverbs_core::provider::Driver;
-use uverbs_mlx5::Mlx5;
+use uverbs_mlx5::{Mlx5, Options};
 use uverbs_rxe::Rxe;
 
 /// A device: C's part and ours.
@@ -217,6 +217,35 @@ pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> 
         #[cfg(feature = "hca")]
         Source::Hca(index) => context::open::<Mlx5>(crate::hca::open(*index)?, device),
     }
+}
+
+/// Whether a device is one of mlx5, as far as that is known before it is opened.
+pub(crate) fn is_mlx5_device(device: *mut ibv_device) -> bool {
+    match source(device) {
+        Ok(Source::Kernel(info)) => info.pci_id().is_some_and(is_mlx5),
+        #[cfg(feature = "hca")]
+        Ok(Source::Hca(_)) => true,
+        Err(_) => false,
+    }
+}
+
+/// Opens a device of mlx5, with or without the right to commands of the firmware (DEVX).
+pub(crate) fn open_mlx5(device: *mut ibv_device, devx: bool) -> Outcome<*mut ibv_context> {
+    let kernel: Arc<dyn Kernel> = match source(device)? {
+        Source::Kernel(info) => {
+            let file = Arc::new(open_file(info)?);
+            Process::adopt_children();
+            if file.driver_id() != Mlx5::DRIVER_ID {
+                return Err(Errno::EOPNOTSUPP);
+            }
+            file
+        }
+        #[cfg(feature = "hca")]
+        Source::Hca(index) => crate::hca::open(*index)?,
+    };
+    let mut options = Options::from_env()?;
+    options.devx = devx;
+    context::open_with(kernel, device, |kernel| Mlx5::open_with(kernel, &options))
 }
 
 /// # Safety

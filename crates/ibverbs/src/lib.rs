@@ -20,6 +20,7 @@ mod context;
 mod convert;
 mod data;
 mod devices;
+mod dv;
 mod errno;
 mod events;
 mod export;

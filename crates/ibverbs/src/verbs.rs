@@ -36,6 +36,8 @@ pub(crate) struct Open<D: Driver> {
 /// Pointers are valid and are those of objects that exist and were created in the context of this driver; pointers to
 /// parents may be NULL. Further requirements are those of the verb's man page.
 pub(crate) trait Verbs: Send + Sync {
+    /// The [`Open`] of its driver, for functions that only one driver has.
+    fn as_any(&self) -> &dyn Any;
     fn kernel(&self) -> &Arc<dyn Kernel>;
     fn core_support(&self) -> CoreSupport;
     fn query_device(&self) -> Outcome<DeviceAttr>;
@@ -103,6 +105,10 @@ macro_rules! delegate {
 }
 
 impl<D: Driver> Verbs for Open<D> {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
     fn kernel(&self) -> &Arc<dyn Kernel> {
         self.driver.kernel()
     }

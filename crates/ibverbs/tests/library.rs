@@ -14,7 +14,11 @@ const SYMBOLS: &str = include_str!("../data/symbols.txt");
 /// What readelf shows of Debian 12's library.
 const SYMBOLS_44: &str = include_str!("../data/symbols-44.txt");
 
-/// The folder with the library, built once.
+/// The symbols of libmlx5, likewise.
+const MLX5_SYMBOLS: &str = include_str!("../data/symbols-mlx5.txt");
+const MLX5_SYMBOLS_44: &str = include_str!("../data/symbols-mlx5-44.txt");
+
+/// The folder with the libraries, built once.
 fn library() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -50,7 +54,11 @@ fn header_is_there() -> bool {
 
 /// Compiles a program of `c/` with the library in `folder`, or with the system's.
 fn compile(name: &str, folder: Option<&Path>) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
+    compile_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c")), folder)
+}
+
+fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
+    let name = source.file_stem().and_then(|name| name.to_str()).unwrap();
     let kind = if folder.is_some() { "ours" } else { "system" };
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{kind}"));
     let mut cc = Command::new("cc");
@@ -61,7 +69,7 @@ fn compile(name: &str, folder: Option<&Path>) -> PathBuf {
     if let Some(folder) = folder {
         cc.arg("-L").arg(folder);
     }
-    let compiled = cc.args(["-libverbs", "-lpthread"]).output().expect("needs a C compiler");
+    let compiled = cc.args(["-lmlx5", "-libverbs", "-lpthread"]).output().expect("needs a C compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     program
 }
@@ -91,29 +99,90 @@ fn passes(name: &str) {
     }
 }
 
-#[test]
-fn the_symbols_are_those_of_rdma_core_44_and_65() {
+/// The symbols of a library, compared with its table.
+fn symbols_of(library: &Path, table: &str) -> BTreeSet<String> {
     let mut readelf = Command::new("readelf");
-    readelf.args(["--dyn-syms", "--wide"]).arg(library().join("libibverbs.so.1"));
+    readelf.args(["--dyn-syms", "--wide"]).arg(library);
     let out = readelf.output().expect("needs binutils");
     let text = String::from_utf8(out.stdout).unwrap();
     // Number, value, size, type, binding, visibility, section, name.
-    let ours: BTreeSet<&str> = text
+    let ours: BTreeSet<String> = text
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .filter(|words| words.len() == 8 && !["UND", "ABS", "Ndx"].contains(&words[6]))
-        .map(|words| words[7])
+        .map(|words| words[7].to_owned())
         .collect();
-    let wanted: BTreeSet<&str> = SYMBOLS.lines().filter_map(|line| line.split(' ').next()).collect();
+    let wanted: BTreeSet<String> =
+        table.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
     let missing: Vec<_> = wanted.difference(&ours).collect();
     let extra: Vec<_> = ours.difference(&wanted).collect();
     assert!(missing.is_empty() && extra.is_empty(), "missing {missing:?}, not in the table {extra:?}");
+    ours
+}
+
+#[test]
+fn the_symbols_are_those_of_rdma_core_44_and_65() {
+    let ours = symbols_of(&library().join("libibverbs.so.1"), SYMBOLS);
     assert!(ours.len() > 500, "only {} symbols", ours.len());
     // What programs and libraries of Debian 12 ask for; the private symbols are the newest's default, not the old one's.
     let old: BTreeSet<String> =
         SYMBOLS_44.lines().map(|s| s.replace("@@IBVERBS_PRIVATE", "@IBVERBS_PRIVATE")).collect();
-    let gone: Vec<_> = old.iter().filter(|symbol| !ours.contains(symbol.as_str())).collect();
+    let gone: Vec<_> = old.iter().filter(|symbol| !ours.contains(*symbol)).collect();
     assert!(gone.is_empty(), "of rdma-core 44, missing: {gone:?}");
+}
+
+#[test]
+fn the_symbols_of_libmlx5_are_those_of_rdma_core_44_and_65() {
+    let ours = symbols_of(&library().join("libmlx5.so.1"), MLX5_SYMBOLS);
+    assert_eq!(ours.len(), 143);
+    let gone: Vec<_> = MLX5_SYMBOLS_44.lines().filter(|symbol| !ours.contains(*symbol)).collect();
+    assert!(gone.is_empty(), "of rdma-core 44, missing: {gone:?}");
+}
+
+/// A program that calls each function of libmlx5 that is not done.
+fn missing_mlx5() -> String {
+    let mut source = String::from("#include \"common.h\"\n#define EACH(call) errno = 0; CHECK(call)\n");
+    let mut body = String::new();
+    for line in MLX5_SYMBOLS.lines() {
+        let (symbol, target) = line.split_once(' ').unwrap();
+        let Some(kind) = target.strip_prefix("uverbs_missing_") else { continue };
+        let name = symbol.split('@').next().unwrap();
+        let (result, check) = match kind {
+            "pointer" => ("void *", "CALL == NULL && errno == EOPNOTSUPP"),
+            "number" => ("int ", "CALL == EOPNOTSUPP && errno == 0"),
+            "negative" => ("int ", "CALL == -EOPNOTSUPP && errno == 0"),
+            "descriptor" => ("ssize_t ", "CALL == -1 && errno == EOPNOTSUPP"),
+            "nothing" => ("int ", "CALL == 0 && errno == 0"),
+            other => panic!("{other}: no such way to fail"),
+        };
+        source.push_str(&format!("{result}x_{name}(void) __asm__(\"{name}\");\n"));
+        body.push_str(&format!("\tEACH({});\n", check.replace("CALL", &format!("x_{name}()"))));
+    }
+    format!("{source}int main(void)\n{{\n{body}\treturn 0;\n}}\n")
+}
+
+#[test]
+fn what_libmlx5_lacks_fails_as_its_man_page_says() {
+    if !header_is_there() {
+        return;
+    }
+    let folder = library();
+    let dir = tempfile::tempdir().unwrap();
+    let common = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/common.h");
+    std::fs::copy(common, dir.path().join("common.h")).unwrap();
+    let source = dir.path().join("missing-mlx5.c");
+    std::fs::write(&source, missing_mlx5()).unwrap();
+    run(&compile_file(&source, Some(folder)), Some(folder));
+}
+
+#[test]
+fn messages_are_posted_and_polled_by_hand() {
+    passes("direct");
+}
+
+#[test]
+fn dynamic_connections_reach_targets_on_both_devices() {
+    passes("dc");
 }
 
 #[test]

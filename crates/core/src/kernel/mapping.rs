@@ -118,6 +118,12 @@ impl DeviceMapping {
         if mapping.len() < len || !mapping.is_writable() { Err(Errno::EINVAL) } else { Ok(Self(mapping)) }
     }
 
+    /// The first byte.
+    #[must_use]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.0.as_ptr()
+    }
+
     /// Copies bytes to it by stores of 4 bytes, which device memory needs; offset and length are multiples of 4.
     /// `false` if they are not, or if they are out of range.
     #[must_use]

@@ -21,7 +21,7 @@ use uverbs_uapi::ids::{
 use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX;
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS,
-    MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
+    MLX5_IB_ALLOC_UCTX_DEVX, MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
     MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_L2, MLX5_USER_INLINE_MODE_NA,
     MLX5_USER_INLINE_MODE_NONE, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp,
 };
@@ -60,6 +60,10 @@ impl Call<'_, '_> {
             || request.total_num_bfregs > MAX_REGISTERS
             || request.num_low_latency_bfregs >= request.total_num_bfregs
         {
+            return Err(Errno::EINVAL);
+        }
+        // Commands to the firmware need a device with user contexts.
+        if request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 {
             return Err(Errno::EINVAL);
         }
         // A library that does not support units of 4 KiB gets sizes in pages of the machine.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The structs of `<infiniband/verbs.h>`, under their C names, with the fields of rdma-core 65.
+//! The structs of `<infiniband/verbs.h>` (and `<infiniband/mlx5dv.h>`), under their C names, with the fields of rdma-core 65.
 //!
 //! [`c_struct`] also records where each field stands. The tests compare that with the tables in `data/`, which a C
 //! compiler made from the headers of rdma-core 44 and 65, and with the header that is installed.
@@ -36,6 +36,7 @@ pub(crate) mod context;
 pub(crate) mod device;
 pub(crate) mod flow;
 pub(crate) mod kern;
+pub(crate) mod mlx5dv;
 pub(crate) mod object;
 pub(crate) mod qp;
 pub(crate) mod wq;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The structs against the headers: tables of rdma-core 44 and 65, and what the C compiler says of the installed header.
 
-use super::{Layout, attr, context, device, flow, kern, object, qp, wq};
+use super::{Layout, attr, context, device, flow, kern, mlx5dv, object, qp, wq};
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,6 +20,7 @@ fn layouts() -> impl Iterator<Item = &'static Layout> {
         device::LAYOUTS,
         flow::LAYOUTS,
         kern::LAYOUTS,
+        mlx5dv::LAYOUTS,
         object::LAYOUTS,
         qp::LAYOUTS,
         wq::LAYOUTS,
@@ -125,9 +126,14 @@ fn print_the_program() {
 
 fn c_program<'a>(facts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut source = String::new();
-    for header in
-        ["infiniband/verbs.h", "infiniband/sa.h", "rdma/ib_user_sa.h", "rdma/ib_user_verbs.h", "stdio.h"]
-    {
+    for header in [
+        "infiniband/verbs.h",
+        "infiniband/mlx5dv.h",
+        "infiniband/sa.h",
+        "rdma/ib_user_sa.h",
+        "rdma/ib_user_verbs.h",
+        "stdio.h",
+    ] {
         writeln!(source, "#include <{header}>").unwrap();
     }
     source.push_str("int main(void) {\n");

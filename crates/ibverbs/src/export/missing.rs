@@ -98,8 +98,8 @@ nothing_to_undo! {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_register_driver(_: *const c_void, _: *const c_void) {}
 
-/// The private symbols that only rdma-core's own providers use. They exist so that libraries and programs that name them
-/// load; the functions return an error or 0.
+/// The private symbols that only rdma-core's own providers use, and the functions of libmlx5 that are not done. They exist so
+/// that libraries and programs that name them load; the functions return an error or 0.
 mod private {
     use super::{Errno, c_int, c_void, minus_one, number, pointer};
 
@@ -117,8 +117,15 @@ mod private {
 
     #[expect(unsafe_code, reason = "a symbol of the library")]
     #[unsafe(no_mangle)]
-    pub(crate) extern "C" fn uverbs_missing_descriptor() -> c_int {
-        minus_one(|| Err(Errno::EOPNOTSUPP))
+    pub(crate) extern "C" fn uverbs_missing_descriptor() -> isize {
+        // For results of `int` and of `ssize_t`, whose -1 it has both.
+        minus_one(|| Err(Errno::EOPNOTSUPP)) as isize
+    }
+
+    #[expect(unsafe_code, reason = "a symbol of the library")]
+    #[unsafe(no_mangle)]
+    pub(crate) extern "C" fn uverbs_missing_negative() -> c_int {
+        -Errno::EOPNOTSUPP.raw()
     }
 
     /// For functions without a result, and one that counts: 0.

@@ -53,15 +53,6 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // A program's struct of an older version may end before the fields whose bits are not set.
         let mut copy = *attr;
-        if copy.comp_mask & mask::PD == 0 {
-            copy.pd = ptr::null_mut();
-        }
-        if copy.comp_mask & mask::XRCD == 0 {
-            copy.xrcd = ptr::null_mut();
-        }
-        if copy.comp_mask & mask::IND_TABLE == 0 {
-            copy.rwq_ind_tbl = ptr::null_mut();
-        }
         // SAFETY: `context` is not closed during this call, and the objects in `copy` are NULL or exist (contract of the
         // man page).
         let qp = unsafe { create(context, &mut copy) }?;
@@ -77,6 +68,26 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 unsafe fn create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> Outcome<*mut ibv_qp> {
     // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
+    // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
+    unsafe { check(context, attr) }?;
+    // SAFETY: the objects in the request are live and of this context, as checked above.
+    unsafe { here.verbs().create_qp(context, attr) }
+}
+
+/// Clears the parents that the mask does not name, and checks that the others are of this context.
+///
+/// # Safety
+/// As in ibv_create_qp_ex(3).
+pub(crate) unsafe fn check(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> Outcome<()> {
+    if attr.comp_mask & mask::PD == 0 {
+        attr.pd = ptr::null_mut();
+    }
+    if attr.comp_mask & mask::XRCD == 0 {
+        attr.xrcd = ptr::null_mut();
+    }
+    if attr.comp_mask & mask::IND_TABLE == 0 {
+        attr.rwq_ind_tbl = ptr::null_mut();
+    }
     ensure(attr.comp_mask & !mask::ALL == 0)?;
     // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
     // page).
@@ -95,9 +106,7 @@ unsafe fn create(context: *mut ibv_context, attr: &mut ibv_qp_init_attr_ex) -> O
     unsafe { context::is_of(context, attr.srq) }?;
     // SAFETY: `attr.rwq_ind_tbl` is NULL or a live object, which begins with the pointer to its context (contract of the
     // man page).
-    unsafe { context::is_of(context, attr.rwq_ind_tbl) }?;
-    // SAFETY: the objects in the request are live and of this context, as checked above.
-    unsafe { here.verbs().create_qp(context, attr) }
+    unsafe { context::is_of(context, attr.rwq_ind_tbl) }
 }
 
 /// `IBV_QP_OPEN_ATTR_*`

@@ -26,6 +26,15 @@ struct Ah<D: Driver> {
     private: ManuallyDrop<AhHandle>,
 }
 
+/// The driver's data of an address handle.
+///
+/// # Safety
+/// A live address handle of this driver.
+pub(crate) unsafe fn driver<'a, D: Driver>(ah: *mut IbvAh) -> &'a D::Ah {
+    // SAFETY: `ah` is a live object of this type (contract of this function); this part of it is not changed.
+    unsafe { &(*ah.cast::<Ah<D>>()).raw.driver }
+}
+
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn create<D: Driver>(

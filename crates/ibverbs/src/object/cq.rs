@@ -18,7 +18,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::{self, ManuallyDrop};
 use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
-use uverbs_core::control::{CqEvents, CqHandle};
+use uverbs_core::control::{CompChannelHandle, CqEvents, CqHandle};
 use uverbs_core::provider::{CqParts, Driver};
 use uverbs_core::sync::{Dynamic, Locked};
 
@@ -37,6 +37,12 @@ pub(crate) struct CqPrivate<D: Driver> {
     handle: ManuallyDrop<CqHandle>,
     /// Its number in events.
     number: u64,
+}
+
+impl<D: Driver> CqPrivate<D> {
+    pub(crate) fn shared(&self) -> &Arc<D::CqShared> {
+        &self.shared
+    }
 }
 
 /// What a queue is made from.
@@ -79,15 +85,33 @@ pub(crate) unsafe fn create<D: Driver>(
     context: *mut ibv_context,
     request: &CqRequest,
 ) -> Outcome<*mut ibv_cq> {
+    let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
+        // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+        unsafe { open.driver.create_cq(attr, channel, number) }
+    };
+    // SAFETY: the contract of this function.
+    unsafe { create_with(open, context, request, make) }
+}
+
+/// [`create`] with a verb of the driver's own. The verb may rely on the contract of [`Driver::create_cq`].
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn create_with<D: Driver>(
+    open: &Open<D>,
+    context: *mut ibv_context,
+    request: &CqRequest,
+    make: impl FnOnce(&CqInitAttr, Option<&CompChannelHandle>, u64) -> uverbs_core::Result<CqParts<D>>,
+) -> Outcome<*mut ibv_cq> {
     ensure(request.attr.comp_vector < open.num_comp_vectors.max(1))?;
     // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
     // SAFETY: `request.channel` is NULL or a live object of this driver (contract of `Verbs`).
     let channel = unsafe { channel::handle(request.channel) };
     let number = here.objects().insert(Numbered::NONE);
-    // SAFETY: the channel is of this context (`check`). `destroy` has the kernel destroy the queue before it frees the
-    // other parts, and they live as long as C has the queue, or are leaked.
-    let parts = unsafe { open.driver.create_cq(&request.attr, channel, number) };
+    // The channel is of this context (`check`). `destroy` has the kernel destroy the queue before it frees the other parts,
+    // and they live as long as C has the queue, or are leaked.
+    let parts = make(&request.attr, channel, number);
     let CqParts { handle, shared, queue, cqe } = parts.inspect_err(|_| {
         here.objects().remove(number);
     })?;
@@ -226,29 +250,41 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     pointer(|| {
         // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
-        ensure(attr.comp_mask & !(mask::FLAGS | mask::PD) == 0)?;
-        let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
-        let flags = CqFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-        if attr.comp_mask & mask::PD != 0 {
-            // The only effect of a parent domain here would be that its thread domain says that one thread at a time uses the CQ,
-            // which the flag says, too.
-            // SAFETY: `attr.parent_domain` is NULL or a live object, which begins with the pointer to its context
-            // (contract of the man page).
-            unsafe { context::is_of(context, attr.parent_domain) }?;
-        }
-        let wc_flags = WcExFlags::from_bits_retain(attr.wc_flags);
-        if !cq_ex::OFFERED.contains(wc_flags) {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let request = CqRequest {
-            attr: CqInitAttr { cqe: attr.cqe, comp_vector: attr.comp_vector, wc_flags, flags },
-            channel: attr.channel,
-            cq_context: attr.cq_context,
-            single_threaded: flags.contains(CqFlags::SINGLE_THREADED),
-            extended: true,
-        };
+        // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
+        let request = unsafe { extended_request(context, attr) }?;
         // SAFETY: `context` is not closed during this call, and the channel is NULL or exists (contract of the man page).
         Ok(unsafe { create_any(context, request) }?.cast())
+    })
+}
+
+/// The request that C's attributes make.
+///
+/// # Safety
+/// As in ibv_create_cq_ex(3).
+pub(crate) unsafe fn extended_request(
+    context: *mut ibv_context,
+    attr: &ibv_cq_init_attr_ex,
+) -> Outcome<CqRequest> {
+    ensure(attr.comp_mask & !(mask::FLAGS | mask::PD) == 0)?;
+    let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
+    let flags = CqFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+    if attr.comp_mask & mask::PD != 0 {
+        // The only effect of a parent domain here would be that its thread domain says that one thread at a time uses the CQ,
+        // which the flag says, too.
+        // SAFETY: `attr.parent_domain` is NULL or a live object, which begins with the pointer to its context
+        // (contract of the man page).
+        unsafe { context::is_of(context, attr.parent_domain) }?;
+    }
+    let wc_flags = WcExFlags::from_bits_retain(attr.wc_flags);
+    if !cq_ex::OFFERED.contains(wc_flags) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(CqRequest {
+        attr: CqInitAttr { cqe: attr.cqe, comp_vector: attr.comp_vector, wc_flags, flags },
+        channel: attr.channel,
+        cq_context: attr.cq_context,
+        single_threaded: flags.contains(CqFlags::SINGLE_THREADED),
+        extended: true,
     })
 }
 

@@ -43,6 +43,16 @@ unsafe fn private<'a>(dm: *mut ibv_dm) -> &'a DmPrivate {
     unsafe { &(*dm.cast::<Dm>()).private }
 }
 
+/// The first byte of the memory as this process has it mapped, and the number of bytes.
+///
+/// # Safety
+/// Live memory of ours.
+pub(crate) unsafe fn memory(dm: *mut ibv_dm) -> (*mut u8, u64) {
+    // SAFETY: `dm` is a live object of this type (contract of this function).
+    let this = unsafe { private(dm) };
+    (this.mapping.as_ptr().as_ptr().wrapping_add(this.start), this.handle.length())
+}
+
 impl DmPrivate {
     /// Where in the mapping an access begins that is inside of the memory.
     fn place(&self, offset: u64, length: usize) -> Outcome<usize> {
@@ -59,25 +69,29 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
-    pointer(|| {
-        // SAFETY: `context` is not closed during this call (contract of the man page).
-        let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
-        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
-        ensure(attr.comp_mask == 0)?;
-        let DmParts { handle, mapping, start } =
-            here.verbs().alloc_dm(attr.length as u64, attr.log_align_req)?;
-        let public = ibv_dm {
-            context,
-            memcpy_to_dm: Some(memcpy_to_dm),
-            memcpy_from_dm: Some(memcpy_from_dm),
-            // `IBV_DM_MASK_HANDLE`: the handle is there.
-            comp_mask: 1,
-            handle: handle.handle(),
-        };
-        let private = DmPrivate { handle: ManuallyDrop::new(handle), mapping, start };
-        Ok(Box::into_raw(Box::new(Dm { public, private })).cast())
-    })
+    // SAFETY: the contract of this function is that of `alloc`.
+    pointer(|| unsafe { alloc(context, attr) })
+}
+
+/// # Safety
+/// As in ibv_alloc_dm(3).
+pub(crate) unsafe fn alloc(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> Outcome<*mut ibv_dm> {
+    // SAFETY: `context` is not closed during this call (contract of the man page).
+    let here = unsafe { context::of(context) }?;
+    // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+    let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+    ensure(attr.comp_mask == 0)?;
+    let DmParts { handle, mapping, start } = here.verbs().alloc_dm(attr.length as u64, attr.log_align_req)?;
+    let public = ibv_dm {
+        context,
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        // `IBV_DM_MASK_HANDLE`: the handle is there.
+        comp_mask: 1,
+        handle: handle.handle(),
+    };
+    let private = DmPrivate { handle: ManuallyDrop::new(handle), mapping, start };
+    Ok(Box::into_raw(Box::new(Dm { public, private })).cast())
 }
 
 /// # Safety

@@ -15,9 +15,10 @@ use crate::data::qp_ex;
 use crate::errno::{Errno, Outcome, ensure};
 use crate::events::{self, Numbered};
 use crate::verbs::{AnyTd, Open};
+use core::any::Any;
 use core::mem::{self, ManuallyDrop};
 use core::{ptr, slice};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{
     QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpType, RxHashConf, RxHashFields, SendOpsFlags,
 };
@@ -44,6 +45,31 @@ pub(crate) struct QpPrivate<D: Driver> {
     has_builder: bool,
     /// Its number in events.
     number: u64,
+    pub(crate) extension: Extension,
+}
+
+impl<D: Driver> QpPrivate<D> {
+    /// `EOPNOTSUPP` for one over a table of work queues.
+    pub(crate) fn shared(&self) -> Outcome<&Arc<D::QpShared>> {
+        self.shared.as_ref().ok_or(Errno::EOPNOTSUPP)
+    }
+
+    pub(crate) fn handle(&self) -> &QpHandle {
+        &self.handle
+    }
+}
+
+/// A verb that changes the state, of the [`Open`] of the queue pair's driver. Its contract is that of
+/// [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) type Modify = unsafe fn(&dyn Any, *mut ibv_qp, &QpAttr, QpAttrMask) -> Outcome<()>;
+
+/// What a driver's own library adds to a queue pair.
+#[derive(Default)]
+pub(crate) struct Extension {
+    /// Instead of the driver's `modify_qp`.
+    pub(crate) modify: Option<Modify>,
+    /// Data of that library.
+    pub(crate) data: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// Our part of a queue pair.
@@ -71,13 +97,9 @@ pub(crate) mod mask {
 }
 
 /// What the attributes ask for, with what C's other types of QP have left out.
-fn init_attr(attr: &ibv_qp_init_attr_ex) -> Outcome<QpInitAttr> {
+pub(crate) fn init_attr(attr: &ibv_qp_init_attr_ex) -> Outcome<QpInitAttr> {
     let has = |bit| attr.comp_mask & bit != 0;
     let qp_type = QpType::from_raw(attr.qp_type).ok_or(Errno::EINVAL)?;
-    if qp_type == QpType::Driver {
-        // What it is, only a function of the driver's own library can say.
-        return Err(Errno::EOPNOTSUPP);
-    }
     let mut init = QpInitAttr::new(qp_type);
     init.cap = convert::cap_from_c(&attr.cap);
     init.sq_sig_all = attr.sq_sig_all != 0;
@@ -116,6 +138,27 @@ pub(crate) unsafe fn create<D: Driver>(
         return unsafe { create_rss(open, context, attr) };
     }
     let init = init_attr(attr)?;
+    if init.qp_type == QpType::Driver {
+        // What it is, only a function of the driver's own library can say.
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+    let make = |create: &QpCreate<'_, D>| unsafe { open.driver.create_qp(create) };
+    // SAFETY: the contract of this function.
+    unsafe { create_with(open, context, attr, &init, make) }
+}
+
+/// [`create`] with a verb of the driver's own. The verb may rely on the contract of [`Driver::create_qp`].
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn create_with<D: Driver>(
+    _: &Open<D>,
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+    init: &QpInitAttr,
+    make: impl FnOnce(&QpCreate<'_, D>) -> uverbs_core::Result<QpParts<D>>,
+) -> Outcome<*mut ibv_qp> {
     let (sends, receives) = (init.qp_type.has_send_queue(), init.qp_type.has_recv_queue());
     // C ignores what a type does not use.
     if !sends {
@@ -144,18 +187,17 @@ pub(crate) unsafe fn create<D: Driver>(
         srq: unsafe { srq::parts::<D>(attr.srq) },
         // SAFETY: `attr.xrcd` is a live object of this driver (contract of `Verbs`).
         xrcd: (!sends).then(|| unsafe { xrcd::handle(attr.xrcd) }),
-        attr: &init,
+        attr: init,
         td: td.and_then(|td| td.downcast_ref()),
         exclusive: td.is_some(),
         // A C program may register memory under any address, so the entries' addresses are no pointers.
         data_in_completions: false,
         user_handle: number,
     };
-    // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
-    // `destroy` has the kernel destroy the queue pair before it frees the other parts. Until then the program keeps the
-    // queue pair, so the parts exist, or they are leaked.
-    let parts = unsafe { open.driver.create_qp(&create) };
-    let parts = parts.inspect_err(|_| {
+    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`). `destroy` has the
+    // kernel destroy the queue pair before it frees the other parts. Until then the program keeps the queue pair, so the parts
+    // exist, or they are leaked.
+    let parts = make(&create).inspect_err(|_| {
         here.objects().remove(number);
     })?;
     attr.cap = convert::cap_to_c(&parts.cap);
@@ -222,6 +264,7 @@ unsafe fn create_rss<D: Driver>(
         cap: QpCap::default(),
         has_builder: false,
         number,
+        extension: Extension::default(),
     };
     Ok(finish(context, here, public, private))
 }
@@ -248,7 +291,7 @@ pub(crate) unsafe fn open<D: Driver>(
 }
 
 /// Our part of a new queue pair.
-fn private_of<D: Driver>(
+pub(crate) fn private_of<D: Driver>(
     parts: QpParts<D>,
     number: u64,
     has_builder: bool,
@@ -263,11 +306,12 @@ fn private_of<D: Driver>(
         cap,
         has_builder,
         number,
+        extension: Extension::default(),
     }
 }
 
 /// Puts both parts of a new queue pair together.
-fn finish<D: Driver>(
+pub(crate) fn finish<D: Driver>(
     context: *mut ibv_context,
     here: &context::Private,
     mut public: ibv_qp_ex,
@@ -292,8 +336,12 @@ pub(crate) unsafe fn modify<D: Driver>(
 ) -> Outcome<()> {
     // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };
+    if let Some(modify) = this.extension.modify {
+        // SAFETY: the contract of this function is that of the verb.
+        return unsafe { modify(open, qp, attr, mask) };
+    }
     // One over a table has no state.
-    let shared = this.shared.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+    let shared = this.shared()?;
     // SAFETY: the queue pair's own parts.
     unsafe { open.driver.modify_qp(&this.handle, shared, attr, mask) }?;
     Ok(())

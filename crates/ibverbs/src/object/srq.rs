@@ -36,6 +36,12 @@ pub(crate) struct SrqPrivate<D: Driver> {
     number: u64,
 }
 
+impl<D: Driver> SrqPrivate<D> {
+    pub(crate) fn shared(&self) -> &Arc<D::SrqShared> {
+        &self.shared
+    }
+}
+
 /// Our part of a queue.
 ///
 /// # Safety

@@ -31,12 +31,18 @@ struct Wq<D: Driver> {
     private: WqPrivate<D>,
 }
 
-struct WqPrivate<D: Driver> {
+pub(crate) struct WqPrivate<D: Driver> {
     queue: Locked<D::RecvQueue, Dynamic>,
     shared: Arc<D::QpShared>,
     handle: ManuallyDrop<WqHandle>,
     /// Its number in events.
     number: u64,
+}
+
+impl<D: Driver> WqPrivate<D> {
+    pub(crate) fn shared(&self) -> &Arc<D::QpShared> {
+        &self.shared
+    }
 }
 
 /// A table: C's part and ours.
@@ -62,7 +68,7 @@ mod mask {
 /// # Safety
 /// A live queue of this driver.
 #[inline(always)]
-unsafe fn private<'a, D: Driver>(wq: *mut ibv_wq) -> &'a WqPrivate<D> {
+pub(crate) unsafe fn private<'a, D: Driver>(wq: *mut ibv_wq) -> &'a WqPrivate<D> {
     // SAFETY: `wq` is a live object of this type (contract of this function); no mutable reference to its private part
     // exists.
     unsafe { &(*wq.cast::<Wq<D>>()).private }

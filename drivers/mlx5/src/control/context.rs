@@ -16,10 +16,10 @@ use uverbs_core::kernel::{Kernel, Uhw};
 use uverbs_mlx5_hw::wqe::{ETH_L2_INLINE_HEADER_SIZE, MLX5_INVALID_LKEY};
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE,
-    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS, MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT,
-    MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
-    MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_NONE, mlx5_ib_alloc_ucontext_req_v2,
-    mlx5_ib_alloc_ucontext_resp, mlx5_ib_query_device_resp,
+    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS, MLX5_IB_ALLOC_UCTX_DEVX,
+    MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT, MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR,
+    MLX5_USER_CMDS_SUPP_UHW_CREATE_AH, MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_NONE,
+    mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_query_device_resp,
 };
 use zerocopy::IntoBytes;
 
@@ -110,6 +110,7 @@ pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts
     let request = mlx5_ib_alloc_ucontext_req_v2 {
         total_num_bfregs: options.total_uuars,
         num_low_latency_bfregs: options.num_low_lat_uuars,
+        flags: if options.devx { MLX5_IB_ALLOC_UCTX_DEVX } else { 0 },
         max_cqe_version: CQE_VERSION,
         lib_caps: MLX5_LIB_CAP_4K_UAR | MLX5_LIB_CAP_DYN_UAR,
         ..Default::default()

@@ -41,6 +41,9 @@ pub struct Options {
     /// The data path executes a full fence for every post and poll instead of relying on membarrier(2), as it does where the
     /// kernel refuses membarrier(2). Not read from the environment.
     pub full_fences: bool,
+    /// The context may send commands to the firmware (DEVX), as far as the process is allowed to. Opening fails on a device
+    /// without that. Not read from the environment.
+    pub devx: bool,
 }
 
 impl Default for Options {
@@ -53,6 +56,7 @@ impl Default for Options {
             scatter_to_cqe: true,
             cqe_size: 64,
             full_fences: false,
+            devx: false,
         }
     }
 }
@@ -105,6 +109,7 @@ impl Options {
             scatter_to_cqe: flag("MLX5_SCATTER_TO_CQE", default.scatter_to_cqe),
             cqe_size,
             full_fences: default.full_fences,
+            devx: default.devx,
         })
     }
 }

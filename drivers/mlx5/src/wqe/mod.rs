@@ -168,6 +168,12 @@ impl Ah {
         zerocopy::transmute!(self.words)
     }
 
+    /// The address of the vector's bytes, for a program that writes WQEs itself.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const Av {
+        self.words.as_ptr().cast()
+    }
+
     /// The 48 bytes for a datagram (`key` has the Q_Key in its upper half) or a DC target (`key` is the access key).
     #[inline(always)]
     pub(crate) fn to(&self, key: u64, number: u32) -> [u64; 6] {

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! CQs and QPs with mlx5's own options, DC initiators and targets (mlx5dv_create_cq(3), mlx5dv_create_qp(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and structs.
+
+use crate::abi::attr::ibv_cq_init_attr_ex;
+use crate::abi::context::ibv_context;
+use crate::abi::mlx5dv::{mlx5dv_cq_init_attr, mlx5dv_qp_init_attr};
+use crate::abi::object::ibv_cq_ex;
+use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
+use crate::context;
+use crate::errno::{Errno, Outcome, ensure, pointer};
+use crate::events::Numbered;
+use crate::export::qp as export;
+use crate::object::qp::{self, mask};
+use crate::object::{cq, pd, srq};
+use crate::verbs::Open;
+use core::any::Any;
+use core::{mem, ptr};
+use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpState, QpType};
+use uverbs_core::control::CompChannelHandle;
+use uverbs_core::provider::{DcDriver, DctCreate, DctParts, Driver, QpCreate, QpParts};
+use uverbs_mlx5::Mlx5;
+use uverbs_mlx5::dv::CqOptions;
+
+/// `enum mlx5dv_cq_init_attr_mask`. Compressed entries are not read by this library, and padded ones not requested.
+mod cq_mask {
+    pub(super) const CQE_SIZE: u64 = 1 << 2;
+}
+
+/// # Safety
+/// As in mlx5dv_create_cq(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_cq(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+    mlx5_attr: *mut mlx5dv_cq_init_attr,
+) -> *mut ibv_cq_ex {
+    pointer(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
+        let request = unsafe { cq::extended_request(context, attr) }?;
+        ensure(!mlx5_attr.is_null())?;
+        // SAFETY: `mlx5_attr` is valid for reads (contract of the man page).
+        let mlx5_attr = unsafe { mlx5_attr.read() };
+        if mlx5_attr.comp_mask & !cq_mask::CQE_SIZE != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let asked = mlx5_attr.comp_mask & cq_mask::CQE_SIZE != 0;
+        let options = CqOptions { cqe_size: asked.then_some(mlx5_attr.cqe_size.into()) };
+        let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
+            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+            unsafe { open.driver.create_cq_with(attr, options, channel, number) }
+        };
+        // SAFETY: the objects in the request are live and of this context, as `extended_request` checked.
+        Ok(unsafe { cq::create_with(open, context, &request, make) }?.cast())
+    })
+}
+
+/// `enum mlx5dv_qp_init_attr_mask`
+mod qp_mask {
+    pub(super) const CREATE_FLAGS: u64 = 1 << 0;
+    pub(super) const DC: u64 = 1 << 1;
+    pub(super) const SEND_OPS_FLAGS: u64 = 1 << 2;
+    pub(super) const ALL: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS;
+}
+
+/// `enum mlx5dv_qp_create_flags`: data in completions, which this library does not ask for anyway.
+mod create_flag {
+    pub(super) const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
+    pub(super) const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
+    pub(super) const BOTH: u32 = DISABLE_SCATTER_TO_CQE | ALLOW_SCATTER_TO_CQE;
+}
+
+/// `enum mlx5dv_dc_type`
+const DCT: u32 = 1;
+const DCI: u32 = 2;
+
+/// # Safety
+/// As in mlx5dv_create_qp(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+    mlx5_attr: *mut mlx5dv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        ensure(!attr.is_null())?;
+        // SAFETY: `attr` is valid for reads (contract of the man page).
+        let mut copy = unsafe { attr.read() };
+        // SAFETY: the objects in `copy` are NULL or exist (contract of the man page).
+        unsafe { export::check(context, &mut copy) }?;
+        // SAFETY: `mlx5_attr` is NULL or valid for reads (contract of the man page).
+        let special = unsafe { mlx5_attr.as_ref() }.map(special).transpose()?.unwrap_or_default();
+        let made = match special {
+            // SAFETY: the objects in `copy` are live and of this context, as checked above.
+            Special::None => unsafe { qp::create(open, context, &mut copy) },
+            // SAFETY: the objects in `copy` are live and of this context, as checked above.
+            Special::Initiator => unsafe { initiator(open, context, &mut copy) },
+            // SAFETY: the objects in `copy` are live and of this context, as checked above.
+            Special::Target(key) => unsafe { target(open, context, &copy, key) },
+        }?;
+        // SAFETY: the struct is valid for writes (contract of the man page).
+        unsafe { (*attr).cap = copy.cap };
+        Ok(made)
+    })
+}
+
+/// A kind of QP that only this function creates.
+#[derive(Clone, Copy, Default)]
+enum Special {
+    #[default]
+    None,
+    Initiator,
+    /// With its access key.
+    Target(u64),
+}
+
+fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
+    let has = |bit| attr.comp_mask & bit != 0;
+    let flags = if has(qp_mask::CREATE_FLAGS) { attr.create_flags } else { 0 };
+    let ops = if has(qp_mask::SEND_OPS_FLAGS) { attr.send_ops_flags } else { 0 };
+    if has(!qp_mask::ALL) || flags & !create_flag::BOTH != 0 || ops != 0 {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    ensure(flags & create_flag::BOTH != create_flag::BOTH)?;
+    match attr.dc_init_attr.dc_type {
+        _ if !has(qp_mask::DC) => Ok(Special::None),
+        DCI => Ok(Special::Initiator),
+        DCT => Ok(Special::Target(attr.dc_init_attr.dct_access_key)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+unsafe fn initiator(
+    open: &Open<Mlx5>,
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Outcome<*mut ibv_qp> {
+    ensure(attr.qp_type == QpType::Driver as u32 && !attr.pd.is_null() && !attr.send_cq.is_null())?;
+    // An initiator receives nothing.
+    (attr.cap.max_recv_wr, attr.cap.max_recv_sge, attr.srq) = (0, 0, ptr::null_mut());
+    if attr.recv_cq.is_null() {
+        attr.recv_cq = attr.send_cq;
+    }
+    let init = qp::init_attr(attr)?;
+    // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+    let make = |create: &QpCreate<'_, Mlx5>| unsafe { open.driver.create_qp(create) };
+    // SAFETY: the contract of this function.
+    unsafe { qp::create_with(open, context, attr, &init, make) }
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+unsafe fn target(
+    open: &Open<Mlx5>,
+    context: *mut ibv_context,
+    attr: &ibv_qp_init_attr_ex,
+    dc_key: u64,
+) -> Outcome<*mut ibv_qp> {
+    ensure(attr.qp_type == QpType::Driver as u32 && !attr.pd.is_null())?;
+    ensure(attr.comp_mask & mask::SEND_OPS_FLAGS == 0)?;
+    // SAFETY: `context` is not closed during this call (contract of `Verbs`).
+    let here = unsafe { context::of(context) }?;
+    // SAFETY: `attr.recv_cq` is NULL or a live object of this driver (contract of `Verbs`).
+    let cq = unsafe { cq::parts::<Mlx5>(attr.recv_cq) }.ok_or(Errno::EINVAL)?;
+    // SAFETY: `attr.srq` is NULL or a live object of this driver (contract of `Verbs`).
+    let srq = unsafe { srq::parts::<Mlx5>(attr.srq) }.ok_or(Errno::EINVAL)?;
+    let number = here.objects().insert(Numbered::NONE);
+    let create = DctCreate::<Mlx5> {
+        // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
+        pd: unsafe { pd::handle(attr.pd) },
+        cq,
+        srq,
+        dc_key,
+        data_in_completions: false,
+        user_handle: number,
+    };
+    // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
+    // `destroy` has the kernel destroy the target before it frees the other parts.
+    let DctParts { handle, shared } = unsafe { open.driver.create_dct(&create) }.inspect_err(|_| {
+        here.objects().remove(number);
+    })?;
+    // SAFETY: integers, pointers and optional functions: zeros are values of all of them.
+    let mut public: ibv_qp_ex = unsafe { mem::zeroed() };
+    let base = &mut public.qp_base;
+    base.qp_context = attr.qp_context;
+    (base.pd, base.send_cq, base.recv_cq, base.srq) = (attr.pd, attr.send_cq, attr.recv_cq, attr.srq);
+    base.qp_type = attr.qp_type;
+    let parts = QpParts::<Mlx5> { handle, shared, send: None, recv: None, cap: QpCap::default() };
+    let mut private = qp::private_of(parts, number, false, true);
+    private.extension.modify = Some(modify_target);
+    Ok(qp::finish(context, here, public, private))
+}
+
+/// Changes the state of a target, which gets its number in RTR.
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+unsafe fn modify_target(open: &dyn Any, qp: *mut ibv_qp, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()> {
+    let open: &Open<Mlx5> = open.downcast_ref().ok_or(Errno::EINVAL)?;
+    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
+    let this = unsafe { qp::private::<Mlx5>(qp) };
+    // SAFETY: the target's own parts.
+    let dctn = unsafe { open.driver.modify_dct(this.handle(), this.shared()?, attr, mask) }?;
+    if let Some(dctn) = dctn {
+        // SAFETY: `qp` points to the public part of an existing target (contract of `Verbs`).
+        unsafe { (*qp).qp_num = dctn };
+    }
+    debug_assert!(dctn.is_none() || attr.qp_state == QpState::RTR);
+    Ok(())
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The functions of libmlx5 (`<infiniband/mlx5dv.h>`).
+//!
+//! They are in this library because they need its objects. `libmlx5.so.1` has their names, each of which is a jump to a
+//! function `uverbs_mlx5dv_*` here, in the private node `UVERBS_PRIVATE`. The table `data/symbols-mlx5.txt` says which; a
+//! name that is not done jumps to a function that fails as the name's man page describes failure, with `EOPNOTSUPP`.
+//!
+//! | module | what |
+//! |---|---|
+//! | `query` | the device: whether it is one of mlx5, its capabilities, its clock; opening it |
+//! | `init_obj` | the addresses of an object's memory |
+//! | `create` | CQs and QPs with mlx5's options, DC targets and initiators |
+//! | `dm` | device memory |
+//! | `qp_ex` | the functions of `struct mlx5dv_qp_ex` |
+//! | `uar` | doorbell pages |
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+mod create;
+mod dm;
+mod init_obj;
+mod qp_ex;
+mod query;
+mod uar;
+
+use crate::abi::context::ibv_context;
+use crate::context::{self, Private};
+use crate::errno::{Errno, Outcome};
+use crate::verbs::Open;
+use uverbs_mlx5::Mlx5;
+
+/// The opened driver of a context, `EOPNOTSUPP` if the device is not one of mlx5.
+fn mlx5(here: &Private) -> Outcome<&Open<Mlx5>> {
+    here.verbs().as_any().downcast_ref().ok_or(Errno::EOPNOTSUPP)
+}
+
+/// The opened driver of the context that a C pointer names.
+///
+/// # Safety
+/// As [`context::of`].
+unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Open<Mlx5>> {
+    // SAFETY: the context is not closed while the reference is used (contract of this function).
+    mlx5(unsafe { context::of(context) }?)
+}
+
+/// The opened driver of an object's context.
+///
+/// # Safety
+/// As [`context::of_object`].
+unsafe fn of_object<'a, T>(object: *mut T) -> Outcome<&'a Open<Mlx5>> {
+    // SAFETY: `object` is NULL or begins with the pointer to its context, which is not closed while the reference is used
+    // (contract of this function).
+    mlx5(unsafe { context::of_object(object) }?)
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Devices of mlx5: which they are, their capabilities and clock (mlx5dv_query_device(3), mlx5dv_is_supported(3),
+//! mlx5dv_open_device(3), mlx5dv_get_clock_info(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and structs.
+
+use crate::abi::context::{ibv_context, ibv_device};
+use crate::abi::mlx5dv::{
+    mlx5dv_clock_info, mlx5dv_context, mlx5dv_context_attr, mlx5dv_cqe_comp_caps, mlx5dv_dci_streams_caps,
+    mlx5dv_export_sizes, mlx5dv_reg, mlx5dv_striding_rq_caps, mlx5dv_sw_parsing_caps,
+};
+use crate::devices;
+use crate::errno::{Errno, ensure, number, pointer};
+use core::ffi::c_int;
+use core::ptr;
+use uverbs_mlx5::dv::DeviceInfo;
+use uverbs_uapi::mlx5::{
+    MLX5_IB_ALLOW_MPW, MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP, MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD,
+    MLX5_IB_QUERY_DEV_RESP_PACKET_BASED_CREDIT_MODE, MLX5_IB_SUPPORT_EMPW,
+};
+
+/// `enum mlx5dv_context_comp_mask`: what a caller asks for, and what it gets. The bits that are not here (signatures, crypto,
+/// LAG, DC limits, ...) are never answered.
+mod mask {
+    pub(super) const CQE_COMPRESION: u64 = 1 << 0;
+    pub(super) const SWP: u64 = 1 << 1;
+    pub(super) const STRIDING_RQ: u64 = 1 << 2;
+    pub(super) const TUNNEL_OFFLOADS: u64 = 1 << 3;
+    pub(super) const DYN_BFREGS: u64 = 1 << 4;
+    pub(super) const CLOCK_INFO_UPDATE: u64 = 1 << 5;
+    pub(super) const DCI_STREAMS: u64 = 1 << 11;
+    pub(super) const REG_C0: u64 = 1 << 15;
+}
+
+/// `enum mlx5dv_context_flags`
+mod flag {
+    pub(super) const CQE_V1: u64 = 1 << 0;
+    pub(super) const MPW_ALLOWED: u64 = 1 << 2;
+    pub(super) const ENHANCED_MPW: u64 = 1 << 3;
+    pub(super) const CQE_128B_COMP: u64 = 1 << 4;
+    pub(super) const CQE_128B_PAD: u64 = 1 << 5;
+    pub(super) const PACKET_BASED_CREDIT_MODE: u64 = 1 << 6;
+    pub(super) const REAL_TIME_TS: u64 = 1 << 7;
+    pub(super) const BLUEFLAME: u64 = 1 << 8;
+}
+
+fn flags(info: &DeviceInfo) -> u64 {
+    let private = &info.private;
+    let has = |bit| private.flags & bit != 0;
+    let multi = |bit| private.mlx5_ib_support_multi_pkt_send_wqes & bit != 0;
+    [
+        (info.cqe_version == 1, flag::CQE_V1),
+        (multi(MLX5_IB_ALLOW_MPW), flag::MPW_ALLOWED),
+        (multi(MLX5_IB_SUPPORT_EMPW), flag::ENHANCED_MPW),
+        (has(MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP), flag::CQE_128B_COMP),
+        (has(MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_PAD), flag::CQE_128B_PAD),
+        (has(MLX5_IB_QUERY_DEV_RESP_PACKET_BASED_CREDIT_MODE), flag::PACKET_BASED_CREDIT_MODE),
+        (info.real_time_ts, flag::REAL_TIME_TS),
+        (info.blueflame, flag::BLUEFLAME),
+    ]
+    .into_iter()
+    .filter_map(|(is_set, bit)| is_set.then_some(bit))
+    .fold(0, |all, bit| all | bit)
+}
+
+/// # Safety
+/// As in mlx5dv_query_device(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_device(
+    context: *mut ibv_context,
+    attrs: *mut mlx5dv_context,
+) -> c_int {
+    number(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let info = unsafe { super::of(context) }?.driver.device_info()?;
+        ensure(!attrs.is_null())?;
+        // A program's struct may be one of an older version, which ends before the fields that its mask does not ask for. So
+        // each field is written by itself, and no reference to the whole struct is made.
+        macro_rules! put {
+            ($field:ident, $value:expr) => {{
+                // SAFETY: `attrs` is valid for writes of the fields that the mask asks for (contract of the man page).
+                unsafe { (*attrs).$field = $value };
+            }};
+        }
+        // SAFETY: `attrs` is valid for reads of its mask (contract of the man page).
+        let asked = unsafe { (*attrs).comp_mask };
+        let wants = |bit| asked & bit != 0;
+        let mut answered = 0;
+        let private = &info.private;
+        put!(version, 0);
+        put!(flags, flags(&info));
+        if wants(mask::CQE_COMPRESION) {
+            let caps = private.cqe_comp_caps;
+            put!(
+                cqe_comp_caps,
+                mlx5dv_cqe_comp_caps { max_num: caps.max_num, supported_format: caps.supported_format }
+            );
+            answered |= mask::CQE_COMPRESION;
+        }
+        if wants(mask::SWP) {
+            let caps = private.sw_parsing_caps;
+            put!(
+                sw_parsing_caps,
+                mlx5dv_sw_parsing_caps {
+                    sw_parsing_offloads: caps.sw_parsing_offloads,
+                    supported_qpts: caps.supported_qpts,
+                }
+            );
+            answered |= mask::SWP;
+        }
+        if wants(mask::STRIDING_RQ) {
+            let caps = private.striding_rq_caps;
+            put!(
+                striding_rq_caps,
+                mlx5dv_striding_rq_caps {
+                    min_single_stride_log_num_of_bytes: caps.min_single_stride_log_num_of_bytes,
+                    max_single_stride_log_num_of_bytes: caps.max_single_stride_log_num_of_bytes,
+                    min_single_wqe_log_num_of_strides: caps.min_single_wqe_log_num_of_strides,
+                    max_single_wqe_log_num_of_strides: caps.max_single_wqe_log_num_of_strides,
+                    supported_qpts: caps.supported_qpts,
+                }
+            );
+            answered |= mask::STRIDING_RQ;
+        }
+        if wants(mask::TUNNEL_OFFLOADS) {
+            put!(tunnel_offloads_caps, private.tunnel_offloads_caps);
+            answered |= mask::TUNNEL_OFFLOADS;
+        }
+        if wants(mask::DYN_BFREGS) {
+            put!(max_dynamic_bfregs, info.max_dynamic_bfregs);
+            answered |= mask::DYN_BFREGS;
+        }
+        if wants(mask::CLOCK_INFO_UPDATE)
+            && let Some(nsec) = info.max_clock_info_update_nsec
+        {
+            put!(max_clock_info_update_nsec, nsec);
+            answered |= mask::CLOCK_INFO_UPDATE;
+        }
+        if wants(mask::DCI_STREAMS) {
+            let caps = private.dci_streams_caps;
+            put!(
+                dci_streams_caps,
+                mlx5dv_dci_streams_caps {
+                    max_log_num_concurent: caps.max_log_num_concurent,
+                    max_log_num_errored: caps.max_log_num_errored,
+                }
+            );
+            answered |= mask::DCI_STREAMS;
+        }
+        if wants(mask::REG_C0) && private.reg_c0.mask != 0 {
+            put!(reg_c0, mlx5dv_reg { value: private.reg_c0.value, mask: private.reg_c0.mask });
+            answered |= mask::REG_C0;
+        }
+        put!(comp_mask, answered);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_is_supported(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_is_supported(device: *mut ibv_device) -> bool {
+    devices::is_mlx5_device(device)
+}
+
+/// `MLX5DV_CONTEXT_FLAGS_DEVX`
+const DEVX: u32 = 1;
+
+/// # Safety
+/// As in mlx5dv_open_device(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_open_device(
+    device: *mut ibv_device,
+    attr: *mut mlx5dv_context_attr,
+) -> *mut ibv_context {
+    pointer(|| {
+        ensure(!attr.is_null())?;
+        // SAFETY: `attr` is valid for reads of the fields that every version has (contract of the man page).
+        let flags = unsafe { (*attr).flags };
+        // SAFETY: as for the field before.
+        let comp_mask = unsafe { (*attr).comp_mask };
+        if flags & !DEVX != 0 || comp_mask != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        devices::open_mlx5(device, flags & DEVX != 0)
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_get_clock_info(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_clock_info(
+    context: *mut ibv_context,
+    clock_info: *mut mlx5dv_clock_info,
+) -> c_int {
+    number(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let info = unsafe { super::of(context) }?.driver.clock_info()?;
+        ensure(!clock_info.is_null())?;
+        let info = mlx5dv_clock_info {
+            nsec: info.nsec,
+            last_cycles: info.cycles,
+            frac: info.frac,
+            mult: info.mult,
+            shift: info.shift,
+            mask: info.mask,
+        };
+        // SAFETY: `clock_info` is valid for writes (contract of the man page).
+        unsafe { clock_info.write(info) };
+        Ok(())
+    })
+}
+
+/// Objects can't be exported, so what describes one has no bytes.
+///
+/// # Safety
+/// As in mlx5dv_get_export_sizes(3); `sizes` has room for `len` bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_export_sizes(sizes: *mut mlx5dv_export_sizes, len: usize) {
+    if !sizes.is_null() {
+        let len = len.min(size_of::<mlx5dv_export_sizes>());
+        // SAFETY: `sizes` is valid for writes of `len` bytes (the contract of this function).
+        unsafe { ptr::write_bytes(sizes.cast::<u8>(), 0, len) };
+    }
+}

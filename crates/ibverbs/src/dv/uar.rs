@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Doorbell pages that a program writes itself (mlx5dv_devx_alloc_uar(3)).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects.
+
+use crate::abi::context::ibv_context;
+use crate::abi::mlx5dv::mlx5dv_devx_uar;
+use crate::errno::{Errno, pointer};
+use uverbs_mlx5::dv::Uar;
+use uverbs_uapi::mlx5::{MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC};
+
+/// C's part, and the page.
+#[repr(C)]
+struct DevxUar {
+    public: mlx5dv_devx_uar,
+    _page: Uar,
+}
+
+/// # Safety
+/// As in mlx5dv_devx_alloc_uar(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_alloc_uar(
+    context: *mut ibv_context,
+    flags: u32,
+) -> *mut mlx5dv_devx_uar {
+    pointer(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        let blueflame = match flags.into() {
+            MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF => true,
+            MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC => false,
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        let page = open.driver.alloc_uar(blueflame)?;
+        let public = mlx5dv_devx_uar {
+            reg_addr: page.reg_addr(),
+            base_addr: page.base_addr(),
+            page_id: page.page_id(),
+            mmap_off: page.mmap_offset().cast_signed(),
+            comp_mask: 0,
+        };
+        Ok(Box::into_raw(Box::new(DevxUar { public, _page: page })).cast())
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_free_uar(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_free_uar(uar: *mut mlx5dv_devx_uar) {
+    if !uar.is_null() {
+        // SAFETY: `uverbs_mlx5dv_devx_alloc_uar` allocated it as a `Box` of this type; the program does not use it after
+        // this call (contract of the man page).
+        drop(unsafe { Box::from_raw(uar.cast::<DevxUar>()) });
+    }
+}
