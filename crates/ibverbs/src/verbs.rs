@@ -14,8 +14,8 @@ use crate::object::cq::CqRequest;
 use crate::object::{ah, cq, qp, srq, wq};
 use core::any::Any;
 use std::sync::Arc;
-use uverbs_core::attr::{AhAttr, DeviceAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
-use uverbs_core::control::{CoreSupport, PdHandle, QpHandle, RwqIndTableHandle};
+use uverbs_core::attr::{AhAttr, DeviceAttr, FlowAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
+use uverbs_core::control::{CoreSupport, CountersHandle, FlowHandle, PdHandle, QpHandle, RwqIndTableHandle};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{DmParts, Driver};
 use uverbs_core::wr::IbvAh;
@@ -87,6 +87,13 @@ pub(crate) trait Verbs: Send + Sync {
     unsafe fn modify_wq(&self, wq: *mut ibv_wq, attr: &WqAttr) -> Outcome<()>;
     unsafe fn destroy_wq(&self, wq: *mut ibv_wq) -> Outcome<()>;
     unsafe fn create_table(&self, wqs: &[*mut ibv_wq]) -> Outcome<RwqIndTableHandle>;
+
+    unsafe fn create_flow(
+        &self,
+        qp: *mut ibv_qp,
+        attr: &FlowAttr,
+        counters: Option<&CountersHandle>,
+    ) -> Outcome<FlowHandle>;
 
     unsafe fn create_ah(&self, pd: *mut crate::abi::object::ibv_pd, attr: &AhAttr) -> Outcome<*mut IbvAh>;
     unsafe fn destroy_ah(&self, ah: *mut IbvAh) -> Outcome<()>;
@@ -164,6 +171,16 @@ impl<D: Driver> Verbs for Open<D> {
         create_table => wq::create_table(wqs: &[*mut ibv_wq]) -> Outcome<RwqIndTableHandle>;
         create_ah => ah::create(pd: *mut crate::abi::object::ibv_pd, attr: &AhAttr) -> Outcome<*mut IbvAh>;
         destroy_ah => ah::destroy(ah: *mut IbvAh) -> Outcome<()>;
+    }
+
+    unsafe fn create_flow(
+        &self,
+        qp: *mut ibv_qp,
+        attr: &FlowAttr,
+        counters: Option<&CountersHandle>,
+    ) -> Outcome<FlowHandle> {
+        // SAFETY: `qp` is an existing queue pair of this driver (the contract of [`Verbs`]).
+        Ok(self.driver.create_flow(unsafe { qp::handle::<D>(qp) }, attr, counters)?)
     }
 
     unsafe fn qp_handle<'a>(&self, qp: *mut ibv_qp) -> &'a QpHandle {

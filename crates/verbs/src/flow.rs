@@ -1,30 +1,92 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steering rules: which received packets a raw packet QP gets (ibv_create_flow(3)).
+//! Steering rules: which received packets a raw packet QP gets, and counters of these packets (ibv_create_flow(3),
+//! ibv_create_counters(3)).
 
+use crate::context::{Context, ContextInner, same_context};
 use crate::qp::QpControl;
 use crate::wq::RssQp;
 use std::sync::Arc;
-use uverbs_core::attr::FlowAttr;
-use uverbs_core::control::{self, FlowHandle, QpHandle};
+use uverbs_core::attr::{CounterAttachAttr, FlowAttr};
+use uverbs_core::control::{self, CountersHandle, FlowHandle, QpHandle};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::Driver;
 
-/// Keeps a rule's QP alive.
+/// The kernel object of a set of counters; rules hold it, so it outlives them.
+#[derive(Debug)]
+struct CountersInner<D: Driver> {
+    handle: Option<CountersHandle>,
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> CountersInner<D> {
+    fn handle(&self) -> Result<&CountersHandle> {
+        self.handle.as_ref().ok_or_else(|| Error::invalid("counters", "handle", "the counters are destroyed"))
+    }
+}
+
+impl<D: Driver> Drop for CountersInner<D> {
+    fn drop(&mut self) {
+        if let Some(Err((_, error))) = self.handle.take().map(CountersHandle::destroy) {
+            log::error!("{error}");
+        }
+    }
+}
+
+/// A set of counters of the packets that steering rules match. A rule that has the set keeps it.
+///
+/// The counters of a set are described first, by [`attach`](Self::attach); then rules are created with it
+/// ([`QpControl::create_flow_counted`]), and the values are read while there is such a rule.
+#[derive(Debug)]
+pub struct Counters<D: Driver> {
+    inner: Arc<CountersInner<D>>,
+}
+
+impl<D: Driver> Context<D> {
+    /// `ibv_create_counters`: an empty set of counters.
+    pub fn create_counters(&self) -> Result<Counters<D>> {
+        let handle = Some(control::counters::create(self.kernel())?);
+        Ok(Counters { inner: Arc::new(CountersInner { handle, context: self.inner().clone() }) })
+    }
+}
+
+impl<D: Driver> Counters<D> {
+    /// `ibv_attach_counters_point_flow` without a flow: adds a counter, before any rule has the set (`EBUSY` afterwards).
+    pub fn attach(&self, attr: CounterAttachAttr) -> Result<()> {
+        self.inner.handle()?.attach(attr)
+    }
+
+    /// `ibv_read_counters`: the values, each at the index of its counter. `prefer_cached` allows values that the kernel read
+    /// before.
+    pub fn read(&self, values: &mut [u64], prefer_cached: bool) -> Result<()> {
+        self.inner.handle()?.read(values, prefer_cached)
+    }
+}
+
+/// Keeps a rule's QP and counters alive.
 trait Target: Send + Sync + core::fmt::Debug {}
 impl<T: Send + Sync + core::fmt::Debug> Target for T {}
 
-/// A steering rule. It ends when it is dropped; its QP lives at least as long.
+/// A steering rule. It ends when it is dropped; its QP and its counters live at least as long.
 #[derive(Debug)]
 pub struct Flow {
     handle: Option<FlowHandle>,
-    _target: Arc<dyn Target>,
+    _keep: Arc<dyn Target>,
 }
 
 impl Flow {
-    fn create(qp: &QpHandle, attr: &FlowAttr, target: Arc<dyn Target>) -> Result<Self> {
-        let handle = control::flow::create(qp, attr, Uhw::none())?;
-        Ok(Self { handle: Some(handle), _target: target })
+    fn create<D: Driver>(
+        context: &Arc<ContextInner<D>>,
+        qp: &QpHandle,
+        attr: &FlowAttr,
+        counters: Option<&Counters<D>>,
+        target: impl Target + 'static,
+    ) -> Result<Self> {
+        let counters = counters.map(|counters| &counters.inner);
+        if let Some(counters) = counters {
+            same_context(context, &counters.context, "create_flow", "counters")?;
+        }
+        let handle = context.driver().create_flow(qp, attr, counters.map(|c| c.handle()).transpose()?)?;
+        Ok(Self { handle: Some(handle), _keep: Arc::new((target, counters.cloned())) })
     }
 
     /// `ibv_destroy_flow`: removes the rule and reports a failure, which `Drop` would only log.
@@ -49,13 +111,25 @@ impl Drop for Flow {
 impl<D: Driver> QpControl<D> {
     /// `ibv_create_flow`: gives this QP the packets that `attr` matches. Raw packet QPs, and needs `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
-        Flow::create(self.handle()?, attr, Arc::new(self.clone()))
+        Flow::create(self.context(), self.handle()?, attr, None, self.clone())
+    }
+
+    /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and `counters` count the
+    /// packets.
+    pub fn create_flow_counted(&self, attr: &FlowAttr, counters: &Counters<D>) -> Result<Flow> {
+        Flow::create(self.context(), self.handle()?, attr, Some(counters), self.clone())
     }
 }
 
 impl<D: Driver> RssQp<D> {
     /// `ibv_create_flow`: spreads the packets that `attr` matches. Needs `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
-        Flow::create(self.handle()?, attr, self.keep())
+        Flow::create(self.context(), self.handle()?, attr, None, self.keep())
+    }
+
+    /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and `counters` count the
+    /// packets.
+    pub fn create_flow_counted(&self, attr: &FlowAttr, counters: &Counters<D>) -> Result<Flow> {
+        Flow::create(self.context(), self.handle()?, attr, Some(counters), self.keep())
     }
 }

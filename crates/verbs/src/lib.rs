@@ -41,7 +41,7 @@ pub use cq::CompletionQueue;
 pub use dc::DcTarget;
 pub use dm::{DeviceMemory, DmRegion};
 pub use event::{Event, EventSource};
-pub use flow::Flow;
+pub use flow::{Counters, Flow};
 pub use mr::MemoryRegion;
 pub use mw::MemoryWindow;
 pub use open::{DriverVisitor, devices, open_with};

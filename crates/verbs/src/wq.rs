@@ -281,6 +281,10 @@ impl<D: Driver> RssQp<D> {
         self.inner.handle.as_ref().ok_or_else(|| Error::invalid("qp", "handle", "the QP is destroyed"))
     }
 
+    pub(crate) fn context(&self) -> &Arc<ContextInner<D>> {
+        &self.inner.context
+    }
+
     /// A reference that keeps it alive.
     pub(crate) fn keep(&self) -> Arc<impl Send + Sync + core::fmt::Debug + use<D>> {
         self.inner.clone()

@@ -8,15 +8,15 @@ use crate::pair::region;
 use crate::{Lab, Outcome, pattern, wait};
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{
-    FlowAttr, FlowEth, FlowHeader, FlowIpv4, FlowMatch, FlowSpec, LinkLayer, QpCap, RxHashConf, RxHashFields,
-    SendOpsFlags, WqInitAttr, WqState,
+    CounterAttachAttr, CounterDescription, FlowAttr, FlowEth, FlowHeader, FlowIpv4, FlowMatch, FlowSpec,
+    LinkLayer, QpCap, RxHashConf, RxHashFields, SendOpsFlags, WqInitAttr, WqState,
 };
 use uverbs::provider::op::TsoArgs;
 use uverbs::wc::WcFlags;
 use uverbs::wr::SendFlags;
 use uverbs::{
-    CompletionQueue, Context, Driver, Endpoint, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Qp,
-    RawPacket, RwqIndTable, Shared, WorkCompletion, WorkQueue,
+    CompletionQueue, Context, Driver, Endpoint, Errno, Exclusive, MemoryRegion, PageBuf, ProtectionDomain,
+    Qp, RawPacket, RwqIndTable, Shared, WorkCompletion, WorkQueue,
 };
 
 /// Whose frames these are; no port has it.
@@ -295,4 +295,37 @@ fn spread<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-crate::tests!(rules, frames_by_value_and_reference, checksums, segments, spread);
+/// Counters count the packets and bytes that their rules match, and nothing else.
+fn counters<D: Driver>(lab: &Lab<D>) -> Outcome {
+    let Some([mut a, b]) = stations(lab)? else { return Ok(()) };
+    let set = lab.b.create_counters()?;
+    let attach = |counter_desc, index| set.attach(CounterAttachAttr { counter_desc, index });
+    let rule = |last| to_mac(vec![to_ip([10, 0, 0, last])]);
+    let unbound = b.qp.control.create_flow_counted(&rule(2), &set);
+    ensure!(unbound.is_err_and(|e| e.to_string().contains("no counter")));
+    attach(CounterDescription::PACKETS, 2)?;
+    attach(CounterDescription::BYTES, 0)?;
+    let (first, second) = (
+        b.qp.control.create_flow_counted(&rule(2), &set)?,
+        b.qp.control.create_flow_counted(&rule(3), &set)?,
+    );
+    ensure!(attach(CounterDescription::BYTES, 1).is_err_and(|e| e.errno() == Errno::EBUSY));
+    let frame = |last| frame([10, 0, 0, 1], [10, 0, 0, last], &pattern::bytes(4, 90));
+    for last in [2, 4, 3, 2] {
+        a.send(&frame(last), SendFlags::empty())?;
+    }
+    let mut values = [0; 4];
+    ensure!(set.read(&mut values[..2], false).is_err(), "no room for index 2");
+    wait::until("three packets", wait::LIMIT, || {
+        set.read(&mut values, false)?;
+        Ok(values[2] == 3)
+    })?;
+    // A device may count the four bytes of the FCS.
+    let bytes = 3 * frame(2).len() as u64;
+    ensure!((bytes..=bytes + 12).contains(&values[0]) && values[1] == 0 && values[3] == 0, "{values:?}");
+    first.close()?;
+    second.close()?;
+    Ok(())
+}
+
+crate::tests!(rules, counters, frames_by_value_and_reference, checksums, segments, spread);

@@ -598,6 +598,24 @@ abi_structs! {
         pub reserved: u32,
     }
 
+    /// A counter of a set: what it counts, and its place in the set.
+    pub struct mlx5_ib_flow_counters_desc {
+        /// What it counts: 0 packets, 1 bytes.
+        pub description: u32,
+        /// Index of the value.
+        pub index: u32,
+    }
+
+    /// The counters of a set.
+    pub struct mlx5_ib_flow_counters_data {
+        /// Address of the [`mlx5_ib_flow_counters_desc`]s.
+        pub counters_data: u64,
+        /// The number of these.
+        pub ncounters: u32,
+        /// Must be 0.
+        pub reserved: u32,
+    }
+
     /// Request to create a steering rule.
     pub struct mlx5_ib_create_flow {
         /// Counter sets that follow.

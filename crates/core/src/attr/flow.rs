@@ -140,6 +140,23 @@ pub enum FlowSpec {
     ActionDrop,
 }
 
+open_values! {
+    /// `enum ibv_counter_description`: what a counter counts.
+    CounterDescription(u32), "IBV_COUNTER_" {
+        PACKETS = 0 "packets",
+        BYTES = 1 "bytes",
+    }
+}
+
+/// `struct ibv_counter_attach_attr`: a counter of the packets that a rule matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CounterAttachAttr {
+    /// What it counts.
+    pub counter_desc: CounterDescription,
+    /// The place of its value among those that are read.
+    pub index: u32,
+}
+
 /// `struct ibv_flow_attr` with its specifications.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowAttr {

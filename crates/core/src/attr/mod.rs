@@ -31,8 +31,8 @@ pub use device::{
 };
 pub use event::{AsyncEvent, EventScope, EventType};
 pub use flow::{
-    FlowAttr, FlowAttrType, FlowEth, FlowFlags, FlowGre, FlowHeader, FlowIpv4, FlowIpv6, FlowMatch,
-    FlowPorts, FlowSpec,
+    CounterAttachAttr, CounterDescription, FlowAttr, FlowAttrType, FlowEth, FlowFlags, FlowGre, FlowHeader,
+    FlowIpv4, FlowIpv6, FlowMatch, FlowPorts, FlowSpec,
 };
 pub use gid::{Gid, GidEntry, GidType, ParseGidError};
 pub use mr::{AccessFlags, AdviseFlags, MrAdvice, MwBindInfo, MwType, ReregFlags};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Steering rules (ibv_create_flow(3)).
 
-use super::{Object, QpHandle, Result, handle_common};
+use super::counters::Bound;
+use super::{CountersHandle, Object, QpHandle, Result, handle_common};
 use crate::attr::{FlowAttr, FlowHeader, FlowMatch, FlowSpec};
 use crate::error::Error;
 use crate::kernel::{Command, Uhw};
@@ -10,19 +11,19 @@ use uverbs_uapi::cmd::{
     IB_USER_VERBS_CMD_FLAG_EXTENDED, IB_USER_VERBS_EX_CMD_CREATE_FLOW, ib_uverbs_create_flow,
     ib_uverbs_create_flow_resp, ib_uverbs_flow_attr, ib_uverbs_flow_eth_filter, ib_uverbs_flow_gre_filter,
     ib_uverbs_flow_ipv4_filter, ib_uverbs_flow_ipv6_filter, ib_uverbs_flow_mpls_filter,
-    ib_uverbs_flow_spec_action_drop, ib_uverbs_flow_spec_action_tag, ib_uverbs_flow_spec_eth,
-    ib_uverbs_flow_spec_gre, ib_uverbs_flow_spec_hdr, ib_uverbs_flow_spec_ipv4, ib_uverbs_flow_spec_ipv6,
-    ib_uverbs_flow_spec_mpls, ib_uverbs_flow_spec_tcp_udp, ib_uverbs_flow_spec_tunnel,
-    ib_uverbs_flow_tcp_udp_filter, ib_uverbs_flow_tunnel_filter,
+    ib_uverbs_flow_spec_action_count, ib_uverbs_flow_spec_action_drop, ib_uverbs_flow_spec_action_tag,
+    ib_uverbs_flow_spec_eth, ib_uverbs_flow_spec_gre, ib_uverbs_flow_spec_hdr, ib_uverbs_flow_spec_ipv4,
+    ib_uverbs_flow_spec_ipv6, ib_uverbs_flow_spec_mpls, ib_uverbs_flow_spec_tcp_udp,
+    ib_uverbs_flow_spec_tunnel, ib_uverbs_flow_tcp_udp_filter, ib_uverbs_flow_tunnel_filter,
 };
 use uverbs_uapi::ids::{
     UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_DESTROY_FLOW_HANDLE, UVERBS_ATTR_WRITE_CMD,
     UVERBS_METHOD_FLOW_DESTROY, UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_DEVICE, UVERBS_OBJECT_FLOW,
 };
 use uverbs_uapi::verbs::{
-    IB_FLOW_SPEC_ACTION_DROP, IB_FLOW_SPEC_ACTION_TAG, IB_FLOW_SPEC_ETH, IB_FLOW_SPEC_GRE,
-    IB_FLOW_SPEC_INNER, IB_FLOW_SPEC_IPV4, IB_FLOW_SPEC_IPV6, IB_FLOW_SPEC_MPLS, IB_FLOW_SPEC_TCP,
-    IB_FLOW_SPEC_UDP, IB_FLOW_SPEC_VXLAN_TUNNEL,
+    IB_FLOW_SPEC_ACTION_COUNT, IB_FLOW_SPEC_ACTION_DROP, IB_FLOW_SPEC_ACTION_TAG, IB_FLOW_SPEC_ETH,
+    IB_FLOW_SPEC_GRE, IB_FLOW_SPEC_INNER, IB_FLOW_SPEC_IPV4, IB_FLOW_SPEC_IPV6, IB_FLOW_SPEC_MPLS,
+    IB_FLOW_SPEC_TCP, IB_FLOW_SPEC_UDP, IB_FLOW_SPEC_VXLAN_TUNNEL,
 };
 use zerocopy::{Immutable, IntoBytes};
 
@@ -30,21 +31,36 @@ use zerocopy::{Immutable, IntoBytes};
 #[derive(Debug)]
 pub struct FlowHandle {
     object: Object,
+    counters: Option<Bound>,
 }
 
 handle_common!(FlowHandle, "flow");
 
-/// Adds a rule that gives the QP the packets that it matches.
+/// Adds a rule that gives the QP the packets that it matches, which `counters` count. A driver calls this with counters only
+/// inside of [`CountersHandle::bind`].
 ///
 /// # Errors
 /// A port that can't be, more specifications than the kernel takes, or its refusal (`EPERM` without `CAP_NET_RAW`).
-pub fn create(qp: &QpHandle, attr: &FlowAttr, uhw: Uhw<'_>) -> Result<FlowHandle> {
+pub fn create(
+    qp: &QpHandle,
+    attr: &FlowAttr,
+    counters: Option<&CountersHandle>,
+    uhw: Uhw<'_>,
+) -> Result<FlowHandle> {
     const VERB: &str = "create_flow";
     if attr.port == 0 {
         return Err(Error::invalid(VERB, "port", "0; ports count from 1"));
     }
-    let specs = specs(&attr.specs);
-    let (Ok(size), Ok(num_of_specs)) = (u16::try_from(specs.len()), u8::try_from(attr.specs.len())) else {
+    let mut specs = specs(&attr.specs);
+    if let Some(counters) = counters {
+        put(&mut specs, IB_FLOW_SPEC_ACTION_COUNT, |hdr| ib_uverbs_flow_spec_action_count {
+            hdr,
+            handle: counters.handle(),
+            reserved1: 0,
+        });
+    }
+    let count = attr.specs.len() + usize::from(counters.is_some());
+    let (Ok(size), Ok(num_of_specs)) = (u16::try_from(specs.len()), u8::try_from(count)) else {
         return Err(Error::invalid(VERB, "specs", format!("{} are too many", attr.specs.len())));
     };
     let request = ib_uverbs_create_flow {
@@ -73,10 +89,19 @@ pub fn create(qp: &QpHandle, attr: &FlowAttr, uhw: Uhw<'_>) -> Result<FlowHandle
     if !command.is_answered(UVERBS_ATTR_CORE_OUT) {
         return Err(Error::protocol(VERB, "no answer"));
     }
-    Ok(FlowHandle { object: Object::new(VERB, qp.kernel(), resp.flow_handle)? })
+    Ok(FlowHandle::new(Object::new(VERB, qp.kernel(), resp.flow_handle)?))
 }
 
 impl FlowHandle {
+    pub(super) fn new(object: Object) -> Self {
+        Self { object, counters: None }
+    }
+
+    /// The rule of a set of counters, which must know when the rule is destroyed.
+    pub(super) fn with_counters(self, counters: Bound) -> Self {
+        Self { counters: Some(counters), ..self }
+    }
+
     /// Removes the rule.
     ///
     /// # Errors
@@ -87,7 +112,10 @@ impl FlowHandle {
             UVERBS_METHOD_FLOW_DESTROY,
             UVERBS_ATTR_DESTROY_FLOW_HANDLE,
         ) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.counters.into_iter().for_each(Bound::release);
+                Ok(())
+            }
             Err(errno) => {
                 let error = self.error("destroy_flow", errno);
                 Err((self, error))

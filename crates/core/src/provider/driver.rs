@@ -13,12 +13,12 @@ use super::recv::RecvQueue;
 use super::send::WrBuilder;
 use super::wire::{WireRemote, WireSge};
 use crate::attr::{
-    AhAttr, CqInitAttr, DeviceAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, RxHashConf, SrqAttr, SrqAttrMask,
-    SrqInitAttr, WqAttr, WqInitAttr,
+    AhAttr, CqInitAttr, DeviceAttr, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, RxHashConf, SrqAttr,
+    SrqAttrMask, SrqInitAttr, WqAttr, WqInitAttr,
 };
 use crate::control::{
-    self, AhHandle, CompChannelHandle, ContextInfo, CqHandle, DmHandle, PdHandle, QpHandle,
-    RwqIndTableHandle, SrqHandle, WqHandle, XrcdHandle,
+    self, AhHandle, CompChannelHandle, ContextInfo, CountersHandle, CqHandle, DmHandle, FlowHandle, PdHandle,
+    QpHandle, RwqIndTableHandle, SrqHandle, WqHandle, XrcdHandle,
 };
 use crate::error::{Error, Result};
 use crate::kernel::{DeviceMapping, Kernel, Uhw};
@@ -256,6 +256,19 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
         let _ = create;
         Err(Error::unsupported("create_qp", format!("{} does not hash packets", Self::NAME)))
+    }
+
+    /// Adds a steering rule; `counters` count its packets.
+    fn create_flow(
+        &self,
+        qp: &QpHandle,
+        attr: &FlowAttr,
+        counters: Option<&CountersHandle>,
+    ) -> Result<FlowHandle> {
+        if counters.is_some() {
+            return Err(Error::unsupported("create_flow", format!("{} does not count packets", Self::NAME)));
+        }
+        control::flow::create(qp, attr, None, Uhw::none())
     }
 
     /// Creates an address handle.

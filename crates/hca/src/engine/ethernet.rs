@@ -85,9 +85,10 @@ impl Device {
     pub(crate) fn receive_frame(&mut self, cx: &mut Port<'_>, from: usize, frame: &[u8]) {
         let Some(headers) = Headers::parse(frame) else { return };
         let own = from == cx.me;
-        let classifier = self.steering.classifier.as_ref();
-        let hits = classifier
-            .map_or_else(|| self.steering.find(&headers), |tables| tables.hits(&headers, frame.len(), own));
+        let hits = match &self.steering.classifier {
+            Some(tables) => tables.hits(&headers, frame.len(), own),
+            None => self.steering.find(&headers, frame.len()),
+        };
         for hit in hits {
             match self.steering.queue(hit.target, &headers) {
                 Some(Target::Qp(qpn)) => {

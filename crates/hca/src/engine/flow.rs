@@ -117,6 +117,8 @@ pub(crate) struct Rule {
     pub(crate) specs: Vec<Spec>,
     pub(crate) tag: u32,
     pub(crate) target: Target,
+    /// The counters of its frames.
+    pub(crate) counters: Option<u32>,
 }
 
 /// The result of a rule for a frame.
@@ -134,6 +136,13 @@ pub trait Classifier: Send + Sync + core::fmt::Debug {
     fn hits(&self, headers: &Headers, len: usize, own: bool) -> Vec<Hit>;
 }
 
+/// How many frames and bytes rules have matched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+}
+
 /// The rules of a device, and the hashed receivers.
 #[derive(Debug, Default)]
 pub(crate) struct Steering {
@@ -142,6 +151,8 @@ pub(crate) struct Steering {
     rules: BTreeMap<u32, Rule>,
     next: u32,
     pub(crate) rss: BTreeMap<u32, Rss>,
+    /// Counters by their number.
+    pub(crate) counters: BTreeMap<u32, Counted>,
 }
 
 impl Steering {
@@ -160,15 +171,23 @@ impl Steering {
         self.rules.values().any(|r| r.target == target)
     }
 
-    /// The rules that take a frame: sniffers, and all of the best priority (a copy each).
-    pub(crate) fn find(&self, headers: &Headers) -> Vec<Hit> {
+    /// The rules that take a frame of `len` bytes, which they count: sniffers, and all of the best priority (a copy each).
+    pub(crate) fn find(&mut self, headers: &Headers, len: usize) -> Vec<Hit> {
         let covers = |rule: &&Rule| {
             (!rule.multicast || headers.dmac[0] & 1 != 0) && rule.specs.iter().all(|s| s.covers(headers))
         };
         let matching: Vec<&Rule> = self.rules.values().filter(covers).collect();
         let best = matching.iter().filter(|r| !r.sniffer).map(|r| (r.multicast, r.priority)).min();
         let taken = matching.iter().filter(|r| r.sniffer || Some((r.multicast, r.priority)) == best);
-        taken.map(|r| Hit { target: r.target, tag: r.tag }).collect()
+        let mut hits = Vec::new();
+        for rule in taken {
+            if let Some(counted) = rule.counters.and_then(|number| self.counters.get_mut(&number)) {
+                counted.packets += 1;
+                counted.bytes += len as u64;
+            }
+            hits.push(Hit { target: rule.target, tag: rule.tag });
+        }
+        hits
     }
 
     /// The queue behind a target.

@@ -10,14 +10,14 @@ use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 use uverbs_uapi::cmd::{
     ib_uverbs_create_flow, ib_uverbs_create_flow_resp, ib_uverbs_destroy_flow,
-    ib_uverbs_flow_spec_action_tag, ib_uverbs_flow_spec_eth, ib_uverbs_flow_spec_hdr,
-    ib_uverbs_flow_spec_ipv4, ib_uverbs_flow_spec_ipv6, ib_uverbs_flow_spec_tcp_udp,
+    ib_uverbs_flow_spec_action_count, ib_uverbs_flow_spec_action_tag, ib_uverbs_flow_spec_eth,
+    ib_uverbs_flow_spec_hdr, ib_uverbs_flow_spec_ipv4, ib_uverbs_flow_spec_ipv6, ib_uverbs_flow_spec_tcp_udp,
 };
 use uverbs_uapi::ids::UVERBS_ATTR_CORE_IN;
 use uverbs_uapi::verbs::{
     IB_FLOW_ATTR_ALL_DEFAULT, IB_FLOW_ATTR_MC_DEFAULT, IB_FLOW_ATTR_NORMAL, IB_FLOW_ATTR_SNIFFER,
-    IB_FLOW_SPEC_ACTION_DROP, IB_FLOW_SPEC_ACTION_TAG, IB_FLOW_SPEC_ETH, IB_FLOW_SPEC_IPV4,
-    IB_FLOW_SPEC_IPV6, IB_FLOW_SPEC_TCP, IB_FLOW_SPEC_UDP,
+    IB_FLOW_SPEC_ACTION_COUNT, IB_FLOW_SPEC_ACTION_DROP, IB_FLOW_SPEC_ACTION_TAG, IB_FLOW_SPEC_ETH,
+    IB_FLOW_SPEC_IPV4, IB_FLOW_SPEC_IPV6, IB_FLOW_SPEC_TCP, IB_FLOW_SPEC_UDP,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -58,9 +58,11 @@ impl Call<'_, '_> {
             specs: Vec::new(),
             tag: NO_TAG,
             target,
+            counters: None,
         };
+        let mut set = None;
         match attr.r#type {
-            IB_FLOW_ATTR_NORMAL => parse(specs, attr.num_of_specs, &mut rule)?,
+            IB_FLOW_ATTR_NORMAL => set = parse(specs, attr.num_of_specs, &mut rule)?,
             IB_FLOW_ATTR_ALL_DEFAULT | IB_FLOW_ATTR_MC_DEFAULT | IB_FLOW_ATTR_SNIFFER
                 if attr.num_of_specs == 0 =>
             {
@@ -68,9 +70,13 @@ impl Call<'_, '_> {
             }
             _ => return Err(Errno::EINVAL),
         }
+        if let Some(set) = set {
+            rule.counters = Some(self.bind_counters(c, set)?);
+        }
         let rule = self.device.steering.add(rule);
         // The QP counts its rules itself: it is busy while it has any.
-        let flow_handle = self.state.add(self.context, Object::Flow { rule }, &[], 0)?;
+        let parents: Vec<u32> = set.into_iter().collect();
+        let flow_handle = self.state.add(self.context, Object::Flow { rule }, &parents, 0)?;
         core_out(c, ib_uverbs_create_flow_resp { comp_mask: 0, flow_handle }.as_bytes())
     }
 
@@ -83,8 +89,9 @@ impl Call<'_, '_> {
     }
 }
 
-/// Reads the specifications that follow a rule.
-fn parse(mut bytes: &[u8], count: u8, rule: &mut Rule) -> Result<(), Errno> {
+/// Reads the specifications that follow a rule; the handle of its counters, if it has such.
+fn parse(mut bytes: &[u8], count: u8, rule: &mut Rule) -> Result<Option<u32>, Errno> {
+    let mut counters = None;
     for _ in 0..count {
         let (header, _) = ib_uverbs_flow_spec_hdr::read_from_prefix(bytes).map_err(|_| Errno::EINVAL)?;
         let size = usize::from(header.size);
@@ -99,10 +106,17 @@ fn parse(mut bytes: &[u8], count: u8, rule: &mut Rule) -> Result<(), Errno> {
                 }
                 rule.tag = tag.tag_id;
             }
+            IB_FLOW_SPEC_ACTION_COUNT => {
+                let count = read::<ib_uverbs_flow_spec_action_count>(spec)?;
+                // One set for a rule (`parse_flow_attr()`).
+                if counters.replace(count.handle).is_some() {
+                    return Err(Errno::EINVAL);
+                }
+            }
             kind => rule.specs.push(condition(kind, spec)?),
         }
     }
-    if bytes.is_empty() { Ok(()) } else { Err(Errno::EINVAL) }
+    if bytes.is_empty() { Ok(counters) } else { Err(Errno::EINVAL) }
 }
 
 fn condition(kind: u32, spec: &[u8]) -> Result<Spec, Errno> {

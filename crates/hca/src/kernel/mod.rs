@@ -11,6 +11,7 @@ mod attr;
 mod call;
 mod clock;
 mod context;
+mod counters;
 mod cq;
 mod device_memory;
 mod dispatch;

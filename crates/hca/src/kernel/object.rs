@@ -22,6 +22,7 @@ pub(super) enum Object {
     Xrcd { xrcdn: u32 },
     Uar { page: u32 },
     Flow { rule: u32 },
+    Counters(Counters),
     Wq { wqn: u32, state: u32, max_wr: u32 },
     Table { wqns: Vec<u32> },
     Dm { memory: Arc<DeviceMemory> },
@@ -41,6 +42,7 @@ impl Object {
             Self::Xrcd { .. } => "xrcd",
             Self::Uar { .. } => "uar",
             Self::Flow { .. } => "flow",
+            Self::Counters(_) => "counters",
             Self::Wq { .. } => "wq",
             Self::Table { .. } => "rwq_ind_tbl",
             Self::Dm { .. } => "dm",
@@ -57,6 +59,15 @@ impl Object {
             _ => None,
         }
     }
+}
+
+/// The kernel's data of a set of counters.
+#[derive(Debug)]
+pub(super) struct Counters {
+    /// Its number in the device.
+    pub(super) number: u32,
+    /// What is counted (packets or bytes), and the index of the value; valid while a rule has the set.
+    pub(super) descs: Vec<(u32, u32)>,
 }
 
 /// Kinds of objects that have events.

@@ -272,6 +272,9 @@ impl State {
             Object::Flow { rule } => {
                 device.steering.remove(rule);
             }
+            Object::Counters(counters) => {
+                device.steering.counters.remove(&counters.number);
+            }
             Object::Wq { wqn, .. } => {
                 device.wqs.remove(&wqn);
             }

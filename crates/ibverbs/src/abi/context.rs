@@ -10,7 +10,7 @@ use super::attr::{
     ibv_parent_domain_init_attr, ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_xrcd_init_attr,
 };
 use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input};
-use super::flow::{ibv_flow, ibv_flow_attr};
+use super::flow::{ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_flow, ibv_flow_attr};
 use super::object::{ibv_cq, ibv_cq_ex, ibv_dm, ibv_pd, ibv_srq, ibv_td, ibv_xrcd};
 use super::qp::{ibv_mw_bind, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr};
 use super::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
@@ -94,10 +94,14 @@ c_struct! {
         query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
         advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32, u32, *mut Sge, u32) -> c_int>,
         alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut IbvMr>,
-        read_counters: Unused,
-        attach_counters_point_flow: Unused,
-        create_counters: Unused,
-        destroy_counters: Unused,
+        read_counters: Option<unsafe extern "C" fn(*mut ibv_counters, *mut u64, u32, u32) -> c_int>,
+        attach_counters_point_flow: Option<
+            unsafe extern "C" fn(*mut ibv_counters, *mut ibv_counter_attach_attr, *mut ibv_flow) -> c_int,
+        >,
+        create_counters: Option<
+            unsafe extern "C" fn(*mut ibv_context, *mut ibv_counters_init_attr) -> *mut ibv_counters,
+        >,
+        destroy_counters: Option<unsafe extern "C" fn(*mut ibv_counters) -> c_int>,
         reg_dm_mr: Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut IbvMr>,
         alloc_dm: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
         free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,

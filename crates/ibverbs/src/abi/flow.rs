@@ -148,4 +148,14 @@ c_struct! {
     struct ibv_counters {
         context: *mut ibv_context,
     }
+
+    struct ibv_counters_init_attr {
+        comp_mask: u32,
+    }
+
+    struct ibv_counter_attach_attr {
+        counter_desc: u32,
+        index: u32,
+        comp_mask: u32,
+    }
 }

@@ -13,7 +13,7 @@ pub(crate) mod qp_ex;
 
 use crate::abi::context::verbs_context;
 use crate::export::{device, qp};
-use crate::object::{cq, dm, flow, mr, mw, pd, srq, wq, xrcd};
+use crate::object::{counters, cq, dm, flow, mr, mw, pd, srq, wq, xrcd};
 use core::mem;
 use uverbs_core::provider::Driver;
 
@@ -56,5 +56,9 @@ pub(crate) fn functions<D: Driver>() -> verbs_context {
     table.destroy_rwq_ind_table = Some(wq::destroy_rwq_ind_table);
     table.ibv_create_flow = Some(flow::create_flow);
     table.ibv_destroy_flow = Some(flow::destroy_flow);
+    table.create_counters = Some(counters::create_counters);
+    table.attach_counters_point_flow = Some(counters::attach_counters_point_flow);
+    table.read_counters = Some(counters::read_counters);
+    table.destroy_counters = Some(counters::destroy_counters);
     table
 }

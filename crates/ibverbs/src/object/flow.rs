@@ -3,16 +3,15 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and structs.
 
-use super::destroy_handle;
+use super::{counters, destroy_handle};
 use crate::abi::flow::{ibv_flow, ibv_flow_attr};
 use crate::abi::qp::ibv_qp;
 use crate::context;
 use crate::convert::flow as convert;
-use crate::errno::{Errno, ensure, number, pointer};
+use crate::errno::{ensure, number, pointer};
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
-use uverbs_core::control::{FlowHandle, flow};
-use uverbs_core::kernel::Uhw;
+use uverbs_core::control::FlowHandle;
 
 /// A rule: C's part and ours.
 #[repr(C)]
@@ -31,15 +30,21 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
         ensure(!attr.is_null())?;
         // SAFETY: `attr` is not NULL (checked above), so it is valid and followed by its specifications (contract of the
         // man page).
-        let (attr, counters) = unsafe { convert::from_c(attr) }?;
-        if counters.is_some() {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        // SAFETY: `qp` is a live object of a context of this library, as checked above.
-        let target = unsafe { here.verbs().qp_handle(qp) };
-        let handle = flow::create(target, &attr, Uhw::none())?;
+        let (attr, set) = unsafe { convert::from_c(attr) }?;
         // SAFETY: `qp` exists: `of_object` found its context.
         let context = unsafe { (*qp).context };
+        let set = match set {
+            None => None,
+            Some(set) => {
+                ensure(!set.is_null())?;
+                // SAFETY: `set` is a live object, which begins with the pointer to its context (contract of the man page).
+                unsafe { context::is_of(context, set) }?;
+                // SAFETY: `set` is a live object of this library: its context was found above.
+                Some(unsafe { counters::handle(set) })
+            }
+        };
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
+        let handle = unsafe { here.verbs().create_flow(qp, &attr, set) }?;
         let public = ibv_flow { comp_mask: 0, context, handle: handle.handle() };
         Ok(Box::into_raw(Box::new(Flow { public, private: ManuallyDrop::new(handle) })).cast())
     })

@@ -7,6 +7,7 @@
 
 pub(crate) mod ah;
 pub(crate) mod channel;
+pub(crate) mod counters;
 pub(crate) mod cq;
 pub(crate) mod dm;
 pub(crate) mod flow;

@@ -51,6 +51,7 @@ struct rule {
 	struct ibv_flow_spec_ipv4_ext ip;
 	struct ibv_flow_spec_tcp_udp udp;
 	struct ibv_flow_spec_action_tag tag;
+	struct ibv_flow_spec_counter_action count;
 };
 
 static struct rule rule_for(uint16_t port)
@@ -119,6 +120,53 @@ static void steer(void)
 	struct ibv_flow_action_esp_attr esp = { 0 };
 	errno = 0;
 	CHECK(ibv_create_flow_action_esp(b.context, &esp) == NULL && errno == EOPNOTSUPP);
+}
+
+/* Counters are described before a rule has them, and count what rules match. */
+static void count(void)
+{
+	struct ibv_counters_init_attr init = { 0 };
+	struct ibv_counters *counters = ibv_create_counters(b.context, &init);
+	CHECK(counters && counters->context == b.context);
+	struct rule rule = rule_for(8), other = rule_for(9);
+	rule.attr.num_of_specs = other.attr.num_of_specs = 5;
+	rule.count = (struct ibv_flow_spec_counter_action){
+		.type = IBV_FLOW_SPEC_ACTION_COUNT,
+		.size = sizeof(rule.count),
+		.counters = counters,
+	};
+	other.count = rule.count;
+	errno = 0;
+	CHECK(ibv_create_flow(b.qp, &rule.attr) == NULL && errno == EINVAL);
+	uint64_t values[4] = { 1, 1, 1, 1 };
+	CHECK(ibv_read_counters(counters, values, 4, 0) == EINVAL);
+	struct ibv_counter_attach_attr packets = { IBV_COUNTER_PACKETS, 3, 0 }, bytes = { IBV_COUNTER_BYTES, 1, 0 };
+	struct ibv_counter_attach_attr unknown = { 7, 0, 0 };
+	CHECK(ibv_attach_counters_point_flow(counters, &packets, NULL) == 0);
+	CHECK(ibv_attach_counters_point_flow(counters, &bytes, NULL) == 0);
+	CHECK(ibv_attach_counters_point_flow(counters, &unknown, NULL) == EOPNOTSUPP);
+	struct ibv_flow *first = ibv_create_flow(b.qp, &rule.attr);
+	struct ibv_flow *second = ibv_create_flow(b.qp, &other.attr);
+	CHECK(first && second);
+	CHECK(ibv_attach_counters_point_flow(counters, &bytes, first) == EOPNOTSUPP);
+	CHECK(ibv_attach_counters_point_flow(counters, &bytes, NULL) == EBUSY);
+	CHECK(ibv_destroy_counters(counters) == EBUSY);
+	CHECK(ibv_read_counters(counters, values, 3, 0) == EINVAL);
+	CHECK(ibv_read_counters(counters, values, 4, 0) == 0);
+	CHECK(values[0] == 0 && values[1] == 0 && values[2] == 0 && values[3] == 0);
+	post_recv(&b, 2, 1024, 512);
+	post_recv(&b, 3, 1024, 512);
+	send_frame(7, 8);
+	send_frame(7, 10);
+	send_frame(7, 9);
+	poll_ok(b.cq, 2);
+	poll_ok(b.cq, 2);
+	CHECK(ibv_read_counters(counters, values, 4, IBV_READ_COUNTERS_ATTR_PREFER_CACHED) == 0);
+	CHECK(values[3] == 2 && values[1] == 2 * FRAME && values[0] == 0);
+	CHECK(ibv_destroy_flow(first) == 0 && ibv_destroy_flow(second) == 0);
+	CHECK(ibv_read_counters(counters, values, 4, 0) == EINVAL);
+	CHECK(ibv_attach_counters_point_flow(counters, &bytes, NULL) == 0);
+	CHECK(ibv_destroy_counters(counters) == 0);
 }
 
 /* The queue that a packet of this flow arrived at. */
@@ -227,6 +275,7 @@ int main(void)
 	open_raw(&a);
 	open_raw(&b);
 	steer();
+	count();
 	spread();
 	CHECK(ibv_destroy_qp(a.qp) == 0 && ibv_destroy_qp(b.qp) == 0);
 	close_end(&a);

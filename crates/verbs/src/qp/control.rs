@@ -30,6 +30,10 @@ impl<D: Driver> QpControl<D> {
         self.inner.handle()
     }
 
+    pub(crate) fn context(&self) -> &Arc<crate::context::ContextInner<D>> {
+        self.inner.context()
+    }
+
     pub(super) fn close(self) -> Result<()> {
         match Arc::into_inner(self.inner) {
             Some(mut inner) => inner.destroy(),

@@ -7,10 +7,12 @@
 use crate::memory::QueueBuf;
 use crate::memory::dbrec::DbRec;
 use std::sync::Arc;
-use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqInitAttr, WqInitAttr};
+use uverbs_core::attr::{
+    CqInitAttr, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqInitAttr, WqInitAttr,
+};
 use uverbs_core::control::{
-    CompChannelHandle, CqHandle, DmHandle, PdHandle, QpHandle, QpParents, RwqIndTableHandle, SrqHandle,
-    SrqParents, WqHandle, cq, dm, qp, srq, wq,
+    CompChannelHandle, CountersHandle, CqHandle, DmHandle, FlowHandle, PdHandle, QpHandle, QpParents,
+    RwqIndTableHandle, SrqHandle, SrqParents, WqHandle, cq, dm, flow, qp, srq, wq,
 };
 use uverbs_core::kernel::{Command, Kernel, Mapping, Protection, Uhw};
 use uverbs_core::{Errno, Error, Result};
@@ -25,9 +27,10 @@ use uverbs_uapi::mlx5::cmds::{
 };
 use uverbs_uapi::mlx5::{
     MLX5_IB_MMAP_CLOCK_INFO, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_create_cq,
-    mlx5_ib_create_cq_resp, mlx5_ib_create_qp, mlx5_ib_create_qp_resp, mlx5_ib_create_qp_rss,
-    mlx5_ib_create_srq, mlx5_ib_create_srq_resp, mlx5_ib_create_wq, mlx5_ib_create_wq_resp,
-    mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp, mlx5_ib_modify_wq, mlx5_ib_resize_cq,
+    mlx5_ib_create_cq_resp, mlx5_ib_create_flow, mlx5_ib_create_qp, mlx5_ib_create_qp_resp,
+    mlx5_ib_create_qp_rss, mlx5_ib_create_srq, mlx5_ib_create_srq_resp, mlx5_ib_create_wq,
+    mlx5_ib_create_wq_resp, mlx5_ib_flow_counters_data, mlx5_ib_flow_counters_desc, mlx5_ib_modify_qp,
+    mlx5_ib_modify_qp_resp, mlx5_ib_modify_wq, mlx5_ib_resize_cq,
 };
 use zerocopy::IntoBytes;
 
@@ -259,6 +262,26 @@ pub(crate) fn create_rss_qp(
     // SAFETY: the struct has no address.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     qp::create_rss(pd, table, user_handle, uhw)
+}
+
+/// Creates a steering rule with counters that the kernel does not know yet.
+pub(crate) fn create_counted_flow(
+    qp: &QpHandle,
+    attr: &FlowAttr,
+    counters: &CountersHandle,
+    descs: &[mlx5_ib_flow_counters_desc],
+    ncounters: u32,
+) -> Result<FlowHandle> {
+    let head = mlx5_ib_create_flow { ncounters_data: 1, ..Default::default() };
+    let data = mlx5_ib_flow_counters_data {
+        counters_data: descs.as_ptr().expose_provenance() as u64,
+        ncounters,
+        ..Default::default()
+    };
+    let request = [head.as_bytes(), data.as_bytes()].concat();
+    // SAFETY: the address is that of `descs`, which the kernel only reads, during the command.
+    let uhw = unsafe { Uhw::new(&request, &mut []) };
+    flow::create(qp, attr, Some(counters), uhw)
 }
 
 /// Allocates device memory: the object, its offset in the device, and the page by which it is mapped.

@@ -11,6 +11,7 @@ mod cq;
 mod dct;
 mod dm;
 pub mod dv;
+mod flow;
 mod ops;
 mod options;
 mod qp;
@@ -34,10 +35,12 @@ use crate::memory::dbrec::DbRecPages;
 use crate::qp::QpAccess;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use uverbs_core::attr::{AhAttr, CqInitAttr, DeviceAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
+use uverbs_core::attr::{
+    AhAttr, CqInitAttr, DeviceAttr, FlowAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr,
+};
 use uverbs_core::control::{
-    AhHandle, CompChannelHandle, ContextInfo, CqHandle, PdHandle, QpHandle, SrqHandle, WqHandle, XrcdHandle,
-    pd,
+    AhHandle, CompChannelHandle, ContextInfo, CountersHandle, CqHandle, FlowHandle, PdHandle, QpHandle,
+    SrqHandle, WqHandle, XrcdHandle, pd,
 };
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, QueueAccess, Uhw};
@@ -264,6 +267,15 @@ impl Driver for Mlx5 {
 
     fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
         wq::create_rss(create)
+    }
+
+    fn create_flow(
+        &self,
+        qp: &QpHandle,
+        attr: &FlowAttr,
+        counters: Option<&CountersHandle>,
+    ) -> Result<FlowHandle> {
+        flow::create(qp, attr, counters)
     }
 
     fn create_ah(&self, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHandle, crate::Ah)> {

@@ -31,7 +31,7 @@ fn mac(end: &End) -> [u8; 6] {
 }
 
 fn rule(target: Target, specs: Vec<Spec>) -> Rule {
-    Rule { priority: 0, multicast: false, sniffer: false, specs, tag: 0x1234, target }
+    Rule { priority: 0, multicast: false, sniffer: false, specs, tag: 0x1234, target, counters: None }
 }
 
 /// Ethernet, IPv4 and TCP headers without checksums.
