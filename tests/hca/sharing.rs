@@ -39,11 +39,11 @@ fn destroyed_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
     ended_while_polled(lab, |qp| Ok(qp.close()?))
 }
 
-/// The same with RESET.
+/// As [`destroyed_while_polled`], with a transition to RESET.
 fn reset_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
     ended_while_polled(lab, |qp| {
         qp.control.modify_state(QpState::RESET)?;
-        // In RESET nothing of it is left; then it goes.
+        // The RESET removes all completions of the QP; destroying it then succeeds.
         Ok(qp.close()?)
     })
 }
@@ -122,7 +122,11 @@ fn ended_while_polled<D: Driver>(
         ensure!(id & 0xffff_ffff == *n, "{id:#x} after {n}");
         *n += 1;
     }
-    lab.note(format_args!("{} completions of {} that are gone", seen.len() as u64 - posted, TURNS * 20));
+    lab.note(format_args!(
+        "{} completions; {} WRs of the destroyed or reset QPs",
+        seen.len() as u64 - posted,
+        TURNS * 20
+    ));
     Ok(())
 }
 

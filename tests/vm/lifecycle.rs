@@ -70,7 +70,7 @@ fn peer_killed<D: Driver>(lab: &Lab<D>) -> Outcome {
         Ok(all.lines().any(|l| l.contains(&device) && l.contains(&qp) && l.contains(" state RTS ")))
     })?;
     a.recv_empty(3)?;
-    // It lives.
+    // The connection works.
     a.post(Face::Single, &[Req::new(99, Op::Send).signaled().inline(&[1])])?;
     a.ok(1)?;
     let send = |i: usize| Req::new(1000 + i as u64, Op::Send).signaled().inline(&[2]);
@@ -266,7 +266,7 @@ fn another_gid<D: Driver>(lab: &Lab<D>) -> Result<()> {
     until("the address is a GID", LIMIT, has)?;
     drop(address);
     port_event(&lab.a, EventType::GID_CHANGE)?;
-    until("the GID is gone", LIMIT, || Ok(!has()?))?;
+    until("the GID was removed", LIMIT, || Ok(!has()?))?;
     Pair::<D, Rc, Exclusive>::new(lab)?.message(Face::Batch, 3000, 1)
 }
 
@@ -403,7 +403,7 @@ fn device_deleted_in_use(env: &LabEnv) -> Outcome {
         Device::with(env, Traffic).context("before")?;
         let child = Device::with(env, DeletedInUse)?;
         child.success(LIMIT)?;
-        until("the device is gone", LIMIT, || Ok(!Device::exists()))?;
+        until("the device was removed", LIMIT, || Ok(!Device::exists()))?;
         ensure!(find(Device::NAME).is_err(), "the device is still listed");
         let left = open_files()?;
         ensure!(left == files, "turn {turn}: open before {files:?}, after {left:?}");
@@ -538,7 +538,7 @@ fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
     traffic::<D, Rc>(lab)?;
     traffic::<D, Uc>(lab)?;
     traffic::<D, Ud>(lab)?;
-    // In an order in which C could not: what is used lives on.
+    // In an order that C does not allow: an object is kept until its last user is dropped.
     drop((pd, srq, cq, own, mr));
     drop((windows, ah));
     drop(qp);

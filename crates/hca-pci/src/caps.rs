@@ -81,11 +81,11 @@ impl Caps {
         }
     }
 
-    /// Sets capabilities of a group as the driver wants them; `false` if it may not.
+    /// Sets the capabilities of a group to those that the driver requests; `false` if a value is not permitted.
     pub(crate) fn set(&mut self, group: u16, wanted: &[u8]) -> bool {
         match group {
             group::GENERAL => {
-                // Only what the driver has a reason to change; nothing here reaches beyond what there is.
+                // Only the capabilities that drivers change; a driver can't enable one that the device does not have.
                 let max = cap::LOG_MAX_QP.get(&self.general);
                 let qps = cap::LOG_MAX_QP.get(wanted);
                 if qps > max {
@@ -135,10 +135,10 @@ fn general(ethernet: bool) -> Vec<u8> {
         (cap::LOG_MAX_MSG, 30),
         (cap::CQE_VERSION, 1),
         (cap::UMR_MODIFY_ENTITY_SIZE_DISABLED, 1),
-        // Lists of more than 64 Ki pages come by that queue, too, in parts whose place has more than 16 bits.
+        // Lists of more than 64 Ki pages come through the UMR queue, too, in parts whose offset has more than 16 bits.
         (cap::UMR_EXTENDED_TRANSLATION_OFFSET, 1),
-        // That queue changes a region that is re-registered with other rights in both cases, including the right to
-        // atomics.
+        // With both settings, the driver uses the UMR queue to change the rights of a re-registered region, including
+        // the right to atomics.
         (cap::UMR_MODIFY_ATOMIC_DISABLED, 0),
         (cap::UMR_INDIRECT_MKEY_DISABLED, 1),
         (cap::SCTR_DATA_CQE, 1),
@@ -239,7 +239,7 @@ fn offloads() -> Vec<u8> {
     eth::VLAN_CAP.set(&mut caps, 1_u32);
     eth::SELF_LB_EN_MODIFIABLE.set(&mut caps, 1_u32);
     eth::MAX_LSO_CAP.set(&mut caps, 18_u32);
-    // Nothing need be inline (`MLX5_CAP_INLINE_MODE_NOT_REQUIRED`).
+    // No header must be inline (`MLX5_CAP_INLINE_MODE_NOT_REQUIRED`).
     eth::WQE_INLINE_MODE.set(&mut caps, 2_u32);
     eth::RSS_IND_TBL_CAP.set(&mut caps, 11_u32);
     caps

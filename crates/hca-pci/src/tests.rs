@@ -437,7 +437,7 @@ fn the_initialization_segment_shows_the_command_queue() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever a guest writes, it gets an answer or nothing, and the device lives.
+    /// A guest may write any bytes: the device answers or ignores them, and continues to work.
     #[test]
     fn every_command_is_answered(
         opcodes in proptest::collection::vec(

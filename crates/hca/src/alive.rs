@@ -7,7 +7,7 @@ use core::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Keeps the thread of a fabric; ends it with the last user.
+/// Owns the threads of a fabric; ends them when the last user drops it.
 pub(crate) struct Alive {
     pub(crate) shared: Arc<Shared>,
     pub(crate) trunks: Arc<Trunks>,
@@ -23,7 +23,7 @@ impl fmt::Debug for Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        // The thread is not there in a child of fork, and the lock may be held by it for ever.
+        // A child of fork(2) has no such thread, and its copy of the lock may stay locked for ever.
         if !self.is_here() {
             return;
         }

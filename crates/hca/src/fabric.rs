@@ -336,7 +336,8 @@ impl Hca {
         self.take_violations_if(|_| true)
     }
 
-    /// As [`Hca::take_violations`], for the violations that are `wanted`: a test takes those that it caused on purpose.
+    /// As [`Hca::take_violations`], for the violations for which `wanted` is true: a test removes those that it caused
+    /// intentionally.
     #[must_use]
     pub fn take_violations_if(&self, wanted: impl FnMut(&Violation) -> bool) -> Vec<Violation> {
         self.plugged.take_violations_if(wanted)

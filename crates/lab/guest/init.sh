@@ -84,8 +84,8 @@ setup_rxe() {
     for module in veth rdma_rxe ib_uverbs rdma_ucm; do must /sbin/modprobe $module; done
     /sbin/modprobe -q ib_umad
     if [ -n "$LAB_NS_A" ]; then
-        # One namespace for each end; the RDMA devices stay visible to all of them. A second link, c0 - c1, is for
-        # whatever must get through when the first one is down or lossy.
+        # One network namespace for each end; the RDMA devices stay visible in all of them. A second link, c0 - c1,
+        # carries traffic that must not depend on the first link, which tests take down or make lossy.
         must $rdma system set netns shared
         for n in 1 2; do
             must $ip netns add h$n

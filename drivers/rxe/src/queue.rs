@@ -208,7 +208,7 @@ pub(crate) struct WqeSlot<'r, H> {
 }
 
 impl<H> WqeSlot<'_, H> {
-    /// Writes the whole head, so that nothing of an earlier lap stays in it.
+    /// Writes the whole head, so that it has no bytes of an earlier lap.
     #[inline(always)]
     pub(crate) fn put_head(&mut self, head: H)
     where

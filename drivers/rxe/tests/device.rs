@@ -435,7 +435,7 @@ fn datagrams_arrive() {
         assert!(wc[0].wc_flags.contains(WcFlags::GRH));
         assert_eq!(t.get(40, 20), [n as u8; 20]);
     }
-    // Longer than the MTU: the device sends nothing and says that it did.
+    // Longer than the MTU: the device sends nothing, but completes the WR successfully.
     let to = To { ah: &ah, remote_qpn: b.handle.qp_num(), remote_qkey: 0x1111 };
     recv!(b, 1, &[t.sge(0, 60000)]).unwrap();
     // SAFETY: all memory is leaked and made of atomics.
@@ -458,7 +458,7 @@ fn unreliable_connections_send_write_and_refuse_invalidation() {
     assert_eq!(t.get(0, 3000), [5; 3000]);
     post!(a, 3, op::Write::new(t.remote(20000)), Inline(b"uc")).unwrap();
     t.wait_ok(1);
-    // Legal by ibv_post_send(3), and more than rxe can: it says so in a completion. Later kernels flush the WR that
+    // Legal by ibv_post_send(3), but beyond rxe's limits: the completion has an error. Later kernels flush the WR that
     // they failed at before they report why (`rxe_requester()` calls `rxe_qp_error()` at once).
     post!(a, 4, op::SendInv::new(1), NoData).unwrap();
     let status = t.wait(1)[0].status;

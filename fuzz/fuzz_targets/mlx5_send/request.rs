@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Send requests of a program, whether the verbs allow them, and their expected WQE.
 //!
-//! Written from ibv_post_send(3), ibv_wr_post(3), docs/src/reference/semantics.md and the hardware's format; nothing of it is the
-//! encoder's.
+//! Written from ibv_post_send(3), ibv_wr_post(3), docs/src/reference/semantics.md and the hardware's format. It shares
+//! no code with the encoder.
 
 use arbitrary::{Arbitrary, Unstructured};
 use std::sync::OnceLock;

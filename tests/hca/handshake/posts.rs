@@ -20,15 +20,15 @@ use uverbs_hca::Fabric;
 use uverbs_tests::post::{builder, post_queue};
 use uverbs_tests::{Face, Op, Outcome, Req, Test, wait};
 
-/// A post whose thread is stopped at its doorbell while the QP is reset and comes up again: nothing of it comes later, by
-/// any face, and the queue counts right.
+/// Stops the thread of a post at its doorbell while the QP is reset and brought to RTS again. Afterwards no WR of that
+/// post completes, on any face, and the indices of the queue are correct.
 fn stopped_at_the_doorbell() -> Outcome {
     for (face, n) in Face::ALL.into_iter().flat_map(|face| [(face, 1), (face, 3)]) {
         let what = format!("{face:?}, {n}");
         let rig = Rig::new(1)?;
         let cq = rig.a.cq(127)?;
         let (mut a, mut b) = rig.pair(&cq, 8)?;
-        // Some before, so that the indices are not where they begin.
+        // A few sends first, so that the indices are not 0.
         send(&mut a, &mut b, 0..5)?;
         ensure!(polled(&cq)?.len() == 5);
         let (stopped, is_stopped) = channel();

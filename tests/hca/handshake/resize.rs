@@ -62,7 +62,7 @@ fn ended(version: u8, ending: Ending, before: u64, within: u64, cqe: u32, first:
     ended.join()?.context("the end of the QP")?;
     let ids = polled(&cq).context("poll")?;
     ensure!(ids == [0], "{ids:?} of the other QP");
-    // A new QP gets the user index of the old one: nothing of the old one is its.
+    // A new QP gets the user index of the old one. Completions of the old QP must not be attributed to it.
     let (mut na, mut nb) = rig.pair(&cq, 8)?;
     for id in 300..303 {
         na.sq()?.post(id).signaled().send_inline(b"")?;

@@ -156,7 +156,7 @@ pub struct Message {
     pub id: u64,
     /// The data in the receive.
     pub data: Vec<u8>,
-    /// Length that the completion tells.
+    /// The length in the completion.
     pub byte_len: usize,
     /// Immediate data.
     pub imm: Option<u32>,

@@ -121,7 +121,7 @@ fn verb<T: uverbs::qp::Transport>(verb: Verb) -> Verb {
     match (T::QP_TYPE, verb) {
         (QpType::Rc, verb) => verb,
         (QpType::Uc, Verb::Send | Verb::SendImm | Verb::Write) => verb,
-        // A write with immediate that meets no receive may or may not have written.
+        // A write with immediate for which there was no receive may have written its data or not.
         (QpType::Uc, Verb::WriteImm) => Verb::Write,
         (_, Verb::SendImm) => verb,
         _ => Verb::Send,
@@ -685,7 +685,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
     }
 }
 
-/// A work request, ready to be posted, and what must come of it.
+/// A work request, ready to be posted, and its expected result.
 struct Planned {
     op: Op,
     flags: SendFlags,

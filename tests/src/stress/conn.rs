@@ -197,7 +197,7 @@ impl<D: Driver> Conn<D> {
         back.into_iter().try_for_each(|(side, buffer)| ends[side].memory.give_back(buffer))
     }
 
-    /// Takes the connection for a control call, if no one has it.
+    /// Reserves the connection for a control call. `None` if another thread has reserved it.
     pub(super) fn control(&self) -> Option<Controlled<'_>> {
         let taken = self.controlled.swap(true, Ordering::Acquire);
         (!taken).then(|| Controlled(&self.controlled))

@@ -103,7 +103,7 @@ impl<D: Driver> Memory<D> {
         Ok(())
     }
 
-    /// All that rest, at the end.
+    /// Checks all resting buffers, at the end of the run. Returns their number.
     pub(super) fn check_all(&self) -> Result<usize> {
         let free = self.free.lock()?;
         for (buffer, pattern) in &free.resting {

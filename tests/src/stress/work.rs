@@ -331,10 +331,11 @@ impl<D: Driver> World<D> {
         match kind {
             Kind::Recv if success && ours => {
                 let from = memory.received(buffer.context("it has no buffer")?)?;
-                let from = Id::parse(from).with_context(|| format!("a message of no one: {from:#x}"))?;
+                let from =
+                    Id::parse(from).with_context(|| format!("a message with an unknown ID: {from:#x}"))?;
                 ensure!(
                     from.conn == id.conn && from.side != side && !from.recv,
-                    "a message of another queue: {from:?}"
+                    "a message from an unrelated queue: {from:?}"
                 );
                 let sent = conn.era_of(from.era)?;
                 sent.delivered(from).with_context(|| format!("its message, {from:?}"))?;

@@ -155,7 +155,7 @@ fn create_qp_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
     qp_sizes::<D, Ud>(lab)
 }
 
-/// Queues for nothing: an error, or a QP that takes nothing and does no harm.
+/// Queues of size 0: creation fails, or creates a QP that refuses every post.
 fn qp_without_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let (pd, cq) = parents(lab)?;

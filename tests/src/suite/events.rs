@@ -102,7 +102,7 @@ fn solicited_only<D: Driver>(lab: &Lab<D>) -> Outcome {
     b.set_state(uverbs::attr::QpState::ERR)?;
     b.wait(1)?;
     // An error counts as solicited (ibv_req_notify_cq(3)); kernels whose rxe posts a flushed receive as any other
-    // (`flush_recv_wqe()`, from 6.4 on) forget that.
+    // (`flush_recv_wqe()`, from 6.4 on) do not do that.
     if readable(channel.as_fd(), QUIET)? {
         expect(&channel, &b.cq)
     } else {

@@ -92,7 +92,7 @@ fn abort_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     a.fill(0..4096, 9)?;
     let room = a.qp.cap().max_send_wr as usize;
     let write: Req<'_, D> = Req::new(1, Op::Write(b.remote(0))).signaled().sges(&sges);
-    // More than fits in all, so room that was not given back would be missed.
+    // The loop builds more WRs than the queue holds, so it would fail if an aborted WR kept its room.
     for turn in 0..room {
         let sq = a.qp.sq()?;
         let mut wr = builder(sq);
@@ -101,7 +101,7 @@ fn abort_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
         wr.request(&write);
         wr.abort();
         lose(sq, &[write, write], if turn % 2 == 0 { Lost::Abort } else { Lost::Drop })?;
-        // One wrong request spoils all, and nothing of it happens.
+        // If one request of a batch is invalid, none is posted.
         let wrong = write.inline(&[1; 4096]);
         ensure!(post_queue(sq, Face::Batch, &[write, wrong, write]) == Err(PostError::InlineTooLong.into()));
         let result = session(sq, |wr| {

@@ -53,7 +53,7 @@ fn ways_to_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
     })??;
     ensure!(walked == [7, 8, 9, 10, 11], "{walked:?}");
     ensure!(ids(cq.poll(&mut three)?) == [12, 13, 14]);
-    // One that meets the end.
+    // A poll that reaches the end of the ring.
     let walked = cq.poll_session(|poll| {
         let mut n = 1;
         while poll.next().is_ok() {

@@ -70,7 +70,7 @@ abi_consts! {
 
     /// Raw packets: the kernel does not report how much of the headers is inlined.
     pub const MLX5_USER_INLINE_MODE_NA: u8 = 0;
-    /// Raw packets: no header need be inlined.
+    /// Raw packets: no header must be inline.
     pub const MLX5_USER_INLINE_MODE_NONE: u8 = 1;
     /// Raw packets: the Ethernet header is inlined.
     pub const MLX5_USER_INLINE_MODE_L2: u8 = 2;

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uverbs_lab::apt::{self, Suite};
 
-/// The suite that the C library comes from.
+/// The Debian suite of the C library.
 const SUITE: &str = "forky";
-/// The C library's packages; their closure has the suite's loader and libc.
+/// The packages of the C library; their dependencies include the suite's loader and libc.
 const PACKAGES: [&str; 2] = ["libibverbs-dev", "ibverbs-providers"];
 /// Debian's directory of libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";

@@ -152,7 +152,8 @@ impl QpHandle {
     }
 }
 
-/// The fields that `mask` names; the others stay 0, so that nothing of the caller's leaks by accident.
+/// The fields that `mask` selects. The others are 0, so that attributes which the caller did not select are never
+/// applied.
 fn to_kernel(qp_handle: u32, attr: &QpAttr, mask: QpAttrMask) -> ib_uverbs_modify_qp {
     let mut cmd = ib_uverbs_modify_qp { qp_handle, attr_mask: mask.bits(), ..Default::default() };
     let has = |bit| mask.contains(bit);

@@ -354,7 +354,7 @@ fn modify_sends_only_masked_attributes_and_explains_a_refusal() {
     script.expect_write::<ib_uverbs_ex_query_device>(extended, |_, _| Err(Errno::EIO));
     let error = scripted!(qp.modify(Some(QpState::INIT), &attr, full, Uhw::none())).unwrap_err();
     assert!(error.to_string().starts_with("modify_qp(qp 9 of script0):"), "{error}");
-    // The device tells which one.
+    // The attributes of the device show which limit is exceeded.
     refuse(Errno::EINVAL);
     answer_limits(&script);
     script.expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_ENTRY, |_| Err(Errno::ENODATA));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Locking is a type: a queue is `Exclusive` (posted through `&mut`, no lock exists) or `Shared` (a spinlock). Where the
-//! type can't tell, as in C, it is `Dynamic`: either one, fixed when the queue is made.
+//! Locking is a type: a queue is `Exclusive` (posted through `&mut`, no lock exists) or `Shared` (a spinlock). Where
+//! the type is not known at compile time, as in C, it is `Dynamic`: either of the two, selected when the queue is
+//! created.
 //!
 //! [`Locked`] pairs a queue with its lock. Safe code reaches an exclusive queue only by `&mut`, a shared one also by
 //! [`Locked::lock`]. The C-style face, which has no borrows, uses the `enter`/`leave` pair and relies on the promise of

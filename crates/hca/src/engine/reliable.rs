@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The requester of reliable transports: requests become packets in sequence, answers complete them in order, what is
-//! lost is sent again from the first packet that is not answered (InfiniBand specification, chapter 9.7).
+//! The requester of reliable transports. It sends requests as packets in sequence and completes them in order when they
+//! are answered. After a loss it repeats all packets from the first unanswered one (InfiniBand specification, chapter
+//! 9.7).
 
 use super::mkey::Denied;
 use super::packet::{Atomic, Body, Dc, Nak, Packet, Path, psn_add, psn_diff};
@@ -29,7 +30,7 @@ enum Verdict {
 }
 
 impl Device {
-    /// Sends what can be sent.
+    /// Sends all packets that can be sent now.
     pub(crate) fn transmit_reliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         while matches!(qp.state, State::Rts | State::Sqd) && !qp.req.rnr {
             if psn_diff(qp.req.send, qp.req.una) >= WINDOW {
@@ -64,7 +65,7 @@ impl Device {
 
     /// Starts the next request of the ring; `false` if there is no request or it must wait.
     fn start_next(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
-        // Nothing new after a failed one, and while draining.
+        // No new request is started after a failed one, or while the queue is draining.
         if qp.req.sent.len() >= DEPTH || qp.req.sent.back().is_some_and(|s| s.failed.is_some()) {
             return false;
         }
@@ -142,7 +143,7 @@ impl Device {
         self.retire(cx, qp);
     }
 
-    /// Sends the packet whose turn it is; `false` if it failed.
+    /// Sends the next packet; `false` if that failed.
     fn send_packet(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
         let psn = qp.req.send;
         let found = qp.req.sent.iter_mut().find(|s| {
@@ -250,7 +251,7 @@ impl Device {
         self.fail(cx, qp);
     }
 
-    /// An answer came.
+    /// Handles an answer.
     pub(crate) fn response(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
         if !qp.is_reliable() || !matches!(qp.state, State::Rts | State::Sqd) {
             return;
@@ -320,7 +321,7 @@ impl Device {
         self.transmit_reliable(cx, qp);
     }
 
-    /// An acknowledgement that jumps over a missing answer is a sign of its loss.
+    /// An acknowledgement beyond a missing answer means that the answer was lost.
     fn gap(&self, qp: &Qp, psn: u32) -> Verdict {
         let una = qp.req.una;
         if psn_diff(psn, una) >= 0 { Verdict::Resend(una) } else { Verdict::Nothing }
@@ -370,7 +371,7 @@ impl Device {
     /// The receiver was not ready.
     fn not_ready(&mut self, cx: &mut Port<'_>, qp: &mut Qp, psn: u32, timer: u8) {
         if psn_diff(psn, qp.req.una) > 0 || qp.req.rnr || !matches!(qp.state, State::Rts | State::Sqd) {
-            // Something before it is missing, or this one is a copy.
+            // A packet before it is missing, or this packet is a duplicate.
             return;
         }
         if qp.attr.rnr_retry != FOR_EVER {
@@ -433,7 +434,8 @@ pub(super) fn peer(cx: &Port<'_>, qp: &Qp) -> Option<usize> {
     }
 }
 
-/// Connects to another target, if need be; what went to the one before is complete.
+/// Starts a session with the target of the request if it is not the current one. All requests to the previous target
+/// are complete.
 fn open_session(qp: &mut Qp, request: &Request) {
     let Some(av) = request.av else { return };
     if qp.req.session.is_none_or(|(old, _)| old != av) {

@@ -7,7 +7,7 @@ use uverbs_uapi::ids::{UVERBS_ATTR_CORE_IN, UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_UH
 use uverbs_uapi::ioctl::UVERBS_ATTR_F_MANDATORY;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Refuses attributes that uverbs would not know.
+/// Refuses attributes that uverbs does not define.
 pub(super) fn known(c: &RawCommand<'_, '_>, ids: &[u16]) -> Result<(), Errno> {
     let unknown = |id: u16| !ids.contains(&id);
     if c.attrs().any(|a| a.flags & UVERBS_ATTR_F_MANDATORY != 0 && unknown(a.id)) {

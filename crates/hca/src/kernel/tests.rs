@@ -466,7 +466,7 @@ fn events_arrive_at_their_files_and_end_with_their_objects() {
     assert_eq!(unused!(srq.destroy()).unwrap(), 1);
     let Ctx { kernel, asyncs, .. } = ctx;
     drop(kernel);
-    // The channel's kernel end lives with the device.
+    // The kernel's end of the channel exists until the device is dropped.
     assert_eq!(asyncs.next_event().unwrap_err().errno(), Errno::EIO);
 }
 

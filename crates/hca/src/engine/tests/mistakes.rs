@@ -117,7 +117,7 @@ fn unknown_registers_objects_and_pages_are_reported() {
         Mistake::NoSuchCq,
     ];
     assert_eq!(mistakes(&a), expected);
-    // Those that are wanted are taken, by name, and the others stay.
+    // `take_violations` removes the kinds that it is called with, and keeps the others.
     doorbell(PAGE, 0x700, value);
     doorbell(PAGE, 0x800, [0, 0, 0, 0, 0xff, 0xff, 0xff, 1]);
     let taken = a.hca.take_violations_if(|v| v.mistake.kind() == "NoSuchRegister");

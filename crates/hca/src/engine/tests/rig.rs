@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queues written by hand: what a driver does, with nothing of a driver's.
+//! Writes queues as a driver does, without code of a driver.
 
 use crate::engine::cq::{Cq, CqParts};
 use crate::engine::mkey::Kind;
@@ -87,7 +87,7 @@ const BLOCKS: u32 = 64;
 const RECEIVES: u32 = 16;
 const STRIDE: usize = 64;
 const ENTRIES: u32 = 64;
-/// Everything that a region allows.
+/// All access rights of a region.
 pub(super) const ALL: u32 = 0x1f;
 
 /// A completion as the device wrote it.
@@ -104,7 +104,7 @@ pub(super) struct Wc {
     pub(super) syndrome: u8,
 }
 
-/// A CQ and the program's side of it.
+/// A CQ and the state of its consumer.
 #[derive(Debug)]
 pub(super) struct TestCq {
     pub(super) cqn: u32,
@@ -154,7 +154,7 @@ impl TestCq {
     }
 }
 
-/// One end of a connection, with everything that it is made of.
+/// One end of a connection: the device, the QP, its queues and memory.
 pub(super) struct End {
     pub(super) hca: Hca,
     pub(super) qpn: u32,
@@ -230,7 +230,7 @@ impl End {
         self.qp(|device, cx, qp| device.set_state(cx, qp, to));
     }
 
-    /// To RTS, with its peer at this QP of the device with this LID.
+    /// Moves the QP to RTS; the peer is this QP of the device with this LID.
     pub(super) fn connect(&self, dest_qpn: u32, dlid: u16, psn: u32) {
         self.attr(|a| {
             *a = Attr {
@@ -255,7 +255,7 @@ impl End {
         }
     }
 
-    /// Writes a WQE into the ring and moves the record; no doorbell.
+    /// Writes a WQE into the ring and updates the doorbell record. Does not ring the doorbell.
     pub(super) fn write_wqe(&mut self, opcode: u8, signaled: bool, imm: u32, segments: &[&[u8]]) -> u16 {
         let ce = if signaled { MLX5_WQE_CTRL_CQ_UPDATE } else { 0 };
         self.write_ctrl(opcode, ce, imm, segments)
@@ -276,7 +276,7 @@ impl End {
         index
     }
 
-    /// Rings for the WQE at an index.
+    /// Rings the doorbell for the WQE at an index.
     pub(super) fn ring(&self, index: u16) {
         let mut value = [0; 8];
         value.copy_from_slice(&self.sq.get((u32::from(index) % BLOCKS) as usize * 64, 8));
@@ -289,7 +289,7 @@ impl End {
         index
     }
 
-    /// A list with this entry, or with none for no bytes: the format's 0 is 2^31.
+    /// A list with this entry; an empty list for 0 bytes, because a byte count of 0 means 2^31.
     fn list(&self, at: u64, len: u32) -> Vec<u8> {
         if len == 0 { Vec::new() } else { self.sge(at, len).as_bytes().to_vec() }
     }
@@ -367,7 +367,7 @@ pub(super) fn pair(fabric: &Fabric, kind: QpKind, psn: u32) -> (End, End) {
     (a, b)
 }
 
-/// An SRQ and the program's side of it: a list in order.
+/// An SRQ and the state of its producer. WQEs are linked in order.
 pub(super) struct TestSrq {
     pub(super) srqn: u32,
     ring: Arc<Ram>,
@@ -407,7 +407,7 @@ impl TestSrq {
         Self { srqn, ring, record, head: 0, posted: 0 }
     }
 
-    /// Posts a receive; `mask` is what of the count goes to the doorbell record.
+    /// Posts a receive. `mask` selects the bits of the count that are written to the doorbell record.
     pub(super) fn recv(&mut self, sge: DataSeg, mask: u32) {
         let at = usize::from(self.head) * SRQ_STRIDE;
         self.ring.set(at + 16, sge.as_bytes());

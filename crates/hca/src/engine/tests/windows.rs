@@ -136,7 +136,7 @@ fn a_type_1_window_can_be_rebound_and_not_invalidated_by_peers() {
 
 #[test]
 fn a_region_under_a_window_is_not_freed_by_the_kernels_queue() {
-    /// Is not asked.
+    /// This page list is never used.
     #[derive(Debug)]
     struct NoPages;
     impl Translate for NoPages {
