@@ -15,7 +15,7 @@ use std::process::Command;
 /// `cargo check` of the whole workspace.
 pub(crate) fn check() -> Result<()> {
     let mut cmd = cargo::cargo(&["check", "--workspace", "--all-targets"]);
-    // Another compiler means other artifacts: a folder of their own keeps the usual builds warm.
+    // Another compiler produces other artifacts; a separate folder keeps those of normal builds.
     cmd.args(["--target", AARCH64, "--target-dir"]).arg(repo_root().join("target/aarch64"));
     cmd.env("RUSTC", compiler()?).env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     run::inherit(&mut cmd)
@@ -26,7 +26,8 @@ type Expected = [(&'static str, [&'static str; 3]); 5];
 
 const SOURCE: &str = "crates/core/tests/asm/barriers.rs";
 
-/// Loads and stores of write-back memory stay in order, save a store before a load, which no barrier here is about.
+/// The CPU keeps loads and stores of write-back memory in order, except a store before a load. No barrier here is for
+/// that case.
 const ON_X86_64: Expected = [
     ("to_device", ["store", "", "store"]),
     ("from_device", ["load", "", "load"]),
@@ -53,8 +54,7 @@ pub(crate) fn barriers() -> Result<()> {
 fn compiler() -> Result<PathBuf> {
     let lab = vm::lab(false)?;
     let _lock = lab.lock()?;
-    rust::prepare(&lab)
-        .context("no compiler for aarch64 (without a network, leave it out: --without-aarch64)")
+    rust::prepare(&lab).context("no compiler for aarch64 (without a network, use --without-aarch64)")
 }
 
 /// The meaning of an instruction: `load`, `store`, the barrier, or `None` for others.
@@ -89,7 +89,7 @@ fn instructions<'a>(text: &'a str, function: &str, meaning: Meaning) -> Result<V
             found.extend(meaning(line)?);
         }
     }
-    ensure!(!found.is_empty(), "there is no such function");
+    ensure!(!found.is_empty(), "the function is missing");
     Ok(found)
 }
 
@@ -98,7 +98,7 @@ fn x86_64(line: &str) -> Result<Option<&str>> {
     if name.ends_with("fence") || name == "lock" || name.starts_with("xchg") {
         return Ok(Some(line));
     }
-    // The last operand is the one that is written.
+    // The last operand is the destination.
     Ok(match (operands.contains('('), operands.trim_end().ends_with(')')) {
         _ if name.starts_with("lea") => None,
         (false, _) => None,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask book`: builds the book in `docs` with mdBook, and checks the links of its pages.
 //!
-//! The check is our own: mdbook-linkcheck2 and lychee bring 300 and 500 packages for requests that a gate without network
-//! can't make. What is left is that each relative link names a file of the book, and a heading in it.
+//! The check is our own: mdbook-linkcheck2 and lychee depend on 300 and 500 packages, most of them for requests to
+//! other sites, which a gate without a network can't make. Without these requests, the check is that each relative link
+//! names a file of the book and a heading in it.
 
 use crate::{repo_root, run, tools};
 use anyhow::{Context, Result, bail, ensure};
@@ -11,7 +12,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-/// Build the book in target/book, and check its links
+/// Build the book in target/book and check its links
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -27,20 +28,20 @@ fn output() -> PathBuf {
     repo_root().join("target/book")
 }
 
-/// Builds the book. Every link must lead to something.
+/// Builds the book and checks its links.
 pub(crate) fn build() -> Result<()> {
     let log = run::output(tools::MDBOOK.command()?.args(["build", "docs"]))?;
     print!("{log}");
     let pages = pages(&output())?;
     let broken = broken_links(&output(), &pages);
     if !broken.is_empty() {
-        bail!("links of the book that lead nowhere:\n{}", broken.join("\n"));
+        bail!("broken links in the book:\n{}", broken.join("\n"));
     }
     eprintln!("book: {} pages, {} links", pages.len(), pages.values().map(|p| p.links.len()).sum::<usize>());
     Ok(())
 }
 
-/// What a page has that links need.
+/// The links of a page and their possible targets.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
     ids: BTreeSet<String>,
@@ -94,10 +95,10 @@ fn pages(folder: &Path) -> Result<BTreeMap<PathBuf, Page>> {
     Ok(pages)
 }
 
-/// The links that lead nowhere. Links to other sites are not followed.
+/// The broken links. Links to other sites are not checked.
 fn broken_links(folder: &Path, pages: &BTreeMap<PathBuf, Page>) -> Vec<String> {
     let mut broken = Vec::new();
-    // The page for wrong addresses may be shown at any of them, so its links are absolute.
+    // The page for unknown addresses (404) is shown at any path, so its links are absolute.
     for (path, page) in pages.iter().filter(|(path, _)| *path != Path::new("404.html")) {
         for link in page.links.iter().filter(|link| !link.contains("://") && !link.starts_with("mailto:")) {
             let (file, id) = link.split_once('#').unwrap_or((link, ""));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Cargo, as the other chores use it: plain calls, and static builds for a guest that has no libc of ours.
+//! Calls of Cargo for the other commands, and static builds for a guest that does not have this machine's libc.
 
 use crate::{repo_root, run};
 use anyhow::{Context, Result, bail};
@@ -8,10 +8,10 @@ use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The only target of the lab; naming it keeps `RUSTFLAGS` away from build scripts and proc macros.
+/// The only target of the lab. With an explicit target, `RUSTFLAGS` does not apply to build scripts and proc macros.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// A cargo call at the top of the repository, with the toolchain that we were started by.
+/// A call of Cargo in the top directory of the repository, with the toolchain that started this program.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut cmd = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cmd.args(args).current_dir(repo_root());
@@ -32,7 +32,7 @@ pub(crate) enum Program<'a> {
     Test { package: &'a str, name: &'a str },
 }
 
-/// Builds a static executable with the profile `vm`; its path.
+/// Builds a static executable with the profile `vm`. Returns its path.
 pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
     let (verb, package, kind, name) = match program {
         Program::Bin { package, name } => (&["build"][..], package, "bin", name),
@@ -40,7 +40,7 @@ pub(crate) fn build_static(program: Program<'_>) -> Result<PathBuf> {
     };
     let mut cmd = cargo(verb);
     cmd.args(["--package", package, &format!("--{kind}"), name, "--profile", "vm", "--target", TARGET]);
-    // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
+    // Other flags produce other artifacts; a separate folder keeps those of normal builds.
     cmd.arg("--target-dir").arg(repo_root().join("target/lab/cargo"));
     cmd.env("RUSTFLAGS", "-C target-feature=+crt-static").env_remove("CARGO_ENCODED_RUSTFLAGS");
     build(cmd, package, kind, name)
@@ -54,7 +54,7 @@ pub(crate) fn build_hca() -> Result<PathBuf> {
     build(cmd, package, "bin", name)
 }
 
-/// Runs a build; the path of the executable.
+/// Runs a build. Returns the path of the executable.
 fn build(mut cmd: Command, package: &str, kind: &str, name: &str) -> Result<PathBuf> {
     cmd.arg("--message-format=json-render-diagnostics");
     let out = cmd

@@ -10,14 +10,14 @@ use std::time::Instant;
 /// Run the static checks: format, licence headers, spelling, dependencies, lints, documentation, the book, aarch64
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Leave out the checks that need the compiler for aarch64, which is fetched once from Debian's archive
+    /// Leave out the checks that need the compiler for aarch64, which the first run downloads from Debian's archive
     #[arg(long)]
     without_aarch64: bool,
-    /// Also run the checks that take long or need the network: the API's compatibility, advisories. Their tools are
-    /// installed by `cargo xtask setup --slow`
+    /// Also run the checks that take long or need the network: compatibility of the API, advisories. `cargo xtask setup
+    /// --slow` installs their tools
     #[arg(long)]
     slow: bool,
-    /// The revision that --slow compares the API with; without it, the latest tag of a version
+    /// Revision with which --slow compares the API [default: the tag of the latest version]
     #[arg(long, requires = "slow", value_name = "REVISION")]
     baseline: Option<String>,
 }
@@ -55,7 +55,7 @@ const BENCH: &str = "tests/bench/Cargo.toml";
 /// Checks with a compiler for aarch64.
 const AARCH64_STEPS: [Step; 2] = [("barriers", aarch64::barriers), ("aarch64", aarch64::check)];
 
-/// What no build has by default, for checks of all the code.
+/// Features that no build enables by default, so that the checks cover all code.
 const ALL: [&str; 2] = ["--features", "uverbs-ibverbs/hca"];
 
 /// The manifests of the workspaces, each of which has a lock file.
@@ -147,7 +147,7 @@ fn dependencies() -> Result<()> {
 fn advisories() -> Result<()> {
     let mut fetch = tools::DENY.command()?;
     if let Err(e) = run::output(fetch.args(["fetch", "db"])) {
-        eprintln!("ci: NOT CHECKED, because the database can't be fetched: advisories\n{e:#}");
+        eprintln!("ci: NOT CHECKED, because the database cannot be fetched: advisories\n{e:#}");
         return Ok(());
     }
     step("advisories", || {

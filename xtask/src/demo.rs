@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask demo`: the shortest way to see it work. Two software HCAs in one process, in about a second and without
-//! root; or, in the VM, a ping-pong with the C library as the peer.
+//! `cargo xtask demo`: a short demonstration. It uses two software HCAs in one process, takes about a second and needs
+//! no root. In the VM, it runs a ping-pong with the C library as the peer.
 
 use crate::cargo::{self, Program};
 use crate::{run, vm};
@@ -13,13 +13,13 @@ use uverbs_lab::{Share, Task};
 /// The commands of the guest.
 const SCRIPT: &str = include_str!("demo.sh");
 
-/// Run a demonstration on two software HCAs in one process, without root; or in the VM, with the C library
+/// Run a demonstration on two software HCAs in one process, without root, or with the C library in the VM
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Run a ping-pong in the VM with the C library as the peer, over a link between two devices of a real kernel
     #[arg(long)]
     vm: bool,
-    /// The client in the VM
+    /// Client program in the VM
     #[arg(long, value_enum, default_value_t = Client::Uverbs, requires = "vm")]
     client: Client,
     #[command(flatten)]
@@ -29,9 +29,9 @@ pub(crate) struct Args {
 /// The client program; the server is always that of the C library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Client {
-    /// This repository's `uverbs pingpong`
+    /// `uverbs pingpong` of this repository
     Uverbs,
-    /// The C library, to check the lab
+    /// ibv_rc_pingpong of the C library, to check the lab
     C,
 }
 

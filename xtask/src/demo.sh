@@ -14,14 +14,14 @@ for events in "" -e; do
     $LAB_NS_A ibv_rc_pingpong -d "$LAB_DEV_A" -g "$LAB_GID_INDEX" -c $events >/tmp/server 2>&1 &
     server=$!
     until $LAB_NS_A grep -qE ':4853 [0-9A-F:]+ 0A' /proc/net/tcp /proc/net/tcp6; do
-        # A process that has ended has no program.
+        # A process that has exited has no /proc/PID/exe.
         [ -e /proc/$server/exe ] || { cat /tmp/server; exit 1; }
         usleep 10000
     done
     $LAB_NS_B $client -d "$LAB_DEV_B" -g "$LAB_GID_INDEX" -c $events "$LAB_TCP_HOST"
     wait $server
-    echo "== the server says"
+    echo "== output of the server"
     cat /tmp/server
 done
-echo "== packets that crossed the link"
+echo "== packets on the link"
 lab-counters sent_pkts rcvd_pkts

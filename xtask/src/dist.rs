@@ -20,13 +20,13 @@ use std::process::{Command, ExitCode};
 /// Build the C libraries: libibverbs.so.1, libibverbs.a, libmlx5.so.1 and what programs are linked with
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to; made if need be
+    /// Output directory; it is created if it does not exist
     #[arg(long, default_value = "target/dist")]
     out: PathBuf,
-    /// With the software HCA inside, whose devices appear where UVERBS_HCA=2 is set
+    /// Include the software HCA; programs see its devices if UVERBS_HCA=2 is set in their environment
     #[arg(long)]
     hca: bool,
-    /// Cargo's profile
+    /// Cargo profile
     #[arg(long, default_value = "release")]
     profile: String,
 }
@@ -55,11 +55,11 @@ const MLX5: Library = Library {
     description: "Direct verbs of mlx5 devices, by the uverbs drivers",
 };
 
-/// The node that hides what no node names. It has no symbol that the assembly versions: of those, the linker would hide the
-/// ones that stand in this node.
+/// The node that hides all other symbols. It must not have symbols that get their version in the assembly, because the
+/// linker hides such symbols if they are in this node.
 const HIDING: &str = "IBVERBS_1.18";
 
-/// Runs the chore.
+/// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let out = repo_root().join(&args.out);
     fs::create_dir_all(out.join("pkgconfig")).with_context(|| format!("cannot make {}", out.display()))?;
@@ -92,7 +92,7 @@ fn make(library: &Library, input: &[PathBuf], work: &Path, out: &Path, strip: bo
     Ok(())
 }
 
-/// A folder of this process, so that two of them do not meet.
+/// A folder of this process, so that two processes do not use the same one.
 fn tempdir(out: &Path) -> Result<PathBuf> {
     let dir = out.join(format!("work-{}", std::process::id()));
     fs::create_dir_all(&dir)?;
@@ -118,14 +118,14 @@ fn archive(args: &Args) -> Result<PathBuf> {
 struct Symbol<'a> {
     name: &'a str,
     version: &'a str,
-    /// Whether new programs are linked with this version.
+    /// Whether it is the version with which new programs are linked.
     is_default: bool,
-    /// What Rust exports.
+    /// The name that Rust exports.
     target: &'a str,
 }
 
 impl Symbol<'_> {
-    /// Whether what Rust exports gets its version by the script alone.
+    /// Whether the version script alone gives the Rust symbol its version.
     fn is_plain(&self) -> bool {
         self.is_default && self.name == self.target
     }
@@ -142,8 +142,8 @@ fn symbol(line: &str) -> Option<Symbol<'_>> {
     Some(Symbol { name, version: default.unwrap_or(version), is_default: default.is_some(), target })
 }
 
-/// The versions in the order of the table, with their plain symbols. Each follows the one before, as in rdma-core's library;
-/// the private ones stand alone.
+/// The versions in the order of the table, with their plain symbols. Each inherits from the previous one, as in
+/// rdma-core's library; the private ones inherit from none.
 fn version_script(symbols: &[Symbol<'_>]) -> String {
     let mut versions: Vec<&str> = symbols.iter().map(|symbol| symbol.version).collect();
     versions.dedup();
@@ -174,7 +174,7 @@ fn version_script(symbols: &[Symbol<'_>]) -> String {
     script
 }
 
-/// A jump for every symbol that is not plain.
+/// A jump for every symbol that is not exported by Rust directly.
 fn assembly(symbols: &[Symbol<'_>]) -> Result<String> {
     let (jump, by) = match std::env::consts::ARCH {
         "x86_64" => ("jmp", "@PLT"),
@@ -185,7 +185,7 @@ fn assembly(symbols: &[Symbol<'_>]) -> Result<String> {
     for (i, symbol) in symbols.iter().enumerate().filter(|(_, symbol)| !symbol.is_plain()) {
         let Symbol { name, version, is_default, target } = symbol;
         let at = if *is_default { "@@" } else { "@" };
-        // The name that the version is given to must be global, and no other object has one like it.
+        // The label that gets the version must be global, and unique among all objects.
         let label = format!("uverbs_version_{i}");
         if target.ends_with("_flag") {
             let _ = writeln!(text, "\t.section .data.{label},\"aw\",%progbits");
@@ -208,7 +208,7 @@ fn link(soname: &str, input: &[PathBuf], script: &Path, jumps: &Path, out: &Path
     cmd.args(["-shared", "-o"]).arg(out).arg(jumps);
     cmd.arg(format!("-Wl,-soname,{soname}"));
     cmd.arg(format!("-Wl,--version-script={}", script.display()));
-    // Contexts and fork handlers point into the library, so it stays once it is loaded.
+    // Contexts and fork handlers point into the library, so dlclose(3) must not unload it.
     cmd.args(["-Wl,--gc-sections", "-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,-z,defs"]);
     if strip {
         cmd.arg("-Wl,--strip-all");

@@ -22,12 +22,12 @@ pub(crate) struct Args {
     /// Seed of the random numbers; 0 selects a new one each time
     #[arg(long, default_value_t = 0)]
     seed: u32,
-    /// After the run, add the inputs that it found to the packed corpus: select the few that reach most code, and pack them
+    /// After the run, add the inputs that it found to the packed corpus, reduced to the few that reach most code
     #[arg(long, conflicts_with = "seed")]
     pack: bool,
 }
 
-/// When a target ends: at the limit that it reaches first.
+/// The limits of a target; it ends at the first one that it reaches.
 #[derive(Clone, Copy, clap::Args)]
 struct Limits {
     /// Seconds for each target
@@ -57,9 +57,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 
 /// Runs every target for a number of inputs; fails on the first finding.
 ///
-/// A number, so that a fast machine does not test more than a slow one. The inputs still differ from run to run, because
-/// libFuzzer chooses them by what it observes, addresses among it. The limit in seconds only ends a target that became very
-/// slow.
+/// The limit is a number of inputs, so that all machines test the same amount. The inputs still differ between runs,
+/// because libFuzzer chooses them by its observations, which include addresses. The limit in seconds only ends a target
+/// that became very slow.
 pub(crate) fn run_all(runs: u32, seed: u32) -> Result<()> {
     run_some(&[], Limits { seconds: 300, runs: runs.into() }, seed).map(|_| ())
 }
@@ -68,7 +68,7 @@ pub(crate) fn run_all(runs: u32, seed: u32) -> Result<()> {
 fn run_some(names: &[String], limits: Limits, seed: u32) -> Result<Vec<String>> {
     let all = targets()?;
     if let Some(unknown) = names.iter().find(|name| !all.contains(name)) {
-        bail!("no fuzz target {unknown}; there are {}", all.join(", "));
+        bail!("no fuzz target {unknown}; the targets are {}", all.join(", "));
     }
     let chosen = if names.is_empty() { all } else { names.to_vec() };
     ensure!(!chosen.is_empty(), "there are no fuzz targets");
@@ -119,7 +119,7 @@ fn cargo_fuzz(command: &str) -> Result<Command> {
 fn libfuzzer(name: &str, corpora: &[&Path]) -> Result<Command> {
     let mut cmd = cargo_fuzz("run")?;
     cmd.arg(name).args(corpora).arg("--");
-    // A target that hangs on one input is a finding, too.
+    // A target that hangs on an input is reported, too.
     cmd.args(["-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1"]);
     Ok(cmd)
 }
@@ -155,8 +155,8 @@ fn start(name: &str, limits: Limits, seed: u32) -> Result<Child> {
     cmd.spawn().with_context(|| format!("cannot start `{}`", run::shown(&cmd)))
 }
 
-/// Replaces the packed corpus of a target: libFuzzer selects the inputs, of the packed ones and of those that were found,
-/// which together reach all the code that these inputs reach. The first of them, which reach most, are packed.
+/// Replaces the packed corpus of a target. From the packed inputs and those that runs found, libFuzzer selects a subset
+/// with the same coverage, ordered by the coverage that each adds. The first of them are packed.
 fn pack(name: &str) -> Result<()> {
     let work = work_of(name);
     let selected = work.join("selected");

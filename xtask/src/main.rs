@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Every chore of this repository as one command.
+//! The build, test and check commands of this repository.
 //!
-//! Each chore is a module with its arguments. Several of them use [`cargo`] and the crate `uverbs-lab`. The exit status is
-//! 125 if the chore itself fails, and otherwise that of what it runs.
+//! Each command is a module with its arguments. Several of them use [`cargo`] and the crate `uverbs-lab`. The exit
+//! status is 125 if the command itself fails, and otherwise that of the program that it runs.
 
 mod aarch64;
 mod bench;

@@ -28,9 +28,9 @@ WE="uverbs pingpong rc -d $LAB_DEV_A -n 200"
 lid=$(cat /sys/class/infiniband/$LAB_DEV_A/ports/1/lid)
 [ $((lid > 64)) = $((LAB_SIDE - 1)) ] || fail "the port has LID $lid"
 across "C and C, rc" $C
-across "we and we, rc" $WE
-across "C serves us" $c_serves
-across "we serve C" $we_serve
+across "uverbs and uverbs, rc" $WE
+across "server C, client uverbs" $c_serves
+across "server uverbs, client C" $we_serve
 across "C and C, uc" ibv_uc_pingpong -d $LAB_DEV_A -n 200
 across "C and C, ud" ibv_ud_pingpong -d $LAB_DEV_A -n 200
 across "C and C, srq" ibv_srq_pingpong -d $LAB_DEV_A -n 200

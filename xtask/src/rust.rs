@@ -23,20 +23,20 @@ const FOREIGN: &str = "arm64";
 /// The target in Rust's terms.
 pub(crate) const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
-/// Starts the compiler by the tree's own loader, in any directory.
+/// A script that starts the compiler with the tree's own loader, from any directory.
 const SCRIPT: &str = r#"#!/bin/sh
 root=$(cd "$(dirname "$0")" && pwd) || exit
 lib=$root/usr/lib/x86_64-linux-gnu
 exec "$lib/LOADER" --inhibit-cache --library-path "$lib" "$root/usr/bin/rustc" --sysroot "$root/usr" "$@"
 "#;
 
-/// The compiler, fetched when it is not there yet. The caller holds the lab's lock.
+/// Returns the compiler, and downloads it first if it is missing. The caller holds the lab's lock.
 pub(crate) fn prepare(lab: &Lab) -> Result<PathBuf> {
     let script = SCRIPT.replace("LOADER", LOADER);
     let recipe = format!("{SUITE}\n{FOREIGN}\n{script}");
     let tree = lab.cached("rust-aarch64", &recipe, |dir| {
         let suite = Suite::open_with(lab, SUITE, FOREIGN)?;
-        // The closure of `rustc` would have a C compiler, which only linking needs.
+        // The dependencies of `rustc` include a C compiler, which only linking needs.
         let mut debs = suite.closure(&["libstd-rust-dev"])?;
         debs.extend(suite.exact(&["rustc".into(), format!("libstd-rust-dev:{FOREIGN}")])?);
         apt::unpack(&debs, dir)?;

@@ -31,18 +31,18 @@ enum Which {
     Thread,
 }
 
-/// The flags are for the tests, not for build scripts: so the target is named.
+/// With an explicit target, the flags apply to the tests only, not to build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let start = Instant::now();
-    // Threads are what the suite in real time is for; the rest of it has one.
+    // Only the tests in real time use several threads; the others have one.
     let filter = args.filter.as_deref().or((args.which == Which::Thread).then_some("real_time"));
     run::inherit(test(args.which, &["--package", "uverbs-tests", "--test", "hca"]).arg("--").args(filter))?;
     let units: &[&str] = match args.which {
         Which::Address => &["uverbs-core", "uverbs-mlx5", "uverbs-hca"],
-        // Of the others' units only few have threads, and those the software HCA's.
+        // Few unit tests of other crates use threads, and those are threads of the software HCA.
         Which::Thread => &["uverbs-core", "uverbs-mlx5"],
     };
     let units: Vec<&str> = units.iter().flat_map(|package| ["--package", package]).chain(["--lib"]).collect();
@@ -52,7 +52,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         // Tests that run in parallel share the harness and one-time initialisations of std, whose order the sanitizer does
         // not see. Races between a test's own threads are still reported.
         cmd.arg("--test-threads=1");
-        // It maps memory where the vectors have theirs, which the sanitizer keeps for itself.
+        // It maps memory at the addresses of the vectors, which the sanitizer reserves for itself.
         cmd.args(["--skip", "reference_vectors"]);
     }
     run::inherit(&mut cmd)?;
@@ -73,16 +73,16 @@ fn test(which: Which, what: &[&str]) -> Command {
         Which::Thread => {
             let supp = supp("thread.supp");
             cmd.env("TSAN_OPTIONS", format!("suppressions={supp}:print_suppressions=0:history_size=4"));
-            // To name functions, even for a suppression, the sanitizer starts a program on first use: two pipes stay open,
-            // and the test that runs then fails for it. Its second run finds them open before. Races are reported by the
-            // sanitizer, not by a test.
+            // The sanitizer starts a program to resolve function names, also for suppressions. Two pipes of it stay
+            // open, so a test that counts open files fails if this happens while it runs. If it is repeated, the pipes
+            // are already open. Races are reported by the sanitizer, not by a test.
             cmd.env("UVERBS_TEST_RETRIES", "1");
-            // Without this the compiler refuses to link a standard library that has no sanitizer.
+            // Without this the compiler refuses to link a standard library that was built without the sanitizer.
             ("-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer", "target/sanitize-thread")
         }
     };
     cmd.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", flags).env_remove("CARGO_ENCODED_RUSTFLAGS");
-    // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
+    // Other flags produce other artifacts; a separate folder keeps those of normal builds.
     cmd.arg("--target-dir").arg(repo_root().join(dir));
     cmd
 }

@@ -24,8 +24,8 @@ const PACKAGES: [(&str, &str); 9] = [
 
 /// Install the packages (Debian, as root) and build the tools that building and testing need
 ///
-/// Does nothing if all are installed. Only packages of this machine's own suite are installed. Tools are built by
-/// `cargo install` in target/tools. The VM lab unpacks other packages that it needs in target/lab, without installing them.
+/// Does nothing if all are installed. The packages come from this machine's own Debian suite. Tools are built by `cargo
+/// install` in target/tools. The VM lab unpacks other packages that it needs in target/lab, without installing them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Also fetch everything that the VM lab and the checks for aarch64 need, so that later runs need no network
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Also build the tools of `cargo xtask ci --slow`
     #[arg(long)]
     slow: bool,
-    /// Print what is missing and install nothing; the exit status is 1 if something is missing
+    /// Only print what is missing; the exit status is 1 if something is missing
     #[arg(long)]
     check: bool,
 }
@@ -95,7 +95,7 @@ fn install(names: &[&str]) -> Result<()> {
     }
     let mut update = Command::new("apt-get");
     update.args(["update", "-qq"]);
-    // Old lists may still do; if not, the installation says what is wrong.
+    // Old package lists may be sufficient; if not, the installation reports the error.
     if let Err(e) = run::inherit(&mut update) {
         eprintln!("setup: note: {e:#}");
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask test`: every test, those that fail soonest first.
+//! `cargo xtask test`: runs all tests, the fastest first.
 //!
-//! Unit, property and doc tests by `cargo test`; the layouts of firmware commands against the kernel's header; the locks under
-//! loom's model checker; the instructions of posts and polls held against their limits; every fuzz target for a short while; and the end-to-end suite in the VM: all of
-//! it on rxe, then a selection on the kernel's mlx5 driver. Nothing is skipped in silence: a kind that is left out by a flag
-//! is named.
+//! Unit, property and doc tests by `cargo test`; the layouts of firmware commands against the kernel's header; the
+//! locks under loom's model checker; the instructions of posts and polls against their limits; every fuzz target for a
+//! short time; and the end-to-end suite in the VM: all of it on rxe, then a selection on the kernel's mlx5 driver. The
+//! output names the kinds of tests that a flag leaves out.
 
 use crate::{bench, cargo, ci, fuzz, repo_root, run, vm};
 use anyhow::{Context, Result};
@@ -14,7 +14,7 @@ use std::time::Instant;
 /// Run all tests: cargo test, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Run only the tests that most changes need, in less than two minutes if everything is built
+    /// Run only the tests that most changes need; takes less than two minutes after the first build
     #[arg(long)]
     quick: bool,
     /// Do not run the VM
@@ -64,13 +64,13 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Tests of the suite on the software HCA that `--quick` leaves out: the long ones.
+/// The long tests of the suite on the software HCA, which `--quick` leaves out.
 const LONG: [&str; 4] = ["stress::", "programs::", "process::", "constructors::"];
 
 /// Runs the tests of `--quick`.
 fn quick() -> Result<ExitCode> {
     step("format", ci::format)?;
-    // All with --workspace, so that each step uses the same features and so the same artifacts.
+    // All steps have --workspace, so that they use the same features, and therefore the same artifacts.
     step("units", || cargo::call(&["test", "--workspace", "--lib", "--bins"]))?;
     step("tables, vectors, documentation", || {
         let targets = ["--test", "semantics", "--test", "vectors", "--test", "book"];
@@ -110,7 +110,7 @@ fn layouts() -> Result<()> {
 fn loom() -> Result<()> {
     for package in ["uverbs-core", "uverbs-mlx5"] {
         let mut cmd = cargo::cargo(&["test", "--package", package, "--lib", "loom"]);
-        // Other flags mean other artifacts: a folder of their own keeps the usual builds warm.
+        // Other flags produce other artifacts; a separate folder keeps those of normal builds.
         cmd.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
         // loom's threads have small stacks, which the frames of a build without optimisation overflow.
         cmd.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");

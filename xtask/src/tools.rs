@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs of other projects that the chores run, built by `cargo install`.
+//! Programs of other projects that the commands run, built by `cargo install`.
 //!
 //! Each has one version, so that a check gives the same result everywhere. `cargo xtask setup` builds them in
 //! `target/tools`, not in the user's `~/.cargo`, which may have other versions. To change a version, change it here.
@@ -16,14 +16,14 @@ pub(crate) struct Tool {
     version: &'static str,
     /// Options of `cargo install` that select its features.
     features: &'static [&'static str],
-    /// Why it is needed.
+    /// Its purpose, for messages.
     pub(crate) purpose: &'static str,
 }
 
-/// What the gate runs.
+/// The tools that the gate runs.
 pub(crate) const GATE: [&Tool; 3] = [&DENY, &FUZZ, &MDBOOK];
 
-/// What `cargo xtask ci --slow` runs in addition. Building it takes too long for the gate.
+/// The tools that `cargo xtask ci --slow` runs in addition. Building them takes too long for the gate.
 pub(crate) const SLOW: [&Tool; 1] = [&SEMVER_CHECKS];
 
 /// Licences, forbidden packages and sources of dependencies.
@@ -64,14 +64,14 @@ impl Tool {
         cmd.arg(format!("={}", self.version)).args(self.features).arg("--root").arg(root()).arg(self.name);
         // The user's flags are for this project. Cargo builds in a temporary folder, which would otherwise stay.
         cmd.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-        // Building them costs more than running them.
+        // Building an optimised tool takes longer than running it without optimisation.
         for (key, value) in [("OPT_LEVEL", "1"), ("LTO", "off"), ("CODEGEN_UNITS", "16")] {
             cmd.env(format!("CARGO_PROFILE_RELEASE_{key}"), value);
         }
         run::inherit(&mut cmd)
     }
 
-    /// A call of it at the top of the repository. Fails if it is not installed.
+    /// A call of the tool in the top directory of the repository. Fails if the tool is not installed.
     pub(crate) fn command(&self) -> Result<Command> {
         let path = root().join("bin").join(self.name);
         if !path.is_file() {

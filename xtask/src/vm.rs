@@ -65,10 +65,10 @@ pub(crate) struct TestArgs {
     /// Run only tests whose name contains this; may be given several times
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
-    /// Run a short selection of tests of every kind, which takes one to two minutes
+    /// Run a short selection of tests of every kind; takes one to two minutes
     #[arg(long, conflicts_with = "filter")]
     short: bool,
-    /// Repeat a failed test up to N times; the notes at the end name it
+    /// Repeat a failed test up to N times; the notes at the end of the output name the test
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     #[command(flatten)]

@@ -4,7 +4,7 @@
 //! Reading outside of the bytes gives 0 and writing there does nothing, so any length that a guest chooses is harmless.
 //! Callers for which the length matters check it first.
 
-/// A field: bits from the most significant bit of the first byte on.
+/// A field. Bits are numbered from the most significant bit of the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
     at: usize,
@@ -40,7 +40,7 @@ impl Field {
         self.get(bytes) != 0
     }
 
-    /// Puts a value into a field of up to 64 bits; bits above it are cut off.
+    /// Stores a value in a field of up to 64 bits; bits beyond its width are dropped.
     pub(crate) fn set(self, bytes: &mut [u8], value: impl Into<u64>) {
         let (value, len) = (value.into(), self.len.min(64));
         for i in 0..len {
@@ -52,7 +52,7 @@ impl Field {
         }
     }
 
-    /// The bytes of a nested layout, as far as they are there.
+    /// The bytes of a nested layout, as far as they exist.
     pub(crate) fn bytes(self, bytes: &[u8]) -> &[u8] {
         let rest = bytes.get(self.at / 8..).unwrap_or_default();
         rest.get(..self.len / 8).unwrap_or(rest)
@@ -65,7 +65,7 @@ impl Field {
         &mut rest[..len]
     }
 
-    /// Everything from the field's first byte on: an array at the end.
+    /// All bytes from the field's first byte to the end, for an array at the end of a layout.
     pub(crate) fn rest(self, bytes: &[u8]) -> &[u8] {
         bytes.get(self.at / 8..).unwrap_or_default()
     }
@@ -75,7 +75,7 @@ impl Field {
         bytes.get_mut(self.at / 8..).unwrap_or_default()
     }
 
-    /// Takes the field over from other bytes of the same layout.
+    /// Copies the field from other bytes of the same layout.
     pub(crate) fn copy(self, from: &[u8], to: &mut [u8]) {
         if self.len <= 64 {
             self.set(to, self.get(from));

@@ -9,7 +9,7 @@ use uverbs_hca::bytes::{array, be32, be64, put};
 use uverbs_hca::front::{Device, Port};
 use uverbs_hca::memory::{Fault, Memory};
 
-/// Bytes of an entry that mean something.
+/// Bytes of an entry that have a meaning.
 const ENTRY: usize = 64;
 /// `MLX5_PCI_CMD_XPORT`
 const TYPE: u8 = 7;
@@ -22,7 +22,8 @@ const TOKEN: usize = 60;
 const SIGNATURE: usize = 61;
 const STATUS: usize = 63;
 
-/// Bytes of data in a mailbox, and of the mailbox: then come the next one's address, its number, token, signatures.
+/// Bytes of data in a mailbox, and bytes of a mailbox. Behind the data are the address of the next mailbox, the block
+/// number, the token and the signatures.
 const DATA: usize = 512;
 const BLOCK: usize = 576;
 const NEXT: usize = 560;
@@ -83,13 +84,13 @@ fn chain(
     Ok(blocks)
 }
 
-/// The range of a block's part in the message.
+/// The range of the message that is in a block.
 fn part(number: usize, len: usize) -> core::ops::Range<usize> {
     let start = INLINE + number * DATA;
     start.min(len)..(start + DATA).min(len)
 }
 
-/// A command as it was read.
+/// A command, as read from its entry and mailboxes.
 struct Command {
     input: Vec<u8>,
     out_len: usize,
@@ -124,7 +125,7 @@ fn read(memory: &dyn Memory, entry: &[u8; ENTRY]) -> Result<Command, Delivery> {
     Ok(Command { input, out_len, out_blocks, token })
 }
 
-/// Puts the answer into the entry and the mailboxes, with signatures.
+/// Writes the answer to the entry and the mailboxes, with signatures.
 fn write(
     memory: &dyn Memory,
     entry: &mut [u8; ENTRY],
@@ -137,7 +138,7 @@ fn write(
         let mut block = [0; BLOCK];
         let data = output.get(part(number, output.len())).unwrap_or_default();
         put(&mut block, 0, data);
-        // The address of the next one stays as the driver wrote it.
+        // The address of the next mailbox is the driver's and is not changed.
         memory.read(at + NEXT as u64, &mut block[NEXT..])?;
         block[BLOCK_TOKEN] = command.token;
         (block[CONTROL_SIGNATURE], block[BLOCK_SIGNATURE]) = (0, 0);
@@ -156,7 +157,7 @@ pub(crate) fn doorbell(device: &mut Device, function: &mut Function, port: &mut 
     for slot in (0..1 << LOG_SLOTS).filter(|slot| slots >> slot & 1 != 0) {
         match execute(device, function, port, slot) {
             Ok(true) => done |= 1 << slot,
-            Ok(false) => log::warn!("{}: command slot {slot} is not the device's", function.name),
+            Ok(false) => log::warn!("{}: command slot {slot} is not owned by the device", function.name),
             Err(Fault) => log::warn!("{}: the command queue is not in the guest's memory", function.name),
         }
     }
@@ -165,7 +166,7 @@ pub(crate) fn doorbell(device: &mut Device, function: &mut Function, port: &mut 
     }
 }
 
-/// Executes one slot; `false` if it is not the device's.
+/// Executes the command of one slot; `false` if the device does not own the slot.
 fn execute(
     device: &mut Device,
     function: &mut Function,
@@ -190,9 +191,13 @@ fn execute(
         }
     };
     if delivery != Delivery(0) {
-        log::warn!("{}: command slot {slot} can't be delivered: {:#x}", function.name, delivery.0);
+        log::warn!(
+            "{}: the command in slot {slot} is invalid: delivery status {:#x}",
+            function.name,
+            delivery.0
+        );
     }
-    // Ownership goes back with the last word.
+    // The last word returns the ownership to the driver, so it is written last.
     entry[STATUS] = delivery.0 << 1;
     entry[SIGNATURE] = 0;
     entry[SIGNATURE] = !xor(&entry);

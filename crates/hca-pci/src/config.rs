@@ -3,7 +3,7 @@
 
 /// `PCI_VENDOR_ID_MELLANOX`
 const VENDOR: u16 = 0x15b3;
-/// ConnectX-6: a physical function that needs nothing which came later (`mlx5_core_pci_table`).
+/// ConnectX-6: a physical function that needs no feature of later devices (`mlx5_core_pci_table`).
 const DEVICE: u16 = 0x101b;
 /// Network controller, Ethernet; a ConnectX has this class on InfiniBand, too.
 const CLASS: u32 = 0x02_0000;
@@ -14,7 +14,7 @@ const CLASS_IB: u32 = 0x02_0700;
 pub(crate) const BAR_BYTES: u64 = 32 << 20;
 /// MSI-X vectors.
 pub(crate) const VECTORS: u16 = 16;
-/// Offset of the vectors' table and pending bits, which QEMU keeps and the device does not read.
+/// Offset of the vectors' table and pending bits. QEMU emulates them, and the device does not read them.
 const TABLE: u32 = 0x2000;
 const PENDING: u32 = 0x3000;
 

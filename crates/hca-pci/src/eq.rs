@@ -17,10 +17,10 @@ pub(crate) struct Eq {
     /// The consumer index that the driver stored last.
     consumer: u32,
     pub(crate) vector: u16,
-    /// Events that come here beside completions, by bit.
+    /// The kinds of events that this queue receives besides completions, by bit.
     events: [u64; 4],
     armed: bool,
-    /// It was full once; events are lost since.
+    /// It was full once, and events were lost.
     overrun: bool,
     /// Its context, for queries.
     pub(crate) context: Vec<u8>,
@@ -49,12 +49,12 @@ impl Eq {
         u64::from(entries) * ENTRY as u64
     }
 
-    /// Whether events of this kind come here. The first 64 kinds are in the first of four words, as each word is.
+    /// Whether this queue receives events of a kind. Each of the four words of the mask has 64 kinds.
     pub(crate) fn takes(&self, kind: u8) -> bool {
         self.events[usize::from(kind >> 6)] >> (kind & 63) & 1 != 0
     }
 
-    /// The driver took entries, and may arm the queue for the next one. Returns whether an interrupt is due
+    /// The driver has consumed entries, and may arm the queue for the next one. Returns whether an interrupt is due
     /// immediately.
     pub(crate) fn update(&mut self, consumer: u32, arm: bool) -> bool {
         self.consumer = consumer & INDEX;
@@ -88,7 +88,7 @@ impl Eq {
         // The owner bit is in the last word: a reader that sees it sees the whole entry.
         let stored = self.ring.write(at, &entry[..ENTRY - 8]);
         if stored.and_then(|()| self.ring.publish(at + ENTRY as u64 - 8, last)).is_err() {
-            log::warn!("an event queue lies outside of the guest's memory");
+            log::warn!("an event queue is outside of the guest's memory");
             return false;
         }
         self.producer = self.producer.wrapping_add(1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The objects of an Ethernet port, besides those that RoCE has on InfiniBand too.
+//! The objects that only an Ethernet port has.
 
 use crate::pool::Numbers;
 use crate::tables::Tables;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(crate) struct Ethernet {
     /// RoCE is enabled.
     pub(crate) roce: bool,
-    /// Bytes of a frame's payload, as the driver set it.
+    /// The MTU that the driver has set, in bytes.
     pub(crate) mtu: u16,
     /// The tables that steer frames.
     pub(crate) tables: Arc<Tables>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events: the device's notices, and the firmware's own, as entries of event queues.
+//! Events: writes the notices of the device, and the events of the firmware, to event queues.
 
 use crate::state::Function;
 use uverbs_hca::bytes::put;
@@ -28,13 +28,13 @@ const PORT_ACTIVE: u8 = 4;
 const PORT_LID: u8 = 6;
 const PORT_GUID: u8 = 8;
 
-/// `MLX5_EVENT_QUEUE_TYPE_*`: what the number of a QP or SRQ event belongs to.
+/// `MLX5_EVENT_QUEUE_TYPE_*`: the kind of object that the number in a QP or SRQ event names.
 const QUEUE_QP: u8 = 0;
 const QUEUE_RQ: u8 = 1;
 const QUEUE_DCT: u8 = 6;
 
 impl Function {
-    /// Puts an event into the queues that take its kind.
+    /// Writes an event to the queues that receive its kind.
     fn post(&mut self, kind: u8, subtype: u8, data: &[u8; 28]) {
         for eq in self.eqs.values_mut().filter(|eq| eq.takes(kind)) {
             if eq.push(kind, subtype, data) {
@@ -43,12 +43,12 @@ impl Function {
         }
     }
 
-    /// Whether some queue takes the events of commands.
+    /// Whether a queue receives the events of commands.
     pub(crate) fn tells_of_commands(&self) -> bool {
         self.eqs.values().any(|eq| eq.takes(kind::CMD))
     }
 
-    /// Tells that the commands of these slots are done.
+    /// Raises the event that the commands of these slots are complete.
     pub(crate) fn post_commands(&mut self, slots: u32) {
         let mut data = [0; 28];
         put(&mut data, 0, &slots.to_be_bytes());

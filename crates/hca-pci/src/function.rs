@@ -12,7 +12,7 @@ use uverbs_hca::{DeviceBuilder, Link};
 /// How the kernel of the guest registers memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Registration {
-    /// With commands that have page lists.
+    /// With page lists in commands.
     #[default]
     Command,
     /// With its queue for updates of memory keys (UMR).
@@ -37,7 +37,7 @@ impl PciFunction {
             function.steer(device);
             device.translate_with(Arc::new(Lists(Arc::clone(&function.guest))));
             if ethernet && let Some(address) = port.address_mut() {
-                // The driver sets the table's entries.
+                // The driver sets the entries of the GID table.
                 address.gids.clear();
             }
             function
@@ -53,8 +53,7 @@ impl PciFunction {
 
     /// Serves VMs at a socket, one after the other, until `stop` returns true after one has disconnected.
     ///
-    /// # Errors
-    /// The socket can't be made, or a connection broke.
+    /// # Errors The socket can't be created, or a connection failed.
     pub fn serve(&self, socket: &Path, stop: impl Fn() -> bool) -> std::io::Result<()> {
         server::serve(self, socket, stop)
     }
@@ -65,7 +64,7 @@ impl PciFunction {
         self.plugged.read_front(|f| f.unknown.iter().map(|(op, n)| (*op, *n)).collect()).unwrap_or_default()
     }
 
-    /// As [`PciFunction::unknown_commands`], of registers (`MLX5_REG_*`).
+    /// As [`PciFunction::unknown_commands`], for registers (`MLX5_REG_*`).
     #[must_use]
     pub fn unknown_registers(&self) -> Vec<(u16, u64)> {
         let list = |f: &Function| f.unknown_registers.iter().map(|(r, n)| (*r, *n)).collect();

@@ -52,7 +52,7 @@ impl Drop for Mapped {
     }
 }
 
-/// A piece of the guest's address space.
+/// A mapped part of the guest's address space.
 #[derive(Clone, Debug)]
 struct Region {
     start: u64,
@@ -72,7 +72,7 @@ impl fmt::Debug for Guest {
 }
 
 impl Guest {
-    /// Maps `len` bytes of a file at a bus address; `false` if that can't be.
+    /// Maps `len` bytes of a file at a bus address; `false` if that fails.
     pub(crate) fn map(&self, start: u64, len: u64, file: &File, offset: u64) -> bool {
         if start.checked_add(len).is_none() {
             return false;
@@ -92,7 +92,7 @@ impl Guest {
         regions.retain(|r| r.start < start || r.start.saturating_add(r.memory.len) > end);
     }
 
-    /// Takes away everything.
+    /// Removes all mappings.
     pub(crate) fn unmap_all(&self) {
         self.regions.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -161,7 +161,7 @@ pub(crate) mod tests {
     use super::*;
     use nix::sys::memfd::{MFdFlags, memfd_create};
 
-    /// A guest with so many bytes of memory from bus address 0 on.
+    /// A guest with `len` bytes of memory from bus address 0 on.
     pub(crate) fn guest(bytes: u64) -> Arc<Guest> {
         let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(bytes).unwrap();

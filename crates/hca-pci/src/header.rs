@@ -17,7 +17,7 @@ fn header() -> Option<String> {
     paths.iter().find_map(|path| std::fs::read_to_string(path).ok())
 }
 
-/// Words and the punctuation that matters, without comments.
+/// The words and the relevant punctuation of the text, without comments.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -94,7 +94,7 @@ impl Parser<'_> {
             let bits = bits * self.dimensions();
             let at = if is_union { 0 } else { size };
             size = if is_union { size.max(bits) } else { size + bits };
-            // A struct without a name is a part of the surrounding one.
+            // The fields of an anonymous struct belong to the surrounding one.
             for (inner, (from, bits)) in inner {
                 let name = if name.is_empty() { inner } else { format!("{name}_{inner}") };
                 fields.insert(name, (at + from, bits));

@@ -3,7 +3,7 @@
 
 use uverbs_hca::bytes::put;
 
-/// Bytes of the segment that mean something.
+/// Bytes of the segment that have a meaning.
 pub(crate) const BYTES: u64 = 0x1040;
 
 /// `fw_rev`: minor and major version, and the subminor behind the revision of the command interface.
@@ -27,7 +27,7 @@ const INTERFACE: u16 = 5;
 pub(crate) const LOG_SLOTS: u8 = 5;
 pub(crate) const LOG_STRIDE: u8 = 6;
 
-/// The segment as it is read at a time, in nanoseconds; `state` is what the driver wrote as the interface's state.
+/// The segment at the time `now`, in nanoseconds. `state` is the interface's state that the driver wrote.
 pub(crate) fn read(now: u64, state: u8) -> [u8; BYTES as usize] {
     let mut bytes = [0; BYTES as usize];
     let (major, minor, sub) = VERSION;

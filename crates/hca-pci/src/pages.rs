@@ -25,7 +25,7 @@ const MAX_SHIFT: u32 = 40;
 
 impl Pages {
     /// `len` bytes, `skip` bytes behind the start of a list of pages of 2^`shift` bytes. `None` if the list is too
-    /// short, or an address is not a page's.
+    /// short, or an address is not aligned to a page.
     pub(crate) fn new(guest: &Arc<Guest>, pages: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Self> {
         if shift > MAX_SHIFT || pages.iter().any(|p| p & ((1 << shift) - 1) != 0) {
             return None;
@@ -107,7 +107,7 @@ impl Memory for Pages {
     }
 }
 
-/// Makes ranges of the lists that updates of memory keys bring.
+/// Makes ranges of the page lists in updates of memory keys.
 #[derive(Debug)]
 pub(crate) struct Lists(pub(crate) Arc<Guest>);
 
@@ -148,11 +148,11 @@ mod tests {
         let guest = guest(0x1000);
         assert!(Pages::new(&guest, vec![0x1000], 12, 1, 0x1000).is_none(), "too short");
         assert!(Pages::new(&guest, vec![0x10_0000], 21, 0, 1).is_none(), "not a page of this size");
-        assert!(Pages::new(&guest, vec![0], 64, 0, 1).is_none(), "a size that there is not");
+        assert!(Pages::new(&guest, vec![0], 64, 0, 1).is_none(), "an unsupported page size");
         assert!(Pages::new(&guest, vec![0; 2], 12, u64::MAX, 2).is_none(), "wraps");
         assert!(Pages::list(&[0; 15], 2).is_none(), "fewer bytes than entries");
         assert!(Pages::list(&[0; 16], u64::MAX).is_none());
-        // An address without memory is found out when it is used.
+        // An address without memory is detected at the first access.
         let gone = Pages::new(&guest, vec![0x7000_0000_0000], 12, 0, 0x1000).unwrap();
         assert_eq!(gone.write(0, &[1]), Err(Fault));
         assert_eq!(gone.load_be32(0), Err(Fault));

@@ -17,7 +17,7 @@ impl Numbers {
         Some(free)
     }
 
-    /// Frees a number; whether it was in use.
+    /// Frees a number. Returns whether it was in use.
     pub(crate) fn free(&mut self, number: u32) -> bool {
         self.used.remove(&number)
     }

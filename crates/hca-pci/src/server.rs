@@ -44,7 +44,7 @@ fn irqs() -> Vec<IrqInfo> {
 /// Serves VMs at a socket, one after the other.
 pub(super) fn serve(function: &PciFunction, socket: &Path, stop: impl Fn() -> bool) -> io::Result<()> {
     loop {
-        // One that a killed server left behind would be in the way.
+        // A socket that a killed server left must be removed, because bind(2) would fail.
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -56,7 +56,7 @@ pub(super) fn serve(function: &PciFunction, socket: &Path, stop: impl Fn() -> bo
         let result = server.run(&mut backend);
         backend.leave();
         match result {
-            Err(error) => log::warn!("the VM's connection broke: {error}"),
+            Err(error) => log::warn!("the connection to the VM failed: {error}"),
             Ok(()) => log::info!("the VM has disconnected"),
         }
         if stop() {
@@ -125,7 +125,7 @@ impl ServerBackend for Backend {
         size: u64,
         fd: Option<File>,
     ) -> io::Result<()> {
-        // ROMs have no file; the device does not use them.
+        // ROMs have no file, and the device does not access them.
         if let Some(file) = fd {
             let guest = self.function.enter(|_, function, _| Arc::clone(&function.guest));
             if !guest.is_some_and(|guest| guest.map(address, size, &file, offset)) {
@@ -149,7 +149,7 @@ impl ServerBackend for Backend {
     fn set_irqs(&mut self, index: u32, _: u32, start: u32, count: u32, fds: Vec<File>) -> io::Result<()> {
         if index == VFIO_PCI_MSIX_IRQ_INDEX {
             self.function.enter(|_, function, _| {
-                // No vectors at all: the VM gives up the interrupts.
+                // No vectors: the VM disables the interrupts.
                 let count = if count == 0 { VECTORS.into() } else { count };
                 function.vectors.set(start, count, fds);
             });

@@ -93,7 +93,7 @@ impl Function {
         }
     }
 
-    /// Makes frames go through the tables that the driver writes.
+    /// Steers frames by the tables that the driver writes.
     pub(crate) fn steer(&self, device: &mut Device) {
         if self.ethernet {
             device.classify_with(Arc::clone(&self.ethernet_objects.tables) as _);

@@ -10,7 +10,8 @@ use uverbs_hca::front::{Classifier, Headers, Hit, Rss, Target};
 
 /// Bytes of a match (`struct mlx5_ifc_fte_match_param_bits`).
 const MATCH: usize = 512;
-/// How many tables a frame may pass through, one behind the other, and in all: tables may lead in circles.
+/// The limits of a frame's way: tables in sequence, and tables in total. Without them, tables that form a cycle would
+/// be followed for ever.
 const MAX_DEPTH: usize = 64;
 const MAX_VISITS: usize = 1024;
 
@@ -26,7 +27,7 @@ pub(crate) mod action {
     pub(crate) const KNOWN: u32 = 0xf;
 }
 
-/// Where an entry leads.
+/// The destination of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     Table(u32),
@@ -59,7 +60,7 @@ pub(crate) struct Table {
     /// The table for a frame that matches no entry.
     pub(crate) miss: Option<u32>,
     pub(crate) groups: BTreeMap<u32, Group>,
-    /// By index: the lowest that matches takes a frame.
+    /// The entries by index. A frame takes the matching entry with the lowest index.
     pub(crate) entries: BTreeMap<u32, Entry>,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Table {
 #[derive(Clone, Debug)]
 pub(crate) struct Tir {
     pub(crate) to: Where,
-    /// Frames of this port to itself that are not taken: to one address (bit 0), to many (bit 1).
+    /// Frames of this port to itself that are dropped: unicast (bit 0), multicast (bit 1).
     pub(crate) blocks_own: u32,
 }
 
@@ -83,15 +84,15 @@ pub(crate) enum Where {
     },
 }
 
-/// A frame's way through the tables.
+/// The result of a frame's way through the tables.
 #[derive(Debug, Default)]
 struct Walk {
     visits: usize,
-    /// Targets, with the tags of the entries that led there.
+    /// The targets, with the tags of the entries that name them.
     tirs: Vec<(u32, u32)>,
 }
 
-/// All that steers frames.
+/// All objects that steer frames.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) tables: BTreeMap<u32, Table>,
@@ -104,7 +105,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// A number that nothing here has.
+    /// A number that no object here has.
     pub(crate) fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
@@ -206,7 +207,7 @@ fn packet(h: &Headers) -> Vec<u8> {
     bytes
 }
 
-/// The tables, with the interface for the engine.
+/// The tables as the engine's classifier.
 #[derive(Debug, Default)]
 pub(crate) struct Tables(Mutex<State>);
 
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(
             hits(91, false),
             [(Target::Wq(77), 4)],
-            "by the miss; a target that is not there takes nothing"
+            "by the table for misses; a missing target receives nothing"
         );
         assert!(hits(91, true).is_empty(), "its own frames do not match");
         assert!(hits(92, false).is_empty(), "frames for other addresses");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The function driven as a guest drives it, without a VM: commands through the queue, doorbells, events.
+//! Drives the function as a guest does, without a VM: commands through the queue, doorbells, events.
 
 use crate::guest::Guest;
 use crate::init_seg::{DOORBELL, LOG_STRIDE};
@@ -22,7 +22,7 @@ use uverbs_hca::{Fabric, Link};
 
 /// Bytes of the guest's memory.
 const MEMORY: u64 = 8 << 20;
-/// Where the command queue and its mailboxes are.
+/// The addresses of the command queue and its mailboxes.
 const QUEUE: u64 = 0x1000;
 const IN_BOX: u64 = 0x10_0000;
 const OUT_BOX: u64 = 0x20_0000;
@@ -78,7 +78,7 @@ impl Driver {
         }
     }
 
-    /// An entry of the queue for this input, ready to be rung; with its signature.
+    /// A queue entry for this input, with its signature, ready for the doorbell.
     fn entry(&self, input: &[u8], out_len: usize, token: u8) -> [u8; 64] {
         let mut entry = [0; 64];
         entry[0] = 7;
@@ -95,7 +95,7 @@ impl Driver {
         entry
     }
 
-    /// Rings for one slot; the delivery status, or `None` if the device left the entry alone.
+    /// Rings the doorbell for one slot. Returns the delivery status, or `None` if the device did not change the entry.
     fn ring(&self, entry: [u8; 64], slot: u32) -> Option<u8> {
         let at = QUEUE + (u64::from(slot) << LOG_STRIDE);
         self.write(at, &entry);
@@ -183,17 +183,17 @@ fn invalid_command_entries_are_not_delivered() {
         sign(&mut entry);
         driver.ring(entry, 1)
     };
-    assert_eq!(with(|_| ()), Some(0), "what is changed below is what is wrong");
-    assert_eq!(with(|e| e[63] = 0), None, "it is not the device's");
+    assert_eq!(with(|_| ()), Some(0), "the entry is valid before the changes below");
+    assert_eq!(with(|e| e[63] = 0), None, "the device does not own it");
     assert_eq!(with(|e| e[0] = 6), Some(0x10), "type");
     assert_eq!(with(|e| put(e, 4, &u32::MAX.to_be_bytes())), Some(0x7), "input length");
     assert_eq!(with(|e| put(e, 56, &4_u32.to_be_bytes())), Some(0x8), "output length");
     assert_eq!(with(|e| put(e, 8, &0_u64.to_be_bytes())), Some(0x5), "no input mailbox");
     assert_eq!(with(|e| put(e, 8, &u64::MAX.to_be_bytes())), Some(0x5), "an address that wraps");
-    assert_eq!(with(|e| put(e, 48, &(MEMORY + 64).to_be_bytes())), Some(0x4), "a mailbox outside");
+    assert_eq!(with(|e| put(e, 48, &(MEMORY + 64).to_be_bytes())), Some(0x4), "a mailbox outside of memory");
     assert_eq!(with(|e| e[60] = 2), Some(0x2), "token");
     assert_eq!(with(|e| put(e, 8, &(IN_BOX + MAILBOX).to_be_bytes())), Some(0x3), "the second block first");
-    // A queue that is nowhere.
+    // A queue outside of memory.
     driver.function.enter(|_, f, _| f.command_queue.set_high(7));
     driver.function.enter(|device, f, port| cmdq::doorbell(device, f, port, u32::MAX));
 }
@@ -273,7 +273,7 @@ fn a_send_uses_pages_doorbells_and_events() {
     let (uar, pd) = (driver.simple(0x802), driver.simple(0x800));
     let (event, eqn) = event_queue(&driver, uar);
     let cqn = completion_queue(&driver, uar, eqn, 0x31_0000);
-    // 64 bytes registered at 0x8100, which are in the page at 0x32_0000.
+    // 64 bytes are registered at 0x8100. They are in the page at 0x32_0000.
     let mut mkey = input(0x200, 272 + 16);
     let context = create_mkey_in::MEMORY_KEY_MKEY_ENTRY.bytes_mut(&mut mkey);
     for (field, value) in [
@@ -296,7 +296,7 @@ fn a_send_uses_pages_doorbells_and_events() {
     let b = queue_pair(&driver, uar, pd, cqn, 0x34_0000);
     connect(&driver, a, b);
     connect(&driver, b, a);
-    // A receive of b into the second half.
+    // B posts a receive into the second half.
     let mut receive = [0; 16];
     put(&mut receive, 0, &32_u32.to_be_bytes());
     put(&mut receive, 4, &key.to_be_bytes());
@@ -309,7 +309,7 @@ fn a_send_uses_pages_doorbells_and_events() {
     let arm = u64::from(cqn);
     driver.register(page + 0x20, &arm.to_be_bytes());
     assert!(event.read().is_err(), "nothing has happened yet");
-    // A send of a: opcode 10, signaled, one segment; behind the four receives.
+    // A sends: opcode 10, signaled, one segment. The send queue is behind the four receives.
     let mut wqe = [0; 32];
     put(&mut wqe, 0, &10_u32.to_be_bytes());
     put(&mut wqe, 4, &(a << 8 | 2).to_be_bytes());
@@ -333,7 +333,7 @@ fn a_send_uses_pages_doorbells_and_events() {
     assert_eq!(driver.read::<64>(0x30_0040), [0; 64]);
     assert!(driver.function.device().violations().is_empty());
 
-    // Nothing that is used can be destroyed; a reset takes all.
+    // Objects in use can't be destroyed; a reset destroys all objects.
     let mut destroy = input(0x401, 16);
     put(&mut destroy, 8, &cqn.to_be_bytes());
     assert_eq!(driver.command(&destroy, 16)[0], fw::Status::BUSY.0);
@@ -341,8 +341,8 @@ fn a_send_uses_pages_doorbells_and_events() {
     assert_eq!(driver.command(&destroy, 16)[0], fw::Status::BAD_RESOURCE.0);
 }
 
-/// A VM stands still while its device does not answer, and gives it up after seconds. So a long message, or many, never hold
-/// it: while they move, other calls are answered.
+/// A VM is stopped while its device does not answer, and disconnects after some seconds. So the device must answer
+/// other calls while it transfers a long message, or many messages.
 #[test]
 fn long_messages_do_not_block_the_device() {
     const LEN: u64 = 64 << 20;
@@ -400,10 +400,10 @@ fn long_messages_do_not_block_the_device() {
         assert_eq!(owner() >> 4, 0, "the write is done: {:?}", driver.read::<64>(0x31_0000));
         assert!(driver.function.device().violations().is_empty());
         assert!(calls > 10, "{kind}: {calls} calls meanwhile");
-        // On a busy machine all of it takes longer.
+        // On a busy machine, every step takes longer.
         let limit = Duration::from_secs(1).max(start.elapsed() / 4);
         assert!(longest < limit, "{kind}: a call took {longest:?}");
-        // Packets wait in this process's memory: of 64 MiB, a part.
+        // Packets in flight are in this process's memory, so their number is limited.
         assert!(most < LEN as usize / mtu / 8, "{kind}: {most} packets");
     }
 }
@@ -454,7 +454,7 @@ proptest! {
         driver.simple(0x800);
         for opcode in opcodes {
             let mut bytes = input(opcode, 16 + body.len());
-            // Mostly zeros reach further than noise.
+            // Inputs that are mostly zeros pass more checks than random bytes.
             let body: Vec<u8> = body.iter().map(|b| if sparse && b % 8 != 0 { 0 } else { *b }).collect();
             put(&mut bytes, 2, &body);
             let out = driver.command(&bytes, out_len);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbells: register writes in the pages behind the initialization segment.
 //!
-//! A write of 8 bytes rings. A WQE that is written to a BlueFlame register comes as several writes: the first 8 bytes
-//! are the doorbell; the others repeat the bytes in the ring, from which the device fetches the WQE.
+//! A write of 8 bytes is a doorbell. A WQE that is written to a BlueFlame register arrives as several writes: the first
+//! 8 bytes are the doorbell; the others repeat the bytes in the ring, from which the device fetches the WQE.
 
 use crate::state::Function;
 use uverbs_hca::bytes::{array, be32};
 use uverbs_hca::front::{Device, Port};
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
 
-/// Event queues: consumer index and arming, consumer index only (`MLX5_EQ_DOORBEL_OFFSET`).
+/// Doorbells of event queues: consumer index with arming, and consumer index only (`MLX5_EQ_DOORBEL_OFFSET`).
 const EQ_ARM: u32 = 0x40;
 const EQ_UPDATE: u32 = 0x48;
-/// Completion queues: arming (`MLX5_CQ_DOORBELL`).
+/// Doorbell of completion queues: arming (`MLX5_CQ_DOORBELL`).
 const CQ_ARM: u32 = 0x20;
-/// The registers for sending, `MLX5_BF_OFFSET`, and the bytes of all of them.
+/// Offset of the send doorbells (`MLX5_BF_OFFSET`), and the bytes of all of them.
 const SEND: core::ops::Range<u32> = 0x800..0x1000;
 /// Bytes of one half of a register.
 const HALF: u32 = 0x100;

@@ -31,7 +31,7 @@ impl Vectors {
     /// Raises an interrupt.
     pub(crate) fn raise(&self, vector: u16) {
         if let Some(Some(file)) = self.files.get(usize::from(vector)) {
-            // An event file that is full has the interrupt pending anyway.
+            // If the write fails because the event file is full, the interrupt is already pending.
             let _ = (&*file).write(&1_u64.to_ne_bytes());
         }
     }

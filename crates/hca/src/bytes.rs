@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Big-endian fields of byte arrays, by offset. Out of range reads as 0 and writes nothing, so that no input causes a
-//! panic. Callers for which that matters check the length first.
+//! Big-endian fields of byte arrays, by offset. Bytes out of range read as 0, and writes to them are ignored, so that
+//! no input causes a panic. Callers for which the length matters check it first.
 
 /// The field of 2 bytes at an offset.
 #[must_use]
@@ -20,7 +20,7 @@ pub fn be64(bytes: &[u8], at: usize) -> u64 {
     array(bytes, at).map_or(0, u64::from_be_bytes)
 }
 
-/// The bytes at an offset; `None` if they are not all there.
+/// The bytes at an offset; `None` if they are out of range.
 #[must_use]
 pub fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The properties of a device. They are fixed when it is built; the device, the fronts and the fabric read them.
+//! The properties of a device. They are set when it is built, and read by the device, its front and the fabric.
 
 /// The link layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,20 +30,20 @@ pub struct Config {
     pub guid: u64,
     /// The link layer.
     pub link: Link,
-    /// WQEs may be written to the doorbell register.
+    /// Whether WQEs may be written to the doorbell register (BlueFlame).
     pub blue_flame: bool,
     /// Version of completion entries, 0 or 1.
     pub(crate) cqe_version: u8,
     pub(crate) atomics: bool,
-    /// Doorbell pages are objects.
+    /// Whether doorbell pages are objects.
     pub(crate) dynamic_uars: bool,
-    /// Doorbell pages of all contexts together.
+    /// The number of doorbell pages for all contexts together.
     pub(crate) max_uars: u32,
     pub(crate) inline_mode: InlineMode,
 }
 
 impl Config {
-    /// The properties of a device of which only the name is known.
+    /// The default properties, with this name.
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.into(),

@@ -6,8 +6,8 @@ use uverbs_mlx5_hw::cqe as hw;
 
 /// An error syndrome with the vendor's code.
 ///
-/// The vendor's numbers are those that ConnectX devices report in the field for the same errors; nothing may depend on
-/// them.
+/// The vendor's codes are those that ConnectX devices were seen to report for the same errors; programs must not depend
+/// on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Syndrome(pub(crate) u8, pub(crate) u8);
 
@@ -40,7 +40,7 @@ pub(crate) struct Cqe {
     pub(crate) opcode: u8,
     pub(crate) qpn: u32,
     pub(crate) wqe_counter: u16,
-    /// The event that it raises is a solicited one.
+    /// Whether it is a solicited completion.
     pub(crate) solicited: bool,
     pub(crate) syndrome: Option<Syndrome>,
     /// Path of a datagram: source LID.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The objects of a user: a fabric, its devices, and their contexts.
+//! The user's objects: a fabric, its devices, and their contexts.
 
 use crate::alive::Alive;
 use crate::config::{Config, InlineMode, Link};
@@ -30,7 +30,7 @@ impl Fabric {
     pub fn new(seed: u64) -> Self {
         let shared = Arc::new(Shared::new(seed, false));
         let clock = Arc::clone(&shared);
-        // Without a thread, timers run at the next doorbell or command.
+        // If there is no thread, timers run at the next doorbell or command.
         let thread = std::thread::Builder::new().name("uverbs-hca".into()).spawn(move || clock.run_timers());
         if let Err(error) = &thread {
             log::warn!("no thread for the fabric's timers: {error}");
@@ -111,7 +111,7 @@ impl Fabric {
         self.faults(|f| f.duplicate = p)
     }
 
-    /// Lets packets fall behind later ones with this probability.
+    /// Delivers packets after later ones with this probability.
     #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
     pub fn reorder(&self, p: f64) -> &Self {
         self.faults(|f| f.reorder = p)
@@ -135,7 +135,8 @@ impl Fabric {
         self.alive.shared.run();
     }
 
-    /// Lets so much time pass on a virtual clock, and happen what is due by then. In real time it only does what is due.
+    /// Advances a virtual clock by this time, and processes what becomes due. In real time only due packets and timers
+    /// are processed.
     pub fn run_for(&self, time: Duration) {
         self.alive.shared.run_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
@@ -180,7 +181,8 @@ impl DeviceBuilder {
         self
     }
 
-    /// Whether doorbell pages are objects that can be allocated (kernels from 5.7 on), or come with the context.
+    /// Whether doorbell pages are objects that programs allocate (kernels from 5.7 on), or are allocated with the
+    /// context.
     pub fn dynamic_uars(mut self, dynamic: bool) -> Self {
         self.config.dynamic_uars = dynamic;
         self
@@ -301,7 +303,8 @@ impl Hca {
         Fabric::new(0).device("hca0").build()
     }
 
-    /// A new context's kernel: what an open device file is. All objects made on it are destroyed with it.
+    /// Opens a new context and returns its kernel port. It corresponds to an open device file: when it is dropped, all
+    /// objects of the context are destroyed.
     #[must_use]
     pub fn open(&self) -> Arc<dyn Kernel> {
         Arc::new(HcaKernel::open(&self.plugged, &self.name))
@@ -330,7 +333,7 @@ impl Hca {
         self.plugged.violations()
     }
 
-    /// As [`Hca::violations`]; they are removed.
+    /// Removes and returns the violations of drivers.
     #[must_use]
     pub fn take_violations(&self) -> Vec<Violation> {
         self.take_violations_if(|_| true)
@@ -356,13 +359,13 @@ impl Hca {
         self.plugged.repairs()
     }
 
-    /// Takes the port's link down, or up again: an event in every context, and no packets in between.
+    /// Takes the port's link down or up. Every context gets an event. While the link is down, packets are lost.
     pub fn set_link_up(&self, up: bool) {
         self.plugged.set_link_up(up);
     }
 
-    /// Gives an InfiniBand port another LID, as a subnet manager does: an event in every context, and packets to the old one
-    /// are lost. `false` if it can't be the port's: out of range, another port's, or not InfiniBand.
+    /// Changes the LID of an InfiniBand port, as a subnet manager does: every context gets an event, and packets to the
+    /// old LID are lost. `false` if the LID is out of range or that of another port, or the port is not InfiniBand.
     #[must_use]
     pub fn set_lid(&self, lid: u16) -> bool {
         self.plugged.set_lid(lid)

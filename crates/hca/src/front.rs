@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The interface between a device and its front.
 //!
-//! The device executes work queues; it knows no system calls, commands or interrupts. Its front does: it answers the
+//! The device executes work queues; it has no system calls, commands or interrupts. Its front has them: it answers the
 //! driver's control path, creates and destroys the objects of the device, and passes the device's notices on to the
 //! driver. Each device has one front. The in-process kernel of this crate is a front, the PCI function of the crate
 //! `uverbs-hca-pci` is another one.

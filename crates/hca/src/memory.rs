@@ -31,20 +31,21 @@ pub trait Memory: Send + Sync + fmt::Debug {
     /// The bytes are not all inside.
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), Fault>;
 
-    /// Replaces the 8-byte word (host order) at `offset` by what `f` makes of it, in one atomic step, and returns what
-    /// was there. `f` may run more than once.
+    /// Atomically replaces the 8-byte word (host order) at `offset` with the result of `f`, and returns the old value.
+    /// `f` may be called more than once.
     ///
     /// # Errors
     /// The word is not inside or not aligned.
     fn update(&self, offset: u64, f: &dyn Fn(u64) -> u64) -> Result<u64, Fault>;
 
-    /// The big-endian 4-byte word at `offset`; what its writer stored before it is visible afterwards (acquire).
+    /// Loads the big-endian 4-byte word at `offset`, with acquire ordering: stores that its writer made before are
+    /// visible afterwards.
     ///
     /// # Errors
     /// The word is not inside or not aligned.
     fn load_be32(&self, offset: u64) -> Result<u32, Fault>;
 
-    /// Stores 8 bytes at `offset`; a reader that sees them sees everything that was written before (release).
+    /// Stores 8 bytes at `offset`, with release ordering: a reader that loads them also sees all earlier writes.
     ///
     /// # Errors
     /// The bytes are not inside or not aligned.
@@ -109,7 +110,7 @@ impl Area {
         self.memory.publish(self.at(offset, 8)?, bytes)
     }
 
-    /// Reads `to.len()` bytes of a ring, starting at `offset`, going on at its beginning after its end.
+    /// Reads `to.len()` bytes of a ring from `offset` on, and continues at its beginning after its end.
     pub(crate) fn read_wrapped(&self, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
         if self.len == 0 || to.len() as u64 > self.len {
             return Err(Fault);

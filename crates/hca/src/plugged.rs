@@ -29,11 +29,11 @@ impl<F> fmt::Debug for Plugged<F> {
     }
 }
 
-/// LIDs of ports; above are those of groups (InfiniBand specification, 4.1.3).
+/// The unicast LIDs (InfiniBand specification, 4.1.3).
 const UNICAST_LIDS: core::ops::RangeInclusive<u16> = 1..=0xbfff;
 
 impl<F> Plugged<F> {
-    /// The device of this number, whose front is an `F`.
+    /// The device of this number. Its front must be an `F`.
     pub(crate) fn new(alive: Arc<Alive>, index: usize) -> Self {
         Self { alive, index, front: PhantomData }
     }
@@ -47,7 +47,7 @@ impl<F> Plugged<F> {
         self.alive.is_here()
     }
 
-    /// Calls `f` with the device, and then processes what is due. `None` is a device that does not exist.
+    /// Calls `f` with the device, and then processes what is due. `None` if the device does not exist.
     pub(crate) fn enter_device<R>(&self, f: impl FnOnce(&mut Device, &mut Port<'_>) -> R) -> Option<R> {
         self.alive.shared.enter(|world| {
             let (device, mut port) = world.device(self.index)?;
@@ -55,12 +55,12 @@ impl<F> Plugged<F> {
         })
     }
 
-    /// Asks the device.
+    /// Calls `f` with the device. Nothing is processed.
     fn read<R>(&self, f: impl FnOnce(&Device) -> R) -> R {
         self.alive.shared.read(|world| f(&world.devices[self.index]))
     }
 
-    /// Takes the port's link down, or up again: a notice to the front, and no packets in between.
+    /// Takes the port's link down or up. The front gets a notice. While the link is down, packets are lost.
     pub fn set_link_up(&self, up: bool) {
         self.alive.shared.enter(|world| {
             let port = &mut world.net.ports[self.index];
@@ -72,8 +72,8 @@ impl<F> Plugged<F> {
         });
     }
 
-    /// Gives an InfiniBand port another LID, as a subnet manager does: a notice to the front, and packets to the old one
-    /// are lost. `false` if it can't be the port's: out of range, another port's, or not InfiniBand.
+    /// Changes the LID of an InfiniBand port, as a subnet manager does: the front gets a notice, and packets to the old
+    /// LID are lost. `false` if the LID is out of range or that of another port, or the port is not InfiniBand.
     #[must_use]
     pub fn set_lid(&self, lid: u16) -> bool {
         self.alive.shared.enter(|world| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of this process by address: what the in-process kernel registers, and what a process maps of a VM.
+//! Memory of this process by address: that which the in-process kernel registers, and mapped memory of a VM.
 // UNSAFETY: a software device reads and writes memory by address, as a NIC does.
 #![expect(unsafe_code)]
 
@@ -89,7 +89,7 @@ impl ProcessRange {
         unsafe { ptr.cast::<AtomicU32>().as_ref() }
     }
 
-    /// How many of the `len` bytes at `at` come before the first aligned word.
+    /// The number of the `len` bytes at `at` before the first aligned word.
     fn lead(&self, at: usize, len: usize) -> usize {
         ((self.base.as_ptr().addr() + at).wrapping_neg() % WORD).min(len)
     }

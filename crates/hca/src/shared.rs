@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lock around a fabric's world, and the thread that runs what becomes due.
+//! The lock of a fabric's world, and the thread that processes what becomes due.
 
 use crate::world::World;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -11,16 +11,17 @@ use std::time::Instant;
 /// stopped while its device does not answer, and disconnects after some seconds (QEMU's vfio-user: five).
 const BRIEF: Duration = Duration::from_micros(250);
 
-/// How long the thread holds such a fabric at a time.
+/// How long the thread holds the lock of such a fabric at a time.
 const ROUND: Duration = Duration::from_millis(1);
 
-/// How the thread waits for others that need the lock: number and duration of its pauses.
+/// The pauses in which the thread leaves the lock to others: number and duration.
 const COURTESY: (u32, Duration) = (50, Duration::from_micros(20));
 
-/// The lock around the world, and what the thread waits for.
+/// The lock of the world, and the condition that the thread waits for.
 pub(crate) struct Shared {
     world: Mutex<World>,
-    /// How many wait for the lock, which the thread would take again before they are awake.
+    /// The number of threads that wait for the lock. Without it, the fabric's thread would take the lock again before
+    /// they wake up.
     waiting: AtomicUsize,
     wake: Condvar,
     start: Instant,
@@ -46,7 +47,7 @@ impl Shared {
         world
     }
 
-    /// Does something, and then what follows from it.
+    /// Calls `f` with the world, and then processes what is due.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.lock();
         let result = f(&mut world);
@@ -55,7 +56,7 @@ impl Shared {
         result
     }
 
-    /// Asks something that changes nothing, and lets nothing happen.
+    /// Calls `f` with the world, which it must not change. Nothing is processed.
     pub(crate) fn read<R>(&self, f: impl FnOnce(&World) -> R) -> R {
         f(&self.lock())
     }
@@ -88,7 +89,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Lets others have the lock first.
+    /// Leaves the lock to waiting threads.
     fn stand_back(&self) {
         let (tries, pause) = COURTESY;
         for _ in 0..tries {

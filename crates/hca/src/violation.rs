@@ -22,14 +22,14 @@ pub enum Mistake {
     },
     /// A send doorbell for a QP that has no send queue, or before RTS.
     NotReady,
-    /// The doorbell record runs ahead of the ring's size.
+    /// The doorbell record is further ahead than the size of the ring.
     RingOverrun {
         /// Basic blocks (send) or WQEs (receive) not executed yet.
         posted: u32,
         /// Size of the ring.
         size: u32,
     },
-    /// The doorbell record is behind what was executed already.
+    /// The doorbell record is behind the WQEs that were already executed.
     RingBackwards,
     /// The doorbell names another WQE than the doorbell record.
     DoorbellMismatch {
@@ -86,7 +86,7 @@ pub struct Violation {
     pub time: u64,
     /// The object: a QP, CQ, SRQ or WQ, with its number.
     pub object: Object,
-    /// Index of the WQE or CQE, where one is concerned.
+    /// Index of the WQE or CQE, if the violation is about one.
     pub index: u32,
     /// The kind of the mistake.
     pub mistake: Mistake,

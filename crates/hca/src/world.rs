@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One fabric behind one lock: the devices, their fronts, the network, the clock.
+//! The state of a fabric, which one lock protects: the devices, their fronts, the network, the clock.
 
 use crate::engine::Front;
 use crate::engine::net::{Address, Net, PortLocation};
@@ -25,15 +25,15 @@ const LATE: u64 = 1_000_000_000;
 pub(crate) struct World {
     pub(crate) net: Net,
     pub(crate) devices: Vec<Device>,
-    /// The front of each device; none in the slots of other processes' ports.
+    /// The front of each device; `None` in slots for ports of other processes.
     pub(crate) fronts: Vec<Option<Box<dyn Front>>>,
     /// Other processes.
     pub(crate) peers: Peers,
     /// Nanoseconds.
     pub(crate) now: u64,
-    /// The world must be left quickly even if many packets are to be moved: it has devices of VMs.
+    /// Whether the lock must be held only for a short time, because the world has devices of VMs.
     pub(crate) brief: bool,
-    /// The thread is to end.
+    /// Whether the thread must end.
     pub(crate) stop: bool,
     /// When the thread will wake up.
     pub(crate) wakes: Option<u64>,
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// A slot for a port of another process: a device without anything, that nothing reaches.
+    /// Adds a slot for a port of another process: a device without objects, to which no packet is delivered.
     pub(crate) fn push_away(&mut self) -> usize {
         let slot = self.devices.len();
         let gids = Vec::new();
@@ -118,7 +118,7 @@ impl World {
         slot
     }
 
-    /// Delivers the packets that are due by `until`; the clock follows if it is virtual.
+    /// Delivers the packets that are due by `until`. A virtual clock is advanced to the time of each.
     fn deliver_packets(&mut self, until: u64, moves: bool) {
         while let Some((at, to, packet)) = self.net.pop_packet(until) {
             if moves {
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// The timers that are due, once each; but not those that wait for an answer: it may be among the packets that are due.
+    /// Runs each due timer once, except timers that wait for an answer, which may be among the due packets.
     fn fire_early(&mut self) {
         let due: Vec<_> = core::iter::from_fn(|| self.net.pop_timer(self.now)).collect();
         for (at, index, qpn) in due {
@@ -182,7 +182,7 @@ impl World {
                 continue;
             };
             if deadline > at {
-                // Queued too early: comes again at its time.
+                // It was queued too early, and is queued again for its time.
                 self.fire(index, qpn);
                 continue;
             }
@@ -213,7 +213,7 @@ impl World {
         more
     }
 
-    /// Everything that is due by `until`, which it is then.
+    /// Processes everything that is due by `until`, and advances the clock to that time.
     pub(crate) fn pass(&mut self, until: u64) {
         loop {
             self.deliver_packets(until, true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decoder on what the reference provider (libmlx5) wrote: every WQE reads as the request that it was made from, with
-//! the bytes that the library leaves as they are taken for 0x00 and for 0xff.
+//! Tests the decoder with WQEs of the reference provider (libmlx5): every WQE decodes to its request, whether bytes
+//! that the library does not write are 0x00 or 0xff.
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
@@ -47,7 +47,8 @@ fn kind(qp: &Value) -> QueueKind {
     }
 }
 
-/// The library puts the data of a large send whose header crosses the end of the ring 32 bytes behind where they belong.
+/// If the header of a large send crosses the end of the ring, the library writes the data 32 bytes behind the correct
+/// offset.
 fn is_misplaced(wqe: &Value, raw: &[u8], blocks: u64) -> bool {
     let to_end = (blocks - number(&wqe["idx"]) % blocks) * 64;
     let header = u64::from(u16::from_be_bytes([raw[28], raw[29]]));
@@ -72,7 +73,7 @@ fn has(wr: &Value, flag: &str) -> bool {
     list(wr, "send_flags").iter().any(|f| f == flag)
 }
 
-/// Holds a decoded WQE against the work request. `raw` requests are compared by their first bytes elsewhere.
+/// Compares a decoded WQE with the work request. The contents of `raw` requests are compared elsewhere.
 fn compare(name: &str, wr: &Value, got: &Request, sig_all: bool) {
     assert_eq!(got.signaled, sig_all || has(wr, "SIGNALED"), "{name}: signaled");
     assert_eq!(got.solicited, has(wr, "SOLICITED"), "{name}: solicited");
@@ -134,7 +135,7 @@ fn window(name: &str, wr: &Value, umr: &uverbs_hca::decode::Umr) {
 fn every_send_wqe_decodes_to_its_request() {
     let (mut wqes, mut compared, mut misplaced) = (0, 0, 0);
     for case in cases() {
-        // Illegal ones: the library writes WQEs that are none (docs/src/reference/mlx5.md).
+        // For illegal requests, the library writes invalid WQEs (docs/src/reference/mlx5.md).
         if case["qp"].is_null() || case["category"] == "post_send_illegal" {
             continue;
         }
@@ -155,7 +156,7 @@ fn every_send_wqe_decodes_to_its_request() {
                 assert_eq!(u64::from(got.index), number(&wqe["idx"]), "{name}");
                 assert_eq!(u64::from(got.ds), number(&wqe["ds"]), "{name}");
                 wqes += 1;
-                // The library writes lengths from 2^31 on as they are: the bit of inline data.
+                // The library writes lengths from 2^31 on unchanged, and so sets the bit for inline data.
                 let long = |wr: &Value| entries(wr).iter().any(|s| s.1 >> 31 != 0);
                 if step["api"] == "post_send" && kind != QueueKind::Raw && i < wrs.len() && !long(&wrs[i]) {
                     compare(&name, &wrs[i], &got, number(&qp["sq_sig_all"]) != 0);
@@ -183,7 +184,7 @@ fn every_receive_wqe_decodes_to_its_list() {
                 for fill in ["00", "ff"] {
                     let got = recv_wqe(&bytes(hex, fill)[header..]);
                     let got = got.unwrap_or_else(|e| panic!("{}: {e}", case["name"]));
-                    // An entry of 0 bytes on an SRQ is one of 2^31 to the device.
+                    // On an SRQ, the device takes an entry of 0 bytes for one of 2^31.
                     let all = list(wr, "sg_list").iter().filter(|s| header != 0 || number(&s["length"]) != 0);
                     let expected: Vec<_> = all
                         .map(|s| match number(&s["length"]) {

@@ -23,8 +23,8 @@ ulimit -l unlimited
 ulimit -c 0
 echo 1 > /proc/sys/kernel/panic_on_oops
 
-# The full image has the real ip and rdma in the path. The bare one has them aside, until the links are up.
-# Always by path: this shell would prefer its own ip.
+# The full image has ip and rdma of iproute2 in PATH. The bare image has them in another directory, which is removed
+# when the links are up. They are always called by path, because this shell would use its built-in ip.
 if [ -d /lab/setup ]; then
     run="/lab/setup/lib/ld-linux-x86-64.so.2 --library-path /lab/setup/lib"
     ip="$run /lab/setup/ip" rdma="$run /lab/setup/rdma"
@@ -43,8 +43,8 @@ stop() {
 
 must() { "$@" > /lab/why 2>&1 || stop "$*: $(cat /lab/why)"; }
 
-# wait_for WHAT COMMAND...: waits until the command succeeds. The limit is that of a broken guest: on a busy host, every
-# step of the boot may take many seconds.
+# wait_for WHAT COMMAND...: waits until the command succeeds. The limit is long, because every step of the boot may take
+# many seconds on a busy host.
 wait_for() {
     what=$1
     shift
@@ -60,7 +60,7 @@ wait_for() {
 must /sbin/modprobe virtio_pci
 must /sbin/modprobe virtio_console
 
-# The ports' names arrive some time after the device, each in a message of its own.
+# The names of the ports arrive after the device, each in a separate message.
 ports="ctl out err"
 [ "$LAB_DEVICE" = mlx5 ] && ports="$ports hca"
 all_ports() {
@@ -107,7 +107,7 @@ setup_rxe() {
         must $ip addr add 10.0.0.2/24 dev v1
         must $ip link set v0 up
         must $ip link set v1 up
-        # Both ends belong to this host: ARP and packets between them pass only when that is allowed.
+        # Both ends belong to this host: ARP and packets between them pass only with these settings.
         for dev in all v0 v1; do
             echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
             echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local
@@ -134,7 +134,7 @@ if [ -n "$LAB_SIDE" ]; then
 fi
 
 setup_$LAB_DEVICE
-# The kernel came up on one CPU; see the kernel arguments for why.
+# The kernel booted on one CPU; qemu.rs explains why.
 for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
     [ -e "$cpu" ] && echo 1 > "$cpu"
 done
@@ -159,8 +159,8 @@ err=$!
 /bin/sh /lab/command </dev/null >/lab/out 2>/lab/err &
 wait $!
 status=$?
-# All output must reach the host, which may take long on a busy one. A process that the command left behind keeps the
-# pipes open: it is killed after two seconds.
+# All output must reach the host, which may take long on a busy host. A process that the command left running keeps the
+# pipes open, so it is killed after two seconds.
 kill_others() {
     for fd in /proc/[0-9]*/fd/*; do
         case $(readlink "$fd") in

@@ -9,8 +9,8 @@ fail() {
     dmesg | tail -n 25 >&2
     exit 1
 }
-# Drivers probe devices while modprobe runs, or soon after; tables and ports follow on events of the device. The limit is
-# that of a broken guest: on a busy host, each of these may take many seconds.
+# Drivers probe devices while modprobe runs, or soon after; events of the device then update tables and ports. The limit
+# is long, because each step may take many seconds on a busy host.
 wait_for() {
     what=$1
     shift
@@ -23,8 +23,8 @@ wait_for() {
     done
 }
 
-# A profile without a cache of memory keys: the usual one makes thousands of them at boot, one command each, when they
-# are for the kernel's queue.
+# A profile without a cache of memory keys. If the kernel uses its UMR queue, the default profile creates thousands of
+# keys at boot, with one command each.
 [ "$LAB_MKEYS" = umr ] && profile="prof_sel=1"
 /sbin/modprobe mlx5_core $profile || fail "modprobe mlx5_core"
 for module in mlx5_ib ib_uverbs rdma_ucm; do /sbin/modprobe $module || fail "modprobe $module"; done
@@ -48,7 +48,8 @@ address() {
 if [ "$LAB_LINK" = roce ]; then
     address $LAB_DEV_A $LAB_NETDEV_A $LAB_IP_A
     address $LAB_DEV_B $LAB_NETDEV_B $LAB_IP_B
-    # Both ends belong to this host: packets between them pass only if that is allowed, and ARP requests are not answered.
+    # Both ends belong to this host: packets between them pass only with these settings, and ARP requests are not
+    # answered.
     for dev in all $LAB_NETDEV_A $LAB_NETDEV_B; do
         echo 0 > /proc/sys/net/ipv4/conf/$dev/rp_filter
         echo 1 > /proc/sys/net/ipv4/conf/$dev/accept_local

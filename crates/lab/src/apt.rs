@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// How often a download is tried; archives are sometimes in the middle of an update.
+/// The number of attempts of a download, because archives are sometimes in the middle of an update.
 const TRIES: u64 = 3;
 
 /// Suites whose lists this process has already fetched.
@@ -68,7 +68,7 @@ impl Suite {
         Ok(suite)
     }
 
-    /// An apt program that sees this suite and nothing else.
+    /// An apt program that uses only this suite.
     fn apt(&self, program: &str) -> Command {
         let mut cmd = Command::new(program);
         let at = |sub: &str| self.dir.join(sub).display().to_string();
@@ -109,7 +109,7 @@ impl Suite {
     /// # Errors
     /// A package does not exist or cannot be fetched.
     pub fn closure(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
-        // apt does not print packages that it already has, so the list is made with an empty archive directory.
+        // apt does not print packages that are already downloaded, so the list is made with an empty archive directory.
         let list = run::output(
             self.apt("apt-get")
                 .arg(format!("-oDir::Cache::archives={}", self.dir.join("empty").display()))
@@ -290,7 +290,7 @@ fn deb822(text: &str) -> Vec<(Archive, Vec<String>)> {
         {
             continue;
         }
-        // An inline key block (no path) cannot be carried over; apt then uses its trusted keys.
+        // An inline key block (no path) is not copied; apt then uses its trusted keys.
         let key = field("Signed-By").filter(|v| v.starts_with('/')).map(|v| format!("signed-by={v}"));
         if let Some(uri) = uris.split_whitespace().next() {
             let entry = Archive { uri: uri.into(), options: signed_by(key.iter().map(String::as_str)) };
@@ -300,7 +300,7 @@ fn deb822(text: &str) -> Vec<(Archive, Vec<String>)> {
     entries
 }
 
-/// Keeps only what verifies the archive.
+/// Keeps only the options that verify the archive.
 fn signed_by<'a>(options: impl Iterator<Item = &'a str>) -> String {
     let kept: Vec<_> = options.filter(|o| o.starts_with("signed-by=") || o.starts_with("trusted=")).collect();
     if kept.is_empty() { String::new() } else { format!("[{}] ", kept.join(" ")) }

@@ -10,7 +10,7 @@ use std::time::Instant;
 /// The options of a boot.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BootArgs {
-    /// The kernel: 6.1, 6.12, 7.2, or all of them one after the other
+    /// Kernel: 6.1, 6.12, 7.2, or all (one after the other)
     #[arg(long, default_value = "6.1")]
     pub kernel: String,
     /// The RDMA devices: the kernel's software device, or the kernel's mlx5 driver on software ConnectX NICs
@@ -31,7 +31,7 @@ pub struct BootArgs {
     /// Memory of the guest in MiB [default: 1024 for a command, 2048 for the suite, which registers 1 GiB]
     #[arg(long, value_name = "MIB")]
     pub mem: Option<u32>,
-    /// Copy a file or directory to the guest, to GUEST or to /usr/bin. Programs should be static, or use no libraries
+    /// Copy a file or directory to the guest, to GUEST or to /usr/bin. A program must be static, or use no libraries
     /// other than libc, libgcc_s, libibverbs and librdmacm
     #[arg(long = "file", value_name = "HOST[:GUEST]")]
     pub files: Vec<Share>,
@@ -50,7 +50,7 @@ pub struct BootArgs {
     /// Boot a guest with busybox, the kernel's modules and the files of --file only: no libc, no C tools
     #[arg(long)]
     pub bare: bool,
-    /// Keep the console's log even after a success
+    /// Keep the log of the console also after a success
     #[arg(long)]
     pub keep_log: bool,
     /// Print timings and the guest's console
@@ -83,7 +83,7 @@ fn variable(text: &str) -> Result<(String, String)> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let valid = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    ensure!(valid, "`{name}` is not the name of a variable");
+    ensure!(valid, "`{name}` is not a valid variable name");
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -107,8 +107,8 @@ impl BootArgs {
         program: impl FnOnce() -> Result<PathBuf>,
     ) -> Result<Vec<Device>> {
         if self.device == DeviceArg::Rxe {
-            ensure!(self.link.is_none_or(|link| link == LinkArg::Roce), "rxe has no other link than roce");
-            ensure!(self.mkeys == Mkeys::Command, "rxe has no queue for updates of memory keys");
+            ensure!(self.link.is_none_or(|link| link == LinkArg::Roce), "rxe supports only the link roce");
+            ensure!(self.mkeys == Mkeys::Command, "rxe does not support --mkeys umr");
             return Ok(vec![Device::Rxe]);
         }
         let program = program()?;

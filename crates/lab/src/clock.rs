@@ -30,7 +30,7 @@ fn khz() -> Option<u64> {
     last.checked_sub(first)?.checked_mul(1000)?.checked_div(micros)
 }
 
-/// The counter and its time: of several readings the fastest, as others may have been interrupted.
+/// The counter and its time. The fastest of several readings is used, because the others may have been interrupted.
 fn reading() -> Option<(u64, Instant)> {
     let readings = (0..20).filter_map(|_| {
         let before = Instant::now();

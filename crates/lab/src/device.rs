@@ -153,7 +153,7 @@ impl Wire {
 
     /// QEMU's network device and its back end.
     pub(crate) fn network(&self) -> [String; 2] {
-        // The second tries again until the first listens, also if that boots a second time.
+        // The second one retries until the first one listens, also if the first one boots again.
         let role = if self.side == 1 { "server=on" } else { "server=off,reconnect-ms=200" };
         [
             format!("stream,id=wire,{role},addr.type=unix,addr.path={}/net", self.dir),
@@ -188,13 +188,13 @@ impl Hca {
     fn start(program: &Path, args: &[String], dir: &Path) -> Result<Self> {
         let sockets = Self::SOCKETS.into_iter().chain([Self::CONTROL]).map(|name| dir.join(name));
         for socket in sockets.clone() {
-            // It may be left from an earlier try; a process that finds it does not listen.
+            // A socket of an earlier attempt must be removed, because a process does not listen at an existing path.
             let _ = fs::remove_file(socket);
         }
         let path = dir.join(Self::LOG);
         let log = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         let both = log.try_clone().context("cannot share the devices' log")?;
-        // It starts in another directory.
+        // The program starts in another directory.
         let program = if program.components().count() > 1 {
             program.canonicalize().with_context(|| format!("no program {}", program.display()))?
         } else {
@@ -239,7 +239,7 @@ impl Hca {
             return Ok(Some(status.to_string()));
         }
         if let Some(mut stdin) = self.child.stdin.take() {
-            // It fails if the process is ending; its status is read below.
+            // The write fails if the process is exiting; its status is read below.
             let _ = stdin.write_all(b"quit\n");
         }
         let start = Instant::now();
@@ -251,11 +251,11 @@ impl Hca {
             }
         }
         self.kill();
-        Ok(Some(format!("not within {END_LIMIT:?} after the command to")))
+        Ok(Some(format!("not within {END_LIMIT:?} after the command `quit`")))
     }
 
     fn kill(&mut self) {
-        // Both fail only if it has exited already.
+        // Both calls fail only if it has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

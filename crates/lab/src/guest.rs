@@ -56,7 +56,7 @@ impl core::str::FromStr for Share {
             Some(_) => anyhow::bail!("the guest's path in `{text}` must be absolute"),
             None => {
                 let name = PathBuf::from(text);
-                let name = name.file_name().with_context(|| format!("`{text}` has no name"))?;
+                let name = name.file_name().with_context(|| format!("`{text}` has no file name"))?;
                 (text, format!("/usr/bin/{}", name.to_string_lossy()))
             }
         };
@@ -82,10 +82,10 @@ impl Task {
 
 /// The environment of the guest, as variables.
 fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str, String)> {
-    // Each rxe of newer kernels has a network namespace of its own.
+    // On newer kernels, each rxe device has its own network namespace.
     let (ns, tcp) = match (series.namespaces && *device == Device::Rxe, bare) {
         (false, _) => (["", ""], ["127.0.0.1", "127.0.0.1"]),
-        // By path, because a busybox shell would prefer its own ip, which knows no namespaces.
+        // By path, because a busybox shell would use its built-in ip, which does not support namespaces.
         (true, false) => {
             (["/usr/bin/ip netns exec h1", "/usr/bin/ip netns exec h2"], ["10.0.1.1", "10.0.1.2"])
         }
@@ -101,7 +101,8 @@ fn environment(series: Series, device: &Device, bare: bool) -> Vec<(&'static str
         Link::Roce => (["10.0.0.1", "10.0.0.2"], ["v0", "v1"]),
         Link::Ib => (["", ""], ["", ""]),
     };
-    // mlx5 has entries of both versions of RoCE for each address, those of the port's own one first.
+    // The GID table of mlx5 has entries of both RoCE versions for each address; those of the port's link-local address
+    // are first.
     let gid_index = match device {
         Device::Rxe => "1",
         Device::Mlx5 { link: Link::Roce, .. } => "3",

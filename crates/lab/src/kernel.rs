@@ -57,7 +57,7 @@ const OPTIONAL: [&str; 12] = [
     "sch_tbf",
 ];
 
-/// Raised if the cached files change.
+/// Increase this if the format of the cached files changes.
 const FORMAT: u32 = 1;
 
 /// A kernel, ready to boot.
@@ -89,7 +89,8 @@ impl Series {
         }
     }
 
-    /// The kernel of this series, fetched and unpacked if it is not there yet. The caller holds the lab's lock.
+    /// Returns the kernel of this series, and downloads and unpacks it first if it is not cached. The caller holds the
+    /// lab's lock.
     pub(crate) fn prepare(self, lab: &Lab, tools: &Root) -> Result<Kernel> {
         let recipe = format!(
             "{FORMAT} {} {}\n{}\n{}\n",
@@ -111,7 +112,7 @@ impl Series {
             .find_map(|name| name.strip_prefix("linux-image-"))
             .with_context(|| format!("linux-image-amd64 of {} names no kernel", self.suite))?;
         if !version.starts_with(&format!("{}.", self.name)) {
-            lab.say(format!("note: {} has moved on, kernel {} is {version}", self.suite, self.name));
+            lab.say(format!("note: {} no longer has kernel {}; using {version}", self.suite, self.name));
         }
         // Newer suites split the image; the package itself is then empty.
         let image = format!("linux-image-{version}");
@@ -169,7 +170,7 @@ fn uncompressed(image: &[u8], tools: &Root) -> Result<Vec<u8>> {
     let (program, args): (_, &[&str]) = match payload {
         [0xfd, b'7', b'z', b'X', b'Z', ..] => ("xz", &["--decompress", "--stdout", "--single-stream"]),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => ("zstd", &["--decompress", "--stdout", "--quiet"]),
-        _ => bail!("its compression is not known"),
+        _ => bail!("its compression is unknown"),
     };
     // The last four bytes are the size, not part of the compressed stream.
     let (stream, size) = payload.split_at(payload.len() - 4);
@@ -210,7 +211,7 @@ fn filter(tools: &Root, program: &str, args: &[&str], input: &[u8]) -> Result<Ve
 
 /// Picks the wanted modules and their dependencies, uncompresses and indexes them, and packs them.
 fn module_archive(tools: &Root, modules: &Path, version: &str, stage: &Path) -> Result<Vec<u8>> {
-    let base = modules.ancestors().nth(3).context("odd module path")?;
+    let base = modules.ancestors().nth(3).context("invalid module path")?;
     depmod(tools, base, version)?;
     let index = Index::read(modules)?;
     let mut wanted = BTreeSet::new();
@@ -230,7 +231,7 @@ fn module_archive(tools: &Root, modules: &Path, version: &str, stage: &Path) -> 
             None => (path.as_str(), bytes),
         };
         let file = target.join(path);
-        fs::create_dir_all(file.parent().context("odd module path")?)
+        fs::create_dir_all(file.parent().context("invalid module path")?)
             .context("cannot create the module directories")?;
         fs::write(&file, bytes).with_context(|| format!("cannot write module {path}"))?;
     }
@@ -275,7 +276,7 @@ impl Index {
         Self { paths, needs, builtin: builtin.lines().map(module_name).collect() }
     }
 
-    /// Adds a module and its dependencies; false when the kernel has no such module. Built-in ones add nothing.
+    /// Adds a module and its dependencies; `false` if the kernel has no such module. A built-in module adds nothing.
     fn add(&self, name: &str, wanted: &mut BTreeSet<String>) -> bool {
         let Some(path) = self.paths.get(name) else { return self.builtin.contains(name) };
         // modules.dep lists the whole closure, not only direct dependencies.

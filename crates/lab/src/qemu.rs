@@ -50,7 +50,7 @@ pub(crate) struct Boot<'a> {
     pub(crate) terminal: bool,
 }
 
-/// Kernel arguments. An oops ends the machine; work that an emulated CPU need not do is off.
+/// Kernel arguments. An oops ends the machine. Features that cost an emulated CPU time without a benefit are disabled.
 ///
 /// `maxcpus=1`: the kernel boots on one CPU, and init starts the others last. The kernel patches its own code during the
 /// boot; an emulated second CPU that executed this code died of a breakpoint.
@@ -62,7 +62,8 @@ const CMDLINE: &str = "console=ttyS0 quiet loglevel=5 oops=panic panic=-1 rdinit
                        maxcpus=1 tsc=reliable no_timer_check nowatchdog audit=0 apparmor=0 random.trust_cpu=on";
 
 impl Qemu {
-    /// QEMU of a suite, unpacked if it is not there yet. The caller holds the lab's lock.
+    /// Returns QEMU of a suite, and downloads and unpacks it first if it is not cached. The caller holds the lab's
+    /// lock.
     pub(crate) fn prepare(lab: &Lab, suite: &str) -> Result<Self> {
         let packages = ["qemu-system-x86"];
         let recipe = format!("{suite} {}\n", packages.join(" "));
@@ -93,7 +94,7 @@ impl Qemu {
             cmd.args(["-machine", "q35,memory-backend=ram"]);
         }
         for (i, socket) in boot.vfio_user.iter().enumerate() {
-            // A root port for each, as a card's slot is, so that it can be taken out.
+            // A root port for each device, as for a card in a slot, so that it can be unplugged.
             cmd.args(["-device", &format!("pcie-root-port,id=slot{i},chassis={i},slot={i}")]);
             let device = serde_json::json!({
                 "driver": "vfio-user-pci", "bus": format!("slot{i}"), "socket": {"type": "unix", "path": socket},
@@ -134,14 +135,14 @@ fn comma_escaped(path: &Path) -> String {
 }
 
 impl Running {
-    /// Whether it has ended.
+    /// Whether the machine has ended.
     pub(crate) fn ended(&mut self) -> Result<bool> {
         Ok(self.child.try_wait().context("cannot get the status of QEMU")?.is_some())
     }
 
-    /// Ends it now.
+    /// Kills the machine.
     pub(crate) fn kill(&mut self) {
-        // Both fail only if it has exited already.
+        // Both calls fail only if it has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

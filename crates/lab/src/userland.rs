@@ -14,7 +14,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Packages whose closure makes the tree; the last two are for the host side.
+/// The packages of the tree, without their dependencies; the last two are used on the host.
 const PACKAGES: [&str; 12] = [
     "busybox-static",
     "dash",
@@ -30,13 +30,13 @@ const PACKAGES: [&str; 12] = [
     "zstd",
 ];
 
-/// Packages of which the guest gets every program.
+/// Packages whose programs are all copied to the guest.
 const ALL_PROGRAMS_OF: [&str; 3] = ["ibverbs-utils", "perftest", "rdmacm-utils"];
 
 /// Programs that the guest gets from other packages.
 const PROGRAMS: [&str; 6] = ["dash", "ip", "rdma", "tc", "ss", "kmod"];
 
-/// Libraries that programs brought in by the user may need, besides those that the tools need.
+/// Libraries for the user's own programs, besides those that the tools need.
 const LIBRARIES: [&str; 10] = [
     "libc.so.6",
     "libm.so.6",
@@ -56,12 +56,12 @@ const LIB_DIR: &str = "usr/lib/x86_64-linux-gnu";
 /// rdma-core's directory of providers, below [`LIB_DIR`].
 const PROVIDERS: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 
-/// Raised if the layout of an image changes.
+/// Increase this if the layout of an image changes.
 const FORMAT: u32 = 1;
 
 /// The unpacked tools of a suite and the initramfs parts made of them.
 pub(crate) struct Userland {
-    /// The unpacked tree, whose programs also serve on the host side.
+    /// The unpacked tree. Its programs are used on the host, too.
     pub(crate) root: Root,
     /// The full image.
     pub(crate) image: PathBuf,
@@ -70,7 +70,8 @@ pub(crate) struct Userland {
 }
 
 impl Userland {
-    /// The tools of a suite, unpacked and packed if they are not there yet. The caller holds the lab's lock.
+    /// Returns the tools of a suite, and downloads them and builds the images first if they are not cached. The caller
+    /// holds the lab's lock.
     pub(crate) fn prepare(lab: &Lab, suite: &str) -> Result<Self> {
         let recipe = format!("{suite}\n{}\n", PACKAGES.join(" "));
         let tree = lab.cached(&format!("root-{suite}"), &recipe, |dir| {
@@ -87,7 +88,7 @@ impl Userland {
         Ok(Self { root, image: images.join("full.cpio"), bare: images.join("bare.cpio") })
     }
 
-    /// The tools that the host side uses (kmod, xz, zstd).
+    /// The tools that are used on the host (kmod, xz, zstd).
     pub(crate) fn host_tools(lab: &Lab) -> Result<Root> {
         Ok(Self::prepare(lab, HOME_SUITE)?.root)
     }
@@ -141,7 +142,7 @@ fn skeleton(cpio: &mut Cpio) {
     cpio.file("etc/nsswitch.conf", 0o644, b"passwd: files\ngroup: files\nhosts: files\nservices: files\n");
 }
 
-/// Busybox with a link for each of its programs whose name is not taken by a real one.
+/// Busybox, with a link for each of its programs that no other package provides.
 fn busybox(cpio: &mut Cpio, root: &Root, taken: &[String]) -> Result<()> {
     let program = root.program("busybox")?;
     let names = run::output(Command::new(&program).arg("--list"))?;

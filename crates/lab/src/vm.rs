@@ -147,7 +147,7 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        // The initramfs is large and can be made again; of the rest, only the log is of interest.
+        // The initramfs is large and can be built again. Of the other files, only the log is needed.
         let _ = if self.keep {
             fs::remove_file(self.path.join("initrd"))
         } else {
@@ -169,11 +169,11 @@ fn forget_old(runs: &Path) {
 /// The time limit of a boot on a busy host.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// How long the thread of the control port may take to read the last lines after the end of QEMU, on a busy host.
+/// The time limit for the thread of the control port to read the last lines after the end of QEMU, on a busy host.
 const LAST_LINES: Duration = Duration::from_secs(10);
 
-/// How often a boot is tried. The kernel's boot has races that slow emulated CPUs lose and hardware hardly ever does. The
-/// task has not started then, so a second boot does no harm.
+/// The number of attempts to boot. The kernel's boot has races that fail on slow emulated CPUs and hardly ever on
+/// hardware. The task has not started at that point, so a second boot has no side effects.
 const BOOT_TRIES: u32 = 3;
 
 /// Boots two guests on one fabric.
@@ -181,7 +181,7 @@ pub(crate) fn pair(lab: &Lab, spec: &Spec) -> Result<[Outcome; 2]> {
     let device = &spec.device;
     ensure!(
         matches!(device, Device::Mlx5 { link: Link::Ib, .. }),
-        "two guests cannot be joined by {}: only by mlx5 ib",
+        "two guests cannot be joined by {}, only by mlx5 on InfiniBand",
         device.label()
     );
     // The second device process waits a limited time for the first: both guests start at once.
@@ -213,7 +213,7 @@ pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome
             {
                 let why = if let Ending::Failed(why) = ending { why } else { "no message".into() };
                 let log = dir.path.join(format!("boot-{tried}.log"));
-                // They are missing if QEMU or the devices ended before they wrote anything.
+                // The logs are missing if QEMU or the devices ended before they wrote anything.
                 let _ = fs::rename(dir.path.join("console.log"), &log);
                 let _ =
                     fs::rename(dir.path.join(Hca::LOG), dir.path.join(format!("boot-{tried}.{}", Hca::LOG)));
@@ -255,7 +255,7 @@ pub(crate) fn run(lab: &Lab, spec: &Spec, wire: Option<&Wire>) -> Result<Outcome
         dir.keep = true;
         lab.say(format!("{message} (kernel {}, {})", parts.kernel.version, spec.device.label()));
     }
-    // The software devices may be the cause of a command's failure.
+    // The software devices may have caused the failure of the command.
     let failed = message.is_some() || (hca.is_some() && outcome != Outcome::Exit(0));
     if failed && !lab.verbose {
         eprintln!("--- end of the guest's console ---\n{}\n---", console::tail(&log, 70));
@@ -355,7 +355,7 @@ fn watch(
         let line = match events.recv_timeout(if ended { LAST_LINES } else { Duration::from_millis(100) }) {
             Ok(Event::Line(line)) => line,
             Err(RecvTimeoutError::Timeout) if !ended => {
-                // The last lines may not have been read yet, so the loop goes on after the end of QEMU.
+                // The last lines may not have been read yet, so the loop continues after the end of QEMU.
                 ended = qemu.ended()?;
                 if !ended && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(Ending::Timeout);

@@ -17,7 +17,7 @@ pub(crate) trait Visitor {
     fn visit<D: Driver>(self, ends: [Context<D>; 2], info: Option<DeviceInfo>) -> Self::Out;
 }
 
-/// Opens the device of that name; without one, the first that can be used.
+/// Opens the device of that name; without a name, the first device that can be used.
 pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out> {
     struct Visit<V>(V, DeviceInfo);
     impl<V: Visitor> DriverVisitor for Visit<V> {
@@ -35,15 +35,15 @@ pub(crate) fn open<V: Visitor>(name: Option<&str>, visitor: V) -> Result<V::Out>
     Ok(open_with(&info.clone(), Visit(visitor, info))?)
 }
 
-/// The device of that name; without one, the first that can be used.
+/// The device of that name; without a name, the first device that can be used.
 pub(crate) fn choose(name: Option<&str>) -> Result<DeviceInfo> {
     pick(devices()?, name)
 }
 
-/// Name of the software HCA, which is in this process and in no other.
+/// Name of the software HCA, which exists only in this process.
 const SOFTWARE: &str = "hca0";
 
-/// Whether the name means the software HCA. A device that is there goes first.
+/// Whether the name selects the software HCA. A device of the machine with this name takes precedence.
 pub(crate) fn is_software(name: Option<&str>) -> bool {
     name == Some(SOFTWARE) && !devices().is_ok_and(|all| all.iter().any(|d| d.name == SOFTWARE))
 }
@@ -74,8 +74,8 @@ pub(crate) fn software_info(context: &Context<Mlx5>) -> Result<DeviceInfo> {
     })
 }
 
-/// The requested GID, or the default: of RoCE version 2 and of an IPv4 address, if there are such. InfiniBand needs
-/// none.
+/// The index of the requested GID, or the default: a GID of RoCE version 2, preferably of an IPv4 address. InfiniBand
+/// needs none.
 pub(crate) fn gid_index<D: Driver>(
     context: &Context<D>,
     port_num: u8,
@@ -114,7 +114,7 @@ pub(crate) mod tests {
     use std::path::PathBuf;
     use uverbs::device::Unusable;
 
-    /// A device with the attributes of sysfs.
+    /// A device with these attributes in sysfs.
     pub(crate) fn made_up(name: &str, uverbs: Result<(), Unusable>) -> DeviceInfo {
         let node = |()| UverbsNode {
             name: "uverbs0".into(),

@@ -17,7 +17,7 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-/// Shows warnings and errors from now on.
+/// Enables the output of warnings and errors.
 pub(crate) fn install() {
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(LevelFilter::Warn);

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     logger::install();
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output has closed the pipe.
+        // The reader of the output has closed the pipe.
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("uverbs: {error:#}");

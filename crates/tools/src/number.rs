@@ -7,7 +7,7 @@ use core::str::FromStr;
 pub(crate) fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let value = match hex {
-        // `from_str_radix` takes a sign.
+        // `from_str_radix` accepts a sign.
         Some(digits) if digits.starts_with('+') => return Err("not a number".into()),
         Some(digits) => u64::from_str_radix(digits, 16),
         None => u64::from_str(text),

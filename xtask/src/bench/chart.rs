@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chart: for each row of exclusive queues a bar of libmlx5, of ours by both faces, and of the floor.
+//! The chart. Each row of exclusive queues has bars for libmlx5, for both faces of this library, and for the floor.
 
 use super::measure::Results;
 use super::rows::{Face, Line, Locking};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Recorded counts, in `xtask/data`: tables of a locking, the programs' name of a measurement, and instructions.
 //!
-//! `bench-c.tsv` has libmlx5's, so that `--check` needs no C library. `bench-before.tsv` has those of the first data path for the
-//! rows that must not lose more than 10 % of it. `bench-over.tsv` has the rows of ours that are known to be above their limit,
-//! with what they cost: they may not get worse, and one that keeps its limit leaves the file.
+//! `bench-c.tsv` has libmlx5's, so that `--check` needs no C library. `bench-before.tsv` has the counts of the first
+//! data path, for rows that may exceed it by at most 10 %. `bench-over.tsv` has our rows that are above their limit,
+//! with their counts: a count must not grow, and a row within its limit is removed from the file.
 
 use super::rows::{Key, Locking};
 use crate::repo_root;
@@ -21,9 +21,9 @@ pub(crate) type Counts = BTreeMap<Key, f64>;
 pub(crate) enum File {
     /// libmlx5's counts.
     C,
-    /// Ours of the first data path.
+    /// Our counts of the first data path.
     Before,
-    /// Ours that are known to be above their limit.
+    /// Our counts that are above their limit.
     Over,
 }
 
@@ -62,9 +62,10 @@ fn parse(text: &str) -> Result<Counts> {
         .filter(|line| !line.starts_with('#'))
         .map(|line| {
             let mut fields = line.split('\t');
-            let mut next = || fields.next().with_context(|| format!("three fields, not {line:?}"));
+            let mut next = || fields.next().with_context(|| format!("expected three fields, found {line:?}"));
             let (locking, name, count) = (next()?, next()?, next()?);
-            let locking = Locking::parse(locking).with_context(|| format!("a locking, not {locking:?}"))?;
+            let locking =
+                Locking::parse(locking).with_context(|| format!("expected a locking, found {locking:?}"))?;
             Ok((Key { locking, name: name.to_owned() }, count.parse()?))
         })
         .collect()

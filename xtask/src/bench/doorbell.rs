@@ -15,19 +15,19 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Of one doorbell, on average.
+/// The averages for one doorbell.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Doorbell {
     pub(crate) fences: f64,
-    /// Instructions that lock the line they change.
+    /// Instructions that lock a cache line.
     pub(crate) locked: f64,
-    /// Lines of memory that are stored to, the stack's and the register's left out.
+    /// Cache lines of memory that are stored to, without those of the stack and of the register.
     pub(crate) lines: f64,
     /// Bytes that are stored to registers.
     pub(crate) register_bytes: f64,
 }
 
-/// Whether a row rings at all.
+/// Whether the measurement rings doorbells.
 pub(crate) fn rings(line: &Line) -> bool {
     line.row.c.starts_with("post_send") || line.row.c.starts_with("wr ")
 }
@@ -43,13 +43,13 @@ pub(crate) fn trace(
     let mut child = cmd.spawn().with_context(|| format!("cannot start `{}`", run::shown(&cmd)))?;
     let mut stdout = child.stdout.take().context("the program's output")?;
     let log = BufReader::new(child.stderr.take().context("lackey's log")?);
-    // The log is long and the output is short, but both pipes must be read: the program waits when one is full.
+    // Both pipes must be read, because the program blocks when one is full.
     let output = std::thread::spawn(move || {
         let mut text = String::new();
         stdout.read_to_string(&mut text).map(|_| text)
     });
-    // The addresses are in the output, which is available only at the end because of the pipe: so the log is kept in a
-    // compact form.
+    // The addresses are in the output, which is complete only at the end, so the log is kept in a compact form until
+    // then.
     let mut accesses = Vec::new();
     for line in log.lines() {
         accesses.extend(Access::parse(&line?));
@@ -142,7 +142,7 @@ impl Places {
         }
         ensure!(
             places.mark != 0 && places.registers.start != 0,
-            "the program did not say where its registers are"
+            "the program did not print the addresses of its registers"
         );
         Ok(places)
     }
@@ -157,7 +157,8 @@ impl Map {
         if !protection.contains('x') || !path.starts_with('/') {
             return Ok(None);
         }
-        let (start, end) = range.split_once('-').with_context(|| format!("a range, not {range:?}"))?;
+        let (start, end) =
+            range.split_once('-').with_context(|| format!("expected a range, found {range:?}"))?;
         Ok(Some(Self { range: hex(start)?..hex(end)?, offset: hex(offset)?, path: path.into() }))
     }
 }

@@ -5,10 +5,10 @@ use super::data::{Counts, File};
 use super::rows::{Face, Limits, Line};
 use anyhow::Result;
 
-/// Rows that must not lose may lose that much.
+/// The tolerance of rows that must not be slower than the first data path.
 const KEPT: f64 = 1.1;
-/// A count that is known to be above its limit may change by this factor, because other code around a call spills other
-/// registers.
+/// A count that is recorded as above its limit may change by this factor: changes in the code around a call change
+/// which registers are spilled.
 const SPILLS: f64 = 1.03;
 
 /// The recorded counts that limits follow from.
@@ -22,9 +22,9 @@ pub(crate) struct Judge {
 pub(crate) enum Verdict {
     /// Within it.
     Ok,
-    /// Within it, but the list of what is over has it still.
+    /// Within it, but still recorded as above it.
     Mended,
-    /// Above it, as known, and not worse.
+    /// Above it, as recorded, and not worse.
     KnownOver,
     /// Above it.
     Over,
@@ -46,7 +46,7 @@ impl Judge {
         })
     }
 
-    /// What is known of a line that is above its limit: its count.
+    /// The recorded count of a line that is above its limit.
     pub(crate) fn known(&self, line: &Line, face: Face) -> Option<f64> {
         self.over.get(&line.key(face)?).copied()
     }

@@ -139,7 +139,7 @@ fn count(
     let mut counts = HashMap::new();
     for entry in fs::read_dir(&dir)? {
         if let Some((name, total)) = dump(&entry?.path())? {
-            let ops = ops.get(&name).with_context(|| format!("no line for the dump {name:?}"))?;
+            let ops = ops.get(&name).with_context(|| format!("no row for the dump {name:?}"))?;
             counts.insert(name, total / ops);
         }
     }
@@ -154,15 +154,16 @@ fn dump(path: &Path) -> Result<Option<(String, f64)>> {
     let (Some(name), Some(total)) = (field("desc: Trigger: Client Request:"), field("summary:")) else {
         return Ok(None);
     };
-    Ok(Some((name.to_owned(), total.parse().with_context(|| format!("not a sum: {total:?}"))?)))
+    Ok(Some((name.to_owned(), total.parse().with_context(|| format!("expected a sum, found {total:?}"))?)))
 }
 
 /// The lines of a program: a name, a tab, a number.
 fn parse(text: &str) -> Result<HashMap<String, f64>> {
     text.lines()
         .map(|line| {
-            let (name, value) =
-                line.split_once('\t').with_context(|| format!("a name and a number, not {line:?}"))?;
+            let (name, value) = line
+                .split_once('\t')
+                .with_context(|| format!("expected a name and a number, found {line:?}"))?;
             Ok((name.to_owned(), value.parse()?))
         })
         .collect()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask bench`: what a post and a poll cost on mlx5, ours and libmlx5's side by side.
+//! `cargo xtask bench`: measures the cost of posts and polls on mlx5, for this library and for libmlx5.
 //!
 //! The programs are those of `tests/bench`: [`programs`] builds them, [`measure`] runs them, [`rows`] defines which of
 //! their measurements are compared, and [`judge`] the limits of our counts, from the counts recorded in [`data`];
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let lines = Line::selected(&args.filter);
-    ensure!(!lines.is_empty(), "no row has {:?} in its title", args.filter);
+    ensure!(!lines.is_empty(), "no row title contains {:?}", args.filter);
     if args.check {
         return Ok(ExitCode::from(u8::from(!passes(&lines)?)));
     }
@@ -119,7 +119,7 @@ pub(crate) fn check() -> Result<()> {
     if passes(&Line::selected(""))? { Ok(()) } else { bail!("a row is above its limit; see above") }
 }
 
-/// The measurements of ours that have a limit: line, face, count, limit.
+/// Our measurements that have a limit: line, face, count, limit.
 fn judged(
     lines: &[Line],
     results: &Results,
@@ -140,7 +140,8 @@ fn judged(
     Ok(judged)
 }
 
-/// Whether our counts are within their limits, by recorded counts of libmlx5. Prints the rows that are not.
+/// Whether our counts are within the limits that follow from the recorded counts of libmlx5. Prints the rows that are
+/// not.
 fn passes(lines: &[Line]) -> Result<bool> {
     let (ours, judge, c) = (Ours::build()?, Judge::read()?, File::C.read()?);
     let mut results = Results::default();
@@ -156,7 +157,7 @@ fn passes(lines: &[Line]) -> Result<bool> {
         .filter(|(line, face, count, limit)| count > limit && judge.known(line, *face).is_some());
     let (all, over) = (judged.len(), over.count());
     eprintln!(
-        "bench: {all} measurements have a limit, {over} are above it as recorded, {} need work",
+        "bench: {all} measurements have a limit; {over} are above it, as recorded; {} fail",
         sentences.len()
     );
     Ok(sentences.is_empty())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that are measured: the C one with rdma-core, ours, and the preload library that is the device of both.
+//! The programs that are measured: a C program with rdma-core, and ours. Both use the fake device of the preload
+//! library.
 
 use super::rows::Locking;
 use crate::{cargo, repo_root, run, vm};
@@ -28,7 +29,7 @@ pub(crate) struct C {
     shim: PathBuf,
     libraries: PathBuf,
     sysfs: PathBuf,
-    /// Of rdma-core.
+    /// The version of rdma-core.
     pub(crate) version: String,
 }
 
@@ -80,7 +81,7 @@ fn make_sysfs() -> Result<PathBuf> {
 }
 
 impl Ours {
-    /// Builds them.
+    /// Builds the programs.
     pub(crate) fn build() -> Result<Self> {
         let target = folder()?;
         let mut cmd =
@@ -98,7 +99,7 @@ impl Ours {
 }
 
 impl C {
-    /// Fetches the library, once, and builds the program. Without the archive, this machine's library must do.
+    /// Downloads the library, once, and builds the program. Without the archive, this machine's library is used.
     pub(crate) fn build() -> Result<Self> {
         let (include, libraries) = match fetch() {
             Ok(root) => (root.join("include"), root.join(LIBRARIES)),
@@ -144,7 +145,7 @@ fn command(tool: &[String], program: &Path) -> Command {
     }
 }
 
-/// Fetches the C library: the folder that it is unpacked in.
+/// Downloads the C library. Returns the folder in which it was unpacked.
 fn fetch() -> Result<PathBuf> {
     let lab = vm::lab(false)?;
     let _lock = lab.lock()?;

@@ -116,7 +116,7 @@ pub(crate) fn sentence(line: &Line, face: Face, count: f64, limit: f64, judge: &
     match judge.verdict(line, face, count, limit) {
         Verdict::Ok | Verdict::KnownOver => None,
         Verdict::Mended => Some(format!(
-            "{what} keep the limit of {limit:.1}: take the line out of bench-over.tsv (cargo xtask bench --record does)"
+            "{what}: within the limit of {limit:.1}; remove the line from bench-over.tsv (cargo xtask bench --record does this)"
         )),
         Verdict::Over => Some(match judge.known(line, face) {
             Some(known) => format!("{what}, {known:.1} are recorded, the limit is {limit:.1}"),

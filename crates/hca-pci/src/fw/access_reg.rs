@@ -17,7 +17,7 @@ const HOST_ENDIANNESS: u16 = 0x7004;
 const WIDTH_4X: u32 = 4;
 const EDR: u32 = 1 << 5;
 const ETHERNET_100G: u32 = 1 << 22;
-/// MTUs in bytes: an InfiniBand port's, and the most of an Ethernet port.
+/// MTUs in bytes: of an InfiniBand port, and the maximum of an Ethernet port.
 const IB_MTU: u32 = 4096;
 const ETHERNET_MTU: u32 = 9978;
 

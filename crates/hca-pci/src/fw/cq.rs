@@ -10,7 +10,7 @@ use crate::state::CqRecord;
 use uverbs_hca::front::{Cq, CqParts};
 use uverbs_hca::memory::Area;
 
-/// `MLX5_MODIFY_CQ_MASK_*`: what is modified beside the ring.
+/// `MLX5_MODIFY_CQ_MASK_*`: the attributes that can be modified besides the ring.
 const PERIOD: u32 = 1 << 0;
 const COUNT: u32 = 1 << 1;
 const OVERRUN: u32 = 1 << 2;
@@ -23,7 +23,7 @@ const STATUS_OVERFLOW: u32 = 9;
 fn ring(call: &Call<'_, '_>, context: &[u8], list: &[u8]) -> Result<(Area, usize), Status> {
     let entry = match cqc::CQE_SZ.get(context) {
         0 => 64,
-        // Of 128 bytes, packed or not: the lower half is the entry's.
+        // Entries of 128 bytes, padded or not: the CQE is in the second half.
         1 | 2 => 128,
         _ => return Err(Status::BAD_PARAM),
     };

@@ -43,7 +43,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     };
     qp.attr.min_rnr_timer = dctc::MIN_RNR_NAK.get(context) as u8;
     qp.attr.max_dest_rd_atomic = DEPTH;
-    // A target takes messages from its creation on.
+    // A target accepts messages as soon as it is created.
     qp.state = State::Rtr;
     call.device.qps.insert(qpn, Box::new(qp));
     call.function.dcts.insert(qpn, context.to_vec());
@@ -51,7 +51,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     Ok(())
 }
 
-/// Accepts no more messages; the driver waits for the event that none is open.
+/// Stops accepting messages. The driver waits for the event that no message is open.
 pub(super) fn drain(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let dctn = drain_dct_in::DCTN.get32(input);
     if !call.function.dcts.contains_key(&dctn) {

@@ -64,7 +64,7 @@ pub(super) fn set_root(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> R
     if state.tables.get(&id).is_none_or(|t| t.kind != kind) {
         return Err(Status::BAD_RESOURCE);
     }
-    // Frames that go out pass no tables here.
+    // Tables for outgoing frames are accepted but not used.
     if kind == RECEIVE {
         state.root = (set_flow_table_root_in::OP_MOD.get(input) == 0).then_some(id);
     }
@@ -99,7 +99,7 @@ pub(super) fn create_group(call: &mut Call<'_, '_>, input: &[u8], output: &mut [
 
 pub(super) fn destroy_group(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let mut state = call.function.ethernet_objects.tables.state();
-    // The table's place is that of its destruction.
+    // `destroy_flow_group_in` has the table's ID at the same offset as `destroy_flow_table_in`.
     let table = destroy_flow_table_in::TABLE_ID.get32(input);
     let table = state.tables.get_mut(&table).ok_or(Status::BAD_RESOURCE)?;
     let id = destroy_flow_group_in::GROUP_ID.get32(input);
@@ -143,7 +143,7 @@ pub(super) fn set_entry(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> 
     let group = flow_context::GROUP_ID.get32(context);
     let table = state.tables.get_mut(&id).ok_or(Status::BAD_RESOURCE)?;
     let inside = table.groups.get(&group).is_some_and(|g| (g.start..=g.end).contains(&index));
-    // `op_mod` 1 changes an entry that there is.
+    // `op_mod` 1 changes an existing entry.
     let is_change = set_fte_in::OP_MOD.get(input) == 1;
     if !inside || is_change && !table.entries.contains_key(&index) {
         return Err(Status::BAD_RESOURCE);
@@ -181,7 +181,7 @@ pub(super) fn dealloc_counter(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8
     state.counters.remove(&id).map(drop).ok_or(Status::BAD_RESOURCE)
 }
 
-/// As many counters from the first one on as the answer has room for; those that there are not stay 0.
+/// The answer has as many counters as it has room for, from the first one on. Counters that do not exist are 0.
 pub(super) fn query_counter(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -> Result<(), Status> {
     let state = call.function.ethernet_objects.tables.state();
     let first = query_flow_counter_in::FLOW_COUNTER_ID.get32(input);

@@ -7,12 +7,12 @@ use crate::layout::{
     set_issi_in,
 };
 
-/// The only version of the interface beside 0 that there is: steering tag and receive memory pools (`ISSI 1`).
+/// The only version of the interface besides 0 (`ISSI 1`).
 const ISSI: u32 = 1;
 /// The board's identification, as `ibv_devinfo` shows it.
 const BOARD: &[u8; 16] = b"UVERBS_SOFT_HCA\0";
 
-/// Commands that need nothing done.
+/// Commands that succeed without an effect.
 #[expect(clippy::unnecessary_wraps, reason = "a handler")]
 pub(super) fn nothing(_: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<(), Status> {
     Ok(())
@@ -24,7 +24,7 @@ pub(super) fn zeros(_: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<(), 
     Ok(())
 }
 
-/// The driver leaves, or gives up: nothing that it made stays.
+/// The driver is unloaded, or gives up the device: all its objects are destroyed.
 #[expect(clippy::unnecessary_wraps, reason = "a handler")]
 pub(super) fn teardown(call: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<(), Status> {
     call.function.reset(call.device, call.port);
@@ -37,7 +37,7 @@ pub(super) fn query_pages(_: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> 
     Ok(())
 }
 
-/// The firmware requests no pages, so the driver must not give any; it would request them back.
+/// The firmware requests no pages, so the driver must not give any. Requests to return pages succeed without an effect.
 pub(super) fn manage_pages(_: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let gives = manage_pages_in::OP_MOD.get(input) == 1;
     if gives && manage_pages_in::INPUT_NUM_ENTRIES.get(input) != 0 {

@@ -60,7 +60,7 @@ pub(super) fn mad_ifc(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) 
             put(answer, DATA + 8, &[0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
             put(answer, DATA + 16, &port.lid.to_be_bytes());
             put(answer, DATA + 18, &1_u16.to_be_bytes());
-            // Widths 1x and 4x, of which 4x is in force; the states; MTU 4096 with 8 lanes.
+            // Supported widths 1x and 4x, active width 4x; the states; MTU 4096, 8 virtual lanes.
             put(answer, DATA + 28, &[1, 2, 3, 2, 4 << 4 | state, physical << 4 | 2]);
             put(answer, DATA + 36, &[5 << 4]);
             0

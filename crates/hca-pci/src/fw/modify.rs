@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transitions of queue pairs. Each takes over the fields that belong to it, and those that the mask of optional
-//! parameters names (`enum mlx5_qp_optpar`).
+//! Transitions of queue pairs. Each sets its required fields, and those that the mask of optional parameters selects
+//! (`enum mlx5_qp_optpar`).
 
 use super::{Call, Status};
 use crate::bits::Field;
@@ -79,7 +79,7 @@ fn move_to(call: &mut Call<'_, '_>, qpn: u32, to: State) -> Result<(), Status> {
     if call.device.move_qp(call.port, qpn, to) { Ok(()) } else { Err(Status::BAD_RESOURCE) }
 }
 
-/// Takes over fields of the path's context and keeps them for queries.
+/// Copies fields to the stored context, which queries return.
 fn copy(from: &[u8], to: &mut [u8], fields: &[Field]) {
     for field in fields {
         field.copy(from, to);
@@ -120,7 +120,7 @@ fn modify(
     if sets.q_key || has(optional::Q_KEY) {
         keep.push(qpc::Q_KEY);
     }
-    // Datagram queues have their MTU in every modification.
+    // For datagram queues, every transition sets the MTU.
     if sets.mtu || qp.kind == QpKind::Ud {
         keep.extend([qpc::MTU, qpc::LOG_MSG_MAX]);
     }
@@ -149,7 +149,7 @@ fn modify(
     move_to(call, qpn, to)
 }
 
-/// The primary path: all of it, or the part that is set without it.
+/// Copies the fields of the primary path that a transition sets.
 fn path(wanted: &[u8], record: &mut [u8], sets: Sets, all: bool, timeout: bool) {
     let new = qpc::PRIMARY_ADDRESS_PATH.bytes(wanted);
     let old = qpc::PRIMARY_ADDRESS_PATH.bytes_mut(record);

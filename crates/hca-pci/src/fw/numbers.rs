@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Things that are but a number: protection, XRC and transport domains, doorbell pages, sets of counters.
+//! Objects that consist only of a number: protection, XRC and transport domains, doorbell pages, sets of counters.
 
 use super::{Call, Status};
 use crate::layout::{
@@ -9,7 +9,7 @@ use crate::layout::{
 };
 use uverbs_mlx5_hw::doorbell::UAR_BYTES;
 
-/// The first doorbell page: far behind the initialization segment and the interrupts' table.
+/// The number of the first doorbell page, which is behind the initialization segment and the table of interrupts.
 const FIRST_UAR: u32 = 0x100;
 const LAST_UAR: u32 = (crate::config::BAR_BYTES / UAR_BYTES as u64) as u32;
 

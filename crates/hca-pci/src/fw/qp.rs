@@ -48,7 +48,7 @@ pub(super) fn state_number(state: State) -> u32 {
     }
 }
 
-/// The type for a service type, and the number of a QP that has a fixed one on the wire.
+/// The QP type of a service type, and the number in packets if that is fixed.
 fn kind(context: &[u8]) -> Option<(QpKind, Option<u32>)> {
     Some(match qpc::ST.get32(context) {
         service::RC => (QpKind::Rc, None),

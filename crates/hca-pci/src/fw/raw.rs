@@ -61,7 +61,7 @@ pub(super) fn create_rq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]
     }
     let queue = rqc::WQ.bytes(context);
     let (pd, cqn) = (wq::PD.get32(queue), rqc::CQN.get32(context));
-    // A queue that only drops frames is in no domain.
+    // A queue that drops all frames has no protection domain.
     if pd != 0 && !call.function.pds.has(pd) || !call.function.cqs.contains_key(&cqn) {
         return Err(Status::BAD_RESOURCE);
     }
@@ -165,7 +165,8 @@ pub(super) fn modify_sq(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> 
         ERROR => State::Err,
         _ => return Err(Status::BAD_PARAM),
     };
-    // The device may have put the queue into an error state; then its driver names the previous state.
+    // If the device has moved the queue to the error state, the driver may name that as the current state, although the
+    // record has an older one.
     let from = modify_sq_in::SQ_STATE.get(input);
     let now = call.device.qps.get(&sqn).map(|qp| qp.state);
     if sqc::STATE.get(record) != from && !(from == ERROR && now == Some(State::Err)) {
@@ -193,7 +194,7 @@ pub(super) fn query_sq(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8])
     Ok(())
 }
 
-/// Fields of a hash as the engine names them (`IBV_RX_HASH_*`): by protocol, what is selected.
+/// The selected fields of a hash, as the engine's flags (`IBV_RX_HASH_*`).
 fn hash_fields(selector: u32) -> u64 {
     let (ip6, udp) = (selector >> 31 != 0, selector >> 30 & 1 != 0);
     let (l3, l4) = (if ip6 { 2 } else { 0 }, if udp { 6 } else { 4 });
@@ -206,7 +207,7 @@ fn target(context: &[u8]) -> Result<Where, Status> {
         return Ok(Where::Queue(tirc::INLINE_RQN.get32(context)));
     }
     let fields = hash_fields(tirc::RX_HASH_FIELD_SELECTOR_OUTER.get32(context));
-    // Another function than this would spread flows in another way; each flow stays together by this one, too.
+    // Other hash functions are replaced by this one. It spreads flows differently, but each flow stays on one queue.
     if !matches!(tirc::RX_HASH_FN.get(context), 0..=TOEPLITZ) {
         return Err(Status::BAD_PARAM);
     }
@@ -281,7 +282,7 @@ fn queues(call: &Call<'_, '_>, context: &[u8], list: &[u8]) -> Result<Vec<u32>, 
     let list = list.get(..count * 4).ok_or(Status::BAD_INPUT_LEN)?;
     let queues: Vec<u32> = list.chunks_exact(4).map(|item| rq_num::RQ_NUM.get32(item)).collect();
     let known = |rqn: &u32| call.function.ethernet_objects.rqs.contains_key(rqn);
-    // Slots beyond those in use repeat them.
+    // Slots beyond those in use repeat the queues.
     if queues.iter().all(known) { Ok(queues) } else { Err(Status::BAD_RESOURCE) }
 }
 

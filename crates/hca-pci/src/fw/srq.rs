@@ -123,7 +123,7 @@ pub(super) fn create_pool(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u
     Ok(())
 }
 
-/// All forms have their number at the same place.
+/// All forms have the number at the same offset.
 pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let srqn = destroy_srq_in::SRQN.get32(input);
     if call.device.uses_srq(srqn) {
@@ -156,7 +156,7 @@ pub(super) fn query(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) ->
 fn set_limit(call: &mut Call<'_, '_>, srqn: u32, limit: u32) -> Result<(), Status> {
     let srq = call.device.srqs.get_mut(&srqn).ok_or(Status::BAD_RESOURCE)?;
     srq.limit = limit;
-    // Below it already: the event is due at once.
+    // If the count is already below the limit, the event is due immediately.
     if srq.below_limit() {
         call.device.notices.push(Notice::Srq { srqn, event: event::SRQ_LIMIT_REACHED });
     }

@@ -19,12 +19,12 @@ const ACTIVE: u32 = 4;
 const PHYSICAL_POLLING: u32 = 2;
 const PHYSICAL_UP: u32 = 5;
 
-/// Entries of the partition table, all of them empty but the first.
+/// Entries of the partition table; all except the first one are empty.
 const PKEYS: usize = 128;
 const DEFAULT_PKEY: u32 = 0xffff;
 /// Entries of the GID table of an InfiniBand port.
 const GIDS: usize = 8;
-/// Asks for a whole table.
+/// The index that selects the whole table.
 const ALL: usize = 0xffff;
 /// The capabilities of the port's agents: `IB_PORT_SYS_IMAGE_GUID_SUP`, `IB_PORT_CM_SUP`, `IB_PORT_CLIENT_REG_SUP`.
 const CAPABILITIES: u32 = 1 << 11 | 1 << 16 | 1 << 25;
@@ -161,7 +161,7 @@ pub(super) fn set_roce_address(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u
     Ok(())
 }
 
-/// The link's state in the port's registers: `true` raises an event for the driver.
+/// Raises the event for the current state of the link.
 pub(super) fn tell_link(call: &mut Call<'_, '_>) -> Result<(), Status> {
     let event = if call.address()?.up { event::PORT_ACTIVE } else { event::PORT_ERR };
     call.device.notices.push(Notice::Port { event });

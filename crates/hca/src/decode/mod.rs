@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From the bytes of a work queue element to a typed request.
+//! Decodes the bytes of a work queue element to a typed request.
 //!
 //! Written from the hardware format (`<infiniband/mlx5dv.h>`, the PRM's chapter on WQEs), not from any encoder. Any
 //! bytes decode to a request or to an error; no input causes a panic. The decoder distinguishes fields that must be
@@ -34,7 +34,7 @@ pub enum QueueKind {
     Dci,
     /// Ethernet frames.
     Raw,
-    /// Updates of memory keys, which only the kernel may do.
+    /// The kernel's queue for updates of memory keys.
     Keys,
 }
 
@@ -44,17 +44,17 @@ pub enum QueueKind {
 pub enum Malformed {
     /// Fewer bytes than in the size field, or too few for the segments of the opcode.
     Short,
-    /// An opcode that there is not, or not on this kind of queue.
+    /// An opcode that does not exist, or not on this kind of queue.
     Opcode(u8),
     /// A field that must be zero is not; the offset is within the WQE.
     NotZero(u16),
-    /// A completion or fence mode that there is not.
+    /// A completion or fence mode that does not exist.
     Mode(u8),
     /// Inline data longer than the WQE.
     Inline,
-    /// A memory key update of a form that windows don't have.
+    /// A memory key update in a form that is not used for windows.
     Umr,
-    /// Ethernet header fields that can't be.
+    /// Invalid fields for the Ethernet header.
     Eth,
 }
 

@@ -11,7 +11,7 @@ const TERMINATOR: u32 = uverbs_mlx5_hw::wqe::MLX5_INVALID_LKEY;
 /// A receive WQE.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecvWqe {
-    /// The segments for the data, in order; all are memory.
+    /// The segments for the data, in order. All are registered memory.
     pub scatter: Vec<Segment>,
 }
 

@@ -9,7 +9,7 @@ use uverbs_mlx5_hw::wqe as hw;
 pub(super) const SEG: usize = 16;
 /// Bytes of an address vector (`struct mlx5_wqe_av`).
 pub(super) const AV: usize = 48;
-/// Bit of a byte count for data that follow (`MLX5_INLINE_SEG`).
+/// Bit of a byte count that marks inline data (`MLX5_INLINE_SEG`).
 const INLINE: u32 = hw::MLX5_INLINE_SEG;
 
 /// Data of a WQE.
@@ -38,7 +38,7 @@ impl Segment {
         }
     }
 
-    /// Whether it carries nothing.
+    /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -69,7 +69,7 @@ pub(super) fn data(wqe: &[u8], mut at: usize) -> Result<Vec<Segment>, Malformed>
             let len = (count & !INLINE) as usize;
             let bytes = wqe.get(at + 4..).and_then(|b| b.get(..len)).ok_or(Malformed::Inline)?;
             segments.push(Segment::Inline(bytes.to_vec()));
-            // The tail of the last 16 bytes is ignored.
+            // Padding in the last 16 bytes is ignored.
             at += (4 + len).next_multiple_of(SEG);
         }
     }
@@ -123,7 +123,7 @@ pub(super) fn av(wqe: &[u8], at: usize) -> Result<Av, Malformed> {
     let (rate_sl, route) = (wqe[at + 12], be32(wqe, at + 28));
     Ok(Av {
         key: be64(wqe, at),
-        // Not masked by libmlx5; the upper bits of a number are ignored.
+        // libmlx5 does not mask the number, so the upper bits are ignored.
         dest: dest & 0xff_ffff,
         sl: rate_sl & 0xf,
         rate: rate_sl >> 4,
@@ -151,7 +151,7 @@ pub struct Umr {
     pub check_qpn: bool,
     /// Which fields change.
     pub mask: u64,
-    /// New: it is free, that is, bound to nothing.
+    /// New state: it is free, that is, not bound.
     pub free: bool,
     /// New access rights, `MLX5_WQE_MKEY_CONTEXT_ACCESS_FLAGS_*`.
     pub access: u8,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Send WQEs: a control segment, what the transport and the opcode add, the data.
+//! Send WQEs: a control segment, segments of the transport and the opcode, data segments.
 
 use super::segment::{AV, Av, KeyUpdate, SEG, Segment, Umr, av, data, key_update, umr};
 use super::{Malformed, QueueKind};
@@ -13,7 +13,7 @@ use uverbs_mlx5_hw::wqe::{
 /// The operation of a WQE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Nothing; it completes.
+    /// No operation; it only completes.
     Nop,
     /// A message into a receive.
     Send {
@@ -28,7 +28,7 @@ pub enum Op {
         addr: u64,
         /// Key at the peer.
         rkey: u32,
-        /// Immediate data, which take a receive.
+        /// Immediate data, which consume a receive.
         imm: Option<u32>,
     },
     /// A read from the peer's memory.
@@ -44,9 +44,9 @@ pub enum Op {
         addr: u64,
         /// Key at the peer.
         rkey: u32,
-        /// Compared with what is there.
+        /// The value that the memory is compared with.
         compare: u64,
-        /// Stored if equal.
+        /// The value that is stored if both are equal.
         swap: u64,
     },
     /// Fetch and add.
@@ -55,14 +55,14 @@ pub enum Op {
         addr: u64,
         /// Key at the peer.
         rkey: u32,
-        /// Added.
+        /// The value that is added.
         add: u64,
     },
     /// A local change of a memory key.
     Umr(Umr),
     /// A change of any memory key, by the kernel.
     KeyUpdate(Box<KeyUpdate>),
-    /// A frame, or with a segment size many.
+    /// A frame, or several frames if there is a segment size.
     Frame(Eth),
 }
 
@@ -88,13 +88,13 @@ pub struct Request {
     pub ds: u8,
     /// The hardware opcode, which the completion repeats.
     pub opcode: u8,
-    /// The WQE requests a completion also in case of success.
+    /// Whether the WQE requests a completion also in case of success.
     pub signaled: bool,
-    /// The peer's completion is a solicited event.
+    /// Whether the peer's completion is a solicited event.
     pub solicited: bool,
-    /// Waits until all reads and atomics before it are done.
+    /// Whether it waits until all earlier reads and atomics are complete.
     pub fence: bool,
-    /// Waits until local operations before it are done.
+    /// Whether it waits until all earlier local operations are complete.
     pub small_fence: bool,
     /// The operation.
     pub op: Op,
@@ -119,7 +119,7 @@ impl Request {
         self.data.iter().map(Segment::len).sum()
     }
 
-    /// Whether it carries none.
+    /// Whether it has no data.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -215,7 +215,7 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
     })
 }
 
-/// The part that depends on the opcode; `at` is moved behind it.
+/// Decodes the part that depends on the opcode, and moves `at` behind it.
 fn op(kind: QueueKind, opcode: u8, imm: u32, wqe: &[u8], at: &mut usize) -> Result<Op, Malformed> {
     let reliable = matches!(kind, QueueKind::Rc | QueueKind::Xrc | QueueKind::Dci);
     let connected = reliable || kind == QueueKind::Uc;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The decoder under any bytes, and under bytes that are known to mean something.
+//! Tests of the decoder with arbitrary bytes, and with valid WQEs.
 
 use super::{Malformed, Op, QueueKind, Segment, recv_wqe, send_wqe};
 use proptest::prelude::*;
@@ -55,12 +55,12 @@ fn old_bytes_are_accepted_only_in_ignored_fields() {
     let raddr = RaddrSeg { raddr: Be64::new(0x1122), rkey: Be32::new(0x33), reserved: Be32::new(0) };
     let sge = DataSeg::new(0, 5, 9);
     let body = [raddr.as_bytes(), sge.as_bytes()].concat();
-    // The immediate of an opcode that has none is left over.
+    // The immediate of an opcode that has none is ignored.
     let request = send_wqe(QueueKind::Rc, &wqe(MLX5_OPCODE_RDMA_READ, 0x88, 0xdead_beef, &body)).unwrap();
     assert_eq!(request.op, Op::Read { addr: 0x1122, rkey: 0x33 });
     assert_eq!((request.signaled, request.fence, request.small_fence), (true, true, false));
     assert_eq!(request.len(), 1 << 31);
-    // A reserved field that is read is not.
+    // A reserved field that the device reads must be zero.
     let mut bytes = wqe(MLX5_OPCODE_RDMA_READ, 8, 0, &body);
     bytes[16 + 12] = 1;
     assert_eq!(send_wqe(QueueKind::Rc, &bytes), Err(Malformed::NotZero(28)));

@@ -91,23 +91,23 @@ pub struct Attr {
     pub qkey: u32,
     /// Bytes of payload in a packet.
     pub mtu: u32,
-    /// The first sequence number that it sends.
+    /// The first PSN that it sends.
     pub sq_psn: u32,
-    /// The first sequence number that it expects.
+    /// The first PSN that it expects.
     pub rq_psn: u32,
     /// Access that the peer has ([`access`](super::mkey::access)).
     pub access: u32,
-    /// Time until an answer is late, as an exponent: 4.096 us * 2^timeout; 0 is never.
+    /// Timeout for an answer, as an exponent: 4.096 us * 2^timeout; 0 means no timeout.
     pub timeout: u8,
-    /// Retries if an answer is late.
+    /// Retries after a timeout.
     pub retry_cnt: u8,
-    /// Retries if the receiver is not ready; 7 is without limit.
+    /// Retries if the receiver is not ready; 7 means no limit.
     pub rnr_retry: u8,
-    /// The code of the time that a peer waits if the receiver is not ready.
+    /// The code of the time that the peer must wait if there is no receive.
     pub min_rnr_timer: u8,
-    /// Reads and atomics that it may have open.
+    /// Maximum of outstanding reads and atomics (`max_rd_atomic`).
     pub max_rd_atomic: u8,
-    /// Reads and atomics that the peer may have open.
+    /// Maximum of outstanding reads and atomics of the peer (`max_dest_rd_atomic`).
     pub max_dest_rd_atomic: u8,
     /// GID of the peer. Without one the peer is found by its LID.
     pub dgid: Option<[u8; 16]>,

@@ -21,7 +21,7 @@ pub(super) fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// The checksum of TCP or UDP over `segment` and the pseudo header, with the field as it is.
+/// The checksum of TCP or UDP over `segment`, with the current value of its checksum field, and the pseudo header.
 pub(super) fn transport_sum(ip: &[u8], version: u8, proto: u8, segment: &[u8]) -> u16 {
     let addresses = if version == 4 { ip.get(12..20) } else { ip.get(8..40) };
     let len = segment.len() as u32;

@@ -36,7 +36,8 @@ pub struct Cq {
     /// Index behind the last entry that is a solicited event.
     solicited: Option<u32>,
     broken: bool,
-    /// Events only after so many completions, or so many microseconds: kept, as the device has no interrupts to spare.
+    /// Moderation: completions and microseconds until an event. Stored for queries only; every event is raised
+    /// immediately.
     pub moderation: (u16, u16),
 }
 
@@ -97,13 +98,13 @@ impl Cq {
         self.ignore_overrun = ignore;
     }
 
-    /// Whether it is in error, after an overrun for example.
+    /// Whether it is in an error state, for example after an overrun.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Entries written and not consumed, by the consumer index in the record.
+    /// Entries that were written and not consumed, according to the consumer index in the record.
     fn unread(&self) -> Result<u32, Fault> {
         Ok(self.producer.wrapping_sub(self.record.load_be32(0)?) & CI_MASK)
     }
@@ -120,7 +121,7 @@ impl Cq {
         self.ring.publish(at + last as u64, word)
     }
 
-    /// Writes an entry. The event that it raises, if any; or what is wrong.
+    /// Writes an entry. Returns the event that it raises, if any.
     fn push(&mut self, cqe: &Cqe) -> Result<bool, Mistake> {
         let unread = self.unread().map_err(|Fault| Mistake::MemoryGone)?;
         if !self.ignore_overrun {
@@ -148,16 +149,16 @@ impl Cq {
         true
     }
 
-    /// The doorbell that arms it: sequence number, command and consumer index in one word. Returns whether an event is
-    /// due at once, because entries came in behind that index already.
+    /// Handles the arming doorbell: sequence number, command and consumer index in one word. Returns whether an event
+    /// is due immediately, because there are entries behind that index.
     pub(crate) fn arm(&mut self, word: u32) -> bool {
         let (sn, solicited_only, ci) = ((word >> 28 & 3) as u8, word >> 24 & 1 != 0, word & CI_MASK);
-        // One event per number: a second arming before the event was read raises no second event.
+        // One event per sequence number: arming again before the event was read raises no second event.
         if self.fired == Some(sn) {
             return false;
         }
         self.armed = Some(Arm { sn, solicited_only });
-        // The consumer may have read entries beyond its consumer index, but none that are not written.
+        // The consumer may have read entries beyond its consumer index, but not beyond the producer index.
         let unread = self.producer.wrapping_sub(ci) & CI_MASK;
         let unread = if unread <= CI_MASK / 2 { unread } else { 0 };
         // All bits of the two indices are compared: a solicited entry of the previous lap raises no event.
@@ -165,15 +166,15 @@ impl Cq {
         self.fire(|arm| if arm.solicited_only { solicited } else { unread != 0 })
     }
 
-    /// Marks the end of the old ring by an entry and continues in another one. `false` if the unconsumed entries would not
-    /// fit; then nothing changed.
+    /// Writes an entry that marks the end of the old ring, and continues in another ring. `false` if the unconsumed
+    /// entries do not fit; then nothing is changed.
     ///
     /// # Errors
     /// The old ring or its record is not in memory.
     pub fn resize(&mut self, ring: Area, entry: usize) -> Result<bool, Fault> {
         let Some(count) = entries(&ring, entry) else { return Ok(false) };
         let unread = self.unread()?;
-        // Each moves one on, to make room for the marker.
+        // Each entry moves by one, to make room for the marker.
         if unread >= count || unread >= self.entries {
             return Ok(false);
         }
@@ -206,7 +207,7 @@ impl Device {
         }
     }
 
-    /// Completes to a CQ.
+    /// Writes a completion to a CQ.
     pub(crate) fn complete(&mut self, cx: &mut Port<'_>, cqn: u32, mut cqe: Cqe) {
         cqe.timestamp = cx.now;
         let Some(cq) = self.cqs.get_mut(&cqn) else { return };

@@ -7,7 +7,7 @@ use crate::cqe::Syndrome;
 use crate::decode::Segment;
 
 impl Device {
-    /// `len` bytes at `offset` of what the segments hold.
+    /// Reads `len` bytes at `offset` of the data of the segments.
     pub(crate) fn gather(
         &self,
         user: User,
@@ -59,7 +59,7 @@ impl Device {
         Ok(())
     }
 
-    /// Puts `data` at `offset` of where the segments point.
+    /// Writes `data` at `offset` of the memory of the segments.
     pub(crate) fn scatter(
         &self,
         user: User,
@@ -71,7 +71,7 @@ impl Device {
         walk(segments, offset, data.len(), |segment, at, n| {
             let from = data.get(done..done + n).ok_or(Syndrome::LOCAL_LENGTH)?;
             done += n;
-            // Answers go to memory only.
+            // Data of answers can be written to memory only, not to inline data.
             let Segment::Memory { lkey, addr, .. } = segment else { return Err(Syndrome::LOCAL_QP_OP) };
             let addr = addr.wrapping_add(at);
             self.mkeys

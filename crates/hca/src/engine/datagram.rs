@@ -10,11 +10,11 @@ use crate::cqe::{Cqe, Syndrome};
 use crate::decode::{Av, Op, Request, Segment};
 use uverbs_mlx5_hw::cqe::{MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM};
 
-/// The QP number that means a multicast group.
+/// The QP number of multicast packets.
 const MULTICAST_QPN: u32 = 0xff_ffff;
-/// Bytes in front of every datagram: its global route header, or room for one.
+/// Bytes in front of every datagram: a global route header, or unused space.
 const GRH: usize = 40;
-/// The partition that every port is in.
+/// The partition of all ports.
 const DEFAULT_PKEY: u32 = 0xffff;
 /// UDP, the next header of RoCE version 2.
 const UDP: u8 = 17;
@@ -22,8 +22,8 @@ const UDP: u8 = 17;
 const IBA: u8 = 0x1b;
 
 impl Device {
-    /// Executes a send on an unreliable connection, from the `first` packet of the message on, as far as there is `room`
-    /// for packets. Returns the next packet if the message is not complete.
+    /// Executes a send on an unreliable connection: sends at most `room` packets of the message, beginning with packet
+    /// `first`. Returns the index of the next packet if the message is not complete.
     pub(crate) fn send_unreliable(
         &mut self,
         cx: &mut Port<'_>,
@@ -96,7 +96,7 @@ impl Device {
         self.check_gather(qp.user(), &request.data)?;
         let data = self.gather(qp.user(), &request.data, 0, len as usize)?;
         let qkey = (av.key >> 32) as u32;
-        // The key's top bit selects the QP's own key.
+        // If the top bit of the key is set, the QP's own Q_Key is used.
         let qkey = if qkey >> 31 == 0 { qkey } else { qp.attr.qkey };
         let path = self.path(cx, av);
         let psn = qp.req.take_psn();
@@ -133,7 +133,7 @@ impl Device {
         }
     }
 
-    /// A datagram arrives.
+    /// Receives a datagram.
     pub(crate) fn datagram(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
         let Body::Datagram { qkey, imm, data } = &packet.body else { return };
         if *qkey != qp.attr.qkey {
@@ -153,7 +153,7 @@ impl Device {
             Err(Syndrome::LOCAL_LENGTH)
         } else {
             let header = match grh {
-                // Without one, the room in front is left as it is.
+                // Without a GRH, the first 40 bytes are not written.
                 None => Ok(()),
                 Some(grh) => self.scatter(user, segments, 0, &header(grh, data.len())),
             };
@@ -212,7 +212,7 @@ fn mapped(gid: &[u8; 16]) -> bool {
     gid[..10] == [0; 10] && gid[10..12] == [0xff; 2]
 }
 
-/// The 40 bytes in front of a datagram's data: a GRH, an IPv6 header, or an IPv4 header in their second half.
+/// The 40 bytes in front of a datagram's data: a GRH, an IPv6 header, or an IPv4 header in the last 20 bytes.
 fn header(grh: &Grh, payload: usize) -> Vec<u8> {
     let mut bytes = vec![0; GRH];
     if grh.ip && mapped(&grh.sgid) {
@@ -239,7 +239,7 @@ fn header(grh: &Grh, payload: usize) -> Vec<u8> {
 }
 
 impl super::requester::Requester {
-    /// The next number of a queue whose packets are not answered.
+    /// The next PSN of a queue without acknowledgements.
     fn take_psn(&mut self) -> u32 {
         let psn = self.next;
         self.next = psn_add(psn, 1);

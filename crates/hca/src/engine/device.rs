@@ -20,7 +20,7 @@ const NO_UIDX: u32 = 0xff_ffff;
 /// A device.
 #[derive(Debug)]
 pub struct Device {
-    /// Ethernet below (RoCE), or InfiniBand.
+    /// Whether the link layer is Ethernet (RoCE) instead of InfiniBand.
     pub(crate) ethernet: bool,
     /// Entries name resources by user index (version 1), or by number (version 0).
     pub(crate) cqe_version: u8,
@@ -35,15 +35,15 @@ pub struct Device {
     /// The receive work queues by number.
     pub wqs: BTreeMap<u32, Wq>,
     pub(crate) steering: Steering,
-    /// The QPs that are reached by the numbers 0 and 1.
+    /// The QPs that receive packets for QP numbers 0 and 1.
     pub special: [Option<u32>; 2],
-    /// Doorbells arrive some time after they were rung: the queues may be ahead of them.
+    /// Doorbells may arrive late: the queues may already be ahead of them.
     pub(crate) late_doorbells: bool,
-    /// Queues without acknowledgements don't send all that they hold at a doorbell.
+    /// Queues without acknowledgements send only a limited number of packets at a doorbell.
     pub(crate) paced: bool,
-    /// Makes memory of what updates of keys list.
+    /// Makes memory of the page lists in updates of keys.
     pub(crate) translate: Option<Arc<dyn Translate>>,
-    /// What the front has not yet passed on.
+    /// Notices that the front has not yet delivered.
     pub notices: Vec<Notice>,
     pub(crate) violations: Vec<Violation>,
     /// The number of repeated requests and responses of its QPs.
@@ -103,7 +103,7 @@ impl Device {
         self.steering.classifier = Some(classifier);
     }
 
-    /// Whether a QP, key or SRQ is of this domain.
+    /// Whether a QP, key or SRQ belongs to this protection domain.
     #[must_use]
     pub fn uses_pd(&self, pd: u32) -> bool {
         self.qps.values().any(|qp| qp.pd == pd)
@@ -111,7 +111,7 @@ impl Device {
             || self.mkeys.uses_pd(pd)
     }
 
-    /// Whether a queue completes there.
+    /// Whether a queue has this CQ.
     #[must_use]
     pub fn uses_cq(&self, cqn: u32) -> bool {
         self.qps
@@ -121,7 +121,7 @@ impl Device {
             || self.wqs.values().any(|wq| wq.cqn == cqn)
     }
 
-    /// Whether a QP takes its receives there.
+    /// Whether a QP uses this SRQ.
     #[must_use]
     pub fn uses_srq(&self, srqn: u32) -> bool {
         self.qps.values().any(|qp| qp.srqn == Some(srqn))
@@ -132,7 +132,8 @@ impl Device {
         if self.cqe_version == 0 || uidx == NO_UIDX { srqn.unwrap_or(0) } else { uidx }
     }
 
-    /// A number that no QP, CQ, SRQ or WQ has; they share one space, so that one is never taken for another.
+    /// A number that no QP, CQ, SRQ or WQ has. All of them share one number space, so that a wrong kind of object is
+    /// detected.
     pub fn number(&mut self) -> u32 {
         loop {
             self.next_number = (self.next_number + 1) & 0xff_ffff;
@@ -147,7 +148,7 @@ impl Device {
         }
     }
 
-    /// Records a mistake.
+    /// Records a violation.
     pub(crate) fn blame(&mut self, time: u64, object: Object, index: u32, mistake: Mistake) {
         let violation = Violation { time, object, index, mistake };
         log::warn!("{violation}");
@@ -167,7 +168,7 @@ impl Device {
         Some(result)
     }
 
-    /// A packet arrives.
+    /// Receives a packet.
     pub(crate) fn receive(&mut self, cx: &mut Port<'_>, packet: Packet) {
         if packet.transport == Transport::Ethernet {
             if let Body::Frame(frame) = packet.body {
@@ -197,7 +198,7 @@ impl Device {
         });
     }
 
-    /// The timer of a QP may be due.
+    /// Runs the timer of a QP, if it is due.
     pub(crate) fn timer(&mut self, cx: &mut Port<'_>, qpn: u32) {
         self.with_qp(cx, qpn, |device, cx, qp| {
             qp.timer.queued = None;
@@ -212,12 +213,12 @@ impl Device {
         });
     }
 
-    /// Whether receives may be posted to a queue in ERR, for which the device gets no doorbell.
+    /// Whether there are queues in ERR to which receives may be posted: posts of receives ring no doorbell.
     pub(crate) fn watches(&self) -> bool {
         self.qps.values().any(|qp| qp.state == State::Err && qp.rq.is_some())
     }
 
-    /// Looks for receives that were posted to queues in error.
+    /// Flushes receives that were posted to queues in ERR.
     pub(crate) fn sweep(&mut self, cx: &mut Port<'_>) {
         let waiting: Vec<u32> = self
             .qps
@@ -231,7 +232,7 @@ impl Device {
         }
     }
 
-    /// Takes a receive of a queue or an SRQ for a QP; `None` if there is none.
+    /// Takes a receive for a QP, from its own queue or from its SRQ; `None` if there is none.
     pub(crate) fn take_receive(
         &mut self,
         cx: &mut Port<'_>,
@@ -269,7 +270,7 @@ impl Device {
         }
     }
 
-    /// The entry of a receive that ended, with what names its queue.
+    /// The completion of a receive, with the field that names its queue.
     pub(crate) fn receive_cqe(&self, qp: &Qp, srqn: Option<u32>, taken: &Taken) -> (u32, Cqe) {
         let srq = srqn.and_then(|n| self.srqs.get(&n));
         let (mut cqn, mut uidx) = (qp.recv_cqn, qp.uidx);
@@ -281,7 +282,7 @@ impl Device {
         (cqn, Cqe { srqn_uidx, qpn: qp.qpn, wqe_counter: taken.index, ..Cqe::default() })
     }
 
-    /// Ends a receive by an error.
+    /// Completes a receive with an error.
     pub(crate) fn fail_receive(
         &mut self,
         cx: &mut Port<'_>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Raw packet queues: frames out (checksums, segmentation), frames in (steering, hashing, checks).
+//! Raw packet queues: sending of frames (checksums, segmentation) and receiving (steering, hashing, checks).
 
 use super::checksum::{fold, sum};
 use super::flow::Target;
@@ -18,7 +18,7 @@ use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_RESP_ERR, MLX5_CQE_RESP_SEND,
 };
 
-/// The longest frame without VLAN tags, at an MTU of 9000 and some.
+/// The longest frame without VLAN tags.
 const MAX_FRAME: usize = 9216;
 /// Position of the type of the IP header in `l4_hdr_type_etc` (bits 3:2).
 const L3_TYPE_SHIFT: u8 = 2;
@@ -57,7 +57,8 @@ impl Device {
         let known = cx.net.by_mac(&dmac);
         for to in 0..cx.net.ports.len() {
             let ethernet = cx.net.ports.get(to).is_some_and(|p| p.ethernet);
-            // As a switch: a frame for a known address goes to its port, any other to all ports except its source.
+            // Like a switch, sends a frame for a known address to its port, and any other frame to all ports except the
+            // source.
             let wanted = match known {
                 Some(port) => port == to,
                 None => to != cx.me || dmac[0] & 1 != 0,
@@ -81,7 +82,7 @@ impl Device {
         }
     }
 
-    /// A frame arrives: each rule of the best priority that matches takes it.
+    /// Receives a frame. Each matching rule of the best priority gets it.
     pub(crate) fn receive_frame(&mut self, cx: &mut Port<'_>, from: usize, frame: &[u8]) {
         let Some(headers) = Headers::parse(frame) else { return };
         let own = from == cx.me;
@@ -138,7 +139,7 @@ impl Device {
         }
     }
 
-    /// Ends everything that a work queue holds.
+    /// Flushes all receives of a work queue.
     pub fn flush_wq(&mut self, cx: &mut Port<'_>, wqn: u32) {
         while let Some(wq) = self.wqs.get_mut(&wqn) {
             let (cqn, uidx) = (wq.cqn, wq.uidx);
@@ -155,7 +156,7 @@ impl Device {
         }
     }
 
-    /// Puts a frame into a receive and completes it.
+    /// Writes a frame to a receive, and completes the receive.
     #[expect(clippy::too_many_arguments, reason = "two callers, both above")]
     fn put_frame(
         &mut self,
@@ -186,7 +187,8 @@ impl Device {
                 Cqe {
                     kind: MLX5_CQE_RESP_SEND,
                     byte_cnt: frame.len() as u32,
-                    // A raw packet's completion has the flow tag where others have the QP.
+                    // The completion of a raw packet has the flow tag in the field that has the QP in other
+                    // completions.
                     qpn: tag,
                     check_sum: fold(sum(frame.get(14..).unwrap_or_default())),
                     checks: (

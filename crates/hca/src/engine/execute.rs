@@ -12,17 +12,17 @@ use uverbs_mlx5_hw::cqe::{
     MLX5_CQE_RESP_SEND, MLX5_CQE_RESP_SEND_IMM, MLX5_CQE_RESP_SEND_INV, MLX5_CQE_RESP_WR_IMM,
 };
 
-/// Why a request is not executed.
+/// The reason why a request is not executed.
 #[derive(Clone, Copy, Debug)]
 enum Refusal {
     /// There is no receive; the requester must retry.
     NotReady,
-    /// It can't be; the QP ends.
+    /// It is invalid; the QP goes to the error state.
     Nak(Nak),
 }
 
 impl Device {
-    /// A request to an RC or XRC QP or a DC target.
+    /// Handles a request to an RC or XRC QP or a DC target.
     pub(crate) fn request(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
         if qp.kind == QpKind::Dct {
             self.dc_request(cx, qp, packet);
@@ -34,7 +34,8 @@ impl Device {
         self.end_if_failed(cx, qp);
     }
 
-    /// A request to a DC target: the responder is the initiator's own, made when its session starts.
+    /// Handles a request to a DC target. Each initiator has its own responder, which is created when its session
+    /// starts.
     fn dc_request(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
         let Some(dc) = packet.dc else { return };
         let from = (packet.from, packet.src_qpn);
@@ -45,7 +46,7 @@ impl Device {
         let fresh = || Responder { session: dc.session, ..Responder::new(dc.first) };
         let mut resp = qp.sessions.remove(&from).unwrap_or_else(fresh);
         if resp.session != dc.session {
-            // A packet of an older session comes too late.
+            // A late packet of an older session is dropped.
             if dc.session.wrapping_sub(resp.session).cast_signed() < 0 {
                 qp.sessions.insert(from, resp);
                 return;
@@ -56,7 +57,7 @@ impl Device {
         qp.sessions.insert(from, resp);
     }
 
-    /// The QP ended while its responder was out of it: what it had taken is flushed now.
+    /// The QP went to ERR while its responder was taken out: the receive that the responder had taken is flushed now.
     fn end_if_failed(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         if !qp.state.receives()
             && let Some((srqn, taken)) = qp.resp.abort()
@@ -97,7 +98,7 @@ impl Device {
             Err(Refusal::Nak(nak)) => {
                 reply(cx, qp, &packet, packet.psn, Body::Nak(nak));
                 if qp.kind == QpKind::Dct {
-                    // A target serves others: only this session ends.
+                    // A target serves other initiators, too, so only this session ends.
                     if let Some((srqn, taken)) = resp.abort() {
                         self.fail_receive(cx, qp, srqn, &taken, Syndrome::FLUSH);
                     }
@@ -113,12 +114,13 @@ impl Device {
         }
     }
 
-    /// A request that was executed before: its answer was lost, or it is a copy.
+    /// Handles a request that was executed before: its answer was lost, or it is a duplicate.
     fn duplicate(&mut self, cx: &mut Port<'_>, qp: &mut Qp, resp: &Responder, packet: Packet) {
         self.repairs += 1;
         match packet.body {
             Body::Read { addr, rkey, len } => {
-                // The requester repeats the request for packets that it did not get; reading twice is harmless.
+                // The requester requests the packets that it did not get. Reads have no side effects, so they are
+                // executed again.
                 let again = self.read(cx, qp, &packet, addr, rkey, len);
                 if again.is_err() {
                     reply(cx, qp, &packet, packet.psn, Body::Nak(Nak::Access));
@@ -137,7 +139,7 @@ impl Device {
         }
     }
 
-    /// Executes the request that is expected.
+    /// Executes the request with the expected PSN.
     fn execute(
         &mut self,
         cx: &mut Port<'_>,
@@ -164,7 +166,7 @@ impl Device {
         Ok(())
     }
 
-    /// The receive for a message; XRC and DC name or have an SRQ.
+    /// Takes the receive for a message. XRC requests name an SRQ; DC targets have one.
     fn receive_for(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: &Packet) -> Result<Receiving, Refusal> {
         let srqn = match qp.kind {
             QpKind::XrcRecv => {
@@ -178,7 +180,7 @@ impl Device {
         };
         match self.take_receive(cx, qp, srqn) {
             Some(taken) => Ok(Receiving { srqn, taken, done: 0 }),
-            // A mistake in the queue ended the QP.
+            // A violation in the queue moved the QP to ERR.
             None if !qp.state.receives() => Err(Refusal::Nak(Nak::Operation)),
             None => Err(Refusal::NotReady),
         }
@@ -201,7 +203,7 @@ impl Device {
         };
         let user = self.receiver(qp, receiving.srqn);
         let segments = &receiving.taken.wqe.scatter;
-        // A small message goes to the completion. That it would fit is checked all the same.
+        // A small message is written to the completion. Its length is checked against the receive nevertheless.
         let whole = *first && *last;
         let inline = whole && data.len() <= qp.scatter_resp && !data.is_empty();
         let room: u64 = segments.iter().map(crate::decode::Segment::len).sum();
@@ -281,7 +283,7 @@ impl Device {
         if n > writing.left || *last && n != writing.left {
             return Err(Refusal::Nak(Nak::Invalid));
         }
-        // The receive for immediate data comes first: without one, nothing happened.
+        // The receive for immediate data is taken first: without one, nothing is written.
         let receiving = match imm {
             Some(_) if *last => Some(self.receive_for(cx, qp, packet)?),
             _ => None,
@@ -321,13 +323,13 @@ impl Device {
         Ok(())
     }
 
-    /// The user of memory keys that a peer's access counts as: an XRC target has no protection domain, its SRQ has one.
+    /// The user of memory keys for a peer's access. An XRC target has no protection domain, so that of its SRQ is used.
     fn remote_user(&self, qp: &Qp, packet: &Packet) -> super::mkey::User {
         let srqn = (qp.kind == QpKind::XrcRecv).then_some(packet.srqn);
         self.receiver(qp, srqn)
     }
 
-    /// Answers a read by as many packets as it takes.
+    /// Answers a read with as many packets as needed.
     fn read(
         &mut self,
         cx: &mut Port<'_>,
@@ -394,7 +396,8 @@ impl Device {
         Ok(())
     }
 
-    /// A packet of an unreliable connection: what is not in sequence ends the message, silently.
+    /// Handles a packet of an unreliable connection. A gap in the sequence drops the rest of the message without an
+    /// error.
     pub(crate) fn unreliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp, packet: Packet) {
         let begins = match &packet.body {
             Body::Send { first, .. } => *first,
@@ -406,7 +409,7 @@ impl Device {
         resp.expected = psn_add(packet.psn, 1);
         if begins || !in_sequence {
             resp.writing = None;
-            // The receive of a message that broke off serves the next one, as its WQE was not completed.
+            // The receive of an incomplete message is used for the next one, because its WQE was not completed.
             if let Some(receiving) = &mut resp.receiving {
                 receiving.done = 0;
             }
@@ -424,7 +427,7 @@ impl Device {
             };
             if let Err(refusal) = result {
                 resp.writing = None;
-                // A receive that ended in error ends the QP; anything else is dropped silently.
+                // A receive with an error moves the QP to ERR; other invalid packets are dropped.
                 if matches!((&packet.body, refusal), (Body::Send { .. }, Refusal::Nak(_))) {
                     self.fail_responder(cx, qp, None);
                 }
@@ -459,12 +462,12 @@ impl Device {
     }
 }
 
-/// Whether the QP lets peers do this at all.
+/// Whether the access flags of the QP permit this operation.
 fn allowed(qp: &Qp, need: u32) -> Result<(), Refusal> {
     if qp.attr.access & need == need { Ok(()) } else { Err(Refusal::Nak(Nak::Invalid)) }
 }
 
-/// Sends an answer back to where a request came from.
+/// Sends an answer to the requester.
 fn reply(cx: &mut Port<'_>, qp: &Qp, packet: &Packet, psn: u32, body: Body) {
     let answer = Packet {
         from: cx.me,

@@ -6,7 +6,7 @@ use super::rss::Rss;
 use crate::bytes::array;
 use std::collections::BTreeMap;
 
-/// A value and which of its bits count.
+/// A value, and a mask of the bits that are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Masked<T> {
     pub(crate) value: T,
@@ -108,11 +108,11 @@ pub enum Target {
 /// A rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
-    /// Lower comes first.
+    /// The priority: lower numbers come first.
     pub(crate) priority: u16,
     /// Only frames to a group (the multicast default).
     pub(crate) multicast: bool,
-    /// Takes a copy; later rules apply, too.
+    /// A sniffer: it gets a copy, and later rules apply, too.
     pub(crate) sniffer: bool,
     pub(crate) specs: Vec<Spec>,
     pub(crate) tag: u32,
@@ -146,7 +146,7 @@ pub(crate) struct Counted {
 /// The rules of a device, and the hashed receivers.
 #[derive(Debug, Default)]
 pub(crate) struct Steering {
-    /// Takes the place of the rules.
+    /// If set, it is used instead of the rules.
     pub(crate) classifier: Option<std::sync::Arc<dyn Classifier>>,
     rules: BTreeMap<u32, Rule>,
     next: u32,
@@ -166,7 +166,7 @@ impl Steering {
         self.rules.remove(&id).is_some()
     }
 
-    /// Whether a rule sends frames there.
+    /// Whether a rule has this destination.
     pub(crate) fn uses(&self, target: Target) -> bool {
         self.rules.values().any(|r| r.target == target)
     }
@@ -190,7 +190,7 @@ impl Steering {
         hits
     }
 
-    /// The queue behind a target.
+    /// The queue of a destination.
     pub(crate) fn queue(&self, target: Target, headers: &Headers) -> Option<Target> {
         match target {
             Target::Rss(id) => self.rss.get(&id)?.pick(headers).map(Target::Wq),

@@ -11,13 +11,13 @@ pub struct Headers {
     pub dmac: [u8; 6],
     /// Source MAC address.
     pub smac: [u8; 6],
-    /// The type behind an 802.1Q tag.
+    /// The Ethernet type, behind a VLAN tag if there is one.
     pub ethertype: u16,
     /// Tag control information of an 802.1Q tag.
     pub vlan: u16,
     /// Offset of the IP header.
     pub ip_at: usize,
-    /// 4, 6, or 0 for none.
+    /// IP version: 4, 6, or 0 for none.
     pub ip_version: u8,
     /// Source address; of IPv4 the first 4 bytes.
     pub src: [u8; 16],
@@ -27,7 +27,7 @@ pub struct Headers {
     pub tos: u8,
     /// Time to live, or hop limit.
     pub ttl: u8,
-    /// Protocol behind the IP header.
+    /// The protocol of the IP payload.
     pub proto: u8,
     /// Offset of the transport header.
     pub l4_at: usize,
@@ -40,7 +40,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// `None` if it is too short for a frame.
+    /// Parses a frame; `None` if it is too short.
     pub(crate) fn parse(frame: &[u8]) -> Option<Self> {
         let mut h = Self {
             dmac: array(frame, 0)?,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory keys: regions, windows, and the key that swallows everything.
+//! Memory keys: regions, windows, and the null region's key.
 
 use super::Device;
 use crate::bytes::{be32, be64};
@@ -8,12 +8,12 @@ use crate::memory::Memory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The key that reads zeros and swallows writes.
+/// The key of the null region: reads return zeros, and writes are dropped.
 pub const NULL_MKEY: u32 = 0x300;
 
 /// Access rights, `IB_UVERBS_ACCESS_*`.
 pub mod access {
-    /// Every key gives it.
+    /// Local reads, which every key permits.
     pub const LOCAL_READ: u32 = 0;
     /// `IB_UVERBS_ACCESS_LOCAL_WRITE`
     pub const LOCAL_WRITE: u32 = 1 << 0;
@@ -25,7 +25,7 @@ pub mod access {
     pub const REMOTE_ATOMIC: u32 = 1 << 3;
 }
 
-/// A key does not give the requested access.
+/// A key does not permit the requested access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
@@ -46,9 +46,9 @@ pub enum Kind {
         /// The region that it is bound to.
         bound: Option<Bound>,
     },
-    /// Reads zeros, swallows writes.
+    /// The null region: reads return zeros, and writes are dropped.
     Null,
-    /// Created, but without an object: it gives no access.
+    /// Created, but without memory: it permits no access.
     Free,
 }
 
@@ -59,9 +59,9 @@ pub struct Bound {
     start: u64,
     len: u64,
     access: u32,
-    /// The QP, of a type 2 window.
+    /// The QP that a type 2 window belongs to.
     qpn: Option<u32>,
-    /// Region, and the address in it of the window's first byte.
+    /// The region's key, and the address in the region of the window's first byte.
     mr: u32,
     addr: u64,
 }
@@ -72,10 +72,10 @@ pub struct Mkey {
     /// The key itself: number and variant.
     pub(crate) key: u32,
     pub(crate) pd: u32,
-    /// Of regions; a window's are with what it is bound to.
+    /// The access rights of a region; those of a window are stored with its binding.
     pub(crate) access: u32,
     pub(crate) kind: Kind,
-    /// Its pages, as updates have listed them.
+    /// Its pages, from updates of the key.
     pub(crate) pages: PageList,
 }
 
@@ -90,9 +90,9 @@ pub(crate) struct PageList {
     len: u64,
 }
 
-/// Makes memory of a list of pages, which only a front can do: the addresses are those of its driver.
+/// Makes memory of a list of pages. A front implements it, because the addresses are those of its driver.
 pub trait Translate: Send + Sync + core::fmt::Debug {
-    /// `len` bytes, `skip` bytes behind the start of pages of 2^`shift` bytes; `None` if that can't be.
+    /// `len` bytes, `skip` bytes behind the start of pages of 2^`shift` bytes; `None` if the list is invalid.
     fn pages(&self, list: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Arc<dyn Memory>>;
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct User {
     pub(crate) qpn: u32,
 }
 
-/// Memory behind a key; `None` for the key that swallows everything.
+/// The memory of a key; `None` for the null region.
 pub(crate) type Target = Option<(Arc<dyn Memory>, u64)>;
 
 /// All keys of a device by number, the upper 24 bits.
@@ -127,11 +127,11 @@ pub struct Mkeys {
 
 impl Mkeys {
     pub(crate) fn new() -> Self {
-        // As on a ConnectX, keys do not begin at 1, so that a small number is not a valid key by chance.
+        // As on a ConnectX, keys do not begin at 1, so that small numbers are not valid keys.
         Self { map: BTreeMap::new(), next: 0x1000 }
     }
 
-    /// Adds one under a new number and returns its key.
+    /// Adds a key with a new number. Returns the key.
     pub fn add(&mut self, variant: u8, pd: u32, access: u32, kind: Kind) -> u32 {
         loop {
             self.next = (self.next + 1) & 0xff_ffff;
@@ -145,7 +145,7 @@ impl Mkeys {
         key
     }
 
-    /// Adds one under a fixed key.
+    /// Adds a key with a fixed number.
     pub(crate) fn add_fixed(&mut self, key: u32, kind: Kind) {
         self.map.insert(key >> 8, Mkey { key, pd: 0, access: 0, kind, pages: PageList::default() });
     }
@@ -158,7 +158,7 @@ impl Mkeys {
         self.map.get_mut(&(key >> 8)).filter(|m| m.key == key)
     }
 
-    /// Removes it with any present variant.
+    /// Removes a key, independent of its current variant.
     pub fn remove(&mut self, key: u32) -> Option<Mkey> {
         self.map.remove(&(key >> 8))
     }
@@ -203,7 +203,7 @@ impl Mkeys {
         }
     }
 
-    /// Executes a key update: binds a window, or frees it.
+    /// Executes an update of a key: binds or invalidates a window.
     pub(crate) fn update(&mut self, user: User, umr: &Umr) -> Result<(), Denied> {
         // A window is found by its number only: after an invalidation the owner does not know its variant.
         let key = self.map.get(&(umr.mkey >> 8)).ok_or(Denied)?;
@@ -216,7 +216,7 @@ impl Mkeys {
         if umr.check_free && now.is_some() {
             return Err(Denied);
         }
-        // A window that belongs to no QP is anyone's.
+        // Every QP may change a window that belongs to no QP.
         let foreign = now.is_none_or(|b| b.qpn.is_some_and(|qpn| qpn != user.qpn));
         if umr.check_qpn && (foreign || key.key != umr.mkey) {
             return Err(Denied);
@@ -231,8 +231,8 @@ impl Mkeys {
 
     fn bind(&self, user: User, umr: &Umr) -> Result<Bound, Denied> {
         let needed = Umr::MASK_LEN | Umr::MASK_START | Umr::MASK_ACCESS;
-        // A type 2 window belongs to the QP that binds it, a type 1 window to none. To the key they are the same:
-        // libmlx5's builder names the QP for both.
+        // A type 2 window belongs to the QP that binds it; a type 1 window belongs to none. The key does not have the
+        // type: libmlx5's builder names the QP for both.
         let named = umr.mask & Umr::MASK_QPN != 0 && umr.qpn != 0xff_ffff;
         if umr.mask & needed != needed || named && umr.qpn != user.qpn {
             return Err(Denied);
@@ -293,7 +293,7 @@ impl Mkeys {
 }
 
 impl Mkey {
-    /// Takes over what an update of the kernel's changes; the new part of the list was read.
+    /// Applies an update of the kernel; `list` is the new part of the page list, which was already read.
     fn change(&mut self, update: &KeyUpdate, part: &[u8], translate: &dyn Translate) -> Result<(), Denied> {
         let is_free = matches!(self.kind, Kind::Free);
         if update.must_be_free && !is_free || update.must_be_used && is_free {
@@ -355,7 +355,7 @@ impl Mkey {
 }
 
 impl Device {
-    /// Executes an update by the kernel's queue, which is in no domain and may change any key.
+    /// Executes an update of the kernel's queue, which has no protection domain and may change any key.
     pub(crate) fn update_key(&mut self, update: &KeyUpdate) -> Result<(), Denied> {
         let translate = self.translate.clone().ok_or(Denied)?;
         let mut part = Vec::new();
@@ -372,8 +372,8 @@ impl Device {
                 None => return Err(Denied),
             }
         }
-        // ibv_dereg_mr(3): it fails if any window is still bound to the region. The kernel then destroys the key by a
-        // command, whose refusal it passes on.
+        // ibv_dereg_mr(3) fails if a window is still bound to the region: the kernel destroys the key with a command,
+        // and returns the error of that command.
         if self.mkeys.is_bound(update.mkey) {
             return Err(Denied);
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device: objects, execution of WQEs, packets in and out. It is independent of ioctls, processes and threads. A
-//! front (the in-process kernel) creates objects in it and takes its notices.
+//! The device: objects, execution of WQEs, sending and receiving of packets. It is independent of ioctls, processes and
+//! threads. A front (for example the in-process kernel) creates objects in it and delivers its notices.
 //!
-//! Everything of one fabric is behind one lock, and every reaction to a packet is an event of the network's, so nothing
-//! here calls back into the queue that it comes from.
+//! One lock protects a whole fabric. Packets are queued in the network and delivered later, so the execution of one
+//! queue never calls back into the same queue.
 
 mod attr;
 mod checksum;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The notices of a device to its front.
 
-/// A notice of the device to its front, which corresponds to an interrupt.
+/// A notice of the device to its front. It corresponds to an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// An armed CQ got what it waited for.
+    /// An armed CQ got a completion of the requested kind.
     Completion {
         /// Its number.
         cqn: u32,

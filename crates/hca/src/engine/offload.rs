@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The work that a send of frames may request of the device: checksums, and the division of a large send into frames.
+//! The offloads of sends on raw packet queues: checksums and segmentation.
 
 use super::checksum::{checksum, transport_sum};
 use super::headers::Headers;
@@ -27,13 +27,13 @@ pub(super) fn fill_checksums(frame: &mut [u8], eth: &Eth) {
         put(frame, at, &[0; 2]);
         let (Some(header), Some(segment)) = (frame.get(ip..), frame.get(headers.l4_at..)) else { return };
         let sum = !transport_sum(header, headers.ip_version, headers.proto, segment);
-        // A UDP checksum of 0 means none.
+        // A UDP checksum of 0 means that there is none.
         let sum = if sum == 0 && headers.proto == 17 { 0xffff } else { sum };
         put(frame, at, &sum.to_be_bytes());
     }
 }
 
-/// Cuts a large send into frames: lengths, identification, sequence numbers and flags as TCP needs them.
+/// Divides a large send into frames, and sets the lengths, identification, sequence numbers and TCP flags of each.
 pub(super) fn segments(header: &[u8], data: &[u8], mss: u16) -> Vec<Vec<u8>> {
     let parsed = Headers::parse(header);
     let parts: Vec<&[u8]> =
@@ -60,11 +60,11 @@ pub(super) fn segments(header: &[u8], data: &[u8], mss: u16) -> Vec<Vec<u8>> {
                 put(&mut frame, h.l4_at + 4, &sequence.to_be_bytes());
                 let mut flags = header.get(h.l4_at + 13).copied().unwrap_or(0);
                 if i + 1 < count {
-                    // FIN and PSH belong to the last one.
+                    // Only the last segment has FIN and PSH.
                     flags &= !0x09;
                 }
                 if i > 0 {
-                    // CWR belongs to the first one.
+                    // Only the first segment has CWR.
                     flags &= !0x80;
                 }
                 put(&mut frame, h.l4_at + 13, &[flags]);

@@ -28,7 +28,7 @@ pub(crate) enum Transport {
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nak {
-    /// Another packet was expected: the one whose number comes along.
+    /// A packet was missing; the answer has the expected PSN.
     Sequence,
     /// Invalid request.
     Invalid,
@@ -88,7 +88,7 @@ pub(crate) struct Packet {
     /// The sender requests an acknowledgement.
     pub(crate) ack: bool,
     pub(crate) solicited: bool,
-    /// SRQ, of XRC requests.
+    /// The SRQ of an XRC request.
     pub(crate) srqn: u32,
     pub(crate) dc: Option<Dc>,
     pub(crate) path: Path,

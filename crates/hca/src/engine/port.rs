@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The surroundings of a device: the clock, and its port on the network.
+//! The clock and the network, as a device uses them.
 
 use super::net::{Address, Net};
 
-/// The surroundings of a call into a device: the clock and the network.
+/// The arguments of a call into a device: the clock and the network.
 #[derive(Debug)]
 pub struct Port<'a> {
     /// The clock, ns.
@@ -14,24 +14,24 @@ pub struct Port<'a> {
 }
 
 impl Port<'_> {
-    /// The port's addresses. `None` is a device that is not in the fabric.
+    /// The port's addresses. `None` if the device is not in the fabric.
     #[must_use]
     pub fn address(&self) -> Option<&Address> {
         self.net.ports.get(self.me)
     }
 
-    /// As [`Port::address`], to be changed.
+    /// As [`Port::address`], mutable.
     #[must_use]
     pub fn address_mut(&mut self) -> Option<&mut Address> {
         self.net.ports.get_mut(self.me)
     }
 
-    /// Adds a QP of the device to a multicast group; `false` if it is in it.
+    /// Adds a QP of the device to a multicast group; `false` if it is already a member.
     pub fn join(&mut self, group: [u8; 16], qpn: u32) -> bool {
         self.net.join(group, self.me, qpn)
     }
 
-    /// Removes a QP from a multicast group; `false` if it is not in it.
+    /// Removes a QP from a multicast group; `false` if it is not a member.
     pub fn leave(&mut self, group: [u8; 16], qpn: u32) -> bool {
         self.net.leave(group, self.me, qpn)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queue pairs: what they are made of, their states, flushing.
+//! Queue pairs: their parts, their states, flushing.
 
 pub use super::attr::{Attr, QpKind, State};
 use super::mkey::User;
@@ -19,17 +19,17 @@ use uverbs_mlx5_hw::cqe::{MLX5_CQE_REQ, MLX5_CQE_REQ_ERR};
 pub struct SendRing {
     /// Its memory.
     pub ring: Area,
-    /// Basic blocks, a power of two.
+    /// Number of basic blocks, a power of two.
     pub count: u32,
     /// The doorbell record; its second word counts the blocks posted, 16 bits.
     pub record: Area,
-    /// Block of the next WQE to fetch, 16 bits.
+    /// Index of the next block to fetch, 16 bits.
     pub next: u16,
-    /// Block behind the last WQE that a doorbell published.
+    /// Index of the block behind the last WQE that a doorbell published.
     pub posted: u16,
 }
 
-/// One timer, which may be queued in the network too early but never too late.
+/// A timer. Its entry in the network may be too early, but never too late.
 #[derive(Debug, Default)]
 pub(crate) struct Timer {
     pub(crate) deadline: Option<u64>,
@@ -51,7 +51,7 @@ impl Timer {
 pub struct Qp {
     /// Its number.
     pub qpn: u32,
-    /// The number that packets name it by: another one for the queues of management.
+    /// Its number in packets, which is different for management queues.
     pub wire: u32,
     /// Its type.
     pub kind: QpKind,
@@ -77,9 +77,9 @@ pub struct Qp {
     pub send_cqn: u32,
     /// Number of the CQ of its receives.
     pub recv_cqn: u32,
-    /// Up to so many bytes of an answer go to the completion instead of memory.
+    /// Answers of at most this length are written to the completion instead of memory.
     pub scatter_req: usize,
-    /// Up to so many bytes of a message go to the completion instead of memory.
+    /// Messages of at most this length are written to the completion instead of memory.
     pub scatter_resp: usize,
     /// The key that initiators must have, of a DC target.
     pub dc_key: u64,
@@ -89,7 +89,7 @@ pub struct Qp {
     pub(crate) sessions: BTreeMap<(usize, u32), Responder>,
     pub(crate) timer: Timer,
     pub(crate) established: bool,
-    /// The event of the last WQE of an SRQ was raised.
+    /// Whether the event `LAST_WQE_REACHED` was raised.
     pub(crate) last_wqe: bool,
 }
 
@@ -128,25 +128,24 @@ impl Qp {
         User { pd: self.pd, qpn: self.qpn }
     }
 
-    /// Whether it has receives of its own or takes those of an SRQ.
+    /// Whether it can receive: it has a receive queue or an SRQ.
     pub(crate) fn takes_receives(&self) -> bool {
         self.rq.is_some() || self.srqn.is_some()
     }
 
-    /// Whether its answers come reliably.
+    /// Whether its transport is reliable.
     pub(crate) fn is_reliable(&self) -> bool {
         matches!(self.kind, QpKind::Rc | QpKind::XrcSend | QpKind::Dci | QpKind::Keys)
     }
 }
 
 impl Device {
-    /// Moves the QP of a number to a state. The front has checked whether it may be moved there. `false` if there is no such
-    /// QP.
+    /// Moves the QP with this number to a state. The front has checked the transition. `false` if there is no such QP.
     pub fn move_qp(&mut self, port: &mut Port<'_>, qpn: u32, to: State) -> bool {
         self.with_qp(port, qpn, |device, port, qp| device.set_state(port, qp, to)).is_some()
     }
 
-    /// Moves a QP to a state. Whether it may be moved there, the front has checked.
+    /// Moves a QP to a state. The front has checked the transition.
     pub(crate) fn set_state(&mut self, cx: &mut Port<'_>, qp: &mut Qp, to: State) {
         let from = qp.state;
         qp.state = to;
@@ -181,7 +180,7 @@ impl Device {
         }
     }
 
-    /// Reports that the send queue is drained, if that was requested.
+    /// Raises the event that the send queue is drained, if the driver has requested it.
     pub(crate) fn drained(&mut self, qp: &mut Qp) {
         if qp.state == State::Sqd && qp.req.is_idle() && qp.attr.notify_drained {
             qp.attr.notify_drained = false;
@@ -205,7 +204,7 @@ impl Device {
         }
     }
 
-    /// Moves the QP to the error state because of an error of the receiving side.
+    /// Moves the QP to the error state after an error of the receiving side.
     pub(crate) fn fail_responder(&mut self, cx: &mut Port<'_>, qp: &mut Qp, event: Option<u32>) {
         if let Some(event) = event {
             self.notices.push(Notice::Qp { qpn: qp.qpn, event });
@@ -215,7 +214,7 @@ impl Device {
         }
     }
 
-    /// Reports a mistake of the driver after which the QP can't continue.
+    /// Records a violation after which the QP can't continue.
     pub(crate) fn fatal(
         &mut self,
         cx: &mut Port<'_>,
@@ -231,7 +230,7 @@ impl Device {
         }
     }
 
-    /// Completes a send. Success of an unsignaled one is silent.
+    /// Completes a send. An unsignaled send that succeeds has no completion.
     pub(crate) fn complete_send(
         &mut self,
         cx: &mut Port<'_>,
@@ -260,7 +259,7 @@ impl Device {
         self.complete(cx, qp.send_cqn, Cqe { srqn_uidx, qpn: qp.qpn, wqe_counter: request.index, ..cqe });
     }
 
-    /// Ends everything that the send queue holds.
+    /// Flushes the send queue.
     pub(crate) fn flush_sends(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         qp.timer.deadline = None;
         for request in qp.req.drain() {
@@ -274,7 +273,7 @@ impl Device {
         }
     }
 
-    /// Ends everything that the receive queue holds.
+    /// Flushes the receive queue.
     pub(crate) fn flush_receives(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         let mut open: Vec<(Option<u32>, Taken)> = qp.resp.abort().into_iter().collect();
         open.extend(qp.sessions.values_mut().filter_map(Responder::abort));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The sources of receives: a QP's own queue, a shared one, a work queue.
+//! The queues of receives: a QP's own queue, an SRQ, a work queue.
 
 use crate::decode::{RecvWqe, recv_wqe, srq_next};
 use crate::memory::{Area, Fault};
@@ -18,7 +18,7 @@ pub struct RecvRing {
     pub record: Area,
     /// WQEs taken, 16 bits.
     pub taken: u16,
-    /// A mistake in it was found: no more WQEs are taken.
+    /// Set after a violation; then no more WQEs are taken.
     pub broken: bool,
     /// The top bit of an entry's length requests padding (`MLX5_HW_START_PADDING`), which a kernel's queue for frames
     /// may use.
@@ -33,7 +33,7 @@ pub(crate) struct Taken {
 }
 
 impl RecvRing {
-    /// WQEs that wait.
+    /// The number of posted WQEs that were not taken.
     pub(crate) fn posted(&self) -> Result<u32, Mistake> {
         let record = self.record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
         let posted = u32::from((record as u16).wrapping_sub(self.taken));
@@ -74,11 +74,11 @@ pub struct Wq {
     pub cqn: u32,
     /// The user index in its completions.
     pub uidx: u32,
-    /// Takes frames (`IB_WQS_RDY`).
+    /// Whether it receives frames (`IB_WQS_RDY`).
     pub ready: bool,
 }
 
-/// A shared receive queue: a list through its WQEs.
+/// A shared receive queue. Its WQEs are a linked list.
 #[derive(Debug)]
 pub struct Srq {
     /// Its memory.
@@ -94,15 +94,15 @@ pub struct Srq {
     pub head: u16,
     /// WQEs taken, 16 bits.
     pub taken: u16,
-    /// Below so many waiting receives an event is raised, once; 0 is never.
+    /// The limit: if fewer receives than this are posted, an event is raised, once. 0 means never.
     pub limit: u32,
     /// Number of its protection domain.
     pub pd: u32,
-    /// Of XRC SRQs: domain and completion queue.
+    /// The XRC domain and the completion queue of an XRC SRQ.
     pub xrc: Option<(u32, u32)>,
     /// The user index in its completions.
     pub uidx: u32,
-    /// A mistake in it was found: no more WQEs are taken.
+    /// Set after a violation; then no more WQEs are taken.
     pub broken: bool,
 }
 
@@ -110,7 +110,7 @@ pub struct Srq {
 const NEXT: usize = 16;
 
 impl Srq {
-    /// WQEs that wait.
+    /// The number of posted WQEs that were not taken.
     pub(crate) fn posted(&self) -> Result<u32, Mistake> {
         let record = self.record.load_be32(0).map_err(|Fault| Mistake::MemoryGone)?;
         let posted = u32::from((record as u16).wrapping_sub(self.taken));
@@ -135,7 +135,7 @@ impl Srq {
         Ok(Some(Taken { index, wqe }))
     }
 
-    /// Whether the limit event is due; it disarms the limit.
+    /// Whether the limit event is due. Disarms the limit.
     pub fn below_limit(&mut self) -> bool {
         let below = self.limit != 0 && self.posted().is_ok_and(|n| n < self.limit);
         if below {

@@ -11,19 +11,19 @@ use super::{Device, Port};
 use crate::cqe::Syndrome;
 use crate::decode::{Av, Op, Request};
 
-/// Packets in flight.
+/// Maximum of packets in flight.
 const WINDOW: i32 = 256;
-/// Requests taken from the ring and not complete.
+/// Maximum of requests that were taken from the ring and are not complete.
 const DEPTH: usize = 128;
 /// A packet in the middle of a message requests an acknowledgement if its number is a multiple of this.
 const ACK_EVERY: u32 = 32;
 /// The longest message of any transport.
 pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 
-/// The handling of a response.
+/// The reaction to a response.
 enum Verdict {
     Nothing,
-    /// Send again from here.
+    /// Send again from this PSN.
     Resend(u32),
     /// The oldest request failed.
     Fail(Syndrome),
@@ -63,7 +63,7 @@ impl Device {
         }
     }
 
-    /// Starts the next request of the ring; `false` if there is no request or it must wait.
+    /// Starts the next request of the ring; `false` if there is none, or if it must wait.
     fn start_next(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> bool {
         // No new request is started after a failed one, or while the queue is draining.
         if qp.req.sent.len() >= DEPTH || qp.req.sent.back().is_some_and(|s| s.failed.is_some()) {
@@ -94,7 +94,7 @@ impl Device {
         true
     }
 
-    /// Gives a request its sequence numbers, or executes it if it is a local one.
+    /// Assigns sequence numbers to a request, or executes it if it is a local operation.
     fn start(&mut self, cx: &mut Port<'_>, qp: &mut Qp, request: Request, no_depth: bool) {
         let (user, first) = (qp.user(), qp.req.next);
         let mut failed = no_depth.then_some(Syndrome::LOCAL_QP_OP);
@@ -180,7 +180,7 @@ impl Device {
                 data,
             }),
             Op::Read { addr, rkey } => {
-                // A long request asks only for the packets that may be in flight at a time.
+                // A long read is requested in parts, each of at most the number of packets that may be in flight.
                 let packets = (count - at).min(WINDOW.cast_unsigned());
                 after = psn_add(psn, packets);
                 let len = (len - offset).min(u64::from(packets) * mtu);
@@ -262,7 +262,7 @@ impl Device {
             return;
         }
         let psn = packet.psn;
-        // Only what was sent can be answered; anything else is late.
+        // An answer to packets that are not outstanding is late, and is ignored.
         let (ahead, behind) = (psn_diff(psn, qp.req.next), psn_diff(psn, qp.req.una));
         let sequence = matches!(packet.body, Body::Nak(Nak::Sequence));
         if ahead > 0 || ahead == 0 && !sequence || behind < 0 {
@@ -294,7 +294,7 @@ impl Device {
             _ => return,
         };
         if qp.req.una != before {
-            // A packet arrived: the timer is restarted.
+            // An answer arrived, so the timer is restarted.
             qp.timer.deadline = None;
         }
         match verdict {
@@ -327,9 +327,9 @@ impl Device {
         if psn_diff(psn, una) >= 0 { Verdict::Resend(una) } else { Verdict::Nothing }
     }
 
-    /// Data of a read or an atomic.
+    /// Handles the data of a read or an atomic.
     fn answer(&mut self, qp: &mut Qp, psn: u32, data: &[u8]) -> Verdict {
-        // Requests before the one that is answered are acknowledged by it.
+        // An answer also acknowledges all requests before it.
         let first = qp.req.sent.iter().find(|s| {
             let at = psn_diff(psn, s.first);
             s.wants_answer() && at >= 0 && at.cast_unsigned() < s.count
@@ -368,7 +368,7 @@ impl Device {
         Verdict::Nothing
     }
 
-    /// The receiver was not ready.
+    /// Handles an RNR NAK.
     fn not_ready(&mut self, cx: &mut Port<'_>, qp: &mut Qp, psn: u32, timer: u8) {
         if psn_diff(psn, qp.req.una) > 0 || qp.req.rnr || !matches!(qp.state, State::Rts | State::Sqd) {
             // A packet before it is missing, or this packet is a duplicate.
@@ -415,10 +415,10 @@ impl Device {
         self.transmit_reliable(cx, qp);
     }
 
-    /// The device that an address vector names.
+    /// The device with the address of an address vector.
     pub(crate) fn route(&self, cx: &Port<'_>, av: &Av) -> Option<usize> {
         if self.ethernet {
-            // The switch goes by the MAC, the receiving port by the GID.
+            // The switch forwards by the MAC address; the receiving port checks the GID.
             let to = cx.net.by_mac(&av.rmac)?;
             return cx.net.ports.get(to)?.has_gid(&av.rgid).then_some(to);
         }

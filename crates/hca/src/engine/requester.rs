@@ -7,7 +7,7 @@ use crate::cqe::Syndrome;
 use crate::decode::{Av, Op, Request};
 use std::collections::VecDeque;
 
-/// Retries of an RNR that mean for ever.
+/// The RNR retry count that means no limit.
 pub(super) const FOR_EVER: u8 = 7;
 
 /// An outstanding request.
@@ -18,11 +18,11 @@ pub(super) struct Sent {
     pub(super) first: u32,
     /// Sequence numbers that it takes; 0 for a local operation.
     pub(super) count: u32,
-    /// Packets of the answer that came, of a read or an atomic.
+    /// Packets of the answer that were received, of a read or an atomic.
     pub(super) answered: u32,
-    /// Data of the answer that go to the completion.
+    /// Data of the answer that are written to the completion.
     pub(super) inline: Option<Vec<u8>>,
-    /// It can't be sent; the error is reported when it is the oldest.
+    /// An error of the request, which is reported when it is the oldest one.
     pub(super) failed: Option<Syndrome>,
 }
 
@@ -45,23 +45,23 @@ impl Sent {
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
     pub(super) sent: VecDeque<Sent>,
-    /// Fetched, but it must wait for others.
+    /// A request that was fetched and must wait for others.
     pub(super) waiting: Option<Request>,
-    /// For a queue without acknowledgements: the next packet of `waiting`.
+    /// The next packet of `waiting`, on a queue without acknowledgements.
     pub(super) rest: u64,
-    /// Number of the next new packet.
+    /// PSN of the next new packet.
     pub(super) next: u32,
-    /// Number of the next packet to send, at most `next`.
+    /// PSN of the next packet to send, at most `next`.
     pub(super) send: u32,
-    /// Oldest number that is not answered.
+    /// The oldest PSN that is not answered.
     pub(super) una: u32,
     pub(super) retries: u8,
     pub(super) rnr_retries: u8,
-    /// The receiver was not ready: nothing is sent before the timer.
+    /// The receiver was not ready: nothing is sent until the timer expires.
     pub(super) rnr: bool,
-    /// A gap was answered by sending again; not twice before something came.
+    /// Packets were repeated after a gap. They are not repeated again before the next answer.
     pub(super) resent: Option<u32>,
-    /// The DC session: target, key, its number, its first packet.
+    /// The DC session: target, key, number, first PSN.
     pub(super) session: Option<(Av, Dc)>,
     pub(super) sessions: u32,
 }
@@ -83,12 +83,12 @@ impl Requester {
         self.sent.is_empty() && self.waiting.is_none()
     }
 
-    /// Whether it waits for a receiver to get ready.
+    /// Whether it waits after an RNR NAK.
     pub(crate) fn waits_for_receiver(&self) -> bool {
         self.rnr
     }
 
-    /// Whether it waits for a receiver with no limit of retries.
+    /// Whether it waits after an RNR NAK, without a limit of retries.
     pub(crate) fn waits_for_ever(&self, attr: &Attr) -> bool {
         self.rnr && attr.rnr_retry == FOR_EVER
     }
@@ -108,7 +108,7 @@ impl Requester {
         Some((self.waiting.take()?, self.rest))
     }
 
-    /// Takes out everything that is not complete, in order.
+    /// Removes and returns all requests that are not complete, in order.
     pub(crate) fn drain(&mut self) -> Vec<Request> {
         let sent = core::mem::take(&mut self.sent).into_iter().map(|s| s.request);
         sent.chain(self.waiting.take()).collect()
@@ -118,9 +118,9 @@ impl Requester {
         self.sent.iter().filter(|s| !s.is_answered()).count()
     }
 
-    /// Answers to sequence numbers before `psn` are in, as far as they can be without data.
+    /// Acknowledges all requests before `psn` that are answered without data.
     pub(super) fn acknowledge(&mut self, psn: u32, attr: &Attr) {
-        // A read or an atomic is answered by data only: what is acknowledged behind it was lost for us.
+        // A read or an atomic is answered with data only. If requests behind it are acknowledged, its answer was lost.
         let limit = self.sent.iter().find(|s| !s.is_answered()).map(|s| psn_add(s.first, s.answered));
         let to = match limit {
             Some(limit) if psn_diff(psn, limit) > 0 => limit,

@@ -26,13 +26,13 @@ pub(super) struct Writing {
 /// The responder's state.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
-    /// Number of the packet that is expected.
+    /// The expected PSN.
     pub(super) expected: u32,
     /// A NAK for the expected packet was sent; it is not sent twice.
     pub(super) nak_sent: bool,
     pub(super) receiving: Option<Receiving>,
     pub(super) writing: Option<Writing>,
-    /// Answers of the last atomics, for copies of their requests.
+    /// Answers of the last atomics, for repeated requests.
     pub(super) atomics: VecDeque<(u32, u64)>,
     /// The DC session that it serves.
     pub(super) session: u32,
@@ -43,7 +43,7 @@ impl Responder {
         Self { expected: psn & PSN, ..Self::default() }
     }
 
-    /// Ends the current message, and returns the receive that it took.
+    /// Ends the current message. Returns the receive that it had taken.
     pub(crate) fn abort(&mut self) -> Option<(Option<u32>, Taken)> {
         self.writing = None;
         self.receiving.take().map(|r| (r.srqn, r.taken))

@@ -27,7 +27,7 @@ mod field {
 }
 
 impl Rss {
-    /// The WQ of a flow. Frames without the hashed headers go to the first one.
+    /// The WQ of a flow. Frames without the hashed headers are steered to the first one.
     #[must_use]
     pub fn pick(&self, h: &Headers) -> Option<u32> {
         let ip = match h.ip_version {

@@ -14,8 +14,8 @@ const BB: u64 = 64;
 /// Offset of the send counter in a doorbell record.
 const SEND_RECORD: u64 = 4;
 
-/// Packets that a queue without acknowledgements sends at a time, on a paced device. A frame that is cut into segments counts as
-/// one: it is at most 256 KiB.
+/// The number of packets that a queue without acknowledgements sends at a time, on a paced device. A send that is
+/// divided into frames counts as one; it has at most 256 KiB.
 const BURST: u64 = 64;
 
 /// Registers of a page: four send doorbells with two halves each, of which the kernel keeps the last two for itself
@@ -42,8 +42,8 @@ impl Device {
         }
     }
 
-    /// A doorbell for what is not there, or not ready: a mistake, unless it is one that comes late. Then its queue may have
-    /// been taken away in the meantime, by a kernel that loses the device for example.
+    /// Handles a doorbell for a queue that does not exist or is not ready. It is a violation, unless doorbells may be
+    /// late: then the queue may have been destroyed in the meantime, for example by a kernel that lost the device.
     fn stale(&mut self, time: u64, object: Object, index: u32, mistake: Mistake) {
         if self.late_doorbells {
             log::debug!("a doorbell of {object:?}, index {index}: {mistake:?}");
@@ -67,7 +67,7 @@ impl Device {
         }
     }
 
-    /// The send doorbell: the first 8 bytes of the last WQE.
+    /// Handles the send doorbell: the first 8 bytes of the last WQE.
     fn ring(&mut self, cx: &mut Port<'_>, page: u32, value: [u8; 8], burst: Option<&[u8]>) {
         let ctrl = Ctrl::of(&value);
         let known = self.with_qp(cx, ctrl.qpn, |device, cx, qp| {
@@ -87,7 +87,7 @@ impl Device {
             }
             match qp.state {
                 State::Err | State::Sqe => device.flush_sends(cx, qp),
-                // Its timer continues the queue, which then also sends these.
+                // The queue continues when its timer expires, and then also sends these WQEs.
                 _ if !qp.is_reliable() && qp.timer.deadline.is_some() => {}
                 _ => device.transmit(cx, qp),
             }
@@ -130,7 +130,7 @@ impl Device {
                 Some(Ok(request))
             }
             Err(mistake) => {
-                // Nothing behind it can be found.
+                // The WQEs behind it can't be located.
                 sq.next = sq.posted;
                 let opcode = match mistake {
                     Mistake::Malformed(Malformed::Opcode(opcode)) => opcode,
@@ -157,7 +157,7 @@ impl Device {
         }
     }
 
-    /// Executes what the send queue holds, as far as it can.
+    /// Executes the WQEs of the send queue, as far as possible.
     pub(crate) fn transmit(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         match qp.kind {
             QpKind::Rc | QpKind::XrcSend | QpKind::Dci | QpKind::Keys => self.transmit_reliable(cx, qp),
@@ -166,8 +166,8 @@ impl Device {
         }
     }
 
-    /// Executes one WQE after the other; they are complete when they are sent. On a paced device the timer continues
-    /// with the WQEs that are too many at a time.
+    /// Executes the WQEs in order. Each is complete when it is sent. On a paced device, the rest is sent when the timer
+    /// expires.
     fn transmit_unreliable(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         let mut room = if self.paced { BURST } else { u64::MAX };
         while qp.state == State::Rts || qp.state == State::Sqd && qp.req.is_broken_off() {
@@ -208,7 +208,7 @@ impl Device {
 }
 
 /// Checks a doorbell, its record and its burst, and stores the new end of the queue. A late doorbell may name a WQE
-/// that is executed already, and whose slot in the ring has another one.
+/// that was already executed, and whose slot has another WQE now.
 fn accept_doorbell(qp: &mut Qp, ctrl: Ctrl, burst: Option<&[u8]>, late: bool) -> Result<(), Mistake> {
     let Some(sq) = &mut qp.sq else { return Ok(()) };
     let record = sq.record.load_be32(SEND_RECORD).map_err(|_| Mistake::MemoryGone)? as u16;

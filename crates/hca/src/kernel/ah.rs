@@ -15,7 +15,7 @@ use uverbs_uapi::cmd::{
 use uverbs_uapi::mlx5::mlx5_ib_create_ah_resp;
 use zerocopy::IntoBytes;
 
-/// The MAC address behind a GID: a group's, a neighbour's, or the one in a link-local address.
+/// The MAC address of a GID: that of a multicast group or of a known port, or the one in a link-local address.
 pub(super) fn resolve(cx: &Port<'_>, gid: &[u8; 16]) -> Result<[u8; 6], Errno> {
     if let Some(port) = cx.net.by_gid(gid).and_then(|i| cx.net.ports.get(i)) {
         return Ok(port.mac);
@@ -72,7 +72,7 @@ impl Call<'_, '_> {
     pub(super) fn attach_mcast(&mut self, c: &RawCommand<'_, '_>) -> Result<(), Errno> {
         let request: ib_uverbs_attach_mcast = core_in(c)?;
         let qpn = self.group_qp(request.qp_handle)?;
-        // Attaching again is nothing.
+        // Attaching a QP again has no effect.
         self.cx.net.join(request.gid, self.cx.me, qpn);
         Ok(())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The attributes of a command: checks, and their values as numbers and structs.
+//! The attributes of a command: checks, and conversions to numbers and structs.
 
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
@@ -21,12 +21,12 @@ pub(super) fn handle(c: &RawCommand<'_, '_>, id: u16) -> Result<u32, Errno> {
     c.handle(id).and_then(|h| u32::try_from(h).ok()).ok_or(Errno::EINVAL)
 }
 
-/// An optional one.
+/// As [`handle`], of an optional attribute.
 pub(super) fn optional_handle(c: &RawCommand<'_, '_>, id: u16) -> Result<Option<u32>, Errno> {
     if c.has(id) { handle(c, id).map(Some) } else { Ok(None) }
 }
 
-/// Input of 4 or 8 bytes as a number.
+/// An input of 4 or 8 bytes as a number.
 pub(super) fn number(c: &RawCommand<'_, '_>, id: u16) -> Option<u64> {
     let bytes = c.input(id)?;
     match bytes.len() {
@@ -36,7 +36,7 @@ pub(super) fn number(c: &RawCommand<'_, '_>, id: u16) -> Option<u64> {
     }
 }
 
-/// A mandatory number of 32 bits.
+/// A mandatory 32-bit number.
 pub(super) fn number32(c: &RawCommand<'_, '_>, id: u16) -> Result<u32, Errno> {
     number(c, id).and_then(|n| u32::try_from(n).ok()).ok_or(Errno::EINVAL)
 }
@@ -46,7 +46,8 @@ pub(super) fn flags(c: &RawCommand<'_, '_>, id: u16) -> Result<u32, Errno> {
     if c.has(id) { number32(c, id) } else { Ok(0) }
 }
 
-/// A struct of which the caller may give less (an older one; the rest is 0) or more (a newer one; it must be 0).
+/// A struct. That of an older caller is shorter, and the rest is 0. That of a newer caller is longer, and the rest must
+/// be 0.
 pub(super) fn extensible<T: FromBytes + IntoBytes + Default>(
     bytes: Option<&[u8]>,
     least: usize,
@@ -87,7 +88,7 @@ pub(super) fn core_out(c: &mut RawCommand<'_, '_>, bytes: &[u8]) -> Result<(), E
     if c.answer(UVERBS_ATTR_CORE_OUT, bytes) { Ok(()) } else { Err(Errno::ENOSPC) }
 }
 
-/// Stores the driver-private answer, if it is requested.
+/// Stores the driver-private answer, if the caller has a buffer for it.
 pub(super) fn uhw_out(c: &mut RawCommand<'_, '_>, bytes: &[u8]) {
     c.answer(UVERBS_ATTR_UHW_OUT, bytes);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A command in execution, and its access to the objects of its context.
+//! A command that is being executed, and its access to the objects of its context.
 
 use super::attr::handle;
 use super::handles::Reported;
@@ -9,7 +9,7 @@ use crate::engine::{Device, Port};
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 
-/// A command in execution, with the state that it works on.
+/// A command that is being executed, and the state that it uses.
 pub(super) struct Call<'w, 'n> {
     pub(super) device: &'w mut Device,
     pub(super) state: &'w mut State,
@@ -18,7 +18,7 @@ pub(super) struct Call<'w, 'n> {
 }
 
 impl Call<'_, '_> {
-    /// Destroys the object whose handle is this attribute, if it is of the kind that `is` selects.
+    /// Destroys the object with the handle in this attribute, if `is` is true for it.
     pub(super) fn destroy(
         &mut self,
         c: &RawCommand<'_, '_>,
@@ -50,7 +50,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Adds an object and leaves its handle in the command.
+    /// Adds an object, and stores its handle in the command.
     pub(super) fn give(
         &mut self,
         c: &mut RawCommand<'_, '_>,

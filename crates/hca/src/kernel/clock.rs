@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The page by which programs turn completion timestamps into wall clock time (`struct mlx5_ib_clock_info`).
+//! The page with which programs convert completion timestamps to wall clock time (`struct mlx5_ib_clock_info`).
 // UNSAFETY: lends a page as a mapping.
 #![expect(unsafe_code)]
 
@@ -13,7 +13,7 @@ use uverbs_core::kernel::Mapping;
 /// Bytes of the page.
 const PAGE: usize = 4096;
 
-/// The page of a clock that counts nanoseconds and shows `now`.
+/// The page of a clock that counts nanoseconds and has the value `now`.
 ///
 /// A kernel updates it so that the product of cycles and factor never overflows; with a factor of 1 this is not needed.
 pub(super) fn map(now: u64, len: usize) -> Result<Mapping, Errno> {

@@ -51,7 +51,7 @@ impl Call<'_, '_> {
         if self.state.context(self.context)?.is_open {
             return Err(Errno::EINVAL);
         }
-        // The first version of the request is the first two fields.
+        // The first version of the request has only the first two fields.
         let request: mlx5_ib_alloc_ucontext_req_v2 = uhw(c, 8)?;
         if request.comp_mask != 0 || request.reserved0 != 0 || request.reserved1 != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -89,7 +89,7 @@ impl Call<'_, '_> {
         let config = &self.state.config;
         let cqe_version = config.cqe_version.min(request.max_cqe_version);
         if cqe_version != config.cqe_version {
-            // The device writes entries of one version, for all contexts.
+            // The device writes entries of the same version for all contexts.
             log::warn!("a context requests completion entries of version {}", request.max_cqe_version);
         }
         let resp = self.ucontext(dynamic, registers);

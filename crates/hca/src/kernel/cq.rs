@@ -96,7 +96,7 @@ impl Call<'_, '_> {
         let private: mlx5_ib_create_cq = uhw(c, 24)?;
         let entry = entry_size(private.cqe_size)?;
         let known_flags = MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD | MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX;
-        // No compressed entries, no real time.
+        // Compressed entries and real-time timestamps are not supported.
         if private.cqe_comp_en != 0 || private.flags & !known_flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -104,7 +104,7 @@ impl Call<'_, '_> {
         let page = if private.flags & MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX != 0 {
             context.page(private.uar_page_index.into())?
         } else {
-            // The first page of those that came with the context.
+            // The first doorbell page of the context.
             context.static_pages.first().copied().ok_or(Errno::EINVAL)?
         };
         let parts = CqParts {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The methods of uverbs: which function answers which command.
+//! The methods of uverbs, and the functions that execute them.
 
 use super::attr::known;
 use super::call::Call;
@@ -33,7 +33,7 @@ impl Call<'_, '_> {
             return self.get_context(c);
         }
         if !self.state.context(self.context)?.is_open {
-            // The one method that works before is the probing of a write command, which fails in its own way.
+            // Without a context, only the probe of a write command is answered; it fails with its own error.
             return if key == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) {
                 self.write_command(c)
             } else {

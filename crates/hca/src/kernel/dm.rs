@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Device memory: a little memory of the device's own, registered like any other, and mapped.
+//! Device memory: memory of the device itself, which can be registered and mapped.
 // UNSAFETY: lends memory of the device as a mapping.
 #![expect(unsafe_code)]
 
@@ -91,7 +91,7 @@ impl Call<'_, '_> {
         let pd = self.pdn(pd_handle)?;
         let Object::Dm { memory } = self.object(dm_handle)? else { return Err(Errno::ENOENT) };
         let access = check_access(flags(c, UVERBS_ATTR_REG_DM_MR_ACCESS_FLAGS)?)?;
-        // Device memory has no address of the program's: regions on it start at 0.
+        // Device memory has no address in the program, so its regions start at 0.
         if access & IB_UVERBS_ACCESS_ZERO_BASED == 0 {
             return Err(Errno::EINVAL);
         }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Event files: completion channels and asynchronous events, as sockets that keep records apart.
+//! Event files: completion channels and asynchronous events. They are sockets that preserve record boundaries.
 //!
-//! A program reads and polls its end like the kernel's event files; the end of the device is an end of file.
+//! A program reads and polls its end like the kernel's event files. When the device is dropped, the program reads end
+//! of file.
 
 use nix::errno::Errno as Nix;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
@@ -12,20 +13,20 @@ use uverbs_core::Errno;
 
 /// The longest record: that of an asynchronous event.
 const RECORD: usize = 16;
-/// Records that wait for a reader beyond what the socket holds; more are thrown away.
+/// Records that are stored if the socket is full; further records are dropped.
 const BACKLOG: usize = 1 << 16;
 
 /// The kernel's end of an event file.
 #[derive(Debug)]
 pub(crate) struct EventFile {
     tx: OwnedFd,
-    /// The inode, to recognise the file when a program passes it in.
+    /// The inode, which identifies the file if a command names it.
     inode: u64,
     backlog: VecDeque<Vec<u8>>,
 }
 
 impl EventFile {
-    /// A new file: the kernel's end, the program's end.
+    /// A new file. Returns the kernel's end and the program's end.
     pub(crate) fn new() -> Result<(Self, OwnedFd), Errno> {
         let (tx, rx) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         let inode = inode(rx.as_fd())?;
@@ -36,7 +37,7 @@ impl EventFile {
         inode(fd) == Ok(self.inode)
     }
 
-    /// Whether the program has closed its end, and every copy of it.
+    /// Whether the program has closed its end and all copies of it.
     pub(crate) fn is_closed(&self) -> bool {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         let mut fds = [PollFd::new(self.tx.as_fd(), PollFlags::POLLOUT)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steering rules from their command.
+//! Steering rules: parses the command that creates one.
 
 use super::attr::{core_out, extensible};
 use super::call::Call;
@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Lowest priority of a rule (`MLX5_IB_FLOW_LAST_PRIO`).
 const LAST_PRIORITY: u16 = 15;
-/// Priorities of the defaults, behind all others.
+/// Priorities of default rules, after all others.
 const DEFAULT_PRIORITY: u16 = LAST_PRIORITY + 1;
 /// The tag of a frame that no rule tags (`MLX5_FS_DEFAULT_FLOW_TAG`).
 const NO_TAG: u32 = 0;
@@ -38,7 +38,7 @@ impl Call<'_, '_> {
         if request.comp_mask != 0 || attr.reserved != [0; 2] || usize::from(attr.size) != specs.len() {
             return Err(Errno::EINVAL);
         }
-        // Only rules of the receiving side, which take the frame.
+        // Only rules for receiving are supported.
         if attr.flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }

@@ -7,21 +7,21 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use uverbs_core::Errno;
 
-/// An object with what the kernel keeps for each.
+/// An object, and the kernel's data about it.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) object: Object,
-    /// Objects that are made from it.
+    /// The number of objects that were created from it.
     pub(super) users: u32,
     /// The handles of the objects that it was created from.
     pub(super) parents: Vec<u32>,
     pub(super) user_handle: u64,
-    /// Events that were put into files.
+    /// The number of events that were written to files.
     pub(super) completions: u32,
     pub(super) asyncs: u32,
 }
 
-/// How many of an object's events were read.
+/// The number of an object's events that were read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reported {
     pub(super) completions: u32,
@@ -35,13 +35,13 @@ pub(super) struct Context {
     pub(super) objects: BTreeMap<u32, Entry>,
     /// Asynchronous events, with a copy of the program's end.
     pub(super) asyncs: Option<(EventFile, OwnedFd)>,
-    /// Further files, which get the events of the port only.
+    /// Further event files, which receive only events of the port.
     pub(super) more_asyncs: Vec<EventFile>,
-    /// Doorbell pages of the context, if pages are not objects.
+    /// The doorbell pages of the context, if pages are not objects.
     pub(super) static_pages: Vec<u32>,
-    /// Legacy queue pairs use them in a cycle.
+    /// The next of these pages; QPs use them in turn.
     pub(super) next_page: usize,
-    /// The context requested pages as objects.
+    /// Whether the context requested pages as objects.
     pub(super) dynamic_pages: bool,
     pub(super) cqe_version: u8,
 }
@@ -77,7 +77,7 @@ impl Context {
         self.objects.get(&handle)?.parents.first().copied()
     }
 
-    /// Puts another parent in the place of one.
+    /// Replaces a parent by another one.
     pub(super) fn change_parent(&mut self, handle: u32, from: u32, to: u32) {
         if let Some(entry) = self.objects.get_mut(&from) {
             entry.users -= 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory that a command hands to the device.
-// UNSAFETY: takes the promise that came with a command; maps files.
+//! Memory that a command makes available to the device.
+// UNSAFETY: relies on the contract of commands about memory; maps files.
 #![expect(unsafe_code)]
 
 use crate::memory::{Area, Fault, Memory};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use uverbs_core::Errno;
 use uverbs_core::kernel::RawCommand;
 
-/// The range of `len` bytes at `addr`, both of which come from the inputs of `_command`. It must be dropped when the
-/// object that it is for is destroyed.
+/// The range of `len` bytes at `addr`, both of which come from the inputs of `_command`. It must be dropped when its
+/// object is destroyed.
 pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
     // SAFETY: only `unsafe` functions create a `RawCommand` (`Command::raw`); their caller promises that the kernel and
     // the device may use the memory that the inputs name by address until the object is destroyed. Every caller of this
@@ -59,15 +59,15 @@ impl<O: fmt::Debug + Send + Sync> Memory for OwnedRange<O> {
     }
 }
 
-/// The mapping of a file: a dma-buf, or any file that can be mapped and shared (a memfd), which a kernel would refuse and
-/// which is useful in tests.
+/// The mapping of a file: a dma-buf, or any other file that can be mapped shared, for example a memfd. A kernel refuses
+/// other files; tests use them.
 #[derive(Debug)]
 struct FileMapping {
     base: NonNull<c_void>,
     len: usize,
 }
 
-// SAFETY: the mapping is the process's, good from any thread, and unmapped by the one that drops it.
+// SAFETY: the mapping belongs to the process, so any thread may use it and unmap it.
 unsafe impl Send for FileMapping {}
 // SAFETY: a shared reference gives no access to the memory.
 unsafe impl Sync for FileMapping {}
@@ -83,7 +83,7 @@ impl Drop for FileMapping {
 /// `len` bytes at `offset` of a file of this process, by its number.
 pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
     const PAGE: u64 = 4096;
-    // A file of its own: it stays open while the region is there, as a dma-buf does.
+    // A duplicate, so that the file stays open while the region exists, as with a dma-buf.
     let path = format!("/proc/self/fd/{fd}");
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|_| Errno::EBADF)?;
     let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::EINVAL)?;

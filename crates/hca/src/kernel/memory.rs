@@ -41,7 +41,7 @@ pub(super) fn check_access(flags: u32) -> Result<u32, Errno> {
     if plain & !known != 0 {
         return Err(Errno::EINVAL);
     }
-    // No page faults here: all memory is there.
+    // On-demand paging is not supported: all memory is present.
     if plain & IB_UVERBS_ACCESS_ON_DEMAND != 0 {
         return Err(Errno::EOPNOTSUPP);
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The in-process kernel: a front that answers the uverbs ioctl ABI as bytes, as `ib_uverbs` and `mlx5_ib` do.
 //!
-//! `port` is what a driver calls, `dispatch` selects the function for a command, and one file per kind of object has these
-//! functions, as in the kernel. `state` is what the kernel stores for a device. Errors are those that the kernel returns:
-//! `EPROTONOSUPPORT` for what uverbs does not know, `ENOENT` for a handle that does not exist, `EBUSY` for what is in use,
-//! `EINVAL` for the rest. Facts from drivers/infiniband/core/uverbs_*.c and drivers/infiniband/hw/mlx5.
+//! Drivers call `port`; `dispatch` selects the function for a command; and one file per kind of object has these
+//! functions, as in the kernel. `state` has the kernel's data of a device. Errors are those of the kernel:
+//! `EPROTONOSUPPORT` for unknown commands and attributes, `ENOENT` for a handle that does not exist, `EBUSY` for an
+//! object in use, `EINVAL` for other errors. Facts from drivers/infiniband/core/uverbs_*.c and
+//! drivers/infiniband/hw/mlx5.
 
 mod ah;
 mod attr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Changing and asking the state of queue pairs.
+//! Modifying and querying queue pairs.
 
 use super::attr::{core_in, core_out, uhw_out};
 use super::call::Call;
@@ -43,7 +43,7 @@ fn state_number(state: State) -> u8 {
     }
 }
 
-/// DC has rules of its own (`modify_dci_qp_is_ok()`, `mlx5_ib_modify_dct()`).
+/// DC has separate rules (`modify_dci_qp_is_ok()`, `mlx5_ib_modify_dct()`).
 fn check_dc(kind: QpKind, from: State, to: State, mask: M) -> Result<(), Errno> {
     let required = match (kind, from, to) {
         (_, _, State::Reset) if kind == QpKind::Dci => M::empty(),
@@ -135,7 +135,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Values that the device or its port does not have.
+    /// Refuses values that the device or its port does not support.
     fn check_values(&self, base: &ib_uverbs_modify_qp, mask: M) -> Result<(), Errno> {
         let bad = mask.contains(M::PORT) && base.port_num != 1
             || mask.contains(M::PATH_MTU) && !(1..=5).contains(&base.path_mtu)
@@ -161,7 +161,7 @@ impl Call<'_, '_> {
             if usize::from(dest.sgid_index) >= port.gids.len() {
                 return Err(Errno::EINVAL);
             }
-            // RoCE: the address must be one that can be resolved.
+            // RoCE: the address must be resolvable to a MAC address.
             if port.ethernet {
                 super::ah::resolve(self.cx, &dest.dgid)?;
             }
@@ -223,7 +223,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Takes over what the mask names.
+/// Applies the attributes that the mask selects.
 fn set(attr: &mut Attr, base: &ib_uverbs_modify_qp, mask: M, ethernet: bool) {
     let has = |bit| mask.contains(bit);
     if has(M::AV) {
@@ -263,7 +263,7 @@ fn set(attr: &mut Attr, base: &ib_uverbs_modify_qp, mask: M, ethernet: bool) {
     }
 }
 
-/// Keeps what the mask names, for queries.
+/// Stores the attributes that the mask selects, for queries.
 fn remember(kept: &mut ib_uverbs_modify_qp, base: &ib_uverbs_modify_qp, mask: M) {
     macro_rules! keep {
         ($($bit:ident: $($field:ident),+;)*) => {$(

@@ -29,7 +29,7 @@ pub(super) enum Object {
 }
 
 impl Object {
-    /// Its name in `rdma resource`, if it has one there.
+    /// Its name in the output of `rdma resource`, if it is shown there.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Pd { .. } => "pd",
@@ -49,7 +49,7 @@ impl Object {
         }
     }
 
-    /// The number by which notices name it, with its kind.
+    /// Its kind and number in notices.
     pub(super) fn number(&self) -> Option<(Kind, u32)> {
         match self {
             Self::Cq { cqn, .. } => Some((Kind::Cq, *cqn)),
@@ -79,7 +79,7 @@ pub(super) enum Kind {
     Wq,
 }
 
-/// The kernel's data of a QP.
+/// The kernel's data about a QP.
 #[derive(Debug)]
 pub(super) struct QpObject {
     pub(super) qpn: u32,
@@ -87,11 +87,11 @@ pub(super) struct QpObject {
     pub(super) kind: QpKind,
     pub(super) cap: ib_uverbs_qp_cap,
     pub(super) sig_all: bool,
-    /// Attributes as they were last set, for queries.
+    /// The attributes that were last set, for queries.
     pub(super) attrs: ib_uverbs_modify_qp,
-    /// It keeps this XRC domain alive.
+    /// The XRC domain that it keeps alive.
     pub(super) holds_xrcd: Option<u32>,
-    /// Frames are spread over work queues: it has no queues of its own.
+    /// Set if frames are spread over work queues; then it has no own queues.
     pub(super) is_rss: bool,
 }
 

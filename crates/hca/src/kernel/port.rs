@@ -11,7 +11,7 @@ use uverbs_core::Errno;
 use uverbs_core::kernel::{DoorbellPage, Kernel, Mapping, Protection, RawCommand, WriteCommand};
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 
-/// One context of a device: what an open `/dev/infiniband/uverbsN` is.
+/// One context of a device. It corresponds to an open file of `/dev/infiniband/uverbsN`.
 #[derive(Debug)]
 pub(crate) struct HcaKernel {
     plugged: Plugged<State>,
@@ -23,7 +23,7 @@ pub(crate) struct HcaKernel {
 impl HcaKernel {
     /// A new context of a device.
     pub(crate) fn open(plugged: &Plugged<State>, name: &str) -> Self {
-        // A context that does not exist answers each call with an error.
+        // If the device does not exist, every call of the context returns an error.
         let context = plugged.enter(|_, state, _| state.open()).unwrap_or_default();
         Self { plugged: plugged.clone(), context, name: name.into(), is_closed: AtomicBool::new(false) }
     }
@@ -56,7 +56,7 @@ impl Kernel for HcaKernel {
         self.call(|call| call.run(command))
     }
 
-    /// mlx5 posts and arms without the kernel.
+    /// mlx5 posts and arms without system calls.
     fn write(&self, _: &mut WriteCommand<'_>) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
     }

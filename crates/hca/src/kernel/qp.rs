@@ -30,11 +30,11 @@ use uverbs_uapi::mlx5::{
 use uverbs_uapi::verbs::{IB_UVERBS_QP_CREATE_SQ_SIG_ALL, ib_uverbs_qp_cap};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The value in the answer if there is no register (`MLX5_IB_INVALID_BFREG`).
+/// The register number in the answer if there is no register (`MLX5_IB_INVALID_BFREG`).
 const NO_REGISTER: u32 = u32::MAX;
 /// Bits of a user index.
 const UIDX: u32 = 0xff_ffff;
-/// A DC target serves this many reads and atomics of one initiator at a time.
+/// The number of reads and atomics of one initiator that a DC target executes at a time.
 const DCT_DEPTH: u8 = 16;
 /// Blocks of the largest send queue.
 const MAX_BLOCKS: u32 = super::limits::MAX_WQES;
@@ -80,7 +80,7 @@ impl Call<'_, '_> {
         let cap = c.input(UVERBS_ATTR_CREATE_QP_CAP).ok_or(Errno::EINVAL)?;
         let cap = ib_uverbs_qp_cap::read_from_bytes(cap).map_err(|_| Errno::EINVAL)?;
         let flags = flags(c, UVERBS_ATTR_CREATE_QP_FLAGS)?;
-        // Loopback can't be blocked here, and checksums are not scattered.
+        // Blocking of loopback and scattering of checksums are not supported.
         if flags & !IB_UVERBS_QP_CREATE_SQ_SIG_ALL != 0 || c.has(UVERBS_ATTR_CREATE_QP_SOURCE_QPN) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -143,7 +143,7 @@ impl Call<'_, '_> {
         )
     }
 
-    /// The register that a QP of a context with pages of its own gets: the first of a page, in turn.
+    /// The register of a QP whose context has its own pages: the first one of a page; the pages are used in turn.
     fn register(&mut self, flags: u32) -> Result<u32, Errno> {
         if flags & (MLX5_QP_FLAG_UAR_PAGE_INDEX | MLX5_QP_FLAG_TYPE_DCT) != 0 {
             return Ok(NO_REGISTER);
@@ -179,7 +179,7 @@ impl Call<'_, '_> {
                 _ => return Err(Errno::ENOENT),
             },
         };
-        // An XRC SRQ is reached through its number, not through a QP.
+        // A QP can't have an XRC SRQ, which is addressed by its number.
         if srqn.and_then(|n| self.device.srqs.get(&n)).is_some_and(|srq| srq.xrc.is_some()) {
             return Err(Errno::EINVAL);
         }
@@ -200,7 +200,7 @@ impl Call<'_, '_> {
         })
     }
 
-    /// The rings: the receive queue first, the send queue behind it, or in a buffer of its own.
+    /// The rings: the send queue is behind the receive queue, or in a separate buffer.
     fn queues(
         &mut self,
         c: &RawCommand<'_, '_>,
@@ -260,7 +260,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Small data in completions, as `mlx5_ib` configures it (`configure_requester_scat_cqe()` and beside it).
+    /// Small data in completions, as `mlx5_ib` configures them (`configure_requester_scat_cqe()` and its caller).
     fn scatter_flags(&self, qp: &mut Qp, flags: u32, sig_all: bool) {
         if flags & MLX5_QP_FLAG_SCATTER_CQE == 0 {
             return;
@@ -281,7 +281,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// The type by the command's number and the driver's flags.
+/// The QP type, from the type in the command and the driver's flags.
 fn kind(number: u32, flags: u32) -> Result<(QpType, QpKind), Errno> {
     let qp_type = QpType::ALL.into_iter().find(|t| *t as u32 == number).ok_or(Errno::EINVAL)?;
     let kind = match qp_type {

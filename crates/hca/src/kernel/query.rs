@@ -38,7 +38,7 @@ const PKEYS: u16 = 128;
 const IB_QPT_RAW_PACKET: u32 = 8;
 /// `MLX5_RX_HASH_*`: addresses and ports of both versions and transports.
 const HASH_FIELDS: u64 = 0xff;
-/// Payload bytes of the largest send that is cut into frames.
+/// The largest payload of a send with TSO.
 const MAX_TSO: u32 = 1 << 18;
 
 impl Call<'_, '_> {
@@ -109,7 +109,7 @@ impl Call<'_, '_> {
             base,
             response_length: size_of::<ib_uverbs_ex_query_device_resp>() as u32,
             timestamp_mask: i64::MAX as u64,
-            // The clock counts nanoseconds; in kHz.
+            // The frequency in kHz of a clock that counts nanoseconds.
             hca_core_clock: 1_000_000,
             device_cap_flags_ex: base.device_cap_flags.into(),
             rss_caps: ib_uverbs_rss_caps {
@@ -155,7 +155,8 @@ impl Call<'_, '_> {
         let (width_4x, speed_edr, up) = (2, 32, port.up);
         let resp = ib_uverbs_query_port_resp_ex {
             legacy_resp: ib_uverbs_query_port_resp {
-                // Of InfiniBand: automatic migration, trap, system image GUID, extended speeds and the like.
+                // The port's capabilities on InfiniBand: automatic migration, trap, system image GUID, extended speeds
+                // and others.
                 port_cap_flags: if port.ethernet { 0x0401_0000 } else { 0x2651_e848 },
                 max_msg_sz: 1 << 30,
                 gid_tbl_len: if port.ethernet { GIDS } else { 8 },
@@ -171,7 +172,7 @@ impl Call<'_, '_> {
                 // LinkUp, or Polling.
                 phys_state: if up { 5 } else { 2 },
                 link_layer: if port.ethernet { IB_LINK_LAYER_ETHERNET } else { IB_LINK_LAYER_INFINIBAND },
-                // A GRH is needed on RoCE (`IB_UVERBS_QPF_GRH_REQUIRED`).
+                // RoCE needs a GRH (`IB_UVERBS_QPF_GRH_REQUIRED`).
                 flags: u8::from(port.ethernet),
                 ..Default::default()
             },

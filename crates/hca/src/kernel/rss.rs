@@ -40,7 +40,7 @@ use uverbs_uapi::verbs::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Fields that can be hashed, and none twice.
+/// The fields that can be hashed.
 const HASH_FIELDS: u64 = 0xff;
 /// Bytes of a Toeplitz key.
 const KEY: usize = 40;
@@ -62,7 +62,7 @@ impl Call<'_, '_> {
         let cqn = self.cqn(new.cq_handle)?;
         let private: mlx5_ib_create_wq = uhw(c, 36)?;
         let (count, shift) = (private.rq_wqe_count, private.rq_wqe_shift);
-        // No signatures, no strides.
+        // Signatures and striding queues are not supported.
         if private.flags != 0 || private.comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -239,7 +239,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// A QP that has no queues: what its rules take is spread over the table's.
+    /// Creates a QP without queues. The frames of its rules are spread over the queues of the table.
     pub(super) fn create_rss_qp(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let pd_handle = handle(c, UVERBS_ATTR_CREATE_QP_PD_HANDLE)?;
         let table_handle = handle(c, UVERBS_ATTR_CREATE_QP_IND_TABLE_HANDLE)?;
@@ -271,7 +271,7 @@ impl Call<'_, '_> {
         }
         let qpn = self.device.number();
         self.device.steering.rss.insert(qpn, Rss { fields, key: key[..len].to_vec(), table });
-        // The number is in use: a QP without function reserves it.
+        // A QP without a function reserves the number.
         let stand_in = crate::engine::qp::Qp::new(qpn, QpKind::Raw);
         self.device.qps.insert(qpn, Box::new(stand_in));
         let object = QpObject { is_rss: true, ..QpObject::new(qpn, QpType::RawPacket, QpKind::Raw) };

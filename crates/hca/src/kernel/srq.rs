@@ -106,7 +106,7 @@ impl Call<'_, '_> {
             return Err(Errno::ENOENT);
         };
         if request.attr_mask & (IB_SRQ_MAX_WR | !IB_SRQ_LIMIT) != 0 {
-            // Resizing is not offered (`mlx5_ib_modify_srq()`).
+            // Resizing is not supported (`mlx5_ib_modify_srq()`).
             return Err(Errno::EINVAL);
         }
         if request.attr_mask & IB_SRQ_LIMIT != 0 {
@@ -115,7 +115,7 @@ impl Call<'_, '_> {
             }
             let srq = self.device.srqs.get_mut(&srqn).ok_or(Errno::EINVAL)?;
             srq.limit = request.srq_limit;
-            // Below it already: the event is due at once.
+            // If the count is already below the limit, the event is due immediately.
             if srq.below_limit() {
                 self.device.notices.push(Notice::Srq { srqn, event: event::SRQ_LIMIT_REACHED });
             }

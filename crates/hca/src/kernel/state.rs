@@ -31,18 +31,18 @@ pub(crate) struct State {
     pub(super) channels: BTreeMap<usize, EventFile>,
     next_channel: usize,
     pub(super) xrcds: Vec<Xrcd>,
-    /// Handles of the XRC targets that several contexts have open.
+    /// The XRC targets that several contexts have open, with their handles.
     pub(super) shared_qps: BTreeMap<u32, u32>,
     pages: BTreeSet<u32>,
     /// The contexts that own an object.
     owners: BTreeMap<(Kind, u32), Vec<(u32, u32)>>,
-    /// The notices, for tests.
+    /// The recorded notices, for tests.
     #[cfg(test)]
     pub(crate) seen: Option<Vec<Notice>>,
 }
 
 impl State {
-    /// How many objects of each kind there are, in all contexts.
+    /// The number of objects of each kind, in all contexts.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
         for entry in self.contexts.values().flat_map(|c| c.objects.values()) {
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// A number for a context, a protection domain or an XRC domain.
+    /// A new number for a context, a protection domain or an XRC domain.
     pub(super) fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
@@ -83,7 +83,7 @@ impl State {
         self.contexts.get_mut(&number).ok_or(Errno::EIO)
     }
 
-    /// Adds an object, and delivers its events from now on.
+    /// Adds an object, and enables the delivery of its events.
     pub(super) fn add(
         &mut self,
         context: u32,
@@ -175,7 +175,7 @@ impl State {
         }
     }
 
-    /// Destroys an object of the kind that `is` selects.
+    /// Destroys an object, if `is` is true for it.
     pub(super) fn destroy(
         &mut self,
         device: &mut Device,
@@ -199,14 +199,14 @@ impl State {
                     || device.steering.uses(Target::Qp(qp.qpn))
                     || device.steering.uses(Target::Rss(qp.qpn))
             }
-            // The device refuses to destroy a key that others lead to.
+            // The device refuses to destroy a region with bound windows.
             Object::Mr { key, .. } => device.mkeys.is_bound(*key),
             _ => false,
         }
     }
 
     fn remove(&mut self, device: &mut Device, number: u32, handle: u32) -> Result<Reported, Errno> {
-        // The device's notices about it must be in the files before they are purged.
+        // The device's notices about the object must be in the files before its events are removed from them.
         self.deliver_notices(&mut device.notices);
         let context = self.contexts.get_mut(&number).ok_or(Errno::EIO)?;
         let entry = context.objects.remove(&handle).ok_or(Errno::ENOENT)?;
@@ -241,7 +241,7 @@ impl State {
         Ok(reported)
     }
 
-    /// Takes an object out of the device.
+    /// Removes an object from the device.
     fn undo(&mut self, device: &mut Device, object: Object) {
         match object {
             Object::Mr { key, .. } | Object::Mw { key } => {
@@ -289,7 +289,7 @@ impl State {
         self.xrcds.retain(|x| x.users > 0);
     }
 
-    /// The device file is closed: everything goes, users before what they use.
+    /// Closes the device file: destroys all objects, each before the objects that it uses.
     pub(super) fn close(&mut self, device: &mut Device, cx: &mut Port<'_>, number: u32) {
         let order = |object: &Object| match object {
             Object::Flow { .. } => 0,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel's half under core's control verbs, which check what they are answered, and under commands made by hand.
+//! Tests of the in-process kernel with the control verbs of `uverbs-core`, which check the answers, and with commands
+//! that the tests build.
 #![expect(unsafe_code)]
 // UNSAFETY: commands hand memory of the tests to the device.
 
@@ -39,7 +40,7 @@ use zerocopy::{FromZeros, IntoBytes};
 /// Calls an `unsafe` verb of an object whose queues the test does not use.
 macro_rules! unused {
     ($call:expr) => {{
-        // SAFETY: nothing is posted or polled by hand, and the memory outlives every device.
+        // SAFETY: the tests neither post nor poll, and the memory outlives every device.
         let result = unsafe { $call };
         result
     }};
@@ -194,7 +195,7 @@ fn hca() -> Hca {
     Fabric::deterministic(1).device("hca0").build()
 }
 
-/// The errno of a refusal, however it was explained.
+/// The errno of an error, independent of its message.
 fn errno<T>(result: Result<T, Error>) -> Errno {
     result.err().expect("it was not refused").errno()
 }
@@ -203,7 +204,7 @@ fn errno<T>(result: Result<T, Error>) -> Errno {
 fn a_context_is_created_once_and_first() {
     let hca = hca();
     let kernel = hca.open();
-    // The probe of a library: a write command without its sizes.
+    // The probe of a library is a write command without sizes.
     let mut command = Command::<1>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
     command.constant(UVERBS_ATTR_WRITE_CMD, IB_USER_VERBS_CMD_QUERY_DEVICE);
     // SAFETY: the command names no memory.
@@ -450,7 +451,7 @@ fn events_arrive_at_their_files_and_end_with_their_objects() {
     fire(2);
     assert_eq!([channel.read_event().unwrap(), channel.read_event().unwrap()], [11, 11]);
     let [first, second] = cqs;
-    // Both of the second one's are unread: thrown away with it.
+    // Both events of the second object are unread, and are removed with it.
     assert_eq!(second.destroy().unwrap().comp_events_reported, 0);
     assert_eq!(channel.next_event().unwrap(), None);
     assert_eq!(first.destroy().unwrap().comp_events_reported, 2);
@@ -458,7 +459,7 @@ fn events_arrive_at_their_files_and_end_with_their_objects() {
     let event = ctx.asyncs.read().unwrap();
     assert_eq!((event.event_type, event.element), (EventType::PORT_ERR, 1));
     let srq = ctx.srq(SrqParents { pd: &ctx.pd(), xrcd: None, cq: None }, SrqType::Basic).unwrap();
-    // None is posted: below any limit.
+    // No receive is posted, so the count is below any limit.
     srq.modify(&SrqAttr { srq_limit: 3, ..Default::default() }, SrqAttrMask::LIMIT, Uhw::none()).unwrap();
     let event = ctx.asyncs.read().unwrap();
     assert_eq!((event.event_type, event.element), (EventType::SRQ_LIMIT_REACHED, 4));
@@ -478,7 +479,7 @@ fn a_port_can_get_another_lid() {
     let lid = |ctx: &Ctx| control::query::port(&ctx.kernel, 1_u8).unwrap().lid;
     let old = lid(&ctx);
     ctx.asyncs.set_nonblocking(true).unwrap();
-    // An invalid LID, multicast LIDs, and that of another port.
+    // An invalid LID, multicast LIDs, and the LID of another port.
     for wrong in [0, 0xc000, 0xffff, lid(&Ctx::new(&b))] {
         assert!(!a.set_lid(wrong), "{wrong:#x}");
     }
@@ -512,7 +513,7 @@ fn uar_pages_are_limited_objects_or_part_of_the_context() {
     let (_, resp) = open_kernel(&kernel, 3).unwrap();
     assert_eq!(resp.tot_bfregs, 16);
     assert_eq!(alloc_uar(&kernel).unwrap_err(), Errno::EPROTONOSUPPORT);
-    // Two registers in a page: eight pages.
+    // Two registers in a page, so there are eight pages.
     for index in 0..8_u64 {
         kernel.doorbells(index << 12, 4096).unwrap();
         kernel.doorbells((2 << 8 | index) << 12, 4096).unwrap();

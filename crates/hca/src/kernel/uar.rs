@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Doorbell pages (UARs): as objects, or as what comes with a context of an older kernel.
+//! Doorbell pages (UARs): as objects, or allocated with the context as by older kernels.
 
 use super::attr::{known, number};
 use super::call::Call;
@@ -21,11 +21,11 @@ use uverbs_uapi::mlx5::{
     MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC,
 };
 
-/// The offsets of pages that are objects: far above the offsets of commands.
+/// The mmap(2) offsets of pages that are objects. They are above all offsets of commands.
 const OBJECTS: u64 = 1 << 44;
 const PAGE: u64 = UAR_BYTES as u64;
 
-/// A page, as its driver rings it.
+/// A page, with the interface for drivers.
 #[derive(Debug)]
 pub(super) struct Page {
     plugged: Plugged<State>,
@@ -40,7 +40,7 @@ impl Page {
     }
 
     fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
-        // A child of fork(2) has no device.
+        // The device does not exist in a child of fork(2).
         if !self.plugged.is_here() {
             return;
         }
@@ -103,7 +103,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// The page behind an offset: of an object, or with a command and an index (`mlx5_ib_mmap()`).
+    /// The page of an mmap(2) offset, which is that of an object, or has a command and an index (`mlx5_ib_mmap()`).
     pub(super) fn map_page(&mut self, offset: u64, len: usize) -> Result<u32, Errno> {
         if len != UAR_BYTES || !offset.is_multiple_of(PAGE) {
             return Err(Errno::EINVAL);

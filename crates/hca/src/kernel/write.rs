@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The commands of the legacy write interface, as they come by ioctl.
+//! The commands of the legacy write interface, which are called through the ioctl.
 
 use super::attr::{core_in, known, number32};
 use super::call::Call;
@@ -36,7 +36,7 @@ impl Call<'_, '_> {
         )?;
         let command = number32(c, UVERBS_ATTR_WRITE_CMD)?;
         if !self.state.context(self.context)?.is_open {
-            // uverbs checks the sizes first, so a library can find out whether this method exists.
+            // uverbs checks the sizes first, so a library can test whether this method exists.
             return Err(if c.has(UVERBS_ATTR_CORE_IN) { Errno::EINVAL } else { Errno::ENOSPC });
         }
         match command {

@@ -33,7 +33,7 @@ impl Call<'_, '_> {
                 xrcd.users += 1;
                 xrcd.xrcdn
             }
-            // A file that has none, and none is to be made.
+            // The file has no domain, and the flags do not request to create one.
             None if inode.is_some() && request.oflags & create == 0 => return Err(Errno::EAGAIN),
             None => {
                 let xrcdn = self.state.number();
@@ -47,7 +47,7 @@ impl Call<'_, '_> {
 
     pub(super) fn open_qp(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let request: ib_uverbs_open_qp = core_in(c)?;
-        // The field's name in C; it is the domain.
+        // The field is named `pd_handle` in C, but has the handle of the XRC domain.
         let Object::Xrcd { xrcdn } = *self.object(request.pd_handle)? else { return Err(Errno::EINVAL) };
         let found = self.device.qps.get(&request.qpn);
         let is_target = found.is_some_and(|qp| qp.kind == QpKind::XrcRecv && qp.xrcd == xrcdn);

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::{MAX_MEMBERS, MAX_PORTS, Message, Port};
 
-/// Devices that a process can have: the distance of the numbers that are given out.
+/// The number of devices that a process can have; the listening process assigns numbers in blocks of this size.
 const NUMBERS: u16 = 64;
 
 /// The data about the peers.
@@ -47,7 +47,7 @@ struct Link {
     outbox: Arc<Outbox>,
     /// The number of the peer's first device; 0 is the listening process, through which all other processes are reached.
     base: u16,
-    /// The ports and members that were sent to it last.
+    /// The ports and members of groups that were last sent to the peer.
     sent: [Vec<u8>; 2],
     /// Numbers of the last [`Message::Sync`] and of the last answer.
     asked: u32,
@@ -169,7 +169,7 @@ impl Peers {
         }
     }
 
-    /// A peer has processed everything up to a [`Message::Sync`].
+    /// Handles the answer to a [`Message::Sync`]: the peer has processed all earlier messages.
     pub(crate) fn answered(&mut self, link: u32, number: u32) {
         if let Some(link) = self.links.get_mut(&link) {
             link.answered = number;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Bytes that wait for a peer before packets to it are lost.
+/// Maximum of bytes that wait for a peer; if they are exceeded, packets to it are lost.
 const BACKLOG: usize = 64 << 20;
 
 /// The messages that wait for a peer.
@@ -20,12 +20,12 @@ struct Queue {
     writing: bool,
 }
 
-/// The way to a peer.
+/// The sender of messages to a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
     more: Condvar,
-    /// Everything is written, or never will be.
+    /// Whether all messages were written, or the connection is closed.
     empty: Condvar,
 }
 
@@ -70,7 +70,7 @@ impl Outbox {
         }
     }
 
-    /// Waits for what is to be sent; `None` at the end.
+    /// Waits for messages to send; `None` when the connection is closed.
     pub(crate) fn pop(&self) -> Option<Vec<u8>> {
         let mut queue = self.queue();
         queue.writing = false;

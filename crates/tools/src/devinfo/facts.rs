@@ -42,7 +42,7 @@ pub(crate) fn gather(info: DeviceInfo, args: &Args) -> Facts {
     Facts { info, opened }
 }
 
-/// Asks a device that is open.
+/// Queries an open device.
 pub(crate) fn ask<D: Driver>(info: DeviceInfo, context: Context<D>, args: &Args) -> Facts {
     let opened = Visit { port: args.ib_port, verbose: args.verbose }.visit(context);
     Facts { info, opened }

@@ -63,7 +63,7 @@ fn opened(opened: &Opened) -> Value {
     })
 }
 
-/// The names of the set bits; a number for what has none.
+/// The names of the set bits, and a number for bits without a name.
 fn flags<F: Flags + Copy>(flags: F) -> Value
 where
     F::Bits: Into<u64>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs devinfo`: what ibv_devinfo shows, from our own ABI. Gathered in [`facts`], shown by [`text`] (its layout,
-//! with the [`names`] that it has for values) or [`json`].
+//! `uverbs devinfo`: shows the same attributes as ibv_devinfo, without libibverbs. [`facts`] queries them; [`text`]
+//! prints them in the layout of ibv_devinfo, with its [`names`] of values, and [`json`] as JSON.
 
 mod facts;
 mod json;

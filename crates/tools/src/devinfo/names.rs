@@ -111,7 +111,7 @@ pub(super) const fn speed(code: u32) -> &'static str {
     }
 }
 
-/// The type of a GID. As C, it has one name for InfiniBand's GIDs and those of RoCE version 1.
+/// The name of a GID's type. As in ibv_devinfo, InfiniBand's GIDs and those of RoCE version 1 have the same name.
 pub(super) const fn gid_type(gid: &GidEntry) -> Option<&'static str> {
     match gid.gid_type {
         GidType::IB | GidType::ROCE_V1 => Some("RoCE v1"),

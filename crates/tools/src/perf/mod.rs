@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs perf`: what perftest's programs measure, between two QPs of this process: the device in loopback, or the two
-//! ends of a software HCA's link.
+//! `uverbs perf`: the measurements of perftest, between two QPs of this process. These are on one device in loopback,
+//! or on two linked software HCAs.
 
 mod write_bw;
 

@@ -27,7 +27,7 @@ pub(super) struct Row {
     pub(super) rate: f64,
 }
 
-/// How long nothing may complete.
+/// The longest time without a completion.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Both ends. The fields are dropped from the first to the last: QPs before what they use.
@@ -42,7 +42,7 @@ pub(super) struct Ends<D: Driver> {
 }
 
 impl<D: Driver> Ends<D> {
-    /// Connected, from `a` to `b`, which may be one device.
+    /// Connects `a` to `b`, which may be the same device.
     pub(super) fn new(
         a: &Context<D>,
         b: &Context<D>,
@@ -83,7 +83,7 @@ impl<D: Driver> Ends<D> {
         Ok(Self { qp, _peer: peer, cq, _peer_cq: peer_cq, from, to })
     }
 
-    /// Writes so many messages of this size. The last of each list makes a completion.
+    /// Writes `iters` messages of this size. The last message of each list is signaled.
     pub(super) fn run(&mut self, plan: &Plan, bytes: u32) -> Result<Row> {
         let sges = [self.from.sge(0..bytes as usize)?];
         let to = self.to.remote(0);
@@ -91,7 +91,7 @@ impl<D: Driver> Ends<D> {
         self.to.write_at(0, &vec![0; bytes as usize])?;
         let sq = self.qp.sq()?;
         let (mut posted, mut done) = (0_u32, 0_u32);
-        // When each list was posted and completed, to know the best of them.
+        // The times at which each list was posted and completed, to compute the peak.
         let mut lists: Vec<(u32, Instant, Option<Instant>)> = Vec::new();
         let mut next = 0;
         let mut wc = [WorkCompletion::default(); 16];
@@ -151,10 +151,11 @@ impl<D: Driver> Ends<D> {
     }
 }
 
-/// Messages that a list may be compared with after it, to find the fastest stretch.
+/// The longest stretch, in lists, that the peak is computed over.
 const STRETCH: usize = 64;
 
-/// The fastest stretch, in messages per second: from the posting of one list to the completion of it or a later one.
+/// The peak, in messages per second: the fastest stretch from the post of one list to the completion of the same list
+/// or a later one.
 fn fastest(lists: &[(u32, Instant, Option<Instant>)]) -> Option<f64> {
     let mut before = 0;
     let mut best = None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one buffer that all messages are sent from and received into, as in the C programs.
+//! The buffer from which all messages are sent, and into which they are received, as in the C programs.
 
 use super::options::Options;
 use super::pattern::Pattern;
@@ -22,7 +22,7 @@ pub(crate) struct Buffer<D: Driver> {
 }
 
 impl<D: Driver> Buffer<D> {
-    /// Makes and registers it, with the message that a client of these options sends first.
+    /// Allocates and registers the buffer, and fills it with the first message of a client with these options.
     pub(crate) fn new(pd: &ProtectionDomain<D>, options: &Options, offset: usize) -> Result<Self> {
         let mut access = AccessFlags::LOCAL_WRITE;
         access.set(AccessFlags::ON_DEMAND, options.memory.odp);
@@ -39,7 +39,7 @@ impl<D: Driver> Buffer<D> {
         Ok(self.region.sge(self.offset..self.offset + self.size)?)
     }
 
-    /// All of it, to receive.
+    /// The whole buffer, to receive into.
     pub(crate) fn recv_sge(&self) -> Result<D::Sge> {
         Ok(self.region.sge(0..self.offset + self.size)?)
     }
@@ -49,7 +49,7 @@ impl<D: Driver> Buffer<D> {
         Ok(self.region.read_at(self.offset, message)?)
     }
 
-    /// Checks the last message. To be called when nothing is posted.
+    /// Checks the last message. No WR may be outstanding.
     pub(crate) fn check(&self) -> Result<()> {
         let mut message = vec![0; self.size];
         self.copy_to(&mut message)?;
@@ -66,14 +66,14 @@ impl<D: Driver> Buffer<D> {
         Ok(())
     }
 
-    /// Deregisters it. It must be the last to know of it.
+    /// Deregisters the buffer. No other reference to it may exist.
     pub(crate) fn close(this: Arc<Self>) -> Result<()> {
         let this = Arc::into_inner(this).ok_or_else(|| anyhow!("the buffer is still in use"))?;
         this.region.close().map(drop).map_err(|(_, error)| error).context("cannot deregister the buffer")
     }
 }
 
-/// As the C programs ask for it: where their marks are depends on it.
+/// The page size, queried as in the C programs, because the positions of their marks depend on it.
 fn page_size() -> usize {
     use nix::unistd::{SysconfVar, sysconf};
     let size = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();

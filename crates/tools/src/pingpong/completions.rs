@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The completion queue of a ping-pong: polled, or slept on by events; with timestamps, or without.
+//! The completion queue of a ping-pong: polled or with events, with or without timestamps.
 
 use super::options::Options;
 use super::patience::Patience;
@@ -13,7 +13,7 @@ use uverbs::{CompletionChannel, CompletionQueue, Context, Driver, Error, PollErr
 /// Empty polls between two readings of the clock.
 const POLLS_PER_LOOK: u32 = 1 << 10;
 
-/// A completion, and when it was made in the device's ticks.
+/// A completion, and its timestamp in ticks of the device's clock.
 pub(crate) type Timed = (WorkCompletion, Option<u64>);
 
 /// The queue.
@@ -24,9 +24,9 @@ pub(crate) struct Completions<D: Driver> {
     timestamps: bool,
     /// The array for plain polling.
     wc: Vec<WorkCompletion>,
-    /// Lets other threads go first when there is nothing: the other end is one of them.
+    /// Yields the CPU after an empty poll, because the other end may be a thread of this process.
     polite: bool,
-    /// Events that were taken.
+    /// The number of events that were read.
     pub(crate) events: u64,
 }
 
@@ -53,12 +53,12 @@ impl<D: Driver> Completions<D> {
         Ok(Self { cq, channel, timestamps: common.ts, wc, polite: options.here.is_some(), events: 0 })
     }
 
-    /// For the creation of QPs.
+    /// The queue, for the creation of QPs.
     pub(crate) fn cq(&self) -> &CompletionQueue<D> {
         &self.cq
     }
 
-    /// Asks for an event at the next completion, if events are used.
+    /// Requests an event for the next completion, if events are used.
     pub(crate) fn arm(&mut self) -> Result<()> {
         if self.channel.is_some() {
             self.cq.req_notify(false).context("req_notify_cq")?;
@@ -66,7 +66,7 @@ impl<D: Driver> Completions<D> {
         Ok(())
     }
 
-    /// Waits until there is something and puts all that is there at once into `out`, which is emptied before.
+    /// Waits for completions and stores all that are available in `out`, which is cleared first.
     pub(crate) fn wait(&mut self, patience: &Patience, out: &mut Vec<Timed>) -> Result<()> {
         out.clear();
         if self.channel.is_some() { self.sleep(patience, out) } else { self.spin(patience, out) }
@@ -89,8 +89,8 @@ impl<D: Driver> Completions<D> {
         }
     }
 
-    /// An event means that a completion was added since the last arming. To miss none: take the event, arm, then poll
-    /// until the queue is empty.
+    /// An event means that a completion was added since the last arming. The order that misses no completion is: read
+    /// the event, arm, poll until the queue is empty.
     fn sleep(&mut self, patience: &Patience, out: &mut Vec<Timed>) -> Result<()> {
         while out.is_empty() {
             if let Some(channel) = &self.channel {
@@ -113,7 +113,7 @@ impl<D: Driver> Completions<D> {
         Ok(())
     }
 
-    /// Appends what is there, if anything.
+    /// Appends the available completions.
     fn poll(&mut self, out: &mut Vec<Timed>) -> Result<()> {
         if !self.timestamps {
             out.extend(self.cq.poll(&mut self.wc).context("poll_cq")?.iter().map(|wc| (*wc, None)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ping-pong itself, for any transport: from the first send to the last completion.
+//! The loop of a ping-pong, for any transport, from the first send to the last completion.
 
 use super::completions::Completions;
 use super::ledger::{Ledger, RECV_WRID};
@@ -14,7 +14,7 @@ use uverbs::{Driver, Endpoint, WorkCompletion};
 pub(crate) trait Queues {
     /// The QPs' numbers, in the order of their endpoints.
     fn qp_nums(&self) -> Vec<u32>;
-    /// How many endpoints are exchanged; those beyond the QPs' are zeros.
+    /// The number of endpoints that are exchanged; those beyond the number of QPs are zeros.
     fn num_endpoints(&self) -> usize;
     /// Brings all QPs from INIT to RTS, connected to the remote ones.
     fn connect(&mut self, local: &[Endpoint], remote: &[Endpoint]) -> Result<()>;
@@ -44,7 +44,8 @@ pub(crate) struct Outcome {
     pub(crate) events: u64,
 }
 
-/// Plays until so many messages went both ways. `rx_depth` receives are posted already and the queue is armed.
+/// Exchanges messages until the requested number was sent and received. `rx_depth` receives are already posted, and the
+/// queue is armed.
 pub(crate) fn play<D: Driver, Q: Queues>(
     plan: &Plan,
     completions: &mut Completions<D>,
@@ -64,7 +65,7 @@ pub(crate) fn play<D: Driver, Q: Queues>(
         for (wc, ticks) in &batch {
             check(wc).with_context(|| ledger.progress())?;
             let Some(index) = qp_nums.iter().position(|n| *n == wc.qp_num) else {
-                bail!("completion of QP {:#08x}, which is not ours", wc.qp_num);
+                bail!("completion of the unknown QP {:#08x}", wc.qp_num);
             };
             if let (RECV_WRID, Some(stats), Some(ticks)) = (wc.wr_id, &mut timestamps, ticks) {
                 stats.received(*ticks);

@@ -20,7 +20,7 @@ const DONE: &[u8; 5] = b"done\0";
 
 /// Connects to a server.
 pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<TcpStream> {
-    // An IP address needs no resolver; only names do.
+    // Only names need the resolver.
     let addresses = (host, port).to_socket_addrs().with_context(|| format!("cannot resolve {host}"))?;
     let mut failure = None;
     for address in addresses {
@@ -41,7 +41,7 @@ pub(crate) fn dial(host: &str, port: u16, patience: &Patience) -> Result<TcpStre
 pub(crate) fn answer(bind: Option<IpAddr>, port: u16, patience: &Patience) -> Result<TcpStream> {
     let listener = match bind {
         Some(ip) => TcpListener::bind(SocketAddr::new(ip, port)),
-        // Both IP versions where there are both.
+        // Both IP versions, if the host has both.
         None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))),
     };
@@ -71,7 +71,7 @@ fn prepare(stream: TcpStream, patience: &Patience) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// The client's part. Gives back as many endpoints as were given.
+/// The client's part. Returns as many endpoints as it was called with.
 pub(crate) fn as_client(mut stream: impl Read + Write, mine: &[Endpoint]) -> Result<Vec<Endpoint>> {
     send(&mut stream, mine)?;
     let theirs = receive(&mut stream, mine.len())?;
@@ -90,7 +90,7 @@ pub(crate) fn as_server(
     send(&mut stream, mine)?;
     let mut done = [0; DONE.len()];
     stream.read_exact(&mut done).context("the client did not confirm our address")?;
-    ensure!(done == *DONE, "the client confirmed by {:?}", String::from_utf8_lossy(&done));
+    ensure!(done == *DONE, "the client confirmed with {:?}", String::from_utf8_lossy(&done));
     Ok(theirs)
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The state of a ping-pong: its counts, and the reaction to each completion.
 //!
-//! Both ends must count alike, so these are the rules of the C programs. Each QP sends its next message when its last
-//! one is sent and the peer's answer is here, until so many sends (of all QPs) are complete; the end is reached when
-//! so many sends and receives are. Receives are filled up when as few are left as there are QPs.
+//! Both ends must count in the same way, so these are the rules of the C programs. Each QP sends its next message when
+//! its last send is complete and the peer's answer was received, until `iters` sends of all QPs are complete. The run
+//! ends when `iters` sends and `iters` receives are complete. Receives are replenished when no more are left than there
+//! are QPs.
 
 use anyhow::{Result, bail};
 
@@ -28,9 +29,9 @@ pub(crate) struct Ledger {
 /// The posts after a completion; receives first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Next {
-    /// Post so many receives.
+    /// The number of receives to post.
     pub(crate) recvs: u32,
-    /// Send on the QP that completed.
+    /// Whether to send on the QP that completed.
     pub(crate) send: bool,
 }
 
@@ -46,7 +47,7 @@ impl Ledger {
         self.sent >= self.iters && self.received >= self.iters
     }
 
-    /// Takes note of a successful completion on QP number `index`.
+    /// Counts a successful completion on QP number `index`.
     pub(crate) fn completed(&mut self, index: usize, wr_id: u64) -> Result<Next> {
         let num_qp = self.pending.len() as u32;
         let Some(pending) = self.pending.get_mut(index) else {
@@ -73,7 +74,7 @@ impl Ledger {
         Ok(next)
     }
 
-    /// How far it got, for messages.
+    /// The progress, for messages.
     pub(crate) fn progress(&self) -> String {
         format!("{} of {} sent, {} received", self.sent, self.iters, self.received)
     }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Plays a client against a server, with the completions in the order in which they are made.
+    /// Runs a client against a server, with the completions in the order in which they are generated.
     fn play(num_qp: usize, rx_depth: u32, iters: u32) -> (u32, u32) {
         let mut ends = [true, false].map(|is_client| Ledger::new(num_qp, rx_depth, iters, is_client));
         let mut available = [rx_depth; 2];

@@ -19,8 +19,8 @@ use uverbs::{Driver, PostError, SendFlags};
 
 /// The message and how it is sent.
 ///
-/// It keeps the buffer alive, so queues that hold it can post its bytes at any time: they are dropped before it.
-/// (Otherwise the region would still be deregistered before its memory is freed, so an access of the device would
+/// It keeps the buffer alive. Queues that have a `Message` are dropped before it, so they can post its bytes at any
+/// time. (Otherwise the region would still be deregistered before its memory is freed, so an access of the device would
 /// fail.) Only the device and [`Buffer`]'s copies (atomic, byte by byte) access the buffer, and any bytes are valid.
 #[derive(Debug)]
 pub(crate) struct Message<D: Driver> {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs pingpong`: messages to and fro, with rdma-core's C programs or with itself.
+//! `uverbs pingpong`: exchanges messages with rdma-core's C programs or with itself.
 //!
-//! One file for each matter: [`options`], [`exchange`] of endpoints over TCP, the [`buffer`] and its [`pattern`], the
-//! [`completions`], the rules of the game ([`ledger`]) and the loop ([`drive`]), the [`report`]; and the queues of each
-//! transport in [`rc_uc`], [`ud`], [`srq`], which post by [`message`].
+//! The modules: [`options`]; [`exchange`] of endpoints over TCP; the [`buffer`] and its [`pattern`]; the
+//! [`completions`]; the counts and their rules ([`ledger`]); the loop ([`drive`]); the [`report`]; and the queues of
+//! each transport in [`rc_uc`], [`ud`] and [`srq`], which post through [`message`].
 
 mod buffer;
 mod completions;
@@ -51,7 +51,7 @@ pub(crate) fn main(args: Args) -> Result<()> {
     open_with(&info, Visit(options)).map_err(Into::into).flatten().context(place)
 }
 
-/// Both ends in this process, on two software HCAs. The client's words are printed.
+/// Both ends in this process, on two software HCAs. Only the client prints.
 fn here(mut options: Options) -> Result<()> {
     if options.is_client() {
         bail!("both ends are in this process: HOST is not allowed");
@@ -71,7 +71,7 @@ fn here(mut options: Options) -> Result<()> {
     })
 }
 
-/// The rest, compiled for each driver.
+/// The run on an open device, compiled for each driver.
 struct Visit(Options);
 
 impl DriverVisitor for Visit {
@@ -115,12 +115,14 @@ impl DriverVisitor for Visit {
     }
 }
 
-/// How the QPs are connected: as the C programs do it.
+/// The attributes of the connection, as in the C programs.
 fn connect_attr(options: &Options, port: &PortAttr) -> Result<ConnectAttr> {
     let common = &options.common;
     if port.link_layer == LinkLayer::ETHERNET {
         if common.gid_idx.is_none() {
-            bail!("the port is Ethernet (RoCE): name one of its GIDs by -g (`uverbs devinfo -v` shows them)");
+            bail!(
+                "the port is Ethernet (RoCE): select one of its GIDs with -g (`uverbs devinfo -v` shows them)"
+            );
         }
     } else if port.lid == 0 && common.gid_idx.is_none() {
         bail!("the port has no LID: is a subnet manager running?");
@@ -167,7 +169,7 @@ impl<D: Driver> Table<'_, D> {
         let Self { context, options, device, port, buffer } = self;
         let common = &options.common;
         let mut patience = Patience::new(options.patience());
-        // The other end in this process may hold the lock of the standard output.
+        // The other end, in this process, may hold the lock of standard output.
         let mut out: Box<dyn Write> =
             if options.is_silent() { Box::new(std::io::sink()) } else { Box::new(std::io::stdout().lock()) };
 
@@ -230,8 +232,8 @@ fn endpoints<D: Driver>(
     Ok(qp_nums.iter().map(|qp_num| Endpoint { lid: port.lid, qp_num: *qp_num, psn: psn(), gid }).collect())
 }
 
-/// Exchanges endpoints; the server's queues are connected afterwards, the client's are not. Gives back those of the
-/// peer's QPs.
+/// Exchanges endpoints, and returns those of the peer's QPs. The server's queues are then connected; the client's are
+/// not.
 fn meet<Q: Queues>(
     options: &Options,
     queues: &mut Q,

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     pub(crate) transport: TransportArgs,
 }
 
-/// The transport, with what only some have.
+/// The transport, with its own options.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum TransportArgs {
     /// Reliable connection (ibv_rc_pingpong)
@@ -142,7 +142,7 @@ fn sl(text: &str) -> Result<u8, String> {
     }
 }
 
-/// Which of the four programs this is.
+/// The program: one of four.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     Rc,
@@ -152,7 +152,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// As the subcommand is named.
+    /// The name of the subcommand.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Rc => "rc",
@@ -172,12 +172,12 @@ pub(crate) struct Options {
     pub(crate) num_qp: u8,
     pub(crate) memory: Memory,
     pub(crate) common: Common,
-    /// The other end, if it is in this process: then no TCP is needed, and the server is silent.
+    /// The other end, if it is in this process. Then TCP is not used, and the server prints nothing.
     pub(crate) here: Option<Arc<UnixStream>>,
 }
 
 impl Args {
-    /// Resolves defaults and refuses what makes no sense together.
+    /// Applies the defaults, and refuses invalid combinations.
     pub(crate) fn resolve(self) -> Result<Options, String> {
         let mtu_of = |connected: Connected| connected.mtu;
         let none = Memory::default();

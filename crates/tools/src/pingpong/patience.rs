@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A limit to waiting: so much time without progress, and the program gives up.
+//! The time limit without progress, after which the program fails.
 
 use anyhow::{Result, bail};
 use core::time::Duration;
@@ -15,12 +15,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Starts now; without a limit it is endless.
+    /// Starts the limit now; `None` means no limit.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self { limit, since: Instant::now() }
     }
 
-    /// There was progress.
+    /// Restarts the limit after progress.
     pub(crate) fn renew(&mut self) {
         self.since = Instant::now();
     }

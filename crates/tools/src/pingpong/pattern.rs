@@ -10,12 +10,12 @@ use super::options::Program;
 /// The contents of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
-    /// Every byte but those that are marked.
+    /// The value of all bytes that are not marked.
     fill: u8,
     page_size: usize,
 }
 
-/// A byte that is not what was sent.
+/// A byte that differs from the one that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub(crate) page: usize,
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(rc.check(&marked), []);
         let pages: Vec<_> = rc.check(&rc.message(10_000, false)).iter().map(|w| w.page).collect();
         assert_eq!(pages, [0, 1, 2]);
-        // The SRQ program's filling is the mark.
+        // The SRQ program fills the buffer with the value of the mark.
         let srq = Pattern::of(Program::Srq, 4096);
         assert_eq!(srq.check(&srq.message(5000, false)), []);
     }

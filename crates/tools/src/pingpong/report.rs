@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use uverbs::Endpoint;
 
-/// Whose endpoint a line is about.
+/// The end that a line describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndpointRole {
     Local,
@@ -31,7 +31,7 @@ pub(crate) fn endpoint_line(program: Program, role: EndpointRole, e: &Endpoint) 
 /// The figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figures {
-    /// Of both directions.
+    /// The sum of both directions.
     pub(crate) bytes: u64,
     pub(crate) iters: u32,
     pub(crate) seconds: f64,

@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, anyhow};
 use uverbs::attr::{QpCap, SrqAttr, SrqInitAttr};
 use uverbs::{ConnectAttr, Driver, Endpoint, Exclusive, ProtectionDomain, Qp, Rc, SharedReceiveQueue};
 
-/// The QPs, their receive queue, and the message. (In this order: the buffer must be the last to go.)
+/// The QPs, their receive queue, and the message. (They are dropped in this order, because the buffer must be freed
+/// last.)
 #[derive(Debug)]
 pub(crate) struct SharedReceives<D: Driver> {
     qps: Vec<Qp<D, Rc>>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ping-pong of datagrams. Each arrives behind 40 bytes that the receive must have room for.
+//! The ping-pong of datagrams. A receive must have room for the 40 bytes in front of each datagram.
 #![expect(unsafe_code)]
 // UNSAFETY: sets a datagram's destination in a `wr_*` session.
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each opcode: what is posted, and what must come of it.
+//! The test of each opcode: the posts, and the expected results.
 
 use super::ends::{ARRIVAL, Ends, Loop, TARGET};
 use super::post::{Face, Kind};
@@ -98,7 +98,8 @@ impl Opcode {
             Self::Send => true,
             Self::SendImm => !matches!(qp_type, QpType::RawPacket),
             Self::Write | Self::WriteImm => !matches!(qp_type, QpType::Ud | QpType::RawPacket),
-            // A window of the receiving end is bound by a QP of its own, which XRC and DC do not have.
+            // A window of the receiving end must be bound by a QP that can send, which the receiving ends of XRC and DC
+            // can't.
             Self::SendInv | Self::BindMw1 | Self::BindMw2 | Self::LocalInv => {
                 matches!(qp_type, QpType::Rc | QpType::Uc)
             }
@@ -114,20 +115,20 @@ impl Opcode {
 /// How a case ended.
 #[derive(Clone, Debug)]
 pub(super) enum Verdict {
-    /// As it must.
+    /// With the expected result.
     Ok,
     /// The device or the face does not support it.
     Missing(String),
-    /// Otherwise.
+    /// With an unexpected result or an error.
     Failed(String),
 }
 
 /// Runs a case on new QPs.
 pub(super) fn run<D: Driver, T: Kind<D>>(l: &Loop<'_, D>, opcode: Opcode, face: Face) -> Verdict {
     match (face, opcode) {
-        // An address of DC is mlx5dv's, not libibverbs'.
+        // Only mlx5dv, not libibverbs, has DC addresses.
         (Face::List | Face::Builder, _) if T::QP_TYPE == QpType::Driver => {
-            return Verdict::Missing("DC has the typed faces only".into());
+            return Verdict::Missing("DC is available on the typed faces only".into());
         }
         (Face::List, Opcode::Flush | Opcode::AtomicWrite) => {
             return Verdict::Missing("not in C's lists".into());
@@ -135,7 +136,7 @@ pub(super) fn run<D: Driver, T: Kind<D>>(l: &Loop<'_, D>, opcode: Opcode, face: 
         _ => {}
     }
     let tried = Ends::<D, T>::new(l, face, opcode.ops()).and_then(|ends| {
-        // A builder can't have what its QP was not made for.
+        // A builder has only the operations that its QP was created with.
         Case { ends, face, next: 1 }.run(opcode)
     });
     Verdict::of(tried)
@@ -228,7 +229,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         match op {
             Op::SendImm(imm) => {
                 let got = got.imm_data().map(|i| i.get());
-                ensure!(got == Some(imm), "the immediate {got:x?} arrived");
+                ensure!(got == Some(imm), "the immediate is {got:x?}");
             }
             Op::SendInv(rkey) => {
                 ensure!(
@@ -276,7 +277,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
                 got.opcode
             );
             ensure!(got.byte_len as usize == len, "{} bytes arrived, {len} were sent", got.byte_len);
-            ensure!(got.imm_data().map(|i| i.get()) == Some(imm), "another immediate arrived");
+            ensure!(got.imm_data().map(|i| i.get()) == Some(imm), "the immediate differs");
         }
         self.arrives(&data)?;
         ensure!(self.ends.b.bytes(TARGET + len, 1)? == [0], "written beyond the end");
@@ -311,7 +312,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         Ok(())
     }
 
-    /// One atomic: its answer, and what it leaves.
+    /// One atomic: the returned value, and the memory after it.
     fn atomic(
         &mut self,
         op: impl Fn(Remote) -> Op<'static>,
@@ -328,9 +329,9 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         let done = self.ends.run(face, turn, op(at), Data::Sges(&sges))?;
         ensure!(done.opcode == opcode, "the completion has {:?}", done.opcode);
         let answer = self.ends.a.mr.atomic_u64(0)?.load(Ordering::Acquire);
-        ensure!(answer == before, "the answer is {answer:#x}, {before:#x} was there");
+        ensure!(answer == before, "returned {answer:#x}, expected {before:#x}");
         let left = self.ends.b.mr.atomic_u64(TARGET)?.load(Ordering::Acquire);
-        ensure!(left == after, "it left {left:#x}, not {after:#x}");
+        ensure!(left == after, "the memory is {left:#x}, expected {after:#x}");
         Ok(())
     }
 
@@ -387,7 +388,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         Ok(())
     }
 
-    /// B binds a window, and A's send closes it.
+    /// B binds a window, and a send of A invalidates it.
     fn send_inv(&mut self) -> Result<()> {
         let b = &self.ends.b;
         let mut mw = b.pd.alloc_mw(MwType::Type2)?;

@@ -51,7 +51,7 @@ impl<'c, D: Driver> Loop<'c, D> {
         access.set(AccessFlags::FLUSH_GLOBAL, has(DeviceCapFlags::FLUSH_GLOBAL));
         ensure!(
             sgid_index.is_some() || port.link_layer != LinkLayer::ETHERNET,
-            "the port has no GID that is usable: name one by -g"
+            "the port has no usable GID; select one with -g"
         );
         let attr = ConnectAttr {
             port_num,
@@ -99,7 +99,7 @@ pub(super) struct End<D: Driver, T: Kind<D>> {
     sender: Sender<D, T>,
     /// The receiving side of XRC.
     xrc: Option<QpControl<D>>,
-    /// That of DC.
+    /// The receiving side of DC.
     target: Option<Target<D>>,
     /// The SRQ of their receives.
     srq: Option<SharedReceiveQueue<D>>,
@@ -112,7 +112,7 @@ pub(super) struct End<D: Driver, T: Kind<D>> {
     limit: Duration,
 }
 
-/// Both, connected.
+/// Both ends, connected.
 #[derive(Debug)]
 pub(super) struct Ends<D: Driver, T: Kind<D>> {
     pub(super) a: End<D, T>,

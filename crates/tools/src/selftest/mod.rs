@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `uverbs selftest`: every opcode by every face, in loopback on any device, and a report that its owner can send back.
+//! `uverbs selftest`: posts every opcode on every face, in loopback on any device, and prints a report for the
+//! maintainers.
 //!
 //! Each case runs on new QPs ([`ends`]), so that a failure does not affect other cases. A feature that the device lacks
 //! is not reported as a failure.

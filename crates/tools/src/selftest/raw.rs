@@ -43,7 +43,7 @@ const TCP: [u8; 20] = [0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 
 const SENT: u64 = 99;
 /// How long a frame may take from this port to this port.
 const LOOP_LIMIT: Duration = Duration::from_secs(1);
-/// `IEEE Std 802 - Local Experimental`: no host's stack takes it.
+/// `IEEE Std 802 - Local Experimental`: hosts ignore it.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
 
 /// The opcodes of raw packet QPs, by every face.
@@ -53,7 +53,7 @@ pub(super) fn frames<D: Driver>(l: &Loop<'_, D>, cases: &mut Vec<Case>) {
         for face in Face::ALL {
             let verdict = match l.link_layer {
                 LinkLayer::ETHERNET => run(l, opcode, face),
-                _ => Verdict::Missing("the port is no Ethernet".into()),
+                _ => Verdict::Missing("the port is not Ethernet".into()),
             };
             cases.push(Case { qp_type, opcode, face, verdict });
         }
@@ -71,7 +71,7 @@ fn run<D: Driver>(l: &Loop<'_, D>, opcode: Opcode, face: Face) -> Verdict {
     }
 }
 
-/// The port's address, which its link-local GID is made of (RFC 4291, appendix A).
+/// The port's MAC address, from its link-local GID (RFC 4291, appendix A).
 fn own_mac<D: Driver>(l: &Loop<'_, D>) -> Result<[u8; 6]> {
     let mac = |Gid(gid): Gid| match gid {
         [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),
@@ -83,7 +83,7 @@ fn own_mac<D: Driver>(l: &Loop<'_, D>) -> Result<[u8; 6]> {
     gids.find_map(mac).context("the port has no GID with its MAC address")
 }
 
-/// Two QPs of either locking, of which the second gets the frames to this port.
+/// Two QPs of either locking. The second one receives the frames to this port.
 struct Ends<D: Driver> {
     sender: Sender<D>,
     receiver: Qp<D, RawPacket>,
@@ -101,7 +101,7 @@ enum Sender<D: Driver> {
 #[derive(Clone, Copy)]
 struct Frame<'a> {
     sge: Sge,
-    /// Before every segment, of TSO.
+    /// The header of every segment, with TSO.
     header: Option<&'a [u8]>,
 }
 
@@ -213,7 +213,7 @@ impl<D: Driver> Ends<D> {
         let Frame { sge, header } = frame;
         let sges = [<D::Sge as WireSge>::new(sge.addr, sge.length, sge.lkey)?];
         let tso = header.map(|header| TsoArgs { header, mss: MSS });
-        // One macro: batches and single posts differ in type only.
+        // A macro, because batches and single posts differ only in their type.
         macro_rules! send {
             ($wr:expr) => {{
                 let wr = $wr.signaled();

@@ -19,7 +19,7 @@ pub(super) struct About {
 }
 
 impl About {
-    /// Asks the device and the kernel.
+    /// Queries the device and the kernel.
     pub(super) fn new<D: Driver>(
         context: &Context<D>,
         info: Option<DeviceInfo>,
@@ -82,7 +82,7 @@ pub(super) struct Case {
     pub(super) verdict: Verdict,
 }
 
-/// All of it.
+/// The report.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
     pub(super) about: About,
@@ -111,7 +111,7 @@ impl Report {
         )
     }
 
-    /// For people.
+    /// The report as text.
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a string can't fail.
@@ -128,7 +128,7 @@ impl Report {
             write!(out, " {:<9}", face.name())?;
         }
         writeln!(out)?;
-        // A reason is printed once, with all of its cases.
+        // Each reason is printed once, with all its cases.
         let mut reasons: BTreeMap<(bool, String), Vec<String>> = BTreeMap::new();
         for line in self.cases.chunk_by(|a, b| (a.qp_type, a.opcode) == (b.qp_type, b.opcode)) {
             let Some(first) = line.first() else { continue };
@@ -155,7 +155,7 @@ impl Report {
         writeln!(out, "{}", self.summary())
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub(super) fn json(&self) -> Value {
         let about: serde_json::Map<String, Value> =
             self.about.rows.iter().map(|(name, value)| ((*name).to_owned(), value.clone().into())).collect();

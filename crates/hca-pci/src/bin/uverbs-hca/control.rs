@@ -27,7 +27,7 @@ pub(crate) struct Control {
 fn share(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.strip_suffix('%').and_then(|t| t.parse().ok());
     let p =
-        number.filter(|p| (0.0..=100.0).contains(p)).ok_or_else(|| format!("{text}: not a percentage"))?;
+        number.filter(|p| (0.0..=100.0).contains(p)).ok_or_else(|| format!("{text}: invalid percentage"))?;
     Ok(p / 100.0)
 }
 
@@ -38,7 +38,8 @@ fn time(text: &str) -> Result<Duration, String> {
         let number: f64 = text.strip_suffix(unit)?.parse().ok()?;
         Some(number * factor)
     });
-    let micros = micros.filter(|us| (0.0..=1e7).contains(us)).ok_or_else(|| format!("{text}: not a time"))?;
+    let micros =
+        micros.filter(|us| (0.0..=1e7).contains(us)).ok_or_else(|| format!("{text}: invalid time"))?;
     Ok(Duration::from_nanos((micros * 1e3) as u64))
 }
 
@@ -66,7 +67,7 @@ impl Disturbance {
                 "duplicate" => this.duplicate = share(value)?,
                 "reorder" => this.reorder = share(value)?,
                 "delay" => this.delay = time(value)?,
-                _ => return Err(format!("{word}: not a fault")),
+                _ => return Err(format!("{word}: unknown fault")),
             }
             // A correlation with the previous packet, or a jitter, is ignored.
             words.next_if(|next| next.starts_with(|c: char| c.is_ascii_digit()));
@@ -117,7 +118,7 @@ impl Control {
                 let _ = self.quit.send(Ok(true));
                 Ok(String::new())
             }
-            _ => Err(format!("unknown; there are: {HELP}")),
+            _ => Err(format!("unknown command; the commands are: {HELP}")),
         }
     }
 

@@ -30,12 +30,12 @@ fn a_parked_message_continues_by_its_timer() {
     b.recv(0, 100);
     assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
     assert_eq!(b.recv_cq.poll().unwrap().bytes, 100);
-    // A packet is lost, and no doorbell rings.
+    // A packet is lost, and there are no more doorbells.
     fabric.loss(1.0);
     a.write(0, 10, BASE, b.key);
     fabric.loss(0.0);
     assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
-    // Receives posted to a queue in error are found.
+    // Receives that were posted to a queue in ERR are flushed.
     b.set_state(State::Err);
     b.recv(0, 10);
     assert_eq!(within(LIMIT, || b.recv_cq.poll()).syndrome, 5);
@@ -89,7 +89,7 @@ fn the_thread_ends_with_the_fabric() {
     let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
     let before = threads();
     let fabrics: Vec<_> = (0..50).map(Fabric::new).collect();
-    assert!(threads() >= before + 40, "other tests end theirs meanwhile");
+    assert!(threads() >= before + 40, "other tests end their threads meanwhile");
     let hcas: Vec<_> = fabrics.iter().map(|f| f.device("x").build()).collect();
     drop(fabrics);
     drop(hcas);
@@ -123,7 +123,7 @@ fn long_messages_arrive_complete_on_a_bad_network() {
     let fabric = Fabric::deterministic(9);
     let (mut a, b) = pair(&fabric, QpKind::Rc, 0xff_ff00);
     fabric.loss(0.01).reorder(0.01);
-    // As long as the memory: with packets of 16 bytes many more than may be in flight.
+    // The message is as long as the memory. With an MTU of 16 bytes it has many more packets than may be in flight.
     for end in [&a, &b] {
         end.attr(|attr| attr.mtu = 16);
     }

@@ -20,7 +20,7 @@ fn arm(end: &End, cqn: u32, sn: u32, cmd: u32, ci: u32) {
     on(&end.hca, |device, cx| device.doorbell(cx, PAGE, 0x20, value, None));
 }
 
-/// How many events the CQ raised while `f` ran.
+/// The number of events that the CQ raised during `f`.
 fn events(end: &mut End, cqn: u32, f: impl FnOnce(&mut End)) -> usize {
     end.hca.record_notices();
     f(end);
@@ -42,7 +42,7 @@ fn an_armed_cq_raises_one_event_per_number() {
     // The same number again means that the event was not taken.
     assert_eq!(events(&mut a, cqn, |a| arm(a, cqn, 0, MLX5_CQ_DB_REQ_NOT, 3)), 0);
     assert_eq!(events(&mut a, cqn, nop), 0);
-    // What came in between is an event at once, what was consumed is none.
+    // Arming raises an event immediately if there are unconsumed entries.
     assert_eq!(events(&mut a, cqn, |a| arm(a, cqn, 1, MLX5_CQ_DB_REQ_NOT, 3)), 1);
     assert_eq!(events(&mut a, cqn, |a| arm(a, cqn, 2, MLX5_CQ_DB_REQ_NOT, 4)), 0);
     assert_eq!(events(&mut a, cqn, nop), 1);
@@ -61,7 +61,7 @@ fn solicited_only_raises_events_for_solicited_entries_and_errors() {
     arm(&b, cqn, 0, MLX5_CQ_DB_REQ_NOT_SOL, 0);
     assert_eq!(events(&mut b, cqn, |b| send(0, b)), 0);
     assert_eq!(events(&mut b, cqn, |b| send(2, b)), 1);
-    // Two are there; the second one was solicited.
+    // There are two entries; the second one was solicited.
     assert_eq!(events(&mut b, cqn, |b| arm(b, cqn, 1, MLX5_CQ_DB_REQ_NOT_SOL, 2)), 0);
     b.recv(0, 10);
     let error = |b: &mut End| b.set_state(crate::engine::qp::State::Err);
@@ -79,7 +79,8 @@ fn a_solicited_entry_of_the_last_lap_raises_no_event() {
     let index = a.write_ctrl(MLX5_OPCODE_SEND, 8 | 2, 0, &[sge.as_bytes()]);
     a.ring(index);
     b.recv_cq.poll().unwrap();
-    // All but 5 of a lap: the solicited entry's index seems to be one of the next few.
+    // After 2^24 - 5 entries, the lower 24 bits of the solicited entry's index are those of one of the next few
+    // entries.
     on(&b.hca, |device, _| device.cqs.get_mut(&cqn).unwrap().skip((1 << 24) - 5));
     assert_eq!(events(&mut b, cqn, |b| arm(b, cqn, 0, MLX5_CQ_DB_REQ_NOT_SOL, (1 << 24) - 4)), 0);
 }
@@ -96,14 +97,14 @@ fn a_resize_marks_the_end_of_the_old_ring() {
     let resized = |ring: &std::sync::Arc<Ram>| {
         on(&a.hca, |device, _| device.cqs.get_mut(&cqn).unwrap().resize(area(ring), 64))
     };
-    // Too small for what waits and the marker, and no power of two.
+    // Too small for the unconsumed entries and the marker; not a power of two.
     assert_eq!(resized(&Ram::new(2 * 64)), Ok(false));
     assert_eq!(resized(&Ram::new(12 * 64)), Ok(false));
     assert_eq!(resized(&new), Ok(true));
     a.post(MLX5_OPCODE_NOP, 0, &[]);
     let kinds: Vec<u8> = (0..5).map_while(|_| a.send_cq.poll()).map(|wc| wc.kind).collect();
     assert_eq!(kinds, [0, 0, 0, MLX5_CQE_RESIZE_CQ]);
-    // The fourth completion is in the new ring, one on.
+    // The fourth completion is in the new ring, moved by one.
     let op_own = |slot: usize| new.get(slot * 64 + 63, 1)[0];
     assert_eq!((op_own(3), op_own(4) >> 4, op_own(4) & 1), (0xf1, 0, 0));
 }

@@ -219,7 +219,7 @@ fn rules_apply_by_priority_default_and_sniffer() {
     send(&mut a, to);
     assert_eq!(came(&mut b, &mut c), (true, true));
     on(&b.hca, |device, _| assert!(device.steering.remove(first)));
-    // Unknown addresses are flooded; the port's own rules decide.
+    // Frames for unknown addresses are sent to all ports; the rules of each port select the receiver.
     send(&mut a, [0x02, 9, 9, 9, 9, 9]);
     assert!(!came(&mut b, &mut c).0);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Mistakes of drivers are found, reported, and have the effects that they have on hardware.
+//! Mistakes of drivers are recorded, and have the same effects as on hardware.
 
 use super::rig::{End, PAGE, on, pair};
 use crate::decode::Malformed;
@@ -17,7 +17,7 @@ fn mistakes(end: &End) -> Vec<Mistake> {
     end.hca.take_violations().into_iter().map(|v| v.mistake).collect()
 }
 
-/// The mistake is the only one, the QP is in the error state, and one completion reports it.
+/// Checks that only this violation was recorded, that the QP is in the error state, and that one completion reports it.
 fn fatal(end: &mut End, mistake: Mistake) {
     assert_eq!(mistakes(end), [mistake]);
     assert_eq!(end.state(), State::Err);
@@ -28,7 +28,7 @@ fn a_doorbell_before_its_wqe_is_reported() {
     let (mut a, _b) = rc();
     a.post(MLX5_OPCODE_NOP, 0, &[]);
     assert!(a.send_cq.poll().is_some());
-    // The record and the doorbell say two more; one is there.
+    // The doorbell record and the doorbell have two more blocks, of which only one has a WQE.
     let index = a.write_wqe(MLX5_OPCODE_NOP, true, 0, &[]);
     a.record.set(4, &3_u32.to_be_bytes());
     let value = [0, 0, index as u8 + 1, 0, (a.qpn >> 16) as u8, (a.qpn >> 8) as u8, a.qpn as u8, 1];

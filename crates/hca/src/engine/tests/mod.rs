@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine under queues that the tests write by hand.
+//! Tests of the engine, with queues that the tests write without a driver.
 
 mod clock;
 mod cqs;

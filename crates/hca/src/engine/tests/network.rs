@@ -9,7 +9,7 @@ use uverbs_mlx5_hw::wqe::{Av, MLX5_EXTENDED_UD_AV, MLX5_OPCODE_SEND};
 use uverbs_mlx5_hw::{Be16, Be32};
 use zerocopy::IntoBytes;
 
-/// Everything at once; each message must come exactly once, in order, whole.
+/// All operations at once. Each message must arrive complete, exactly once and in order.
 fn storm(seed: u64, loss: f64) -> (u64, Vec<u64>) {
     let fabric = Fabric::deterministic(seed);
     let (mut a, mut b) = pair(&fabric, QpKind::Rc, PSN - 50);
@@ -40,7 +40,7 @@ fn storm(seed: u64, loss: f64) -> (u64, Vec<u64>) {
     (fabric.now().as_nanos() as u64, olds)
 }
 
-/// How many seeds a test tries: `HCA_SEEDS` for a longer run.
+/// The number of seeds that a test uses; the environment variable `HCA_SEEDS` changes it.
 fn seeds(usual: u64) -> core::ops::Range<u64> {
     0..std::env::var("HCA_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual)
 }
@@ -116,7 +116,7 @@ fn an_unreliable_connection_loses_whole_messages_only() {
             came += 1;
         }
     }
-    assert!((50..200).contains(&came), "{came} of 200 came");
+    assert!((50..200).contains(&came), "{came} of 200 arrived");
     assert_eq!((a.state(), b.state()), (State::Rts, State::Rts));
 }
 
@@ -143,12 +143,12 @@ fn datagrams_arrive_after_forty_bytes_if_the_key_matches() {
         let wc = b.recv_cq.poll();
         assert_eq!(wc.map(|wc| wc.bytes), came.then_some(240), "{qkey:#x}");
         if came {
-            // Without a GRH the room is left as it is.
+            // Without a GRH, the first 40 bytes are not written.
             assert_eq!(b.memory.get(0, 40), [0xaa; 40]);
             assert_eq!(b.memory.get(40, 200), data);
         }
     }
-    // Longer than a packet.
+    // A datagram that is longer than a packet.
     a.attr(|attr| attr.mtu = 100);
     let sge = a.sge(0, 200);
     a.post(MLX5_OPCODE_SEND, 0, &[av(b.qpn, 2, 0x1234).as_bytes(), sge.as_bytes()]);
@@ -203,7 +203,7 @@ fn roce_routes_by_mac_and_gid_and_gives_the_ip_header() {
         (ip[0], ip[8], ip[9], &ip[12..16], &ip[16..]),
         (0x45, 17, 17, &[10, 77, 0, 1][..], &[10, 77, 0, 2][..])
     );
-    // A wrong MAC goes nowhere.
+    // A packet with a wrong MAC address is not delivered.
     address.rmac[5] ^= 1;
     b.recv(0, 100);
     a.post(MLX5_OPCODE_SEND, 0, &[address.as_bytes(), sge.as_bytes()]);

@@ -14,7 +14,7 @@ fn rc() -> (End, End) {
     pair(&Fabric::deterministic(1), QpKind::Rc, 100)
 }
 
-/// The notices of a device are taken by its front; these are what the front would have got.
+/// The recorded notices of the device to its front.
 fn notices(hca: &Hca, f: impl FnOnce()) -> Vec<Notice> {
     hca.record_notices();
     f();
@@ -139,7 +139,7 @@ fn a_message_without_a_receive_waits_for_it() {
     let data = a.fill(0, 500, 1);
     a.send(0, 500);
     assert!(a.send_cq.poll().is_none());
-    // For ever: time passes, nothing fails.
+    // With no retry limit: time passes, and the send does not fail.
     a.hca.run();
     assert!(a.send_cq.poll().is_none());
     b.recv(0, 500);
@@ -245,7 +245,7 @@ fn the_error_state_flushes_both_queues_and_later_posts() {
     let index = a.send(0, 10);
     let wc = a.send_cq.poll().unwrap();
     assert_eq!((wc.counter, wc.syndrome), (index, hw::MLX5_CQE_SYNDROME_WR_FLUSH_ERR));
-    // A receive rings nothing; it is found when the device looks.
+    // A post of a receive rings no doorbell; the device finds the receive at its next check.
     a.recv(0, 10);
     assert!(a.recv_cq.poll().is_none());
     a.hca.run();
@@ -263,7 +263,7 @@ fn reads_are_limited_and_a_fence_waits_for_them() {
         let raddr = super::rig::remote(BASE + i * 500, b.key);
         a.write_wqe(0x10, true, 0, &[raddr.as_bytes(), sge.as_bytes()]);
     }
-    // With a fence: it writes over what the reads read.
+    // With a fence, because it overwrites the data of the reads.
     let sge = a.sge(10_000, 4000);
     let raddr = super::rig::remote(BASE, b.key);
     let index = a.write_ctrl(0x08, 8 | 0x80, 0, &[raddr.as_bytes(), sge.as_bytes()]);
@@ -297,7 +297,7 @@ fn an_srq_serves_its_qps_and_reports_its_limit() {
         }
     });
     assert_eq!(got, [Notice::Srq { srqn: srq.srqn, event: event::SRQ_LIMIT_REACHED }]);
-    // Out of the list's order, the next index follows.
+    // A completion has the index of the WQE, which wraps around at the end of the ring.
     for i in 0..7 {
         srq.recv(b.sge(i * 100, 100), u32::MAX);
         a.send(0, 10);
@@ -306,7 +306,7 @@ fn an_srq_serves_its_qps_and_reports_its_limit() {
     clean(&[&a, &b]);
 }
 
-/// Of the doorbell record the low 16 bits count: the upper half is 0, as libmlx5 leaves it, or counts on.
+/// Only the low 16 bits of the doorbell record are used. The upper half is 0, as with libmlx5, or continues the count.
 #[test]
 fn an_srq_counts_its_receives_in_16_bits() {
     for mask in [0xffff, u32::MAX] {

@@ -29,7 +29,7 @@ fn window(end: &End, two: bool) -> u32 {
     on(&end.hca, |device, _| device.mkeys.add(0, PD, 0, Kind::Window { two, bound: None }))
 }
 
-/// Binds as the owner does; returns the new key and the syndrome.
+/// Binds as the owner of the window. Returns the new key and the syndrome.
 fn bind(end: &mut End, mw: u32, two: bool, variant: u8, at: u64, len: u32, access: u8) -> (u32, u8) {
     let flags = MLX5_WQE_UMR_CTRL_FLAG_INLINE | MLX5_WQE_UMR_CTRL_FLAG_TRNSLATION_OFFSET;
     let ctrl = UmrCtrlSeg {
@@ -44,7 +44,7 @@ fn bind(end: &mut End, mw: u32, two: bool, variant: u8, at: u64, len: u32, acces
         qpn_mkey: Be32::new(qpn << 8 | u32::from(variant)),
         start_addr: Be64::new(BASE + at),
         len: Be64::new(len.into()),
-        // What is not written has the ring's last lap in it.
+        // Unwritten bytes of the ring are those of the previous lap.
         reserved1: 0x5a,
         ..FromZeros::new_zeroed()
     };
@@ -115,7 +115,7 @@ fn a_peer_can_invalidate_and_the_window_can_be_bound_again() {
     let (rkey, syndrome) = bind(&mut b, mw, true, 2, 0, 100, WRITE);
     assert_eq!(syndrome, 0);
     assert_eq!(write_at(&mut a, 0, rkey), 0);
-    // Bound already: a window of type 2 must be free.
+    // It is already bound; a type 2 window must be free.
     assert_eq!(bind(&mut b, mw, true, 3, 0, 100, WRITE).1, hw::MLX5_CQE_SYNDROME_MW_BIND_ERR);
 }
 
@@ -180,7 +180,7 @@ fn a_bind_beyond_the_region_or_its_rights_fails() {
     let mw = window(&b, true);
     let far = super::rig::MEMORY as u64 - 50;
     assert_eq!(bind(&mut b, mw, true, 1, far, 100, WRITE).1, hw::MLX5_CQE_SYNDROME_MW_BIND_ERR);
-    // Remote writes need a region that is written locally; reads need nothing, and none a right to bind.
+    // Remote writes need a region with local write access. Reads need no right, and no access needs the right to bind.
     for (rights, access, fits) in [
         (MW_BIND, WRITE, false),
         (MW_BIND, READ, true),

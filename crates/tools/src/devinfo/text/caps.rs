@@ -86,7 +86,7 @@ impl Text<'_> {
         self.flags(flags.into(), DEVICE_CAPS)
     }
 
-    /// Everything of the extended query.
+    /// The attributes of the extended query.
     pub(super) fn caps(&mut self, attr: &DeviceAttr) -> fmt::Result {
         self.odp(&attr.odp_caps)?;
         match attr.completion_timestamp_mask {
@@ -136,7 +136,7 @@ impl Text<'_> {
             return Ok(());
         }
         writeln!(self.out, "\traw packet caps:")?;
-        // As C, which does not mention the others.
+        // ibv_devinfo does not print the others.
         let known = RAW_PACKET.iter().fold(0, |mask, (bit, _)| mask | 1 << bit);
         self.flags(u64::from(caps.bits()) & known, RAW_PACKET)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The text of `devinfo`: line by line that of ibv_devinfo, so that scripts that read it go on working. The capability
-//! lists of `-v` are in [`caps`].
+//! The text of `devinfo`. Its lines are those of ibv_devinfo, so that scripts can read both. The capability lists of
+//! `-v` are in [`caps`].
 
 mod caps;
 
@@ -44,7 +44,7 @@ fn guid(guid: u64) -> String {
     )
 }
 
-/// The firmware's version: as the kernel driver writes it, or as most number it.
+/// The version of the firmware: the string of the kernel driver, or the number in the format that most drivers use.
 fn fw_ver(info: &DeviceInfo, attr: &DeviceAttr) -> String {
     let number = attr.fw_ver;
     let text = info.fw_ver.clone().filter(|text| !text.is_empty());
@@ -124,7 +124,7 @@ impl Text<'_> {
         field!(self, 1, "page_size_cap", 3, "{:#x}", attr.page_size_cap)?;
         field!(self, 1, "max_qp", 4, "{}", attr.max_qp)?;
         field!(self, 1, "max_qp_wr", 3, "{}", attr.max_qp_wr)?;
-        // C's flags are the lower half.
+        // `device_cap_flags` of C has the lower half only.
         let flags = attr.device_cap_flags.bits() as u32;
         field!(self, 1, "device_cap_flags", 2, "{flags:#010x}")?;
         self.device_cap_flags(flags)?;
@@ -178,7 +178,7 @@ impl Text<'_> {
             field!(self, 3, "port_cap_flags", 2, "{:#010x}", attr.port_cap_flags.bits())?;
             field!(self, 3, "port_cap_flags2", 1, "{:#06x}", attr.port_cap_flags2.bits())?;
             field!(self, 3, "max_vl_num", 2, "{} ({})", names::max_vl(attr.max_vl_num), attr.max_vl_num)?;
-            // As C's "0x%x" has it, also for 0.
+            // As C's "0x%x", also for 0.
             field!(self, 3, "bad_pkey_cntr", 2, "{:#x}", attr.bad_pkey_cntr)?;
             field!(self, 3, "qkey_viol_cntr", 2, "{:#x}", attr.qkey_viol_cntr)?;
             field!(self, 3, "sm_sl", 3, "{}", attr.sm_sl)?;
@@ -214,7 +214,7 @@ impl Text<'_> {
         writeln!(self.out)
     }
 
-    /// As C, without those whose lower half is 0, and without those of a type that has no name.
+    /// As ibv_devinfo: GIDs whose lower half is 0, or whose type is unknown, are left out.
     fn gid(&mut self, entry: &GidEntry, link_layer: LinkLayer) -> fmt::Result {
         let Some(name) = names::gid_type(entry) else { return Ok(()) };
         if entry.gid.interface_id() == 0 {
