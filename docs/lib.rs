@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The documentation as tests need it.
+//! The documentation, in the form that tests need.
 //!
 //! Rust programs in the pages of the book are compiled, and most of them run, as doc tests of this crate. [`commands`] gives
 //! the command lines in the pages to the crates that define those commands, whose tests parse them. `tests/book.rs` compares
@@ -39,7 +39,7 @@ pub struct Page {
     pub text: String,
 }
 
-/// Documents of the project that are not in the book.
+/// Documents outside of the book.
 const OTHERS: [&str; 3] = ["README.md", "CONTRIBUTING.md", "SECURITY.md"];
 
 /// All pages of the book, and the other documents.
@@ -121,7 +121,7 @@ impl Page {
         parts
     }
 
-    /// The text in code font outside of blocks, with its lines. A text may go on in the next line.
+    /// The text in code font outside of blocks, with its lines. A text may continue in the next line.
     #[must_use]
     pub fn code_spans(&self) -> Vec<(usize, String)> {
         let mut spans = Vec::new();

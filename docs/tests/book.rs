@@ -12,7 +12,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(repo_root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// The files of the repository below these folders that end so.
+/// The files below these folders of the repository that have this suffix.
 fn files(folders: &[&str], end: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open: Vec<_> = folders.iter().map(|folder| repo_root().join(folder)).collect();
@@ -63,7 +63,7 @@ fn blocks_of_code_are_tested() {
     }
 }
 
-/// Whether a text in code font is meant as the path of a file or folder of the repository.
+/// Whether a text in code font is a path of a file or folder of the repository.
 fn is_path(span: &str) -> bool {
     const TOP: [&str; 8] = ["crates/", "drivers/", "docs/", "tests/", "xtask/", "fuzz/", "uapi/", ".ci/"];
     TOP.iter().any(|top| span.starts_with(top)) && !span.contains([' ', '<', '*', '$', '{'])
@@ -77,7 +77,7 @@ fn named_files_exist() {
             assert!(repo_root().join(&span).exists(), "{}:{line}: there is no {span}", page.path);
             count += 1;
         }
-        // Lists of files: a path, and perhaps more files of the same crate behind it.
+        // Lists of files: a path, which may be followed by more files of the same crate.
         for block in page.parts().blocks.iter().filter(|block| block.language == "text") {
             for text in &block.lines {
                 let mut folders: Vec<PathBuf> = Vec::new();
@@ -100,7 +100,7 @@ fn named_files_exist() {
     assert!(count > 100, "only {count} paths: does the test find them?");
 }
 
-/// Where a page says "`Name` in `file`", the file has the name.
+/// If a page has "`Name` in `file`", the file has this name.
 #[test]
 fn named_items_are_in_their_files() {
     let mut count = 0;
@@ -145,7 +145,7 @@ fn links_of_other_documents_lead_somewhere() {
     }
 }
 
-/// Programs of others that blocks for a shell may begin with, besides those of this project, whose crates parse their own.
+/// Other programs in blocks for a shell. The commands of this project's programs are parsed by their crates.
 const PROGRAMS: &[&str] = &[
     "a-program-of-yours",
     "apt-get",
@@ -184,7 +184,7 @@ fn option<'w>(words: &'w [String], names: &[&str]) -> Option<&'w str> {
     words.get(at + 1).map(String::as_str)
 }
 
-/// What `cargo build`, `run`, `test` and `install` are given in the documentation: packages, targets and features.
+/// The packages, targets and features in calls of `cargo build`, `run`, `test` and `install` exist.
 #[test]
 fn cargo_commands_name_what_there_is() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -314,7 +314,7 @@ fn functions_of_the_c_library_are_those_that_are_listed() {
     let missing = read("crates/ibverbs/src/export/missing.rs");
     for line in missing.lines().filter_map(|line| line.trim().strip_prefix("ibv_")) {
         let name: String = line.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-        // Functions that undo something are described with what they undo, and counters as a group.
+        // Functions that undo another one are described with it, and counters as a group.
         let undoes = name.starts_with("un") || name.starts_with("free_") || name.starts_with("dealloc_");
         if !undoes && !name.contains("comp_cntr") && name != "register_driver" {
             assert!(listed.contains(&name), "not listed: {name}");

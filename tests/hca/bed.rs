@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two software HCAs on a fabric, as a bed for tests.
+//! Test beds of two software HCAs on a fabric.
 
 use anyhow::{Context as _, Result, ensure};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -15,23 +15,23 @@ use uverbs_tests::runner::without_open_files;
 use uverbs_tests::wait::work_while_waiting;
 use uverbs_tests::{Lab, LabEnv, LabTest, Outcome, TestBed};
 
-/// The fabric of the running test: waiting makes it work.
+/// The fabric of the running test, whose clock advances during waits.
 static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
 
 fn current() -> Option<Fabric> {
     FABRIC.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// How often was waited.
+/// The number of waits.
 static TURNS: AtomicU32 = AtomicU32::new(0);
 
-/// Lets waiting be the devices' time.
+/// Makes waits advance the clock of the fabric.
 pub(crate) fn install() {
     work_while_waiting(|time| {
         if let Some(fabric) = current() {
             fabric.run_for(time);
-            // A virtual clock goes on as fast as one waits; other threads of the test don't. Not each time: on a busy machine
-            // it is milliseconds until this thread's turn.
+            // A virtual clock advances as fast as the test waits, but other threads of the test need CPU time. The
+            // thread yields only now and then, because on a busy machine it may take milliseconds until it runs again.
             if TURNS.fetch_add(1, Ordering::Relaxed).is_multiple_of(8) {
                 std::thread::yield_now();
             }
@@ -53,7 +53,7 @@ struct Two {
     hcas: [uverbs_hca::Hca; 2],
 }
 
-/// Index of the GID made of the IPv4 address, of RoCE version 2.
+/// Index of the GID of the IPv4 address, for RoCE version 2.
 const GID_INDEX: u8 = 3;
 
 /// Two devices on InfiniBand, with a virtual clock.
@@ -94,7 +94,7 @@ impl Bed<Mlx5> for Two {
         Ok(format!("{:?}", self.hca(end).objects()))
     }
     fn join_group(&self, _: End, _: &str) -> Result<DropGuard> {
-        // The fabric finds the receivers of a group's packets by their attachments.
+        // The fabric delivers packets of a group to attached QPs; hosts need not join it.
         Ok(Box::new(()))
     }
     fn disturb(&self, what: &Disturbance) -> Result<DropGuard> {
@@ -105,7 +105,7 @@ impl Bed<Mlx5> for Two {
             }
         }
         let share = |percent: u8| f64::from(percent) / 100.0;
-        // A damaged packet fails its check and is dropped.
+        // A damaged packet fails the CRC check and is dropped, so damage counts as loss.
         let lost = what.loss.saturating_add(what.corrupt);
         let late = what.reorder.map_or(0.0, |(at_once, _)| 1.0 - share(at_once));
         self.fabric.loss(share(lost)).duplicate(share(what.duplicate)).reorder(late).delay(what.delay);
@@ -130,21 +130,21 @@ fn on_bed(bed: Two, test: impl LabTest) -> Outcome {
         let lab = Lab::new(bed.open(End::A)?, Box::new(bed))?;
         test.run(&lab)
     });
-    // The violations may be the reason of the failure.
+    // The violations may explain the failure.
     result
         .with_context(|| format!("{:?}", hcas.iter().flat_map(|hca| hca.violations()).collect::<Vec<_>>()))?;
     for hca in &hcas {
         let objects = hca.objects();
-        ensure!(objects.is_empty(), "{}: objects are left: {objects:?}", hca.name());
+        ensure!(objects.is_empty(), "{}: objects were not destroyed: {objects:?}", hca.name());
         let mistakes: Vec<_> = hca.violations().iter().map(Violation::to_string).collect();
-        ensure!(mistakes.is_empty(), "{}: the driver did wrong: {mistakes:?}", hca.name());
+        ensure!(mistakes.is_empty(), "{}: violations of the driver: {mistakes:?}", hca.name());
     }
     Ok(())
 }
 
 /// Runs a test on a fabric with a virtual clock.
 fn virtual_time(link: Link, test: impl LabTest) -> Outcome {
-    /// Takes the fabric away again.
+    /// Removes the fabric at the end of the test.
     struct Used;
     impl Drop for Used {
         fn drop(&mut self) {
@@ -171,7 +171,7 @@ impl TestBed for InfiniBand {
     }
 }
 
-/// The same in real time, with the fabric's own thread: for what threads do to each other.
+/// Runs a test in real time, with the fabric's own thread, for tests with several threads.
 #[derive(Debug)]
 pub(crate) struct RealTime;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Devices of every kind that the software HCA can be: link layers, formats of completions, doorbell pages. And one device
-//! in whose queue pairs many threads come and go.
+//! All configurations of the software HCA: link layers, versions of completions, doorbell pages. Also QPs that many
+//! threads create and destroy on one device.
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
 
@@ -46,7 +46,7 @@ impl End {
         Self { context, pd, cq, mr }
     }
 
-    /// The next completion: one that is there, or the first that the fabric delivers.
+    /// The next completion; runs the fabric until there is one.
     fn poll(&mut self, hca: &Hca) -> WorkCompletion {
         for _ in 0..1000 {
             let mut wc = [WorkCompletion::default()];
@@ -90,12 +90,12 @@ fn rc_pair(a: &End, b: &End, attr: &ConnectAttr) -> (Qp<Mlx5, Rc>, Qp<Mlx5, Rc>)
     (qa, qb)
 }
 
-/// Sends, writes, reads and adds through one device, on so many pages of registers (`None`: on those that the context was
-/// opened with).
+/// Sends, writes, reads and atomics on one device, with this many pages of registers (`None`: those that are allocated
+/// with the context).
 fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize>) {
     let (mut a, mut b) = (End::new(hca), End::new(hca));
     let attr = ConnectAttr { sgid_index, access: ALL, ..ConnectAttr::default() };
-    // More QPs than a context had registers of their own; the last few are a thread domain's.
+    // More QPs than a context has registers; the last few are in a thread domain.
     let mut pairs: Vec<_> = (0..12).map(|_| rc_pair(&a, &b, &attr)).collect();
     let td = a.context.alloc_td().unwrap();
     let parent = a.pd.parent_domain(&td).unwrap();
@@ -136,10 +136,10 @@ fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize
     clean(hca);
 }
 
-/// Every kind of device carries traffic, on more QPs than it has registers for.
+/// Every configuration carries traffic, with more QPs than registers.
 fn every_kind_of_device() -> Outcome {
     let fabric = Fabric::deterministic(4);
-    // Of either context one by which CQs are armed, and two registers in each of the others: 15 QPs have one each.
+    // Each context uses one page to arm CQs. The others have two registers each, enough for 15 QPs.
     let all = Some(2 * (1 + 8));
     traffic(&fabric.device("plain").build(), Some(3), true, all);
     traffic(&fabric.device("ib").link(Link::InfiniBand).build(), None, true, all);
@@ -151,14 +151,15 @@ fn every_kind_of_device() -> Outcome {
     Ok(())
 }
 
-/// Queue pairs are created and destroyed on many threads, which share one CQ: each polls the completions of all.
+/// Many threads, which share one CQ, create and destroy QPs. Each thread polls the completions of all.
 fn queue_pairs_come_and_go() -> Outcome {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 60;
     let hca = Hca::new();
     let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
     let pd = context.alloc_pd().unwrap();
-    // One queue for all: each poller finds everyone's completions, and everyone's QPs vanish under it.
+    // One CQ for all threads: each poll may return completions of all QPs, which other threads destroy at the same
+    // time.
     let cq: CompletionQueue<Mlx5, Shared> = context.create_cq(4096, None).unwrap();
     let mr = pd.reg_mr(PageBuf::new(4096).unwrap(), ALL).map_err(|(_, e)| e).unwrap();
     let done: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
@@ -175,7 +176,7 @@ fn queue_pairs_come_and_go() -> Outcome {
                     let to = mr.remote(thread as usize * 8);
                     let sq = qp.sq().unwrap();
                     sq.post(thread).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
-                    // One more completion that is not awaited: it is removed with its QP, or reported before.
+                    // The thread does not wait for this completion, which is reported or is removed with its QP.
                     if round % 3 == 0 {
                         sq.post(u64::MAX).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
                     }
@@ -209,7 +210,7 @@ fn queue_pairs_come_and_go() -> Outcome {
     Ok(())
 }
 
-/// A kernel that registers memory and then, if the flag is set, gives an invalid answer.
+/// A kernel that registers memory and, if the flag is set, returns an invalid answer.
 struct InvalidAnswers(Arc<dyn Kernel>, Arc<AtomicBool>);
 
 impl Script for InvalidAnswers {
@@ -228,7 +229,7 @@ impl Script for InvalidAnswers {
         };
         let number = number.and_then(|bytes| bytes.first_chunk()).map_or(0, |n| u32::from_ne_bytes(*n));
         match number {
-            // A handle that can't be.
+            // An invalid handle.
             IB_USER_VERBS_CMD_REG_MR => command.output(UVERBS_ATTR_CORE_OUT).unwrap()[..4].fill(0xff),
             IB_USER_VERBS_CMD_REREG_MR => return Err(Errno::EPROTO),
             _ => {}
@@ -258,7 +259,7 @@ unsafe impl uverbs::StableBuf for CountsDrops {
     }
 }
 
-/// Memory that the kernel may have registered despite its answer is not returned to its owner.
+/// If the kernel may have registered the memory despite its answer, the buffer is not returned to the caller.
 fn memory_that_the_kernel_may_hold() -> Outcome {
     let hca = Hca::new();
     let is_invalid = Arc::new(AtomicBool::new(false));
@@ -278,7 +279,7 @@ fn memory_that_the_kernel_may_hold() -> Outcome {
     let (back, error) = moved.rereg_buf(buf()).unwrap_err();
     assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
-    // If the kernel is not called, or refuses, the buffer is returned.
+    // If the kernel is not called, or returns an error, the buffer is returned.
     let (back, _) = pd.reg_mr(buf(), AccessFlags::REMOTE_WRITE).unwrap_err();
     assert!(back.is_some());
     Ok(())

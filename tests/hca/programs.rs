@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Random programs of verbs against the model of `uverbs_tests::programs`.
 //!
-//! `UVERBS_PROGRAMS` is how many programs are drawn in all, `UVERBS_SEED` where the drawing begins. A program that fails is
-//! made shorter before it is shown.
+//! The environment variable `UVERBS_PROGRAMS` is the number of programs, and `UVERBS_SEED` the seed. A failing program
+//! is shortened before it is printed.
 
 use anyhow::{Context as _, Result, anyhow};
 use core::time::Duration;
@@ -18,7 +18,7 @@ use uverbs_tests::programs::world::World;
 use uverbs_tests::programs::{Config, Step, Tally, Verb, Wr, Wrong};
 use uverbs_tests::{Disturbance, Face, Lab, LabTest, Lock, Outcome, Test, TestBed, Typed};
 
-/// Programs that are drawn by default, of all transports and lockings together.
+/// The default number of programs, of all transports and lockings together.
 const PROGRAMS: u32 = 200;
 
 /// The transport and locking that all QPs of a program have.
@@ -141,7 +141,7 @@ fn number(name: &str, default: u32) -> Result<u32> {
     }
 }
 
-/// Draws programs of a kind and runs them.
+/// Generates programs of a kind and runs them.
 fn draw<P: TestBed>(kind: Kind, share: u32) -> Outcome {
     let cases = number("UVERBS_PROGRAMS", PROGRAMS)?.div_ceil(100) * share;
     let seed = u64::from(number("UVERBS_SEED", 1)?) << 8 | kind as u64;
@@ -168,7 +168,7 @@ fn draw<P: TestBed>(kind: Kind, share: u32) -> Outcome {
                 "{cases} programs in {:.1} s: {tally:?}",
                 start.elapsed().as_secs_f32()
             ));
-            // They would prove nothing if they did nothing.
+            // Programs without completions would test nothing.
             anyhow::ensure!(
                 tally.posted > u64::from(cases) && tally.completed.iter().all(|n| *n > 0),
                 "{tally:?}"
@@ -176,7 +176,7 @@ fn draw<P: TestBed>(kind: Kind, share: u32) -> Outcome {
             Ok(())
         }
         Err(TestError::Fail(reason, program)) => Err(anyhow!("{reason}\n(seed {seed:#x}) {program:#?}")),
-        Err(TestError::Abort(reason)) => Err(anyhow!("given up: {reason}")),
+        Err(TestError::Abort(reason)) => Err(anyhow!("aborted: {reason}")),
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queues that several objects and threads share, while some of them come and go.
+//! Queues that several objects and threads share, while some of the objects are created and destroyed.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use uverbs_tests::{Deadline, Face, Lab, Lock, Op, Outcome, Pair, PairEnd, Req, S
 type NoSrq<D> = SharedReceiveQueue<D, Shared>;
 type Both<D, L> = (uverbs::Qp<D, Rc, L>, PairEnd<D, Rc, L>);
 
-/// A pair whose A completes to a CQ that others complete to.
+/// A pair whose end A completes to a shared CQ.
 fn on_cq<D: Driver, L: Lock>(
     lab: &Lab<D>,
     spec: &Spec,
@@ -66,7 +66,7 @@ fn ended_while_polled<D: Driver>(
             let mut all = Vec::new();
             let mut some = [WorkCompletion::default(); 8];
             let mut rest = 0;
-            // After the end, until there is nothing more.
+            // After the end, polls until the CQ is empty.
             while rest < 3 {
                 // A QP that was destroyed before the poll began must have no completion in it.
                 let before = gone.load(Ordering::Acquire);
@@ -151,7 +151,8 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
         pair.connect(&spec.attr)?;
         pairs.push(pair);
     }
-    // Each receive that is out has memory of its own: pollers of several CQs may scatter inline data at the same time.
+    // Each outstanding receive has separate memory, because pollers of several CQs may scatter inline data at the same
+    // time.
     let mr = region(&pd, 8 * EACH as usize * N, lab.full_access())?;
     let sges_of = |id: u64| {
         let at = id as usize * 8;
@@ -190,7 +191,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
             let mut deadline = Deadline::usual();
             for id in 0..all {
                 loop {
-                    // Before the post: what is received later may be free only after it.
+                    // The index is read before the post, because a receive may become free only after it.
                     let done = received.load(Ordering::Acquire);
                     match post_srq_recv(
                         &mut srq,
@@ -219,8 +220,8 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
         posted.map(|()| ids)
     })?;
     ids.sort_unstable();
-    ensure!(ids.iter().copied().eq(0..all), "receives are missing or doubled");
-    // All of it is free again.
+    ensure!(ids.iter().copied().eq(0..all), "receives are missing or duplicated");
+    // All receives are free again.
     let sges = sges_of(0);
     let recvs: Vec<_> = (0..room as u64).map(|i| (i, &sges[..])).collect();
     post_srq_recv(&mut srq, Face::List, &recvs).context("the whole SRQ at the end")?;
@@ -228,7 +229,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A CQ becomes larger and smaller while completions come and a thread polls: none is lost or doubled.
+/// A CQ is resized up and down during traffic and polls: no completion is lost or duplicated.
 fn resized_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
     const N: u64 = 2000;
     let mut spec = Spec::new(lab);
@@ -272,7 +273,7 @@ fn resized_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
                 deadline = Deadline::usual();
                 if id % 50 == 10 {
                     let cqe = if id % 100 == 10 { 40 + id as u32 % 500 } else { 33 };
-                    // Too few for what waits is an answer, too; then it is as before.
+                    // A size below the number of waiting completions is refused; then the CQ is unchanged.
                     let done = cq.resize(cqe).is_ok();
                     resized[usize::from(done)] += 1;
                 }
@@ -287,13 +288,13 @@ fn resized_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
         worked?;
         seen
     })?;
-    ensure!(seen.iter().copied().eq(0..N), "completions are lost, doubled or out of order");
+    ensure!(seen.iter().copied().eq(0..N), "completions are lost, duplicated or out of order");
     ensure!(resized[1] > 10, "{resized:?} resizes");
     lab.note(format_args!("{} resizes, {} refused", resized[1], resized[0]));
     Ok(())
 }
 
-/// The event of the limit comes while several QPs take from the SRQ; armed again and again.
+/// The limit event is raised while several QPs take receives from the SRQ, each time that the limit is armed.
 fn srq_limit_among_several<D: Driver>(lab: &Lab<D>) -> Outcome {
     use uverbs::attr::SrqAttrMask;
     let spec = Spec::new(lab);

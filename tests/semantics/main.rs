@@ -64,7 +64,7 @@ impl<L: Locking> SendBench for Sends<L> {
         let datagram = self.qp_type == QpType::Ud;
         let ids: Vec<_> =
             core::iter::from_fn(|| self.kernel.consume()).map(|b| decode_send(&b, datagram).wr_id).collect();
-        // One doorbell for all of a call, and none for nothing.
+        // A call rings one doorbell, or none if it posted nothing.
         let rings = self.bell.rings() - self.rings;
         self.rings = self.bell.rings();
         ensure!(rings == u32::from(!ids.is_empty()), "{rings} doorbells for {} WRs", ids.len());

@@ -79,13 +79,13 @@ impl<L: Locking> SendBench for Sends<L> {
         while self.next != end {
             ensure!(ids.len() < WRS as usize, "more WQEs than fit before block {end}");
             let control = &self.buf.words()[usize::from(self.next) % BLOCKS as usize * 8];
-            // The number of 16-byte units is in the last byte of the first 8.
+            // The last byte of the first 8 has the number of 16-byte units.
             let units = control.load(Ordering::Relaxed).to_ne_bytes()[7] & 0x3f;
             ensure!(units != 0, "no WQE at block {}", self.next);
             ids.push(sq.retire(self.next).wr_id);
             self.next = self.next.wrapping_add(u16::from(units).div_ceil(4));
         }
-        // One doorbell for all of a call, and none for nothing.
+        // A call rings one doorbell, or none if it posted nothing.
         let rings = self.bell.take().len();
         ensure!(rings == usize::from(!ids.is_empty()), "{rings} doorbells for {} WRs", ids.len());
         Ok(ids)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The source of the two devices of a test, and the operations on them and on their link besides verbs.
+//! The source of the two devices of a test, and operations on them and on their link other than verbs.
 //!
-//! The VM's is here; the other one, software HCAs in this process, belongs to the test target that uses it.
+//! The bed of the VM is here. That of software HCAs in this process is in the test target `hca`.
 
 use crate::child::{rdma_resources, run};
 use crate::env::{End, LabEnv};
@@ -19,41 +19,41 @@ use std::process::Command;
 use uverbs::attr::{Gid, LinkLayer};
 use uverbs::{Context, Driver};
 
-/// A kind of bed: runs a test on a new one.
+/// A kind of test bed, which runs each test on a new bed.
 pub trait TestBed: Send + 'static {
-    /// Begins the names of its tests.
+    /// The prefix of the names of its tests.
     const PREFIX: &'static str = "";
-    /// Opens the devices with their driver, runs the test, and checks that it left nothing open.
+    /// Opens the devices with their driver, runs the test, and checks that no object or file is left open.
     fn run(test: impl LabTest) -> Outcome;
 }
 
-/// Something that holds until it is dropped.
+/// A change that lasts until this is dropped.
 pub type DropGuard = Box<dyn Any>;
 
 /// Two devices that a driver can open.
 pub trait Bed<D: Driver>: fmt::Debug {
     /// Opens the device at an end; each call returns a new context.
     fn open(&self, end: End) -> Result<Context<D>>;
-    /// The name that the device at an end has.
+    /// The name of the device at an end.
     fn name(&self, end: End) -> &str;
-    /// Index of the GID by which the ends reach each other.
+    /// Index of the GID with which the ends address each other.
     fn gid_index(&self) -> u8;
     /// The link layer.
     fn link_layer(&self) -> LinkLayer;
-    /// That GID.
+    /// The GID at that index.
     fn gid(&self, end: End) -> Result<Gid>;
     /// Counts of the kernel's objects at an end: `qp 1 cq 1 ...`.
     fn resources(&self, end: End) -> Result<String>;
-    /// Lets the host at an end take a group's packets.
+    /// Makes the host at an end join a multicast group.
     fn join_group(&self, end: End, group: &str) -> Result<DropGuard>;
-    /// Disturbs the link both ways.
+    /// Disturbs the link in both directions.
     fn disturb(&self, what: &Disturbance) -> Result<DropGuard>;
     /// The number of retransmissions so far, by the devices' counters.
     fn repairs(&self) -> u64;
-    /// Clears the violations of these kinds that the devices have recorded so far, which a test makes on purpose.
-    /// Returns their number, or `None` if the devices record none.
+    /// Clears the recorded violations of these kinds, which a test caused intentionally. Returns their number, or
+    /// `None` if the devices do not record violations.
     fn forgive(&self, kinds: &[&str]) -> Result<Option<usize>>;
-    /// The environment, of the VM.
+    /// The lab's environment, if this is the VM.
     fn env(&self) -> Option<&LabEnv>;
 }
 
@@ -64,7 +64,8 @@ pub struct Disturbance {
     pub loss: u8,
     /// Delayed by this.
     pub delay: Duration,
-    /// Of those that are delayed, sent at once, so that they overtake others; and how much that follows the packet before.
+    /// Percentage of the packets that are sent without the delay, so that they overtake others, and its correlation
+    /// with the previous packet.
     pub reorder: Option<(u8, u8)>,
     /// Sent twice.
     pub duplicate: u8,
@@ -72,7 +73,7 @@ pub struct Disturbance {
     pub corrupt: u8,
 }
 
-/// In the words of netem.
+/// The arguments for netem.
 impl fmt::Display for Disturbance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { loss, delay, reorder, duplicate, corrupt } = *self;
@@ -96,7 +97,7 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// The VM's devices, found by the names in its environment.
+/// The devices of the VM, by the names in its environment.
 #[derive(Debug)]
 pub struct VmBed(pub LabEnv);
 
@@ -126,7 +127,7 @@ impl<D: Driver> Bed<D> for VmBed {
     }
     fn join_group(&self, end: End, group: &str) -> Result<DropGuard> {
         if self.0.infiniband {
-            // On InfiniBand the subnet manages groups; attached QPs get their packets.
+            // On InfiniBand, the fabric delivers packets of a group to attached QPs; hosts need not join it.
             return Ok(Box::new(()));
         }
         Ok(Box::new(roles::join_group(&self.0, end, group)?))
@@ -162,9 +163,10 @@ impl<D: Driver> Bed<D> for VmBed {
     }
 }
 
-/// Tells the fabric of the software NICs something; its answer, without the `ok`. As the lab's `lab-hca` does.
+/// Sends a command to the fabric of the software NICs, as the lab's `lab-hca` does. Returns the answer without the
+/// `ok`.
 pub fn hca(words: &[&str]) -> Result<String> {
-    /// The port can be open only once: the process that creates this directory has it.
+    /// The port can be open only once. The directory is its lock.
     struct Busy;
     impl Busy {
         const PATH: &str = "/lab/hca.busy";
@@ -192,21 +194,21 @@ fn violations(answer: &str) -> impl Iterator<Item = &str> {
     answer.split("; ").filter(|violation| !violation.is_empty())
 }
 
-/// Runs a test, in which the driver must make no mistake that the software NICs see.
+/// Runs a test, and checks that the software NICs recorded no violation.
 pub(crate) fn without_violations(env: &LabEnv, test: impl FnOnce() -> Result<()>) -> Result<()> {
     if !env.mlx5 {
         return test();
     }
     let result = test();
     let seen = hca(&["forgive"])?;
-    // The violations may be the reason of the failure.
-    result.with_context(|| format!("the devices saw: [{seen}]"))?;
+    // The violations may explain the failure.
+    result.with_context(|| format!("violations: [{seen}]"))?;
     let wrong: Vec<_> = violations(&seen).collect();
-    ensure!(wrong.is_empty(), "the driver did wrong: {wrong:?}");
+    ensure!(wrong.is_empty(), "violations of the driver: {wrong:?}");
     Ok(())
 }
 
-/// A disturbance of both ends of the VM's link, as long as this lives.
+/// A disturbance of both ends of the VM's link, until this is dropped.
 struct Netem;
 
 impl Netem {

@@ -27,7 +27,7 @@ pub struct Child {
 pub struct Ended {
     /// Its status.
     pub status: ExitStatus,
-    /// All that it wrote.
+    /// The whole output.
     pub output: String,
 }
 
@@ -69,7 +69,7 @@ fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 impl Child {
-    /// A process that was started in another way, whose output another program reads.
+    /// A process that was started elsewhere, and whose output another program reads.
     #[must_use]
     pub fn from_inner(name: &str, inner: std::process::Child) -> Self {
         Self { name: name.to_owned(), inner, output: vec![] }
@@ -86,7 +86,7 @@ impl Child {
         self.inner.stdin.take()
     }
 
-    /// Lets everybody else go first. For programs that poll: the kernel's threads must get the CPU to carry packets.
+    /// Lowers the priority of a program that polls, because the kernel's threads need the CPU to transfer packets.
     pub fn lowest_priority(&self) -> Result<()> {
         // SAFETY: takes numbers only.
         let result = unsafe { libc::setpriority(libc::PRIO_PROCESS, self.id(), 19) };
@@ -99,7 +99,7 @@ impl Child {
         Ok(self.inner.try_wait()?.is_none())
     }
 
-    /// Kills it without warning.
+    /// Kills it with SIGKILL.
     pub fn kill(mut self) -> Result<()> {
         self.inner.kill()?;
         self.inner.wait()?;
@@ -157,7 +157,7 @@ impl Drop for Child {
             let _ = self.inner.kill();
             let _ = self.inner.wait();
         }
-        // The pipes are closed when their readers end. A grandchild may hold them open for longer than we wait.
+        // The reader threads end when the pipes are closed. A grandchild may keep them open longer than this waits.
         let mut deadline = Deadline::after(Duration::from_secs(2));
         while !self.output.iter().all(JoinHandle::is_finished) && !deadline.passed() {
             deadline.pause();
@@ -166,7 +166,7 @@ impl Drop for Child {
 }
 
 /// Runs a function in a child made by fork(2), with copies of all that this process has, and waits for its end. The
-/// child must not come to depend on this process's other threads: it has only the calling one.
+/// child has only the calling thread, so it must not depend on other threads of this process.
 pub fn in_fork(limit: Duration, f: impl FnOnce() -> Result<()>) -> Result<()> {
     // SAFETY: what the child does besides `f` is safe with a lock held by a lost thread: glibc's own locks are
     // usable after fork, and it leaves by `_exit`.

@@ -3,7 +3,7 @@
 
 use uverbs::{Driver, WcStatus};
 
-/// A driver's dialect.
+/// The properties of a driver's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
     /// Whether `wr_bind_mw` binds windows of type 1, too. ibv_wr_post(3) specifies type 2 only; mlx5 always encodes
@@ -11,7 +11,8 @@ pub struct Dialect {
     pub builder_binds_type1: bool,
     /// Status of a datagram that does not fit in a packet. On mlx5 its QP fails; rxe sends nothing and reports success.
     pub datagram_too_long: WcStatus,
-    /// Whether a slot of a queue is free when its completion is polled (mlx5), or as soon as the kernel is done (rxe).
+    /// Whether a slot of a queue becomes free when its completion is polled (mlx5), instead of when the kernel has
+    /// processed the WR (rxe).
     pub freed_by_polling: bool,
     /// Whether a window can be bound to a region without `MW_BIND`. A key of mlx5 has no bit for this right
     /// (`mlx5_ifc_mkc_bits`), so the device does not check it.
@@ -33,7 +34,7 @@ const MLX5: Dialect = Dialect {
 };
 
 impl Dialect {
-    /// That of a driver.
+    /// The dialect of a driver.
     #[must_use]
     pub fn of<D: Driver>() -> Self {
         if D::NAME == "mlx5" { MLX5 } else { RXE }

@@ -15,7 +15,7 @@ pub enum End {
 }
 
 impl End {
-    /// As the lab's helpers name it.
+    /// Its name in the lab's helpers.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ pub struct LabEnv {
     pub ns: [Vec<String>; 2],
     /// The address by which the other end reaches a TCP server with that prefix.
     pub tcp_host: [String; 2],
-    /// Index of the GID made of the address; on InfiniBand of the port's own.
+    /// Index of the GID of the address; on InfiniBand of the port's own GID.
     pub gid_index: u8,
 }
 

@@ -19,7 +19,7 @@ pub struct Lab<D: Driver> {
     pub b: Context<D>,
     /// The source of the devices.
     pub bed: Box<dyn Bed<D>>,
-    /// Index of the GID by which they reach each other.
+    /// Index of the GID with which they address each other.
     pub gid_index: u8,
     /// The attributes of device A; B is of the same kind.
     pub device: DeviceAttr,
@@ -47,7 +47,7 @@ impl<D: Driver> Lab<D> {
         Ok(Self { a, b, bed, gid_index, device, port })
     }
 
-    /// The VM's environment; tests that need it are for the VM only.
+    /// The VM's environment, for tests that run only in the VM.
     pub fn env(&self) -> Result<&LabEnv> {
         self.bed.env().context("needs the VM")
     }
@@ -65,12 +65,12 @@ impl<D: Driver> Lab<D> {
         self.port.link_layer == LinkLayer::ETHERNET
     }
 
-    /// Whether the device has this.
+    /// Whether the device has these capabilities.
     pub fn has(&self, cap: DeviceCapFlags) -> bool {
         self.device.device_cap_flags.contains(cap)
     }
 
-    /// Itself if the devices are mlx5's, for what only that driver has.
+    /// This lab, if the devices are mlx5 devices, for features that only that driver has.
     pub fn mlx5(&self) -> Option<&Lab<Mlx5>> {
         (self as &dyn Any).downcast_ref()
     }
@@ -80,7 +80,7 @@ impl<D: Driver> Lab<D> {
         self.has(DeviceCapFlags::FLUSH_GLOBAL)
     }
 
-    /// Every right that a region or QP can have here.
+    /// All access rights that the device supports.
     pub fn full_access(&self) -> AccessFlags {
         let mut access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
@@ -94,7 +94,7 @@ impl<D: Driver> Lab<D> {
         access
     }
 
-    /// How QPs are connected by default: all rights, patience for a slow machine.
+    /// The default attributes of connections: all rights, and long timeouts for a slow machine.
     pub fn connect_attr(&self) -> ConnectAttr {
         ConnectAttr {
             port_num: PORT,
@@ -131,7 +131,7 @@ impl<D: Driver> Lab<D> {
         }
     }
 
-    /// Says something about the test that is running, after all tests.
+    /// Prints a note about the running test after all tests.
     pub fn note(&self, text: impl core::fmt::Display) {
         crate::runner::note(text);
     }

@@ -32,17 +32,17 @@ pub struct Spec {
     pub len: usize,
     /// Rights on each region.
     pub access: AccessFlags,
-    /// Every send makes a completion.
+    /// Whether every send is signaled.
     pub sq_sig_all: bool,
-    /// The device may put short data into completions. Then no receive, read or atomic names a region whose address is not
-    /// that of its memory.
+    /// Whether the device may write short data to completions. Then the addresses in receives, reads and atomics must
+    /// be those of the memory.
     pub data_in_completions: bool,
-    /// How they are connected.
+    /// The attributes of the connection.
     pub attr: ConnectAttr,
 }
 
 impl Spec {
-    /// The values of most tests: room for 64 requests of 4 entries, 64 KiB of memory.
+    /// The values of most tests: queues for 64 requests of 4 entries, 64 KiB of memory.
     pub fn new<D: Driver>(lab: &Lab<D>) -> Self {
         Self {
             cap: QpCap {
@@ -75,7 +75,7 @@ pub struct PairEnd<D: Driver, T: Sends, L: Lock> {
     pub cq: CompletionQueue<D, Shared>,
     /// Memory.
     pub mr: MemoryRegion<D, PageBuf>,
-    /// The domain of all.
+    /// The protection domain.
     pub pd: ProtectionDomain<D>,
     /// The endpoint of this end, for the peer.
     pub here: Endpoint,
@@ -105,7 +105,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Pair<D, T, L> {
         Ok(pair)
     }
 
-    /// Both in RESET.
+    /// Creates both QPs, in RESET.
     pub fn unconnected(lab: &Lab<D>, spec: &Spec) -> Result<Self> {
         let ops = builder_ops::<D, T>(lab)?;
         let a = PairEnd::new(&lab.a, spec, ops, 0xa1_0000).context("end A")?;
@@ -132,7 +132,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Pair<D, T, L> {
         self.connect(attr)
     }
 
-    /// Sends `len` bytes from A to B through a face, and checks them there.
+    /// Sends `len` bytes from A to B through a face, and checks them at B.
     pub fn message(&mut self, face: Face, len: usize, seed: u64) -> Result<()> {
         let Self { a, b } = self;
         a.fill(0..len, seed)?;
@@ -216,7 +216,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
         Self::on(pd, cq, spec, ops, psn, None::<&SharedReceiveQueue<D, Shared>>)
     }
 
-    /// On a domain and CQ made before, receiving from an SRQ if there is one.
+    /// Creates an end on an existing domain and CQ, with an SRQ if there is one.
     pub fn on<LS: Lock>(
         pd: ProtectionDomain<D>,
         cq: CompletionQueue<D, Shared>,
@@ -232,7 +232,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
             builder = builder.srq(srq);
         }
         if spec.data_in_completions {
-            #[expect(unsafe_code, reason = "addresses of entries become pointers")]
+            #[expect(unsafe_code, reason = "the driver uses addresses of entries as pointers")]
             // SAFETY: a test whose receives, reads or atomics name regions other than those of `reg_mr` does not set
             // this.
             let asked = unsafe { builder.data_in_completions() };
@@ -269,7 +269,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
         Ok(self.mr.write_at(range.start, &pattern::bytes(seed, range.len()))?)
     }
 
-    /// Makes bytes known to be different from any pattern that is expected.
+    /// Fills bytes with a value that differs from every expected pattern.
     pub fn clear(&self, range: Range<usize>) -> Result<()> {
         Ok(self.mr.write_at(range.start, &vec![0; range.len()])?)
     }
@@ -330,17 +330,17 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
         wait::successes(&self.cq, n)
     }
 
-    /// Makes sure that there is no completion.
+    /// Checks that there is no completion.
     pub fn idle(&self) -> Result<()> {
         wait::none(&self.cq)
     }
 
-    /// The state that the device has the QP in.
+    /// The state of the QP according to the device.
     pub fn state(&self) -> Result<QpState> {
         Ok(self.qp.control.state()?)
     }
 
-    /// From RTS to SQD, and waits until the send queue is drained: before, no device lets the QP go back.
+    /// From RTS to SQD, and waits until the send queue is drained, because the QP can't return to RTS before that.
     pub fn drain(&self) -> Result<()> {
         self.set_state(QpState::SQD)?;
         wait::until("the send queue is drained", wait::LIMIT, || {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Posts of the suite, on each interface and with each locking, as safe functions.
-//! # Safety of the posts
-//! Posting requires a promise about the memory that a request names. The objects of the suite keep it for all tests.
-//! The entries of a request name either a region of the suite, or no region. Every region is a `MemoryRegion<_, _,
-//! Exposed>`: it owns its pages until it is deregistered, and this process reaches them only by atomics and copies, so
-//! a device may read or write them at any time. (The few private regions are not read while a request is outstanding,
-//! and no window is bound to them.) The device refuses an entry that names no region, in tests of wrong keys. Lists and
-//! sessions borrow inline bytes and address handles, and a queue that is not `Shared` is used by one thread at a time.
+//! # Safety of the posts The contract of a post is about the memory that the request names. The objects of the suite
+//! fulfil it for all tests. The entries of a request name either a region of the suite, or no region. Every region is a
+//! `MemoryRegion<_, _, Exposed>`: it owns its pages until it is deregistered, and this process reaches them only by
+//! atomics and copies, so a device may read or write them at any time. (The few private regions are not read while a
+//! request is outstanding, and no window is bound to them.) The device refuses an entry that names no region, in tests
+//! of wrong keys. Lists and sessions borrow inline bytes and address handles, and a queue that is not `Shared` is used
+//! by one thread at a time.
 #![expect(unsafe_code)]
 // UNSAFETY: posts work requests, for the reason above.
 
@@ -42,7 +42,7 @@ pub fn post_queue<D: Driver, T: Typed<D>, L: Lock>(
     unsafe { verbs::post(sq, face, reqs) }
 }
 
-/// As [`post`], to a send queue that other threads use, too.
+/// As [`post`], to a send queue that is shared with other threads.
 pub fn post_shared<D: Driver, T: Typed<D>>(
     sq: &SendQueue<D, T, Shared>,
     face: Face,
@@ -77,7 +77,7 @@ pub fn lose<D: Driver, T: Typed<D>, L: Lock>(
     unsafe { L::batch(sq, reqs, Some(lost)) }
 }
 
-/// As [`lose`], on a send queue that other threads use, too.
+/// As [`lose`], on a send queue that is shared with other threads.
 pub fn lose_shared<D: Driver, T: Typed<D>>(
     sq: &SendQueue<D, T, Shared>,
     reqs: &[Req<'_, D>],
@@ -87,7 +87,7 @@ pub fn lose_shared<D: Driver, T: Typed<D>>(
     unsafe { verbs::batch(sq.lock()?.batch(), reqs, Some(lost)) }
 }
 
-/// `ibv_post_send` of a list made before.
+/// `ibv_post_send` of an existing list.
 pub fn post_prepared<D: Driver, T: Typed<D>, L: Lock>(
     sq: &SendQueue<D, T, L>,
     list: &List<'_>,
@@ -132,7 +132,7 @@ pub fn post_recv<D: Driver, L: Lock>(
     }
 }
 
-/// As [`post_recv`], to a receive queue that other threads use, too.
+/// As [`post_recv`], to a receive queue that is shared with other threads.
 pub fn post_recv_shared<D: Driver>(
     rq: &RecvQueue<D, Shared>,
     face: Face,
@@ -167,7 +167,7 @@ pub fn post_srq_recv<D: Driver, L: Lock>(
     }
 }
 
-/// Calls `post` for each receive, until one is refused.
+/// Calls `post` for each receive until one is refused.
 fn one_by_one<D: Driver>(
     recvs: &[(u64, &[Sge])],
     mut post: impl FnMut(u64, &[D::Sge]) -> Result<(), PostError>,

@@ -18,7 +18,7 @@ use uverbs::{ConnectAttr, Context, Driver, DriverVisitor, Endpoint, PageBuf, Rc,
 /// Names the role and its arguments, separated by blanks.
 pub const ROLE: &str = "UVERBS_TESTS_ROLE";
 
-/// Plays the role that the environment names, if any; then the process is done.
+/// Runs the role that the environment names, if there is one, and exits.
 #[must_use]
 pub fn play() -> Option<std::process::ExitCode> {
     let role = env::var(ROLE).ok()?;
@@ -87,7 +87,7 @@ pub fn join_group(env: &LabEnv, end: End, group: &str) -> Result<Membership> {
     Ok(Membership { _child: child, _stdin: stdin })
 }
 
-/// A TCP server that takes one connection, reads all that comes, and sends it back.
+/// A TCP server that accepts one connection, and sends back all received bytes.
 #[derive(Debug)]
 pub struct EchoServer {
     child: Child,
@@ -102,7 +102,7 @@ pub fn echo(env: &LabEnv, end: End, port: u16) -> Result<EchoServer> {
 }
 
 impl EchoServer {
-    /// It has served.
+    /// Waits until the server has ended.
     pub fn end(self) -> Result<()> {
         self.child.success(crate::LIMIT)?;
         Ok(())
@@ -124,7 +124,7 @@ fn serve_echo(port: u16) -> Result<()> {
 const CAP: QpCap =
     QpCap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
-/// A process with an RC QP that has receives and answers nothing by itself.
+/// A process with an RC QP that has posted receives and posts no sends.
 #[derive(Debug)]
 pub struct PeerProcess {
     child: Child,
@@ -133,7 +133,7 @@ pub struct PeerProcess {
     pub endpoint: Endpoint,
 }
 
-/// How it is connected.
+/// The attributes of the connection.
 fn peer_attr(gid_index: u8) -> ConnectAttr {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
     ConnectAttr {
@@ -150,7 +150,7 @@ impl PeerProcess {
     pub fn start(env: &LabEnv, end: End) -> Result<Self> {
         let role = format!("peer {} {}", env.dev(end), env.gid_index);
         let (child, line, stdin) = start(env, end, &role)?;
-        let endpoint = line.parse().with_context(|| format!("an endpoint, not {line}"))?;
+        let endpoint = line.parse().with_context(|| format!("expected an endpoint, found {line}"))?;
         Ok(Self { child, stdin, endpoint })
     }
 
@@ -160,12 +160,12 @@ impl PeerProcess {
         Ok(self.stdin.flush()?)
     }
 
-    /// Kills it while it works.
+    /// Kills it.
     pub fn kill(self) -> Result<()> {
         self.child.kill()
     }
 
-    /// Lets it end by itself.
+    /// Ends it normally.
     pub fn end(self) -> Result<()> {
         let Self { child, stdin, .. } = self;
         drop(stdin);

@@ -33,7 +33,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// A test that gets the lab of a place.
+    /// A test that gets the lab of a bed.
     pub fn new<P: TestBed>(name: &str, test: impl LabTest + Copy) -> Self {
         let name = format!("{}{name}", P::PREFIX);
         let label = name.clone();
@@ -47,7 +47,7 @@ impl Test {
         Self { trial: Trial::test(name, move || limited(&label, TEST_LIMIT, test)) }
     }
 
-    /// A test that makes what it needs, and may take longer than others.
+    /// A test that creates its own devices, and may take longer than others.
     pub fn long(name: &str, limit: Duration, test: impl Fn() -> Outcome + Send + 'static) -> Self {
         let label = name.to_owned();
         Self { trial: Trial::test(name, move || limited(&label, limit, test)) }
@@ -56,10 +56,10 @@ impl Test {
 
 const NEEDS_VM: &str = "needs the VM: cargo xtask vm test";
 
-/// The time limit of a test: that of several waits, so that a test which fails by one of them reports it.
+/// The time limit of a test. It is longer than several waits, so that a wait which times out is reported first.
 const TEST_LIMIT: Duration = Duration::from_secs(240);
 
-/// The limit if the stress was requested to run longer.
+/// The limit if the stress test was requested to run longer.
 fn test_limit() -> Duration {
     TEST_LIMIT + crate::stress::length()
 }
@@ -67,7 +67,7 @@ fn test_limit() -> Duration {
 /// A test that takes longer is printed.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// The running test, when it began, and how long it may take.
+/// The running test, its start time, and its time limit.
 static RUNNING: Mutex<Option<(String, Instant, Duration)>> = Mutex::new(None);
 
 fn running() -> std::sync::MutexGuard<'static, Option<(String, Instant, Duration)>> {
@@ -89,18 +89,18 @@ fn retries() -> u32 {
     std::env::var("UVERBS_TEST_RETRIES").ok().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Runs a test, again if it may.
+/// Runs a test, and repeats it after a failure if that is allowed.
 fn limited(name: &str, limit: Duration, test: impl Fn() -> Outcome) -> Result<(), Failed> {
     for _ in 0..retries() {
         let Err(e) = watched(name, limit, &test) else { return Ok(()) };
-        note(format_args!("{name} is FLAKY, it is run again: {e:#}"));
+        note(format_args!("{name} failed and is run again: {e:#}"));
     }
     watched(name, limit, &test).map_err(|e| Failed::from(format!("{e:#}")))
 }
 
 /// Runs a test under the watchdog.
 fn watched(name: &str, limit: Duration, test: impl Fn() -> Outcome) -> Outcome {
-    /// Tells the watchdog that the test ended, also by a panic.
+    /// Reports the end of the test to the watchdog, also after a panic.
     struct Ended;
     impl Drop for Ended {
         fn drop(&mut self) {
@@ -123,7 +123,7 @@ fn watchdog() {
             if let Some((name, start, limit)) = &*running()
                 && start.elapsed() > *limit
             {
-                eprintln!("watchdog: {name} did not end within {limit:?}; the suite is given up");
+                eprintln!("watchdog: {name} did not end within {limit:?}; the suite is aborted");
                 process::exit(101);
             }
         }
@@ -152,7 +152,7 @@ impl TestBed for Vm {
     }
 }
 
-/// Runs a test, after which no file may be open that was not before.
+/// Runs a test, and checks that it left no file open.
 pub fn without_open_files(test: impl FnOnce() -> Outcome) -> Outcome {
     let before = open_files()?;
     test()?;
@@ -173,7 +173,7 @@ pub fn main(tests: Vec<Test>) -> Conclusion {
 /// Runs the tests that the command line selects, or none of them.
 pub fn run(tests: Vec<Test>, enabled: bool) -> Conclusion {
     let (mut args, filters) = arguments(std::env::args());
-    // The tests share the link.
+    // The tests share the link, so they run one after the other.
     args.test_threads = Some(1);
     if enabled {
         watchdog();
@@ -210,7 +210,7 @@ fn arguments(words: impl Iterator<Item = String>) -> (Arguments, Vec<String>) {
 #[macro_export]
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
-        /// The tests of this file, in a place.
+        /// The tests of this file, for a bed.
         pub fn tests<P: $crate::TestBed>() -> Vec<$crate::Test> {
             let theme = module_path!().rsplit("::").next().unwrap_or_default();
             vec![$({

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waiting, always with an end.
+//! Waits with time limits.
 
 use anyhow::{Result, bail, ensure};
 use core::time::Duration;
@@ -13,10 +13,10 @@ use uverbs::{CompletionQueue, Driver, Shared, WcOpcode, WcStatus, WorkCompletion
 /// emulated machine may be busy for many seconds.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// How long nothing must happen for "nothing happens".
+/// The time after which a test concludes that nothing happens.
 pub const QUIET: Duration = Duration::from_millis(30);
 
-/// The function that makes devices of this process work.
+/// The function that advances the clock of devices in this process.
 static WORK: OnceLock<fn(Duration)> = OnceLock::new();
 
 /// Devices of this process have a virtual clock, which advances only during waits: `work` advances it by this much. Without
@@ -25,7 +25,7 @@ pub fn work_while_waiting(work: fn(Duration)) {
     let _ = WORK.set(work);
 }
 
-/// Waits for so long by the devices' clock.
+/// Waits for this time of the devices' clock.
 pub fn rest(time: Duration) {
     match WORK.get() {
         Some(work) => work(time),
@@ -33,44 +33,44 @@ pub fn rest(time: Duration) {
     }
 }
 
-/// A point in time, and what is waited for: politely at first, then with sleep.
+/// A time limit. Waits first yield the CPU, and later sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     start: Instant,
     limit: Duration,
     turns: u32,
-    /// How long was waited by the devices' clock, where they have one of their own.
+    /// The time waited on the devices' clock, if it is virtual.
     waited: Duration,
 }
 
-/// How much of the devices' time a turn of waiting is.
+/// The time by which a turn of waiting advances the devices' clock.
 const TURN: Duration = Duration::from_micros(200);
 
 /// The limit with a virtual clock: waiting costs no time, but threads still wait for each other.
 const BRISK: Duration = Duration::from_secs(5);
 
 impl Deadline {
-    /// In so long.
+    /// A deadline after this time.
     #[must_use]
     pub fn after(limit: Duration) -> Self {
         Self { start: Instant::now(), limit, turns: 0, waited: Duration::ZERO }
     }
 
-    /// After the usual time.
+    /// A deadline after the usual time.
     #[must_use]
     pub fn usual() -> Self {
         Self::after(LIMIT)
     }
 
-    /// Whether it has passed. If the devices have a clock of their own, that one is used: on a busy machine, a turn may
-    /// take milliseconds, and if a peer has exited, the last retry comes after thousands of turns.
+    /// Whether the deadline has passed. If the devices have a virtual clock, it is used: on a busy machine a turn may
+    /// take milliseconds, and if a peer has exited, the last retry is after thousands of turns.
     #[must_use]
     pub fn passed(&self) -> bool {
         let limit = if WORK.get().is_some() { self.limit.min(BRISK) } else { self.limit };
         self.start.elapsed() >= limit && (WORK.get().is_none() || self.waited >= self.limit)
     }
 
-    /// Gives the CPU to the thread that makes progress.
+    /// Yields the CPU to the thread that makes progress.
     pub fn pause(&mut self) {
         self.turns = self.turns.saturating_add(1);
         if self.turns < 100 && WORK.get().is_none() {
@@ -81,7 +81,7 @@ impl Deadline {
         }
     }
 
-    /// Something happened: wait briskly again.
+    /// Called after progress: the next waits are short again.
     pub fn progress(&mut self) {
         self.turns = 0;
     }
@@ -97,7 +97,7 @@ pub fn until(what: &str, limit: Duration, mut f: impl FnMut() -> Result<bool>) -
     Ok(())
 }
 
-/// Waits for exactly `n` completions, in the order in which they come.
+/// Waits for exactly `n` completions, and returns them in order.
 pub fn completions<D: Driver>(cq: &CompletionQueue<D, Shared>, n: usize) -> Result<Vec<WorkCompletion>> {
     let mut deadline = Deadline::usual();
     let mut all = Vec::with_capacity(n);
@@ -118,14 +118,14 @@ pub fn completions<D: Driver>(cq: &CompletionQueue<D, Shared>, n: usize) -> Resu
     Ok(all)
 }
 
-/// As [`completions`], all with success.
+/// As [`completions`], and checks that all are successful.
 pub fn successes<D: Driver>(cq: &CompletionQueue<D, Shared>, n: usize) -> Result<Vec<WorkCompletion>> {
     let all = completions(cq, n)?;
     ensure!(all.iter().all(|wc| wc.status.is_success()), "not all successful: {}", list(&all));
     Ok(all)
 }
 
-/// Makes sure that no completion comes.
+/// Checks that there is no completion.
 pub fn none<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
     rest(QUIET);
     let mut some = [WorkCompletion::default(); 16];
@@ -134,7 +134,7 @@ pub fn none<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Completions, short enough to read.
+/// Completions in a short form, for messages.
 #[must_use]
 pub fn list(all: &[WorkCompletion]) -> String {
     let one = |wc: &WorkCompletion| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The network devices of RoCE ports: ordinary frames go the same way as RDMA. Of mlx5 only: there they are the software
-//! NIC's.
+//! The network devices of RoCE ports, which carry ordinary frames on the same link as RDMA. Only for mlx5, where they
+//! belong to the software NIC.
 
 use anyhow::{Context as _, Result, ensure};
 use std::io::{Read as _, Write as _};
@@ -13,8 +13,8 @@ use uverbs_tests::env::End;
 use uverbs_tests::wait::{LIMIT, until};
 use uverbs_tests::{LabEnv, Outcome, Test, pattern, roles};
 
-/// A network namespace with the network device of B, as long as this lives. Both ends of the link belong to one host
-/// otherwise, which keeps to itself what it sends to itself.
+/// A network namespace with the network device of B, until this is dropped. Without it, both ends of the link belong to
+/// one host, which does not send packets for its own addresses to the link.
 struct OtherHost<'a>(&'a LabEnv);
 
 impl<'a> OtherHost<'a> {
@@ -27,7 +27,7 @@ impl<'a> OtherHost<'a> {
         ip(&["link", "set", netdev, "netns", Self::NAME])?;
         ip(&["-n", Self::NAME, "addr", "add", &address, "dev", netdev])?;
         ip(&["-n", Self::NAME, "link", "set", netdev, "up"])?;
-        // The lab sets the neighbours; here they are resolved by ARP.
+        // The lab sets static neighbours; here they are resolved by ARP.
         ip(&["neigh", "del", &env.ip[End::B as usize], "dev", &env.netdev[End::A as usize]])?;
         Ok(this)
     }
@@ -36,14 +36,14 @@ impl<'a> OtherHost<'a> {
         &self.0.netdev[End::B as usize]
     }
 
-    /// The environment of programs, with B's in there.
+    /// The environment of programs, with B's network namespace.
     fn env(&self) -> LabEnv {
         let mut env = self.0.clone();
         env.ns[End::B as usize] = vec!["nsenter".to_owned(), format!("--net=/run/netns/{}", Self::NAME)];
         env
     }
 
-    /// The device comes home when its namespace ends; the lab gives it its address.
+    /// The device returns to the initial namespace when its namespace is deleted; the lab then sets its address.
     fn undo(&self) -> Result<()> {
         ip(&["netns", "del", Self::NAME])?;
         let home = Path::new("/sys/class/net").join(self.netdev());
@@ -56,7 +56,7 @@ impl<'a> OtherHost<'a> {
 impl Drop for OtherHost<'_> {
     fn drop(&mut self) {
         if let Err(e) = self.undo() {
-            eprintln!("    the network device of B stays away: {e:#}");
+            eprintln!("    the network device of B did not return: {e:#}");
         }
     }
 }
@@ -65,8 +65,8 @@ fn ip(words: &[&str]) -> Result<String> {
     run(Command::new("/usr/bin/ip").args(words), LIMIT)
 }
 
-/// TCP: some megabytes to the other end and back are the same, with any features of the stack (large segments,
-/// checksums that the NIC fills in or checks).
+/// Sends some megabytes to the other end and back over TCP, with and without offloads of the NIC (large segments,
+/// checksums), and compares them.
 fn tcp(env: &LabEnv) -> Outcome {
     const PORT: u16 = 5201;
     if !env.mlx5 || env.infiniband {
@@ -91,7 +91,7 @@ fn tcp(env: &LabEnv) -> Outcome {
             sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"))?
         })?;
         ensure!(answer.len() == data.len(), "{} bytes of {} came back", answer.len(), data.len());
-        ensure!(answer == data, "other bytes came back");
+        ensure!(answer == data, "the returned bytes differ");
         drop(stream);
         echo.end()?;
     }

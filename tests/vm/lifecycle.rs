@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ends of all kinds: of a peer, of the link, of the device, of a forked child; and that nothing is left after any.
+//! The end of a peer, of the link, of the device, of a forked child; and checks that no object is left after each.
 
 use anyhow::{Context as _, Result, ensure};
 use core::marker::PhantomData;
@@ -29,7 +29,7 @@ fn resources(env: &LabEnv) -> Result<[String; 2]> {
     Ok([rdma_resources(env.dev(End::A))?, rdma_resources(env.dev(End::B))?])
 }
 
-/// Waits until the counts are these.
+/// Waits until the counts have these values.
 fn resources_become(env: &LabEnv, wanted: &[String; 2]) -> Result<()> {
     let mut last = resources(env)?;
     until("the counts of `rdma resource` are as before", LIMIT, || {
@@ -50,8 +50,8 @@ fn impatient<D: Driver>(lab: &Lab<D>) -> Spec {
 
 // ---- A peer that is killed.
 
-/// A peer is killed with messages on the way: what was not acknowledged fails, once, and the rest is flushed. The QP
-/// is good for another peer after.
+/// A peer is killed while messages are in flight: the first unacknowledged message fails, and the rest is flushed. The
+/// QP can then be connected to another peer.
 fn peer_killed<D: Driver>(lab: &Lab<D>) -> Outcome {
     const MESSAGES: usize = 40;
     let before = resources(lab.env()?)?;
@@ -103,7 +103,7 @@ fn peer_killed<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 // ---- The link.
 
-/// An end of the link that is down, as long as this lives.
+/// Takes an end of the link down until this is dropped.
 struct Down(End);
 
 impl Down {
@@ -121,7 +121,7 @@ impl Down {
 impl Drop for Down {
     fn drop(&mut self) {
         if let Err(e) = self.set("up") {
-            eprintln!("    the link stays down: {e:#}");
+            eprintln!("    the link was not restored: {e:#}");
         }
     }
 }
@@ -150,7 +150,8 @@ fn port_states<D: Driver>(lab: &Lab<D>, active: bool) -> Result<()> {
     Ok(())
 }
 
-/// One end goes down: ports report it, a message fails, the rest is flushed. Up again, all works.
+/// One end goes down: the ports report it, a message fails, and the rest is flushed. When it is up again, new
+/// connections work.
 fn down_and_up<D: Driver>(lab: &Lab<D>, end: End, first: &[WcStatus]) -> Result<()> {
     let spec = impatient(lab);
     let mut pair = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
@@ -191,8 +192,7 @@ fn link_down_at_the_peer<D: Driver>(lab: &Lab<D>) -> Outcome {
     down_and_up(lab, End::B, &[WcStatus::RETRY_EXC_ERR])
 }
 
-/// Without a way out, a software device may notice at once that it can't send; kernels since 6.4 report that as a
-/// flush.
+/// A software device may detect immediately that it can't send; kernels since 6.4 report that as a flush.
 fn link_down_here<D: Driver>(lab: &Lab<D>) -> Outcome {
     let first = [WcStatus::RETRY_EXC_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
     down_and_up(lab, End::A, &first)
@@ -200,7 +200,7 @@ fn link_down_here<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 // ---- Addresses.
 
-/// Another LID of the port at B, as a subnet manager gives it, as long as this lives.
+/// Changes the LID of the port at B, as a subnet manager does, until this is dropped.
 struct Lid(u16);
 
 impl Lid {
@@ -212,12 +212,12 @@ impl Lid {
 impl Drop for Lid {
     fn drop(&mut self) {
         if let Err(e) = Self::set(self.0) {
-            eprintln!("    the LID stays another: {e:#}");
+            eprintln!("    the LID was not restored: {e:#}");
         }
     }
 }
 
-/// InfiniBand: a port gets another LID. Its users get an event; connections to the old LID fail.
+/// InfiniBand: the LID of a port changes. Its users get an event; connections to the old LID fail.
 fn another_lid<D: Driver>(lab: &Lab<D>) -> Result<()> {
     const ANOTHER: u16 = 0x777;
     let spec = impatient(lab);
@@ -238,9 +238,9 @@ fn another_lid<D: Driver>(lab: &Lab<D>) -> Result<()> {
     Pair::<D, Rc, Exclusive>::new(lab)?.message(Face::Batch, 3000, 3)
 }
 
-/// RoCE: an end gets another IP address, which is a GID of its port, and loses it again.
+/// RoCE: an IP address is added to an end, which adds a GID to its port, and is removed.
 fn another_gid<D: Driver>(lab: &Lab<D>) -> Result<()> {
-    /// The address, as long as this lives.
+    /// Adds the address until this is dropped.
     struct Address<'a>(&'a LabEnv);
     impl Address<'_> {
         const TEXT: &'static str = "10.0.0.99";
@@ -253,7 +253,7 @@ fn another_gid<D: Driver>(lab: &Lab<D>) -> Result<()> {
     impl Drop for Address<'_> {
         fn drop(&mut self) {
             if let Err(e) = self.set("del") {
-                eprintln!("    the address stays: {e:#}");
+                eprintln!("    the address was not removed: {e:#}");
             }
         }
     }
@@ -277,7 +277,7 @@ fn addresses_change<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 // ---- The device.
 
-/// A device of its own, on a link of its own, made as the lab's are.
+/// A separate device on a separate link, created like those of the lab.
 struct Device;
 
 impl Device {
@@ -312,7 +312,7 @@ impl Device {
         Path::new("/sys/class/infiniband").join(Self::NAME).exists()
     }
 
-    /// Opens it, with both ends of a lab on it.
+    /// Opens the device as both ends of a lab.
     fn with<R>(env: &LabEnv, f: impl DeviceTest<R>) -> Result<R> {
         struct Visit<R, F>(F, LabEnv, PhantomData<R>);
         impl<R, F: DeviceTest<R>> DriverVisitor for Visit<R, F> {
@@ -347,9 +347,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The device goes with its network device.
+        // Deleting the network device deletes the RDMA device.
         if let Err(e) = Self::ip(&["link", "delete", "x0"]) {
-            eprintln!("    the extra link stays: {e:#}");
+            eprintln!("    the extra link was not removed: {e:#}");
         }
     }
 }
@@ -359,7 +359,7 @@ trait DeviceTest<R> {
     fn run<D: Driver>(self, lab: Lab<D>) -> Result<R>;
 }
 
-/// Traffic, no more.
+/// The test sends a message, and ends.
 struct Traffic;
 
 impl DeviceTest<()> for Traffic {
@@ -379,7 +379,7 @@ impl DeviceTest<Child> for DeletedInUse {
         std::thread::sleep(Duration::from_millis(500));
         if child.is_running()? {
             lab.note("the deletion waits for its users");
-            // Nothing was taken away from us.
+            // The objects still exist.
             lab.a.alloc_pd()?;
             let message = pair.message(Face::Batch, 3000, 2);
             lab.note(format_args!("a message meanwhile: {message:?}"));
@@ -395,7 +395,8 @@ impl DeviceTest<Child> for DeletedInUse {
     }
 }
 
-/// `rdma link delete` while in use: it ends when we have closed everything, and nothing is left. A new one works.
+/// `rdma link delete` of a device in use returns when all its objects are closed, and leaves no object. A new device
+/// works.
 fn device_deleted_in_use(env: &LabEnv) -> Outcome {
     let files = open_files()?;
     let device = Device::new()?;
@@ -411,7 +412,7 @@ fn device_deleted_in_use(env: &LabEnv) -> Outcome {
         device.add().context("a new device")?;
     }
     Device::with(env, Traffic).context("after")?;
-    // Without a user, at once.
+    // Without users, the deletion returns immediately.
     Device::delete()?.success(LIMIT)?;
     Ok(())
 }
@@ -484,12 +485,12 @@ fn fork_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 // ---- Nothing is left.
 
-/// Mappings of RDMA devices in this process.
+/// The number of mappings of RDMA devices in this process.
 fn mappings() -> Result<usize> {
     Ok(fs::read_to_string("/proc/self/maps")?.lines().filter(|l| l.contains("/dev/infiniband/")).count())
 }
 
-/// Objects by kind, of a line of counts.
+/// The counts of objects by kind, from a line of `rdma resource`.
 fn counts(line: &str) -> BTreeMap<&str, u64> {
     let words: Vec<_> = line.split_whitespace().collect();
     words.chunks_exact(2).filter_map(|w| Some((w[0], w[1].parse().ok()?))).collect()
@@ -500,7 +501,7 @@ fn traffic<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     Pair::<D, T, Shared>::new(lab)?.message(Face::Single, 700, 1)
 }
 
-/// One of everything is made, used and dropped.
+/// Creates, uses and drops one object of each kind.
 fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
     let channel = lab.a.create_comp_channel()?;
     let cq = lab.a.create_cq(16, Some(&channel))?;
@@ -545,7 +546,8 @@ fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
     Ok(())
 }
 
-/// Create, use and drop everything, again and again: counts of kernel objects, files and mappings stay.
+/// Repeatedly creates, uses and drops all kinds of objects: the counts of kernel objects, files and mappings do not
+/// change.
 fn full_cycles<D: Driver>(lab: &Lab<D>) -> Outcome {
     let before = resources(lab.env()?)?;
     let files = open_files()?;
@@ -560,7 +562,7 @@ fn full_cycles<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A context lives as long as anything made from it, and is closed then.
+/// A context is closed when the last object created from it is dropped.
 fn contexts_are_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
     let before = resources(lab.env()?)?;
     let files = open_files()?;
@@ -583,7 +585,7 @@ fn contexts_are_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
 /// The objects before the first test.
 static BEGINNING: OnceLock<Option<([String; 2], Vec<String>)>> = OnceLock::new();
 
-/// Looks at the devices before the first test.
+/// Records the objects before the first test.
 pub(crate) fn beginning() -> &'static Option<([String; 2], Vec<String>)> {
     BEGINNING.get_or_init(|| {
         let env = LabEnv::get()?;
@@ -593,7 +595,8 @@ pub(crate) fn beginning() -> &'static Option<([String; 2], Vec<String>)> {
 
 /// After all tests, the devices and this process are as they were before the first.
 fn nothing_left_at_the_end(env: &LabEnv) -> Outcome {
-    let (resources, files) = beginning().as_ref().context("the beginning was not seen")?;
+    let (resources, files) =
+        beginning().as_ref().context("the objects before the first test were not recorded")?;
     if env.mlx5 {
         // The driver was loaded again, and creates some of its own objects on first use: only objects with an owner are
         // counted.
@@ -625,7 +628,7 @@ uverbs_tests::tests!(
 /// The tests of this file that come after all others. The last one checks that the whole suite left no objects.
 pub(crate) fn last_tests() -> Vec<Test> {
     let mut tests = Vec::new();
-    // An mlx5 device does not go by `rdma link delete`: see `removal`.
+    // `rdma link delete` does not remove an mlx5 device: see `removal`.
     if LabEnv::get().is_none_or(|env| !env.mlx5) {
         tests.push(Test::without_devices("lifecycle::device_deleted_in_use", device_deleted_in_use));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Our ping-pong and rdma-core's C programs across the link: every transport, both directions, with the flags that
-//! change what goes over the wire or how it is waited for.
+//! Ping-pongs between `uverbs` and rdma-core's C programs over the link: every transport, both directions, and the
+//! flags that change the packets or the way of waiting.
 //!
 //! The server is always at end A. A test is named `peers::{transport}::{roles}::{flags}`, so the list is a matrix.
 
@@ -12,16 +12,16 @@ use uverbs_tests::child::spawn;
 use uverbs_tests::env::End;
 use uverbs_tests::{LabEnv, Outcome, Test};
 
-/// Exchanges of a test: few, because two processes that poll are slow under emulation.
+/// The number of exchanges of a test. It is small, because two polling processes are slow under emulation.
 const ITERS: u64 = 100;
 
-/// How long both programs may take.
+/// The time limit of both programs.
 const PEER_LIMIT: Duration = Duration::from_secs(90);
 
 /// The TCP port of the first test; each has its own.
 const FIRST_PORT: u16 = 18600;
 
-/// Whose program it is.
+/// The author of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Ours,
@@ -49,7 +49,7 @@ const ROLES: [(&str, Who, Who); 3] = [
     ("ours_x_ours", Who::Ours, Who::Ours),
 ];
 
-/// A name, flags of both ends, and those that only our end is given.
+/// A name, the flags of both ends, and additional flags of our end.
 type Flags = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 const FLAGS: [Flags; 5] = [
@@ -99,7 +99,7 @@ fn counter(device: &str, name: &str) -> Result<u64> {
     text.trim().parse().with_context(|| format!("{path}: {text:?}"))
 }
 
-/// Packets that each device sent and received so far.
+/// The numbers of packets that each device has sent and received.
 fn packets(env: &LabEnv) -> Result<[[u64; 2]; 2]> {
     let of = |device: &str| -> Result<[u64; 2]> {
         if env.mlx5 {
@@ -143,7 +143,7 @@ impl Case {
         client.lowest_priority()?;
         let client = client.end(PEER_LIMIT);
         let server = server.end(PEER_LIMIT);
-        // If one of them failed, the output of the other often has the reason.
+        // If one program failed, the output of the other one often has the reason.
         let (client, server) = match (client, server) {
             (Ok(client), Ok(server)) => (client, server),
             (client, server) => anyhow::bail!("client: {client:?}\nserver: {server:?}"),
@@ -162,7 +162,7 @@ impl Case {
         self.check_packets(before, packets(env)?)
     }
 
-    /// Looks at the figures that a program printed: `819200 bytes in ...` and `100 iters in ...`.
+    /// Checks the output of a program: `819200 bytes in ...` and `100 iters in ...`.
     fn check(&self, output: &str) -> Result<()> {
         let bytes = self.transport.bytes * ITERS * 2;
         for start in [format!("{bytes} bytes in "), format!("{ITERS} iters in ")] {
@@ -182,7 +182,7 @@ impl Case {
         for (device, (before, after)) in before.iter().zip(&after).enumerate() {
             for (what, (before, after)) in ["sent", "received"].iter().zip(before.iter().zip(after)) {
                 let n = after.wrapping_sub(*before);
-                ensure!(n >= least, "device {device} {what} {n} packets, the messages have {least}");
+                ensure!(n >= least, "device {device} {what} {n} packets, expected at least {least}");
             }
         }
         Ok(())

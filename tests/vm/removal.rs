@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device goes away while it is used: its driver is unloaded, or the PCI device taken out. Of mlx5 only: rxe makes
-//! the removal wait for its users (see `lifecycle`).
+//! Removal of a device in use: its driver is unloaded, or the PCI device is removed. Only for mlx5, because the removal
+//! of an rxe device waits for its users (see `lifecycle`).
 //!
 //! The kernel then destroys all objects and raises an event in every context; calls return `EIO`, doorbells have no
 //! effect, and destroying an object succeeds (`ib_uverbs_free_hw_resources()` in uverbs_main.c).
@@ -25,10 +25,10 @@ use uverbs_tests::pair::{builder_ops, region};
 use uverbs_tests::wait::{LIMIT, readable, until};
 use uverbs_tests::{Child, Face, Lab, LabEnv, Op, Outcome, Pair, PairEnd, Req, Spec, run};
 
-/// How long the kernel may take to put a device away, or to find it again.
+/// The time limit for the kernel to remove a device, or to probe it again.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
 
-/// A way to take the device at end A away.
+/// A way to remove the device at end A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     /// `rmmod mlx5_ib`: the RDMA devices of both ends.
@@ -38,7 +38,7 @@ enum How {
 }
 
 impl How {
-    /// Begins it.
+    /// Starts the removal.
     fn begin(self, env: &LabEnv) -> Result<Child> {
         let mut command = match self {
             Self::Driver => {
@@ -56,7 +56,7 @@ impl How {
         spawn(command.stdin(Stdio::null()))
     }
 
-    /// Brings it back, with its addresses.
+    /// Restores the device and its addresses.
     fn undo(self) -> Result<()> {
         if self == Self::Pci {
             std::fs::write("/sys/bus/pci/rescan", "1").context("rescan")?;
@@ -65,13 +65,13 @@ impl How {
     }
 }
 
-/// Brings the devices back however the test ends: others follow.
+/// Restores the devices at the end of the test, also after a failure, for the following tests.
 struct Undo(How);
 
 impl Drop for Undo {
     fn drop(&mut self) {
         if let Err(e) = self.0.undo() {
-            eprintln!("    the devices stay away: {e:#}");
+            eprintln!("    the devices were not restored: {e:#}");
         }
     }
 }
@@ -109,11 +109,11 @@ fn listen<D: Driver>(
         if of_cq {
             match channel.get_event() {
                 Ok(_) => events += 1,
-                // The channel may be closed before the other event is there.
+                // The channel may be closed before the other event was read.
                 Err(e) if e.errno() == Errno::EIO => continue,
                 Err(e) => return Err(e.into()),
             }
-            // Arming is a doorbell: it may go nowhere by now.
+            // Arming is a doorbell, which may have no effect by now.
             cq.req_notify(false)?;
             while !cq.poll(&mut wc)?.is_empty() {}
         }
@@ -175,16 +175,16 @@ fn every_call<D: Driver>(
     let error = QpAttr { qp_state: QpState::ERR, ..QpAttr::default() };
     gone("modify_qp", side.qp.modify(&error, QpAttrMask::STATE))?;
     gone("resize_cq", objects.cq.resize(32))?;
-    // sysfs went with the device.
+    // The sysfs directory was removed with the device.
     ensure!(context.query_pkey(PORT, 0).is_err(), "a removed device has a P_Key");
     context.set_async_nonblocking(true)?;
-    // Nothing was left to be read; the kernel does not close this channel.
+    // There are no unread events, and the kernel does not close this channel.
     let errno = context.get_async_event().err().map(|e| e.errno());
     ensure!([Some(Errno::EAGAIN), Some(Errno::EIO)].contains(&errno), "another event: {errno:?}");
     gone("get_cq_event", objects.channel.get_event())
 }
 
-/// The device of A goes while A sends to B as fast as it can, and a thread of A waits for events.
+/// The device of A is removed while A writes to B continuously, and a thread of A waits for events.
 fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     let env = lab.env()?;
     if !env.mlx5 {
@@ -212,7 +212,7 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
             ended.store(true, Ordering::Release);
             result
         });
-        // Posts until the listener has heard: beyond the removal, too. A full queue is what becomes of it then.
+        // Posts until the listener has got the event, so also after the removal, when the queue becomes full.
         let poster = scope.spawn(|| -> Result<usize> {
             let mut posted = 0;
             while !ended.load(Ordering::Acquire) {
@@ -249,7 +249,7 @@ fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
         let _ = pair.a.recv(face, 2, 0..64);
     }
     if how == How::Driver {
-        ensure!(readable(lab.b.async_fd(), LIMIT)?, "B heard nothing");
+        ensure!(readable(lab.b.async_fd(), LIMIT)?, "B got no event");
         let event = lab.b.get_async_event()?;
         ensure!(event.event_type == EventType::DEVICE_FATAL, "{event:?}");
         gone("alloc_pd at B", lab.b.alloc_pd())?;

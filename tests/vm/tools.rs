@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whole programs on the devices: `uverbs` next to rdma-core's, and rdma-core's among themselves, which must work on a
-//! software NIC as on any other.
+//! Programs on the devices: `uverbs` compared with rdma-core's programs; and rdma-core's programs with each other,
+//! which must work on a software NIC as on any other NIC.
 
 use anyhow::{Context as _, Result, ensure};
 use core::time::Duration;
@@ -11,16 +11,16 @@ use uverbs_tests::env::End;
 use uverbs_tests::wait::{LIMIT, until};
 use uverbs_tests::{LabEnv, Outcome, Test, run};
 
-/// How long a program may take.
+/// The time limit of a program.
 const TOOL_LIMIT: Duration = Duration::from_secs(90);
 
-/// How long `uverbs selftest` may take on a device: it creates hundreds of QPs, which takes about 15 s on idle CPUs.
+/// The time limit of `uverbs selftest`, which creates hundreds of QPs and takes about 15 s on idle CPUs.
 const SELFTEST_LIMIT: Duration = Duration::from_secs(150);
 
 /// The TCP port of the first pair; each has its own.
 const FIRST_PORT: u16 = 18_900;
 
-/// Both programs' outputs, which end well; the server's one is started first, at end A.
+/// Runs a server at end A, then a client at end B. Both must succeed. Returns their outputs.
 fn both(server: &mut Command, client: &mut Command, port: u16) -> Result<[String; 2]> {
     let mut server = spawn(server.stdin(Stdio::null()))?;
     server.lowest_priority()?;
@@ -36,13 +36,13 @@ fn both(server: &mut Command, client: &mut Command, port: u16) -> Result<[String
     }
 }
 
-/// Two programs of C on the two devices: everything on the wire is theirs, so this is about the device.
+/// Two C programs on the two devices. They test the device, not this library.
 #[derive(Clone, Copy, Debug)]
 struct Peers {
     name: &'static str,
     program: &'static str,
     args: &'static [&'static str],
-    /// The option that names the GID index, where the program has one.
+    /// The option for the GID index, if the program has one.
     gid: Option<&'static str>,
     /// A text that the client's output must contain.
     says: &'static str,
@@ -94,7 +94,7 @@ fn peers() -> impl Iterator<Item = Peers> {
     let pingpong = PINGPONG.into_iter().map(|(name, program)| Peers {
         name,
         program,
-        // Events: two processes that poll wait for each other's time slices.
+        // With events, because two polling processes wait for each other's time slices.
         args: if program == "ibv_xsrq_pingpong" { &["-n", "100", "-e"] } else { &["-n", "100", "-e", "-c"] },
         gid: Some("-g"),
         says: if program == "ibv_xsrq_pingpong" { "success" } else { "100 iters in " },
@@ -125,7 +125,7 @@ fn rping(env: &LabEnv) -> Outcome {
     };
     let start = Instant::now();
     let mut server = spawn(rping(End::A, "-s").stdin(Stdio::null()))?;
-    // TCP's tables do not have listeners of rdma_cm.
+    // Listeners of rdma_cm are not in the tables of TCP.
     until("rping listens", LIMIT, || {
         ensure!(server.is_running()?, "rping ended early");
         let all = run(Command::new("/usr/bin/rdma").args(["resource", "show", "cm_id"]), TOOL_LIMIT)?;
@@ -142,7 +142,8 @@ fn rping(env: &LabEnv) -> Outcome {
     }
 }
 
-/// C's lines, with our names for the flags that an older C program does not name: it prints one line with their bits.
+/// The lines of the C program. An older one prints the bits of flags that it does not name in one line, which is
+/// replaced by our names.
 fn named(c: Vec<String>, ours: &[String]) -> Vec<String> {
     const UNKNOWN: &str = "Unknown flags: 0x";
     let mut lines = Vec::new();
@@ -179,14 +180,14 @@ fn devinfo(env: &LabEnv) -> Outcome {
     Ok(())
 }
 
-/// Every opcode by every face in loopback, as an owner of a device would try it.
+/// Runs `uverbs selftest`: every opcode on every face, in loopback.
 fn selftest(env: &LabEnv) -> Outcome {
     for end in [End::A, End::B] {
         let mut command = env.command(end, "/usr/bin/uverbs");
         command.args(["selftest", "-d", env.dev(end), "-g", &env.gid_index.to_string()]);
         let report = run(&mut command, SELFTEST_LIMIT).context("uverbs selftest")?;
         ensure!(report.contains(" 0 failed"), "{report}");
-        // On mlx5 only what no mlx5 device has is missing; rxe lacks transports, too.
+        // mlx5 lacks only the features that no mlx5 device has; rxe lacks transports, too.
         let line = report.lines().last().unwrap_or_default().to_owned();
         uverbs_tests::runner::note(format_args!("{}: {line}", env.dev(end)));
     }

@@ -35,7 +35,7 @@ impl By {
     }
 }
 
-/// Polls by callbacks; `first` is called within the first.
+/// Polls with a callback; `first` runs in the first call of it.
 fn poll_each(cq: &Cq, first: impl FnOnce() -> Result<()>) -> Result<Vec<u64>> {
     let (mut first, mut result, mut ids) = (Some(first), Ok(()), Vec::new());
     cq.poll_each(16, |completion| {
@@ -47,7 +47,7 @@ fn poll_each(cq: &Cq, first: impl FnOnce() -> Result<()>) -> Result<Vec<u64>> {
     result.map(|()| ids)
 }
 
-/// After a reset in a callback no completion of before comes, and the queue counts right.
+/// After a reset in a callback, no earlier completion is reported, and the indices of the queue are correct.
 fn reset_of_senders() -> Outcome {
     for (version, by) in [0, 1].into_iter().flat_map(|v| By::BOTH.map(|by| (v, by))) {
         let rig = Rig::new(version)?;
@@ -62,7 +62,7 @@ fn reset_of_senders() -> Outcome {
     Ok(())
 }
 
-/// A receive queue of 4 takes 4 after a reset in a callback, and each is completed once.
+/// After a reset in a callback, a receive queue of 4 accepts 4 receives, and each completes once.
 fn reset_of_receivers() -> Outcome {
     for by in By::BOTH {
         let rig = Rig::new(1)?;
@@ -100,14 +100,14 @@ fn reset_of_receivers() -> Outcome {
         let mut bytes = fill.clone();
         for id in 0..room {
             rig.b.mr.read_at(id as usize * SLOT, &mut bytes)?;
-            ensure!(bytes == fill, "{by:?}: receive {id} of before the reset was written after it");
+            ensure!(bytes == fill, "{by:?}: receive {id}, posted before the reset, was written after it");
         }
         rig.clean()?;
     }
     Ok(())
 }
 
-/// One of two QPs of a CQ ends in a callback, its completions before and behind those of the other.
+/// One of two QPs of a CQ is reset or destroyed in a callback, with completions before and after those of the other QP.
 fn one_of_two() -> Outcome {
     for (version, by) in [0, 1].into_iter().flat_map(|v| By::BOTH.map(|by| (v, by))) {
         for destroy in [false, true] {
@@ -133,7 +133,7 @@ fn one_of_two() -> Outcome {
                     }
                     Ok(())
                 };
-                // A poll may end early when a queue ends in its callback; the rest comes with the next.
+                // A poll may end early if a queue is reset in its callback; the next poll returns the rest.
                 let mut ids = poll_each(&cq, || by.call(end))?;
                 ids.extend(polled(&cq)?);
                 ensure!(ids == [0, 1, 10, 11, 20, 21], "{what}: {ids:?}");
@@ -144,7 +144,7 @@ fn one_of_two() -> Outcome {
     Ok(())
 }
 
-/// The same in an extended poll.
+/// One of two QPs of a CQ is reset or destroyed during an extended poll.
 fn in_a_session() -> Outcome {
     for (version, by) in [0, 1].into_iter().flat_map(|v| By::BOTH.map(|by| (v, by))) {
         for destroy in [false, true] {
@@ -177,14 +177,15 @@ fn in_a_session() -> Outcome {
             // A session that is no longer valid may end early; the other completions come later.
             let mut ids = seen.clone();
             ids.extend(polled(&cq)?);
-            ensure!(ids == [100, 0, 1], "{what}: {seen:?}, in all {ids:?}");
+            ensure!(ids == [100, 0, 1], "{what}: {seen:?}, all: {ids:?}");
             works(&rig, &mut sa, &mut sb, &cq, 8).context(what)?;
         }
     }
     Ok(())
 }
 
-/// A callback that panics leaves the CQ as if it had returned: a reset does not wait for it, and the rest comes.
+/// A callback that panics leaves the CQ as if it had returned: a reset does not block, and the next poll returns the
+/// other completions.
 fn a_callback_that_panics() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(63)?;
@@ -205,16 +206,16 @@ fn a_callback_that_panics() -> Outcome {
     works(&rig, &mut a, &mut b, &cq, 8)
 }
 
-/// How QPs end.
+/// The ways in which QPs end.
 #[derive(Clone, Copy, Debug)]
 enum Ending {
     Close,
     Reset,
-    /// To ERR first, so that more completions come.
+    /// Moved to ERR first, so that there are more completions.
     Flush,
 }
 
-/// Completions of QPs that ended hold no places in the CQ: it takes those of the next QPs without a poll.
+/// Completions of QPs that were reset or destroyed use no entries of the CQ: new QPs can complete without a poll.
 fn places_in_the_cq() -> Outcome {
     for (version, ending) in
         [0, 1].into_iter().flat_map(|v| [Ending::Close, Ending::Reset, Ending::Flush].map(|e| (v, e)))
@@ -235,7 +236,7 @@ fn places_in_the_cq() -> Outcome {
                 Ending::Flush => a.control.modify_state(QpState::ERR)?,
             }
             if let Ending::Reset = ending {
-                // Before it is destroyed, too.
+                // RESET alone removes the completions, before the QP is destroyed.
                 ensure!(polled(&send_cq)?.is_empty() && polled(&recv_cq)?.is_empty(), "{what}");
                 rig.connect(&a.control, &rig.b.qp(&peer, &peer, 4)?.control)?;
             }
@@ -247,7 +248,7 @@ fn places_in_the_cq() -> Outcome {
     Ok(())
 }
 
-/// The same for datagrams, one CQ for both of a QP's queues.
+/// As above, for datagrams, with one CQ for both queues of a QP.
 fn places_of_datagrams() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(15)?;
@@ -275,7 +276,7 @@ fn places_of_datagrams() -> Outcome {
     Ok(())
 }
 
-/// The receives of an SRQ whose completions go with a QP are free again.
+/// Receives of an SRQ are free again if their completions are removed with a QP.
 fn places_of_an_srq() -> Outcome {
     for version in [0, 1] {
         for reset in [false, true] {
@@ -312,7 +313,7 @@ fn places_of_an_srq() -> Outcome {
     Ok(())
 }
 
-/// The same for an XRC receive QP, whose SRQ names the CQ.
+/// As above, for an XRC receive QP, whose SRQ has the CQ.
 fn places_of_xrc() -> Outcome {
     for version in [0, 1] {
         let rig = Rig::new(version)?;
@@ -346,7 +347,7 @@ fn places_of_xrc() -> Outcome {
             }
             rig.fabric.run();
             ensure!(polled(&qa)?.len() == room as usize);
-            // The completions are the SRQ's, and stay; but the QP they came by may go in the middle of the poll.
+            // The completions belong to the SRQ and stay, but the QP may be destroyed in the middle of the poll.
             let ids = poll_each(&qb, || {
                 drop(b);
                 Ok(())
@@ -360,7 +361,7 @@ fn places_of_xrc() -> Outcome {
     Ok(())
 }
 
-/// The same for a work queue.
+/// As above, for a work queue.
 fn places_of_a_wq() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(15)?;
@@ -372,7 +373,7 @@ fn places_of_a_wq() -> Outcome {
             // SAFETY: names no memory.
             unsafe { wq.post(id, &[])? };
         }
-        // Flushed, as nothing else completes without a sender.
+        // The receives are flushed, because there is no sender to complete them.
         wq.modify_state(WqState::ERR)?;
         rig.fabric.run();
         let mut first = true;
@@ -398,7 +399,7 @@ fn places_of_a_wq() -> Outcome {
     Ok(())
 }
 
-/// QPs come and go while another thread arms their CQ again and again.
+/// QPs are created and destroyed while another thread arms their CQ repeatedly.
 fn armed_meanwhile() -> Outcome {
     let rig = Rig::new(1)?;
     let channel = rig.a.context.create_comp_channel()?;
@@ -428,7 +429,7 @@ fn armed_meanwhile() -> Outcome {
         };
         let worked = work();
         stop.store(true, core::sync::atomic::Ordering::Relaxed);
-        let armed = armer.join().map_err(|_| anyhow::anyhow!("the thread that arms panicked"))??;
+        let armed = armer.join().map_err(|_| anyhow::anyhow!("the arming thread panicked"))??;
         ensure!(armed > 0);
         worked
     })?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Resets while something is posted: in the middle of a post that was stopped, and between the steps of a batch or session.
+//! Resets during posts: in the middle of a stopped post, and between the steps of a batch or session.
 #![expect(unsafe_code)]
 // UNSAFETY: stops a thread of this process by a signal whose handler uses atomics only.
 
@@ -47,7 +47,7 @@ fn stopped_at_the_doorbell() -> Outcome {
         });
         is_stopped.recv_timeout(Duration::from_secs(60)).context("the post did not ring")?;
         let reset = Elsewhere::new(move || reconnect(&ac, &bc, &attr));
-        // It waits for the post, or does not; but the post must not be what it was.
+        // The reset may wait for the post or not, but no WR of the post may complete afterwards.
         let waited = !reset.moment();
         go_on.send(())?;
         reset.join()?.with_context(|| what.clone())?;
@@ -57,21 +57,21 @@ fn stopped_at_the_doorbell() -> Outcome {
         let ids = polled(&cq)?;
         ensure!(
             ids.is_empty(),
-            "{what}: {ids:?} of before the reset; the post: {result:?}, waited: {waited}"
+            "{what}: {ids:?} were posted before the reset; the post: {result:?}, waited: {waited}"
         );
         works(&rig, &mut a, &mut b, &cq, 8).with_context(|| format!("{what}; {result:?}"))?;
     }
     Ok(())
 }
 
-/// The same, in a thread that a signal stops anywhere.
+/// A post in a thread that a signal stops at an arbitrary point.
 #[derive(Debug)]
 struct Stopper;
 
 /// The thread to stop, and whether it is stopped.
 static STOP: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
-/// One test at a time has the signal.
+/// Only one test at a time uses the signal.
 static SIGNAL: Mutex<()> = Mutex::new(());
 
 extern "C" fn stand_still(_: libc::c_int) {
@@ -90,13 +90,13 @@ impl Stopper {
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = stand_still as extern "C" fn(libc::c_int) as usize;
         action.sa_flags = libc::SA_RESTART;
-        // SAFETY: a handler that uses atomics and sched_yield(2) only; the old action is not asked for.
+        // SAFETY: a handler that uses atomics and sched_yield(2) only; the old action is not requested.
         let result = unsafe { libc::sigaction(libc::SIGUSR2, &raw const action, core::ptr::null_mut()) };
         ensure!(result == 0, "sigaction: {}", std::io::Error::last_os_error());
         Ok(Self)
     }
 
-    /// Stops a thread where it is.
+    /// Stops a thread at its current instruction.
     fn stop(&self, thread: libc::pthread_t) -> Result<()> {
         STOP.store(true, Ordering::SeqCst);
         // SAFETY: a thread that is not joined yet.
@@ -132,7 +132,7 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
     let (qa, qb) = (rig.a.cq(4000)?, rig.b.cq(4000)?);
     let deadline = Instant::now() + Duration::from_millis(1500);
     let mut turns = 0;
-    // At least four turns, however slow this machine is.
+    // At least four turns, also on a slow machine.
     while turns < 4 || turns < 40 && Instant::now() < deadline {
         turns += 1;
         let a: Qp<Mlx5, Rc, Exclusive> = rig.a.qp(&qa, &qa, 256)?;
@@ -142,7 +142,7 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
         let (Qp { send: sq, recv: a_recv, .. }, Qp { send: b_send, recv: rq, .. }) = (a, b);
         let (mut sq, mut rq) = (sq.context("a send queue")?, rq.context("a receive queue")?);
         let quit = AtomicBool::new(false);
-        // How many posts have returned, and how many at the most.
+        // The number of posts that have returned, and the maximum.
         let posted = AtomicU64::new(0);
         let pthread = AtomicU64::new(0);
         thread::scope(|scope| -> Outcome {
@@ -191,7 +191,7 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
         let what = format!("turn {turns}, {face:?}, receives {receives}");
         let last = posted.load(Ordering::SeqCst);
         let mut wc = [WorkCompletion::default(); 8];
-        // Whatever completes now was posted by the last call.
+        // A WR that completes now was posted by the last call.
         for (cq, mine) in [(&qa, !receives), (&qb, receives)] {
             for wc in cq.poll(&mut wc)? {
                 let flushed = wc.status == WcStatus::RNR_RETRY_EXC_ERR || wc.status == WcStatus::WR_FLUSH_ERR;
@@ -208,12 +208,12 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
                 }
                 taken += 1;
             }
-            ensure!(taken <= 1, "{what}: {taken} messages found receives, of which one at most was posted");
+            ensure!(taken <= 1, "{what}: {taken} messages were received, but at most one receive was posted");
             for wc in qb.poll(&mut wc)? {
                 ensure!(wc.wr_id == last, "{what}: receive {} took a message, the last was {last}", wc.wr_id);
             }
         } else {
-            // If the last one was posted, it has no receive; otherwise the queue is empty and works.
+            // If the last send was posted, it waits for a receive; otherwise the queue is empty and usable.
             ensure!(matches!(ac.state()?, QpState::RTS | QpState::ERR));
         }
         drop((sq, a_recv, rq, b_send));
@@ -230,8 +230,8 @@ fn stopped_receives() -> Outcome {
     [Face::Single, Face::Batch, Face::List].into_iter().try_for_each(|face| stopped_anywhere(true, face))
 }
 
-/// Batches, typed and of receives, that were begun before a reset fail when they complete; forgotten and dropped ones are
-/// nothing. Control calls on the same thread wait for none of them.
+/// Typed batches of sends and receives that were begun before a reset fail when they are completed. Forgotten and
+/// dropped batches have no effect. Control calls on the same thread wait for none of them.
 fn open_batches() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(127)?;
@@ -280,7 +280,7 @@ fn open_batches() -> Outcome {
     Ok(())
 }
 
-/// The same with guards of shared queues: the lock that a forgotten batch was made by is free.
+/// As above, with guards of shared queues: the lock of a forgotten batch is free.
 fn open_batches_of_shared_queues() -> Outcome {
     let rig = Rig::new(1)?;
     let (cq, peer) = (rig.a.cq(127)?, rig.b.cq(127)?);

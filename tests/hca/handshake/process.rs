@@ -14,8 +14,8 @@ use uverbs::{Errno, PollError, PostError};
 use uverbs_tests::child::in_fork;
 use uverbs_tests::{Outcome, Test, run};
 
-/// A process is forked while a thread is in a callback of a poll: the child is refused everything and waits for nothing,
-/// the parent goes on.
+/// A process forks while a thread is in the callback of a poll: in the child every call is refused and none waits; the
+/// parent continues.
 fn fork_within_a_poll() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(63)?;
@@ -66,10 +66,10 @@ fn fork_within_a_poll() -> Outcome {
     works(&rig, &mut a, &mut b, &cq, 8)
 }
 
-/// The variable with which the suite runs without membarrier(2).
+/// The environment variable that makes the suite run without membarrier(2).
 pub(crate) const WITHOUT_MEMBARRIER: &str = "UVERBS_TEST_WITHOUT_MEMBARRIER";
 
-/// Refuses membarrier(2) to this process from now on, as an old kernel or a sandbox does.
+/// Installs a filter that refuses membarrier(2), as an old kernel or a sandbox does.
 pub(crate) fn refuse_membarrier() -> Outcome {
     const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -85,16 +85,16 @@ pub(crate) fn refuse_membarrier() -> Outcome {
     // SAFETY: takes numbers only.
     let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     ensure!(result == 0, "PR_SET_NO_NEW_PRIVS: {}", std::io::Error::last_os_error());
-    // SAFETY: a program of four steps that lives across the call.
+    // SAFETY: a filter of four instructions, which is valid during the call.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     ensure!(result == 0, "PR_SET_SECCOMP: {}", std::io::Error::last_os_error());
     // SAFETY: queries the supported commands.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, 0, 0, 0) };
-    ensure!(result == -1, "membarrier(2) is there all the same");
+    ensure!(result == -1, "membarrier(2) is still available");
     Ok(())
 }
 
-/// Everything in this folder, and the stress, where membarrier(2) is refused.
+/// Runs all tests of this folder, and the stress test, in a process where membarrier(2) is refused.
 fn without_membarrier() -> Outcome {
     let mut suite = Command::new(std::env::current_exe()?);
     suite.env(WITHOUT_MEMBARRIER, "1").args(["handshake::", "stress::", "--skip", "without_membarrier"]);

@@ -13,7 +13,7 @@ use uverbs::{Exclusive, PostError, Qp, Rc, SharedReceiveQueue};
 use uverbs_tests::post::post_srq_recv;
 use uverbs_tests::{Face, Outcome, Test};
 
-/// The event in the middle of the resize.
+/// The control call in the middle of the resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Close,
@@ -23,8 +23,8 @@ enum Ending {
 /// A thread that the hook started.
 type Started = Arc<Mutex<Option<Elsewhere<Result<()>>>>>;
 
-/// A pair loses A in the middle of a resize. `before` and `within` are the numbers of completions in the old and in the
-/// new ring.
+/// The QP of A is reset or destroyed in the middle of a resize. `before` and `within` are the numbers of completions in
+/// the old and in the new ring.
 fn ended(version: u8, ending: Ending, before: u64, within: u64, cqe: u32, first: bool) -> Outcome {
     let rig = Rig::new(version)?;
     let cq = rig.a.cq(63)?;
@@ -44,14 +44,15 @@ fn ended(version: u8, ending: Ending, before: u64, within: u64, cqe: u32, first:
     rig.a.hooks.on_resize(move || {
         let sent = send(&mut va, &mut vb, 200..200 + within);
         fabric.run();
-        // A control call that waits for the end of the resize is right, too: so it gets a moment, not more.
+        // A control call that waits for the end of the resize is correct, too, so the test waits for it only for a
+        // short time.
         let elsewhere = Elsewhere::new(move || {
             sent?;
             match ending {
                 Ending::Close => va.close()?,
                 Ending::Reset => va.control.modify_state(QpState::RESET)?,
             }
-            // If it was only reset, it goes now.
+            // If it was only reset, it is destroyed now.
             Ok(())
         });
         elsewhere.moment();
@@ -68,7 +69,7 @@ fn ended(version: u8, ending: Ending, before: u64, within: u64, cqe: u32, first:
         na.sq()?.post(id).signaled().send_inline(b"")?;
     }
     let ids = polled(&cq)?;
-    ensure!(ids.is_empty(), "{ids:?} succeeded, for which there was no receive");
+    ensure!(ids.is_empty(), "{ids:?} succeeded without a receive");
     for id in 300..303 {
         rig.b.recv(nb.rq()?, id)?;
     }
@@ -97,7 +98,7 @@ fn qps_that_end() -> Outcome {
     Ok(())
 }
 
-/// The receives of an SRQ are free again that a QP took which is destroyed in the middle of a resize.
+/// If a QP is destroyed in the middle of a resize, the receives that it took from an SRQ are free again.
 fn receives_of_an_srq() -> Outcome {
     for (version, before, within) in [(0, 2, 2), (1, 2, 2), (1, 4, 0), (1, 0, 4)] {
         let what = format!("version {version}, {before} before, {within} within");
@@ -146,7 +147,7 @@ fn receives_of_an_srq() -> Outcome {
     Ok(())
 }
 
-/// A resize in a callback is refused, and nothing waits for ever; the completions come all the same.
+/// A resize in a callback is refused without a deadlock, and the completions are still reported.
 fn in_a_callback() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(63)?;

@@ -24,7 +24,7 @@ use uverbs_tests::{Face, Outcome, Refused};
 use uverbs_uapi::cmd::IB_USER_VERBS_CMD_RESIZE_CQ;
 use uverbs_uapi::ids::{UVERBS_ATTR_WRITE_CMD, UVERBS_METHOD_INVOKE_WRITE, UVERBS_OBJECT_DEVICE};
 
-/// Something that is done once.
+/// An action that runs once.
 type Action = Box<dyn FnOnce() + Send>;
 
 /// Actions at certain points of a call.
@@ -129,7 +129,7 @@ pub(super) struct End {
     pub(super) context: Context<Mlx5>,
 }
 
-/// Both.
+/// Both devices.
 #[derive(Debug)]
 pub(super) struct Rig {
     pub(super) fabric: Fabric,
@@ -163,7 +163,7 @@ impl End {
         Ok(self.pd.qp::<Rc>().send_cq(send).recv_cq(recv).cap(cap(n)).send_ops(ops).create()?)
     }
 
-    /// Posts a receive with a place of its own.
+    /// Posts a receive with separate memory.
     pub(super) fn recv<L: uverbs_tests::Lock>(
         &self,
         rq: &mut uverbs::qp::RecvQueue<Mlx5, L>,
@@ -177,18 +177,18 @@ impl End {
 
 const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE);
 
-/// Queues of this size.
+/// Sets the size of the queues.
 pub(super) fn cap(n: u32) -> QpCap {
     QpCap { max_send_wr: n, max_recv_wr: n, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 }
 }
 
 impl Rig {
-    /// With completions of this version.
+    /// Sets the version of completion entries.
     pub(super) fn new(cqe_version: u8) -> Result<Self> {
         Self::on(Fabric::deterministic(1), cqe_version)
     }
 
-    /// On a fabric.
+    /// Creates the devices on a fabric.
     pub(super) fn on(fabric: Fabric, cqe_version: u8) -> Result<Self> {
         let end = |name| End::new(fabric.device(name).cqe_version(cqe_version).build());
         let (a, b) = (end("hca0")?, end("hca1")?);
@@ -196,21 +196,21 @@ impl Rig {
         Ok(Self { fabric, a, b, attr })
     }
 
-    /// Both QPs up.
+    /// Creates two QPs and connects them.
     pub(super) fn connect(&self, a: &QpControl<Mlx5>, b: &QpControl<Mlx5>) -> Result<()> {
         connect(a, b, &self.attr)
     }
 
-    /// A QP on this CQ of A, and its peer, which is not polled.
+    /// Creates a QP on this CQ of A, and its peer, whose CQ is not polled.
     pub(super) fn pair(&self, cq: &Cq, n: u32) -> Result<(Qp<Mlx5, Rc>, Qp<Mlx5, Rc>)> {
-        // Its receives are never free again.
+        // Its completions are not polled, so its receives never become free again.
         let peer = self.b.cq(2047)?;
         let (a, b) = (self.a.qp(cq, cq, n)?, self.b.qp(&peer, &peer, 512)?);
         self.connect(&a.control, &b.control)?;
         Ok((a, b))
     }
 
-    /// The devices saw nothing wrong, and no CQ died.
+    /// Checks that the devices recorded no violation and no CQ is in error.
     pub(super) fn clean(&self) -> Outcome {
         for end in [&self.a, &self.b] {
             ensure!(end.hca.violations().is_empty(), "{:?}", end.hca.violations());
@@ -236,7 +236,7 @@ pub(super) fn connect(a: &QpControl<Mlx5>, b: &QpControl<Mlx5>, attr: &ConnectAt
     Ok(b.connect(&there, &here, attr)?)
 }
 
-/// To RESET, and up again.
+/// To RESET and back to RTS.
 pub(super) fn reconnect(a: &QpControl<Mlx5>, b: &QpControl<Mlx5>, attr: &ConnectAttr) -> Result<()> {
     for control in [a, b] {
         control.modify_state(QpState::RESET)?;
@@ -265,7 +265,7 @@ pub(super) fn polled(cq: &Cq) -> Result<Vec<u64>> {
     Ok(got.iter().map(|wc| wc.wr_id).collect())
 }
 
-/// A QP's queues work: as many as fit are taken and complete, once each.
+/// Checks the queues of a QP: they accept as many WRs as they have room for, and each completes once.
 pub(super) fn works(rig: &Rig, a: &mut Qp<Mlx5, Rc>, b: &mut Qp<Mlx5, Rc>, cq: &Cq, n: u64) -> Outcome {
     for turn in 0..3 {
         let ids = 5000 + turn * 100..5000 + turn * 100 + n;
@@ -284,7 +284,7 @@ pub(super) struct Elsewhere<T> {
     done: Receiver<()>,
 }
 
-/// So long something gets that may have to wait for us.
+/// The time for a call that may be waiting for this thread.
 const MOMENT: Duration = Duration::from_millis(100);
 
 impl<T: Send + 'static> Elsewhere<T> {
@@ -297,12 +297,12 @@ impl<T: Send + 'static> Elsewhere<T> {
         Self { thread, done }
     }
 
-    /// Waits a moment; whether it is done. It may be waiting for what this thread holds.
+    /// Waits a moment, and returns whether the work is done. It may be waiting for this thread.
     pub(super) fn moment(&self) -> bool {
         self.done.recv_timeout(MOMENT) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
     }
 
-    /// A shorter one.
+    /// Waits a shorter moment.
     pub(super) fn moment_short(&self) -> bool {
         self.done.recv_timeout(MOMENT / 20) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
     }

@@ -10,9 +10,9 @@ use uverbs::Driver;
 use uverbs::attr::{QpState, QpType};
 
 impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
-    /// Posts receives until no message of a reliable pair waits for one. `false` if there is no room for as many now.
+    /// Posts receives until every message of a reliable pair has one. `false` if there is not enough room now.
     fn feed(&mut self, pair: usize, end: usize) -> Result<bool> {
-        // Several pairs take from an SRQ.
+        // Several pairs may receive from an SRQ.
         let pairs = if self.config.srq { 0..self.pairs.len() } else { pair..pair + 1 };
         let wanted: usize = pairs.map(|p| self.pairs[p].model[1 - end].messages.len()).sum();
         let posted = if self.config.srq {
@@ -52,7 +52,8 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
         Ok(())
     }
 
-    /// Both ends to ERR, the given one first, until all that was posted has come back; then up again.
+    /// Moves both ends to ERR, beginning with `end`, waits until all posted WRs have completed, and connects them
+    /// again.
     pub(super) fn fail(&mut self, pair: usize, end: usize) -> Result<()> {
         self.tally.endings += 1;
         self.failing = Some(pair);
@@ -81,7 +82,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
         for (end, marker) in markers.into_iter().enumerate() {
             let model = &mut self.pairs[pair].model[end];
             let Some(marker) = marker else {
-                // None of them was signaled, and none failed: they were done.
+                // None of them was signaled and none failed, so they were executed.
                 ensure!(model.failed.is_empty(), "flushed in part");
                 for sent in model.sent.drain(..) {
                     sent.effect.apply(&mut self.memory, end);
@@ -101,10 +102,10 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
         self.begin_anew(pair)
     }
 
-    /// Both ends to RESET without a warning.
+    /// Resets both ends, with outstanding requests.
     pub(super) fn reset(&mut self, pair: usize) -> Result<()> {
         if self.config.srq {
-            // It would be unknown which of the SRQ's receives were taken.
+            // The test could not know which receives of the SRQ were taken.
             return self.fail(pair, 0);
         }
         self.tally.endings += 1;
@@ -115,7 +116,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
         self.begin_anew(pair)
     }
 
-    /// Both QPs are destroyed without a warning, and others made.
+    /// Destroys both QPs, with outstanding requests, and creates others.
     pub(super) fn destroy(&mut self, pair: usize) -> Result<()> {
         if self.config.srq {
             self.fail(pair, 1)?;
@@ -149,7 +150,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
         let this = &mut self.pairs[pair];
         this.generation += 1;
         this.model = Default::default();
-        // Taken out, because the rest of the world is needed to connect it.
+        // The pair is taken out of the world, because connecting it borrows the rest of the world.
         let mut taken = self.pairs.swap_remove(pair);
         let result = self.connect(&mut taken);
         self.pairs.push(taken);
@@ -164,13 +165,14 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
             let model = &self.pairs[pair].model[end];
             let missing = model.messages.iter().find(|m| model.last_ok.is_some_and(|ok| m.id <= ok));
             if let (QpType::Rc, Some(missing)) = (T::QP_TYPE, missing) {
-                anyhow::bail!("{:#x} succeeded, and was never received", missing.id);
+                anyhow::bail!("{:#x} succeeded, but was not received", missing.id);
             }
         }
         Ok(())
     }
 
-    /// The memory of a pair, each direction of which may have come any way through the requests whose end is not known.
+    /// Checks the memory of a pair. In each direction, any number of the requests with an unknown result may have been
+    /// executed.
     fn check_uncertain(&mut self, pair: usize, maybe: &[Vec<Sent>; 2]) -> Result<()> {
         let actual = [self.end_objects[0].bytes()?, self.end_objects[1].bytes()?];
         for (initiator, maybe) in maybe.iter().enumerate() {
@@ -183,7 +185,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
                     let now = actual[end][at];
                     ensure!(
                         histories.iter().any(|m| m.0[end][at] == now),
-                        "byte {at} at end {end} is {now:#04x}, which it never was"
+                        "byte {at} at end {end} is {now:#04x}, which no number of requests explains"
                     );
                     self.memory.0[end][at] = now;
                 }
@@ -192,7 +194,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
         Ok(())
     }
 
-    /// The end of a program: everything that was posted completes, and all memory is as it should be.
+    /// The end of a program: checks that all posted WRs complete, and that all memory is as expected.
     pub fn finish(&mut self) -> Result<()> {
         let rc = T::QP_TYPE == QpType::Rc;
         for pair in 0..self.pairs.len() {
@@ -244,12 +246,13 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
                     self.memory.0[end][at]
                 );
             }
-            ensure!(objects.guards()?.iter().all(|b| *b == 0), "memory was written that is not registered");
+            ensure!(objects.guards()?.iter().all(|b| *b == 0), "memory outside of the region was written");
         }
         self.receives_are_whole()
     }
 
-    /// The marker of a queue whose last request makes no completion; with receives, if it has to wait for room.
+    /// Posts a signaled request to a queue whose last request is not signaled; posts receives first, if it has to wait
+    /// for room.
     fn finish_feeding(&mut self, pair: usize, end: usize) -> Result<()> {
         let mut deadline = Deadline::usual();
         let cap = self.pairs[pair].qps[end].cap().max_send_wr as usize;
@@ -258,7 +261,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
                 self.feed(pair, 1 - end)?;
             }
             if self.poll_all()? == 0 {
-                // Nothing in a full queue makes a completion: it can never be used again.
+                // No request of the full queue is signaled, so it can never be used again.
                 if self.pairs[pair].model[end].sent.iter().all(|s| !s.signaled) {
                     return self.fail(pair, end);
                 }
@@ -269,7 +272,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> World<'_, D, T, L> {
         self.post_marker(pair, end).map(drop)
     }
 
-    /// No receive got lost: as many as there is memory for can be posted.
+    /// Checks that no receive was lost: as many as there is memory for can be posted.
     fn receives_are_whole(&mut self) -> Result<()> {
         for pair in 0..self.pairs.len() {
             for end in 0..2 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random programs of verbs, held against a model that is simple enough to be believed.
+//! Random programs of verbs, compared with a simple model.
 //!
 //! A program is a list of [`Step`]s: posts of all kinds on all faces, receives, polls, changes of state, destruction of
 //! QPs, on several pairs of QPs that share CQs and perhaps an SRQ. [`world`] runs it on two devices, [`model`] computes
@@ -16,7 +16,7 @@ pub mod world;
 use crate::post::Face;
 use uverbs::attr::Mtu;
 
-/// The circumstances of a program.
+/// The parameters of a program.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Connected pairs of QPs, 1 to 3.
@@ -25,7 +25,7 @@ pub struct Config {
     pub cqs: usize,
     /// Receives come from one SRQ at each end.
     pub srq: bool,
-    /// Every send makes a completion.
+    /// Whether every send is signaled.
     pub sq_sig_all: bool,
     /// Of the send queues.
     pub max_send_wr: u32,
@@ -73,13 +73,13 @@ pub enum Wrong {
 pub struct Wr {
     /// The operation; one that the transport lacks becomes a send.
     pub verb: Verb,
-    /// Makes a completion.
+    /// Whether it is signaled.
     pub signaled: bool,
-    /// Waits for reads and atomics.
+    /// Whether it is fenced.
     pub fence: bool,
-    /// Makes an event.
+    /// Whether it is solicited.
     pub solicited: bool,
-    /// Carries its bytes.
+    /// Whether its data are inline.
     pub inline: bool,
     /// Bytes.
     pub len: u16,
@@ -89,7 +89,7 @@ pub struct Wr {
     pub cuts: [u16; 3],
     /// Operands and immediate.
     pub word: u64,
-    /// A mistake, which must be refused.
+    /// An intentional fault, which must be refused.
     pub wrong: Option<Wrong>,
 }
 
@@ -99,36 +99,36 @@ pub struct Wr {
 pub enum Step {
     /// Work requests by one call.
     Post { pair: u8, end: u8, face: Face, wrs: Vec<Wr> },
-    /// Receives, as many as there is memory for.
+    /// Posts receives, as many as there is memory for.
     Recv { pair: u8, end: u8, face: Face, count: u8, cut: u16 },
-    /// Up to so many completions, in one of three ways.
+    /// Polls up to this many completions, in one of three ways.
     Poll { end: u8, cq: u8, max: u8, way: u8 },
-    /// The send queue takes no more work to do: SQD.
+    /// Moves an end to SQD.
     Drain { pair: u8, end: u8 },
-    /// It does again.
+    /// Moves an end back to RTS.
     Resume { pair: u8, end: u8 },
-    /// To ERR, one end and then the other; all is flushed; up again.
+    /// Moves one end and then the other one to ERR, waits until all is flushed, and connects them again.
     Fail { pair: u8, end: u8 },
     /// Resets both QPs, with outstanding requests, and connects them again.
     Reset { pair: u8 },
     /// Destroys both QPs, with outstanding requests, and creates others.
     Destroy { pair: u8 },
-    /// A CQ becomes another size.
+    /// Resizes a CQ.
     Resize { end: u8, cq: u8, cqe: u16 },
-    /// Time passes, in milliseconds.
+    /// Waits, in milliseconds.
     Rest { ms: u8 },
 }
 
-/// Counts of a program's actions, which show that programs do something.
+/// Counts of a program's actions, with which tests check that programs have an effect.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Work requests that were posted.
     pub posted: u64,
-    /// Posts that were refused, as they should.
+    /// Posts that were refused, as expected.
     pub refused: u64,
     /// Successful completions of sends and of receives.
     pub completed: [u64; 2],
-    /// Completions with an error, as they should.
+    /// Completions with an error, as expected.
     pub flushed: u64,
     /// QPs that failed, were reset or destroyed.
     pub endings: u64,

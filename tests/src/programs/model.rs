@@ -25,7 +25,7 @@ const FIRST_SLOT: usize = 4608;
 pub const PAIR: usize = 24 << 10;
 /// Memory of an end: three pairs, and the SRQ's receives.
 pub const LEN: usize = 4 * PAIR;
-/// Memory before and behind it that no WR names.
+/// Bytes before and behind that memory, which no WR names.
 pub const GUARD: usize = 4096;
 
 /// Offset of the data that a direction's initiator sends, which do not change.
@@ -57,12 +57,12 @@ pub const SRQ: usize = 3;
 
 const _: () = assert!(FIRST_SLOT + SLOTS * SLOT <= PAIR && SLOTS * SLOT <= PAIR);
 
-/// The memory of both ends, as it should be.
+/// The expected memory of both ends.
 #[derive(Clone, Debug)]
 pub struct Memory(pub [Vec<u8>; 2]);
 
 impl Memory {
-    /// A pattern that differs everywhere.
+    /// Initial contents that are different at each position.
     pub fn new() -> Self {
         Self([pattern::bytes(0xa, LEN), pattern::bytes(0xb, LEN)])
     }
@@ -78,13 +78,13 @@ impl Default for Memory {
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "offsets in the memory of an end")]
 pub enum Effect {
-    /// It affects the receiver only.
+    /// No effect, except at the receiver.
     Message,
-    /// Bytes that arrive in the target.
+    /// A write: the bytes arrive in the responder's memory.
     Write { at: usize, data: Vec<u8> },
-    /// Bytes of the responder that arrive here.
+    /// A read: bytes of the responder's memory arrive at the initiator.
     Read { from: usize, to: usize, len: usize },
-    /// A word of the responder's changes, and its old value arrives here.
+    /// An atomic: a word of the responder's memory changes, and its old value arrives at the initiator.
     Atomic { at: usize, to: usize, change: Change },
 }
 
@@ -109,7 +109,7 @@ impl Effect {
         }
     }
 
-    /// Does it: `initiator` is the end that posted.
+    /// Applies the effect; `initiator` is the end that posted.
     pub fn apply(&self, memory: &mut Memory, initiator: usize) {
         let responder = 1 - initiator;
         match self {
@@ -134,14 +134,14 @@ impl Effect {
     }
 }
 
-/// A request that was posted, and whose end is not known.
+/// A posted request without a completion.
 #[derive(Clone, Debug)]
 pub struct Sent {
     /// Its id.
     pub id: u64,
-    /// Makes a completion.
+    /// Whether it is signaled.
     pub signaled: bool,
-    /// Of that completion.
+    /// The opcode of its completion.
     pub opcode: WcOpcode,
     /// Length in the completion, of reads and atomics.
     pub byte_len: Option<u32>,
@@ -149,10 +149,10 @@ pub struct Sent {
     pub effect: Effect,
 }
 
-/// A message that was posted, and whose receive is not known.
+/// A posted message that was not received.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Id of the request that brings it.
+    /// Id of the request that sends it.
     pub id: u64,
     /// The data in the receive.
     pub data: Vec<u8>,
@@ -176,17 +176,17 @@ pub struct Posted {
 /// One end of a pair.
 #[derive(Clone, Debug, Default)]
 pub struct EndModel {
-    /// On their way, in the order of posting.
+    /// Outstanding requests, in the order of posting.
     pub sent: VecDeque<Sent>,
-    /// To the other end.
+    /// Messages to the other end.
     pub messages: VecDeque<Message>,
-    /// Of this end's own receive queue.
+    /// Receives of this end's own receive queue.
     pub recvs: VecDeque<Posted>,
     /// Id of the last request that is known to have succeeded.
     pub last_ok: Option<u64>,
     /// Requests that ended with an error, in order, while the pair fails.
     pub failed: Vec<Sent>,
-    /// In SQD.
+    /// Whether it is in SQD.
     pub drained: bool,
 }
 
@@ -200,7 +200,7 @@ pub fn windows(pair: usize, initiator: usize) -> [(usize, Range<usize>); 3] {
     ]
 }
 
-/// The memory of a direction after each number of the requests `maybe` was done, from none to all of them.
+/// The possible contents of a direction's memory: after each number of the requests `maybe`, from none to all of them.
 pub fn histories(memory: &Memory, maybe: &[Sent], initiator: usize) -> Vec<Memory> {
     let mut all = vec![memory.clone()];
     let mut state = memory.clone();

@@ -26,22 +26,22 @@ use uverbs::{
 
 /// Marks ids of receives.
 const RECV: u64 = 1 << 63;
-/// Entries of each CQ: more than ever wait.
+/// Entries of each CQ, more than there can be unpolled completions.
 pub const CQE: u32 = 600;
 
 /// The objects of an end, besides QPs. The fields are dropped from the first to the last.
 pub struct EndObjects<D: Driver, L: Lock> {
-    /// Takes receives for all QPs, if there is one.
+    /// The SRQ of all QPs, if there is one.
     pub srq: Option<SharedReceiveQueue<D, L>>,
-    /// Posted to it, in any order.
+    /// The receives in the SRQ, in any order.
     pub srq_recvs: Vec<Posted>,
-    /// Completions of everything.
+    /// The CQs of all QPs.
     pub cqs: Vec<CompletionQueue<D, Shared>>,
     /// The memory that work requests name: the middle of `all`.
     pub mr: MemoryRegion<D, ForeignBuf>,
     /// All of the memory, for checks. No work request names it.
     pub all: MemoryRegion<D, PageBuf>,
-    /// Domain of everything.
+    /// The protection domain.
     pub pd: ProtectionDomain<D>,
 }
 
@@ -85,13 +85,13 @@ impl<D: Driver, L: Lock> EndObjects<D, L> {
 
 /// Two connected QPs.
 pub struct Pair<D: Driver, T: Typed<D>, L: Lock> {
-    /// By end.
+    /// The QPs, by end.
     pub qps: [Qp<D, T, L>; 2],
     /// Addresses of the other end, of datagram QPs.
     pub ahs: Option<[AddressHandle<D>; 2]>,
     /// The expected state of both ends.
     pub model: [EndModel; 2],
-    /// How often they were connected again.
+    /// The number of times that they were connected.
     pub generation: u64,
 }
 
@@ -106,7 +106,7 @@ pub struct World<'l, D: Driver, T: Typed<D>, L: Lock> {
     /// Counts of the program's actions.
     pub tally: Tally,
     next: u64,
-    /// The pair that is being ended: errors of it are expected.
+    /// The pair that is being reset or destroyed, whose errors are expected.
     pub(super) failing: Option<usize>,
 }
 
@@ -116,7 +116,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> core::fmt::Debug for World<'_, D, T, L> {
     }
 }
 
-/// The verb that a transport has instead.
+/// The operation that is used if the transport does not have the given one.
 fn verb<T: uverbs::qp::Transport>(verb: Verb) -> Verb {
     match (T::QP_TYPE, verb) {
         (QpType::Rc, verb) => verb,
@@ -129,7 +129,7 @@ fn verb<T: uverbs::qp::Transport>(verb: Verb) -> Verb {
 }
 
 impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
-    /// Everything connected.
+    /// Creates all objects, and connects the pairs.
     pub fn new(lab: &'l Lab<D>, config: &Config) -> Result<Self> {
         let mut attr = lab.connect_attr();
         (attr.rnr_retry, attr.min_rnr_timer, attr.path_mtu) = (7, 1, config.mtu);
@@ -266,7 +266,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         let remote_at =
             |offset: usize| Remote { addr: there.mr.addr() + offset as u64, rkey: there.mr.rkey() };
         let imm = wr.word as u32;
-        // Words are small, so that swaps find them sometimes.
+        // Words have small values, so that compare and swap sometimes succeeds.
         let (compare, swap) = (wr.word % 4, wr.word / 4 % 4);
         let target = model::target(pair) + at;
         let read_from = if self.config.lossy { model::constant(pair) + at } else { target };
@@ -303,7 +303,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         cuts.push(len);
         let mut sges: Vec<Sge> = cuts.windows(2).map(|c| sge(&here.mr, local + c[0]..local + c[1])).collect();
         let mut bytes = if inline { data.clone() } else { vec![] };
-        // A mistake that the request can make.
+        // The fault, if it is possible with the request.
         let wrong = match wr.wrong {
             Some(Wrong::Sges) if !inline => {
                 sges = vec![sges[0]; self.pairs[pair].qps[end].cap().max_send_sge as usize + 1];
@@ -346,7 +346,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         Planned { op, flags, sges, bytes: inline.then_some(bytes), sent, message: delivered, wrong }
     }
 
-    /// Posts, and compares the answer with what must be.
+    /// Posts requests, and compares the result with the expected one.
     fn post(&mut self, pair: usize, end: usize, face: Face, wrs: &[Wr]) -> Result<()> {
         let mut planned: Vec<Planned> = Vec::new();
         for wr in wrs {
@@ -373,7 +373,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         let posted = match result {
             Ok(()) => {
                 // An empty list is an error of C's face only.
-                ensure!(first_wrong.is_none(), "{face:?}: posted, though {first_wrong:?} is wrong");
+                ensure!(first_wrong.is_none(), "{face:?}: posted, but {first_wrong:?} is invalid");
                 planned.len()
             }
             Err(Refused { error: Some(PostError::NullList), bad: None }) if planned.is_empty() => 0,
@@ -382,7 +382,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
                 let by_one = matches!(face, Face::List | Face::Single);
                 ensure!(by_one == bad.is_some(), "{face:?}: {error} names {bad:?}");
                 if error == PostError::QueueFull {
-                    // More than promised may fit, but not less.
+                    // More requests may fit than the queue's size, but not fewer.
                     let taken = bad.unwrap_or(planned.len() - 1);
                     ensure!(
                         taken >= room,
@@ -391,7 +391,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
                     );
                     ensure!(
                         first_wrong.is_none_or(|w| w >= taken || !by_one),
-                        "{face:?}: passed a wrong one"
+                        "{face:?}: accepted an invalid request"
                     );
                 } else {
                     let wrong =
@@ -401,7 +401,10 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
                         "{face:?}: {error}, not {:?}",
                         planned[wrong].wrong
                     );
-                    ensure!(bad.is_none_or(|b| b == wrong), "{face:?}: {bad:?} is named, {wrong} is wrong");
+                    ensure!(
+                        bad.is_none_or(|b| b == wrong),
+                        "{face:?}: bad_wr is {bad:?}, but {wrong} is invalid"
+                    );
                 }
                 bad.unwrap_or(0)
             }
@@ -416,7 +419,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         Ok(())
     }
 
-    /// The owner of the memory of an end's receives, and the parts of it that are posted.
+    /// The owner of the receives of an end, and those that are posted.
     fn recvs(&mut self, pair: usize, end: usize) -> (usize, Vec<usize>) {
         if self.config.srq {
             (model::SRQ, self.end_objects[end].srq_recvs.iter().map(|p| p.slot).collect())
@@ -425,7 +428,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         }
     }
 
-    /// Posts receives; gives how many.
+    /// Posts receives. Returns their number.
     pub(super) fn recv(
         &mut self,
         pair: usize,
@@ -464,7 +467,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         Ok(n)
     }
 
-    /// Polls, in one of three ways; gives how many completions came.
+    /// Polls, in one of three ways. Returns the number of completions.
     pub(super) fn poll(&mut self, end: usize, cq: usize, max: usize, way: u8) -> Result<usize> {
         let queue = &self.end_objects[end].cqs[cq];
         let mut got = Vec::new();
@@ -524,14 +527,14 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         if is_recv { self.received(pair, end, wc) } else { self.sent(pair, end, wc) }
     }
 
-    /// A completion of the send queue.
+    /// Checks a completion of the send queue.
     fn sent(&mut self, pair: usize, end: usize, wc: &WorkCompletion) -> Result<()> {
         let model = &mut self.pairs[pair].model[end];
         let at = model
             .sent
             .iter()
             .position(|s| s.id == wc.wr_id)
-            .context("not on its way: doubled, or out of order")?;
+            .context("not outstanding: duplicate or out of order")?;
         let failing = self.failing == Some(pair);
         for before in model.sent.drain(..at) {
             ensure!(!before.signaled, "{:#x} before it has no completion", before.id);
@@ -560,13 +563,13 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         Ok(())
     }
 
-    /// A completion of a receive queue.
+    /// Checks a completion of a receive queue.
     fn received(&mut self, pair: usize, end: usize, wc: &WorkCompletion) -> Result<()> {
         let failing = self.failing == Some(pair);
         let posted = if self.config.srq {
             let recvs = &mut self.end_objects[end].srq_recvs;
             let at =
-                recvs.iter().position(|p| p.id == wc.wr_id).context("not posted to the SRQ, or doubled")?;
+                recvs.iter().position(|p| p.id == wc.wr_id).context("not posted to the SRQ, or duplicate")?;
             recvs.swap_remove(at)
         } else {
             let posted = self.pairs[pair].model[end].recvs.pop_front().context("nothing was posted")?;
@@ -580,7 +583,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         }
         let header = grh::<T>();
         let messages = &mut self.pairs[pair].model[1 - end].messages;
-        // Unreliable messages may be lost, in whole, when no receive is there.
+        // Unreliable messages may be lost as a whole if there is no receive.
         let reliable = T::QP_TYPE == QpType::Rc;
         let objects = &self.end_objects[end];
         let arrived = |message: &Message| -> Result<bool> {
@@ -614,18 +617,18 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         Ok(())
     }
 
-    /// Whatever is there now is right.
+    /// Takes the current bytes of a range as the expected ones, where they are unspecified.
     pub(super) fn settle_range(&mut self, end: usize, range: core::ops::Range<usize>) -> Result<()> {
         let to = &mut self.memory.0[end][range.clone()];
         Ok(self.end_objects[end].mr.read_at(range.start, to)?)
     }
 
-    /// Whatever a receive that failed left in its memory is right.
+    /// A failed receive may have written any bytes to its memory.
     pub(super) fn settle_slot(&mut self, end: usize, slot: usize) -> Result<()> {
         self.settle_range(end, slot..slot + LONGEST + GRH)
     }
 
-    /// Everything that is there, until nothing is.
+    /// Polls until all CQs are empty.
     pub(super) fn poll_all(&mut self) -> Result<usize> {
         let mut all = 0;
         for end in 0..2 {
@@ -678,7 +681,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         }
     }
 
-    /// The state that the device has a QP in.
+    /// The state of a QP according to the device.
     pub(super) fn set_state(&self, pair: usize, end: usize, state: QpState) -> Result<()> {
         let control = &self.pairs[pair].qps[end].control;
         control.modify_state(state).with_context(|| format!("pair {pair}, end {end} to {state:?}"))

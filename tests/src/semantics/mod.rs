@@ -33,7 +33,7 @@ pub struct Want {
 }
 
 impl Want {
-    /// By the row, or by the rule for states that it does not name.
+    /// The result of the row, or of the rule for states that the row does not name.
     #[must_use]
     pub fn of(row: &Row, state: QpState) -> Self {
         if row.states.contains(&state) {
@@ -49,7 +49,7 @@ impl Want {
 pub struct On {
     /// The driver's name.
     pub driver: &'static str,
-    /// The same, or a special device of it: only rows that name it are held.
+    /// The driver's name, or a special device: then only rows that name it are checked.
     pub device: &'static str,
     /// The QP's type.
     pub qp_type: QpType,
@@ -89,11 +89,11 @@ fn check_list<W>(want: Want, got: Result<(), BadWr<W>>, nodes: &[W], it: usize) 
     match (want.result, &got) {
         (Ok(()), Ok(())) => Ok(nodes.len()),
         (Err(error), Err(bad)) if bad.error == error => {
-            ensure!(index(bad) == named, "{error:?} names {}, should name {named}", index(bad));
+            ensure!(index(bad) == named, "{error:?}: bad_wr is {}, expected {named}", index(bad));
             Ok(if want.named == Named::It { it } else { 0 })
         }
-        (want, Ok(())) => bail!("posted, should be {want:?}"),
-        (want, Err(bad)) => bail!("{:?} naming {}, should be {want:?}", bad.error, index(bad)),
+        (want, Ok(())) => bail!("posted, expected {want:?}"),
+        (want, Err(bad)) => bail!("{:?} with bad_wr {}, expected {want:?}", bad.error, index(bad)),
     }
 }
 
@@ -116,7 +116,7 @@ fn hold_all<B>(
         }
         for row in &rows {
             for face in row.faces.iter().filter(|f| faces.contains(&f.as_str())) {
-                // Another row may be about this state.
+                // Another row may have this state.
                 let other =
                     |r: &&Row| r.case == row.case && r.faces.contains(face) && r.states.contains(&state);
                 if !row.states.contains(&state) && rows.iter().copied().any(|r| other(&r)) {

@@ -16,7 +16,7 @@ use uverbs::provider::{RecvBatch as _, RecvQueue, WireSge};
 use uverbs::wr::{RecvWr, Sge};
 use uverbs_core::sync::{Locked, Locking};
 
-/// A queue to hold rows on.
+/// A queue on which rows are checked.
 pub trait RecvBench {
     /// The engine.
     type Queue: RecvQueue + 'static;
@@ -35,7 +35,7 @@ pub trait RecvBench {
     fn facts(&self) -> RecvFacts;
     /// Brings the QP into a state; `false` if it can't get there.
     fn enter(&mut self, state: QpState) -> Result<bool>;
-    /// The ids of what was posted since the last call.
+    /// The ids of the WRs that were posted since the last call.
     fn posted(&mut self) -> Result<Vec<u64>>;
 }
 
@@ -115,10 +115,10 @@ pub fn hold<B: RecvBench>(bench: &mut B) -> Result<RowCounts> {
             let case = cases.iter().find(|c| c.name == row.case).context("a row without a case")?;
             let posted = hold_one(bench.queue(), &cases, case, face, want, bench.facts(), &mut next_id)?;
             let got = bench.posted()?;
-            ensure!(got == posted, "posted {got:?}, should be {posted:?}");
+            ensure!(got == posted, "posted {got:?}, expected {posted:?}");
             if let Err(error) = row.result {
                 let (errno, want) = (B::Queue::errno(error).name(), row.errno(B::DRIVER));
-                ensure!(errno == Some(want), "C gets {errno:?} for {error:?}, should get {want}");
+                ensure!(errno == Some(want), "the errno of {error:?} is {errno:?}, expected {want}");
             }
             Ok(())
         },
@@ -126,7 +126,7 @@ pub fn hold<B: RecvBench>(bench: &mut B) -> Result<RowCounts> {
     )
 }
 
-/// Every case and face that the tests know has a row.
+/// Every case of the tests has a row for each of its faces.
 fn check_cases(cases: &[Case], faces: [&str; 2]) -> Result<()> {
     let table = Table::read()?;
     for case in cases {
@@ -134,7 +134,7 @@ fn check_cases(cases: &[Case], faces: [&str; 2]) -> Result<()> {
             let row = table.rows.iter().any(|r| r.case == case.name && r.faces.iter().any(|f| f == face));
             ensure!(
                 said == row,
-                "docs/src/reference/semantics.md: {} by {face}: a row {row}, a test {said}",
+                "docs/src/reference/semantics.md: {} by {face}: has a row: {row}, has a test: {said}",
                 case.name
             );
         }
@@ -189,7 +189,7 @@ fn hold_one<Q: RecvQueue + 'static, L: Locking>(
         let result = batch.complete();
         // SAFETY: entered above.
         unsafe { queue.leave() };
-        ensure!(result == want.result, "{result:?}, should be {:?}", want.result);
+        ensure!(result == want.result, "{result:?}, expected {:?}", want.result);
         if result.is_ok() { n } else { 0 }
     };
     Ok(ids[..posted].to_vec())
@@ -218,9 +218,9 @@ pub fn is_empty<Q: RecvQueue + 'static, L: Locking>(queue: &Locked<Q, L>, facts:
     }
 }
 
-/// Posts a valid receive by C's list, with which benches mark the end.
+/// Posts a valid receive with C's list. Benches use it to mark the end.
 pub fn post_right<Q: RecvQueue, L: Locking>(queue: &Locked<Q, L>, wr_id: u64) -> Result<()> {
     let node = RecvWr::new(wr_id);
     // SAFETY: the receive has no entries, so it names no memory.
-    unsafe { raw::post_recv(queue, &raw const node) }.map_err(|bad| bad.error).context("a right one")
+    unsafe { raw::post_recv(queue, &raw const node) }.map_err(|bad| bad.error).context("a valid receive")
 }

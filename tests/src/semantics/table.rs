@@ -12,9 +12,9 @@ pub const TEXT: &str = include_str!("../../../docs/src/reference/semantics.md");
 /// The WR that `bad_wr` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// The bad one.
+    /// The invalid WR.
     It,
-    /// The first of the list.
+    /// The first WR of the list.
     First,
     /// None: it is NULL.
     Null,
@@ -35,9 +35,9 @@ pub struct Row {
     pub qps: Vec<QpIs>,
     /// States in which it holds.
     pub states: Vec<QpState>,
-    /// The answer.
+    /// The result.
     pub result: Result<(), PostError>,
-    /// The one to blame.
+    /// The WR in `bad_wr`.
     pub named: Named,
     /// The errnos of drivers that differ from the common one.
     dialects: Vec<(String, String)>,
@@ -62,13 +62,13 @@ impl QpIs {
         self.qp_type == on.qp_type && device == on.device
     }
 
-    /// Whether there is a QP that is both.
+    /// Whether a QP can match both.
     fn meets(&self, other: &Self) -> bool {
         self.qp_type == other.qp_type
             && (self.device == other.device || self.device.is_none() && other.is_of_driver())
     }
 
-    /// Whether it is of an ordinary device.
+    /// Whether it is an ordinary device.
     fn is_of_driver(&self) -> bool {
         self.device.as_deref().is_none_or(|device| DRIVERS.contains(&device))
     }
@@ -82,7 +82,7 @@ impl Row {
         own.unwrap_or_else(|| self.result.err().map_or("0", |e| e.errno().name().unwrap_or("?")))
     }
 
-    /// Whether it is about one of these faces on this QP.
+    /// Whether the row applies to one of these faces on this QP.
     #[must_use]
     pub fn is_for(&self, on: On, faces: &[&str]) -> bool {
         self.qps.iter().any(|qp| qp.is(on)) && self.faces.iter().any(|f| faces.contains(&f.as_str()))
@@ -102,7 +102,7 @@ pub struct Table {
 
 /// Drivers, by their names.
 const DRIVERS: [&str; 2] = ["rxe", "mlx5"];
-/// Special devices: what they lack is `Unsupported`.
+/// Special devices, which return `Unsupported` for the feature that they lack.
 const DEVICES: [&str; 1] = ["mlx5-without-atomics"];
 
 /// Faces that have a `bad_wr`.
@@ -158,7 +158,7 @@ impl Table {
         Ok(())
     }
 
-    /// One answer for each case, face, transport and state.
+    /// Checks that there is one result for each case, face, transport and state.
     fn check_doubles(&self) -> Result<()> {
         for (i, a) in self.rows.iter().enumerate() {
             for b in &self.rows[i + 1..] {
@@ -168,7 +168,7 @@ impl Table {
                     && a.states.iter().any(|s| b.states.contains(s));
                 ensure!(
                     !same,
-                    "docs/src/reference/semantics.md: lines {} and {} say the same case",
+                    "docs/src/reference/semantics.md: lines {} and {} have the same case",
                     a.line,
                     b.line
                 );
@@ -222,11 +222,11 @@ fn row(line: usize, text: &str) -> Result<Row> {
         "ok" => Ok(()),
         name => Err(post_error(name)?),
     };
-    // Numbers of errno are C's; the table has names.
+    // The table has the names of errno values.
     let want = result.err().map_or("0", |e| e.errno().name().unwrap_or("?"));
     let mut words = errno.split(", ");
     let first = words.next().unwrap_or_default();
-    ensure!(first == want, "{error} is {want}, not {first}");
+    ensure!(first == want, "the errno of {error} is {want}, not {first}");
     let dialects: Vec<(String, String)> = words
         .map(|word| {
             let (driver, errno) = word.split_once(' ').with_context(|| format!("dialect {word}"))?;

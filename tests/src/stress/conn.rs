@@ -19,7 +19,7 @@ use uverbs_core::sync::Locked;
 
 /// CQs of an end.
 pub(super) const CQS: usize = 2;
-/// So many completions are polled at once.
+/// The number of completions per poll.
 pub(super) const POLL: usize = 16;
 
 /// One end of all connections.
@@ -29,9 +29,9 @@ pub(super) struct End<D: Driver> {
     pub(super) channel: CompletionChannel<D>,
     pub(super) memory: Memory<D>,
     pub(super) pd: ProtectionDomain<D>,
-    /// The least that a CQ must hold.
+    /// The minimum size of a CQ.
     pub(super) cqe: u32,
-    /// How many posts of a lane may be without their completion.
+    /// The maximum of outstanding posts of a lane.
     pub(super) outstanding: usize,
 }
 
@@ -40,21 +40,22 @@ impl<D: Driver> End<D> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
         channel.set_nonblocking(true)?;
-        // Whatever is posted may complete to one CQ. A poll makes room in the queues before it makes room in the CQ; and while
-        // one is open, mlx5's CQ keeps the places of completions that a reset took out behind it, so several lives must fit.
+        // All posts may complete to one CQ. A poll makes room in the queues before it makes room in the CQ. While a
+        // poll is open, mlx5's CQ does not free the entries of completions that a reset removed, so there must be room
+        // for several lives.
         let cap = made(&pd, context)?;
         let cqe = (cap.max_send_wr + cap.max_recv_wr) * conns as u32 * 8 + POLL as u32;
         let cqs = (0..CQS).map(|_| context.create_cq(cqe, Some(&channel))).collect::<Result<_, _>>()?;
         let memory = Memory::new(&pd, conns, lab.full_access())?;
-        // rxe's queues have room again when the kernel is done with a WR, not when its completion was polled: nothing but the
-        // program's own count keeps a CQ from an overrun.
+        // A slot of rxe's queues becomes free when the kernel has processed the WR, not when its completion is polled,
+        // so only the program's own count prevents an overrun of the CQ.
         let each = cap.max_send_wr.min(cap.max_recv_wr) as usize / LANES;
         let outstanding = if D::NAME == "rxe" { each } else { usize::MAX };
         Ok(Self { cqs, channel, memory, pd, cqe, outstanding })
     }
 }
 
-/// Small queues: they wrap often, and are often full.
+/// Small queues, which wrap often and are often full.
 const CAP: QpCap =
     QpCap { max_send_wr: 12, max_recv_wr: 12, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 40 };
 
@@ -64,14 +65,14 @@ fn made<D: Driver>(pd: &ProtectionDomain<D>, context: &uverbs::Context<D>) -> Re
     Ok(*pd.qp::<Rc>().cq(&cq).cap(CAP).create()?.cap())
 }
 
-/// A half of a QP: an exclusive one belongs to the holder of the lock.
+/// A half of a QP. The lock makes an exclusive half usable by several threads.
 #[derive(Debug)]
 pub(super) enum Half<E, S> {
     Exclusive(Locked<E, Shared>),
     Shared(S),
 }
 
-/// A QP, while posters use it.
+/// A QP that posters use.
 #[derive(Debug)]
 pub(super) struct Queues<D: Driver> {
     pub(super) send: Half<SendQueue<D, Rc, Exclusive>, SendQueue<D, Rc, Shared>>,
@@ -99,7 +100,7 @@ impl<D: Driver> Queues<D> {
     fn close(self) -> Result<()> {
         let Self { send, recv, control, .. } = self;
         drop((send, recv));
-        // Without the halves this is the whole QP.
+        // When the halves are dropped, this is the whole QP.
         Ok(Qp::<D, Rc, Shared> { send: None, recv: None, control }.close()?)
     }
 }
@@ -109,23 +110,23 @@ fn create<D: Driver, L: Lock>(ops: SendOpsFlags, end: &End<D>, cqs: [usize; 2]) 
     Ok(L::builder::<D, Rc>(&end.pd).send_cq(send).recv_cq(recv).cap(CAP).send_ops(ops).create()?)
 }
 
-/// Two QPs that are connected, from time to time.
+/// A connection, whose QPs are destroyed and created again.
 #[derive(Debug)]
 pub(super) struct Conn<D: Driver> {
     pub(super) index: usize,
     queues: [Locked<Option<Arc<Queues<D>>>, Shared>; 2],
     /// The last of them is the current one.
     eras: Locked<VecDeque<Arc<Era>>, Shared>,
-    /// Posts that straddled the end of an era.
+    /// Posts during which an era ended.
     straddled: Locked<Vec<(Arc<Era>, Id)>, Shared>,
-    /// A control thread works on it.
+    /// Whether a control thread has reserved it.
     controlled: AtomicBool,
 }
 
-/// Eras that are remembered.
+/// The number of past eras that are kept.
 const REMEMBERED: usize = 200;
 
-/// A QP that is in use; it is not destroyed meanwhile.
+/// A QP in use, which is not destroyed meanwhile.
 #[derive(Debug)]
 pub(super) struct Used<D: Driver>(Arc<Queues<D>>);
 
@@ -138,7 +139,7 @@ impl<D: Driver> core::ops::Deref for Used<D> {
 
 impl<D: Driver> Drop for Used<D> {
     fn drop(&mut self) {
-        // Pairs with the load in `take`: what the user did comes before what is done to the QP then.
+        // Pairs with the load in `take`: the accesses of the user happen before the reset or destruction of the QP.
         self.0.users.fetch_sub(1, Ordering::Release);
     }
 }
@@ -161,7 +162,7 @@ impl<D: Driver> Conn<D> {
         self.eras.lock()?.back().cloned().context("no era")
     }
 
-    /// An era of the past, or the current one.
+    /// A past era, or the current one.
     pub(super) fn era_of(&self, number: u32) -> Result<Arc<Era>> {
         let eras = self.eras.lock()?;
         let first = eras.front().context("no era")?.number;
@@ -169,7 +170,7 @@ impl<D: Driver> Conn<D> {
         index.and_then(|i| eras.get(i)).cloned().with_context(|| format!("no such era: {number}"))
     }
 
-    /// The QP at an end, unless there is none.
+    /// The QP at an end, if there is one.
     pub(super) fn queues(&self, side: usize) -> Result<Option<Used<D>>> {
         let slot = self.queues[side].lock()?;
         Ok(slot.as_ref().map(|queues| {
@@ -178,7 +179,7 @@ impl<D: Driver> Conn<D> {
         }))
     }
 
-    /// Remembers a post whose end is not known.
+    /// Stores a post whose result is not known.
     pub(super) fn straddles(&self, era: &Arc<Era>, id: Id) -> Result<()> {
         self.straddled.lock()?.push((Arc::clone(era), id));
         Ok(())
@@ -209,7 +210,7 @@ impl<D: Driver> Conn<D> {
         while queues.users.load(Ordering::Acquire) != 0 {
             thread::yield_now();
         }
-        // A user's count goes before its reference does.
+        // A user decrements the count before it drops its reference.
         loop {
             match Arc::try_unwrap(queues) {
                 Ok(queues) => return Ok(Some(queues)),
@@ -261,7 +262,7 @@ impl<D: Driver> Conn<D> {
                 eras.pop_front();
             }
         }
-        // Packets of the last era must not be taken for this one's.
+        // Packets of the previous era must not be accepted in this one.
         let psn = number.wrapping_mul(0x1_0301) & 0xff_ffff;
         let [here, there] =
             [a.control.endpoint(psn, attr)?, b.control.endpoint(psn.wrapping_add(0x40_0000), attr)?];

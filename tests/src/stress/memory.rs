@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The memory of one end: buffers that the device reads and writes, and words that the peer writes.
 //!
-//! A buffer that was returned, by a completion or because its queue was reset or destroyed, is filled with a pattern of
-//! its own and is not used until others were used. Then the pattern must be unchanged: a change would be a write to
-//! memory that no longer belonged to the device.
+//! A buffer is returned by a completion, or because its queue was reset or destroyed. It is then filled with a unique
+//! pattern, and rests until other buffers were used. If the pattern has changed after that, the device has written to
+//! memory that it no longer owned.
 
 use super::model::LANES;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -23,7 +23,7 @@ const BUFFER: usize = 64;
 pub(super) const MESSAGE: usize = 32;
 /// Buffers of an end.
 const BUFFERS: usize = 4096;
-/// So many rest.
+/// The number of resting buffers.
 const RESTING: usize = 64;
 /// The contents of a buffer while it is lent to the device.
 const POISON: u8 = 0xee;
@@ -40,20 +40,20 @@ pub(super) fn message(id: u64) -> [u8; MESSAGE] {
     bytes
 }
 
-/// Whose message these bytes are.
+/// The sender of the message in these bytes.
 pub(super) fn sender(bytes: &[u8]) -> Option<u64> {
     let id = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
     (bytes.get(..MESSAGE)? == message(id)).then_some(id)
 }
 
-/// A region, and what is in it.
+/// The region of an end, and its layout.
 #[derive(Debug)]
 pub(super) struct Memory<D: Driver> {
     mr: MemoryRegion<D, PageBuf>,
     free: Locked<Free, Shared>,
 }
 
-/// Buffers that are not lent, with the number of the pattern in each; those that were given back last come last.
+/// Buffers that are not lent, with the pattern in each, in the order in which they were returned.
 #[derive(Debug)]
 struct Free {
     resting: VecDeque<(u32, u64)>,
@@ -69,7 +69,7 @@ const fn read_from(conns: usize) -> usize {
 }
 
 impl<D: Driver> Memory<D> {
-    /// For so many connections.
+    /// Creates the memory for this many connections.
     pub(super) fn new(pd: &ProtectionDomain<D>, conns: usize, access: AccessFlags) -> Result<Self> {
         let mr = region(pd, (read_from(conns) + BUFFER).next_multiple_of(4096), access)?;
         mr.write_at(read_from(conns), &message(READ_SEED))?;
@@ -112,7 +112,7 @@ impl<D: Driver> Memory<D> {
         Ok(free.resting.len())
     }
 
-    /// The buffer is ours again.
+    /// Takes a buffer back from the device.
     pub(super) fn give_back(&self, buffer: u32) -> Result<()> {
         let pattern = {
             let mut free = self.free.lock()?;
@@ -131,13 +131,13 @@ impl<D: Driver> Memory<D> {
         sge(&self.mr, at..at + BUFFER)
     }
 
-    /// The front of the buffer, for an RDMA read.
+    /// The first bytes of the buffer, for an RDMA read.
     pub(super) fn read_into(&self, buffer: u32) -> Sge {
         let at = buffer as usize * BUFFER;
         sge(&self.mr, at..at + MESSAGE)
     }
 
-    /// Whose message a buffer holds; the rest of it must be as it was lent.
+    /// The sender of the message in a received buffer. The rest of the buffer must be unchanged.
     pub(super) fn received(&self, buffer: u32) -> Result<u64> {
         let mut bytes = [0; BUFFER];
         self.mr.read_at(buffer as usize * BUFFER, &mut bytes)?;
@@ -145,9 +145,9 @@ impl<D: Driver> Memory<D> {
         sender(&bytes).with_context(|| format!("no message: {bytes:02x?}"))
     }
 
-    /// Whether the RDMA read into a buffer was done.
+    /// Checks the data of a completed RDMA read.
     pub(super) fn check_read(&self, buffer: u32) -> Result<()> {
-        let found = self.received(buffer).context("an RDMA read that succeeded")?;
+        let found = self.received(buffer).context("a successful RDMA read")?;
         ensure!(found == READ_SEED, "an RDMA read found {found:#x}");
         Ok(())
     }
@@ -157,7 +157,7 @@ impl<D: Driver> Memory<D> {
         self.remote(read_from(conns))
     }
 
-    /// Puts a message into a buffer, for a send.
+    /// Writes a message to a buffer, for a send.
     pub(super) fn source(&self, buffer: u32, id: u64) -> Result<Sge> {
         let at = buffer as usize * BUFFER;
         self.mr.write_at(at, &message(id))?;

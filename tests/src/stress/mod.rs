@@ -2,8 +2,8 @@
 //! A stress test: threads post, poll, arm, reset, destroy and re-create QPs, and resize CQs, at random, while a model
 //! computes which completions may exist.
 //!
-//! Files: `model` what may complete, `memory` the buffers that devices write, `conn` QPs that come and go, `work` what the
-//! threads do. Choices are repeated by a seed; how the threads meet is up to the machine.
+//! `model` computes which completions may exist, `memory` has the buffers that devices write, `conn` creates and
+//! destroys QPs, and `work` has the work of the threads. A seed repeats the choices, but not the timing of the threads.
 //!
 //! `UVERBS_STRESS_SECONDS` is its duration, `UVERBS_STRESS_SEED` the seed of its choices (0: a new one each time).
 
@@ -30,16 +30,16 @@ use work::{Counts, Stop, World};
 
 /// The default duration.
 const USUAL: Duration = Duration::from_secs(3);
-/// How long a round takes, with objects of its own.
+/// The duration of a round. Each round has new objects.
 const ROUND: Duration = Duration::from_millis(700);
 /// Connections of a round.
 const CONNS: usize = 3;
 /// Threads that poll.
 const POLLERS: usize = 2;
-/// Threads that end what others use.
+/// Threads that reset, destroy and resize queues in use.
 const CONTROLLERS: usize = 2;
 
-/// How long it runs.
+/// The duration of the test.
 #[must_use]
 pub fn length() -> Duration {
     let seconds = std::env::var("UVERBS_STRESS_SECONDS").ok().and_then(|n| n.parse().ok());
@@ -63,18 +63,18 @@ fn seed() -> u64 {
 pub struct Disturb {
     /// QPs are reset, and connected again.
     pub reset: bool,
-    /// QPs are destroyed, and others made.
+    /// QPs are destroyed, and others are created.
     pub destroy: bool,
-    /// CQs change their size.
+    /// CQs are resized.
     pub resize: bool,
 }
 
 impl Disturb {
-    /// All of it.
+    /// All operations.
     pub const ALL: Self = Self { reset: true, destroy: true, resize: true };
 }
 
-/// Runs it for a part of its [`length`].
+/// Runs the test for a part of its [`length`].
 pub fn run<D: Driver>(lab: &Lab<D>, disturb: Disturb, length: Duration) -> Outcome {
     let (start, seed) = (Instant::now(), seed());
     let mut total = String::new();
@@ -89,7 +89,7 @@ pub fn run<D: Driver>(lab: &Lab<D>, disturb: Disturb, length: Duration) -> Outco
         }
         round += 1;
         total = format!(
-            "seed {seed}, {round} rounds: {} posts, {} completions, {} resets, {} destroyed, {} resized, {} posts straddled a reset",
+            "seed {seed}, {round} rounds: {} posts, {} completions, {} resets, {} destroyed, {} resized, a reset or destruction during {} posts",
             sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]
         );
     }
@@ -134,7 +134,7 @@ fn one_round<D: Driver>(
                 }
             })
         };
-        // The last lane is for the end.
+        // The last lane is for the end of the round.
         let posters = (0..LANES - 1).map(Role::Poster);
         let controllers = if disturb == Disturb::default() { 0 } else { CONTROLLERS };
         let busy = posters.chain([Role::Controller; CONTROLLERS].into_iter().take(controllers));
@@ -160,7 +160,7 @@ fn one_round<D: Driver>(
         world.stop.pollers.store(true, Ordering::Relaxed);
     });
     if let Some(error) = world.stop.failure() {
-        // The device may still write to memory that is lent.
+        // The device may still write to lent memory, so it is not freed.
         return Err(error);
     }
     finish(lab, world, &mut rng)?;
@@ -172,9 +172,9 @@ fn one_round<D: Driver>(
 /// The role of a thread.
 #[derive(Clone, Copy, Debug)]
 enum Role {
-    /// Posts, in a lane of its own.
+    /// Posts, in a separate lane.
     Poster(usize),
-    /// Ends what others use.
+    /// Resets, destroys and resizes queues in use.
     Controller,
     /// Polls and arms.
     Poller,
@@ -210,9 +210,9 @@ impl Role {
     }
 }
 
-/// Waits until everything that must complete has completed, while receives are there for what is sent.
+/// Waits until all WRs that must complete have completed. Posts receives for the messages meanwhile.
 fn drain<D: Driver>(world: &World<D>, rng: &mut Rng) -> Result<()> {
-    // By the wall clock: the threads are what is waited for, not only the devices.
+    // The wall clock is used, because the threads must make progress, too.
     let end = Instant::now() + LIMIT;
     loop {
         let mut missing = None;
@@ -221,7 +221,7 @@ fn drain<D: Driver>(world: &World<D>, rng: &mut Rng) -> Result<()> {
             for side in 0..2 {
                 if let Some(what) = era.missing(side) {
                     missing = Some((era.clone(), what));
-                    // Not more than can be used: the numbers of a lane come to an end.
+                    // Not more than needed, because the numbers of a lane are limited.
                     if era.outstanding(1 - side, true, LANES - 1) < 4 {
                         world.post_to(rng, conn, 1 - side, true, LANES - 1, 1)?;
                     }
@@ -237,7 +237,7 @@ fn drain<D: Driver>(world: &World<D>, rng: &mut Rng) -> Result<()> {
     }
 }
 
-/// Destroys everything, after which nothing may come and no memory may change.
+/// Destroys all QPs. After that there must be no completions, and no memory may change.
 fn finish<D: Driver>(lab: &Lab<D>, world: &World<D>, rng: &mut Rng) -> Result<()> {
     for conn in &world.conns {
         conn.end(world.control(), [true, true])?;

@@ -12,8 +12,8 @@
 //!                   POSTED -> TAKEN_BACK    the life ended: reset or destroy returned
 //! ```
 //!
-//! All of it is atomics without order of their own: what the model orders, the thread sanitizer would not find unordered in
-//! the driver.
+//! The model uses relaxed atomics only. Otherwise it would order the threads, and the thread sanitizer would miss races
+//! of the driver.
 
 use super::memory::Memory;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -22,13 +22,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use uverbs::attr::QpState;
 use uverbs::{Driver, WcStatus, WorkCompletion};
 
-/// Threads that post to a queue, and one more for the end.
+/// Threads that post to a queue, and one more for the end of a round.
 pub(super) const LANES: usize = 3;
 /// Posts of a lane in one life.
 pub(super) const SEQS: usize = 512;
 
-/// x86 orders loads, and stores, by itself; see the head of the file. Elsewhere the model would see its own events out of
-/// order.
+/// Relaxed atomics (see the module documentation) are sufficient on x86-64, which keeps loads, and stores, in order. On
+/// other architectures the model would see its own events out of order.
 pub(super) const LOAD: Ordering =
     if cfg!(target_arch = "x86_64") { Ordering::Relaxed } else { Ordering::Acquire };
 pub(super) const STORE: Ordering =
@@ -50,7 +50,7 @@ pub(super) struct Id {
     pub(super) conn: usize,
     /// The end, 0 or 1.
     pub(super) side: usize,
-    /// Of the receive queue.
+    /// Whether it is a receive.
     pub(super) recv: bool,
     /// The era of the connection, from 1.
     pub(super) era: u32,
@@ -93,12 +93,12 @@ impl fmt::Debug for Id {
 pub(super) struct Clock(AtomicU64);
 
 impl Clock {
-    /// Now.
+    /// The current tick.
     pub(super) fn now(&self) -> u64 {
         self.0.load(LOAD)
     }
 
-    /// An event of its own; `now` is at least this after it.
+    /// Counts an event and returns its tick. Later calls of `now` return at least this.
     pub(super) fn tick(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -126,7 +126,7 @@ struct Wr {
     state: AtomicU32,
     /// The buffer that it lent, if any, plus one.
     buffer: AtomicU32,
-    /// Until the end of which era a straddled one may complete.
+    /// The last era in which a straddled post may complete.
     until: AtomicU32,
 }
 
@@ -156,13 +156,13 @@ impl Wr {
 pub(super) struct Life {
     wrs: Box<[Wr]>,
     next: [AtomicU32; LANES],
-    /// Before this, all of the lane have completed, or never will.
+    /// All posts of the lane before this number are complete, or will never complete.
     settled: [AtomicU32; LANES],
-    /// Whether it takes posts.
+    /// Whether it accepts posts.
     open: AtomicBool,
     /// When the call that ended it returned.
     ended: AtomicU64,
-    /// Of each lane: the last that completed, and when that was known.
+    /// For each lane, the last completed post, and the tick at which it was polled.
     high: [AtomicU64; LANES],
 }
 
@@ -187,7 +187,7 @@ pub(super) struct Era {
     /// The QPs' numbers.
     pub(super) qp_num: [u32; 2],
     lives: [Life; 4],
-    /// A control call that ends it is in progress, or the connection was broken on purpose.
+    /// A control call that ends it is in progress, or a control thread has moved a QP to ERR.
     closing: AtomicBool,
     broken: AtomicBool,
 }
@@ -211,12 +211,12 @@ impl Era {
         &self.lives[id.queue()].wrs[id.lane * SEQS + id.seq]
     }
 
-    /// A queue takes posts from now on.
+    /// A queue begins to accept posts.
     pub(super) fn open(&self, queue: usize) {
         self.lives[queue].open.store(true, STORE);
     }
 
-    /// A control call is about to end it.
+    /// Called before the control call that ends the era.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
     }
@@ -225,7 +225,7 @@ impl Era {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// Completions with errors are to be expected.
+    /// Completions with errors are expected from now on.
     pub(super) fn allow_errors(&self) {
         self.broken.store(true, STORE);
     }
@@ -234,7 +234,7 @@ impl Era {
         self.broken.load(LOAD) || self.is_closing()
     }
 
-    /// The next number in a lane; `None` if the queue takes no posts now.
+    /// The next number in a lane; `None` if the queue accepts no posts.
     pub(super) fn next(&self, side: usize, recv: bool, lane: usize) -> Option<Id> {
         let mut id = Id { conn: self.conn, side, recv, era: self.number, lane, seq: 0 };
         let life = &self.lives[id.queue()];
@@ -249,7 +249,7 @@ impl Era {
         Some(id)
     }
 
-    /// How many posts of a lane may still complete. Asked by the lane's own thread.
+    /// The number of posts of a lane that may still complete. Only the lane's own thread calls this.
     pub(super) fn outstanding(&self, side: usize, recv: bool, lane: usize) -> usize {
         let mut id = Id { conn: self.conn, side, recv, era: self.number, lane, seq: 0 };
         let life = &self.lives[id.queue()];
@@ -258,7 +258,7 @@ impl Era {
         id.seq = life.settled[lane].load(LOAD) as usize;
         while id.seq < next {
             let state = self.wr(id).state();
-            // One that makes no completion is done when a later one of its queue is.
+            // An unsignaled post is complete when a later one of its queue is.
             let is_silent = !recv && state & SIGNALED == 0 && id.seq < last;
             if !is_silent && matches!(state & STATE, INTENT | POSTED | STRADDLED) {
                 break;
@@ -269,7 +269,7 @@ impl Era {
         next - id.seq
     }
 
-    /// A post begins.
+    /// Called before a post.
     pub(super) fn intend(&self, id: Id, kind: Kind, signaled: bool, buffer: Option<u32>) {
         let wr = self.wr(id);
         wr.buffer.store(buffer.map_or(0, |b| b + 1), STORE);
@@ -277,7 +277,8 @@ impl Era {
         wr.state.store(INTENT | flags, STORE);
     }
 
-    /// A post returned. `Some` if the buffer is the poster's again; `current` is the connection's era by now.
+    /// Called after a post. `Some` if the buffer belongs to the poster again. `current` is the connection's current
+    /// era.
     pub(super) fn posted(&self, id: Id, how: Posted, current: u32) -> Result<Option<u32>> {
         let wr = self.wr(id);
         if how == Posted::No {
@@ -369,18 +370,18 @@ impl Era {
                 );
             }
         }
-        // In each lane they come in their order.
+        // The completions of each lane are in order.
         let high = self.lives[id.queue()].high[id.lane].load(LOAD);
         let (last, known) = (high & 0xffff, high >> 16);
         if state == POSTED && last > id.seq as u64 + 1 && known <= began {
-            bail!("{} of its lane came before the poll began", last - 1);
+            bail!("{} of its lane completed before the poll began", last - 1);
         }
         let signaled = id.recv || wr.state() & SIGNALED != 0;
         if wc.status.is_success() {
             ensure!(signaled, "it is not signaled");
             wr.state.fetch_or(SUCCEEDED, Ordering::Relaxed);
         } else {
-            ensure!(self.is_broken(), "{:?}, and nothing was wrong", wc.status);
+            ensure!(self.is_broken(), "{:?} without a cause", wc.status);
             let expected = [WcStatus::WR_FLUSH_ERR, WcStatus::RETRY_EXC_ERR, WcStatus::RNR_RETRY_EXC_ERR];
             // A responder that enters ERR may report the reason.
             let other = [WcStatus::REM_OP_ERR, WcStatus::REM_INV_REQ_ERR, WcStatus::REM_ACCESS_ERR];
@@ -390,7 +391,7 @@ impl Era {
         Ok(Completed { kind: wr.kind(), buffer: wr.buffer().filter(|_| ours), ours })
     }
 
-    /// The poll returned: what came later in the lane comes later.
+    /// Called after the poll: later completions of the lane must be of later posts.
     pub(super) fn seen(&self, id: Id, tick: u64) {
         let high = tick << 16 | (id.seq as u64 + 1);
         let raise = |old: u64| (old & 0xffff < high & 0xffff).then_some(high);
@@ -398,7 +399,7 @@ impl Era {
             self.lives[id.queue()].high[id.lane].fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
     }
 
-    /// The peer received this send.
+    /// Called when the peer has received this send.
     pub(super) fn delivered(&self, id: Id) -> Result<()> {
         let wr = self.wr(id);
         let before = wr.state.fetch_or(DELIVERED, Ordering::Relaxed);
@@ -461,10 +462,10 @@ pub(super) struct Completed {
     pub(super) ours: bool,
 }
 
-/// The state that a broken connection is put into.
+/// The state of a failed connection.
 pub(super) const BROKEN: QpState = QpState::ERR;
 
-/// Finds what a completion is of.
+/// Finds the post of a completion.
 pub(super) fn parse(wc: &WorkCompletion) -> Result<Id> {
     Id::parse(wc.wr_id).with_context(|| format!("it was not posted: {wc:?}"))
 }

@@ -17,7 +17,7 @@ use uverbs::{ConnectAttr, Driver, PollError, PostError, WorkCompletion};
 use uverbs_core::provider::Completion as _;
 use uverbs_testkit::wire;
 
-/// Everything that the threads share.
+/// The data that the threads share.
 #[derive(Debug)]
 pub(super) struct World<D: Driver> {
     /// The operations of the builders.
@@ -31,7 +31,7 @@ pub(super) struct World<D: Driver> {
     pub(super) counts: Counts,
 }
 
-/// Until when the threads work.
+/// The end of the threads' work.
 #[derive(Debug, Default)]
 pub(super) struct Stop {
     pub(super) posters: AtomicBool,
@@ -40,7 +40,7 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// Ends the round; the first reason counts.
+    /// Ends the round with an error. Only the first error is kept.
     pub(super) fn fail(&self, error: anyhow::Error) {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.posters.store(true, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Stop {
 /// The ways to poll.
 const MANNERS: [&str; 3] = ["poll", "poll_each", "poll_session"];
 
-/// How much was done.
+/// The numbers of operations.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) posted: AtomicU64,
@@ -79,7 +79,7 @@ impl<D: Driver> World<D> {
         Ends { ops: self.ops, ends: &self.ends, clock: &self.clock }
     }
 
-    /// Posts something somewhere.
+    /// Posts random WRs to a random queue.
     pub(super) fn post(&self, rng: &mut Rng, lane: usize) -> Result<()> {
         let conn = &self.conns[rng.below(self.conns.len())];
         let (side, recv) = (rng.below(2), rng.one_in(2));
@@ -88,7 +88,7 @@ impl<D: Driver> World<D> {
         self.post_to(rng, conn, side, recv, lane, n).map(drop)
     }
 
-    /// Posts to a queue; returns how many.
+    /// Posts to a queue. Returns the number of WRs.
     pub(super) fn post_to(
         &self,
         rng: &mut Rng,
@@ -113,7 +113,7 @@ impl<D: Driver> World<D> {
             };
             let signaled = recv || kind == Kind::Read || !rng.one_in(4);
             let mut buffer = None;
-            // A send without one is inline.
+            // A send without a buffer is inline.
             if matches!(kind, Kind::Recv | Kind::Read) || kind == Kind::Send && rng.one_in(2) {
                 buffer = memory.lend()?;
                 if buffer.is_none() && kind != Kind::Send {
@@ -138,7 +138,7 @@ impl<D: Driver> World<D> {
         let (good, error) = match result {
             Ok(()) => (if lost { 0 } else { posts.len() }, None),
             Err(Refused { error, bad }) => {
-                // A batch and a session are posted whole, or not at all.
+                // A batch or a session is posted as a whole or not at all.
                 (if matches!(face, Face::List | Face::Single) { bad.unwrap_or(0) } else { 0 }, error)
             }
         };
@@ -242,7 +242,7 @@ impl<D: Driver> World<D> {
         }
     }
 
-    /// Polls one CQ in some way, and judges what comes.
+    /// Polls one CQ in a random way, and checks the completions.
     pub(super) fn poll(&self, rng: &mut Rng) -> Result<usize> {
         let side = rng.below(2);
         let which = rng.below(self.ends[side].cqs.len());
@@ -253,7 +253,7 @@ impl<D: Driver> World<D> {
     pub(super) fn poll_cq(&self, rng: &mut Rng, side: usize, which: usize) -> Result<usize> {
         let cq = &self.ends[side].cqs[which];
         let max = 1 + rng.below(POLL);
-        // Each completion with the time from which on the poll could know what had ended.
+        // Each completion, with the tick at which its part of the poll began.
         let mut seen: Vec<(WorkCompletion, u64)> = Vec::with_capacity(POLL);
         let mut began = self.clock.now();
         let pause = rng.one_in(4);
@@ -274,7 +274,7 @@ impl<D: Driver> World<D> {
                 .map(drop),
             _ => cq
                 .poll_session(|poll| {
-                    // To move on is to take one more.
+                    // Advancing returns one more completion.
                     for left in (0..max).rev() {
                         if let Some(completion) = poll.current() {
                             seen.push((completion.to_wc(), began));
@@ -308,7 +308,7 @@ impl<D: Driver> World<D> {
                 .with_context(|| format!("{}: {id:?}: {:?} {:?}", MANNERS[manner], wc.status, wc.opcode))?;
             ids.push(id);
         }
-        // In each lane of one poll they are in their order, too.
+        // Within a poll, the completions of each lane are in order, too.
         for (i, id) in ids.iter().enumerate() {
             let same = |other: &&Id| Id { seq: 0, ..**other } == Id { seq: 0, ..*id };
             if let Some(last) = ids[..i].iter().rev().find(same) {
@@ -342,7 +342,7 @@ impl<D: Driver> World<D> {
             }
             Kind::Write if success => {
                 let written = self.ends[1 - side].memory.written(id.conn, id.lane)?;
-                ensure!(written >= wc.wr_id, "it was not done: the word is {written:#x}");
+                ensure!(written >= wc.wr_id, "it was not executed: the word is {written:#x}");
             }
             Kind::Read if success && ours => memory.check_read(buffer.context("it has no buffer")?)?,
             _ => {}
@@ -353,7 +353,7 @@ impl<D: Driver> World<D> {
         Ok(())
     }
 
-    /// Ends something, or changes its size.
+    /// Resets or destroys QPs, or resizes a CQ.
     pub(super) fn disturb(&self, rng: &mut Rng) -> Result<()> {
         let Disturb { reset, destroy, resize } = self.disturb;
         if resize && (rng.one_in(3) || !(reset || destroy)) {
@@ -363,7 +363,7 @@ impl<D: Driver> World<D> {
         let Some(_controlled) = conn.control() else { return Ok(()) };
         let flush = reset && rng.one_in(6);
         if flush {
-            // Posts continue, and are flushed.
+            // Posts continue, and their WRs are flushed.
             let era = conn.era()?;
             era.allow_errors();
             if let Some(queues) = conn.queues(rng.below(2))? {
@@ -376,8 +376,8 @@ impl<D: Driver> World<D> {
         let destroy = match rng.below(4) {
             _ if !reset => [true, true],
             _ if !destroy => [false, false],
-            // Linux 6.1 has no right count of a QP's references if it is destroyed in ERR with packets on their way
-            // (`refcount_t: underflow` in `rxe_destroy_qp()`), and RC does not work any more after that.
+            // Linux 6.1 miscounts the references of a QP that is destroyed in ERR with packets in flight (`refcount_t:
+            // underflow` in `rxe_destroy_qp()`), and RC fails after that.
             _ if flush && D::NAME == "rxe" => [false, false],
             0 => [true, true],
             1 => [true, false],
@@ -408,7 +408,7 @@ impl<D: Driver> World<D> {
         Ok(())
     }
 
-    /// Arms a CQ, or takes an event.
+    /// Arms a CQ, or reads an event.
     pub(super) fn arm(&self, rng: &mut Rng) -> Result<()> {
         let end = &self.ends[rng.below(2)];
         if rng.one_in(2) {
@@ -437,7 +437,7 @@ impl<D: Driver> World<D> {
     }
 }
 
-/// Checks that entries have a form on the wire, once.
+/// Checks once that the driver's form of the entries is valid.
 pub(super) fn has_wire_form<D: Driver>(memory: &super::memory::Memory<D>) -> Result<()> {
     wire::<D::Sge>(&[memory.buffer(0)]).map(drop).context("an entry of a buffer")
 }

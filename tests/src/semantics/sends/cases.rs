@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The cases of sends: what each one is on each face.
+//! The cases of sends, in the form of each face.
 
 // UNSAFETY: posts work requests. They name the memory of a bench, which is alive and accessed by atomics only, or memory
 // that is refused before the device could access it.
@@ -18,15 +18,15 @@ use uverbs::{ImmData, SendFlags};
 /// The position of a case in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Between right ones.
+    /// Between valid WRs.
     Between,
-    /// Before a right one.
+    /// Before a valid WR.
     First,
     /// No list: NULL.
     NoList,
-    /// Behind as many right ones as fit.
+    /// Behind as many valid WRs as the queue has room for.
     Full,
-    /// A right post while a session is open.
+    /// A valid post while a session is open.
     InSession,
     /// A session that was not started.
     NotStarted,

@@ -6,7 +6,7 @@
 // Lists, arrays and handles belong to the `Stage`, which outlives every call.
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
-    reason = "the calls of one builder, all under the same promise"
+    reason = "the calls of one builder, which have the same contract"
 )]
 
 mod cases;
@@ -46,9 +46,9 @@ pub trait SendBench {
     fn facts(&self) -> Facts;
     /// Brings the QP into a state; `false` if it can't get there.
     fn enter(&mut self, state: QpState) -> Result<bool>;
-    /// The ids of what was posted since the last call.
+    /// The ids of the WRs that were posted since the last call.
     fn posted(&mut self) -> Result<Vec<u64>>;
-    /// Makes sure that nothing else was posted in this state.
+    /// Checks that nothing else was posted in this state.
     fn leave(&mut self) -> Result<()>;
 }
 
@@ -74,7 +74,8 @@ pub struct Facts {
 const FACES: [&str; 3] = ["post_send", "wr_*", "batch"];
 
 impl Facts {
-    /// Of a bench without a device, which never uses the memory: addresses and numbers that only need to differ.
+    /// The parameters of a bench without a device. Nothing accesses the memory, so the addresses and numbers only need
+    /// to differ.
     #[must_use]
     pub fn without_device(ah: *const IbvAh, max_sge: u32, capacity: u32) -> Self {
         Self {
@@ -115,10 +116,10 @@ pub fn hold<B: SendBench>(bench: &mut B) -> Result<RowCounts> {
             let stage = Stage::<B::Queue>::new(bench.facts(), qp_type)?;
             let posted = hold_one(bench.queue(), case, face, want, &stage, &mut next_id)?;
             let got = bench.posted()?;
-            ensure!(got == posted, "posted {got:?}, should be {posted:?}");
+            ensure!(got == posted, "posted {got:?}, expected {posted:?}");
             if let Err(error) = row.result {
                 let (errno, want) = (B::Queue::errno(error).name(), row.errno(B::DRIVER));
-                ensure!(errno == Some(want), "C gets {errno:?} for {error:?}, should get {want}");
+                ensure!(errno == Some(want), "the errno of {error:?} is {errno:?}, expected {want}");
             }
             Ok(())
         },
@@ -126,7 +127,7 @@ pub fn hold<B: SendBench>(bench: &mut B) -> Result<RowCounts> {
     )
 }
 
-/// Every case and face that the tests know has a row.
+/// Every case of the tests has a row for each of its faces.
 fn check_cases<Q: WrBuilder + 'static>(cases: &[Case<Q>]) -> Result<()> {
     let table = Table::read()?;
     for case in cases {
@@ -135,7 +136,7 @@ fn check_cases<Q: WrBuilder + 'static>(cases: &[Case<Q>]) -> Result<()> {
                 table.rows.iter().any(|r: &Row| r.case == case.name && r.faces.iter().any(|f| f == face));
             ensure!(
                 said == row,
-                "docs/src/reference/semantics.md: {} by {face}: a row {row}, a test {said}",
+                "docs/src/reference/semantics.md: {} by {face}: has a row: {row}, has a test: {said}",
                 case.name
             );
         }
@@ -143,7 +144,7 @@ fn check_cases<Q: WrBuilder + 'static>(cases: &[Case<Q>]) -> Result<()> {
     Ok(())
 }
 
-/// Posts a case by a face, and compares the answer. Gives the ids that should be posted.
+/// Posts a case on a face, and compares the result. Returns the ids that must be posted.
 fn hold_one<Q: WrBuilder + 'static, L: Locking>(
     queue: &Locked<Q, L>,
     case: &Case<Q>,
@@ -152,7 +153,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
     stage: &Stage<'_, Q>,
     next_id: &mut u64,
 ) -> Result<Vec<u64>> {
-    let right = cases::<Q>().into_iter().find(|c| c.name == "right").context("the right one")?;
+    let right = cases::<Q>().into_iter().find(|c| c.name == "right").context("the valid WR")?;
     // The number of WRs, and the index of the case.
     let (n, it) = match case.form {
         Form::Between => (3, 1),
@@ -175,7 +176,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
         stage.build_main(&mut ex, 0, &stage.right);
     }
     let all_or_nothing = |result: Result<(), PostError>| {
-        ensure!(result == want.result, "{result:?}, should be {:?}", want.result);
+        ensure!(result == want.result, "{result:?}, expected {:?}", want.result);
         Ok(if result.is_ok() { ids.len() } else { 0 })
     };
     let posted = match face {
@@ -271,7 +272,7 @@ pub fn is_empty<Q: WrBuilder + 'static, L: Locking>(
     }
 }
 
-/// Posts a valid work request by C's list, with which benches mark the end.
+/// Posts a valid work request with C's list. Benches use it to mark the end.
 pub fn post_right<Q: WrBuilder + 'static, L: Locking>(
     queue: &Locked<Q, L>,
     facts: Facts,
@@ -283,5 +284,5 @@ pub fn post_right<Q: WrBuilder + 'static, L: Locking>(
     let node = stage.main(&stage.right, 0);
     // SAFETY: the node is a local, and what it points to belongs to the lab; its entries name memory of a bench that is
     // accessed by atomics only.
-    unsafe { raw::post_send(queue, &raw const node) }.map_err(|bad| bad.error).context("a right one")
+    unsafe { raw::post_send(queue, &raw const node) }.map_err(|bad| bad.error).context("a valid WR")
 }

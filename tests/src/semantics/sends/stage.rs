@@ -31,7 +31,7 @@ pub(super) const SRQN: u32 = 1;
 /// The window of a bind that is too long.
 pub(super) const MORE_THAN_2_GIB: u64 = (1 << 31) + 1;
 
-/// A message that no path carries as one datagram.
+/// Length of a message that is longer than any path MTU.
 pub(super) const LONGER_THAN_ANY_MTU: u32 = 4097;
 
 /// How the WRs of a QP type name their destination.
@@ -43,7 +43,7 @@ pub(super) enum Kind {
     Datagram,
     /// The connection, and a number of a shared receive queue.
     Xrc,
-    /// By the frame.
+    /// In the frame.
     Raw,
     /// An address handle, the target's number and key.
     Dc,
@@ -83,7 +83,7 @@ pub(super) struct Stage<'a, Q: SendQueue> {
     pub(super) fours: Vec<Sge>,
     pub(super) datagram_sges: Vec<Sge>,
     pub(super) bytes: Vec<u8>,
-    /// Entries that name `bytes`, for inline data: too long; as long as may be, and one more; 8 bytes.
+    /// Entries that name `bytes`, for inline data: longer than the limit; at the limit, and one more; 8 bytes.
     pub(super) inline_over: [Sge; 1],
     pub(super) inline_two: [Sge; 2],
     pub(super) inline_short: [Sge; 1],
@@ -150,7 +150,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         DcTarget { ah: &self.ah.driver, remote_dctn, remote_dc_key: key.into() }
     }
 
-    /// A bind of so many bytes of no region.
+    /// A bind of this many bytes, without a region.
     pub(super) fn bind(&self, length: u64) -> op::BindMw<Q::Remote> {
         let bind = MwBind { mw_rkey: 0x100, mw_type: 1, rkey: 0x101, mr_lkey: 0, addr: 0, length, access: 0 };
         // SAFETY: a bind of 0 bytes gives no access, and a longer one is refused, because the region does not exist.
@@ -228,7 +228,7 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
 
     pub(super) fn build_main(&self, ex: &mut QpEx<'_>, flags: u32, sges: &[Sge]) {
         self.begin_main(ex, flags);
-        // One entry goes by the setter for one.
+        // The setter for one entry, or for a list.
         match sges {
             // SAFETY: the session is open, or the queue refuses the call. The entry names memory of a bench that is accessed by atomics
             // only.
