@@ -27,16 +27,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Packets that wait here before no more are read.
+/// Packets that may wait here; while there are more, none is read.
 const WAITING: usize = 1 << 16;
-/// Messages that are handed over at a time.
+/// Messages that are processed per locking of the world.
 const BATCH: usize = 64;
-/// How long a peer may take to introduce itself, and to read anything.
+/// The time limit for the introduction of a peer, and for a write to it.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 const STUCK: Duration = Duration::from_secs(10);
-/// How long peers may take to answer before they are not waited for.
+/// The time limit for answers of peers.
 const ANSWER: Duration = Duration::from_secs(5);
-/// How long a peer may take to read the messages to it when this process ends.
+/// The time limit for a peer to read the last messages when this process ends.
 const LAST: Duration = Duration::from_secs(2);
 /// Interval of the checks for an answer.
 const LOOK: Duration = Duration::from_micros(200);
@@ -74,7 +74,7 @@ impl World {
                 self.peers.set_changed();
             }
             Message::Packet { to, mut packet } => {
-                // A packet from or to a port that does not exist is late.
+                // A packet from or to a port that does not exist is late, and is dropped.
                 let Some(from) = u16::try_from(packet.from).ok().and_then(|n| self.net.away(link, n)) else {
                     return Ok(());
                 };
@@ -82,7 +82,7 @@ impl World {
                 self.net.inject(self.now, to, packet);
             }
             Message::Sync(number) => {
-                // The other peers get the changes before the question.
+                // The other peers get the changes before the request for an answer.
                 self.peers.tell(&self.net);
                 self.peers.relay(link, number);
             }
@@ -101,7 +101,7 @@ impl World {
         self.push_away()
     }
 
-    /// Removes a connection that is lost.
+    /// Removes a lost connection.
     fn unlink(&mut self, link: u32) {
         self.peers.remove(link);
         for i in 0..self.net.ports.len() {
@@ -128,7 +128,7 @@ impl Drop for Kept {
     }
 }
 
-/// A connection whose ends know each other.
+/// A connection after the introduction.
 #[derive(Debug)]
 struct Joined {
     stream: UnixStream,
@@ -166,11 +166,11 @@ impl Trunks {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Keeps a socket, to end it with the fabric.
+    /// Stores a socket, which is shut down with the fabric.
     fn keep(self: &Arc<Self>, socket: &UnixStream) -> io::Result<Kept> {
         let socket = socket.try_clone()?;
         let mut state = self.state();
-        // Checked under the lock, which the end takes after it has set the flag.
+        // The flag is checked under the lock, which the end of the fabric takes after it has set the flag.
         if self.is_stopped() {
             return Err(io::ErrorKind::Interrupted.into());
         }
@@ -205,13 +205,13 @@ impl Trunks {
         }
     }
 
-    /// Waits until all peers have processed the messages to them, so that they know this process' ports and have sent
-    /// their own.
+    /// Waits until all peers have processed the messages to them. They then have the ports of this process, and have
+    /// sent theirs.
     pub(crate) fn sync(shared: &Shared) {
         if shared.read(|world| world.peers.is_empty()) {
             return;
         }
-        // Changes are sent when the world is left, so the question is sent after them.
+        // Changes are sent when the lock of the world is released, so the request for an answer is sent after them.
         shared.enter(|_| ());
         shared.enter(|world| world.peers.ask());
         wait(shared, ANSWER, |world| world.peers.has_answers());
@@ -224,7 +224,7 @@ impl Trunks {
         }
         wait(shared, LAST, |world| world.net.in_flight() == 0);
         let until = Instant::now() + LAST;
-        // Not under the lock, which the peers' threads take.
+        // Without the lock, which the threads of the peers need.
         let outboxes = shared.read(|world| world.peers.outboxes());
         outboxes.iter().for_each(|outbox| outbox.flush(until));
     }
@@ -246,8 +246,8 @@ impl Trunks {
                 let (that, shared) = (Arc::clone(&this), Arc::clone(&shared));
                 let serve = move || match that.welcome(&shared, stream) {
                     Ok(Some(joined)) => that.run(&shared, joined),
-                    Ok(None) => log::warn!("a process was refused: its number is another one's"),
-                    // Another process checks whether this one listens.
+                    Ok(None) => log::warn!("a process was refused: its number is in use"),
+                    // Another process has only checked whether this one listens.
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                     Err(error) => log::warn!("a process did not join: {error}"),
                 };
@@ -292,7 +292,9 @@ impl Trunks {
                 });
                 Ok(Joined { stream, link, outbox, _kept: kept })
             }
-            Message::Refused => Err(io::Error::other("refused: the number of its devices is another one's")),
+            Message::Refused => {
+                Err(io::Error::other("refused: the number of this process's devices is in use"))
+            }
             _ => Err(invalid(Malformed)),
         }
     }
@@ -330,7 +332,7 @@ impl Trunks {
                     "the connection to another process of the fabric is lost: {error}; {lost} packets lost"
                 );
             }
-            _ => log::info!("another process of the fabric has gone; {lost} packets lost"),
+            _ => log::info!("another process of the fabric has closed its connection; {lost} packets lost"),
         }
     }
 
@@ -372,7 +374,7 @@ impl Trunks {
     }
 }
 
-/// Waits until `so`, at most for `limit`.
+/// Waits until `so` returns `true`, at most for `limit`.
 fn wait(shared: &Shared, limit: Duration, so: impl Fn(&World) -> bool) {
     let until = Instant::now() + limit;
     while !shared.enter(|world| so(world)) && Instant::now() < until {
@@ -384,8 +386,8 @@ fn invalid(error: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Binds a socket, in place of one at which no process listens any more. Two processes that do this at the same time do
-/// not replace each other's socket, because the folder is locked.
+/// Binds a socket, and replaces an existing one at which no process listens any more. The folder is locked, so that two
+/// processes do not replace each other's socket.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let lock = File::open(folder.unwrap_or(Path::new(".")))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The network between the devices of a fabric: addresses, delivery in order of a clock, faults by a seed.
+//! The network between the devices of a fabric: addresses, delivery in the order of the clock, faults from a seed.
 
 use super::packet::Packet;
 use std::collections::BTreeMap;
@@ -10,22 +10,22 @@ pub(crate) struct Faults {
     pub(crate) loss: f64,
     pub(crate) duplicate: f64,
     pub(crate) reorder: f64,
-    /// Nanoseconds that a packet takes.
+    /// The delay of a packet, ns.
     pub(crate) delay: u64,
 }
 
-/// How far a reordered packet falls behind, ns.
+/// The additional delay of a reordered packet, ns.
 const REORDER_NS: u64 = 20_000;
 
 /// The location of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PortLocation {
-    /// A device of this process has it.
+    /// In this process.
     #[default]
     Here,
-    /// A device of another process, over this connection.
+    /// In another process, over this connection.
     Away { link: u32 },
-    /// Nowhere: the connection is lost. The slot is for another one.
+    /// Nowhere, because the connection is lost. The slot can be used again.
     Gone,
 }
 
@@ -41,17 +41,17 @@ pub struct Address {
     pub gids: Vec<([u8; 16], bool)>,
     /// Whether the link is up.
     pub up: bool,
-    /// Packets that went out and came in.
+    /// The numbers of packets that were sent and received.
     pub(crate) sent: u64,
     pub(crate) received: u64,
     pub(crate) location: PortLocation,
-    /// Its number in the fabric, which no two ports of all processes share.
+    /// Its number in the fabric, which is unique among the ports of all processes.
     pub(crate) number: u16,
 }
 
 impl Address {
     pub(crate) fn has_gid(&self, gid: &[u8; 16]) -> bool {
-        // An entry that is not in use is zeros.
+        // An unused entry is zeros.
         *gid != [0; 16] && self.gids.iter().any(|(g, _)| g == gid)
     }
 }
@@ -83,7 +83,7 @@ impl Net {
     }
 
     fn chance(&mut self, p: f64) -> bool {
-        // No number is drawn for what never happens, so that a fault that is off changes nothing.
+        // No number is drawn for a probability of 0, so that a disabled fault does not change the sequence.
         p > 0.0 && ((self.random() >> 11) as f64) / ((1_u64 << 53) as f64) < p
     }
 
@@ -93,7 +93,7 @@ impl Net {
             port.sent += 1;
         }
         let up = |i: usize| self.ports.get(i).is_some_and(|p| p.up);
-        // A down port still reaches itself, as on hardware.
+        // A port that is down still reaches itself, as on hardware.
         if to != packet.from && !(up(to) && up(packet.from)) {
             return;
         }
@@ -116,7 +116,7 @@ impl Net {
         self.packets.insert((at, self.sequence), (to, packet));
     }
 
-    /// When something is due next: a packet, a timer.
+    /// The time of the next packet or timer.
     pub(crate) fn next_packet(&self) -> Option<u64> {
         self.packets.keys().next().map(|(at, _)| *at)
     }
@@ -140,7 +140,7 @@ impl Net {
         Some((key.0, to, packet))
     }
 
-    /// Calls a QP's timer at a time.
+    /// Sets a timer of a QP.
     pub(crate) fn wake(&mut self, at: u64, device: usize, qpn: u32) {
         self.sequence += 1;
         self.timers.insert((at, self.sequence), (device, qpn));
@@ -162,8 +162,8 @@ impl Net {
         self.ports.iter().position(|p| !p.ethernet && p.lid == lid)
     }
 
-    /// The device that a packet on InfiniBand comes to: switches go by the LID; if there is a global header, the port
-    /// drops what is not for one of its GIDs (InfiniBand specification, 9.6.1.2).
+    /// The device that receives a packet on InfiniBand. Switches forward by the LID. If the packet has a GRH, the port
+    /// drops it unless the GID is one of its own (InfiniBand specification, 9.6.1.2).
     pub(crate) fn in_subnet(&self, lid: u16, gid: Option<&[u8; 16]>) -> Option<usize> {
         let to = self.by_lid(lid)?;
         gid.is_none_or(|gid| self.ports[to].has_gid(gid)).then_some(to)
@@ -173,7 +173,7 @@ impl Net {
         self.ports.iter().position(|p| p.ethernet && p.mac == *mac)
     }
 
-    /// Adds a QP to a group; `false` if it is in it.
+    /// Adds a QP to a group; `false` if it is already a member.
     pub(crate) fn join(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
         let member = (group, device, qpn);
         let new = !self.groups.contains(&member);
@@ -183,14 +183,14 @@ impl Net {
         new
     }
 
-    /// Takes a QP out of a group; `false` if it is not in it.
+    /// Removes a QP from a group; `false` if it is not a member.
     pub(crate) fn leave(&mut self, group: [u8; 16], device: usize, qpn: u32) -> bool {
         let before = self.groups.len();
         self.groups.retain(|m| *m != (group, device, qpn));
         self.groups.len() < before
     }
 
-    /// Takes a QP out of all groups.
+    /// Removes a QP from all groups.
     pub(crate) fn leave_all(&mut self, device: usize, qpn: u32) {
         self.groups.retain(|(_, d, q)| (*d, *q) != (device, qpn));
     }
@@ -205,7 +205,7 @@ impl Net {
         self.groups.iter().copied()
     }
 
-    /// The slot of a port of another process.
+    /// Stores the port of another process in a slot.
     pub(crate) fn away(&self, link: u32, number: u16) -> Option<usize> {
         self.ports.iter().position(|p| p.location == PortLocation::Away { link } && p.number == number)
     }
@@ -224,7 +224,7 @@ impl Net {
         }
     }
 
-    /// The members of groups behind a connection are these.
+    /// Replaces the members of groups at a connection.
     pub(crate) fn replace_members(&mut self, link: u32, members: Vec<([u8; 16], usize, u32)>) {
         let ports = &self.ports;
         self.groups.retain(|(_, device, _)| {
@@ -233,8 +233,9 @@ impl Net {
         self.groups.extend(members);
     }
 
-    /// A packet of another process arrives, to which the faults there were applied. It is for a port of this process, or of
-    /// a third one, to which it is passed on. A packet to no port, or back to the process that sent it, is dropped.
+    /// Receives a packet from another process, which has already applied its faults. The packet is for a port of this
+    /// process, or is forwarded to a third process. A packet to an unknown port, or back to the process that sent it,
+    /// is dropped.
     pub(crate) fn inject(&mut self, now: u64, to: u16, packet: Packet) {
         let from = self.ports.get(packet.from).map(|p| p.location);
         let is_target = |p: &Address| {

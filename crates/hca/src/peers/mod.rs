@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The other processes of a fabric, as the world knows them: a link to each, and the state that was sent to it.
+//! The other processes of a fabric: a link to each, and the state that was sent to it.
 //!
 //! The threads that carry the messages are those of [`trunk`](crate::trunk).
 
@@ -25,11 +25,11 @@ pub(crate) struct Peers {
     pub(crate) base: u16,
     /// The number that was assigned last.
     assigned: u16,
-    /// Ports or members of other processes, or the processes, have changed since the last [`tell`](Self::tell).
+    /// Whether other processes, or their ports or members of groups, have changed since the last [`tell`](Self::tell).
     changed: bool,
     /// The own ports and members that were sent last.
     sent: [Vec<u8>; 2],
-    /// Questions of peers that others have to answer first.
+    /// `Sync` messages of peers that other peers must answer first.
     relayed: Vec<Relayed>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Peers {
 struct Relayed {
     link: u32,
     number: u32,
-    /// The links that have to answer first, and the number of the question that each of them got.
+    /// The links that must answer first, and the number of the `Sync` that was sent to each.
     others: Vec<(u32, u32)>,
 }
 
@@ -65,7 +65,7 @@ impl Peers {
         self.send(link, &Message::Packet { to, packet });
     }
 
-    /// Ports or members of other processes are new.
+    /// Called when ports or members of other processes have changed.
     pub(crate) fn set_changed(&mut self) {
         self.changed = true;
     }
@@ -80,8 +80,8 @@ impl Peers {
         }
     }
 
-    /// Asks all peers whether they, and the processes behind them, have heard everything; see
-    /// [`has_answers`](Self::has_answers).
+    /// Requests an answer from all peers, which they send after they, and the processes behind them, have processed all
+    /// earlier messages; see [`has_answers`](Self::has_answers).
     pub(crate) fn ask(&mut self) {
         for link in self.links.values_mut() {
             link.asked = link.asked.wrapping_add(1);
@@ -94,7 +94,7 @@ impl Peers {
         self.links.values().all(|link| link.asked == link.answered)
     }
 
-    /// The ways to all peers.
+    /// The links to all peers.
     pub(crate) fn outboxes(&self) -> Vec<Arc<Outbox>> {
         self.links.values().map(|link| Arc::clone(&link.outbox)).collect()
     }
@@ -110,8 +110,8 @@ impl Peers {
         (self.next, outbox)
     }
 
-    /// A number for the devices of a process that joins, the one it had if it is free. Other numbers are assigned in
-    /// turn: a packet to a process that has ended does not reach the next one.
+    /// The number of the first device of a joining process: its previous one, if that is free. Other numbers are
+    /// assigned in turn, so that a packet to a process that has exited does not reach the next one.
     pub(crate) fn number(&mut self, wanted: Option<u16>) -> Option<u16> {
         let free = |base: &u16| *base != self.base && self.links.values().all(|link| link.base != *base);
         let all = || (1..=u16::MAX / NUMBERS).map(|k| k * NUMBERS);
@@ -125,7 +125,7 @@ impl Peers {
         }
     }
 
-    /// Tells peers what has changed of the ports and groups that they reach through this process: its own, and in the
+    /// Sends peers the changes of the ports and groups that they reach through this process: its own, and in the
     /// listening process those of the other peers.
     pub(crate) fn tell(&mut self, net: &Net) {
         if self.is_empty() {
@@ -148,7 +148,8 @@ impl Peers {
         (self.changed, self.sent) = (false, here);
     }
 
-    /// Answers a peer's [`Message::Sync`] as soon as the other peers have processed what they were sent up to now.
+    /// Answers a [`Message::Sync`] of a peer when the other peers have processed all messages that were sent to them
+    /// before.
     pub(crate) fn relay(&mut self, link: u32, number: u32) {
         let mut others = Vec::new();
         for (id, other) in self.links.iter_mut().filter(|(id, _)| **id != link) {
@@ -160,7 +161,7 @@ impl Peers {
         self.answer();
     }
 
-    /// Answers the questions for which no other peer is waited.
+    /// Answers each [`Message::Sync`] for which no other peer's answer is missing.
     fn answer(&mut self) {
         for Relayed { link, number, .. } in self.relayed.extract_if(.., |relayed| relayed.others.is_empty()) {
             if let Some(link) = self.links.get(&link) {
@@ -199,7 +200,7 @@ impl Peers {
     }
 }
 
-/// Whether a port is one of this process, or of another one that is not reached over the link `to`.
+/// Whether a port belongs to this process, or to another process that is not reached over the link `to`.
 fn is_reached(address: &Address, to: Option<u32>) -> bool {
     match address.location {
         PortLocation::Here => true,

@@ -7,7 +7,7 @@
 use crate::engine::net::{Address, PortLocation};
 use crate::engine::packet::{Atomic, Body, Dc, Grh, Nak, PSN, Packet, Path, Transport};
 
-/// Begins every connection, with the version of what follows.
+/// The first bytes of every connection, with the version of the protocol.
 const MAGIC: [u8; 8] = *b"uvhca\0\0\x03";
 /// Bytes of a message at most: a list of ports, or a frame with segments to cut.
 pub(crate) const MAX: usize = 4 << 20;
@@ -37,7 +37,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// A port as the peer is to know it.
+    /// The description of a port for the peer.
     pub(crate) fn of(address: &Address) -> Self {
         let Address { ethernet, up, lid, mac, number, ref gids, .. } = *address;
         // Unused entries are left out, because a peer's entries are not used by index.
@@ -45,7 +45,7 @@ impl Port {
         Self { number, ethernet, up, lid, mac, gids }
     }
 
-    /// The peer's port, as it is here.
+    /// The address of the peer's port for the network of this process.
     pub(crate) fn address(self, location: PortLocation) -> Address {
         let Self { number, ethernet, up, lid, mac, gids } = self;
         Address { ethernet, lid, mac, gids, up, sent: 0, received: 0, location, number }
@@ -55,7 +55,7 @@ impl Port {
 /// A message.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
-    /// The first message of a process that connects: the number of its first device, if it has one from before.
+    /// The first message of a connecting process: the number of its first device, if it already has one.
     Hello { base: Option<u16> },
     /// The answer: the number of the first device.
     Welcome { base: u16 },
@@ -65,15 +65,15 @@ pub(crate) enum Message {
     Ports(Vec<Port>),
     /// All members of multicast groups at these ports: group, port, QP.
     Members(Vec<([u8; 16], u16, u32)>),
-    /// A packet to a port; `from` of the packet is a port's number, too.
+    /// A packet to a port. Its field `from` is the number of a port, too.
     Packet { to: u16, packet: Packet },
-    /// Asks for an answer with this number, which comes when all before it was heard.
+    /// Requests an answer with this number, which is sent after all earlier messages were processed.
     Sync(u32),
-    /// The answer.
+    /// The answer to `Sync`.
     Synced(u32),
 }
 
-/// Fields that are written.
+/// An encoder of fields.
 struct Writer(Vec<u8>);
 
 impl Writer {
@@ -108,7 +108,7 @@ impl Writer {
     }
 }
 
-/// Fields that are read.
+/// A decoder of fields.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -165,7 +165,7 @@ impl Reader<'_> {
 }
 
 impl Message {
-    /// With the length in front.
+    /// Encodes the message, with its length in front.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut w = Writer(vec![0; 4]);
         match self {
@@ -224,7 +224,7 @@ impl Message {
         w.0
     }
 
-    /// Of the bytes behind the length.
+    /// Decodes the bytes behind the length.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader(bytes);
         let message = match r.u8()? {
@@ -265,7 +265,7 @@ const TRANSPORTS: [Transport; 6] =
     [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc, Transport::Dc, Transport::Ethernet];
 const NAKS: [Nak; 4] = [Nak::Sequence, Nak::Invalid, Nak::Access, Nak::Operation];
 
-/// The place of a value in a table that has all of them.
+/// The index of a value in a table of all values.
 fn index<T: PartialEq>(table: &[T], value: &T) -> u8 {
     table.iter().position(|v| v == value).unwrap_or_default() as u8
 }
@@ -426,7 +426,7 @@ fn packet_in(r: &mut Reader<'_>) -> Result<Packet, Malformed> {
         10 => Body::Frame(r.data(MAX / 2)?),
         _ => return Err(Malformed),
     };
-    // Frames are of Ethernet, and nothing else is.
+    // Frames have the transport Ethernet, and no other packets have it.
     if matches!(body, Body::Frame(_)) != (transport == Transport::Ethernet) {
         return Err(Malformed);
     }

@@ -24,12 +24,12 @@ enum LinkArg {
     Roce,
 }
 
-/// How kernels register memory
+/// How the kernel of a VM registers memory
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Mkeys {
-    /// By page lists in commands
+    /// With page lists in commands
     Command,
-    /// By the kernel's UMR queue (updates of memory keys)
+    /// With the kernel's UMR queue (updates of memory keys)
     Umr,
 }
 
@@ -63,7 +63,7 @@ struct Cli {
     /// Socket at which other processes join this fabric
     #[arg(long, value_name = "PATH")]
     fabric: Option<PathBuf>,
-    /// Joins the fabric of the process that has --fabric OTHER; waits some time for that process
+    /// Joins the fabric of the process that has --fabric OTHER; waits a limited time for that process
     #[arg(long, value_name = "OTHER", conflicts_with = "fabric", requires = "socket")]
     join: Option<PathBuf>,
     /// The link layer of all devices
@@ -81,7 +81,7 @@ struct Cli {
     /// Seed of the faults
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// How kernels register memory
+    /// How the kernel of a VM registers memory
     #[arg(long, value_enum, default_value = "command")]
     mkeys: Mkeys,
     /// Names of the devices, in the order of the sockets; hca0, hca1 and so on if not given
@@ -102,7 +102,7 @@ fn level(name: &str) -> Result<log::LevelFilter, String> {
     name.parse().map_err(|_| "error, warn, info, debug or trace".to_owned())
 }
 
-/// Lines on standard error.
+/// Writes log lines to standard error.
 struct Logger;
 
 impl log::Log for Logger {
@@ -121,13 +121,13 @@ impl log::Log for Logger {
 }
 
 fn probability(name: &str, p: f64) -> Result<f64> {
-    if (0.0..=1.0).contains(&p) { Ok(p) } else { bail!("--{name} {p}: not a probability") }
+    if (0.0..=1.0).contains(&p) { Ok(p) } else { bail!("--{name} {p}: not a probability (0 to 1)") }
 }
 
-/// How long the other process may take to be there.
+/// The time limit for the other process to listen.
 const JOIN: Duration = Duration::from_secs(45);
 
-/// Joins a fabric whose process may just be starting.
+/// Joins a fabric. Its process may still be starting.
 fn join(fabric: &Fabric, other: &Path) -> std::io::Result<()> {
     let start = Instant::now();
     loop {
@@ -170,7 +170,7 @@ fn run(cli: &Cli) -> Result<()> {
         join(&fabric, other).with_context(|| format!("cannot join {}", other.display()))?;
     }
     if let Some(path) = &cli.fabric {
-        fabric.listen(path).with_context(|| format!("cannot be joined at {}", path.display()))?;
+        fabric.listen(path).with_context(|| format!("cannot listen at {}", path.display()))?;
         log::info!("other processes join at {}", path.display());
     }
     let link = match cli.link {

@@ -53,7 +53,7 @@ fn lid(hca: &Hca) -> u16 {
     on(hca, |_, cx| cx.net.ports[cx.me].lid)
 }
 
-/// Waits until a device finds another by its LID, or no longer.
+/// Waits until a device can, or can no longer, find another one by its LID.
 fn sees(hca: &Hca, lid: u16, does: bool) {
     let up = |cx: &crate::engine::Port<'_>| cx.net.by_lid(lid).is_some_and(|i| cx.net.ports[i].up);
     within(LIMIT, || (on(hca, |_, cx| up(cx)) == does).then_some(()));
@@ -95,7 +95,7 @@ fn two_processes_share_a_fabric() {
     let (mut x, mut y) = connect(&a, &b, QpKind::Rc);
     exchange(&mut x, &mut y);
     exchange(&mut y, &mut x);
-    // Faults of either side hit what it sends.
+    // The faults of a process affect the packets that it sends.
     here.loss(0.02);
     there.loss(0.02).reorder(0.1);
     for _ in 0..5 {
@@ -115,7 +115,8 @@ fn two_processes_share_a_fabric() {
     let (mut x, mut y) = connect(&a, &c, QpKind::Rc);
     exchange(&mut x, &mut y);
     assert_eq!((a.violations(), b.violations(), c.violations()), (vec![], vec![], vec![]));
-    // Only before there are devices, only once, only one that is there, only in real time; and a socket has one process.
+    // `join` must be called before devices are built, once, in real time, and with a path at which a process listens.
+    // Only one process can listen at a path.
     assert!(third.join(&path.0).is_err() && here.join(&path.0).is_err());
     let other = path.0.with_extension("other");
     assert!(third.listen(&other).is_err() && !other.exists());
@@ -125,7 +126,7 @@ fn two_processes_share_a_fabric() {
     assert!(Fabric::deterministic(1).listen(&path.0).is_err());
 }
 
-/// The listening process has no devices, and others come and go.
+/// The listening process has no devices, and other processes join and exit.
 #[test]
 fn processes_that_joined_reach_each_other() {
     let path = SocketPath::new();
@@ -147,7 +148,7 @@ fn processes_that_joined_reach_each_other() {
     for _ in 0..10 {
         let late = path.join();
         let d = hca(&late);
-        // Known at once, without waiting.
+        // The new device and the others can reach each other immediately.
         for other in &hcas {
             assert!(on(other, |_, cx| cx.net.by_lid(lid(&d)).is_some_and(|i| cx.net.ports[i].up)));
             assert!(on(&d, |_, cx| cx.net.by_lid(lid(other)).is_some_and(|i| cx.net.ports[i].up)));
@@ -164,7 +165,7 @@ fn processes_that_joined_reach_each_other() {
     assert!(hcas.iter().all(|hca| hca.violations().is_empty()));
 }
 
-/// Several processes that find no fabric at the same time: one of them listens.
+/// If several processes try to listen at the same time, one of them succeeds.
 #[test]
 fn one_of_several_processes_listens() {
     let path = SocketPath::new();
@@ -185,8 +186,8 @@ fn one_of_several_processes_listens() {
     assert_eq!(lid(&hca(&path.listen())), 1);
 }
 
-/// A program that has built its device and tells its address to a peer by other means finds it known there, and the other
-/// way round.
+/// A process passes the address of a new device to a peer by other means: the peer can reach the device immediately,
+/// and vice versa.
 #[test]
 fn a_new_device_is_known_to_other_processes() {
     let up = |hca: &Hca, lid: u16| on(hca, |_, cx| cx.net.by_lid(lid).is_some_and(|i| cx.net.ports[i].up));
@@ -308,14 +309,14 @@ fn peers_with_invalid_messages_are_disconnected() {
         exchange(&mut x, &mut y);
     }
     sees(&a, 500, false);
-    // One that introduces itself and dies in the middle of a message.
+    // A peer that introduces itself and closes the connection in the middle of a message.
     let hello = Message::Hello { base: Some(1024) }.bytes();
     let mut peer = UnixStream::connect(&path.0).unwrap();
     peer.write_all(&[&hello[..], &own, &[0, 0, 1, 0, 6]].concat()).unwrap();
     sees(&a, 500, true);
     drop(peer);
     sees(&a, 500, false);
-    // One that says nothing is no reason to wait at the end; nor is one that reads nothing.
+    // The end of the fabric does not wait for a peer that sends nothing, or for one that reads nothing.
     let silent = UnixStream::connect(&path.0).unwrap();
     let mut deaf = UnixStream::connect(&path.0).unwrap();
     deaf.write_all(&[&hello[..], &own].concat()).unwrap();
@@ -368,7 +369,7 @@ fn body() -> impl Strategy<Value = Body> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever packets a peer sends to queues with work in flight, the device lives, and others are served.
+    /// A peer may send any packets to queues with work in flight. The device continues to work for other peers.
     #[test]
     fn any_packets_of_a_peer_leave_the_device_working(
         packets in proptest::collection::vec(
@@ -412,10 +413,10 @@ proptest! {
                 path: Path::default(),
                 body,
             };
-            // As it comes out of the socket.
+            // The message as it is read from the socket.
             let bytes = Message::Packet { to: 0, packet }.bytes();
             let Ok(Message::Packet { to, packet }) = Message::parse(&bytes[4..]) else {
-                panic!("what is written is read");
+                panic!("the decoded message equals the encoded one");
             };
             on(&a, |_, cx| {
                 let now = cx.now;
@@ -433,7 +434,7 @@ proptest! {
     fn any_bytes_decode_to_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300), kind in 0..8_u8) {
         let bytes = [&[kind][..], &bytes].concat();
         if let Ok(message) = Message::parse(&bytes) {
-            prop_assert_eq!(&message.bytes()[4..], &bytes[..], "one way to write it");
+            prop_assert_eq!(&message.bytes()[4..], &bytes[..], "each message has one encoding");
         }
     }
 }
