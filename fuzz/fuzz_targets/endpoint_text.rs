@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The text by which two programs exchange where their QPs are.
+//! The text with which two programs exchange the addresses of their QPs.
 //!
 //! Checked: there is no panic; an accepted endpoint is in range and is the same after a round trip through its text; an
 //! endpoint from values has these values after a round trip; a stream gives the same as its text.
@@ -52,7 +52,7 @@ fn same_again(endpoint: &Endpoint) {
     assert!(text.len() < ENDPOINT_LEN);
     assert_eq!(text.parse(), Ok(*endpoint));
     let mut wire = Vec::new();
-    endpoint.send(&mut wire).expect("a vector takes everything");
+    endpoint.send(&mut wire).expect("writing to a vector");
     assert_eq!(wire.len(), ENDPOINT_LEN);
     assert_eq!(Endpoint::receive(&wire[..]).ok(), Some(*endpoint));
     let attr = ConnectAttr { sgid_index: Some(1), ..ConnectAttr::default() };

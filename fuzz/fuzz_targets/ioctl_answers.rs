@@ -33,7 +33,7 @@ use uverbs_fuzz::kernel::FuzzKernel;
 use uverbs_fuzz::steps::MAX_STEPS;
 use uverbs_testkit::kernel::Scripted;
 
-/// Objects whose destruction the kernel refuses are leaked on purpose, and their number is limited by the port.
+/// Objects whose destruction the kernel refuses are leaked intentionally; the port limits their number.
 #[unsafe(no_mangle)]
 extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
     c"detect_leaks=0".as_ptr()
@@ -123,13 +123,13 @@ fn kept<T, E: Display + Debug>(result: Result<T, E>) -> Option<T> {
     result.inspect_err(|e| assert!(!format!("{e} {e:?}").is_empty())).ok()
 }
 
-/// One of these.
+/// One of these objects.
 fn pick<T>(list: &mut [T], which: u8) -> Option<&mut T> {
     let len = list.len().max(1);
     list.get_mut(usize::from(which) % len)
 }
 
-/// Takes one of these out.
+/// Removes one of these objects.
 fn take<T>(list: &mut Vec<T>, which: u8) -> Option<T> {
     (!list.is_empty()).then(|| list.swap_remove(usize::from(which) % list.len()))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! mlx5's control path on the software HCA's kernel, whose answers arrive changed: refused, with other bytes, with other
-//! handles, with shorter mappings.
+//! mlx5's control path on the software HCA's kernel, whose answers are changed: errors, other bytes, other handles,
+//! shorter mappings.
 //!
 //! Checked: every verb returns an error or a usable object, and does not panic; for any sizes and numbers in the
 //! answers, posts and polls stay inside the objects' memory. A kernel whose answers are not changed is never reported
@@ -31,7 +31,7 @@ use uverbs_hca::Fabric;
 use uverbs_mlx5::{Mlx5, Options, Remote};
 use uverbs_testkit::kernel::{Script, Scripted};
 
-/// Objects that the kernel refuses to destroy are leaked on purpose.
+/// Objects that the kernel refuses to destroy are leaked intentionally.
 #[unsafe(no_mangle)]
 extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
     c"detect_leaks=0".as_ptr()
@@ -40,7 +40,8 @@ extern "C" fn __asan_default_options() -> *const core::ffi::c_char {
 /// Calls an `unsafe` verb of the driver.
 macro_rules! own {
     ($call:expr) => {{
-        // SAFETY: parts of one object go together, and what is dropped was destroyed first, or is leaked.
+        // SAFETY: the parts of an object are used together; an object is destroyed before it is dropped, or it is
+        // leaked.
         let result = unsafe { $call };
         result
     }};
@@ -123,7 +124,7 @@ impl Changes {
     }
 }
 
-/// A kernel whose answers are changed on the way to the driver.
+/// A kernel that changes the answers of another kernel.
 struct ChangingKernel {
     inner: Arc<dyn Kernel>,
     changes: Mutex<Changes>,
@@ -229,7 +230,7 @@ fuzz_target!(|input: Input<'_>| {
             assert!(!error.to_string().is_empty());
         }
     }
-    // The objects' memory goes last, as the faces see to it; here the kernel's world goes with it.
+    // The memory of the objects is freed last, as the faces do it, together with the kernel.
     drop(fabric);
 });
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! mlx5's completion queue over any bytes, of a right device or of any, while queues come, are reset and go.
+//! mlx5's completion queue with the entries of a correct device or with arbitrary bytes, while queues are created,
+//! reset and destroyed.
 //!
 //! Checked: every call ends, returns at most the requested number of completions and at most the number of entries, and
 //! returns to the device at most the entries that it wrote. For any contents of an entry, only memory of an outstanding
@@ -41,11 +42,11 @@ struct Program {
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// The next entry, as a right device orders them.
+    /// The next entry, in the order of a correct device.
     Next {
         entry: Entry,
     },
-    /// Anything, anywhere.
+    /// Arbitrary bytes at an arbitrary position.
     Any {
         at: u16,
         word: u64,
@@ -68,9 +69,9 @@ enum Step {
 
 #[derive(Arbitrary, Debug)]
 struct Entry {
-    /// Opcode and format; the owner bit is made right.
+    /// Opcode and format; the owner bit is set correctly.
     op_own: u8,
-    /// The queue that it names: an existing one, or any number.
+    /// The queue in the entry: an existing one, or an arbitrary number.
     queue: u8,
     number: u32,
     send_opcode: u8,
@@ -110,7 +111,7 @@ fn entries(memory: &mut Memory) -> [Sge; 2] {
 }
 
 impl Queue {
-    /// Posts as much as there is room for.
+    /// Posts as many WRs as there is room for.
     fn fill(&mut self, next: &mut u64) {
         loop {
             let mut memory = Box::new([0; ROOM * 3]);
@@ -140,7 +141,7 @@ impl Queue {
     fn check(&self, step: &Step) {
         for memory in self.posted.iter().map(|(_, m)| m).chain(&self.reads) {
             let (before, after) = (&memory[..ROOM], &memory[ROOM * 2..]);
-            assert!(before.iter().chain(after).all(|b| *b == 0), "memory beside a WR's after {step:?}");
+            assert!(before.iter().chain(after).all(|b| *b == 0), "memory next to that of a WR changed after {step:?}");
         }
     }
 }
@@ -210,7 +211,7 @@ fn store(buf: &QueueBuf, at: usize, bytes: &[u8]) {
 }
 
 impl World {
-    /// A QP with receives and reads posted, each to memory of its own.
+    /// Creates a QP, and posts receives and reads, each with separate memory.
     fn make(&mut self, with_srq: bool) -> Queue {
         let number = self.names;
         self.names += 1;
@@ -259,7 +260,7 @@ impl World {
         queue
     }
 
-    /// The receives that these completions name are done: their memory goes.
+    /// Frees the memory of the receives in these completions.
     fn free(&mut self, ids: &[u64]) {
         for queue in &mut self.queues {
             queue.posted.retain(|(id, _)| !ids.contains(id));
@@ -334,7 +335,7 @@ impl World {
             }
             Step::Fill(which) => self.queues[usize::from(*which) % 3].fill(&mut self.next),
             Step::Beyond(which) => {
-                // Written and not published.
+                // It is written but not published.
                 let mut memory = Box::new([0; ROOM * 3]);
                 let sges = entries(&mut memory);
                 match &mut self.queues[usize::from(*which) % 3].recv {
@@ -347,7 +348,7 @@ impl World {
             Step::Replace(which) => {
                 let which = usize::from(*which) % 3;
                 self.shared.detach_qp(&self.queues[which].qp);
-                // From here on its memory is freed: the sanitizer detects accesses.
+                // The memory is freed here, so that the sanitizer detects later accesses.
                 let new = self.make(which == 2);
                 self.queues[which] = new;
             }

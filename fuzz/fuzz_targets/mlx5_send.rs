@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sends of mlx5 by all three faces, read back by the software HCA's decoder, which shares nothing with the encoder.
+//! Sends of mlx5 on all three faces, decoded by the software HCA, whose decoder shares no code with the encoder.
 //!
 //! Checked: a valid request is posted if there is room, an invalid one is not; each WQE decodes to the request, at the
 //! index of the doorbell record, over any stale bytes; refused requests change neither record nor register. The last
@@ -40,14 +40,14 @@ enum Step {
     Session(Vec<Request>),
     /// A batch that is dropped, or a session that is aborted.
     Lost(Vec<Request>, bool),
-    /// So many of the outstanding WRs are done.
+    /// This many of the outstanding WRs are executed.
     Retire(u8),
     Reset,
 }
 
 const MAX_STEPS: usize = 40;
 const MAX_WRS: usize = 12;
-/// Blocks of the longest WQE: a segmented send with a long header and inline data.
+/// Blocks of the longest WQE, which is a segmented send with a long header and inline data.
 const LONGEST: u32 = 4;
 
 struct World {
@@ -55,10 +55,10 @@ struct World {
     shape: Shape,
     blocks: u32,
     max_wr: u32,
-    /// Blocks posted, and the first blocks of WRs that are not done.
+    /// The number of posted blocks, and the first blocks of outstanding WRs.
     at: u32,
     outstanding: Vec<u32>,
-    /// A local operation was the last one.
+    /// Whether the last WR was a local operation.
     waits: bool,
 }
 
@@ -96,7 +96,7 @@ impl World {
             Step::Lost(all, session) => {
                 let face = if *session { post::session } else { post::batch };
                 let lost = face(queue, shape, &cut(all), true);
-                assert!(lost.is_ok(), "what is dropped reports nothing");
+                assert!(lost.is_ok(), "a dropped batch reports no error");
                 self.posted(&[], Face::Batch);
             }
             Step::Retire(n) => {
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// All or nothing.
+    /// Either all WRs are posted or none.
     fn whole(&mut self, all: &[Request], result: Result<(), PostError>, face: Face) {
         let right = all.iter().all(|r| r.is_right(self.shape, face));
         match result {
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// A queue may be full when the WRs, or the blocks of the longest that they can be, don't fit.
+    /// A queue may be full if there is no room for the WRs, or for their maximum number of blocks.
     fn must_be_full(&mut self, all: &[Request]) {
         let wrs = self.outstanding.len() + all.len();
         let first = self.outstanding.first().map_or(0, |first| self.at.wrapping_sub(*first));
@@ -188,7 +188,7 @@ impl World {
         let [rung] = &rings[..] else { panic!("{} doorbells", rings.len()) };
         let wqe = self.sends.blocks(last.0, last.1.into());
         assert_eq!(rung.bytes[..8], wqe[..8]);
-        assert!(rung.bytes.len() == 8 || rung.bytes == wqe, "a burst of something else");
+        assert!(rung.bytes.len() == 8 || rung.bytes == wqe, "the burst differs from the WQE");
     }
 
     fn compare(&self, r: &Request, got: &decode::Request, face: Face) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Polling a completion queue whose bytes and indices a kernel wrote, a correct one or any.
+//! Polls a completion queue with the bytes and indices of a correct kernel, or with arbitrary ones.
 //!
 //! Checked: while the kernel is correct, each completion comes once, in order, with the bytes that were written;
 //! otherwise there is no panic, and no call visits more entries than requested or than the ring has.
@@ -27,7 +27,7 @@ struct Program {
 #[derive(Arbitrary, Debug)]
 enum Step {
     Produce(Cqe),
-    /// From here on the kernel is not a correct one.
+    /// From here on the kernel's data are not correct.
     Scribble(Scribble),
     PollCq(u8),
     PollEach(u8, Option<Scribble>),
@@ -68,7 +68,7 @@ struct World {
     bell: FakeBell,
     /// The completions that were written and not polled, while the kernel is correct.
     expected: Option<VecDeque<[u8; WC]>>,
-    /// How many completions the open poll has visited.
+    /// The number of completions that the open poll has visited.
     open: Option<u32>,
 }
 
@@ -80,7 +80,7 @@ fuzz_target!(|program: Program| {
     }
 });
 
-/// Reads a completion at the offsets of `<rdma/ib_user_verbs.h>`, written out.
+/// Reads a completion at the offsets of `<rdma/ib_user_verbs.h>`, without the driver's structs.
 fn check(wc: &WorkCompletion, b: &[u8; WC]) {
     let u16_at = |at: usize| u16::from_ne_bytes([b[at], b[at + 1]]);
     let u32_at = |at: usize| u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
@@ -88,7 +88,7 @@ fn check(wc: &WorkCompletion, b: &[u8; WC]) {
     assert_eq!((wc.status.0, wc.opcode.0), (u32_at(8), u32_at(12)));
     assert_eq!((wc.vendor_err, wc.byte_len), (u32_at(16), u32_at(20)));
     assert_eq!((wc.imm_data_or_invalidated_rkey, wc.qp_num), (u32_at(24), u32_at(28)));
-    // The kernel's flags are not all those of the verbs: an invalidation is `1 << 2` there (and on some, `1 << 3`).
+    // The kernel's flags differ from those of the verbs: an invalidation is `1 << 2` (and `1 << 3` on some kernels).
     let flags = u32_at(36);
     let flags = flags & 3 | u32::from(flags & 0xc != 0) << 3;
     assert_eq!((wc.src_qp, wc.wc_flags.bits()), (u32_at(32), flags));
@@ -105,7 +105,7 @@ fn scribble(kernel: &KernelSide, what: Scribble) {
     }
 }
 
-/// Every lazy field.
+/// Reads every lazy field.
 fn read_all(c: &Completion) -> WorkCompletion {
     let extended = (c.completion_ts(), c.completion_wallclock_ns(), c.cvlan(), c.flow_tag());
     assert_eq!(extended, (None, None, None, None));
@@ -188,7 +188,7 @@ impl World {
         }
     }
 
-    /// How many completions a call gave, which has limits.
+    /// Checks the number of completions that a call returned.
     fn bounded(&self, result: Result<usize, PollError>, max: usize) -> usize {
         if self.open.is_some() {
             assert_eq!(result, Err(PollError::SessionOpen));
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// Whether a step of an open poll has come to a completion: the one with this number.
+    /// Handles a step of an open poll. If it has reached a completion, checks it.
     fn visit(&mut self, result: Result<(), PollError>, number: usize) -> bool {
         let current = self.queue.current().map(|c| read_all(&c));
         if let Some(expected) = &self.expected {

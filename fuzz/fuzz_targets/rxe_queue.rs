@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rings whose geometry, size and indices are anything, also while they are in use.
+//! Rings with arbitrary geometry, size and indices, which also change while they are in use.
 //!
 //! Checked: a ring is refused, or all of its slots are inside the mapping; then no index that is written at any time
 //! makes a queue panic, access memory outside of the mapping (which the address sanitizer detects), or take or return
@@ -40,7 +40,7 @@ enum Kind {
     Completion,
 }
 
-/// A mapping, as a kernel could give it.
+/// A mapping that a kernel could return.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Memory {
     room: Room,
@@ -51,9 +51,9 @@ struct Memory {
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Room {
-    /// A ring, and not a byte more.
+    /// Exactly the size of the ring.
     Right { log2: u8, log2_slots: u8 },
-    /// A ring less some bytes.
+    /// Some bytes less than the ring.
     Short { log2: u8, log2_slots: u8, missing: u8 },
     /// The header is independent of the mapping.
     Any { log2: Index, mask: Index, len: u16 },
@@ -62,7 +62,7 @@ enum Room {
 #[derive(Arbitrary, Debug)]
 enum Step {
     Write(Write),
-    /// Posts, or polls: this many, and what the kernel writes meanwhile.
+    /// Posts or polls this many WRs, and what the kernel writes meanwhile.
     Use(u8, Option<Write>),
     Session(u8, Option<Write>),
     Reset,
@@ -136,7 +136,7 @@ impl Memory {
 
 fuzz_target!(|program: Program| {
     let (mapping, kernel, len) = program.memory.make();
-    // Headers that start elsewhere are refused; what the kernel writes then does not matter.
+    // Headers at other offsets are refused, so writes of the kernel do not matter.
     let tail = program.tail.value() as usize;
     let steps = &program.steps[..program.steps.len().min(MAX_STEPS)];
     let shared = Arc::new(QpShared::new(QpState::RTS));

@@ -44,7 +44,7 @@ enum Step {
 struct Node {
     wr_id: u64,
     entries: Vec<Entry>,
-    /// In the place of the number of entries, where it is one that must be refused unseen.
+    /// An invalid number of entries, which must be refused before the entries are read.
     num_sge: Option<i32>,
     null_sges: bool,
 }
@@ -54,7 +54,7 @@ struct World {
     queue: RecvQueue<FakeBell>,
     kernel: KernelSide,
     bell: FakeBell,
-    /// Of a QP; an SRQ has no state.
+    /// The state of the QP; an SRQ has none.
     state: Option<Arc<QpShared>>,
     ring: VecDeque<DecodedRecv>,
     published: u32,
@@ -114,7 +114,7 @@ impl World {
                 if self.can_post() && self.is_right(&sges) && self.has_room(0) {
                     assert_eq!(result, self.publish(vec![expected(*wr_id, &sges)]));
                 } else {
-                    assert_ne!(result.expect_err("a wrong receive"), PostError::Corrupt);
+                    assert_ne!(result.expect_err("an invalid receive"), PostError::Corrupt);
                 }
             }
             Step::List(nodes) => self.list(nodes),
@@ -144,7 +144,7 @@ impl World {
         self.ring.len() + written < self.kernel.slots() as usize - 1
     }
 
-    /// Consumes as the kernel does, and compares.
+    /// Consumes WQEs as the kernel does, and compares them.
     fn consume(&mut self, n: u32) {
         for _ in 0..n {
             let got = self.kernel.consume().map(|bytes| decode_recv(&bytes));
@@ -161,14 +161,14 @@ impl World {
         let state = QpState(u32::from(state % 9));
         shared.set_state(state);
         if state == QpState::RESET {
-            // The kernel drops what it has not used.
+            // The kernel drops unused WQEs.
             self.resets += 1;
             self.ring.clear();
             self.kernel.set_consumer(self.kernel.producer());
         }
     }
 
-    /// Takes over what a face should have published; what a post of it should have given.
+    /// Adds WQEs to the model. Returns the expected result of the post.
     fn publish(&mut self, wrs: Vec<DecodedRecv>) -> Result<(), PostError> {
         if wrs.is_empty() {
             return Ok(());
@@ -211,7 +211,7 @@ impl World {
             End::Complete => {
                 let result = batch.complete();
                 if wrong || !self.can_post() || resets != self.resets {
-                    assert_ne!(result.expect_err("a batch with something wrong"), PostError::Corrupt);
+                    assert_ne!(result.expect_err("a batch with an invalid receive"), PostError::Corrupt);
                 } else {
                     assert_eq!(result, self.publish(wrs));
                 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sends by all three faces, in any order, against a queue model.
+//! Sends on all three faces, in any order, against a queue model.
 //!
 //! Checked: requests that are valid by the verbs are posted, others are not; each WQE, read by a decoder that shares no
 //! code with the encoder, has the fields of the request and no bytes of an earlier lap; a batch or session that fails,
@@ -8,7 +8,7 @@
 #![no_main]
 #![expect(unsafe_code)]
 // UNSAFETY: posting is an `unsafe fn`; the simulated kernel accesses no memory, and lists live as long as the call.
-#![expect(clippy::multiple_unsafe_ops_per_block, reason = "the same promise holds for each post of a block")]
+#![expect(clippy::multiple_unsafe_ops_per_block, reason = "each post of a block has the same contract")]
 
 use arbitrary::Arbitrary;
 use core::ptr::{null, null_mut};
@@ -63,9 +63,9 @@ enum Step {
 #[derive(Arbitrary, Debug)]
 struct Node {
     request: Request,
-    /// In the place of the opcode, where it is one that no list has.
+    /// An invalid opcode, if there is one.
     opcode: Option<u32>,
-    /// In the place of the number of entries, where it is one that must be refused unseen.
+    /// An invalid number of entries, which must be refused before the entries are read.
     num_sge: Option<i32>,
     null_sges: bool,
 }
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// Consumes as the kernel does, and compares.
+    /// Consumes WQEs as the kernel does, and compares them.
     fn consume(&mut self, n: u32) {
         for _ in 0..n {
             let bytes = self.kernel.consume();
@@ -205,14 +205,14 @@ impl World {
         let state = QpState(u32::from(state % 9));
         self.shared.set_state(state);
         if state == QpState::RESET {
-            // The kernel drops what it has not run.
+            // The kernel drops WQEs that it has not executed.
             self.resets += 1;
             self.ring.clear();
             self.kernel.set_consumer(self.kernel.producer());
         }
     }
 
-    /// Takes over what a face should have published; what a post of it should have given.
+    /// Adds WQEs to the model. Returns the expected result of the post.
     fn publish(&mut self, wrs: Vec<DecodedSend>) -> Result<(), PostError> {
         if wrs.is_empty() {
             return Ok(());
@@ -254,7 +254,7 @@ impl World {
                 let result = batch.complete();
                 let closed = !can_send(&self.shared) || self.resets != resets;
                 if wrong || closed {
-                    let error = result.expect_err("a batch with something wrong");
+                    let error = result.expect_err("a batch with an invalid WR");
                     assert_ne!(error, PostError::Corrupt);
                     assert!(!wrong || !only_full || error == PostError::QueueFull, "{error}");
                     assert!(!in_session || error == PostError::SessionOpen, "{error}");
@@ -379,7 +379,7 @@ impl World {
         };
         session.end_wr();
         if session.failed || !can_send(&self.shared) || session.resets != self.resets {
-            assert_ne!(result.expect_err("a session with something wrong"), PostError::Corrupt);
+            assert_ne!(result.expect_err("a session with an invalid WR"), PostError::Corrupt);
         } else {
             assert_eq!(result, self.publish(session.wrs));
         }
@@ -477,7 +477,7 @@ impl Node {
     }
 }
 
-/// Everything that a list points to.
+/// The data that a list points to.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "lists point at the values, which must not move when the vector grows")]
 struct Arena {
@@ -492,7 +492,7 @@ impl Arena {
     fn node(&mut self, node: &Node, rules: &Rules) -> SendWr {
         let request = &node.request;
         let mut wr = SendWr::new(request.wr_id, WrOpcode(node.opcode()));
-        // Without inline data the bit would make a list of wild pointers.
+        // Without inline data, this bit would make the entries pointers to arbitrary addresses.
         wr.send_flags = u32::from(request.flags) & !INLINE;
         let entries = match &request.data {
             Data::None => Vec::new(),

@@ -2,8 +2,8 @@
 //! The texts and trees of sysfs.
 //!
 //! Checked: no attribute and no tree causes a panic; an accepted name can be a part of a path; a text is short and
-//! printable; an accepted number is that of its digits; every device with a valid name is in the list, once, usable or
-//! with the reason, and the order of the list is always the same.
+//! printable; an accepted number has the value of its digits; every device with a valid name is in the list, once,
+//! usable or with the reason, and the order of the list is always the same.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -91,7 +91,7 @@ fn pure(bytes: &[u8]) {
     }
 }
 
-/// A file, unless the name can't be one.
+/// Writes a file, unless the name is invalid.
 fn write(dir: &Path, name: &str, content: &[u8]) {
     let _ = fs::write(dir.join(name), content);
 }
@@ -99,7 +99,7 @@ fn write(dir: &Path, name: &str, content: &[u8]) {
 fn tree(input: &Input<'_>) {
     const ATTRIBUTES: [&str; 8] =
         ["node_type", "node_guid", "sys_image_guid", "fw_ver", "hca_type", "hw_rev", "board_id", "node_desc"];
-    // In memory, if there is such a place.
+    // A directory in memory, if there is one.
     let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a folder");
     let roots = Roots { sysfs: root.path().join("sys"), dev: root.path().join("dev") };
     let (class, nodes) = (roots.sysfs.join("class/infiniband"), roots.sysfs.join("class/infiniband_verbs"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Commands as bytes: what is put in comes out again, by the port's accessors and by the ioctl's array.
+//! Commands as bytes: the accessors of the port and the ioctl's array return the attributes that were added.
 //!
 //! Checked: attributes keep their order, ids, flags and lengths; short inputs are in the data word, longer ones behind
 //! an address; an answer is stored in its attribute, truncated or filled with zeros; a command that does not fit is
@@ -17,7 +17,7 @@ use uverbs_uapi::ioctl::{
 };
 use zerocopy::FromBytes;
 
-/// Room of the commands.
+/// The capacity of the commands.
 const ROOM: usize = 8;
 
 #[derive(Arbitrary, Debug)]
@@ -86,7 +86,7 @@ fuzz_target!(|program: Program| {
             command.optional();
         }
     }
-    // SAFETY: the bytes go nowhere.
+    // SAFETY: no kernel gets the command.
     let raw = unsafe { command.raw(program.driver_id) };
     let mut raw = match raw {
         Ok(raw) => raw,
@@ -95,7 +95,7 @@ fuzz_target!(|program: Program| {
             return;
         }
     };
-    assert!(fits, "what does not fit was built");
+    assert!(fits, "a command that does not fit was built");
     assert_eq!(
         (raw.object(), raw.method(), raw.driver_id()),
         (program.object, program.method, program.driver_id)

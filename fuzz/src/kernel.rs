@@ -40,13 +40,13 @@ use uverbs_uapi::rxe::{mminfo, rxe_create_qp_resp};
 use uverbs_uapi::verbs::RDMA_DRIVER_RXE;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Refused destructions leak on purpose; this many may do so before a process stops refusing.
+/// Objects with a refused destruction are leaked intentionally; after this many, no destruction is refused.
 const LEAK_BUDGET: u32 = 10_000;
 static LEAKS: AtomicU32 = AtomicU32::new(0);
 
 const QUERY_DEVICE_EX: u32 = IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_CMD_FLAG_EXTENDED;
 
-/// The most that a ring takes.
+/// The maximum size of a ring.
 const MAX_RING: usize = 1 << 15;
 
 /// The changes of an answer, as bits. They have no effect unless the two top bits are set.
@@ -67,7 +67,7 @@ type Key = (u16, u32);
 #[derive(Clone, Copy, Debug, Default)]
 struct Given {
     count: u32,
-    /// Its destruction was requested and refused.
+    /// Whether its destruction was requested and refused.
     refused: bool,
 }
 
@@ -157,13 +157,13 @@ impl State {
         Ok(mminfo { offset, size: 384 + len as u32, pad: 0 })
     }
 
-    /// A descriptor that gives a record for each that is delivered, as event files do; or something else.
+    /// A descriptor with the delivered records, as an event file; or another kind of descriptor.
     fn fd(&mut self, lie: u8) -> Option<OwnedFd> {
         let fd: OwnedFd = if lie & lie::NOTHING != 0 {
             match self.byte() % 3 {
                 0 => return None,
                 1 => File::open("/dev/null").ok()?.into(),
-                // Its read end is at its end at once.
+                // Reads return end of file immediately.
                 _ => std::io::pipe().ok()?.0.into(),
             }
         } else {
@@ -194,7 +194,7 @@ impl State {
     fn destroy(&mut self, key: Key, lie: u8) -> Result<(), Errno> {
         let refuse = lie & lie::REFUSE != 0 && LEAKS.load(Ordering::Relaxed) < LEAK_BUDGET;
         let given = self.given.get_mut(&key);
-        let given = given.unwrap_or_else(|| panic!("destroys object {key:?}, which there is not"));
+        let given = given.unwrap_or_else(|| panic!("destroys object {key:?}, which does not exist"));
         if refuse {
             LEAKS.fetch_add(1, Ordering::Relaxed);
             given.refused = true;
@@ -222,12 +222,12 @@ fn destroys(command: &RawCommand<'_, '_>) -> Option<Key> {
         UVERBS_OBJECT_XRCD => UVERBS_METHOD_XRCD_DESTROY,
         _ => return None,
     };
-    // Attribute 0 is the handle, in all of them.
+    // Attribute 0 is the handle in all these methods.
     let handle = command.handle(0).filter(|_| command.method() == method)?;
     Some((object, u32::try_from(handle).expect("handles have 32 bits")))
 }
 
-/// The object that a write command makes, whose handle comes first in its answer.
+/// The object that a write command creates, whose handle is the first field of the answer.
 fn makes(write: Option<u32>) -> Option<u16> {
     match write? {
         IB_USER_VERBS_CMD_ALLOC_PD => Some(UVERBS_OBJECT_PD),
@@ -245,7 +245,7 @@ fn input_u32(command: &RawCommand<'_, '_>, id: u16) -> u32 {
 }
 
 impl FuzzKernel {
-    /// A kernel that takes its answers from these bytes, and gives correct ones when there are no more.
+    /// A kernel whose answers these bytes select. When there are no more bytes, the answers are correct.
     #[must_use]
     pub fn new(answers: &[u8]) -> Arc<Scripted<Self>> {
         let state = State { answers: answers.to_vec(), ..State::default() };
@@ -256,7 +256,7 @@ impl FuzzKernel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether every answer was one that the kernel could have given.
+    /// Whether all answers were correct.
     #[must_use]
     pub fn was_honest(&self) -> bool {
         let state = self.state();
@@ -271,12 +271,12 @@ impl FuzzKernel {
         result
     }
 
-    /// From now on this is a child process.
+    /// Simulates that this is a child process from now on.
     pub fn fork(&self) {
         self.state().forked = true;
     }
 
-    /// Writes into a ring, anywhere.
+    /// Writes to an arbitrary position of a ring.
     pub fn scribble(&self, ring: u8, at: u16, value: u64) {
         let state = self.state();
         let mapped: Vec<_> = state.rings.iter().filter_map(|r| r.words.as_ref()).collect();
@@ -295,7 +295,7 @@ impl FuzzKernel {
         self.scribble(ring, (at / 8) as u16, value);
     }
 
-    /// Puts a record into an event file.
+    /// Writes a record to an event file.
     pub fn deliver(&self, which: u8, bytes: &[u8]) {
         let state = self.state();
         if let Some(file) = state.events.get(usize::from(which) % state.events.len().max(1)) {
@@ -304,10 +304,10 @@ impl FuzzKernel {
         }
     }
 
-    /// Panics if an object was forgotten, or a descriptor is still open. Everything that was made must be dropped.
+    /// Panics if an object was not destroyed, or a descriptor is still open. All objects must be dropped before.
     pub fn done(&self) {
         let mut state = self.state();
-        // Their numbers may be those of descriptors that were closed before.
+        // The numbers may have been used for other descriptors.
         state.events.clear();
         if !state.forked {
             for (key, given) in &state.given {
@@ -395,7 +395,7 @@ impl FuzzKernel {
                         device_cap_flags_ex,
                         ..Default::default()
                     };
-                    // Drivers hold requests against it.
+                    // Drivers compare requests with it.
                     device.base.max_qp_rd_atom = 128;
                     c.answer(UVERBS_ATTR_CORE_OUT, device.as_bytes());
                 }
@@ -413,7 +413,7 @@ impl FuzzKernel {
                         let keys = [handle, handle << 8, handle << 8];
                         c.answer(UVERBS_ATTR_CORE_OUT, keys.as_bytes());
                     }
-                    // Of an address handle: its number, or none, as older kernels have it.
+                    // The number of an address handle; older kernels return none.
                     let number = u32::from(state.byte());
                     c.answer(UVERBS_ATTR_UHW_OUT, &number.to_ne_bytes());
                 }
@@ -441,7 +441,7 @@ impl FuzzKernel {
         for (i, word) in <[u64; 2]>::read_from_bytes(ring.as_bytes()).into_iter().flatten().enumerate() {
             // SAFETY: the driver passes an address at which the kernel may write a `struct mminfo`.
             let place = unsafe { address.add(i) };
-            // SAFETY: it does so atomically: the driver made it of atomics.
+            // SAFETY: the access is atomic, and the driver's memory consists of atomics.
             let place = unsafe { AtomicU64::from_ptr(place.cast()) };
             place.store(word, Ordering::Release);
         }
@@ -470,14 +470,14 @@ impl Script for FuzzKernel {
         let write = write.filter(|_| (command.object(), command.method()) == (UVERBS_OBJECT_DEVICE, 0));
         let given = state.given.clone();
         if let Err(errno) = Self::answer(state, command, write, lie) {
-            // A refused creation makes nothing.
+            // A refused creation creates no object.
             state.given = given;
             return Err(errno);
         }
         if lie & lie::BYTES != 0 {
             let ids: Vec<u16> = command.attrs().map(|a| a.id).collect();
             for id in ids {
-                // From some byte on, so that what comes before stays good.
+                // Changes the answer from some byte on; the bytes before it stay correct.
                 let from = usize::from(state.byte() % 64) * 4;
                 let Some(place) = command.output(id).and_then(|o| o.get_mut(from..)) else { continue };
                 place.iter_mut().take(64).for_each(|b| *b = state.byte());
@@ -525,7 +525,7 @@ impl Script for FuzzKernel {
         if (lie | announced) & lie::RING != 0 {
             state.lied = true;
             for field in &mut header {
-                // Most stay right.
+                // Most fields stay correct.
                 match state.byte() {
                     0..=0x7f => {}
                     n @ 0x80..=0xbf => *field = u32::from(n & 0x3f),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Send requests: how a program posts them on any face, whether the verbs allow them, and the expected WQE.
+//! Send requests: posting them on any face, whether the verbs permit them, and the expected WQE.
 //!
 //! The rules are implemented here again, from ibv_post_send(3), ibv_wr_post(3) and the project's own rules, and share
 //! no code with the encoder.
@@ -29,12 +29,12 @@ pub struct Op {
 }
 
 impl<'a> Arbitrary<'a> for Op {
-    /// In the order that the corpus has.
+    /// The operations, in the order of the corpus.
     fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         use testkit::Op as O;
         const KINDS: u64 = 13;
         let (mut null_mw, mut null_mr) = (false, false);
-        // The corpus has immediate data as the bytes of the WQE.
+        // In the corpus, immediate data are the bytes of the WQE.
         let op = match u64::from(u32::arbitrary(u)?) * KINDS >> 32 {
             0 => O::Send,
             1 => O::SendImm(u32::from_be(u.arbitrary()?)),
@@ -118,13 +118,13 @@ pub enum Dest {
 /// A request.
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Request {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// Mostly legal, because `Arbitrary` rarely sets only the bits of illegal flags.
     pub flags: u8,
     /// The operation.
     pub op: Op,
-    /// With what.
+    /// The data.
     pub data: Data,
     /// The destination.
     pub to: Dest,
@@ -148,7 +148,7 @@ impl Op {
         testkit::opcode(self.op).0
     }
 
-    /// Whether a WR of it takes data.
+    /// Whether a WR with this operation has data.
     #[must_use]
     pub fn has_data(&self) -> bool {
         testkit::has_data(self.op)
@@ -190,7 +190,7 @@ impl Op {
 }
 
 impl Data {
-    /// The entries of one that is by reference.
+    /// The entries, if the data are by reference.
     #[must_use]
     pub fn sges(&self) -> Vec<Sge> {
         match self {
@@ -199,7 +199,7 @@ impl Data {
         }
     }
 
-    /// The buffers of one that is by value.
+    /// The buffers, if the data are inline.
     #[must_use]
     pub fn bufs(&self) -> Vec<Vec<u8>> {
         match self {
@@ -208,13 +208,14 @@ impl Data {
         }
     }
 
-    /// Whether it is by value.
+    /// Whether the data are inline.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         matches!(self, Self::Inline(_))
     }
 
-    /// Whether this operation may have it on such a queue. `max_bufs` is how many buffers the face has room for.
+    /// Whether this operation may have the data on such a queue. `max_bufs` is the number of buffers that the face
+    /// supports.
     #[must_use]
     pub fn is_right(&self, op: &Op, rules: &Rules, max_bufs: usize) -> bool {
         match self {
@@ -225,7 +226,7 @@ impl Data {
             _ => {
                 let sges = self.sges();
                 let (sum, _) = expected_sges(&sges);
-                // The first entry that is not empty takes all of an answer.
+                // The first entry that is not empty must have room for the whole answer.
                 let answer = sges.iter().map(|s| s.length).find(|length| *length != 0).unwrap_or(0);
                 let enough = !op.needs_8_bytes() || answer >= 8;
                 sges.len() <= rules.max_sge() as usize && sum < 1 << 31 && enough
@@ -233,7 +234,7 @@ impl Data {
         }
     }
 
-    /// Stores it in the expected WQE.
+    /// Stores the data in the expected WQE.
     pub fn describe(&self, wqe: &mut DecodedSend) {
         let (sum, sges) = expected_sges(&self.sges());
         let inline = self.bufs().concat();
@@ -274,7 +275,7 @@ impl Rules {
         u32::from(self.max_sge % 9)
     }
 
-    /// For the queue.
+    /// The capacities of the queue.
     #[must_use]
     pub fn config(&self) -> SendConfig {
         SendConfig {
@@ -313,7 +314,7 @@ impl Rules {
     }
 }
 
-/// Whether the flags are those that a WR may have.
+/// Whether the flags are valid for a WR.
 #[must_use]
 pub fn flags_are_right(flags: u8) -> bool {
     flags < 16
@@ -326,7 +327,7 @@ impl Request {
         Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.flags.into()) }
     }
 
-    /// Whether a typed batch takes it.
+    /// Whether a typed batch accepts the request.
     #[must_use]
     pub fn is_right_in_a_batch(&self, rules: &Rules) -> bool {
         let to = match self.to {
@@ -404,7 +405,7 @@ impl Request {
     }
 }
 
-/// Whether the bytes of the union that no field of `part` covers are 0: what an earlier lap left must not stay there.
+/// Whether the bytes of the union outside of the fields of `part` are 0, so that no bytes of an earlier lap are left.
 #[must_use]
 pub fn rest_is_zero(wqe: &[u8], part: &Part) -> bool {
     let is_zero = |from: usize, to: usize| wqe[from..to].iter().all(|b| *b == 0);

@@ -4,10 +4,10 @@
 use arbitrary::Arbitrary;
 use uverbs_core::wr::Sge;
 
-/// More steps than this are left out: what happens in them happens in fewer, too, and runs stay short.
+/// The maximum number of steps, so that runs are short. More steps find no other errors.
 pub const MAX_STEPS: usize = 48;
 
-/// How a batch ends.
+/// The end of a batch.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It is completed.
@@ -16,7 +16,7 @@ pub enum End {
     Abort,
     /// It is dropped.
     Drop,
-    /// It is forgotten, as a leak does.
+    /// It is forgotten, that is, leaked.
     Forget,
 }
 
@@ -25,7 +25,7 @@ pub enum End {
 pub enum Length {
     /// Up to 255.
     Short(u8),
-    /// This far from 2^31.
+    /// This distance from 2^31.
     Limit(i8),
     /// Any.
     Any(u32),
@@ -51,13 +51,13 @@ pub struct Entry {
     lkey: u32,
 }
 
-/// As the driver takes them.
+/// The entries in the driver's form.
 #[must_use]
 pub fn sges(entries: &[Entry]) -> Vec<Sge> {
     entries.iter().map(|e| Sge { addr: e.addr, length: e.length.value(), lkey: e.lkey }).collect()
 }
 
-/// The sum of the lengths, and the entries that count, as a WQE has them.
+/// The sum of the lengths, and the entries that are not empty, as a WQE has them.
 #[must_use]
 pub fn expected_sges(sges: &[Sge]) -> (u64, Vec<(u64, u32, u32)>) {
     let sum = sges.iter().map(|s| u64::from(s.length)).sum();

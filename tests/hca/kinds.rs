@@ -137,7 +137,7 @@ fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize
 }
 
 /// Every configuration carries traffic, with more QPs than registers.
-fn every_kind_of_device() -> Outcome {
+fn every_configuration_carries_traffic() -> Outcome {
     let fabric = Fabric::deterministic(4);
     // Each context uses one page to arm CQs. The others have two registers each, enough for 15 QPs.
     let all = Some(2 * (1 + 8));
@@ -152,7 +152,7 @@ fn every_kind_of_device() -> Outcome {
 }
 
 /// Many threads, which share one CQ, create and destroy QPs. Each thread polls the completions of all.
-fn queue_pairs_come_and_go() -> Outcome {
+fn threads_create_and_destroy_qps_on_one_cq() -> Outcome {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 60;
     let hca = Hca::new();
@@ -260,7 +260,7 @@ unsafe impl uverbs::StableBuf for CountsDrops {
 }
 
 /// If the kernel may have registered the memory despite its answer, the buffer is not returned to the caller.
-fn memory_that_the_kernel_may_hold() -> Outcome {
+fn memory_that_the_kernel_may_use_is_not_returned() -> Outcome {
     let hca = Hca::new();
     let is_invalid = Arc::new(AtomicBool::new(false));
     let context =
@@ -289,8 +289,16 @@ fn memory_that_the_kernel_may_hold() -> Outcome {
 pub(crate) fn tests() -> Vec<Test> {
     const LIMIT: Duration = Duration::from_secs(240);
     vec![
-        Test::long("kinds::every_kind_of_device", LIMIT, every_kind_of_device),
-        Test::long("kinds::queue_pairs_come_and_go", LIMIT, queue_pairs_come_and_go),
-        Test::long("kinds::memory_that_the_kernel_may_hold", LIMIT, memory_that_the_kernel_may_hold),
+        Test::long("kinds::every_configuration_carries_traffic", LIMIT, every_configuration_carries_traffic),
+        Test::long(
+            "kinds::threads_create_and_destroy_qps_on_one_cq",
+            LIMIT,
+            threads_create_and_destroy_qps_on_one_cq,
+        ),
+        Test::long(
+            "kinds::memory_that_the_kernel_may_use_is_not_returned",
+            LIMIT,
+            memory_that_the_kernel_may_use_is_not_returned,
+        ),
     ]
 }

@@ -14,8 +14,7 @@ mod sharing;
 
 use bed::{Hca, InfiniBand, RealTime};
 use uverbs_tests::suite::{
-    self, constructors, dc, errors, events, mcast, netem, objects, opcodes, states, stress, threads, ud,
-    xrc_traffic,
+    self, constructors, dc, errors, events, mcast, netem, objects, opcodes, states, stress, threads, ud, xrc,
 };
 
 fn main() -> std::process::ExitCode {
@@ -41,7 +40,7 @@ fn main() -> std::process::ExitCode {
         states::tests::<InfiniBand>,
         objects::tests::<InfiniBand>,
         constructors::tests::<InfiniBand>,
-        xrc_traffic::tests::<InfiniBand>,
+        xrc::tests::<InfiniBand>,
         dc::tests::<InfiniBand>,
         netem::tests::<InfiniBand>,
         kinds::tests,

@@ -181,7 +181,7 @@ fn draw<P: TestBed>(kind: Kind, share: u32) -> Outcome {
 }
 
 /// The model changes memory only in the windows of a direction.
-fn the_model_is_tame() -> Outcome {
+fn model_changes_only_its_windows() -> Outcome {
     let before = Memory::new();
     let effects = [
         Effect::Write { at: model::target(1) + 5, data: vec![1, 2, 3] },
@@ -213,7 +213,7 @@ fn the_model_is_tame() -> Outcome {
 pub(crate) fn tests<P: TestBed>() -> Vec<Test> {
     const HOUR: Duration = Duration::from_secs(3600);
     vec![
-        Test::long("programs::the_model_is_tame", HOUR, the_model_is_tame),
+        Test::long("programs::model_changes_only_its_windows", HOUR, model_changes_only_its_windows),
         Test::long("programs::rc", HOUR, || draw::<P>(Kind::Rc, 45)),
         Test::long("programs::rc_lossy", HOUR, || draw::<P>(Kind::RcLossy, 25)),
         Test::long("programs::uc", HOUR, || draw::<P>(Kind::Uc, 15)),

@@ -35,12 +35,12 @@ fn on_cq<D: Driver, L: Lock>(
 
 /// QPs are created, used and destroyed repeatedly while a thread polls their CQ and another QP is in use. The
 /// completions of that QP come once and in order, and there is none of a destroyed QP.
-fn destroyed_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn destroy_during_polls_leaves_no_completions<D: Driver>(lab: &Lab<D>) -> Outcome {
     ended_while_polled(lab, |qp| Ok(qp.close()?))
 }
 
-/// As [`destroyed_while_polled`], with a transition to RESET.
-fn reset_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// As [`destroy_during_polls_leaves_no_completions`], with a transition to RESET.
+fn reset_during_polls_leaves_no_completions<D: Driver>(lab: &Lab<D>) -> Outcome {
     ended_while_polled(lab, |qp| {
         qp.control.modify_state(QpState::RESET)?;
         // The RESET removes all completions of the QP; destroying it then succeeds.
@@ -132,7 +132,7 @@ fn ended_while_polled<D: Driver>(
 
 /// One SRQ, four QPs with a CQ each, and a thread that polls each: every receive completes once, on the QP to which the
 /// message was sent.
-fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn srq_receives_complete_once_on_many_cqs<D: Driver>(lab: &Lab<D>) -> Outcome {
     const EACH: u64 = 200;
     const N: usize = 4;
     let mut spec = Spec::new(lab);
@@ -230,7 +230,7 @@ fn one_srq_many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A CQ is resized up and down during traffic and polls: no completion is lost or duplicated.
-fn resized_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn resize_during_polls_loses_no_completion<D: Driver>(lab: &Lab<D>) -> Outcome {
     const N: u64 = 2000;
     let mut spec = Spec::new(lab);
     spec.cap.max_send_wr = 32;
@@ -295,7 +295,7 @@ fn resized_while_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The limit event is raised while several QPs take receives from the SRQ, each time that the limit is armed.
-fn srq_limit_among_several<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn srq_limit_event_with_several_qps<D: Driver>(lab: &Lab<D>) -> Outcome {
     use uverbs::attr::SrqAttrMask;
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
@@ -346,9 +346,9 @@ fn srq_limit_among_several<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 uverbs_tests::tests!(
-    destroyed_while_polled,
-    reset_while_polled,
-    one_srq_many_queues,
-    resized_while_polled,
-    srq_limit_among_several,
+    destroy_during_polls_leaves_no_completions,
+    reset_during_polls_leaves_no_completions,
+    srq_receives_complete_once_on_many_cqs,
+    resize_during_polls_loses_no_completion,
+    srq_limit_event_with_several_qps,
 );

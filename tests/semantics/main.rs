@@ -144,19 +144,19 @@ fn hold_sends<L: Locking>() -> Result<RowCounts> {
 }
 
 #[test]
-fn sends_of_an_exclusive_queue() -> Result<()> {
+fn sends_of_exclusive_queues_match_the_table() -> Result<()> {
     println!("{:?}", hold_sends::<Exclusive>()?);
     Ok(())
 }
 
 #[test]
-fn sends_of_a_shared_queue() -> Result<()> {
+fn sends_of_shared_queues_match_the_table() -> Result<()> {
     println!("{:?}", hold_sends::<Shared>()?);
     Ok(())
 }
 
 #[test]
-fn receives() -> Result<()> {
+fn receives_match_the_table() -> Result<()> {
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
         println!("{:?}", recvs::hold(&mut Recvs::<Exclusive>::new(qp_type, false)?)?);
     }
@@ -164,7 +164,7 @@ fn receives() -> Result<()> {
 }
 
 #[test]
-fn shared_receives() -> Result<()> {
+fn shared_receives_match_the_table() -> Result<()> {
     for qp_type in [QpType::Rc, QpType::Ud] {
         println!("{:?}", recvs::hold(&mut Recvs::<Exclusive>::new(qp_type, true)?)?);
     }
@@ -172,7 +172,7 @@ fn shared_receives() -> Result<()> {
 }
 
 #[test]
-fn the_format_is_strict() {
+fn malformed_tables_are_refused() {
     let read = |rows: &str| Table::parse(&format!("<!-- rows -->\n{rows}\n<!-- end of rows -->\n"));
     let row = "| right | `post_send` | RC | RTS..ERR | BadState | EINVAL | it | | | |";
     assert_eq!(read(row).unwrap().rows.len(), 1);

@@ -109,16 +109,16 @@ const ALL: [QpType; 6] =
     [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::RawPacket, QpType::Driver];
 
 #[test]
-fn sends_of_an_exclusive_queue() -> Result<()> {
+fn sends_of_exclusive_queues_match_the_table() -> Result<()> {
     hold::<Exclusive>(true, &ALL)
 }
 
 #[test]
-fn sends_of_a_shared_queue() -> Result<()> {
+fn sends_of_shared_queues_match_the_table() -> Result<()> {
     hold::<Shared>(true, &ALL)
 }
 
 #[test]
-fn sends_on_a_device_without_atomics() -> Result<()> {
+fn sends_without_atomics_match_the_table() -> Result<()> {
     hold::<Exclusive>(false, &[QpType::Rc, QpType::XrcSend, QpType::Driver])
 }

@@ -12,7 +12,7 @@ use uverbs_core::attr::{AhAttr, CqFlags, Gid, GlobalRoute, QpCap};
 use uverbs_core::provider::Driver as _;
 use zerocopy::IntoBytes as _;
 
-/// The outcome, if it is a refusal.
+/// The result, if the call was refused.
 #[derive(Debug, Deserialize)]
 struct Out {
     ok: bool,
@@ -115,13 +115,13 @@ fn get<T: for<'de> Deserialize<'de>>(value: Option<&serde_json::Value>) -> Resul
     Ok(T::deserialize(value.context("a part of the case is missing")?)?)
 }
 
-/// Whether it must have been refused, and was: `None` if it must have succeeded, and did.
+/// Checks whether the call was refused, as the case requires. `None` if it succeeded, as required.
 fn refused<T>(out: &Out, result: Result<T, Error>) -> Result<Option<T>> {
     match (out.ok, result) {
         (true, Ok(made)) => Ok(Some(made)),
         (true, Err(error)) => bail!("refused: {error}"),
-        (false, Ok(_)) => bail!("created, instead of errno {}", out.errno),
-        // The reference returns NULL without an errno now and then; any reason is better.
+        (false, Ok(_)) => bail!("created, expected errno {}", out.errno),
+        // The reference sometimes returns NULL without an errno; then any errno is accepted.
         (false, Err(_)) if out.errno == 0 => Ok(None),
         (false, Err(error)) => {
             let errno = error.errno().raw();

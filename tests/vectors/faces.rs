@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Posting by each face: C's list, the `wr_*` vtable, typed batches; and polling through C's calls.
+//! Posts on each face: C's list, the `wr_*` vtable, typed batches; and polls through C's calls.
 #![expect(unsafe_code)]
 // UNSAFETY: posting takes a promise about the memory that WRs name. No device touches any of it here: inline data and
 // headers of raw packets, which are read at once, are `memory::DATA`, completions scatter to `memory::SCATTER`, both of
@@ -32,7 +32,7 @@ fn post(send: &Send, list: &List<'_>) -> Posted {
     unsafe { raw::post_send(send, list.first()) }.map_err(|bad| refused(list.nodes(), &bad))
 }
 
-/// `ibv_post_send` of what was recorded, node by node.
+/// `ibv_post_send` of a recorded list, node by node.
 pub(crate) fn post_list(send: &Send, wrs: &[model::SendWr]) -> Posted {
     let sges: Vec<_> = wrs.iter().map(|wr| request::sges(&wr.sg_list)).collect();
     let handles: Vec<_> =

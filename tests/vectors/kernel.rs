@@ -2,8 +2,8 @@
 //! The kernel of the reference run: a port that gives the same fixed answers, records the requests, and provides
 //! doorbell pages that record the writes to them.
 //!
-//! The capabilities of the device are those in the recorded answers of the control trace; for another configuration a
-//! few bytes are changed.
+//! The capabilities of the device are those in the recorded answers of the control trace; other configurations change a
+//! few bytes.
 
 use crate::trace::{Ioctl, Trace};
 use core::mem::offset_of;
@@ -56,7 +56,7 @@ pub(crate) struct Rung {
     pub bytes: Vec<u8>,
 }
 
-/// Everything that was written to registers, in order.
+/// All writes to registers, in order.
 pub(crate) type Rings = Arc<Mutex<Vec<Rung>>>;
 
 #[derive(Debug)]
@@ -97,11 +97,11 @@ struct State {
     window: u32,
     made: Made,
     ioctls: Vec<Ioctl>,
-    /// The new object of the present command: attribute and handle.
+    /// The new object of the current command: attribute and handle.
     given: Option<(u16, u32)>,
 }
 
-/// See the module.
+/// The kernel of the reference run; see the module documentation.
 pub(crate) struct FixedKernel {
     ctx: String,
     trace: Arc<Trace>,
@@ -128,7 +128,7 @@ fn input<T: FromBytes>(c: &RawCommand<'_, '_>, id: u16) -> Option<T> {
     T::read_from_prefix(c.input(id)?).ok().map(|(value, _)| value)
 }
 
-/// A value from the front of an input that may be shorter: a driver may leave out what it has no use for.
+/// A value from the start of an input that may be shorter, because drivers may leave out fields that they do not use.
 fn input_padded<T: FromBytes + IntoBytes>(c: &RawCommand<'_, '_>, id: u16) -> T {
     let mut value = T::new_zeroed();
     if let Some(given) = c.input(id) {
@@ -166,7 +166,7 @@ impl FixedKernel {
         self.state().made.clone()
     }
 
-    /// Every command, as it was answered.
+    /// Every command, with its answer.
     pub(crate) fn ioctls(&self) -> Vec<Ioctl> {
         self.state().ioctls.clone()
     }
@@ -182,7 +182,7 @@ impl FixedKernel {
             "eth_cqe_v0" => resp.cqe_version = 0,
             "eth_l2" => resp.eth_min_inline = MLX5_USER_INLINE_MODE_L2,
             "eth_real_time_ts" => resp.comp_mask |= MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS,
-            // The registers of an old kernel: the requested number.
+            // As an old kernel, allocates the requested number of registers.
             "eth_legacy_uar" => resp.tot_bfregs = 16,
             _ => {}
         }
@@ -250,7 +250,7 @@ impl FixedKernel {
             IB_USER_VERBS_CMD_QUERY_QP => {
                 c.answer(UVERBS_ATTR_CORE_OUT, &[]);
             }
-            // modify-QP, modify-SRQ and the like always succeed, and answer zeros.
+            // Commands such as modify-QP and modify-SRQ always succeed, with an answer of zeros.
             _ => {
                 c.answer(UVERBS_ATTR_CORE_OUT, &[]);
                 c.answer(UVERBS_ATTR_UHW_OUT, &[]);
@@ -272,7 +272,7 @@ impl FixedKernel {
                 const INFINIBAND: u8 = 1;
                 let mut port = self.trace.port();
                 if self.ctx == "ib" {
-                    // The answer is an extension of this struct.
+                    // The answer begins with this struct.
                     port[offset_of!(ib_uverbs_query_port_resp, link_layer)] = INFINIBAND;
                 }
                 c.answer(UVERBS_ATTR_QUERY_PORT_RESP, &port);
@@ -326,7 +326,7 @@ impl FixedKernel {
                 let resp = mlx5_ib_create_qp_resp { bfreg_index, ..Default::default() };
                 c.answer(UVERBS_ATTR_UHW_OUT, bytes(&resp));
             }
-            // The flow matchers' namespace and the like: objects of driver extensions that this device has not.
+            // Objects of driver extensions that this device does not have, for example flow matchers.
             (object, _) if object >= 0x1000 && object != MLX5_IB_OBJECT_UAR => return Err(Errno::EOPNOTSUPP),
             // Destruction.
             _ => {
@@ -345,7 +345,7 @@ impl State {
         self.handle
     }
 
-    /// Tells the handle of a new object.
+    /// Returns the handle of a new object.
     fn give(&mut self, c: &mut RawCommand<'_, '_>, id: u16) {
         let handle = self.handle();
         self.given = Some((id, handle));
@@ -353,8 +353,8 @@ impl State {
     }
 }
 
-/// The MAC address that the kernel resolves: of a link-local GID, EUI-64; of a multicast one, by the rules of Ethernet;
-/// else made up.
+/// The MAC address to which the kernel resolves a GID: from the EUI-64 of a link-local GID, by the rules of Ethernet
+/// for a multicast GID, and otherwise an invented one.
 fn dmac(gid: [u8; 16]) -> [u8; 6] {
     let g = gid;
     match g {
@@ -365,7 +365,7 @@ fn dmac(gid: [u8; 16]) -> [u8; 6] {
     }
 }
 
-/// Of `struct ib_uverbs_gid_entry`: link-local for RoCE v1 and v2, then IPv4-mapped for both.
+/// The GID table as `struct ib_uverbs_gid_entry`: link-local for RoCE v1 and v2, then IPv4-mapped for both.
 fn gid_entry(index: u32) -> Result<[u8; 32], Errno> {
     const LOCAL: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xbe, 0x97, 0xe1, 0xff, 0xfe, 0x12, 0x34, 0x56];
     const MAPPED: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 1, 10];
@@ -392,7 +392,7 @@ impl Script for FixedKernel {
     }
 
     fn mmap(&self, offset: u64, len: usize, _: Protection) -> Result<Mapping, Errno> {
-        /// mmap offsets carry the command from this bit of the page number on.
+        /// In mmap offsets, the command starts at this bit of the page number.
         const CMD_SHIFT: u32 = 8;
         if offset != (MLX5_IB_MMAP_CLOCK_INFO << CMD_SHIFT) * 4096 || len < size_of_val(&CLOCK) {
             return Err(Errno::EINVAL);

@@ -46,7 +46,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use trace::Trace;
 
-/// How many differences of a category are shown, without `--show=N`.
+/// The number of differences shown per category, without `--show=N`.
 const SHOWN: usize = 3;
 
 #[derive(Default)]
@@ -62,7 +62,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
 
-/// The filters of the command line, as those of libtest.
+/// The filters of the command line, in the form of libtest.
 struct Filter(Vec<String>);
 
 impl Filter {
@@ -78,7 +78,7 @@ impl Filter {
     }
 }
 
-/// One case by one face: the rules that it is under, or what differs.
+/// Runs one case on one face. Returns the rules that apply to it, or the difference.
 fn hold(case: &Case, face: Face, trace: &Arc<Trace>) -> Result<Vec<&'static str>, String> {
     let mut case = case.clone();
     let rules = rules::apply(&mut case, face, trace.null_mr());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory at the addresses that the vectors name, and the device's view of the driver's queues.
 //!
-//! The reference was given data at `0x2000_0000_0000` (byte `i` is `i * 7 + 3`) and let its completions scatter to
-//! `0x2100_0000_0000`; so the same addresses are mapped here, for as long as the process lives. Queues and doorbell
-//! records are accessed by the addresses that the driver passed to the kernel, as by a device.
+//! In the reference run, data were at `0x2000_0000_0000` (byte `i` is `i * 7 + 3`), and completions scattered to
+//! `0x2100_0000_0000`. The same addresses are mapped here until the process exits. Queues and doorbell records are
+//! accessed by the addresses that the driver passed to the kernel, as by a device.
 #![expect(unsafe_code)]
-// UNSAFETY: maps fixed addresses, and reads and writes memory by address in the place of a device.
+// UNSAFETY: maps fixed addresses, and reads and writes memory by address, as a device does.
 
 use anyhow::{Result, bail};
 use core::num::NonZeroUsize;
@@ -40,14 +40,14 @@ pub(crate) fn map() -> Result<()> {
         if got.as_ptr().addr() != addr.get() {
             bail!("{:#x} is taken", addr.get());
         }
-        // Reached by number only, from here on.
+        // From here on it is accessed by address only.
         got.as_ptr().expose_provenance();
     }
     refill();
     Ok(())
 }
 
-/// Both as they were at first.
+/// Restores the initial contents of both.
 pub(crate) fn refill() {
     for i in 0..LEN {
         write(DATA + i as u64, &[pattern(i)]);
@@ -55,7 +55,7 @@ pub(crate) fn refill() {
     }
 }
 
-/// Only the memory that completions scatter to.
+/// Restores the memory that completions scatter to.
 pub(crate) fn refill_scatter() {
     write(SCATTER, &[FILL; LEN]);
 }
@@ -68,7 +68,8 @@ fn byte(addr: u64) -> *const AtomicU8 {
 /// two ranges above.
 pub(crate) fn read(addr: u64, len: usize) -> Vec<u8> {
     let at = |i: usize| {
-        // SAFETY: memory that the driver gave to the device, all of it atomics or reached by raw pointers; or `map`'s.
+        // SAFETY: memory that the driver gave to the device, all of it atomics or accessed by raw pointers, or memory
+        // of `map`.
         let byte = unsafe { &*byte(addr + i as u64) };
         byte.load(Ordering::Relaxed)
     };

@@ -289,7 +289,7 @@ pub(crate) enum Op {
     Abort,
 }
 
-/// A completion as read; fields that the reference did not write are absent.
+/// A polled completion; fields that the reference did not write are absent.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Wc {
     pub status: u32,
@@ -439,7 +439,7 @@ pub(crate) fn text(path: &Path) -> Result<String> {
 
 /// All cases of a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<Case>> {
-    /// Any line. The fields of a header are not those of a case.
+    /// Any line, because a header has other fields than a case.
     #[derive(Deserialize)]
     struct Line {
         category: String,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work requests of the vectors as values that any face can post, and the recorded calls turned into them.
+//! Work requests of the vectors as values that any face can post, and their construction from recorded calls.
 
 use crate::model::{self, Op, Opcode};
 use uverbs_core::provider::op::{MwBind, TsoArgs};
@@ -169,8 +169,8 @@ impl<'a> Request<'a> {
         Some(Self { wr_id: wr.wr_id.0, flags, what, dest, data })
     }
 
-    /// The WRs of a session that a program would write with typed calls: each builder with its setters, once each, from
-    /// `start` to `complete`. `None` for any other.
+    /// The WRs of a session that typed calls can express: each builder is followed by each of its setters once, between
+    /// `start` and `complete`. `None` for other sessions.
     pub(crate) fn of_session(ops: &'a [Op]) -> Option<Vec<Self>> {
         let [Op::Start, ops @ .., Op::Complete] = ops else { return None };
         let (mut wr_id, mut flags) = (0, SendFlags::empty());
@@ -220,7 +220,7 @@ impl<'a> Request<'a> {
         all.iter().all(complete).then_some(all)
     }
 
-    /// Calls `f` with the requests in the form of the vocabulary.
+    /// Calls `f` with the requests in the form of testkit.
     pub(crate) fn lend<R>(all: &[Self], f: impl FnOnce(&[testkit::Request<'_, RawAh<Ah>>]) -> R) -> R {
         let handles: Vec<_> = all.iter().map(|r| r.dest.handle()).collect();
         let bufs: Vec<Vec<&[u8]>> = all

@@ -30,7 +30,7 @@ use zerocopy::IntoBytes;
 
 pub(crate) type QpControl = Arc<<Mlx5 as Driver>::QpShared>;
 
-/// A completion queue, from both sides.
+/// A completion queue, for the driver and for the device.
 pub(crate) struct CqSide {
     pub handle: CqHandle,
     pub shared: Arc<<Mlx5 as Driver>::CqShared>,
@@ -40,7 +40,7 @@ pub(crate) struct CqSide {
 }
 
 impl CqSide {
-    /// The device writes the end of an entry, or all of it.
+    /// Writes the end of an entry, or all of it, as the device.
     pub(crate) fn put(&self, position: u32, bytes: &[u8]) {
         let size = u64::from(self.request.cqe_size);
         let end = self.request.buf_addr + (u64::from(position % self.entries) + 1) * size;
@@ -64,7 +64,7 @@ impl CqSide {
         record(self.request.db_addr)
     }
 
-    /// The value that it was armed with.
+    /// The value with which it was armed.
     pub(crate) fn armed(&self) -> u32 {
         record(self.request.db_addr + 4)
     }
@@ -75,7 +75,7 @@ fn record(addr: u64) -> u32 {
     u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// Stands in a doorbell record until the driver writes to it.
+/// The value of a doorbell record before the driver writes to it.
 const UNTOUCHED: u32 = 0xdead_0bad;
 
 /// Runs `f` and returns the value that it wrote to a doorbell record: `None` if it wrote none, or the same one.
@@ -92,7 +92,7 @@ pub(crate) fn watch<R>(addr: u64, f: impl FnOnce() -> R) -> (R, Option<u32>) {
     }
 }
 
-/// A QP, from both sides.
+/// A QP, for the driver and for the device.
 pub(crate) struct QpSide {
     pub qp_type: QpType,
     pub handle: QpHandle,
@@ -114,7 +114,7 @@ impl QpSide {
         }
     }
 
-    /// A WQE of the send queue, which may go round the ring's end.
+    /// A WQE of the send queue, which may wrap at the end of the ring.
     pub(crate) fn wqe(&self, index: u32, len: usize) -> Vec<u8> {
         let blocks = (0..len.div_ceil(64) as u32).flat_map(|i| {
             let block = index.wrapping_add(i) % self.request.sq_wqe_count.max(1);
@@ -135,12 +135,12 @@ impl QpSide {
         (self.request.db_addr, self.request.db_addr + 4)
     }
 
-    /// Rings of this queue, relative to the case's first.
+    /// Doorbells of this queue, relative to the first one of the case.
     pub(crate) fn bells(&mut self, rings: Vec<Rung>) -> Vec<(u32, Vec<u8>)> {
         let mut bells = Vec::new();
         for rung in rings.into_iter().filter(|r| r.offset as usize % 4096 != MLX5_CQ_DOORBELL) {
             let (page, first) = *self.first_bell.get_or_insert((rung.page, rung.offset));
-            // Another page would be another register.
+            // A doorbell on another page is another register.
             let offset = if page == rung.page { rung.offset.wrapping_sub(first) % 512 } else { u32::MAX };
             bells.push((offset, rung.bytes));
         }
@@ -148,7 +148,7 @@ impl QpSide {
     }
 }
 
-/// A shared receive queue, from both sides.
+/// A shared receive queue, for the driver and for the device.
 pub(crate) struct SrqSide {
     _handle: SrqHandle,
     pub shared: Arc<<Mlx5 as Driver>::SrqShared>,
@@ -290,7 +290,7 @@ impl Rig {
         Ok(())
     }
 
-    /// The CQ, made on first use if the case does not care.
+    /// The CQ, created at the first use if the case does not create it.
     pub(crate) fn cq(&mut self) -> Result<&mut CqSide> {
         if self.cq.is_none() {
             self.create_cq(255, 0, CqFlags::empty())?;
@@ -319,7 +319,7 @@ impl Rig {
             user_handle: 2,
         }))?;
         let request = *self.kernel.made().srqs.last().context("an SRQ")?;
-        // As the reference sizes it: link and entries, a power of two, 32 at least.
+        // The size according to the reference: link and entries, a power of two, at least 32.
         let stride = (16 + max_sge as usize * 16).max(32).next_power_of_two();
         self.srq = Some(SrqSide {
             _handle: parts.handle,
@@ -385,7 +385,7 @@ impl Rig {
         Ok(played!(self.driver.modify_qp(&qp.handle, &qp.shared, &attr, mask))?)
     }
 
-    /// From RESET to a state, by the states before it.
+    /// From RESET to a state, through the states before it.
     pub(crate) fn bring_up(&mut self, qp: usize, target: QpState) -> Result<()> {
         let way: &[QpState] = match target {
             QpState::RESET => &[],
@@ -399,7 +399,7 @@ impl Rig {
         way.iter().try_for_each(|state| self.modify(qp, *state))
     }
 
-    /// Posts and completes so many WRs of one basic block, each with a completion of its own.
+    /// Posts and completes this many signaled WRs of one basic block.
     pub(crate) fn advance(&mut self, index: usize, count: u32) -> Result<()> {
         let mut done = 0;
         self.cq()?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The intentional differences of this driver from the reference.
 //!
-//! A rule depends on the input of a case, not on its name or number, and changes the expected results, so a case under
-//! a rule is checked, too. Any other difference is a failure. The tables of docs/src/reference/semantics.md have the subject of each
-//! rule, the behaviour of the reference and the reason for the difference; [`compare`] compares names and errors of the
-//! rules and the tables.
+//! A rule applies to a case because of its input, not of its name or number. It changes the expected results, so cases
+//! with a rule are checked, too. Any other difference is a failure. The tables of docs/src/reference/semantics.md have
+//! the subject of each rule, the behaviour of the reference and the reason for the difference; [`compare`] compares
+//! names and errors of the rules and the tables.
 
 use crate::memory;
 use crate::model::{Bell, Case, Num, Op, Pattern, Posted, Qp, SendWr, Sent, Sge, Step, Wqe};
@@ -76,7 +76,7 @@ pub(crate) fn compare(met: Option<&BTreeSet<&str>>) -> Result<()> {
                 "docs/src/reference/semantics.md:{line}: {errno}, not EINVAL"
             );
         }
-        ensure!(met.is_none_or(|met| met.contains(rule)), "no vector is under the rule {rule}");
+        ensure!(met.is_none_or(|met| met.contains(rule)), "the rule {rule} applies to no vector");
     }
     Ok(())
 }
@@ -87,7 +87,7 @@ const ENOMEM: i32 = 12;
 const UNIT: usize = 16;
 const BLOCK: usize = 64;
 
-/// Puts the case under the rules that it meets, and names them.
+/// Applies the rules to the case. Returns their names.
 pub(crate) fn apply(case: &mut Case, face: Face, null_mr: u32) -> Vec<&'static str> {
     let mut rules = Vec::new();
     create(case, &mut rules);
@@ -134,7 +134,7 @@ fn is_atomic(opcode: WrOpcode) -> bool {
     matches!(opcode, WrOpcode::ATOMIC_CMP_AND_SWP | WrOpcode::ATOMIC_FETCH_AND_ADD)
 }
 
-/// Why a WR is refused here that the reference posts.
+/// The reason why a WR is refused that the reference posts.
 fn refusal(qp: &Qp, opcode: WrOpcode, flags: SendFlags, sges: &[Sge], inline: bool) -> Option<&'static str> {
     let is_read = opcode == WrOpcode::RDMA_READ || is_atomic(opcode);
     if !is_legal(&qp.qp_type, opcode) {
@@ -159,7 +159,7 @@ fn refusal(qp: &Qp, opcode: WrOpcode, flags: SendFlags, sges: &[Sge], inline: bo
 
 fn wr_refusal(qp: &Qp, wr: &SendWr, face: Face) -> Option<&'static str> {
     let (opcode, flags) = (request::opcode(&wr.opcode), request::flags(&wr.send_flags));
-    // To a list, INLINE means something with entries only; it is a mistake on a read all the same.
+    // In a list, INLINE has a meaning only if there are entries; it is invalid on a read nevertheless.
     let inline = flags.contains(SendFlags::INLINE) && (face == Face::List || !wr.sg_list.is_empty());
     let refused = refusal(qp, opcode, flags, &wr.sg_list, inline);
     if qp.qp_type == "DCI" {
@@ -169,7 +169,7 @@ fn wr_refusal(qp: &Qp, wr: &SendWr, face: Face) -> Option<&'static str> {
     refused.or(bind.then_some("local-sges"))
 }
 
-/// Why a session fails here that the reference completes: the first builder or setter that is wrong.
+/// The reason why a session fails that the reference completes: the first invalid builder or setter.
 fn session_refusal(qp: &Qp, ops: &[Op]) -> Option<&'static str> {
     let (mut flags, mut opcode) = (SendFlags::empty(), WrOpcode::SEND);
     for op in ops {
@@ -196,7 +196,8 @@ fn session_refusal(qp: &Qp, ops: &[Op]) -> Option<&'static str> {
     None
 }
 
-/// Rewrites a step on the send queue. `shift` is by how many blocks the queue is behind the reference's.
+/// Rewrites a step on the send queue. `shift` is the number of blocks by which the queue is behind that of the
+/// reference.
 fn send(step: &mut Step, qp: &Qp, face: Face, shift: &mut u32, rules: &mut Vec<&'static str>) {
     match step {
         Step::Modify { state, .. } if state == "RESET" => *shift = 0,
@@ -330,14 +331,14 @@ fn cut(out: &mut Sent, good: usize, shift: &mut u32) {
         return;
     }
     out.sq_dbrec = Some(out.sq.end);
-    // Of a single WQE the device might be given all; the vectors have no case of that.
+    // A single WQE might be written to the register completely; the vectors have no such case.
     if let Some(bf) = &mut out.bf {
         bf.len = 8;
     }
     rung(out);
 }
 
-/// After WQEs of a step were made shorter.
+/// Updates the indices after WQEs of a step became shorter.
 fn resized(out: &mut Sent, shift: &mut u32, rules: &[&'static str]) {
     if rules.is_empty() || out.sq.wqes.is_empty() {
         return;
@@ -349,7 +350,7 @@ fn resized(out: &mut Sent, shift: &mut u32, rules: &[&'static str]) {
     rung(out);
 }
 
-/// The halves of the register alternate from the case's first doorbell on.
+/// The doorbells of a case alternate between the halves of the register.
 fn bells(steps: &mut [Step]) {
     let mut next = 0;
     for step in steps {
@@ -366,7 +367,7 @@ fn ds(bytes: &[Option<u8>]) -> usize {
     usize::from(bytes[7].unwrap_or(0) & 0x3f)
 }
 
-/// Takes the last `count` entries off a WQE.
+/// Removes the last `count` entries of a WQE.
 fn drop_entries(wqe: &mut Wqe, count: usize) {
     let Some(bytes) = bytes(wqe) else { return };
     let units = ds(bytes) - count;
@@ -463,7 +464,7 @@ fn receive(case: &mut Case, null_mr: u32, rules: &mut Vec<&'static str>) {
     }
 }
 
-/// Takes the empty entries out of an SRQ's element; what follows moves up, and the list ends where they were.
+/// Removes the empty entries of an SRQ's element; the following ones move up, and the list ends earlier.
 fn skip_entries(bytes: &mut [Option<u8>], empty: &[bool]) {
     /// `lkey` 0x100.
     const END: [u8; UNIT] = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -511,7 +512,7 @@ fn scattered_sends(steps: &mut [Step], rules: &mut Vec<&'static str>) {
     }
 }
 
-/// An extended poll that fails at its start has no end, by which the reference gives back what it has passed.
+/// If an extended poll fails at its start, there is no `end_poll`, in which the reference returns the consumed entries.
 fn failed_starts(steps: &mut [Step], rules: &mut Vec<&'static str>) {
     for step in steps {
         if let Step::StartPoll { start_ret: ..0, cq_ci_dbrec, .. } = step {

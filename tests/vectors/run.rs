@@ -24,11 +24,11 @@ pub(crate) enum Face {
     List,
     /// The `wr_*` vtable.
     Wr,
-    /// Both, where the case has both.
+    /// Both, if the case has both.
     Mixed,
     /// Typed batches, and polling by a closure.
     Typed,
-    /// Nothing is posted to a send queue: C's calls.
+    /// C's calls, for cases without posts to a send queue.
     Raw,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn faces_of(case: &Case) -> Vec<Face> {
             Step::PostSend { wrs, out } => {
                 list = true;
                 let all = wrs.iter().map(Request::of_list).collect::<Option<Vec<_>>>().is_some();
-                // A list can't express the destination of a DC initiator's WR.
+                // A list can't express the destination of a WR on a DC initiator.
                 let dci = case.qp.as_ref().is_some_and(|qp| qp.qp_type == "DCI");
                 let whole = all && out.bad_wr < 1 && !dci;
                 as_typed &= whole;
@@ -109,7 +109,7 @@ pub(crate) fn faces_of(case: &Case) -> Vec<Face> {
     faces
 }
 
-/// Runs it; the error has the difference.
+/// Runs the case. The error has the difference.
 pub(crate) fn run(case: &Case, face: Face, trace: &Arc<Trace>) -> Result<()> {
     memory::refill_scatter();
     let ctx = match (&case.qp, &case.srq) {
@@ -166,7 +166,7 @@ fn create_srq(rig: &mut Rig, case: &Case) -> Result<()> {
     }
     let max_wr = match (number("max_wr"), total) {
         (Some(max_wr), _) => max_wr,
-        // Half of the ring is the device's, and one element is never posted.
+        // The device owns half of the ring, and one element is never posted.
         (None, Some(total)) => total / 2 - 1,
         (None, None) => 7,
     };
@@ -201,7 +201,7 @@ fn create_qp(rig: &mut Rig, qp: &Qp, with_srq: bool) -> Result<()> {
     if qp.sq_start_index != 0 {
         rig.bring_up(index, state("RTS")?)?;
         rig.advance(index, qp.sq_start_index)?;
-        ensure!(qp.state == "RTS", "a queue that was used in a state of {}", qp.state);
+        ensure!(qp.state == "RTS", "a case with a used queue in state {}", qp.state);
     } else {
         rig.bring_up(index, state(&qp.state)?)?;
     }
@@ -214,7 +214,7 @@ struct Runner {
     face: Face,
 }
 
-/// Compares what a call returned.
+/// Compares the return value of a call.
 fn compare_result(
     want: (i32, i32),
     got: Posted,
@@ -316,7 +316,7 @@ impl Runner {
                     let b = memory::read(addr, 4);
                     u32::from_be_bytes([b[0], b[1], b[2], b[3]])
                 };
-                // A record that is not in the file may be written or not.
+                // A record that is not in the file may have been written or not.
                 self.rig.modify(qp, target)?;
                 if let Some(want) = sq_dbrec_after {
                     ensure!(record(send) == *want, "send record {}, not {want}", record(send));
@@ -325,7 +325,8 @@ impl Runner {
                     ensure!(record(recv) == *want, "receive record {}, not {want}", record(recv));
                 }
                 if let Some(want) = cq_ci_dbrec {
-                    // Sweeping is the poller's: an empty poll does it.
+                    // The poller removes entries of destroyed queues and updates the consumer index; an empty poll does
+                    // this.
                     let cq = self.rig.cq()?;
                     let _ = cq.face.get_mut().poll_each(0, |_| ());
                     ensure!(cq.consumed() == *want, "consumer index {}, not {want}", cq.consumed());
@@ -342,7 +343,7 @@ impl Runner {
                 if let Some(last) = bytes.last_mut() {
                     *last = *op_own;
                 }
-                // Only what the step is about, where it brings no entry.
+                // Only the fields of the step, if it has no entry.
                 let from = if hex.is_some() { 0 } else { bytes.len() - 1 };
                 cq.put(*pos, &bytes[from..]);
                 Ok(())
@@ -469,7 +470,7 @@ impl Runner {
         let cq = self.rig.cq()?;
         let engine = cq.face.get_mut();
         if self.face == Face::Typed {
-            // The same completions by a closure.
+            // Polls the same completions with a closure.
             let mut all = Vec::new();
             let result = engine.poll_each(max, |c| all.push(Lazy::of(c)));
             match (start_ret, next_ret, result) {
@@ -517,13 +518,13 @@ impl Runner {
         let mut seen = vec![false; slots as usize];
         let mut at = 0;
         for _ in 0..slots {
-            ensure!(at < slots, "a link out of the list, to {at}");
+            ensure!(at < slots, "a link to {at}, outside of the list");
             if core::mem::replace(&mut seen[at as usize], true) {
                 break;
             }
             at = srq.next(at);
         }
-        ensure!(at < slots, "a link out of the list, to {at}");
+        ensure!(at < slots, "a link to {at}, outside of the list");
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The control trace: every ioctl of the reference's walk through the control path, and what the kernel answered.
+//! The control trace: every ioctl that the reference made in a series of control calls, with the kernel's answers.
 
 use crate::model::{self, Num, Pattern};
 use anyhow::{Context as _, Result};
@@ -27,7 +27,7 @@ pub(crate) struct Attr {
     pub input: Option<Pattern>,
     /// Bytes that the kernel wrote.
     pub out: Option<Pattern>,
-    /// Of an object or a file: what was in the data word afterwards.
+    /// The data word after the command, of an object or a file.
     pub data: Option<Num>,
 }
 
@@ -65,7 +65,7 @@ impl Ioctl {
         Self { object, method, driver_id, errno: 0, attrs }
     }
 
-    /// The same after it.
+    /// The command with its answer.
     pub(crate) fn answered(
         &mut self,
         command: &mut RawCommand<'_, '_>,
@@ -143,11 +143,11 @@ impl Trace {
         let bytes = self.output(of, UVERBS_ATTR_UHW_OUT);
         match T::read_from_prefix(&bytes) {
             Ok((value, _)) => value,
-            Err(_) => panic!("the trace's context is cut off"),
+            Err(_) => panic!("the context's answer in the trace is too short"),
         }
     }
 
-    /// Key of the memory that takes data and keeps none.
+    /// Key of the null region.
     pub(crate) fn null_mr(&self) -> u32 {
         self.context::<mlx5_ib_alloc_ucontext_resp>().dump_fill_mkey
     }

@@ -35,7 +35,7 @@ use uverbs_uapi::ids::{
 use uverbs_uapi::mlx5::mlx5_ib_create_qp;
 use zerocopy::FromBytes;
 
-/// Why an ioctl is another one, or is not made: beginnings of a call's name and of a difference, and the reason.
+/// The reasons why an ioctl differs or is missing: prefixes of a call's name and of a difference, and the reason.
 #[rustfmt::skip]
 const REASONS: &[(&str, &str, &str)] = &[
     ("", "create_cq: attribute 7 is not passed", EVENT_FD),
@@ -44,9 +44,9 @@ const REASONS: &[(&str, &str, &str)] = &[
     ("", "modify_qp: as the extended command", "the extended command takes every attribute, and every supported kernel has it"),
     ("ibv_open_device", "invoke_write 0x1 is not made", "a probe of the write interface by a short query_device; nothing here depends on it"),
     ("", "object 4096, method 4096 is not made", "DEVX: queries of firmware capabilities for offloads that this driver does not have"),
-    ("ibv_query_device:", "invoke_write 0x1 is not made", "query_device_ex tells the same and more"),
-    ("ibv_query_device:", "invoke_write 0x80000001 is made", "query_device_ex tells the same and more"),
-    ("ibv_open_device", "object 0, method 3: attribute 4096, bytes from 8", "DEVX is not asked for (MLX5_IB_ALLOC_UCTX_DEVX)"),
+    ("ibv_query_device:", "invoke_write 0x1 is not made", "query_device_ex returns the same attributes and more"),
+    ("ibv_query_device:", "invoke_write 0x80000001 is made", "query_device_ex returns the same attributes and more"),
+    ("ibv_open_device", "object 0, method 3: attribute 4096, bytes from 8", "DEVX is not requested (MLX5_IB_ALLOC_UCTX_DEVX)"),
     ("", "object 0, method 6: attribute 2 has 8 bytes", FLAGS),
     ("", "object 0, method 6: attribute 2, bytes from 0", FLAGS),
     ("", "create_cq: attribute 5 has 8 bytes", FLAGS),
@@ -55,16 +55,16 @@ const REASONS: &[(&str, &str, &str)] = &[
     ("", "create_qp: attribute 10, bytes from 0", FLAGS),
     ("ibv_attach_mcast", "refused", UNICAST),
     ("ibv_detach_mcast", "refused", UNICAST),
-    ("ibv_modify_qp_rate_limit", "modify_qp: attribute 4096 is not passed", "the kernel takes no burst limits for none"),
+    ("ibv_modify_qp_rate_limit", "modify_qp: attribute 4096 is not passed", "without burst limits, the kernel accepts a shorter request"),
     ("ibv_create_qp_ex type 9", "create_qp: attribute 4096, bytes from 16", NO_RECEIVES),
     ("ibv_create_qp_ex type 9", "create_qp: attribute 4096, bytes from 24", NO_RECEIVES),
     ("ibv_create_qp_ex type 10", "create_qp: attribute 4096, an address at 0", "an XRC target has no queues, so it names no memory"),
-    ("ibv_create_qp_ex type 10", "create_qp: attribute 4096, bytes from 32", "an XRC target rings no register: any page will do, and the one of the CQs is there"),
-    ("mlx5dv_create_qp DCI", "create_qp: attribute 4096, bytes from 24", "data in the completions of a DC initiator: the vectors of create_qp were made without, and so are ours"),
+    ("ibv_create_qp_ex type 10", "create_qp: attribute 4096, bytes from 32", "an XRC target rings no register, so any page is valid; the page of the CQs exists"),
+    ("mlx5dv_create_qp DCI", "create_qp: attribute 4096, bytes from 24", "data in the completions of a DC initiator: disabled, as in the vectors of create_qp"),
 ];
 
 /// `UVERBS_ATTR_FLAGS_IN` takes both.
-const FLAGS: &str = "the kernel reads flags of 4 and of 8 bytes alike, and 8 are what its headers ask for";
+const FLAGS: &str = "the kernel accepts flags of 4 and of 8 bytes, and its headers specify 8";
 /// The reference's walk attaches to 192.168.1.20.
 const UNICAST: &str = "the GID is no multicast group, so the kernel would refuse it";
 /// XRC initiators.
@@ -270,7 +270,7 @@ impl Walk {
             "ibv_query_qp" => {
                 let qp = self.qp.as_ref().context("a QP")?;
                 let request: uverbs_uapi::cmd::ib_uverbs_query_qp = core_in(&call.ioctls[0])?;
-                // Its answer is zeros, which is not a valid QP: only the request is checked.
+                // The answer is zeros, which is not a valid QP, so only the request is checked.
                 let _ = qp.handle().query(QpAttrMask::from_bits_retain(request.attr_mask));
             }
             "ibv_attach_mcast" | "ibv_detach_mcast" => {
@@ -284,7 +284,7 @@ impl Walk {
                     Qp::Plain(qp) => gone(played!(self.driver()?.destroy_qp(qp.handle, &qp.shared)))?,
                     Qp::Target(dct) => gone(played!(self.driver()?.destroy_qp(dct.handle, &dct.shared)))?,
                 }
-                // The QP's user index is free when the queue that it completed to has forgotten it.
+                // The QP's user index becomes free when its CQ has removed the QP.
                 ensure!(self.cqs[0].queue.poll_each(1, |_| ()) == Ok(0), "a completion");
             }
             "ibv_destroy_ah" => gone(self.ah.take().context("an AH")?.destroy())?,
@@ -303,7 +303,7 @@ impl Walk {
             }
             "ibv_dealloc_pd" => gone(self.pd.take().context("a PD")?.destroy())?,
             "ibv_close_device" => drop(self.driver.take()),
-            // Notes of the reference about itself; and a resize for which there was no ioctl.
+            // Notes in the trace, and a resize that made no ioctl.
             "ece" | "dct" | "ibv_resize_cq" => ensure!(call.ioctls.is_empty(), "an ioctl"),
             other => bail!("{other} is not a step of the walk"),
         }
@@ -371,7 +371,7 @@ impl Walk {
         match self.qp.as_ref().context("a QP")? {
             Qp::Plain(qp) => played!(self.driver()?.modify_qp(&qp.handle, &qp.shared, attr, mask))?,
             Qp::Target(dct) => {
-                // The fixed kernel names no target number; the command is what is compared.
+                // The fixed kernel returns no target number; only the command is compared.
                 let _ = played!(self.driver()?.modify_dct(&dct.handle, &dct.shared, attr, mask));
             }
         }
@@ -452,7 +452,7 @@ fn core_in<T: FromBytes>(ioctl: &Ioctl) -> Result<T> {
     read(ioctl, UVERBS_ATTR_CORE_IN)
 }
 
-/// An ioctl's name; the two commands that modify a QP are one.
+/// The name of an ioctl. Both commands that modify a QP have the same name.
 fn name(ioctl: &Ioctl) -> String {
     const MODIFY_EX: u32 = IB_USER_VERBS_CMD_MODIFY_QP | IB_USER_VERBS_CMD_FLAG_EXTENDED;
     match (ioctl.object, ioctl.method, ioctl.write_command()) {
@@ -470,7 +470,7 @@ fn compare(theirs: &[Ioctl], ours: &[Ioctl]) -> Vec<String> {
     let mut differences = Vec::new();
     let mut ours: Vec<_> = ours.iter().collect();
     for their in theirs {
-        // Of several with the same name, the one on the same objects, in any order.
+        // If several have the same name, the one with the same objects is compared.
         let same = |our: &&Ioctl| name(our) == name(their);
         let objects = |i: &Ioctl| i.attrs.iter().filter_map(|a| a.data.map(|n| n.0)).collect::<Vec<_>>();
         let best = ours.iter().position(|our| same(our) && objects(our) == objects(their));
@@ -495,7 +495,7 @@ fn compare_one(their: &Ioctl, our: &Ioctl, differences: &mut Vec<String>) {
     for a in &their.attrs {
         match our.attr(a.id) {
             None => differences.push(format!("{what}: attribute {} is not passed", a.id)),
-            // The number of the command, and the longer request, which begins like the shorter.
+            // The command has another number, and a longer request that begins with the shorter one.
             Some(b) if extended && (a.id == 2 || a.id == UVERBS_ATTR_CORE_IN) => {
                 let cut = |p: &crate::model::Pattern| {
                     crate::model::Pattern(p.0.iter().copied().take(a.len.into()).collect())
@@ -524,7 +524,7 @@ fn compare_attr(ioctl: &Ioctl, their: &Attr, our: &Attr, what: &str, differences
     if their.len != our.len {
         differences.push(format!("{what}: attribute {id} has {} bytes, not {}", our.len, their.len));
     }
-    // An object; files are numbers of the process.
+    // An object handle. Numbers of files are not compared.
     if their.len == 0 {
         let is_file = (ioctl.object, ioctl.method, id) == (3, 0, 3) || ioctl.object == 16;
         if !is_file && their.data.map(|n| n.0) != our.data.map(|n| n.0) {

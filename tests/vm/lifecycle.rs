@@ -52,7 +52,7 @@ fn impatient<D: Driver>(lab: &Lab<D>) -> Spec {
 
 /// A peer is killed while messages are in flight: the first unacknowledged message fails, and the rest is flushed. The
 /// QP can then be connected to another peer.
-fn peer_killed<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn killed_peer_fails_outstanding_sends<D: Driver>(lab: &Lab<D>) -> Outcome {
     const MESSAGES: usize = 40;
     let before = resources(lab.env()?)?;
     let spec = impatient(lab);
@@ -188,12 +188,12 @@ fn down_and_up<D: Driver>(lab: &Lab<D>, end: End, first: &[WcStatus]) -> Result<
     Ok(())
 }
 
-fn link_down_at_the_peer<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn link_down_at_the_peer_is_reported<D: Driver>(lab: &Lab<D>) -> Outcome {
     down_and_up(lab, End::B, &[WcStatus::RETRY_EXC_ERR])
 }
 
 /// A software device may detect immediately that it can't send; kernels since 6.4 report that as a flush.
-fn link_down_here<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn link_down_here_is_reported<D: Driver>(lab: &Lab<D>) -> Outcome {
     let first = [WcStatus::RETRY_EXC_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
     down_and_up(lab, End::A, &first)
 }
@@ -271,7 +271,7 @@ fn another_gid<D: Driver>(lab: &Lab<D>) -> Result<()> {
 }
 
 /// A port's address changes while it is in use.
-fn addresses_change<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn address_changes_raise_events<D: Driver>(lab: &Lab<D>) -> Outcome {
     if lab.is_ethernet() { another_gid(lab) } else { another_lid(lab) }
 }
 
@@ -397,7 +397,7 @@ impl DeviceTest<Child> for DeletedInUse {
 
 /// `rdma link delete` of a device in use returns when all its objects are closed, and leaves no object. A new device
 /// works.
-fn device_deleted_in_use(env: &LabEnv) -> Outcome {
+fn deletion_waits_for_users(env: &LabEnv) -> Outcome {
     let files = open_files()?;
     let device = Device::new()?;
     for turn in 0..2 {
@@ -475,11 +475,11 @@ fn forked_child<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<()> {
     resources_become(lab.env()?, &before)
 }
 
-fn fork_exclusive<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn calls_of_a_forked_child_have_no_effect_exclusive<D: Driver>(lab: &Lab<D>) -> Outcome {
     forked_child::<D, Exclusive>(lab)
 }
 
-fn fork_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn calls_of_a_forked_child_have_no_effect_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
     forked_child::<D, Shared>(lab)
 }
 
@@ -548,7 +548,7 @@ fn cycle<D: Driver>(lab: &Lab<D>, before: &str) -> Result<()> {
 
 /// Repeatedly creates, uses and drops all kinds of objects: the counts of kernel objects, files and mappings do not
 /// change.
-fn full_cycles<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn repeated_use_leaves_no_objects<D: Driver>(lab: &Lab<D>) -> Outcome {
     let before = resources(lab.env()?)?;
     let files = open_files()?;
     let maps = mappings()?;
@@ -563,7 +563,7 @@ fn full_cycles<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A context is closed when the last object created from it is dropped.
-fn contexts_are_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn contexts_are_closed_with_their_last_object<D: Driver>(lab: &Lab<D>) -> Outcome {
     let before = resources(lab.env()?)?;
     let files = open_files()?;
     for dev in [End::A, End::B] {
@@ -594,7 +594,7 @@ pub(crate) fn beginning() -> &'static Option<([String; 2], Vec<String>)> {
 }
 
 /// After all tests, the devices and this process are as they were before the first.
-fn nothing_left_at_the_end(env: &LabEnv) -> Outcome {
+fn suite_leaves_no_objects(env: &LabEnv) -> Outcome {
     let (resources, files) =
         beginning().as_ref().context("the objects before the first test were not recorded")?;
     if env.mlx5 {
@@ -615,14 +615,14 @@ fn nothing_left_at_the_end(env: &LabEnv) -> Outcome {
 }
 
 uverbs_tests::tests!(
-    peer_killed,
-    link_down_at_the_peer,
-    link_down_here,
-    addresses_change,
-    fork_exclusive,
-    fork_shared,
-    full_cycles,
-    contexts_are_closed,
+    killed_peer_fails_outstanding_sends,
+    link_down_at_the_peer_is_reported,
+    link_down_here_is_reported,
+    address_changes_raise_events,
+    calls_of_a_forked_child_have_no_effect_exclusive,
+    calls_of_a_forked_child_have_no_effect_shared,
+    repeated_use_leaves_no_objects,
+    contexts_are_closed_with_their_last_object,
 );
 
 /// The tests of this file that come after all others. The last one checks that the whole suite left no objects.
@@ -630,8 +630,8 @@ pub(crate) fn last_tests() -> Vec<Test> {
     let mut tests = Vec::new();
     // `rdma link delete` does not remove an mlx5 device: see `removal`.
     if LabEnv::get().is_none_or(|env| !env.mlx5) {
-        tests.push(Test::without_devices("lifecycle::device_deleted_in_use", device_deleted_in_use));
+        tests.push(Test::without_devices("lifecycle::deletion_waits_for_users", deletion_waits_for_users));
     }
-    tests.push(Test::without_devices("lifecycle::nothing_left_at_the_end", nothing_left_at_the_end));
+    tests.push(Test::without_devices("lifecycle::suite_leaves_no_objects", suite_leaves_no_objects));
     tests
 }

@@ -44,9 +44,9 @@ const TRANSPORTS: [Transport; 4] = [
 
 /// The programs that serve and connect.
 const ROLES: [(&str, Who, Who); 3] = [
-    ("we_serve_c", Who::Ours, Who::C),
-    ("c_serves_us", Who::C, Who::Ours),
-    ("ours_x_ours", Who::Ours, Who::Ours),
+    ("ours_serves_c", Who::Ours, Who::C),
+    ("c_serves_ours", Who::C, Who::Ours),
+    ("ours_serves_ours", Who::Ours, Who::Ours),
 ];
 
 /// A name, the flags of both ends, and additional flags of our end.

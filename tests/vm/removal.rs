@@ -188,7 +188,7 @@ fn every_call<D: Driver>(
 fn removed<D: Driver>(lab: &Lab<D>, how: How) -> Outcome {
     let env = lab.env()?;
     if !env.mlx5 {
-        lab.note("the removal of rxe waits for its users: see lifecycle::device_deleted_in_use");
+        lab.note("the removal of rxe waits for its users: see lifecycle::deletion_waits_for_users");
         return Ok(());
     }
     let mut objects = Objects::new(&lab.a)?;
@@ -290,25 +290,25 @@ fn back<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-fn driver_unloaded<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn driver_unload_ends_all_objects<D: Driver>(lab: &Lab<D>) -> Outcome {
     removed(lab, How::Driver)
 }
 
-fn works_after_the_driver_came_back<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn devices_work_after_the_driver_is_loaded<D: Driver>(lab: &Lab<D>) -> Outcome {
     back(lab)
 }
 
-fn pci_device_removed<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn pci_removal_ends_all_objects<D: Driver>(lab: &Lab<D>) -> Outcome {
     removed(lab, How::Pci)
 }
 
-fn works_after_the_device_came_back<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn devices_work_after_the_device_is_probed<D: Driver>(lab: &Lab<D>) -> Outcome {
     back(lab)
 }
 
 uverbs_tests::tests!(
-    driver_unloaded,
-    works_after_the_driver_came_back,
-    pci_device_removed,
-    works_after_the_device_came_back,
+    driver_unload_ends_all_objects,
+    devices_work_after_the_driver_is_loaded,
+    pci_removal_ends_all_objects,
+    devices_work_after_the_device_is_probed,
 );

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask dist`: the C libraries, as a program that was linked with libibverbs and libmlx5 finds them.
+//! `cargo xtask dist`: builds the C libraries with the file and symbol names that programs linked with libibverbs and
+//! libmlx5 need.
 //!
-//! rustc's own version script for a cdylib leaves no room for symbol versions. So the crate is built as a static library, and
-//! `cc` links that with a version script and a file of assembly, both made from one table: `crates/ibverbs/data/symbols.txt`.
-//! A line of it is a symbol as readelf(1) shows it (`@@` before the version that new programs are linked with) and the function
-//! behind it. A symbol with `@`, or with another function behind it, is a jump in the assembly; the others are what Rust
-//! exports.
+//! rustc's own version script for a cdylib leaves no room for symbol versions. So the crate is built as a static
+//! library, and `cc` links that with a version script and a file of assembly, both made from one table:
+//! `crates/ibverbs/data/symbols.txt`. Each line has a symbol as readelf(1) shows it (`@@` marks the version that new
+//! programs are linked with) and the function that implements it. A symbol with `@`, or with a function of another
+//! name, becomes a jump in the assembly. The other symbols are exported by Rust.
 //!
-//! libmlx5 has only jumps, to functions of libibverbs in a private node: its functions need the objects of libibverbs. Its table
-//! is `crates/ibverbs/data/symbols-mlx5.txt`.
+//! libmlx5 has only jumps to functions of libibverbs in a private node, because these functions need the objects of
+//! libibverbs. Its table is `crates/ibverbs/data/symbols-mlx5.txt`.
 
 use crate::{cargo, repo_root, run};
 use anyhow::{Context, Result, bail};
@@ -17,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Build the C libraries: libibverbs.so.1, libibverbs.a, libmlx5.so.1 and what programs are linked with
+/// Build the C libraries libibverbs.so.1, libibverbs.a and libmlx5.so.1, and the files for linking programs with them
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Output directory; it is created if it does not exist
@@ -78,7 +79,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a library of its table's jumps and of `input`, and what programs are linked with.
+/// Links a library from the jumps of its table and `input`, and creates the files for linking programs with it.
 fn make(library: &Library, input: &[PathBuf], work: &Path, out: &Path, strip: bool) -> Result<()> {
     let Library { name, soname, table, .. } = library;
     let text = fs::read_to_string(repo_root().join(table)).with_context(|| format!("cannot read {table}"))?;
@@ -99,7 +100,7 @@ fn tempdir(out: &Path) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Builds the crate as a static library; its path.
+/// Builds the crate as a static library. Returns its path.
 fn archive(args: &Args) -> Result<PathBuf> {
     let mut cmd = cargo::cargo(&["rustc", "--package", PACKAGE, "--lib", "--crate-type", "staticlib"]);
     cmd.args(["--profile", &args.profile]);
@@ -223,7 +224,7 @@ fn symlink(target: &str, link: &Path) -> Result<()> {
     std::os::unix::fs::symlink(target, link).with_context(|| format!("cannot make {}", link.display()))
 }
 
-/// Where it is used from is where this file is.
+/// The pkg-config file. Its paths are relative to its own folder, so the output can be moved.
 fn pkgconfig(library: &Library) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let Library { name, description, .. } = library;

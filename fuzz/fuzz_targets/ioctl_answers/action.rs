@@ -7,7 +7,7 @@ use uverbs_fuzz::steps::Index;
 
 #[derive(Arbitrary, Debug)]
 pub(crate) struct Input<'a> {
-    /// Begins with one object of each kind, created by a kernel with correct answers.
+    /// Whether to begin with one object of each kind, created by a kernel with correct answers.
     pub(crate) furnished: bool,
     pub(crate) actions: Vec<Action>,
     pub(crate) answers: &'a [u8],
@@ -53,7 +53,7 @@ pub(crate) enum Query {
     Pkey(u8, u16),
 }
 
-/// Rights: usual ones, or any.
+/// Access rights: usual ones, or arbitrary bits.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) enum Access {
     Local,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Requests by each of the three faces.
+//! Posts requests on each of the three faces.
 // UNSAFETY: posting is an `unsafe fn`. Memory that is read during the post stays (the arena, the request's own
 // buffers); there is no device that accesses other memory. Lists live as long as the call.
 
@@ -28,7 +28,7 @@ enum Parts<'a> {
     Inline(Vec<&'a [u8]>),
 }
 
-/// Calls `f` with the requests in the form of the vocabulary.
+/// Calls `f` with the requests in the form of testkit.
 fn lend<R>(shape: Shape, all: &[Request], f: impl FnOnce(&[testkit::Request<'_, RawAh<Ah>>]) -> R) -> R {
     let ah = &testkit::handle(Ah::new(&vector()));
     let parts = all.iter().map(|r| match &r.data {
@@ -72,12 +72,12 @@ pub(crate) fn batch(
         drop(batch);
         return Ok(());
     }
-    // A typed entry that is too long can't be made; that ends the batch.
+    // A typed entry that is too long can't be created; then the batch is dropped.
     pushed?;
     batch.complete()
 }
 
-/// Posts by the builders, or aborts.
+/// Posts with the builders, or aborts the session.
 pub(crate) fn session(
     queue: &mut SendQueue,
     shape: Shape,
@@ -98,7 +98,7 @@ pub(crate) fn session(
                 Dest::Dc { ah, dctn, key } => queue.wr_set_dc_addr(&ah.driver, dctn, key),
                 Dest::Peer => {}
             };
-            // In either order.
+            // The setters may be called in either order.
             let late = r.wr_id & 1 == 0;
             if !late {
                 set_address(queue);
@@ -121,7 +121,7 @@ pub(crate) fn session(
     queue.wr_complete()
 }
 
-/// Posts a C list. An error comes with the index of the WR that it names.
+/// Posts a C list. An error has the index of the WR in `bad_wr`.
 pub(crate) fn list(
     queue: &mut SendQueue,
     shape: Shape,

@@ -19,7 +19,7 @@ use uverbs_testkit::{Op, Remote, has_data, opcode};
 pub(crate) const MAX_SGE: usize = 4;
 /// Inline bytes of a WR.
 pub(crate) const MAX_INLINE: usize = 64;
-/// Bytes of an Ethernet header with a VLAN tag: which some devices need in the WQE.
+/// Bytes of an Ethernet header with a VLAN tag, which some devices need in the WQE.
 pub(crate) const L2: usize = 18;
 /// Longest header, and longest payload, of a segmented send.
 const MAX_TSO_HEADER: usize = 128;
@@ -33,7 +33,7 @@ pub(crate) const QPN: u32 = 0xa1_b2c3;
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) struct Shape {
     kind: u8,
-    /// `Self::*`, as bits.
+    /// The operations, as bits.
     options: u8,
     without_ops: u16,
 }
@@ -65,7 +65,7 @@ impl Shape {
         self.both().0
     }
 
-    /// The decoder's name of it.
+    /// The decoder's name of the type.
     pub(crate) fn kind(self) -> QueueKind {
         self.both().1
     }
@@ -121,7 +121,7 @@ pub(crate) struct Request {
     #[arbitrary(with = operation)]
     pub(crate) what: Op<'static>,
     pub(crate) data: Data,
-    /// Of the datagram's or DC target's QP, or of the XRC SRQ.
+    /// Number of the QP of a datagram or of a DC target, or of the XRC SRQ.
     pub(crate) number: u32,
     pub(crate) key: u32,
 }
@@ -156,7 +156,7 @@ fn operation(u: &mut Unstructured<'_>) -> arbitrary::Result<Op<'static>> {
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Bind {
     mw_rkey: u32,
-    /// Mostly 1 or 2.
+    /// The type, mostly 1 or 2.
     mw_type: u8,
     rkey: u32,
     mr_lkey: u32,
@@ -267,7 +267,7 @@ impl Request {
         let entry = |(addr, length, lkey): &(u64, Length, u32)| {
             let (mut addr, mut length) = (*addr, length.value());
             if shape.reads_entries() {
-                // Now and then so short that a header is made of several.
+                // Sometimes so short that several buffers make a header.
                 length %= if addr & 1 == 0 { 8 } else { 64 };
                 addr = arena().as_ptr().expose_provenance() as u64 + addr % (4096 - 64);
             }
@@ -321,7 +321,7 @@ impl Request {
     }
 
     fn is_right_local(&self, shape: Shape, face: Face) -> bool {
-        // Only a list can give entries to what takes none.
+        // Only a list can have entries for an operation without data.
         let num_sge = if face == Face::List { self.sges(shape).len() } else { 0 };
         match self.what {
             Op::BindMw(bind) => {
@@ -347,7 +347,7 @@ impl Request {
             Data::Inline(bufs) => {
                 let sum = bufs.iter().map(Vec::len).sum::<usize>();
                 let is_read = is_atomic(self.what) || matches!(self.what, Op::Read(..));
-                // In a list the buffers are entries, and none of them is none at all.
+                // In a list the buffers are entries; without entries there are no inline data.
                 let entries = face != Face::List || bufs.len() <= MAX_SGE && !(is_frame && bufs.is_empty());
                 !is_read && entries && (l2..=MAX_INLINE + l2).contains(&sum)
             }
@@ -358,7 +358,7 @@ impl Request {
                 let least = if is_atomic(self.what) { 8 } else { l2 as u64 };
                 // The device writes all 8 bytes of an atomic's answer to the first entry that is not empty.
                 let answer = sges.iter().find(|s| s.length != 0).is_none_or(|s| s.length >= 8);
-                // A frame is not empty, except in a session, which is not checked.
+                // A frame must not be empty; sessions do not check this.
                 let some = !is_frame || !sges.is_empty() || face == Face::Session;
                 sges.len() <= MAX_SGE
                     && some
@@ -418,7 +418,7 @@ impl Request {
         }
     }
 
-    /// The header that a frame has in its WQE, and what follows.
+    /// The header of a frame in the WQE, and the remaining data.
     fn expected_data(&self, shape: Shape, face: Face) -> (Vec<u8>, Vec<Segment>) {
         if !has_data(self.what) {
             return (Vec::new(), Vec::new());
@@ -443,7 +443,7 @@ impl Request {
                     if length == 0 {
                         continue;
                     }
-                    // The setters of a session write an atomic's entry as it is, as the reference's do.
+                    // The setters of a session write the entry of an atomic unchanged, as the reference does.
                     if is_atomic(self.what) && face != Face::Session {
                         length = 8;
                     }

@@ -427,7 +427,7 @@ static void count(const struct row *r, int batch, const char *name)
 static void time_row(const struct row *r, int batch, const char *name, double per_ns)
 {
 	enum { WARM = 50, CHUNKS = 100, REPEATS = 9 };
-	/* A row of long chunks has fewer of them. */
+	/* A row with long chunks runs fewer of them. */
 	int chunks = r->operations == CHUNK ? CHUNKS : 8;
 	double ns[REPEATS];
 

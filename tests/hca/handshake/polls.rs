@@ -48,7 +48,7 @@ fn poll_each(cq: &Cq, first: impl FnOnce() -> Result<()>) -> Result<Vec<u64>> {
 }
 
 /// After a reset in a callback, no earlier completion is reported, and the indices of the queue are correct.
-fn reset_of_senders() -> Outcome {
+fn reset_in_a_callback_discards_sends() -> Outcome {
     for (version, by) in [0, 1].into_iter().flat_map(|v| By::BOTH.map(|by| (v, by))) {
         let rig = Rig::new(version)?;
         let cq = rig.a.cq(63)?;
@@ -63,7 +63,7 @@ fn reset_of_senders() -> Outcome {
 }
 
 /// After a reset in a callback, a receive queue of 4 accepts 4 receives, and each completes once.
-fn reset_of_receivers() -> Outcome {
+fn reset_in_a_callback_frees_receives() -> Outcome {
     for by in By::BOTH {
         let rig = Rig::new(1)?;
         let (qa, qb) = (rig.a.cq(63)?, rig.b.cq(63)?);
@@ -108,7 +108,7 @@ fn reset_of_receivers() -> Outcome {
 }
 
 /// One of two QPs of a CQ is reset or destroyed in a callback, with completions before and after those of the other QP.
-fn one_of_two() -> Outcome {
+fn other_qp_keeps_its_completions() -> Outcome {
     for (version, by) in [0, 1].into_iter().flat_map(|v| By::BOTH.map(|by| (v, by))) {
         for destroy in [false, true] {
             for first in [false, true] {
@@ -145,7 +145,7 @@ fn one_of_two() -> Outcome {
 }
 
 /// One of two QPs of a CQ is reset or destroyed during an extended poll.
-fn in_a_session() -> Outcome {
+fn other_qp_keeps_its_completions_in_a_session() -> Outcome {
     for (version, by) in [0, 1].into_iter().flat_map(|v| By::BOTH.map(|by| (v, by))) {
         for destroy in [false, true] {
             let what = format!("version {version}, {by:?}, destroy {destroy}");
@@ -186,7 +186,7 @@ fn in_a_session() -> Outcome {
 
 /// A callback that panics leaves the CQ as if it had returned: a reset does not block, and the next poll returns the
 /// other completions.
-fn a_callback_that_panics() -> Outcome {
+fn panic_in_a_callback_ends_the_poll() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(63)?;
     let (mut a, mut b) = rig.pair(&cq, 8)?;
@@ -216,7 +216,7 @@ enum Ending {
 }
 
 /// Completions of QPs that were reset or destroyed use no entries of the CQ: new QPs can complete without a poll.
-fn places_in_the_cq() -> Outcome {
+fn ended_qps_free_cq_entries() -> Outcome {
     for (version, ending) in
         [0, 1].into_iter().flat_map(|v| [Ending::Close, Ending::Reset, Ending::Flush].map(|e| (v, e)))
     {
@@ -249,7 +249,7 @@ fn places_in_the_cq() -> Outcome {
 }
 
 /// As above, for datagrams, with one CQ for both queues of a QP.
-fn places_of_datagrams() -> Outcome {
+fn ended_ud_qps_free_cq_entries() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(15)?;
     for round in 0..6 {
@@ -277,7 +277,7 @@ fn places_of_datagrams() -> Outcome {
 }
 
 /// Receives of an SRQ are free again if their completions are removed with a QP.
-fn places_of_an_srq() -> Outcome {
+fn ended_qps_free_srq_receives() -> Outcome {
     for version in [0, 1] {
         for reset in [false, true] {
             let what = format!("version {version}, reset {reset}");
@@ -314,7 +314,7 @@ fn places_of_an_srq() -> Outcome {
 }
 
 /// As above, for an XRC receive QP, whose SRQ has the CQ.
-fn places_of_xrc() -> Outcome {
+fn ended_xrc_qps_free_srq_receives() -> Outcome {
     for version in [0, 1] {
         let rig = Rig::new(version)?;
         let (qa, qb) = (rig.a.cq(1023)?, rig.b.cq(15)?);
@@ -362,7 +362,7 @@ fn places_of_xrc() -> Outcome {
 }
 
 /// As above, for a work queue.
-fn places_of_a_wq() -> Outcome {
+fn ended_wqs_free_cq_entries() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(15)?;
     for round in 0..6 {
@@ -400,7 +400,7 @@ fn places_of_a_wq() -> Outcome {
 }
 
 /// QPs are created and destroyed while another thread arms their CQ repeatedly.
-fn armed_meanwhile() -> Outcome {
+fn cq_is_armed_while_qps_are_destroyed() -> Outcome {
     let rig = Rig::new(1)?;
     let channel = rig.a.context.create_comp_channel()?;
     channel.set_nonblocking(true)?;
@@ -439,17 +439,17 @@ fn armed_meanwhile() -> Outcome {
 
 pub(super) fn tests() -> Vec<Test> {
     let all: &[Named] = &[
-        ("reset_of_senders", reset_of_senders),
-        ("reset_of_receivers", reset_of_receivers),
-        ("one_of_two", one_of_two),
-        ("in_a_session", in_a_session),
-        ("a_callback_that_panics", a_callback_that_panics),
-        ("places_in_the_cq", places_in_the_cq),
-        ("places_of_datagrams", places_of_datagrams),
-        ("places_of_an_srq", places_of_an_srq),
-        ("places_of_xrc", places_of_xrc),
-        ("places_of_a_wq", places_of_a_wq),
-        ("armed_meanwhile", armed_meanwhile),
+        ("reset_in_a_callback_discards_sends", reset_in_a_callback_discards_sends),
+        ("reset_in_a_callback_frees_receives", reset_in_a_callback_frees_receives),
+        ("other_qp_keeps_its_completions", other_qp_keeps_its_completions),
+        ("other_qp_keeps_its_completions_in_a_session", other_qp_keeps_its_completions_in_a_session),
+        ("panic_in_a_callback_ends_the_poll", panic_in_a_callback_ends_the_poll),
+        ("ended_qps_free_cq_entries", ended_qps_free_cq_entries),
+        ("ended_ud_qps_free_cq_entries", ended_ud_qps_free_cq_entries),
+        ("ended_qps_free_srq_receives", ended_qps_free_srq_receives),
+        ("ended_xrc_qps_free_srq_receives", ended_xrc_qps_free_srq_receives),
+        ("ended_wqs_free_cq_entries", ended_wqs_free_cq_entries),
+        ("cq_is_armed_while_qps_are_destroyed", cq_is_armed_while_qps_are_destroyed),
     ];
     all.iter()
         .map(|(name, test)| Test::long(&format!("handshake::polls::{name}"), super::LIMIT, test))

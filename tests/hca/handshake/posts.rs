@@ -22,7 +22,7 @@ use uverbs_tests::{Face, Op, Outcome, Req, Test, wait};
 
 /// Stops the thread of a post at its doorbell while the QP is reset and brought to RTS again. Afterwards no WR of that
 /// post completes, on any face, and the indices of the queue are correct.
-fn stopped_at_the_doorbell() -> Outcome {
+fn reset_discards_a_post_stopped_at_its_doorbell() -> Outcome {
     for (face, n) in Face::ALL.into_iter().flat_map(|face| [(face, 1), (face, 3)]) {
         let what = format!("{face:?}, {n}");
         let rig = Rig::new(1)?;
@@ -222,17 +222,17 @@ fn stopped_anywhere(receives: bool, face: Face) -> Outcome {
     Ok(())
 }
 
-fn stopped_sends() -> Outcome {
+fn reset_discards_stopped_sends() -> Outcome {
     Face::ALL.into_iter().try_for_each(|face| stopped_anywhere(false, face))
 }
 
-fn stopped_receives() -> Outcome {
+fn reset_discards_stopped_receives() -> Outcome {
     [Face::Single, Face::Batch, Face::List].into_iter().try_for_each(|face| stopped_anywhere(true, face))
 }
 
 /// Typed batches of sends and receives that were begun before a reset fail when they are completed. Forgotten and
 /// dropped batches have no effect. Control calls on the same thread wait for none of them.
-fn open_batches() -> Outcome {
+fn batches_begun_before_a_reset_fail() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(127)?;
     let (mut a, mut b) = rig.pair(&cq, 8)?;
@@ -281,7 +281,7 @@ fn open_batches() -> Outcome {
 }
 
 /// As above, with guards of shared queues: the lock of a forgotten batch is free.
-fn open_batches_of_shared_queues() -> Outcome {
+fn shared_batches_begun_before_a_reset_fail() -> Outcome {
     let rig = Rig::new(1)?;
     let (cq, peer) = (rig.a.cq(127)?, rig.b.cq(127)?);
     let ops = uverbs::attr::SendOpsFlags::SEND;
@@ -318,7 +318,7 @@ fn forget<T>(batch: T) {
 }
 
 /// A builder session that was begun before a reset.
-fn open_sessions() -> Outcome {
+fn sessions_begun_before_a_reset_fail() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(127)?;
     let (mut a, mut b) = rig.pair(&cq, 8)?;
@@ -347,12 +347,12 @@ fn open_sessions() -> Outcome {
 
 pub(super) fn tests() -> Vec<Test> {
     let all: &[Named] = &[
-        ("stopped_at_the_doorbell", stopped_at_the_doorbell),
-        ("stopped_sends", stopped_sends),
-        ("stopped_receives", stopped_receives),
-        ("open_batches", open_batches),
-        ("open_batches_of_shared_queues", open_batches_of_shared_queues),
-        ("open_sessions", open_sessions),
+        ("reset_discards_a_post_stopped_at_its_doorbell", reset_discards_a_post_stopped_at_its_doorbell),
+        ("reset_discards_stopped_sends", reset_discards_stopped_sends),
+        ("reset_discards_stopped_receives", reset_discards_stopped_receives),
+        ("batches_begun_before_a_reset_fail", batches_begun_before_a_reset_fail),
+        ("shared_batches_begun_before_a_reset_fail", shared_batches_begun_before_a_reset_fail),
+        ("sessions_begun_before_a_reset_fail", sessions_begun_before_a_reset_fail),
     ];
     all.iter()
         .map(|(name, test)| Test::long(&format!("handshake::posts::{name}"), super::LIMIT, test))

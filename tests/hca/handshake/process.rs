@@ -16,7 +16,7 @@ use uverbs_tests::{Outcome, Test, run};
 
 /// A process forks while a thread is in the callback of a poll: in the child every call is refused and none waits; the
 /// parent continues.
-fn fork_within_a_poll() -> Outcome {
+fn child_forked_in_a_poll_is_refused() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(63)?;
     let mut other = rig.a.context.create_cq_ex::<uverbs::Exclusive>(
@@ -95,9 +95,14 @@ pub(crate) fn refuse_membarrier() -> Outcome {
 }
 
 /// Runs all tests of this folder, and the stress test, in a process where membarrier(2) is refused.
-fn without_membarrier() -> Outcome {
+fn handshake_and_stress_pass_without_membarrier() -> Outcome {
     let mut suite = Command::new(std::env::current_exe()?);
-    suite.env(WITHOUT_MEMBARRIER, "1").args(["handshake::", "stress::", "--skip", "without_membarrier"]);
+    suite.env(WITHOUT_MEMBARRIER, "1").args([
+        "handshake::",
+        "stress::",
+        "--skip",
+        "handshake_and_stress_pass_without_membarrier",
+    ]);
     let said = run(&mut suite, super::LIMIT + uverbs_tests::stress::length() * 3)?;
     let passed = said.lines().find(|line| line.starts_with("test result: ok")).context("no result")?;
     uverbs_tests::runner::note(passed);
@@ -107,7 +112,15 @@ fn without_membarrier() -> Outcome {
 pub(super) fn tests() -> Vec<Test> {
     let long = super::LIMIT * 2 + uverbs_tests::stress::length() * 3;
     vec![
-        Test::long("handshake::process::fork_within_a_poll", super::LIMIT, fork_within_a_poll),
-        Test::long("handshake::process::without_membarrier", long, without_membarrier),
+        Test::long(
+            "handshake::process::child_forked_in_a_poll_is_refused",
+            super::LIMIT,
+            child_forked_in_a_poll_is_refused,
+        ),
+        Test::long(
+            "handshake::process::handshake_and_stress_pass_without_membarrier",
+            long,
+            handshake_and_stress_pass_without_membarrier,
+        ),
     ]
 }

@@ -79,7 +79,7 @@ fn ended(version: u8, ending: Ending, before: u64, within: u64, cqe: u32, first:
     works(&rig, &mut sa, &mut sb, &cq, 8)
 }
 
-fn qps_that_end() -> Outcome {
+fn qps_ended_in_a_resize_leave_no_completions() -> Outcome {
     for version in [0, 1] {
         for ending in [Ending::Close, Ending::Reset] {
             for (before, within) in [(0, 0), (3, 0), (0, 3), (2, 2)] {
@@ -99,7 +99,7 @@ fn qps_that_end() -> Outcome {
 }
 
 /// If a QP is destroyed in the middle of a resize, the receives that it took from an SRQ are free again.
-fn receives_of_an_srq() -> Outcome {
+fn qps_ended_in_a_resize_free_srq_receives() -> Outcome {
     for (version, before, within) in [(0, 2, 2), (1, 2, 2), (1, 4, 0), (1, 0, 4)] {
         let what = format!("version {version}, {before} before, {within} within");
         let rig = Rig::new(version)?;
@@ -148,7 +148,7 @@ fn receives_of_an_srq() -> Outcome {
 }
 
 /// A resize in a callback is refused without a deadlock, and the completions are still reported.
-fn in_a_callback() -> Outcome {
+fn resize_in_a_callback_is_refused() -> Outcome {
     let rig = Rig::new(1)?;
     let cq = rig.a.cq(63)?;
     let (mut a, mut b) = rig.pair(&cq, 8)?;
@@ -165,9 +165,9 @@ fn in_a_callback() -> Outcome {
 
 pub(super) fn tests() -> Vec<Test> {
     let all: &[Named] = &[
-        ("qps_that_end", qps_that_end),
-        ("receives_of_an_srq", receives_of_an_srq),
-        ("in_a_callback", in_a_callback),
+        ("qps_ended_in_a_resize_leave_no_completions", qps_ended_in_a_resize_leave_no_completions),
+        ("qps_ended_in_a_resize_free_srq_receives", qps_ended_in_a_resize_free_srq_receives),
+        ("resize_in_a_callback_is_refused", resize_in_a_callback_is_refused),
     ];
     all.iter()
         .map(|(name, test)| Test::long(&format!("handshake::resize::{name}"), super::LIMIT, test))

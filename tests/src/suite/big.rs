@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Regions and messages so big that what describes them is long: lists of hundreds of thousands of pages, tens of thousands
-//! of packets.
+//! Large regions and messages: lists of hundreds of thousands of pages, tens of thousands of packets.
 
 use crate::pair::Spec;
 use crate::sges::sge;
@@ -34,7 +33,7 @@ fn needs<D: Driver>(lab: &Lab<D>, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Writes to a place in a big region of B's, and reads it back; then the region is the local end.
+/// Writes to a place in a large region of B, and reads it back; then the same with the region as the local end.
 fn visit<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, offset: usize) -> Result<()> {
     let seed = offset as u64 + mr.addr();
     let at = Remote { addr: mr.addr() + offset as u64, rkey: mr.rkey() };
@@ -55,9 +54,10 @@ fn visit<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, offset: usize) -> Resu
     pair.a.check(40_000..40_000 + LEN, seed)
 }
 
-/// A region of 1 GiB works near its start, middle and end, and not beyond it. At an address that is not that of its
-/// memory but for the offset in a small page, the device's pages are the small ones, so the list is as long as can be.
-fn region_of_1_gib<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A region of 1 GiB works near its start, middle and end, and not beyond it. Also with an IOVA that equals the address
+/// of the memory only modulo the page size: then the device can only use small pages, so the list has its maximum
+/// length.
+fn regions_of_1_gib_work<D: Driver>(lab: &Lab<D>) -> Outcome {
     needs(lab, GIB + (64 << 20))?;
     let mut pair = RcPair::new(lab)?;
     let mut memory = PageBuf::new(GIB)?;
@@ -84,7 +84,7 @@ fn region_of_1_gib<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// A message of 64 MiB, written and read: every page has its number, and some pages are checked byte by byte. The
 /// message is shorter on rxe, because an emulated kernel makes two or three MiB of packets per second.
-fn long_message<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn messages_of_64_mib_arrive<D: Driver>(lab: &Lab<D>) -> Outcome {
     let size: usize = if lab.mlx5().is_some() { 64 << 20 } else { 16 << 20 };
     needs(lab, 3 * size)?;
     let mut pair = RcPair::with(lab, &Spec { len: size, ..Spec::new(lab) })?;
@@ -128,4 +128,4 @@ fn long_message<D: Driver>(lab: &Lab<D>) -> Outcome {
     check(&pair.a.mr).context("read")
 }
 
-crate::tests!(region_of_1_gib, long_message);
+crate::tests!(regions_of_1_gib_work, messages_of_64_mib_arrive);

@@ -38,7 +38,7 @@ fn unsupported<T>(what: &str, result: Result<T, Error>, verb: &str) -> Result<()
     Ok(())
 }
 
-/// Runs what is refused again and again; the kernel's objects and our files are as many as before.
+/// Repeats refused calls, and checks that the numbers of the kernel's objects and of open files do not change.
 fn without_leaks<D: Driver>(lab: &Lab<D>, turn: impl Fn() -> Outcome) -> Outcome {
     turn()?;
     let files = crate::child::open_files()?;
@@ -52,7 +52,7 @@ fn without_leaks<D: Driver>(lab: &Lab<D>, turn: impl Fn() -> Outcome) -> Outcome
     Ok(())
 }
 
-fn create_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn create_cq_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let create = |cqe, comp_vector| {
         let attr = CqInitAttr { cqe, comp_vector, ..CqInitAttr::default() };
         lab.a.create_cq_ex::<Exclusive>(&attr, None)
@@ -62,7 +62,7 @@ fn create_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
         refused("2^31 entries", create(1 << 31, 0), "create_cq", "cqe")?;
         refused("more than the device has", create(lab.device.max_cqe + 1, 0), "create_cq", "cqe")?;
         for vector in [lab.a.num_comp_vectors(), u32::MAX] {
-            refused("a vector that is not there", create(16, vector), "create_cq", "comp_vector")?;
+            refused("an unknown vector", create(16, vector), "create_cq", "comp_vector")?;
         }
         let attr =
             CqInitAttr { cqe: 4, wc_flags: WcExFlags::from_bits_retain(1 << 40), ..CqInitAttr::default() };
@@ -70,7 +70,7 @@ fn create_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-fn resize_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn resize_cq_refuses_invalid_sizes<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = Pair::<D, Rc, Exclusive>::new(lab)?;
     without_leaks(lab, || {
         let cq = &pair.a.cq;
@@ -79,7 +79,7 @@ fn resize_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
         refused("more than the device has", cq.resize(lab.device.max_cqe + 1), "resize_cq", "cqe")?;
         Ok(())
     })?;
-    // Below what waits in it: nothing is lost.
+    // A size below the number of waiting completions: nothing is lost.
     let data = [7; 8];
     for wr_id in 0..20 {
         let at = pair.b.remote(0);
@@ -90,7 +90,7 @@ fn resize_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     crate::wait::until("the last one", crate::LIMIT, || {
         Ok(pair.a.cq.resize(19).map_or(true, |cqe| D::NAME != "rxe" && cqe >= 20))
     })?;
-    refused("fewer than wait", pair.a.cq.resize(4), "resize_cq", "cqe")?;
+    refused("fewer than are waiting", pair.a.cq.resize(4), "resize_cq", "cqe")?;
     ensure!(pair.a.ok(20)?.iter().map(|wc| wc.wr_id).eq(0..20), "completions are lost");
     pair.a.cq.resize(4)?;
     pair.a.post(Face::Single, &[Req::new(1, Op::Write(pair.b.remote(0))).signaled().inline(&data)])?;
@@ -98,7 +98,7 @@ fn resize_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A domain and a CQ to make QPs of.
+/// A domain and a CQ for the creation of QPs.
 fn parents<D: Driver>(lab: &Lab<D>) -> Result<(ProtectionDomain<D>, CompletionQueue<D, Shared>)> {
     Ok((lab.a.alloc_pd()?, lab.a.create_cq(16, None)?))
 }
@@ -108,7 +108,8 @@ fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
     let create = |cap| pd.qp::<T>().cq(&cq).cap(cap).create();
     without_leaks(lab, || {
         let device = &lab.device;
-        // Newer kernels count mlx5's by the longest requests; there is room for four times as many short ones.
+        // Newer kernels compute the limit of mlx5 for the longest requests; there is room for four times as many short
+        // ones.
         for huge in [device.max_qp_wr * 4 + 1, 1 << 31, u32::MAX] {
             let what = format!("{huge} work requests");
             refused(&what, create(QpCap { max_send_wr: huge, ..CAP }), "create_qp", "max_send_wr")?;
@@ -143,20 +144,20 @@ fn qp_sizes<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-fn create_qp_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn create_qp_refuses_invalid_values_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
     qp_sizes::<D, Rc>(lab)
 }
 
-fn create_qp_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn create_qp_refuses_invalid_values_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
     qp_sizes::<D, Uc>(lab)
 }
 
-fn create_qp_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn create_qp_refuses_invalid_values_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
     qp_sizes::<D, Ud>(lab)
 }
 
 /// Queues of size 0: creation fails, or creates a QP that refuses every post.
-fn qp_without_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn qps_without_queues_refuse_posts<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let (pd, cq) = parents(lab)?;
         let nothing =
@@ -193,8 +194,8 @@ fn qp_without_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-/// Builders of operations that the type does not have.
-fn builders<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Operations that the QP type does not have.
+fn create_qp_refuses_missing_operations<D: Driver>(lab: &Lab<D>) -> Outcome {
     use SendOpsFlags as F;
     let (pd, cq) = parents(lab)?;
     without_leaks(lab, || {
@@ -220,7 +221,7 @@ fn builders<D: Driver>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-fn srqs<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn srqs_refuse_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let create = |max_wr, max_sge, srq_limit| {
         let attr = SrqAttr { max_wr, max_sge, srq_limit };
@@ -253,7 +254,7 @@ fn srqs<D: Driver>(lab: &Lab<D>) -> Outcome {
         refused("more than the device has", modify(huge, SrqAttrMask::MAX_WR), "modify_srq", "max_wr")?;
         let both = SrqAttr { max_wr: 16, srq_limit: 17, ..none };
         let result = modify(both, SrqAttrMask::MAX_WR | SrqAttrMask::LIMIT);
-        refused("both at once that do not fit", result, "modify_srq", "srq_limit")?;
+        refused("both, which together do not fit", result, "modify_srq", "srq_limit")?;
     } else {
         let resize = SrqAttr { max_wr: 16, ..none };
         unsupported("a resize", modify(resize, SrqAttrMask::MAX_WR), "modify_srq")?;
@@ -268,7 +269,7 @@ fn srqs<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Every field of `modify_qp` that can be out of range.
-fn modify_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn modify_qp_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = Pair::<D, Rc, Exclusive>::unconnected(lab, &Spec::new(lab))?;
     let (a, b) = (&pair.a, &pair.b);
     let attr = lab.connect_attr();
@@ -354,13 +355,13 @@ fn modify_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(text.contains("RTR->RTS on RC can't set QKEY"), "{text}");
     refused("SQE", modify(to(QpState::SQE), M::STATE), "modify_qp", "attr_mask")?;
 
-    // After all that it comes up as if nothing had been.
+    // After all refusals, the QP still reaches RTS.
     a.set_state(QpState::RESET)?;
     pair.connect(&attr)?;
     pair.message(Face::Batch, 500, 3)
 }
 
-fn create_ah<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn create_ah_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let gid = lab.b.query_gid(PORT, lab.gid_index.into())?;
     let dlid = lab.b.query_port(PORT)?.lid;
@@ -393,7 +394,7 @@ fn create_ah<D: Driver>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-fn memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reg_mr_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     let pd = lab.a.alloc_pd()?;
     without_leaks(lab, || {
@@ -432,7 +433,7 @@ fn memory<D: Driver>(lab: &Lab<D>) -> Outcome {
         refused("a dma-buf on demand", odp, "reg_dmabuf_mr", "access")?;
         let wrap = pd.reg_dmabuf_mr(file.as_fd(), u64::MAX - 4095, 8192, 0, F::LOCAL_WRITE);
         refused("a range that wraps", wrap, "reg_dmabuf_mr", "length")?;
-        // Windows have no value that can be wrong but their type, which is one of two.
+        // The only parameter of a window is its type, which can't be invalid.
         for mw_type in [MwType::Type1, MwType::Type2] {
             match pd.alloc_mw(mw_type) {
                 Ok(mw) => mw.close()?,
@@ -443,7 +444,7 @@ fn memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-fn queries<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn queries_refuse_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let a = &lab.a;
         for port in [0, 99, 255] {
@@ -473,7 +474,7 @@ fn queries<D: Driver>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-fn multicast<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn attach_mcast_refuses_invalid_groups<D: Driver>(lab: &Lab<D>) -> Outcome {
     let (pd, cq) = parents(lab)?;
     let group: Gid = "ff0e::ffff:ef01:0203".parse().ok().context("a group")?;
     without_leaks(lab, || {
@@ -483,7 +484,12 @@ fn multicast<D: Driver>(lab: &Lab<D>) -> Outcome {
             refused(what, qp.control.attach_mcast(gid, 0), "attach_mcast", "gid")?;
             refused(what, qp.control.detach_mcast(gid, 0), "detach_mcast", "gid")?;
         }
-        refused("a group that it is not in", qp.control.detach_mcast(group, 0), "detach_mcast", "qp")?;
+        refused(
+            "a group of which it is not a member",
+            qp.control.detach_mcast(group, 0),
+            "detach_mcast",
+            "qp",
+        )?;
         for qp_type in [QpType::Rc, QpType::Uc] {
             let connected = match qp_type {
                 QpType::Rc => pd.qp::<Rc>().cq(&cq).cap(CAP).create()?.control,
@@ -495,8 +501,8 @@ fn multicast<D: Driver>(lab: &Lab<D>) -> Outcome {
     })
 }
 
-/// Posts of values that no field holds are refused before anything is written, by any locking.
-fn posts<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Posts of values that do not fit their fields are refused before anything is written, with both lockings.
+fn posts_refuse_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     fn run<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
         let mut pair = Pair::<D, Rc, L>::new(lab)?;
         let too_long = [pair.a.sge(0..8); 64];
@@ -523,8 +529,8 @@ fn posts<D: Driver>(lab: &Lab<D>) -> Outcome {
     run::<D, Shared>(lab)
 }
 
-/// A parent that is in use is not destroyed but returned; it can be destroyed after its children.
-fn close_in_use<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Closing a parent in use returns it; it can be closed after its children.
+fn closing_an_object_in_use_returns_it<D: Driver>(lab: &Lab<D>) -> Outcome {
     without_leaks(lab, || {
         let (pd, cq) = parents(lab)?;
         let srq = pd.create_srq::<Exclusive>(&SrqInitAttr {
@@ -547,19 +553,19 @@ fn close_in_use<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    create_cq,
-    resize_cq,
-    create_qp_rc,
-    create_qp_uc,
-    create_qp_ud,
-    qp_without_queues,
-    builders,
-    srqs,
-    modify_qp,
-    create_ah,
-    memory,
-    queries,
-    multicast,
-    posts,
-    close_in_use,
+    create_cq_refuses_invalid_values,
+    resize_cq_refuses_invalid_sizes,
+    create_qp_refuses_invalid_values_rc,
+    create_qp_refuses_invalid_values_uc,
+    create_qp_refuses_invalid_values_ud,
+    qps_without_queues_refuse_posts,
+    create_qp_refuses_missing_operations,
+    srqs_refuse_invalid_values,
+    modify_qp_refuses_invalid_values,
+    create_ah_refuses_invalid_values,
+    reg_mr_refuses_invalid_values,
+    queries_refuse_invalid_values,
+    attach_mcast_refuses_invalid_groups,
+    posts_refuse_invalid_values,
+    closing_an_object_in_use_returns_it,
 );

@@ -130,7 +130,7 @@ impl Targets {
 }
 
 /// One initiator sends to two targets in turn, short messages and long ones, inline and not.
-fn two_targets<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn one_initiator_reaches_two_targets<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some((mut a, mut b)) = ends(lab)? else { return Ok(()) };
     for n in 0..12_u64 {
         let which = n as usize % 2;
@@ -154,7 +154,7 @@ fn two_targets<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Immediate data, writes, reads and atomics.
-fn opcodes<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn every_opcode_works<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some((mut a, mut b)) = ends(lab)? else { return Ok(()) };
     let (dctn, key) = (b.numbers[1], KEY + 1);
     let data = pattern::bytes(2, LONG);
@@ -206,8 +206,8 @@ fn opcodes<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A wrong key, and a target that does not exist: the initiator gets an error.
-fn wrong_key<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// With a wrong key, or a target that does not exist, the initiator gets an error.
+fn wrong_keys_and_targets_are_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
     for wrong in [true, false] {
         let Some((mut a, b)) = ends(lab)? else { return Ok(()) };
         let (dctn, key) = if wrong { (b.numbers[0], KEY + 1) } else { (b.numbers[0] ^ 0x8000, KEY) };
@@ -215,9 +215,9 @@ fn wrong_key<D: Driver>(lab: &Lab<D>) -> Outcome {
         wr.write_inline(&[1; 8], b.mr.remote(0))?;
         let wc = wait::completions(&a.cq, 1)?[0];
         ensure!(wc.wr_id == 1 && wc.status != WcStatus::SUCCESS, "{wc:?}");
-        ensure!(b.bytes(0, 8)? == [0; 8], "written all the same");
+        ensure!(b.bytes(0, 8)? == [0; 8], "written despite the error");
     }
     Ok(())
 }
 
-crate::tests!(two_targets, opcodes, wrong_key);
+crate::tests!(one_initiator_reaches_two_targets, every_opcode_works, wrong_keys_and_targets_are_errors);

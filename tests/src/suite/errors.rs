@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work requests that fail on the way: the right status, the rest flushed, the queue usable after a reset.
+//! Work requests that fail during execution: they have the correct status, the rest is flushed, and the QP is usable
+//! after a reset.
 
 use crate::pair::region;
 use crate::sges::sge;
@@ -26,8 +27,8 @@ const LOCAL_PROTECTION: &[WcStatus] =
     &[WcStatus::LOC_PROT_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
 const REMOTE_ACCESS: &[WcStatus] = &[WcStatus::REM_ACCESS_ERR];
 
-/// Posts a good request, the wrong one, and two more (one without a completion of its own). The good one succeeds, the
-/// wrong one has one of these statuses, the others are flushed, and the QP is in ERR. Then it comes up again.
+/// Posts a valid request, the invalid one, and two more, one of them unsignaled. The valid one succeeds, the invalid
+/// one has one of these statuses, the others are flushed, and the QP is in ERR. Then the QP is connected again.
 fn fails_with<D: Driver>(
     lab: &Lab<D>,
     pair: &mut RcPair<D>,
@@ -54,7 +55,7 @@ fn fails_with<D: Driver>(
     revive(lab, pair)
 }
 
-/// Both QPs to RESET and up again, and a message over them.
+/// Resets and connects both QPs, and sends a message.
 fn revive<D: Driver>(lab: &Lab<D>, pair: &mut RcPair<D>) -> Result<()> {
     pair.reconnect(&lab.connect_attr()).context("up again")?;
     while !pair.a.cq.poll(&mut [uverbs::WorkCompletion::default()])?.is_empty() {}
@@ -67,7 +68,7 @@ fn unknown_key(key: u32) -> u32 {
     key ^ 0x00ff_ff00
 }
 
-fn bad_rkey<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn invalid_rkey_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..100)];
     let at = pair.b.remote(0);
@@ -84,7 +85,7 @@ fn bad_rkey<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-fn beyond_the_region<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn access_beyond_the_region_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..100)];
     let end = pair.b.mr.len();
@@ -96,8 +97,8 @@ fn beyond_the_region<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A region grants only what it was registered for.
-fn rights_of_the_region<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A region grants only the rights that it was registered with.
+fn access_without_region_rights_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..8)];
@@ -117,7 +118,7 @@ fn rights_of_the_region<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A region of another domain can't be used.
-fn region_of_another_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn region_of_another_domain_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let other = lab.b.alloc_pd()?;
     let mr = region(&other, 4096, lab.full_access())?;
@@ -132,7 +133,7 @@ fn region_of_another_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The QP grants only the rights that were set.
-fn rights_of_the_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn access_without_qp_rights_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.attr.access = AccessFlags::empty();
     for op in [Op::Write as fn(Remote) -> Op, Op::Read, |r| Op::FetchAdd(r, 1)] {
@@ -148,7 +149,7 @@ fn rights_of_the_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-fn bad_lkey<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn invalid_lkey_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let at = pair.b.remote(0);
     let good = pair.a.sge(0..100);
@@ -166,7 +167,7 @@ fn bad_lkey<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The local memory of a read must be writable.
-fn read_into_read_only_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn read_into_read_only_memory_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let mr = region(&pair.a.pd, 4096, AccessFlags::REMOTE_READ)?;
     let sges = [sge(&mr, 0..64)];
@@ -175,7 +176,7 @@ fn read_into_read_only_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A message longer than the receive: the sender's request is invalid, the receiver's length is wrong.
-fn message_longer_than_the_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn message_longer_than_the_receive_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     for len in [101, 5000] {
         let mut pair = RcPair::new(lab)?;
         pair.b.recv(Face::Single, 21, 0..100)?;
@@ -202,7 +203,7 @@ fn message_longer_than_the_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A receive with an invalid key: the receiver is at fault, and both ends get an error.
-fn receive_with_an_invalid_key<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn receive_with_an_invalid_key_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let good = pair.b.sge(0..100);
     let wrong = [uverbs::wr::Sge { lkey: unknown_key(good.lkey), ..good }];
@@ -214,13 +215,13 @@ fn receive_with_an_invalid_key<D: Driver>(lab: &Lab<D>) -> Outcome {
     let got = statuses(&pair.b.wait(2)?);
     let receiver = [WcStatus::LOC_PROT_ERR, WcStatus::LOC_QP_OP_ERR];
     ensure!(got[0].0 == 21 && receiver.contains(&got[0].1), "{got:?}");
-    lab.note(format_args!("a receive into nothing: {:?}", got[0].1));
+    lab.note(format_args!("a receive with an invalid key: {:?}", got[0].1));
     ensure!(got[1] == (22, WcStatus::WR_FLUSH_ERR), "{got:?}");
     revive(lab, &mut pair)
 }
 
-/// The receiver is not ready, again and again.
-fn receiver_not_ready<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// The receiver is not ready until the retries are exceeded.
+fn rnr_retry_exceeded_completes_with_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::with(lab, &hasty(lab))?;
     let send = Req::new(0, Op::Send);
     fails_with(lab, &mut pair, send, &[WcStatus::RNR_RETRY_EXC_ERR])?;
@@ -229,7 +230,7 @@ fn receiver_not_ready<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The peer's QP is destroyed.
-fn peer_gone<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn destroyed_peer_completes_with_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, b } = RcPair::with(lab, &hasty(lab))?;
     let at = b.remote(0);
     drop(b);
@@ -246,7 +247,7 @@ fn peer_gone<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The peer is in ERR or RESET: it does not answer.
-fn peer_does_not_answer<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn silent_peer_completes_with_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     for state in [QpState::ERR, QpState::RESET] {
         let mut pair = RcPair::with(lab, &hasty(lab))?;
         pair.b.set_state(state)?;
@@ -259,12 +260,12 @@ fn peer_does_not_answer<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Going to ERR flushes both queues, and so do posts after it, of every face.
-fn flush<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn err_flushes_both_queues_and_later_posts<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = hasty(lab);
     let mut pair =
         RcPair::with(lab, &Spec { attr: uverbs::ConnectAttr { rnr_retry: 7, ..spec.attr }, ..spec })?;
     let flushed = |ids: core::ops::Range<u64>| ids.map(|id| (id, WcStatus::WR_FLUSH_ERR)).collect::<Vec<_>>();
-    // The first has been tried, without a receive at the peer; the others wait behind it.
+    // The first one was sent without a receive at the peer; the others wait behind it.
     let sends: Vec<_> = (0..6).map(|i| Req::new(i, Op::Send)).collect();
     pair.a.post(Face::Batch, &sends)?;
     pair.a.recv_empty(5)?;
@@ -292,8 +293,8 @@ fn flush<D: Driver>(lab: &Lab<D>) -> Outcome {
     revive(lab, &mut pair)
 }
 
-/// The flush is whole also where many were posted, and a CQ shared by both QPs gets both.
-fn flush_of_full_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Full queues are flushed completely and in order, also to a CQ that both QPs share.
+fn err_flushes_full_queues_in_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = hasty(lab);
     spec.attr.rnr_retry = 7;
     let mut pair = Pair::<D, Rc, Shared>::with(lab, &spec)?;
@@ -315,7 +316,7 @@ fn flush_of_full_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.a.idle()
 }
 
-/// RESET takes what is posted without a word.
+/// RESET discards the posted WRs without completions.
 fn reset_empties_both_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !lab.has_sqd()? {
         return Ok(());
@@ -341,7 +342,7 @@ fn reset_empties_both_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// On UC the sender gets no error; the receiver is not affected.
-fn unreliable_connection<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn uc_sender_gets_no_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Uc, Exclusive>::new(lab)?;
     let data = [3; 16];
     // No receive, and an invalid key.
@@ -360,7 +361,7 @@ fn unreliable_connection<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Errors on UD: a wrong queue key, a QP that does not exist, no receive.
-fn unreliable_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn ud_sender_gets_no_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Ud, Exclusive>::new(lab)?;
     let data = [3; 16];
     a.post(Face::Batch, &[Req::new(1, Op::Send).signaled().inline(&data)])?;
@@ -381,21 +382,21 @@ fn unreliable_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    bad_rkey,
-    beyond_the_region,
-    rights_of_the_region,
-    region_of_another_domain,
-    rights_of_the_qp,
-    bad_lkey,
-    read_into_read_only_memory,
-    message_longer_than_the_receive,
-    receive_with_an_invalid_key,
-    receiver_not_ready,
-    peer_gone,
-    peer_does_not_answer,
-    flush,
-    flush_of_full_queues,
+    invalid_rkey_fails,
+    access_beyond_the_region_fails,
+    access_without_region_rights_fails,
+    region_of_another_domain_fails,
+    access_without_qp_rights_fails,
+    invalid_lkey_fails,
+    read_into_read_only_memory_fails,
+    message_longer_than_the_receive_fails,
+    receive_with_an_invalid_key_fails,
+    rnr_retry_exceeded_completes_with_error,
+    destroyed_peer_completes_with_error,
+    silent_peer_completes_with_error,
+    err_flushes_both_queues_and_later_posts,
+    err_flushes_full_queues_in_order,
     reset_empties_both_queues,
-    unreliable_connection,
-    unreliable_datagrams,
+    uc_sender_gets_no_error,
+    ud_sender_gets_no_error,
 );

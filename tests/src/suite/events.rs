@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Completion events: waiting instead of polling, solicited ones only, many CQs on one channel; and a full CQ.
+//! Completion events: waiting instead of polling, solicited events, several CQs on one channel; and a CQ overrun.
 
 use crate::pair::builder_ops;
 use crate::post::Typed;
@@ -41,8 +41,8 @@ fn expect_none<D: Driver>(channel: &CompletionChannel<D>) -> Result<()> {
     Ok(())
 }
 
-/// Arm, wait, poll, hundreds of times: no event is lost.
-fn driven_by_events<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Arms, waits and polls hundreds of times: no event is lost.
+fn no_event_is_lost<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
     for turn in 0..200_u64 {
@@ -67,7 +67,7 @@ fn driven_by_events<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Without arming there is no event. A non-blocking channel returns `EAGAIN`.
-fn no_event_without_a_request<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn each_arming_raises_one_event<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
     b.recv_empty(1)?;
@@ -81,8 +81,8 @@ fn no_event_without_a_request<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Armed for solicited completions, the others make no event; an error does.
-fn solicited_only<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// If the CQ is armed for solicited completions, other completions raise no event, except errors.
+fn unsolicited_completions_raise_no_solicited_event<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
     for face in Face::ALL {
@@ -106,13 +106,13 @@ fn solicited_only<D: Driver>(lab: &Lab<D>) -> Outcome {
     if readable(channel.as_fd(), QUIET)? {
         expect(&channel, &b.cq)
     } else {
-        lab.note("an error makes no solicited event");
+        lab.note("an error raised no solicited event");
         Ok(())
     }
 }
 
-/// The same for a write with immediate, and on UD.
-fn solicited_write_and_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A solicited write with immediate, and a solicited datagram, raise an event.
+fn solicited_writes_and_datagrams_raise_events<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
     b.recv_empty(1)?;
@@ -132,8 +132,8 @@ fn solicited_write_and_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
     expect(&channel, &b.cq)
 }
 
-/// A completion that came before the CQ was armed makes no event: this is why one polls again after arming.
-fn arm_then_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A completion from before the arming may raise no event, so a program must poll after arming.
+fn completions_before_arming_are_polled<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let Pair { mut a, mut b } = pair_with_channel::<D, Rc>(lab, &channel)?;
     for turn in 0..20 {
@@ -151,7 +151,7 @@ fn arm_then_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Events of several CQs on one channel are distinguished, and a destroyed CQ has no events.
-fn many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn events_on_one_channel_name_their_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     let channel = lab.b.create_comp_channel()?;
     let mut pairs = Vec::new();
     for _ in 0..4 {
@@ -165,7 +165,7 @@ fn many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
         expect(&channel, &b.cq)?;
         b.ok(1)?;
     }
-    // An event that waits when its CQ is destroyed is skipped.
+    // An unread event of a destroyed CQ is skipped.
     let Pair { mut a, mut b } = pairs.remove(0);
     b.recv_empty(1)?;
     b.cq.req_notify(false)?;
@@ -180,7 +180,7 @@ fn many_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// More completions than fit: if the kernel reports it, there is an event; the other completions can be polled.
-fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn cq_overrun_raises_an_event<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cqe = 4;
     let Pair { mut a, b } = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
@@ -202,18 +202,18 @@ fn overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
     while a.cq.poll_each(8, |_| n += 1)? > 0 {}
     ensure!((4..60).contains(&n), "{n} completions of a CQ for 4");
     ensure!(seen.is_some(), "an overrun without an event");
-    // It was on purpose. In any other test it is the driver's mistake.
+    // The overrun is intentional. In other tests it is an error of the driver.
     let seen = lab.bed.forgive(&["CqOverrun"])?;
-    ensure!(seen.is_none_or(|n| n == 1), "the devices saw {seen:?} overruns");
+    ensure!(seen.is_none_or(|n| n == 1), "the devices recorded {seen:?} overruns");
     Ok(())
 }
 
 crate::tests!(
-    driven_by_events,
-    no_event_without_a_request,
-    solicited_only,
-    solicited_write_and_datagram,
-    arm_then_poll,
-    many_queues,
-    overrun,
+    no_event_is_lost,
+    each_arming_raises_one_event,
+    unsolicited_completions_raise_no_solicited_event,
+    solicited_writes_and_datagrams_raise_events,
+    completions_before_arming_are_polled,
+    events_on_one_channel_name_their_cq,
+    cq_overrun_raises_an_event,
 );

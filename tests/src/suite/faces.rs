@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Guarantees of the faces beyond single requests: batches, sticky fields, aborts without effects, one queue for all
-//! faces.
+//! Guarantees of the faces besides single requests: batches, sticky fields, aborts without effects, all faces on one
+//! queue.
 
 use crate::post::{Lost, Session, builder, lose, post_queue, session};
 use crate::wait::{opcodes, statuses};
@@ -17,8 +17,8 @@ fn both<D: Driver>(
     shared(lab)
 }
 
-/// Twenty writes in one batch, of which only the last makes a completion.
-fn a_batch_with_one_completion<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Twenty writes in one batch, of which only the last one is signaled.
+fn batch_may_have_one_completion<D: Driver>(lab: &Lab<D>) -> Outcome {
     both(lab, batch_in::<D, Exclusive>, batch_in::<D, Shared>)
 }
 
@@ -44,7 +44,7 @@ fn batch_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
 }
 
 /// `wr_id` and `wr_flags` stay until they are changed, and are sampled by the builder, not by `wr_complete`.
-fn sticky_fields<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn builder_fields_stay_set<D: Driver>(lab: &Lab<D>) -> Outcome {
     both(lab, sticky_in::<D, Exclusive>, sticky_in::<D, Shared>)
 }
 
@@ -64,10 +64,10 @@ fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
         send(wr);
         wr.sticky(0x53, SendFlags::SIGNALED);
         send(wr);
-        // Set after the last WR: it has no effect in this session.
+        // They are set after the last WR, so they have no effect in this session.
         wr.sticky(0x54, SendFlags::empty());
     })?;
-    // They outlive a session.
+    // They keep their values after the session.
     let mut wr = builder(sq);
     wr.sticky(0x55, SendFlags::SIGNALED);
     for _ in 0..2 {
@@ -113,7 +113,7 @@ fn abort_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     }
     a.idle()?;
     ensure!(b.bytes(0..4096)? == vec![0; 4096], "an aborted write was done");
-    // The queue is as it was: all of it can be used.
+    // The queue is unchanged: all of it can be used.
     b.recv_empty(1)?;
     let mut many = vec![write; room];
     many[room - 1] = Req::new(2, Op::Send).signaled();
@@ -123,8 +123,8 @@ fn abort_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     b.check(0..4096, 9)
 }
 
-/// Batches of all faces on one queue, one after the other: everything in the order of posting.
-fn faces_interleaved<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Batches of all faces on one queue complete in the order of posting.
+fn faces_share_a_queue_in_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     both(lab, interleaved_in::<D, Exclusive>, interleaved_in::<D, Shared>)
 }
 
@@ -150,8 +150,8 @@ fn interleaved_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// The halves of a QP work apart from each other, and the last one keeps the QP.
-fn halves_apart<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// The halves of a QP work independently, and the QP exists until the last one is dropped.
+fn halves_of_a_qp_are_independent<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     b.recv_empty(2)?;
     let crate::PairEnd { qp, cq, .. } = a;
@@ -169,8 +169,8 @@ fn halves_apart<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Receives by each face, and what is aborted was not posted.
-fn receives<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Receives work on each face; aborted ones are not posted.
+fn receives_work_on_every_face<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let rq = b.qp.rq()?;
     let sges = [[crate::sges::sge(&b.mr, 0..8)], [crate::sges::sge(&b.mr, 8..16)]];
@@ -207,7 +207,7 @@ fn a_second_lock_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// `send_ops_flags` are what a QP's builders can do, and no more.
+/// Builders of a QP support exactly the operations in `send_ops_flags`.
 fn only_requested_builders_work<D: Driver>(lab: &Lab<D>) -> Result<()> {
     use uverbs::attr::{QpCap, SendOpsFlags};
     let Pair { a, .. } = Pair::<D, Rc, Exclusive>::new(lab)?;
@@ -227,12 +227,12 @@ fn only_requested_builders_work<D: Driver>(lab: &Lab<D>) -> Result<()> {
 }
 
 crate::tests!(
-    a_batch_with_one_completion,
-    sticky_fields,
+    batch_may_have_one_completion,
+    builder_fields_stay_set,
     abort_changes_nothing,
-    faces_interleaved,
-    halves_apart,
-    receives,
+    faces_share_a_queue_in_order,
+    halves_of_a_qp_are_independent,
+    receives_work_on_every_face,
     a_second_lock_is_an_error,
     only_requested_builders_work,
 );

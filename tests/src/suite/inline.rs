@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{AccessFlags, DeviceCapFlags, MwType, QpState};
 use uverbs::{Driver, Exclusive, ImmData, Rc, Shared, Uc, Ud, WcOpcode};
 
-/// 0, 1 and max bytes, and some between, by every face.
+/// 0, 1 and the maximum of bytes, and lengths between them, on every face.
 fn lengths_in<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>) -> Result<()> {
     let Pair { mut a, mut b } = Pair::<D, T, L>::new(lab)?;
     let max = a.qp.cap().max_inline_data as usize;
@@ -31,21 +31,21 @@ fn lengths_in<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>) -> Result<()> {
     Ok(())
 }
 
-fn lengths_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn inline_lengths_up_to_the_limit_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
     lengths_in::<D, Rc, Exclusive>(lab)?;
     lengths_in::<D, Rc, Shared>(lab)
 }
 
-fn lengths_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn inline_lengths_up_to_the_limit_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
     lengths_in::<D, Uc, Exclusive>(lab)
 }
 
-fn lengths_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn inline_lengths_up_to_the_limit_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
     lengths_in::<D, Ud, Exclusive>(lab)
 }
 
 /// Every opcode that takes inline data, from one buffer and from several, by every face. (Sends with invalidation: below.)
-fn opcodes_and_lists<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn every_opcode_takes_inline_data<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let data = pattern::bytes(5, 60);
     let parts = [&data[..1], &data[1..1], &data[1..30], &data[30..]];
@@ -76,7 +76,7 @@ fn opcodes_and_lists<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A send that invalidates the peer's window, with data from one buffer and from several.
-fn with_invalidation<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn inline_send_invalidates_a_window<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !lab.has(DeviceCapFlags::MEM_WINDOW_TYPE_2A) && !lab.has(DeviceCapFlags::MEM_WINDOW_TYPE_2B) {
         lab.note("no window to invalidate");
         return Ok(());
@@ -105,7 +105,7 @@ fn with_invalidation<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Inline data of constant length.
-fn arrays<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn inline_data_of_constant_length_arrives<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     b.recv(Face::Single, 1, 0..64)?;
     b.recv(Face::Single, 2, 64..128)?;
@@ -125,7 +125,7 @@ fn arrays<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// The bytes are those at the time of the call, although they are in memory that was not registered and are changed
 /// immediately after it; also if the device executes the request later, because its send queue is drained.
-fn overwritten_after_the_call<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn inline_data_is_copied_by_the_call<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let has_sqd = lab.has_sqd()?;
     for drained in [false, true].into_iter().filter(|drained| !drained || has_sqd) {
@@ -157,11 +157,11 @@ fn overwritten_after_the_call<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    lengths_rc,
-    lengths_uc,
-    lengths_ud,
-    opcodes_and_lists,
-    with_invalidation,
-    arrays,
-    overwritten_after_the_call
+    inline_lengths_up_to_the_limit_rc,
+    inline_lengths_up_to_the_limit_uc,
+    inline_lengths_up_to_the_limit_ud,
+    every_opcode_takes_inline_data,
+    inline_send_invalidates_a_window,
+    inline_data_of_constant_length_arrives,
+    inline_data_is_copied_by_the_call
 );

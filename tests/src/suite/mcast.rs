@@ -10,7 +10,7 @@ use uverbs::{Driver, Exclusive, Rc, Ud};
 
 type UdPair<D> = Pair<D, Ud, Exclusive>;
 
-/// The group, and on InfiniBand its LID, which a subnet manager would have given it.
+/// The group, and on InfiniBand its LID, which a subnet manager would assign.
 struct Group {
     text: &'static str,
     gid: Gid,
@@ -35,7 +35,7 @@ fn send<D: Driver>(lab: &Lab<D>, pair: &mut UdPair<D>, group: &Group, face: Face
 }
 
 /// A sends to the group; B is attached, and then detached. B's host joins the group, as with rdma_cm.
-fn attach_and_detach<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn only_attached_qps_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
     let group = group(lab)?;
     ensure!(group.gid.is_multicast());
     let _membership = lab.bed.join_group(End::B, group.text)?;
@@ -56,7 +56,7 @@ fn attach_and_detach<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Every QP that is attached gets its own copy.
-fn several_members<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn each_member_gets_a_copy<D: Driver>(lab: &Lab<D>) -> Outcome {
     let group = group(lab)?;
     let _membership = lab.bed.join_group(End::B, group.text)?;
     let mut first = UdPair::new(lab)?;
@@ -77,7 +77,7 @@ fn several_members<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Addresses that are not groups, and QPs that can't be attached.
-fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn invalid_groups_and_qps_are_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
     let group = group(lab)?;
     let pair = UdPair::new(lab)?;
     let e = pair.b.qp.control.attach_mcast(pair.a.here.gid, 0).err().context("a unicast address")?;
@@ -90,8 +90,8 @@ fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A QP that is in a group is not destroyed, and comes free by the detach.
-fn busy_while_attached<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A QP in a group is not destroyed until it is detached.
+fn attached_qp_is_busy<D: Driver>(lab: &Lab<D>) -> Outcome {
     let group = group(lab)?;
     let UdPair { b, .. } = UdPair::new(lab)?;
     b.qp.control.attach_mcast(group.gid, group.lid)?;
@@ -100,4 +100,9 @@ fn busy_while_attached<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-crate::tests!(attach_and_detach, several_members, refusals, busy_while_attached);
+crate::tests!(
+    only_attached_qps_receive,
+    each_member_gets_a_copy,
+    invalid_groups_and_qps_are_refused,
+    attached_qp_is_busy
+);

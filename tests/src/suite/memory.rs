@@ -38,20 +38,20 @@ fn round_trip<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, seed: u64) -> Res
     Ok(())
 }
 
-/// A region whose first byte has any address that its owner likes.
-fn address_of_its_own<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A region can have an arbitrary IOVA.
+fn regions_work_at_any_iova<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::with(lab, &Spec { data_in_completions: false, ..Spec::new(lab) })?;
     for (i, iova) in [0x1000, 0x7f00_0000_0000, 0xffff_ffff_f000 - 0x10000].into_iter().enumerate() {
         let buf = PageBuf::new(16 << 10)?;
         let mr = pair.b.pd.reg_mr_iova(buf, iova, lab.full_access()).map_err(|(_, e)| e)?;
         ensure!(mr.addr() == iova);
         round_trip(&mut pair, &mr, i as u64).with_context(|| format!("iova {iova:#x}"))?;
-        // Also as the local end.
+        // The region also works as the local end.
         let from = [sge(&mr, 1..101)];
         pair.b.post(Face::Single, &[Req::new(1, Op::Write(pair.a.remote(60_000))).signaled().sges(&from)])?;
         pair.b.ok(1)?;
         pair.a.check(60_000..60_100, i as u64)?;
-        // And where a device could bring the few bytes in the completion: they arrive in the region's memory.
+        // Short data, which a device could put into the completion, arrive in the region's memory.
         let (into, word) = ([sge(&mr, 200..216)], [sge(&mr, 304..312)]);
         pair.a.fill(0..16, 77)?;
         let old = pair.a.word(0)?.load(Ordering::Relaxed);
@@ -73,14 +73,14 @@ fn address_of_its_own<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(bytes[304..312] == old.to_ne_bytes(), "an atomic");
         ensure!(bytes[400..416] == pair.a.bytes(8..24)?, "a receive of 16 bytes");
     }
-    // An address with another page offset is refused without a call of the kernel.
+    // An IOVA with another page offset is refused without a system call.
     let e = pair.b.pd.reg_mr_iova(PageBuf::new(4096)?, 0x1234, lab.full_access()).err().context("0x1234")?.1;
     ensure!(e.to_string().contains("reg_mr: invalid iova"), "{e}");
     Ok(())
 }
 
-/// Memory that begins and ends anywhere.
-fn unaligned_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Memory may begin and end at any byte.
+fn unaligned_memory_works<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     for len in [64, 4097, 9000] {
         let mr = pair.b.pd.reg_mr(vec![0_u8; len], lab.full_access()).map_err(|(_, e)| e)?;
@@ -96,8 +96,8 @@ fn unaligned_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A private region lends its bytes, and refuses what would let a peer write them.
-fn private_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A private region lends its bytes, and refuses access rights with which a peer could write to them.
+fn private_regions_refuse_remote_writes<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     let mut pair = RcPair::new(lab)?;
     for access in [F::REMOTE_WRITE, F::REMOTE_ATOMIC, F::MW_BIND] {
@@ -112,7 +112,7 @@ fn private_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     pair.a.ok(1)?;
     ensure!(pair.b.bytes(0..5)? == b"hello");
     ensure!(&mr.as_slice()[..6] == b"hello\0");
-    // A receive while the memory is not borrowed.
+    // A receive is possible while the memory is not borrowed.
     let recv = [sge(&mr, 100..110)];
     post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &recv)])?;
     pair.b.post(Face::Single, &[Req::new(1, Op::Send).inline(b"0123456789")])?;
@@ -121,8 +121,8 @@ fn private_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Atomics of the peer and of this process on one word: none is lost.
-fn atomics_with_the_cpu<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Atomics of the peer and of this process on the same word lose no update.
+fn cpu_and_peer_atomics_lose_no_update<D: Driver>(lab: &Lab<D>) -> Outcome {
     use uverbs::attr::AtomicCap;
     let mut pair = RcPair::new(lab)?;
     let sges = [pair.a.sge(0..8)];
@@ -141,7 +141,7 @@ fn atomics_with_the_cpu<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Re-registration with other rights, another domain, other memory: it succeeds, or is unsupported and changes nothing.
-fn reregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn rereg_mr_succeeds_or_changes_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     let mut pair = RcPair::new(lab)?;
     let read_only = F::LOCAL_WRITE | F::REMOTE_READ;
@@ -157,7 +157,7 @@ fn reregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
             return Ok(());
         }
     }
-    // Another domain: its QPs reach it, this one's don't.
+    // In another domain, QPs of that domain can access it, and QPs of this one can't.
     let mut mr = region(&pair.b.pd, 8192, lab.full_access())?;
     let other = RcPair::new(lab)?;
     match mr.rereg(Some(&other.b.pd), None) {
@@ -186,8 +186,8 @@ fn reregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
 }
 
-/// As [`round_trip`], one packet to the start of each page: rxe of 7.2 takes any address for that of its page
-/// (`__rxe_odp_mr_copy()` adds the offset to nothing), so nothing else arrives where it should, for any program.
+/// As [`round_trip`], with one packet to the start of each page: rxe of 7.2 ignores the offset in the page
+/// (`__rxe_odp_mr_copy()`), so other data arrive at wrong addresses.
 fn page_round_trip<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, seed: u64) -> Result<()> {
     const LEN: usize = 1000;
     let (pages, page, back) = (4, 4096, 32 << 10);
@@ -210,8 +210,8 @@ fn page_round_trip<D: Driver>(pair: &mut RcPair<D>, mr: &Region<D>, seed: u64) -
     pair.a.check(back..back + pages * LEN, seed)
 }
 
-/// Memory that is faulted in when it is touched.
-fn on_demand<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Memory that is faulted in at the first access.
+fn on_demand_regions_fault_in<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let offered = lab.device.odp_caps.general_caps.contains(OdpGeneralCaps::SUPPORT);
     let access = AccessFlags::LOCAL_WRITE
@@ -236,8 +236,8 @@ fn on_demand<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
 }
 
-/// Advice about memory that is not on demand, or beyond it.
-fn advice_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Advice for memory without on-demand paging, or for a range beyond the region, is refused.
+fn advise_mr_refuses_other_ranges<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let mr = region(&pd, 4096, lab.full_access())?;
     let e = mr.advise(MrAdvice::Prefetch, AdviseFlags::empty(), 0..4097).err().context("beyond")?;
@@ -247,8 +247,8 @@ fn advice_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A dma-buf: where it can't be had, the answer is clear.
-fn dmabuf<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A file that is not a dma-buf is refused with the expected error.
+fn invalid_dmabuf_is_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     // The lab has no dma-buf file, so a driver that supports them returns EINVAL, and another one `Unsupported`.
     let file = std::fs::File::open("/dev/null")?;
@@ -262,14 +262,14 @@ fn dmabuf<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Flags that a device may ignore are not an error.
-fn relaxed_ordering<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn relaxed_ordering_is_accepted<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let mr = region(&pair.b.pd, 8192, lab.full_access() | AccessFlags::RELAXED_ORDERING)?;
     round_trip(&mut pair, &mr, 12)
 }
 
-/// After deregistration the keys open nothing.
-fn deregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// After deregistration the keys give no access.
+fn deregistered_keys_are_invalid<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let mr = region(&pair.b.pd, 4096, lab.full_access())?;
     let at = place(&mr, 0);
@@ -284,13 +284,13 @@ fn deregistered<D: Driver>(lab: &Lab<D>) -> Outcome {
     mine.close().map_err(|(_, e)| e)?;
     pair.a.post(Face::Single, &[Req::new(1, Op::Write(pair.b.remote(0))).signaled().sges(&from)])?;
     let status = pair.a.wait(1)?[0].status;
-    // The last: see LOCAL_PROTECTION in `errors`.
+    // This must be the last request: see LOCAL_PROTECTION in `errors`.
     let local = [WcStatus::LOC_PROT_ERR, WcStatus::LOC_QP_OP_ERR, WcStatus::WR_FLUSH_ERR];
     ensure!(local.contains(&status), "{status:?}");
     Ok(())
 }
 
-/// A buffer that counts how often it is shown, and that threads must not share.
+/// A buffer that counts its `Debug` calls and is not `Sync`.
 struct Counting {
     bytes: Vec<u8>,
     shown: core::cell::Cell<u64>,
@@ -317,7 +317,7 @@ unsafe impl uverbs::StableBuf for Counting {
 
 /// A region is formatted with `Debug` while peers and threads write to it: this does not read its bytes and does not
 /// access its owner.
-fn shown_while_written<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn debug_output_reads_no_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let buf = Counting { bytes: vec![0x5a; 64], shown: Default::default() };
     let mr = pd.reg_mr(buf, lab.full_access()).map_err(|(_, e)| e)?;
@@ -333,12 +333,12 @@ fn shown_while_written<D: Driver>(lab: &Lab<D>) -> Outcome {
         }
     });
     let buf = mr.close().map_err(|(_, e)| e)?;
-    ensure!(buf.shown.get() == 0, "shown {} times", buf.shown.get());
+    ensure!(buf.shown.get() == 0, "formatted {} times", buf.shown.get());
     Ok(())
 }
 
-/// Memory of the device: written and read by a peer, copied to and from by this process, and held by its regions.
-fn device_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Memory of the device: peers write and read it, this process copies to and from it, and its regions keep it alive.
+fn peers_and_copies_reach_device_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     if lab.device.max_dm_size == 0 {
         lab.note("the device has no memory");
         return Ok(());
@@ -367,15 +367,15 @@ fn device_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
 
     ensure!(dm.copy_to(252, &[0; 8]).is_err() && dm.copy_from(0, &mut [0; 3]).is_err());
     ensure!(pair.b.pd.reg_dm_mr(&dm, 0..257, access).is_err());
-    let (dm, error) = dm.close().err().context("closed under its region")?;
+    let (dm, error) = dm.close().err().context("closed while a region uses it")?;
     ensure!(error.errno() == Errno::EBUSY, "{error}");
     mr.close()?;
     dm.close().map_err(|(_, e)| e)?;
     Ok(())
 }
 
-/// The null region swallows a part of what is read.
-fn null_region<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A part of the read data goes to the null region, which drops it.
+fn null_region_drops_data<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let null = match pair.a.pd.null_sge(6) {
         Ok(null) => Sge { addr: null.addr(), length: null.length(), lkey: null.lkey() },
@@ -394,17 +394,17 @@ fn null_region<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    address_of_its_own,
-    unaligned_memory,
-    private_memory,
-    atomics_with_the_cpu,
-    reregistered,
-    on_demand,
-    advice_refused,
-    dmabuf,
-    relaxed_ordering,
-    deregistered,
-    shown_while_written,
-    device_memory,
-    null_region,
+    regions_work_at_any_iova,
+    unaligned_memory_works,
+    private_regions_refuse_remote_writes,
+    cpu_and_peer_atomics_lose_no_update,
+    rereg_mr_succeeds_or_changes_nothing,
+    on_demand_regions_fault_in,
+    advise_mr_refuses_other_ranges,
+    invalid_dmabuf_is_refused,
+    relaxed_ordering_is_accepted,
+    deregistered_keys_are_invalid,
+    debug_output_reads_no_memory,
+    peers_and_copies_reach_device_memory,
+    null_region_drops_data,
 );

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tests that every driver and device must pass, in the VM and on the software HCA, with one module for each theme.
+//! The tests that every driver and device must pass, in the VM and on the software HCA, with one module for each
+//! subject.
 //!
 //! The tests query the device for its features; other differences are documented in the tests.
 
@@ -11,6 +12,7 @@ pub mod dc;
 pub mod errors;
 pub mod events;
 pub mod faces;
+pub mod features;
 pub mod inline;
 pub mod mcast;
 pub mod memory;
@@ -28,9 +30,8 @@ pub mod stress;
 pub mod threads;
 pub mod ud;
 pub mod xrc;
-pub mod xrc_traffic;
 
-/// The tests of the themes that leave the link and the devices alone.
+/// The tests that do not change the link or the devices.
 pub fn tests<P: TestBed>() -> Vec<Test> {
     let themes = [
         opcodes::tests::<P>,
@@ -50,8 +51,8 @@ pub fn tests<P: TestBed>() -> Vec<Test> {
         objects::tests::<P>,
         semantics::tests::<P>,
         constructors::tests::<P>,
+        features::tests::<P>,
         xrc::tests::<P>,
-        xrc_traffic::tests::<P>,
         dc::tests::<P>,
         raw::tests::<P>,
         threads::tests::<P>,

@@ -42,7 +42,7 @@ fn write<D: Driver>(pair: &mut RcPair<D>, to: Remote) -> Result<WcStatus> {
 }
 
 /// The window's bounds are exact, if the device checks them; the region's bounds are always exact.
-fn edges<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn window_bounds_are_exact<D: Driver>(lab: &Lab<D>) -> Outcome {
     for mw_type in types(lab) {
         let mut checks = true;
         let end = Spec::new(lab).len;
@@ -71,8 +71,8 @@ fn edges<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A window grants what it was bound with, and no more.
-fn rights<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A window grants only the rights that it was bound with.
+fn windows_grant_only_their_rights<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     for mw_type in types(lab) {
         for (access, can_write, can_read) in [
@@ -96,9 +96,9 @@ fn rights<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A type 2 window that was invalidated here or by the peer's send gives no access; after another bind it has another
-/// key.
-fn invalidated<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A type 2 window gives no access after it was invalidated locally or by the peer's send; after another bind it has
+/// another key.
+fn invalidated_windows_give_no_access<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !types(lab).contains(&MwType::Type2) {
         return Ok(());
     }
@@ -125,14 +125,14 @@ fn invalidated<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(mw.rkey() != at.rkey);
         let new = Remote { rkey: mw.rkey(), ..pair.b.remote(0) };
         ensure!(write(&mut pair, new)? == WcStatus::SUCCESS);
-        // The old key opens nothing.
+        // The old key gives no access.
         ensure!(write(&mut pair, at)? == WcStatus::REM_ACCESS_ERR, "by the peer: {by_the_peer}");
     }
     Ok(())
 }
 
 /// A bind of 0 bytes closes a type 1 window.
-fn unbound<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn bind_of_0_bytes_closes_a_window<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !types(lab).contains(&MwType::Type1) {
         return Ok(());
     }
@@ -149,15 +149,15 @@ fn unbound<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Binds that can't be: outside the region, of a region without `MW_BIND`, of more rights than the region has.
-fn refused_binds<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Invalid binds: outside the region, of a region without `MW_BIND`, with more rights than the region has.
+fn invalid_binds_fail<D: Driver>(lab: &Lab<D>) -> Outcome {
     use AccessFlags as F;
     for mw_type in types(lab) {
         let spec = lab.full_access();
         for (what, access, offset, length, rights) in [
             ("outside the region", spec, 60 << 10, 8192, F::REMOTE_WRITE),
             ("without MW_BIND", spec - F::MW_BIND, 0, 4096, F::REMOTE_WRITE),
-            ("write to what is not writable", F::REMOTE_READ | F::MW_BIND, 0, 4096, F::REMOTE_WRITE),
+            ("write access to a region without it", F::REMOTE_READ | F::MW_BIND, 0, 4096, F::REMOTE_WRITE),
         ] {
             let mut pair = RcPair::new(lab)?;
             let mr = region(&pair.b.pd, 64 << 10, access)?;
@@ -171,7 +171,7 @@ fn refused_binds<D: Driver>(lab: &Lab<D>) -> Outcome {
                 ensure!(got[0].status.is_success(), "{what}, {mw_type:?}: {}", list(&got));
                 continue;
             }
-            // The last: see LOCAL_PROTECTION in `errors`.
+            // This must be the last request: see LOCAL_PROTECTION in `errors`.
             let want = [
                 WcStatus::MW_BIND_ERR,
                 WcStatus::LOC_QP_OP_ERR,
@@ -185,8 +185,8 @@ fn refused_binds<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A region with a bound window stays, and comes free with it.
-fn busy_region<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A region with a bound window is not deregistered until the window is deallocated.
+fn region_with_a_bound_window_is_busy<D: Driver>(lab: &Lab<D>) -> Outcome {
     for mw_type in types(lab) {
         let mut pair = RcPair::new(lab)?;
         let mr = region(&pair.b.pd, 4096, lab.full_access())?;
@@ -200,7 +200,7 @@ fn busy_region<D: Driver>(lab: &Lab<D>) -> Outcome {
                 ensure!([Errno::EBUSY, Errno::EINVAL].contains(&e.errno()), "{e}");
                 mr
             }
-            Ok(_) => anyhow::bail!("deregistered under a {mw_type:?} window"),
+            Ok(_) => anyhow::bail!("deregistered with a bound {mw_type:?} window"),
         };
         mw.close()?;
         mr.close().map_err(|(_, e)| e).context("after the window is deallocated")?;
@@ -222,4 +222,12 @@ fn missing_types_are_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-crate::tests!(edges, rights, invalidated, unbound, refused_binds, busy_region, missing_types_are_unsupported);
+crate::tests!(
+    window_bounds_are_exact,
+    windows_grant_only_their_rights,
+    invalidated_windows_give_no_access,
+    bind_of_0_bytes_closes_a_window,
+    invalid_binds_fail,
+    region_with_a_bound_window_is_busy,
+    missing_types_are_unsupported
+);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A link that loses, delays, reorders, repeats and damages packets: reliable QPs deliver everything all the same, once,
-//! in order and intact.
+//! A link that loses, delays, reorders, repeats and damages packets: reliable QPs deliver everything once, in order and
+//! intact.
 
 use crate::wait::{QUIET, list, opcodes};
 use crate::{Disturbance, Face, Lab, Lock, Op, Outcome, Pair, Req, Spec};
@@ -14,7 +14,7 @@ use uverbs::{Driver, Exclusive, Rc, Shared, Uc, WcOpcode};
 const ROUND: usize = 8;
 /// Bytes of each: three packets, the last one short.
 const LEN: usize = 2500;
-/// From one message's place to the next.
+/// The distance between the places of two messages.
 const STEP: usize = 4096;
 /// The value that each atomic adds.
 const ADD: u64 = 0x1_0000_0001;
@@ -28,7 +28,7 @@ const MS: Duration = Duration::from_millis(1);
 const EVERYTHING: Disturbance =
     Disturbance { loss: 1, delay: MS, reorder: Some((95, 25)), duplicate: 1, corrupt: 0 };
 
-/// How connections are to be: quick to try again, because every loss waits for a timeout.
+/// The attributes of connections: short timeouts, because every loss waits for one.
 fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
     let mut spec = Spec::new(lab);
     // 4.096 us << 13 is 34 ms.
@@ -46,7 +46,7 @@ enum Kind {
 }
 use Kind::{Add, Read, Send, Write};
 
-/// All in flight together.
+/// Requests of all kinds, in flight at the same time.
 const MIXED: [Kind; 4] = [Send, Write, Read, Add];
 
 /// Rounds of requests of alternating kinds that are in flight at the same time; everything is checked after each round.
@@ -58,7 +58,7 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64, kin
         let at = |i: usize| i * STEP..i * STEP + LEN;
         let of = |i: usize| kinds[i % 4];
         b.clear(0..WORD)?;
-        // The answers of the atomics, too: none is one of the round before.
+        // The memory of the atomics' answers is cleared, so that no answer of the previous round is accepted.
         a.clear(0..WORD + ROUND * 8)?;
         for i in 0..ROUND {
             match of(i) {
@@ -110,25 +110,25 @@ fn rounds<D: Driver, L: Lock>(pair: &mut Pair<D, Rc, L>, face: Face, n: u64, kin
                 Send | Write => b.check(at(i), seed(i)).with_context(what)?,
                 Read => a.check(at(i), seed(i)).with_context(what)?,
                 Add => {
-                    // Each was done exactly once, in its turn.
+                    // Each was executed exactly once, in order.
                     let answer = a.word(WORD + i * 8)?.load(Ordering::Acquire);
-                    ensure!(answer == word, "{}: {answer:#x} was there, not {word:#x}", what());
+                    ensure!(answer == word, "{}: returned {answer:#x}, expected {word:#x}", what());
                     word = word.wrapping_add(ADD);
                 }
             }
         }
     }
     let end = b.word(WORD)?.load(Ordering::Acquire);
-    ensure!(end == word, "{end:#x} after {n} rounds, not {word:#x}");
+    ensure!(end == word, "{end:#x} after {n} rounds, expected {word:#x}");
     a.idle()?;
     b.idle()
 }
 
-/// Rounds on a disturbed link, in which reliability must have had something to do, and on the clean one after.
+/// Runs rounds on a disturbed link, during which there must be retransmissions, and then on the clean link.
 fn disturbed<D: Driver, L: Lock>(lab: &Lab<D>, what: Disturbance, n: u64, repaired: bool) -> Outcome {
     let mut pair = Pair::<D, Rc, L>::with(lab, &spec(lab))?;
-    // When packets overtake each other, rxe may fail what is in flight behind a read, or never answer it: on 6.1, 6.12
-    // and 7.2, and for programs of libibverbs just as well. Without reads among others it does all right.
+    // With reordered packets, rxe may fail requests that are in flight behind a read, or never answer them: on 6.1,
+    // 6.12 and 7.2, also for programs of libibverbs. Rounds without reads work.
     let apart = [[Send, Write, Send, Write], [Read; 4], [Add; 4]];
     let together = what.reorder.is_none() || D::NAME != "rxe";
     let parts = if together { &[MIXED][..] } else { &apart[..] };
@@ -146,37 +146,37 @@ fn disturbed<D: Driver, L: Lock>(lab: &Lab<D>, what: Disturbance, n: u64, repair
     rounds(&mut pair, Face::Single, 5, MIXED).context("on the clean link")
 }
 
-fn loss<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reliable_qps_survive_loss<D: Driver>(lab: &Lab<D>) -> Outcome {
     disturbed::<D, Exclusive>(lab, Disturbance { loss: 1, ..NONE }, 12, true)
 }
 
-fn heavy_loss<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reliable_qps_survive_heavy_loss<D: Driver>(lab: &Lab<D>) -> Outcome {
     disturbed::<D, Shared>(lab, LOSS_5, 4, true)
 }
 
-fn delay<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reliable_qps_survive_delay<D: Driver>(lab: &Lab<D>) -> Outcome {
     disturbed::<D, Exclusive>(lab, Disturbance { delay: MS, ..NONE }, 3, false)
 }
 
-fn reordering<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reliable_qps_survive_reordering<D: Driver>(lab: &Lab<D>) -> Outcome {
     disturbed::<D, Exclusive>(lab, Disturbance { delay: MS, reorder: Some((90, 25)), ..NONE }, 4, true)
 }
 
-fn duplicates<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reliable_qps_survive_duplicates<D: Driver>(lab: &Lab<D>) -> Outcome {
     disturbed::<D, Exclusive>(lab, Disturbance { duplicate: 10, ..NONE }, 12, true)
 }
 
-fn damage<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reliable_qps_survive_damage<D: Driver>(lab: &Lab<D>) -> Outcome {
     disturbed::<D, Exclusive>(lab, Disturbance { corrupt: 2, ..NONE }, 6, true)
 }
 
-fn everything_at_once<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn reliable_qps_survive_all_faults<D: Driver>(lab: &Lab<D>) -> Outcome {
     disturbed::<D, Shared>(lab, EVERYTHING, 8, true)
 }
 
-/// An outage that is shorter than patience: nothing fails. The ports stay up, for a device may fail at once what it
-/// can't send.
-fn short_outage<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// An outage that is shorter than the timeouts causes no error. The ports stay up, because a device may fail requests
+/// immediately if its port is down.
+fn short_outage_causes_no_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = spec(lab);
     // 4.096 us << 17 is 0.5 s.
     spec.attr.timeout = 17;
@@ -199,8 +199,8 @@ fn short_outage<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Unreliable QPs lose messages, and only whole ones: what arrives is intact, in order, and nothing fails.
-fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Unreliable QPs lose only whole messages: those that arrive are intact and in order, and nothing fails.
+fn unreliable_messages_arrive_whole_and_in_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     const MESSAGES: usize = 40;
     const LEN: usize = 1500;
     let place = |i: usize| i * 1600..i * 1600 + LEN;
@@ -235,7 +235,7 @@ fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
             let message = imm.unwrap_or_default() as usize;
             b.check(place(wc.wr_id as usize), seed(message)).with_context(|| format!("message {message}"))?;
         }
-        // The receives that were used go around.
+        // Used receives are posted again.
         for wc in &got {
             b.recv(Face::Batch, wc.wr_id, place(wc.wr_id as usize))?;
         }
@@ -248,13 +248,13 @@ fn unreliable_messages<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    loss,
-    heavy_loss,
-    delay,
-    reordering,
-    duplicates,
-    damage,
-    everything_at_once,
-    short_outage,
-    unreliable_messages,
+    reliable_qps_survive_loss,
+    reliable_qps_survive_heavy_loss,
+    reliable_qps_survive_delay,
+    reliable_qps_survive_reordering,
+    reliable_qps_survive_duplicates,
+    reliable_qps_survive_damage,
+    reliable_qps_survive_all_faults,
+    short_outage_causes_no_error,
+    unreliable_messages_arrive_whole_and_in_order,
 );

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dependencies of objects: parents live as long as their children need them, in any order of destruction. Also the
+//! Dependencies of objects: parents exist as long as their children need them, in any order of destruction. Also the
 //! attributes of the device and its port.
 
 use crate::env::End;
@@ -15,8 +15,8 @@ type RcPair<D> = Pair<D, Rc, Exclusive>;
 const CAP: QpCap =
     QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
 
-/// Both devices are found by name, with a device file, and have the lab's address at the lab's index.
-fn discovered<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Both devices are found by name, have a device file, and have the lab's GID at the lab's index.
+fn devices_and_gids_are_found<D: Driver>(lab: &Lab<D>) -> Outcome {
     for end in [End::A, End::B] {
         if let Some(env) = lab.bed.env() {
             let info = find(env.dev(end))?;
@@ -35,8 +35,8 @@ fn discovered<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// The port's attributes; ports and indices beyond the last give an error with the verb.
-fn port_and_device<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Queries return the port's attributes. Ports and indices out of range give an error with the verb's name.
+fn queries_report_port_and_device<D: Driver>(lab: &Lab<D>) -> Outcome {
     let port = lab.a.query_port(PORT)?;
     ensure!(port.state == PortState::ACTIVE && port.link_layer == lab.bed.link_layer(), "{port:?}");
     ensure!(port.active_mtu <= port.max_mtu && port.active_mtu.bytes().is_some(), "{port:?}");
@@ -52,14 +52,14 @@ fn port_and_device<D: Driver>(lab: &Lab<D>) -> Outcome {
         ("gid 70000", lab.a.query_gid_ex(PORT, 70_000).err()),
         ("pkey 60000", lab.a.query_pkey(PORT, 60_000).err()),
     ] {
-        let e = e.with_context(|| format!("{what} was answered"))?;
+        let e = e.with_context(|| format!("{what}: expected an error"))?;
         ensure!(e.verb().starts_with("query_"), "{what}: {e}");
     }
     Ok(())
 }
 
 /// Closing an object in use fails and returns it; after its users were destroyed it can be closed.
-fn closed_in_order<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn objects_in_use_are_not_closed<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(4, None)?;
     let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create()?;
@@ -78,8 +78,8 @@ fn closed_in_order<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Everything that can be dropped is dropped before what needs it, and what is left still works.
-fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// All parents are dropped before the objects that need them, and the remaining objects still work.
+fn dropped_parents_work_until_unused<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     let spec = Spec::new(lab);
     let (ctx, ops) = (lab.b.clone(), builder_ops::<D, Rc>(lab)?);
@@ -108,7 +108,7 @@ fn dropped_in_the_wrong_order<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Two contexts of one device are independent, and objects of one can't be used with the other.
-fn two_contexts<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn contexts_are_independent<D: Driver>(lab: &Lab<D>) -> Outcome {
     let other = lab.bed.open(End::A)?;
     let mut pair = RcPair::new(lab)?;
     let pd = other.alloc_pd()?;
@@ -136,7 +136,7 @@ fn two_contexts<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Hundreds of objects are created and destroyed.
-fn many<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn hundreds_of_objects_have_unique_numbers<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let cq = lab.a.create_cq(16, None)?;
     let (gid, lid) = (lab.b.query_gid(PORT, lab.gid_index.into())?, lab.b.query_port(PORT)?.lid);
@@ -161,8 +161,8 @@ fn many<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Queues of a thread domain work as any others.
-fn thread_domain<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Queues in a thread domain work.
+fn thread_domain_queues_work<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let mut pair = RcPair::new(lab)?;
     let td = lab.b.alloc_td()?;
@@ -196,12 +196,12 @@ fn events_of_destroyed_objects_are_skipped<D: Driver>(lab: &Lab<D>) -> Result<()
 }
 
 crate::tests!(
-    discovered,
-    port_and_device,
-    closed_in_order,
-    dropped_in_the_wrong_order,
-    two_contexts,
-    many,
-    thread_domain,
+    devices_and_gids_are_found,
+    queries_report_port_and_device,
+    objects_in_use_are_not_closed,
+    dropped_parents_work_until_unused,
+    contexts_are_independent,
+    hundreds_of_objects_have_unique_numbers,
+    thread_domain_queues_work,
     events_of_destroyed_objects_are_skipped,
 );

@@ -12,7 +12,7 @@ use uverbs::{Driver, Exclusive, MemoryWindow, Rc, Shared, Uc, Ud, WcFlags, WcOpc
 /// The objects of a test of one opcode.
 struct Bench<D: Driver, T: Typed<D>, L: Lock> {
     pair: Pair<D, T, L>,
-    /// Windows of B that are bound through the pair, or were.
+    /// Windows of B that were bound through the pair.
     windows: Vec<MemoryWindow<D>>,
     face: Face,
     seed: u64,
@@ -31,7 +31,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
         a.fill(0..len, seed)?;
         b.clear(0..16 << 10)?;
         let half = len / 2;
-        // Two entries that are not in order in memory: the message must be.
+        // Two entries that are not in order in memory; the message must be in the order of the entries.
         let (first, second) = (b.sge(8192..8192 + grh + half), b.sge(64..64 + len - half));
         crate::post_recv(b.qp.rq()?, face, &[(seed, &[first, second])])?;
         let sges = [a.sge(0..half), a.sge(half..len)];
@@ -42,7 +42,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
         ensure!((got.wr_id, got.opcode) == (seed, WcOpcode::RECV), "{got:?}");
         ensure!(got.byte_len as usize == len + grh && got.qp_num == b.qp.qp_num(), "{got:?}");
         if grh != 0 {
-            // On connected QPs the flag means nothing, and some devices set it.
+            // On connected QPs the flag has no meaning, and some devices set it.
             ensure!(got.wc_flags.contains(WcFlags::GRH) && got.src_qp == a.qp.qp_num(), "{got:?}");
         }
         let mut data = b.bytes(8192 + grh..8192 + grh + half)?;
@@ -61,11 +61,11 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
     fn send_inv(&mut self) -> Result<()> {
         let rkey = self.bind_at_b(MwType::Type2)?;
         let got = self.send(Op::SendInv(rkey), SHORT)?;
-        ensure!(got.invalidated_rkey() == Some(rkey), "{got:?}, {rkey:#x} was bound");
+        ensure!(got.invalidated_rkey() == Some(rkey), "{got:?}, expected {rkey:#x}");
         Ok(())
     }
 
-    /// Binds a window at B by B's own QP; gives its key.
+    /// Binds a window at B with B's own QP. Returns its key.
     fn bind_at_b(&mut self, mw_type: MwType) -> Result<u32> {
         let b = &mut self.pair.b;
         let mut mw = b.pd.alloc_mw(mw_type)?;
@@ -141,7 +141,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
             ensure!(done.opcode == opcode, "{done:?}");
             let old = a.word(512)?.load(Ordering::Acquire);
             let new = word.load(Ordering::Acquire);
-            ensure!((old, new) == (before, after), "{op:?}: {old:#x} was there, {new:#x} is");
+            ensure!((old, new) == (before, after), "{op:?}: old value {old:#x}, new value {new:#x}");
             Ok(())
         };
         const X: u64 = 0x1122_3344_5566_7788;
@@ -152,7 +152,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
         turn(Op::FetchAdd(at, u64::MAX), WcOpcode::FETCH_ADD, !X + 3, !X + 2)
     }
 
-    /// A window at A is opened, used by B, and closed again by A.
+    /// A binds a window, B uses it, and A invalidates it.
     fn windows_and_invalidation(&mut self, mw_type: MwType, invalidate: bool) -> Result<()> {
         self.seed += 1;
         let seed = self.seed;
@@ -186,7 +186,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
     fn flush(&mut self) -> Result<()> {
         let face = self.face;
         let Pair { a, b } = &mut self.pair;
-        // 1: global visibility; 0: a range.
+        // Type 1 is global visibility; selectivity 0 is a range.
         let args = FlushArgs { length: 4096, placement: 1, level: 0 };
         a.post(face, &[Req::new(5, Op::Flush(b.remote(0), args)).signaled()])?;
         let done = a.ok(1)?[0];
@@ -206,14 +206,14 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
     }
 }
 
-/// Runs all that a transport has.
+/// Runs all operations of a transport.
 fn all<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, face: Face) -> Outcome {
     use SendOpsFlags as F;
     // An operation that the builders of a device lack is not available to lists and batches, either (see
     // docs/src/reference/semantics.md).
     let ops = builder_ops::<D, T>(lab)?;
     let has = |op: SendOpsFlags| ops.contains(op);
-    // A list has no place for the arguments of these two.
+    // C's lists can't express the arguments of these two.
     let extended = face != Face::List;
     let windows = |cap| lab.has(cap) && has(F::BIND_MW);
     let type2 = windows(DeviceCapFlags::MEM_WINDOW_TYPE_2A) || windows(DeviceCapFlags::MEM_WINDOW_TYPE_2B);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Polling, the legacy and the extended way, through `&mut` and through `&`; resizing while completions wait.
+//! Legacy and extended polling, through `&mut` and through `&`; resizing with waiting completions.
 
 use crate::{Deadline, Face, LIMIT, Lab, Op, Outcome, Pair, PairEnd, Req, Spec, wait};
 use anyhow::{Context as _, Result, ensure};
@@ -9,7 +9,7 @@ use uverbs::{CompletionQueue, Driver, Exclusive, PollError, Rc, Shared, WcStatus
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 
-/// Makes `n` completions on A's CQ, with ids from `first` on, and waits until they are there.
+/// Generates `n` completions on A's CQ, with ids from `first` on, and waits for them.
 fn complete<D: Driver>(pair: &mut RcPair<D>, first: u64, n: u64) -> Result<()> {
     let at = pair.b.remote(0);
     pair.b.word(0)?.store(u64::MAX, core::sync::atomic::Ordering::Release);
@@ -17,7 +17,7 @@ fn complete<D: Driver>(pair: &mut RcPair<D>, first: u64, n: u64) -> Result<()> {
         let data = id.to_le_bytes();
         pair.a.post(Face::Single, &[Req::new(id, Op::Write(at)).signaled().inline(&data)])?;
     }
-    // The last write is there, and acknowledged soon after.
+    // The last write has arrived, and is acknowledged soon after.
     wait::until("the writes", LIMIT, || {
         Ok(pair.b.word(0)?.load(core::sync::atomic::Ordering::Acquire) == first + n - 1)
     })?;
@@ -25,8 +25,8 @@ fn complete<D: Driver>(pair: &mut RcPair<D>, first: u64, n: u64) -> Result<()> {
     Ok(())
 }
 
-/// Small arrays, in order, nothing lost between the ways to poll.
-fn ways_to_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Small arrays: completions are in order, and none is lost between the ways to poll.
+fn every_way_to_poll_returns_all<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     complete(&mut pair, 0, 20)?;
     let cq = &pair.a.cq;
@@ -40,7 +40,7 @@ fn ways_to_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
     let qp = pair.a.qp.qp_num();
     let want = |id| (id, WcStatus::SUCCESS, qp, uverbs::WcOpcode::RDMA_WRITE);
     ensure!(n == 4 && seen == [3, 4, 5, 6].map(want), "{seen:?}");
-    // An extended poll of a few.
+    // An extended poll of some completions.
     let walked = cq.poll_session(|poll| -> Result<Vec<u64>> {
         let mut ids = vec![];
         for turn in 0..5 {
@@ -64,14 +64,14 @@ fn ways_to_poll<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(walked == (5, Err(PollError::Empty)), "{walked:?}");
     ensure!(cq.poll_session(|_| ()) == Err(PollError::Empty));
     ensure!(cq.poll_each(1, |_| ())? == 0);
-    // Again, after the empty one.
+    // Polls again after an empty poll.
     complete(&mut pair, 100, 2)?;
     ensure!(ids(pair.a.cq.poll(&mut three)?) == [100, 101]);
     Ok(())
 }
 
-/// `ibv_poll_cq` as C calls it, on a queue of either locking.
-fn as_c_polls<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// `ibv_poll_cq` on a queue of either locking.
+fn poll_cq_returns_all<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     complete(&mut pair, 0, 3)?;
     let mut wc = [WorkCompletion::default(); 2];
@@ -89,7 +89,7 @@ fn as_c_polls<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A poll inside a poll of the same thread is an error, not a deadlock.
-fn polls_in_polls<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn nested_poll_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     complete(&mut pair, 0, 3)?;
     let cq = &pair.a.cq;
@@ -102,7 +102,7 @@ fn polls_in_polls<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Through `&mut`, without a lock, with the fields of the extended poll requested.
-fn exclusive_queue<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn exclusive_cq_reports_extended_fields<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pair = RcPair::new(lab)?;
     let attr = CqInitAttr {
         cqe: 10,
@@ -137,14 +137,14 @@ fn exclusive_queue<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     ensure!(ids == [0, 1, 2, 3], "{ids:?}");
     ensure!(cq.poll(&mut [WorkCompletion::default()])?.is_empty());
-    // Its own thread may keep it.
+    // The poll may stay open on its own thread.
     let thread = std::thread::spawn(move || cq.poll_each(1, |_| ()).map(|_| ()));
     ensure!(thread.join().is_ok_and(|r| r.is_ok()));
     Ok(())
 }
 
 /// An extended CQ is not created with fields that it can't report.
-fn fields_that_are_not_offered<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn unsupported_fields_are_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
     for field in [
         WcExFlags::COMPLETION_TIMESTAMP,
         WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK,
@@ -155,7 +155,7 @@ fn fields_that_are_not_offered<D: Driver>(lab: &Lab<D>) -> Outcome {
         let attr = CqInitAttr { cqe: 4, wc_flags: WcExFlags::STANDARD | field, ..CqInitAttr::default() };
         let offered = field.intersects(WcExFlags::TIMESTAMPS) && lab.device.completion_timestamp_mask != 0;
         match lab.a.create_cq_ex::<Shared>(&attr, None) {
-            Ok(_) => lab.note(format_args!("{field:?} is offered")),
+            Ok(_) => lab.note(format_args!("{field:?} was accepted")),
             // The wall clock needs more than the device's counter: a page of the kernel's that translates.
             Err(e) => ensure!(
                 e.is_unsupported() && (!offered || field == WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK),
@@ -166,8 +166,8 @@ fn fields_that_are_not_offered<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Up and down while completions wait, with none lost and none doubled; to too few is refused.
-fn resize<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Resizes with waiting completions: none is lost or duplicated; a size that is too small is refused.
+fn resize_keeps_completions<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cqe = 20;
     let mut pair = RcPair::with(lab, &spec)?;
@@ -183,7 +183,7 @@ fn resize<D: Driver>(lab: &Lab<D>) -> Outcome {
     ensure!(got >= 41);
     complete(&mut pair, 70, 1)?;
     ensure!(ids(&pair.a.ok(41)?) == (30..71).collect::<Vec<_>>());
-    // While empty, and while an extended poll is open.
+    // Resizes of an empty CQ, and during an extended poll.
     pair.a.cq.resize(16)?;
     complete(&mut pair, 200, 8)?;
     let cq = &pair.a.cq;
@@ -195,18 +195,18 @@ fn resize<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// `modify_cq` succeeds or is `Unsupported`.
-fn moderation<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn modify_cq_works_or_is_unsupported<D: Driver>(lab: &Lab<D>) -> Outcome {
     let cq = lab.a.create_cq(4, None)?;
     let offered = lab.device.cq_mod_caps.max_cq_count != 0;
     match cq.modify_moderation(CqModeration { cq_count: 2, cq_period: 10 }) {
-        Ok(()) => ensure!(offered, "done, but not offered"),
+        Ok(()) => ensure!(offered, "it succeeded, but the device does not have it"),
         Err(e) => ensure!(e.is_unsupported() && !offered, "{e}"),
     }
     Ok(())
 }
 
 /// Completions have timestamps, in the device's cycles and by the wall clock.
-fn timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn completions_have_timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
     let wc_flags = WcExFlags::COMPLETION_TIMESTAMP | WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK;
     let attr = CqInitAttr { cqe: 16, wc_flags, ..CqInitAttr::default() };
     let mut cq: CompletionQueue<D, Exclusive> = match lab.a.create_cq_ex(&attr, None) {
@@ -246,12 +246,12 @@ fn timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    ways_to_poll,
-    as_c_polls,
-    polls_in_polls,
-    exclusive_queue,
-    fields_that_are_not_offered,
-    timestamps,
-    resize,
-    moderation,
+    every_way_to_poll_returns_all,
+    poll_cq_returns_all,
+    nested_poll_is_an_error,
+    exclusive_cq_reports_extended_fields,
+    unsupported_fields_are_refused,
+    completions_have_timestamps,
+    resize_keeps_completions,
+    modify_cq_works_or_is_unsupported,
 );

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ethernet frames, where the device has raw packet QPs: between two devices, by rules, in segments, with checksums that
-//! the device makes, and spread over work queues by a hash.
+//! Raw packet QPs, if the device has them: frames between two devices, steering rules, segmentation, checksums, and
+//! RSS.
 #![expect(unsafe_code)]
 // UNSAFETY: posts WRs whose memory each test keeps until their completions are polled.
 
@@ -19,7 +19,7 @@ use uverbs::{
     Qp, RawPacket, RwqIndTable, Shared, WorkCompletion, WorkQueue,
 };
 
-/// Whose frames these are; no port has it.
+/// The destination MAC address of the frames, which no port has.
 const MAC: [u8; 6] = [2, 9, 9, 9, 9, 9];
 /// Bytes of the headers: Ethernet, IPv4, TCP.
 const HEADERS: usize = 14 + 20 + 20;
@@ -144,8 +144,8 @@ impl<D: Driver> Station<D> {
     }
 }
 
-/// No rule, no frame; and a rule takes what it names and nothing else, as long as it is there.
-fn rules<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Without a rule there are no frames. A rule selects only matching frames, until it is destroyed.
+fn rules_select_frames<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
     let bytes = frame([10, 0, 0, 1], [10, 0, 0, 2], &pattern::bytes(1, 100));
     b.recv(1)?;
@@ -170,8 +170,8 @@ fn rules<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Frames by reference and by value, by each face of the typed queue, are the bytes that were sent.
-fn frames_by_value_and_reference<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Frames by reference and inline, on each typed face, arrive unchanged.
+fn frames_arrive_unchanged<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
     let _flow = b.qp.control.create_flow(&to_mac(vec![]))?;
     let bytes = frame([10, 0, 0, 1], [10, 0, 0, 2], b"0123456789");
@@ -195,7 +195,7 @@ fn frames_by_value_and_reference<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The device fills in the requested checksums, and reports whether received ones are correct.
-fn checksums<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn checksums_are_filled_in_and_checked<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
     let _flow = b.qp.control.create_flow(&to_mac(vec![]))?;
     let bytes = frame([10, 0, 0, 1], [10, 0, 0, 2], &pattern::bytes(3, 333));
@@ -216,7 +216,7 @@ fn checksums<D: Driver>(lab: &Lab<D>) -> Outcome {
     let (wc, got) = b.frames(1)?.remove(0);
     ensure!(sums_are_right(&got), "{:02x?}", &got[..HEADERS]);
     ensure!(wc.wc_flags.contains(WcFlags::IP_CSUM_OK), "{wc:?}");
-    // But for the sums it is the same.
+    // Except for the checksums it is unchanged.
     let mut same = got;
     same[24..26].fill(0);
     same[50..52].fill(0);
@@ -224,8 +224,8 @@ fn checksums<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A long send is cut into segments, each with the header, whose lengths and sequence numbers follow.
-fn segments<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A long send is divided into segments. Each has the header, with updated lengths and sequence numbers.
+fn long_sends_are_segmented<D: Driver>(lab: &Lab<D>) -> Outcome {
     const MSS: usize = 500;
     const LEN: usize = 3 * MSS + 123;
     let Some([mut a, mut b]) = stations(lab)? else { return Ok(()) };
@@ -252,13 +252,13 @@ fn segments<D: Driver>(lab: &Lab<D>) -> Outcome {
         let sequence = u32::from_be_bytes([got[38], got[39], got[40], got[41]]);
         ensure!((total as usize, sequence as usize) == (40 + part.len(), 1000 + i * MSS), "segment {i}");
         let push = got[47] & 8 != 0;
-        ensure!(push == (i == 3), "segment {i}: PSH is for the last one");
+        ensure!(push == (i == 3), "segment {i}: only the last one may have PSH");
     }
     Ok(())
 }
 
-/// A hash spreads frames over work queues, the same flow always to the same one.
-fn spread<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A hash spreads frames over work queues, and each flow always goes to the same one.
+fn flows_are_spread_over_queues<D: Driver>(lab: &Lab<D>) -> Outcome {
     const QUEUES: usize = 4;
     let Some([mut a, b]) = stations(lab)? else { return Ok(()) };
     if lab.device.rss_caps.supported_qpts == 0 {
@@ -296,7 +296,7 @@ fn spread<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Counters count the packets and bytes that their rules match, and nothing else.
-fn counters<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn counters_count_matching_frames<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Some([mut a, b]) = stations(lab)? else { return Ok(()) };
     let set = lab.b.create_counters()?;
     let attach = |counter_desc, index| set.attach(CounterAttachAttr { counter_desc, index });
@@ -328,4 +328,11 @@ fn counters<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-crate::tests!(rules, counters, frames_by_value_and_reference, checksums, segments, spread);
+crate::tests!(
+    rules_select_frames,
+    counters_count_matching_frames,
+    frames_arrive_unchanged,
+    checksums_are_filled_in_and_checked,
+    long_sends_are_segmented,
+    flows_are_spread_over_queues,
+);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queues as rings: many laps, full and drained again, the largest and the smallest requests.
+//! Queues as rings: many laps, full and empty queues, the largest and the smallest requests.
 
 use crate::post::Typed;
 use crate::{Face, LIMIT, Lab, Lock, Op, Outcome, Pair, Refused, Req, Spec, pattern, post_recv, wait};
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::QpState;
 use uverbs::{Driver, Exclusive, PostError, Rc, SendFlags, Shared, Ud, WcOpcode};
 
-/// Thousands of messages through rings of a few slots, in batches of changing sizes, by changing faces.
+/// Thousands of messages through rings of a few slots, in batches of various sizes on various faces.
 fn laps<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cap.max_send_wr = 13;
@@ -37,7 +37,7 @@ fn laps<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
         let sent = a.ok(1)?[0];
         ensure!(sent.wr_id == ids[n - 1], "{sent:?}");
         let got: Vec<_> = b.ok(n)?.iter().map(|wc| wc.wr_id).collect();
-        ensure!(got == ids, "{ids:?} came as {got:?}");
+        ensure!(got == ids, "{ids:?} completed as {got:?}");
         for (i, id) in ids.iter().enumerate() {
             b.check(i * 128 + grh..i * 128 + grh + 16, *id).with_context(|| format!("message {id}"))?;
         }
@@ -47,20 +47,21 @@ fn laps<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
     Ok(())
 }
 
-fn wrap_around_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn queues_wrap_around_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
     laps::<D, Rc, Exclusive>(lab, 5000)
 }
 
-fn wrap_around_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn queues_wrap_around_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
     laps::<D, Rc, Shared>(lab, 2000)
 }
 
-fn wrap_around_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn queues_wrap_around_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
     laps::<D, Ud, Exclusive>(lab, 2000)
 }
 
-/// A full queue refuses, names the request that did not fit, and works on when it was drained. By every face.
-fn full_then_drained<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// On every face, a full queue refuses a post and names the request that did not fit, and works again when requests
+/// have completed.
+fn full_queue_refuses_and_recovers<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !lab.has_sqd()? {
         return Ok(());
     }
@@ -70,7 +71,7 @@ fn full_then_drained<D: Driver>(lab: &Lab<D>) -> Outcome {
     let room = a.qp.cap().max_send_wr as usize;
     ensure!(room >= 10);
     for (turn, face) in Face::ALL.into_iter().enumerate() {
-        // Nothing is taken while the queue is drained.
+        // In SQD, the queue executes nothing.
         a.drain()?;
         let reqs: Vec<_> = (0..room as u64 + 3).map(|i| Req::new(i, Op::Send).signaled()).collect();
         let before = turn % room;
@@ -97,8 +98,8 @@ fn full_then_drained<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// The same while the peer holds the queue up: it has no receive.
-fn full_because_the_peer_is_not_ready<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// As above, with a queue that is full because the peer has no receive.
+fn full_queue_recovers_after_rnr<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cap.max_send_wr = 10;
     spec.attr.rnr_retry = 7;
@@ -127,8 +128,8 @@ fn full_because_the_peer_is_not_ready<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// The queue takes as many receives as it reports, and no more.
-fn full_receive_queue<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// The queue accepts as many receives as it reports, and no more.
+fn receive_queue_takes_what_it_reports<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     let room = b.qp.cap().max_recv_wr as usize;
     for face in [Face::List, Face::Batch, Face::Single] {
@@ -154,7 +155,7 @@ fn full_receive_queue<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Messages of 0 bytes: without entries, and with entries of length 0, also between others.
-fn zero_length<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn zero_length_messages_arrive<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     a.fill(0..64, 1)?;
     for face in Face::ALL {
@@ -187,7 +188,7 @@ fn zero_length<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// As many entries as the device allows, gathered and scattered.
-fn longest_lists<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn longest_sge_lists_work<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     let max = lab.device.max_sge;
     (spec.cap.max_send_sge, spec.cap.max_recv_sge) = (max, max);
@@ -198,7 +199,7 @@ fn longest_lists<D: Driver>(lab: &Lab<D>) -> Outcome {
         a.fill(0..n * 100, 8)?;
         b.clear(0..n * 100)?;
         let from: Vec<_> = (0..n).map(|i| a.sge(i * 100..(i + 1) * 100)).collect();
-        // Cut in other places than the sender's.
+        // The entries are divided at other positions than those of the sender.
         let cut = |i: usize| (i * 100 + 37 * (i % 2)).min(n * 100);
         let mut to: Vec<_> = (0..n).map(|i| b.sge(cut(i)..cut(i + 1))).collect();
         to[n - 1] = b.sge(cut(n - 1)..n * 100);
@@ -207,7 +208,7 @@ fn longest_lists<D: Driver>(lab: &Lab<D>) -> Outcome {
         a.ok(1)?;
         ensure!(b.ok(1)?[0].byte_len as usize == n * 100);
         b.check(0..n * 100, 8).with_context(|| format!("{face:?}"))?;
-        // And a read into as many.
+        // A read into as many entries.
         let to: Vec<_> = (0..n).rev().map(|i| a.sge(i * 100..(i + 1) * 100)).collect();
         a.post(face, &[Req::new(2, Op::Read(b.remote(0))).signaled().sges(&to)])?;
         a.ok(1)?;
@@ -220,8 +221,8 @@ fn longest_lists<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// With `sq_sig_all` every request makes a completion.
-fn all_signaled<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// With `sq_sig_all` every request has a completion.
+fn sq_sig_all_signals_every_send<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec { sq_sig_all: true, ..Spec::new(lab) };
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
     for face in Face::ALL {
@@ -235,8 +236,8 @@ fn all_signaled<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Requests that make no completion give their slots back when a later one completes.
-fn mostly_unsignaled<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Slots of unsignaled requests become free when a later request completes.
+fn unsignaled_sends_free_their_slots<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cap.max_send_wr = 16;
     let Pair { mut a, b } = Pair::<D, Rc, Exclusive>::with(lab, &spec)?;
@@ -253,8 +254,8 @@ fn mostly_unsignaled<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// A fenced send carries what the read before it brought.
-fn fence<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// A fenced send has the data of the read before it.
+fn fenced_send_waits_for_reads<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, Exclusive>::new(lab)?;
     for (turn, face) in Face::ALL.into_iter().cycle().take(40).enumerate() {
         let seed = turn as u64;
@@ -278,9 +279,9 @@ fn fence<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A queue of the maximum size of the device is created and used.
-fn largest_queue<D: Driver>(lab: &Lab<D>) -> Result<()> {
+fn largest_queue_works<D: Driver>(lab: &Lab<D>) -> Result<()> {
     let mut spec = Spec::new(lab);
-    // The whole limit of a device may need more memory than the lab has.
+    // The largest queue of a device may need more memory than the lab has.
     let n = lab.device.max_qp_wr.min(4000);
     spec.cap.max_send_wr = n;
     spec.cap.max_send_sge = 1;
@@ -290,8 +291,8 @@ fn largest_queue<D: Driver>(lab: &Lab<D>) -> Result<()> {
     let sges = [a.sge(0..8)];
     let reqs: Vec<_> =
         (0..u64::from(n)).map(|i| Req::new(i, Op::Write(b.remote(0))).signaled().sges(&sges)).collect();
-    // All of it at once where the device can be held back; otherwise what it does meanwhile makes no room, either:
-    // nothing is polled.
+    // The queue is filled at once if the device can be stopped by SQD. Otherwise requests that complete meanwhile free
+    // no slots, because nothing is polled.
     let has_sqd = lab.has_sqd()?;
     if has_sqd {
         a.drain()?;
@@ -313,16 +314,16 @@ fn largest_queue<D: Driver>(lab: &Lab<D>) -> Result<()> {
 }
 
 crate::tests!(
-    wrap_around_rc,
-    wrap_around_shared,
-    wrap_around_ud,
-    full_then_drained,
-    full_because_the_peer_is_not_ready,
-    full_receive_queue,
-    zero_length,
-    longest_lists,
-    all_signaled,
-    mostly_unsignaled,
-    fence,
-    largest_queue,
+    queues_wrap_around_rc,
+    queues_wrap_around_shared,
+    queues_wrap_around_ud,
+    full_queue_refuses_and_recovers,
+    full_queue_recovers_after_rnr,
+    receive_queue_takes_what_it_reports,
+    zero_length_messages_arrive,
+    longest_sge_lists_work,
+    sq_sig_all_signals_every_send,
+    unsignaled_sends_free_their_slots,
+    fenced_send_waits_for_reads,
+    largest_queue_works,
 );

@@ -20,7 +20,7 @@ type Sq<D> = <D as Driver>::SendQueue;
 type Rq<D> = <D as Driver>::RecvQueue;
 type Srq<D> = <D as Driver>::SharedRecvQueue;
 
-/// Small, so that a queue is soon full.
+/// Small sizes, so that a queue is soon full.
 fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
     let mut spec = Spec::new(lab);
     spec.cap =
@@ -57,7 +57,7 @@ fn climb<D: Driver, T: Typed<D>, L: Lock>(
     Ok(())
 }
 
-/// Posts as soon as there is room. Where polling is what makes room, completions are taken for it: their ids.
+/// Posts as soon as there is room. If polling frees slots, polls, and returns the ids of the completions.
 fn when_there_is_room<D: Driver>(
     cq: &CompletionQueue<D, Shared>,
     status: WcStatus,
@@ -81,7 +81,7 @@ fn when_there_is_room<D: Driver>(
     }
 }
 
-/// Takes completions until the one that marks the end; gives the ids before it.
+/// Polls until the completion that marks the end. Returns the ids before it.
 fn until_marker<D: Driver>(
     cq: &CompletionQueue<D, Shared>,
     marker: u64,
@@ -93,12 +93,12 @@ fn until_marker<D: Driver>(
         let mut wc = [WorkCompletion::default()];
         match cq.poll(&mut wc)?.first() {
             None => {
-                ensure!(!deadline.passed(), "no completion of the last one; before it came {ids:?}");
+                ensure!(!deadline.passed(), "no completion of the last one, but of {ids:?}");
                 deadline.pause();
             }
             Some(wc) => {
                 if wc.status == too_long && status.is_success() && !too_long.is_success() {
-                    // Posted all the same; what follows it is flushed.
+                    // It was posted; later WRs are flushed.
                     status = WcStatus::WR_FLUSH_ERR;
                     ids.push(wc.wr_id);
                     continue;
@@ -119,14 +119,14 @@ fn forget<D: Driver>(cq: &CompletionQueue<D, Shared>) -> Result<()> {
     Ok(())
 }
 
-/// The id of what marks an end; no row has it.
+/// The id of the WR that marks the end; no row has it.
 const MARKER: u64 = u64::MAX;
 
 /// The send queue of end A.
 struct Sends<'l, D: Driver, T: Typed<D>, L: Lock> {
     lab: &'l Lab<D>,
     pair: Pair<D, T, L>,
-    /// Of the peer, also where the QP has no use for it.
+    /// The address of the peer, also for QPs that do not use it.
     ah: AddressHandle<D>,
     state: QpState,
 }
@@ -144,7 +144,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> Sends<'l, D, T, L> {
         Ok(Self { lab, pair, ah, state: QpState::RESET })
     }
 
-    /// The WRs that are posted so far, from a queue that the device executes.
+    /// The ids of the WRs posted so far, on a queue that the device executes.
     fn collect(&self, status: WcStatus) -> Result<Vec<u64>> {
         let (queue, facts) = (self.queue(), self.facts());
         let cq = &self.pair.a.cq;
@@ -191,8 +191,8 @@ where
     fn enter(&mut self, state: QpState) -> Result<bool> {
         let (a, b) = (&self.pair.a, &self.pair.b);
         if state == QpState::SQE {
-            // A state that the device enters by itself, if ever.
-            ensure!(a.set_state(QpState::SQE).is_err(), "the kernel takes SQE");
+            // Only the device moves the QP to this state.
+            ensure!(a.set_state(QpState::SQE).is_err(), "the kernel accepted SQE");
             return Ok(false);
         }
         if state == QpState::SQD && !self.lab.has_sqd()? {
@@ -215,7 +215,7 @@ where
 
     fn posted(&mut self) -> Result<Vec<u64>> {
         match self.state {
-            // No WR may have been posted, and there would be no completion: `leave` checks it.
+            // No WR may have been posted. In this state there are no completions; `leave` checks it.
             QpState::RESET | QpState::INIT | QpState::RTR => Ok(vec![]),
             QpState::ERR => self.collect(WcStatus::WR_FLUSH_ERR),
             QpState::SQD => {
@@ -231,7 +231,7 @@ where
             _ => {
                 let ids = self.collect(WcStatus::SUCCESS)?;
                 if self.pair.a.state()? != self.state {
-                    // A datagram that was too long ended it.
+                    // A datagram that was too long moved the QP to ERR.
                     self.enter(self.state)?;
                 }
                 Ok(ids)
@@ -296,7 +296,7 @@ where
         a.set_state(QpState::RESET)?;
         forget(&a.cq)?;
         if state == QpState::ERR {
-            // From INIT, where nothing but receives can be.
+            // From INIT, in which only receives can be posted.
             climb(self.lab, a, &b.here, QpState::RESET, QpState::INIT)?;
             a.set_state(state)?;
         } else {
@@ -326,10 +326,10 @@ where
     }
 }
 
-/// A shared receive queue of end B, and a QP on it that is in the state that a row names.
+/// A shared receive queue of end B, and a QP that uses it, in the state of the row.
 struct SharedRecvs<'l, D: Driver, T: Typed<D>, L: Lock> {
     lab: &'l Lab<D>,
-    /// Whose sends consume what is posted.
+    /// The QP whose sends consume the receives.
     pair: Pair<D, Rc, Exclusive>,
     other: PairEnd<D, T, Exclusive>,
     srq: SharedReceiveQueue<D, L>,
@@ -392,7 +392,7 @@ where
         }
         let other = &self.other;
         other.set_state(QpState::RESET)?;
-        // Whatever it is connected to: it sends nothing.
+        // The peer does not matter, because the QP sends nothing.
         let peer = &self.pair.a.here;
         if state == QpState::ERR {
             climb(self.lab, other, peer, QpState::RESET, QpState::RTS)?;
@@ -403,10 +403,10 @@ where
         Ok(true)
     }
 
-    /// One message for each, until the one that marks the end is consumed.
+    /// Sends one message for each receive, until the one that marks the end is consumed.
     fn posted(&mut self) -> Result<Vec<u64>> {
         if let Err(e) = recvs::post_right(self.queue(), MARKER) {
-            // Full to the brim: one message makes room.
+            // The queue is full, so one message must free a slot.
             let first = self.consume().context("of a full queue")?;
             recvs::post_right(self.queue(), MARKER).context(e)?;
             let mut ids = vec![first];

@@ -14,7 +14,7 @@ fn attr(max_wr: u32) -> SrqInitAttr {
     SrqInitAttr { attr: SrqAttr { max_wr, max_sge: 4, srq_limit: 0 }, ..SrqInitAttr::default() }
 }
 
-/// A pair whose B receives from an SRQ, on a domain and CQ of B's that may have several.
+/// A pair whose end B receives from an SRQ, on a domain and a CQ of B that others may use.
 fn pair_on<D: Driver, T: Typed<D>, LS: Lock>(
     lab: &Lab<D>,
     spec: &Spec,
@@ -29,7 +29,7 @@ fn pair_on<D: Driver, T: Typed<D>, LS: Lock>(
     Ok(pair)
 }
 
-/// Three QPs of different transports fed from one queue, posted to by every face.
+/// Several QPs receive from one SRQ, to which every face posts.
 fn several_qps_in<D: Driver, LS: Lock>(lab: &Lab<D>) -> Result<()> {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
@@ -56,19 +56,19 @@ fn several_qps_in<D: Driver, LS: Lock>(lab: &Lab<D>) -> Result<()> {
         mr.read_at(0, &mut both)?;
         ensure!(both[..8] == data && both[64..] == data2, "turn {turn}");
     }
-    // It outlives its handle as long as a QP uses it.
+    // The SRQ exists as long as a QP uses it, also after its handle was dropped.
     drop(srq);
     drop(rc);
     Ok(())
 }
 
-fn several_qps<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn several_qps_receive_from_one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     several_qps_in::<D, Exclusive>(lab).context("exclusive")?;
     several_qps_in::<D, Shared>(lab).context("shared")
 }
 
 /// On the unreliable transports, too, with the GRH of datagrams.
-fn unreliable_transports<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn uc_and_ud_receive_from_an_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
     let mut srq = pd.create_srq::<Exclusive>(&attr(20))?;
@@ -100,7 +100,7 @@ fn unreliable_transports<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A receive that is too short for a datagram and its GRH: an error, or dropped; nothing is written beyond it.
-fn short_receives_of_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn short_receives_are_not_overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     for room in [0, 10, GRH, GRH + 15] {
         let pd = lab.b.alloc_pd()?;
@@ -126,7 +126,7 @@ fn short_receives_of_datagrams<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// A QP that enters ERR leaves the SRQ's receives, and raises an event that it takes no more, if the kernel supports
 /// that.
-fn last_receive_taken<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn err_raises_last_wqe_reached<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
     let srq = pd.create_srq::<Exclusive>(&attr(4))?;
@@ -143,8 +143,8 @@ fn last_receive_taken<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// As many as fit and not one more; out of order by several QPs, and full again.
-fn full<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// The SRQ accepts exactly as many receives as it has room for, also after several QPs have used receives out of order.
+fn full_srq_refuses_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
     let mut srq = pd.create_srq::<Exclusive>(&attr(10))?;
@@ -168,7 +168,7 @@ fn full<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The limit event, once for each time that it is armed.
-fn limit_event<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn limit_event_is_raised_once<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
     let mut srq = pd.create_srq::<Exclusive>(&attr(20))?;
@@ -204,7 +204,7 @@ fn limit_event<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The sizes are at least those requested; a resize keeps the posted receives.
-fn sizes<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn resize_keeps_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
     use uverbs::attr::DeviceCapFlags;
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
@@ -221,7 +221,7 @@ fn sizes<D: Driver>(lab: &Lab<D>) -> Outcome {
     }
     resized?;
     let more: Vec<_> = (6..100).map(|i| (i, &[][..])).collect();
-    post_srq_recv(&mut srq, Face::List, &more).context("room for 100")?;
+    post_srq_recv(&mut srq, Face::List, &more).context("the SRQ has 100 entries")?;
     for _ in 0..100 {
         a.post(Face::Single, &[Req::new(1, Op::Send).signaled()])?;
         a.ok(1)?;
@@ -230,8 +230,8 @@ fn sizes<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Operations that an SRQ or its QP refuses.
-fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Invalid operations on an SRQ or its QP are refused.
+fn invalid_operations_are_refused<D: Driver>(lab: &Lab<D>) -> Outcome {
     let spec = Spec::new(lab);
     let pd = lab.b.alloc_pd()?;
     let mut srq = pd.create_srq::<Exclusive>(&attr(6))?;
@@ -258,12 +258,12 @@ fn refusals<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    several_qps,
-    unreliable_transports,
-    short_receives_of_datagrams,
-    last_receive_taken,
-    full,
-    limit_event,
-    sizes,
-    refusals,
+    several_qps_receive_from_one_srq,
+    uc_and_ud_receive_from_an_srq,
+    short_receives_are_not_overrun,
+    err_raises_last_wqe_reached,
+    full_srq_refuses_receives,
+    limit_event_is_raised_once,
+    resize_keeps_receives,
+    invalid_operations_are_refused,
 );

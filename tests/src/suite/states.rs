@@ -77,19 +77,19 @@ fn round_trip<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     Ok(())
 }
 
-fn queried_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn query_qp_returns_attributes_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
     round_trip::<D, Rc>(lab)
 }
 
-fn queried_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn query_qp_returns_attributes_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
     round_trip::<D, Uc>(lab)
 }
 
-fn queried_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn query_qp_returns_attributes_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
     round_trip::<D, Ud>(lab)
 }
 
-/// From every state to ERR and RESET, and up again.
+/// Every state leads to ERR and RESET, and then to RTS again.
 fn every_state<D: Driver, T: Typed<D>>(lab: &Lab<D>) -> Result<()> {
     let spec = Spec::new(lab);
     let mut pair = Pair::<D, T, Exclusive>::unconnected(lab, &spec)?;
@@ -137,20 +137,20 @@ fn walk<D: Driver, T: Typed<D>>(lab: &Lab<D>, pair: &Pair<D, T, Exclusive>, to: 
     }
 }
 
-fn every_state_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn every_state_leads_to_err_and_reset_rc<D: Driver>(lab: &Lab<D>) -> Outcome {
     every_state::<D, Rc>(lab)
 }
 
-fn every_state_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn every_state_leads_to_err_and_reset_uc<D: Driver>(lab: &Lab<D>) -> Outcome {
     every_state::<D, Uc>(lab)
 }
 
-fn every_state_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn every_state_leads_to_err_and_reset_ud<D: Driver>(lab: &Lab<D>) -> Outcome {
     every_state::<D, Ud>(lab)
 }
 
-/// A drained send queue takes requests and runs none; back in RTS all run, in order.
-fn drained<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// In SQD, a send queue accepts requests and executes none; back in RTS it executes all, in order.
+fn drained_queue_runs_no_requests<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !lab.has_sqd()? {
         return Ok(());
     }
@@ -166,7 +166,7 @@ fn drained<D: Driver>(lab: &Lab<D>) -> Outcome {
         }
         a.idle().with_context(|| format!("turn {turn}"))?;
         b.idle()?;
-        // The receive side works on.
+        // The receive queue continues to work.
         b.post(Face::Single, &[Req::new(1, Op::Send)])?;
         a.ok(1).context("a receive while drained")?;
         a.set_state(QpState::RTS)?;
@@ -176,8 +176,8 @@ fn drained<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// The event of a send queue that has drained names its QP.
-fn drained_event<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// The event of a drained send queue names its QP.
+fn drained_queue_raises_an_event<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !lab.has_sqd()? {
         return Ok(());
     }
@@ -194,10 +194,10 @@ fn drained_event<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The error for an `EINVAL` of the kernel names the attributes that the transition lacks or refuses.
-fn explained<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn refusals_name_the_attributes<D: Driver>(lab: &Lab<D>) -> Outcome {
     let Pair { a, b } = Pair::<D, Rc, Exclusive>::unconnected(lab, &Spec::new(lab))?;
     let refusal = |attr: QpAttr, mask: M| -> Result<String> {
-        Ok(a.qp.modify(&attr, mask).err().with_context(|| format!("{mask:?} was taken"))?.to_string())
+        Ok(a.qp.modify(&attr, mask).err().with_context(|| format!("{mask:?} was accepted"))?.to_string())
     };
     let to = |qp_state| QpAttr { qp_state, port_num: 1, ..QpAttr::default() };
     let text = refusal(to(QpState::INIT), M::STATE | M::PORT)?;
@@ -214,13 +214,13 @@ fn explained<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    queried_rc,
-    queried_uc,
-    queried_ud,
-    every_state_rc,
-    every_state_uc,
-    every_state_ud,
-    drained,
-    drained_event,
-    explained,
+    query_qp_returns_attributes_rc,
+    query_qp_returns_attributes_uc,
+    query_qp_returns_attributes_ud,
+    every_state_leads_to_err_and_reset_rc,
+    every_state_leads_to_err_and_reset_uc,
+    every_state_leads_to_err_and_reset_ud,
+    drained_queue_runs_no_requests,
+    drained_queue_raises_an_event,
+    refusals_name_the_attributes,
 );

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that share queues: nothing lost, nothing doubled, each thread's messages in its order.
+//! Threads that share queues: no message is lost or duplicated, and each thread's messages are in order.
 
 use crate::pair::{builder_ops, region};
 use crate::post::{List, post_prepared, session};
@@ -31,16 +31,16 @@ fn post_one<D: Driver>(sq: &SendQueue<D, Rc, Shared>, thread: u64, n: u64) -> Re
 
 /// Three threads post to one QP, by three faces, and poll its CQ; B receives all messages, those of each thread in
 /// order.
-fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn threads_share_a_qp_and_a_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     const EACH: u64 = 300;
     const THREADS: u64 = 3;
     let mut spec = Spec::new(lab);
     spec.cqe = 1024;
-    // A receiver that is late must not end the test.
+    // A late receiver must not fail the test.
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
     let Pair { a, mut b } = Pair::<D, Rc, Shared>::with(lab, &spec)?;
     let sq = a.qp.send.as_ref().context("a send queue")?;
-    // Each thread keeps what it polled: a lock of std's around all of it would order the threads, and hide what they do to the
+    // Each thread keeps the completions that it polled: a common lock would order the threads, and hide races in the
     // queues.
     let mut done: Vec<WorkCompletion> = Vec::new();
     let failed = AtomicBool::new(false);
@@ -74,7 +74,7 @@ fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
         }
         Ok(mine)
     };
-    // Receives stay in the order of their slots.
+    // Receives are posted in the order of their slots.
     let slots: Vec<[Sge; 1]> = (0..64).map(|i| [b.sge(i * 8..i * 8 + 8)]).collect();
     let mut next = [0_u64; THREADS as usize];
     let post = |b: &mut PairEnd<D, Rc, Shared>, slot: usize| {
@@ -122,7 +122,7 @@ fn one_qp_and_one_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// The halves of an exclusive QP belong to two threads.
-fn halves_in_two_threads<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn threads_use_the_halves_of_a_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
     const N: u64 = 200;
     let mut spec = Spec::new(lab);
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
@@ -151,7 +151,7 @@ fn halves_in_two_threads<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A thread posts while another one moves the QP to ERR: each accepted post has exactly one completion.
-fn posted_while_it_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn posts_during_err_complete_once<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.cqe = 4096.min(lab.device.max_cqe);
     for _ in 0..3 {
@@ -215,7 +215,7 @@ fn posted_while_it_fails<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// Two threads post to one SRQ, and two QPs receive from it.
-fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn threads_share_an_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     const EACH: u64 = 150;
     let mut spec = Spec::new(lab);
     (spec.attr.rnr_retry, spec.attr.min_rnr_timer) = (7, 1);
@@ -276,4 +276,9 @@ fn one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-crate::tests!(one_qp_and_one_cq, halves_in_two_threads, posted_while_it_fails, one_srq);
+crate::tests!(
+    threads_share_a_qp_and_a_cq,
+    threads_use_the_halves_of_a_qp,
+    posts_during_err_complete_once,
+    threads_share_an_srq
+);

@@ -12,12 +12,12 @@ use uverbs::{Driver, Exclusive, Rc, Uc, Ud, WcFlags, WcStatus, WorkCompletion};
 type UdPair<D> = Pair<D, Ud, Exclusive>;
 
 /// The 40 bytes are before the data, in any number of entries, and identify the sender.
-fn grh_on_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn grh_precedes_the_data<D: Driver>(lab: &Lab<D>) -> Outcome {
     let UdPair { mut a, mut b } = UdPair::new(lab)?;
     let data = pattern::bytes(9, 500);
     a.mr.write_at(0, &data)?;
     let sges = [a.sge(0..500)];
-    // In one entry; in one of its own; cut in the middle.
+    // The GRH is in the same entry as the data, in a separate one, or divided between two.
     let layouts = [
         vec![b.sge(0..540)],
         vec![b.sge(0..40), b.sge(40..540)],
@@ -46,7 +46,7 @@ fn grh_on_receive<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// B replies to the sender, using only the completion and the GRH.
-fn reply<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn completion_and_grh_address_a_reply<D: Driver>(lab: &Lab<D>) -> Outcome {
     let UdPair { mut a, mut b } = UdPair::new(lab)?;
     for turn in 0..3_u64 {
         let question = pattern::bytes(turn, 32);
@@ -71,7 +71,7 @@ fn reply<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// A receive that is too short for the datagram, for the GRH, or for any byte: the sender is not affected; the receiver
 /// gets an error or no completion, and nothing is written beyond the receive.
-fn short_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn short_receives_are_not_overrun<D: Driver>(lab: &Lab<D>) -> Outcome {
     for room in [0, 10, GRH, GRH + 99] {
         let UdPair { mut a, mut b } = UdPair::new(lab)?;
         b.recv(Face::Single, 1, 0..room)?;
@@ -108,7 +108,7 @@ fn short_receives<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// A datagram as long as the path MTU, and one byte more: the second is posted, but not sent.
-fn longest_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn datagram_longer_than_the_mtu_is_not_sent<D: Driver>(lab: &Lab<D>) -> Outcome {
     let UdPair { mut a, mut b } = UdPair::new(lab)?;
     let mtu = lab.port.active_mtu.bytes().context("an MTU")? as usize;
     a.fill(0..mtu + 1, 4)?;
@@ -132,8 +132,8 @@ fn longest_datagram<D: Driver>(lab: &Lab<D>) -> Outcome {
     b.idle()
 }
 
-/// An address handle may be destroyed while datagrams that name it wait.
-fn address_destroyed_while_posted<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// An address handle may be destroyed while datagrams that use it are outstanding.
+fn ah_may_be_destroyed_after_the_post<D: Driver>(lab: &Lab<D>) -> Outcome {
     if !lab.has_sqd()? {
         return Ok(());
     }
@@ -164,7 +164,7 @@ fn address_destroyed_while_posted<D: Driver>(lab: &Lab<D>) -> Outcome {
         } else {
             lab.note(format_args!("{face:?}: {sent:?}"));
         }
-        // All is well with a new one.
+        // Datagrams with a new address handle arrive.
         a.set_state(QpState::RESET)?;
         b.set_state(QpState::RESET)?;
         while !b.cq.poll(&mut [WorkCompletion::default(); 4])?.is_empty() {}
@@ -180,8 +180,8 @@ fn address_destroyed_while_posted<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// With the top bit of the queue key set, the sending QP's own is used.
-fn own_queue_key<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// If the top bit of the queue key is set, the sending QP's own key is used.
+fn top_bit_selects_the_own_queue_key<D: Driver>(lab: &Lab<D>) -> Outcome {
     let UdPair { mut a, mut b } = UdPair::new(lab)?;
     let (qpn, _) = a.there;
     for face in Face::ALL {
@@ -190,7 +190,7 @@ fn own_queue_key<D: Driver>(lab: &Lab<D>) -> Outcome {
         a.post(face, &[Req::new(1, Op::Send).inline(&[1])])?;
         b.ok(1).with_context(|| format!("{face:?}"))?;
     }
-    // The key can be changed on a QP that is up.
+    // The key of a QP in RTS can be changed.
     let key = 0x2222_2222;
     let attr = QpAttr { qp_state: QpState::RTS, qkey: key, ..QpAttr::default() };
     for side in [&a, &b] {
@@ -203,8 +203,8 @@ fn own_queue_key<D: Driver>(lab: &Lab<D>) -> Outcome {
     Ok(())
 }
 
-/// Many QPs, one address, any order: each datagram finds its receiver.
-fn many_receivers<D: Driver>(lab: &Lab<D>) -> Outcome {
+/// Datagrams to many QPs with one address handle, in any order, arrive at the correct QP.
+fn datagrams_reach_their_receivers<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.len = 4096;
     let UdPair { mut a, b } = UdPair::with(lab, &spec)?;
@@ -228,7 +228,7 @@ fn many_receivers<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 /// InfiniBand needs no global route: packets are routed by LID, and the completion shows that there was no GRH.
-fn by_lid_alone<D: Driver>(lab: &Lab<D>) -> Outcome {
+fn lid_routing_needs_no_grh<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut spec = Spec::new(lab);
     spec.attr.sgid_index = None;
     let UdPair { a, b } = UdPair::unconnected(lab, &spec)?;
@@ -246,7 +246,7 @@ fn by_lid_alone<D: Driver>(lab: &Lab<D>) -> Outcome {
         a.post(face, &[Req::new(1, Op::Send).signaled().inline(&[6; 24])])?;
         a.ok(1)?;
         let got = b.ok(1)?[0];
-        // Room for a GRH is kept all the same.
+        // The space for a GRH is reserved nevertheless.
         ensure!(got.byte_len == 64 && !got.wc_flags.contains(WcFlags::GRH), "{got:?}");
         ensure!(got.slid == a.here.lid && got.src_qp == a.qp.qp_num(), "{got:?}");
         ensure!(b.bytes(GRH..64)? == [6; 24]);
@@ -258,12 +258,12 @@ fn by_lid_alone<D: Driver>(lab: &Lab<D>) -> Outcome {
 }
 
 crate::tests!(
-    by_lid_alone,
-    grh_on_receive,
-    reply,
-    short_receives,
-    longest_datagram,
-    address_destroyed_while_posted,
-    own_queue_key,
-    many_receivers,
+    lid_routing_needs_no_grh,
+    grh_precedes_the_data,
+    completion_and_grh_address_a_reply,
+    short_receives_are_not_overrun,
+    datagram_longer_than_the_mtu_is_not_sent,
+    ah_may_be_destroyed_after_the_post,
+    top_bit_selects_the_own_queue_key,
+    datagrams_reach_their_receivers,
 );

@@ -1,121 +1,292 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Features that a device may lack: XRC, raw packets, segmentation, creation flags. Creation returns `Unsupported` with
-//! the name of the missing feature.
+//! XRC, if the device has it: every opcode on every face, a receive QP for several SRQs, and the objects of a domain.
 
-use crate::{Lab, Outcome};
-use anyhow::{Result, ensure};
-use uverbs::attr::{
-    DeviceCapFlags, QpCap, QpCreateFlags, QpType, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType,
+use crate::pair::{builder_ops, region};
+use crate::post::post_srq_recv;
+use crate::sges::sge;
+use crate::{Face, Lab, Lock, Op, Outcome, Remote, Req, pattern, post, wait};
+use anyhow::{Context as _, Result, ensure};
+use core::sync::atomic::Ordering;
+use std::os::fd::AsFd;
+use uverbs::attr::{DeviceCapFlags, QpCap, QpState, SendOpsFlags, SrqAttr, SrqInitAttr, SrqType};
+use uverbs::qp::QpControl;
+use uverbs::{
+    CompletionQueue, ConnectAttr, Driver, Exclusive, MemoryRegion, PageBuf, ProtectionDomain, Qp, Shared,
+    SharedReceiveQueue, WcOpcode, WcStatus, WorkCompletion, XrcDomain, XrcSend,
 };
-use uverbs::{Driver, Error, Exclusive, RawPacket, Rc, SharedReceiveQueue, Ud, XrcSend};
 
-const CAP: QpCap =
-    QpCap { max_send_wr: 4, max_recv_wr: 4, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+const LONG: usize = 5003;
 
-/// The answer to what the device has or lacks.
-fn check<T>(result: Result<T, Error>, has: bool, verb: &str, names: &str) -> Outcome {
-    match result {
-        Ok(_) => ensure!(has, "{verb} of {names}: made, though the device does not offer it"),
-        Err(e) => {
-            ensure!(!has && e.is_unsupported(), "{verb} of {names}: {e}");
-            ensure!(e.verb() == verb, "{e}");
-            ensure!(
-                e.to_string().to_lowercase().contains(&names.to_lowercase()),
-                "{e} does not name {names}"
-            );
+/// Notes that the device has no XRC.
+fn has<D: Driver>(lab: &Lab<D>) -> bool {
+    let has = lab.has(DeviceCapFlags::XRC);
+    if !has {
+        lab.note("the device has no XRC");
+    }
+    has
+}
+
+fn srq_attr(max_wr: u32) -> SrqInitAttr {
+    let attr = SrqAttr { max_wr, max_sge: 4, srq_limit: 0 };
+    SrqInitAttr { attr, srq_type: SrqType::Xrc, ..SrqInitAttr::default() }
+}
+
+/// The sending end: A. The fields are dropped from the first to the last.
+struct Sender<D: Driver, L: Lock> {
+    qp: Qp<D, XrcSend, L>,
+    cq: CompletionQueue<D, Shared>,
+    mr: MemoryRegion<D, PageBuf>,
+}
+
+/// The receiving end: B, with two SRQs that have a CQ each.
+struct Receiver<D: Driver> {
+    qp: QpControl<D>,
+    srqs: [SharedReceiveQueue<D>; 2],
+    cqs: [CompletionQueue<D, Shared>; 2],
+    mr: MemoryRegion<D, PageBuf>,
+    pd: ProtectionDomain<D>,
+    xrcd: XrcDomain<D>,
+}
+
+fn receiver<D: Driver>(lab: &Lab<D>) -> Result<Receiver<D>> {
+    let xrcd = lab.b.open_xrcd(None, true, false)?;
+    let pd = lab.b.alloc_pd()?;
+    let mr = region(&pd, 64 << 10, lab.full_access())?;
+    let cqs = [lab.b.create_cq(64, None)?, lab.b.create_cq(64, None)?];
+    let srq = |cq| SharedReceiveQueue::create_xrc(&pd, &srq_attr(16), &xrcd, cq);
+    let srqs = [srq(&cqs[0])?, srq(&cqs[1])?];
+    let qp = xrcd.recv_qp().create_recv()?;
+    Ok(Receiver { qp, srqs, cqs, mr, pd, xrcd })
+}
+
+fn sender<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<Sender<D, L>> {
+    let pd = lab.a.alloc_pd()?;
+    let cq = lab.a.create_cq(64, None)?;
+    let mr = region(&pd, 64 << 10, lab.full_access())?;
+    let cap =
+        QpCap { max_send_wr: 16, max_recv_wr: 0, max_send_sge: 4, max_recv_sge: 0, max_inline_data: 64 };
+    let ops = builder_ops::<D, XrcSend>(lab)?;
+    let qp = L::builder::<D, XrcSend>(&pd).send_cq(&cq).cap(cap).send_ops(ops).create()?;
+    Ok(Sender { qp, cq, mr })
+}
+
+fn connect<D: Driver, L: Lock>(from: &Sender<D, L>, to: &QpControl<D>, attr: &ConnectAttr) -> Result<()> {
+    let (here, there) = (from.qp.control.endpoint(0x11, attr)?, to.endpoint(0x22, attr)?);
+    from.qp.init(attr)?;
+    from.qp.connect(&here, &there, attr)?;
+    to.init(attr)?;
+    to.connect(&there, &here, attr)?;
+    Ok(())
+}
+
+fn ends<D: Driver, L: Lock>(lab: &Lab<D>) -> Result<(Sender<D, L>, Receiver<D>)> {
+    let (a, b) = (sender::<D, L>(lab)?, receiver(lab)?);
+    connect(&a, &b.qp, &lab.connect_attr())?;
+    Ok((a, b))
+}
+
+impl<D: Driver, L: Lock> Sender<D, L> {
+    fn run(&mut self, face: Face, req: Req<'_, D>) -> Result<WorkCompletion> {
+        post(&mut self.qp, face, &[req.signaled()])?;
+        Ok(wait::successes(&self.cq, 1)?[0])
+    }
+}
+
+impl<D: Driver> Receiver<D> {
+    fn at(&self, offset: usize) -> Remote {
+        Remote { addr: self.mr.addr() + offset as u64, rkey: self.mr.rkey() }
+    }
+
+    fn recv(&mut self, srq: usize, wr_id: u64, at: usize, len: usize) -> Result<()> {
+        let sges = [sge(&self.mr, at..at + len)];
+        Ok(post_srq_recv(&mut self.srqs[srq], Face::Batch, &[(wr_id, &sges)])?)
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        self.mr.read_at(at, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Every opcode of an XRC send QP.
+fn opcodes_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    let ops = builder_ops::<D, XrcSend>(lab)?;
+    ensure!(
+        ops.contains(
+            SendOpsFlags::SEND
+                | SendOpsFlags::RDMA_WRITE
+                | SendOpsFlags::RDMA_READ
+                | SendOpsFlags::SEND_WITH_IMM
+        ),
+        "{ops:?}"
+    );
+    let (mut a, mut b) = ends::<D, L>(lab)?;
+    for (turn, face) in Face::ALL.into_iter().enumerate() {
+        let srqn = [b.srqs[0].srq_num()?, b.srqs[1].srq_num()?];
+        for (to, op) in [(0, Op::Send), (1, Op::SendImm(77)), (1, Op::Send)] {
+            let seed = turn as u64 * 10 + to as u64;
+            a.mr.write_at(0, &pattern::bytes(seed, LONG))?;
+            b.mr.write_at(0, &vec![0; LONG + 1])?;
+            b.recv(to, seed, 0, LONG + 1)?;
+            let sges = [sge(&a.mr, 0..1000), sge(&a.mr, 1000..LONG)];
+            let sent = a.run(face, Req::new(5, op).sges(&sges).srqn(srqn[to]))?;
+            ensure!((sent.wr_id, sent.opcode) == (5, WcOpcode::SEND), "{sent:?}");
+            let got = wait::successes(&b.cqs[to], 1)?[0];
+            ensure!(got.wr_id == seed && got.byte_len as usize == LONG, "{got:?}");
+            ensure!(got.qp_num == b.qp.qp_num(), "{got:?}");
+            ensure!(got.imm_data().map(|i| i.get()) == matches!(op, Op::SendImm(_)).then_some(77), "{got:?}");
+            ensure!(b.bytes(0, LONG)? == pattern::bytes(seed, LONG), "{op:?} by {face:?}: the data differ");
+        }
+        // Inline, to an SRQ of several entries.
+        let data = pattern::bytes(turn as u64, 60);
+        b.recv(0, 9, 0, 100)?;
+        a.run(face, Req::new(6, Op::SendImm(3)).inline(&data).srqn(srqn[0]))?;
+        ensure!(wait::successes(&b.cqs[0], 1)?[0].imm_data().map(|i| i.get()) == Some(3));
+        ensure!(b.bytes(0, 60)? == data);
+
+        let from = [sge(&a.mr, 0..LONG)];
+        a.mr.write_at(0, &pattern::bytes(99, LONG))?;
+        a.run(face, Req::new(1, Op::Write(b.at(100))).sges(&from).srqn(srqn[0]))?;
+        ensure!(b.bytes(100, LONG)? == pattern::bytes(99, LONG), "a write by {face:?}");
+        b.recv(1, 4, 0, 0)?;
+        a.run(face, Req::new(1, Op::WriteImm(b.at(200), 5)).sges(&from).srqn(srqn[1]))?;
+        let got = wait::successes(&b.cqs[1], 1)?[0];
+        ensure!((got.wr_id, got.opcode) == (4, WcOpcode::RECV_RDMA_WITH_IMM), "{got:?}");
+        let to = [sge(&a.mr, 8192..8192 + LONG)];
+        a.run(face, Req::new(1, Op::Read(b.at(200))).sges(&to).srqn(srqn[0]))?;
+        let mut bytes = vec![0; LONG];
+        a.mr.read_at(8192, &mut bytes)?;
+        ensure!(bytes == pattern::bytes(99, LONG), "a read by {face:?}");
+        if ops.contains(SendOpsFlags::ATOMIC_FETCH_AND_ADD) {
+            b.mr.atomic_u64(64)?.store(5, Ordering::Release);
+            let to = [sge(&a.mr, 0..8)];
+            a.run(face, Req::new(1, Op::FetchAdd(b.at(64), 10)).sges(&to).srqn(srqn[0]))?;
+            ensure!(a.mr.atomic_u64(0)?.load(Ordering::Acquire) == 5);
+            a.run(face, Req::new(1, Op::CmpSwp(b.at(64), 15, 20)).sges(&to).srqn(srqn[0]))?;
+            ensure!(a.mr.atomic_u64(0)?.load(Ordering::Acquire) == 15);
+            ensure!(b.mr.atomic_u64(64)?.load(Ordering::Acquire) == 20, "by {face:?}");
         }
     }
+    wait::none(&a.cq)?;
+    wait::none(&b.cqs[0])?;
+    wait::none(&b.cqs[1])
+}
+
+fn every_opcode_works_exclusive<D: Driver>(lab: &Lab<D>) -> Outcome {
+    opcodes_in::<D, Exclusive>(lab)
+}
+
+fn every_opcode_works_shared<D: Driver>(lab: &Lab<D>) -> Outcome {
+    opcodes_in::<D, Shared>(lab)
+}
+
+/// A message to an SRQ that does not exist: the sender gets an error, and no receive is taken.
+fn unknown_srq_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    let (mut a, mut b) = ends::<D, Exclusive>(lab)?;
+    b.recv(0, 1, 0, 100)?;
+    let req = Req::new(1, Op::Send).signaled().inline(&[1; 8]).srqn(0x00ff_fff0);
+    post(&mut a.qp, Face::List, &[req])?;
+    let wc = wait::completions(&a.cq, 1)?[0];
+    let allowed = [
+        WcStatus::REM_INV_RD_REQ_ERR,
+        WcStatus::REM_INV_REQ_ERR,
+        WcStatus::REM_OP_ERR,
+        WcStatus::REM_ACCESS_ERR,
+    ];
+    ensure!(allowed.contains(&wc.status), "{wc:?}");
+    lab.note(format_args!("a message to no SRQ: {:?}", wc.status));
+    wait::none(&b.cqs[0])
+}
+
+/// Two senders and two receive QPs of one domain use the same SRQ; its receives are not flushed with any of the QPs.
+fn several_qps_reach_one_srq<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
+    }
+    let (mut first, mut b) = ends::<D, Exclusive>(lab)?;
+    let mut second = sender::<D, Exclusive>(lab)?;
+    let other = b.xrcd.recv_qp().create_recv()?;
+    connect(&second, &other, &lab.connect_attr())?;
+    let srqn = b.srqs[0].srq_num()?;
+    for turn in 0..20_u64 {
+        b.recv(0, turn, 0, 8)?;
+        let data = turn.to_le_bytes();
+        let sender = if turn % 3 == 0 { &mut second } else { &mut first };
+        sender.run(Face::Batch, Req::new(turn, Op::Send).inline(&data).srqn(srqn))?;
+        let got = wait::successes(&b.cqs[0], 1)?[0];
+        let qp = if turn % 3 == 0 { other.qp_num() } else { b.qp.qp_num() };
+        ensure!(got.wr_id == turn && got.qp_num == qp, "{got:?}");
+        ensure!(b.bytes(0, 8)? == data);
+    }
+    b.recv(0, 50, 0, 8)?;
+    other.modify_state(QpState::ERR)?;
+    wait::none(&b.cqs[0])?;
+    first.run(Face::Single, Req::new(1, Op::Send).srqn(srqn))?;
+    ensure!(wait::successes(&b.cqs[0], 1)?[0].wr_id == 50);
     Ok(())
 }
 
-fn xrc<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let has = lab.has(DeviceCapFlags::XRC);
-    let pd = lab.a.alloc_pd()?;
-    let cq = lab.a.create_cq(8, None)?;
-    check(lab.a.open_xrcd(None, true, false), has, "open_xrcd", "")?;
-    check(pd.qp::<XrcSend>().send_cq(&cq).cap(CAP).create(), has, "create_qp", "XRC_SEND")?;
-    if let Ok(xrcd) = lab.a.open_xrcd(None, true, false) {
-        check(xrcd.recv_qp().create_recv(), has, "create_qp", "XRC_RECV")?;
-        let attr = SrqInitAttr {
-            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-            srq_type: SrqType::Xrc,
-            ..SrqInitAttr::default()
-        };
-        check(
-            SharedReceiveQueue::<D, Exclusive>::create_xrc(&pd, &attr, &xrcd, &cq),
-            has,
-            "create_srq",
-            "xrc",
-        )?;
+/// A domain of a file is opened through the file; a QP of another context is opened by its number.
+fn domain_is_shared_through_a_file<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
     }
+    let file = std::env::temp_dir().join(format!("uverbs-xrcd-{}", std::process::id()));
+    let file_b = std::fs::OpenOptions::new().create(true).truncate(true).write(true).open(&file)?;
+    std::fs::remove_file(&file)?;
+    let one = lab.b.open_xrcd(Some(file_b.as_fd()), true, false)?;
+    let e = lab
+        .b
+        .open_xrcd(Some(file_b.as_fd()), true, true)
+        .err()
+        .context("an exclusive open of an existing domain")?;
+    ensure!(e.verb() == "open_xrcd", "{e}");
+    let context = lab.bed.open(crate::env::End::B)?;
+    let two = context.open_xrcd(Some(file_b.as_fd()), false, false)?;
+    let qp = one.recv_qp().create_recv()?;
+    let opened = two.open_qp(qp.qp_num())?;
+    ensure!(opened.qp_num() == qp.qp_num());
+    // The SRQ of the other context gets the messages of this context's QP.
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(16, None)?;
+    let mut srq: SharedReceiveQueue<D> = SharedReceiveQueue::create_xrc(&pd, &srq_attr(4), &two, &cq)?;
+    post_srq_recv(&mut srq, Face::List, &[(33, &[])])?;
+    let mut a = sender::<D, Exclusive>(lab)?;
+    connect(&a, &qp, &lab.connect_attr())?;
+    a.run(Face::Builder, Req::new(1, Op::Send).srqn(srq.srq_num()?))?;
+    ensure!(wait::successes(&cq, 1)?[0].wr_id == 33);
     Ok(())
 }
 
-/// SRQs of other types than plain, without what they need.
-fn srq_types<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let pd = lab.a.alloc_pd()?;
-    for srq_type in [SrqType::Xrc, SrqType::Tm] {
-        let attr = SrqInitAttr {
-            attr: SrqAttr { max_wr: 4, max_sge: 1, srq_limit: 0 },
-            srq_type,
-            ..SrqInitAttr::default()
-        };
-        let e = pd.create_srq::<Exclusive>(&attr).err();
-        ensure!(e.as_ref().is_some_and(|e| e.verb() == "create_srq"), "{srq_type:?}: {e:?}");
+/// The SRQ of a receiver is closed before and after its QP.
+fn srq_and_qp_close_in_any_order<D: Driver>(lab: &Lab<D>) -> Outcome {
+    if !has(lab) {
+        return Ok(());
     }
+    let (mut a, b) = ends::<D, Shared>(lab)?;
+    let Receiver { qp, srqs, cqs, mr, pd, xrcd } = b;
+    drop((xrcd, pd, cqs));
+    let srqn = srqs[1].srq_num()?;
+    let [gone, mut srq] = srqs;
+    drop(gone);
+    post_srq_recv(&mut srq, Face::Single, &[(1, &[])])?;
+    a.run(Face::Single, Req::new(1, Op::Send).srqn(srqn))?;
+    drop((qp, srq, mr));
     Ok(())
 }
 
-fn raw_packets<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let pd = lab.a.alloc_pd()?;
-    let cq = lab.a.create_cq(8, None)?;
-    // mlx5 does not report their number, but their capabilities.
-    let has = lab.device.max_raw_ethy_qp != 0 || !lab.device.raw_packet_caps.is_empty();
-    check(pd.qp::<RawPacket>().cq(&cq).cap(CAP).create(), has, "create_qp", "RAW_PACKET")
-}
-
-fn segmentation<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let pd = lab.a.alloc_pd()?;
-    let cq = lab.a.create_cq(8, None)?;
-    // If the device has segmentation, its capabilities list the QP types.
-    let caps = &lab.device.tso_caps;
-    let has = caps.max_tso != 0 && caps.supported_qpts & 1 << QpType::Ud as u32 != 0;
-    let ops = SendOpsFlags::SEND | SendOpsFlags::TSO;
-    check(pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(ops).create(), has, "create_qp", "TSO")?;
-    check(pd.qp::<Ud>().cq(&cq).cap(CAP).max_tso_header(64).create(), has, "create_qp", "max_tso_header")
-}
-
-/// An operation that the transport has not can't be had by asking.
-fn operations_of_other_transports<D: Driver>(lab: &Lab<D>) -> Outcome {
-    use SendOpsFlags as F;
-    let pd = lab.a.alloc_pd()?;
-    let cq = lab.a.create_cq(8, None)?;
-    for op in [F::RDMA_WRITE, F::RDMA_READ, F::ATOMIC_FETCH_AND_ADD, F::LOCAL_INV, F::BIND_MW] {
-        let name = format!("{op:?}");
-        let name = name.trim_start_matches("SendOpsFlags(").trim_end_matches(')');
-        check(pd.qp::<Ud>().cq(&cq).cap(CAP).send_ops(F::SEND | op).create(), false, "create_qp", name)?;
-    }
-    for (op, has) in [(F::FLUSH, lab.has_flush()), (F::ATOMIC_WRITE, lab.has(DeviceCapFlags::ATOMIC_WRITE))] {
-        let name = format!("{op:?}");
-        let name = name.trim_start_matches("SendOpsFlags(").trim_end_matches(')');
-        check(pd.qp::<Rc>().cq(&cq).cap(CAP).send_ops(op).create(), has, "create_qp", name)?;
-    }
-    Ok(())
-}
-
-fn creation_flags<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let pd = lab.a.alloc_pd()?;
-    let cq = lab.a.create_cq(8, None)?;
-    for flag in
-        [QpCreateFlags::SCATTER_FCS, QpCreateFlags::CVLAN_STRIPPING, QpCreateFlags::BLOCK_SELF_MCAST_LB]
-    {
-        let e = pd.qp::<Rc>().cq(&cq).cap(CAP).create_flags(flag).create().err();
-        ensure!(
-            e.as_ref().is_some_and(|e| e.verb() == "create_qp" && e.to_string().contains("create_flags")),
-            "{flag:?}: {e:?}"
-        );
-    }
-    Ok(())
-}
-
-crate::tests!(xrc, srq_types, raw_packets, segmentation, operations_of_other_transports, creation_flags);
+crate::tests!(
+    every_opcode_works_exclusive,
+    every_opcode_works_shared,
+    unknown_srq_is_an_error,
+    several_qps_reach_one_srq,
+    domain_is_shared_through_a_file,
+    srq_and_qp_close_in_any_order
+);

@@ -117,7 +117,7 @@ pub(crate) struct Rule {
     pub(crate) specs: Vec<Spec>,
     pub(crate) tag: u32,
     pub(crate) target: Target,
-    /// The counters of its frames.
+    /// The number of its set of counters.
     pub(crate) counters: Option<u32>,
 }
 
@@ -136,7 +136,7 @@ pub trait Classifier: Send + Sync + core::fmt::Debug {
     fn hits(&self, headers: &Headers, len: usize, own: bool) -> Vec<Hit>;
 }
 
-/// How many frames and bytes rules have matched.
+/// The numbers of frames and bytes that matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) packets: u64,
@@ -171,7 +171,8 @@ impl Steering {
         self.rules.values().any(|r| r.target == target)
     }
 
-    /// The rules that take a frame of `len` bytes, which they count: sniffers, and all of the best priority (a copy each).
+    /// The rules that get a frame of `len` bytes: sniffers, and all matching rules of the best priority. Updates their
+    /// counters.
     pub(crate) fn find(&mut self, headers: &Headers, len: usize) -> Vec<Hit> {
         let covers = |rule: &&Rule| {
             (!rule.multicast || headers.dmac[0] & 1 != 0) && rule.specs.iter().all(|s| s.covers(headers))

@@ -66,7 +66,7 @@ impl Call<'_, '_> {
         if request.flags & MLX5_IB_ALLOC_UCTX_DEVX != 0 {
             return Err(Errno::EINVAL);
         }
-        // A library that does not support units of 4 KiB gets sizes in pages of the machine.
+        // A library that does not support units of 4 KiB gets sizes in pages of the host.
         if request.lib_caps & MLX5_LIB_CAP_4K_UAR == 0 && request.lib_caps != 0 {
             return Err(Errno::EINVAL);
         }

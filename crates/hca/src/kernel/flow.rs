@@ -74,7 +74,7 @@ impl Call<'_, '_> {
             rule.counters = Some(self.bind_counters(c, set)?);
         }
         let rule = self.device.steering.add(rule);
-        // The QP counts its rules itself: it is busy while it has any.
+        // The rules of a QP are counted with the QP, which is busy while it has any.
         let parents: Vec<u32> = set.into_iter().collect();
         let flow_handle = self.state.add(self.context, Object::Flow { rule }, &parents, 0)?;
         core_out(c, ib_uverbs_create_flow_resp { comp_mask: 0, flow_handle }.as_bytes())
@@ -89,7 +89,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Reads the specifications that follow a rule; the handle of its counters, if it has such.
+/// Reads the specifications that follow a rule. Returns the handle of its counters, if it has any.
 fn parse(mut bytes: &[u8], count: u8, rule: &mut Rule) -> Result<Option<u32>, Errno> {
     let mut counters = None;
     for _ in 0..count {
@@ -108,7 +108,7 @@ fn parse(mut bytes: &[u8], count: u8, rule: &mut Rule) -> Result<Option<u32>, Er
             }
             IB_FLOW_SPEC_ACTION_COUNT => {
                 let count = read::<ib_uverbs_flow_spec_action_count>(spec)?;
-                // One set for a rule (`parse_flow_attr()`).
+                // A rule has at most one set of counters (`parse_flow_attr()`).
                 if counters.replace(count.handle).is_some() {
                     return Err(Errno::EINVAL);
                 }
