@@ -141,7 +141,10 @@ impl Queue {
     fn check(&self, step: &Step) {
         for memory in self.posted.iter().map(|(_, m)| m).chain(&self.reads) {
             let (before, after) = (&memory[..ROOM], &memory[ROOM * 2..]);
-            assert!(before.iter().chain(after).all(|b| *b == 0), "memory next to that of a WR changed after {step:?}");
+            assert!(
+                before.iter().chain(after).all(|b| *b == 0),
+                "memory next to that of a WR changed after {step:?}"
+            );
         }
     }
 }
