@@ -3,6 +3,7 @@
 
 use super::error::PollError;
 use crate::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
+use core::mem::MaybeUninit;
 
 /// One completion; each field is decoded by its method.
 ///
@@ -97,8 +98,28 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
         })
     }
 
+    /// [`poll_cq`](Self::poll_cq) for an array that may be uninitialised, as C's is. Initialises as many elements as the
+    /// result says.
+    #[inline]
+    fn poll_cq_uninit(&mut self, wc: &mut [MaybeUninit<WorkCompletion>]) -> Result<usize, PollError> {
+        let max = wc.len();
+        let mut slots = wc.iter_mut();
+        self.poll_each(max, |c| {
+            if let Some(slot) = slots.next() {
+                slot.write(c.to_wc());
+            }
+        })
+    }
+
     /// `ibv_start_poll`: opens a poll at the first completion, or [`PollError::Empty`] (and no poll is open).
     fn start_poll(&mut self) -> Result<(), PollError>;
+
+    /// [`start_poll`](Self::start_poll) for a caller that saves no registers, because this calls no function: whether a poll
+    /// was opened or the queue is empty. `None` if nothing was done and the caller must call `start_poll`.
+    #[inline(always)]
+    fn try_start_poll(&mut self) -> Option<bool> {
+        None
+    }
 
     /// `ibv_next_poll`: moves on to the next, or [`PollError::Empty`]; the poll stays open.
     fn next_poll(&mut self) -> Result<(), PollError>;

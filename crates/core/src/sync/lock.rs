@@ -40,6 +40,8 @@ mod sealed {
     pub trait RawLock: Default + Send + Sync {
         /// Waits for the lock and takes it, unless this thread has it already.
         fn acquire(&self) -> Result<(), super::Reentered>;
+        /// Takes the lock if it is free.
+        fn try_acquire(&self) -> bool;
         /// Gives the lock back.
         fn release(&self);
         /// Whether a thread has the lock (without a lock: always, by the caller's promise).
@@ -97,6 +99,10 @@ impl RawLock for NoLock {
     #[inline(always)]
     fn acquire(&self) -> Result<(), Reentered> {
         Ok(())
+    }
+    #[inline(always)]
+    fn try_acquire(&self) -> bool {
+        true
     }
     #[inline(always)]
     fn release(&self) {}
@@ -173,6 +179,12 @@ impl RawLock for SpinLock {
     }
 
     #[inline]
+    fn try_acquire(&self) -> bool {
+        // Acquire: as in `acquire`.
+        self.owner.compare_exchange(0, thread_token(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline]
     fn release(&self) {
         self.owner.store(0, Ordering::Release);
     }
@@ -231,6 +243,11 @@ impl RawLock for DynamicLock {
     }
 
     #[inline(always)]
+    fn try_acquire(&self) -> bool {
+        !self.shared || self.lock.try_acquire()
+    }
+
+    #[inline(always)]
     fn release(&self) {
         // Harmless without a lock, and cheaper than asking.
         self.lock.release();
@@ -285,6 +302,20 @@ impl<T, L: Locking> Locked<T, L> {
         self.raw.acquire()?;
         // SAFETY: for `Shared` the lock is held, so no other reference exists; for `Exclusive` the caller promises it.
         Ok(unsafe { self.value_mut() })
+    }
+
+    /// As [`enter`](Self::enter), but does not wait for the lock: `None` if a thread, maybe this one, has it.
+    ///
+    /// # Safety
+    /// As [`enter`](Self::enter).
+    #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
+    #[inline(always)]
+    pub unsafe fn try_enter(&self) -> Option<&mut T> {
+        if !self.raw.try_acquire() {
+            return None;
+        }
+        // SAFETY: the lock is held, so no other reference exists; without a lock the caller promises it.
+        Some(unsafe { self.value_mut() })
     }
 
     /// Whether a thread is between [`enter`](Self::enter) and [`leave`](Self::leave). Without a lock this is unknown, and
@@ -406,6 +437,30 @@ mod tests {
             }
         });
         assert_eq!(*l.lock().unwrap(), 40_000);
+    }
+
+    #[test]
+    fn try_enter_does_not_wait() {
+        let shared = Locked::dynamic(1_u32, true);
+        // SAFETY: left below; the reference is not used after that.
+        *unsafe { shared.try_enter() }.unwrap() += 1;
+        // SAFETY: left below, and no reference to the value is used.
+        assert_eq!(unsafe { shared.try_enter() }, None);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                // SAFETY: no reference to the value is used.
+                assert_eq!(unsafe { shared.try_enter() }, None);
+            });
+        });
+        // SAFETY: entered above.
+        unsafe { shared.leave() };
+        // SAFETY: the only user of the queue.
+        assert_eq!(unsafe { shared.try_enter() }, Some(&mut 2));
+        let exclusive = Locked::dynamic(1_u32, false);
+        for _ in 0..2 {
+            // SAFETY: one thread, and no reference to the value is used afterwards.
+            assert_eq!(unsafe { exclusive.try_enter() }, Some(&mut 1));
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::entry::{CqeRef, Tail};
 use crate::cq::cqe::{self, Kind};
 use crate::sq::umr_op;
 use core::fmt;
+use core::mem::MaybeUninit;
 use uverbs_core::attr::WcExFlags;
 use uverbs_core::provider::completion::Completion as CompletionTrait;
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
@@ -136,33 +137,39 @@ impl Completion<'_> {
 
     /// Writes the work completion to `wc`.
     #[inline]
-    pub(super) fn fill(&self, wc: &mut WorkCompletion) {
+    pub(super) fn fill(&self, wc: &mut MaybeUninit<WorkCompletion>) {
         match self.kind() {
             Kind::Requester => self.fill_requester(wc),
             Kind::Responder => self.fill_responder(wc),
             _ => {
-                *wc = WorkCompletion {
-                    wr_id: self.parsed.wr_id,
-                    status: self.parsed.status(),
-                    opcode: self.opcode(),
-                    vendor_err: self.vendor_err(),
-                    qp_num: self.parsed.tail.qpn(),
-                    ..WorkCompletion::default()
-                }
+                wc.write(self.error_wc());
             }
+        }
+    }
+
+    /// The work completion of an error.
+    #[inline(always)]
+    fn error_wc(&self) -> WorkCompletion {
+        WorkCompletion {
+            wr_id: self.parsed.wr_id,
+            status: self.parsed.status(),
+            opcode: self.opcode(),
+            vendor_err: self.vendor_err(),
+            qp_num: self.parsed.tail.qpn(),
+            ..WorkCompletion::default()
         }
     }
 
     /// As [`fill`](Self::fill), for a requester's success only.
     #[inline(always)]
-    pub(super) fn fill_requester(&self, wc: &mut WorkCompletion) {
-        *wc = self.parsed.requester_wc(self.cqe);
+    pub(super) fn fill_requester(&self, wc: &mut MaybeUninit<WorkCompletion>) {
+        wc.write(self.parsed.requester_wc(self.cqe));
     }
 
     /// As [`fill`](Self::fill), for a responder's success only.
     #[inline(always)]
-    pub(super) fn fill_responder(&self, wc: &mut WorkCompletion) {
-        *wc = self.responder_wc();
+    pub(super) fn fill_responder(&self, wc: &mut MaybeUninit<WorkCompletion>) {
+        wc.write(self.responder_wc());
     }
 
     /// The work completion of a responder's success.
@@ -282,9 +289,11 @@ impl CompletionTrait for Completion<'_> {
     /// is 8.
     #[inline(always)]
     fn to_wc(&self) -> WorkCompletion {
-        let mut wc = WorkCompletion::default();
-        self.fill(&mut wc);
-        wc
+        match self.kind() {
+            Kind::Requester => self.parsed.requester_wc(self.cqe),
+            Kind::Responder => self.responder_wc(),
+            _ => self.error_wc(),
+        }
     }
 }
 

@@ -87,17 +87,25 @@ impl Session {
 impl CompletionQueue {
     #[inline(always)]
     pub(super) fn start_session(&mut self) -> Result<(), PollError> {
-        if self.pending.is_empty()
-            // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
-            && let Some(entered) = unsafe { self.shared.enter(self.open_word) }
-            && let Some(result) = self.session.advance(entered)
-        {
-            if result.is_ok() {
-                self.pending |= Pending::SESSION;
-            }
-            return result;
+        match self.try_start_session() {
+            Some(result) => result,
+            None => self.start_session_by_long_way(),
         }
-        self.start_session_by_long_way()
+    }
+
+    /// Starts a session with an entry of the cached resource and of a usual kind, or finds none; otherwise returns `None`.
+    #[inline(always)]
+    pub(super) fn try_start_session(&mut self) -> Option<Result<(), PollError>> {
+        if !self.pending.is_empty() {
+            return None;
+        }
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
+        let entered = unsafe { self.shared.enter(self.open_word) }?;
+        let result = self.session.advance(entered)?;
+        if result.is_ok() {
+            self.pending |= Pending::SESSION;
+        }
+        Some(result)
     }
 
     #[inline(never)]

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The destination of a poll's completions: C structs, or a closure of the user.
+#![expect(unsafe_code)]
+// UNSAFETY: takes an initialised array for an uninitialised one, so that both are filled by the same code.
 
 use super::completion::Completion;
+use core::mem::MaybeUninit;
 use uverbs_core::wc::WorkCompletion;
 
 /// Receives the completions of a poll.
@@ -16,12 +19,26 @@ pub(super) trait Sink {
     fn take_other(&mut self, completion: &Completion<'_>);
 }
 
-/// Writes completions to C structs.
-pub(super) struct Fill<'w>(pub(super) &'w mut [WorkCompletion]);
+/// Writes completions to C structs, whole ones only.
+pub(super) struct Fill<'w>(&'w mut [MaybeUninit<WorkCompletion>]);
 
 impl<'w> Fill<'w> {
+    /// Fills an array that is initialised.
     #[inline(always)]
-    fn next(&mut self) -> Option<&'w mut WorkCompletion> {
+    pub(super) fn new(wc: &'w mut [WorkCompletion]) -> Self {
+        // SAFETY: the types have the same layout, the lifetime is the same, and this type writes nothing but initialised
+        // elements.
+        Self(unsafe { &mut *(core::ptr::from_mut(wc) as *mut [MaybeUninit<WorkCompletion>]) })
+    }
+
+    /// Fills an array that may be uninitialised.
+    #[inline(always)]
+    pub(super) fn uninit(wc: &'w mut [MaybeUninit<WorkCompletion>]) -> Self {
+        Self(wc)
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'w mut MaybeUninit<WorkCompletion>> {
         let (first, rest) = core::mem::take(&mut self.0).split_first_mut()?;
         self.0 = rest;
         Some(first)
@@ -52,7 +69,7 @@ impl Sink for Fill<'_> {
 
 /// Not inlined, so that the code around the fast paths stays small.
 #[inline(never)]
-fn fill_other(completion: &Completion<'_>, wc: &mut WorkCompletion) {
+fn fill_other(completion: &Completion<'_>, wc: &mut MaybeUninit<WorkCompletion>) {
     completion.fill(wc);
 }
 

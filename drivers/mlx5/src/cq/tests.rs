@@ -15,6 +15,7 @@ use crate::qp::QpShared;
 use crate::rq::{RqShared, SrqShared};
 use crate::sq::SqShared;
 use crate::testing::{cq_access, qp_access};
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use uverbs_core::attr::{QpState, WcExFlags};
@@ -161,6 +162,62 @@ fn srq(srqn: u32) -> SrqShared {
     let srq = SrqShared::new(srqn, ring, 16).unwrap();
     (0..16).for_each(|i| srq.records.get(i).wr_id.store(recv_id(srqn, i), Relaxed));
     srq
+}
+
+/// Every kind of completion, of two QPs in turn, in an array that was not initialised.
+#[expect(unsafe_code, reason = "reads an array that a poll initialised")]
+#[test]
+fn an_uninitialised_array_is_filled_like_any_other() {
+    let mut filled = Vec::new();
+    for uninit in [false, true] {
+        let mut b = bench(16, 64, CqeVersion::V1);
+        let qps = [b.qp(0xa1, None), b.qp(0xa2, None)];
+        for i in 0..3 {
+            qps.iter().for_each(|qp| b.complete(cqe(0, qp, i)));
+            qps.iter().for_each(|qp| b.complete(cqe(2, qp, i)));
+        }
+        b.complete(cqe(13, &qps[0], 3));
+        let mut wc = [WorkCompletion::default(); 16];
+        let n = if uninit {
+            let mut room = [const { MaybeUninit::<WorkCompletion>::uninit() }; 16];
+            assert_eq!(b.queue.poll_cq_uninit(&mut room[..0]), Ok(0));
+            let n = b.queue.poll_cq_uninit(&mut room).unwrap();
+            for (wc, room) in wc.iter_mut().zip(&room[..n]) {
+                // SAFETY: the poll initialised the first `n` elements.
+                *wc = unsafe { room.assume_init() };
+            }
+            n
+        } else {
+            b.queue.poll_cq(&mut wc).unwrap()
+        };
+        filled.push(wc[..n].to_vec());
+    }
+    let ids: Vec<u64> = filled[0].iter().map(|wc| wc.wr_id).collect();
+    let [one, two] = [0xa1, 0xa2];
+    assert_eq!(
+        ids[..5],
+        [send_id(one, 0), send_id(two, 0), recv_id(one, 0), recv_id(two, 0), send_id(one, 1)]
+    );
+    assert_eq!(filled[0].len(), 13);
+    assert_eq!(format!("{:?}", filled[0]), format!("{:?}", filled[1]));
+}
+
+#[test]
+fn try_start_poll_opens_a_poll_or_does_nothing() {
+    let mut b = bench(8, 64, CqeVersion::V1);
+    let qp = b.qp(0xa1, None);
+    // The first call enters the queue the long way, and the first entry of a QP is not of the cached one.
+    assert_eq!(b.poll(1), Ok(vec![]));
+    assert_eq!(b.queue.try_start_poll(), Some(false));
+    b.complete(cqe(0, &qp, 0));
+    assert_eq!((b.queue.try_start_poll(), b.queue.is_open()), (None, false));
+    assert_eq!(b.poll(1), Ok(vec![send_id(0xa1, 0)]));
+    b.complete(cqe(0, &qp, 1));
+    assert_eq!(b.queue.try_start_poll(), Some(true));
+    assert_eq!(b.queue.current().map(|c| c.wr_id()), Some(send_id(0xa1, 1)));
+    assert_eq!(b.queue.try_start_poll(), None, "a poll is open");
+    b.queue.end_poll();
+    assert_eq!(b.consumed(), 2);
 }
 
 #[test]
