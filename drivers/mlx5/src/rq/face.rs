@@ -100,9 +100,29 @@ pub trait Produce: fmt::Debug + Send {
     /// `list` fulfils the contract of [`uverbs_core::provider::RecvQueue::post_recv`].
     #[inline(always)]
     unsafe fn post_list(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        if list.is_null() {
+        // SAFETY: the list is NULL or its first node is valid (the contract of `post_recv`).
+        let Some(first) = (unsafe { list.as_ref() }) else {
+            cold_path();
             return Err(BadWr { error: PostError::NullList, wr: core::ptr::null() });
+        };
+        if first.next.is_null()
+            && first.num_sge == 1
+            // SAFETY: `sg_list` is NULL or points to one valid entry (the contract of `post_recv`; `num_sge` is 1).
+            && let Some(sge) = unsafe { first.sg_list.as_ref() }
+            && self.post_one(first.wr_id, *sge)
+        {
+            return Ok(());
         }
+        // SAFETY: `list` fulfils the contract of `post_recv` (the contract of this function), and is not NULL.
+        unsafe { self.post_any_list(list) }
+    }
+
+    /// [`post_list`](Self::post_list) for any list that is not NULL.
+    ///
+    /// # Safety
+    /// `list` fulfils the contract of [`uverbs_core::provider::RecvQueue::post_recv`].
+    #[inline(never)]
+    unsafe fn post_any_list(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
         let mut cursor = self.begin();
         let mut next = list;
         let mut result = Ok(());
