@@ -10,7 +10,7 @@ use crate::abi::object::{ibv_cq_ex, ibv_poll_cq_attr};
 use crate::object::cq;
 use core::ffi::{c_int, c_uint};
 use uverbs_core::attr::WcExFlags;
-use uverbs_core::provider::{Completion, CompletionQueue, Driver, PollError};
+use uverbs_core::provider::{Completion, CompletionQueue, Driver};
 use uverbs_core::sync::{Dynamic, Locked};
 
 /// The fields that programs can request: all except those of tag matching.
@@ -27,18 +27,18 @@ unsafe fn queue<'a, D: Driver>(cq: *mut ibv_cq_ex) -> &'a Locked<D::CompletionQu
     unsafe { &cq::private::<D>(cq.cast()).queue }
 }
 
-/// Tells C where the session stands.
+/// Writes the current completion of a session to C's fields. Returns 0, or `EIO` if there is none.
 ///
 /// # Safety
 /// A live queue, in a session of this thread or one that it was handed.
 #[inline(always)]
-unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) -> Result<(), PollError> {
-    let current = engine.current().ok_or(PollError::Corrupt)?;
+unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) -> c_int {
+    let Some(current) = engine.current() else { return libc::EIO };
     // SAFETY: `cq` points to the public part of an existing queue; only the thread of the session writes its fields.
     unsafe { (*cq).status = current.status().0 };
     // SAFETY: `cq` points to the public part of an existing queue; only the thread of the session writes its fields.
     unsafe { (*cq).wr_id = current.wr_id() };
-    Ok(())
+    0
 }
 
 unsafe extern "C" fn start_poll<D: Driver>(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
@@ -48,38 +48,75 @@ unsafe extern "C" fn start_poll<D: Driver>(cq: *mut ibv_cq_ex, attr: *mut ibv_po
     }
     // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(cq) };
-    // SAFETY: `end_poll`, or the error path below, leaves the queue. A queue without a lock is used by one thread (the man
-    // page's contract of `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
-    let Ok(engine) = (unsafe { queue.enter() }) else { return libc::EBUSY };
-    let started = engine.start_poll().and_then(|()| {
+    // The slow paths are tail calls, so this function saves no registers.
+    // SAFETY: `end_poll`, or an error path, leaves the queue. A queue without a lock is used by one thread (the man page's
+    // contract of `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
+    let Some(engine) = (unsafe { queue.try_enter() }) else {
+        // SAFETY: the contract of this function.
+        return unsafe { start_poll_contended::<D>(cq) };
+    };
+    match engine.try_start_poll() {
         // SAFETY: in the session that has begun.
-        let published = unsafe { publish::<D>(cq, engine) };
-        if published.is_err() {
-            engine.end_poll();
-        }
-        published
-    });
-    match started {
-        Ok(()) => 0,
-        Err(error) => {
-            // SAFETY: entered above; no session is open.
+        Some(true) => unsafe { publish::<D>(cq, engine) },
+        Some(false) => {
+            // SAFETY: entered above; no session is open, and `engine` is not used any more.
             unsafe { queue.leave() };
-            error.errno().raw()
+            libc::ENOENT
         }
+        // SAFETY: `cq` is a live queue of this driver, which is entered; `engine` is not used any more.
+        None => unsafe { start_poll_entered::<D>(cq) },
     }
+}
+
+/// [`start_poll`] if a thread has the lock.
+///
+/// # Safety
+/// As [`start_poll`].
+#[cold]
+#[inline(never)]
+unsafe fn start_poll_contended<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: `cq` is a live queue of this driver (the contract of this function).
+    let queue = unsafe { queue::<D>(cq) };
+    // SAFETY: `start_poll_entered` leaves the queue, or the session's end does. A queue without a lock is never contended.
+    if unsafe { queue.enter() }.is_err() {
+        return libc::EBUSY;
+    }
+    // SAFETY: entered above, and no reference is used.
+    unsafe { start_poll_entered::<D>(cq) }
+}
+
+/// [`start_poll`] in a queue that was entered. Leaves it if no session begins.
+///
+/// # Safety
+/// As [`start_poll`]; this thread has entered the queue, and uses no reference to its engine.
+#[inline(never)]
+unsafe fn start_poll_entered<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: `cq` is a live queue of this driver (the contract of this function).
+    let queue = unsafe { queue::<D>(cq) };
+    // SAFETY: this thread has entered the queue (the contract of this function).
+    let engine = unsafe { queue.entered() };
+    let result = match engine.start_poll() {
+        // SAFETY: in the session that has begun.
+        Ok(()) => unsafe { publish::<D>(cq, engine) },
+        Err(error) => error.errno().raw(),
+    };
+    if result != 0 {
+        engine.end_poll();
+        // SAFETY: entered by the caller; no session is open, and `engine` is not used any more.
+        unsafe { queue.leave() };
+    }
+    result
 }
 
 unsafe extern "C" fn next_poll<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(cq) };
-    if !queue.is_entered() {
-        return libc::EINVAL;
-    }
-    // SAFETY: the queue is entered (checked above), by this thread (the man page's contract of `ibv_next_poll`).
+    // SAFETY: this thread has the session (the man page's contract of `ibv_next_poll`). Without a session the engine refuses
+    // the call.
     let engine = unsafe { queue.entered() };
-    // SAFETY: `cq` points to an existing queue, and this thread has its session.
-    match engine.next_poll().and_then(|()| unsafe { publish::<D>(cq, engine) }) {
-        Ok(()) => 0,
+    match engine.next_poll() {
+        // SAFETY: `cq` points to an existing queue, and this thread has its session.
+        Ok(()) => unsafe { publish::<D>(cq, engine) },
         Err(error) => error.errno().raw(),
     }
 }
@@ -102,11 +139,8 @@ macro_rules! readers {
             unsafe extern "C" fn $name<D: Driver>(cq: *mut ibv_cq_ex) -> $ty {
                 // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
                 let queue = unsafe { queue::<D>(cq) };
-                if !queue.is_entered() {
-                    return 0;
-                }
-                // SAFETY: the queue is entered (checked above), by this thread (the man page's contract of the
-                // `ibv_wc_read_*` calls).
+                // SAFETY: this thread has the session (the man page's contract of the `ibv_wc_read_*` calls). Without a
+                // session the engine has no current completion.
                 let engine: &D::CompletionQueue = unsafe { queue.entered() };
                 engine.current().map_or(0, |$completion| $value)
             }

@@ -6,7 +6,9 @@
 use crate::abi::object::ibv_cq;
 use crate::object::cq;
 use core::ffi::c_int;
-use uverbs_core::provider::{Completion, CompletionQueue, Driver};
+use core::mem::MaybeUninit;
+use core::slice;
+use uverbs_core::provider::{CompletionQueue, Driver};
 use uverbs_core::wc::WorkCompletion;
 
 /// # Safety
@@ -18,20 +20,13 @@ pub(crate) unsafe extern "C" fn poll_cq<D: Driver>(
 ) -> c_int {
     // SAFETY: `cq` is a live object of this library: its context was found above.
     let queue = unsafe { &cq::private::<D>(cq).queue };
-    let max = usize::try_from(num_entries).unwrap_or(0);
+    let Ok(max @ 1..) = usize::try_from(num_entries) else { return 0 };
+    // SAFETY: the array has room for `num_entries` completions (contract of the man page). It may be uninitialised.
+    let wc = unsafe { slice::from_raw_parts_mut(wc.cast::<MaybeUninit<WorkCompletion>>(), max) };
     // SAFETY: the queue is left below. A queue without a lock is used by one thread (the man page's contract of
     // `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
-    let engine = match unsafe { queue.enter() } {
-        Ok(engine) => engine,
-        Err(_) => return -libc::EBUSY,
-    };
-    let mut next = wc;
-    // The array may be uninitialised, so it is written through the pointer.
-    let polled = engine.poll_each(max, |completion| {
-        // SAFETY: `next` is valid for writes (contract of the man page).
-        unsafe { next.write(completion.to_wc()) };
-        next = next.wrapping_add(1);
-    });
+    let Ok(engine) = (unsafe { queue.enter() }) else { return -libc::EBUSY };
+    let polled = engine.poll_cq_uninit(wc);
     // SAFETY: entered above; `engine` is not used any more.
     unsafe { queue.leave() };
     match polled {

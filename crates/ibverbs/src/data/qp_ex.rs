@@ -21,18 +21,17 @@ fn builders<D: Driver>() -> &'static WrVtable {
     WrVtable::of::<D::SendQueue, Dynamic>()
 }
 
-/// The queue as the builders take it. Only queue pairs that have one have these functions.
+/// The queue as the builders take it.
 ///
 /// # Safety
-/// A live queue pair of this driver.
+/// A live queue pair of this driver that has a send queue.
 #[inline(always)]
 unsafe fn queue<D: Driver>(qp: *mut ibv_qp_ex) -> *const () {
     // SAFETY: `qp` points to an existing queue pair of this driver (the contract of this function), whose extended struct
     // begins with `ibv_qp`.
-    match unsafe { &qp::private::<D>(qp.cast::<ibv_qp>()).send } {
-        Some(queue) => ptr::from_ref(queue).cast(),
-        None => ptr::null(),
-    }
+    let send = unsafe { &qp::private::<D>(qp.cast::<ibv_qp>()).send };
+    // SAFETY: the queue pair has a send queue (the contract of this function).
+    ptr::from_ref(unsafe { send.as_ref().unwrap_unchecked() }).cast()
 }
 
 /// The sticky fields.
@@ -104,17 +103,16 @@ setters! {
 }
 
 unsafe extern "C" fn wr_complete<D: Driver>(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: `qp` is a live queue of this driver: the program got this function from it.
+    // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those have this function.
     let queue = unsafe { queue::<D>(qp) };
-    // SAFETY: the queue pair has a send queue, because only those have this function, and this thread has its session (the
-    // contract of ibv_wr_post(3)).
+    // SAFETY: the vtable is that of this queue, and this thread has its session (the contract of ibv_wr_post(3)).
     match unsafe { (builders::<D>().wr_complete)(queue) } {
         Ok(()) => 0,
         Err(error) => <D::SendQueue as SendQueue>::errno(error).raw(),
     }
 }
 
-/// Puts the functions into a queue pair that has a send queue. One that its type or the device has not got makes
+/// Puts the functions into a queue pair, which must have a send queue. One that its type or the device has not got makes
 /// `wr_complete` fail.
 pub(crate) fn set_functions<D: Driver>(qp: &mut ibv_qp_ex) {
     macro_rules! set {
