@@ -76,8 +76,13 @@ fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
 
 /// Runs a program with two software HCAs; what it printed.
 fn run(program: &Path, folder: Option<&Path>) -> String {
+    run_with(program, folder, &[])
+}
+
+/// [`run`] with environment variables.
+fn run_with(program: &Path, folder: Option<&Path>, variables: &[(&str, &str)]) -> String {
     let mut cmd = Command::new("timeout");
-    cmd.arg("60").arg(program).env("UVERBS_HCA", "2");
+    cmd.arg("60").arg(program).env("UVERBS_HCA", "2").envs(variables.iter().copied());
     if let Some(folder) = folder {
         cmd.env("LD_LIBRARY_PATH", folder);
     }
@@ -236,6 +241,16 @@ fn messages_arrive_by_every_list_verb() {
 #[test]
 fn messages_arrive_by_builders_and_extended_polling() {
     passes("extended");
+}
+
+#[test]
+fn short_data_arrive_in_completions_unless_the_environment_forbids_it() {
+    if header_is_there() {
+        let folder = library();
+        let program = compile("scatter", Some(folder));
+        run(&program, Some(folder));
+        run_with(&program, Some(folder), &[("MLX5_SCATTER_TO_CQE", "0")]);
+    }
 }
 
 #[test]

@@ -68,7 +68,8 @@ mod qp_mask {
     pub(super) const ALL: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS;
 }
 
-/// `enum mlx5dv_qp_create_flags`: data in completions, which this library does not ask for anyway.
+/// `enum mlx5dv_qp_create_flags`: data in completions, which every queue pair has unless it is disabled here or by the
+/// environment. The second flag permits it where the device decides, and changes nothing here.
 mod create_flag {
     pub(super) const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
     pub(super) const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
@@ -101,6 +102,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_qp(
             // SAFETY: the objects in `copy` are live and of this context, as checked above.
             Special::None => unsafe { qp::create(open, context, &mut copy) },
             // SAFETY: the objects in `copy` are live and of this context, as checked above.
+            Special::WithoutScatter => unsafe { without_scatter(open, context, &mut copy) },
+            // SAFETY: the objects in `copy` are live and of this context, as checked above.
             Special::Initiator => unsafe { initiator(open, context, &mut copy) },
             // SAFETY: the objects in `copy` are live and of this context, as checked above.
             Special::Target(key) => unsafe { target(open, context, &copy, key) },
@@ -116,6 +119,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_qp(
 enum Special {
     #[default]
     None,
+    /// Without data in completions.
+    WithoutScatter,
     Initiator,
     /// With its access key.
     Target(u64),
@@ -130,11 +135,36 @@ fn special(attr: &mlx5dv_qp_init_attr) -> Outcome<Special> {
     }
     ensure(flags & create_flag::BOTH != create_flag::BOTH)?;
     match attr.dc_init_attr.dc_type {
+        _ if !has(qp_mask::DC) && flags & create_flag::DISABLE_SCATTER_TO_CQE != 0 => {
+            Ok(Special::WithoutScatter)
+        }
         _ if !has(qp_mask::DC) => Ok(Special::None),
         DCI => Ok(Special::Initiator),
         DCT => Ok(Special::Target(attr.dc_init_attr.dct_access_key)),
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+unsafe fn without_scatter(
+    open: &Open<Mlx5>,
+    context: *mut ibv_context,
+    attr: &mut ibv_qp_init_attr_ex,
+) -> Outcome<*mut ibv_qp> {
+    let init = qp::init_attr(attr)?;
+    if init.qp_type == QpType::Driver || attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
+        // These have no data in completions.
+        // SAFETY: the contract of this function.
+        return unsafe { qp::create(open, context, attr) };
+    }
+    let make = |create: &QpCreate<'_, Mlx5>| {
+        let create = QpCreate { data_in_completions: false, ..*create };
+        // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+        unsafe { open.driver.create_qp(&create) }
+    };
+    // SAFETY: the contract of this function.
+    unsafe { qp::create_with(open, context, attr, &init, make) }
 }
 
 /// # Safety

@@ -190,8 +190,8 @@ pub(crate) unsafe fn create_with<D: Driver>(
         attr: init,
         td: td.and_then(|td| td.downcast_ref()),
         exclusive: td.is_some(),
-        // A C program may register memory under any address, so the entries' addresses are no pointers.
-        data_in_completions: false,
+        // As libmlx5 does, which copies short data to the entries' addresses unless `MLX5_SCATTER_TO_CQE` is 0.
+        data_in_completions: true,
         user_handle: number,
     };
     // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`). `destroy` has the
