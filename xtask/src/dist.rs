@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Cargo profile
     #[arg(long, default_value = "release")]
     profile: String,
+    /// Keep the symbols of functions that are not exported
+    #[arg(long)]
+    symbols: bool,
 }
 
 const PACKAGE: &str = "uverbs-ibverbs";
@@ -60,12 +63,18 @@ const MLX5: Library = Library {
 /// linker hides such symbols if they are in this node.
 const HIDING: &str = "IBVERBS_1.18";
 
+/// Builds the library as users get it, with its symbols, for tools that show them.
+pub(crate) fn release(out: &Path) -> Result<()> {
+    let args = Args { out: out.to_owned(), hca: false, profile: "release".to_owned(), symbols: true };
+    main(&args).map(|_| ())
+}
+
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let out = repo_root().join(&args.out);
     fs::create_dir_all(out.join("pkgconfig")).with_context(|| format!("cannot make {}", out.display()))?;
     let archive = archive(args)?;
-    let strip = args.profile == "release";
+    let strip = args.profile == "release" && !args.symbols;
     let work = tempdir(&out)?;
     let mut input = vec!["-Wl,--whole-archive".into(), archive.clone(), "-Wl,--no-whole-archive".into()];
     input.extend(["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"].map(PathBuf::from));

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The costs of a post and a poll of libibverbs and libmlx5: the C side of `cargo xtask bench`.
+ * The costs of a post and a poll by libibverbs: the C side of `cargo xtask bench`.
  *
- *   bench td|shared count|ns|trace [NAME...]
+ *   bench td|shared FACE count|ns|trace [NAME...]
  *
- * "td" puts the queues into a thread domain, "shared" leaves them their locks. NAME is a row's
- * "c NAME xBATCH".
+ * The loader decides which libibverbs.so.1 is measured: rdma-core's or this project's. "td" puts the queues into a thread
+ * domain, "shared" leaves them their locks. FACE begins the names of the measurements: NAME is "FACE ROW xBATCH".
  * It runs under the preload library of shim.c. The rows are those of the Rust program beside it, with the same names.
  *
  * In the mode "trace" a section of each row is between two stores to a variable; the output has its address.
@@ -15,7 +15,6 @@
  * requests), and each row ends with a dump that has its name.
  */
 #define _GNU_SOURCE
-#include <endian.h>
 #include <sched.h>
 #include <time.h>
 #include "world.h"
@@ -154,10 +153,10 @@ static void prepare_recvs(int batch)
 						 .next = i % batch == batch - 1 ? NULL : &recvs[i + 1] };
 	}
 }
-static void complete_recvs(struct cq *c, int scattered)
+static void complete_recvs(struct cq *c, struct qp *q, int scattered)
 {
 	for (int i = 0; i < CHUNK; i++)
-		complete(c, &rc, rc.received++, RESPONDER_SEND, scattered ? 32 : 64, scattered);
+		complete(c, q, q->received++, RESPONDER_SEND, scattered ? 32 : 64, scattered);
 }
 static void post_recvs(int batch)
 {
@@ -167,75 +166,68 @@ static void post_recvs(int batch)
 	for (int i = 0; i < CHUNK; i += batch)
 		CHECK(!ibv_post_recv(rc.qp, &recvs[i], &bad), "ibv_post_recv");
 	end();
-	complete_recvs(&recv_cq, 0);
+	complete_recvs(&recv_cq, &rc, 0);
 	drain(&recv_cq, CHUNK, CHUNK - 1);
 }
 
-static struct mlx5dv_srq srq_layout(void)
+/* Completes receives from the head of the SRQ's free list on, in its order. */
+static void complete_srq(struct cq *c)
 {
-	struct mlx5dv_srq layout = { 0 };
-	struct mlx5dv_obj obj;
-
-	memset(&obj, 0, sizeof(obj));
-	obj.srq.in = srq;
-	obj.srq.out = &layout;
-	CHECK(!mlx5dv_init_obj(&obj, MLX5DV_OBJ_SRQ), "mlx5dv_init_obj");
-	return layout;
-}
-/* Completes the receives from the head of the free list on, in its order. */
-static void complete_srq(struct cq *c, const struct mlx5dv_srq *layout)
-{
-	uint16_t index = layout->head;
+	/* A segment of 16 bytes, in which the next index is at offset 2, and an entry. */
+	enum { STRIDE = 32 };
 
 	for (int i = 0; i < CHUNK; i++) {
-		const uint8_t *wqe = (uint8_t *)layout->buf + index * layout->stride;
+		const uint8_t *wqe = srq_elements + srq_head * STRIDE;
 
-		complete(c, &rc_srq, index, RESPONDER_SEND, 64, 0);
-		index = wqe[2] << 8 | wqe[3];
+		complete(c, &rc_srq, srq_head, RESPONDER_SEND, 64, 0);
+		srq_head = wqe[2] << 8 | wqe[3];
 	}
 }
 static void post_srq_recvs(int batch)
 {
-	struct mlx5dv_srq layout = srq_layout();
 	struct ibv_recv_wr *bad;
 
 	begin();
 	for (int i = 0; i < CHUNK; i += batch)
 		CHECK(!ibv_post_srq_recv(srq, &recvs[i], &bad), "ibv_post_srq_recv");
 	end();
-	complete_srq(&recv_cq, &layout);
+	complete_srq(&recv_cq);
 	drain(&recv_cq, CHUNK, CHUNK - 1);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- polls */
+/* The QP whose completions a row polls. */
+static struct qp *polled_qp(struct cq *c) { return c == &ex_cq ? &rc_of_ex : &rc; }
+
 static void fill_requester(struct cq *c)
 {
-	uint16_t first = be32toh(rc.dv.dbrec[1]);
+	struct qp *q = polled_qp(c);
+	uint16_t first = posted(q);
 	struct ibv_send_wr *bad;
 
 	for (int i = 0; i < CHUNK; i += BATCH)
-		CHECK(!ibv_post_send(rc.qp, &wrs[i], &bad), "ibv_post_send");
+		CHECK(!ibv_post_send(q->qp, &wrs[i], &bad), "ibv_post_send");
 	for (int i = 0; i < CHUNK; i++)
-		complete(c, &rc, first + i, REQUESTER, 0, 0);
+		complete(c, q, first + i, REQUESTER, 0, 0);
 }
 static void fill_recvs(struct cq *c, int scattered)
 {
+	struct qp *q = polled_qp(c);
 	struct ibv_recv_wr *bad;
 
 	for (int i = 0; i < CHUNK; i += BATCH)
-		CHECK(!ibv_post_recv(rc.qp, &recvs[i], &bad), "ibv_post_recv");
-	complete_recvs(c, scattered);
+		CHECK(!ibv_post_recv(q->qp, &recvs[i], &bad), "ibv_post_recv");
+	complete_recvs(c, q, scattered);
 }
 static void fill_responder(struct cq *c) { fill_recvs(c, 0); }
 static void fill_scattered(struct cq *c) { fill_recvs(c, 1); }
 static void fill_srq(struct cq *c)
 {
-	struct mlx5dv_srq layout = srq_layout();
 	struct ibv_recv_wr *bad;
 
 	for (int i = 0; i < CHUNK; i += BATCH)
 		CHECK(!ibv_post_srq_recv(srq, &recvs[i], &bad), "ibv_post_srq_recv");
-	complete_srq(c, &layout);
+	complete_srq(c);
 }
 /* QPs that complete to one CQ, in turn. */
 struct many {
@@ -263,7 +255,7 @@ static void poll_many(int batch, struct many *m)
 		create_many(m);
 	for (int i = 0; i < m->operations; i++) {
 		struct qp *q = &m->qps[i % m->count];
-		uint16_t at = be32toh(q->dv.dbrec[1]);
+		uint16_t at = posted(q);
 
 		CHECK(!ibv_post_send(q->qp, &wrs[i % CHUNK], &bad), "ibv_post_send");
 		complete(&m->cq, q, at, REQUESTER, 0, 0);
@@ -467,13 +459,13 @@ int main(int argc, char **argv)
 	double per_ns = 1;
 	cpu_set_t cpus;
 
-	if (argc < 3) {
-		fprintf(stderr, "usage: bench td|shared count|ns|trace [NAME...]\n");
+	if (argc < 4) {
+		fprintf(stderr, "usage: bench td|shared FACE count|ns|trace [NAME...]\n");
 		return 2;
 	}
 	thread_domain = !strcmp(argv[1], "td");
-	counting = !strcmp(argv[2], "count");
-	tracing = !strcmp(argv[2], "trace");
+	counting = !strcmp(argv[3], "count");
+	tracing = !strcmp(argv[3], "trace");
 	/* Without events in between, the library would wait between empty polls. */
 	setenv("MLX5_STALL_CQ_POLL", "0", 0);
 	/* One of the last CPUs: interrupts and other work begin at the first. */
@@ -489,10 +481,10 @@ int main(int argc, char **argv)
 		for (int batch = 1; batch <= BATCH; batch += BATCH - 1) {
 			char name[64];
 
-			snprintf(name, sizeof(name), "c %s x%d", r->name, batch);
+			snprintf(name, sizeof(name), "%s %s x%d", argv[2], r->name, batch);
 			if (!(r->batches & (batch == 1 ? ONE : LIST)) || (r->batches & TD && !thread_domain))
 				continue;
-			if (!wanted(name, argc - 3, argv + 3))
+			if (!wanted(name, argc - 4, argv + 4))
 				continue;
 			r->prepare(batch);
 			if (counting)

@@ -177,6 +177,7 @@ static void create_qp(call_t *call)
 	in(call, UVERBS_ATTR_UHW_IN, &request, sizeof(request));
 	in(call, UVERBS_ATTR_CREATE_QP_CAP, &cap, sizeof(cap));
 	shim_seen.user_index = request.uidx;
+	shim_seen.qp_record = request.db_addr;
 	out_object(call, UVERBS_ATTR_CREATE_QP_HANDLE);
 	out(call, UVERBS_ATTR_CREATE_QP_RESP_CAP, &cap, sizeof(cap));
 	out_u32(call, UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, ++next_qpn);

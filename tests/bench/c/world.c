@@ -3,15 +3,16 @@
 #define _GNU_SOURCE
 #include "world.h"
 #include <dlfcn.h>
-#include <endian.h>
 #include "shim.h"
 
 int counting, tracing, thread_domain;
 uint64_t elapsed;
 volatile uint64_t mark;
 struct cq send_cq, recv_cq, ex_cq;
-struct qp rc, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
+struct qp rc, rc_of_ex, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
 struct ibv_srq *srq;
+const uint8_t *srq_elements;
+uint16_t srq_head;
 struct ibv_pd *pd;
 struct ibv_ah *ah;
 struct ibv_mr *mr;
@@ -57,7 +58,6 @@ void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k)
 			 .max_recv_wr = k.wrs ? k.wrs : 2 * CHUNK,
 			 .max_send_sge = k.entries, .max_recv_sge = 1, .max_inline_data = k.wrs ? 0 : 32 },
 	};
-	struct mlx5dv_obj obj;
 
 	if (k.extended) {
 		attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -70,10 +70,7 @@ void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k)
 	CHECK(q->qp, "ibv_create_qp_ex");
 	q->ex = k.extended ? ibv_qp_to_qp_ex(q->qp) : NULL;
 	q->user_index = seen->user_index;
-	memset(&obj, 0, sizeof(obj));
-	obj.qp.in = q->qp;
-	obj.qp.out = &q->dv;
-	CHECK(!mlx5dv_init_obj(&obj, MLX5DV_OBJ_QP), "mlx5dv_init_obj");
+	q->record = (const uint32_t *)(uintptr_t)seen->qp_record;
 	to_state(q->qp, IBV_QPS_INIT);
 	to_state(q->qp, IBV_QPS_RTR);
 	to_state(q->qp, IBV_QPS_RTS);
@@ -113,6 +110,7 @@ void create_objects(void)
 	create_cq(&ex_cq, 2 * CHUNK, 1);
 	srq = ibv_create_srq(pd, &srq_attr);
 	CHECK(srq, "ibv_create_srq");
+	srq_elements = (const uint8_t *)(uintptr_t)seen->srq_ring;
 	create_qp(&rc, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1 });
 	create_qp(&rc_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .extended = 1, .entries = 1 });
 	create_qp(&ud, pd, (struct qp_kind){ .type = IBV_QPT_UD, .entries = 1 });
@@ -120,6 +118,7 @@ void create_objects(void)
 	create_qp(&rc_srq, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1, .srq = srq });
 	create_qp(&rc_sge3, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 3 });
 	create_qp(&rc_sge3_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .extended = 1, .entries = 3 });
+	create_qp(&rc_of_ex, pd, (struct qp_kind){ .type = IBV_QPT_RC, .entries = 1, .cq = &ex_cq });
 }
 
 void create_fifth(void)
@@ -162,7 +161,7 @@ void drain(struct cq *c, int n, uint64_t last)
 }
 void retire_sends(struct qp *q, int blocks)
 {
-	complete(&send_cq, q, be32toh(q->dv.dbrec[1]) - blocks, REQUESTER, 0, 0);
+	complete(&send_cq, q, posted(q) - blocks, REQUESTER, 0, 0);
 	drain(&send_cq, 1, CHUNK - 1);
 }
 

@@ -2,6 +2,7 @@
 /* The C benchmark's objects, the device's side of its queues, and the measured stretch. */
 #ifndef WORLD_H
 #define WORLD_H
+#include <endian.h>
 #include <errno.h>
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
@@ -63,7 +64,7 @@ struct cq {
 struct qp {
 	struct ibv_qp *qp;
 	struct ibv_qp_ex *ex;
-	struct mlx5dv_qp dv;
+	const volatile uint32_t *record; /* the doorbell record */
 	uint32_t user_index;
 	uint16_t received; /* receives that were completed */
 };
@@ -74,8 +75,12 @@ struct qp_kind {
 	struct cq *cq; /* of both directions; else the usual ones */
 };
 extern struct cq send_cq, recv_cq, ex_cq;
-extern struct qp rc, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
+/* rc_of_ex completes to ex_cq, the others to send_cq and recv_cq. */
+extern struct qp rc, rc_of_ex, rc_ex, ud, ud_ex, rc_srq, rc_sge3, rc_sge3_ex, fifth;
 extern struct ibv_srq *srq;
+/* The elements of the SRQ, and the head of its free list, from which a device takes. */
+extern const uint8_t *srq_elements;
+extern uint16_t srq_head;
 extern struct ibv_pd *pd;
 extern struct ibv_ah *ah;
 extern struct ibv_mr *mr;
@@ -88,6 +93,9 @@ void create_cq(struct cq *c, int entries, int extended);
 void create_qp(struct qp *q, struct ibv_pd *domain, struct qp_kind k);
 /* The fifth QP of a PD without a thread domain. */
 void create_fifth(void);
+
+/* The number of basic blocks that were posted. */
+static inline uint16_t posted(const struct qp *q) { return be32toh(q->record[1]); }
 
 enum { REQUESTER = 0, RESPONDER_SEND = 2, RDMA_WRITE = 8, SCATTERED_BYTE = 7 };
 

@@ -23,6 +23,8 @@ pub struct Seen {
     pub srq_ring: u64,
     /// The address of the doorbell registers, [`REGISTERS`] bytes.
     pub registers: u64,
+    /// The address of a QP's doorbell record.
+    pub qp_record: u64,
     /// The user index of a QP.
     pub user_index: u32,
 }

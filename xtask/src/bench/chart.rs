@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The chart. Each row of exclusive queues has bars for libmlx5, for both faces of this library, and for the floor.
+//! The chart. Each row of exclusive queues has bars for libmlx5, for each face of this library, and for the floor.
 
 use super::measure::Results;
 use super::rows::{Face, Line, Locking};
@@ -11,9 +11,10 @@ use std::path::Path;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Faces from the top of a row to its bottom, what they are called, and their colours.
-const BARS: [(Face, &str, RGBColor); 4] = [
+const BARS: [(Face, &str, RGBColor); 5] = [
     (Face::C, "libmlx5", RGBColor(150, 150, 150)),
-    (Face::Raw, "ours, C-shaped calls", RGBColor(240, 160, 60)),
+    (Face::Abi, "our libibverbs.so.1", RGBColor(245, 200, 130)),
+    (Face::Raw, "ours, C-shaped calls in Rust", RGBColor(240, 160, 60)),
     (Face::Typed, "ours, typed calls", RGBColor(200, 70, 40)),
     (Face::Floor, "floor: bare stores, loads and fences", RGBColor(60, 60, 60)),
 ];

@@ -98,7 +98,7 @@ mod tests {
     fn every_recorded_count_is_of_a_known_row() {
         let known: Vec<_> = Line::selected("")
             .iter()
-            .flat_map(|line| [Face::Typed, Face::Raw].map(|face| line.key(face)))
+            .flat_map(|line| Face::OURS.map(|face| line.key(face)))
             .flatten()
             .collect();
         for file in [File::Before, File::Over] {

@@ -45,9 +45,9 @@ impl Results {
         self.count(lines, "ours", OURS, |tool, locking| ours.command(tool, locking))
     }
 
-    /// Counts those of libmlx5's.
-    pub(crate) fn count_c(&mut self, lines: &[Line], c: &C) -> Result<()> {
-        self.count(lines, "c", &[Face::C], |tool, locking| c.command(tool, locking))
+    /// Counts those of the C program with the library of a face.
+    pub(crate) fn count_c(&mut self, lines: &[Line], c: &C, face: Face) -> Result<()> {
+        self.count(lines, face.name(), &[face], |tool, locking| c.command(tool, locking, face))
     }
 
     fn count(
@@ -68,13 +68,16 @@ impl Results {
         Ok(())
     }
 
-    /// Times both, one process after the other: a round.
+    /// Times all programs, one process after the other: a round.
     pub(crate) fn time(&mut self, lines: &[Line], ours: &Ours, c: &C) -> Result<()> {
         let mut round = Values::new();
         for locking in Locking::ALL {
-            for (faces, mut program) in
-                [(&[Face::C][..], c.command(&[], locking)), (OURS, ours.command(&[], locking))]
-            {
+            let programs = [
+                (&[Face::C][..], c.command(&[], locking, Face::C)),
+                (OURS, ours.command(&[], locking)),
+                (&[Face::Abi], c.command(&[], locking, Face::Abi)),
+            ];
+            for (faces, mut program) in programs {
                 let names = names(lines, locking, faces);
                 if !names.is_empty() {
                     let values = parse(&run::output(program.arg("ns").args(&names))?)?;

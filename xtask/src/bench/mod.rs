@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Draw the instructions of exclusive queues into this SVG file
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
-    /// Count this library only, compare with the recorded counts of libmlx5, and exit with status 1 if a row is above
+    /// Do not count libmlx5: compare with its recorded counts, and exit with status 1 if a row is above
     /// its limit
     #[arg(long, conflicts_with_all = ["json", "chart", "record"])]
     check: bool,
@@ -69,7 +69,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let (ours, c, judge) = (Ours::build()?, C::build()?, Judge::read()?);
     let mut results = Results::default();
     results.count_ours(&lines, &ours)?;
-    results.count_c(&lines, &c)?;
+    for face in [Face::C, Face::Abi] {
+        results.count_c(&lines, &c, face)?;
+    }
     for _ in 0..if args.no_ns { 0 } else { args.rounds } {
         results.time(&lines, &ours, &c)?;
     }
@@ -106,8 +108,10 @@ fn doorbells(lines: &[Line]) -> Result<ExitCode> {
             continue;
         }
         found.extend(doorbell::trace(&names, |tool| ours.command(tool, locking))?);
-        let names = doorbell::names(lines, locking, &[Face::C]);
-        found.extend(doorbell::trace(&names, |tool| c.command(tool, locking))?);
+        for face in [Face::C, Face::Abi] {
+            let names = doorbell::names(lines, locking, &[face]);
+            found.extend(doorbell::trace(&names, |tool| c.command(tool, locking, face))?);
+        }
         println!("{}\n", report::doorbells(lines, locking, &found));
     }
     println!("per doorbell: fences / locked instructions / lines of memory dirtied / bytes to the register");
@@ -128,7 +132,7 @@ fn judged(
 ) -> Result<Vec<(Line, Face, f64, f64)>> {
     let mut judged = Vec::new();
     for line in lines {
-        for face in [Face::Typed, Face::Raw] {
+        for face in Face::OURS {
             let Some(count) = results.instructions(line, face) else { continue };
             let key = line.key(Face::C).context("a row of libmlx5")?;
             let of_c = c.get(&key).with_context(|| format!("bench-c.tsv has no {:?}", key.name))?;
@@ -143,9 +147,10 @@ fn judged(
 /// Whether our counts are within the limits that follow from the recorded counts of libmlx5. Prints the rows that are
 /// not.
 fn passes(lines: &[Line]) -> Result<bool> {
-    let (ours, judge, c) = (Ours::build()?, Judge::read()?, File::C.read()?);
+    let (ours, program, judge, c) = (Ours::build()?, C::build()?, Judge::read()?, File::C.read()?);
     let mut results = Results::default();
     results.count_ours(lines, &ours)?;
+    results.count_c(lines, &program, Face::Abi)?;
     let judged = judged(lines, &results, &judge, &c)?;
     let sentences: Vec<_> = judged
         .iter()

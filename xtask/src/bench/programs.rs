@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that are measured: a C program with rdma-core, and ours. Both use the fake device of the preload
-//! library.
+//! The programs that are measured: a C program, with rdma-core's library and with this project's, and Rust programs. All use
+//! the fake device of the preload library.
 
-use super::rows::Locking;
-use crate::{cargo, repo_root, run, vm};
+use super::rows::{Face, Locking};
+use crate::{cargo, dist, repo_root, run, vm};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,14 @@ pub(crate) struct Ours {
     shim: PathBuf,
 }
 
-/// The C program, built, and the library that it runs with.
+/// The C program, built, and the libraries that it runs with.
 pub(crate) struct C {
     program: PathBuf,
     shim: PathBuf,
+    /// With rdma-core's libibverbs, and the loader and the libc of all runs.
     libraries: PathBuf,
+    /// With this project's libibverbs.
+    dist: PathBuf,
     sysfs: PathBuf,
     /// The version of rdma-core.
     pub(crate) version: String,
@@ -99,12 +102,13 @@ impl Ours {
 }
 
 impl C {
-    /// Downloads the library, once, and builds the program. Without the archive, this machine's library is used.
+    /// Downloads rdma-core, once, and builds the program and this project's library. Without the archive, this machine's
+    /// rdma-core is used.
     pub(crate) fn build() -> Result<Self> {
         let (include, libraries) = match fetch() {
             Ok(root) => (root.join("include"), root.join(LIBRARIES)),
             Err(e) if Path::new("/usr/include/infiniband/mlx5dv.h").exists() => {
-                eprintln!("bench: this machine's libibverbs is measured: {e:#}");
+                eprintln!("bench: this machine's libibverbs is C's library: {e:#}");
                 (PathBuf::from("/usr/include"), Path::new("/").join(LIBRARIES))
             }
             Err(e) => return Err(e),
@@ -113,23 +117,32 @@ impl C {
         let mut cmd = gcc();
         cmd.arg("-I").arg(include).arg("-o").arg(&program);
         cmd.args([sources().join("bench.c"), sources().join("world.c")]);
-        cmd.args([libraries.join("libibverbs.so.1"), libraries.join("libmlx5.so.1")]);
+        cmd.arg(libraries.join("libibverbs.so.1"));
         run::inherit(cmd.args(["-Wl,--allow-shlib-undefined", "-ldl"]))?;
+        let dist = folder()?.join("dist");
+        dist::release(&dist)?;
         Ok(Self {
             program,
             shim: build_shim()?,
             sysfs: make_sysfs()?,
             version: version(&libraries)?,
             libraries,
+            dist,
         })
     }
 
-    /// A call of the program with a locking, under a tool if there are words before it.
-    pub(crate) fn command(&self, tool: &[String], locking: Locking) -> Command {
+    /// A call of the program with a locking and the library of a face, under a tool if there are words before it.
+    pub(crate) fn command(&self, tool: &[String], locking: Locking, face: Face) -> Command {
         // The suite's libc is newer than this machine's, so its own loader starts the program.
         let mut cmd = command(tool, &self.libraries.join("ld-linux-x86-64.so.2"));
-        cmd.arg("--preload").arg(&self.shim).arg("--library-path").arg(&self.libraries);
-        cmd.arg(&self.program).arg(locking.of_c()).env("SYSFS_PATH", &self.sysfs);
+        let (shim, libraries) = (self.shim.display(), self.libraries.display());
+        let (preload, path) = match face {
+            Face::Abi => (shim.to_string(), format!("{}:{libraries}", self.dist.display())),
+            // A provider that is loaded already is used, so the folder of providers is not needed.
+            _ => (format!("{shim}:{libraries}/libmlx5.so.1"), libraries.to_string()),
+        };
+        cmd.args(["--preload", &preload, "--library-path", &path]);
+        cmd.arg(&self.program).args([locking.of_c(), face.name()]).env("SYSFS_PATH", &self.sysfs);
         cmd
     }
 }

@@ -15,8 +15,8 @@ pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: 
     table.load_preset(presets::ASCII_MARKDOWN);
     let title = format!("{locking} queues");
     let header = [
-        &*title, "C", "ns", "typed", "of C", "limit", "ns of C", "raw", "of C", "limit", "ns of C", "floor",
-        "ns of C", "verdict",
+        &*title, "C", "ns", "C ABI", "of C", "limit", "ns of C", "typed", "of C", "limit", "ns of C", "raw",
+        "of C", "limit", "ns of C", "floor", "ns of C", "verdict",
     ];
     table.set_header(header);
     for column in 1..header.len() - 1 {
@@ -26,7 +26,7 @@ pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: 
         let c = results.instructions(line, Face::C);
         let mut cells =
             vec![line.title(), shown(c, 0), shown(results.ns(line, Face::C).map(|ns| ns.value), 1)];
-        for face in [Face::Typed, Face::Raw] {
+        for face in Face::OURS {
             let count = results.instructions(line, face);
             let limit = count.and(c).and_then(|c| judge.limit(line, face, c));
             cells.push(shown(count, 1));
@@ -36,7 +36,7 @@ pub(crate) fn table(lines: &[Line], locking: Locking, results: &Results, judge: 
         }
         cells.push(shown(results.instructions(line, Face::Floor), 0));
         cells.push(spread(results.ratio(line, Face::Floor)));
-        cells.push(verdict(line, results, judge).to_owned());
+        cells.push(verdict(line, results, judge));
         table.add_row(cells);
     }
     table
@@ -47,14 +47,14 @@ pub(crate) fn doorbells(lines: &[Line], locking: Locking, found: &HashMap<String
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
     let title = format!("{locking} queues");
-    table.set_header([&*title, "C", "typed", "raw"]);
+    table.set_header([&*title, "C", "C ABI", "typed", "raw"]);
     for line in lines.iter().filter(|line| line.locking == locking && doorbell::rings(line)) {
         let cell = |face| {
             let doorbell = found.get(&line.key(face)?.name)?;
             let Doorbell { fences, locked, lines, register_bytes } = doorbell;
             Some(format!("{fences:.1} / {locked:.1} / {lines:.1} / {register_bytes:.0}"))
         };
-        let cells = [Face::C, Face::Typed, Face::Raw].map(|face| cell(face).unwrap_or_default());
+        let cells = [Face::C, Face::Abi, Face::Typed, Face::Raw].map(|face| cell(face).unwrap_or_default());
         table.add_row([line.title()].into_iter().chain(cells));
     }
     table
@@ -68,8 +68,8 @@ fn spread(median: Option<Median>) -> String {
     median.map(|m| format!("{:.2} ±{:.2}", m.value, m.spread)).unwrap_or_default()
 }
 
-/// The verdict on a line: the worse of the two faces.
-fn verdict(line: &Line, results: &Results, judge: &Judge) -> &'static str {
+/// The verdict on a line: the faces that are above their limit.
+fn verdict(line: &Line, results: &Results, judge: &Judge) -> String {
     let within = |face| {
         if let Some(share) = line.row.limits.of_c_ns(face) {
             return Some(results.ratio(line, face)?.value <= share);
@@ -77,12 +77,13 @@ fn verdict(line: &Line, results: &Results, judge: &Judge) -> &'static str {
         let (count, c) = (results.instructions(line, face)?, results.instructions(line, Face::C)?);
         Some(count <= judge.limit(line, face, c)?)
     };
-    match (within(Face::Typed), within(Face::Raw)) {
-        (Some(false), Some(false)) => "both over",
-        (Some(false), _) => "typed over",
-        (_, Some(false)) => "raw over",
-        (None, None) => "",
-        _ => "ok",
+    let judged = Face::OURS.map(|face| (face, within(face)));
+    let over: Vec<_> =
+        judged.iter().filter(|(_, ok)| *ok == Some(false)).map(|(face, _)| face.name()).collect();
+    match &over[..] {
+        [] if judged.iter().all(|(_, ok)| ok.is_none()) => String::new(),
+        [] => "ok".to_owned(),
+        over => format!("{} over", over.join(", ")),
     }
 }
 
@@ -102,6 +103,7 @@ pub(crate) fn json(lines: &[Line], results: &Results, judge: &Judge, version: &s
             "batch": line.batch,
             "locking": line.locking.to_string(),
             "c": of(line, Face::C),
+            "abi": of(line, Face::Abi),
             "typed": of(line, Face::Typed),
             "raw": of(line, Face::Raw),
             "floor": of(line, Face::Floor),
