@@ -34,7 +34,13 @@ pub(crate) struct Private {
     /// Open until the context is closed; read by the number in C's part.
     _async_fd: AsyncFd,
     /// What `cmd_fd` is if the port has no file.
-    _stand_in: Option<OwnedFd>,
+    #[cfg_attr(
+        not(feature = "hca"),
+        expect(dead_code, reason = "kept open; only contexts with software HCAs compare it")
+    )]
+    stand_in: Option<OwnedFd>,
+    /// One for all contexts with the same port, of which the last closes it.
+    port: Arc<()>,
     /// Objects by the number that their events carry.
     objects: Mutex<Slab<Numbered>>,
     /// Held while the counts of acknowledged events change, and by threads that wait for them.
@@ -56,12 +62,26 @@ pub(crate) fn open_with<D: Driver>(
     device: *mut ibv_device,
     open: impl FnOnce(Arc<dyn Kernel>) -> uverbs_core::Result<(D, ContextInfo)>,
 ) -> Outcome<*mut ibv_context> {
-    let (driver, info) = open(kernel)?;
-    let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
-    let stand_in = match driver.kernel().fd() {
+    let opened = open(kernel)?;
+    let stand_in = match opened.0.kernel().fd() {
         Some(_) => None,
-        None => Some(stand_in(driver.kernel().name())?),
+        None => Some(stand_in(opened.0.kernel().name())?),
     };
+    finish(opened, device, stand_in, Arc::default())
+}
+
+/// Puts the parts of a new context together.
+fn finish<D: Driver>(
+    (driver, info): (D, ContextInfo),
+    device: *mut ibv_device,
+    #[cfg_attr(
+        not(feature = "hca"),
+        expect(dead_code, reason = "kept open; only contexts with software HCAs compare it")
+    )]
+    stand_in: Option<OwnedFd>,
+    port: Arc<()>,
+) -> Outcome<*mut ibv_context> {
+    let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
     let cmd_fd = match (&stand_in, driver.kernel().fd()) {
         (Some(fd), _) => fd.as_raw_fd(),
         (None, Some(fd)) => fd.as_raw_fd(),
@@ -78,13 +98,14 @@ pub(crate) fn open_with<D: Driver>(
     let private = Private {
         verbs: Box::new(Open { driver, core_support, num_comp_vectors }),
         _async_fd: async_fd,
-        _stand_in: stand_in,
+        stand_in,
+        port,
         objects: Mutex::default(),
         acks: Mutex::new(()),
         acked: Condvar::new(),
     };
     let context = Box::into_raw(Box::new(Context { public, private }));
-    OPEN.write().unwrap_or_else(PoisonError::into_inner).push(context.addr() + POINTER);
+    OPEN.write().unwrap_or_else(PoisonError::into_inner).push(context.expose_provenance() + POINTER);
     Ok(context.cast::<u8>().wrapping_add(POINTER).cast())
 }
 
@@ -105,9 +126,12 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
     // SAFETY: the address was in the list, so it is that of a context which `open` allocated as a `Box`, plus `POINTER`,
     // and which is not closed yet.
     let context = unsafe { Box::from_raw(context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>()) };
-    // SAFETY: no verb of this context is in progress, and none of its objects is used later (the contract of this
-    // function).
-    unsafe { context.private.kernel().close() };
+    // Objects are the port's, and may be in use by another context with it.
+    if Arc::strong_count(&context.private.port) == 1 {
+        // SAFETY: no verb of this context is in progress, and none of its objects is used later (the contract of this
+        // function); no other context has the port.
+        unsafe { context.private.kernel().close() };
+    }
     Ok(())
 }
 
@@ -187,5 +211,45 @@ impl Private {
     pub(crate) fn wait_for_acks(&self, is_done: impl Fn() -> bool) {
         let acks = self.acks();
         drop(self.acked.wait_while(acks, |()| !is_done()).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Contexts that share a port without a file, because they were imported from each other: a software HCA's.
+#[cfg(feature = "hca")]
+pub(crate) mod shared {
+    use super::*;
+    use std::os::fd::BorrowedFd;
+
+    /// A context that shares its port with others, because they were imported from each other and the port has no file.
+    pub(crate) struct Shared {
+        pub(crate) device: *mut ibv_device,
+        pub(crate) kernel: Arc<dyn Kernel>,
+        port: Arc<()>,
+    }
+
+    /// The port whose stand-in a descriptor is a duplicate of.
+    pub(crate) fn by_stand_in(fd: BorrowedFd<'_>) -> Outcome<Option<Shared>> {
+        let wanted = nix::sys::stat::fstat(fd)?;
+        for address in OPEN.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            let context = ptr::with_exposed_provenance_mut::<Context>(address - POINTER);
+            // SAFETY: the address is in the list, which is locked, so it is that of a context which `open` created and exposed,
+            // and which is not freed meanwhile.
+            let private = unsafe { &(*context).private };
+            let Some(stand_in) = &private.stand_in else { continue };
+            let found = nix::sys::stat::fstat(stand_in)?;
+            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino) {
+                // SAFETY: as above; the field is not changed after the context is made.
+                let device = unsafe { (*context).public.context.device };
+                let (kernel, port) = (Arc::clone(private.kernel()), Arc::clone(&private.port));
+                return Ok(Some(Shared { device, kernel, port }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A second context on a port that has no file. `fd` becomes its `cmd_fd`.
+    pub(crate) fn share<D: Driver>(shared: Shared, fd: OwnedFd) -> Outcome<*mut ibv_context> {
+        let Shared { device, kernel, port } = shared;
+        finish(D::import(kernel)?, device, Some(fd), port)
     }
 }

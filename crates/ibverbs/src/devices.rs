@@ -13,6 +13,7 @@ use crate::errno::{Errno, Outcome, pointer};
 use crate::export::sysfs;
 use core::ffi::{c_char, c_int, c_void};
 use core::{mem, ptr};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, PciId, Roots, TransportType, Unusable, parse};
 use uverbs_core::kernel::{Kernel, Process, UverbsFd};
@@ -246,6 +247,45 @@ pub(crate) fn open_mlx5(device: *mut ibv_device, devx: bool) -> Outcome<*mut ibv
     let mut options = Options::from_env()?;
     options.devx = devx;
     context::open_with(kernel, device, |kernel| Mlx5::open_with(kernel, &options))
+}
+
+/// Joins the context of an open device file, which is closed with the new context, or if this fails after the device was
+/// found, as in C.
+///
+/// # Safety
+/// As in ibv_import_device(3).
+pub(crate) unsafe fn import(cmd_fd: c_int) -> Outcome<*mut ibv_context> {
+    if cmd_fd < 0 {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: the descriptor is not negative, and nothing else closes it during this call (contract of the man page).
+    let borrowed = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
+    #[cfg(feature = "hca")]
+    if let Some(shared) = context::shared::by_stand_in(borrowed)? {
+        // SAFETY: the caller gives the descriptor away (contract of the man page).
+        return context::shared::share::<Mlx5>(shared, unsafe { OwnedFd::from_raw_fd(cmd_fd) });
+    }
+    let found = nix::sys::stat::fstat(borrowed)?;
+    if found.st_mode & libc::S_IFMT != libc::S_IFCHR {
+        return Err(Errno::EINVAL);
+    }
+    let dev = (libc::major(found.st_rdev), libc::minor(found.st_rdev));
+    let roots = Roots { sysfs: sysfs::root(), ..Roots::default() };
+    let is_it = |info: &DeviceInfo| info.uverbs.as_ref().is_ok_and(|node| node.dev == dev);
+    let info = roots.devices()?.into_iter().find(is_it).ok_or(Errno::ENODEV)?;
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = known.find(public(&info), Source::Kernel(Box::new(info.clone())));
+    drop(known);
+    // SAFETY: the caller gives the descriptor away (contract of the man page).
+    let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+    let file: Arc<dyn Kernel> =
+        Arc::new(UverbsFd::from_fd(fd, &info.name, &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID])?);
+    Process::adopt_children();
+    match file.driver_id() {
+        Mlx5::DRIVER_ID => context::open_with(file, device, Mlx5::import),
+        Rxe::DRIVER_ID => context::open_with(file, device, Rxe::import),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
 }
 
 /// # Safety

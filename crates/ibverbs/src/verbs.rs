@@ -45,6 +45,8 @@ pub(crate) trait Verbs: Send + Sync {
     fn alloc_td(&self) -> Outcome<AnyTd>;
     fn null_lkey(&self) -> Outcome<u32>;
     fn alloc_dm(&self, length: u64, log_align: u32) -> Outcome<DmParts>;
+    unsafe fn import_pd(&self, handle: u32) -> Outcome<PdHandle>;
+    unsafe fn import_dm(&self, handle: u32) -> Outcome<DmParts>;
 
     unsafe fn create_cq(&self, context: *mut ibv_context, request: &CqRequest) -> Outcome<*mut ibv_cq>;
     unsafe fn resize_cq(&self, cq: *mut ibv_cq, cqe: u32) -> Outcome<()>;
@@ -142,6 +144,16 @@ impl<D: Driver> Verbs for Open<D> {
 
     fn alloc_dm(&self, length: u64, log_align: u32) -> Outcome<DmParts> {
         Ok(self.driver.alloc_dm(length, log_align)?)
+    }
+
+    unsafe fn import_pd(&self, handle: u32) -> Outcome<PdHandle> {
+        // SAFETY: the number is that of a domain that the program may use (contract of the man page).
+        Ok(unsafe { self.driver.import_pd(handle) }?)
+    }
+
+    unsafe fn import_dm(&self, handle: u32) -> Outcome<DmParts> {
+        // SAFETY: the number is that of memory that the program may use (contract of the man page).
+        Ok(unsafe { self.driver.import_dm(handle) }?)
     }
 
     delegate! {

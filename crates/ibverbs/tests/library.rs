@@ -264,6 +264,11 @@ fn packets_are_steered_and_spread() {
 }
 
 #[test]
+fn objects_are_imported_by_their_numbers() {
+    passes("import");
+}
+
+#[test]
 fn threads_share_queues() {
     passes("threads");
 }

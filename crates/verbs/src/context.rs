@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An open device and its queries. The files of the objects that are created from it have the calls that create them.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
 use uverbs_core::control::slab::Slab;
@@ -120,13 +120,28 @@ impl<D: Driver> Context<D> {
 
     /// Opens a device behind any kernel port.
     pub fn from_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
-        let name = kernel.name().to_owned();
-        let (driver, info) = D::open(kernel)?;
+        Ok(Self::new(D::open(kernel)?))
+    }
+
+    /// `ibv_import_device`: joins the context of a device file that another process has opened and sent, or that this one
+    /// duplicated. Objects are the file's, so they end when the last context with it is dropped. Events of objects go to the
+    /// first context's [`async_fd`](Self::async_fd).
+    pub fn import(device: &DeviceInfo, fd: OwnedFd) -> Result<Self> {
+        Self::import_kernel(Arc::new(UverbsFd::from_fd(fd, &device.name, &[D::DRIVER_ID])?))
+    }
+
+    /// As [`import`](Self::import), of any kernel port that has a context.
+    pub fn import_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
+        Ok(Self::new(D::import(kernel)?))
+    }
+
+    fn new((driver, info): (D, ContextInfo)) -> Self {
+        let name = driver.kernel().name().to_owned();
         let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
         let objects = Mutex::new(Slab::new());
-        Ok(Self {
+        Self {
             inner: Arc::new(ContextInner { driver, num_comp_vectors, core_support, async_fd, objects, name }),
-        })
+        }
     }
 
     /// The device's name, such as `rxe0`.

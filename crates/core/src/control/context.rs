@@ -7,7 +7,8 @@ use crate::kernel::{Command, Kernel, Uhw};
 use std::sync::Arc;
 use uverbs_uapi::ids::{
     UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS,
-    UVERBS_METHOD_GET_CONTEXT, UVERBS_OBJECT_DEVICE,
+    UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS,
+    UVERBS_METHOD_GET_CONTEXT, UVERBS_METHOD_QUERY_CONTEXT, UVERBS_OBJECT_DEVICE,
 };
 use uverbs_uapi::verbs::IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
 
@@ -57,6 +58,24 @@ pub fn open(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<ContextInfo> {
     Ok(ContextInfo { num_comp_vectors, core_support: CoreSupport(core_support), async_fd })
 }
 
+/// Joins the context of a device file that another process, or another part of this one, has opened (ibv_import_device(3)).
+/// `private` is the driver's own output, by the number of its attribute.
+///
+/// # Errors
+/// The kernel's refusal; [`Error::Unsupported`](crate::Error::Unsupported) if its driver does not report contexts.
+pub fn import(kernel: &Arc<dyn Kernel>, private: (u16, &mut [u8])) -> Result<ContextInfo> {
+    let (mut num_comp_vectors, mut core_support) = (0_u32, 0_u64);
+    let mut command = Command::<3>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_CONTEXT);
+    command
+        .output(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, &mut num_comp_vectors)
+        .output(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, &mut core_support)
+        .output_bytes(private.0, private.1)
+        .run(&**kernel)
+        .map_err(|errno| device_error("import_device", &**kernel, errno))?;
+    let async_fd = async_event::alloc(kernel)?;
+    Ok(ContextInfo { num_comp_vectors, core_support: CoreSupport(core_support), async_fd })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +98,25 @@ mod tests {
             });
         let info = open(&script.kernel(), Uhw::none()).unwrap();
         assert_eq!((info.num_comp_vectors, info.core_support), (8, CoreSupport(1)));
+        script.done();
+    }
+
+    #[test]
+    fn an_imported_context_has_an_event_file_of_its_own() {
+        let script = Script::new();
+        script
+            .expect(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_CONTEXT, |c| {
+                assert!(c.answer(0, &3_u32.to_ne_bytes()) && c.answer(1, &1_u64.to_ne_bytes()));
+                assert!(c.answer(0x1000, &[7]));
+                Ok(())
+            })
+            .expect(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC, |c| {
+                assert!(c.new_fd(0, tempfile::tempfile().unwrap().into()));
+                Ok(())
+            });
+        let mut private = [0; 2];
+        let info = import(&script.kernel(), (0x1000, &mut private)).unwrap();
+        assert_eq!((info.num_comp_vectors, info.core_support, private), (3, CoreSupport(1), [7, 0]));
         script.done();
     }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Device memory: memory in the device that a region can be registered on (ibv_alloc_dm(3)).
+//! Device memory: memory in the device that a region can be registered on (ibv_alloc_dm(3), ibv_import_dm(3)).
+// UNSAFETY: memory of another owner can end any time. This module has no unsafe block.
+#![expect(unsafe_code)]
 
 use super::mr::MrHandle;
 use super::{CoreSupport, Object, PdHandle, Result, device_error, handle_common, new_object};
@@ -83,6 +85,20 @@ pub fn reg_mr(
         .map_err(|errno| dm.error(VERB, errno))?;
     let object = new_object(VERB, pd.kernel(), &command, UVERBS_ATTR_REG_DM_MR_HANDLE)?;
     Ok(MrHandle::new(object, lkey, rkey))
+}
+
+/// Takes up memory of the same device file by its kernel handle (ibv_import_dm(3)); a driver knows how to ask for `length`.
+///
+/// # Safety
+/// The number is that of memory whose owner lets this part of the program use it, and free it if it does.
+///
+/// # Errors
+/// A number that can't be a handle.
+pub unsafe fn import(kernel: &Arc<dyn Kernel>, handle: u32, length: u64) -> Result<DmHandle> {
+    const VERB: &str = "import_dm";
+    super::check_handle(VERB, handle)
+        .map_err(|_| Error::invalid(VERB, "dm_handle", format!("{handle:#x}")))?;
+    Ok(DmHandle { object: Object::new(VERB, kernel, handle)?, length })
 }
 
 impl DmHandle {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Protection domains (ibv_alloc_pd(3)).
+//! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)).
+// UNSAFETY: the domain of another owner can end any time. This module has no unsafe block.
+#![expect(unsafe_code)]
 
 use super::{Object, Result, device_error, handle_common, invoke};
 use crate::error::Error;
@@ -26,6 +28,21 @@ pub fn alloc(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<PdHandle> {
         invoke(&**kernel, IB_USER_VERBS_CMD_ALLOC_PD, &ib_uverbs_alloc_pd::default(), uhw)
             .map_err(|errno| device_error(VERB, &**kernel, errno))?;
     Ok(PdHandle { object: Object::new(VERB, kernel, resp.pd_handle)? })
+}
+
+/// Takes up a protection domain of the same device file by its kernel handle (ibv_import_pd(3)).
+///
+/// # Safety
+/// The number is that of a domain whose owner lets this part of the program use it, and destroy it if it does: what is
+/// posted relies on domains that stay.
+///
+/// # Errors
+/// A number that can't be a handle.
+pub unsafe fn import(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<PdHandle> {
+    const VERB: &str = "import_pd";
+    super::check_handle(VERB, handle)
+        .map_err(|_| Error::invalid(VERB, "pd_handle", format!("{handle:#x}")))?;
+    Ok(PdHandle { object: Object::new(VERB, kernel, handle)? })
 }
 
 impl PdHandle {

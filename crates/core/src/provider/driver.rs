@@ -98,6 +98,13 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// Opens a context on the device behind `kernel`.
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)>;
 
+    /// Joins the context of a device file that another process, or another part of this one, has opened. Only of drivers whose
+    /// kernel half reports contexts.
+    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        let _ = kernel;
+        Err(Error::unsupported("import_device", format!("{} does not import contexts", Self::NAME)))
+    }
+
     /// The port that it was opened on.
     fn kernel(&self) -> &Arc<dyn Kernel>;
 
@@ -214,6 +221,24 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
         let _ = (length, log_align);
         Err(Error::unsupported("alloc_dm", format!("{} has no device memory", Self::NAME)))
+    }
+
+    /// Takes up a protection domain of an imported context by its kernel handle.
+    ///
+    /// # Safety
+    /// As [`control::pd::import`].
+    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
+        let _ = handle;
+        Err(Error::unsupported("import_pd", format!("{} does not import domains", Self::NAME)))
+    }
+
+    /// Takes up device memory of an imported context by its kernel handle.
+    ///
+    /// # Safety
+    /// As [`control::dm::import`].
+    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
+        let _ = handle;
+        Err(Error::unsupported("import_dm", format!("{} has no device memory", Self::NAME)))
     }
 
     /// Creates a work queue: receives without a QP. Only of devices that have such.

@@ -22,7 +22,8 @@ use uverbs_uapi::ids::{
     UVERBS_OBJECT_QP, UVERBS_OBJECT_RWQ_IND_TBL, UVERBS_OBJECT_SRQ, UVERBS_OBJECT_WQ, UVERBS_OBJECT_XRCD,
 };
 use uverbs_uapi::mlx5::cmds::{
-    MLX5_IB_METHOD_PD_QUERY, MLX5_IB_METHOD_UAR_OBJ_ALLOC, MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
+    MLX5_IB_METHOD_DM_QUERY, MLX5_IB_METHOD_PD_QUERY, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
+    MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
 };
 
 impl Call<'_, '_> {
@@ -68,6 +69,7 @@ impl Call<'_, '_> {
             (UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG) => self.reg_dm_mr(c),
             (UVERBS_OBJECT_DM, UVERBS_METHOD_DM_ALLOC) => self.alloc_dm(c),
             (UVERBS_OBJECT_PD, MLX5_IB_METHOD_PD_QUERY) => self.query_pd(c),
+            (UVERBS_OBJECT_DM, MLX5_IB_METHOD_DM_QUERY) => self.query_dm(c),
             (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_CREATE) => self.create_counters(c),
             (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_READ) => self.read_counters(c),
             (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_ALLOC) => self.alloc_uar(c),

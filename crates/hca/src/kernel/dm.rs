@@ -23,7 +23,9 @@ use uverbs_uapi::ids::{
 };
 use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_ATTR_ALLOC_DM_REQ_TYPE, MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX,
-    MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
+    MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE,
+    MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH, MLX5_IB_ATTR_QUERY_DM_RESP_PAGE_INDEX,
+    MLX5_IB_ATTR_QUERY_DM_RESP_START_OFFSET,
 };
 use uverbs_uapi::mlx5::{MLX5_IB_MMAP_CLOCK_INFO, MLX5_IB_MMAP_DEVICE_MEM, MLX5_IB_UAPI_DM_TYPE_MEMIC};
 use uverbs_uapi::verbs::IB_UVERBS_ACCESS_ZERO_BASED;
@@ -70,6 +72,16 @@ impl Call<'_, '_> {
         c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET, &0_u64.to_ne_bytes());
         c.answer(MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, &page.to_ne_bytes());
         self.give(c, UVERBS_ATTR_ALLOC_DM_HANDLE, Object::Dm { memory }, &[], 0)
+    }
+
+    pub(super) fn query_dm(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
+        let handle = handle(c, MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE)?;
+        let Object::Dm { memory } = self.object(handle)? else { return Err(Errno::ENOENT) };
+        let (page, len) = (memory.page, memory.len);
+        c.answer(MLX5_IB_ATTR_QUERY_DM_RESP_START_OFFSET, &0_u64.to_ne_bytes());
+        c.answer(MLX5_IB_ATTR_QUERY_DM_RESP_PAGE_INDEX, &page.to_ne_bytes());
+        c.answer(MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH, &len.to_ne_bytes());
+        Ok(())
     }
 
     pub(super) fn reg_dm_mr(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {

@@ -47,6 +47,14 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     minus_one(|| unsafe { context::close(context) }.map(|()| 0))
 }
 
+/// # Safety
+/// As in ibv_import_device(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    // SAFETY: nothing else uses the descriptor (contract of the man page).
+    pointer(|| unsafe { devices::import(cmd_fd) })
+}
+
 /// The device's attributes, and its firmware's version.
 fn ask(here: &Private) -> Outcome<(DeviceAttr, Option<String>)> {
     let attr = here.verbs().query_device()?;

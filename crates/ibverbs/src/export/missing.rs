@@ -56,10 +56,6 @@ macro_rules! nothing_to_undo {
 }
 
 no_pointer! {
-    ibv_import_device(c_int);
-    ibv_import_pd(*mut c_void, u32);
-    ibv_import_mr(*mut c_void, u32);
-    ibv_import_dm(*mut c_void, u32);
     ibv_alloc_dmah(*mut c_void, *mut c_void);
     ibv_alloc_buf(*mut c_void, usize, *mut c_void);
     ibv_reg_buf_mr(*mut c_void, *mut c_void, *mut c_void, usize, c_int);
@@ -87,9 +83,6 @@ no_descriptor! {
 }
 
 nothing_to_undo! {
-    ibv_unimport_pd;
-    ibv_unimport_mr;
-    ibv_unimport_dm;
     ibv_free_buf;
 }
 

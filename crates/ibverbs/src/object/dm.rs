@@ -8,7 +8,7 @@ use crate::abi::attr::ibv_alloc_dm_attr;
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_dm, ibv_pd};
 use crate::context;
-use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use crate::errno::{Errno, Outcome, ensure, nothing, number, pointer};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use core::{ptr, slice};
@@ -81,7 +81,12 @@ pub(crate) unsafe fn alloc(context: *mut ibv_context, attr: *mut ibv_alloc_dm_at
     // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
     let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
     ensure(attr.comp_mask == 0)?;
-    let DmParts { handle, mapping, start } = here.verbs().alloc_dm(attr.length as u64, attr.log_align_req)?;
+    let parts = here.verbs().alloc_dm(attr.length as u64, attr.log_align_req)?;
+    Ok(new(context, parts))
+}
+
+fn new(context: *mut ibv_context, parts: DmParts) -> *mut ibv_dm {
+    let DmParts { handle, mapping, start } = parts;
     let public = ibv_dm {
         context,
         memcpy_to_dm: Some(memcpy_to_dm),
@@ -91,7 +96,36 @@ pub(crate) unsafe fn alloc(context: *mut ibv_context, attr: *mut ibv_alloc_dm_at
         handle: handle.handle(),
     };
     let private = DmPrivate { handle: ManuallyDrop::new(handle), mapping, start };
-    Ok(Box::into_raw(Box::new(Dm { public, private })).cast())
+    Box::into_raw(Box::new(Dm { public, private })).cast()
+}
+
+/// # Safety
+/// As in ibv_import_dm(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm {
+    pointer(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let here = unsafe { context::of(context) }?;
+        // SAFETY: the number is that of memory that the program may use (contract of the man page).
+        Ok(new(context, unsafe { here.verbs().import_dm(dm_handle) }?))
+    })
+}
+
+/// Frees it here; the kernel's object stays.
+///
+/// # Safety
+/// As in ibv_unimport_dm(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    nothing(|| {
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
+        unsafe { context::of_object(dm) }?;
+        // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+        // the man page). Handles do nothing when they are dropped.
+        drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
+        Ok(())
+    });
 }
 
 /// # Safety

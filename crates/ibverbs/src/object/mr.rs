@@ -7,7 +7,7 @@ use super::{destroy_handle, pd};
 use crate::abi::attr::ibv_mr_init_attr;
 use crate::abi::object::ibv_pd;
 use crate::context;
-use crate::errno::{Errno, Outcome, ensure, minus_one, number, pointer};
+use crate::errno::{Errno, Outcome, ensure, minus_one, nothing, number, pointer};
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::ManuallyDrop;
 use core::{ptr, slice};
@@ -128,7 +128,7 @@ unsafe fn register_dmabuf(
     // SAFETY: `fd` is not negative, and the program does not close it during this call (contract of the man page).
     let dmabuf = unsafe { BorrowedFd::borrow_raw(fd) };
     let access = AccessFlags::from_bits_retain(access);
-    // SAFETY: `` is a live object of a context of this library, as checked above.
+    // SAFETY: `pd` is a live object of a context of this library, as checked above.
     let domain = unsafe { pd::handle(pd) };
     let core = here.verbs().core_support();
     let handle = mr::reg_dmabuf(core, domain, dmabuf, offset, length as u64, iova, access)?;
@@ -267,6 +267,38 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })
+}
+
+/// # Safety
+/// As in ibv_import_mr(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut IbvMr {
+    pointer(|| {
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
+        let here = unsafe { context::of_object(pd) }?;
+        // SAFETY: the number is that of a region that the program may use (contract of the man page).
+        let (handle, info) = unsafe { mr::import(here.kernel(), mr_handle) }?;
+        let length = usize::try_from(info.length).map_err(|_| Errno::EOVERFLOW)?;
+        Ok(new(pd, ptr::null_mut(), length, handle))
+    })
+}
+
+/// Frees it here; the kernel's object stays.
+///
+/// # Safety
+/// As in ibv_unimport_mr(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut IbvMr) {
+    nothing(|| {
+        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
+        unsafe { context::of_object(mr) }?;
+        // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+        // the man page). Handles do nothing when they are dropped.
+        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        Ok(())
+    });
 }
 
 /// # Safety

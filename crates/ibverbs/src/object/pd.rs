@@ -9,7 +9,7 @@ use crate::abi::attr::{ibv_parent_domain_init_attr, ibv_td_init_attr};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_pd, ibv_td};
 use crate::context;
-use crate::errno::{Errno, ensure, number, pointer};
+use crate::errno::{Errno, ensure, nothing, number, pointer};
 use crate::verbs::AnyTd;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
@@ -136,6 +136,39 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
         Ok(())
     })
+}
+
+/// # Safety
+/// As in ibv_import_pd(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32) -> *mut ibv_pd {
+    pointer(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let here = unsafe { context::of(context) }?;
+        // SAFETY: the number is that of a domain that the program may use (contract of the man page).
+        let handle = unsafe { here.verbs().import_pd(pd_handle) }?;
+        Ok(new(context, pd_handle, Kind::Domain(ManuallyDrop::new(handle))))
+    })
+}
+
+/// Frees it here; the kernel's object stays.
+///
+/// # Safety
+/// As in ibv_unimport_pd(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+    nothing(|| {
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
+        // during this call (contract of the man page).
+        unsafe { context::of_object(pd) }?;
+        // SAFETY: `pd` is a live object of this library: its context was found above.
+        let this = unsafe { private(pd) };
+        ensure(matches!(this.kind, Kind::Domain(_)) && this.users.load(Ordering::Acquire) == 0)?;
+        // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
+        // the man page). Handles do nothing when they are dropped.
+        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        Ok(())
+    });
 }
 
 /// # Safety

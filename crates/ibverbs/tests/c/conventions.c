@@ -103,14 +103,15 @@ int main(void)
 	IS_MINUS_ONE(EINVAL, any_ibv_read_sysfs_file(null, null, null, (size_t)0));
 	IS_MINUS_ONE(ENOENT, any_ibv_read_sysfs_file("/nonexistent", "file", (char *)&gid, sizeof(gid)));
 
-	/* Not done. */
-	IS_NULL(EOPNOTSUPP, ibv_import_device(-1));
-	IS_NULL(EOPNOTSUPP, ibv_import_pd(nobody, 0));
-	IS_NULL(EOPNOTSUPP, ibv_import_mr(pd, 0));
-	IS_NULL(EOPNOTSUPP, ibv_import_dm(nobody, 0));
+	IS_NULL(EBADF, ibv_import_device(-1));
+	IS_NULL(EINVAL, ibv_import_pd(nobody, 0));
+	IS_NULL(EINVAL, ibv_import_mr(pd, 0));
+	IS_NULL(EINVAL, ibv_import_dm(nobody, 0));
 	RETURNS_NOTHING(ibv_unimport_pd(pd));
 	RETURNS_NOTHING(ibv_unimport_mr(mr));
 	RETURNS_NOTHING(ibv_unimport_dm(NULL));
+
+	/* Not done. */
 	IS_NULL(EOPNOTSUPP, any_ibv_alloc_dmah(null, null));
 	RETURNS(EOPNOTSUPP, any_ibv_dealloc_dmah(null));
 	IS_NULL(EOPNOTSUPP, any_ibv_alloc_buf(null, (size_t)0, null));

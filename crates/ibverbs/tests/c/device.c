@@ -83,7 +83,7 @@ int main(void)
 
 	/* What is missing says so. */
 	errno = 0;
-	CHECK(ibv_import_device(context->cmd_fd) == NULL && errno == EOPNOTSUPP);
+	CHECK(ibv_import_device(STDERR_FILENO) == NULL && (errno == EINVAL || errno == ENODEV));
 
 	/* Closing a device takes its objects along and leaves no descriptor. */
 	struct ibv_pd *pd = ibv_alloc_pd(context);

@@ -16,14 +16,16 @@ use uverbs_core::control::{
 };
 use uverbs_core::kernel::{Command, Kernel, Mapping, Protection, Uhw};
 use uverbs_core::{Errno, Error, Result};
-use uverbs_uapi::ids::UVERBS_OBJECT_PD;
+use uverbs_uapi::ids::{UVERBS_OBJECT_DM, UVERBS_OBJECT_PD};
 use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_ATTR_ALLOC_DM_RESP_PAGE_INDEX, MLX5_IB_ATTR_ALLOC_DM_RESP_START_OFFSET,
+    MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE, MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH,
+    MLX5_IB_ATTR_QUERY_DM_RESP_PAGE_INDEX, MLX5_IB_ATTR_QUERY_DM_RESP_START_OFFSET,
     MLX5_IB_ATTR_QUERY_PD_HANDLE, MLX5_IB_ATTR_QUERY_PD_RESP_PDN, MLX5_IB_ATTR_UAR_OBJ_ALLOC_HANDLE,
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_LENGTH, MLX5_IB_ATTR_UAR_OBJ_ALLOC_MMAP_OFFSET,
     MLX5_IB_ATTR_UAR_OBJ_ALLOC_PAGE_ID, MLX5_IB_ATTR_UAR_OBJ_ALLOC_TYPE, MLX5_IB_ATTR_UAR_OBJ_DESTROY_HANDLE,
-    MLX5_IB_METHOD_PD_QUERY, MLX5_IB_METHOD_UAR_OBJ_ALLOC, MLX5_IB_METHOD_UAR_OBJ_DESTROY,
-    MLX5_IB_OBJECT_UAR,
+    MLX5_IB_METHOD_DM_QUERY, MLX5_IB_METHOD_PD_QUERY, MLX5_IB_METHOD_UAR_OBJ_ALLOC,
+    MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
 };
 use uverbs_uapi::mlx5::{
     MLX5_IB_MMAP_CLOCK_INFO, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_create_cq,
@@ -309,6 +311,20 @@ pub(crate) fn query_pd(pd: &PdHandle) -> Result<u32> {
     execute(&mut command, &**pd.kernel())
         .map_err(|errno| Error::os("query_pd", format!("pd {}", pd.handle()), errno))?;
     Ok(pdn)
+}
+
+/// Where device memory begins in its first page, the index of the page, and the number of bytes.
+pub(crate) fn query_dm(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<(u64, u16, u64)> {
+    let (mut start, mut page, mut length) = (0_u64, 0_u16, 0_u64);
+    let mut command = Command::<4>::new(UVERBS_OBJECT_DM, MLX5_IB_METHOD_DM_QUERY);
+    command
+        .handle_in(MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE, handle)
+        .output(MLX5_IB_ATTR_QUERY_DM_RESP_START_OFFSET, &mut start)
+        .output(MLX5_IB_ATTR_QUERY_DM_RESP_PAGE_INDEX, &mut page)
+        .output(MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH, &mut length);
+    execute(&mut command, &**kernel)
+        .map_err(|errno| Error::os("import_dm", format!("dm {handle} of {}", kernel.name()), errno))?;
+    Ok((start, page, length))
 }
 
 /// Maps the page with the kernel's parameters of the device's clock.

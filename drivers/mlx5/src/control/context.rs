@@ -14,6 +14,7 @@ use uverbs_core::control::{ContextInfo, context, query};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::{Kernel, Uhw};
 use uverbs_mlx5_hw::wqe::{ETH_L2_INLINE_HEADER_SIZE, MLX5_INVALID_LKEY};
+use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX;
 use uverbs_uapi::mlx5::{
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE,
     MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS, MLX5_IB_ALLOC_UCTX_DEVX,
@@ -106,7 +107,6 @@ pub(crate) fn query_device(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<De
 
 /// Creates the context of an open device file.
 pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts, ContextInfo)> {
-    const VERB: &str = "open_device";
     let request = mlx5_ib_alloc_ucontext_req_v2 {
         total_num_bfregs: options.total_uuars,
         num_low_latency_bfregs: options.num_low_lat_uuars,
@@ -117,6 +117,23 @@ pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts
     };
     let mut resp = mlx5_ib_alloc_ucontext_resp::default();
     let info = context::open(kernel, calls::context(&request, &mut resp))?;
+    Ok((facts(kernel, &resp)?, info))
+}
+
+/// Joins the context of a device file that is open already.
+pub(crate) fn import(kernel: &Arc<dyn Kernel>) -> Result<(Facts, ContextInfo)> {
+    let mut resp = mlx5_ib_alloc_ucontext_resp::default();
+    let info = context::import(kernel, (MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX, resp.as_mut_bytes()))?;
+    if resp.tot_bfregs != 0 {
+        // The doorbell registers of the context are those of its first user.
+        return Err(Error::invalid("import_device", "cmd_fd", "the context has no UAR objects"));
+    }
+    Ok((facts(kernel, &resp)?, info))
+}
+
+/// The attributes of the device, of which the kernel reports some with the context.
+fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp) -> Result<Facts> {
+    const VERB: &str = "open_device";
     if resp.cqe_version > CQE_VERSION {
         return Err(Error::protocol(VERB, format!("CQE version {}", resp.cqe_version)));
     }
@@ -175,7 +192,7 @@ pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts
         max_msg_sz,
         ports,
     };
-    Ok((facts, info))
+    Ok(facts)
 }
 
 impl Facts {

@@ -1,30 +1,55 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Allocating device memory (MEMIC): memory in the device, mapped into this process.
+//! Device memory (MEMIC): memory in the device, mapped into this process. It is allocated here, or imported.
+#![expect(unsafe_code)]
+// UNSAFETY: memory of another owner is taken up by its number.
 
 use super::Mlx5;
 use crate::control::calls;
+use uverbs_core::Errno;
+use uverbs_core::control;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::DeviceMapping;
 use uverbs_core::provider::DmParts;
 use uverbs_uapi::mlx5::MLX5_IB_MMAP_DEVICE_MEM;
 
 pub(super) fn alloc(mlx5: &Mlx5, length: u64, log_align: u32) -> Result<DmParts> {
-    const VERB: &str = "alloc_dm";
     let (handle, start, page) = calls::alloc_dm(&mlx5.kernel, length, log_align)?;
+    match map(mlx5, start, page, length) {
+        Ok((mapping, start)) => Ok(DmParts { handle, mapping, start }),
+        Err(errno) => {
+            let _ = handle.destroy();
+            Err(error(mlx5, "alloc_dm", errno))
+        }
+    }
+}
+
+/// Takes up memory by its kernel handle.
+///
+/// # Safety
+/// As [`control::dm::import`].
+pub(super) unsafe fn import(mlx5: &Mlx5, handle: u32) -> Result<DmParts> {
+    const VERB: &str = "import_dm";
+    let (start, page, length) = calls::query_dm(&mlx5.kernel, handle)?;
+    // SAFETY: this function has the same contract.
+    let handle = unsafe { control::dm::import(&mlx5.kernel, handle, length) }?;
+    let (mapping, start) = map(mlx5, start, page, length).map_err(|errno| error(mlx5, VERB, errno))?;
+    Ok(DmParts { handle, mapping, start })
+}
+
+fn error(mlx5: &Mlx5, verb: &'static str, errno: Errno) -> Error {
+    Error::os(verb, format!("device memory of {}", mlx5.kernel.name()), errno)
+}
+
+/// Maps `length` bytes that begin at `start` in a page; the offset of the first one in the mapping.
+fn map(mlx5: &Mlx5, start: u64, page: u16, length: u64) -> Result<(DeviceMapping, usize), Errno> {
     let page_bytes = u64::from(calls::page_size());
     // The kernel does not return the address in the device, only the offset in its first page.
     let start = start & (page_bytes - 1);
-    let mapped = usize::try_from((start + length).next_multiple_of(page_bytes))
-        .map_err(|_| uverbs_core::Errno::EINVAL)
-        .and_then(|bytes| {
-            let offset = calls::mmap_offset(MLX5_IB_MMAP_DEVICE_MEM, page.into());
-            DeviceMapping::map(&*mlx5.kernel, offset, bytes)
-        });
-    match mapped {
-        Ok(mapping) => Ok(DmParts { handle, mapping, start: start as usize }),
-        Err(errno) => {
-            let _ = handle.destroy();
-            Err(Error::os(VERB, format!("device memory of {}", mlx5.kernel.name()), errno))
-        }
-    }
+    let bytes = length
+        .checked_add(start)
+        .and_then(|end| end.checked_next_multiple_of(page_bytes))
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .ok_or(Errno::EINVAL)?;
+    let offset = calls::mmap_offset(MLX5_IB_MMAP_DEVICE_MEM, page.into());
+    Ok((DeviceMapping::map(&*mlx5.kernel, offset, bytes)?, start as usize))
 }

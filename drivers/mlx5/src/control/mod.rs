@@ -91,7 +91,15 @@ impl Mlx5 {
     /// # Errors
     /// The kernel's refusal, or its invalid answer.
     pub fn open_with(kernel: Arc<dyn Kernel>, options: &Options) -> Result<(Self, ContextInfo)> {
-        let (facts, info) = context::open(&kernel, options)?;
+        let opened = context::open(&kernel, options)?;
+        Self::with_context(kernel, options, opened)
+    }
+
+    fn with_context(
+        kernel: Arc<dyn Kernel>,
+        options: &Options,
+        (facts, info): (Facts, ContextInfo),
+    ) -> Result<(Self, ContextInfo)> {
         let uars = Uars::open(&kernel, facts.uars, *options)?;
         let arm = uars
             .arm_register()
@@ -155,6 +163,11 @@ impl Driver for Mlx5 {
 
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         Self::open_with(kernel, &Options::from_env()?)
+    }
+
+    fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
+        let imported = context::import(&kernel)?;
+        Self::with_context(kernel, &Options::from_env()?, imported)
     }
 
     fn kernel(&self) -> &Arc<dyn Kernel> {
@@ -247,6 +260,18 @@ impl Driver for Mlx5 {
 
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
         dm::alloc(self, length, log_align)
+    }
+
+    unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
+        // SAFETY: this function has the same contract.
+        let pd = unsafe { pd::import(&self.kernel, handle) }?;
+        calls::query_pd(&pd)?;
+        Ok(pd)
+    }
+
+    unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
+        // SAFETY: this function has the same contract.
+        unsafe { dm::import(self, handle) }
     }
 
     unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
