@@ -174,7 +174,7 @@ fn shared_receives_match_the_table() -> Result<()> {
 #[test]
 fn malformed_tables_are_refused() {
     let read = |rows: &str| Table::parse(&format!("<!-- rows -->\n{rows}\n<!-- end of rows -->\n"));
-    let row = "| right | `post_send` | RC | RTS..ERR | BadState | EINVAL | it | | | |";
+    let row = "| valid | `post_send` | RC | RTS..ERR | BadState | EINVAL | it | | | |";
     assert_eq!(read(row).unwrap().rows.len(), 1);
     let other = |qp| format!("{row}\n{}", row.replace("RC", qp));
     assert!(read(&other("UC")).is_ok());
@@ -213,7 +213,7 @@ fn malformed_tables_are_refused() {
         ("`post_send`", "`post`"),
         ("`post_send`", "`batch`"),
         ("| | | |", "| | |"),
-        ("right", ""),
+        ("valid", ""),
     ] {
         assert!(read(&row.replace(from, to)).is_err(), "{from} -> {to}");
     }

@@ -73,7 +73,7 @@ fn cases(facts: RecvFacts) -> Vec<Case> {
     let sge = |length| Sge { addr, length, lkey };
     let case = |name, sges| Case { name, form: Form::Between, sges, num_sge: None, null: false, batch: true };
     vec![
-        case("right", vec![sge(64)]),
+        case("valid", vec![sge(64)]),
         Case { form: Form::NoList, batch: false, ..case("NULL list", vec![]) },
         Case { form: Form::Full, ..case("queue full", vec![sge(64)]) },
         case("too many sges", vec![sge(64); facts.max_sge + 1]),

@@ -74,7 +74,7 @@ pub(super) fn cases<Q: WrBuilder + 'static>() -> Vec<Case<Q>> {
     const TSO: TsoArgs<'static> = TsoArgs { header: &[], mss: 1 };
     const FLUSH: FlushArgs = FlushArgs { length: 8, placement: 1, level: 0 };
     cases! {
-        "right" Between
+        "valid" Between
             (|s| s.main(&s.right, 0))
             (|ex, s| s.build_main(ex, 0, &s.right))
             (|b, s| s.push_sges(b, 0, &s.right))

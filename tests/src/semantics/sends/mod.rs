@@ -153,7 +153,7 @@ fn hold_one<Q: WrBuilder + 'static, L: Locking>(
     stage: &Stage<'_, Q>,
     next_id: &mut u64,
 ) -> Result<Vec<u64>> {
-    let right = cases::<Q>().into_iter().find(|c| c.name == "right").context("the valid WR")?;
+    let right = cases::<Q>().into_iter().find(|c| c.name == "valid").context("the valid WR")?;
     // The number of WRs, and the index of the case.
     let (n, it) = match case.form {
         Form::Between => (3, 1),
