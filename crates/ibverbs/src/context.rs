@@ -74,10 +74,6 @@ pub(crate) fn open_with<D: Driver>(
 fn finish<D: Driver>(
     (driver, info): (D, ContextInfo),
     device: *mut ibv_device,
-    #[cfg_attr(
-        not(feature = "hca"),
-        expect(dead_code, reason = "kept open; only contexts with software HCAs compare it")
-    )]
     stand_in: Option<OwnedFd>,
     port: Arc<()>,
 ) -> Outcome<*mut ibv_context> {
