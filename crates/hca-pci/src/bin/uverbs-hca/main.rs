@@ -201,9 +201,9 @@ fn run(cli: &Cli) -> Result<()> {
             let _ = done.send(result.map(|()| false));
         })?;
     }
-    // A fabric without devices ends by a command.
+    // A fabric without devices ends by a command. It has no other user when standard input is closed, so it is kept here.
     let is_fabric_only = cli.socket.is_empty();
-    let control = Control { fabric, functions: Arc::clone(&functions), quit: done.clone() };
+    let control = Control { fabric: fabric.clone(), functions: Arc::clone(&functions), quit: done.clone() };
     if let Some(path) = &cli.control {
         let listen = control.clone().listen(path);
         listen.with_context(|| format!("cannot take commands at {}", path.display()))?;

@@ -66,7 +66,24 @@ fn solicited_only_raises_events_for_solicited_entries_and_errors() {
     b.recv(0, 10);
     let error = |b: &mut End| b.set_state(crate::engine::qp::State::Err);
     assert_eq!(events(&mut b, cqn, error), 1);
-    assert_eq!(events(&mut b, cqn, |b| arm(b, cqn, 2, MLX5_CQ_DB_REQ_NOT_SOL, 1)), 1);
+    // The error was reported, though not consumed.
+    assert_eq!(events(&mut b, cqn, |b| arm(b, cqn, 2, MLX5_CQ_DB_REQ_NOT_SOL, 1)), 0);
+}
+
+/// A program that arms before it polls, as perftest does, gets one event for each completion.
+#[test]
+fn an_entry_raises_one_event_although_it_is_not_consumed() {
+    let (mut a, _b) = rc();
+    let cqn = a.send_cq.cqn;
+    let nop = |a: &mut End| {
+        a.post(MLX5_OPCODE_NOP, 0, &[]);
+    };
+    assert_eq!(events(&mut a, cqn, nop), 0);
+    assert_eq!(events(&mut a, cqn, |a| arm(a, cqn, 0, MLX5_CQ_DB_REQ_NOT, 0)), 1, "it was there before");
+    assert_eq!(events(&mut a, cqn, |a| arm(a, cqn, 1, MLX5_CQ_DB_REQ_NOT, 0)), 0, "it was reported");
+    assert_eq!(events(&mut a, cqn, nop), 1);
+    assert_eq!(events(&mut a, cqn, nop), 0);
+    assert_eq!(events(&mut a, cqn, |a| arm(a, cqn, 2, MLX5_CQ_DB_REQ_NOT, 0)), 1, "the third was not");
 }
 
 /// Indices have 24 bits on the doorbell: a solicited entry that was consumed long ago is not taken for one that waits.
