@@ -23,16 +23,16 @@ use std::process::{Command, ExitCode};
 pub(crate) struct Args {
     /// Output directory; it is created if it does not exist
     #[arg(long, default_value = "target/dist")]
-    out: PathBuf,
+    pub(crate) out: PathBuf,
     /// Include the software HCA; programs see its devices if UVERBS_HCA=2 is set in their environment
     #[arg(long)]
-    hca: bool,
+    pub(crate) hca: bool,
     /// Cargo profile
     #[arg(long, default_value = "release")]
-    profile: String,
+    pub(crate) profile: String,
     /// Keep the symbols of functions that are not exported
     #[arg(long)]
-    symbols: bool,
+    pub(crate) symbols: bool,
 }
 
 const PACKAGE: &str = "uverbs-ibverbs";

@@ -9,6 +9,7 @@ mod bench;
 mod book;
 mod cargo;
 mod ci;
+mod clients;
 mod corpus;
 mod demo;
 mod dist;
@@ -45,6 +46,7 @@ enum Chore {
     Bench(bench::Args),
     Book(book::Args),
     Dist(dist::Args),
+    Clients(clients::Args),
     Ci(ci::Args),
 }
 
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Chore::Bench(args) => bench::main(&args),
         Chore::Book(args) => book::main(&args),
         Chore::Dist(args) => dist::main(&args),
+        Chore::Clients(args) => clients::main(&args),
         Chore::Ci(args) => ci::main(&args),
     };
     result.unwrap_or_else(|e| {

@@ -10,15 +10,19 @@ use std::process::{Command, ExitCode};
 use uverbs_lab::{Device, Link, Mkeys, Series, Spec, Task};
 
 /// The packages, and their purposes.
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 13] = [
     ("codespell", "the check of spelling"),
     ("gcc", "linking, and compiling the C programs that tests compare with"),
     ("g++", "libFuzzer, which the fuzz targets link"),
     ("libc6-dev", "static programs for the VM"),
     ("linux-libc-dev", "the kernel's headers, with which the ABI is compared"),
     ("linux-headers-amd64", "mlx5_ifc.h, with which the layouts of the PCI front's commands are compared"),
+    ("ibverbs-providers", "libmlx5 and libefa, which the modules of python3-pyverbs are linked with"),
+    ("ibverbs-utils", "pingpongs on the C library"),
     ("libibverbs-dev", "the C library's headers, with which names and layouts are compared"),
     ("librdmacm-dev", "the same, for connection management"),
+    ("perftest", "latency and bandwidth tests on the C library"),
+    ("python3-pyverbs", "rdma-core's test suite on the C library"),
     ("valgrind", "memory checks and instruction counts"),
 ];
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `cargo xtask test`: runs all tests, the fastest first.
 //!
-//! Unit, property and doc tests by `cargo test`; the layouts of firmware commands against the kernel's header; the
-//! locks under loom's model checker; the instructions of posts and polls against their limits; every fuzz target for a
-//! short time; and the end-to-end suite in the VM: all of it on rxe, then a selection on the kernel's mlx5 driver. The
-//! output names the kinds of tests that a flag leaves out.
+//! Unit, property and doc tests by `cargo test`; programs of other projects on the C library; the layouts of firmware
+//! commands against the kernel's header; the locks under loom's model checker; the instructions of posts and polls against
+//! their limits; every fuzz target for a short time; and the end-to-end suite in the VM: all of it on rxe, then a selection
+//! on the kernel's mlx5 driver. The output names the kinds of tests that a flag leaves out.
 
-use crate::{bench, cargo, ci, fuzz, repo_root, run, vm};
-use anyhow::{Context, Result};
+use crate::{bench, cargo, ci, clients, fuzz, repo_root, run, vm};
+use anyhow::{Context, Result, ensure};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Run all tests: cargo test, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
+/// Run all tests: cargo test, the C library's clients, the loom tests, the benchmark's counts, the fuzz targets, and the suite in the VM
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Run only the tests that most changes need; takes less than two minutes after the first build
@@ -39,6 +39,11 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         return quick();
     }
     step("cargo test", || cargo::call(&["test", "--workspace"]))?;
+    step("clients", || {
+        let code = clients::native(&[])?;
+        ensure!(code == ExitCode::SUCCESS, "the table above has regressions");
+        Ok(())
+    })?;
     step("firmware layouts", layouts)?;
     step("loom", loom)?;
     step("bench", bench::check)?;
@@ -83,7 +88,7 @@ fn quick() -> Result<ExitCode> {
     })?;
     step("doc tests", || cargo::call(&["test", "--workspace", "--doc"]))?;
     eprintln!(
-        "test: left out by --quick: {} of the suite; firmware layouts, loom, bench, fuzz, VM",
+        "test: left out by --quick: {} of the suite; clients, firmware layouts, loom, bench, fuzz, VM",
         LONG.join(", ")
     );
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows on the kernel's devices, inside the guest of the VM lab.
+//!
+//! The environment is that of `uverbs_lab::guest`. The server has the device at one end of the link, the client that at the
+//! other end. Each row runs with rdma-core's library, which is installed in the guest, with ours, and with one end of each.
+
+use crate::native::ends;
+use crate::process::{End, Group};
+use crate::pyverbs;
+use crate::report::{Cell, Ends, Line, Report};
+use crate::row::{Family, Names, Place, ROWS, Row};
+use anyhow::{Context, Result, bail};
+use core::time::Duration;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// The first port of the rows' servers; each run has another one.
+const FIRST_PORT: u16 = 21_000;
+/// How long a client of librdmacm is repeated: its server has no socket that could be waited for.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What a run needs.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// The folder of our `libibverbs.so.1`.
+    pub library: PathBuf,
+    /// The folder of rdma-core's test suite and its runner, if it is installed in the guest.
+    pub suite: Option<PathBuf>,
+    /// Only the short selection.
+    pub short: bool,
+    /// Only rows whose names contain one of these, if there are any.
+    pub filter: Vec<String>,
+}
+
+/// The ends of the link.
+struct Link {
+    devices: [String; 2],
+    addresses: [String; 2],
+    /// Commands that enter the network namespaces.
+    prefixes: [Vec<String>; 2],
+    host: String,
+    gid: String,
+    place: Place,
+}
+
+impl Link {
+    fn from_env() -> Result<Self> {
+        let get =
+            |name: &str| env::var(name).with_context(|| format!("{name} is not set: not in the lab's guest"));
+        let both = |name: &str| -> Result<[String; 2]> {
+            Ok([get(&format!("{name}_A"))?, get(&format!("{name}_B"))?])
+        };
+        let place = match (get("LAB_DEVICE")?.as_str(), get("LAB_LINK")?.as_str()) {
+            ("rxe", _) => Place::Rxe,
+            ("mlx5", "ib") => Place::Ib,
+            ("mlx5", _) => Place::Roce,
+            (device, _) => bail!("no rows for {device}"),
+        };
+        let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
+        Ok(Self {
+            devices: both("LAB_DEV")?,
+            addresses: both("LAB_IP")?,
+            prefixes: both("LAB_NS")?.map(words),
+            host: get("LAB_TCP_HOST_A")?,
+            gid: get("LAB_GID_INDEX")?,
+            place,
+        })
+    }
+}
+
+impl Guest {
+    /// Runs the rows and prints the table; whether there is no regression.
+    ///
+    /// # Errors
+    /// This is not the lab's guest, or a program can't be started.
+    pub fn run(&self) -> Result<bool> {
+        let link = Link::from_env()?;
+        let mut report = Report::default();
+        let mut port = FIRST_PORT;
+        let wanted = |row: &&Row| {
+            let name = row.name();
+            let selected =
+                self.filter.is_empty() || self.filter.iter().any(|part| name.contains(part.as_str()));
+            row.places.contains(&link.place) && selected && (row.short || !self.short)
+        };
+        for row in ROWS.iter().filter(wanted) {
+            let start = Instant::now();
+            let line = match (row.program, &self.suite) {
+                ("pyverbs", None) => continue,
+                ("pyverbs", Some(suite)) => self.suite(&link, suite)?,
+                ("ibv_devinfo", _) => self.output(&link, row)?,
+                _ => self.row(&link, row, &mut port)?,
+            };
+            eprintln!("clients: {} ({:.1} s)", row.name(), start.elapsed().as_secs_f32());
+            report.add(line);
+        }
+        Ok(report.print())
+    }
+
+    fn use_ours(&self, cmd: &mut Command) {
+        cmd.env("LD_LIBRARY_PATH", &self.library);
+    }
+
+    /// A row with each combination of libraries.
+    fn row(&self, link: &Link, row: &Row, port: &mut u16) -> Result<Line> {
+        let all = [
+            (Ends::C, false, false),
+            (Ends::Ours, true, true),
+            (Ends::CServesOurs, false, true),
+            (Ends::OursServesC, true, false),
+        ];
+        let mut cells = Vec::new();
+        for (kind, server, client) in all {
+            *port += 1;
+            let command = |is_client: bool, ours: bool| {
+                let end = usize::from(is_client);
+                let names = Names {
+                    device: link.devices[end].clone(),
+                    gid: link.gid.clone(),
+                    port: *port,
+                    host: link.host.clone(),
+                    address: link.addresses[0].clone(),
+                    own: link.addresses[end].clone(),
+                };
+                let words = [row.program.to_owned()].into_iter().chain(row.words(is_client, &names));
+                let mut words = link.prefixes[end].iter().cloned().chain(words);
+                let mut cmd = Command::new(words.next().unwrap_or_default());
+                cmd.args(words);
+                if ours {
+                    self.use_ours(&mut cmd);
+                }
+                cmd
+            };
+            let cell = if row.has_port() {
+                ends(row, *port, command(false, server), command(true, client))?
+            } else {
+                connected(row, &mut command(false, server), || command(true, client))?
+            };
+            cells.push((kind, cell));
+        }
+        Ok(Line { name: row.name(), cells })
+    }
+
+    /// A program whose output must be the same.
+    fn output(&self, link: &Link, row: &Row) -> Result<Line> {
+        let mut outputs = Vec::new();
+        let mut cells = Vec::new();
+        for kind in [Ends::C, Ends::Ours] {
+            let mut cmd = Command::new(row.program);
+            cmd.args(["-d", &link.devices[0]]).args(row.args.split_whitespace());
+            if kind == Ends::Ours {
+                self.use_ours(&mut cmd);
+            }
+            let out = cmd.output().with_context(|| format!("cannot start {}", row.program))?;
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            let cell = match out.status.success() {
+                true => Cell::Pass,
+                false => Cell::Fail(String::from_utf8_lossy(&out.stderr).into_owned()),
+            };
+            cells.push((kind, cell));
+            outputs.push(text);
+        }
+        if outputs[0] != outputs[1]
+            && let Some((_, cell)) = cells.last_mut()
+        {
+            let differs = outputs[0].lines().zip(outputs[1].lines()).find(|(c, ours)| c != ours);
+            *cell = Cell::Fail(format!("the output differs: {differs:?}"));
+        }
+        Ok(Line { name: row.name(), cells })
+    }
+
+    /// rdma-core's test suite.
+    fn suite(&self, link: &Link, suite: &Path) -> Result<Line> {
+        let prefix = if self.short { "test_q" } else { "" };
+        let run = |env: &[(String, String)]| pyverbs::run(suite, prefix, &link.devices[0], &link.gid, env);
+        let c = run(&[])?;
+        let ours = run(&[("LD_LIBRARY_PATH".into(), self.library.display().to_string())])?;
+        let cell = pyverbs::judge(link.place, &ours, Some(&c));
+        let c = Cell::Counts(pyverbs::counts(&c));
+        Ok(Line {
+            name: format!("pyverbs {prefix}").trim_end().to_owned(),
+            cells: vec![(Ends::C, c), (Ends::Ours, cell)],
+        })
+    }
+}
+
+/// Runs a server and a client of librdmacm. The client is repeated until the server is there.
+fn connected(row: &Row, server: &mut Command, client: impl Fn() -> Command) -> Result<Cell> {
+    let mut group = Group::new(LIMIT)?;
+    let server = group.start(server)?;
+    let (number, client) = loop {
+        let number = group.start(&mut client())?;
+        let end = group.wait(number);
+        if end == End::Exit(0)
+            || end == End::Timeout
+            || row.family == Family::Multicast
+            || !group.runs(server)
+        {
+            break (number, end);
+        }
+    };
+    if client != End::Exit(0) {
+        group.hurry();
+    }
+    let end = group.wait(server);
+    if client == End::Exit(0) && end == End::Exit(0) {
+        return Ok(Cell::Pass);
+    }
+    let (server, last) = (group.last_lines(server), group.last_lines(number));
+    Ok(Cell::Fail(format!("server: {end}\n{server}\nclient: {client}\n{last}")))
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Rows on the software HCA in each process: no VM, no kernel's device, no root.
+//!
+//! The programs are those of this machine's packages. `uverbs-hca --fabric` joins the processes. rdma-core's library has no
+//! device here, so the only column is ours, and each row must pass. The C programs of `crates/ibverbs/tests/c` run under
+//! valgrind(1) and AddressSanitizer; without them, `cargo test` runs them.
+
+use crate::process::{End, Group};
+use crate::pyverbs;
+use crate::report::{Cell, Ends, Line, Report};
+use crate::row::{Names, Place, ROWS, Row};
+use anyhow::{Context, Result, ensure};
+use core::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// The first port of the rows' servers; each row has another one.
+const FIRST_PORT: u16 = 21_000;
+/// A row. Two programs that poll and the fabric compete for two processors, with whatever else runs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The fabric ends with the run, at the latest then.
+const FABRIC_LIMIT: Duration = Duration::from_secs(3600);
+/// The index of the GID of RoCE version 2 with an IPv4 address.
+const GID: &str = "3";
+
+/// C programs of this repository.
+const OWN: [&str; 4] = ["loopback", "events", "threads", "fork"];
+
+/// What a run needs.
+#[derive(Clone, Debug)]
+pub struct Native {
+    /// The folder of `libibverbs.so.1`, built with the software HCA.
+    pub library: PathBuf,
+    /// The program `uverbs-hca`.
+    pub hca: PathBuf,
+    /// The folder of the C programs.
+    pub sources: PathBuf,
+    /// Only rows whose names contain one of these, if there are any.
+    pub filter: Vec<String>,
+}
+
+impl Native {
+    fn is_wanted(&self, name: &str) -> bool {
+        self.filter.is_empty() || self.filter.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    fn env(&self) -> Vec<(String, String)> {
+        let library = self.library.display().to_string();
+        vec![("LD_LIBRARY_PATH".into(), library), ("UVERBS_HCA".into(), "2".into())]
+    }
+
+    /// Runs the rows and prints the table; whether there is no regression.
+    ///
+    /// # Errors
+    /// A program is not installed, or the fabric does not start.
+    pub fn run(&self) -> Result<bool> {
+        let folder = tempfile::tempdir().context("cannot make a folder")?;
+        let mut report = Report::default();
+        self.rows(folder.path(), &mut report)?;
+        self.own(folder.path(), &mut report)?;
+        if self.is_wanted("pyverbs") {
+            pyverbs::unpack(folder.path())?;
+            let results = pyverbs::run(folder.path(), "", "hca0", GID, &self.env())?;
+            let cell = pyverbs::judge(Place::Native, &results, None);
+            report.add(Line { name: "pyverbs".into(), cells: vec![(Ends::Ours, cell)] });
+        }
+        Ok(report.print())
+    }
+
+    /// The programs of rdma-core and perftest.
+    fn rows(&self, folder: &Path, report: &mut Report) -> Result<()> {
+        let socket = folder.join("fabric");
+        let mut group = Group::new(FABRIC_LIMIT)?;
+        let fabric = group.start(Command::new(&self.hca).arg("--fabric").arg(&socket))?;
+        ensure!(group.wait_for_text(fabric, "join at"), "no fabric: {}", group.last_lines(fabric));
+        let rows =
+            ROWS.iter().filter(|row| row.places.contains(&Place::Native) && self.is_wanted(&row.name()));
+        for (row, port) in rows.zip(FIRST_PORT..) {
+            let names = Names {
+                device: "hca0".into(),
+                gid: GID.into(),
+                port,
+                host: "localhost".into(),
+                address: String::new(),
+                own: String::new(),
+            };
+            let command = |is_client| {
+                let mut cmd = Command::new(row.program);
+                cmd.args(row.words(is_client, &names)).envs(self.env()).env("UVERBS_HCA_FABRIC", &socket);
+                cmd
+            };
+            let start = Instant::now();
+            let cell = ends(row, port, command(false), command(true))?;
+            eprintln!("clients: {} ({:.1} s)", row.name(), start.elapsed().as_secs_f32());
+            report.add(Line { name: row.name(), cells: vec![(Ends::Ours, cell)] });
+        }
+        Ok(())
+    }
+
+    /// The C programs of this repository, under tools that check memory.
+    fn own(&self, folder: &Path, report: &mut Report) -> Result<()> {
+        for program in OWN {
+            for tool in ["valgrind", "address sanitizer"] {
+                let name = format!("{program}.c ({tool})");
+                if !self.is_wanted(&name) {
+                    continue;
+                }
+                let is_valgrind = tool == "valgrind";
+                let path = folder.join(format!("{program}-{}", &tool[..1]));
+                self.compile(program, &path, is_valgrind)?;
+                let mut cmd = Command::new(if is_valgrind { Path::new("valgrind") } else { &path });
+                if is_valgrind {
+                    cmd.args(["-q", "--error-exitcode=9"]).arg(&path);
+                }
+                // Python and others leave memory at exit; so do these programs, on purpose.
+                cmd.envs(self.env()).env("ASAN_OPTIONS", "detect_leaks=0");
+                let cell = single(cmd)?;
+                report.add(Line { name, cells: vec![(Ends::Ours, cell)] });
+            }
+        }
+        Ok(())
+    }
+
+    fn compile(&self, program: &str, to: &Path, is_valgrind: bool) -> Result<()> {
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu17", "-g", "-o"]).arg(to).arg(self.sources.join(format!("{program}.c")));
+        if !is_valgrind {
+            cc.arg("-fsanitize=address");
+        }
+        cc.arg("-L").arg(&self.library).args(["-libverbs", "-lpthread"]);
+        let out = cc.output().context("no C compiler")?;
+        ensure!(out.status.success(), "cc: {}", String::from_utf8_lossy(&out.stderr));
+        Ok(())
+    }
+}
+
+/// Runs a program of one process.
+///
+/// # Errors
+/// It can't be started.
+pub fn single(mut cmd: Command) -> Result<Cell> {
+    let mut group = Group::new(LIMIT)?;
+    let process = group.start(&mut cmd)?;
+    let end = group.wait(process);
+    Ok(match end {
+        End::Exit(0) => Cell::Pass,
+        end => Cell::Fail(format!("{end}\n{}", group.last_lines(process))),
+    })
+}
+
+/// Runs a row: its only process, or a server and a client.
+///
+/// # Errors
+/// A program can't be started.
+pub fn ends(row: &Row, port: u16, mut server: Command, mut client: Command) -> Result<Cell> {
+    if row.is_single() {
+        return single(server);
+    }
+    let mut group = Group::new(LIMIT)?;
+    let first = group.start(&mut server)?;
+    let mut second = None;
+    if !row.has_port() || group.wait_for_port(first, port) {
+        second = Some(group.start(&mut client)?);
+    }
+    // A server that waits for a client that has failed waits in vain.
+    let client = second.map(|second| (second, group.wait(second)));
+    if client.as_ref().is_none_or(|(_, end)| *end != End::Exit(0)) {
+        group.hurry();
+    }
+    let server = group.wait(first);
+    if server == End::Exit(0) && matches!(client, Some((_, End::Exit(0)))) {
+        return Ok(Cell::Pass);
+    }
+    let mut text = format!("server: {server}\n{}", group.last_lines(first));
+    if let Some((second, end)) = client {
+        text.push_str(&format!("\nclient: {end}\n{}", group.last_lines(second)));
+    }
+    Ok(Cell::Fail(text))
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Processes with a time limit, and what they printed last.
+//!
+//! A thread waits for each process, so that the end of any of them is an event of one channel. Each process leads a process
+//! group, which is killed at the limit: a program may have children.
+
+use anyhow::{Context, Result};
+use core::time::Duration;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Instant;
+
+/// Lines of a failed process that are shown.
+const LAST_LINES: usize = 8;
+/// How long the others run after one has failed.
+const HURRY: Duration = Duration::from_secs(3);
+/// Interval of the checks for a listening socket, for which there is no event.
+const CHECK: Duration = Duration::from_millis(5);
+/// State of a listening socket in /proc/net/tcp.
+const LISTEN: &str = "0A";
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With this exit status.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It ran at the time limit.
+    Timeout,
+}
+
+impl From<ExitStatus> for End {
+    fn from(status: ExitStatus) -> Self {
+        match status.code() {
+            Some(code) => Self::Exit(code),
+            None => Self::Signal(status.signal().unwrap_or_default()),
+        }
+    }
+}
+
+impl core::fmt::Display for End {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Exit(code) => write!(f, "exit status {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Timeout => f.write_str("time limit reached"),
+        }
+    }
+}
+
+/// Processes that run until a common time limit. Those that still run are killed when it is dropped.
+#[derive(Debug)]
+pub struct Group {
+    folder: tempfile::TempDir,
+    until: Instant,
+    running: BTreeMap<usize, u32>,
+    ended: BTreeMap<usize, End>,
+    sender: Sender<(usize, ExitStatus)>,
+    events: Receiver<(usize, ExitStatus)>,
+    next: usize,
+}
+
+impl Group {
+    /// No processes yet; all of them end within `limit`.
+    ///
+    /// # Errors
+    /// There is no room for their output.
+    pub fn new(limit: Duration) -> Result<Self> {
+        let folder = tempfile::tempdir().context("cannot make a folder for the output")?;
+        let (sender, events) = channel();
+        let (running, ended) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { folder, until: Instant::now() + limit, running, ended, sender, events, next: 0 })
+    }
+
+    fn path(&self, process: usize) -> PathBuf {
+        self.folder.path().join(process.to_string())
+    }
+
+    /// Starts a process, whose output is kept; its number.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn start(&mut self, cmd: &mut Command) -> Result<usize> {
+        let number = self.next;
+        let out = File::create(self.path(number)).context("cannot make a file for the output")?;
+        let err = out.try_clone().context("cannot share the file for the output")?;
+        cmd.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        let name = cmd.get_program().to_string_lossy().into_owned();
+        let mut child = cmd.spawn().with_context(|| format!("cannot start {name}"))?;
+        self.next += 1;
+        self.running.insert(number, child.id());
+        let sender = self.sender.clone();
+        std::thread::spawn(move || {
+            if let Ok(status) = child.wait() {
+                let _ = sender.send((number, status));
+            }
+        });
+        Ok(number)
+    }
+
+    /// Waits until a process ends, for `limit` at most; `false` if none did.
+    fn wait_for_one(&mut self, limit: Duration) -> bool {
+        match self.events.recv_timeout(limit) {
+            Ok((number, status)) => {
+                self.running.remove(&number);
+                self.ended.insert(number, status.into());
+                true
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => false,
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Waits until a process ends, which it is killed for at the time limit.
+    pub fn wait(&mut self, number: usize) -> End {
+        while !self.ended.contains_key(&number) {
+            if !self.wait_for_one(self.left()) {
+                self.kill(number);
+                self.ended.insert(number, End::Timeout);
+            }
+        }
+        self.ended[&number].clone()
+    }
+
+    /// Whether a process runs.
+    pub fn runs(&mut self, number: usize) -> bool {
+        while self.wait_for_one(Duration::ZERO) {}
+        self.running.contains_key(&number)
+    }
+
+    /// Shortens the time limit, because one of the processes failed and the others wait for it.
+    pub fn hurry(&mut self) {
+        self.until = self.until.min(Instant::now() + HURRY);
+    }
+
+    fn kill(&mut self, number: usize) {
+        if let Some(pid) = self.running.remove(&number) {
+            // One that has ended meanwhile is not there.
+            let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        }
+    }
+
+    /// Waits until a process listens at a TCP port; `false` if it ended, or does not within the time limit.
+    pub fn wait_for_port(&mut self, number: usize, port: u16) -> bool {
+        while let Some(pid) = self.running.get(&number) {
+            // Those of its network namespace.
+            let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{pid}/net/{table}"));
+            if tables.iter().any(|table| fs::read_to_string(table).is_ok_and(|text| listens(&text, port))) {
+                return true;
+            }
+            if self.left().is_zero() {
+                return false;
+            }
+            self.wait_for_one(CHECK);
+        }
+        false
+    }
+
+    /// Waits until a process has printed a line with this text; `false` if it ended, or does not within the time limit.
+    pub fn wait_for_text(&mut self, number: usize, text: &str) -> bool {
+        loop {
+            if self.output(number).contains(text) {
+                return true;
+            }
+            if !self.running.contains_key(&number) || self.left().is_zero() {
+                return false;
+            }
+            self.wait_for_one(CHECK);
+        }
+    }
+
+    /// What a process printed.
+    pub fn output(&self, number: usize) -> String {
+        fs::read(self.path(number))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// The last lines that a process printed.
+    pub fn last_lines(&self, number: usize) -> String {
+        let output = self.output(number);
+        let lines: Vec<_> = output.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for number in self.running.keys().copied().collect::<Vec<_>>() {
+            self.kill(number);
+        }
+    }
+}
+
+/// Whether a table of sockets, as /proc/net/tcp, has one that listens at a port.
+fn listens(table: &str, port: u16) -> bool {
+    let suffix = format!(":{port:04X}");
+    table.lines().any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.get(1).is_some_and(|local| local.ends_with(&suffix)) && words.get(3) == Some(&LISTEN)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut cmd = Command::new("sh");
+        cmd.args(["-c", script]);
+        cmd
+    }
+
+    #[test]
+    fn ends_and_output_are_kept() {
+        let mut group = Group::new(Duration::from_secs(30)).unwrap();
+        let a = group.start(&mut shell("echo one; echo two >&2; exit 3")).unwrap();
+        let b = group.start(&mut shell("kill -9 $$")).unwrap();
+        assert_eq!(group.wait(b), End::Signal(9));
+        assert_eq!(group.wait(a), End::Exit(3));
+        assert_eq!(group.last_lines(a), "one\ntwo");
+        assert!(!group.wait_for_port(a, 1));
+    }
+
+    #[test]
+    fn a_process_and_its_children_end_at_the_limit() {
+        let mut group = Group::new(Duration::from_millis(300)).unwrap();
+        let a = group.start(&mut shell("sleep 100 & echo ready; wait")).unwrap();
+        assert!(group.wait_for_text(a, "ready"));
+        assert_eq!(group.wait(a), End::Timeout);
+    }
+
+    #[test]
+    fn a_listening_socket_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let table = fs::read_to_string("/proc/net/tcp").unwrap();
+        assert!(listens(&table, port));
+        drop(listener);
+        assert!(!listens(&fs::read_to_string("/proc/net/tcp").unwrap(), port));
+    }
+}

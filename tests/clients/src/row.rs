@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tables of rows: programs with their arguments.
+//!
+//! All of them have few iterations: a row shows whether a feature works, and programs that poll compete for the processors.
+
+use Family::{Cm, Multicast, Perftest, Pingpong, Rping, Single};
+use Place::{Ib, Native, Roce, Rxe};
+
+/// The way in which programs name their device, port and peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// One process: `ibv_devinfo`.
+    Single,
+    /// `ibv_*_pingpong`.
+    Pingpong,
+    /// perftest.
+    Perftest,
+    /// `rping`: a server's address is an option.
+    Rping,
+    /// librdmacm's programs whose client names the server with `-s`.
+    Cm,
+    /// `mckey`: both join the same group.
+    Multicast,
+}
+
+/// Where a row runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The software HCA in each process, without a kernel's device.
+    Native,
+    /// The kernel's software device.
+    Rxe,
+    /// The kernel's mlx5 driver, RoCE.
+    Roce,
+    /// The same, InfiniBand.
+    Ib,
+}
+
+/// Every place.
+const EVERYWHERE: &[Place] = &[Native, Rxe, Roce, Ib];
+/// Devices of mlx5.
+const MLX5: &[Place] = &[Native, Roce, Ib];
+/// With a kernel.
+const VM: &[Place] = &[Rxe, Roce, Ib];
+/// Where librdmacm can resolve addresses. InfiniBand needs IPoIB and a subnet manager, which the software HCA lacks.
+const ADDRESSES: &[Place] = &[Rxe, Roce];
+
+/// A program with its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The program.
+    pub program: &'static str,
+    /// Its arguments, besides those of its family.
+    pub args: &'static str,
+    /// How it names its device and its peer.
+    pub family: Family,
+    /// Where it runs.
+    pub places: &'static [Place],
+    /// Whether it is among the rows of a short run.
+    pub short: bool,
+}
+
+const fn row(family: Family, program: &'static str, args: &'static str, places: &'static [Place]) -> Row {
+    Row { program, args, family, places, short: false }
+}
+
+const fn short(family: Family, program: &'static str, args: &'static str, places: &'static [Place]) -> Row {
+    Row { program, args, family, places, short: true }
+}
+
+/// All rows.
+pub const ROWS: &[Row] = &[
+    short(Single, "ibv_devinfo", "-v", EVERYWHERE),
+    short(Pingpong, "ibv_rc_pingpong", "-n 50", EVERYWHERE),
+    short(Pingpong, "ibv_rc_pingpong", "-n 200 -e -c", EVERYWHERE),
+    row(Pingpong, "ibv_rc_pingpong", "-n 100 -e -N", EVERYWHERE),
+    row(Pingpong, "ibv_rc_pingpong", "-n 50 -t", MLX5),
+    row(Pingpong, "ibv_uc_pingpong", "-n 50", EVERYWHERE),
+    row(Pingpong, "ibv_uc_pingpong", "-n 200 -e -c", EVERYWHERE),
+    row(Pingpong, "ibv_ud_pingpong", "-n 50 -s 1024", EVERYWHERE),
+    short(Pingpong, "ibv_ud_pingpong", "-n 200 -s 1024 -e -c", EVERYWHERE),
+    row(Pingpong, "ibv_srq_pingpong", "-n 50", EVERYWHERE),
+    short(Pingpong, "ibv_srq_pingpong", "-n 200 -e -c", EVERYWHERE),
+    row(Pingpong, "ibv_xsrq_pingpong", "-n 50", MLX5),
+    row(Pingpong, "ibv_xsrq_pingpong", "-n 200 -e", MLX5),
+    short(Perftest, "ib_send_lat", "-n 20", EVERYWHERE),
+    short(Perftest, "ib_send_lat", "-n 50 -e", EVERYWHERE),
+    row(Perftest, "ib_send_lat", "-n 20 -c UC", EVERYWHERE),
+    row(Perftest, "ib_send_lat", "-n 20 -c UD", EVERYWHERE),
+    row(Perftest, "ib_send_lat", "-n 20 -c XRC", MLX5),
+    row(Perftest, "ib_send_bw", "-n 50 -e", EVERYWHERE),
+    short(Perftest, "ib_send_bw", "-n 50 -c UC", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -c UD -s 1024 -e", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -c XRC -e", MLX5),
+    row(Perftest, "ib_send_bw", "-n 50 -e -I 32 -s 32", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 100 -l 4", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -q 4", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -e --use-srq", EVERYWHERE),
+    short(Perftest, "ib_send_bw", "-n 50 -e --use_old_post_send", EVERYWHERE),
+    row(Perftest, "ib_write_lat", "-n 20", EVERYWHERE),
+    row(Perftest, "ib_write_lat", "-n 20 -c UC", EVERYWHERE),
+    row(Perftest, "ib_write_lat", "-n 20 -c XRC", MLX5),
+    row(Perftest, "ib_write_lat", "-n 20 --use_old_post_send", EVERYWHERE),
+    short(Perftest, "ib_write_bw", "-n 50", EVERYWHERE),
+    row(Perftest, "ib_write_bw", "-n 50 -c UC", EVERYWHERE),
+    row(Perftest, "ib_write_bw", "-n 50 -c XRC", MLX5),
+    row(Perftest, "ib_write_bw", "-n 50 -I 64 -s 64", EVERYWHERE),
+    row(Perftest, "ib_write_bw", "-n 100 -l 4 -q 2", EVERYWHERE),
+    row(Perftest, "ib_read_lat", "-n 20", EVERYWHERE),
+    row(Perftest, "ib_read_lat", "-n 50 -e", EVERYWHERE),
+    row(Perftest, "ib_read_lat", "-n 20 -c XRC", MLX5),
+    short(Perftest, "ib_read_bw", "-n 50 -e", EVERYWHERE),
+    row(Perftest, "ib_read_bw", "-n 50 -q 2 --use_old_post_send", EVERYWHERE),
+    row(Perftest, "ib_atomic_lat", "-n 20", EVERYWHERE),
+    row(Perftest, "ib_atomic_lat", "-n 50 -e -A CMP_AND_SWAP", EVERYWHERE),
+    row(Perftest, "ib_atomic_lat", "-n 20 -c XRC", MLX5),
+    short(Perftest, "ib_atomic_bw", "-n 50 -e", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -R", ADDRESSES),
+    short(Rping, "rping", "-C 5 -v", ADDRESSES),
+    short(Cm, "ucmatose", "-C 5", ADDRESSES),
+    row(Cm, "udaddy", "-C 5", ADDRESSES),
+    row(Cm, "rstream", "-S 1024 -C 5", ADDRESSES),
+    row(Cm, "cmtime", "-c 5", ADDRESSES),
+    row(Multicast, "mckey", "-C 5", ADDRESSES),
+    short(Single, "pyverbs", "", VM),
+];
+
+/// What the arguments of a family are filled with.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// The device.
+    pub device: String,
+    /// Index of its GID.
+    pub gid: String,
+    /// The TCP port, or that of librdmacm, of the server.
+    pub port: u16,
+    /// The host name under which the client reaches the server by TCP.
+    pub host: String,
+    /// The server's address on the RDMA link, for librdmacm.
+    pub address: String,
+    /// The own address on the RDMA link.
+    pub own: String,
+}
+
+impl Row {
+    /// The name in the table.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.program, self.args).trim_end().to_owned()
+    }
+
+    /// Whether it is one process.
+    pub fn is_single(&self) -> bool {
+        self.family == Single
+    }
+
+    /// Whether the server listens at a TCP port.
+    pub fn has_port(&self) -> bool {
+        matches!(self.family, Pingpong | Perftest)
+    }
+
+    /// All arguments of the server (or of the only process), or of the client.
+    pub fn words(&self, is_client: bool, names: &Names) -> Vec<String> {
+        let Names { device, gid, port, host, address, own } = names;
+        let uses_cm = self.args.split(' ').any(|arg| arg == "-R");
+        let (client, address_of_family) = match self.family {
+            Single => ("", format!("-d {device}")),
+            Pingpong => (host.as_str(), format!("-d {device} -g {gid} -p {port}")),
+            Perftest if uses_cm => (address.as_str(), format!("-d {device} -p {port} -F")),
+            Perftest => (host.as_str(), format!("-d {device} -x {gid} -p {port} -F")),
+            Rping if is_client => ("", format!("-c -a {address} -p {port}")),
+            Rping => ("", format!("-s -a {address} -p {port}")),
+            Cm if is_client => ("", format!("-s {address} -p {port}")),
+            Cm => ("", format!("-p {port}")),
+            Multicast if is_client => ("", format!("-m 239.1.1.7 -b {own} -p 0x106 -s")),
+            Multicast => ("", format!("-m 239.1.1.7 -b {own} -p 0x106")),
+        };
+        let client = if is_client { client } else { "" };
+        let all = format!("{address_of_family} {} {client}", self.args);
+        all.split_whitespace().map(str::to_owned).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn rows_differ_and_each_place_has_a_short_selection() {
+        let names: BTreeSet<String> = ROWS.iter().map(Row::name).collect();
+        assert_eq!(names.len(), ROWS.len());
+        for place in EVERYWHERE {
+            assert!(ROWS.iter().any(|row| row.short && row.places.contains(place)));
+        }
+    }
+
+    #[test]
+    fn a_client_names_its_server() {
+        let names = Names {
+            device: "d".into(),
+            gid: "3".into(),
+            port: 7,
+            host: "h".into(),
+            address: "1.2.3.4".into(),
+            own: "1.2.3.5".into(),
+        };
+        let find = |name: &str| ROWS.iter().find(|row| row.name() == name).unwrap();
+        let words = |name, is_client| find(name).words(is_client, &names).join(" ");
+        assert_eq!(words("ibv_rc_pingpong -n 50", false), "-d d -g 3 -p 7 -n 50");
+        assert_eq!(words("ib_send_lat -n 20", true), "-d d -x 3 -p 7 -F -n 20 h");
+        assert_eq!(words("ib_send_bw -n 50 -R", true), "-d d -p 7 -F -n 50 -R 1.2.3.4");
+        assert_eq!(words("rping -C 5 -v", true), "-c -a 1.2.3.4 -p 7 -C 5 -v");
+    }
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `cargo xtask clients`: programs of other projects on the C library (package uverbs-clients).
+
+use crate::cargo::{self, Program};
+use crate::{dist, repo_root, vm};
+use anyhow::Result;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use uverbs_clients::native::Native;
+use uverbs_lab::args::{BootArgs, LinkArg};
+use uverbs_lab::{Share, Task};
+
+/// Run programs of rdma-core, perftest and others with the C library, and print a table
+///
+/// Natively, on the software HCA in each process, joined by a fabric; with --vm on the devices of a kernel, each program
+/// with rdma-core's library, with ours, and with one end of each. The exit status is 1 if a program passes with
+/// rdma-core's library and not with ours.
+#[derive(clap::Args, Clone)]
+pub(crate) struct Args {
+    /// Run in the VM lab, on the devices of --device
+    #[arg(long)]
+    vm: bool,
+    /// Run only rows whose name contains this; may be given several times
+    #[arg(long, value_name = "F")]
+    filter: Vec<String>,
+    /// Run a short selection in the VM
+    #[arg(long, requires = "vm")]
+    short: bool,
+    #[command(flatten)]
+    boot: BootArgs,
+}
+
+/// Runs the command.
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    if args.vm { in_vm(args, &library()?) } else { native(&args.filter) }
+}
+
+/// Builds the library with the software HCA inside; its folder.
+fn library() -> Result<PathBuf> {
+    let out = repo_root().join("target/dist-clients");
+    // The profile of the VM's tests: its artifacts are there, and checks are on.
+    dist::main(&dist::Args { out: out.clone(), hca: true, profile: "vm".into(), symbols: false })?;
+    Ok(out)
+}
+
+/// Runs the rows on the software HCA; those whose names contain a part of the filter, if it has any.
+pub(crate) fn native(filter: &[String]) -> Result<ExitCode> {
+    let (library, hca) = (library()?, cargo::build_hca()?);
+    let sources = repo_root().join("crates/ibverbs/tests/c");
+    let passed = Native { library, hca, sources, filter: filter.to_vec() }.run()?;
+    Ok(ExitCode::from(u8::from(!passed)))
+}
+
+/// Runs the rows on the devices of each selected kernel.
+fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
+    let program = cargo::build_static(Program::Bin { package: "uverbs-clients", name: "uverbs-clients" })?;
+    let mut boot = args.boot.clone();
+    boot.timeout.get_or_insert(1800);
+    boot.mem.get_or_insert(2048);
+    boot.files.push(Share { host: program, guest: "/usr/bin/uverbs-clients".into() });
+    for name in ["libibverbs.so.1", "libmlx5.so.1"] {
+        let host = library.join(name);
+        if host.exists() {
+            boot.files.push(Share { host, guest: format!("/opt/uverbs/{name}") });
+        }
+    }
+    let mut words = vec!["uverbs-clients".to_owned(), "--library".into(), "/opt/uverbs".into()];
+    words.extend(args.short.then(|| "--short".to_owned()));
+    words.extend(args.filter.iter().flat_map(|part| ["--filter".to_owned(), part.clone()]));
+    let devices = vm::devices(&boot, LinkArg::All)?;
+    let outcome = boot.run(&vm::lab(boot.verbose)?, &devices, &Task::Command(words))?;
+    Ok(ExitCode::from(outcome.code()))
+}
