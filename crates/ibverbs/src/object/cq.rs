@@ -5,6 +5,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
+use super::locking::locked;
 use super::{channel, destroy_handle};
 use crate::abi::attr::{ibv_cq_init_attr_ex, ibv_modify_cq_attr};
 use crate::abi::context::ibv_context;
@@ -125,7 +126,7 @@ pub(crate) unsafe fn create_with<D: Driver>(
     if request.extended {
         cq_ex::set_functions::<D>(&mut public, request.attr.wc_flags);
     }
-    let queue = Locked::dynamic(queue, !request.single_threaded);
+    let queue = locked::<D, _>(queue, !request.single_threaded);
     let private = CqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
     let cq: *mut ibv_cq = Box::into_raw(Box::new(Cq::<D> { public, private })).cast();
     // SAFETY: the channel is NULL or exists (contract of `Verbs`).

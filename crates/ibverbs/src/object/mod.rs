@@ -11,6 +11,7 @@ pub(crate) mod counters;
 pub(crate) mod cq;
 pub(crate) mod dm;
 pub(crate) mod flow;
+pub(crate) mod locking;
 pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod pd;

@@ -5,6 +5,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
+use super::locking::locked;
 use super::{cq, destroy_handle, pd, srq, wq, xrcd};
 use crate::abi::context::ibv_context;
 use crate::abi::object::ibv_xrcd;
@@ -299,8 +300,8 @@ pub(crate) fn private_of<D: Driver>(
 ) -> QpPrivate<D> {
     let QpParts { handle, shared, send, recv, cap } = parts;
     QpPrivate {
-        send: send.map(|queue| Locked::dynamic(queue, shared_by_threads)),
-        recv: recv.map(|queue| Locked::dynamic(queue, shared_by_threads)),
+        send: send.map(|queue| locked::<D, _>(queue, shared_by_threads)),
+        recv: recv.map(|queue| locked::<D, _>(queue, shared_by_threads)),
         shared: Some(shared),
         handle: ManuallyDrop::new(handle),
         cap,

@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
+use super::locking::locked;
 use super::{cq, destroy_handle, pd, xrcd};
 use crate::abi::attr::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::abi::context::ibv_context;
@@ -129,7 +130,7 @@ pub(crate) unsafe fn create<D: Driver>(
     public.srq_context = attr.srq_context;
     public.pd = attr.pd;
     public.handle = handle.handle();
-    let queue = Locked::dynamic(queue, td.is_none());
+    let queue = locked::<D, _>(queue, td.is_none());
     let private = SrqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
     let srq: *mut ibv_srq = Box::into_raw(Box::new(Srq::<D> { public, private })).cast();
     events::complete(here, number, Numbered::Srq(srq));

@@ -6,6 +6,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and lists.
 
+use super::locking::locked;
 use super::{cq, destroy_handle, pd};
 use crate::abi::context::ibv_context;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
@@ -129,7 +130,7 @@ pub(crate) unsafe fn create<D: Driver>(
     (public.wq_num, public.handle) = (handle.wq_num(), handle.handle());
     (public.state, public.wq_type) = (WqState::RESET.0, TYPE_RQ);
     public.post_recv = Some(post_recv::<D>);
-    let queue = Locked::dynamic(queue, is_shared);
+    let queue = locked::<D, _>(queue, is_shared);
     let private = WqPrivate { queue, shared, handle: ManuallyDrop::new(handle), number };
     let wq: *mut ibv_wq = Box::into_raw(Box::new(Wq::<D> { public, private })).cast();
     events::complete(here, number, Numbered::Wq(wq));
