@@ -14,7 +14,9 @@ use crate::object::cq::CqRequest;
 use crate::object::{ah, cq, qp, srq, wq};
 use core::any::Any;
 use std::sync::Arc;
-use uverbs_core::attr::{AhAttr, DeviceAttr, FlowAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr};
+use uverbs_core::attr::{
+    AhAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, SrqAttr, SrqAttrMask, WqAttr,
+};
 use uverbs_core::control::{CoreSupport, CountersHandle, FlowHandle, PdHandle, QpHandle, RwqIndTableHandle};
 use uverbs_core::kernel::Kernel;
 use uverbs_core::provider::{DmParts, Driver};
@@ -44,6 +46,7 @@ pub(crate) trait Verbs: Send + Sync {
     fn alloc_pd(&self) -> Outcome<PdHandle>;
     fn alloc_td(&self) -> Outcome<AnyTd>;
     fn null_lkey(&self) -> Outcome<u32>;
+    fn raw_clock(&self) -> Outcome<u64>;
     fn alloc_dm(&self, length: u64, log_align: u32) -> Outcome<DmParts>;
     unsafe fn import_pd(&self, handle: u32) -> Outcome<PdHandle>;
     unsafe fn import_dm(&self, handle: u32) -> Outcome<DmParts>;
@@ -77,6 +80,9 @@ pub(crate) trait Verbs: Send + Sync {
     ) -> Outcome<*mut ibv_qp>;
     unsafe fn modify_qp(&self, qp: *mut ibv_qp, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()>;
     unsafe fn query_qp(&self, qp: *mut ibv_qp, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
+    unsafe fn query_ece(&self, qp: *mut ibv_qp) -> Outcome<Ece>;
+    unsafe fn set_ece(&self, qp: *mut ibv_qp, ece: Ece) -> Outcome<()>;
+    unsafe fn modify_qp_rate_limit(&self, qp: *mut ibv_qp, attr: &QpRateLimitAttr) -> Outcome<()>;
     unsafe fn has_builder(&self, qp: *mut ibv_qp) -> bool;
     unsafe fn qp_handle<'a>(&self, qp: *mut ibv_qp) -> &'a QpHandle;
     unsafe fn destroy_qp(&self, qp: *mut ibv_qp) -> Outcome<()>;
@@ -138,6 +144,10 @@ impl<D: Driver> Verbs for Open<D> {
         Ok(Box::new(self.driver.alloc_td()?))
     }
 
+    fn raw_clock(&self) -> Outcome<u64> {
+        Ok(self.driver.query_raw_clock()?)
+    }
+
     fn null_lkey(&self) -> Outcome<u32> {
         Ok(self.driver.null_lkey()?)
     }
@@ -175,6 +185,9 @@ impl<D: Driver> Verbs for Open<D> {
         ) -> Outcome<*mut ibv_qp>;
         modify_qp => qp::modify(qp: *mut ibv_qp, attr: &QpAttr, mask: QpAttrMask) -> Outcome<()>;
         query_qp => qp::query(qp: *mut ibv_qp, mask: QpAttrMask) -> Outcome<(QpAttr, bool)>;
+        query_ece => qp::query_ece(qp: *mut ibv_qp) -> Outcome<Ece>;
+        set_ece => qp::set_ece(qp: *mut ibv_qp, ece: Ece) -> Outcome<()>;
+        modify_qp_rate_limit => qp::modify_rate_limit(qp: *mut ibv_qp, attr: &QpRateLimitAttr) -> Outcome<()>;
         has_builder => qp::has_builder(qp: *mut ibv_qp) -> bool;
         destroy_qp => qp::destroy(qp: *mut ibv_qp) -> Outcome<()>;
         create_wq => wq::create(context: *mut ibv_context, attr: &mut ibv_wq_init_attr) -> Outcome<*mut ibv_wq>;

@@ -108,6 +108,12 @@ pub struct ConnectAttr {
     /// The access of the peer to exposed regions of this QP's domain. None by default: a QP for RDMA needs rights here and
     /// at each region.
     pub access: AccessFlags,
+    /// Traffic class (DSCP and ECN on RoCE v2) of packets with a global route.
+    pub traffic_class: u8,
+    /// Flow label of packets with a global route, 20 bits.
+    pub flow_label: u32,
+    /// `enum ibv_rate`: the rate to which packets are spread; 0 is the port's.
+    pub static_rate: u8,
     /// Hops that packets may take.
     pub hop_limit: u8,
     /// `ack_timeout`: 4.096 us times 2 to this power; 0 is infinite. 5 bits.
@@ -136,6 +142,9 @@ impl Default for ConnectAttr {
             path_mtu: Mtu::MTU_1024,
             sl: 0,
             access: AccessFlags::empty(),
+            traffic_class: 0,
+            flow_label: 0,
+            static_rate: 0,
             hop_limit: 1,
             timeout: 14,
             retry_cnt: 7,
@@ -156,13 +165,15 @@ impl ConnectAttr {
             dgid: remote.gid,
             sgid_index,
             hop_limit: self.hop_limit,
-            ..GlobalRoute::default()
+            flow_label: self.flow_label,
+            traffic_class: self.traffic_class,
         };
         let has_gid = remote.gid != Gid::default();
         AhAttr {
             grh: self.sgid_index.filter(|_| has_gid).map(route),
             dlid: remote.lid,
             sl: self.sl,
+            static_rate: self.static_rate,
             port_num: self.port_num,
             ..AhAttr::default()
         }
@@ -185,6 +196,23 @@ mod tests {
         e.send(&mut wire).unwrap();
         assert_eq!(wire.len(), ENDPOINT_LEN);
         assert_eq!(Endpoint::receive(&wire[..]).unwrap(), e);
+    }
+
+    #[test]
+    fn the_way_has_every_attribute_of_the_path() {
+        let attr = ConnectAttr {
+            sgid_index: Some(3),
+            sl: 4,
+            traffic_class: 0x60,
+            flow_label: 0x12345,
+            static_rate: 5,
+            hop_limit: 9,
+            ..ConnectAttr::default()
+        };
+        let way = attr.ah_attr(&Endpoint { gid: Gid([1; 16]), lid: 7, ..Endpoint::default() });
+        let grh = way.grh.unwrap();
+        assert_eq!((grh.traffic_class, grh.flow_label, grh.hop_limit, grh.sgid_index), (0x60, 0x12345, 9, 3));
+        assert_eq!((way.sl, way.static_rate, way.dlid, way.port_num), (4, 5, 7, 1));
     }
 
     #[test]

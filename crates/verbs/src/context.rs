@@ -166,6 +166,16 @@ impl<D: Driver> Context<D> {
         query::port(self.inner.kernel(), port_num)
     }
 
+    /// `ibv_query_port_speed`: the effective speed in units of 100 Mb/s. Only of kernels that have this query.
+    pub fn query_port_speed(&self, port_num: u8) -> Result<u64> {
+        query::port_speed(self.inner.kernel(), port_num.into())
+    }
+
+    /// `ibv_query_rt_values_ex`: the present value of the clock that completion timestamps are of.
+    pub fn query_raw_clock(&self) -> Result<u64> {
+        self.inner.driver().query_raw_clock()
+    }
+
     /// `ibv_query_gid`
     pub fn query_gid(&self, port_num: u8, index: u32) -> Result<Gid> {
         Ok(self.query_gid_ex(port_num, index)?.gid)

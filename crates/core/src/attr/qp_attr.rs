@@ -74,6 +74,27 @@ open_values! {
     }
 }
 
+/// `struct ibv_ece`: the options of enhanced connection establishment, which a connection manager exchanges before a
+/// connection exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ece {
+    /// Whose options these are, a PCI vendor.
+    pub vendor_id: u32,
+    /// Options; their meaning is the vendor's.
+    pub options: u32,
+}
+
+/// `struct ibv_qp_rate_limit_attr`: pacing of a send queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct QpRateLimitAttr {
+    /// Limit in kb/s; 0 is none.
+    pub rate_limit: u32,
+    /// Bytes that may be sent at once; 0 is the device's default.
+    pub max_burst_sz: u32,
+    /// Bytes of a usual packet; 0 is the device's default.
+    pub typical_pkt_sz: u16,
+}
+
 /// `struct ibv_qp_attr`. A [`QpAttrMask`] selects the valid fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QpAttr {

@@ -23,8 +23,9 @@ use uverbs_uapi::ids::{
     UVERBS_ATTR_QUERY_GID_ENTRY_PORT, UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY,
     UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, UVERBS_ATTR_QUERY_GID_TABLE_FLAGS,
     UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES,
-    UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_METHOD_QUERY_GID_ENTRY,
-    UVERBS_METHOD_QUERY_GID_TABLE, UVERBS_METHOD_QUERY_PORT, UVERBS_OBJECT_DEVICE,
+    UVERBS_ATTR_QUERY_PORT_PORT_NUM, UVERBS_ATTR_QUERY_PORT_RESP, UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM,
+    UVERBS_ATTR_QUERY_PORT_SPEED_RESP, UVERBS_METHOD_QUERY_GID_ENTRY, UVERBS_METHOD_QUERY_GID_TABLE,
+    UVERBS_METHOD_QUERY_PORT, UVERBS_METHOD_QUERY_PORT_SPEED, UVERBS_OBJECT_DEVICE,
 };
 use uverbs_uapi::verbs::{ib_uverbs_gid_entry, ib_uverbs_query_port_resp_ex};
 use zerocopy::IntoBytes;
@@ -187,6 +188,22 @@ pub fn port(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>) -> Result<PortAt
         flags: PortFlags::from_bits_retain(legacy.flags),
         port_cap_flags2: PortCapFlags2::from_bits_retain(resp.port_cap_flags2),
     })
+}
+
+/// Asks for the effective speed of a port, in units of 100 Mb/s.
+///
+/// # Errors
+/// Port 0, or the kernel's refusal; [`Error::Unsupported`] of kernels without this query.
+pub fn port_speed(kernel: &Arc<dyn Kernel>, port_num: u32) -> Result<u64> {
+    const VERB: &str = "query_port_speed";
+    let port_num = check_port(VERB, port_num)?;
+    let mut speed = 0_u64;
+    Command::<2>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT_SPEED)
+        .constant(UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM, port_num)
+        .output(UVERBS_ATTR_QUERY_PORT_SPEED_RESP, &mut speed)
+        .run(&**kernel)
+        .map_err(|errno| port_error(VERB, &**kernel, port_num, errno))?;
+    Ok(speed)
 }
 
 /// Asks for the GIDs in use, of all ports: up to 2047, which is what one attribute has room for.

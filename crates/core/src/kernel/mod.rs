@@ -88,6 +88,11 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// Whether this is the process that opened the device, and not a child that it forked.
     fn is_creator_process(&self) -> bool;
 
+    /// The present value of the device's clock, of a device in this process, which has no page that counts.
+    fn device_clock(&self) -> Option<u64> {
+        None
+    }
+
     /// The open device file, where there is one (`cmd_fd` in C).
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None

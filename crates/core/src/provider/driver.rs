@@ -13,8 +13,8 @@ use super::recv::RecvQueue;
 use super::send::WrBuilder;
 use super::wire::{WireRemote, WireSge};
 use crate::attr::{
-    AhAttr, CqInitAttr, DeviceAttr, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, RxHashConf, SrqAttr,
-    SrqAttrMask, SrqInitAttr, WqAttr, WqInitAttr,
+    AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr,
+    RxHashConf, SrqAttr, SrqAttrMask, SrqInitAttr, WqAttr, WqInitAttr,
 };
 use crate::control::{
     self, AhHandle, CompChannelHandle, ContextInfo, CountersHandle, CqHandle, DmHandle, FlowHandle, PdHandle,
@@ -199,6 +199,29 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<()>;
+
+    /// The options of enhanced connection establishment that the QP offers, or has agreed on.
+    fn query_ece(&self, shared: &Self::QpShared) -> Result<Ece> {
+        let _ = shared;
+        Err(Error::unsupported("query_ece", format!("{} has no ECE", Self::NAME)))
+    }
+
+    /// Sets the options that the next `modify_qp` passes on to the device.
+    fn set_ece(&self, shared: &Self::QpShared, ece: Ece) -> Result<()> {
+        let _ = (shared, ece);
+        Err(Error::unsupported("set_ece", format!("{} has no ECE", Self::NAME)))
+    }
+
+    /// `ibv_modify_qp_rate_limit`. Only of devices that pace packets.
+    fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
+        let _ = (handle, attr);
+        Err(Error::unsupported("modify_qp_rate_limit", format!("{} does not pace packets", Self::NAME)))
+    }
+
+    /// The present value of the clock that completion timestamps are of. Only of devices that have such.
+    fn query_raw_clock(&self) -> Result<u64> {
+        Err(Error::unsupported("query_rt_values", format!("{} has no clock", Self::NAME)))
+    }
 
     /// Destroys a QP in the kernel, detaches it from the CQs that complete it, and returns how many of its events were
     /// read. On failure the handle comes back and its memory must stay.

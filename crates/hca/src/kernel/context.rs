@@ -20,10 +20,11 @@ use uverbs_uapi::ids::{
 };
 use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX;
 use uverbs_uapi::mlx5::{
-    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS,
-    MLX5_IB_ALLOC_UCTX_DEVX, MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
-    MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_L2, MLX5_USER_INLINE_MODE_NA,
-    MLX5_USER_INLINE_MODE_NONE, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp,
+    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE,
+    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS, MLX5_IB_ALLOC_UCTX_DEVX, MLX5_LIB_CAP_4K_UAR,
+    MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH, MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE,
+    MLX5_USER_INLINE_MODE_L2, MLX5_USER_INLINE_MODE_NA, MLX5_USER_INLINE_MODE_NONE,
+    mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp,
 };
 use uverbs_uapi::verbs::IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
 use zerocopy::IntoBytes;
@@ -119,7 +120,8 @@ impl Call<'_, '_> {
             max_srq_recv_wr: MAX_WQES,
             num_ports: 1,
             comp_mask: MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY
-                | MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS,
+                | MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS
+                | MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE,
             response_length: size_of::<mlx5_ib_alloc_ucontext_resp>() as u32,
             cqe_version: config.cqe_version,
             cmds_supp_uhw: MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE | MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Modifying and querying queue pairs.
 
-use super::attr::{core_in, core_out, uhw_out};
+use super::attr::{core_in, core_out, uhw, uhw_out};
 use super::call::Call;
 use super::limits::MAX_RD_ATOMIC;
 use super::object::Object;
 use super::object::QpObject;
+use super::qp::ECE_OPTIONS;
 use crate::engine::qp::{Attr, QpKind, State};
 use uverbs_core::Errno;
 use uverbs_core::attr::{QpAttrMask as M, QpState, QpType, transition};
@@ -15,7 +16,7 @@ use uverbs_uapi::cmd::{
     ib_uverbs_query_qp, ib_uverbs_query_qp_resp,
 };
 use uverbs_uapi::ids::{UVERBS_ATTR_CORE_OUT, UVERBS_ATTR_UHW_OUT};
-use uverbs_uapi::mlx5::mlx5_ib_modify_qp_resp;
+use uverbs_uapi::mlx5::{mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp};
 use zerocopy::IntoBytes;
 
 fn state(number: u8) -> Result<State, Errno> {
@@ -75,6 +76,7 @@ impl Call<'_, '_> {
         c: &mut RawCommand<'_, '_>,
         request: &ib_uverbs_ex_modify_qp,
     ) -> Result<(), Errno> {
+        let private: mlx5_ib_modify_qp = uhw(c, 0)?;
         let base = &request.base;
         let mask = M::from_bits_retain(base.attr_mask);
         let object = self.qp_object(base.qp_handle)?;
@@ -128,6 +130,7 @@ impl Call<'_, '_> {
             let resp = mlx5_ib_modify_qp_resp {
                 response_length: size_of::<mlx5_ib_modify_qp_resp>() as u32,
                 dctn: if kind == QpKind::Dct && to == State::Rtr { qpn } else { 0 },
+                ece_options: private.ece_options & ECE_OPTIONS,
                 ..Default::default()
             };
             uhw_out(c, resp.as_bytes());

@@ -81,6 +81,10 @@ impl Kernel for HcaKernel {
         self.call(|call| call.sysfs(path))
     }
 
+    fn device_clock(&self) -> Option<u64> {
+        self.call(|call| Ok(call.cx.now)).ok()
+    }
+
     fn driver_id(&self) -> u32 {
         RDMA_DRIVER_MLX5
     }

@@ -32,6 +32,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// The register number in the answer if there is no register (`MLX5_IB_INVALID_BFREG`).
 const NO_REGISTER: u32 = u32::MAX;
+/// What the device knows of enhanced connection establishment: its version, and no option.
+pub(super) const ECE_OPTIONS: u32 = 0x1000_0000;
 /// Bits of a user index.
 const UIDX: u32 = 0xff_ffff;
 /// The number of reads and atomics of one initiator that a DC target executes at a time.
@@ -131,8 +133,11 @@ impl Call<'_, '_> {
         }
         c.answer(UVERBS_ATTR_CREATE_QP_RESP_CAP, cap.as_bytes());
         c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &qpn.to_ne_bytes());
-        let resp =
-            mlx5_ib_create_qp_resp { bfreg_index: self.register(private.flags)?, ..Default::default() };
+        let resp = mlx5_ib_create_qp_resp {
+            bfreg_index: self.register(private.flags)?,
+            ece_options: private.ece_options & ECE_OPTIONS,
+            ..Default::default()
+        };
         uhw_out(c, resp.as_bytes());
         self.give(
             c,

@@ -9,10 +9,10 @@ use super::attr::{
     ibv_alloc_dm_attr, ibv_cq_init_attr_ex, ibv_dmah, ibv_modify_cq_attr, ibv_mr_init_attr,
     ibv_parent_domain_init_attr, ibv_srq_init_attr_ex, ibv_td_init_attr, ibv_xrcd_init_attr,
 };
-use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input};
+use super::device::{ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex};
 use super::flow::{ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_flow, ibv_flow_attr};
 use super::object::{ibv_cq, ibv_cq_ex, ibv_dm, ibv_pd, ibv_srq, ibv_td, ibv_xrcd};
-use super::qp::{ibv_mw_bind, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr};
+use super::qp::{ibv_mw_bind, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr};
 use super::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use libc::pthread_mutex_t;
@@ -108,7 +108,7 @@ c_struct! {
         modify_flow_action_esp: Unused,
         destroy_flow_action: Unused,
         create_flow_action_esp: Unused,
-        modify_qp_rate_limit: Unused,
+        modify_qp_rate_limit: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_rate_limit_attr) -> c_int>,
         alloc_parent_domain: Option<
             unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
         >,
@@ -123,7 +123,7 @@ c_struct! {
         destroy_wq: Option<unsafe extern "C" fn(*mut ibv_wq) -> c_int>,
         modify_wq: Option<unsafe extern "C" fn(*mut ibv_wq, *mut ibv_wq_attr) -> c_int>,
         create_wq: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq>,
-        query_rt_values: Unused,
+        query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
         create_cq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
         r#priv: *mut c_void,
         query_device_ex: Option<

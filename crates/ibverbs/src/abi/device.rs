@@ -144,6 +144,11 @@ c_struct! {
         active_speed_ex: u32,
     }
 
+    struct ibv_values_ex {
+        comp_mask: u32,
+        raw_clock: libc::timespec,
+    }
+
     struct ibv_gid_entry {
         gid: Gid64,
         gid_index: u32,

@@ -97,6 +97,13 @@ c_struct! {
         comp_mask: u32,
     }
 
+    struct ibv_qp_rate_limit_attr {
+        rate_limit: u32,
+        max_burst_sz: u32,
+        typical_pkt_sz: u16,
+        comp_mask: u32,
+    }
+
     struct ibv_mw_bind {
         wr_id: u64,
         send_flags: c_uint,

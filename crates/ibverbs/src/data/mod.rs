@@ -49,6 +49,8 @@ pub(crate) fn functions<D: Driver>() -> verbs_context {
     table.get_srq_num = Some(srq::get_srq_num);
     table.create_qp_ex = Some(qp::create_qp_ex);
     table.open_qp = Some(qp::open_qp);
+    table.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
+    table.query_rt_values = Some(device::query_rt_values);
     table.create_wq = Some(wq::create_wq);
     table.modify_wq = Some(wq::modify_wq);
     table.destroy_wq = Some(wq::destroy_wq);

@@ -7,6 +7,7 @@
 use crate::abi::context::{ibv_context, ibv_device};
 use crate::abi::device::{
     Gid64, ibv_device_attr, ibv_device_attr_ex, ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input,
+    ibv_values_ex,
 };
 use crate::context::{self, Private};
 use crate::errno::{Errno, Outcome, ensure, minus_one, negative, number, pointer};
@@ -135,6 +136,51 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     // SAFETY: `context` and `attr` are valid (contract of the man page); the struct has at least this size in every version
     // of the header.
     unsafe { query_port(context, port_num, attr, COMPAT_PORT_ATTR) }
+}
+
+/// # Safety
+/// As in ibv_query_port_speed(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port_num: u32,
+    port_speed: *mut u64,
+) -> c_int {
+    number(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let here = unsafe { context::of(context) }?;
+        ensure(!port_speed.is_null())?;
+        let speed = query::port_speed(here.kernel(), port_num)?;
+        // SAFETY: `port_speed` is valid for writes (contract of the man page).
+        unsafe { port_speed.write(speed) };
+        Ok(())
+    })
+}
+
+/// `IBV_VALUES_MASK_RAW_CLOCK`
+const RAW_CLOCK: u32 = 1;
+
+/// # Safety
+/// As in ibv_query_rt_values_ex(3).
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    number(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let here = unsafe { context::of(context) }?;
+        // SAFETY: `values` is NULL or valid, and not used by others during this call (contract of the man page).
+        let values = unsafe { values.as_mut() }.ok_or(Errno::EINVAL)?;
+        ensure(values.comp_mask & !RAW_CLOCK == 0)?;
+        let wanted = core::mem::take(&mut values.comp_mask);
+        if wanted & RAW_CLOCK != 0 {
+            // Ticks, not nanoseconds; all of them are in this field.
+            let ticks = here.verbs().raw_clock()?;
+            (values.raw_clock.tv_sec, values.raw_clock.tv_nsec) = (0, ticks.cast_signed());
+            values.comp_mask = RAW_CLOCK;
+        }
+        Ok(())
+    })
 }
 
 /// # Safety

@@ -64,7 +64,6 @@ no_pointer! {
 
 no_number! {
     ibv_dealloc_dmah(*mut c_void);
-    ibv_query_port_speed(*mut c_void, u32, *mut u64);
     _ibv_query_comp_cntr_caps(*mut c_void, *mut c_void, usize);
     ibv_destroy_comp_cntr(*mut c_void);
     ibv_set_comp_cntr(*mut c_void, u64);

@@ -8,6 +8,7 @@ use crate::abi::device::Gid64;
 use crate::abi::object::ibv_pd;
 use crate::abi::qp::{
     ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    ibv_qp_rate_limit_attr,
 };
 use crate::context;
 use crate::convert::qp as convert;
@@ -15,7 +16,7 @@ use crate::errno::{Errno, Outcome, ensure, number, pointer};
 use crate::object::qp::mask;
 use core::ffi::c_int;
 use core::{mem, ptr};
-use uverbs_core::attr::{QpAttrMask, QpType};
+use uverbs_core::attr::{Ece, QpAttrMask, QpRateLimitAttr, QpType};
 use uverbs_core::control::{QpHandle, mcast};
 
 /// # Safety
@@ -270,26 +271,64 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const Gi
     unsafe { group(qp, gid, lid, mcast::detach) }
 }
 
-/// This library has no enhanced connection establishment yet.
-///
 /// # Safety
 /// As in ibv_query_ece(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-    // this call (contract of the man page).
-    number(|| unsafe { context::of_object(qp) }.and(Err(Errno::EOPNOTSUPP)))
+pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    number(|| {
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+        // this call (contract of the man page).
+        let here = unsafe { context::of_object(qp) }?;
+        ensure(!ece.is_null())?;
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
+        let Ece { vendor_id, options } = unsafe { here.verbs().query_ece(qp) }?;
+        // SAFETY: `ece` is valid for writes (contract of the man page).
+        unsafe { ece.write(ibv_ece { vendor_id, options, comp_mask: 0 }) };
+        Ok(())
+    })
 }
 
-/// As [`ibv_query_ece`].
-///
 /// # Safety
 /// As in ibv_set_ece(3).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, _: *mut ibv_ece) -> c_int {
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-    // this call (contract of the man page).
-    number(|| unsafe { context::of_object(qp) }.and(Err(Errno::EOPNOTSUPP)))
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    number(|| {
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+        // this call (contract of the man page).
+        let here = unsafe { context::of_object(qp) }?;
+        // SAFETY: `ece` is NULL or valid, and not changed by others during this call (contract of the man page).
+        let ece = unsafe { ece.as_ref() }.ok_or(Errno::EINVAL)?;
+        if ece.vendor_id == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        ensure(ece.comp_mask == 0)?;
+        let ece = Ece { vendor_id: ece.vendor_id, options: ece.options };
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
+        unsafe { here.verbs().set_ece(qp, ece) }
+    })
+}
+
+/// # Safety
+/// As in ibv_modify_qp_rate_limit(3).
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
+    number(|| {
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
+        // this call (contract of the man page).
+        let here = unsafe { context::of_object(qp) }?;
+        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
+        ensure(attr.comp_mask == 0)?;
+        let limit = QpRateLimitAttr {
+            rate_limit: attr.rate_limit,
+            max_burst_sz: attr.max_burst_sz,
+            typical_pkt_sz: attr.typical_pkt_sz,
+        };
+        // SAFETY: `qp` is a live object of a context of this library, as checked above.
+        unsafe { here.verbs().modify_qp_rate_limit(qp, &limit) }
+    })
 }
 
 /// No device promises that data arrive in order, as far as this library knows: 0.

@@ -21,7 +21,8 @@ use core::mem::{self, ManuallyDrop};
 use core::{ptr, slice};
 use std::sync::{Arc, OnceLock};
 use uverbs_core::attr::{
-    QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpType, RxHashConf, RxHashFields, SendOpsFlags,
+    Ece, QpAttr, QpAttrMask, QpCap, QpCreateFlags, QpInitAttr, QpRateLimitAttr, QpType, RxHashConf,
+    RxHashFields, SendOpsFlags,
 };
 use uverbs_core::control::QpHandle;
 use uverbs_core::provider::{Driver, QpCreate, QpParts, RssQpCreate};
@@ -367,6 +368,33 @@ pub(crate) unsafe fn query<D: Driver>(
     // The driver stores the sizes of the queues. Not every kernel reports them (mlx5_ib reports 0).
     attr.cap = this.cap;
     Ok((attr, init.sq_sig_all))
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn query_ece<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outcome<Ece> {
+    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
+    let shared = unsafe { private::<D>(qp) }.shared.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+    Ok(open.driver.query_ece(shared)?)
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn set_ece<D: Driver>(open: &Open<D>, qp: *mut ibv_qp, ece: Ece) -> Outcome<()> {
+    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
+    let shared = unsafe { private::<D>(qp) }.shared.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+    Ok(open.driver.set_ece(shared, ece)?)
+}
+
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+pub(crate) unsafe fn modify_rate_limit<D: Driver>(
+    open: &Open<D>,
+    qp: *mut ibv_qp,
+    attr: &QpRateLimitAttr,
+) -> Outcome<()> {
+    // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
+    Ok(open.driver.modify_qp_rate_limit(unsafe { &private::<D>(qp).handle }, attr)?)
 }
 
 /// Whether it has the functions of ibv_wr_post(3).

@@ -81,6 +81,13 @@ int main(void)
 	errno = 0;
 	CHECK(ibv_open_device(NULL) == NULL && errno == EINVAL);
 
+	/* The clock of the device goes on. */
+	struct ibv_values_ex before = { .comp_mask = IBV_VALUES_MASK_RAW_CLOCK }, after = before, wrong = { .comp_mask = 2 };
+	CHECK(ibv_query_rt_values_ex(context, &before) == 0 && before.comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+	usleep(1000);
+	CHECK(ibv_query_rt_values_ex(context, &after) == 0 && after.raw_clock.tv_nsec > before.raw_clock.tv_nsec);
+	CHECK(ibv_query_rt_values_ex(context, &wrong) == EINVAL);
+
 	/* What is missing says so. */
 	errno = 0;
 	CHECK(ibv_import_device(STDERR_FILENO) == NULL && (errno == EINVAL || errno == ENODEV));

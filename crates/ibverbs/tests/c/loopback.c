@@ -289,6 +289,25 @@ static void shared_receives(struct end *a, struct end *b)
 	CHECK(ibv_destroy_srq(srq) == 0);
 }
 
+/* Options of enhanced connection establishment travel with the change of the state. */
+static void ece(struct end *end)
+{
+	struct ibv_qp_init_attr_ex attr = qp_attr(end, IBV_QPT_RC);
+	struct ibv_qp *qp = ibv_create_qp_ex(end->context, &attr);
+	CHECK(qp);
+	struct ibv_ece ece = { 0 }, foreign = { .vendor_id = 0x1234 }, none = { 0 };
+	CHECK(ibv_query_ece(qp, &ece) == 0 && ece.vendor_id == 0x15b3 && ece.options == 0x10000000);
+	CHECK(ibv_set_ece(qp, &foreign) == EINVAL && ibv_set_ece(qp, &none) == EOPNOTSUPP);
+	ece.options |= 5;
+	CHECK(ibv_set_ece(qp, &ece) == 0);
+	CHECK(ibv_query_ece(qp, &ece) == 0 && ece.options == 0);
+	to_init(qp);
+	CHECK(ibv_query_ece(qp, &ece) == 0 && ece.options == 0x10000000);
+	struct ibv_qp_rate_limit_attr limit = { .max_burst_sz = 1 };
+	CHECK(ibv_modify_qp_rate_limit(qp, &limit) == EINVAL);
+	CHECK(ibv_destroy_qp(qp) == 0);
+}
+
 int main(void)
 {
 	struct end a, b;
@@ -298,6 +317,7 @@ int main(void)
 	window(&a, &b);
 	device_memory(&a, &b);
 	datagrams(&a, &b);
+	ece(&a);
 	shared_receives(&a, &b);
 	close_end(&a);
 	close_end(&b);

@@ -4,7 +4,7 @@
 use super::inner::QpInner;
 use crate::connect::{ConnectAttr, Endpoint};
 use std::sync::Arc;
-use uverbs_core::attr::{Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType};
+use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
 
@@ -61,6 +61,21 @@ impl<D: Driver> QpControl<D> {
     #[must_use]
     pub fn cap(&self) -> &QpCap {
         self.inner.cap()
+    }
+
+    /// `ibv_query_ece`: the options of enhanced connection establishment that the QP offers, or has agreed on.
+    pub fn query_ece(&self) -> Result<Ece> {
+        self.inner.context().driver().query_ece(self.inner.shared())
+    }
+
+    /// `ibv_set_ece`: options of the peer, which the next [`modify`](Self::modify) passes on to the device.
+    pub fn set_ece(&self, ece: Ece) -> Result<()> {
+        self.inner.context().driver().set_ece(self.inner.shared(), ece)
+    }
+
+    /// `ibv_modify_qp_rate_limit`: paces what the QP sends, where the device can.
+    pub fn modify_rate_limit(&self, attr: &QpRateLimitAttr) -> Result<()> {
+        self.inner.context().driver().modify_qp_rate_limit(self.handle()?, attr)
     }
 
     /// `ibv_modify_qp`. An `EINVAL` of the kernel is explained by what the transition needs.

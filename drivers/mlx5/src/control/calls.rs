@@ -8,7 +8,7 @@ use crate::memory::QueueBuf;
 use crate::memory::dbrec::DbRec;
 use std::sync::Arc;
 use uverbs_core::attr::{
-    CqInitAttr, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, SrqInitAttr, WqInitAttr,
+    CqInitAttr, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, SrqInitAttr, WqInitAttr,
 };
 use uverbs_core::control::{
     CompChannelHandle, CountersHandle, CqHandle, DmHandle, FlowHandle, PdHandle, QpHandle, QpParents,
@@ -28,11 +28,12 @@ use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
 };
 use uverbs_uapi::mlx5::{
-    MLX5_IB_MMAP_CLOCK_INFO, mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_create_cq,
-    mlx5_ib_create_cq_resp, mlx5_ib_create_flow, mlx5_ib_create_qp, mlx5_ib_create_qp_resp,
-    mlx5_ib_create_qp_rss, mlx5_ib_create_srq, mlx5_ib_create_srq_resp, mlx5_ib_create_wq,
-    mlx5_ib_create_wq_resp, mlx5_ib_flow_counters_data, mlx5_ib_flow_counters_desc, mlx5_ib_modify_qp,
-    mlx5_ib_modify_qp_resp, mlx5_ib_modify_wq, mlx5_ib_resize_cq,
+    MLX5_IB_MMAP_CLOCK_INFO, MLX5_IB_MMAP_CORE_CLOCK, mlx5_ib_alloc_ucontext_req_v2,
+    mlx5_ib_alloc_ucontext_resp, mlx5_ib_burst_info, mlx5_ib_create_cq, mlx5_ib_create_cq_resp,
+    mlx5_ib_create_flow, mlx5_ib_create_qp, mlx5_ib_create_qp_resp, mlx5_ib_create_qp_rss,
+    mlx5_ib_create_srq, mlx5_ib_create_srq_resp, mlx5_ib_create_wq, mlx5_ib_create_wq_resp,
+    mlx5_ib_flow_counters_data, mlx5_ib_flow_counters_desc, mlx5_ib_modify_qp, mlx5_ib_modify_qp_resp,
+    mlx5_ib_modify_wq, mlx5_ib_resize_cq,
 };
 use zerocopy::IntoBytes;
 
@@ -226,6 +227,31 @@ pub(crate) fn modify_dct(handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> 
     unsafe { handle.modify(None, attr, mask, uhw) }?;
     let needed = core::mem::offset_of!(mlx5_ib_modify_qp_resp, dctn) + size_of_val(&resp.dctn);
     Ok((resp.response_length as usize >= needed).then_some(resp.dctn))
+}
+
+/// Private data of modifying a QP.
+pub(crate) fn modify_qp<'a>(request: &'a mlx5_ib_modify_qp, resp: &'a mut mlx5_ib_modify_qp_resp) -> Uhw<'a> {
+    // SAFETY: the struct has no address.
+    unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) }
+}
+
+/// Sets the pacing of a QP.
+pub(crate) fn modify_qp_rate_limit(handle: &QpHandle, limit: &QpRateLimitAttr) -> Result<()> {
+    let burst_info = mlx5_ib_burst_info {
+        max_burst_sz: limit.max_burst_sz,
+        typical_pkt_sz: limit.typical_pkt_sz,
+        ..Default::default()
+    };
+    let request = mlx5_ib_modify_qp { burst_info, ..Default::default() };
+    let mut resp = mlx5_ib_modify_qp_resp::default();
+    let attr = QpAttr { rate_limit: limit.rate_limit, ..QpAttr::default() };
+    // SAFETY: the rate limit is no part of the state that the queues of the QP rely on.
+    unsafe { handle.modify(None, &attr, QpAttrMask::RATE_LIMIT, modify_qp(&request, &mut resp)) }
+}
+
+/// Maps the page with the device's clock.
+pub(crate) fn map_core_clock(kernel: &dyn Kernel) -> Result<Mapping, Errno> {
+    kernel.mmap(mmap_offset(MLX5_IB_MMAP_CORE_CLOCK, 0), page_size() as usize, Protection::Read)
 }
 
 /// Creates a WQ on `buf`. The caller keeps the memory until the WQ is destroyed. The addresses in `request` are filled

@@ -16,11 +16,12 @@ use uverbs_core::kernel::{Kernel, Uhw};
 use uverbs_mlx5_hw::wqe::{ETH_L2_INLINE_HEADER_SIZE, MLX5_INVALID_LKEY};
 use uverbs_uapi::mlx5::cmds::MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX;
 use uverbs_uapi::mlx5::{
-    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE,
-    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS, MLX5_IB_ALLOC_UCTX_DEVX,
-    MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT, MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR,
-    MLX5_USER_CMDS_SUPP_UHW_CREATE_AH, MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_NONE,
-    mlx5_ib_alloc_ucontext_req_v2, mlx5_ib_alloc_ucontext_resp, mlx5_ib_query_device_resp,
+    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY,
+    MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE, MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS,
+    MLX5_IB_ALLOC_UCTX_DEVX, MLX5_IB_PP_SUPPORT_BURST, MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT,
+    MLX5_LIB_CAP_4K_UAR, MLX5_LIB_CAP_DYN_UAR, MLX5_USER_CMDS_SUPP_UHW_CREATE_AH,
+    MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE, MLX5_USER_INLINE_MODE_NONE, mlx5_ib_alloc_ucontext_req_v2,
+    mlx5_ib_alloc_ucontext_resp, mlx5_ib_query_device_resp,
 };
 use zerocopy::IntoBytes;
 
@@ -67,6 +68,10 @@ pub(crate) struct Facts {
     pub(crate) scatter_to_cqe_dct: bool,
     /// The kernel has a page with the parameters of the device's clock.
     pub(crate) clock_info: bool,
+    /// Where the device's clock is in its page.
+    pub(crate) core_clock: Option<u64>,
+    /// Pacing knows the sizes of bursts and packets.
+    pub(crate) paces_bursts: bool,
     /// Bytes of the longest message, of every port.
     pub(crate) max_msg_sz: u64,
     /// Indexed by port number minus 1.
@@ -189,6 +194,9 @@ fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp) -> Result
         max_tso: if tso_on_raw { private.tso_caps.max_tso } else { 0 },
         scatter_to_cqe_dct: private.flags & MLX5_IB_QUERY_DEV_RESP_FLAGS_SCAT2CQE_DCT != 0,
         clock_info: resp.clock_info_versions & CLOCK_INFO_V1 != 0,
+        core_clock: has(MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_CORE_CLOCK_OFFSET)
+            .then_some(resp.hca_core_clock_offset),
+        paces_bursts: private.packet_pacing_caps.cap_flags & MLX5_IB_PP_SUPPORT_BURST != 0,
         max_msg_sz,
         ports,
     };

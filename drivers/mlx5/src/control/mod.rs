@@ -7,6 +7,7 @@ mod ah;
 pub(crate) mod av;
 mod calls;
 mod context;
+mod core_clock;
 mod cq;
 mod dct;
 mod dm;
@@ -27,6 +28,7 @@ pub use qp::QpControl;
 pub use srq::SrqControl;
 
 use self::context::Facts;
+use self::core_clock::CoreClock;
 use crate::control::uars::{BfReg, Posters, Uars};
 use crate::cq::{CompletionQueue, CqShared};
 use crate::cq::{UserIndex, UserIndices};
@@ -34,9 +36,10 @@ use crate::doorbell::ArmRegister;
 use crate::memory::dbrec::DbRecPages;
 use crate::qp::QpAccess;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use uverbs_core::attr::{
-    AhAttr, CqInitAttr, DeviceAttr, FlowAttr, QpAttr, QpAttrMask, SrqAttr, SrqAttrMask, WqAttr,
+    AhAttr, CqInitAttr, DeviceAttr, Ece, FlowAttr, QpAttr, QpAttrMask, QpRateLimitAttr, SrqAttr, SrqAttrMask,
+    WqAttr,
 };
 use uverbs_core::control::{
     AhHandle, CompChannelHandle, ContextInfo, CountersHandle, CqHandle, FlowHandle, PdHandle, QpHandle,
@@ -54,6 +57,8 @@ use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 use zerocopy::IntoBytes;
 
+/// The PCI vendor whose options mlx5's ECE has.
+const VENDOR: u32 = 0x15b3;
 /// The user index of an object without one (`MLX5_IB_DEFAULT_UIDX` of `mlx5_ib.h`).
 pub(crate) const NO_UIDX: u32 = 0xff_ffff;
 
@@ -70,6 +75,8 @@ pub struct Mlx5 {
     indices: Arc<UserIndices>,
     /// How the control path waits for the data path.
     barrier: ControlBarrier,
+    /// The device's clock, mapped at its first use; `None` if that is impossible.
+    core_clock: OnceLock<Option<CoreClock>>,
 }
 
 /// A thread domain: its QPs get doorbell registers that no other QP has, as long as there are some. The first one's is taken
@@ -113,6 +120,7 @@ impl Mlx5 {
             dbrecs: DbRecPages::default(),
             indices: Arc::default(),
             barrier: if options.full_fences { ControlBarrier::Fence } else { ControlBarrier::register() },
+            core_clock: OnceLock::new(),
         };
         Ok((this, info))
     }
@@ -249,6 +257,44 @@ impl Driver for Mlx5 {
             // verbs"); its entries in the CQs are removed.
             unsafe { handle.destroy() }
         })
+    }
+
+    fn query_ece(&self, shared: &QpControl) -> Result<Ece> {
+        Ok(Ece { vendor_id: VENDOR, options: shared.ece() })
+    }
+
+    fn set_ece(&self, shared: &QpControl, ece: Ece) -> Result<()> {
+        const VERB: &str = "set_ece";
+        if ece.vendor_id != VENDOR {
+            return Err(Error::invalid(VERB, "vendor_id", format!("{:#x} is not mlx5's", ece.vendor_id)));
+        }
+        if !self.facts.ece {
+            return Err(Error::unsupported(VERB, "the kernel's driver has no ECE"));
+        }
+        shared.set_ece(ece.options);
+        Ok(())
+    }
+
+    fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
+        let bursts = attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0;
+        if bursts && (attr.rate_limit == 0 || !self.facts.paces_bursts) {
+            let reason = "sizes of bursts need a rate limit, and a device that knows them";
+            return Err(Error::invalid("modify_qp_rate_limit", "max_burst_sz", reason));
+        }
+        calls::modify_qp_rate_limit(handle, attr)
+    }
+
+    fn query_raw_clock(&self) -> Result<u64> {
+        if let Some(now) = self.kernel.device_clock() {
+            return Ok(now);
+        }
+        let map = || {
+            let page = calls::map_core_clock(&*self.kernel).ok()?;
+            CoreClock::new(page, self.facts.core_clock?)
+        };
+        let clock = self.core_clock.get_or_init(map).as_ref();
+        let clock = clock.ok_or_else(|| Error::unsupported("query_rt_values", "the clock is not mapped"))?;
+        Ok(clock.read())
     }
 
     fn null_lkey(&self) -> Result<u32> {

@@ -20,7 +20,10 @@ use uverbs_core::control::{QpHandle, QpParents, XrcdHandle, qp};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::kernel::Uhw;
 use uverbs_core::provider::{QpCreate, QpParts};
-use uverbs_uapi::mlx5::{MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp};
+use uverbs_uapi::mlx5::{
+    MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCI, mlx5_ib_create_qp, mlx5_ib_modify_qp,
+    mlx5_ib_modify_qp_resp,
+};
 
 const CREATE_QP: &str = "create_qp";
 
@@ -39,6 +42,15 @@ pub struct QpControl {
     bfreg: Option<BfReg>,
     /// One `modify_qp` at a time.
     modifying: Mutex<()>,
+    /// The options of enhanced connection establishment.
+    ece: Mutex<EceOptions>,
+}
+
+/// Options that the device offered or agreed to, and those that the next change asks it for.
+#[derive(Debug, Default)]
+struct EceOptions {
+    got: u32,
+    asked: u32,
 }
 
 impl QpControl {
@@ -95,6 +107,30 @@ impl QpControl {
         (send, RecvQueue::new(&config, Arc::clone(qp), dbrec.recv_word()))
     }
 
+    /// Options that the device offered or agreed to.
+    pub(super) fn ece(&self) -> u32 {
+        self.ece.lock().unwrap_or_else(PoisonError::into_inner).got
+    }
+
+    /// Options that the next change asks the device for.
+    pub(super) fn set_ece(&self, options: u32) {
+        *self.ece.lock().unwrap_or_else(PoisonError::into_inner) = EceOptions { got: 0, asked: options };
+    }
+
+    /// Has the kernel change the QP, with the options that the device is asked for.
+    fn modify_kernels(&self, handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
+        let mut ece = self.ece.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = mlx5_ib_modify_qp { ece_options: ece.asked, ..Default::default() };
+        let mut resp = mlx5_ib_modify_qp_resp::default();
+        let uhw = if ece.asked == 0 { Uhw::none() } else { calls::modify_qp(&request, &mut resp) };
+        // SAFETY: called only by `Driver::modify_qp`, whose caller promises that `self` is that of the QP.
+        unsafe { handle.modify(None, attr, mask, uhw) }?;
+        if ece.asked != 0 {
+            *ece = EceOptions { got: resp.ece_options, asked: 0 };
+        }
+        Ok(())
+    }
+
     /// The queues that it completes to, each once.
     fn cqs(&self) -> impl Iterator<Item = &Arc<CqShared>> {
         let recv = self.recv_cq.as_ref();
@@ -112,6 +148,7 @@ impl QpControl {
             memory,
             bfreg: None,
             modifying: Mutex::default(),
+            ece: Mutex::default(),
         }
     }
 
@@ -378,6 +415,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
         memory: queues.memory,
         bfreg,
         modifying: Mutex::default(),
+        ece: Mutex::new(EceOptions { got: resp.ece_options, asked: 0 }),
     };
     for cq in control.cqs() {
         cq.attach_qp(&control.shared);
@@ -405,6 +443,7 @@ pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64
         memory: QpMemory::default(),
         bfreg: None,
         modifying: Mutex::default(),
+        ece: Mutex::default(),
     };
     Ok(QpParts { handle, shared: Arc::new(control), send: None, recv: None, cap: QpCap::default() })
 }
@@ -418,8 +457,7 @@ pub(super) fn modify(
 ) -> Result<()> {
     let target = mask.contains(QpAttrMask::STATE).then_some(attr.qp_state);
     control.modify_with(target, || {
-        // SAFETY: called only by `Driver::modify_qp`, whose caller promises that `control` is that of the QP.
-        let modified = unsafe { handle.modify(None, attr, mask, Uhw::none()) };
+        let modified = control.modify_kernels(handle, attr, mask);
         if let Err(error) = modified {
             // After an error on the wire the QP is in ERR, which the kernel does not report.
             if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
