@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The properties of a device. They are set when it is built, and read by the device, its front and the fabric.
 
+use crate::decode::Reserved;
+
 /// The link layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Link {
@@ -40,6 +42,8 @@ pub struct Config {
     /// The number of doorbell pages for all contexts together.
     pub(crate) max_uars: u32,
     pub(crate) inline_mode: InlineMode,
+    /// What is required of reserved bytes in WQEs.
+    pub(crate) reserved: Reserved,
 }
 
 impl Config {
@@ -55,6 +59,7 @@ impl Config {
             dynamic_uars: true,
             max_uars: 1024,
             inline_mode: InlineMode::default(),
+            reserved: Reserved::Zero,
         }
     }
 }

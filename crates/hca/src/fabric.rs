@@ -3,6 +3,7 @@
 
 use crate::alive::Alive;
 use crate::config::{Config, InlineMode, Link};
+use crate::decode::Reserved;
 use crate::engine::Front;
 use crate::engine::net::{Address, PortLocation};
 use crate::engine::{Device, Notice, Port, event};
@@ -200,6 +201,13 @@ impl DeviceBuilder {
         self
     }
 
+    /// Ignores bytes of WQEs that are reserved and that hardware ignores, too. By default they must be zero, which is the
+    /// rule of this project's driver. Other programs leave stale bytes there; a device of a VM always ignores them.
+    pub fn ignore_reserved(mut self) -> Self {
+        self.config.reserved = Reserved::Ignored;
+        self
+    }
+
     /// Builds the device with the in-process kernel as its front, and plugs it in. Other processes of the fabric know its
     /// addresses then.
     pub fn build(self) -> Hca {
@@ -226,10 +234,12 @@ impl DeviceBuilder {
             self.config.guid = guid;
             world.net.ports.push(address);
             let mut device = Device::new(ethernet, self.config.cqe_version);
+            device.reserved = self.config.reserved;
             let mut port = Port { now: world.now, me: index, net: &mut world.net };
             let front = make(&self.config, &mut device, &mut port);
             if front.is_in_vm() {
                 device.late_doorbells = true;
+                device.reserved = Reserved::Ignored;
                 // The clock of a deterministic fabric does not advance in a doorbell, so all packets are sent at once.
                 device.paced = in_real_time;
                 world.brief = in_real_time;

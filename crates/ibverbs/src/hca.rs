@@ -38,7 +38,9 @@ fn make() -> Outcome<Vec<Hca>> {
     if let Some(socket) = std::env::var_os("UVERBS_HCA_FABRIC") {
         meet(&fabric, Path::new(&socket))?;
     }
-    Ok((0..count.min(MAX)).map(|i| fabric.device(&format!("hca{i}")).link(link).build()).collect())
+    Ok((0..count.min(MAX))
+        .map(|i| fabric.device(&format!("hca{i}")).link(link).ignore_reserved().build())
+        .collect())
 }
 
 /// Joins the fabric at a socket, or listens there.

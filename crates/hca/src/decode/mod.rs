@@ -14,7 +14,7 @@ mod tests;
 
 pub use recv::{RecvWqe, recv_wqe, srq_next};
 pub use segment::{Av, KeyUpdate, Segment, Umr};
-pub(crate) use send::Ctrl;
+pub(crate) use send::{Ctrl, Reserved, decode};
 pub use send::{Eth, Op, Request, send_wqe};
 
 use core::fmt;

@@ -150,6 +150,20 @@ const FENCE: u8 = 4;
 /// # Errors
 /// The bytes are not a WQE.
 pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
+    decode(kind, bytes, Reserved::Zero)
+}
+
+/// What is required of reserved bytes that hardware ignores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserved {
+    /// They must be zero: the rule of this project's driver.
+    Zero,
+    /// Nothing: other programs, such as UCX, leave bytes of the ring's previous lap there.
+    Ignored,
+}
+
+/// As [`send_wqe`], with this rule for reserved bytes.
+pub(crate) fn decode(kind: QueueKind, bytes: &[u8], reserved: Reserved) -> Result<Request, Malformed> {
     if bytes.len() < SEG {
         return Err(Malformed::Short);
     }
@@ -165,7 +179,7 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
         return Err(Malformed::NotZero(0));
     }
     // The DCI stream of the request; other queues have no streams.
-    if kind != QueueKind::Dci && !zero(wqe, 9..11) {
+    if kind != QueueKind::Dci && reserved == Reserved::Zero && !zero(wqe, 9..11) {
         return Err(Malformed::NotZero(9));
     }
     let mode = wqe[11];
@@ -191,7 +205,7 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
             QueueKind::Rc | QueueKind::Uc | QueueKind::Raw | QueueKind::Keys => {}
         }
     }
-    let op = op(kind, opcode, imm, wqe, &mut at)?;
+    let op = op(kind, opcode, imm, wqe, &mut at, reserved)?;
     if at > wqe.len() {
         return Err(Malformed::Short);
     }
@@ -216,7 +230,14 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
 }
 
 /// Decodes the part that depends on the opcode, and moves `at` behind it.
-fn op(kind: QueueKind, opcode: u8, imm: u32, wqe: &[u8], at: &mut usize) -> Result<Op, Malformed> {
+fn op(
+    kind: QueueKind,
+    opcode: u8,
+    imm: u32,
+    wqe: &[u8],
+    at: &mut usize,
+    reserved: Reserved,
+) -> Result<Op, Malformed> {
     let reliable = matches!(kind, QueueKind::Rc | QueueKind::Xrc | QueueKind::Dci);
     let connected = reliable || kind == QueueKind::Uc;
     let op = match opcode {
@@ -229,25 +250,25 @@ fn op(kind: QueueKind, opcode: u8, imm: u32, wqe: &[u8], at: &mut usize) -> Resu
         MLX5_OPCODE_SEND_IMM if kind != QueueKind::Raw => Op::Send { imm: Some(imm), invalidate: None },
         MLX5_OPCODE_SEND_INVAL if connected => Op::Send { imm: None, invalidate: Some(imm) },
         MLX5_OPCODE_RDMA_WRITE if connected => {
-            let (addr, rkey) = remote(wqe, at)?;
+            let (addr, rkey) = remote(wqe, at, reserved)?;
             Op::Write { addr, rkey, imm: None }
         }
         MLX5_OPCODE_RDMA_WRITE_IMM if connected => {
-            let (addr, rkey) = remote(wqe, at)?;
+            let (addr, rkey) = remote(wqe, at, reserved)?;
             Op::Write { addr, rkey, imm: Some(imm) }
         }
         MLX5_OPCODE_RDMA_READ if reliable => {
-            let (addr, rkey) = remote(wqe, at)?;
+            let (addr, rkey) = remote(wqe, at, reserved)?;
             Op::Read { addr, rkey }
         }
         MLX5_OPCODE_ATOMIC_CS if reliable => {
-            let (addr, rkey) = remote(wqe, at)?;
+            let (addr, rkey) = remote(wqe, at, reserved)?;
             let (swap, compare) = (be64(wqe, *at), be64(wqe, *at + 8));
             *at += SEG;
             Op::CmpSwap { addr, rkey, compare, swap }
         }
         MLX5_OPCODE_ATOMIC_FA if reliable => {
-            let (addr, rkey) = remote(wqe, at)?;
+            let (addr, rkey) = remote(wqe, at, reserved)?;
             // The half with the compare value is ignored.
             let add = be64(wqe, *at);
             *at += SEG;
@@ -260,13 +281,13 @@ fn op(kind: QueueKind, opcode: u8, imm: u32, wqe: &[u8], at: &mut usize) -> Resu
 }
 
 /// `struct mlx5_wqe_raddr_seg`
-fn remote(wqe: &[u8], at: &mut usize) -> Result<(u64, u32), Malformed> {
+fn remote(wqe: &[u8], at: &mut usize, reserved: Reserved) -> Result<(u64, u32), Malformed> {
     let from = *at;
     *at += SEG;
     if *at > wqe.len() {
         return Err(Malformed::Short);
     }
-    if !zero(wqe, from + 12..from + 16) {
+    if reserved == Reserved::Zero && !zero(wqe, from + 12..from + 16) {
         return Err(Malformed::NotZero(from as u16 + 12));
     }
     Ok((be64(wqe, from), be32(wqe, from + 8)))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Tests of the decoder with arbitrary bytes, and with valid WQEs.
 
-use super::{Malformed, Op, QueueKind, Segment, recv_wqe, send_wqe};
+use super::{Malformed, Op, QueueKind, Reserved, Segment, decode, recv_wqe, send_wqe};
 use proptest::prelude::*;
 use uverbs_mlx5_hw::wqe::{
     CtrlSeg, DataSeg, EthSeg, MLX5_OPCODE_RDMA_READ, MLX5_OPCODE_RDMA_WRITE_IMM, MLX5_OPCODE_SEND,
@@ -64,6 +64,11 @@ fn old_bytes_are_accepted_only_in_ignored_fields() {
     let mut bytes = wqe(MLX5_OPCODE_RDMA_READ, 8, 0, &body);
     bytes[16 + 12] = 1;
     assert_eq!(send_wqe(QueueKind::Rc, &bytes), Err(Malformed::NotZero(28)));
+    // Bytes that hardware ignores, which UCX leaves as they were, matter to this project's driver only.
+    bytes[9] = 1;
+    assert_eq!(send_wqe(QueueKind::Rc, &bytes), Err(Malformed::NotZero(9)));
+    let request = decode(QueueKind::Rc, &bytes, Reserved::Ignored).unwrap();
+    assert_eq!(request.op, Op::Read { addr: 0x1122, rkey: 0x33 });
     let request = send_wqe(QueueKind::Rc, &wqe(MLX5_OPCODE_RDMA_WRITE_IMM, 0x22, 7, &body)).unwrap();
     assert_eq!(request.op, Op::Write { addr: 0x1122, rkey: 0x33, imm: Some(7) });
     assert_eq!((request.signaled, request.solicited, request.small_fence), (false, true, true));

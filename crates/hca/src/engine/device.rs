@@ -10,6 +10,7 @@ use super::port::Port;
 use super::qp::{Qp, State};
 use super::recv::{Srq, Taken, Wq};
 use crate::cqe::{Cqe, Syndrome};
+use crate::decode::Reserved;
 use crate::violation::{Mistake, Object, Violation};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub struct Device {
     pub special: [Option<u32>; 2],
     /// Doorbells may arrive late: the queues may already be ahead of them.
     pub(crate) late_doorbells: bool,
+    /// What is required of reserved bytes in WQEs.
+    pub(crate) reserved: Reserved,
     /// Queues without acknowledgements send only a limited number of packets at a doorbell.
     pub(crate) paced: bool,
     /// Makes memory of the page lists in updates of keys.
@@ -68,6 +71,7 @@ impl Device {
             steering: Steering::default(),
             special: [None; 2],
             late_doorbells: false,
+            reserved: Reserved::Zero,
             paced: false,
             translate: None,
             notices: Vec::new(),
@@ -85,6 +89,7 @@ impl Device {
         }
         *self = Self {
             late_doorbells: self.late_doorbells,
+            reserved: self.reserved,
             paced: self.paced,
             translate: self.translate.take(),
             violations: core::mem::take(&mut self.violations),

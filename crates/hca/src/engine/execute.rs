@@ -241,6 +241,7 @@ impl Device {
             imm: imm.or(*invalidate).unwrap_or(0),
             byte_cnt: receiving.done as u32,
             solicited: packet.solicited,
+            slid: source_lid(cx, packet),
             inline: inline.then(|| data.clone()),
             ..cqe
         };
@@ -316,6 +317,7 @@ impl Device {
                 imm: *imm,
                 byte_cnt: writing.done as u32,
                 solicited: packet.solicited,
+                slid: source_lid(cx, packet),
                 ..cqe
             };
             self.complete(cx, cqn, cqe);
@@ -460,6 +462,11 @@ impl Device {
         }
         self.take_send(cx, qp, resp, packet)
     }
+}
+
+/// The LID that a packet on InfiniBand comes from. UCX sends its answers on DC to it.
+fn source_lid(cx: &Port<'_>, packet: &Packet) -> u16 {
+    cx.net.ports.get(packet.from).map_or(0, |port| port.lid)
 }
 
 /// Whether the access flags of the QP permit this operation.

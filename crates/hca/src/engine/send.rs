@@ -5,7 +5,7 @@ use super::qp::{Qp, QpKind, State};
 use super::{Device, Notice, Port};
 use crate::bytes::be32;
 use crate::cqe::{Cqe, Syndrome};
-use crate::decode::{Ctrl, Malformed, Request, send_wqe};
+use crate::decode::{Ctrl, Malformed, Request, decode};
 use crate::violation::{Mistake, Object};
 use uverbs_mlx5_hw::cqe::MLX5_CQE_REQ_ERR;
 
@@ -100,7 +100,7 @@ impl Device {
     /// The next WQE of the ring; `None` if all WQEs that doorbells published were fetched. An invalid one is recorded
     /// as a violation, completes with an error and puts the QP into ERR.
     pub(crate) fn fetch(&mut self, cx: &mut Port<'_>, qp: &mut Qp) -> Option<Result<Request, ()>> {
-        let kind = qp.kind.queue()?;
+        let (kind, reserved) = (qp.kind.queue()?, self.reserved);
         let sq = qp.sq.as_mut()?;
         let (index, left) = (sq.next, sq.posted.wrapping_sub(sq.next));
         if left == 0 {
@@ -122,7 +122,7 @@ impl Device {
             if ctrl.ds == 0 || u16::from(ctrl.ds).div_ceil(4) > left {
                 return Err(Mistake::WrongSize { ds: ctrl.ds });
             }
-            send_wqe(kind, &read(usize::from(ctrl.ds) * 16)?).map_err(Mistake::Malformed)
+            decode(kind, &read(usize::from(ctrl.ds) * 16)?, reserved).map_err(Mistake::Malformed)
         });
         match fetched {
             Ok(request) => {

@@ -73,7 +73,8 @@ fn exchange(a: &mut End, b: &mut End) {
     let data = a.fill(0, 5000, 3);
     b.recv(100, 5000);
     a.send(0, 5000);
-    assert_eq!(within(LIMIT, || b.recv_cq.poll()).bytes, 5000);
+    let received = within(LIMIT, || b.recv_cq.poll());
+    assert_eq!((received.bytes, received.slid), (5000, lid(&a.hca)), "with the address of the sender");
     assert_eq!(within(LIMIT, || a.send_cq.poll()).syndrome, 0);
     assert_eq!(b.memory.get(100, 5000), data);
     let data = b.fill(20_000, 9000, 4);

@@ -101,6 +101,7 @@ pub(super) struct Wc {
     pub(super) uidx: u32,
     pub(super) qpn: u32,
     pub(super) solicited: bool,
+    pub(super) slid: u16,
     pub(super) syndrome: u8,
 }
 
@@ -149,6 +150,7 @@ impl TestCq {
             uidx: cqe.user_index(),
             qpn: cqe.qpn(),
             solicited: cqe.solicited(),
+            slid: if failed { 0 } else { cqe.slid.get() },
             syndrome: if failed { error.syndrome } else { 0 },
         })
     }
