@@ -110,7 +110,9 @@ impl Error {
 }
 
 impl From<Error> for Errno {
+    /// The reason is logged, because the errno has not got it.
     fn from(e: Error) -> Self {
+        log::debug!("{e}");
         e.errno()
     }
 }

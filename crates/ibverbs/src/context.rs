@@ -5,9 +5,11 @@
 // UNSAFETY: C's pointers to contexts.
 
 use crate::abi::context::{ibv_context, ibv_device, verbs_context};
+use crate::abi::object::ibv_comp_channel;
 use crate::data;
 use crate::errno::{Errno, Outcome};
 use crate::events::Numbered;
+use crate::object::channel;
 use crate::verbs::{Open, Verbs};
 use core::mem::offset_of;
 use core::ptr;
@@ -43,10 +45,19 @@ pub(crate) struct Private {
     port: Arc<()>,
     /// Objects by the number that their events carry.
     objects: Mutex<Slab<Numbered>>,
+    /// Channels whose files end with the context if the program does not destroy them.
+    channels: Mutex<Channels>,
     /// Held while the counts of acknowledged events change, and by threads that wait for them.
     acks: Mutex<()>,
     acked: Condvar,
 }
+
+/// The channels of a context.
+#[derive(Default)]
+pub(crate) struct Channels(pub(crate) Vec<*mut ibv_comp_channel>);
+
+// SAFETY: the pointers are dereferenced only in functions that C calls, whose contract allows any thread.
+unsafe impl Send for Channels {}
 
 /// Addresses of the open contexts. A pointer to an object of another library's context is recognised by them.
 static OPEN: RwLock<Vec<usize>> = RwLock::new(Vec::new());
@@ -97,6 +108,7 @@ fn finish<D: Driver>(
         stand_in,
         port,
         objects: Mutex::default(),
+        channels: Mutex::default(),
         acks: Mutex::new(()),
         acked: Condvar::new(),
     };
@@ -122,6 +134,11 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
     // SAFETY: the address was in the list, so it is that of a context which `open` allocated as a `Box`, plus `POINTER`,
     // and which is not closed yet.
     let context = unsafe { Box::from_raw(context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>()) };
+    for channel in context.private.channels().0.drain(..) {
+        // SAFETY: the program has not destroyed the channel, or it would not be in the list, and does not use it later (the
+        // contract of this function).
+        unsafe { channel::free(channel) };
+    }
     // Objects are the port's, and may be in use by another context with it.
     if Arc::strong_count(&context.private.port) == 1 {
         // SAFETY: no verb of this context is in progress, and none of its objects is used later (the contract of this
@@ -189,6 +206,10 @@ impl Private {
 
     pub(crate) fn objects(&self) -> MutexGuard<'_, Slab<Numbered>> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn channels(&self) -> MutexGuard<'_, Channels> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lock of the counts of acknowledged events, and of a channel's users.

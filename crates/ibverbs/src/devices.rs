@@ -11,6 +11,7 @@ use crate::context;
 use crate::convert::device::text;
 use crate::errno::{Errno, Outcome, pointer};
 use crate::export::sysfs;
+use crate::logger;
 use core::ffi::{c_char, c_int, c_void};
 use core::{mem, ptr};
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -130,8 +131,15 @@ fn software() -> Outcome<Vec<(ibv_device, Source)>> {
 
 /// What is there now.
 fn scan() -> Outcome<Vec<(ibv_device, Source)>> {
+    logger::init();
     let roots = Roots { sysfs: sysfs::root(), ..Roots::default() };
-    let found = roots.devices()?.into_iter().filter(is_ours);
+    let found = roots.devices()?.into_iter().filter(|info| {
+        let is_ours = is_ours(info);
+        if !is_ours {
+            log::warn!("{}: this library has no driver for the device", info.name);
+        }
+        is_ours
+    });
     let devices = found.map(|info| (public(&info), Source::Kernel(Box::new(info))));
     Ok(devices.chain(software()?).collect())
 }
@@ -255,6 +263,7 @@ pub(crate) fn open_mlx5(device: *mut ibv_device, devx: bool) -> Outcome<*mut ibv
 /// # Safety
 /// As in ibv_import_device(3).
 pub(crate) unsafe fn import(cmd_fd: c_int) -> Outcome<*mut ibv_context> {
+    logger::init();
     if cmd_fd < 0 {
         return Err(Errno::EBADF);
     }

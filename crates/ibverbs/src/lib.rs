@@ -26,5 +26,6 @@ mod events;
 mod export;
 #[cfg(feature = "hca")]
 mod hca;
+mod logger;
 mod object;
 mod verbs;

@@ -223,14 +223,48 @@ fn every_function_fails_as_its_man_page_says() {
     let table = include_str!("c/conventions.c");
     let public =
         SYMBOLS.lines().filter(|line| !line.contains("PRIVATE")).filter_map(|line| line.split('@').next());
-    let untold: BTreeSet<_> = public
-        .filter(|name| !WITHOUT_CONVENTION.contains(name))
-        .filter(|name| {
-            ![format!("{name}("), format!("({name})(")].iter().any(|call| table.contains(call.as_str()))
-        })
-        .collect();
+    let untold = uncovered(public.clone(), table);
     assert!(untold.is_empty(), "not in conventions.c: {untold:?}");
+    assert_eq!(uncovered(public.chain(["ibv_new_verb"]), table), BTreeSet::from(["ibv_new_verb"]));
+    let gone: Vec<_> =
+        WITHOUT_CONVENTION.iter().filter(|name| !SYMBOLS.contains(&format!("{name}@"))).collect();
+    assert!(gone.is_empty(), "no such symbols: {gone:?}");
+    // Functions that the header's inline functions call through the context.
+    let slots = include_str!("../src/data/mod.rs");
+    let slots = slots.lines().filter_map(|line| line.trim().strip_prefix("table.")?.split(' ').next());
+    let untold: Vec<_> = slots.filter(|slot| !table.contains(&format!("SLOT({slot},"))).collect();
+    assert!(untold.is_empty(), "no slot in conventions.c: {untold:?}");
     passes("conventions");
+}
+
+/// The functions that a table of calls lacks.
+fn uncovered<'a>(functions: impl Iterator<Item = &'a str>, table: &str) -> BTreeSet<&'a str> {
+    let is_called = |name: &&str| {
+        [format!("{name}("), format!("({name})(")].iter().any(|call| table.contains(call.as_str()))
+    };
+    functions.filter(|name| !WITHOUT_CONVENTION.contains(name) && !is_called(name)).collect()
+}
+
+#[test]
+fn messages_go_where_the_environment_says() {
+    if !header_is_there() {
+        return;
+    }
+    let folder = library();
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("messages.txt");
+    let _ = std::fs::remove_file(&file);
+    let program = compile("device", Some(folder));
+    let path = file.to_str().unwrap();
+    run_with(&program, Some(folder), &[("VERBS_LOG_LEVEL", "1"), ("VERBS_LOG_FILE", path)]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap_or_default(), "");
+    run_with(&program, Some(folder), &[("VERBS_LOG_LEVEL", "4"), ("VERBS_LOG_FILE", path)]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("libibverbs: debug: query_pkey(index 1000 "), "{text}");
+}
+
+#[test]
+fn threads_create_poll_wait_and_destroy_at_the_same_time() {
+    passes("concurrent");
 }
 
 #[test]

@@ -56,15 +56,28 @@ pub(crate) unsafe fn remove_user(here: &Private, channel: *mut ibv_comp_channel)
     }
 }
 
+/// Frees a channel, and closes its file.
+///
+/// # Safety
+/// A live channel of ours, which is not used later.
+pub(crate) unsafe fn free(channel: *mut ibv_comp_channel) {
+    // SAFETY: `ibv_create_comp_channel` allocated it as a `Box` of this type; it is not used later (contract of this
+    // function).
+    drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+}
+
 /// # Safety
 /// As in ibv_create_comp_channel(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
-        let private = comp_channel::create(unsafe { context::of(context) }?.kernel())?;
+        let here = unsafe { context::of(context) }?;
+        let private = comp_channel::create(here.kernel())?;
         let public = ibv_comp_channel { context, fd: private.as_fd().as_raw_fd(), refcnt: 0 };
-        Ok(Box::into_raw(Box::new(Channel { public, private })).cast())
+        let channel: *mut ibv_comp_channel = Box::into_raw(Box::new(Channel { public, private })).cast();
+        here.channels().0.push(channel);
+        Ok(channel)
     })
 }
 
@@ -82,9 +95,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
             return Err(Errno::EBUSY);
         }
         drop(counts);
-        // SAFETY: `ibv_create_comp_channel` allocated it as a `Box` of this type; the program does not use it after
-        // this call (contract of the man page).
-        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+        here.channels().0.retain(|other| *other != channel);
+        // SAFETY: the program does not use it after this call (contract of the man page), and it is no longer in the list.
+        unsafe { free(channel) };
         Ok(())
     })
 }

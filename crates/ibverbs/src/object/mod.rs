@@ -20,25 +20,38 @@ pub(crate) mod srq;
 pub(crate) mod wq;
 pub(crate) mod xrcd;
 
-use crate::errno::Outcome;
+use crate::errno::{Errno, Outcome};
 use core::mem::ManuallyDrop;
 use core::ptr;
+use std::sync::OnceLock;
 use uverbs_core::Error;
+
+/// Whether an object of a device that was removed counts as destroyed, which `RDMAV_ALLOW_DISASSOCIATE_DESTROY` asks for:
+/// otherwise a program could not free it.
+fn allows_disassociated() -> bool {
+    static ALLOWS: OnceLock<bool> = OnceLock::new();
+    *ALLOWS.get_or_init(|| std::env::var_os("RDMAV_ALLOW_DISASSOCIATE_DESTROY").is_some())
+}
 
 /// Gives an object's handle to a verb that destroys it. If the verb fails, the object has its handle as before; at no time is
 /// the object without one, so others may use it until the kernel has agreed.
 ///
 /// # Safety
 /// If this succeeds, the handle is not used any more, which [`ManuallyDrop`] helps with.
-unsafe fn destroy_handle<H, R>(
+unsafe fn destroy_handle<H, R: Default>(
     handle: &ManuallyDrop<H>,
     destroy: impl FnOnce(H) -> Result<R, (H, Error)>,
 ) -> Outcome<R> {
     // SAFETY: only one of the two values is used and dropped: if `destroy` fails, the copy is forgotten below; if it
     // succeeds, the caller does not use the original (the contract of this function).
     let copy = unsafe { ptr::read(&raw const **handle) };
-    destroy(copy).map_err(|(copy, error)| {
+    destroy(copy).or_else(|(copy, error)| {
         core::mem::forget(copy);
-        error.errno()
+        // `EIO` of every verb means that the device is gone, and its objects with it.
+        if error.errno() == Errno::EIO && allows_disassociated() {
+            Ok(R::default())
+        } else {
+            Err(error.into())
+        }
     })
 }
