@@ -170,6 +170,9 @@ fn general(ethernet: bool) -> Vec<u8> {
         (cap::MAX_NUM_EQS, 48),
         (cap::DEVICE_FREQUENCY_KHZ, TIMER_KHZ),
         (cap::NUM_OF_UARS_PER_PAGE, 1),
+        // Contexts of users that send commands, and memory that these name.
+        (cap::LOG_MAX_UCTX, 8),
+        (cap::LOG_MAX_UMEM, 16),
     ];
     for (field, value) in fields {
         field.set(&mut caps, value);

@@ -84,6 +84,7 @@ layouts! {
     }
     create_cq_in {
         CQ_CONTEXT: 0x80, 512;
+        CQ_UMEM_VALID: 0x2e0, 1;
         PAS: 0x880, 0;
     }
     create_cq_out {
@@ -107,6 +108,7 @@ layouts! {
     }
     cqc {
         STATUS: 0x0, 4;
+        DBR_UMEM_VALID: 0x6, 1;
         CQE_SZ: 0x8, 3;
         OI: 0xe, 1;
         PAGE_OFFSET: 0x54, 6;
@@ -120,6 +122,7 @@ layouts! {
         DBR_ADDR: 0x1c0, 64;
     }
     create_mkey_in {
+        MKEY_UMEM_VALID: 0x61, 1;
         MEMORY_KEY_MKEY_ENTRY: 0x80, 512;
         TRANSLATIONS_OCTWORD_ACTUAL_SIZE: 0x300, 32;
         KLM_PAS_MTT: 0x880, 0;
@@ -154,6 +157,7 @@ layouts! {
     }
     create_qp_in {
         QPC: 0xc0, 1856;
+        WQ_UMEM_VALID: 0x860, 1;
         PAS: 0x880, 0;
     }
     create_qp_out {
@@ -215,6 +219,7 @@ layouts! {
         HW_SQ_WQEBB_COUNTER: 0x5a0, 16;
         CS_REQ: 0x630, 8;
         CS_RES: 0x638, 8;
+        DBR_UMEM_VALID: 0x683, 1;
     }
     ads {
         PKEY_INDEX: 0x10, 16;
@@ -305,7 +310,29 @@ layouts! {
         LOG_WQ_STRIDE: 0x10c, 4;
         LOG_WQ_PG_SZ: 0x113, 5;
         LOG_WQ_SZ: 0x11b, 5;
+        DBR_UMEM_VALID: 0x120, 1;
+        WQ_UMEM_VALID: 0x121, 1;
         PAS: 0x600, 0;
+    }
+    create_uctx_out {
+        UID: 0x50, 16;
+    }
+    destroy_uctx_in {
+        UID: 0x50, 16;
+    }
+    create_umem_in {
+        UMEM: 0x80, 256;
+    }
+    create_umem_out {
+        UMEM_ID: 0x48, 24;
+    }
+    destroy_umem_in {
+        UMEM_ID: 0x48, 24;
+    }
+    umem {
+        LOG_PAGE_SIZE: 0x9b, 5;
+        PAGE_OFFSET: 0xa0, 32;
+        NUM_OF_MTT: 0xc0, 64;
     }
     create_dct_in {
         DCT_CONTEXT_ENTRY: 0x80, 512;
@@ -773,6 +800,8 @@ layouts! {
         LOG_MAX_CURRENT_MC_LIST: 0x3f3, 5;
         LOG_MAX_CURRENT_UC_LIST: 0x3fb, 5;
         MAX_NUM_EQS: 0x470, 16;
+        LOG_MAX_UCTX: 0x463, 5;
+        LOG_MAX_UMEM: 0x46b, 5;
         LOG_MAX_L2_TABLE: 0x483, 5;
         DEVICE_FREQUENCY_KHZ: 0x4e0, 32;
         NUM_OF_UARS_PER_PAGE: 0x520, 32;

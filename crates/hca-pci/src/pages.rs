@@ -51,6 +51,12 @@ impl Pages {
         Area::new(Arc::clone(self) as Arc<dyn Memory>, base, len)
     }
 
+    /// A part of the range as a range of its own.
+    pub(crate) fn part(&self, base: u64, len: u64) -> Option<Self> {
+        let skip = self.skip.checked_add(base)?;
+        (base.checked_add(len)? <= self.len).then(|| Self { skip, len, ..self.clone() })
+    }
+
     /// The bus address of a byte, and how many bytes follow in its page.
     fn bus(&self, offset: u64, len: u64) -> Result<(u64, u64), Fault> {
         if offset.checked_add(len).is_none_or(|end| end > self.len) {

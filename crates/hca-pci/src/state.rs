@@ -6,6 +6,7 @@ use crate::command_queue::CommandQueue;
 use crate::eq::Eq;
 use crate::ethernet::Ethernet;
 use crate::guest::Guest;
+use crate::pages::Pages;
 use crate::pool::Numbers;
 use crate::vectors::Vectors;
 use std::collections::BTreeMap;
@@ -55,6 +56,10 @@ pub(crate) struct Function {
     pub(crate) xrcds: Numbers,
     pub(crate) domains: Numbers,
     pub(crate) counters: Numbers,
+    /// Contexts of users.
+    pub(crate) uctxs: Numbers,
+    /// Memory that commands name, by number.
+    pub(crate) umems: BTreeMap<u32, Arc<Pages>>,
     pub(crate) ethernet_objects: Ethernet,
     /// The number of commands that were used and do not exist, by opcode.
     pub(crate) unknown: BTreeMap<u16, u64>,
@@ -87,6 +92,8 @@ impl Function {
             xrcds: Numbers::default(),
             domains: Numbers::default(),
             counters: Numbers::default(),
+            uctxs: Numbers::default(),
+            umems: BTreeMap::new(),
             ethernet_objects: Ethernet::default(),
             unknown: BTreeMap::new(),
             unknown_registers: BTreeMap::new(),

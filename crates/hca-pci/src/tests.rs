@@ -5,7 +5,8 @@ use crate::guest::Guest;
 use crate::init_seg::{DOORBELL, LOG_STRIDE};
 use crate::layout::{
     cqc, create_cq_in, create_cq_out, create_eq_in, create_eq_out, create_mkey_in, create_mkey_out,
-    create_qp_in, create_qp_out, eqc, mkc, qpc, query_hca_cap_in, rst2init_qp_in as modify_in,
+    create_qp_in, create_qp_out, create_umem_in, create_umem_out, eqc, mkc, qpc, query_hca_cap_in,
+    rst2init_qp_in as modify_in, umem,
 };
 use crate::{PciFunction, Registration, cmdq, fw, init_seg, uar};
 use core::time::Duration;
@@ -265,6 +266,114 @@ fn connect(driver: &Driver, qpn: u32, peer: u32) {
         crate::layout::ads::RLID.set(path, 1_u32);
         driver.good(&modify, 16);
     }
+}
+
+/// A memory of a user: three pages, 64 bytes behind the start of the first.
+fn user_memory(driver: &Driver) -> u32 {
+    let mut create = input(0xa08, 48 + 24);
+    create_umem_in::UMEM.rest_mut(&mut create)[20..24].copy_from_slice(&64_u32.to_be_bytes());
+    umem::NUM_OF_MTT.set(create_umem_in::UMEM.rest_mut(&mut create), 3_u32);
+    for (i, page) in [0x36_0000_u64, 0x31_0000, 0x35_0000].into_iter().enumerate() {
+        put(&mut create, 48 + 8 * i, &(page | 3).to_be_bytes());
+    }
+    create_umem_out::UMEM_ID.get32(&driver.good(&create, 16))
+}
+
+#[test]
+fn queues_and_keys_can_be_in_memory_of_a_user() {
+    let driver = Driver::new();
+    let (uar, pd, uid) = (driver.simple(0x802), driver.simple(0x800), driver.simple(0xa04));
+    let (_event, eqn) = event_queue(&driver, uar);
+    let umem = user_memory(&driver);
+    // A CQ at the start of the memory; its record at byte 0x1fc0, which is the first of the third page.
+    let mut cq = input(0x400, 272);
+    put(&mut cq, 88, &umem.to_be_bytes());
+    create_cq_in::CQ_UMEM_VALID.set(&mut cq, 1_u32);
+    let context = create_cq_in::CQ_CONTEXT.bytes_mut(&mut cq);
+    put(context, 4, &umem.to_be_bytes());
+    for (field, value) in [
+        (cqc::LOG_CQ_SIZE, 4),
+        (cqc::UAR_PAGE, uar),
+        (cqc::C_EQN_OR_APU_ELEMENT, eqn),
+        (cqc::DBR_UMEM_VALID, 1),
+    ] {
+        field.set(context, value);
+    }
+    cqc::DBR_ADDR.set(context, 0x1fc0_u64);
+    let cqn = create_cq_out::CQN.get32(&driver.good(&cq, 16));
+    // A QP whose receives are the last 64 bytes of the first page and whose sends begin with the second; a key of 64 bytes.
+    let mut qp = input(0x500, 272);
+    put(&mut qp, 256, &0xf80_u64.to_be_bytes());
+    put(&mut qp, 264, &umem.to_be_bytes());
+    create_qp_in::WQ_UMEM_VALID.set(&mut qp, 1_u32);
+    let context = create_qp_in::QPC.bytes_mut(&mut qp);
+    put(context, 0x720 / 8, &umem.to_be_bytes());
+    for (field, value) in [
+        (qpc::ST, RC),
+        (qpc::PD, pd),
+        (qpc::LOG_RQ_SIZE, 2),
+        (qpc::LOG_SQ_SIZE, 2),
+        (qpc::UAR_PAGE, uar),
+        (qpc::CQN_SND, cqn),
+        (qpc::CQN_RCV, cqn),
+        (qpc::DBR_UMEM_VALID, 1),
+    ] {
+        field.set(context, value);
+    }
+    qpc::DBR_ADDR.set(context, 0x1fc8_u64);
+    let qpn = create_qp_out::QPN.get32(&driver.good(&qp, 16));
+    connect(&driver, qpn, qpn);
+    let mut mkey = input(0x200, 272);
+    put(&mut mkey, 100, &umem.to_be_bytes());
+    put(&mut mkey, 104, &0x2000_u64.to_be_bytes());
+    create_mkey_in::MKEY_UMEM_VALID.set(&mut mkey, 1_u32);
+    let context = create_mkey_in::MEMORY_KEY_MKEY_ENTRY.bytes_mut(&mut mkey);
+    for (field, value) in [
+        (mkc::ACCESS_MODE_1_0, 1_u64),
+        (mkc::LW, 1),
+        (mkc::PD, pd.into()),
+        (mkc::LEN, 64),
+        (mkc::LOG_PAGE_SIZE, 12),
+    ] {
+        field.set(context, value);
+    }
+    let key = create_mkey_out::MKEY_INDEX.get32(&driver.good(&mkey, 16)) << 8;
+    // A message to itself: from the start of the key's memory to its second half.
+    driver.write(0x35_0040, b"in umem");
+    let entry = |at: u64| {
+        let mut entry = [0; 16];
+        put(&mut entry, 0, &7_u32.to_be_bytes());
+        put(&mut entry, 4, &key.to_be_bytes());
+        put(&mut entry, 8, &at.to_be_bytes());
+        entry
+    };
+    driver.write(0x36_0fc0, &entry(32));
+    driver.write(0x35_0008, &1_u32.to_be_bytes());
+    let mut wqe = [0; 32];
+    put(&mut wqe, 0, &10_u32.to_be_bytes());
+    put(&mut wqe, 4, &(qpn << 8 | 2).to_be_bytes());
+    wqe[11] = 8;
+    put(&mut wqe, 16, &entry(0));
+    driver.write(0x31_0000, &wqe);
+    driver.write(0x35_000c, &1_u32.to_be_bytes());
+    driver.register((u64::from(uar) << 12) + 0x800, &wqe[..8]);
+    assert_eq!(driver.read::<7>(0x35_0060), *b"in umem");
+    let kinds = [driver.read::<64>(0x36_0040)[63] >> 4, driver.read::<64>(0x36_0080)[63] >> 4];
+    assert!(kinds.contains(&2) && kinds.contains(&0), "a receive and a send: {kinds:?}");
+    // It can't go before its users; and neither a memory nor a context can go twice.
+    let by_number = |opcode, number: u32| {
+        let mut command = input(opcode, 16);
+        put(&mut command, 8, &number.to_be_bytes());
+        driver.command(&command, 16)[0]
+    };
+    assert_eq!(by_number(0xa0a, umem), fw::Status::BUSY.0);
+    assert_eq!((by_number(0x501, qpn), by_number(0x401, cqn), by_number(0xa0a, umem)), (0, 0, 0));
+    assert_eq!(by_number(0xa0a, umem), fw::Status::BAD_RESOURCE.0);
+    assert_ne!(uid & 0xffff, 0);
+    assert_eq!(
+        (by_number(0xa06, uid & 0xffff), by_number(0xa06, uid & 0xffff)),
+        (0, fw::Status::BAD_RESOURCE.0)
+    );
 }
 
 #[test]

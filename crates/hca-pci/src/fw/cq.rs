@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Completion queues.
 
-use super::{Call, Layout, Status};
+use super::{Call, Layout, Status, umem};
 use crate::caps::LOG_MAX_CQ_SIZE;
 use crate::layout::{
     cqc, create_cq_in, create_cq_out, destroy_cq_in, modify_cq_in, query_cq_in, query_cq_out,
@@ -19,8 +19,13 @@ const RESIZE: u64 = 1;
 /// `MLX5_CQ_ST_*`: fired (never armed or not armed again), overrun.
 const STATUS_OVERFLOW: u32 = 9;
 
-/// The ring of a context and the bytes of an entry.
-fn ring(call: &Call<'_, '_>, context: &[u8], list: &[u8]) -> Result<(Area, usize), Status> {
+/// The ring of a context and the bytes of an entry. `umem` is the command that may say in which memory of a user it is.
+fn ring(
+    call: &Call<'_, '_>,
+    context: &[u8],
+    list: &[u8],
+    umem: Option<&[u8]>,
+) -> Result<(Area, usize), Status> {
     let entry = match cqc::CQE_SZ.get(context) {
         0 => 64,
         // Entries of 128 bytes, padded or not: the CQE is in the second half.
@@ -36,6 +41,9 @@ fn ring(call: &Call<'_, '_>, context: &[u8], list: &[u8]) -> Result<(Area, usize
         page_offset: cqc::PAGE_OFFSET.get(context),
         len: (entry as u64) << log_size,
     };
+    if let Some(area) = umem.map(|input| call.in_umem(input, &umem::CQ, layout.len)).transpose()?.flatten() {
+        return Ok((area, entry));
+    }
     let pages = call.queue(&layout, list)?;
     Ok((pages.area(0, layout.len).ok_or(Status::BAD_PARAM)?, entry))
 }
@@ -47,8 +55,8 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     if !call.function.eqs.contains_key(&eqn) || !call.function.uars.has(page) {
         return Err(Status::BAD_RESOURCE);
     }
-    let (ring, entry) = ring(call, context, create_cq_in::PAS.rest(input))?;
-    let record = call.record(cqc::DBR_ADDR.get(context))?;
+    let (ring, entry) = ring(call, context, create_cq_in::PAS.rest(input), Some(input))?;
+    let record = call.record_of(context, &umem::CQ_RECORD)?;
     let ignore_overrun = cqc::OI.is_set(context);
     let cq = Cq::new(CqParts { ring, entry, record, page, ignore_overrun }).ok_or(Status::BAD_PARAM)?;
     let cqn = call.device.number();
@@ -91,7 +99,7 @@ pub(super) fn modify(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Res
         return Err(Status::BAD_RESOURCE);
     }
     if modify_cq_in::OP_MOD.get(input) == RESIZE {
-        let (ring, entry) = ring(call, wanted, modify_cq_in::PAS.rest(input))?;
+        let (ring, entry) = ring(call, wanted, modify_cq_in::PAS.rest(input), None)?;
         let cq = call.device.cqs.get_mut(&cqn).ok_or(Status::BAD_RESOURCE)?;
         if cq.is_broken() {
             return Err(Status::BAD_STATE);

@@ -52,6 +52,9 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
             if !(12..=MAX_LOG_PAGE).contains(&shift) {
                 return Err(Status::BAD_PARAM);
             }
+            if let Some(memory) = call.region_in_umem(input, len)? {
+                return add(call, context, MkeyKind::Region { memory, iova: start }, output);
+            }
             let skip = start & ((1 << shift) - 1);
             let count = skip.checked_add(len).ok_or(Status::BAD_PARAM)?.div_ceil(1 << shift);
             // Two entries in each unit of 16 bytes.
@@ -68,8 +71,12 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
         KLMS if is_free => MkeyKind::Window { two: mkc::EN_RINVAL.is_set(context), bound: None },
         _ => return Err(Status::BAD_PARAM),
     };
+    add(call, context, kind, output)
+}
+
+fn add(call: &mut Call<'_, '_>, context: &[u8], kind: MkeyKind, output: &mut [u8]) -> Result<(), Status> {
     let variant = mkc::MKEY_7_0.get(context) as u8;
-    let key = call.device.mkeys.add(variant, pd, rights(context), kind);
+    let key = call.device.mkeys.add(variant, mkc::PD.get32(context), rights(context), kind);
     call.function.mkeys.insert(key >> 8, context.to_vec());
     create_mkey_out::MKEY_INDEX.set(output, key >> 8);
     Ok(())

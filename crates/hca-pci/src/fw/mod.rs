@@ -18,6 +18,7 @@ mod numbers;
 mod qp;
 mod raw;
 mod srq;
+mod umem;
 mod vport;
 
 use crate::guest::Guest;
@@ -175,6 +176,10 @@ const COMMANDS: &[Command] = commands! {
     0x93a DEALLOC_FLOW_COUNTER 16 8 flow::dealloc_counter;
     0x93b QUERY_FLOW_COUNTER 32 16 flow::query_counter;
     0x93c MODIFY_FLOW_TABLE 64 8 flow::modify_table;
+    0xa04 CREATE_UCTX 16 12 umem::create_uctx;
+    0xa06 DESTROY_UCTX 16 8 umem::destroy_uctx;
+    0xa08 CREATE_UMEM 48 12 umem::create;
+    0xa0a DESTROY_UMEM 16 8 umem::destroy;
 };
 
 /// Names of commands that Linux has and this device does not.
@@ -204,8 +209,6 @@ const NAMES: &[(u16, &str)] = &[
     (0x831, "QUERY_WOL_ROL"),
     (0x840, "CREATE_LAG"),
     (0xa00, "CREATE_GENERAL_OBJECT"),
-    (0xa04, "CREATE_UCTX"),
-    (0xa08, "CREATE_UMEM"),
 ];
 
 /// The name of a command.

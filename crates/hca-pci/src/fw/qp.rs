@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: creation, queries, groups.
 
-use super::{Call, Layout, Status};
+use super::{Call, Layout, Status, umem};
 use crate::caps::LOG_MAX_QP_SIZE;
 use crate::layout::{
     attach_to_mcg_in, create_qp_in, create_qp_out, destroy_qp_in, qpc, query_qp_in, query_qp_out,
@@ -97,7 +97,7 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
     {
         return Err(Status::BAD_RESOURCE);
     }
-    rings(call, &mut qp, context, create_qp_in::PAS.rest(input), has_sq, own_rq)?;
+    rings(call, &mut qp, input, has_sq, own_rq)?;
     if let Some(special) = wire.and_then(|n| call.device.special.get_mut(n as usize)) {
         *special = Some(qpn);
     }
@@ -108,14 +108,8 @@ pub(super) fn create(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
 }
 
 /// The rings: the receive queue first, the send queue behind it.
-fn rings(
-    call: &Call<'_, '_>,
-    qp: &mut Qp,
-    context: &[u8],
-    list: &[u8],
-    has_sq: bool,
-    has_rq: bool,
-) -> Result<(), Status> {
+fn rings(call: &Call<'_, '_>, qp: &mut Qp, input: &[u8], has_sq: bool, has_rq: bool) -> Result<(), Status> {
+    let context = create_qp_in::QPC.bytes(input);
     let (log_rq, log_sq) = (qpc::LOG_RQ_SIZE.get32(context), qpc::LOG_SQ_SIZE.get32(context));
     if log_rq > LOG_MAX_QP_SIZE || log_sq > LOG_MAX_QP_SIZE {
         return Err(Status::BAD_PARAM);
@@ -131,19 +125,22 @@ fn rings(
         page_offset: qpc::PAGE_OFFSET.get(context),
         len: rq_len + sq_len,
     };
-    let pages = call.queue(&layout, list)?;
-    let record = call.record(qpc::DBR_ADDR.get(context))?;
+    let memory = |at, len| match call.in_umem_at(input, &umem::QP, at, len)? {
+        Some(area) => Ok(area),
+        None => call.queue(&layout, create_qp_in::PAS.rest(input))?.area(at, len).ok_or(Status::BAD_PARAM),
+    };
+    let record = call.record_of(context, &umem::QP_RECORD)?;
     let page = qpc::UAR_PAGE.get32(context);
     if !call.function.uars.has(page) {
         return Err(Status::BAD_RESOURCE);
     }
     qp.page = Some(page);
     if has_sq {
-        let ring = pages.area(rq_len, sq_len).ok_or(Status::BAD_PARAM)?;
+        let ring = memory(rq_len, sq_len)?;
         qp.sq = Some(SendRing { ring, count: 1 << log_sq, record: record.clone(), next: 0, posted: 0 });
     }
     if has_rq {
-        let ring = pages.area(0, rq_len).ok_or(Status::BAD_PARAM)?;
+        let ring = memory(0, rq_len)?;
         qp.rq = Some(RecvRing {
             ring,
             stride,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues in their three forms: the first interface's, XRC's, and memory pools (`RMP`).
 
-use super::{Call, Layout, Status};
+use super::{Call, Layout, Status, umem};
 use crate::caps::LOG_MAX_SRQ_SIZE;
 use crate::layout::{
     arm_rq_in, create_rmp_in, create_rmp_out, create_srq_in, create_srq_out, create_xrc_srq_in,
@@ -11,6 +11,7 @@ use crate::layout::{
 use crate::state::SrqRecord;
 use uverbs_hca::front::Srq;
 use uverbs_hca::front::{Notice, event};
+use uverbs_hca::memory::Area;
 
 /// `MLX5_RMPC_STATE_RDY`
 const READY: u64 = 1;
@@ -27,6 +28,8 @@ struct Parts<'a> {
     xrc: Option<(u32, u32)>,
     uidx: u32,
     list: &'a [u8],
+    /// The ring and the record, if they are in memory of a user.
+    given: (Option<Area>, Option<Area>),
 }
 
 fn add(call: &mut Call<'_, '_>, parts: &Parts<'_>, context: &[u8], is_pool: bool) -> Result<u32, Status> {
@@ -36,13 +39,20 @@ fn add(call: &mut Call<'_, '_>, parts: &Parts<'_>, context: &[u8], is_pool: bool
     if !call.function.pds.has(parts.pd) {
         return Err(Status::BAD_RESOURCE);
     }
-    let pages = call.queue(&parts.layout, parts.list)?;
-    let ring = pages.area(0, parts.layout.len).ok_or(Status::BAD_PARAM)?;
+    let (ring, record) = parts.given.clone();
+    let ring = match ring {
+        Some(ring) => ring,
+        None => {
+            let pages = call.queue(&parts.layout, parts.list)?;
+            pages.area(0, parts.layout.len).ok_or(Status::BAD_PARAM)?
+        }
+    };
+    let record = record.map_or_else(|| call.record(parts.record), Ok)?;
     let srq = Srq {
         ring,
         stride: 1 << parts.log_stride,
         count: 1 << parts.log_size,
-        record: call.record(parts.record)?,
+        record,
         head: 0,
         taken: 0,
         limit: parts.limit,
@@ -75,6 +85,7 @@ fn parts<'a>(context: &[u8], list: &'a [u8]) -> Parts<'a> {
         xrc: None,
         uidx: 0,
         list,
+        given: (None, None),
     }
 }
 
@@ -103,11 +114,13 @@ pub(super) fn create_pool(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u
     let context = create_rmp_in::CTX.bytes(input);
     let queue = rmpc::WQ.bytes(context);
     let (log_size, log_stride) = (wq::LOG_WQ_SZ.get32(queue), wq::LOG_WQ_STRIDE.get32(queue));
+    let len = 1 << (log_size + log_stride);
+    let given = (call.in_umem(queue, &umem::WQ, len)?, call.in_umem(queue, &umem::WQ_RECORD, 8)?);
     let parts = Parts {
         layout: Layout {
             log_page_size: wq::LOG_WQ_PG_SZ.get32(queue),
             page_offset: wq::PAGE_OFFSET.get(queue),
-            len: 1 << (log_size + log_stride),
+            len,
         },
         log_stride,
         log_size,
@@ -117,6 +130,7 @@ pub(super) fn create_pool(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u
         xrc: None,
         uidx: 0,
         list: wq::PAS.rest(rmpc::WQ.rest(create_rmp_in::CTX.rest(input))),
+        given,
     };
     let srqn = add(call, &parts, context, true)?;
     create_rmp_out::RMPN.set(output, srqn);
