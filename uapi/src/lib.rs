@@ -52,5 +52,6 @@ pub const MODULES: &[layout::Module] = &[
     layout::Module { path: "event.rs", structs: event::STRUCTS, consts: event::CONSTS },
     layout::Module { path: "mlx5/mod.rs", structs: mlx5::STRUCTS, consts: mlx5::CONSTS },
     layout::Module { path: "mlx5/cmds.rs", structs: &[], consts: mlx5::cmds::CONSTS },
+    layout::Module { path: "mlx5/devx.rs", structs: &[], consts: mlx5::devx::CONSTS },
     layout::Module { path: "rxe.rs", structs: rxe::STRUCTS, consts: rxe::CONSTS },
 ];

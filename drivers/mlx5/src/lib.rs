@@ -31,8 +31,8 @@ pub mod testing;
 mod tests;
 mod wqe;
 
-pub use control::dv;
 pub use control::{Mlx5, Options, QpControl, SrqControl, ThreadDomain};
+pub use control::{devx, dv};
 pub use cq::{Completion, CompletionQueue, CqShared};
 pub use rq::srq::{Batch as SrqBatch, SharedRecvQueue};
 pub use rq::{Batch as RecvBatch, RecvConfig, RecvQueue};

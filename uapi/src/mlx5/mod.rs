@@ -11,6 +11,7 @@
 use crate::layout::{abi_consts, abi_structs};
 
 pub mod cmds;
+pub mod devx;
 
 abi_consts! {
     /// Version of the structs, as in `abi_version` of sysfs.

@@ -10,6 +10,7 @@ mod context;
 mod core_clock;
 mod cq;
 mod dct;
+pub mod devx;
 mod dm;
 pub mod dv;
 mod flow;

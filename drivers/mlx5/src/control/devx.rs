@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! DEVX: commands in the format of the PRM that a program sends to the firmware, the objects that they create, memory that
+//! they name, and the events of those objects. For a context that was opened with [`Options::devx`](crate::Options).
+//!
+//! A command and its answer are mailboxes: the first 16 bits of a command are its opcode, the first byte of an answer is its
+//! status. The kernel checks which commands a process may send, and adds the process's identity. If the firmware refuses a
+//! command, the errno is `EREMOTEIO` and the answer has the status.
+//!
+//! An object is not destroyed when its value is dropped, but when it is destroyed explicitly or the context is closed, so
+//! the order is the program's: the firmware refuses to destroy what is in use.
+#![expect(unsafe_code)]
+// UNSAFETY: commands may name memory, and the device uses it as long as the objects exist.
+
+use super::Mlx5;
+use core::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use uverbs_core::Errno;
+use uverbs_core::error::{Error, Result};
+use uverbs_core::kernel::{Command, Kernel};
+use uverbs_uapi::mlx5::devx::{
+    MLX5_IB_ATTR_DEVX_ASYNC_CMD_FD_ALLOC_HANDLE, MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS,
+    MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE, MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN,
+    MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE,
+    MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_IN,
+    MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT, MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE,
+    MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_CMD_IN, MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD,
+    MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_HANDLE, MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN,
+    MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID, MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_IN,
+    MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT, MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE, MLX5_IB_ATTR_DEVX_OTHER_CMD_IN,
+    MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT, MLX5_IB_ATTR_DEVX_QUERY_EQN_DEV_EQN,
+    MLX5_IB_ATTR_DEVX_QUERY_EQN_USER_VEC, MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE,
+    MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE, MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM,
+    MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE, MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST,
+    MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE, MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS, MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR,
+    MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE, MLX5_IB_ATTR_DEVX_UMEM_REG_LEN, MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID,
+    MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, MLX5_IB_METHOD_DEVX_ASYNC_CMD_FD_ALLOC,
+    MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC, MLX5_IB_METHOD_DEVX_OBJ_ASYNC_QUERY,
+    MLX5_IB_METHOD_DEVX_OBJ_CREATE, MLX5_IB_METHOD_DEVX_OBJ_DESTROY, MLX5_IB_METHOD_DEVX_OBJ_MODIFY,
+    MLX5_IB_METHOD_DEVX_OBJ_QUERY, MLX5_IB_METHOD_DEVX_OTHER, MLX5_IB_METHOD_DEVX_QUERY_EQN,
+    MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT, MLX5_IB_METHOD_DEVX_UMEM_DEREG, MLX5_IB_METHOD_DEVX_UMEM_REG,
+    MLX5_IB_OBJECT_DEVX, MLX5_IB_OBJECT_DEVX_ASYNC_CMD_FD, MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD,
+    MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_OBJECT_DEVX_UMEM,
+};
+use zerocopy::IntoBytes as _;
+
+/// Page sizes of memory that a command can have: any from 4 KiB on.
+pub const ANY_PAGE_SIZE: u64 = !0xfff;
+
+/// An object that a command created.
+#[derive(Debug)]
+pub struct DevxObject {
+    kernel: Arc<dyn Kernel>,
+    handle: u32,
+}
+
+/// Memory of the process that commands name by a number.
+#[derive(Debug)]
+pub struct Umem {
+    kernel: Arc<dyn Kernel>,
+    handle: u32,
+    id: u32,
+}
+
+/// A file with the answers of queries that run in the background. Each record is the query's `wr_id` and the answer.
+#[derive(Debug)]
+pub struct CommandChannel {
+    kernel: Arc<dyn Kernel>,
+    fd: OwnedFd,
+}
+
+/// A file with events. Each record is the subscription's cookie, and the event in the format of the PRM unless the channel
+/// was created without.
+#[derive(Debug)]
+pub struct EventChannel {
+    kernel: Arc<dyn Kernel>,
+    fd: OwnedFd,
+}
+
+/// Runs a command whose inputs may name memory.
+///
+/// # Safety
+/// As for [`Command::execute`].
+unsafe fn run<const N: usize>(
+    verb: &'static str,
+    kernel: &Arc<dyn Kernel>,
+    command: &mut Command<'_, N>,
+) -> Result<()> {
+    // SAFETY: the contract of this function.
+    let done = unsafe { command.execute(&**kernel) };
+    done.map_err(|errno| Error::os(verb, format!("device {}", kernel.name()), errno))
+}
+
+/// The bytes of an address: what a mailbox is in C.
+///
+/// # Safety
+/// NULL, or valid for reads of `len` bytes, which are not changed while the slice is used.
+pub unsafe fn mailbox<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
+    if start.is_null() || len > isize::MAX as usize {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not NULL, so valid for reads of `len` bytes (the contract of this function), at most `isize::MAX` (checked).
+    Ok(unsafe { core::slice::from_raw_parts(start.cast(), len) })
+}
+
+/// The bytes of an address that are written: what the answer's mailbox is in C.
+///
+/// # Safety
+/// NULL, or valid for reads and writes of `len` bytes, which nobody else uses while the slice is used.
+pub unsafe fn mailbox_mut<'a>(start: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
+    if start.is_null() || len > isize::MAX as usize {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not NULL, so valid for `len` bytes (the contract of this function), at most `isize::MAX` (checked).
+    Ok(unsafe { core::slice::from_raw_parts_mut(start.cast(), len) })
+}
+
+impl Mlx5 {
+    /// Sends a command that creates no object.
+    ///
+    /// # Safety
+    /// Memory that the command names by a number (of a [`Umem`], of a key) may be used as the command says.
+    ///
+    /// # Errors
+    /// The kernel's refusal; `EREMOTEIO` if the firmware refuses, with the status in the answer.
+    pub unsafe fn devx_general_command(&self, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        let mut ioctl = Command::<2>::new(MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_OTHER);
+        ioctl
+            .input_bytes(MLX5_IB_ATTR_DEVX_OTHER_CMD_IN, command)
+            .output_bytes(MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT, answer);
+        // SAFETY: the contract of this function.
+        unsafe { run("devx_general_cmd", &self.kernel, &mut ioctl) }
+    }
+
+    /// Sends a command that creates an object.
+    ///
+    /// # Safety
+    /// Memory that the command names stays valid, and is used as the device may use it, until the object is destroyed.
+    ///
+    /// # Errors
+    /// As [`devx_general_command`](Self::devx_general_command).
+    pub unsafe fn devx_create(&self, command: &[u8], answer: &mut [u8]) -> Result<DevxObject> {
+        const VERB: &str = "devx_obj_create";
+        let mut ioctl = Command::<3>::new(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_CREATE);
+        ioctl
+            .handle_new(MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE)
+            .input_bytes(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN, command)
+            .output_bytes(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, answer);
+        // SAFETY: the contract of this function.
+        unsafe { run(VERB, &self.kernel, &mut ioctl) }?;
+        let handle = ioctl.handle(MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE);
+        let handle = handle.ok_or_else(|| Error::protocol(VERB, "no handle of the new object"))?;
+        Ok(DevxObject { kernel: Arc::clone(&self.kernel), handle })
+    }
+
+    /// Sends a command that queries an object of verbs: a QP, CQ, SRQ, WQ or table of WQs, by its handle.
+    ///
+    /// # Errors
+    /// As [`devx_general_command`](Self::devx_general_command).
+    pub fn devx_query(&self, handle: u32, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        query(&self.kernel, handle, command, answer)
+    }
+
+    /// Sends a command that modifies an object of verbs, by its handle.
+    ///
+    /// # Safety
+    /// The engines of the object's queues and the memory that it uses agree with its new state.
+    ///
+    /// # Errors
+    /// As [`devx_general_command`](Self::devx_general_command).
+    pub unsafe fn devx_modify(&self, handle: u32, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        // SAFETY: the contract of this function.
+        unsafe { modify(&self.kernel, handle, command, answer) }
+    }
+
+    /// Registers `len` bytes of memory for commands. `access` is a set of `IBV_ACCESS_*`, `page_sizes` a mask of page sizes.
+    ///
+    /// # Safety
+    /// The memory stays valid, and no Rust reference contradicts the device's accesses, until it is deregistered.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub unsafe fn devx_reg_umem(
+        &self,
+        addr: *mut c_void,
+        len: usize,
+        access: u32,
+        page_sizes: u64,
+    ) -> Result<Umem> {
+        const VERB: &str = "devx_umem_reg";
+        let mut id = 0_u32;
+        let mut command = Command::<6>::new(MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_REG);
+        command
+            .handle_new(MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE)
+            .u64(MLX5_IB_ATTR_DEVX_UMEM_REG_ADDR, addr.expose_provenance() as u64)
+            .u64(MLX5_IB_ATTR_DEVX_UMEM_REG_LEN, len as u64)
+            .flags(MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS, access)
+            .u64(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, page_sizes)
+            .output(MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, &mut id);
+        // SAFETY: the contract of this function.
+        unsafe { run(VERB, &self.kernel, &mut command) }?;
+        let handle = command.handle(MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE);
+        let handle = handle.ok_or_else(|| Error::protocol(VERB, "no handle of the new object"))?;
+        Ok(Umem { kernel: Arc::clone(&self.kernel), handle, id })
+    }
+
+    /// The event queue of a completion vector, for commands that create CQs.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn devx_query_eqn(&self, vector: u32) -> Result<u32> {
+        let mut eqn = 0_u32;
+        let mut command = Command::<2>::new(MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_QUERY_EQN);
+        command
+            .u32(MLX5_IB_ATTR_DEVX_QUERY_EQN_USER_VEC, vector)
+            .output(MLX5_IB_ATTR_DEVX_QUERY_EQN_DEV_EQN, &mut eqn);
+        // SAFETY: the input is a number and names no memory.
+        unsafe { run("devx_query_eqn", &self.kernel, &mut command) }?;
+        Ok(eqn)
+    }
+
+    /// A channel for queries in the background.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn devx_command_channel(&self) -> Result<CommandChannel> {
+        const VERB: &str = "devx_create_cmd_comp";
+        let method = MLX5_IB_METHOD_DEVX_ASYNC_CMD_FD_ALLOC;
+        let mut command = Command::<1>::new(MLX5_IB_OBJECT_DEVX_ASYNC_CMD_FD, method);
+        // SAFETY: in this method the attribute is a file that the kernel makes (`mlx5_user_ioctl_cmds.h`).
+        unsafe { command.fd_new(MLX5_IB_ATTR_DEVX_ASYNC_CMD_FD_ALLOC_HANDLE) };
+        // SAFETY: the command has no input.
+        unsafe { run(VERB, &self.kernel, &mut command) }?;
+        let fd = command.take_fd(MLX5_IB_ATTR_DEVX_ASYNC_CMD_FD_ALLOC_HANDLE);
+        let fd = fd.ok_or_else(|| Error::protocol(VERB, "no file descriptor"))?;
+        Ok(CommandChannel { kernel: Arc::clone(&self.kernel), fd })
+    }
+
+    /// A channel for events. `flags` are `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_*`.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn devx_event_channel(&self, flags: u32) -> Result<EventChannel> {
+        const VERB: &str = "devx_create_event_channel";
+        let method = MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC;
+        let mut command = Command::<2>::new(MLX5_IB_OBJECT_DEVX_ASYNC_EVENT_FD, method);
+        // SAFETY: in this method the attribute is a file that the kernel makes (`mlx5_user_ioctl_cmds.h`).
+        unsafe { command.fd_new(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE) };
+        command.flags(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS, flags);
+        // SAFETY: the input is a number and names no memory.
+        unsafe { run(VERB, &self.kernel, &mut command) }?;
+        let fd = command.take_fd(MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE);
+        let fd = fd.ok_or_else(|| Error::protocol(VERB, "no file descriptor"))?;
+        Ok(EventChannel { kernel: Arc::clone(&self.kernel), fd })
+    }
+}
+
+fn query(kernel: &Arc<dyn Kernel>, handle: u32, command: &[u8], answer: &mut [u8]) -> Result<()> {
+    let mut ioctl = Command::<3>::new(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_QUERY);
+    ioctl
+        .handle_in(MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE, handle)
+        .input_bytes(MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_IN, command)
+        .output_bytes(MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT, answer);
+    // SAFETY: the kernel accepts only commands that query here, which change no memory but the answer.
+    unsafe { run("devx_obj_query", kernel, &mut ioctl) }
+}
+
+/// # Safety
+/// As for [`Mlx5::devx_modify`].
+unsafe fn modify(kernel: &Arc<dyn Kernel>, handle: u32, command: &[u8], answer: &mut [u8]) -> Result<()> {
+    let mut ioctl = Command::<3>::new(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_MODIFY);
+    ioctl
+        .handle_in(MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE, handle)
+        .input_bytes(MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_IN, command)
+        .output_bytes(MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT, answer);
+    // SAFETY: the contract of this function.
+    unsafe { run("devx_obj_modify", kernel, &mut ioctl) }
+}
+
+/// Destroys an object by its handle.
+fn destroy(verb: &'static str, kernel: &Arc<dyn Kernel>, mut command: Command<'_, 1>) -> Result<()> {
+    // In a child of fork(2) the object belongs to the parent.
+    if !kernel.is_creator_process() {
+        return Ok(());
+    }
+    // SAFETY: the input is a handle and names no memory.
+    unsafe { run(verb, kernel, &mut command) }
+}
+
+impl DevxObject {
+    /// The kernel's number of the object.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.handle
+    }
+
+    /// Sends a command that queries the object.
+    ///
+    /// # Errors
+    /// As [`Mlx5::devx_general_command`].
+    pub fn query(&self, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        query(&self.kernel, self.handle, command, answer)
+    }
+
+    /// Sends a command that modifies the object.
+    ///
+    /// # Safety
+    /// As for [`Mlx5::devx_create`].
+    ///
+    /// # Errors
+    /// As [`Mlx5::devx_general_command`].
+    pub unsafe fn modify(&self, command: &[u8], answer: &mut [u8]) -> Result<()> {
+        // SAFETY: the contract of this function.
+        unsafe { modify(&self.kernel, self.handle, command, answer) }
+    }
+
+    /// Sends a command that queries the object, without waiting: the answer, of `answer_len` bytes, comes by the channel.
+    ///
+    /// # Errors
+    /// As [`Mlx5::devx_general_command`].
+    pub fn query_async(
+        &self,
+        command: &[u8],
+        answer_len: u16,
+        wr_id: u64,
+        channel: &CommandChannel,
+    ) -> Result<()> {
+        let mut ioctl = Command::<5>::new(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_ASYNC_QUERY);
+        ioctl
+            .handle_in(MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_HANDLE, self.handle)
+            .input_bytes(MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_CMD_IN, command)
+            .constant(MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN, u64::from(answer_len))
+            .u64(MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID, wr_id)
+            .fd_in(MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD, channel.fd.as_fd());
+        // SAFETY: as in `query`; the answer is memory of the kernel.
+        unsafe { run("devx_obj_query_async", &self.kernel, &mut ioctl) }
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    /// The kernel's refusal; the object comes back.
+    pub fn destroy(self) -> Result<(), (Self, Error)> {
+        let mut command = Command::<1>::new(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY);
+        command.handle_in(MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, self.handle);
+        destroy("devx_obj_destroy", &self.kernel, command).map_err(|error| (self, error))
+    }
+}
+
+impl Umem {
+    /// Its number in commands.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Deregisters it.
+    ///
+    /// # Errors
+    /// The kernel's refusal, for instance because an object uses it; it comes back.
+    pub fn dereg(self) -> Result<(), (Self, Error)> {
+        let mut command = Command::<1>::new(MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG);
+        command.handle_in(MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE, self.handle);
+        destroy("devx_umem_dereg", &self.kernel, command).map_err(|error| (self, error))
+    }
+}
+
+impl AsFd for CommandChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl CommandChannel {
+    /// The port that it was made on.
+    #[must_use]
+    pub fn kernel(&self) -> &Arc<dyn Kernel> {
+        &self.kernel
+    }
+}
+
+impl EventChannel {
+    /// Subscribes to events of an object, or of the device: numbers of the PRM. `cookie` comes with each event.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn subscribe(&self, object: Option<&DevxObject>, events: &[u16], cookie: u64) -> Result<()> {
+        let mut command = Command::<4>::new(MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT);
+        self.begin(&mut command, object, events);
+        command.u64(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE, cookie);
+        // SAFETY: the inputs are numbers and handles; they name no memory.
+        unsafe { run("devx_subscribe_event", &self.kernel, &mut command) }
+    }
+
+    /// Subscribes to one event, which an eventfd(2) counts instead of this channel.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn subscribe_fd(&self, fd: BorrowedFd<'_>, object: Option<&DevxObject>, event: u16) -> Result<()> {
+        use std::os::fd::AsRawFd as _;
+        let events = [event];
+        let mut command = Command::<4>::new(MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT);
+        self.begin(&mut command, object, &events);
+        command.u32(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM, fd.as_raw_fd().cast_unsigned());
+        // SAFETY: the inputs are numbers and handles; they name no memory.
+        unsafe { run("devx_subscribe_event", &self.kernel, &mut command) }
+    }
+
+    fn begin<'a>(&'a self, command: &mut Command<'a, 4>, object: Option<&DevxObject>, events: &'a [u16]) {
+        command
+            .fd_in(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE, self.fd.as_fd())
+            .input_bytes(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST, events.as_bytes());
+        if let Some(object) = object {
+            command.handle_in(MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE, object.handle);
+        }
+    }
+}
