@@ -18,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Build the C libraries libibverbs.so.1, libibverbs.a and libmlx5.so.1, and the files for linking programs with them
+/// Build the C libraries libibverbs.so.1, libibverbs.a, libmlx5.so.1 and libmlx5.a, and the files for linking programs with them
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Output directory; it is created if it does not exist
@@ -81,6 +81,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     make(&IBVERBS, &input, &work, &out, strip)?;
     fs::copy(&archive, out.join("libibverbs.a"))?;
     make(&MLX5, &[out.join(IBVERBS.soname)], &work, &out, strip)?;
+    make_static(&MLX5, &work, &out)?;
     fs::remove_dir_all(&work)?;
     for library in [IBVERBS, MLX5] {
         eprintln!("dist: {}", out.join(library.soname).display());
@@ -100,6 +101,16 @@ fn make(library: &Library, input: &[PathBuf], work: &Path, out: &Path, strip: bo
     symlink(soname, &out.join(format!("{name}.so")))?;
     fs::write(out.join(format!("pkgconfig/{name}.pc")), pkgconfig(library))?;
     Ok(())
+}
+
+/// Makes the archive of a library that has only jumps. Its target is the archive of libibverbs.
+fn make_static(library: &Library, work: &Path, out: &Path) -> Result<()> {
+    let Library { name, table, .. } = library;
+    let text = fs::read_to_string(repo_root().join(table)).with_context(|| format!("cannot read {table}"))?;
+    let (source, object) = (work.join(format!("{name}-static.S")), work.join(format!("{name}.o")));
+    fs::write(&source, static_assembly(&parse(&text)?)?)?;
+    run::inherit(Command::new("cc").arg("-c").arg(&source).arg("-o").arg(&object))?;
+    run::inherit(Command::new("ar").arg("rcs").arg(out.join(format!("{name}.a"))).arg(&object))
 }
 
 /// A folder of this process, so that two processes do not use the same one.
@@ -184,14 +195,33 @@ fn version_script(symbols: &[Symbol<'_>]) -> String {
     script
 }
 
+/// The instruction that jumps to a function of any library, and what follows the function's name.
+fn jump() -> Result<(&'static str, &'static str)> {
+    match std::env::consts::ARCH {
+        "x86_64" => Ok(("jmp", "@PLT")),
+        "aarch64" => Ok(("b", "")),
+        arch => bail!("no jumps for {arch} yet"),
+    }
+}
+
+const NO_STACK: &str = "\t.section .note.GNU-stack,\"\",%progbits\n";
+
+/// A function for every symbol that new programs are linked with, without versions.
+fn static_assembly(symbols: &[Symbol<'_>]) -> Result<String> {
+    let (jump, by) = jump()?;
+    let mut text = String::from(NO_STACK);
+    for Symbol { name, target, .. } in symbols.iter().filter(|symbol| symbol.is_default) {
+        let _ = writeln!(text, "\t.section .text.{name},\"ax\",%progbits\n\t.balign 16\n\t.globl {name}");
+        let _ = writeln!(text, "\t.type {name}, %function\n{name}:\n\t{jump} {target}{by}");
+        let _ = writeln!(text, "\t.size {name}, . - {name}");
+    }
+    Ok(text)
+}
+
 /// A jump for every symbol that is not exported by Rust directly.
 fn assembly(symbols: &[Symbol<'_>]) -> Result<String> {
-    let (jump, by) = match std::env::consts::ARCH {
-        "x86_64" => ("jmp", "@PLT"),
-        "aarch64" => ("b", ""),
-        arch => bail!("no jumps for {arch} yet"),
-    };
-    let mut text = String::from("\t.section .note.GNU-stack,\"\",%progbits\n");
+    let (jump, by) = jump()?;
+    let mut text = String::from(NO_STACK);
     for (i, symbol) in symbols.iter().enumerate().filter(|(_, symbol)| !symbol.is_plain()) {
         let Symbol { name, version, is_default, target } = symbol;
         let at = if *is_default { "@@" } else { "@" };

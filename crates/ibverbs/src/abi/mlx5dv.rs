@@ -3,7 +3,7 @@
 use super::object::{ibv_cq, ibv_dm, ibv_pd, ibv_srq};
 use super::qp::ibv_qp;
 use super::wq::ibv_wq;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use uverbs_core::wr::IbvAh;
 
 /// A function that this library does not have: NULL in its struct.
@@ -220,6 +220,35 @@ c_struct! {
         page_id: u32,
         mmap_off: i64,
         comp_mask: u64,
+    }
+
+    struct mlx5dv_devx_umem {
+        umem_id: u32,
+    }
+
+    struct mlx5dv_devx_umem_in {
+        addr: *mut c_void,
+        size: usize,
+        access: u32,
+        pgsz_bitmap: u64,
+        comp_mask: u64,
+        dmabuf_fd: c_int,
+    }
+
+    struct mlx5dv_devx_cmd_comp {
+        fd: c_int,
+    }
+
+    struct mlx5dv_devx_event_channel {
+        fd: c_int,
+    }
+
+    struct mlx5dv_devx_async_cmd_hdr {
+        wr_id: u64,
+    }
+
+    struct mlx5dv_devx_async_event_hdr {
+        cookie: u64,
     }
 
     struct mlx5dv_export_sizes {

@@ -11,12 +11,15 @@
 //! | `init_obj` | the addresses of an object's memory |
 //! | `create` | CQs and QPs with mlx5's options, DC targets and initiators |
 //! | `dm` | device memory |
+//! | `devx`, `devx_events` | commands for the firmware, the objects that they create, and their events |
 //! | `qp_ex` | the functions of `struct mlx5dv_qp_ex` |
 //! | `uar` | doorbell pages |
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
 mod create;
+mod devx;
+mod devx_events;
 mod dm;
 mod init_obj;
 mod qp_ex;

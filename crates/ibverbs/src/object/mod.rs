@@ -38,7 +38,7 @@ fn allows_disassociated() -> bool {
 ///
 /// # Safety
 /// If this succeeds, the handle is not used any more, which [`ManuallyDrop`] helps with.
-unsafe fn destroy_handle<H, R: Default>(
+pub(crate) unsafe fn destroy_handle<H, R: Default>(
     handle: &ManuallyDrop<H>,
     destroy: impl FnOnce(H) -> Result<R, (H, Error)>,
 ) -> Outcome<R> {

@@ -185,12 +185,49 @@ static void events_by_hand(struct end *a, struct end *b)
 	CHECK(mlx5dv_create_cq(a->context, &attr, &mlx5_attr) == NULL && errno == EINVAL);
 }
 
+/* Commands for the firmware on a device without user contexts: each function fails as its man page says. */
+static void no_commands(struct ibv_context *context)
+{
+	struct mlx5dv_context_attr attr = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
+	errno = 0;
+	CHECK(mlx5dv_open_device(context->device, &attr) == NULL && errno == EINVAL);
+	char in[16] = { 1 }, out[16];
+	CHECK(mlx5dv_devx_general_cmd(context, in, sizeof(in), out, sizeof(out)) > 0);
+	CHECK(mlx5dv_devx_general_cmd(NULL, in, sizeof(in), out, sizeof(out)) == EINVAL);
+	CHECK(mlx5dv_devx_general_cmd(context, NULL, sizeof(in), out, sizeof(out)) == EINVAL);
+#define FAILS(call) CHECK((errno = 0, (call) == NULL) && errno > 0)
+	FAILS(mlx5dv_devx_obj_create(context, in, sizeof(in), out, sizeof(out)));
+	FAILS(mlx5dv_devx_umem_reg(context, in, sizeof(in), 0));
+	FAILS(mlx5dv_devx_umem_reg_ex(context, NULL));
+	FAILS(mlx5dv_devx_create_cmd_comp(context));
+	FAILS(mlx5dv_devx_create_event_channel(context, 0));
+	FAILS(mlx5dv_devx_alloc_uar(context, 9));
+	uint32_t eqn;
+	CHECK(mlx5dv_devx_query_eqn(context, 0, &eqn) > 0 && mlx5dv_devx_query_eqn(NULL, 0, &eqn) == EINVAL);
+	CHECK(mlx5dv_devx_obj_query(NULL, in, sizeof(in), out, sizeof(out)) == EINVAL);
+	CHECK(mlx5dv_devx_obj_modify(NULL, in, sizeof(in), out, sizeof(out)) == EINVAL);
+	CHECK(mlx5dv_devx_obj_query_async(NULL, in, sizeof(in), sizeof(out), 1, NULL) == EINVAL);
+	CHECK(mlx5dv_devx_obj_destroy(NULL) == EINVAL && mlx5dv_devx_umem_dereg(NULL) == EINVAL);
+	CHECK(mlx5dv_devx_qp_query(NULL, in, sizeof(in), out, sizeof(out)) == EINVAL);
+	CHECK(mlx5dv_devx_cq_modify(NULL, in, sizeof(in), out, sizeof(out)) == EINVAL);
+	CHECK(mlx5dv_devx_get_async_cmd_comp(NULL, NULL, 0) == EINVAL);
+	uint16_t event = 0;
+	CHECK(mlx5dv_devx_subscribe_devx_event(NULL, NULL, sizeof(event), &event, 1) == EINVAL);
+	CHECK(mlx5dv_devx_subscribe_devx_event_fd(NULL, 0, NULL, 0) == EINVAL);
+	errno = 0;
+	CHECK(mlx5dv_devx_get_event(NULL, NULL, 0) == -1 && errno == EINVAL);
+	mlx5dv_devx_destroy_cmd_comp(NULL);
+	mlx5dv_devx_destroy_event_channel(NULL);
+	mlx5dv_devx_free_uar(NULL);
+}
+
 int main(void)
 {
 	struct end a, b;
 	open_end(&a, 0);
 	open_end(&b, 1);
 	device(a.context);
+	no_commands(a.context);
 	objects(&a);
 	by_hand(&a, &b);
 	close_end(&a);

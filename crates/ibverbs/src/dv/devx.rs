@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Commands for the firmware and the objects that they create (mlx5dv_devx_obj_create(3), mlx5dv_devx_umem_reg(3)).
+//!
+//! Events and queries in the background are in [`devx_events`](super::devx_events).
+#![expect(unsafe_code)]
+// UNSAFETY: C's pointers to objects and mailboxes.
+
+use crate::abi::context::ibv_context;
+use crate::abi::mlx5dv::{mlx5dv_devx_umem, mlx5dv_devx_umem_in};
+use crate::abi::object::{ibv_cq, ibv_srq};
+use crate::abi::qp::ibv_qp;
+use crate::abi::wq::{ibv_rwq_ind_table, ibv_wq};
+use crate::errno::{Errno, Outcome, ensure, number, pointer};
+use crate::object::destroy_handle;
+use core::ffi::{c_int, c_void};
+use core::mem::ManuallyDrop;
+use uverbs_mlx5::devx::{self, DevxObject, Umem};
+
+/// `struct mlx5dv_devx_obj`, which programs do not look into.
+pub(crate) struct DevxObj(ManuallyDrop<DevxObject>);
+
+/// The object behind a pointer.
+///
+/// # Safety
+/// NULL, or an object of this library that exists.
+pub(super) unsafe fn object<'a>(obj: *mut DevxObj) -> Outcome<&'a DevxObject> {
+    // SAFETY: `obj` is NULL or exists (the contract of this function); no mutable reference to it exists.
+    let obj = unsafe { obj.as_ref() }.ok_or(Errno::EINVAL)?;
+    Ok(&obj.0)
+}
+
+/// A command and the place for its answer.
+type Mailboxes<'a> = (&'a [u8], &'a mut [u8]);
+
+/// # Safety
+/// `input` and `output` are NULL or valid for so many bytes, and used by nobody else during the call.
+unsafe fn mailboxes<'a>(
+    input: *const c_void,
+    inlen: usize,
+    output: *mut c_void,
+    outlen: usize,
+) -> Outcome<Mailboxes<'a>> {
+    // SAFETY: the contract of this function.
+    let input = unsafe { devx::mailbox(input, inlen) }?;
+    // SAFETY: the contract of this function.
+    let output = unsafe { devx::mailbox_mut(output, outlen) }?;
+    Ok((input, output))
+}
+
+/// # Safety
+/// As in mlx5dv_devx_general_cmd(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_general_cmd(
+    context: *mut ibv_context,
+    input: *const c_void,
+    inlen: usize,
+    output: *mut c_void,
+    outlen: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        // SAFETY: the mailboxes are valid (contract of the man page).
+        let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
+        // SAFETY: the program answers for the memory that its command names (contract of the man page).
+        Ok(unsafe { open.driver.devx_general_command(input, output) }?)
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_obj_create(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_create(
+    context: *mut ibv_context,
+    input: *const c_void,
+    inlen: usize,
+    output: *mut c_void,
+    outlen: usize,
+) -> *mut DevxObj {
+    pointer(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        // SAFETY: the mailboxes are valid (contract of the man page).
+        let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
+        // SAFETY: the program answers for the memory that its command names (contract of the man page).
+        let object = unsafe { open.driver.devx_create(input, output) }?;
+        Ok(Box::into_raw(Box::new(DevxObj(ManuallyDrop::new(object)))))
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_obj_query(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_query(
+    obj: *mut DevxObj,
+    input: *const c_void,
+    inlen: usize,
+    output: *mut c_void,
+    outlen: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: `obj` is NULL or exists (contract of the man page).
+        let object = unsafe { object(obj) }?;
+        // SAFETY: the mailboxes are valid (contract of the man page).
+        let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
+        Ok(object.query(input, output)?)
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_obj_modify(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_modify(
+    obj: *mut DevxObj,
+    input: *const c_void,
+    inlen: usize,
+    output: *mut c_void,
+    outlen: usize,
+) -> c_int {
+    number(|| {
+        // SAFETY: `obj` is NULL or exists (contract of the man page).
+        let object = unsafe { object(obj) }?;
+        // SAFETY: the mailboxes are valid (contract of the man page).
+        let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
+        // SAFETY: the program answers for the memory that its command names (contract of the man page).
+        Ok(unsafe { object.modify(input, output) }?)
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_obj_destroy(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_destroy(obj: *mut DevxObj) -> c_int {
+    number(|| {
+        ensure(!obj.is_null())?;
+        // SAFETY: not NULL, so it exists (contract of the man page).
+        let handle = unsafe { &(*obj).0 };
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of the
+        // man page).
+        unsafe { destroy_handle(handle, DevxObject::destroy) }?;
+        // SAFETY: `uverbs_mlx5dv_devx_obj_create` allocated it as a `Box`; the program does not use it after this call.
+        drop(unsafe { Box::from_raw(obj) });
+        Ok(())
+    })
+}
+
+/// Commands about objects of verbs, by the handle in their public part.
+macro_rules! of_verbs {
+    ($($query:ident $modify:ident $ty:ty, $handle:ident;)*) => {
+        $(
+            /// # Safety
+            /// As in mlx5dv_devx_qp_modify(3).
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $query(
+                object: *mut $ty,
+                input: *const c_void,
+                inlen: usize,
+                output: *mut c_void,
+                outlen: usize,
+            ) -> c_int {
+                number(|| {
+                    // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; that is not
+                    // closed during this call (contract of the man page).
+                    let open = unsafe { super::of_object(object) }?;
+                    // SAFETY: the mailboxes are valid (contract of the man page).
+                    let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
+                    // SAFETY: a live object: its context was found above.
+                    let handle = unsafe { (*object).$handle };
+                    Ok(open.driver.devx_query(handle.cast_unsigned_(), input, output)?)
+                })
+            }
+
+            /// # Safety
+            /// As in mlx5dv_devx_qp_modify(3).
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $modify(
+                object: *mut $ty,
+                input: *const c_void,
+                inlen: usize,
+                output: *mut c_void,
+                outlen: usize,
+            ) -> c_int {
+                number(|| {
+                    // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; that is not
+                    // closed during this call (contract of the man page).
+                    let open = unsafe { super::of_object(object) }?;
+                    // SAFETY: the mailboxes are valid (contract of the man page).
+                    let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
+                    // SAFETY: a live object: its context was found above.
+                    let handle = unsafe { (*object).$handle };
+                    // SAFETY: the program answers for what its command changes (contract of the man page).
+                    Ok(unsafe { open.driver.devx_modify(handle.cast_unsigned_(), input, output) }?)
+                })
+            }
+        )*
+    };
+}
+
+/// A handle in C's structs: unsigned, or signed in tables of work queues.
+trait Handle {
+    fn cast_unsigned_(self) -> u32;
+}
+
+impl Handle for u32 {
+    fn cast_unsigned_(self) -> u32 {
+        self
+    }
+}
+
+impl Handle for c_int {
+    fn cast_unsigned_(self) -> u32 {
+        self.cast_unsigned()
+    }
+}
+
+of_verbs! {
+    uverbs_mlx5dv_devx_cq_query uverbs_mlx5dv_devx_cq_modify ibv_cq, handle;
+    uverbs_mlx5dv_devx_qp_query uverbs_mlx5dv_devx_qp_modify ibv_qp, handle;
+    uverbs_mlx5dv_devx_srq_query uverbs_mlx5dv_devx_srq_modify ibv_srq, handle;
+    uverbs_mlx5dv_devx_wq_query uverbs_mlx5dv_devx_wq_modify ibv_wq, handle;
+    uverbs_mlx5dv_devx_ind_tbl_query uverbs_mlx5dv_devx_ind_tbl_modify ibv_rwq_ind_table, ind_tbl_handle;
+}
+
+/// Memory: C's part and ours.
+#[repr(C)]
+struct DevxUmem {
+    public: mlx5dv_devx_umem,
+    umem: ManuallyDrop<Umem>,
+}
+
+/// # Safety
+/// As in mlx5dv_devx_umem_reg(3).
+unsafe fn reg_umem(
+    context: *mut ibv_context,
+    addr: *mut c_void,
+    size: usize,
+    access: u32,
+    page_sizes: u64,
+) -> Outcome<*mut mlx5dv_devx_umem> {
+    // SAFETY: `context` is not closed during this call (contract of the man page).
+    let open = unsafe { super::of(context) }?;
+    // SAFETY: the memory stays valid until it is deregistered (contract of the man page).
+    let umem = unsafe { open.driver.devx_reg_umem(addr, size, access, page_sizes) }?;
+    let public = mlx5dv_devx_umem { umem_id: umem.id() };
+    Ok(Box::into_raw(Box::new(DevxUmem { public, umem: ManuallyDrop::new(umem) })).cast())
+}
+
+/// # Safety
+/// As in mlx5dv_devx_umem_reg(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_reg(
+    context: *mut ibv_context,
+    addr: *mut c_void,
+    size: usize,
+    access: u32,
+) -> *mut mlx5dv_devx_umem {
+    // SAFETY: the contract of this function is that of `reg_umem`.
+    pointer(|| unsafe { reg_umem(context, addr, size, access, devx::ANY_PAGE_SIZE) })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_umem_reg_ex(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_reg_ex(
+    context: *mut ibv_context,
+    input: *mut mlx5dv_devx_umem_in,
+) -> *mut mlx5dv_devx_umem {
+    pointer(|| {
+        // SAFETY: `input` is NULL or valid for reads (contract of the man page).
+        let input = unsafe { input.as_ref() }.ok_or(Errno::EINVAL)?;
+        if input.comp_mask != 0 {
+            // Memory of a DMA-BUF.
+            return Err(Errno::EOPNOTSUPP);
+        }
+        // SAFETY: the contract of this function is that of `reg_umem`.
+        unsafe { reg_umem(context, input.addr, input.size, input.access, input.pgsz_bitmap) }
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_umem_dereg(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_umem) -> c_int {
+    number(|| {
+        ensure(!umem.is_null())?;
+        let umem = umem.cast::<DevxUmem>();
+        // SAFETY: not NULL, so it exists (contract of the man page).
+        let handle = unsafe { &(*umem).umem };
+        // SAFETY: if this succeeds, it is freed below, and the program does not use it any more (contract of the man page).
+        unsafe { destroy_handle(handle, Umem::dereg) }?;
+        // SAFETY: `reg_umem` allocated it as a `Box` of this type; the program does not use it after this call.
+        drop(unsafe { Box::from_raw(umem) });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As in mlx5dv_devx_query_eqn(3).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_query_eqn(
+    context: *mut ibv_context,
+    vector: u32,
+    eqn: *mut u32,
+) -> c_int {
+    number(|| {
+        // SAFETY: `context` is not closed during this call (contract of the man page).
+        let open = unsafe { super::of(context) }?;
+        ensure(!eqn.is_null())?;
+        let found = open.driver.devx_query_eqn(vector)?;
+        // SAFETY: `eqn` is valid for writes (contract of the man page).
+        unsafe { eqn.write(found) };
+        Ok(())
+    })
+}
