@@ -2,7 +2,7 @@
 //! `cargo xtask clients`: programs of other projects on the C library (package uverbs-clients).
 
 use crate::cargo::{self, Program};
-use crate::{dist, repo_root, vm};
+use crate::{dist, pyverbs, repo_root, vm};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,6 +33,11 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if args.vm { in_vm(args, &library()?) } else { native(&args.filter) }
+}
+
+/// Runs the short selection in the VM.
+pub(crate) fn short(boot: BootArgs) -> Result<ExitCode> {
+    main(&Args { vm: true, filter: Vec::new(), short: true, boot })
 }
 
 /// Builds the library with the software HCA inside; its folder.
@@ -67,7 +72,12 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     let mut words = vec!["uverbs-clients".to_owned(), "--library".into(), "/opt/uverbs".into()];
     words.extend(args.short.then(|| "--short".to_owned()));
     words.extend(args.filter.iter().flat_map(|part| ["--filter".to_owned(), part.clone()]));
+    let lab = vm::lab(boot.verbose)?;
+    if args.filter.is_empty() || args.filter.iter().any(|part| "pyverbs".contains(part.as_str())) {
+        boot.files.extend(pyverbs::shares(&lab, &boot.peers)?);
+        words.extend(["--suite".to_owned(), pyverbs::FOLDER.into()]);
+    }
     let devices = vm::devices(&boot, LinkArg::All)?;
-    let outcome = boot.run(&vm::lab(boot.verbose)?, &devices, &Task::Command(words))?;
+    let outcome = boot.run(&lab, &devices, &Task::Command(words))?;
     Ok(ExitCode::from(outcome.code()))
 }

@@ -14,6 +14,7 @@ mod corpus;
 mod demo;
 mod dist;
 mod fuzz;
+mod pyverbs;
 mod rust;
 mod sanitize;
 mod setup;

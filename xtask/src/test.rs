@@ -39,11 +39,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         return quick();
     }
     step("cargo test", || cargo::call(&["test", "--workspace"]))?;
-    step("clients", || {
-        let code = clients::native(&[])?;
-        ensure!(code == ExitCode::SUCCESS, "the table above has regressions");
-        Ok(())
-    })?;
+    step("clients", || no_regression(clients::native(&[])?))?;
     step("firmware layouts", layouts)?;
     step("loom", loom)?;
     step("bench", bench::check)?;
@@ -61,12 +57,28 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         return Ok(code);
     }
     match args.vm.short_on_mlx5() {
-        Some(short) => in_vm("VM suite on mlx5", &short),
+        Some(short) => {
+            let code = in_vm("VM suite on mlx5", &short)?;
+            if code != ExitCode::SUCCESS {
+                return Ok(code);
+            }
+            step("clients in the VM, rxe", || no_regression(clients::short(args.vm.boot.clone())?))?;
+            step("clients in the VM, mlx5", || no_regression(clients::short(short.boot)?))?;
+            Ok(ExitCode::SUCCESS)
+        }
         None => {
-            eprintln!("test: left out: the VM suite on mlx5 (another selection was requested)");
+            eprintln!(
+                "test: left out: the VM suite on mlx5, clients in the VM (another selection was requested)"
+            );
             Ok(code)
         }
     }
+}
+
+/// Fails unless the table of clients, which is printed, has no regression.
+fn no_regression(code: ExitCode) -> Result<()> {
+    ensure!(code == ExitCode::SUCCESS, "the table above has regressions");
+    Ok(())
 }
 
 /// The long tests of the suite on the software HCA, which `--quick` leaves out.

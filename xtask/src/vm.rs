@@ -72,7 +72,7 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     #[command(flatten)]
-    boot: BootArgs,
+    pub(crate) boot: BootArgs,
     /// Further arguments for the suite, e.g. --list or --exact
     #[arg(last = true)]
     args: Vec<String>,

@@ -60,7 +60,7 @@ impl Native {
         self.rows(folder.path(), &mut report)?;
         self.own(folder.path(), &mut report)?;
         if self.is_wanted("pyverbs") {
-            pyverbs::unpack(folder.path())?;
+            pyverbs::unpack(Path::new(pyverbs::INSTALLED), folder.path())?;
             let results = pyverbs::run(folder.path(), "", "hca0", GID, &self.env())?;
             let cell = pyverbs::judge(Place::Native, &results, None);
             report.add(Line { name: "pyverbs".into(), cells: vec![(Ends::Ours, cell)] });

@@ -27,15 +27,15 @@ const KNOWN: &str = include_str!("../data/pyverbs-known.txt");
 /// All tests together. Each has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Copies the tests, uncompressed, and the runner to a folder.
+/// Copies the tests of `installed`, uncompressed, and the runner to a folder.
 ///
 /// # Errors
-/// The package is not installed, or gzip(1) fails.
-pub fn unpack(folder: &Path) -> Result<()> {
+/// The tests are not there, or gzip(1) fails.
+pub fn unpack(installed: &Path, folder: &Path) -> Result<()> {
     let tests = folder.join("tests");
     fs::create_dir_all(&tests).context("cannot make a folder for the tests")?;
-    let installed = fs::read_dir(INSTALLED).context("the package python3-pyverbs is not installed")?;
-    for entry in installed {
+    let files = fs::read_dir(installed).context("the package python3-pyverbs is not installed")?;
+    for entry in files {
         let path = entry.context("cannot list the tests")?.path();
         if let Some(name) = path.file_name() {
             fs::copy(&path, tests.join(name)).context("cannot copy a test")?;

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! rdma-core's test suite for a guest: Debian's interpreter, pyverbs and the tests, unpacked in the lab.
+//!
+//! The guest gets the interpreter's standard library, pyverbs, and the libraries that both need and the guest does not have.
+
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use uverbs_clients::pyverbs;
+use uverbs_lab::apt::{self, Suite};
+use uverbs_lab::root::Root;
+use uverbs_lab::{Lab, Share};
+
+/// The package with the tests; its dependencies are the interpreter and rdma-core's libraries.
+const PACKAGE: &str = "python3-pyverbs";
+/// The suite's folder in the guest.
+pub(crate) const FOLDER: &str = "/root/suite";
+/// Below the unpacked tree: the prepared tests.
+const TESTS: &str = "suite";
+/// Where the guest has libraries.
+const LIB_DIR: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// The files of the suite for a guest whose programs are of this Debian suite.
+pub(crate) fn shares(lab: &Lab, debian: &str) -> Result<Vec<Share>> {
+    let _lock = lab.lock()?;
+    let tree = lab.cached(&format!("pyverbs-{debian}"), &format!("{debian}\n{PACKAGE}\n3\n"), |dir| {
+        apt::unpack(&Suite::open(lab, debian)?.closure(&[PACKAGE])?, dir)?;
+        // Links to files that the package configures, which are not in the tree.
+        remove_dangling(&dir.join("usr/lib/python3"))?;
+        for python in interpreters(dir)? {
+            remove_dangling(&python)?;
+        }
+        pyverbs::unpack(&dir.join(pyverbs::INSTALLED.trim_start_matches('/')), &dir.join(TESTS))
+    })?;
+    let mut shares = vec![
+        Share { host: tree.join(TESTS), guest: FOLDER.into() },
+        Share { host: tree.join("usr/lib/python3"), guest: "/usr/lib/python3".into() },
+    ];
+    let root = Root::at(&tree);
+    let mut needing = files(&tree.join("usr/lib/python3"))?;
+    for python in interpreters(&tree)? {
+        let name = python.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let program = root.program(&name)?;
+        needing.push(program.clone());
+        needing.extend(files(&python)?);
+        shares.push(Share { host: program.clone(), guest: format!("/usr/bin/{name}") });
+        shares.push(Share { host: program, guest: "/usr/bin/python3".into() });
+        shares.push(Share { host: python, guest: format!("/usr/lib/{name}") });
+    }
+    needing.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains(".so") || name.starts_with("python")
+    });
+    for (name, host) in root.libraries_of(&needing)? {
+        shares.push(Share { host, guest: format!("{LIB_DIR}/{name}") });
+    }
+    Ok(shares)
+}
+
+/// The folders of standard libraries: `usr/lib/python3.11`.
+fn interpreters(tree: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(tree.join("usr/lib")).context("no libraries in the tree")?;
+    let paths = entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
+    let is_one =
+        |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("python3."));
+    Ok(paths.into_iter().filter(is_one).collect())
+}
+
+/// All files below a folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let path = entry?.path();
+        if path.is_dir() && !path.is_symlink() {
+            found.extend(files(&path)?);
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Removes links to nowhere below a folder.
+fn remove_dangling(folder: &Path) -> Result<()> {
+    for path in files(folder)?.into_iter().filter(|path| path.is_symlink()) {
+        // An absolute link leads out of the tree.
+        if fs::read_link(&path)?.is_absolute() || !path.exists() {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
