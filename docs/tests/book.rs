@@ -312,6 +312,14 @@ fn functions_of_the_c_library_are_those_that_are_listed() {
         .flat_map(|line| line.split('`').skip(1).step_by(2))
         .map(|name| name.trim_start_matches("ibv_").to_owned())
         .collect();
+    for line in read("crates/ibverbs/data/symbols.txt").lines() {
+        let (symbol, version) =
+            line.split(' ').next().and_then(|word| word.split_once("@@IBVERBS_1.")).unwrap_or_default();
+        if version.parse::<u32>().is_ok_and(|minor| minor >= 15) {
+            let name = symbol.trim_start_matches('_').trim_start_matches("ibv_");
+            assert!(listed.contains(name), "not listed, of version 1.{version}: {symbol}");
+        }
+    }
     let missing = read("crates/ibverbs/src/export/missing.rs");
     for line in missing.lines().filter_map(|line| line.trim().strip_prefix("ibv_")) {
         let name: String = line.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();

@@ -336,8 +336,18 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
     guid.to_be()
 }
 
-/// The kernel tells it by netlink only, which this library does not speak: -1, as of a kernel that does not know it.
+/// -1 if the kernel does not report it, and for software HCAs.
+///
+/// # Safety
+/// No requirement: a pointer that was not in a list is only compared.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn ibv_get_device_index(_: *mut ibv_device) -> c_int {
-    -1
+pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    let mut index = -1;
+    crate::errno::nothing(|| {
+        if let Source::Kernel(info) = source(device)? {
+            index = info.index().and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1);
+        }
+        Ok(())
+    });
+    index
 }

@@ -7,6 +7,7 @@
 //! The driver of a device is found by its PCI ids, or, if it has none (rxe), by a query of the kernel. The name is not
 //! used, because it can be changed.
 
+mod netlink;
 pub mod parse;
 mod scan;
 
@@ -194,6 +195,13 @@ impl DeviceInfo {
     /// As [`UverbsFd::open`].
     pub fn open(&self, drivers: &[DriverMatch]) -> Result<UverbsFd> {
         UverbsFd::open(self, &self.candidates(drivers))
+    }
+
+    /// The kernel's index of the device (`ibv_get_device_index`), which stays when it is renamed; `None` if the kernel does not
+    /// report it.
+    #[must_use]
+    pub fn index(&self) -> Option<u32> {
+        netlink::index(&self.name)
     }
 
     /// A file below the device's directory in sysfs, as text: what only some drivers have.
