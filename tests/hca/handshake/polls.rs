@@ -107,6 +107,16 @@ fn reset_in_a_callback_frees_receives() -> Outcome {
     Ok(())
 }
 
+/// Destroys a QP, with or without a reset before.
+fn end(qp: Qp<Mlx5, Rc>, destroy: bool) -> Result<()> {
+    if destroy {
+        qp.close()?;
+    } else {
+        qp.control.modify_state(QpState::RESET)?;
+    }
+    Ok(())
+}
+
 /// One of two QPs of a CQ is reset or destroyed in a callback, with completions before and after those of the other QP.
 fn other_qp_keeps_its_completions() -> Outcome {
     for (version, by) in [0, 1].into_iter().flat_map(|v| By::BOTH.map(|by| (v, by))) {
@@ -125,14 +135,7 @@ fn other_qp_keeps_its_completions() -> Outcome {
                     send(&mut sa, &mut sb, 10 * turn..10 * turn + 2)?;
                     send(&mut va, &mut vb, 100 + 10 * turn..100 + 10 * turn + 2)?;
                 }
-                let end = move || {
-                    if destroy {
-                        va.close()?;
-                    } else {
-                        va.control.modify_state(QpState::RESET)?;
-                    }
-                    Ok(())
-                };
+                let end = move || end(va, destroy);
                 // A poll may end early if a queue is reset in its callback; the next poll returns the rest.
                 let mut ids = poll_each(&cq, || by.call(end))?;
                 ids.extend(polled(&cq)?);
@@ -155,14 +158,7 @@ fn other_qp_keeps_its_completions_in_a_session() -> Outcome {
             send(&mut va, &mut vb, 100..102)?;
             send(&mut sa, &mut sb, 0..2)?;
             send(&mut va, &mut vb, 102..104)?;
-            let end = move || {
-                if destroy {
-                    va.close()?;
-                } else {
-                    va.control.modify_state(QpState::RESET)?;
-                }
-                Ok(())
-            };
+            let end = move || end(va, destroy);
             let seen = cq.poll_session(|poll| -> Result<Vec<u64>> {
                 let mut ids: Vec<u64> = poll.current().map(|c| c.wr_id()).into_iter().collect();
                 by.call(end)?;

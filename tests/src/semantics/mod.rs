@@ -15,9 +15,9 @@ pub use table::{Row, Table};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use table::Named;
-use uverbs::PostError;
 use uverbs::attr::{QpState, QpType};
 use uverbs::provider::BadWr;
+use uverbs::{Errno, PostError};
 
 /// All states, in the order of their numbers.
 pub const STATES: [QpState; 7] =
@@ -94,6 +94,50 @@ fn check_list<W>(want: Want, got: Result<(), BadWr<W>>, nodes: &[W], it: usize) 
         }
         (want, Ok(())) => bail!("posted, expected {want:?}"),
         (want, Err(bad)) => bail!("{:?} with bad_wr {}, expected {want:?}", bad.error, index(bad)),
+    }
+}
+
+/// Checks that each case of the tests has a row for exactly those of the `faces` that can express it.
+fn check_cases<const N: usize>(
+    faces: [&str; N],
+    cases: impl IntoIterator<Item = (&'static str, [bool; N])>,
+) -> Result<()> {
+    let table = Table::read()?;
+    for (case, expressible) in cases {
+        for (face, test) in faces.into_iter().zip(expressible) {
+            let row = table.rows.iter().any(|r| r.case == case && r.faces.iter().any(|f| f == face));
+            ensure!(
+                test == row,
+                "docs/src/reference/semantics.md: {case} by {face}: has a row: {row}, has a test: {test}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Compares the ids of the posted WRs with the expected ones, and the errno of the row's error with the table.
+fn check_row(
+    row: &Row,
+    driver: &str,
+    got: &[u64],
+    posted: &[u64],
+    errno: impl Fn(PostError) -> Errno,
+) -> Result<()> {
+    ensure!(got == posted, "posted {got:?}, expected {posted:?}");
+    if let Err(error) = row.result {
+        let (errno, want) = (errno(error).name(), row.errno(driver));
+        ensure!(errno == Some(want), "the errno of {error:?} is {errno:?}, expected {want}");
+    }
+    Ok(())
+}
+
+/// Whether a queue is empty, without posting: from the error of a batch that has as many WRs as fit into an empty queue,
+/// and has too many entries in the last one.
+fn shows_empty(result: Result<(), PostError>) -> Result<bool> {
+    match result {
+        Err(PostError::TooManySge) => Ok(true),
+        Err(PostError::QueueFull) => Ok(false),
+        other => anyhow::bail!("{other:?}"),
     }
 }
 

@@ -5,8 +5,8 @@
 // accessed by atomics only, or memory that is refused before the device could access it. Lists and arrays outlive the
 // calls.
 
-use super::table::{LISTS, Named, Table};
-use super::{On, RowCounts, Want, check_list, hold_all};
+use super::table::{LISTS, Named};
+use super::{On, RowCounts, Want, check_cases, check_list, check_row, hold_all, shows_empty};
 use anyhow::{Context as _, Result, ensure};
 use core::ptr::{self, null};
 use uverbs::PostError;
@@ -104,7 +104,7 @@ pub fn hold<B: RecvBench>(bench: &mut B) -> Result<RowCounts> {
     let qp_type = bench.qp_type();
     let faces = if bench.is_srq() { ["post_srq_recv", "srq_batch"] } else { ["post_recv", "recv_batch"] };
     let cases = cases(bench.facts());
-    check_cases(&cases, faces)?;
+    check_cases(faces, cases.iter().map(|c| (c.name, [true, c.batch])))?;
     let mut next_id = 1;
     hold_all(
         bench,
@@ -114,32 +114,10 @@ pub fn hold<B: RecvBench>(bench: &mut B) -> Result<RowCounts> {
         |bench, row, face, want| {
             let case = cases.iter().find(|c| c.name == row.case).context("a row without a case")?;
             let posted = hold_one(bench.queue(), &cases, case, face, want, bench.facts(), &mut next_id)?;
-            let got = bench.posted()?;
-            ensure!(got == posted, "posted {got:?}, expected {posted:?}");
-            if let Err(error) = row.result {
-                let (errno, want) = (B::Queue::errno(error).name(), row.errno(B::DRIVER));
-                ensure!(errno == Some(want), "the errno of {error:?} is {errno:?}, expected {want}");
-            }
-            Ok(())
+            check_row(row, B::DRIVER, &bench.posted()?, &posted, B::Queue::errno)
         },
         |_| Ok(()),
     )
-}
-
-/// Every case of the tests has a row for each of its faces.
-fn check_cases(cases: &[Case], faces: [&str; 2]) -> Result<()> {
-    let table = Table::read()?;
-    for case in cases {
-        for (face, said) in faces.into_iter().zip([true, case.batch]) {
-            let row = table.rows.iter().any(|r| r.case == case.name && r.faces.iter().any(|f| f == face));
-            ensure!(
-                said == row,
-                "docs/src/reference/semantics.md: {} by {face}: has a row: {row}, has a test: {said}",
-                case.name
-            );
-        }
-    }
-    Ok(())
 }
 
 fn hold_one<Q: RecvQueue + 'static, L: Locking>(
@@ -195,8 +173,7 @@ fn hold_one<Q: RecvQueue + 'static, L: Locking>(
     Ok(ids[..posted].to_vec())
 }
 
-/// Whether the queue is empty, without posting: a batch of as many as fit, the last of them invalid, fails with the
-/// error of the invalid one if the queue is empty.
+/// Whether the queue is empty, without posting: posts a batch of as many as fit, of which the last one is invalid.
 pub fn is_empty<Q: RecvQueue + 'static, L: Locking>(queue: &Locked<Q, L>, facts: RecvFacts) -> Result<bool> {
     let many = vec![Q::Sge::new(0, 0, 0)?; facts.max_sge + 1];
     // SAFETY: left below; no reference is used in between but this.
@@ -211,11 +188,7 @@ pub fn is_empty<Q: RecvQueue + 'static, L: Locking>(queue: &Locked<Q, L>, facts:
     let result = batch.complete();
     // SAFETY: entered above.
     unsafe { queue.leave() };
-    match result {
-        Err(PostError::TooManySge) => Ok(true),
-        Err(PostError::QueueFull) => Ok(false),
-        other => anyhow::bail!("{other:?}"),
-    }
+    shows_empty(result)
 }
 
 /// Posts a valid receive with C's list. Benches use it to mark the end.

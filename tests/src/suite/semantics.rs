@@ -10,8 +10,8 @@ use crate::{Deadline, Dialect, Face, LIMIT, Lab, Lock, Op, Outcome, Pair, PairEn
 use anyhow::{Context as _, Result, ensure};
 use uverbs::attr::{QpCap, QpState, QpType, SrqAttr, SrqInitAttr};
 use uverbs::{
-    AddressHandle, CompletionQueue, Driver, Exclusive, PostError, Rc, Shared, SharedReceiveQueue, Uc, Ud,
-    WcStatus, WorkCompletion,
+    AddressHandle, CompletionQueue, Driver, Endpoint, Exclusive, PostError, Rc, Shared, SharedReceiveQueue,
+    Uc, Ud, WcStatus, WorkCompletion,
 };
 use uverbs_core::sync::Locked;
 
@@ -33,7 +33,7 @@ fn spec<D: Driver>(lab: &Lab<D>) -> Spec {
 fn climb<D: Driver, T: Typed<D>, L: Lock>(
     lab: &Lab<D>,
     side: &PairEnd<D, T, L>,
-    peer: &uverbs::Endpoint,
+    peer: &Endpoint,
     from: QpState,
     to: QpState,
 ) -> Result<()> {
@@ -249,6 +249,28 @@ where
     }
 }
 
+/// Brings a QP that only receives into a state; into ERR from the state `last`. `false` if it can't get there.
+fn enter_receiver<D: Driver, T: Typed<D>, L: Lock>(
+    lab: &Lab<D>,
+    end: &PairEnd<D, T, L>,
+    peer: &Endpoint,
+    state: QpState,
+    last: QpState,
+) -> Result<bool> {
+    if state == QpState::SQE || (state == QpState::SQD && !lab.has_sqd()?) {
+        return Ok(false);
+    }
+    end.set_state(QpState::RESET)?;
+    forget(&end.cq)?;
+    if state == QpState::ERR {
+        climb(lab, end, peer, QpState::RESET, last)?;
+        end.set_state(state)?;
+    } else {
+        climb(lab, end, peer, QpState::RESET, state)?;
+    }
+    Ok(true)
+}
+
 /// The receive queue of end A.
 struct Recvs<'l, D: Driver, T: Typed<D>, L: Lock> {
     lab: &'l Lab<D>,
@@ -290,20 +312,9 @@ where
 
     fn enter(&mut self, state: QpState) -> Result<bool> {
         let Pair { a, b } = &self.pair;
-        if state == QpState::SQE || (state == QpState::SQD && !self.lab.has_sqd()?) {
-            return Ok(false);
-        }
-        a.set_state(QpState::RESET)?;
-        forget(&a.cq)?;
-        if state == QpState::ERR {
-            // From INIT, in which only receives can be posted.
-            climb(self.lab, a, &b.here, QpState::RESET, QpState::INIT)?;
-            a.set_state(state)?;
-        } else {
-            climb(self.lab, a, &b.here, QpState::RESET, state)?;
-        }
         self.state = state;
-        Ok(true)
+        // To ERR from INIT, in which only receives can be posted.
+        enter_receiver(self.lab, a, &b.here, state, QpState::INIT)
     }
 
     /// In ERR all are flushed, in order.
@@ -387,20 +398,8 @@ where
     }
 
     fn enter(&mut self, state: QpState) -> Result<bool> {
-        if state == QpState::SQE || (state == QpState::SQD && !self.lab.has_sqd()?) {
-            return Ok(false);
-        }
-        let other = &self.other;
-        other.set_state(QpState::RESET)?;
         // The peer does not matter, because the QP sends nothing.
-        let peer = &self.pair.a.here;
-        if state == QpState::ERR {
-            climb(self.lab, other, peer, QpState::RESET, QpState::RTS)?;
-            other.set_state(state)?;
-        } else {
-            climb(self.lab, other, peer, QpState::RESET, state)?;
-        }
-        Ok(true)
+        enter_receiver(self.lab, &self.other, &self.pair.a.here, state, QpState::RTS)
     }
 
     /// Sends one message for each receive, until the one that marks the end is consumed.
