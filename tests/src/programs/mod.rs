@@ -9,6 +9,7 @@
 //! Numbers in a program are reduced to existing objects, so any list of steps is a program, and so is any part of it: a
 //! failing program can be shortened.
 
+pub mod completions;
 pub mod endings;
 pub mod model;
 pub mod world;
