@@ -7,6 +7,7 @@
 mod control;
 mod cq;
 mod handshake;
+mod recvs;
 mod ring;
 mod roundtrip;
 mod semantics;
