@@ -7,24 +7,6 @@
 #![expect(unsafe_code)]
 // UNSAFETY: posting and registering memory are `unsafe`; all memory here is one leaked mapping, reached by atomics.
 
-use core::sync::atomic::{AtomicU8, Ordering};
-use core::time::Duration;
-use std::sync::Arc;
-use std::time::Instant;
-use uverbs_core::attr::*;
-use uverbs_core::control::*;
-use uverbs_core::device::devices;
-use uverbs_core::kernel::{Kernel, Uhw, UverbsFd};
-use uverbs_core::provider::op::{self, FlushArgs, MwBind};
-use uverbs_core::provider::wire::RemoteAddr;
-use uverbs_core::provider::{
-    CompletionQueue as _, Connected, CqParts, Driver, Inline, NoData, PostError, QpCreate, QpParts,
-    RecvQueue as _, SendBatch as _, SendQueue as _, SrqCreate, To, Wr, WrBuilder as _,
-};
-use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
-use uverbs_core::wr::{ImmData, SendFlags, Sge};
-use uverbs_rxe::{Ah, Rxe};
-
 /// Calls an `unsafe` verb of the driver.
 macro_rules! own {
     ($call:expr) => {{
@@ -34,215 +16,23 @@ macro_rules! own {
     }};
 }
 
-const LEN: usize = 64 << 10;
+mod bench;
 
-/// The time limit of anything that must happen; the host of an emulated machine may be busy for many seconds.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// A device, a domain, a region and a completion queue.
-struct Bench {
-    driver: Rxe,
-    info: ContextInfo,
-    pd: PdHandle,
-    mr: MrHandle,
-    memory: &'static [AtomicU8],
-    cq: CqParts<Rxe>,
-    gid: Gid,
-    gid_index: u8,
-    qp_access: AccessFlags,
-}
-
-fn variable(name: &str, default: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| default.to_owned())
-}
-
-impl Bench {
-    fn new() -> Self {
-        Self::with_cqe(100)
-    }
-
-    fn with_cqe(cqe: u32) -> Self {
-        let name = variable("LAB_DEV_A", "rxe0");
-        let device = devices().unwrap().into_iter().find(|d| d.name == name).expect("a device of that name");
-        let fd = UverbsFd::open(&device, &[Rxe::DRIVER_ID]).unwrap();
-        let (driver, info) = Rxe::open(Arc::new(fd) as Arc<dyn Kernel>).unwrap();
-        let gid_index: u8 = variable("LAB_GID_INDEX", "1").parse().unwrap();
-        let gid = query::gid_entry(driver.kernel(), 1_u32, gid_index.into()).unwrap().gid;
-        let pd = pd::alloc(driver.kernel(), Uhw::none()).unwrap();
-        let memory: &'static [AtomicU8] = Vec::leak((0..LEN).map(|_| AtomicU8::new(0)).collect());
-        let addr = memory.as_ptr().expose_provenance() as u64;
-        let range = MrRange { addr, length: LEN as u64, iova: addr };
-        let access = AccessFlags::LOCAL_WRITE
-            | AccessFlags::REMOTE_WRITE
-            | AccessFlags::REMOTE_READ
-            | AccessFlags::REMOTE_ATOMIC
-            | AccessFlags::MW_BIND;
-        // SAFETY: leaked, and made of atomics.
-        let mr = unsafe { mr::reg(info.core_support, &pd, range, access, Uhw::none()) }.unwrap();
-        let attr = CqInitAttr { cqe, ..Default::default() };
-        let cq = own!(driver.create_cq(&attr, None, 0)).unwrap();
-        assert!(cq.cqe >= cqe);
-        let qp_access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
-        Self { driver, info, pd, mr, memory, cq, gid, gid_index, qp_access }
-    }
-
-    fn sge(&self, offset: usize, length: u32) -> Sge {
-        Sge { addr: self.memory[offset..].as_ptr().expose_provenance() as u64, length, lkey: self.mr.lkey() }
-    }
-
-    fn remote(&self, offset: usize) -> RemoteAddr {
-        RemoteAddr { addr: self.sge(offset, 0).addr, rkey: self.mr.rkey() }
-    }
-
-    fn put(&self, offset: usize, bytes: &[u8]) {
-        for (to, byte) in self.memory[offset..].iter().zip(bytes) {
-            to.store(*byte, Ordering::Relaxed);
-        }
-    }
-
-    fn get(&self, offset: usize, len: usize) -> Vec<u8> {
-        self.memory[offset..offset + len].iter().map(|b| b.load(Ordering::Acquire)).collect()
-    }
-
-    fn qp(&self, qp_type: QpType, srq: Option<&uverbs_core::provider::SrqParts<Rxe>>) -> QpParts<Rxe> {
-        let mut attr = QpInitAttr::new(qp_type);
-        attr.cap =
-            QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 64 };
-        attr.send_ops_flags = SendOpsFlags::SEND | SendOpsFlags::SEND_WITH_IMM;
-        let cq = (&self.cq.handle, &self.cq.shared);
-        own!(self.driver.create_qp(&QpCreate {
-            pd: Some(&self.pd),
-            send_cq: Some(cq),
-            recv_cq: Some(cq),
-            srq: srq.map(|srq| (&srq.handle, &srq.shared)),
-            xrcd: None,
-            attr: &attr,
-            td: None,
-            exclusive: true,
-            data_in_completions: false,
-            user_handle: 0,
-        }))
-        .unwrap()
-    }
-
-    fn modify(&self, qp: &QpParts<Rxe>, attr: &QpAttr, mask: QpAttrMask) {
-        own!(self.driver.modify_qp(&qp.handle, &qp.shared, attr, mask)).unwrap();
-    }
-
-    fn state(&self, qp: &QpParts<Rxe>, qp_state: QpState) {
-        self.modify(qp, &QpAttr { qp_state, ..Default::default() }, QpAttrMask::STATE);
-        assert_eq!(qp.shared.state(), qp_state);
-    }
-
-    fn init(&self, qp: &QpParts<Rxe>) {
-        let attr = QpAttr {
-            qp_state: QpState::INIT,
-            port_num: 1,
-            qkey: 0x1111,
-            qp_access_flags: self.qp_access,
-            ..Default::default()
-        };
-        let last =
-            if qp.handle.qp_type() == QpType::Ud { QpAttrMask::QKEY } else { QpAttrMask::ACCESS_FLAGS };
-        self.modify(qp, &attr, QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | last);
-    }
-
-    fn rtr(&self, qp: &QpParts<Rxe>, peer: u32) {
-        let attr = QpAttr {
-            qp_state: QpState::RTR,
-            path_mtu: Mtu::MTU_1024,
-            dest_qp_num: peer,
-            max_dest_rd_atomic: 4,
-            min_rnr_timer: 1,
-            ah_attr: AhAttr::global(1, self.gid_index, self.gid),
-            ..Default::default()
-        };
-        use QpAttrMask as M;
-        let connected = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-        self.modify(
-            qp,
-            &attr,
-            M::STATE
-                | match qp.handle.qp_type() {
-                    QpType::Rc => connected | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER,
-                    QpType::Uc => connected,
-                    _ => M::empty(),
-                },
-        );
-    }
-
-    fn rts(&self, qp: &QpParts<Rxe>) {
-        let attr = QpAttr {
-            qp_state: QpState::RTS,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 4,
-            ..Default::default()
-        };
-        use QpAttrMask as M;
-        let mask = match qp.handle.qp_type() {
-            QpType::Rc => M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC,
-            _ => M::SQ_PSN,
-        };
-        self.modify(qp, &attr, M::STATE | mask);
-    }
-
-    fn connect(&self, a: &QpParts<Rxe>, b: &QpParts<Rxe>) {
-        self.init(a);
-        self.init(b);
-        self.rtr(a, b.handle.qp_num());
-        self.rtr(b, a.handle.qp_num());
-        self.rts(a);
-        self.rts(b);
-    }
-
-    fn pair(&self, qp_type: QpType) -> (QpParts<Rxe>, QpParts<Rxe>) {
-        let (a, b) = (self.qp(qp_type, None), self.qp(qp_type, None));
-        self.connect(&a, &b);
-        (a, b)
-    }
-
-    /// Waits for `n` completions.
-    fn wait(&mut self, n: usize) -> Vec<WorkCompletion> {
-        let (mut got, end) = (Vec::new(), Instant::now() + LIMIT);
-        while got.len() < n {
-            assert!(Instant::now() < end, "{} of {n} completions: {got:?}", got.len());
-            let mut wc = [WorkCompletion::default(); 8];
-            let max = wc.len().min(n - got.len());
-            let polled = self.cq.queue.poll_cq(&mut wc[..max]).unwrap();
-            got.extend_from_slice(&wc[..polled]);
-            if polled == 0 {
-                std::thread::yield_now();
-            }
-        }
-        got
-    }
-
-    /// No completion comes.
-    fn quiet(&mut self) {
-        std::thread::sleep(Duration::from_millis(50));
-        assert_eq!(self.cq.queue.poll_cq(&mut [WorkCompletion::default(); 4]), Ok(0));
-    }
-
-    /// Completions by `wr_id`, all of which succeeded.
-    fn wait_ok(&mut self, n: usize) -> Vec<WorkCompletion> {
-        let mut got = self.wait(n);
-        got.sort_by_key(|wc| wc.wr_id);
-        assert!(got.iter().all(|wc| wc.status == WcStatus::SUCCESS), "{got:?}");
-        got
-    }
-
-    fn close(self, qps: impl IntoIterator<Item = QpParts<Rxe>>) {
-        for qp in qps {
-            own!(self.driver.destroy_qp(qp.handle, &qp.shared)).unwrap();
-        }
-        self.mr.destroy().unwrap();
-        self.cq.handle.destroy().unwrap();
-        self.pd.destroy().unwrap();
-        drop(self.info);
-    }
-}
+use bench::{Bench, LIMIT};
+use core::time::Duration;
+use std::time::Instant;
+use uverbs_core::attr::*;
+use uverbs_core::control::*;
+use uverbs_core::kernel::Uhw;
+use uverbs_core::provider::op::{self, FlushArgs, MwBind};
+use uverbs_core::provider::wire::RemoteAddr;
+use uverbs_core::provider::{
+    CompletionQueue as _, Connected, Driver, Inline, NoData, PostError, QpParts, RecvQueue as _,
+    SendBatch as _, SendQueue as _, SrqCreate, To, Wr, WrBuilder as _,
+};
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
+use uverbs_core::wr::{ImmData, SendFlags, Sge};
+use uverbs_rxe::{Ah, Rxe};
 
 fn wr(wr_id: u64) -> Wr {
     Wr { wr_id, flags: SendFlags::SIGNALED }
@@ -671,22 +461,8 @@ fn replace_credentials() -> i64 {
 #[ignore = "needs an rxe device; `cargo xtask vm test` runs it in the VM"]
 fn sizes_up_to_the_limits_are_accepted() {
     let mut t = Bench::new();
-    let cq = (&t.cq.handle, &t.cq.shared);
     let mut attr = QpInitAttr::new(QpType::Rc);
-    let create = |attr: &QpInitAttr| {
-        own!(t.driver.create_qp(&QpCreate {
-            pd: Some(&t.pd),
-            send_cq: Some(cq),
-            recv_cq: Some(cq),
-            srq: None,
-            xrcd: None,
-            attr,
-            td: None,
-            exclusive: true,
-            data_in_completions: false,
-            user_handle: 0,
-        }))
-    };
+    let create = |attr: &QpInitAttr| t.create(attr, None);
     let nothing = create(&attr).unwrap();
     println!("requested nothing: {:?}", nothing.cap);
     attr.cap.max_inline_data = 8;
