@@ -23,6 +23,7 @@ macro_rules! played {
     }};
 }
 
+mod compare;
 mod create;
 mod faces;
 mod kernel;
