@@ -4,6 +4,7 @@
 //!
 //! The tests run in this order in one boot; those that disturb the link or the devices come last.
 
+mod deletion;
 mod frames;
 mod lifecycle;
 mod peers;
