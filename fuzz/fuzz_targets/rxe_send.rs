@@ -13,9 +13,7 @@
 use arbitrary::Arbitrary;
 use core::ptr::{null, null_mut};
 use libfuzzer_sys::fuzz_target;
-use std::collections::VecDeque;
-use uverbs_core::Errno;
-use uverbs_core::attr::QpState;
+use std::sync::Arc;
 use uverbs_core::provider::op::MwBind;
 use uverbs_core::provider::wire::RemoteAddr;
 use uverbs_core::provider::{
@@ -26,9 +24,11 @@ use uverbs_core::wr::{
     IbvMr, IbvMw, IbvMwBindInfo, RawAh, SendWr, Sge, WrAtomic, WrBindMw, WrOpcode, WrRdma, WrTail, WrUd,
     WrUnion,
 };
+use uverbs_fuzz::end_batch;
+use uverbs_fuzz::model::{Model, link};
 use uverbs_fuzz::request::{Data, Dest, INLINE, Op, Request, Rules, flags_are_right, rest_is_zero};
 use uverbs_fuzz::steps::{End, MAX_STEPS, sges};
-use uverbs_rxe::testing::{DecodedSend, FakeBell, KernelSide, ah, decode_send, send_queue};
+use uverbs_rxe::testing::{DecodedSend, FakeBell, ah, decode_send, send_queue};
 use uverbs_rxe::{Ah, QpShared, SendBatch, SendQueue};
 use uverbs_testkit::{self as testkit, Handle as _, Remote, Visit, visit};
 
@@ -88,51 +88,29 @@ struct Current {
 struct World {
     rules: Rules,
     queue: SendQueue<FakeBell>,
-    kernel: KernelSide,
-    bell: FakeBell,
-    shared: std::sync::Arc<QpShared>,
-    /// The WQEs that are published and not consumed.
-    ring: VecDeque<DecodedSend>,
-    published: u32,
-    rings: u32,
-    resets: u32,
+    qp: Arc<QpShared>,
+    model: Model<DecodedSend>,
     qkey: u32,
-    bell_fails: bool,
     session: Option<Session>,
 }
 
 fuzz_target!(|program: Program| {
     let slots = 1 << (program.log2_slots % 5);
-    let (queue, kernel, bell, shared) =
-        send_queue(slots, &program.rules.config()).expect("a well-formed ring");
-    kernel.fill(program.dirt);
-    let mut world = World {
-        rules: program.rules,
-        queue,
-        kernel,
-        bell,
-        shared,
-        ring: VecDeque::new(),
-        published: 0,
-        rings: 0,
-        resets: 0,
-        qkey: 0,
-        bell_fails: false,
-        session: None,
-    };
+    let (queue, kernel, bell, qp) = send_queue(slots, &program.rules.config()).expect("a well-formed ring");
+    let model = Model::new(kernel, bell, Some(qp.clone()), program.dirt);
+    let mut world = World { rules: program.rules, queue, qp, model, qkey: 0, session: None };
     for step in program.steps.iter().take(MAX_STEPS) {
         world.run(step);
-        assert_eq!(world.kernel.producer(), world.published, "after {step:?}");
-        assert_eq!(world.bell.rings(), world.rings, "after {step:?}");
+        world.model.check(FakeBell::rings, step);
     }
     world.consume(u32::MAX);
 });
 
-fn can_send(shared: &QpShared) -> bool {
-    (3..=6).contains(&shared.state().0)
+/// Decodes a WQE, whose other bytes must be 0.
+fn decode(bytes: &[u8], expected: Option<&DecodedSend>, rules: &Rules) -> DecodedSend {
+    assert!(expected.is_none_or(|e| rest_is_zero(bytes, &e.part)), "stale bytes beside {expected:?}");
+    decode_send(bytes, rules.is_datagram())
 }
-
-const DOORBELL: Errno = Errno::ENODEV;
 
 impl World {
     fn run(&mut self, step: &Step) {
@@ -164,24 +142,21 @@ impl World {
                 self.session = None;
             }
             Step::Consume(n) => self.consume((*n).into()),
-            Step::State(state) => self.set_state(*state),
+            Step::State(state) => self.model.set_state(*state),
             Step::Qkey(key) => {
-                self.shared.set_qkey(*key);
+                self.qp.set_qkey(*key);
                 self.qkey = *key;
             }
-            Step::Bell(fails) => {
-                self.bell_fails = *fails;
-                self.bell.fail(fails.then_some(DOORBELL));
-            }
+            Step::Bell(fails) => self.model.fail_doorbells(*fails),
         }
     }
 
-    fn mask(&self) -> usize {
-        self.kernel.slots() as usize - 1
+    fn can_send(&self) -> bool {
+        (3..=6).contains(&self.qp.state().0)
     }
 
-    fn has_room(&self, written: usize) -> bool {
-        self.ring.len() + written < self.mask()
+    fn consume(&mut self, n: u32) {
+        self.model.consume(n, |bytes, expected| decode(bytes, expected, &self.rules));
     }
 
     fn fail_session(&mut self) {
@@ -190,119 +165,52 @@ impl World {
         }
     }
 
-    /// Consumes WQEs as the kernel does, and compares them.
-    fn consume(&mut self, n: u32) {
-        for _ in 0..n {
-            let bytes = self.kernel.consume();
-            assert_eq!(bytes.is_some(), !self.ring.is_empty());
-            let (Some(bytes), Some(expected)) = (bytes, self.ring.pop_front()) else { break };
-            assert_eq!(decode_send(&bytes, self.rules.is_datagram()), expected);
-            assert!(rest_is_zero(&bytes, &expected.part), "stale bytes beside {expected:?}");
-        }
-    }
-
-    fn set_state(&mut self, state: u8) {
-        let state = QpState(u32::from(state % 9));
-        self.shared.set_state(state);
-        if state == QpState::RESET {
-            // The kernel drops WQEs that it has not executed.
-            self.resets += 1;
-            self.ring.clear();
-            self.kernel.set_consumer(self.kernel.producer());
-        }
-    }
-
-    /// Adds WQEs to the model. Returns the expected result of the post.
-    fn publish(&mut self, wrs: Vec<DecodedSend>) -> Result<(), PostError> {
-        if wrs.is_empty() {
-            return Ok(());
-        }
-        self.published = (self.published + wrs.len() as u32) & self.mask() as u32;
-        self.ring.extend(wrs);
-        self.rings += 1;
-        if self.bell_fails { Err(PostError::Doorbell(DOORBELL)) } else { Ok(()) }
-    }
-
     fn batch(&mut self, requests: &[Request], eat: bool, state: Option<u8>, end: End) {
-        let resets = self.resets;
-        let (in_session, closed) = (self.session.is_some(), !can_send(&self.shared));
+        let resets = self.model.resets;
+        let (in_session, closed) = (self.session.is_some(), !self.can_send());
         let mut wrong = in_session || closed;
         let mut only_full = !wrong;
         let mut wrs = Vec::new();
-        // The batch borrows only the queue, because the model needs the other fields at the same time.
-        let spare = send_queue(1, &self.rules.config()).expect("a queue of no entries").0;
-        let mut queue = core::mem::replace(&mut self.queue, spare);
-        let mut batch = queue.batch();
+        let mut batch = self.queue.batch();
         for request in requests.iter().take(20) {
             // SAFETY: the ring is in plain memory: nothing is bound.
             unsafe { visit(request.op.op, Push { batch: &mut batch, request }) };
             let right = request.is_right_in_a_batch(&self.rules);
             only_full &= right;
-            wrong |= !right || !self.has_room(wrs.len());
+            wrong |= !right || !self.model.has_room(wrs.len());
             if !wrong {
                 wrs.push(request.wqe(self.qkey, self.rules.is_datagram()));
             }
             if eat {
-                self.consume(1);
+                self.model.consume(1, |bytes, expected| decode(bytes, expected, &self.rules));
             }
         }
         if let Some(state) = state {
-            self.set_state(state);
+            self.model.set_state(state);
         }
-        match end {
-            End::Complete => {
-                let result = batch.complete();
-                let closed = !can_send(&self.shared) || self.resets != resets;
-                if wrong || closed {
-                    let error = result.expect_err("a batch with an invalid WR");
-                    assert_ne!(error, PostError::Corrupt);
-                    assert!(!wrong || !only_full || error == PostError::QueueFull, "{error}");
-                    assert!(!in_session || error == PostError::SessionOpen, "{error}");
-                } else {
-                    assert_eq!(result, self.publish(wrs));
-                }
-            }
-            End::Abort => batch.abort(),
-            End::Drop => drop(batch),
-            End::Forget => {
-                let _ = core::mem::ManuallyDrop::new(batch);
-            }
+        let Some(result) = end_batch!(batch, end) else { return };
+        if wrong || !self.can_send() || self.model.resets != resets {
+            let error = result.expect_err("a batch with an invalid WR");
+            assert_ne!(error, PostError::Corrupt);
+            assert!(!wrong || !only_full || error == PostError::QueueFull, "{error}");
+            assert!(!in_session || error == PostError::SessionOpen, "{error}");
+        } else {
+            assert_eq!(result, self.model.publish(wrs, true));
         }
-        self.queue = queue;
     }
 
     fn list(&mut self, nodes: &[Node]) {
         let mut arena = Arena::default();
         let mut list: Vec<SendWr> = nodes.iter().take(20).map(|n| arena.node(n, &self.rules)).collect();
-        for i in (1..list.len()).rev() {
-            let next = &raw const list[i];
-            list[i - 1].next = next;
-        }
+        link(&mut list, |wr| &mut wr.next);
         let Some(first) = list.first() else { return };
         // SAFETY: the list and all that it points to are alive.
         let result = unsafe { self.queue.post_send(first) };
-
-        let mut wrs = Vec::new();
-        let closed = self.session.is_some() || !can_send(&self.shared);
-        let mut bad = closed.then_some(0);
-        for (i, node) in nodes.iter().take(list.len()).enumerate() {
-            if bad.is_some() {
-                break;
-            }
-            if node.is_right(&self.rules) && self.has_room(wrs.len()) {
-                wrs.push(node.wqe(self.qkey, &self.rules));
-            } else {
-                bad = Some(i);
-            }
-        }
-        let bad = bad.map(|i| &raw const list[i]);
-        match (self.publish(wrs), result) {
-            (Ok(()), result) => assert_eq!(result.err().map(|e| e.wr), bad),
-            (Err(doorbell), result) => {
-                let result = result.expect_err("the doorbell fails");
-                assert_eq!((result.error, result.wr), (doorbell, bad.unwrap_or(null())));
-            }
-        }
+        let closed = self.session.is_some() || !self.can_send();
+        let (rules, qkey) = (&self.rules, self.qkey);
+        self.model.publish_list(&list, result, closed, true, |i| {
+            nodes[i].is_right(rules).then(|| nodes[i].wqe(qkey, rules))
+        });
     }
 
     fn start(&mut self) {
@@ -310,8 +218,8 @@ impl World {
         match &mut self.session {
             Some(session) => session.failed = true,
             None => {
-                let failed = !can_send(&self.shared);
-                self.session = Some(Session { resets: self.resets, failed, wrs: Vec::new(), current: None });
+                let (resets, failed) = (self.model.resets, !self.can_send());
+                self.session = Some(Session { resets, failed, wrs: Vec::new(), current: None });
             }
         }
     }
@@ -321,7 +229,7 @@ impl World {
         // SAFETY: the ring is in plain memory: nothing is bound.
         unsafe { testkit::begin(&mut self.queue, wr_id, request.wr().flags, op.op) };
         let written = self.session.as_ref().map_or(0, |s| s.wrs.len());
-        let has_room = self.has_room(written);
+        let has_room = self.model.has_room(written);
         let Some(session) = &mut self.session else { return };
         session.end_wr();
         if session.failed {
@@ -378,10 +286,10 @@ impl World {
             return;
         };
         session.end_wr();
-        if session.failed || !can_send(&self.shared) || session.resets != self.resets {
+        if session.failed || !self.can_send() || session.resets != self.model.resets {
             assert_ne!(result.expect_err("a session with an invalid WR"), PostError::Corrupt);
         } else {
-            assert_eq!(result, self.publish(session.wrs));
+            assert_eq!(result, self.model.publish(session.wrs, true));
         }
     }
 }

@@ -2,5 +2,6 @@
 //! Code that several fuzz targets use.
 
 pub mod kernel;
+pub mod model;
 pub mod request;
 pub mod steps;
