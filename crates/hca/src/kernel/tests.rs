@@ -4,6 +4,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: commands hand memory of the tests to the device.
 
+mod regions;
+
 use crate::{Fabric, Hca, Link};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::AsFd;
@@ -258,64 +260,6 @@ fn objects_in_use_are_busy_and_handles_are_the_lowest_free() {
     // The device file is closed when the last owner of the port is dropped.
     drop((ctx, pd));
     assert!(hca.objects().is_empty(), "{:?}", hca.objects());
-}
-
-#[test]
-fn regions_are_checked_and_reregistered() {
-    let ctx = Ctx::new(&hca());
-    let (pd, other) = (ctx.pd(), ctx.pd());
-    assert_eq!(errno(ctx.reg(&pd, AccessFlags::REMOTE_WRITE)), Errno::EINVAL);
-    assert_eq!(errno(ctx.reg(&pd, AccessFlags::ON_DEMAND)), Errno::EOPNOTSUPP);
-    let mut mr = ctx.reg(&pd, AccessFlags::LOCAL_WRITE).unwrap();
-    let (key, info) = (mr.lkey(), mr.query().unwrap());
-    assert_eq!((mr.rkey(), info.length), (key, 8192));
-    let change = Rereg { pd: Some(&other), ..Rereg::default() };
-    // SAFETY: the memory stays.
-    unsafe { mr.rereg(CoreSupport(1), &change, Uhw::none()) }.unwrap();
-    assert_eq!((mr.lkey(), mr.rkey()), (key, key), "other rights and domains keep the key");
-    let addr = memory(8192);
-    let change = Rereg { range: Some(MrRange { addr, length: 8192, iova: addr }), ..Rereg::default() };
-    // SAFETY: the memory is never freed and consists of atomics.
-    unsafe { mr.rereg(CoreSupport(1), &change, Uhw::none()) }.unwrap();
-    assert_ne!(mr.lkey(), key, "other memory has another key");
-    pd.destroy().unwrap();
-    assert_eq!(other.destroy().unwrap_err().1.errno(), Errno::EBUSY);
-}
-
-#[test]
-fn a_region_of_a_dmabuf_is_the_files_memory() {
-    use std::os::unix::fs::FileExt;
-    let hca = hca();
-    let ctx = Ctx::new(&hca);
-    let pd = ctx.pd();
-    let file = std::fs::File::from(
-        nix::sys::memfd::memfd_create(c"region", nix::sys::memfd::MFdFlags::empty()).unwrap(),
-    );
-    file.set_len(8192).unwrap();
-    file.write_all_at(b"hello", 4100).unwrap();
-    let reg = |offset, length| {
-        control::mr::reg_dmabuf(
-            CoreSupport(1),
-            &pd,
-            file.as_fd(),
-            offset,
-            length,
-            0x7000 + offset % 4096,
-            AccessFlags::LOCAL_WRITE,
-        )
-    };
-    assert_eq!(errno(reg(4096, 4097)), Errno::EINVAL);
-    let mr = reg(4100, 100).unwrap();
-    let mut bytes = [0; 5];
-    hca.with_device(|device, _| {
-        let user = crate::engine::mkey::User { pd: device.mkeys.get(mr.lkey()).unwrap().pd, qpn: 0 };
-        let found = device.mkeys.resolve(user, mr.lkey(), 0x7004, 5, 1).unwrap().unwrap();
-        found.0.read(found.1, &mut bytes).unwrap();
-        found.0.write(found.1, b"HELLO").unwrap();
-    });
-    assert_eq!(&bytes, b"hello");
-    file.read_exact_at(&mut bytes, 4100).unwrap();
-    assert_eq!(&bytes, b"HELLO");
 }
 
 #[test]
