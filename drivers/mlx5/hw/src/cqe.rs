@@ -286,6 +286,7 @@ mod tests {
     #[test]
     fn bit_fields_of_an_entry_are_read() {
         let cqe = Cqe64 {
+            srqn_uidx: Be32::new(0x77d4_e5f6),
             flags_rqpn: Be32::new(0x1512_3456),
             sop_drop_qpn: Be32::new(0x10a1_b2c3),
             l4_hdr_type_etc: 0b0110_1001,
@@ -297,6 +298,10 @@ mod tests {
         assert_eq!((cqe.send_opcode(), cqe.qpn()), (0x10, 0xa1_b2c3));
         assert_eq!((cqe.opcode(), cqe.format(), cqe.solicited(), cqe.owner()), (2, 2, true, 1));
         assert_eq!((cqe.l3_hdr_type(), cqe.dlid_path_bits()), (2, 0x7f));
+        assert_eq!(cqe.user_index(), 0xd4_e5f6);
+        let err = ErrCqe::from(cqe);
+        assert_eq!((err.opcode(), err.send_opcode()), (2, 0x10));
+        assert_eq!((err.qpn(), err.user_index()), (0xa1_b2c3, 0xd4_e5f6));
     }
 
     #[test]

@@ -432,6 +432,7 @@ mod tests {
         assert_eq!(seg.as_bytes(), bytes);
         assert_eq!((seg.opmod(), seg.index(), seg.opcode()), (0x12, 0xfffe, 8));
         assert_eq!((seg.qpn(), seg.ds()), (0x00a1_b2c3, 3));
+        assert_eq!(CtrlSeg { dci_stream_channel_id: [1, 2], ..seg }.dci_stream(), 0x102);
     }
 
     #[test]

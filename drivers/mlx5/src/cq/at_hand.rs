@@ -77,3 +77,35 @@ impl fmt::Debug for AtHand {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cq::CqeVersion;
+    use crate::cq::parse::Resources;
+    use crate::memory::{BlockIndex, CompletedCount};
+    use crate::testing::{BLUE_FLAME, Sends, send_config};
+    use core::sync::atomic::Ordering;
+    use uverbs_core::attr::QpType;
+
+    #[test]
+    fn sends_are_those_of_the_resource() {
+        let qp = Sends::new(&send_config(QpType::Rc), 16, BLUE_FLAME).qp;
+        let sq = qp.sq.as_ref().unwrap();
+        sq.ring.view().record(BlockIndex::of(3)).wr_id.store(77, Ordering::Relaxed);
+        sq.ring.view().record(BlockIndex::of(3)).set_done(CompletedCount::new(4, 0));
+        let mut resources = Resources::new(CqeVersion::V1, 0);
+        resources.attach_qp(&qp);
+        let (key, unknown) = (0, 9 << 56);
+        let mut at_hand = AtHand::none();
+        assert_eq!((at_hand.key, at_hand.send_key), (NO_KEY, NO_KEY));
+        resources.keep(unknown, &mut at_hand);
+        assert_eq!((at_hand.key, at_hand.send_key), (unknown, NO_KEY));
+        at_hand.sends().retire(BlockIndex::of(3));
+        assert_eq!(sq.tail(), 0, "a resource without a send queue retires nothing");
+        resources.keep(key, &mut at_hand);
+        assert_eq!((at_hand.key, at_hand.send_key), (key, key));
+        assert_eq!(at_hand.sends().retire(BlockIndex::of(3)).wr_id, 77);
+        assert_eq!(sq.tail(), 4);
+    }
+}

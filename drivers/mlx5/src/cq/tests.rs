@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use uverbs_core::attr::{QpState, WcExFlags};
 use uverbs_core::kernel::{DoorbellPage, DoorbellPort};
 use uverbs_core::provider::{Completion as _, CompletionQueue as _, PollError};
-use uverbs_core::wc::{WcOpcode, WcStatus, WorkCompletion};
+use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use uverbs_mlx5_hw::cqe::{Cqe64, ErrCqe};
 use uverbs_mlx5_hw::wqe::DataSeg;
 use uverbs_mlx5_hw::{Be16, Be32, Be64};
@@ -108,6 +108,15 @@ impl Bench {
     }
 
     fn qp(&self, qp_num: u32, srq: Option<Arc<SrqShared>>) -> Arc<QpShared> {
+        self.qp_with(qp_num, srq, |qp| qp)
+    }
+
+    fn qp_with(
+        &self,
+        qp_num: u32,
+        srq: Option<Arc<SrqShared>>,
+        with: impl FnOnce(QpShared) -> QpShared,
+    ) -> Arc<QpShared> {
         let sq = SqShared::new(SqRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS).unwrap());
         let rq = RqShared::new(StrideRing::new(QueueBuf::new(4096).unwrap(), 0, BLOCKS, 64).unwrap());
         for i in 0..BLOCKS {
@@ -125,7 +134,7 @@ impl Bench {
         )
         .with_index(self.indices.take().unwrap())
         .with_data_in_completions();
-        let qp = Arc::new(qp);
+        let qp = Arc::new(with(qp));
         let record = Arc::new(DbRecPages::default().alloc().unwrap());
         record.set_send(BLOCKS);
         qp.sq.as_ref().unwrap().published_by(record.send_word());
@@ -315,6 +324,23 @@ fn the_fields_of_an_extended_poll_are_those_of_the_entry() {
     let mut wc = [WorkCompletion::default(); 2];
     assert_eq!(b.queue.poll_cq(&mut wc), Ok(1));
     assert_eq!((wc[0].status, wc[0].vendor_err, wc[0].qp_num), (WcStatus::REM_ACCESS_ERR, 0x88, 0xa1_b2c3));
+}
+
+#[test]
+fn valid_checksums_are_reported_if_the_qp_and_its_port_compute_them() {
+    for (qp_may, port_does) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut b = bench(8, 64, CqeVersion::V1);
+        let qp = b.qp_with(0xa1, None, |qp| if qp_may { qp.with_checksums() } else { qp });
+        qp.set_csum(port_does);
+        // The first entry of a QP and the next one take different paths.
+        for i in 0..2 {
+            b.complete(Cqe64 { hds_ip_ext: 6, l4_hdr_type_etc: 2 << 2, ..cqe(2, &qp, i) });
+        }
+        let mut wc = [WorkCompletion::default(); 2];
+        assert_eq!(b.queue.poll_cq(&mut wc), Ok(2));
+        let reported = wc.map(|wc| wc.wc_flags.contains(WcFlags::IP_CSUM_OK));
+        assert_eq!(reported, [qp_may && port_does; 2], "{qp_may}, {port_does}");
+    }
 }
 
 #[test]

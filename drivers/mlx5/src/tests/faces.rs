@@ -15,7 +15,8 @@ use uverbs_core::provider::{
     SendBatch as _, SendQueue as _, To, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
 use uverbs_core::wr::{SendFlags, SendWr, WrOpcode};
-use uverbs_mlx5_hw::wqe::Av;
+use uverbs_mlx5_hw::wqe::{Av, DataSeg};
+use zerocopy::IntoBytes as _;
 
 fn sends(qp_type: QpType) -> Sends {
     Sends::new(&send_config(qp_type), 64, BLUE_FLAME)
@@ -311,6 +312,22 @@ fn a_long_wr_that_is_refused_takes_no_room() {
     }
 }
 
+/// The control segment has six bits for the number of units.
+#[test]
+fn a_wqe_has_at_most_63_units() {
+    let mut config = send_config(QpType::Rc);
+    (config.max_send_wr, config.max_send_sge) = (2, 63);
+    for (entries, expected, published) in
+        [(62, Ok(()), (16, 2)), (63, Err(PostError::InvalidArgument), (0, 0))]
+    {
+        let mut s = Sends::new(&config, 16, BLUE_FLAME);
+        // SAFETY: there is no device that would read the memory.
+        let posted =
+            unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &vec![sge(8); entries][..]) };
+        assert_eq!((posted, s.queue.published()), (expected, published), "{entries} entries");
+    }
+}
+
 /// The device writes an atomic's 8 bytes to the first entry that is not empty, which must have room for them.
 #[test]
 fn the_first_entry_of_an_atomic_must_have_eight_bytes() {
@@ -354,23 +371,63 @@ fn the_first_entry_of_an_atomic_must_have_eight_bytes() {
     }
 }
 
+/// The longest message has 2^31 bytes; its entry has the count 0. A device's own limit may be lower.
+#[test]
+fn the_longest_message_has_the_count_0() {
+    let results = |max_msg_sz, lengths: &[u32]| {
+        let mut config = send_config(QpType::Rc);
+        config.max_msg_sz = max_msg_sz;
+        let mut s = Sends::new(&config, 64, BLUE_FLAME);
+        let typed: Vec<_> = lengths.iter().map(|length| sge(*length)).collect();
+        let raw: Vec<_> =
+            lengths.iter().map(|&length| uverbs_core::wr::Sge { addr: 0x2000, length, lkey: 3 }).collect();
+        // SAFETY: there is no device that would read the memory.
+        let fused = unsafe { s.queue.post(Wr::default(), Connected, Send::new(), &typed[..]) };
+        let mut batch = s.queue.batch();
+        // SAFETY: there is no device that would read the memory.
+        unsafe { batch.push(Wr::default(), Connected, Send::new(), &typed[..]) };
+        let batch = batch.complete();
+        let mut node = SendWr::new(1, WrOpcode::SEND);
+        (node.sg_list, node.num_sge) = (raw.as_ptr(), raw.len() as i32);
+        // SAFETY: `node` is a list of one node with valid entries; there is no device that would read the memory.
+        let list = unsafe { s.queue.post_send(&raw const node) }.map_err(|bad| bad.error);
+        let builder = session(&mut s, |queue| {
+            queue.wr_begin(Wr::default(), Send::new());
+            // SAFETY: there is no device that would read the memory.
+            unsafe { queue.wr_set_sges(&raw) };
+        });
+        let written = DataSeg::new(0, 3, 0x2000);
+        (0..s.queue.published().0).for_each(|at| assert_eq!(s.blocks(at, 1)[16..32], *written.as_bytes()));
+        [fused, batch, list, builder]
+    };
+    let too_long = [Err(PostError::InvalidLength); 4];
+    assert_eq!(results(1 << 31, &[1 << 31]), [Ok(()); 4]);
+    assert_eq!(results(1 << 32, &[1 << 31]), [Ok(()); 4]);
+    assert_eq!(results(1 << 30, &[1 << 31]), too_long);
+    assert_eq!(results(1 << 32, &[1 << 31, 1]), too_long);
+}
+
 /// A batch that was dropped left WQEs and their records in slots that are then inner blocks of a longer WQE. A completion
 /// that names such a block is not that of an outstanding WR.
 #[test]
 fn no_wr_is_outstanding_inside_a_wqe() {
-    let mut s = sends(QpType::Rc);
+    let mut config = send_config(QpType::Rc);
+    config.max_inline_data = 160;
+    let mut s = Sends::new(&config, 64, BLUE_FLAME);
     let mut batch = s.queue.batch();
     for _ in 0..8 {
         // SAFETY: the batch is dropped, so nothing is posted.
         unsafe { batch.push(Wr::default(), Connected, Read::new(remote()), &[sge(8)]) };
     }
     drop(batch);
-    let long = [7; 64];
+    let long = [7; 160];
     // SAFETY: inline data are copied by the call, so no memory is used later.
     unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), Inline(&long)) }.unwrap();
     // SAFETY: inline data are copied by the call, so no memory is used later.
     unsafe { s.queue.post(Wr::default(), Connected, Write::new(remote()), Inline(&long[..32])) }.unwrap();
-    assert_eq!(s.queue.published(), (4, 2));
+    // The first WQE has 4 blocks, the second one has 2.
+    assert_eq!(s.queue.published(), (6, 2));
     let sq = s.qp.sq.as_ref().unwrap();
-    assert_eq!([0, 1, 2, 3, 4].map(|block| sq.is_outstanding(block)), [true, false, true, false, false]);
+    let outstanding: Vec<_> = (0..8).filter(|block| sq.is_outstanding(*block)).collect();
+    assert_eq!(outstanding, [0, 4]);
 }

@@ -14,7 +14,12 @@ use uverbs_core::provider::{
     Connected, InlineArray, NoData, PostError, RecvBatch as _, RecvQueue as _, SendBatch as _,
     SendQueue as _, WireRemote as _, WireSge as _, Wr, WrBuilder as _,
 };
-use uverbs_core::wr::{RecvWr, SendFlags, SendWr, WrOpcode};
+use uverbs_core::wr::{RecvWr, SendFlags, SendWr, WrOpcode, WrRdma};
+use uverbs_mlx5_hw::wqe::{
+    CtrlSeg, DataSeg, InlineSeg, MLX5_INVALID_LKEY, MLX5_WQE_CTRL_CQ_UPDATE, MLX5_WQE_CTRL_FENCE, RaddrSeg,
+};
+use uverbs_mlx5_hw::{Be32, Be64};
+use zerocopy::IntoBytes as _;
 
 /// The WR that is posted.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +86,40 @@ impl What {
             Self::Inv => (0x25, 8),
         }
     }
+    /// The bytes of the WQE at index 0; of an invalidation, only the control segment.
+    fn bytes(self) -> Vec<u8> {
+        let (opcode, units) = self.wqe();
+        let imm = if matches!(self, Self::Inv) { 5 } else { 0 };
+        let fm_ce_se =
+            if matches!(self, Self::Fenced) { MLX5_WQE_CTRL_FENCE } else { MLX5_WQE_CTRL_CQ_UPDATE };
+        let ctrl = CtrlSeg::new(0, 0, opcode, 0xa1_b2c3, units as u8, fm_ce_se, Be32::new(imm));
+        let raddr = RaddrSeg { raddr: Be64::new(0xbeef), rkey: Be32::new(9), reserved: Be32::new(0) };
+        let entry = |i: u8| DataSeg::new(64, 7, 0x1000 * u64::from(i)).as_bytes().to_vec();
+        let rest = match self {
+            Self::Write | Self::Fenced => [raddr.as_bytes(), &entry(0)].concat(),
+            Self::SendOf(n) => (0..n).flat_map(entry).collect(),
+            Self::Inline => [raddr.as_bytes(), InlineSeg::new(32).as_bytes(), &DATA].concat(),
+            Self::Inv => Vec::new(),
+        };
+        [ctrl.as_bytes(), &rest].concat()
+    }
+}
+
+/// The lengths of the entries of a receive.
+fn receive() -> impl Strategy<Value = Vec<u32>> {
+    proptest::collection::vec(prop_oneof![1 => Just(0), 3 => 1_u32..4096], 0..=2)
+}
+
+fn sges_of(lengths: &[u32]) -> Vec<Sge> {
+    lengths.iter().map(|length| Sge::new(0x2000, *length, 7).unwrap()).collect()
+}
+
+/// The first bytes of a receive in an element with room for two entries.
+fn receive_bytes(lengths: &[u32]) -> Vec<u8> {
+    let entries =
+        lengths.iter().filter(|length| **length != 0).map(|length| DataSeg::new(*length, 7, 0x2000));
+    let end = DataSeg::new(0, MLX5_INVALID_LKEY, 0);
+    entries.chain([end]).take(2).flat_map(|entry| entry.as_bytes().to_vec()).collect()
 }
 
 fn sges(n: u8) -> Vec<Sge> {
@@ -174,6 +213,11 @@ fn post(s: &mut Sends, face: Face, all: &[What], first_id: u64) -> (usize, Resul
                     let mut wr = SendWr::new(first_id + i as u64, opcode);
                     (wr.sg_list, wr.num_sge) = (entries[i].as_ptr(), entries[i].len() as i32);
                     wr.send_flags = w.flags().bits();
+                    match w {
+                        What::SendOf(_) => {}
+                        What::Inv => wr.imm_data_or_invalidate_rkey = 5,
+                        _ => wr.wr.rdma = WrRdma { remote_addr: remote.addr(), rkey: remote.rkey() },
+                    }
                     if matches!(w, What::Inline) {
                         wr.send_flags |= SendFlags::INLINE.bits();
                     }
@@ -321,21 +365,23 @@ proptest! {
     /// order of their completions.
     #[test]
     fn a_shared_receive_queue_behaves_as_its_model(
-        steps in proptest::collection::vec((0_usize..6, proptest::collection::vec(any::<prop::sample::Index>(), 0..6)), 1..40),
+        steps in proptest::collection::vec((proptest::collection::vec(receive(), 0..6), proptest::collection::vec(any::<prop::sample::Index>(), 0..6)), 1..40),
     ) {
-        let mut s = SharedReceives::new(8, 32, 1);
+        let mut s = SharedReceives::new(8, 64, 2);
         let link = |s: &SharedReceives, at: u32| u32::from(element(&s.srq.ring, at)[3]);
         let (mut device, mut ids) = (0_u32, 0_u64);
         let mut running: Vec<(u32, u64)> = Vec::new();
         for (posts, completions) in steps {
-            for _ in 0..posts {
+            for lengths in posts {
                 // SAFETY: there is no device that would write the memory.
-                let result = unsafe { s.queue.post(ids, &sges(1)) };
+                let result = unsafe { s.queue.post(ids, &sges_of(&lengths)) };
                 if running.len() == 7 {
                     prop_assert_eq!(result, Err(PostError::QueueFull));
                     continue;
                 }
                 prop_assert_eq!(result, Ok(()));
+                let bytes = receive_bytes(&lengths);
+                prop_assert_eq!(&element(&s.srq.ring, device)[16..][..bytes.len()], bytes);
                 running.push((device, ids));
                 device = link(&s, device);
                 ids += 1;
@@ -357,7 +403,7 @@ proptest! {
 
     #[test]
     fn a_receive_queue_behaves_as_its_model(
-        steps in proptest::collection::vec((0_usize..6, proptest::collection::vec(any::<prop::sample::Index>(), 0..6)), 1..40),
+        steps in proptest::collection::vec((proptest::collection::vec(receive(), 0..6), proptest::collection::vec(any::<prop::sample::Index>(), 0..6)), 1..40),
     ) {
         let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
         let mut s = Receives::new(&config, 8, 32);
@@ -365,14 +411,16 @@ proptest! {
         // The ids of all receives since the first one that has not completed; `None` for completed ones.
         let mut window: VecDeque<Option<u64>> = VecDeque::new();
         for (posts, completions) in steps {
-            for _ in 0..posts {
+            for lengths in posts {
                 // SAFETY: there is no device that would write the memory.
-                let result = unsafe { s.queue.post(ids, &sges(1)) };
+                let result = unsafe { s.queue.post(ids, &sges_of(&lengths)) };
                 if window.len() == 8 {
                     prop_assert_eq!(result, Err(PostError::QueueFull));
                     continue;
                 }
                 prop_assert_eq!(result, Ok(()));
+                let bytes = receive_bytes(&lengths);
+                prop_assert_eq!(&element(&s.rq().ring, ids as u32)[..bytes.len()], bytes);
                 window.push_back(Some(ids));
                 ids += 1;
                 prop_assert_eq!(s.posted(), ids as u32 & 0xffff);
@@ -388,6 +436,43 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+/// A WR has one encoding: a single post, which composes the WQE in registers, writes the bytes that a batch writes.
+#[test]
+fn every_interface_writes_the_same_bytes() {
+    use What::{Fenced, Inline, Inv, SendOf, Write};
+    for what in [Write, Fenced, SendOf(0), SendOf(1), SendOf(4), Inline, Inv] {
+        let written = |face| {
+            let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
+            s.fill(0xee);
+            assert_eq!(post(&mut s, face, &[what], 1), (1, Ok(())));
+            let rings = s.bell.take();
+            assert_eq!(rings.len(), 1);
+            // A burst has whole blocks; the device ignores the bytes after the WQE.
+            let len = rings[0].bytes.len().min(what.wqe().1 as usize * 16);
+            (s.blocks(0, 3), rings[0].bytes[..len].to_vec())
+        };
+        let batch = written(Face::Batch);
+        assert!(batch.0.starts_with(&what.bytes()), "{what:?}: {batch:x?}");
+        for face in [Face::Fused, Face::List, Face::Builder] {
+            assert_eq!(written(face), batch, "{what:?} by {face:?}");
+        }
+    }
+}
+
+/// The block after the last WQE of a full ring is that of the oldest one, whose record must stay.
+#[test]
+fn a_full_ring_keeps_the_record_of_each_wr() {
+    let mut config = send_config(QpType::Rc);
+    (config.max_send_wr, config.max_send_sge, config.max_inline_data) = (8, 2, 0);
+    for face in [Face::Fused, Face::Batch, Face::List, Face::Builder] {
+        let mut s = Sends::new(&config, 8, BLUE_FLAME);
+        assert_eq!(post(&mut s, face, &[What::Write; 8], 0), (8, Ok(())));
+        let sq = s.qp.sq.as_ref().unwrap();
+        let outstanding: Vec<_> = (0..8).filter(|block| sq.is_outstanding(*block)).collect();
+        assert_eq!(outstanding, [0, 1, 2, 3, 4, 5, 6, 7], "{face:?}");
     }
 }
 
@@ -420,11 +505,26 @@ fn indices_wrap_at_16_and_at_32_bits() {
     }
 }
 
+/// Only lengths from 2^31 on are compared with the longest message.
+#[test]
+fn a_receive_longer_than_the_longest_message_is_refused() {
+    let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
+    let mut s = Receives::new(&config, 8, 32);
+    // SAFETY: there is no device that would write the memory.
+    let result = unsafe { s.queue.post(1, &sges_of(&[1 << 30, 1 << 30])) };
+    assert_eq!((result, s.posted()), (Err(PostError::InvalidLength), 0));
+    // SAFETY: there is no device that would write the memory.
+    let result = unsafe { s.queue.post(1, &sges_of(&[1 << 30, (1 << 30) - 1])) };
+    assert_eq!((result, s.posted()), (Ok(()), 1));
+}
+
 #[test]
 fn receive_lists_stop_at_the_first_bad_wr() {
     let config = RecvConfig { qp_type: QpType::Rc, max_recv_wr: 8, max_recv_sge: 2, max_msg_sz: 1 << 30 };
     let mut s = Receives::new(&config, 8, 32);
+    let entries = [uverbs_core::wr::Sge { addr: 0x2000, length: 64, lkey: 7 }; 2];
     let mut wrs = [RecvWr::new(1), RecvWr::new(2), RecvWr::new(3)];
+    (wrs[0].sg_list, wrs[0].num_sge) = (entries.as_ptr(), 2);
     wrs[1].num_sge = -1;
     wrs[1].next = &raw const wrs[2];
     wrs[0].next = &raw const wrs[1];
@@ -432,6 +532,8 @@ fn receive_lists_stop_at_the_first_bad_wr() {
     let bad = unsafe { s.queue.post_recv(wrs.as_ptr()) }.unwrap_err();
     assert_eq!((bad.error, bad.wr), (PostError::TooManySge, &raw const wrs[1]));
     assert_eq!(s.posted(), 1);
+    let bytes = [64; 2].map(|length| DataSeg::new(length, 7, 0x2000));
+    assert_eq!(element(&s.rq().ring, 0), bytes.as_bytes());
     // In RESET nothing is posted or published, and earlier receives are gone.
     s.qp.set_state(QpState::RESET);
     s.record.set_recv(0);

@@ -306,6 +306,12 @@ mod tests {
     }
 
     #[test]
+    fn opcodes_are_those_of_the_prm() {
+        let opcodes: Vec<_> = (0..12).map(|opcode| hw_opcode(WrOpcode(opcode))).collect();
+        assert_eq!(opcodes, [0x08, 0x09, 0x0a, 0x0b, 0x10, 0x11, 0x12, 0x25, 0x25, 0x01, 0x0e, 0x00]);
+    }
+
+    #[test]
     fn flags_are_converted_to_those_of_the_control_segment() {
         let fm = |flags: SendFlags| (are_plain(flags), fm_ce_se(flags));
         assert_eq!(fm(SendFlags::empty()), (true, 0));
