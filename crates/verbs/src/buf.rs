@@ -91,7 +91,7 @@ unsafe impl StableBuf for ForeignBuf {
     }
 }
 
-/// No memory of this process: what a dma-buf region has.
+/// No memory of this process, for dma-buf regions.
 #[derive(Clone, Copy, Debug)]
 pub struct NoBuf;
 

@@ -38,7 +38,7 @@ impl<D: Driver> CqInner<D> {
         Ok((handle, &self.shared))
     }
 
-    /// Destroys the kernel object, which stays ours if the kernel refuses.
+    /// Destroys the kernel object. If the kernel refuses, the object remains.
     fn destroy(&mut self) -> Result<()> {
         let Some(handle) = self.handle.take() else { return Ok(()) };
         match handle.destroy() {
@@ -170,8 +170,8 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
         &self.engine
     }
 
-    /// Destroys it and reports a failure, which `Drop` would only log; then it is given back. `EBUSY` while QPs or SRQs
-    /// use it.
+    /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs or SRQs use
+    /// it.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         let destroyed = match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner.destroy(),

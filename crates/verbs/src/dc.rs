@@ -153,7 +153,7 @@ impl<D: DcDriver> DcTarget<D> {
         let modified = unsafe { self.context.driver().modify_dct(handle, &self.shared, attr, mask) };
         if let Some(dctn) = modified? {
             self.context.update_object(self.event_id, Object::Qp(dctn));
-            // The kernel lets it go to RTR only once.
+            // The kernel moves it to RTR only once.
             let _ = self.dctn.set(dctn);
         }
         Ok(())

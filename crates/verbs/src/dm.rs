@@ -116,7 +116,7 @@ fn unaligned(verb: &'static str, offset: u64, length: usize) -> Error {
 pub struct DmRegion<D: Driver> {
     handle: Option<MrHandle>,
     length: u64,
-    // In this order: the region goes first.
+    // The region is dropped first.
     _dm: Arc<DmInner<D>>,
     _pd: Arc<PdInner<D>>,
 }

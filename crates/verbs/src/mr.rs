@@ -321,7 +321,8 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         Ok(())
     }
 
-    /// Deregisters and gives the buffer back. On failure (`EBUSY`: a window is bound to it) the region comes back.
+    /// Deregisters the region and returns the buffer. On failure (`EBUSY`: a window is bound to it), returns the
+    /// region.
     pub fn close(mut self) -> Result<B, (Self, Error)> {
         let Some(handle) = self.handle.take() else {
             return Err((self, Error::invalid("dereg_mr", "mr", "deregistered already")));

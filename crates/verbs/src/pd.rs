@@ -88,8 +88,8 @@ impl<D: Driver> ProtectionDomain<D> {
         Ok(Self { inner: self.inner.clone(), td: Some(td.inner.clone()) })
     }
 
-    /// `ibv_alloc_null_mr`: an entry of `length` bytes that swallows what is received or read into it, and sends zeros.
-    /// Nothing is allocated: the device has one such memory, for every domain.
+    /// `ibv_alloc_null_mr`: an entry of `length` bytes. Data that are received or read into it are dropped, and sends
+    /// from it have zeros. Nothing is allocated: the device has one such memory, for every domain.
     pub fn null_sge(&self, length: u32) -> Result<D::Sge> {
         let lkey = self.inner.context.driver().null_lkey()?;
         D::Sge::new(0, length, lkey)

@@ -49,7 +49,7 @@ impl<D: Driver> SrqInner<D> {
 }
 
 impl<D: Driver> SrqInner<D> {
-    /// Destroys the kernel object, which stays ours if the kernel refuses.
+    /// Destroys the kernel object. If the kernel refuses, the object remains.
     fn destroy(&mut self) -> Result<()> {
         let Some(handle) = self.handle.take() else { return Ok(()) };
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
@@ -134,7 +134,7 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
         Ok(Self { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
     }
 
-    /// Destroys it and reports a failure, which `Drop` would only log; then it is given back. `EBUSY` while QPs use it.
+    /// Destroys it. On failure, which `Drop` would only log, returns it with the error. `EBUSY` while QPs use it.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         let destroyed = match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner.destroy(),

@@ -94,7 +94,7 @@ impl<D: Driver> ProtectionDomain<D> {
         Ok(WorkQueue { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
     }
 
-    /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues that spreads what its rules give it.
+    /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues that spreads the packets of its rules.
     pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
         let context = self.inner().context();
         same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
@@ -269,8 +269,8 @@ impl<D: Driver> Drop for RssInner<D> {
     }
 }
 
-/// A raw packet QP that spreads packets over a table. It has no states: its rules decide what it gets, its queues' states
-/// whether it is taken.
+/// A raw packet QP that spreads packets over a table. It has no states: its rules select the packets, and the states of
+/// its queues determine whether they are received.
 #[derive(Debug)]
 pub struct RssQp<D: Driver> {
     inner: Arc<RssInner<D>>,

@@ -6,7 +6,7 @@
 //! the driver's private answer, so a driver fills them in.
 
 open_values! {
-    /// `enum ibv_atomic_cap`: with what the device's atomics are atomic.
+    /// `enum ibv_atomic_cap`: the accesses with respect to which the device's atomics are atomic.
     AtomicCap(u32), "IBV_ATOMIC_" {
         NONE = 0 "none",
         HCA = 1 "among the QPs of the device",

@@ -21,7 +21,7 @@ open_values! {
         SRQ_ERR = 14 "SRQ error",
         SRQ_LIMIT_REACHED = 15 "SRQ limit reached",
         QP_LAST_WQE_REACHED = 16 "QP took its last WQE from the SRQ",
-        CLIENT_REREGISTER = 17 "client reregistration asked for",
+        CLIENT_REREGISTER = 17 "client reregistration requested",
         GID_CHANGE = 18 "GID table changed",
         WQ_FATAL = 19 "WQ fatal error",
         DEVICE_SPEED_CHANGE = 20 "device speed changed",

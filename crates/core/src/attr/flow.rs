@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum FlowAttrType {
-    /// `IBV_FLOW_ATTR_NORMAL`: what the specifications match.
+    /// `IBV_FLOW_ATTR_NORMAL`: packets that match the specifications.
     #[default]
     Normal = 0,
     /// `IBV_FLOW_ATTR_ALL_DEFAULT`: what no other rule matches.
@@ -141,7 +141,7 @@ pub enum FlowSpec {
 }
 
 open_values! {
-    /// `enum ibv_counter_description`: what a counter counts.
+    /// `enum ibv_counter_description`: the quantity that a counter counts.
     CounterDescription(u32), "IBV_COUNTER_" {
         PACKETS = 0 "packets",
         BYTES = 1 "bytes",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! QP types, states, capabilities and what a QP is created with (ibv_create_qp_ex(3)).
+//! QP types, states, capabilities and creation attributes (ibv_create_qp_ex(3)).
 
 use core::fmt;
 
@@ -17,7 +17,7 @@ pub enum QpType {
     RawPacket = 8,
     /// `IBV_QPT_XRC_SEND`: initiator of an extended reliable connection.
     XrcSend = 9,
-    /// `IBV_QPT_XRC_RECV`: target of an extended reliable connection; has no queues of its own.
+    /// `IBV_QPT_XRC_RECV`: target of an extended reliable connection; has no queues.
     XrcRecv = 10,
     /// `IBV_QPT_DRIVER`: the driver's private input determines the type.
     Driver = 0xff,
@@ -115,8 +115,8 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// `enum ibv_qp_create_send_ops_flags`: what the QP's `wr_*` builders must be able to do. An operation that
-    /// the QP or its driver can't do fails the creation.
+    /// `enum ibv_qp_create_send_ops_flags`: the operations that the QP's `wr_*` builders must support. An operation
+    /// that the QP or its driver can't do fails the creation.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct SendOpsFlags: u64 {

@@ -30,7 +30,7 @@ pub enum Illegal {
 
 const NONE: M = M::empty();
 
-/// PKEY_INDEX, PORT and ACCESS_FLAGS: what the connected types set in INIT.
+/// PKEY_INDEX, PORT and ACCESS_FLAGS, which the connected types set in INIT.
 const CONNECTED_INIT: M = M::PKEY_INDEX.union(M::PORT).union(M::ACCESS_FLAGS);
 /// The path to the peer, as every connected type sets it on the way to RTR.
 const CONNECTED_RTR: M = M::AV.union(M::PATH_MTU).union(M::DEST_QPN).union(M::RQ_PSN);
@@ -41,7 +41,7 @@ const REQUESTER: M = M::TIMEOUT.union(M::RETRY_CNT).union(M::RNR_RETRY).union(M:
 /// Attributes that can be changed in a connected QP.
 const LIVE: M = M::CUR_STATE.union(M::ALT_PATH).union(M::ACCESS_FLAGS).union(M::PATH_MIG_STATE);
 
-/// Whether the type answers "receiver not ready" with a timer of its own.
+/// Whether the type has a timer for its "receiver not ready" answers.
 const fn has_rnr_timer(qp_type: QpType) -> bool {
     matches!(qp_type, QpType::Rc | QpType::XrcRecv)
 }

@@ -37,7 +37,7 @@ pub struct WqInitAttr {
     pub create_flags: WqFlags,
 }
 
-/// `struct ibv_wq_attr`: what `modify_wq` changes; what is `None` stays.
+/// `struct ibv_wq_attr`: the attributes that `modify_wq` changes; those that are `None` are not changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WqAttr {
     /// New state.

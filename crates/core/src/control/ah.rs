@@ -60,7 +60,7 @@ impl AhHandle {
     /// Destroys it. What happens to outstanding sends that use it depends on the driver.
     ///
     /// # Errors
-    /// The kernel's refusal; the handle comes back.
+    /// The kernel's refusal; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, UVERBS_ATTR_DESTROY_AH_HANDLE) {
             Ok(()) => Ok(()),

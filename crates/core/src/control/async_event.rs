@@ -74,7 +74,7 @@ impl AsyncFd {
         self.next_event()?.ok_or_else(|| self.error("get_async_event", Errno::EAGAIN))
     }
 
-    /// The file, to give it away.
+    /// The file, as an owned descriptor.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.fd

@@ -79,7 +79,7 @@ impl CompChannelHandle {
         self.next_event()?.ok_or_else(|| self.error("get_cq_event", Errno::EAGAIN))
     }
 
-    /// The file, to poll(2) it or to give it away.
+    /// The file, for poll(2), or to pass it on.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.fd

@@ -122,7 +122,7 @@ impl CountersHandle {
     /// Destroys it.
     ///
     /// # Errors
-    /// `EBUSY` while a rule has it; the handle comes back.
+    /// `EBUSY` while a rule has it; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(
             UVERBS_OBJECT_COUNTERS,

@@ -170,7 +170,7 @@ impl CqHandle {
     /// Destroys it.
     ///
     /// # Errors
-    /// `EBUSY` while a QP or an SRQ completes to it; the handle comes back.
+    /// `EBUSY` while a QP or an SRQ completes to it; the handle is returned.
     pub fn destroy(self) -> Result<CqEvents, (Self, Error)> {
         match self.object.destroy_with::<ib_uverbs_destroy_cq_resp>(
             UVERBS_OBJECT_CQ,

@@ -111,7 +111,7 @@ impl DmHandle {
     /// Frees it.
     ///
     /// # Errors
-    /// `EBUSY` while a region is registered on it; the handle comes back.
+    /// `EBUSY` while a region is registered on it; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, UVERBS_ATTR_FREE_DM_HANDLE) {
             Ok(()) => Ok(()),

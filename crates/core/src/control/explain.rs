@@ -39,7 +39,7 @@ pub(super) fn path(
 ) -> Option<Error> {
     let wrong = |reason: String| match errno {
         Errno::EINVAL => Some(Error::invalid(verb, field, reason)),
-        // An empty entry of the GID table is `ENODATA`, and stays it.
+        // An empty entry of the GID table is `ENODATA`, which is not changed.
         _ => Some(Error::os(verb, format!("{field}: {reason}"), errno)),
     };
     if !matches!(errno, Errno::EINVAL | Errno::ENODATA) {

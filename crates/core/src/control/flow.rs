@@ -105,7 +105,7 @@ impl FlowHandle {
     /// Removes the rule.
     ///
     /// # Errors
-    /// The kernel's refusal; the handle comes back.
+    /// The kernel's refusal; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(
             UVERBS_OBJECT_FLOW,

@@ -290,7 +290,7 @@ impl MrHandle {
     /// Deregisters it.
     ///
     /// # Errors
-    /// `EBUSY` while a window is bound to it; the handle comes back, and the device may still use the memory.
+    /// `EBUSY` while a window is bound to it; the handle is returned, and the device may still use the memory.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY, UVERBS_ATTR_DESTROY_MR_HANDLE) {
             Ok(()) => Ok(()),

@@ -46,7 +46,7 @@ impl MwHandle {
     /// Deallocates it.
     ///
     /// # Errors
-    /// The kernel's refusal; the handle comes back.
+    /// The kernel's refusal; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_MW, UVERBS_METHOD_MW_DESTROY, UVERBS_ATTR_DESTROY_MW_HANDLE) {
             Ok(()) => Ok(()),

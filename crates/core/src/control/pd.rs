@@ -49,7 +49,7 @@ impl PdHandle {
     /// Deallocates it.
     ///
     /// # Errors
-    /// `EBUSY` while anything made in it exists; the handle comes back.
+    /// `EBUSY` while anything made in it exists; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, UVERBS_ATTR_DESTROY_PD_HANDLE) {
             Ok(()) => Ok(()),

@@ -193,7 +193,7 @@ fn invalid_part(qp_num: u32, asked: &QpCap, got: &QpCap, qp_type: QpType, has_sr
         && !has_srq
         && asked.max_recv_wr != 0
         && (got.max_recv_wr < asked.max_recv_wr || got.max_recv_sge < asked.max_recv_sge);
-    (short_send || short_recv).then(|| format!("sizes {got:?} instead of {asked:?}"))
+    (short_send || short_recv).then(|| format!("sizes {got:?}, requested {asked:?}"))
 }
 
 /// Checks that the type's parents are present (`UVERBS_METHOD_QP_CREATE` in uverbs_std_types_qp.c), and checks the
@@ -303,7 +303,7 @@ impl QpHandle {
     /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
     ///
     /// # Errors
-    /// `EBUSY` while it is attached to a multicast group or a window is bound through it; the handle comes back, and
+    /// `EBUSY` while it is attached to a multicast group or a window is bound through it; the handle is returned, and
     /// the device may still use the QP's memory.
     pub unsafe fn destroy(self) -> Result<u32, (Self, Error)> {
         match self.object.destroy_with::<ib_uverbs_destroy_qp_resp>(

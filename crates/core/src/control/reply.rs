@@ -77,7 +77,7 @@ fn reply_gid(grh: &[u8; 40]) -> (Gid, Gid, ReplyRoute) {
     (gid(8), gid(24), route)
 }
 
-/// The rest of the way back.
+/// The remaining fields of the route back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReplyRoute {
     flow_label: u32,

@@ -187,7 +187,7 @@ impl SrqHandle {
     /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
     ///
     /// # Errors
-    /// `EBUSY` while a QP receives from it; the handle comes back.
+    /// `EBUSY` while a QP receives from it; the handle is returned.
     pub unsafe fn destroy(self) -> Result<u32, (Self, Error)> {
         match self.object.destroy_with::<ib_uverbs_destroy_srq_resp>(
             UVERBS_OBJECT_SRQ,

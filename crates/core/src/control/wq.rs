@@ -72,10 +72,7 @@ pub fn create(
     if wq_num > 0xff_ffff || got.max_wr < attr.max_wr || got.max_sge < attr.max_sge {
         // SAFETY: the object has no other user yet.
         let _ = unsafe { wq.destroy() };
-        return Err(Error::protocol(
-            VERB,
-            format!("WQ {wq_num:#x} with {got:?} where {attr:?} was asked for"),
-        ));
+        return Err(Error::protocol(VERB, format!("WQ {wq_num:#x} with {got:?}, requested {attr:?}")));
     }
     Ok((wq, got))
 }
@@ -119,7 +116,7 @@ impl WqHandle {
     /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
     ///
     /// # Errors
-    /// `EBUSY` while a table refers to it; the handle comes back.
+    /// `EBUSY` while a table refers to it; the handle is returned.
     pub unsafe fn destroy(self) -> Result<u32, (Self, Error)> {
         match self.object.destroy_with::<u32>(
             UVERBS_OBJECT_WQ,
@@ -197,7 +194,7 @@ impl RwqIndTableHandle {
     /// Destroys it.
     ///
     /// # Errors
-    /// `EBUSY` while a QP uses it; the handle comes back.
+    /// `EBUSY` while a QP uses it; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(
             UVERBS_OBJECT_RWQ_IND_TBL,

@@ -49,7 +49,7 @@ impl XrcdHandle {
     /// Closes it; the domain of a file lives until the last one is closed.
     ///
     /// # Errors
-    /// `EBUSY` while a QP or an SRQ uses it; the handle comes back.
+    /// `EBUSY` while a QP or an SRQ uses it; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(
             UVERBS_OBJECT_XRCD,

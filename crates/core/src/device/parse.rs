@@ -6,7 +6,7 @@
 
 use super::{Modalias, NodeType, PciId};
 
-/// Longest text that is taken over from sysfs, in bytes; the rest is cut off.
+/// Longest text that is copied from sysfs, in bytes; the rest is dropped.
 pub const MAX_TEXT: usize = 256;
 
 /// Longest device name (`IB_DEVICE_NAME_MAX` of rdma/ib_user_verbs.h, with the NUL).

@@ -103,8 +103,8 @@ impl QueueAccess {
         &self.words().word
     }
 
-    /// The count from which on nothing may be posted. The poster raises it; the control path closes the queue by storing
-    /// 0, which is also what a child of fork finds.
+    /// The number of WRs that may be posted in total. The poster raises it; the control path closes the queue by
+    /// storing 0, which is also what a child of fork finds.
     #[inline(always)]
     #[must_use]
     pub fn limit(&self) -> &AtomicU64 {
@@ -247,7 +247,7 @@ mod pages {
         free: Mutex<u64>,
     }
 
-    /// A line of a page, given back when dropped.
+    /// A line of a page, which is returned when this is dropped.
     pub(super) struct Line {
         page: Arc<Page>,
         line: usize,

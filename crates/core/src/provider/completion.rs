@@ -121,7 +121,7 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
         None
     }
 
-    /// `ibv_next_poll`: moves on to the next, or [`PollError::Empty`]; the poll stays open.
+    /// `ibv_next_poll`: advances to the next completion, or returns [`PollError::Empty`]; the poll stays open.
     fn next_poll(&mut self) -> Result<(), PollError>;
 
     /// `ibv_end_poll`: returns the slots of all that the poll visited.

@@ -160,7 +160,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     ) -> Result<()>;
 
     /// Destroys an SRQ in the kernel, detaches it from the CQ that completes it, and returns how many of its events were
-    /// read. On failure the handle comes back and its memory must stay.
+    /// read. On failure the handle is returned and its memory must stay.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -224,7 +224,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// Destroys a QP in the kernel, detaches it from the CQs that complete it, and returns how many of its events were
-    /// read. On failure the handle comes back and its memory must stay.
+    /// read. On failure the handle is returned and its memory must stay.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -234,8 +234,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         shared: &Arc<Self::QpShared>,
     ) -> Result<u32, (QpHandle, Error)>;
 
-    /// The key of memory that swallows what is written and reads as zeros (`ibv_alloc_null_mr`). Only of devices that have
-    /// such.
+    /// The key of the null region: writes to it are dropped, and reads return zeros (`ibv_alloc_null_mr`). Only for
+    /// devices that have one.
     fn null_lkey(&self) -> Result<u32> {
         Err(Error::unsupported("alloc_null_mr", format!("{} has no null region", Self::NAME)))
     }
@@ -285,7 +285,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     }
 
     /// Destroys a work queue in the kernel, detaches it from the CQ that completes it, and returns how many of its events
-    /// were read. On failure the handle comes back and its memory must stay.
+    /// were read. On failure the handle is returned and its memory must stay.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -300,7 +300,8 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         unsafe { handle.destroy() }
     }
 
-    /// Creates a raw packet QP that spreads what it receives over the work queues of a table. Only of devices that can.
+    /// Creates a raw packet QP that spreads received packets over the work queues of a table. Only for devices that
+    /// support this.
     fn create_rss_qp(&self, create: &RssQpCreate<'_>) -> Result<QpHandle> {
         let _ = create;
         Err(Error::unsupported("create_qp", format!("{} does not hash packets", Self::NAME)))
@@ -376,7 +377,7 @@ pub struct QpCreate<'a, D: Driver> {
     pub send_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
     /// Completes its receives; `None` for XRC QPs.
     pub recv_cq: Option<(&'a CqHandle, &'a Arc<D::CqShared>)>,
-    /// Takes its receives, instead of a receive queue of its own.
+    /// The SRQ that it uses instead of a receive queue.
     pub srq: Option<(&'a SrqHandle, &'a Arc<D::SrqShared>)>,
     /// The domain of an XRC receive QP.
     pub xrcd: Option<&'a XrcdHandle>,
@@ -384,7 +385,7 @@ pub struct QpCreate<'a, D: Driver> {
     pub attr: &'a QpInitAttr,
     /// Thread domain, if its PD is a parent domain with one.
     pub td: Option<&'a D::Td>,
-    /// One thread at a time posts to its send queue, so a doorbell register of its own needs no lock.
+    /// One thread at a time posts to its send queue, so a dedicated doorbell register needs no lock.
     pub exclusive: bool,
     /// The device may put short data of receives, reads and atomics into their completions. The driver then copies
     /// them, by the CPU, to the address in the entry of the work request.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Barriers between the CPU and a device, named by what they are for.
+//! Barriers between the CPU and a device, named after their purpose.
 //!
 //! Each orders the accesses of two observers: this CPU, and a device that reads or writes the same memory by DMA (or a
 //! kernel thread that implements the device). The barriers have the purposes that rdma-core's `util/udma_barrier.h`

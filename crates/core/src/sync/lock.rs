@@ -290,7 +290,7 @@ impl<T, L: Locking> Locked<T, L> {
         self.value.into_inner()
     }
 
-    /// Takes the lock, if there is one, and gives the value. Pair it with [`leave`](Self::leave).
+    /// Takes the lock, if there is one, and returns the value. Pair it with [`leave`](Self::leave).
     ///
     /// # Safety
     /// - No reference from an earlier `enter` that was not left may be used any more.

@@ -15,7 +15,7 @@ pub fn to_device(wqe: &AtomicU64, record: &AtomicU32) {
     record.store(2, Relaxed);
 }
 
-/// The owner bit of a CQE, then what the CQE says.
+/// The owner bit of a CQE, then the other fields of the CQE.
 #[unsafe(no_mangle)]
 pub fn from_device(owner: &AtomicU64, cqe: &AtomicU64) -> (u64, u64) {
     let owner = owner.load(Relaxed);
@@ -23,7 +23,7 @@ pub fn from_device(owner: &AtomicU64, cqe: &AtomicU64) -> (u64, u64) {
     (owner, cqe.load(Relaxed))
 }
 
-/// What the CQE says, then the consumer index.
+/// The fields of the CQE, then the consumer index.
 #[unsafe(no_mangle)]
 pub fn release_to_device(cqe: &AtomicU64, record: &AtomicU32) -> u64 {
     let cqe = cqe.load(Relaxed);

@@ -215,7 +215,7 @@ impl<D: Driver> QpControl<D> {
         Ok(Endpoint { lid: port.lid, qp_num: self.qp_num(), psn: psn & 0xff_ffff, gid })
     }
 
-    /// `ibv_attach_mcast`: receive what is sent to the group. Datagram QPs only.
+    /// `ibv_attach_mcast`: receives datagrams to the group. Datagram QPs only.
     pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
         uverbs_core::control::mcast::attach(self.inner.handle()?, gid, lid)
     }

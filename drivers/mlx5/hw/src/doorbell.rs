@@ -45,7 +45,7 @@ hw_consts! {
 }
 
 hw_structs! {
-    /// Asks a CQ for an event: what is written to [`MLX5_CQ_DOORBELL`]. PRM 8.8.2; `mlx5dv.h` lacks it.
+    /// Requests an event of a CQ: the bytes that are written to [`MLX5_CQ_DOORBELL`]. PRM 8.8.2; `mlx5dv.h` lacks it.
     #[c = ""]
     pub struct CqDoorbell: 8 {
         /// Sequence number (29:28), command (24), consumer index (23:0); the record's second word is the same.

@@ -52,7 +52,7 @@ pub(crate) struct Facts {
     pub(crate) tells_private: bool,
     /// The kernel resolves RoCE addresses.
     pub(crate) kernel_resolves_ah: bool,
-    /// Key of memory that swallows writes.
+    /// Key of the null region.
     pub(crate) dump_fill_mkey: u32,
     /// The kernel supports ECE, and needs a flag for it at creation.
     pub(crate) ece: bool,
@@ -64,7 +64,7 @@ pub(crate) struct Facts {
     pub(crate) raw_csum: bool,
     /// Bytes of the longest segmented send on raw packet QPs; 0 without.
     pub(crate) max_tso: u32,
-    /// Short data of DC targets may go into the CQE.
+    /// Whether short data of DC targets may be in the CQE.
     pub(crate) scatter_to_cqe_dct: bool,
     /// The kernel has a page with the parameters of the device's clock.
     pub(crate) clock_info: bool,

@@ -119,7 +119,7 @@ pub(super) fn resize(mlx5: &Mlx5, handle: &CqHandle, queue: &mut CompletionQueue
         })
     };
     queue.resize(ring, give, |error| {
-        // The device may write the new ring, now or after a resize that failed: its memory stays.
+        // The device may write to the new ring, now or after a failed resize, so its memory is not freed.
         core::mem::forget(Arc::clone(&buf));
         Error::protocol(VERB, format!("the old ring: {error}"))
     })?;

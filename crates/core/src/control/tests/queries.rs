@@ -58,7 +58,7 @@ fn ports_and_gids_are_queried() {
         resp.legacy_resp.state = 4;
         resp.legacy_resp.active_mtu = 3;
         resp.legacy_resp.link_layer = 2;
-        // A kernel that knows less answers less; the rest is zeros.
+        // An older kernel returns a shorter answer; the rest is zeros.
         c.answer(UVERBS_ATTR_QUERY_PORT_RESP, resp.legacy_resp.as_bytes());
         Ok(())
     });
