@@ -5,6 +5,7 @@
 //! The tests run in this order in one boot; those that disturb the link or the devices come last.
 
 mod deletion;
+mod devx;
 mod frames;
 mod lifecycle;
 mod peers;
@@ -24,6 +25,7 @@ fn main() -> std::process::ExitCode {
         peers::tests,
         tools::tests,
         netem::tests::<Vm>,
+        devx::tests,
         frames::tests,
         lifecycle::tests::<Vm>,
         stress::tests::<Vm>,

@@ -112,7 +112,7 @@ pub(crate) fn main(args: Args) -> Result<ExitCode> {
 }
 
 /// The tests that check within a minute that the kernel's driver, this library and the C programs work on a device.
-const SHORT: [&str; 22] = [
+const SHORT: [&str; 23] = [
     "opcodes::rc_exclusive",
     "opcodes::ud_shared",
     "errors::",
@@ -124,6 +124,7 @@ const SHORT: [&str; 22] = [
     "mw::",
     "xrc::every_opcode_works_exclusive",
     "dc::",
+    "devx::",
     "raw::",
     "threads::",
     "stress::",
