@@ -235,8 +235,8 @@ fn first_cells(path: &str) -> Vec<String> {
 
 /// The text literals of a source that name environment variables of the project and of the C libraries.
 fn variables(source: &str) -> BTreeSet<String> {
-    const PREFIXES: [&str; 8] =
-        ["MLX5_", "UVERBS_", "HCA_", "SYSFS_", "LAB_MIRROR", "VERBS_LOG_", "IBV_SHOW_", "RDMAV_"];
+    const PREFIXES: [&str; 9] =
+        ["MLX5_", "MLX_", "UVERBS_", "HCA_", "SYSFS_", "LAB_MIRROR", "VERBS_LOG_", "IBV_SHOW_", "RDMAV_"];
     let is_name = |text: &&str| {
         PREFIXES.iter().any(|p| text.starts_with(p))
             && text.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_')

@@ -19,7 +19,8 @@ const FIELDS: WcExFlags =
 
 /// The ring for `entries` entries of `cqe_size` bytes, and its memory.
 fn ring(mlx5: &Mlx5, verb: &'static str, entries: u32, cqe_size: u32) -> Result<(CqRing, Arc<QueueBuf>)> {
-    let buf = QueueBuf::new(entries as usize * cqe_size as usize).map_err(|e| mlx5.no_memory(verb, &e))?;
+    let buf = QueueBuf::with_pages(entries as usize * cqe_size as usize, mlx5.options.cq_pages)
+        .map_err(|e| mlx5.no_memory(verb, &e))?;
     let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size)
         .ok_or_else(|| Error::invalid(verb, "cqe", format!("{} is too many", entries - 1)))?;
     ring.clear();

@@ -9,10 +9,12 @@
 //! | `MLX5_POST_SEND_PREFER_BF` | `0`: do so only for WQEs with inline data                                     |
 //! | `MLX5_SCATTER_TO_CQE`      | `0`: the device must not put short data into CQEs, whatever a QP asks for     |
 //! | `MLX5_CQE_SIZE`            | 64 or 128                                                                     |
+//! | `MLX_QP_ALLOC_TYPE`, ..    | `HUGE`, `PREFER_HUGE`: the pages of queues; also `CQ`, `SRQ`, `RWQ`           |
 //!
 //! Ignored: `MLX5_SINGLE_THREADED` (locking is a type), `MLX5_QP_SIGNATURE`, `MLX5_SRQ_SIGNATURE` (no signatures),
-//! `MLX5_STALL_*`, `MLX5_FREEZE_ON_ERROR_CQE`, `MLX5_DEBUG_*` and the kinds of queue memory.
+//! `MLX5_STALL_*`, `MLX5_FREEZE_ON_ERROR_CQE` and `MLX5_DEBUG_*`.
 
+use crate::memory::Pages;
 use uverbs_core::error::{Error, Result};
 use uverbs_mlx5_hw::doorbell::BFREGS_PER_UAR;
 
@@ -38,6 +40,14 @@ pub struct Options {
     pub scatter_to_cqe: bool,
     /// Bytes of a CQE, 64 or 128.
     pub cqe_size: u32,
+    /// The pages of the queues of QPs.
+    pub qp_pages: Pages,
+    /// The pages of CQs.
+    pub cq_pages: Pages,
+    /// The pages of SRQs.
+    pub srq_pages: Pages,
+    /// The pages of work queues.
+    pub wq_pages: Pages,
     /// The data path executes a full fence for every post and poll instead of relying on membarrier(2), as it does where the
     /// kernel refuses membarrier(2). Not read from the environment.
     pub full_fences: bool,
@@ -55,6 +65,10 @@ impl Default for Options {
             prefer_bf: true,
             scatter_to_cqe: true,
             cqe_size: 64,
+            qp_pages: Pages::Usual,
+            cq_pages: Pages::Usual,
+            srq_pages: Pages::Usual,
+            wq_pages: Pages::Usual,
             full_fences: false,
             devx: false,
         }
@@ -82,6 +96,12 @@ impl Options {
                 .map_err(|_| Error::invalid(VERB, name, format!("{text:?} is not a number"))),
         };
         let flag = |name: &str, default: bool| get(name).map_or(default, |text| text != "0");
+        let pages = |name: &str| match get(name).as_deref() {
+            Some("HUGE") => Pages::Huge,
+            Some("PREFER_HUGE" | "ALL") => Pages::PreferHuge,
+            // Contiguous memory of the kernel was an extension; libmlx5 falls back to the usual pages, too.
+            _ => Pages::Usual,
+        };
         let total = number("MLX5_TOTAL_UUARS", default.total_uuars)?;
         if total == 0 || total > MAX_BFREGS {
             return Err(Error::invalid(
@@ -108,6 +128,10 @@ impl Options {
             prefer_bf: flag("MLX5_POST_SEND_PREFER_BF", default.prefer_bf),
             scatter_to_cqe: flag("MLX5_SCATTER_TO_CQE", default.scatter_to_cqe),
             cqe_size,
+            qp_pages: pages("MLX_QP_ALLOC_TYPE"),
+            cq_pages: pages("MLX_CQ_ALLOC_TYPE"),
+            srq_pages: pages("MLX_SRQ_ALLOC_TYPE"),
+            wq_pages: pages("MLX_RWQ_ALLOC_TYPE"),
             full_fences: default.full_fences,
             devx: default.devx,
         })
@@ -142,6 +166,15 @@ mod tests {
         assert!(options.shut_up_bf && !options.prefer_bf && !options.scatter_to_cqe);
         assert_eq!(options.cqe_size, 128);
         assert!(!parse(&[("MLX5_SHUT_UP_BF", "0")]).unwrap().shut_up_bf);
+        let options = parse(&[
+            ("MLX_QP_ALLOC_TYPE", "HUGE"),
+            ("MLX_CQ_ALLOC_TYPE", "PREFER_HUGE"),
+            ("MLX_SRQ_ALLOC_TYPE", "CONTIG"),
+            ("MLX_RWQ_ALLOC_TYPE", "ALL"),
+        ])
+        .unwrap();
+        assert_eq!((options.qp_pages, options.cq_pages), (Pages::Huge, Pages::PreferHuge));
+        assert_eq!((options.srq_pages, options.wq_pages), (Pages::Usual, Pages::PreferHuge));
     }
 
     #[test]

@@ -288,7 +288,9 @@ impl Queues {
     fn new(mlx5: &Mlx5, qp_type: QpType, sq_size: &SqSize, rq_size: &RqSize) -> Result<Self> {
         let buffer = |bytes: usize| match bytes {
             0 => Ok(None),
-            bytes => QueueBuf::new(bytes).map(Some).map_err(|e| mlx5.no_memory(CREATE_QP, &e)),
+            bytes => QueueBuf::with_pages(bytes, mlx5.options.qp_pages)
+                .map(Some)
+                .map_err(|e| mlx5.no_memory(CREATE_QP, &e)),
         };
         let apart = qp_type == QpType::RawPacket;
         // The receive queue comes first; it is a multiple of a block.

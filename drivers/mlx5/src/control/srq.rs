@@ -51,7 +51,8 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
         return Err(Error::unsupported(VERB, "tag matching"));
     }
     let size = size::shared_queue(VERB, &mlx5.facts.limits, attr.attr.max_wr, attr.attr.max_sge)?;
-    let buf = QueueBuf::new(size.ring.bytes()).map_err(|e| mlx5.no_memory(VERB, &e))?;
+    let buf = QueueBuf::with_pages(size.ring.bytes(), mlx5.options.srq_pages)
+        .map_err(|e| mlx5.no_memory(VERB, &e))?;
     let access = mlx5.queue_access(VERB)?;
     let dbrec = Arc::new(mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?);
     let ring = StrideRing::new(Arc::clone(&buf), 0, size.ring.wqe_cnt, size.ring.stride())

@@ -30,7 +30,8 @@ pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts
         return Err(Error::invalid(VERB, "max_wr", "0 work requests"));
     }
     let size = size::recv_queue(VERB, &mlx5.facts.limits, attr.max_wr, attr.max_sge)?;
-    let buf = QueueBuf::new(size.bytes()).map_err(|e| mlx5.no_memory(VERB, &e))?;
+    let buf =
+        QueueBuf::with_pages(size.bytes(), mlx5.options.wq_pages).map_err(|e| mlx5.no_memory(VERB, &e))?;
     let dbrec = Arc::new(mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?);
     let ring = StrideRing::new(Arc::clone(&buf), 0, size.wqe_cnt, size.stride())
         .ok_or_else(|| Error::invalid(VERB, "max_wr", "too many"))?;

@@ -35,7 +35,7 @@ pub use stride_ring::StrideRing;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use memmap2::{MmapMut, MmapRaw};
+use memmap2::{MmapMut, MmapOptions, MmapRaw};
 use std::io;
 use std::sync::Arc;
 
@@ -44,6 +44,21 @@ use std::sync::Arc;
 pub(crate) use core::sync::atomic::AtomicU64 as Entry64;
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::AtomicU64 as Entry64;
+
+/// Bits of an address in a huge page: 2 MiB.
+const HUGE_BITS: u8 = 21;
+
+/// The pages of queues. Huge ones spare the device translations, but must be reserved by the administrator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// The machine's pages.
+    #[default]
+    Usual,
+    /// Huge pages only: without free ones a queue can't be created.
+    Huge,
+    /// Huge pages if there are free ones.
+    PreferHuge,
+}
 
 /// Page-aligned, zeroed memory of one queue or of several. The device may read and write it from the time when it is passed
 /// to the kernel until the object is destroyed. So its users share it by an `Arc`, and it is leaked if the kernel refuses
@@ -57,6 +72,21 @@ impl QueueBuf {
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         let map = MmapMut::map_anon(len.max(1).next_multiple_of(PAGE))?;
         Ok(Arc::new(Self { map: MmapRaw::from(map) }))
+    }
+
+    /// As [`new`](Self::new), in pages of this kind.
+    pub fn with_pages(len: usize, pages: Pages) -> io::Result<Arc<Self>> {
+        let huge = || {
+            // munmap(2) takes whole pages only.
+            let len = len.max(1).next_multiple_of(1 << HUGE_BITS);
+            let map = MmapOptions::new().len(len).huge(Some(HUGE_BITS)).map_anon()?;
+            Ok(Arc::new(Self { map: MmapRaw::from(map) }))
+        };
+        match pages {
+            Pages::Usual => Self::new(len),
+            Pages::Huge => huge(),
+            Pages::PreferHuge => huge().or_else(|_: io::Error| Self::new(len)),
+        }
     }
 
     /// The address, for the kernel.
@@ -150,6 +180,18 @@ pub(crate) fn dwords(buf: &QueueBuf) -> &[AtomicU32] {
 mod tests {
     use super::*;
     use core::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn huge_pages_are_taken_where_there_are_some() {
+        let preferred = QueueBuf::with_pages(8192, Pages::PreferHuge).unwrap();
+        assert!([8192, 1 << HUGE_BITS].contains(&preferred.len()), "{}", preferred.len());
+        preferred.words()[1].store(7, Relaxed);
+        match QueueBuf::with_pages(8192, Pages::Huge) {
+            Ok(buf) => assert_eq!(buf.len(), 1 << HUGE_BITS),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOMEM)),
+        }
+        assert_eq!(QueueBuf::with_pages(1, Pages::Usual).unwrap().len(), PAGE);
+    }
 
     #[test]
     fn rings_outside_the_memory_are_refused() {
