@@ -71,7 +71,8 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     }
     let mut words = vec!["uverbs-clients".to_owned(), "--library".into(), "/opt/uverbs".into()];
     words.extend(args.short.then(|| "--short".to_owned()));
-    words.extend(args.filter.iter().flat_map(|part| ["--filter".to_owned(), part.clone()]));
+    // One word: a part may begin with a hyphen.
+    words.extend(args.filter.iter().map(|part| format!("--filter={part}")));
     let lab = vm::lab(boot.verbose)?;
     if args.filter.is_empty() || args.filter.iter().any(|part| "pyverbs".contains(part.as_str())) {
         boot.files.extend(pyverbs::shares(&lab, &boot.peers)?);

@@ -3,7 +3,7 @@
 //!
 //! All of them have few iterations: a row shows whether a feature works, and programs that poll compete for the processors.
 
-use Family::{Cm, Multicast, Perftest, Pingpong, Rping, Single};
+use Family::{Cm, Endless, Multicast, Perftest, Pingpong, Rping, Single, Udaddy};
 use Place::{Ib, Native, Roce, Rxe};
 
 /// The way in which programs name their device, port and peer.
@@ -19,6 +19,10 @@ pub enum Family {
     Rping,
     /// librdmacm's programs whose client names the server with `-s`.
     Cm,
+    /// `cmtime`: the same, but the server does not end.
+    Endless,
+    /// `udaddy`: the same, but its port is fixed, and `-p` is the port space.
+    Udaddy,
     /// `mckey`: both join the same group.
     Multicast,
 }
@@ -118,9 +122,9 @@ pub const ROWS: &[Row] = &[
     row(Perftest, "ib_send_bw", "-n 50 -R", ADDRESSES),
     short(Rping, "rping", "-C 5 -v", ADDRESSES),
     short(Cm, "ucmatose", "-C 5", ADDRESSES),
-    row(Cm, "udaddy", "-C 5", ADDRESSES),
+    row(Udaddy, "udaddy", "-C 5", ADDRESSES),
     row(Cm, "rstream", "-S 1024 -C 5", ADDRESSES),
-    row(Cm, "cmtime", "-c 5", ADDRESSES),
+    row(Endless, "cmtime", "-c 5", ADDRESSES),
     row(Multicast, "mckey", "-C 5", ADDRESSES),
     short(Single, "pyverbs", "", VM),
 ];
@@ -155,24 +159,30 @@ impl Row {
 
     /// Whether the server listens at a TCP port.
     pub fn has_port(&self) -> bool {
-        matches!(self.family, Pingpong | Perftest)
+        matches!(self.family, Pingpong | Perftest) && !self.uses_cm()
+    }
+
+    /// Whether perftest connects by librdmacm.
+    fn uses_cm(&self) -> bool {
+        self.args.split(' ').any(|arg| arg == "-R")
     }
 
     /// All arguments of the server (or of the only process), or of the client.
     pub fn words(&self, is_client: bool, names: &Names) -> Vec<String> {
         let Names { device, gid, port, host, address, own } = names;
-        let uses_cm = self.args.split(' ').any(|arg| arg == "-R");
         let (client, address_of_family) = match self.family {
             Single => ("", format!("-d {device}")),
             Pingpong => (host.as_str(), format!("-d {device} -g {gid} -p {port}")),
-            Perftest if uses_cm => (address.as_str(), format!("-d {device} -p {port} -F")),
+            Perftest if self.uses_cm() => (address.as_str(), format!("-d {device} -p {port} -F")),
             Perftest => (host.as_str(), format!("-d {device} -x {gid} -p {port} -F")),
             Rping if is_client => ("", format!("-c -a {address} -p {port}")),
             Rping => ("", format!("-s -a {address} -p {port}")),
-            Cm if is_client => ("", format!("-s {address} -p {port}")),
-            Cm => ("", format!("-p {port}")),
-            Multicast if is_client => ("", format!("-m 239.1.1.7 -b {own} -p 0x106 -s")),
-            Multicast => ("", format!("-m 239.1.1.7 -b {own} -p 0x106")),
+            Udaddy if is_client => ("", format!("-s {address}")),
+            Udaddy => ("", String::new()),
+            Cm | Endless if is_client => ("", format!("-s {address} -p {port}")),
+            Cm | Endless => ("", format!("-p {port}")),
+            Multicast if is_client => ("", format!("-m 239.1.1.7 -b {own} -s")),
+            Multicast => ("", format!("-m 239.1.1.7 -b {own}")),
         };
         let client = if is_client { client } else { "" };
         let all = format!("{address_of_family} {} {client}", self.args);
