@@ -344,9 +344,11 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     let mut index = -1;
     crate::errno::nothing(|| {
-        if let Source::Kernel(info) = source(device)? {
-            index = info.index().and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1);
-        }
+        index = match source(device)? {
+            Source::Kernel(info) => info.index().and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1),
+            #[cfg(feature = "hca")]
+            Source::Hca(_) => -1,
+        };
         Ok(())
     });
     index
