@@ -14,6 +14,7 @@ mod corpus;
 mod demo;
 mod dist;
 mod fuzz;
+mod mutants;
 mod pyverbs;
 mod rust;
 mod sanitize;
@@ -42,6 +43,7 @@ enum Chore {
     Test(test::Args),
     Vm(vm::Args),
     Fuzz(fuzz::Args),
+    Mutants(mutants::Args),
     Sanitize(sanitize::Args),
     Demo(demo::Args),
     Bench(bench::Args),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Chore::Test(args) => test::main(&args),
         Chore::Vm(args) => vm::main(args),
         Chore::Fuzz(args) => fuzz::main(&args),
+        Chore::Mutants(args) => mutants::main(&args),
         Chore::Sanitize(args) => sanitize::main(&args),
         Chore::Demo(args) => demo::main(&args),
         Chore::Bench(args) => bench::main(&args),

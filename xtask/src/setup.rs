@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Also fetch everything that the VM lab and the checks for aarch64 need, so that later runs need no network
     #[arg(long)]
     lab: bool,
-    /// Also build the tools of `cargo xtask ci --slow`
+    /// Also build the tools of `cargo xtask ci --slow` and `cargo xtask mutants`
     #[arg(long)]
     slow: bool,
     /// Only print what is missing; the exit status is 1 if something is missing

@@ -23,8 +23,8 @@ pub(crate) struct Tool {
 /// The tools that the gate runs.
 pub(crate) const GATE: [&Tool; 3] = [&DENY, &FUZZ, &MDBOOK];
 
-/// The tools that `cargo xtask ci --slow` runs in addition. Building them takes too long for the gate.
-pub(crate) const SLOW: [&Tool; 1] = [&SEMVER_CHECKS];
+/// The tools of `cargo xtask ci --slow` and `cargo xtask mutants`. Building them takes too long for the gate.
+pub(crate) const SLOW: [&Tool; 2] = [&MUTANTS, &SEMVER_CHECKS];
 
 /// Licences, forbidden packages and sources of dependencies.
 pub(crate) const DENY: Tool =
@@ -41,6 +41,10 @@ pub(crate) const MDBOOK: Tool = Tool {
     features: &["--no-default-features", "--features=search"],
     purpose: "the book",
 };
+
+/// Changes the code, to find changes that no test detects.
+pub(crate) const MUTANTS: Tool =
+    Tool { name: "cargo-mutants", version: "27.1.0", features: &[], purpose: "the mutation tests" };
 
 /// Compares the API with that of another revision.
 pub(crate) const SEMVER_CHECKS: Tool = Tool {
