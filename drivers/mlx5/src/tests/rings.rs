@@ -86,13 +86,13 @@ impl What {
             Self::Inv => (0x25, 8),
         }
     }
-    /// The bytes of the WQE at index 0; of an invalidation, only the control segment.
+    /// The bytes of the WQE at index 1; of an invalidation, only the control segment.
     fn bytes(self) -> Vec<u8> {
         let (opcode, units) = self.wqe();
         let imm = if matches!(self, Self::Inv) { 5 } else { 0 };
         let fm_ce_se =
             if matches!(self, Self::Fenced) { MLX5_WQE_CTRL_FENCE } else { MLX5_WQE_CTRL_CQ_UPDATE };
-        let ctrl = CtrlSeg::new(0, 0, opcode, 0xa1_b2c3, units as u8, fm_ce_se, Be32::new(imm));
+        let ctrl = CtrlSeg::new(0, 1, opcode, 0xa1_b2c3, units as u8, fm_ce_se, Be32::new(imm));
         let raddr = RaddrSeg { raddr: Be64::new(0xbeef), rkey: Be32::new(9), reserved: Be32::new(0) };
         let entry = |i: u8| DataSeg::new(64, 7, 0x1000 * u64::from(i)).as_bytes().to_vec();
         let rest = match self {
@@ -447,12 +447,15 @@ fn every_interface_writes_the_same_bytes() {
         let written = |face| {
             let mut s = Sends::new(&send_config(QpType::Rc), 64, BLUE_FLAME);
             s.fill(0xee);
+            // Only a queue that was used before posts from registers.
+            assert_eq!(post(&mut s, Face::Batch, &[SendOf(1)], 0), (1, Ok(())));
+            s.bell.take();
             assert_eq!(post(&mut s, face, &[what], 1), (1, Ok(())));
             let rings = s.bell.take();
             assert_eq!(rings.len(), 1);
             // A burst has whole blocks; the device ignores the bytes after the WQE.
             let len = rings[0].bytes.len().min(what.wqe().1 as usize * 16);
-            (s.blocks(0, 3), rings[0].bytes[..len].to_vec())
+            (s.blocks(1, 3), rings[0].bytes[..len].to_vec())
         };
         let batch = written(Face::Batch);
         assert!(batch.0.starts_with(&what.bytes()), "{what:?}: {batch:x?}");
