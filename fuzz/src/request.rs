@@ -35,7 +35,7 @@ impl<'a> Arbitrary<'a> for Op {
         const KINDS: u64 = 13;
         let (mut null_mw, mut null_mr) = (false, false);
         // In the corpus, immediate data are the bytes of the WQE.
-        let op = match u64::from(u32::arbitrary(u)?) * KINDS >> 32 {
+        let op = match (u64::from(u32::arbitrary(u)?) * KINDS) >> 32 {
             0 => O::Send,
             1 => O::SendImm(u32::from_be(u.arbitrary()?)),
             2 => O::SendInv(u.arbitrary()?),

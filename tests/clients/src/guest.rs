@@ -7,7 +7,7 @@
 use crate::native::ends;
 use crate::process::{End, Group};
 use crate::pyverbs;
-use crate::report::{Cell, Ends, Line, Report};
+use crate::report::{Cell, Ends, Line, Report, twice};
 use crate::row::{Family, Names, Place, ROWS, Row};
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
@@ -133,11 +133,13 @@ impl Guest {
                 }
                 cmd
             };
-            let cell = if row.has_port() {
-                ends(row, *port, command(false, server), command(true, client))?
-            } else {
-                connected(row, &mut command(false, server), || command(true, client))?
-            };
+            let cell = twice(&row.name(), || {
+                if row.has_port() {
+                    ends(row, *port, command(false, server), command(true, client))
+                } else {
+                    connected(row, &mut command(false, server), || command(true, client))
+                }
+            })?;
             cells.push((kind, cell));
         }
         Ok(Line { name: row.name(), cells })

@@ -7,7 +7,7 @@
 
 use crate::process::{End, Group};
 use crate::pyverbs;
-use crate::report::{Cell, Ends, Line, Report};
+use crate::report::{Cell, Ends, Line, Report, twice};
 use crate::row::{Names, Place, ROWS, Row};
 use anyhow::{Context, Result, ensure};
 use core::time::Duration;
@@ -61,8 +61,10 @@ impl Native {
         self.own(folder.path(), &mut report)?;
         if self.is_wanted("pyverbs") {
             pyverbs::unpack(Path::new(pyverbs::INSTALLED), folder.path())?;
-            let results = pyverbs::run(folder.path(), "", "hca0", GID, &self.env())?;
-            let cell = pyverbs::judge(Place::Native, &results, None);
+            let cell = twice("pyverbs", || {
+                let results = pyverbs::run(folder.path(), "", "hca0", GID, &self.env())?;
+                Ok(pyverbs::judge(Place::Native, &results, None))
+            })?;
             report.add(Line { name: "pyverbs".into(), cells: vec![(Ends::Ours, cell)] });
         }
         Ok(report.print())
@@ -91,7 +93,7 @@ impl Native {
                 cmd
             };
             let start = Instant::now();
-            let cell = ends(row, port, command(false), command(true))?;
+            let cell = twice(&row.name(), || ends(row, port, command(false), command(true)))?;
             eprintln!("clients: {} ({:.1} s)", row.name(), start.elapsed().as_secs_f32());
             report.add(Line { name: row.name(), cells: vec![(Ends::Ours, cell)] });
         }
@@ -109,13 +111,16 @@ impl Native {
                 let is_valgrind = tool == "valgrind";
                 let path = folder.join(format!("{program}-{}", &tool[..1]));
                 self.compile(program, &path, is_valgrind)?;
-                let mut cmd = Command::new(if is_valgrind { Path::new("valgrind") } else { &path });
-                if is_valgrind {
-                    cmd.args(["-q", "--error-exitcode=9"]).arg(&path);
-                }
-                // Python and others leave memory at exit; so do these programs, on purpose.
-                cmd.envs(self.env()).env("ASAN_OPTIONS", "detect_leaks=0");
-                let cell = single(cmd)?;
+                let command = || {
+                    let mut cmd = Command::new(if is_valgrind { Path::new("valgrind") } else { &path });
+                    if is_valgrind {
+                        cmd.args(["-q", "--error-exitcode=9"]).arg(&path);
+                    }
+                    // Python and others leave memory at exit; so do these programs, on purpose.
+                    cmd.envs(self.env()).env("ASAN_OPTIONS", "detect_leaks=0");
+                    cmd
+                };
+                let cell = twice(&name, || single(command()))?;
                 report.add(Line { name, cells: vec![(Ends::Ours, cell)] });
             }
         }

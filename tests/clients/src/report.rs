@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The table of a run, and its verdict.
 
+use anyhow::Result;
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 
@@ -36,6 +37,8 @@ pub enum Cell {
     Pass,
     /// It passed, with these numbers.
     Counts(String),
+    /// It passed in a second run; the reason why the first failed was printed.
+    SecondRun,
     /// It failed; what was printed last.
     Fail(String),
 }
@@ -44,6 +47,19 @@ impl Cell {
     fn passed(&self) -> bool {
         !matches!(self, Self::Fail(_))
     }
+}
+
+/// Runs a row, and runs it once more if it fails: on a busy machine a program that polls may reach a time limit, and perftest
+/// and librdmacm have limits of their own. The table shows that there was a second run.
+///
+/// # Errors
+/// The error of a run.
+pub fn twice(name: &str, mut run: impl FnMut() -> Result<Cell>) -> Result<Cell> {
+    let first = run()?;
+    let Cell::Fail(reason) = first else { return Ok(first) };
+    eprintln!("clients: {name}: failed, runs again\n{reason}");
+    let again = run()?;
+    Ok(if again.passed() { Cell::SecondRun } else { again })
 }
 
 /// The results of a row.
@@ -95,6 +111,7 @@ impl Report {
                     None => "-".to_owned(),
                     Some(Cell::Pass) => "ok".to_owned(),
                     Some(Cell::Counts(counts)) => counts.clone(),
+                    Some(Cell::SecondRun) => "ok, 2nd run".to_owned(),
                     Some(Cell::Fail(_)) => "FAILED".to_owned(),
                 }
             });
