@@ -5,8 +5,8 @@
 
 use super::{QpHandle, Result, explain, invoke, query};
 use crate::attr::{
-    AccessFlags, AhAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState,
-    transition,
+    AccessFlags, AhAttr, DeviceAttr, Gid, GlobalRoute, MigState, Mtu, QpAttr, QpAttrMask, QpCap, QpInitAttr,
+    QpState, transition,
 };
 use crate::errno::Errno;
 use crate::error::Error;
@@ -55,13 +55,18 @@ impl QpHandle {
     }
 
     /// Checks the values in `mask` as [`modify`](Self::modify) reports them, and changes nothing: whether each has a meaning,
-    /// and whether the device and its port support it.
+    /// and whether it is within the device's limits. A limit of 0 is not compared, because a device that does not know its
+    /// limit may accept the value.
     ///
     /// # Errors
     /// The first value that is invalid.
     pub fn check_values(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         attr.check(mask)?;
-        self.explain_values("modify_qp", attr, mask, Errno::EINVAL).map_or(Ok(()), Err)
+        let known = |device: &DeviceAttr| {
+            limits(attr, mask, device)
+                .map(|(field, asked, limit)| (field, asked, if limit == 0 { u32::MAX } else { limit }))
+        };
+        explain::over_limit("modify_qp", self.kernel(), Errno::EINVAL, known).map_or(Ok(()), Err)
     }
 
     /// The meaning of an `EINVAL` from `modify_qp`, as far as it can be found.
@@ -117,21 +122,7 @@ impl QpHandle {
             let reason = format!("{:?} is above the port's {:?}", attr.path_mtu, port.max_mtu);
             return Some(Error::invalid(verb, "path_mtu", reason));
         }
-        let given = |bit, value: u8| if has(bit) { u32::from(value) } else { 0 };
-        explain::over_limit(verb, kernel, errno, |device| {
-            [
-                (
-                    "max_rd_atomic",
-                    given(QpAttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic),
-                    device.max_qp_init_rd_atom,
-                ),
-                (
-                    "max_dest_rd_atomic",
-                    given(QpAttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic),
-                    device.max_qp_rd_atom,
-                ),
-            ]
-        })
+        explain::over_limit(verb, kernel, errno, |device| limits(attr, mask, device))
     }
 
     /// Queries the attributes in `mask`. A driver may return more or fewer; fields that it does not return are zero. In
@@ -150,6 +141,17 @@ impl QpHandle {
         let init = QpInitAttr { cap: attr.cap, sq_sig_all, ..QpInitAttr::new(self.qp_type()) };
         Ok((attr, init))
     }
+}
+
+/// The values in `mask` that the device limits.
+fn limits(attr: &QpAttr, mask: QpAttrMask, device: &DeviceAttr) -> [explain::Limit; 2] {
+    let given = |bit, value: u8| if mask.contains(bit) { u32::from(value) } else { 0 };
+    let sent = given(QpAttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic);
+    let served = given(QpAttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic);
+    [
+        ("max_rd_atomic", sent, device.max_qp_init_rd_atom),
+        ("max_dest_rd_atomic", served, device.max_qp_rd_atom),
+    ]
 }
 
 /// The fields that `mask` selects. The others are 0, so that attributes which the caller did not select are never

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbell pages as memory, for programs that write doorbells themselves (`mlx5dv_init_obj`).
 //!
-//! A store to ordinary memory calls nobody, so a thread reads the registers of such pages again and again. It takes a value
+//! A store to ordinary memory has no side effect, so a thread reads the registers of such pages again and again. It takes a value
 //! out of the memory before it passes it on, so every value that is found is a new doorbell. A value that another overwrites
 //! before it is found is lost, which a device may do, too: the doorbell record has the count of both. The thread exists only
 //! while there are such pages, and sleeps between two rounds when nothing was written for a while.
