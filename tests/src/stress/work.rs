@@ -388,8 +388,9 @@ impl<D: Driver> World<D> {
             _ => [false, false],
         };
         if D::NAME == "rxe" && destroy == [false, false] {
-            // It miscounts them, too, if requests arrive while a QP is reset (`rxe_qp_reset()` runs the responder beside the
-            // one of the receiving CPU): then the QP executes nothing until it is destroyed. So the ends stop sending first.
+            // Linux 6.1 also miscounts the references of a QP that is reset while requests arrive: `rxe_qp_reset()` calls the
+            // responder, which the receiving CPU may be executing. Such a QP executes nothing until it is destroyed. So both
+            // ends stop sending before the reset.
             conn.era()?.allow_errors();
             for side in 0..2 {
                 if let Some(queues) = conn.queues(side)? {
