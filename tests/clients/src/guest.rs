@@ -8,7 +8,8 @@ use crate::native::ends;
 use crate::process::{End, Group};
 use crate::pyverbs;
 use crate::report::{Cell, Ends, Line, Report, twice};
-use crate::row::{Family, Names, Place, ROWS, Row};
+use crate::row::{Family, Names, Place, Row};
+use crate::rows;
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use std::env;
@@ -79,13 +80,13 @@ impl Guest {
         let link = Link::from_env()?;
         let mut report = Report::default();
         let mut port = FIRST_PORT;
-        let wanted = |row: &&Row| {
+        let wanted = |row: &&'static Row| {
             let name = row.name();
             let selected =
                 self.filter.is_empty() || self.filter.iter().any(|part| name.contains(part.as_str()));
             row.places.contains(&link.place) && selected && (row.short || !self.short)
         };
-        for row in ROWS.iter().filter(wanted) {
+        for row in rows::all().filter(wanted) {
             let start = Instant::now();
             let line = match (row.program, &self.suite) {
                 ("pyverbs", None) => continue,

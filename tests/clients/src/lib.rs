@@ -14,3 +14,4 @@ pub mod process;
 pub mod pyverbs;
 pub mod report;
 pub mod row;
+pub mod rows;

@@ -8,7 +8,8 @@
 use crate::process::{End, Group};
 use crate::pyverbs;
 use crate::report::{Cell, Ends, Line, Report, twice};
-use crate::row::{Names, Place, ROWS, Row};
+use crate::row::{Names, Place, Row};
+use crate::rows;
 use anyhow::{Context, Result, ensure};
 use core::time::Duration;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ impl Native {
         let fabric = group.start(Command::new(&self.hca).arg("--fabric").arg(&socket))?;
         ensure!(group.wait_for_text(fabric, "join at"), "no fabric: {}", group.last_lines(fabric));
         let rows =
-            ROWS.iter().filter(|row| row.places.contains(&Place::Native) && self.is_wanted(&row.name()));
+            rows::all().filter(|row| row.places.contains(&Place::Native) && self.is_wanted(&row.name()));
         for (row, port) in rows.zip(FIRST_PORT..) {
             let names = Names {
                 device: "hca0".into(),

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The tables of rows: programs with their arguments.
-//!
-//! All of them have few iterations: a row shows whether a feature works, and programs that poll compete for the processors.
+//! What a row is: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
 use Family::{Cm, Endless, Multicast, Perftest, Pingpong, Rping, Single, Udaddy};
 use Place::{Ib, Native, Roce, Rxe};
@@ -41,13 +39,13 @@ pub enum Place {
 }
 
 /// Every place.
-const EVERYWHERE: &[Place] = &[Native, Rxe, Roce, Ib];
+pub(crate) const EVERYWHERE: &[Place] = &[Native, Rxe, Roce, Ib];
 /// Devices of mlx5.
-const MLX5: &[Place] = &[Native, Roce, Ib];
+pub(crate) const MLX5: &[Place] = &[Native, Roce, Ib];
 /// With a kernel.
-const VM: &[Place] = &[Rxe, Roce, Ib];
+pub(crate) const VM: &[Place] = &[Rxe, Roce, Ib];
 /// Where librdmacm can resolve addresses. InfiniBand needs IPoIB and a subnet manager, which the software HCA lacks.
-const ADDRESSES: &[Place] = &[Rxe, Roce];
+pub(crate) const ADDRESSES: &[Place] = &[Rxe, Roce];
 
 /// A program with its arguments.
 #[derive(Clone, Copy, Debug)]
@@ -64,70 +62,25 @@ pub struct Row {
     pub short: bool,
 }
 
-const fn row(family: Family, program: &'static str, args: &'static str, places: &'static [Place]) -> Row {
+/// A row.
+pub(crate) const fn row(
+    family: Family,
+    program: &'static str,
+    args: &'static str,
+    places: &'static [Place],
+) -> Row {
     Row { program, args, family, places, short: false }
 }
 
-const fn short(family: Family, program: &'static str, args: &'static str, places: &'static [Place]) -> Row {
+/// A row that is among those of a short run.
+pub(crate) const fn short(
+    family: Family,
+    program: &'static str,
+    args: &'static str,
+    places: &'static [Place],
+) -> Row {
     Row { program, args, family, places, short: true }
 }
-
-/// All rows.
-pub const ROWS: &[Row] = &[
-    short(Single, "ibv_devinfo", "-v", EVERYWHERE),
-    short(Pingpong, "ibv_rc_pingpong", "-n 50", EVERYWHERE),
-    short(Pingpong, "ibv_rc_pingpong", "-n 200 -e -c", EVERYWHERE),
-    row(Pingpong, "ibv_rc_pingpong", "-n 100 -e -N", EVERYWHERE),
-    row(Pingpong, "ibv_rc_pingpong", "-n 50 -t", MLX5),
-    row(Pingpong, "ibv_uc_pingpong", "-n 50", EVERYWHERE),
-    row(Pingpong, "ibv_uc_pingpong", "-n 200 -e -c", EVERYWHERE),
-    row(Pingpong, "ibv_ud_pingpong", "-n 50 -s 1024", EVERYWHERE),
-    short(Pingpong, "ibv_ud_pingpong", "-n 200 -s 1024 -e -c", EVERYWHERE),
-    row(Pingpong, "ibv_srq_pingpong", "-n 50", EVERYWHERE),
-    short(Pingpong, "ibv_srq_pingpong", "-n 200 -e -c", EVERYWHERE),
-    row(Pingpong, "ibv_xsrq_pingpong", "-n 50", MLX5),
-    row(Pingpong, "ibv_xsrq_pingpong", "-n 200 -e", MLX5),
-    short(Perftest, "ib_send_lat", "-n 20", EVERYWHERE),
-    short(Perftest, "ib_send_lat", "-n 50 -e", EVERYWHERE),
-    row(Perftest, "ib_send_lat", "-n 20 -c UC", EVERYWHERE),
-    row(Perftest, "ib_send_lat", "-n 20 -c UD", EVERYWHERE),
-    row(Perftest, "ib_send_lat", "-n 20 -c XRC", MLX5),
-    row(Perftest, "ib_send_bw", "-n 50 -e", EVERYWHERE),
-    short(Perftest, "ib_send_bw", "-n 50 -c UC", EVERYWHERE),
-    row(Perftest, "ib_send_bw", "-n 50 -c UD -s 1024 -e", EVERYWHERE),
-    row(Perftest, "ib_send_bw", "-n 50 -c XRC -e", MLX5),
-    row(Perftest, "ib_send_bw", "-n 50 -e -I 32 -s 32", EVERYWHERE),
-    row(Perftest, "ib_send_bw", "-n 100 -l 4", EVERYWHERE),
-    row(Perftest, "ib_send_bw", "-n 50 -q 4", EVERYWHERE),
-    row(Perftest, "ib_send_bw", "-n 50 -e --use-srq", EVERYWHERE),
-    short(Perftest, "ib_send_bw", "-n 50 -e --use_old_post_send", EVERYWHERE),
-    row(Perftest, "ib_write_lat", "-n 20", EVERYWHERE),
-    row(Perftest, "ib_write_lat", "-n 20 -c UC", EVERYWHERE),
-    row(Perftest, "ib_write_lat", "-n 20 -c XRC", MLX5),
-    row(Perftest, "ib_write_lat", "-n 20 --use_old_post_send", EVERYWHERE),
-    short(Perftest, "ib_write_bw", "-n 50", EVERYWHERE),
-    row(Perftest, "ib_write_bw", "-n 50 -c UC", EVERYWHERE),
-    row(Perftest, "ib_write_bw", "-n 50 -c XRC", MLX5),
-    row(Perftest, "ib_write_bw", "-n 50 -I 64 -s 64", EVERYWHERE),
-    row(Perftest, "ib_write_bw", "-n 100 -l 4 -q 2", EVERYWHERE),
-    row(Perftest, "ib_read_lat", "-n 20", EVERYWHERE),
-    row(Perftest, "ib_read_lat", "-n 50 -e", EVERYWHERE),
-    row(Perftest, "ib_read_lat", "-n 20 -c XRC", MLX5),
-    short(Perftest, "ib_read_bw", "-n 50 -e", EVERYWHERE),
-    row(Perftest, "ib_read_bw", "-n 50 -q 2 --use_old_post_send", EVERYWHERE),
-    row(Perftest, "ib_atomic_lat", "-n 20", EVERYWHERE),
-    row(Perftest, "ib_atomic_lat", "-n 50 -e -A CMP_AND_SWAP", EVERYWHERE),
-    row(Perftest, "ib_atomic_lat", "-n 20 -c XRC", MLX5),
-    short(Perftest, "ib_atomic_bw", "-n 50 -e", EVERYWHERE),
-    row(Perftest, "ib_send_bw", "-n 50 -R", ADDRESSES),
-    short(Rping, "rping", "-C 5 -v", ADDRESSES),
-    short(Cm, "ucmatose", "-C 5", ADDRESSES),
-    row(Udaddy, "udaddy", "-C 5", ADDRESSES),
-    row(Cm, "rstream", "-S 1024 -C 5", ADDRESSES),
-    row(Endless, "cmtime", "-c 5", ADDRESSES),
-    row(Multicast, "mckey", "-C 5", ADDRESSES),
-    short(Single, "pyverbs", "", VM),
-];
 
 /// What the arguments of a family are filled with.
 #[derive(Clone, Debug)]
@@ -193,14 +146,15 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows;
     use std::collections::BTreeSet;
 
     #[test]
     fn rows_differ_and_each_place_has_a_short_selection() {
-        let names: BTreeSet<String> = ROWS.iter().map(Row::name).collect();
-        assert_eq!(names.len(), ROWS.len());
+        let names: BTreeSet<String> = rows::all().map(Row::name).collect();
+        assert_eq!(names.len(), rows::all().count());
         for place in EVERYWHERE {
-            assert!(ROWS.iter().any(|row| row.short && row.places.contains(place)));
+            assert!(rows::all().any(|row| row.short && row.places.contains(place)));
         }
     }
 
@@ -214,7 +168,7 @@ mod tests {
             address: "1.2.3.4".into(),
             own: "1.2.3.5".into(),
         };
-        let find = |name: &str| ROWS.iter().find(|row| row.name() == name).unwrap();
+        let find = |name: &str| rows::all().find(|row| row.name() == name).unwrap();
         let words = |name, is_client| find(name).words(is_client, &names).join(" ");
         assert_eq!(words("ibv_rc_pingpong -n 50", false), "-d d -g 3 -p 7 -n 50");
         assert_eq!(words("ib_send_lat -n 20", true), "-d d -x 3 -p 7 -F -n 20 h");

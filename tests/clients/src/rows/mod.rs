@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tables of rows, a file for each project.
+//!
+//! All of them have few iterations: a row shows whether a feature works, and programs that poll compete for the processors.
+
+mod librdmacm;
+mod perftest;
+mod rdma_core;
+mod suite;
+
+use crate::row::Row;
+
+/// The tables, in the order in which they run.
+const TABLES: &[&[Row]] = &[rdma_core::ROWS, perftest::ROWS, librdmacm::ROWS, suite::ROWS];
+
+/// All rows.
+pub fn all() -> impl Iterator<Item = &'static Row> {
+    TABLES.iter().copied().flatten()
+}

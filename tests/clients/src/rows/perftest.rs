@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! perftest.
+
+use crate::row::Family::Perftest;
+use crate::row::{ADDRESSES, EVERYWHERE, MLX5, Row, row, short};
+
+/// The rows.
+pub(super) const ROWS: &[Row] = &[
+    short(Perftest, "ib_send_lat", "-n 20", EVERYWHERE),
+    short(Perftest, "ib_send_lat", "-n 50 -e", EVERYWHERE),
+    row(Perftest, "ib_send_lat", "-n 20 -c UC", EVERYWHERE),
+    row(Perftest, "ib_send_lat", "-n 20 -c UD", EVERYWHERE),
+    row(Perftest, "ib_send_lat", "-n 20 -c XRC", MLX5),
+    row(Perftest, "ib_send_bw", "-n 50 -e", EVERYWHERE),
+    short(Perftest, "ib_send_bw", "-n 50 -c UC", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -c UD -s 1024 -e", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -c XRC -e", MLX5),
+    row(Perftest, "ib_send_bw", "-n 50 -e -I 32 -s 32", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 100 -l 4", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -q 4", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -e --use-srq", EVERYWHERE),
+    short(Perftest, "ib_send_bw", "-n 50 -e --use_old_post_send", EVERYWHERE),
+    row(Perftest, "ib_write_lat", "-n 20", EVERYWHERE),
+    row(Perftest, "ib_write_lat", "-n 20 -c UC", EVERYWHERE),
+    row(Perftest, "ib_write_lat", "-n 20 -c XRC", MLX5),
+    row(Perftest, "ib_write_lat", "-n 20 --use_old_post_send", EVERYWHERE),
+    short(Perftest, "ib_write_bw", "-n 50", EVERYWHERE),
+    row(Perftest, "ib_write_bw", "-n 50 -c UC", EVERYWHERE),
+    row(Perftest, "ib_write_bw", "-n 50 -c XRC", MLX5),
+    row(Perftest, "ib_write_bw", "-n 50 -I 64 -s 64", EVERYWHERE),
+    row(Perftest, "ib_write_bw", "-n 100 -l 4 -q 2", EVERYWHERE),
+    row(Perftest, "ib_read_lat", "-n 20", EVERYWHERE),
+    row(Perftest, "ib_read_lat", "-n 50 -e", EVERYWHERE),
+    row(Perftest, "ib_read_lat", "-n 20 -c XRC", MLX5),
+    short(Perftest, "ib_read_bw", "-n 50 -e", EVERYWHERE),
+    row(Perftest, "ib_read_bw", "-n 50 -q 2 --use_old_post_send", EVERYWHERE),
+    row(Perftest, "ib_atomic_lat", "-n 20", EVERYWHERE),
+    row(Perftest, "ib_atomic_lat", "-n 50 -e -A CMP_AND_SWAP", EVERYWHERE),
+    row(Perftest, "ib_atomic_lat", "-n 20 -c XRC", MLX5),
+    short(Perftest, "ib_atomic_bw", "-n 50 -e", EVERYWHERE),
+    row(Perftest, "ib_send_bw", "-n 50 -R", ADDRESSES),
+];
