@@ -8,12 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uverbs_clients::native::Native;
 use uverbs_lab::args::{BootArgs, LinkArg};
-use uverbs_lab::{Share, Task};
+use uverbs_lab::{Outcome, Share, Task};
+
+/// Seconds for all rows of a device, each of which has a time limit of its own.
+const TIMEOUT: u64 = 3600;
 
 /// Run programs of rdma-core, perftest and others with the C library, and print a table
 ///
 /// Natively, on the software HCA in each process, joined by a fabric; with --vm on the devices of a kernel, each program
-/// with rdma-core's library, with ours, and with one end of each. The exit status is 1 if a program passes with
+/// with rdma-core's library, with ours, and with one end of each. The programs are those of the kernel's Debian release:
+/// of rdma-core 44 on kernel 6.1, of rdma-core 65 on kernel 7.2. The exit status is 1 if a program passes with
 /// rdma-core's library and not with ours.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Args {
@@ -56,29 +60,37 @@ pub(crate) fn native(filter: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!passed)))
 }
 
-/// Runs the rows on the devices of each selected kernel.
+/// Runs the rows on the devices of each selected kernel; also after a failure.
 fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
+    let lab = vm::lab(args.boot.verbose)?;
+    let devices = vm::devices(&args.boot, LinkArg::All)?;
     let program = cargo::build_static(Program::Bin { package: "uverbs-clients", name: "uverbs-clients" })?;
-    let mut boot = args.boot.clone();
-    boot.timeout.get_or_insert(1800);
-    boot.mem.get_or_insert(2048);
-    boot.files.push(Share { host: program, guest: "/usr/bin/uverbs-clients".into() });
+    let mut shares = vec![Share { host: program, guest: "/usr/bin/uverbs-clients".into() }];
     for name in ["libibverbs.so.1", "libmlx5.so.1"] {
-        let host = library.join(name);
-        if host.exists() {
-            boot.files.push(Share { host, guest: format!("/opt/uverbs/{name}") });
-        }
+        shares.push(Share { host: library.join(name), guest: format!("/opt/uverbs/{name}") });
     }
     let mut words = vec!["uverbs-clients".to_owned(), "--library".into(), "/opt/uverbs".into()];
     words.extend(args.short.then(|| "--short".to_owned()));
     // One word: a part may begin with a hyphen.
     words.extend(args.filter.iter().map(|part| format!("--filter={part}")));
-    let lab = vm::lab(boot.verbose)?;
-    if args.filter.is_empty() || args.filter.iter().any(|part| "pyverbs".contains(part.as_str())) {
-        boot.files.extend(pyverbs::shares(&lab, &boot.peers)?);
-        words.extend(["--suite".to_owned(), pyverbs::FOLDER.into()]);
+    let is_wanted = |name: &str| args.filter.is_empty() || args.filter.iter().any(|part| name.contains(part));
+    let has_suite = is_wanted("pyverbs");
+    words.extend(has_suite.then_some(["--suite", pyverbs::FOLDER]).into_iter().flatten().map(str::to_owned));
+    let mut first = Outcome::Exit(0);
+    for series in args.boot.kernels()? {
+        let mut boot = args.boot.clone();
+        series.name.clone_into(&mut boot.kernel);
+        boot.peers.get_or_insert_with(|| series.suite.to_owned());
+        boot.timeout.get_or_insert(TIMEOUT);
+        boot.mem.get_or_insert(2048);
+        boot.files.extend(shares.iter().cloned());
+        if has_suite {
+            boot.files.extend(pyverbs::shares(&lab, boot.peers())?);
+        }
+        for device in &devices {
+            println!("Kernel {}, {}, programs of Debian {}", series.name, device.label(), boot.peers());
+            first = first.or(boot.run(&lab, core::slice::from_ref(device), &Task::Command(words.clone()))?);
+        }
     }
-    let devices = vm::devices(&boot, LinkArg::All)?;
-    let outcome = boot.run(&lab, &devices, &Task::Command(words))?;
-    Ok(ExitCode::from(outcome.code()))
+    Ok(ExitCode::from(first.code()))
 }

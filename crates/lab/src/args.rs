@@ -41,9 +41,9 @@ pub struct BootArgs {
     /// Further kernel arguments, e.g. loglevel=8
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     pub append: String,
-    /// The Debian suite whose C tools and libc the guest has
-    #[arg(long, value_name = "SUITE", default_value = HOME_SUITE)]
-    pub peers: String,
+    /// The Debian suite whose C tools and libc the guest has [default: bookworm; for `clients` that of the kernel]
+    #[arg(long, value_name = "SUITE")]
+    pub peers: Option<String>,
     /// The Debian suite whose QEMU is used [default: bookworm; forky for mlx5]
     #[arg(long, value_name = "SUITE")]
     pub qemu: Option<String>,
@@ -96,6 +96,11 @@ impl BootArgs {
         if self.kernel == "all" { Ok(Series::ALL.to_vec()) } else { Ok(vec![Series::named(&self.kernel)?]) }
     }
 
+    /// The Debian suite of the guest's C tools.
+    pub fn peers(&self) -> &str {
+        self.peers.as_deref().unwrap_or(HOME_SUITE)
+    }
+
     /// The selected devices. `default` is used without `--link`; `program` returns the program of mlx5 devices, see
     /// [`Device::Mlx5`].
     ///
@@ -124,7 +129,7 @@ impl BootArgs {
     /// One boot of a kernel.
     pub fn spec(&self, series: Series, device: Device, task: Task) -> Spec {
         let mut spec = Spec::new(series, device, task);
-        spec.peers.clone_from(&self.peers);
+        self.peers().clone_into(&mut spec.peers);
         spec.qemu.clone_from(&self.qemu);
         spec.bare = self.bare;
         spec.smp = self.smp;

@@ -96,7 +96,8 @@ impl Outcome {
 
     /// This outcome if it is a failure, otherwise `other`.
     #[cfg(feature = "cli")]
-    pub(crate) fn or(self, other: Self) -> Self {
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
         if self == Self::Exit(0) { other } else { self }
     }
 }
