@@ -210,12 +210,12 @@ impl World {
                     return;
                 };
                 if *private {
-                    if let Some(mr) = kept(pd.reg_private(buf, access.flags()).map_err(|(_, e)| e)) {
+                    if let Some(mr) = kept(pd.reg_private(buf, access.flags()).map_err(|e| e.error)) {
                         assert_eq!(mr.as_slice().iter().map(|b| u64::from(*b)).sum::<u64>(), 0);
                         let _ = kept(mr.close().map_err(|(_, e)| e));
                     }
                 } else {
-                    self.mrs.extend(kept(pd.reg_mr(buf, access.flags()).map_err(|(_, e)| e)));
+                    self.mrs.extend(kept(pd.reg_mr(buf, access.flags()).map_err(|e| e.error)));
                 }
             }
             Action::DmaBuf { pd, offset, length, access } => {

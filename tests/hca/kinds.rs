@@ -13,7 +13,8 @@ use uverbs::attr::{AccessFlags, CqInitAttr, QpCap};
 use uverbs::mlx5::Mlx5;
 use uverbs::wc::WorkCompletion;
 use uverbs::{
-    CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, Rc, Shared, WcStatus,
+    CompletionQueue, ConnectAttr, Context, MemoryRegion, PageBuf, ProtectionDomain, Qp, Rc, RegError, Shared,
+    WcStatus,
 };
 use uverbs_core::Errno;
 use uverbs_core::kernel::{Kernel, RawCommand};
@@ -42,7 +43,7 @@ impl End {
         let context = Context::<Mlx5>::from_kernel(hca.open()).unwrap();
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq_ex(&CqInitAttr { cqe: 64, ..CqInitAttr::default() }, None).unwrap();
-        let mr = pd.reg_mr(PageBuf::new(8192).unwrap(), ALL).map_err(|(_, e)| e).unwrap();
+        let mr = pd.reg_mr(PageBuf::new(8192).unwrap(), ALL).map_err(|e| e.error).unwrap();
         Self { context, pd, cq, mr }
     }
 
@@ -116,7 +117,7 @@ fn traffic(hca: &Hca, sgid_index: Option<u8>, atomics: bool, pages: Option<usize
         b.mr.read_at(at, &mut got).unwrap();
         assert_eq!(u64::from_ne_bytes(got), n);
         let back = a.mr.sge(at..at + 8).unwrap();
-        let (sq, from) = (qa.sq().unwrap(), b.mr.remote(at));
+        let (sq, from) = (qa.sq().unwrap(), b.mr.remote(at).unwrap());
         if atomics {
             // SAFETY: the regions live until the completions are polled.
             unsafe { sq.post(100 + n).signaled().fetch_add(&[back], from, 5) }.unwrap();
@@ -161,7 +162,7 @@ fn threads_create_and_destroy_qps_on_one_cq() -> Outcome {
     // One CQ for all threads: each poll may return completions of all QPs, which other threads destroy at the same
     // time.
     let cq: CompletionQueue<Mlx5, Shared> = context.create_cq(4096, None).unwrap();
-    let mr = pd.reg_mr(PageBuf::new(4096).unwrap(), ALL).map_err(|(_, e)| e).unwrap();
+    let mr = pd.reg_mr(PageBuf::new(4096).unwrap(), ALL).map_err(|e| e.error).unwrap();
     let done: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
     let attr = ConnectAttr { sgid_index: Some(3), access: ALL, ..ConnectAttr::default() };
     std::thread::scope(|scope| {
@@ -173,7 +174,7 @@ fn threads_create_and_destroy_qps_on_one_cq() -> Outcome {
                     qp.init(attr).unwrap();
                     let here = qp.control.endpoint(round as u32, attr).unwrap();
                     qp.connect(&here, &here, attr).unwrap();
-                    let to = mr.remote(thread as usize * 8);
+                    let to = mr.remote(thread as usize * 8).unwrap();
                     let sq = qp.sq().unwrap();
                     sq.post(thread).signaled().write_inline(&round.to_ne_bytes(), to).unwrap();
                     // The thread does not wait for this completion, which is reported or is removed with its QP.
@@ -269,19 +270,19 @@ fn memory_that_the_kernel_may_use_is_not_returned() -> Outcome {
     let pd = context.alloc_pd().unwrap();
     let dropped = Arc::new(AtomicU64::new(0));
     let buf = || CountsDrops(PageBuf::new(4096).unwrap(), dropped.clone());
-    let mut moved = pd.reg_mr(buf(), ALL).map_err(|(_, e)| e).unwrap();
+    let mut moved = pd.reg_mr(buf(), ALL).map_err(|e| e.error).unwrap();
     is_invalid.store(true, Ordering::Relaxed);
-    let (back, error) = pd.reg_mr(buf(), ALL).unwrap_err();
+    let RegError { buf: back, error, .. } = pd.reg_mr(buf(), ALL).unwrap_err();
     assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
-    let (back, error) = pd.reg_private(buf(), AccessFlags::LOCAL_WRITE).unwrap_err();
+    let RegError { buf: back, error, .. } = pd.reg_private(buf(), AccessFlags::LOCAL_WRITE).unwrap_err();
     assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
     assert_eq!(hca.objects().get("mr"), Some(&3), "the device can write both");
-    let (back, error) = moved.rereg_buf(buf()).unwrap_err();
+    let RegError { buf: back, error, .. } = moved.rereg_buf(buf()).unwrap_err();
     assert_eq!((back.is_none(), error.errno()), (true, Errno::EPROTO), "{error}");
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
     // If the kernel is not called, or returns an error, the buffer is returned.
-    let (back, _) = pd.reg_mr(buf(), AccessFlags::REMOTE_WRITE).unwrap_err();
-    assert!(back.is_some());
+    let failed = pd.reg_mr(buf(), AccessFlags::REMOTE_WRITE).unwrap_err();
+    assert!(failed.buf.is_some());
     Ok(())
 }
 

@@ -206,7 +206,7 @@ pub fn region<D: Driver>(
     len: usize,
     access: AccessFlags,
 ) -> Result<MemoryRegion<D, PageBuf>> {
-    pd.reg_mr(PageBuf::new(len)?, access).map_err(|(_, e)| e).context("reg_mr")
+    pd.reg_mr(PageBuf::new(len)?, access).map_err(|e| e.error).context("reg_mr")
 }
 
 impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {

@@ -163,7 +163,7 @@ fn every_call<D: Driver>(
     gone("create_cq", context.create_cq(4, None))?;
     gone("create_comp_channel", context.create_comp_channel())?;
     gone("open_xrcd", context.open_xrcd(None, true, false))?;
-    gone("reg_mr", pd.reg_mr(uverbs::PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE).map_err(|(_, e)| e))?;
+    gone("reg_mr", pd.reg_mr(uverbs::PageBuf::new(4096)?, AccessFlags::LOCAL_WRITE).map_err(|e| e.error))?;
     gone("alloc_mw", pd.alloc_mw(MwType::Type1))?;
     gone("create_ah", pd.create_ah(&attr.ah_attr(&side.here)))?;
     let srq = SrqInitAttr { attr: SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 }, ..SrqInitAttr::default() };

@@ -3,6 +3,7 @@
 
 use crate::context::{Context, ContextInner, same_context};
 use crate::pd::{PdInner, ProtectionDomain};
+use crate::remote::RemoteRegion;
 use core::ops::Range;
 use std::sync::Arc;
 use uverbs_core::attr::AccessFlags;
@@ -165,10 +166,24 @@ impl<D: Driver> DmRegion<D> {
         D::Sge::new(range.start, length, self.lkey()).map_err(|_| wrong())
     }
 
-    /// The address and key by which a peer accesses the byte at `offset`, in the driver's format.
-    #[must_use]
-    pub fn remote(&self, offset: u64) -> D::Remote {
-        D::Remote::new(offset, self.rkey())
+    /// The address and key by which a peer accesses the bytes from `offset` on, in the driver's format.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the region has no byte at `offset`.
+    pub fn remote(&self, offset: u64) -> Result<D::Remote> {
+        if offset >= self.length {
+            let reason = format!("{offset} is outside the region's {} bytes", self.length);
+            return Err(Error::invalid("remote", "offset", reason));
+        }
+        Ok(D::Remote::new(offset, self.rkey()))
+    }
+
+    /// The description of these bytes for a peer, which can be sent over the network.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the range is not inside the region.
+    pub fn remote_region(&self, range: Range<u64>) -> Result<RemoteRegion> {
+        RemoteRegion::new(0, self.length, self.rkey())?.slice(range)
     }
 
     /// Deregisters it and reports a failure, which `Drop` would only log.

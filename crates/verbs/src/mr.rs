@@ -28,6 +28,7 @@
 use crate::buf::{NoBuf, StableBuf};
 use crate::context::same_context;
 use crate::pd::{PdInner, ProtectionDomain};
+use crate::remote::RemoteRegion;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -55,6 +56,44 @@ pub struct Exposed;
 /// The flags that let a peer write.
 const EXPOSING: AccessFlags =
     AccessFlags::REMOTE_WRITE.union(AccessFlags::REMOTE_ATOMIC).union(AccessFlags::MW_BIND);
+
+/// A registration that failed, with the buffer.
+///
+/// It converts to [`Error`], so a function that returns `Result<_, Error>` uses `?` on a registration.
+#[non_exhaustive]
+pub struct RegError<B> {
+    /// The buffer. `None` if the kernel's answer was invalid (`EPROTO`): the kernel may have registered the memory, which
+    /// is leaked then.
+    pub buf: Option<B>,
+    /// The reason.
+    pub error: Error,
+}
+
+impl<B> fmt::Debug for RegError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegError").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Display for RegError<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<B> core::error::Error for RegError<B> {}
+
+impl<B> From<RegError<B>> for Error {
+    fn from(failed: RegError<B>) -> Self {
+        failed.error
+    }
+}
+
+impl<B> From<RegError<B>> for std::io::Error {
+    fn from(failed: RegError<B>) -> Self {
+        failed.error.into()
+    }
+}
 
 /// A registered buffer.
 pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
@@ -94,13 +133,13 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_reg_mr` of a buffer that peers may access with the rights `access`.
     ///
     /// # Errors
-    /// The buffer comes back with the error; `None` if the kernel's answer made no sense (`EPROTO`): it may have registered the
-    /// memory, which is leaked then.
+    /// [`Error::Invalid`] for a combination of rights that verbs do not have; else the kernel's error, such as `ENOMEM`
+    /// above the limit of locked memory. The [`RegError`] has the buffer.
     pub fn reg_mr<B: StableBuf>(
         &self,
         buf: B,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B>, (Option<B>, Error)> {
+    ) -> Result<MemoryRegion<D, B>, RegError<B>> {
         let iova = buf.ptr().as_ptr().expose_provenance() as u64;
         self.reg_mr_iova(buf, iova, access)
     }
@@ -109,23 +148,29 @@ impl<D: Driver> ProtectionDomain<D> {
     ///
     /// In some cases the driver accesses memory by the CPU, at the address of an entry, which is not the address of the
     /// memory in such a region: see [`SendBatch::push`](crate::provider::SendBatch::push).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `iova` and the buffer's address differ within a page; else as [`reg_mr`](Self::reg_mr).
     pub fn reg_mr_iova<B: StableBuf>(
         &self,
         buf: B,
         iova: u64,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B>, (Option<B>, Error)> {
+    ) -> Result<MemoryRegion<D, B>, RegError<B>> {
         MemoryRegion::register(self.inner(), buf, iova, access)
     }
 
     /// `ibv_reg_mr` of a buffer that no peer can write: it lends `&[u8]`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for rights that let a peer write; else as [`reg_mr`](Self::reg_mr).
     pub fn reg_private<B: StableBuf>(
         &self,
         buf: B,
         access: AccessFlags,
-    ) -> Result<MemoryRegion<D, B, Private>, (Option<B>, Error)> {
+    ) -> Result<MemoryRegion<D, B, Private>, RegError<B>> {
         if let Err(error) = MemoryRegion::<D, B, Private>::check_access(access) {
-            return Err((Some(buf), error));
+            return Err(RegError { buf: Some(buf), error });
         }
         let iova = buf.ptr().as_ptr().expose_provenance() as u64;
         MemoryRegion::register(self.inner(), buf, iova, access)
@@ -167,12 +212,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         }
     }
 
-    fn register(
-        pd: &Arc<PdInner<D>>,
-        buf: B,
-        iova: u64,
-        access: AccessFlags,
-    ) -> Result<Self, (Option<B>, Error)> {
+    fn register(pd: &Arc<PdInner<D>>, buf: B, iova: u64, access: AccessFlags) -> Result<Self, RegError<B>> {
         let range =
             MrRange { addr: buf.ptr().as_ptr().expose_provenance() as u64, length: buf.len() as u64, iova };
         let handle = pd.handle().and_then(|handle| {
@@ -185,7 +225,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
                 let length = buf.len();
                 Ok(Self::from_handle(handle, buf, length, iova, pd))
             }
-            Err(error) => Err((unless_unsure(buf, &error), error)),
+            Err(error) => Err(RegError { buf: unless_unsure(buf, &error), error }),
         }
     }
 
@@ -217,17 +257,21 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         Ok(())
     }
 
-    /// `ibv_rereg_mr` of the memory: the region moves to `buf`, and the old buffer comes back. On failure `buf` does, as
-    /// with [`reg_mr`](ProtectionDomain::reg_mr), and the region may be unusable; it must still be closed.
-    pub fn rereg_buf(&mut self, buf: B) -> Result<B, (Option<B>, Error)> {
+    /// `ibv_rereg_mr` of the memory: the region moves to `buf`, and the old buffer comes back.
+    ///
+    /// # Errors
+    /// `Unsupported` where the kernel's driver can't change regions; else the kernel's error. The [`RegError`] has `buf`.
+    /// The region may be unusable then, and must still be closed.
+    pub fn rereg_buf(&mut self, buf: B) -> Result<B, RegError<B>> {
         let Some(old) = self.buf.take() else {
-            return Err((Some(buf), Error::invalid("rereg_mr", "mr", "the region is deregistered")));
+            let error = Error::invalid("rereg_mr", "mr", "the region is deregistered");
+            return Err(RegError { buf: Some(buf), error });
         };
         let addr = buf.ptr().as_ptr().expose_provenance() as u64;
         let range = MrRange { addr, length: buf.len() as u64, iova: addr };
         if let Err(error) = self.rereg_with(&Rereg { range: Some(range), pd: None, access: None }) {
             self.buf = Some(old);
-            return Err((unless_unsure(buf, &error), error));
+            return Err(RegError { buf: unless_unsure(buf, &error), error });
         }
         self.iova = addr;
         self.mapped = buf.len();
@@ -294,10 +338,27 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         D::Sge::new(self.iova.wrapping_add(range.start as u64), length, self.lkey()).map_err(|_| wrong(()))
     }
 
-    /// The address and key by which a peer accesses the byte at `offset`, in the driver's format.
-    #[must_use]
-    pub fn remote(&self, offset: usize) -> D::Remote {
-        D::Remote::new(self.iova.wrapping_add(offset as u64), self.rkey())
+    /// The address and key by which a peer accesses the bytes from `offset` on, in the driver's format.
+    ///
+    /// For a peer in another process, send [`remote_region`](Self::remote_region).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the region has no byte at `offset`. (Offset 0 of an empty region is valid.)
+    pub fn remote(&self, offset: usize) -> Result<D::Remote> {
+        if offset >= self.len() && offset > 0 {
+            let reason = format!("{offset} is outside the region's {} bytes", self.len());
+            return Err(Error::invalid("remote", "offset", reason));
+        }
+        Ok(D::Remote::new(self.iova.wrapping_add(offset as u64), self.rkey()))
+    }
+
+    /// The description of these bytes for a peer, which can be sent over the network.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the range is not inside the region.
+    pub fn remote_region(&self, range: Range<usize>) -> Result<RemoteRegion> {
+        self.check("remote_region", &range)?;
+        RemoteRegion::new(self.iova.wrapping_add(range.start as u64), range.len() as u64, self.rkey())
     }
 
     /// Copies bytes from the region. Data that a peer writes at the same time may be copied in part.

@@ -40,7 +40,7 @@ impl Places {
     /// Registers memory and makes an address handle.
     pub fn new(pd: &ProtectionDomain<Mlx5>) -> Self {
         let buf = PageBuf::new(4096).expect("memory");
-        let region = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE).map_err(|(_, e)| e).expect("a region");
+        let region = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE).map_err(|e| e.error).expect("a region");
         let (addr, lkey) = (region.addr(), region.lkey());
         let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 7]);
         let sge = |k: u64| Sge::new(addr + 64 * k, 64, lkey).expect("a short entry");

@@ -48,11 +48,11 @@ impl<D: Driver, L: Lock> EndObjects<D, L> {
         let pd = context.alloc_pd()?;
         let buf = PageBuf::new(LEN + 2 * GUARD)?;
         let middle = buf.ptr().as_ptr().wrapping_add(GUARD);
-        let all = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE).map_err(|(_, e)| e)?;
+        let all = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE).map_err(|e| e.error)?;
         let middle = NonNull::new(middle).context("an address")?;
         // SAFETY: `all` owns the memory, which stays where it is and is reached as atomics only; `mr` is dropped first.
         let buf = unsafe { ForeignBuf::new(middle, LEN) };
-        let mr = pd.reg_mr(buf, access).map_err(|(_, e)| e)?;
+        let mr = pd.reg_mr(buf, access).map_err(|e| e.error)?;
         let cqs = (0..config.cqs).map(|_| context.create_cq(CQE, None)).collect::<Result<_, _>>()?;
         let srq = match config.srq {
             true => {

@@ -67,7 +67,7 @@ fn regions_of_1_gib_work<D: Driver>(lab: &Lab<D>) -> Outcome {
             0 => pair.b.pd.reg_mr(memory, lab.full_access()),
             _ => pair.b.pd.reg_mr_iova(memory, at + shift, lab.full_access()),
         };
-        let mr = mr.map_err(|(_, e)| e)?;
+        let mr = mr?;
         for offset in [0, 3 * PAGE - 5, GIB / 2 - LEN / 2, GIB / 2 + 12_345, GIB - LEN - PAGE, GIB - LEN] {
             visit(&mut pair, &mr, offset)
                 .with_context(|| format!("at {offset:#x}, shifted by {shift:#x}"))?;

@@ -399,20 +399,20 @@ fn reg_mr_refuses_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     without_leaks(lab, || {
         let buf = || PageBuf::new(8192);
-        let reg = |access| Ok::<_, Error>(pd.reg_mr(buf()?, access).map_err(|(_, e)| e));
+        let reg = |access| Ok::<_, Error>(pd.reg_mr(buf()?, access).map_err(|e| e.error));
         refused("REMOTE_WRITE alone", reg(F::REMOTE_WRITE)?, "reg_mr", "access")?;
         refused("REMOTE_ATOMIC alone", reg(F::REMOTE_ATOMIC)?, "reg_mr", "access")?;
         refused("unknown bits", reg(F::LOCAL_WRITE | F::from_bits_retain(1 << 19))?, "reg_mr", "access")?;
         refused("the top bit", reg(F::from_bits_retain(1 << 31))?, "reg_mr", "access")?;
-        let iova = |iova| Ok::<_, Error>(pd.reg_mr_iova(buf()?, iova, F::LOCAL_WRITE).map_err(|(_, e)| e));
+        let iova = |iova| Ok::<_, Error>(pd.reg_mr_iova(buf()?, iova, F::LOCAL_WRITE).map_err(|e| e.error));
         refused("an address within a page", iova(0x1_0004)?, "reg_mr", "iova")?;
-        let private = |access| Ok::<_, Error>(pd.reg_private(buf()?, access).map_err(|(_, e)| e));
+        let private = |access| Ok::<_, Error>(pd.reg_private(buf()?, access).map_err(|e| e.error));
         for access in [F::LOCAL_WRITE | F::REMOTE_WRITE, F::LOCAL_WRITE | F::REMOTE_ATOMIC, F::MW_BIND] {
             refused(&format!("private {access:?}"), private(access)?, "reg_mr", "access")?;
         }
         // The buffer is returned unchanged.
-        let (buf, _) = pd.reg_mr(vec![7_u8; 100], F::REMOTE_WRITE).err().context("REMOTE_WRITE alone")?;
-        ensure!(buf.context("the buffer")? == [7; 100]);
+        let failed = pd.reg_mr(vec![7_u8; 100], F::REMOTE_WRITE).err().context("REMOTE_WRITE alone")?;
+        ensure!(failed.buf.context("the buffer")? == [7; 100]);
 
         let mr = region(&pd, 4096, lab.full_access())?;
         let len = mr.len();

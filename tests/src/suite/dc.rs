@@ -172,13 +172,13 @@ fn every_opcode_works<D: Driver>(lab: &Lab<D>) -> Outcome {
 
     let wr = a.qp.sq()?.post_dc(3, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled, and is not accessed before.
-    unsafe { wr.write(&[sge], b.mr.remote(16384)) }?;
+    unsafe { wr.write(&[sge], b.mr.remote(16384)?) }?;
     a.ok(3, WcOpcode::RDMA_WRITE)?;
     ensure!(b.bytes(16384, LONG)? == data);
 
     b.recv(4)?;
     let wr = a.qp.sq()?.post_dc(5, &a.ah, dctn, key).signaled();
-    wr.write_imm_inline(&[7; 8], b.mr.remote(32768), ImmData::new(9))?;
+    wr.write_imm_inline(&[7; 8], b.mr.remote(32768)?, ImmData::new(9))?;
     a.ok(5, WcOpcode::RDMA_WRITE)?;
     let wc = wait::successes(&b.cq, 1)?[0];
     ensure!(wc.wr_id == 4 && wc.opcode == WcOpcode::RECV_RDMA_WITH_IMM, "{wc:?}");
@@ -187,19 +187,19 @@ fn every_opcode_works<D: Driver>(lab: &Lab<D>) -> Outcome {
     let into = a.mr.sge(16384..16384 + LONG)?;
     let wr = a.qp.sq()?.post_dc(6, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled, and is not accessed before.
-    unsafe { wr.read(&[into], b.mr.remote(16384)) }?;
+    unsafe { wr.read(&[into], b.mr.remote(16384)?) }?;
     a.ok(6, WcOpcode::RDMA_READ)?;
     ensure!(a.bytes(16384, LONG)? == data);
 
     let word = u64::from_ne_bytes([7; 8]);
     let wr = a.qp.sq()?.post_dc(7, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled, and is not accessed before.
-    unsafe { wr.fetch_add(&[old], b.mr.remote(32768), 5) }?;
+    unsafe { wr.fetch_add(&[old], b.mr.remote(32768)?, 5) }?;
     a.ok(7, WcOpcode::FETCH_ADD)?;
     ensure!(a.bytes(8192, 8)? == word.to_ne_bytes());
     let wr = a.qp.sq()?.post_dc(8, &a.ah, dctn, key).signaled();
     // SAFETY: the region lives until the completion is polled, and is not accessed before.
-    unsafe { wr.compare_swap(&[old], b.mr.remote(32768), word + 5, 11) }?;
+    unsafe { wr.compare_swap(&[old], b.mr.remote(32768)?, word + 5, 11) }?;
     a.ok(8, WcOpcode::COMP_SWAP)?;
     ensure!(a.bytes(8192, 8)? == (word + 5).to_ne_bytes());
     ensure!(b.bytes(32768, 8)? == 11_u64.to_ne_bytes());
@@ -212,7 +212,7 @@ fn wrong_keys_and_targets_are_errors<D: Driver>(lab: &Lab<D>) -> Outcome {
         let Some((mut a, b)) = ends(lab)? else { return Ok(()) };
         let (dctn, key) = if wrong { (b.numbers[0], KEY + 1) } else { (b.numbers[0] ^ 0x8000, KEY) };
         let wr = a.qp.sq()?.post_dc(1, &a.ah, dctn, key).signaled();
-        wr.write_inline(&[1; 8], b.mr.remote(0))?;
+        wr.write_inline(&[1; 8], b.mr.remote(0)?)?;
         let wc = wait::completions(&a.cq, 1)?[0];
         ensure!(wc.wr_id == 1 && wc.status != WcStatus::SUCCESS, "{wc:?}");
         ensure!(b.bytes(0, 8)? == [0; 8], "written despite the error");

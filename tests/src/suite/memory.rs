@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use uverbs::attr::{AccessFlags, AdviseFlags, MrAdvice, OdpGeneralCaps};
 use uverbs::provider::{WireRemote as _, WireSge as _};
 use uverbs::wr::Sge;
-use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, WcStatus};
+use uverbs::{Driver, Errno, Exclusive, MemoryRegion, PageBuf, Rc, RegError, WcStatus};
 
 type RcPair<D> = Pair<D, Rc, Exclusive>;
 type Region<D> = MemoryRegion<D, PageBuf>;
@@ -43,7 +43,7 @@ fn regions_work_at_any_iova<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::with(lab, &Spec { data_in_completions: false, ..Spec::new(lab) })?;
     for (i, iova) in [0x1000, 0x7f00_0000_0000, 0xffff_ffff_f000 - 0x10000].into_iter().enumerate() {
         let buf = PageBuf::new(16 << 10)?;
-        let mr = pair.b.pd.reg_mr_iova(buf, iova, lab.full_access()).map_err(|(_, e)| e)?;
+        let mr = pair.b.pd.reg_mr_iova(buf, iova, lab.full_access()).map_err(|e| e.error)?;
         ensure!(mr.addr() == iova);
         round_trip(&mut pair, &mr, i as u64).with_context(|| format!("iova {iova:#x}"))?;
         // The region also works as the local end.
@@ -74,7 +74,8 @@ fn regions_work_at_any_iova<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(bytes[400..416] == pair.a.bytes(8..24)?, "a receive of 16 bytes");
     }
     // An IOVA with another page offset is refused without a system call.
-    let e = pair.b.pd.reg_mr_iova(PageBuf::new(4096)?, 0x1234, lab.full_access()).err().context("0x1234")?.1;
+    let e =
+        pair.b.pd.reg_mr_iova(PageBuf::new(4096)?, 0x1234, lab.full_access()).err().context("0x1234")?.error;
     ensure!(e.to_string().contains("reg_mr: invalid iova"), "{e}");
     Ok(())
 }
@@ -83,7 +84,7 @@ fn regions_work_at_any_iova<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn unaligned_memory_works<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     for len in [64, 4097, 9000] {
-        let mr = pair.b.pd.reg_mr(vec![0_u8; len], lab.full_access()).map_err(|(_, e)| e)?;
+        let mr = pair.b.pd.reg_mr(vec![0_u8; len], lab.full_access()).map_err(|e| e.error)?;
         let at = Remote { addr: mr.addr() + 1, rkey: mr.rkey() };
         pair.a.fill(0..len - 2, len as u64)?;
         let from = [pair.a.sge(0..len - 2)];
@@ -102,10 +103,10 @@ fn private_regions_refuse_remote_writes<D: Driver>(lab: &Lab<D>) -> Outcome {
     let mut pair = RcPair::new(lab)?;
     for access in [F::REMOTE_WRITE, F::REMOTE_ATOMIC, F::MW_BIND] {
         let refused = pair.a.pd.reg_private(PageBuf::new(4096)?, F::LOCAL_WRITE | access);
-        let e = refused.err().context("exposed")?.1;
+        let e = refused.err().context("exposed")?.error;
         ensure!(e.to_string().contains("reg_mr: invalid access"), "{e}");
     }
-    let mut mr = pair.a.pd.reg_private(PageBuf::new(4096)?, F::LOCAL_WRITE).map_err(|(_, e)| e)?;
+    let mut mr = pair.a.pd.reg_private(PageBuf::new(4096)?, F::LOCAL_WRITE).map_err(|e| e.error)?;
     mr.as_mut_slice()[..5].copy_from_slice(b"hello");
     let from = [sge(&mr, 0..5)];
     pair.a.post(Face::Single, &[Req::new(1, Op::Write(pair.b.remote(0))).signaled().sges(&from)])?;
@@ -178,7 +179,7 @@ fn rereg_mr_succeeds_or_changes_nothing<D: Driver>(lab: &Lab<D>) -> Outcome {
             ensure!(uverbs::StableBuf::len(&old) >= 8192);
             round_trip(&mut pair, &mr, 5).context("on other memory")
         }
-        Err((_, e)) => {
+        Err(RegError { error: e, .. }) => {
             ensure!(e.is_unsupported(), "{e}");
             lab.note(format_args!("of the memory: {e}"));
             round_trip(&mut pair, &mr, 6).context("the region after a refused rereg_mr")
@@ -228,7 +229,7 @@ fn on_demand_regions_fault_in<D: Driver>(lab: &Lab<D>) -> Outcome {
             }
             page_round_trip(&mut pair, &mr, 2)
         }
-        Err((_, e)) => {
+        Err(RegError { error: e, .. }) => {
             ensure!(!offered && e.verb() == "reg_mr", "{e}");
             lab.note(format_args!("{e}"));
             Ok(())
@@ -320,7 +321,7 @@ unsafe impl uverbs::StableBuf for Counting {
 fn debug_output_reads_no_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     let pd = lab.a.alloc_pd()?;
     let buf = Counting { bytes: vec![0x5a; 64], shown: Default::default() };
-    let mr = pd.reg_mr(buf, lab.full_access()).map_err(|(_, e)| e)?;
+    let mr = pd.reg_mr(buf, lab.full_access()).map_err(|e| e.error)?;
     std::thread::scope(|scope| {
         scope.spawn(|| (0..200).try_for_each(|i| mr.write_at(0, &[i; 64])));
         for _ in 0..2 {
@@ -347,13 +348,13 @@ fn peers_and_copies_reach_device_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
     let dm = lab.b.alloc_dm(256, 6)?;
     let access = lab.full_access() - AccessFlags::MW_BIND;
     let mr = pair.b.pd.reg_dm_mr(&dm, 64..256, access)?;
-    let at = |offset| {
-        let at = mr.remote(offset);
-        Remote { addr: at.addr(), rkey: at.rkey() }
+    let at = |offset| -> uverbs::Result<Remote> {
+        let at = mr.remote(offset)?;
+        Ok(Remote { addr: at.addr(), rkey: at.rkey() })
     };
     pair.a.fill(0..16, 21)?;
     let from = [pair.a.sge(0..16)];
-    pair.a.post(Face::Single, &[Req::new(1, Op::Write(at(8))).signaled().sges(&from)])?;
+    pair.a.post(Face::Single, &[Req::new(1, Op::Write(at(8)?)).signaled().sges(&from)])?;
     pair.a.ok(1)?;
     let mut out = [0; 16];
     dm.copy_from(64 + 8, &mut out)?;
@@ -361,7 +362,7 @@ fn peers_and_copies_reach_device_memory<D: Driver>(lab: &Lab<D>) -> Outcome {
 
     dm.copy_to(64, &pattern::bytes(22, 8))?;
     let into = [pair.a.sge(100..108)];
-    pair.a.post(Face::Single, &[Req::new(2, Op::Read(at(0))).signaled().sges(&into)])?;
+    pair.a.post(Face::Single, &[Req::new(2, Op::Read(at(0)?)).signaled().sges(&into)])?;
     pair.a.ok(1)?;
     pair.a.check(100..108, 22)?;
 

@@ -225,7 +225,7 @@ fn completions_have_timestamps<D: Driver>(lab: &Lab<D>) -> Outcome {
     qp.connect(&here, &here, &spec.attr)?;
     let mut times = vec![];
     for wr_id in 0..3 {
-        qp.sq()?.post(wr_id).signaled().write_inline(&[1; 8], mr.remote(0))?;
+        qp.sq()?.post(wr_id).signaled().write_inline(&[1; 8], mr.remote(0)?)?;
         let mut deadline = Deadline::usual();
         let (id, status, time) = loop {
             match cq.poll_session(|poll| {

@@ -62,7 +62,7 @@ impl<D: Driver> Ends<D> {
             let attr = CqInitAttr { cqe: plan.tx_depth, ..CqInitAttr::default() };
             let cq = context.create_cq_ex::<uverbs::Exclusive>(&attr, None)?;
             let qp = pd.qp::<Rc>().cq(&cq).cap(cap).create()?;
-            let mr = pd.reg_mr(PageBuf::new(largest as usize)?, access).map_err(|(_, e)| e)?;
+            let mr = pd.reg_mr(PageBuf::new(largest as usize)?, access).map_err(|e| e.error)?;
             Ok((qp, cq, mr))
         };
         let (qp, cq, from) = side(a, AccessFlags::LOCAL_WRITE)?;
@@ -86,7 +86,7 @@ impl<D: Driver> Ends<D> {
     /// Writes `iters` messages of this size. The last message of each list is signaled.
     pub(super) fn run(&mut self, plan: &Plan, bytes: u32) -> Result<Row> {
         let sges = [self.from.sge(0..bytes as usize)?];
-        let to = self.to.remote(0);
+        let to = self.to.remote(0)?;
         self.from.write_at(0, &vec![bytes.trailing_zeros() as u8 | 0x40; bytes as usize])?;
         self.to.write_at(0, &vec![0; bytes as usize])?;
         let sq = self.qp.sq()?;

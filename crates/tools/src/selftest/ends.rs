@@ -126,7 +126,7 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
     fn new(l: &Loop<'_, D>, face: Face, ops: SendOpsFlags) -> uverbs::Result<Self> {
         let pd = l.context.alloc_pd()?;
         let cq = l.context.create_cq(64, None)?;
-        let mr = pd.reg_mr(PageBuf::new(MEMORY)?, l.access()).map_err(|(_, e)| e)?;
+        let mr = pd.reg_mr(PageBuf::new(MEMORY)?, l.access()).map_err(|e| e.error)?;
         let is_xrc = T::QP_TYPE == QpType::XrcSend;
         let is_dc = T::QP_TYPE == QpType::Driver;
         // Their sending QPs have no receive queue.

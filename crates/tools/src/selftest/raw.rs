@@ -110,7 +110,7 @@ impl<D: Driver> Ends<D> {
         let mac = own_mac(l)?;
         let pd: ProtectionDomain<D> = l.context.alloc_pd()?;
         let cq = l.context.create_cq(64, None)?;
-        let mr = pd.reg_mr(PageBuf::new(32 << 10)?, AccessFlags::LOCAL_WRITE).map_err(|(_, e)| e)?;
+        let mr = pd.reg_mr(PageBuf::new(32 << 10)?, AccessFlags::LOCAL_WRITE).map_err(|e| e.error)?;
         let header = if opcode == Opcode::Tso { HEADER as u16 } else { 0 };
         let builder = || pd.qp::<RawPacket>().cq(&cq).cap(CAP).send_ops(opcode.ops()).max_tso_header(header);
         let sender = match face {
