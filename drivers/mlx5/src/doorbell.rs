@@ -170,7 +170,7 @@ enum Sharing {
 
 // SAFETY: `next` is the address of a register in a mapping that `register` keeps alive; it may be used by any thread.
 unsafe impl Send for Doorbell {}
-// SAFETY: `&Doorbell` only allows to read constant fields.
+// SAFETY: `&Doorbell` only allows constant fields to be read.
 unsafe impl Sync for Doorbell {}
 
 impl Doorbell {

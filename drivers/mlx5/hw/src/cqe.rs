@@ -42,7 +42,7 @@ hw_consts! {
     pub const MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR: u8 = 0x01;
     /// Syndrome: internal consistency error of the QP.
     pub const MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR: u8 = 0x02;
-    /// Syndrome: a local key did not allow it.
+    /// Syndrome: a local key did not permit the access.
     pub const MLX5_CQE_SYNDROME_LOCAL_PROT_ERR: u8 = 0x04;
     /// Syndrome: flushed, the QP is in error state.
     pub const MLX5_CQE_SYNDROME_WR_FLUSH_ERR: u8 = 0x05;
@@ -54,7 +54,7 @@ hw_consts! {
     pub const MLX5_CQE_SYNDROME_LOCAL_ACCESS_ERR: u8 = 0x11;
     /// Syndrome: the peer did not understand the request.
     pub const MLX5_CQE_SYNDROME_REMOTE_INVAL_REQ_ERR: u8 = 0x12;
-    /// Syndrome: a remote key did not allow it.
+    /// Syndrome: a remote key did not permit the access.
     pub const MLX5_CQE_SYNDROME_REMOTE_ACCESS_ERR: u8 = 0x13;
     /// Syndrome: the peer could not carry it out.
     pub const MLX5_CQE_SYNDROME_REMOTE_OP_ERR: u8 = 0x14;
@@ -88,7 +88,7 @@ hw_structs! {
     /// A completion, of any opcode but the two errors. PRM 8.18.2.
     #[c = "struct mlx5_cqe64"]
     pub struct Cqe64: 64 {
-        /// Reserved; with scattered data in the entry they start here.
+        /// Reserved; inline scattered data start here.
         pub rsvd0: [u8; 2] = 0,
         /// Striding receive queues: the WQE.
         pub wqe_id: Be16 = 2,
@@ -264,7 +264,7 @@ impl ErrCqe {
 }
 
 impl From<Cqe64> for ErrCqe {
-    /// The other view of the same bytes.
+    /// Reinterprets the same 64 bytes.
     #[inline]
     fn from(cqe: Cqe64) -> Self {
         zerocopy::transmute!(cqe)
@@ -272,7 +272,7 @@ impl From<Cqe64> for ErrCqe {
 }
 
 impl From<ErrCqe> for Cqe64 {
-    /// The other view of the same bytes.
+    /// Reinterprets the same 64 bytes.
     #[inline]
     fn from(cqe: ErrCqe) -> Self {
         zerocopy::transmute!(cqe)

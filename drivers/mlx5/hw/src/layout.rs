@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The macros that declare the format, and the description of it that they leave behind for the header test.
+//! The macros that declare the format and emit its description for the header test.
 //!
-//! Every struct states its size, which is asserted at compile time, and its C type; every field its offset. `""` as
-//! a C name is something that `<infiniband/mlx5dv.h>` doesn't have.
+//! Every struct states its size, which is asserted at compile time, and its C type; every field states its offset. An
+//! empty C name marks an item that `<infiniband/mlx5dv.h>` does not have.
 
 /// One field.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub struct Const {
     pub value: u64,
 }
 
-/// One source module, with what it declares.
+/// A source module and its declarations.
 #[derive(Clone, Copy, Debug)]
 pub struct Module {
     /// Its path below `src`.
@@ -125,7 +125,7 @@ macro_rules! hw_consts {
     };
 }
 
-/// The stated C name, or else the one given by rule.
+/// The stated C name, or `$rule` if none is stated.
 macro_rules! c_name {
     ([$c:literal] $rule:expr) => {
         $c

@@ -50,7 +50,7 @@ hw_consts! {
     /// Memory operation: copy, compress.
     pub const MLX5_OPCODE_MMO: u8 = 0x2f;
 
-    /// A key that no memory has; ends a receive WQE's entries.
+    /// An lkey that names no memory region; it terminates the list of entries of a receive WQE.
     pub const MLX5_INVALID_LKEY: u32 = 0x100;
     /// Bit of [`Av::dqp_dct`]: the vector is 48 bytes.
     pub const MLX5_EXTENDED_UD_AV: u32 = 0x8000_0000;
@@ -81,8 +81,8 @@ hw_consts! {
     pub const MLX5_ETH_WQE_L3_CSUM: u8 = 1 << 6;
     /// [`EthSeg::cs_flags`]: compute the TCP or UDP checksum.
     pub const MLX5_ETH_WQE_L4_CSUM: u8 = 1 << 7;
-    /// Bytes of an Ethernet header with a VLAN tag: the bytes that a device in L2 inline mode needs inline. PRM,
-    /// 8.9.4.2.
+    /// Bytes of an Ethernet header with a VLAN tag: the number of header bytes that a device in L2 inline mode requires
+    /// inline. PRM, 8.9.4.2.
     #[c = ""]
     pub const ETH_L2_INLINE_HEADER_SIZE: usize = 18;
     /// Bytes of an Ethernet header.
@@ -110,13 +110,13 @@ hw_consts! {
     pub const MLX5_WQE_UMR_CTRL_MKEY_MASK_MKEY: u64 = 1 << 13;
     /// [`UmrCtrlSeg::mkey_mask`]: change the QP that the key belongs to.
     pub const MLX5_WQE_UMR_CTRL_MKEY_MASK_QPN: u64 = 1 << 14;
-    /// [`UmrCtrlSeg::mkey_mask`]: change the right of local write.
+    /// [`UmrCtrlSeg::mkey_mask`]: change the local write permission.
     pub const MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_LOCAL_WRITE: u64 = 1 << 18;
-    /// [`UmrCtrlSeg::mkey_mask`]: change the right of remote read.
+    /// [`UmrCtrlSeg::mkey_mask`]: change the remote read permission.
     pub const MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_REMOTE_READ: u64 = 1 << 19;
-    /// [`UmrCtrlSeg::mkey_mask`]: change the right of remote write.
+    /// [`UmrCtrlSeg::mkey_mask`]: change the remote write permission.
     pub const MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_REMOTE_WRITE: u64 = 1 << 20;
-    /// [`UmrCtrlSeg::mkey_mask`]: change the right of remote atomics.
+    /// [`UmrCtrlSeg::mkey_mask`]: change the remote atomic permission.
     pub const MLX5_WQE_UMR_CTRL_MKEY_MASK_ACCESS_ATOMIC: u64 = 1 << 21;
     /// [`UmrCtrlSeg::mkey_mask`]: change whether the key is free.
     pub const MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE: u64 = 1 << 29;
@@ -184,10 +184,10 @@ hw_structs! {
         pub addr: Be64 = 8,
     }
 
-    /// Head of data inside the WQE; the data follow and are padded to 16 bytes with it. PRM 8.9.4.10.
+    /// Header of inline data. The data follow it; header and data together are padded to 16 bytes. PRM 8.9.4.10.
     #[c = "struct mlx5_wqe_inl_data_seg"]
     pub struct InlineSeg: 4 {
-        /// [`MLX5_INLINE_SEG`] and the bytes.
+        /// [`MLX5_INLINE_SEG`] and the number of bytes.
         pub byte_count: Be32 = 0,
     }
 
@@ -240,7 +240,7 @@ hw_structs! {
         pub cs_flags: u8 = 4,
         /// Must be 0.
         pub rsvd1: u8 = 5,
-        /// TSO: most payload bytes in a packet; else 0.
+        /// TSO: the maximum number of payload bytes in a packet; otherwise 0.
         pub mss: Be16 = 6,
         /// Must be 0.
         pub rsvd2: Be32 = 8,
@@ -397,7 +397,7 @@ impl Av {
 }
 
 impl InlineSeg {
-    /// The head for `bytes` of data.
+    /// The header of `bytes` bytes of data.
     #[inline]
     pub const fn new(bytes: u32) -> Self {
         Self { byte_count: Be32::new(bytes | MLX5_INLINE_SEG) }

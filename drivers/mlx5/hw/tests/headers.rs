@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares the structs and constants of the crate with `<infiniband/mlx5dv.h>`.
 //!
-//! From the list that the crate's macros leave behind comes one C program, which asserts every size, offset and
-//! value at compile time: a difference is a compile error that names it.
+//! The test generates a C program from the list that the crate's macros emit. The program asserts every size, offset
+//! and value at compile time, so a difference is a compile error that names the item.
 
 use core::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::{env, fs};
 
 use uverbs_mlx5_hw::MODULES;
 
-/// Names that `mlx5dv.h` does not have. A change of this list must be reviewed by a person.
+/// Names that `mlx5dv.h` does not have. Review every change of this list by hand.
 const LACKING: &[&str] = &[
     "CQE_VLAN_STRIPPED",
     "CqDoorbell",

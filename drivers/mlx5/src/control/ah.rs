@@ -36,7 +36,7 @@ pub(super) fn create(mlx5: &Mlx5, pd: &PdHandle, attr: &AhAttr) -> Result<(AhHan
         })?;
     let mut resp = mlx5_ib_create_ah_resp::default();
     let handle = ah::create(pd, attr, Uhw::answer(resp.as_mut_bytes()))?;
-    // A hasher with new keys is as random as a port needs to be.
+    // A new `RandomState` has random keys, which is random enough for a UDP source port.
     let random = || RandomState::new().build_hasher().finish() as u16;
     Ok((handle, Ah::new(&av::roce(attr, sgid.gid_type, resp.dmac, random))))
 }

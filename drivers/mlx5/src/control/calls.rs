@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Commands with the driver's private parts: the objects that its kernel half adds, and the memory of queues.
+//! Commands with driver-private data: the methods that mlx5_ib adds, and the creation of objects on queue memory.
 #![expect(unsafe_code)]
-// UNSAFETY: a command may name memory, so running one takes a promise: that none is named, or that it is the new
-// object's own.
+// UNSAFETY: the input of a command may contain addresses that the kernel or the device uses, so executing it is unsafe.
+// The inputs here contain no address, or those of memory that the new object owns.
 
 use crate::memory::QueueBuf;
 use crate::memory::dbrec::DbRec;
@@ -92,7 +92,7 @@ pub(crate) struct CqRequest {
     pub(crate) cqe_size: u32,
     /// `MLX5_IB_CREATE_CQ_FLAGS_*`
     pub(crate) flags: u16,
-    /// The UAR that arms it.
+    /// The UAR page that contains the CQ's arm doorbell.
     pub(crate) uar_page_index: u16,
 }
 
@@ -127,8 +127,8 @@ pub(crate) fn create_cq(
         ..Default::default()
     };
     let mut resp = mlx5_ib_create_cq_resp::default();
-    // SAFETY: the addresses are those of the queue's own memory, which is given away with it: the new parts own it,
-    // and by the contract of `Driver` they outlive the kernel's object or are leaked.
+    // SAFETY: the addresses are those of `buf` and `dbrec`, which the new parts own; by the contract of `Driver` the
+    // parts outlive the kernel's object or are leaked.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
     let created = cq::create(kernel, attr, channel, user_handle, uhw);
     match created {
@@ -140,7 +140,7 @@ pub(crate) fn create_cq(
     }
 }
 
-/// Makes the device complete to `buf` instead.
+/// Resizes a CQ: the device writes further completions to `buf`.
 pub(crate) fn resize_cq(handle: &CqHandle, cqe: u32, cqe_size: u32, buf: &Arc<QueueBuf>) -> Result<u32> {
     let request = mlx5_ib_resize_cq { buf_addr: buf.addr(), cqe_size: cqe_size as u16, ..Default::default() };
     // SAFETY: the address is that of the new ring, which its owner keeps until the kernel's object is destroyed, or leaks
@@ -202,14 +202,14 @@ pub(crate) fn create_qp(
     Ok((handle, cap, resp))
 }
 
-/// Creates a DC target, which has no memory of ours.
+/// Creates a DC target, which has no queue memory.
 pub(crate) fn create_dct(
     parents: QpParents<'_>,
     attr: &QpInitAttr,
     user_handle: u64,
     request: mlx5_ib_create_qp,
 ) -> Result<QpHandle> {
-    // `sq_buf_addr` has the access key.
+    // `sq_buf_addr` contains the DC access key.
     let request = mlx5_ib_create_qp { buf_addr: 0, db_addr: 0, ..request };
     let mut resp = mlx5_ib_create_qp_resp::default();
     // SAFETY: a target has no queues, so the request has no address.
@@ -223,7 +223,8 @@ pub(crate) fn modify_dct(handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> 
     let mut resp = mlx5_ib_modify_qp_resp::default();
     // SAFETY: the struct has no address.
     let uhw = unsafe { Uhw::new(request.as_bytes(), resp.as_mut_bytes()) };
-    // SAFETY: the caller of `Driver::modify_dct` follows the state of the target (its contract); a target has no queues.
+    // SAFETY: the caller of `Driver::modify_dct` tracks the state of the target (contract of that function); a target
+    // has no queues.
     unsafe { handle.modify(None, attr, mask, uhw) }?;
     let needed = core::mem::offset_of!(mlx5_ib_modify_qp_resp, dctn) + size_of_val(&resp.dctn);
     Ok((resp.response_length as usize >= needed).then_some(resp.dctn))
@@ -245,7 +246,7 @@ pub(crate) fn modify_qp_rate_limit(handle: &QpHandle, limit: &QpRateLimitAttr) -
     let request = mlx5_ib_modify_qp { burst_info, ..Default::default() };
     let mut resp = mlx5_ib_modify_qp_resp::default();
     let attr = QpAttr { rate_limit: limit.rate_limit, ..QpAttr::default() };
-    // SAFETY: the rate limit is no part of the state that the queues of the QP rely on.
+    // SAFETY: a change of the rate limit changes neither the QP's state nor its queues.
     unsafe { handle.modify(None, &attr, QpAttrMask::RATE_LIMIT, modify_qp(&request, &mut resp)) }
 }
 
@@ -312,7 +313,7 @@ pub(crate) fn create_counted_flow(
     flow::create(qp, attr, Some(counters), uhw)
 }
 
-/// Allocates device memory: the object, its offset in the device, and the page by which it is mapped.
+/// Allocates device memory. Returns the object, its offset in the device, and the index of the page to map.
 pub(crate) fn alloc_dm(
     kernel: &Arc<dyn Kernel>,
     length: u64,
@@ -339,7 +340,7 @@ pub(crate) fn query_pd(pd: &PdHandle) -> Result<u32> {
     Ok(pdn)
 }
 
-/// Where device memory begins in its first page, the index of the page, and the number of bytes.
+/// Returns the offset of device memory in its first page, the index of that page, and the length in bytes.
 pub(crate) fn query_dm(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<(u64, u16, u64)> {
     let (mut start, mut page, mut length) = (0_u64, 0_u16, 0_u64);
     let mut command = Command::<4>::new(UVERBS_OBJECT_DM, MLX5_IB_METHOD_DM_QUERY);
@@ -358,8 +359,9 @@ pub(crate) fn map_clock_info(kernel: &dyn Kernel) -> Result<Mapping, Errno> {
     kernel.mmap(mmap_offset(MLX5_IB_MMAP_CLOCK_INFO, 0), page_size() as usize, Protection::Read)
 }
 
-/// The offset by which the kernel maps something; `command` is `MLX5_IB_MMAP_*`. In pages: an index of 8 bits, the command
-/// in 8, the rest of the index (`MLX5_IB_MMAP_CMD_SHIFT` and `get_extended_index()` of `mlx5_ib`).
+/// The mmap(2) offset for a command (`MLX5_IB_MMAP_*`) and an index. The page number has the low 8 bits of the index,
+/// the command in the next 8 bits, and the rest of the index above (`MLX5_IB_MMAP_CMD_SHIFT` and `get_extended_index()`
+/// of `mlx5_ib`).
 pub(crate) fn mmap_offset(command: u64, index: u32) -> u64 {
     let index = u64::from(index);
     (command << 8 | index & 0xff | index >> 8 << 16) * u64::from(page_size())
@@ -367,7 +369,7 @@ pub(crate) fn mmap_offset(command: u64, index: u32) -> u64 {
 
 /// Bytes of a page of this machine.
 pub(crate) fn page_size() -> u32 {
-    // SAFETY: reads a number.
+    // SAFETY: sysconf(3) has no preconditions.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u32::try_from(bytes).unwrap_or(4096)
 }

@@ -25,15 +25,15 @@ use uverbs_uapi::mlx5::{
 };
 use zerocopy::IntoBytes;
 
-/// Newest CQE version that is understood.
+/// Newest supported CQE version.
 const CQE_VERSION: u8 = 1;
 /// Bit of the clock page's version (`1 << MLX5_IB_CLOCK_INFO_V1`).
 const CLOCK_INFO_V1: u8 = 1;
 
-/// A port, as far as addressing needs to know it.
+/// The attributes of a port that address vectors depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
-    /// Ethernet: RoCE.
+    /// The link layer is Ethernet (RoCE).
     pub(crate) is_ethernet: bool,
     /// Every packet has a global route.
     pub(crate) grh_required: bool,
@@ -48,8 +48,8 @@ pub(crate) struct Facts {
     pub(crate) cqe_version: u8,
     /// Bytes of headers that a raw packet's WQE must carry.
     pub(crate) min_inline: u32,
-    /// Querying the device has a private answer.
-    pub(crate) tells_private: bool,
+    /// The answer to a query of the device has a driver-private part.
+    pub(crate) has_private_query: bool,
     /// The kernel resolves RoCE addresses.
     pub(crate) kernel_resolves_ah: bool,
     /// Key of the null region.
@@ -62,7 +62,7 @@ pub(crate) struct Facts {
     pub(crate) atomics: bool,
     /// Raw packet QPs compute checksums.
     pub(crate) raw_csum: bool,
-    /// Bytes of the longest segmented send on raw packet QPs; 0 without.
+    /// Bytes of the longest segmented send on raw packet QPs; 0 if unsupported.
     pub(crate) max_tso: u32,
     /// Whether short data of DC targets may be in the CQE.
     pub(crate) scatter_to_cqe_dct: bool,
@@ -70,9 +70,9 @@ pub(crate) struct Facts {
     pub(crate) clock_info: bool,
     /// Where the device's clock is in its page.
     pub(crate) core_clock: Option<u64>,
-    /// Pacing knows the sizes of bursts and packets.
+    /// A rate limit can include a burst size and a packet size.
     pub(crate) paces_bursts: bool,
-    /// Bytes of the longest message, of every port.
+    /// Bytes of the longest message that all ports support.
     pub(crate) max_msg_sz: u64,
     /// Indexed by port number minus 1.
     pub(crate) ports: Vec<Port>,
@@ -81,22 +81,22 @@ pub(crate) struct Facts {
 /// The device's attributes, and the driver's part if the kernel returns it.
 fn query_both(
     kernel: &Arc<dyn Kernel>,
-    tells_private: bool,
+    has_private_query: bool,
 ) -> Result<(DeviceAttr, mlx5_ib_query_device_resp)> {
     let mut private = mlx5_ib_query_device_resp::default();
-    let uhw = if tells_private { private.as_mut_bytes() } else { &mut [] };
+    let uhw = if has_private_query { private.as_mut_bytes() } else { &mut [] };
     let device = query::device(kernel, Uhw::answer(uhw))?;
     Ok((device, private))
 }
 
 /// The kernel driver's part of the device's attributes; zeros if the kernel does not return it.
 pub(crate) fn query_private(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<mlx5_ib_query_device_resp> {
-    Ok(query_both(kernel, facts.tells_private)?.1)
+    Ok(query_both(kernel, facts.has_private_query)?.1)
 }
 
-/// The device's attributes, with what only the driver's part has.
+/// The device's attributes, including those that only the driver-private part has.
 pub(crate) fn query_device(kernel: &Arc<dyn Kernel>, facts: &Facts) -> Result<DeviceAttr> {
-    let (mut attr, private) = query_both(kernel, facts.tells_private)?;
+    let (mut attr, private) = query_both(kernel, facts.has_private_query)?;
     attr.tso_caps =
         TsoCaps { max_tso: private.tso_caps.max_tso, supported_qpts: private.tso_caps.supported_qpts };
     attr.rss_caps.rx_hash_fields_mask = private.rss_caps.rx_hash_fields_mask;
@@ -125,12 +125,12 @@ pub(crate) fn open(kernel: &Arc<dyn Kernel>, options: &Options) -> Result<(Facts
     Ok((facts(kernel, &resp)?, info))
 }
 
-/// Joins the context of a device file that is open already.
+/// Imports the context that an open device file already has.
 pub(crate) fn import(kernel: &Arc<dyn Kernel>) -> Result<(Facts, ContextInfo)> {
     let mut resp = mlx5_ib_alloc_ucontext_resp::default();
     let info = context::import(kernel, (MLX5_IB_ATTR_QUERY_CONTEXT_RESP_UCTX, resp.as_mut_bytes()))?;
     if resp.tot_bfregs != 0 {
-        // The doorbell registers of the context are those of its first user.
+        // Without UAR objects, the context has fixed doorbell registers, which its creator uses.
         return Err(Error::invalid("import_device", "cmd_fd", "the context has no UAR objects"));
     }
     Ok((facts(kernel, &resp)?, info))
@@ -146,8 +146,8 @@ fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp) -> Result
         return Err(Error::protocol(VERB, format!("{} ports", resp.num_ports)));
     }
 
-    let tells_private = resp.cmds_supp_uhw & MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE != 0;
-    let (device, private) = query_both(kernel, tells_private)?;
+    let has_private_query = resp.cmds_supp_uhw & MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE != 0;
+    let (device, private) = query_both(kernel, has_private_query)?;
     let tso_on_raw = private.tso_caps.supported_qpts & 1 << QpType::RawPacket as u32 != 0;
     let mut ports = Vec::new();
     let mut max_msg_sz = u64::MAX;
@@ -180,7 +180,7 @@ fn facts(kernel: &Arc<dyn Kernel>, resp: &mlx5_ib_alloc_ucontext_resp) -> Result
             MLX5_USER_INLINE_MODE_NONE => 0,
             _ => ETH_L2_INLINE_HEADER_SIZE as u32,
         },
-        tells_private,
+        has_private_query,
         kernel_resolves_ah: resp.cmds_supp_uhw & MLX5_USER_CMDS_SUPP_UHW_CREATE_AH != 0,
         dump_fill_mkey: if has(MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY) {
             resp.dump_fill_mkey

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The device's clock, which completion timestamps are of: two big endian words in a page that the device lets read.
+//! The device's clock, the source of completion timestamps: two big-endian words in a page that is mapped read-only.
 #![expect(unsafe_code)]
 // UNSAFETY: reads a page that the device writes, by volatile loads inside of the mapping.
 
 use uverbs_core::kernel::Mapping;
 
-/// The page, and where the clock is in it.
+/// The mapped page, and the offset of the clock in it.
 #[derive(Debug)]
 pub(super) struct CoreClock {
     page: Mapping,
@@ -21,7 +21,7 @@ impl CoreClock {
         (end <= page.len() && is_aligned).then_some(Self { page, offset })
     }
 
-    /// Reads the word of 4 bytes with this number, 0 or 1.
+    /// Reads 32-bit word `number`, 0 or 1.
     fn word(&self, number: usize) -> u32 {
         let place = self.page.as_ptr().as_ptr().wrapping_add(self.offset + 4 * number).cast::<u32>();
         // SAFETY: the two words are inside of the page and aligned (checked in `new`), which is mapped as long as this value
@@ -29,8 +29,8 @@ impl CoreClock {
         u32::from_be(unsafe { place.read_volatile() })
     }
 
-    /// Ticks. The halves are read again if the lower one wrapped meanwhile, at most once: a page whose upper half changes
-    /// with each read is no clock.
+    /// Reads the clock, in ticks. If the lower half wrapped between the reads, the halves are read once more, but not a
+    /// third time: an invalid page must not cause an endless loop.
     pub(super) fn read(&self) -> u64 {
         let (high, low, again) = (self.word(0), self.word(1), self.word(0));
         let low = if high == again { low } else { self.word(1) };

@@ -111,7 +111,7 @@ pub(super) fn resize(mlx5: &Mlx5, handle: &CqHandle, queue: &mut CompletionQueue
     let cqe_size = queue.cqe_size();
     let give = || {
         calls::resize_cq(handle, entries - 1, cqe_size, &buf).map(drop).map_err(|error| {
-            // After this error the kernel may have done it: which ring the device writes is not known.
+            // After EPROTO the kernel may have resized the CQ, so it is unknown which ring the device writes.
             let unsure = error.errno() == uverbs_core::Errno::EPROTO;
             if unsure {
                 core::mem::forget(Arc::clone(&buf));

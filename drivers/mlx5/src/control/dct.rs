@@ -15,7 +15,7 @@ use uverbs_uapi::mlx5::{MLX5_QP_FLAG_SCATTER_CQE, MLX5_QP_FLAG_TYPE_DCT, mlx5_ib
 pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>) -> Result<DctParts<Mlx5>> {
     const VERB: &str = "create_qp";
     if mlx5.facts.cqe_version == 0 {
-        // Its completions would name it by a number that it has only from RTR on.
+        // Its completions would contain its number instead of a user index, and it has no number before RTR.
         return Err(Error::unsupported(VERB, "DC targets on a device with CQE version 0"));
     }
     let (index, access) = (mlx5.user_index(VERB)?, mlx5.qp_access(VERB)?);
@@ -24,7 +24,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &DctCreate<'_, Mlx5>) -> Result<DctPar
     let request = mlx5_ib_create_qp {
         flags: MLX5_QP_FLAG_TYPE_DCT | if scatter { MLX5_QP_FLAG_SCATTER_CQE } else { 0 },
         uidx: index.get(),
-        // The field is the key's in a target, which has no send queue.
+        // The kernel reads the access key from this field, because a target has no send queue.
         sq_buf_addr: create.dc_key,
         ece_options: mlx5.ece(),
         ..Default::default()

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! DEVX: commands in the format of the PRM that a program sends to the firmware, the objects that they create, memory that
-//! they name, and the events of those objects. For a context that was opened with [`Options::devx`](crate::Options).
+//! DEVX: commands in the format of the PRM that a program sends to the firmware, the objects that they create, memory
+//! that they name, and the events of those objects. The context must be opened with [`Options::devx`](crate::Options).
 //!
 //! A command and its answer are mailboxes: the first 16 bits of a command are its opcode, the first byte of an answer is its
 //! status. The kernel checks which commands a process may send, and adds the process's identity. If the firmware refuses a
 //! command, the errno is `EREMOTEIO` and the answer has the status.
 //!
-//! An object is not destroyed when its value is dropped, but when it is destroyed explicitly or the context is closed, so
-//! the order is the program's: the firmware refuses to destroy what is in use.
+//! Dropping a value does not destroy its object: the program destroys it explicitly or closes the context. The program
+//! determines the order, because the firmware refuses to destroy an object that is in use.
 #![expect(unsafe_code)]
 // UNSAFETY: commands may name memory, and the device uses it as long as the objects exist.
 
@@ -69,8 +69,8 @@ pub struct CommandChannel {
     fd: OwnedFd,
 }
 
-/// A file with events. Each record is the subscription's cookie, and the event in the format of the PRM unless the channel
-/// was created without.
+/// A file with events. Each record is the subscription's cookie and, unless the channel was created without event data,
+/// the event in the format of the PRM.
 #[derive(Debug)]
 pub struct EventChannel {
     kernel: Arc<dyn Kernel>,
@@ -86,15 +86,15 @@ unsafe fn run<const N: usize>(
     kernel: &Arc<dyn Kernel>,
     command: &mut Command<'_, N>,
 ) -> Result<()> {
-    // SAFETY: the contract of this function.
+    // SAFETY: the caller meets the contract of `Command::execute` (contract of this function).
     let done = unsafe { command.execute(&**kernel) };
     done.map_err(|errno| Error::os(verb, format!("device {}", kernel.name()), errno))
 }
 
-/// The bytes of an address: what a mailbox is in C.
+/// The bytes of a mailbox, from a C pointer and a length.
 ///
 /// # Safety
-/// NULL, or valid for reads of `len` bytes, which are not changed while the slice is used.
+/// `start` is NULL, or valid for reads of `len` bytes that are not written while the slice exists.
 pub unsafe fn mailbox<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
     if start.is_null() || len > isize::MAX as usize {
         return Err(Errno::EINVAL);
@@ -103,10 +103,11 @@ pub unsafe fn mailbox<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], 
     Ok(unsafe { core::slice::from_raw_parts(start.cast(), len) })
 }
 
-/// The bytes of an address that are written: what the answer's mailbox is in C.
+/// The bytes of an answer's mailbox, from a C pointer and a length.
 ///
 /// # Safety
-/// NULL, or valid for reads and writes of `len` bytes, which nobody else uses while the slice is used.
+/// `start` is NULL, or valid for reads and writes of `len` bytes that no other pointer and no device accesses while the
+/// slice exists.
 pub unsafe fn mailbox_mut<'a>(start: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
     if start.is_null() || len > isize::MAX as usize {
         return Err(Errno::EINVAL);
@@ -128,7 +129,8 @@ impl Mlx5 {
         ioctl
             .input_bytes(MLX5_IB_ATTR_DEVX_OTHER_CMD_IN, command)
             .output_bytes(MLX5_IB_ATTR_DEVX_OTHER_CMD_OUT, answer);
-        // SAFETY: the contract of this function.
+        // SAFETY: the firmware may use the memory that the command names as the command says (contract of this
+        // function).
         unsafe { run("devx_general_cmd", &self.kernel, &mut ioctl) }
     }
 
@@ -146,14 +148,15 @@ impl Mlx5 {
             .handle_new(MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE)
             .input_bytes(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_IN, command)
             .output_bytes(MLX5_IB_ATTR_DEVX_OBJ_CREATE_CMD_OUT, answer);
-        // SAFETY: the contract of this function.
+        // SAFETY: the memory that the command names stays valid, and is used as the device may use it, until the object
+        // is destroyed (contract of this function).
         unsafe { run(VERB, &self.kernel, &mut ioctl) }?;
         let handle = ioctl.handle(MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE);
         let handle = handle.ok_or_else(|| Error::protocol(VERB, "no handle of the new object"))?;
         Ok(DevxObject { kernel: Arc::clone(&self.kernel), handle })
     }
 
-    /// Sends a command that queries an object of verbs: a QP, CQ, SRQ, WQ or table of WQs, by its handle.
+    /// Sends a command that queries a verbs object: a QP, CQ, SRQ, WQ or table of WQs, by its handle.
     ///
     /// # Errors
     /// As [`devx_general_command`](Self::devx_general_command).
@@ -161,15 +164,15 @@ impl Mlx5 {
         query(&self.kernel, handle, command, answer)
     }
 
-    /// Sends a command that modifies an object of verbs, by its handle.
+    /// Sends a command that modifies a verbs object, by its handle.
     ///
     /// # Safety
-    /// The engines of the object's queues and the memory that it uses agree with its new state.
+    /// The object's queues and the memory that it uses agree with its new state.
     ///
     /// # Errors
     /// As [`devx_general_command`](Self::devx_general_command).
     pub unsafe fn devx_modify(&self, handle: u32, command: &[u8], answer: &mut [u8]) -> Result<()> {
-        // SAFETY: the contract of this function.
+        // SAFETY: the object's queues and memory agree with its new state (contract of this function).
         unsafe { modify(&self.kernel, handle, command, answer) }
     }
 
@@ -197,7 +200,8 @@ impl Mlx5 {
             .flags(MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS, access)
             .u64(MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP, page_sizes)
             .output(MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID, &mut id);
-        // SAFETY: the contract of this function.
+        // SAFETY: until the memory is deregistered it stays valid, and no Rust reference contradicts the device's
+        // accesses (contract of this function).
         unsafe { run(VERB, &self.kernel, &mut command) }?;
         let handle = command.handle(MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE);
         let handle = handle.ok_or_else(|| Error::protocol(VERB, "no handle of the new object"))?;
@@ -219,7 +223,7 @@ impl Mlx5 {
         Ok(eqn)
     }
 
-    /// A channel for queries in the background.
+    /// Creates a channel for asynchronous queries.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -236,7 +240,7 @@ impl Mlx5 {
         Ok(CommandChannel { kernel: Arc::clone(&self.kernel), fd })
     }
 
-    /// A channel for events. `flags` are `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_*`.
+    /// Creates a channel for events. `flags` are `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_*`.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -261,7 +265,7 @@ fn query(kernel: &Arc<dyn Kernel>, handle: u32, command: &[u8], answer: &mut [u8
         .handle_in(MLX5_IB_ATTR_DEVX_OBJ_QUERY_HANDLE, handle)
         .input_bytes(MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_IN, command)
         .output_bytes(MLX5_IB_ATTR_DEVX_OBJ_QUERY_CMD_OUT, answer);
-    // SAFETY: the kernel accepts only commands that query here, which change no memory but the answer.
+    // SAFETY: the kernel accepts only query commands here, which change no memory except the answer.
     unsafe { run("devx_obj_query", kernel, &mut ioctl) }
 }
 
@@ -273,7 +277,7 @@ unsafe fn modify(kernel: &Arc<dyn Kernel>, handle: u32, command: &[u8], answer: 
         .handle_in(MLX5_IB_ATTR_DEVX_OBJ_MODIFY_HANDLE, handle)
         .input_bytes(MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_IN, command)
         .output_bytes(MLX5_IB_ATTR_DEVX_OBJ_MODIFY_CMD_OUT, answer);
-    // SAFETY: the contract of this function.
+    // SAFETY: the caller meets the contract of `Mlx5::devx_modify` (contract of this function).
     unsafe { run("devx_obj_modify", kernel, &mut ioctl) }
 }
 
@@ -310,11 +314,12 @@ impl DevxObject {
     /// # Errors
     /// As [`Mlx5::devx_general_command`].
     pub unsafe fn modify(&self, command: &[u8], answer: &mut [u8]) -> Result<()> {
-        // SAFETY: the contract of this function.
+        // SAFETY: the memory that the command names stays valid until the object is destroyed, and the object's users
+        // agree with its new state (contract of this function).
         unsafe { modify(&self.kernel, self.handle, command, answer) }
     }
 
-    /// Sends a command that queries the object, without waiting: the answer, of `answer_len` bytes, comes by the channel.
+    /// Sends a query command and does not wait: the answer, of `answer_len` bytes, arrives on the channel.
     ///
     /// # Errors
     /// As [`Mlx5::devx_general_command`].
@@ -336,10 +341,10 @@ impl DevxObject {
         unsafe { run("devx_obj_query_async", &self.kernel, &mut ioctl) }
     }
 
-    /// Destroys it.
+    /// Destroys the object.
     ///
     /// # Errors
-    /// The kernel's refusal; the object comes back.
+    /// The kernel's refusal, with the object.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         let mut command = Command::<1>::new(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY);
         command.handle_in(MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, self.handle);
@@ -354,10 +359,10 @@ impl Umem {
         self.id
     }
 
-    /// Deregisters it.
+    /// Deregisters the memory.
     ///
     /// # Errors
-    /// The kernel's refusal, for instance because an object uses it; it comes back.
+    /// The kernel's refusal, for instance because an object uses the memory, with this value.
     pub fn dereg(self) -> Result<(), (Self, Error)> {
         let mut command = Command::<1>::new(MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG);
         command.handle_in(MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE, self.handle);
@@ -378,7 +383,7 @@ impl AsFd for EventChannel {
 }
 
 impl CommandChannel {
-    /// The port that it was made on.
+    /// The kernel interface of the context that created the channel.
     #[must_use]
     pub fn kernel(&self) -> &Arc<dyn Kernel> {
         &self.kernel
@@ -386,7 +391,8 @@ impl CommandChannel {
 }
 
 impl EventChannel {
-    /// Subscribes to events of an object, or of the device: numbers of the PRM. `cookie` comes with each event.
+    /// Subscribes to events of an object, or of the device if `object` is `None`. `events` are event types of the PRM.
+    /// Each event carries `cookie`.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -398,7 +404,7 @@ impl EventChannel {
         unsafe { run("devx_subscribe_event", &self.kernel, &mut command) }
     }
 
-    /// Subscribes to one event, which an eventfd(2) counts instead of this channel.
+    /// Subscribes to one event, which is counted by an eventfd(2) instead of reported on this channel.
     ///
     /// # Errors
     /// The kernel's refusal.

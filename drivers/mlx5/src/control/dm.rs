@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Device memory (MEMIC): memory in the device, mapped into this process. It is allocated here, or imported.
 #![expect(unsafe_code)]
-// UNSAFETY: memory of another owner is taken up by its number.
+// UNSAFETY: importing names device memory of another owner by its handle.
 
 use super::Mlx5;
 use crate::control::calls;
@@ -23,14 +23,14 @@ pub(super) fn alloc(mlx5: &Mlx5, length: u64, log_align: u32) -> Result<DmParts>
     }
 }
 
-/// Takes up memory by its kernel handle.
+/// Imports device memory by its kernel handle.
 ///
 /// # Safety
 /// As [`control::dm::import`].
 pub(super) unsafe fn import(mlx5: &Mlx5, handle: u32) -> Result<DmParts> {
     const VERB: &str = "import_dm";
     let (start, page, length) = calls::query_dm(&mlx5.kernel, handle)?;
-    // SAFETY: this function has the same contract.
+    // SAFETY: the caller meets the contract of `control::dm::import` (contract of this function).
     let handle = unsafe { control::dm::import(&mlx5.kernel, handle, length) }?;
     let (mapping, start) = map(mlx5, start, page, length).map_err(|errno| error(mlx5, VERB, errno))?;
     Ok(DmParts { handle, mapping, start })
@@ -40,7 +40,7 @@ fn error(mlx5: &Mlx5, verb: &'static str, errno: Errno) -> Error {
     Error::os(verb, format!("device memory of {}", mlx5.kernel.name()), errno)
 }
 
-/// Maps `length` bytes that begin at `start` in a page; the offset of the first one in the mapping.
+/// Maps the `length` bytes at offset `start` of a page. Returns the mapping, and the offset of the first byte in it.
 fn map(mlx5: &Mlx5, start: u64, page: u16, length: u64) -> Result<(DeviceMapping, usize), Errno> {
     let page_bytes = u64::from(calls::page_size());
     // The kernel does not return the address in the device, only the offset in its first page.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Direct access: the addresses of an object's queues, doorbell record and registers, and the numbers that the hardware
-//! knows objects by. What `mlx5dv.h` offers C programs as `mlx5dv_init_obj`, `mlx5dv_query_device` and their like.
+//! Direct access: the addresses of an object's queues, doorbell record and registers, and its numbers in the hardware.
+//! It provides the functions of `mlx5dv_init_obj`, `mlx5dv_query_device` and similar functions of `mlx5dv.h`.
 //!
-//! A program with these writes WQEs and reads CQEs itself. Reading an address is safe; every use of it is `unsafe` and
-//! the program's responsibility:
+//! A program with these addresses writes WQEs and reads CQEs itself. Reading an address is safe; every use of it is
+//! `unsafe`, and the program is responsible for it:
 //!
 //! - The addresses are valid until the object is destroyed (those of a CQ: or resized).
 //! - A queue is used either by this crate's engine (`SendQueue`, `RecvQueue`, `SharedRecvQueue`, `CompletionQueue`) or by
@@ -52,7 +52,8 @@ impl RawQueue {
 pub struct RawRegister {
     /// Its address.
     pub reg: *mut c_void,
-    /// The bytes of the longest WQE that may be written to it; its halves have this distance. 0: only doorbells of 8 bytes.
+    /// The bytes of the longest WQE that may be written to the register, and the distance of its two halves. 0 if only
+    /// doorbells of 8 bytes are allowed.
     pub burst: u32,
     /// The offset by which the kernel maps its page, if the page is an object.
     pub mmap_offset: Option<u64>,
@@ -61,13 +62,13 @@ pub struct RawRegister {
 /// A QP's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RawQp {
-    /// Two big-endian words: receives posted, basic blocks posted. NULL if it has no queues.
+    /// Two big-endian words: receives posted, basic blocks posted. NULL if the QP has no queues.
     pub dbrec: *mut u32,
     /// The send queue.
     pub sq: RawQueue,
     /// The receive queue; a QP with an SRQ has none.
     pub rq: RawQueue,
-    /// Its register; `None` if it has no send queue, or a software device without such memory.
+    /// The QP's register. `None` if it has no send queue, or on a software device without memory-mapped registers.
     pub bf: Option<RawRegister>,
 }
 
@@ -138,7 +139,7 @@ pub struct DeviceInfo {
     pub max_clock_info_update_nsec: Option<u64>,
 }
 
-/// What a CQ has that [`CqInitAttr`] does not name.
+/// mlx5's options of a CQ, in addition to [`CqInitAttr`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqOptions {
     /// Bytes of an entry, 64 or 128; the context's size if `None`.
@@ -154,9 +155,9 @@ pub struct Uar {
     base: *mut c_void,
 }
 
-// SAFETY: the addresses are those of a page that `page` keeps mapped; they may be used by any thread.
+// SAFETY: the addresses point into a page that `page` keeps mapped; any thread may use them.
 unsafe impl Send for Uar {}
-// SAFETY: `&Uar` only allows to read addresses.
+// SAFETY: `&Uar` only allows addresses to be read.
 unsafe impl Sync for Uar {}
 
 impl Uar {
@@ -186,7 +187,7 @@ impl Uar {
 }
 
 impl QpControl {
-    /// Its memory. See the [module's rules](crate::dv).
+    /// The addresses of the QP's memory. See the [module's rules](crate::dv).
     #[must_use]
     pub fn raw(&self) -> RawQp {
         let shared = self.shared();
@@ -215,9 +216,9 @@ fn words(first: &AtomicU32) -> *mut u32 {
 }
 
 impl CqShared {
-    /// Its memory. From now on the program polls it: entries of a QP that is reset or destroyed stay in the ring, and the
-    /// consumer index is the program's. `None` if the queue is lost, or in a child of fork(2). See the
-    /// [module's rules](crate::dv).
+    /// The addresses of the CQ's memory. After this call the program polls the CQ: the library no longer removes the
+    /// entries of a QP that is reset or destroyed, and no longer writes the consumer index. Returns `None` if the queue
+    /// is lost, or in a child of fork(2). See the [module's rules](crate::dv).
     #[must_use]
     pub fn raw(&self) -> Option<RawCq> {
         let (buf, cqe_cnt, cqe_size) = self.give_to_program()?;
@@ -232,7 +233,8 @@ impl CqShared {
 }
 
 impl SrqControl {
-    /// Its memory, as long as nothing was posted. See the [module's rules](crate::dv).
+    /// The addresses of the SRQ's memory. They are valid only if nothing was posted before. See the [module's
+    /// rules](crate::dv).
     #[must_use]
     pub fn raw(&self) -> RawSrq {
         let shared = self.shared();
@@ -263,7 +265,7 @@ impl Mlx5 {
         })
     }
 
-    /// The address of the UAR by which CQs are armed; `None` if a software device has no such memory.
+    /// The address of the UAR by which CQs are armed; `None` on a software device without memory-mapped registers.
     #[must_use]
     pub fn cq_uar(&self) -> Option<*mut c_void> {
         self.uars.raw_arm_page().map(|page| page.as_ptr().cast())
@@ -304,7 +306,7 @@ impl Mlx5 {
     /// As [`Driver::create_cq`](uverbs_core::provider::Driver::create_cq).
     ///
     /// # Errors
-    /// Sizes that can't be; the kernel's refusal.
+    /// Invalid sizes; the kernel's refusal.
     pub unsafe fn create_cq_with(
         &self,
         attr: &CqInitAttr,
@@ -319,11 +321,11 @@ impl Mlx5 {
         super::cq::create(self, attr, cqe_size, channel, user_handle)
     }
 
-    /// Allocates a UAR page: one whose send doorbells take whole WQEs, or an uncached one.
+    /// Allocates a UAR page. With `blueflame`, its registers accept whole WQEs; otherwise the page is uncached.
     ///
     /// # Errors
-    /// The kernel's refusal; [`Error::Unsupported`] if the device has no BlueFlame registers, or a software device no such
-    /// memory.
+    /// The kernel's refusal; [`Error::Unsupported`] if the device has no BlueFlame registers, or is a software device
+    /// without memory-mapped registers.
     pub fn alloc_uar(&self, blueflame: bool) -> Result<Uar> {
         let kind = if blueflame { MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF } else { MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC };
         let page = self.uars.own_page(kind)?;

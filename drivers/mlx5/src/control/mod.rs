@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Control: opening the device, creating the kernel's objects on memory of ours, and following their states.
+//! The control path: opens the device, creates kernel objects on memory of this process, and tracks their states.
 #![expect(unsafe_code)]
-// UNSAFETY: the driver's verbs have a contract; what they do with the kernel's handles relies on it.
+// UNSAFETY: the verbs of `Driver` have contracts, which the operations on kernel handles rely on.
 
 mod ah;
 pub(crate) mod av;
@@ -58,7 +58,7 @@ use uverbs_uapi::mlx5::mlx5_ib_alloc_pd_resp;
 use uverbs_uapi::verbs::RDMA_DRIVER_MLX5;
 use zerocopy::IntoBytes;
 
-/// The PCI vendor whose options mlx5's ECE has.
+/// The PCI vendor ID of mlx5's ECE options.
 const VENDOR: u32 = 0x15b3;
 /// The user index of an object without one (`MLX5_IB_DEFAULT_UIDX` of `mlx5_ib.h`).
 pub(crate) const NO_UIDX: u32 = 0xff_ffff;
@@ -80,8 +80,8 @@ pub struct Mlx5 {
     core_clock: OnceLock<Option<CoreClock>>,
 }
 
-/// A thread domain: its QPs get doorbell registers that no other QP has, as long as there are some. The first one's is taken
-/// with the domain.
+/// A thread domain: each of its QPs gets a doorbell register that no other QP uses, until the registers run out. The
+/// register of the first QP is allocated with the domain.
 #[derive(Debug)]
 pub struct ThreadDomain {
     first: Mutex<Option<BfReg>>,
@@ -94,7 +94,7 @@ impl ThreadDomain {
 }
 
 impl Mlx5 {
-    /// Opens a context with options other than the environment's.
+    /// Opens a context with `options` instead of those of the environment.
     ///
     /// # Errors
     /// The kernel's refusal, or its invalid answer.
@@ -126,7 +126,7 @@ impl Mlx5 {
         Ok((this, info))
     }
 
-    /// The value for a new QP if the kernel supports the enhanced connection establishment: begin, version 1.
+    /// The ECE options to request for a new QP: "begin, version 1" if the kernel supports them.
     fn ece(&self) -> u32 {
         if self.facts.ece { 0x1000_0000 } else { 0 }
     }
@@ -136,12 +136,12 @@ impl Mlx5 {
         Error::os(verb, format!("queue memory on {}", self.kernel.name()), errno)
     }
 
-    /// Access to a new QP's queues.
+    /// A `QpAccess` for the queues of a new QP.
     fn qp_access(&self, verb: &'static str) -> Result<QpAccess> {
         QpAccess::new(self.barrier).map_err(|e| self.no_memory(verb, &e))
     }
 
-    /// Access to a new CQ or SRQ.
+    /// A `QueueAccess` for a new CQ or SRQ.
     fn queue_access(&self, verb: &'static str) -> Result<QueueAccess> {
         // The queue defines the meaning of the word.
         QueueAccess::new(1, self.barrier).map_err(|e| self.no_memory(verb, &e))
@@ -279,7 +279,7 @@ impl Driver for Mlx5 {
     fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
         let bursts = attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0;
         if bursts && (attr.rate_limit == 0 || !self.facts.paces_bursts) {
-            let reason = "sizes of bursts need a rate limit, and a device that knows them";
+            let reason = "a burst or packet size needs a rate limit, and a device that supports it";
             return Err(Error::invalid("modify_qp_rate_limit", "max_burst_sz", reason));
         }
         calls::modify_qp_rate_limit(handle, attr)
@@ -310,14 +310,14 @@ impl Driver for Mlx5 {
     }
 
     unsafe fn import_pd(&self, handle: u32) -> Result<PdHandle> {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the caller meets the contract of `pd::import`, which is also that of this function.
         let pd = unsafe { pd::import(&self.kernel, handle) }?;
         calls::query_pd(&pd)?;
         Ok(pd)
     }
 
     unsafe fn import_dm(&self, handle: u32) -> Result<DmParts> {
-        // SAFETY: this function has the same contract.
+        // SAFETY: the caller meets the contract of `dm::import`, which is also that of this function.
         unsafe { dm::import(self, handle) }
     }
 

@@ -21,8 +21,8 @@ const UD: SendOpsFlags = SendOpsFlags::SEND.union(SendOpsFlags::SEND_WITH_IMM);
 /// The operations of raw packet QPs.
 const RAW_PACKET: SendOpsFlags = SendOpsFlags::SEND.union(SendOpsFlags::TSO);
 
-/// The operations that builders of such a QP support on this device (ibv_wr_post(3): a request for others fails the
-/// creation). `Driver` is a DC initiator.
+/// The operations that builders of such a QP support on this device. ibv_wr_post(3): the creation fails if others are
+/// requested. `Driver` is a DC initiator.
 pub(crate) fn builder_ops(qp_type: QpType, facts: &Facts) -> SendOpsFlags {
     let mut ops = match qp_type {
         QpType::Rc | QpType::XrcSend | QpType::Driver => RC,

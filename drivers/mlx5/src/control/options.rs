@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tuning by environment variables: those of the reference provider that have an effect here.
+//! Tuning by environment variables: those of libmlx5 that have an effect here.
 //!
 //! | variable                   | what                                                                          |
 //! |----------------------------|-------------------------------------------------------------------------------|
@@ -7,7 +7,7 @@
 //! | `MLX5_NUM_LOW_LAT_UUARS`   | of those, the ones that belong to one QP each and need no lock, 4             |
 //! | `MLX5_SHUT_UP_BF`          | not `0`: never write a WQE to a register                                      |
 //! | `MLX5_POST_SEND_PREFER_BF` | `0`: do so only for WQEs with inline data                                     |
-//! | `MLX5_SCATTER_TO_CQE`      | `0`: the device must not put short data into CQEs, whatever a QP asks for     |
+//! | `MLX5_SCATTER_TO_CQE`      | `0`: the device must not put short data into CQEs, even if a QP requests it  |
 //! | `MLX5_CQE_SIZE`            | 64 or 128                                                                     |
 //! | `MLX_QP_ALLOC_TYPE`, ..    | `HUGE`, `PREFER_HUGE`: the pages of queues; also `CQ`, `SRQ`, `RWQ`           |
 //!
@@ -23,7 +23,7 @@ const MAX_BFREGS: u32 = 512;
 /// Registers above this number are low latency ones (`MLX5_MED_BFREGS_TSHOLD`).
 const SHARED_AT_MOST: u32 = 12;
 
-/// How a context is opened.
+/// Options for opening a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -48,8 +48,8 @@ pub struct Options {
     pub srq_pages: Pages,
     /// The pages of work queues.
     pub wq_pages: Pages,
-    /// The data path executes a full fence for every post and poll instead of relying on membarrier(2), as it does where the
-    /// kernel refuses membarrier(2). Not read from the environment.
+    /// The data path executes a full fence for every post and poll instead of relying on membarrier(2). If the kernel
+    /// refuses membarrier(2), this is always the case. Not read from the environment.
     pub full_fences: bool,
     /// The context may send commands to the firmware (DEVX), as far as the process is allowed to. Opening fails on a device
     /// without that. Not read from the environment.
@@ -79,7 +79,7 @@ impl Options {
     /// The options from the process's environment.
     ///
     /// # Errors
-    /// A number that can't be.
+    /// A number that is invalid or out of range.
     pub fn from_env() -> Result<Self> {
         Self::parse(|name| std::env::var(name).ok())
     }
@@ -99,7 +99,8 @@ impl Options {
         let pages = |name: &str| match get(name).as_deref() {
             Some("HUGE") => Pages::Huge,
             Some("PREFER_HUGE" | "ALL") => Pages::PreferHuge,
-            // Contiguous memory of the kernel was an extension; libmlx5 falls back to the usual pages, too.
+            // `CONTIG` needs a kernel extension for physically contiguous memory. As in libmlx5, it selects the usual
+            // pages.
             _ => Pages::Usual,
         };
         let total = number("MLX5_TOTAL_UUARS", default.total_uuars)?;
@@ -114,7 +115,7 @@ impl Options {
         let low = number("MLX5_NUM_LOW_LAT_UUARS", default.num_low_lat_uuars)?;
         let low = low.max(total.saturating_sub(SHARED_AT_MOST));
         if low >= total {
-            let reason = format!("{low} of {total} leaves none to share");
+            let reason = format!("{low} of {total} leaves no shared register");
             return Err(Error::invalid(VERB, "MLX5_NUM_LOW_LAT_UUARS", reason));
         }
         let cqe_size = number("MLX5_CQE_SIZE", default.cqe_size)?;
@@ -147,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_the_default() {
+    fn an_empty_environment_gives_the_defaults() {
         assert_eq!(parse(&[]).unwrap(), Options::default());
     }
 
     #[test]
-    fn each_variable_is_heard() {
+    fn each_variable_sets_its_option() {
         let options = parse(&[
             ("MLX5_TOTAL_UUARS", "31"),
             ("MLX5_NUM_LOW_LAT_UUARS", "2"),
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_named() {
+    fn invalid_numbers_are_errors() {
         for (name, value) in [
             ("MLX5_TOTAL_UUARS", "0"),
             ("MLX5_TOTAL_UUARS", "513"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Creating queue pairs, and following their state.
+//! Creating queue pairs, and tracking their state.
 
 use super::{Mlx5, NO_UIDX, ThreadDomain};
 use crate::control::calls::{self, QpMemory};
@@ -27,7 +27,7 @@ use uverbs_uapi::mlx5::{
 
 const CREATE_QP: &str = "create_qp";
 
-/// The state while the kernel resets the QP: it allows no posts, and is not counted as a reset.
+/// The stored state while the kernel resets the QP: it permits no posts, and does not count as a reset.
 const BETWEEN: QpState = QpState::UNKNOWN;
 
 /// A QP on the control path: the state that its queues share, and the objects that it holds until it is destroyed.
@@ -46,7 +46,7 @@ pub struct QpControl {
     ece: Mutex<EceOptions>,
 }
 
-/// Options that the device offered or agreed to, and those that the next change asks it for.
+/// The ECE options that the device reported, and those to request with the next state change.
 #[derive(Debug, Default)]
 struct EceOptions {
     got: u32,
@@ -54,19 +54,19 @@ struct EceOptions {
 }
 
 impl QpControl {
-    /// The state that its queues share.
+    /// The state that the QP's queues share.
     #[must_use]
     pub fn shared(&self) -> &Arc<QpShared> {
         &self.shared
     }
 
-    /// Its doorbell record; QPs that another process made have none.
+    /// The QP's doorbell record; QPs that another process created have none.
     #[must_use]
     pub fn dbrec(&self) -> Option<&Arc<DbRec>> {
         self.memory.dbrec.as_ref()
     }
 
-    /// Its doorbell register; a QP without a send queue has none.
+    /// The QP's doorbell register; a QP without a send queue has none.
     pub(super) fn bfreg(&self) -> Option<&BfReg> {
         self.bfreg.as_ref()
     }
@@ -107,23 +107,23 @@ impl QpControl {
         (send, RecvQueue::new(&config, Arc::clone(qp), dbrec.recv_word()))
     }
 
-    /// Options that the device offered or agreed to.
+    /// The ECE options that the device reported.
     pub(super) fn ece(&self) -> u32 {
         self.ece.lock().unwrap_or_else(PoisonError::into_inner).got
     }
 
-    /// Options that the next change asks the device for.
+    /// Sets the ECE options to request with the next state change.
     pub(super) fn set_ece(&self, options: u32) {
         *self.ece.lock().unwrap_or_else(PoisonError::into_inner) = EceOptions { got: 0, asked: options };
     }
 
-    /// Has the kernel change the QP, with the options that the device is asked for.
+    /// Executes the kernel's modify_qp with the requested ECE options.
     fn modify_kernels(&self, handle: &QpHandle, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let mut ece = self.ece.lock().unwrap_or_else(PoisonError::into_inner);
         let request = mlx5_ib_modify_qp { ece_options: ece.asked, ..Default::default() };
         let mut resp = mlx5_ib_modify_qp_resp::default();
         let uhw = if ece.asked == 0 { Uhw::none() } else { calls::modify_qp(&request, &mut resp) };
-        // SAFETY: called only by `Driver::modify_qp`, whose caller promises that `self` is that of the QP.
+        // SAFETY: only `Driver::modify_qp` calls this function; by its contract `self` belongs to the QP of `handle`.
         unsafe { handle.modify(None, attr, mask, uhw) }?;
         if ece.asked != 0 {
             *ece = EceOptions { got: resp.ece_options, asked: 0 };
@@ -131,7 +131,7 @@ impl QpControl {
         Ok(())
     }
 
-    /// The queues that it completes to, each once.
+    /// The CQs of the QP, each once.
     fn cqs(&self) -> impl Iterator<Item = &Arc<CqShared>> {
         let recv = self.recv_cq.as_ref();
         let send = self.send_cq.as_ref().filter(|send| !recv.is_some_and(|recv| Arc::ptr_eq(send, recv)));
@@ -152,12 +152,12 @@ impl QpControl {
         }
     }
 
-    /// A DC target's: no queue at all.
+    /// For a DC target, which has no queues.
     pub(super) fn of_dct(shared: Arc<QpShared>, cq: Arc<CqShared>) -> Self {
         Self::of_wq(shared, cq, QpMemory::default())
     }
 
-    /// Has the kernel change it by `change`, and follows to `target` if that worked.
+    /// Calls `change`, which has the kernel modify the QP, and stores the state `target` if it succeeds.
     pub(super) fn modify_with(
         &self,
         target: Option<QpState>,
@@ -205,7 +205,8 @@ impl QpControl {
         Ok(())
     }
 
-    /// Has the kernel destroy it by `destroy`, while no post is in progress, and removes its completions.
+    /// Calls `destroy`, which has the kernel destroy the QP, while no post is in progress; then removes the QP's
+    /// completions.
     pub(super) fn destroy_with<H>(
         &self,
         verb: &'static str,
@@ -381,7 +382,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     };
     let (handle, got, resp) = calls::create_qp(parents, &attr, create.user_handle, request, &queues.memory)?;
 
-    // A kernel without UAR objects has named the register now.
+    // A kernel without UAR objects has returned the register with the new QP.
     let bfreg = match bfreg {
         None if queues.sq.is_some() => mlx5.uars.fixed(CREATE_QP, resp.bfreg_index).map(Some),
         bfreg => Ok(bfreg),
@@ -433,7 +434,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     Ok(QpParts { handle, shared: Arc::new(control), send, recv, cap })
 }
 
-/// Opens an XRC target QP of another process. Its receives complete by the SRQs, so there is nothing to attach.
+/// Opens an XRC target QP of another process. Its receives complete to the CQs of the SRQs, so no CQ is attached.
 pub(super) fn open(mlx5: &Mlx5, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Mlx5>> {
     let access = mlx5.qp_access("open_qp")?;
     let handle = qp::open(xrcd, qp_num, user_handle, Uhw::none())?;
@@ -461,7 +462,7 @@ pub(super) fn modify(
     control.modify_with(target, || {
         let modified = control.modify_kernels(handle, attr, mask);
         if let Err(error) = modified {
-            // After an error on the wire the QP is in ERR, which the kernel does not report.
+            // The device may have moved the QP to ERR after an error on the wire, of which the library is not informed.
             if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
                 && now.qp_state == QpState::ERR
             {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Computes the sizes of queues from the requested capacities.
 //!
-//! The sizes are those of the reference provider (libmlx5 65), so that a program finds the same capacities, with one
-//! difference: without inline data and entries the reference answers an inline limit below zero, which is 0 here.
+//! The sizes are those of libmlx5 65, so that a program gets the same capacities, with one exception: without inline
+//! data and entries libmlx5 returns a negative inline limit, which is 0 here.
 
 use uverbs_core::attr::{QpCap, QpType, SendOpsFlags};
 use uverbs_core::error::{Error, Result};
@@ -13,7 +13,7 @@ use uverbs_mlx5_hw::wqe::{
 
 /// Bytes of the translation entries that a UMR WQE ends with: one entry of 16, padded.
 const UMR_ENTRIES: u32 = 64;
-/// The most CQEs: the consumer index has 24 bits, one of which distinguishes two laps.
+/// The maximum number of CQEs: the consumer index has 24 bits, one of which distinguishes two laps.
 const MAX_CQE: u32 = 1 << 23;
 
 /// Limits of the device and its kernel driver.
@@ -89,7 +89,7 @@ const fn size<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-/// Operations of a QP that named none.
+/// The operations of a QP that requested none.
 const fn all_ops(qp_type: QpType) -> SendOpsFlags {
     match qp_type {
         QpType::Ud => SendOpsFlags::SEND.union(SendOpsFlags::SEND_WITH_IMM).union(SendOpsFlags::TSO),
@@ -98,7 +98,7 @@ const fn all_ops(qp_type: QpType) -> SendOpsFlags {
     }
 }
 
-/// The most bytes of a WQE before its data.
+/// The maximum number of bytes of a WQE before its data.
 fn overhead(what: &SendUse) -> u32 {
     use SendOpsFlags as F;
     let ops = if what.ops.is_empty() { all_ops(what.qp_type) } else { what.ops };
@@ -128,7 +128,7 @@ pub(crate) fn send_queue(verb: &'static str, limits: &Limits, what: &SendUse, ca
     }
     let head = overhead(what);
     let max = limits.max_sq_desc_sz;
-    // In 64 bits nothing overflows: every factor has at most 32 and the other at most 16.
+    // This does not overflow 64 bits: of every two factors, one has at most 32 bits and the other at most 16.
     let inline = match cap.max_inline_data {
         0 => 0,
         bytes => u64::from(head) + (u64::from(size::<InlineSeg>()) + u64::from(bytes)).next_multiple_of(16),
@@ -179,7 +179,7 @@ pub(crate) fn recv_queue(verb: &'static str, limits: &Limits, max_wr: u32, max_s
     let bytes = (u64::from(max_wr).next_power_of_two() * u64::from(stride)).max(MLX5_SEND_WQE_BB as u64);
     let wqe_cnt = bytes / u64::from(stride);
     if wqe_cnt > 1 << 16 {
-        // A completion names a receive by 16 bits.
+        // A completion identifies a receive by a 16-bit index.
         return Err(Error::invalid(verb, "max_recv_wr", format!("{wqe_cnt} elements are above 65536")));
     }
     Ok(RqSize {
@@ -194,7 +194,7 @@ pub(crate) fn recv_queue(verb: &'static str, limits: &Limits, max_wr: u32, max_s
 pub(crate) struct SrqSize {
     /// The ring, with the elements that the device needs for receives that wait for a page.
     pub(crate) ring: RqSize,
-    /// Elements that are linked for use; one less can be posted.
+    /// Elements in the list of free elements; one less can be posted.
     pub(crate) slots: u32,
 }
 
@@ -214,7 +214,7 @@ pub(crate) fn shared_queue(
     }
     let stride = (size::<SrqNextSeg>() + max_sge * size::<DataSeg>()).max(32).next_power_of_two();
     let slots = (u64::from(max_wr) + 1).next_power_of_two();
-    // As many again, and one more, unless that is above the device's limit.
+    // The same number of elements is added, and one more, unless that exceeds the device's limit.
     let wanted = u64::from(max_wr) * 2 + 1;
     let wqe_cnt = if wanted > limits.max_srq_recv_wr.into() { slots } else { wanted.next_power_of_two() };
     if wqe_cnt > 1 << 16 {
@@ -264,13 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn no_entries_and_no_inline_is_no_negative_limit() {
+    fn without_entries_and_inline_data_the_inline_limit_is_0() {
         let size = sq(QpType::Rc, 16, 0, 0).unwrap();
         assert_eq!((size.max_wr, size.max_inline), (21, 0));
     }
 
     #[test]
-    fn sizes_that_do_not_fit_are_named() {
+    fn sizes_that_do_not_fit_are_refused() {
         let field = |r: Result<SqSize>| r.unwrap_err().to_string();
         assert!(field(sq(QpType::Rc, 16, 58, 0)).contains("max_send_sge"));
         assert!(field(sq(QpType::Rc, 16, 1, 892)).contains("max_inline_data"));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_queues_have_a_second_half() {
+    fn srqs_reserve_as_many_elements_again() {
         let size = shared_queue("t", &LIMITS, 100, 2).unwrap();
         assert_eq!((size.slots, size.ring.wqe_cnt, size.ring.stride(), size.ring.max_sge), (128, 256, 64, 3));
         // Not above the device's limit.

@@ -73,7 +73,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqPar
         xrcd: create.xrc.map(|(xrcd, ..)| xrcd),
         cq: create.xrc.map(|(_, cq, _)| cq),
     };
-    // The size for the kernel is all elements but one, including those that the user can't post.
+    // The kernel's size counts all elements except one, including those that the user can't post.
     let requested = SrqAttr { max_wr: size.ring.wqe_cnt - 1, max_sge: size.ring.max_sge, ..attr.attr };
     if attr.attr.max_wr == 0 || attr.attr.srq_limit > attr.attr.max_wr {
         let reason = format!("srq_limit {} of max_wr {}", attr.attr.srq_limit, attr.attr.max_wr);
@@ -118,7 +118,7 @@ pub(super) fn modify(
     if mask.contains(SrqAttrMask::MAX_WR) {
         return Err(Error::unsupported(VERB, "mlx5 cannot resize an SRQ"));
     }
-    // The kernel compares with the whole ring, more than half of which is not for the user.
+    // The kernel compares the limit with the whole ring, more than half of which is reserved.
     if mask.contains(SrqAttrMask::LIMIT) && attr.srq_limit > queue.max_wr() {
         let reason = format!("{} of max_wr {}", attr.srq_limit, queue.max_wr());
         return Err(Error::invalid(VERB, "srq_limit", reason));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Allocating doorbell registers.
 //!
-//! A UAR page has two registers that a process may use. A QP that one thread at a time posts to (an exclusive QP, or one of
-//! a thread domain) gets a register of its own as long as the kernel gives pages: only a register that is not shared needs
-//! no lock. A QP with a lock gets one of its own up to `num_low_lat_uuars`, as with libmlx5. All others share registers
-//! behind a lock each, up to `total_uuars`; without any, they ring at the uncached page of the context.
-//! Pages are objects of the kernel, allocated as they are needed. A kernel that has no such objects (`tot_bfregs` in its
-//! answer) gives a context fixed pages and names a QP's register when it creates the QP; a second set of pages there has
-//! registers for exclusive QPs (`num_dyn_bfregs`).
+//! A UAR page has two registers that a process may use. A QP that one thread at a time posts to (an exclusive QP, or
+//! one of a thread domain) gets its own register until the kernel has no more pages, because only a register that is
+//! not shared needs no lock. A QP with a lock gets its own register up to `num_low_lat_uuars`, as with libmlx5. The
+//! other QPs share registers, each with a lock, up to `total_uuars`; if there are none, they use the uncached page of
+//! the context. Pages are kernel objects that are allocated when they are needed. A kernel that has no such objects
+//! (`tot_bfregs` in its answer) gives a context fixed pages, and returns a QP's register when it creates the QP; a
+//! second set of pages has registers for exclusive QPs (`num_dyn_bfregs`).
 
 use crate::control::calls;
 use crate::control::options::Options;
@@ -34,9 +34,9 @@ pub(crate) struct UarFacts {
     pub(crate) bf_reg_size: u32,
     /// UARs in a page of the machine.
     pub(crate) uars_per_page: u32,
-    /// Registers that the kernel gave the context; 0 where UARs are objects.
+    /// Registers that the kernel gave the context; 0 if UARs are objects.
     pub(crate) tot_bfregs: u32,
-    /// Registers that can be had later, of a kernel without UAR objects.
+    /// Registers that can be allocated later, on a kernel without UAR objects.
     pub(crate) num_dyn_bfregs: u32,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Debug for UarPage {
 pub(crate) struct OwnPage(Arc<UarPage>);
 
 impl OwnPage {
-    /// The address at an offset of the page; `None` if a software device has no such memory.
+    /// The address at an offset of the page; `None` on a software device without memory-mapped registers.
     pub(crate) fn raw(&self, offset: u32) -> Option<NonNull<u8>> {
         self.0.raw(offset)
     }
@@ -144,11 +144,11 @@ enum Home {
         low_latency: bool,
     },
     Shared(usize),
-    /// Never returned: there is only one, or the kernel manages them.
+    /// Not returned to a set: there is only one, or the kernel manages them.
     Fixed,
 }
 
-/// A register in use by a QP. Give it up only when the kernel has destroyed the QP.
+/// A register in use by a QP. Drop it only after the kernel has destroyed the QP.
 pub(crate) struct BfReg {
     register: Register,
     home: Home,
@@ -156,7 +156,7 @@ pub(crate) struct BfReg {
 }
 
 impl BfReg {
-    /// For the request.
+    /// The register's number in the request to create a QP.
     pub(crate) fn index(&self) -> BfRegIndex {
         self.register.index
     }
@@ -166,8 +166,8 @@ impl BfReg {
         matches!(self.home, Home::Dedicated { .. })
     }
 
-    /// The register as memory, with the bytes of the longest burst (0 if bursts are forbidden) and the offset by which the
-    /// kernel maps its page, if the page is an object. `None` if a software device has no such memory.
+    /// The address of the register, the bytes of the longest burst (0 if bursts are forbidden), and the offset by which
+    /// the kernel maps its page, if the page is an object. `None` on a software device without memory-mapped registers.
     pub(crate) fn raw(&self) -> Option<(NonNull<u8>, u32, Option<u64>)> {
         let Register { page, offset, bf, .. } = &self.register;
         // A register that several queues use has a lock, which a program that writes it itself can't take.
@@ -217,7 +217,7 @@ struct Pool {
     dedicated: Vec<Register>,
     /// The number of QPs with a lock that have a dedicated register.
     low_latency: u32,
-    /// With the number of QPs that use each.
+    /// Shared registers, each with the number of QPs that use it.
     shared: Vec<(Register, u32)>,
     /// Pages of the second set that were mapped, on kernels without UAR objects.
     legacy_pages: u32,
@@ -296,12 +296,12 @@ impl Uars {
         ArmRegister::new(&page.page, 0)
     }
 
-    /// The page of that register as memory.
+    /// The address of the page with that register.
     pub(crate) fn raw_arm_page(&self) -> Option<NonNull<u8>> {
         self.nc.as_ref().or(self.legacy.first())?.raw(0)
     }
 
-    /// A page of its own, for a program that rings doorbells itself; `MLX5_IB_UAPI_UAR_ALLOC_TYPE_*`.
+    /// Allocates a page for a program that rings doorbells itself. `uar_type` is `MLX5_IB_UAPI_UAR_ALLOC_TYPE_*`.
     pub(crate) fn own_page(&self, uar_type: u64) -> Result<OwnPage> {
         self.alloc_page(uar_type).map(OwnPage)
     }
@@ -388,7 +388,7 @@ impl Uars {
                 Err(error) => log::debug!("{}: no more doorbell registers: {error}", self.kernel.name()),
             }
         }
-        // Places in the list are for ever, and the list only grows.
+        // Registers are never removed from the list, so an index stays valid.
         let least = (0..).zip(&pool.shared).min_by_key(|(_, (_, users))| *users).map(|(i, _): (usize, _)| i);
         let Some((register, users)) = least.and_then(|i| pool.shared.get_mut(i)) else {
             drop(pool);
@@ -412,7 +412,7 @@ impl Uars {
         Some(Register { page: Arc::clone(nc), offset: BF_OFFSET as u32, index, bf, shared: None })
     }
 
-    /// The register for the creation of a QP without a send queue: a page that it does not use.
+    /// The register number for the creation of a QP without a send queue: a page that the QP does not use.
     pub(crate) fn unused(&self) -> BfRegIndex {
         self.nc.as_ref().map_or_else(BfRegIndex::default, |nc| BfRegIndex {
             index: nc.page_id,
@@ -420,7 +420,7 @@ impl Uars {
         })
     }
 
-    /// A register that no other QP has. A device or a kernel that has no more pages is not an error.
+    /// Takes a register that no other QP uses. It is not an error if the device or the kernel has no more pages.
     fn take_dedicated(&self, pool: &mut Pool) -> Option<Register> {
         if pool.dedicated.is_empty() {
             match self.more_dedicated(pool) {

@@ -22,7 +22,7 @@ use zerocopy::IntoBytes;
 pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts<Mlx5>> {
     const VERB: &str = "create_wq";
     if mlx5.facts.cqe_version == 0 {
-        // Its completions name it by a user index, or not at all.
+        // The completions of a work queue identify it by its user index, or not at all.
         return Err(Error::unsupported(VERB, "work queues on a device with CQE version 0"));
     }
     let attr = create.attr;
@@ -51,7 +51,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts
     let control = Arc::new(QpControl::of_wq(Arc::clone(&shared), Arc::clone(cq_shared), memory));
     let attr = WqInitAttr { max_wr: size.wqe_cnt, max_sge: size.max_sge, ..*attr };
     let config = RecvConfig {
-        // Unlike a raw packet QP's, its doorbell record is live from the beginning.
+        // The device reads the doorbell record at once, unlike that of a raw packet QP.
         qp_type: QpType::Ud,
         max_recv_wr: attr.max_wr,
         max_recv_sge: attr.max_sge,
@@ -60,7 +60,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts
     let Some(queue) = RecvQueue::new(&config, shared, dbrec.recv_word()) else {
         // SAFETY: the object has no other user yet.
         let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget(control));
-        return Err(Error::invalid(VERB, "cap", "impossible sizes"));
+        return Err(Error::invalid(VERB, "cap", "invalid sizes"));
     };
     // The kernel makes it in RESET, where receives may not be posted.
     Ok(WqParts { handle, shared: control, queue, attr })
@@ -78,7 +78,7 @@ fn state_of(state: WqState) -> QpState {
 pub(super) fn modify(handle: &WqHandle, control: &QpControl, attr: &WqAttr) -> Result<()> {
     let request = mlx5_ib_modify_wq::default();
     control.modify_with(attr.wq_state.map(state_of), || {
-        // SAFETY: called only by `Driver::modify_wq`, whose caller promises that `control` is that of the WQ.
+        // SAFETY: only `Driver::modify_wq` calls this function; by its contract `control` belongs to the WQ.
         unsafe { handle.modify(attr, calls::modify_wq(&request)) }
     })
 }

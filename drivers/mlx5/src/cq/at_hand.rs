@@ -17,7 +17,7 @@ pub(super) const NO_KEY: u64 = 1;
 /// `sends` refers to the send queue of `resource`, or to `none` if it has no send queue. The one is in an `Arc`, the other
 /// in a `Box`, so both keep their addresses when this struct is moved.
 pub(super) struct AtHand {
-    /// The key by which entries name it.
+    /// The key in the entries of the resource.
     pub(super) key: u64,
     /// `key` if the resource has a send queue, else [`NO_KEY`].
     pub(super) send_key: u64,

@@ -90,7 +90,7 @@ impl OpOwn {
 }
 
 impl Scatter {
-    /// The most bytes that fit.
+    /// The maximum number of bytes that fit.
     pub(crate) const fn room(self) -> usize {
         match self {
             Self::Own32 => 32,

@@ -83,7 +83,7 @@ impl<'q> Cursor<'q> {
         unsafe { watch.follow_walk(&self.walk) };
     }
 
-    /// Moves the cursor and the consumer past the entry, which may be any.
+    /// Moves the cursor and the consumer past the entry, which may be at any position.
     #[inline(always)]
     pub(super) fn step(&mut self) {
         // SAFETY: the caller is inside the queue (invariant), and no other reference to `consumer` exists.
@@ -107,7 +107,7 @@ impl<'q> Cursor<'q> {
         }
     }
 
-    /// The completion of the first entry that is one, from the cursor on. The cursor moves to that entry.
+    /// Finds the first completion from the cursor on, and moves the cursor to its entry.
     #[inline(always)]
     pub(super) fn next(&mut self) -> Result<Option<Parsed>, PollError> {
         loop {
@@ -152,7 +152,7 @@ fn parse_other(
     ring: &CqRing,
     position: u32,
 ) -> (u32, Result<Option<Parsed>, PollError>) {
-    // The loop is bounded, so a device that keeps writing can't keep the call here.
+    // The loop is bounded, so the call returns even if the device keeps writing.
     for skipped in 0..=ring.entries() {
         let position = position.wrapping_add(skipped);
         if ring.valid(position).is_none() {

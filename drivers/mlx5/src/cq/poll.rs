@@ -231,11 +231,11 @@ impl CompletionQueue {
         // Counts have 32 bits internally, so that a `Result` fits into registers.
         let max = max.min(u32::MAX as usize) as u32;
         if !self.pending.is_empty() {
-            return self.poll_by_long_way(max, sink).map(|n| n as usize);
+            return self.poll_slow(max, sink).map(|n| n as usize);
         }
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let Some(mut entered) = (unsafe { self.shared.enter(self.open_word) }) else {
-            return self.poll_by_long_way(max, sink).map(|n| n as usize);
+            return self.poll_slow(max, sink).map(|n| n as usize);
         };
         if !entered.state().consumer.has_entry() || max == 0 {
             return Ok(0);
@@ -249,7 +249,7 @@ impl CompletionQueue {
     /// Passes up to `max` completions to `sink` if the fast path is closed.
     #[cold]
     #[inline(never)]
-    fn poll_by_long_way<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
+    fn poll_slow<S: Sink>(&mut self, max: u32, sink: S) -> Result<u32, PollError> {
         self.check_pending()?;
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
@@ -345,7 +345,7 @@ impl CompletionQueue {
         // function returns if the word changed.
         let mut cursor = unsafe { Cursor::new(&mut entered) };
         entered.stay();
-        // At most one ring of entries, so a device that keeps writing can't keep the call here.
+        // At most one ring of entries, so the call returns even if the device keeps writing.
         let max = max.min(cursor.ring.entries()) - taken;
         // Increased by the number of entries that are not completions.
         let mut end = cursor.position().wrapping_add(max);
@@ -399,8 +399,8 @@ impl CompletionQueue {
                     if !cursor.current.turn_to(cursor.resources, $entry) {
                         break;
                     }
-                    // The first completion of another QP is passed here, which takes 10 instructions less than another turn
-                    // of the loop. A closure is not inlined at too many places.
+                    // The first completion of another QP is passed here, which takes 10 instructions less than another
+                    // turn of the loop. It is not done for a closure, which would be inlined at too many places.
                     if !S::IS_USER_CODE {
                         let Some(parsed) = ($parse) else { break };
                         hand_out!($take, parsed, Cursor::step_to_stop);

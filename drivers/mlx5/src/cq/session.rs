@@ -2,9 +2,9 @@
 //! Extended polling (`ibv_start_poll` .. `ibv_end_poll`): one completion at a time, with fields that are read from its
 //! entry.
 //!
-//! An open poll holds no lock and is not inside the queue: each call enters and leaves. The current entry is returned to
-//! the device when the poll continues or ends, so it stays readable whatever the control path does in the meantime. The
-//! entries before it are returned at the end, or by a control call.
+//! An open poll holds no lock and is not inside the queue: each call enters and leaves. The current entry is returned
+//! to the device when the poll continues or ends, so it stays readable during control calls. The entries before it are
+//! returned at the end, or by a control call.
 #![expect(unsafe_code)]
 // UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
 
@@ -62,7 +62,7 @@ impl Session {
     }
 
     /// Moves to the next completion, of any kind.
-    fn advance_by_long_way(&mut self, entered: &mut Entered<'_>) -> Result<(), PollError> {
+    fn advance_slow(&mut self, entered: &mut Entered<'_>) -> Result<(), PollError> {
         // SAFETY: the caller is inside the queue (`entered`), and the cursor is not used after this function.
         let mut cursor = unsafe { Cursor::new(entered) };
         let from = cursor.position();
@@ -89,7 +89,7 @@ impl CompletionQueue {
     pub(super) fn start_session(&mut self) -> Result<(), PollError> {
         match self.try_start_session() {
             Some(result) => result,
-            None => self.start_session_by_long_way(),
+            None => self.start_session_slow(),
         }
     }
 
@@ -109,11 +109,11 @@ impl CompletionQueue {
     }
 
     #[inline(never)]
-    fn start_session_by_long_way(&mut self) -> Result<(), PollError> {
+    fn start_session_slow(&mut self) -> Result<(), PollError> {
         self.check_pending()?;
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        if let Err(error) = self.session.advance_by_long_way(&mut entered) {
+        if let Err(error) = self.session.advance_slow(&mut entered) {
             if error == PollError::Corrupt {
                 // The entry was consumed. It is returned to the device here, because there is no session whose end would do
                 // it.
@@ -138,17 +138,17 @@ impl CompletionQueue {
         {
             return result;
         }
-        self.next_of_session_by_long_way()
+        self.next_of_session_slow()
     }
 
     #[inline(never)]
-    fn next_of_session_by_long_way(&mut self) -> Result<(), PollError> {
+    fn next_of_session_slow(&mut self) -> Result<(), PollError> {
         if !self.is_open() {
             return Err(PollError::NoSession);
         }
         // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists.
         let mut entered = unsafe { enter(&self.shared, &mut self.open_word) }?;
-        self.session.advance_by_long_way(&mut entered)?;
+        self.session.advance_slow(&mut entered)?;
         // A control call since the last step may have removed entries behind the one that was current then.
         give_back(&self.record, entered.state().consumer.position().wrapping_sub(1));
         Ok(())

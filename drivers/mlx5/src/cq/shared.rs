@@ -218,8 +218,8 @@ impl CqShared {
         Some(result)
     }
 
-    /// Returns whether the word was `from`; it is not in a child of fork, where it stays unchanged. Release: a poller that
-    /// enters by the new word sees the changes of the state.
+    /// Replaces the word if it is `from`, and returns whether it was. In a child of fork it is not, and stays
+    /// unchanged. Release: a poller that enters by the new word sees the changes of the state.
     fn replace_word(&self, from: CqWord, to: CqWord) -> bool {
         self.access.word().compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -256,7 +256,8 @@ impl CqShared {
         });
     }
 
-    /// Leaves the ring to the program, which polls it from now on; its address, and the number and size of its entries.
+    /// Gives the ring to the program, which polls it from now on. Returns the ring's address, and the number and size
+    /// of its entries.
     pub(crate) fn give_to_program(&self) -> Option<(*mut u8, u32, u32)> {
         self.stopped(|state| {
             state.is_of_program = true;

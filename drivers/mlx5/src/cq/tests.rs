@@ -215,7 +215,7 @@ fn an_uninitialised_array_is_filled_like_any_other() {
 fn try_start_poll_opens_a_poll_or_does_nothing() {
     let mut b = bench(8, 64, CqeVersion::V1);
     let qp = b.qp(0xa1, None);
-    // The first call enters the queue the long way, and the first entry of a QP is not of the cached one.
+    // The first call takes the slow path, and the first entry of a QP is not of the cached one.
     assert_eq!(b.poll(1), Ok(vec![]));
     assert_eq!(b.queue.try_start_poll(), Some(false));
     b.complete(cqe(0, &qp, 0));

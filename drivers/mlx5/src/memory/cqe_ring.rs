@@ -29,7 +29,7 @@ pub struct BlockRing {
 
 // SAFETY: `first` and `end` point into the ring, which is owned; all access is by atomics.
 unsafe impl Send for BlockRing {}
-// SAFETY: `&BlockRing` only allows to use atomics, in memory that the ring owns.
+// SAFETY: `&BlockRing` only allows atomic accesses to memory that the ring owns.
 unsafe impl Sync for BlockRing {}
 
 impl BlockRing {
@@ -81,7 +81,7 @@ pub(crate) struct Watch {
 
 // SAFETY: `block` is the address of atomics, in memory that `ring` owns.
 unsafe impl Send for Watch {}
-// SAFETY: `&Watch` only allows to use atomics, in memory that `ring` owns.
+// SAFETY: `&Watch` only allows atomic accesses to memory that `ring` owns.
 unsafe impl Sync for Watch {}
 
 impl Watch {

@@ -148,7 +148,7 @@ pub struct DbWord {
 
 // SAFETY: `ptr` is the address of an atomic in memory that `record` owns.
 unsafe impl Send for DbWord {}
-// SAFETY: `&DbWord` only allows to use the atomic at `ptr`, in memory that `record` owns.
+// SAFETY: `&DbWord` only allows accesses to the atomic at `ptr`, in memory that `record` owns.
 unsafe impl Sync for DbWord {}
 
 impl DbWord {

@@ -48,15 +48,16 @@ pub(crate) use loom::sync::atomic::AtomicU64 as Entry64;
 /// Bits of an address in a huge page: 2 MiB.
 const HUGE_BITS: u8 = 21;
 
-/// The pages of queues. Huge ones spare the device translations, but must be reserved by the administrator.
+/// The pages of queues. Huge pages need fewer address translations in the device, but the administrator must reserve
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// The machine's pages.
     #[default]
     Usual,
-    /// Huge pages only: without free ones a queue can't be created.
+    /// Huge pages only: if none is free, the queue can't be created.
     Huge,
-    /// Huge pages if there are free ones.
+    /// Huge pages if some are free.
     PreferHuge,
 }
 
@@ -182,7 +183,7 @@ mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn huge_pages_are_taken_where_there_are_some() {
+    fn huge_pages_are_used_if_available() {
         let preferred = QueueBuf::with_pages(8192, Pages::PreferHuge).unwrap();
         assert!([8192, 1 << HUGE_BITS].contains(&preferred.len()), "{}", preferred.len());
         preferred.words()[1].store(7, Relaxed);

@@ -20,7 +20,7 @@ pub(crate) struct SendQueueRef {
 
 // SAFETY: the addresses are those of atomics, in memory that `sq` owns.
 unsafe impl Send for SendQueueRef {}
-// SAFETY: `&SendQueueRef` only allows to use atomics, in memory that `sq` owns.
+// SAFETY: `&SendQueueRef` only allows atomic accesses to memory that `sq` owns.
 unsafe impl Sync for SendQueueRef {}
 
 impl SendQueueRef {

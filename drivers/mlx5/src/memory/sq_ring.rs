@@ -75,7 +75,7 @@ pub(crate) struct Records<'r> {
 
 // SAFETY: the address is that of records, which are shared and consist of atomics.
 unsafe impl Send for Records<'_> {}
-// SAFETY: `&Records` only allows to use atomics.
+// SAFETY: `&Records` only allows atomic accesses.
 unsafe impl Sync for Records<'_> {}
 
 impl<'r> Records<'r> {
@@ -157,7 +157,7 @@ pub struct SqRing {
 
 // SAFETY: the addresses are those of `buf` and of the records, which the ring owns; all access is by atomics.
 unsafe impl Send for SqRing {}
-// SAFETY: `&SqRing` only allows to use atomics, in memory that the ring owns.
+// SAFETY: `&SqRing` only allows atomic accesses to memory that the ring owns.
 unsafe impl Sync for SqRing {}
 
 impl SqRing {

@@ -25,7 +25,7 @@ pub struct StrideRing {
 
 // SAFETY: `base` is an address inside `buf`, which the ring owns; all access is by atomics.
 unsafe impl Send for StrideRing {}
-// SAFETY: `&StrideRing` only allows to use atomics, in memory that the ring owns.
+// SAFETY: `&StrideRing` only allows atomic accesses to memory that the ring owns.
 unsafe impl Sync for StrideRing {}
 
 impl StrideRing {
@@ -111,7 +111,7 @@ pub(crate) struct RecvRing<E> {
 
 // SAFETY: the addresses are those of atomics and of shared values of `E`, in memory that `_owner` owns.
 unsafe impl<E: Sync> Send for RecvRing<E> {}
-// SAFETY: `&RecvRing` only allows to use atomics and entries that are `Sync`, in memory that its owner keeps.
+// SAFETY: `&RecvRing` only allows accesses to atomics and to entries that are `Sync`, in memory that its owner keeps.
 unsafe impl<E: Sync> Sync for RecvRing<E> {}
 
 impl<E> RecvRing<E> {

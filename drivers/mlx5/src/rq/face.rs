@@ -17,7 +17,7 @@ pub trait Produce: fmt::Debug + Send {
     /// The position of a batch.
     type Cursor: Copy + fmt::Debug;
 
-    /// The most entries of a receive.
+    /// The maximum number of entries of a receive.
     fn max_sge(&self) -> u32;
 
     /// Begins a batch. [`reserve`](Self::reserve) and [`complete`](Self::complete) check whether posting is allowed.

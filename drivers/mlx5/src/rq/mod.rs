@@ -37,9 +37,9 @@ use uverbs_core::attr::QpType;
 pub struct RecvConfig {
     /// Transport. Receives of raw packet QPs are published from RTR on.
     pub qp_type: QpType,
-    /// The most outstanding receives.
+    /// The maximum number of outstanding receives.
     pub max_recv_wr: u32,
-    /// The most entries of a receive.
+    /// The maximum number of entries of a receive.
     pub max_recv_sge: u32,
     /// The device's longest message, in bytes.
     pub max_msg_sz: u64,
@@ -58,7 +58,7 @@ impl RecvQueue {
         Some(Self { producer: RecvProducer::new(config, &qp, record)?, shared: qp })
     }
 
-    /// The most outstanding receives.
+    /// The maximum number of outstanding receives.
     #[must_use]
     pub fn max_recv_wr(&self) -> u32 {
         self.producer.max_post()

@@ -57,7 +57,7 @@ pub struct RecvProducer {
     format: RecvFormat,
     record: DbWord,
     rq: Arc<RqShared>,
-    /// The most outstanding receives.
+    /// The maximum number of outstanding receives.
     max_post: u32,
     /// The state word under which the limit was raised last. Indices are valid only until the next RESET.
     since: StateWord,
@@ -91,7 +91,7 @@ impl RecvProducer {
         })
     }
 
-    /// The most outstanding receives.
+    /// The maximum number of outstanding receives.
     pub(crate) fn max_post(&self) -> u32 {
         self.max_post
     }

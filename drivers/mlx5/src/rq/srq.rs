@@ -30,7 +30,7 @@ impl SharedRecvQueue {
         Self { producer, shared: srq }
     }
 
-    /// The most outstanding receives.
+    /// The maximum number of outstanding receives.
     #[must_use]
     pub fn max_wr(&self) -> u32 {
         self.shared.slots() - 1

@@ -62,11 +62,11 @@ pub struct SendConfig {
     pub sq_sig_all: bool,
     /// The operations that have `wr_*` builders.
     pub send_ops_flags: SendOpsFlags,
-    /// The most outstanding WRs.
+    /// The maximum number of outstanding WRs.
     pub max_send_wr: u32,
-    /// The most entries of a WR.
+    /// The maximum number of entries of a WR.
     pub max_send_sge: u32,
-    /// The most inline bytes of a WR.
+    /// The maximum number of inline bytes of a WR.
     pub max_inline_data: u32,
     /// Whether the device has atomics.
     pub atomics: bool,
@@ -101,7 +101,7 @@ impl SendQueue {
         Some(Self { queue, producer, encoder, session: Session::new() })
     }
 
-    /// The most outstanding WRs.
+    /// The maximum number of outstanding WRs.
     #[must_use]
     pub fn max_send_wr(&self) -> u32 {
         self.producer.max_post()

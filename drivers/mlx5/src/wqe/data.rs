@@ -15,9 +15,9 @@ use uverbs_mlx5_hw::wqe::MLX5_INLINE_SEG;
 /// The limits of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataLimits {
-    /// The most entries of a WR.
+    /// The maximum number of entries of a WR.
     pub(crate) max_sge: u32,
-    /// The most inline bytes of a WR.
+    /// The maximum number of inline bytes of a WR.
     pub(crate) max_inline: u32,
     /// The device's longest message. Checked only from 2^31 bytes on; shorter messages are checked by the device.
     pub(crate) max_msg: u64,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Encodes the common WQE: control segment, destination, remote address, operands of an atomic, data.
 //!
-//! All interfaces describe a WR by the same types. What the typed interface knows at compile time is constant here and is
-//! folded. A list fills the description from C's struct. A builder first writes the segments that the opcode determines,
-//! and then the data when a setter is called. A WQE is written once; the values that the doorbell needs are returned
-//! ([`Written`]).
+//! All interfaces describe a WR by the same types. Values that the typed interface has at compile time are constants
+//! here and are folded. A list fills the description from C's struct. A builder first writes the segments that the
+//! opcode determines, and then the data when a setter is called. A WQE is written once; the values that the doorbell
+//! needs are returned ([`Written`]).
 
 use super::data::copy_inline;
 use super::{AV_UNITS, Ah, Answer, CTRL_UNITS, DataLimits, Remote, SendEntry, Sge, WqeWriter};
@@ -145,7 +145,7 @@ impl<'a, P: Payload<Sge>> Data<'a, Sge, &'a P> {
 }
 
 impl<E, P: Payload<Sge>> Data<'_, E, &P> {
-    /// The most units that the data take.
+    /// The maximum number of units that the data take.
     pub(crate) fn max_units(&self) -> u32 {
         let units = match self {
             Self::Entries(entries) => entries.len(),

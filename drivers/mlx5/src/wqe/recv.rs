@@ -73,7 +73,7 @@ const TERMINATOR: [u64; 2] = [(MLX5_INVALID_LKEY as u64).to_be(), 0];
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvFormat {
     entries: EntryTest,
-    /// The most entries of a receive.
+    /// The maximum number of entries of a receive.
     max_sge: u32,
     /// The device's longest message. Checked only from 2^31 bytes on; shorter messages are checked by the device.
     max_msg: u64,
@@ -85,7 +85,7 @@ impl RecvFormat {
         Self { entries: EntryTest::new(max_sge != 0), max_sge, max_msg }
     }
 
-    /// The most entries of a receive.
+    /// The maximum number of entries of a receive.
     pub(crate) fn max_sge(&self) -> u32 {
         self.max_sge
     }

@@ -154,7 +154,7 @@ fn an_old_kernel_returns_the_register_of_a_qp() {
     post_send(&mut qp).unwrap();
     // Register 8 is the first of the third page.
     assert_eq!(stage.kernel.rung(), [(2 << 12, 0x800, 64)]);
-    // Those of a thread domain are in the second set of pages, which has an end.
+    // Those of a thread domain are in the second set of pages, whose number is limited.
     let td = stage.mlx5.alloc_td().unwrap();
     for i in 0..4 {
         let qp = stage.try_qp(&Stage::attr(QpType::Rc), Some(&td)).unwrap();
