@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control path's error: which verb failed, on which object, and why.
 //!
-//! The data path never makes one of these; its errors ([`PostError`](crate::provider::PostError),
+//! The data path does not use it; its errors ([`PostError`](crate::provider::PostError),
 //! [`PollError`](crate::provider::PollError)) are small and `Copy`.
 
 use crate::errno::Errno;
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel, or a system call, refused.
+    /// The kernel, or another system call, returned an error.
     #[error("{verb}({object}): {errno} ({errno:?})")]
     Os {
         /// The verb as the man pages name it, such as `ibv_create_qp` without its prefix: `create_qp`.
@@ -110,7 +110,7 @@ impl Error {
 }
 
 impl From<Error> for Errno {
-    /// The reason is logged, because the errno has not got it.
+    /// Logs the reason, which the errno does not contain.
     fn from(e: Error) -> Self {
         log::debug!("{e}");
         e.errno()

@@ -137,7 +137,7 @@ impl WcOpcode {
 pub struct WcError(pub WcStatus);
 
 bitflags::bitflags! {
-    /// `enum ibv_wc_flags`: which parts of a completion are valid, and what the device checked.
+    /// `enum ibv_wc_flags`: the fields of a completion that are valid, and the checks that the device made.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     #[repr(transparent)]
     pub struct WcFlags: u32 {
@@ -145,7 +145,7 @@ bitflags::bitflags! {
         const GRH = 1 << 0;
         /// `imm_data` is valid.
         const WITH_IMM = 1 << 1;
-        /// The device found the IP and L4 checksums right.
+        /// The device found the IP and L4 checksums correct.
         const IP_CSUM_OK = 1 << 2;
         /// `invalidated_rkey` is valid.
         const WITH_INV = 1 << 3;

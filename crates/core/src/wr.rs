@@ -50,9 +50,9 @@ bitflags::bitflags! {
     pub struct SendFlags: u32 {
         /// Wait until all earlier RDMA reads and atomics of this QP are complete. RC only.
         const FENCE = 1 << 0;
-        /// Make a completion for this WR even if the QP was not created with `sq_sig_all`.
+        /// Generate a completion for this WR even if the QP was not created with `sq_sig_all`.
         const SIGNALED = 1 << 1;
-        /// Ask for a solicited event at the responder; for sends and writes with immediate.
+        /// Request a solicited event at the responder; for sends and writes with immediate.
         const SOLICITED = 1 << 2;
         /// Copy the data into the WQE now; the buffers need no lkey and may be reused after the call.
         const INLINE = 1 << 3;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The raw face's structs and numbers against `<infiniband/verbs.h>`: one C program prints what the compiler sees.
+//! Compares the raw face's structs and numbers with `<infiniband/verbs.h>`: a C program prints the values of the
+//! header.
 //!
 //! Needs a C compiler and libibverbs-dev. Without the header the test says so and passes, except in CI.
 
@@ -10,7 +11,7 @@ use std::process::Command;
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus, WorkCompletion};
 use uverbs_core::wr::*;
 
-/// C expression and our value.
+/// A C expression, and the value in Rust.
 type Facts = Vec<(String, u64)>;
 
 macro_rules! structs {

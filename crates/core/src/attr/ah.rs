@@ -32,7 +32,7 @@ pub struct AhAttr {
     pub src_path_bits: u8,
     /// `enum ibv_rate`: inter-packet delay; 0 is the port's full rate.
     pub static_rate: u8,
-    /// The local port that it leaves by, from 1.
+    /// The local port through which packets leave, from 1.
     pub port_num: u8,
 }
 
@@ -44,7 +44,8 @@ impl AhAttr {
         Self { grh: Some(grh), port_num, ..Self::default() }
     }
 
-    /// Values that no device can mean. `field` is the name under which the caller passed this.
+    /// Refuses values that are invalid for every device. `field` is the name of the attributes in the caller's
+    /// arguments.
     pub(crate) fn check(&self, verb: &'static str, field: &'static str) -> Result<()> {
         let wrong = |reason: String| Err(Error::invalid(verb, field, reason));
         if self.port_num == 0 {

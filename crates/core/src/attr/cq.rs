@@ -62,11 +62,11 @@ bitflags::bitflags! {
 /// `struct ibv_cq_init_attr_ex` without the objects that it refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqInitAttr {
-    /// Entries; the answer may be larger.
+    /// Entries; the created CQ may have more.
     pub cqe: u32,
     /// Completion vector (interrupt) that signals events, below the context's `num_comp_vectors`.
     pub comp_vector: u32,
-    /// Fields that the extended poll must have; empty for a CQ that is polled the legacy way.
+    /// Fields that the extended poll must have; empty for a CQ that only `ibv_poll_cq` polls.
     pub wc_flags: WcExFlags,
     /// Flags.
     pub flags: CqFlags,
@@ -75,8 +75,8 @@ pub struct CqInitAttr {
 /// `struct ibv_moderate_cq`: one event for several completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CqModeration {
-    /// Completions that make an event.
+    /// Number of completions that raise an event.
     pub cq_count: u16,
-    /// Microseconds after which there is one anyway.
+    /// Microseconds after which an event is raised even for fewer completions.
     pub cq_period: u16,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `struct ibv_device_attr` and `struct ibv_device_attr_ex`: what a device can do (ibv_query_device_ex(3)).
+//! `struct ibv_device_attr` and `struct ibv_device_attr_ex`: the attributes of a device (ibv_query_device_ex(3)).
 //!
 //! Of the extended part, on-demand paging, RSS (partly), raw packets, tag matching, CQ moderation, timestamps and
 //! device memory come from the kernel's uverbs; TSO, packet pacing, PCI atomics and the hash part of RSS come from
@@ -39,7 +39,7 @@ bitflags::bitflags! {
         const SHUTDOWN_PORT = 1 << 8;
         /// `init_type` of a port can be set.
         const INIT_TYPE = 1 << 9;
-        /// Tells when a port becomes active.
+        /// Raises an event when a port becomes active.
         const PORT_ACTIVE_EVENT = 1 << 10;
         /// Has a system image GUID.
         const SYS_IMAGE_GUID = 1 << 11;
@@ -119,7 +119,7 @@ bitflags::bitflags! {
 /// `struct ibv_odp_caps` and `xrc_odp_caps`: on-demand paging per transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OdpCaps {
-    /// Whether there is any.
+    /// General capabilities.
     pub general_caps: OdpGeneralCaps,
     /// On RC.
     pub rc_odp_caps: OdpTransportCaps,
@@ -218,10 +218,10 @@ pub struct PciAtomicCaps {
     pub compare_swap: u16,
 }
 
-/// `struct ibv_device_attr` and its extension. Counts are as the kernel gives them; C's `int` fields are unsigned here.
+/// `struct ibv_device_attr` and its extension. Counts are those of the kernel; C's `int` fields are unsigned here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceAttr {
-    /// Firmware version as the kernel's number; how it reads is the driver's knowledge (sysfs `fw_ver` has the text).
+    /// Firmware version as a number in the driver's format (sysfs `fw_ver` has the text).
     pub fw_ver: u64,
     /// Node GUID, host order.
     pub node_guid: u64,
@@ -241,7 +241,7 @@ pub struct DeviceAttr {
     pub max_qp: u32,
     /// Outstanding WRs of one work queue.
     pub max_qp_wr: u32,
-    /// Capabilities; the upper half is 0 if only the legacy query is there.
+    /// Capabilities; the upper half is 0 if the kernel has only the legacy query.
     pub device_cap_flags: DeviceCapFlags,
     /// SGEs of a WR: the smaller of send and receive.
     pub max_sge: u32,
@@ -303,7 +303,7 @@ pub struct DeviceAttr {
     pub phys_port_cnt: u8,
     /// Physical ports, all of them.
     pub phys_port_cnt_ex: u32,
-    /// Whether the extended part below was answered, and not only the legacy query.
+    /// Whether the kernel reported the extended attributes below. If not, only the legacy query succeeded.
     pub extended: bool,
     /// On-demand paging.
     pub odp_caps: OdpCaps,

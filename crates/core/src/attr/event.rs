@@ -43,7 +43,7 @@ pub enum EventScope {
     Port,
     /// The device; `element` has no meaning.
     Device,
-    /// A type that this program does not know.
+    /// An unknown type.
     Unknown,
 }
 
@@ -81,12 +81,12 @@ impl EventType {
 pub struct AsyncEvent {
     /// Type of the event.
     pub event_type: EventType,
-    /// To what, see [`EventScope`].
+    /// The object or port of the event, see [`EventScope`].
     pub element: u64,
 }
 
 impl AsyncEvent {
-    /// The port, for an event that is about one and names one.
+    /// The port number of an event of a port; `None` for other events, and for an invalid number.
     #[must_use]
     pub fn port_num(self) -> Option<u32> {
         match self.event_type.scope() {
@@ -95,7 +95,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The user handle of the object, for an event that is about one.
+    /// The user handle of the object; `None` for an event of a port or of the device.
     #[must_use]
     pub const fn user_handle(self) -> Option<u64> {
         match self.event_type.scope() {

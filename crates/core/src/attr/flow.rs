@@ -8,9 +8,9 @@ pub enum FlowAttrType {
     /// `IBV_FLOW_ATTR_NORMAL`: packets that match the specifications.
     #[default]
     Normal = 0,
-    /// `IBV_FLOW_ATTR_ALL_DEFAULT`: what no other rule matches.
+    /// `IBV_FLOW_ATTR_ALL_DEFAULT`: packets that no other rule matches.
     AllDefault = 1,
-    /// `IBV_FLOW_ATTR_MC_DEFAULT`: multicast that no other rule matches.
+    /// `IBV_FLOW_ATTR_MC_DEFAULT`: multicast packets that no other rule matches.
     McDefault = 2,
     /// `IBV_FLOW_ATTR_SNIFFER`: a copy of all packets of the port.
     Sniffer = 3,
@@ -21,9 +21,9 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct FlowFlags: u32 {
-        /// Later rules see the packet, too.
+        /// Later rules also get the packet.
         const DONT_TRAP = 1 << 1;
-        /// Packets that are sent, not those received.
+        /// The rule matches packets that are sent, not those that are received.
         const EGRESS = 1 << 2;
     }
 }
@@ -153,7 +153,7 @@ open_values! {
 pub struct CounterAttachAttr {
     /// What it counts.
     pub counter_desc: CounterDescription,
-    /// The place of its value among those that are read.
+    /// Index of its value in the array that is read.
     pub index: u32,
 }
 

@@ -69,7 +69,7 @@ impl fmt::Debug for Gid {
 #[error("not a GID: expected an IPv6 address such as fe80:0000:0000:0000:0000:0000:0000:0001")]
 pub struct ParseGidError;
 
-/// Takes what `Display` writes, any other spelling of an IPv6 address, and an IPv4 address (as IPv4-mapped).
+/// Accepts the format of `Display`, any other spelling of an IPv6 address, and an IPv4 address (as IPv4-mapped).
 impl FromStr for Gid {
     type Err = ParseGidError;
 

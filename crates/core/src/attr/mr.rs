@@ -4,17 +4,17 @@
 use crate::error::{Error, Result};
 
 bitflags::bitflags! {
-    /// `enum ibv_access_flags`. Local read is always there.
+    /// `enum ibv_access_flags`. Local reads are always permitted.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct AccessFlags: u32 {
-        /// The device may write for our own work requests.
+        /// Local work requests may write.
         const LOCAL_WRITE = 1 << 0;
         /// Peers may write; needs `LOCAL_WRITE`.
         const REMOTE_WRITE = 1 << 1;
         /// Peers may read.
         const REMOTE_READ = 1 << 2;
-        /// Peers may do atomics; needs `LOCAL_WRITE`.
+        /// Peers may execute atomics; needs `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 1 << 3;
         /// Memory windows may be bound to the region.
         const MW_BIND = 1 << 4;
@@ -28,20 +28,20 @@ bitflags::bitflags! {
         const FLUSH_GLOBAL = 1 << 8;
         /// Peers may flush to persistence.
         const FLUSH_PERSISTENT = 1 << 9;
-        /// The device may reorder its accesses to the memory. Optional: dropped where the kernel does not know it.
+        /// The device may reorder its accesses to the memory. Optional: removed if the kernel does not support it.
         const RELAXED_ORDERING = 1 << 20;
     }
 }
 
 impl AccessFlags {
-    /// The bits that a kernel may ignore (`IBV_ACCESS_OPTIONAL_RANGE`); they are taken off for a kernel that would
-    /// refuse them.
+    /// The bits that a kernel may ignore (`IBV_ACCESS_OPTIONAL_RANGE`). They are removed for a kernel that would refuse
+    /// them.
     pub const OPTIONAL_RANGE: Self = Self::from_bits_retain(0x3ff0_0000);
 
     /// The bits that let a peer change the memory.
     pub const REMOTE_CHANGE: Self = Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC);
 
-    /// Combinations that no device takes (`ib_check_mr_access()` in the kernel's ib_verbs.h).
+    /// Refuses combinations that no device accepts (`ib_check_mr_access()` in the kernel's ib_verbs.h).
     pub(crate) fn check(self, verb: &'static str, field: &'static str) -> Result<()> {
         if self.intersects(Self::REMOTE_CHANGE) && !self.contains(Self::LOCAL_WRITE) {
             return Err(Error::invalid(verb, field, "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE"));
@@ -76,7 +76,7 @@ pub enum MrAdvice {
     Prefetch = 0,
     /// Fault the pages in, for writing.
     PrefetchWrite = 1,
-    /// Map the pages that are there, without faulting others in.
+    /// Map the present pages, without faulting in others.
     PrefetchNoFault = 2,
 }
 
@@ -85,7 +85,7 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct AdviseFlags: u32 {
-        /// Do it before the call returns.
+        /// Complete the operation before the call returns.
         const FLUSH = 1 << 0;
     }
 }
@@ -94,9 +94,9 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MwType {
-    /// Bound by `ibv_bind_mw`, the rkey is chosen for us.
+    /// Bound by `ibv_bind_mw`, which determines the rkey.
     Type1 = 1,
-    /// Bound by a posted WR, the lower 8 bits of the rkey are ours.
+    /// Bound by a posted WR, which specifies the low 8 bits of the rkey.
     Type2 = 2,
 }
 
@@ -112,7 +112,7 @@ impl MwType {
     }
 }
 
-/// `struct ibv_mw_bind_info`: the part of a region that a window opens.
+/// `struct ibv_mw_bind_info`: the part of a region to which a window gives access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MwBindInfo {
     /// Local key of the region.
@@ -121,7 +121,7 @@ pub struct MwBindInfo {
     pub rkey: u32,
     /// First byte, a virtual address (or from 0 with `ZERO_BASED`).
     pub addr: u64,
-    /// Bytes; 0 closes the window.
+    /// Bytes; 0 unbinds the window.
     pub length: u64,
     /// Access that a peer has through the window.
     pub mw_access_flags: AccessFlags,

@@ -119,7 +119,7 @@ bitflags::bitflags! {
         const LINK_LATENCY_SUP = 1 << 24;
         /// Client reregistration.
         const CLIENT_REG_SUP = 1 << 25;
-        /// GIDs are made from IP addresses (RoCE). Linux's own flag, not one of the InfiniBand specification.
+        /// GIDs are derived from IP addresses (RoCE). A flag of Linux that is not in the InfiniBand specification.
         const IP_BASED_GIDS = 1 << 26;
     }
 }
@@ -155,7 +155,7 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct PortFlags: u8 {
-        /// Every address vector must have a global route (`IBV_QPF_GRH_REQUIRED`); so on RoCE.
+        /// Every address vector must have a global route (`IBV_QPF_GRH_REQUIRED`); set on RoCE.
         const GRH_REQUIRED = 1 << 0;
     }
 }
@@ -165,7 +165,7 @@ bitflags::bitflags! {
 pub struct PortAttr {
     /// Logical state.
     pub state: PortState,
-    /// Largest MTU that the port can do.
+    /// Largest MTU that the port supports.
     pub max_mtu: Mtu,
     /// MTU in effect; on Ethernet the largest code that fits the interface's MTU.
     pub active_mtu: Mtu,
@@ -185,7 +185,7 @@ pub struct PortAttr {
     pub lid: u16,
     /// LID of the subnet manager.
     pub sm_lid: u16,
-    /// LID mask control: how many low bits of the LID are path bits.
+    /// LID mask control: the number of low bits of the LID that are path bits.
     pub lmc: u8,
     /// Number of virtual lanes, as a code (1: VL0, 2: VL0-1, 3: VL0-3, 4: VL0-7, 5: VL0-14).
     pub max_vl_num: u8,
@@ -197,7 +197,7 @@ pub struct PortAttr {
     pub init_type_reply: u8,
     /// Link width in use, one bit set (1: 1X, 2: 4X, 4: 8X, 8: 12X, 16: 2X).
     pub active_width: u8,
-    /// Link speed per lane, one bit set (1: 2.5 Gb/s ... 128: NDR); what is faster is shown as NDR here.
+    /// Link speed per lane, one bit set (1: 2.5 Gb/s ... 128: NDR); higher speeds are reported as NDR here.
     pub active_speed: u8,
     /// Active speed, with codes for speeds above NDR; 0 if the kernel does not report it.
     pub active_speed_ex: u32,

@@ -46,7 +46,7 @@ impl QpType {
         !matches!(self, Self::XrcSend | Self::XrcRecv)
     }
 
-    /// Whether it talks to one peer that `modify_qp` sets.
+    /// Whether it has one peer, which `modify_qp` sets.
     #[must_use]
     pub const fn is_connected(self) -> bool {
         matches!(self, Self::Rc | Self::Uc | Self::XrcSend | Self::XrcRecv)
@@ -81,7 +81,7 @@ open_values! {
     }
 }
 
-/// `struct ibv_qp_cap`: the sizes of a QP's queues. Asked for at creation; the answer may be larger.
+/// `struct ibv_qp_cap`: the sizes of a QP's queues. Those of the created QP may be larger than requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QpCap {
     /// Outstanding WRs of the send queue.
@@ -115,8 +115,8 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// `enum ibv_qp_create_send_ops_flags`: the operations that the QP's `wr_*` builders must support. An operation
-    /// that the QP or its driver can't do fails the creation.
+    /// `enum ibv_qp_create_send_ops_flags`: the operations that the QP's `wr_*` builders must support. Creation fails
+    /// if the QP type or the driver does not support one of them.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct SendOpsFlags: u64 {

@@ -6,7 +6,7 @@ use super::{AccessFlags, AhAttr, Mtu, QpCap, QpState};
 use crate::error::{Error, Result};
 
 bitflags::bitflags! {
-    /// `enum ibv_qp_attr_mask`: which fields of [`QpAttr`] are meant.
+    /// `enum ibv_qp_attr_mask`: selects fields of [`QpAttr`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct QpAttrMask: u32 {
@@ -58,7 +58,7 @@ bitflags::bitflags! {
 }
 
 impl QpAttrMask {
-    /// The names of the set bits, as C has them without `IBV_QP_`, separated by a comma and a blank.
+    /// The names of the set bits, as in C without `IBV_QP_`, separated by a comma and a space.
     #[must_use]
     pub fn names(self) -> String {
         self.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(", ")
@@ -78,20 +78,20 @@ open_values! {
 /// connection exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ece {
-    /// Whose options these are, a PCI vendor.
+    /// The PCI vendor that defines the options.
     pub vendor_id: u32,
-    /// Options; their meaning is the vendor's.
+    /// Vendor-specific options.
     pub options: u32,
 }
 
 /// `struct ibv_qp_rate_limit_attr`: pacing of a send queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QpRateLimitAttr {
-    /// Limit in kb/s; 0 is none.
+    /// Limit in kb/s; 0 means no limit.
     pub rate_limit: u32,
-    /// Bytes that may be sent at once; 0 is the device's default.
+    /// Bytes that may be sent in one burst; 0 selects the device's default.
     pub max_burst_sz: u32,
-    /// Bytes of a usual packet; 0 is the device's default.
+    /// Bytes of a typical packet; 0 selects the device's default.
     pub typical_pkt_sz: u16,
 }
 
@@ -100,7 +100,7 @@ pub struct QpRateLimitAttr {
 pub struct QpAttr {
     /// State to move to.
     pub qp_state: QpState,
-    /// The current state of the QP, as the caller knows it.
+    /// The current state of the QP that the caller assumes.
     pub cur_qp_state: QpState,
     /// Path MTU; connected QPs only.
     pub path_mtu: Mtu,
@@ -116,7 +116,7 @@ pub struct QpAttr {
     pub dest_qp_num: u32,
     /// Operations that the peer may use: remote read, write, atomic.
     pub qp_access_flags: AccessFlags,
-    /// Sizes; answered by `query_qp`.
+    /// Sizes; returned by `query_qp`.
     pub cap: QpCap,
     /// Primary path.
     pub ah_attr: AhAttr,
@@ -128,21 +128,21 @@ pub struct QpAttr {
     pub alt_pkey_index: u16,
     /// Raise an event when the send queue is drained.
     pub en_sqd_async_notify: bool,
-    /// The send queue is being drained; answered by `query_qp`.
+    /// The send queue is being drained; returned by `query_qp`.
     pub sq_draining: bool,
     /// RDMA reads and atomics that may be outstanding to the peer.
     pub max_rd_atomic: u8,
     /// RDMA reads and atomics of the peer that are served at once.
     pub max_dest_rd_atomic: u8,
-    /// How long a peer must wait after "receiver not ready": a code of 5 bits (InfiniBand specification, table 45).
+    /// Time that a peer must wait after "receiver not ready": a code of 5 bits (InfiniBand specification, table 45).
     pub min_rnr_timer: u8,
     /// Primary port, from 1.
     pub port_num: u8,
-    /// Time to wait for an acknowledgement: 4.096 us * 2^value, 5 bits; 0 is for ever.
+    /// Time to wait for an acknowledgement: 4.096 us * 2^value, 5 bits; 0 means infinite.
     pub timeout: u8,
     /// Retries after a timeout or a sequence error, 3 bits.
     pub retry_cnt: u8,
-    /// Retries after "receiver not ready", 3 bits; 7 is for ever.
+    /// Retries after "receiver not ready", 3 bits; 7 means infinite.
     pub rnr_retry: u8,
     /// Port of the alternate path.
     pub alt_port_num: u8,
@@ -153,7 +153,7 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
-    /// Values of the masked fields that no device can mean, named by field.
+    /// Refuses values of the masked fields that are invalid for every device. The error names the field.
     pub(crate) fn check(&self, mask: QpAttrMask) -> Result<()> {
         const VERB: &str = "modify_qp";
         let fits = |bit: QpAttrMask, field: &'static str, value: u32, bits: u32| {

@@ -21,7 +21,8 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// SGEs of a WR.
     pub max_sge: u32,
-    /// An event is raised when fewer WRs than this are left; 0 is off. Raised once, then set again.
+    /// An event is raised when fewer WRs than this are left; 0 disables it. It is raised once; the limit must then be
+    /// set again.
     pub srq_limit: u32,
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The legal QP state transitions, with what each must and may set per QP type.
+//! The legal QP state transitions, with the attributes that each requires and allows per QP type.
 //!
 //! From the InfiniBand Architecture Specification (11.2.5.2, "Modify Queue Pair", tables of required and optional
-//! attributes) as the kernel's drivers apply it (`ib_modify_qp_is_ok()` in drivers/infiniband/core/verbs.c). The
-//! kernel answers nothing but `EINVAL`; [`explain`] turns that into a reason.
+//! attributes) as the kernel's drivers apply it (`ib_modify_qp_is_ok()` in drivers/infiniband/core/verbs.c). The kernel
+//! reports only `EINVAL`; [`explain`] turns that into a reason.
 
 use super::{QpAttrMask as M, QpState, QpType};
 use core::fmt;
@@ -11,9 +11,9 @@ use core::fmt;
 /// The attributes that a transition of a QP type requires and allows, in addition to the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// Attributes without which it fails.
+    /// Required attributes.
     pub required: M,
-    /// Attributes that it takes.
+    /// Optional attributes.
     pub optional: M,
 }
 
@@ -154,10 +154,10 @@ const fn ignored(qp_type: QpType) -> M {
     }
 }
 
-/// Checks a `modify_qp` with this mask. `to` is `from` when the mask has no `STATE`.
+/// Checks a `modify_qp` with this mask. `to` is `from` if the mask has no `STATE`.
 ///
 /// # Errors
-/// What is wrong, the first of: no such transition, missing attributes, attributes too many.
+/// The first of: no such transition, missing attributes, attributes that the transition does not allow.
 pub fn check(qp_type: QpType, from: QpState, to: QpState, mask: M) -> Result<(), Illegal> {
     let rules = transition(qp_type, from, to).ok_or(Illegal::NoSuchTransition)?;
     let mask = mask.difference(ignored(qp_type));
@@ -169,8 +169,8 @@ pub fn check(qp_type: QpType, from: QpState, to: QpState, mask: M) -> Result<(),
     if extra.is_empty() { Ok(()) } else { Err(Illegal::Refuses(extra)) }
 }
 
-/// Why a `modify_qp` that the kernel refused was wrong, in words: `INIT->RTR on RC lacks PATH_MTU, DEST_QPN`.
-/// `None` if the table finds nothing wrong with it; then a value was.
+/// Explains why the kernel refused a `modify_qp`, for example `INIT->RTR on RC lacks PATH_MTU, DEST_QPN`. `None` if the
+/// table allows the mask; then the kernel refused a value.
 #[must_use]
 pub fn explain(qp_type: QpType, from: QpState, to: QpState, mask: M) -> Option<String> {
     let illegal = check(qp_type, from, to, mask).err()?;

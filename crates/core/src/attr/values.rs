@@ -3,8 +3,8 @@
 
 /// Declares an integer newtype for a value that the kernel or the device may write.
 ///
-/// `CONST = number "words";` makes the constant, its name for `Debug` and its words for `Display`. A number that has no
-/// name prints as itself.
+/// `CONST = number "words";` defines the constant, its name for `Debug` and its words for `Display`. A number without a
+/// name is printed as a number.
 macro_rules! open_values {
     ($(#[$meta:meta])* $name:ident($int:ty), $prefix:literal {
         $($(#[$vmeta:meta])* $konst:ident = $value:literal $text:literal),* $(,)?

@@ -42,14 +42,14 @@ pub struct WqInitAttr {
 pub struct WqAttr {
     /// New state.
     pub wq_state: Option<WqState>,
-    /// The state that it is assumed to be in.
+    /// The current state that the caller assumes.
     pub curr_wq_state: Option<WqState>,
-    /// New flags, and which of them change.
+    /// New flags, and the mask of the flags to change.
     pub flags: Option<(WqFlags, WqFlags)>,
 }
 
 bitflags::bitflags! {
-    /// `enum ibv_rx_hash_fields`: what of a packet is hashed.
+    /// `enum ibv_rx_hash_fields`: the fields of a packet that are hashed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     #[repr(transparent)]
     pub struct RxHashFields: u64 {
@@ -76,10 +76,10 @@ bitflags::bitflags! {
     }
 }
 
-/// `struct ibv_rx_hash_conf`, for the Toeplitz function, the only one that there is.
+/// `struct ibv_rx_hash_conf`, for the Toeplitz function, the only one that is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxHashConf<'a> {
-    /// The function's key; its length is the device's (40 bytes on mlx5).
+    /// The function's key; its length depends on the device (40 bytes on mlx5).
     pub key: &'a [u8],
     /// Fields that are hashed.
     pub fields: RxHashFields,

@@ -57,7 +57,7 @@ fn to_kernel(attr: &AhAttr) -> ib_uverbs_ah_attr {
 }
 
 impl AhHandle {
-    /// Destroys it. What happens to outstanding sends that use it depends on the driver.
+    /// Destroys the address handle. The effect on outstanding sends that use it depends on the driver.
     ///
     /// # Errors
     /// The kernel's refusal; the handle is returned.

@@ -15,10 +15,10 @@ use uverbs_uapi::ids::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A file that asynchronous events are read from. Closed on drop.
+/// A file from which asynchronous events are read. It is closed on drop.
 ///
-/// The first one of a context gets the events of every object that is created after it, so it is made right after the
-/// context (`ib_uverbs_init_async_event_file()`). Events of ports and of the device go to all of them.
+/// The first file of a context gets the events of every object that is created after it, so it is created directly
+/// after the context (`ib_uverbs_init_async_event_file()`). Events of ports and of the device go to all files.
 #[derive(Debug)]
 pub struct AsyncFd {
     fd: OwnedFd,
@@ -42,7 +42,8 @@ pub fn alloc(kernel: &Arc<dyn Kernel>) -> Result<AsyncFd> {
 }
 
 impl AsyncFd {
-    /// Makes reading it fail with `EAGAIN` (here: return `None`) instead of blocking, or the reverse.
+    /// Sets or clears `O_NONBLOCK`. If it is set and there is no event, a read fails with `EAGAIN`, and
+    /// [`next_event`](Self::next_event) returns `None`.
     ///
     /// # Errors
     /// The error of fcntl(2).
@@ -53,8 +54,8 @@ impl AsyncFd {
     /// Takes the next event; `None` if there is no event and the file is non-blocking.
     ///
     /// # Errors
-    /// `EIO` from kernels that close the file with the device. Those of today leave it open: the last event is
-    /// `DEVICE_FATAL` (`uverbs_async_event_destroy_uobj()`).
+    /// `EIO` from kernels that close the file when the device is removed. Current kernels leave it open: the last event
+    /// is `DEVICE_FATAL` (`uverbs_async_event_destroy_uobj()`).
     pub fn next_event(&self) -> Result<Option<AsyncEvent>> {
         const VERB: &str = "get_async_event";
         let mut event = ib_uverbs_async_event_desc::default();

@@ -37,7 +37,7 @@ pub fn create(kernel: &Arc<dyn Kernel>) -> Result<CompChannelHandle> {
     command
         .constant(UVERBS_ATTR_WRITE_CMD, IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL)
         .input(UVERBS_ATTR_CORE_IN, &request)
-        // The answer is nothing but the file descriptor.
+        // The file descriptor is the only answer.
         .output_with_fd_inner(UVERBS_ATTR_CORE_OUT, resp.as_mut_bytes(), 0)
         .run(&**kernel)
         .map_err(|errno| device_error(VERB, &**kernel, errno))?;
@@ -47,7 +47,8 @@ pub fn create(kernel: &Arc<dyn Kernel>) -> Result<CompChannelHandle> {
 }
 
 impl CompChannelHandle {
-    /// Makes reading it fail with `EAGAIN` (here: return `None`) instead of blocking, or the reverse.
+    /// Sets or clears `O_NONBLOCK`. If it is set and there is no event, a read fails with `EAGAIN`, and
+    /// [`next_event`](Self::next_event) returns `None`.
     ///
     /// # Errors
     /// The error of fcntl(2).
@@ -79,7 +80,7 @@ impl CompChannelHandle {
         self.next_event()?.ok_or_else(|| self.error("get_cq_event", Errno::EAGAIN))
     }
 
-    /// The file, for poll(2), or to pass it on.
+    /// The file, for poll(2) or for another owner.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.fd
@@ -96,7 +97,7 @@ impl AsFd for CompChannelHandle {
     }
 }
 
-/// The `user_handle` of the CQ that a record read from a completion channel is about.
+/// The `user_handle` of the CQ in a record that was read from a completion channel.
 #[must_use]
 pub fn parse_event(record: &[u8]) -> Option<u64> {
     ib_uverbs_comp_event_desc::read_from_bytes(record).ok().map(|event| event.cq_handle)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The context: what makes an open device file ready for everything else (ibv_open_device(3)).
+//! Contexts: every command on a device file needs one (ibv_open_device(3)).
 
 use super::{AsyncFd, Result, async_event, device_error};
 use crate::attr::AccessFlags;
@@ -12,7 +12,7 @@ use uverbs_uapi::ids::{
 };
 use uverbs_uapi::verbs::IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS;
 
-/// `enum ib_uverbs_core_support`: what this kernel's uverbs can do.
+/// `enum ib_uverbs_core_support`: the features of this kernel's uverbs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreSupport(pub u64);
 
@@ -33,14 +33,14 @@ impl CoreSupport {
 pub struct ContextInfo {
     /// Completion vectors (interrupts) that a CQ can use.
     pub num_comp_vectors: u32,
-    /// Features of this kernel's uverbs, which registering memory depends on.
+    /// Features of this kernel's uverbs, on which the registration of memory depends.
     pub core_support: CoreSupport,
     /// The file for the events of all objects.
     pub async_fd: AsyncFd,
 }
 
-/// Makes the context of an open device file, with its asynchronous event file; must come first, and once. It lives as
-/// long as the file is open.
+/// Creates the context of an open device file, and its asynchronous event file. This must be the first command on the
+/// file, and is allowed once. The context exists until the file is closed.
 ///
 /// # Errors
 /// The kernel's refusal; `EINVAL` if there is a context already.
@@ -53,13 +53,13 @@ pub fn open(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<ContextInfo> {
         .uhw(uhw)
         .run(&**kernel)
         .map_err(|errno| device_error("open_device", &**kernel, errno))?;
-    // The native method makes no event file, and objects created before there is one have nowhere to report to.
+    // The native method creates no event file, and an object that is created before the event file reports no events.
     let async_fd = async_event::alloc(kernel)?;
     Ok(ContextInfo { num_comp_vectors, core_support: CoreSupport(core_support), async_fd })
 }
 
-/// Joins the context of a device file that another process, or another part of this one, has opened (ibv_import_device(3)).
-/// `private` is the driver's own output, by the number of its attribute.
+/// Uses the context of a device file that another process, or another part of this one, has opened
+/// (ibv_import_device(3)). `private` is the driver-private output, with the number of its attribute.
 ///
 /// # Errors
 /// The kernel's refusal; [`Error::Unsupported`](crate::Error::Unsupported) if its driver does not report contexts.

@@ -2,7 +2,7 @@
 //! Counters of the packets that steering rules match (ibv_create_counters(3)).
 //!
 //! A set of counters is described first, then bound to rules when these are created, and read while a rule has it. The
-//! kernel learns the description with the first rule; it forgets it with the last one.
+//! kernel gets the description with the first rule and drops it with the last one.
 
 use super::flow::FlowHandle;
 use super::{Object, Result, handle_common, new_object};
@@ -35,7 +35,7 @@ pub struct CountersHandle {
 
 handle_common!(CountersHandle, "counters");
 
-/// What a rule holds of its set.
+/// A rule's reference to its set.
 #[derive(Debug)]
 pub(super) struct Bound(Arc<Mutex<Points>>);
 
@@ -44,7 +44,7 @@ fn lock(points: &Mutex<Points>) -> MutexGuard<'_, Points> {
 }
 
 impl Bound {
-    /// The rule is destroyed.
+    /// To be called when the rule is destroyed.
     pub(super) fn release(self) {
         let mut points = lock(&self.0);
         points.flows = points.flows.saturating_sub(1);
@@ -54,7 +54,7 @@ impl Bound {
 /// Creates an empty set.
 ///
 /// # Errors
-/// The kernel's refusal; [`Error::Unsupported`] if its driver has none.
+/// The kernel's refusal; [`Error::Unsupported`] if its driver has no counters.
 pub fn create(kernel: &Arc<dyn Kernel>) -> Result<CountersHandle> {
     const VERB: &str = "create_counters";
     let mut command = Command::<1>::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_CREATE);
@@ -70,7 +70,7 @@ impl CountersHandle {
     /// Adds a counter, for all rules that will have this set.
     ///
     /// # Errors
-    /// `EBUSY` while a rule has the set; [`Error::Unsupported`] for something that is not counted.
+    /// `EBUSY` while a rule has the set; [`Error::Unsupported`] if the driver does not count this quantity.
     pub fn attach(&self, attr: CounterAttachAttr) -> Result<()> {
         const VERB: &str = "attach_counters_point_flow";
         if attr.counter_desc > CounterDescription::BYTES {
@@ -84,11 +84,11 @@ impl CountersHandle {
         Ok(())
     }
 
-    /// Creates a rule with this set. `create` is given the description if the kernel needs it, which is for the first rule,
-    /// and nothing otherwise.
+    /// Creates a rule with this set. `create` gets the description for the first rule, with which the kernel needs it,
+    /// and otherwise an empty list.
     ///
     /// # Errors
-    /// A set without counters, or what `create` returned.
+    /// A set without counters, or the error of `create`.
     pub fn bind(
         &self,
         create: impl FnOnce(&[CounterAttachAttr]) -> Result<FlowHandle>,
@@ -119,10 +119,10 @@ impl CountersHandle {
             .map_err(|errno| self.error(VERB, errno))
     }
 
-    /// Destroys it.
+    /// Destroys the set.
     ///
     /// # Errors
-    /// `EBUSY` while a rule has it; the handle is returned.
+    /// `EBUSY` while a rule has the set; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(
             UVERBS_OBJECT_COUNTERS,

@@ -35,7 +35,8 @@ pub struct CqHandle {
 
 handle_common!(CqHandle, "cq");
 
-/// How many events a CQ raised until it was destroyed. Events that were not read by then are discarded.
+/// The numbers of events of a CQ that were read before it was destroyed. Events that were not read by then are
+/// discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqEvents {
     /// Completion events that were read from the channel.
@@ -45,7 +46,7 @@ pub struct CqEvents {
 }
 
 /// Creates a CQ. Its events carry `user_handle`; completion events go to `channel`, asynchronous ones to the context's
-/// first [asynchronous event file](super::async_event), which must be there before.
+/// first [asynchronous event file](super::async_event), which must exist before.
 ///
 /// # Errors
 /// An attribute that can't be, or the kernel's refusal.
@@ -93,28 +94,28 @@ pub fn create(
     Ok(cq)
 }
 
-/// The kernel keeps the number as a signed int.
+/// Refuses a number that does not fit in the signed int in which the kernel stores it.
 fn check_cqe(verb: &'static str, cqe: u32) -> Result<()> {
     if cqe == 0 {
         return Err(Error::invalid(verb, "cqe", "0 entries"));
     }
     if i32::try_from(cqe).is_err() {
-        return Err(Error::invalid(verb, "cqe", format!("{cqe} entries are more than a signed int counts")));
+        return Err(Error::invalid(verb, "cqe", format!("{cqe} entries do not fit in a signed int")));
     }
     Ok(())
 }
 
 impl CqHandle {
-    /// Entries, as the kernel rounded them.
+    /// Entries, as rounded by the kernel.
     #[must_use]
     pub fn cqe(&self) -> u32 {
         self.cqe.load(Ordering::Relaxed)
     }
 
-    /// Resizes it and returns the new number of entries. The driver moves the entries of the old ring.
+    /// Resizes the CQ and returns the new number of entries. The driver moves the entries of the old ring.
     ///
     /// # Errors
-    /// A number that can't be, or the kernel's refusal (`EINVAL` if more completions are waiting than would fit).
+    /// An invalid number, or the kernel's refusal (`EINVAL` if more completions are waiting than would fit).
     pub fn resize(&self, cqe: u32, uhw: Uhw<'_>) -> Result<u32> {
         const VERB: &str = "resize_cq";
         check_cqe(VERB, cqe)?;
@@ -142,7 +143,7 @@ impl CqHandle {
         }
     }
 
-    /// Sets how completions are gathered into one event.
+    /// Sets how many completions one event may report, and for how long it may be delayed.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -167,7 +168,7 @@ impl CqHandle {
             .map_err(|errno| self.error("req_notify_cq", errno))
     }
 
-    /// Destroys it.
+    /// Destroys the CQ.
     ///
     /// # Errors
     /// `EBUSY` while a QP or an SRQ completes to it; the handle is returned.

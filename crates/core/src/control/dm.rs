@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Device memory: memory in the device that a region can be registered on (ibv_alloc_dm(3), ibv_import_dm(3)).
-// UNSAFETY: memory of another owner can end any time. This module has no unsafe block.
+//! Device memory: memory in the device on which regions can be registered (ibv_alloc_dm(3), ibv_import_dm(3)).
+// UNSAFETY: the owner of imported memory can free it at any time. This module has no unsafe block.
 #![expect(unsafe_code)]
 
 use super::mr::MrHandle;
@@ -51,10 +51,11 @@ pub fn alloc<'a>(
     Ok(DmHandle { object: new_object(VERB, kernel, &command, UVERBS_ATTR_ALLOC_DM_HANDLE)?, length })
 }
 
-/// Registers `length` bytes at `offset` of device memory. Work requests name them by their distance from `offset`.
+/// Registers `length` bytes at `offset` of device memory. Work requests address the region by offsets from its first
+/// byte.
 ///
 /// # Errors
-/// A range that is not inside, or the kernel's refusal.
+/// A range that exceeds the memory, or the kernel's refusal.
 pub fn reg_mr(
     core: CoreSupport,
     pd: &PdHandle,
@@ -87,13 +88,14 @@ pub fn reg_mr(
     Ok(MrHandle::new(object, lkey, rkey))
 }
 
-/// Takes up memory of the same device file by its kernel handle (ibv_import_dm(3)); a driver knows how to ask for `length`.
+/// Imports memory of the same device file by its kernel handle (ibv_import_dm(3)); the driver determines its `length`.
 ///
 /// # Safety
-/// The number is that of memory whose owner lets this part of the program use it, and free it if it does.
+/// The handle is that of memory whose owner permits this part of the program to use it, and to free it if the result is
+/// destroyed.
 ///
 /// # Errors
-/// A number that can't be a handle.
+/// The number is not a valid handle.
 pub unsafe fn import(kernel: &Arc<dyn Kernel>, handle: u32, length: u64) -> Result<DmHandle> {
     const VERB: &str = "import_dm";
     super::check_handle(VERB, handle)
@@ -108,10 +110,10 @@ impl DmHandle {
         self.length
     }
 
-    /// Frees it.
+    /// Frees the memory.
     ///
     /// # Errors
-    /// `EBUSY` while a region is registered on it; the handle is returned.
+    /// `EBUSY` while a region is registered on the memory; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE, UVERBS_ATTR_FREE_DM_HANDLE) {
             Ok(()) => Ok(()),

@@ -28,8 +28,8 @@ pub(super) fn over_limit<const N: usize>(
     Some(Error::invalid(verb, field, format!("{asked} is above the device's {limit}")))
 }
 
-/// The fault of a path: its port, a missing global route, or the index of its GID. `field` is the caller's name for the
-/// path.
+/// Finds the invalid part of a path: its port, a missing global route, or the index of its GID. `field` is the caller's
+/// name for the path.
 pub(super) fn path(
     verb: &'static str,
     field: &'static str,
@@ -39,7 +39,7 @@ pub(super) fn path(
 ) -> Option<Error> {
     let wrong = |reason: String| match errno {
         Errno::EINVAL => Some(Error::invalid(verb, field, reason)),
-        // An empty entry of the GID table is `ENODATA`, which is not changed.
+        // An empty entry of the GID table is `ENODATA`, which is kept.
         _ => Some(Error::os(verb, format!("{field}: {reason}"), errno)),
     };
     if !matches!(errno, Errno::EINVAL | Errno::ENODATA) {
@@ -51,7 +51,7 @@ pub(super) fn path(
     let Some(grh) = attr.grh else {
         let port = query::port(kernel, attr.port_num).ok()?;
         return if port.link_layer == LinkLayer::ETHERNET {
-            wrong("grh: there is no path without one on Ethernet".into())
+            wrong("grh: required on Ethernet".into())
         } else {
             None
         };

@@ -36,11 +36,11 @@ pub struct FlowHandle {
 
 handle_common!(FlowHandle, "flow");
 
-/// Adds a rule that gives the QP the packets that it matches, which `counters` count. A driver calls this with counters only
-/// inside of [`CountersHandle::bind`].
+/// Adds a rule: the QP receives the packets that match it, and `counters` count them. A driver passes counters only
+/// inside [`CountersHandle::bind`].
 ///
 /// # Errors
-/// A port that can't be, more specifications than the kernel takes, or its refusal (`EPERM` without `CAP_NET_RAW`).
+/// An invalid port, more specifications than the kernel accepts, or its refusal (`EPERM` without `CAP_NET_RAW`).
 pub fn create(
     qp: &QpHandle,
     attr: &FlowAttr,
@@ -61,7 +61,11 @@ pub fn create(
     }
     let count = attr.specs.len() + usize::from(counters.is_some());
     let (Ok(size), Ok(num_of_specs)) = (u16::try_from(specs.len()), u8::try_from(count)) else {
-        return Err(Error::invalid(VERB, "specs", format!("{} are too many", attr.specs.len())));
+        return Err(Error::invalid(
+            VERB,
+            "specs",
+            format!("{} specifications are too many", attr.specs.len()),
+        ));
     };
     let request = ib_uverbs_create_flow {
         comp_mask: 0,
@@ -97,7 +101,7 @@ impl FlowHandle {
         Self { object, counters: None }
     }
 
-    /// The rule of a set of counters, which must know when the rule is destroyed.
+    /// Adds the reference to a set of counters, which is released when the rule is destroyed.
     pub(super) fn with_counters(self, counters: Bound) -> Self {
         Self { counters: Some(counters), ..self }
     }
@@ -124,7 +128,7 @@ impl FlowHandle {
     }
 }
 
-/// The specifications in a row.
+/// The concatenated specifications.
 fn specs(specs: &[FlowSpec]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for spec in specs {
@@ -152,7 +156,7 @@ fn put<T: IntoBytes + Immutable>(
     bytes.extend_from_slice(spec(hdr).as_bytes());
 }
 
-/// Both halves of a match, each in the kernel's form.
+/// Both halves of a match, in the kernel's format.
 fn both<T, U>(m: &FlowMatch<T>, f: impl Fn(&T) -> U) -> (U, U) {
     (f(&m.val), f(&m.mask))
 }

@@ -10,7 +10,7 @@ use uverbs_uapi::cmd::{
     ib_uverbs_detach_mcast,
 };
 
-/// Attaches the QP to a group. Attaching it again is nothing. `mlid` is the group's LID on InfiniBand, 0 on RoCE.
+/// Attaches the QP to a group. Attaching it again has no effect. `mlid` is the group's LID on InfiniBand, 0 on RoCE.
 ///
 /// # Errors
 /// The GID is not a multicast group, the QP is not a UD QP, or the kernel refuses.
@@ -19,14 +19,14 @@ pub fn attach(qp: &QpHandle, gid: Gid, mlid: u16) -> Result<()> {
     check(VERB, gid)?;
     // `ib_attach_mcast()` makes the same check, but returns no reason.
     if qp.qp_type() != QpType::Ud {
-        return Err(Error::invalid(VERB, "qp", format!("{} QPs have no groups", qp.qp_type())));
+        return Err(Error::invalid(VERB, "qp", format!("{} QPs can't be attached", qp.qp_type())));
     }
     let request = ib_uverbs_attach_mcast { gid: gid.0, qp_handle: qp.handle(), mlid, ..Default::default() };
     invoke_only(&**qp.kernel(), IB_USER_VERBS_CMD_ATTACH_MCAST, &request, Uhw::none())
         .map_err(|errno| qp.error(VERB, errno))
 }
 
-/// Detaches the QP from a group. A QP that is attached to one can't be destroyed.
+/// Detaches the QP from a group. A QP that is attached to a group can't be destroyed.
 ///
 /// # Errors
 /// `EINVAL` if it is not attached, or the kernel's refusal.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The control verbs over the kernel port, one file per kind of object.
 //!
-//! Each verb takes the port (or the handles of what it uses), typed attributes and the driver's private data, sends
-//! one command and checks the answer. Native ioctl methods where kernel 6.1, the oldest one supported, has them,
-//! `UVERBS_METHOD_INVOKE_WRITE` for the rest.
+//! Each verb takes the port (or the handles of the objects that it uses), typed attributes and the driver-private data,
+//! sends one command and checks the answer. The commands are native ioctl methods if kernel 6.1, the oldest supported
+//! one, has them, and otherwise `UVERBS_METHOD_INVOKE_WRITE`.
 //!
 //! # Handles
 //! A handle names a kernel object. It has a reference to the port, but not to other objects: the kernel returns `EBUSY`
@@ -12,9 +12,9 @@
 //! nothing and succeeds: the objects belong to the parent.
 //!
 //! # Errors
-//! What the kernel, its driver or the device lacks is [`Error::Unsupported`], so are methods and attributes that only
-//! later kernels have. An answer that makes no sense is [`Error::Protocol`]; if it came with a new object, the object
-//! is destroyed again.
+//! [`Error::Unsupported`] means that the kernel, its driver or the device lacks a feature, for example a method or an
+//! attribute that only later kernels have. [`Error::Protocol`] means an invalid answer; if it came with a new object,
+//! the object is destroyed.
 
 pub mod ah;
 pub mod async_event;
@@ -73,7 +73,7 @@ struct Object {
 }
 
 impl Object {
-    /// Takes a handle from an answer.
+    /// An object with the handle of an answer, which is checked.
     fn new(verb: &'static str, kernel: &Arc<dyn Kernel>, handle: u32) -> Result<Self> {
         check_handle(verb, handle)?;
         Ok(Self { kernel: Arc::clone(kernel), handle })
@@ -89,7 +89,7 @@ impl Object {
         Error::os(verb, self.describe(kind), errno)
     }
 
-    /// Runs the destroy method of an object that answers nothing.
+    /// Runs the destroy method of an object; it returns no data.
     fn destroy(&self, object: u16, method: u16, attr_id: u16) -> Result<(), Errno> {
         if !self.kernel.is_creator_process() {
             return Ok(());
@@ -98,7 +98,7 @@ impl Object {
         command.handle_in(attr_id, self.handle).run(&*self.kernel)
     }
 
-    /// Runs the destroy method of an object that answers how many events it raised.
+    /// Runs the destroy method of an object; it returns the number of its events.
     fn destroy_with<T: FromBytes + IntoBytes + Default>(
         &self,
         object: u16,
@@ -115,8 +115,8 @@ impl Object {
     }
 }
 
-/// The kernel hands out the lowest free number (`xa_alloc()` in rdma_core.c), so a number above INT_MAX would mean more
-/// objects than memory can hold: it is an error code or garbage.
+/// Checks a handle. The kernel allocates the lowest free number (`xa_alloc()` in rdma_core.c), so a number above
+/// INT_MAX would mean more objects than memory can hold: it is an error code or garbage.
 fn check_handle(verb: &'static str, handle: u32) -> Result<()> {
     if i32::try_from(handle).is_err() {
         return Err(Error::protocol(verb, format!("{handle:#x} can't be a handle")));
@@ -129,7 +129,7 @@ fn device_error(verb: &'static str, kernel: &dyn Kernel, errno: Errno) -> Error 
     Error::os(verb, format!("device {}", kernel.name()), errno)
 }
 
-/// Runs a write command that answers a struct.
+/// Runs a write command that returns a struct.
 fn invoke<I, O>(kernel: &dyn Kernel, command: u32, input: &I, uhw: Uhw<'_>) -> Result<O, Errno>
 where
     I: IntoBytes + Immutable,
@@ -138,14 +138,14 @@ where
     let mut output = O::default();
     let mut command = Command::invoke_write(command, input, output.as_mut_bytes(), uhw);
     command.run(kernel)?;
-    // The attribute is an optional one to the kernel, so the flag means something: no flag, no answer.
+    // The attribute is optional in the kernel, which marks it if it has written the answer.
     if !command.is_answered(UVERBS_ATTR_CORE_OUT) {
         return Err(Errno::EPROTO);
     }
     Ok(output)
 }
 
-/// Runs a write command that answers nothing.
+/// Runs a write command that returns no data.
 fn invoke_only<I: IntoBytes + Immutable>(
     kernel: &dyn Kernel,
     command: u32,
@@ -177,7 +177,7 @@ macro_rules! handle_common {
                 self.object.handle
             }
 
-            /// The port that it was made on.
+            /// The kernel port of the object.
             #[must_use]
             pub fn kernel(&self) -> &std::sync::Arc<dyn $crate::kernel::Kernel> {
                 &self.object.kernel

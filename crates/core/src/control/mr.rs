@@ -81,7 +81,7 @@ impl MrRange {
 /// From now until the region is destroyed or re-registered elsewhere, the range is mapped, and the accesses that the
 /// flags allow to the device and to peers do not conflict with Rust references: there is no shared reference to memory
 /// that they may write, and no exclusive reference to memory that they may read or write. If the call fails with
-/// `EPROTO`, this applies for ever, because the kernel may have registered the range.
+/// `EPROTO`, this applies permanently, because the kernel may have registered the range.
 ///
 /// # Errors
 /// An argument that can't be, or the kernel's refusal (`ENOMEM` above the locked-memory limit).
@@ -157,10 +157,10 @@ pub fn reg_dmabuf(
     Ok(MrHandle { object, lkey, rkey })
 }
 
-/// Tells the device how parts of on-demand regions will be used. `sges` name them by lkey.
+/// Advises the device how parts of on-demand regions will be used. `sges` name them by lkey.
 ///
 /// # Errors
-/// An empty or too long list, or the kernel's refusal. [`Error::Unsupported`] where the driver takes no advice.
+/// An empty or too long list, or the kernel's refusal. [`Error::Unsupported`] if the driver does not support advice.
 pub fn advise(pd: &PdHandle, advice: MrAdvice, flags: AdviseFlags, sges: &[Sge]) -> Result<()> {
     const VERB: &str = "advise_mr";
     if sges.is_empty() || size_of_val(sges) > usize::from(u16::MAX) {
@@ -177,11 +177,11 @@ pub fn advise(pd: &PdHandle, advice: MrAdvice, flags: AdviseFlags, sges: &[Sge])
         .map_err(|errno| pd.error(VERB, errno))
 }
 
-/// Takes up a region that another process registered on the same (shared) device file, by its kernel handle.
+/// Imports a region that another process registered on the same (shared) device file, by its kernel handle.
 ///
 /// # Safety
-/// The number is that of a region whose owner lets this process use it, and destroy it if it does: what is posted relies on
-/// regions that stay.
+/// The handle is that of a region whose owner permits this process to use it, and to destroy it if the result is
+/// destroyed: posted work requests rely on regions that are not destroyed by others.
 ///
 /// # Errors
 /// The kernel's error (`ENOENT` if there is no such region).
@@ -243,11 +243,12 @@ impl MrHandle {
     /// must still be destroyed.
     ///
     /// # Safety
-    /// As for [`reg`], of the new range and rights; of the old ones until this has succeeded.
+    /// The contract of [`reg`] applies to the new range and access rights; until this call has succeeded, also to the
+    /// old ones.
     ///
     /// # Errors
-    /// Nothing to change, an argument that can't be, or the kernel's refusal. [`Error::Unsupported`] where the driver
-    /// can't (rxe before kernel 6.3).
+    /// Nothing to change, an argument that can't be, or the kernel's refusal. [`Error::Unsupported`] if the driver does
+    /// not support it (rxe before kernel 6.3).
     pub unsafe fn rereg(&mut self, core: CoreSupport, change: &Rereg<'_>, uhw: Uhw<'_>) -> Result<()> {
         const VERB: &str = "rereg_mr";
         let mut request = ib_uverbs_rereg_mr { mr_handle: self.handle(), ..Default::default() };
@@ -287,7 +288,7 @@ impl MrHandle {
         Ok(info)
     }
 
-    /// Deregisters it.
+    /// Deregisters the region.
     ///
     /// # Errors
     /// `EBUSY` while a window is bound to it; the handle is returned, and the device may still use the memory.

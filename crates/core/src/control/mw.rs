@@ -43,7 +43,7 @@ impl MwHandle {
         self.mw_type
     }
 
-    /// Deallocates it.
+    /// Deallocates the window.
     ///
     /// # Errors
     /// The kernel's refusal; the handle is returned.

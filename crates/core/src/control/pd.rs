@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)).
-// UNSAFETY: the domain of another owner can end any time. This module has no unsafe block.
+// UNSAFETY: the owner of an imported domain can destroy it at any time. This module has no unsafe block.
 #![expect(unsafe_code)]
 
 use super::{Object, Result, device_error, handle_common, invoke};
@@ -30,14 +30,14 @@ pub fn alloc(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<PdHandle> {
     Ok(PdHandle { object: Object::new(VERB, kernel, resp.pd_handle)? })
 }
 
-/// Takes up a protection domain of the same device file by its kernel handle (ibv_import_pd(3)).
+/// Imports a protection domain of the same device file by its kernel handle (ibv_import_pd(3)).
 ///
 /// # Safety
-/// The number is that of a domain whose owner lets this part of the program use it, and destroy it if it does: what is
-/// posted relies on domains that stay.
+/// The handle is that of a domain whose owner permits this part of the program to use it, and to destroy it if the
+/// result is destroyed: posted work requests rely on domains that are not destroyed by others.
 ///
 /// # Errors
-/// A number that can't be a handle.
+/// The number is not a valid handle.
 pub unsafe fn import(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<PdHandle> {
     const VERB: &str = "import_pd";
     super::check_handle(VERB, handle)
@@ -46,10 +46,10 @@ pub unsafe fn import(kernel: &Arc<dyn Kernel>, handle: u32) -> Result<PdHandle> 
 }
 
 impl PdHandle {
-    /// Deallocates it.
+    /// Deallocates the domain.
     ///
     /// # Errors
-    /// `EBUSY` while anything made in it exists; the handle is returned.
+    /// `EBUSY` while an object that was created in the domain exists; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY, UVERBS_ATTR_DESTROY_PD_HANDLE) {
             Ok(()) => Ok(()),

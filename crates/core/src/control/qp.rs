@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs: creation, opening of shared XRC targets, destruction (ibv_create_qp_ex(3), ibv_open_qp(3)).
 #![expect(unsafe_code)]
-// UNSAFETY: a verb that ends an object without its driver breaks what posting relies on; undoing a creation calls that
-// verb.
+// UNSAFETY: declares a verb that destroys an object, on whose queues the posting of its driver relies; undoing a
+// creation calls that verb.
 
 use super::{
     CqHandle, Object, PdHandle, Result, RwqIndTableHandle, SrqHandle, XrcdHandle, explain, handle_common,
@@ -179,8 +179,8 @@ fn cap_from_kernel(cap: &ib_uverbs_qp_cap) -> QpCap {
     }
 }
 
-/// The part of the answer that is impossible. Only queues that the QP has are compared: drivers return arbitrary sizes
-/// for the others.
+/// The invalid part of the answer. Only queues that the QP has are compared: drivers return arbitrary sizes for the
+/// others.
 fn invalid_part(qp_num: u32, asked: &QpCap, got: &QpCap, qp_type: QpType, has_srq: bool) -> Option<String> {
     if qp_num > 0xff_ffff {
         return Some(format!("QP number {qp_num:#x} has more than 24 bits"));
@@ -219,7 +219,7 @@ fn check_parents<'a>(
         return Err(Error::invalid(verb, "srq", format!("not taken by a QP of type {qp_type}")));
     }
     let kernel = parents.pd.map(PdHandle::kernel).or(parents.xrcd.map(XrcdHandle::kernel));
-    kernel.ok_or_else(|| Error::invalid(verb, "pd", "there is neither a pd nor an xrcd"))
+    kernel.ok_or_else(|| Error::invalid(verb, "pd", "neither pd nor xrcd is given"))
 }
 
 /// `check_creation_flags()` in uverbs_std_types_qp.c.
@@ -265,7 +265,7 @@ pub fn open(xrcd: &XrcdHandle, qp_num: u32, user_handle: u64, uhw: Uhw<'_>) -> R
     }
     let request = ib_uverbs_open_qp {
         user_handle,
-        // The field's name in C; it is the XRC domain (`ib_uverbs_open_qp()`).
+        // In spite of its name in C, the field is the XRC domain (`ib_uverbs_open_qp()`).
         pd_handle: xrcd.handle(),
         qpn: qp_num,
         qp_type: QpType::XrcRecv as u8,
@@ -284,7 +284,7 @@ pub fn open(xrcd: &XrcdHandle, qp_num: u32, user_handle: u64, uhw: Uhw<'_>) -> R
 }
 
 impl QpHandle {
-    /// Its number, 24 bits: how peers name it.
+    /// Its number, 24 bits, by which peers address it.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.qp_num
@@ -296,14 +296,15 @@ impl QpHandle {
         self.qp_type
     }
 
-    /// Destroys it and returns how many of its events were read.
+    /// Destroys the QP and returns how many of its events were read.
     ///
     /// # Safety
     /// For an object with queues only its driver may call this, because the driver stops posts and polls first: see
     /// [`Driver`](crate::provider::Driver#safety-of-the-verbs). For an object without queues there is no requirement.
     ///
     /// # Errors
-    /// `EBUSY` while it is attached to a multicast group or a window is bound through it; the handle is returned, and
+    /// `EBUSY` while the QP is attached to a multicast group or a window is bound through it; the handle is returned,
+    /// and
     /// the device may still use the QP's memory.
     pub unsafe fn destroy(self) -> Result<u32, (Self, Error)> {
         match self.object.destroy_with::<ib_uverbs_destroy_qp_resp>(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Changing and asking the state of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)).
+//! Changing and querying the state of a queue pair (ibv_modify_qp(3), ibv_query_qp(3)).
 #![expect(unsafe_code)]
 // UNSAFETY: declares a verb that changes the state of a QP, on which the posting of its driver relies.
 
@@ -21,7 +21,7 @@ impl QpHandle {
     /// Changes the attributes in `mask`. `current` is the state of the QP as far as the caller knows; it is used only
     /// to explain an error.
     ///
-    /// Always the extended command: it takes every attribute, and every supported kernel has it.
+    /// The extended command is always used: it has every attribute, and every supported kernel has it.
     ///
     /// # Safety
     /// As [`destroy`](Self::destroy).
@@ -54,8 +54,8 @@ impl QpHandle {
         }
     }
 
-    /// Checks the values in `mask` as [`modify`](Self::modify) reports them, and changes nothing: whether each has a meaning,
-    /// and whether it is within the device's limits. A limit of 0 is not compared, because a device that does not know its
+    /// Checks the values in `mask` with the errors of [`modify`](Self::modify), and changes nothing. Each value must be
+    /// valid and within the device's limits. A limit of 0 is not compared, because a device that does not report a
     /// limit may accept the value.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl QpHandle {
         explain::over_limit("modify_qp", self.kernel(), Errno::EINVAL, known).map_or(Ok(()), Err)
     }
 
-    /// The meaning of an `EINVAL` from `modify_qp`, as far as it can be found.
+    /// Finds the cause of an `EINVAL` from `modify_qp`, as far as possible.
     fn explain(&self, current: Option<QpState>, attr: &QpAttr, mask: QpAttrMask) -> Error {
         const VERB: &str = "modify_qp";
         let asked =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Asking the device: its attributes, its ports (ibv_query_device_ex(3), ibv_query_port(3)), their GIDs and
-//! P_Keys (ibv_query_gid_ex(3), ibv_query_pkey(3)).
+//! Queries of the device: its attributes, its ports (ibv_query_device_ex(3), ibv_query_port(3)), their GIDs and P_Keys
+//! (ibv_query_gid_ex(3), ibv_query_pkey(3)).
 
 use super::{Result, device_error, invoke};
 use crate::attr::{
@@ -52,7 +52,7 @@ pub fn device(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<DeviceAttr> {
             extend(&mut attr, &resp);
             Ok(attr)
         }
-        // A device without `query_device` of its own.
+        // The driver has no `query_device`.
         Err(errno) if errno.is_unsupported() => {
             let request = ib_uverbs_query_device::default();
             let resp: ib_uverbs_query_device_resp =
@@ -149,7 +149,7 @@ fn extend(attr: &mut DeviceAttr, resp: &ib_uverbs_ex_query_device_resp) {
     attr.max_dm_size = resp.max_dm_size;
 }
 
-/// Asks for the attributes of a port.
+/// Queries the attributes of a port.
 ///
 /// # Errors
 /// Port 0, or the kernel's refusal (`EINVAL` for a port that the device does not have).
@@ -190,10 +190,10 @@ pub fn port(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>) -> Result<PortAt
     })
 }
 
-/// Asks for the effective speed of a port, in units of 100 Mb/s.
+/// Queries the effective speed of a port, in units of 100 Mb/s.
 ///
 /// # Errors
-/// Port 0, or the kernel's refusal; [`Error::Unsupported`] of kernels without this query.
+/// Port 0, or the kernel's refusal; [`Error::Unsupported`] on kernels without this query.
 pub fn port_speed(kernel: &Arc<dyn Kernel>, port_num: u32) -> Result<u64> {
     const VERB: &str = "query_port_speed";
     let port_num = check_port(VERB, port_num)?;
@@ -206,7 +206,7 @@ pub fn port_speed(kernel: &Arc<dyn Kernel>, port_num: u32) -> Result<u64> {
     Ok(speed)
 }
 
-/// Asks for the GIDs in use, of all ports: up to 2047, which is what one attribute has room for.
+/// Queries the GIDs in use, of all ports: up to 2047, for which one attribute has room.
 ///
 /// # Errors
 /// The kernel's refusal (`EINVAL` if there are more).
@@ -227,7 +227,7 @@ pub fn gid_table(kernel: &Arc<dyn Kernel>) -> Result<Vec<GidEntry>> {
     Ok(valid.iter().map(gid_from_kernel).collect())
 }
 
-/// Asks for one entry of a port's GID table.
+/// Queries one entry of a port's GID table.
 ///
 /// # Errors
 /// Port 0, or the kernel's refusal (`ENODATA` for an empty entry, `EINVAL` beyond the table).
@@ -248,7 +248,7 @@ pub fn gid_entry(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>, gid_index: 
 /// An entry of a port's P_Key table, in host byte order, read from sysfs, because uverbs does not report it.
 ///
 /// # Errors
-/// Port 0, or what reading the attribute gave (`ENOENT`: no such port or entry).
+/// Port 0, or the error of reading the attribute (`ENOENT`: no such port or entry).
 pub fn pkey(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>, index: u16) -> Result<u16> {
     const VERB: &str = "query_pkey";
     let port_num = check_port(VERB, port_num)?;

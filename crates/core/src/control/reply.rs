@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The way back to the sender of a datagram, from its completion (ibv_init_ah_from_wc(3)).
+//! The address of a datagram's sender, from the completion (ibv_init_ah_from_wc(3)).
 
 use super::{Result, query};
 use crate::attr::{AhAttr, Gid, GidType, GlobalRoute};

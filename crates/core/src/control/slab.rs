@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Numbers for the kernel's `user_handle`s: an index with a generation, never a pointer.
 //!
-//! Events carry the user handle of their object. The kernel may deliver one that was queued before the object was
-//! destroyed, and a broken one may deliver anything. A number that is not that of a live object finds nothing here, so
-//! neither does harm.
+//! Events carry the user handle of their object. The kernel may deliver an event that was queued before the object was
+//! destroyed, and a faulty kernel may deliver any number. A lookup of a number that belongs to no live object returns
+//! `None`.
 
 use core::num::NonZeroU32;
 
@@ -47,7 +47,7 @@ impl<T> Slab<T> {
         self.len == 0
     }
 
-    /// Keeps a value and returns its number; 0, which finds nothing, if 2^32 entries are in use.
+    /// Stores a value and returns its number, or 0, which is never valid, if 2^32 entries are in use.
     ///
     /// The kernel needs the number of an object before the object exists: insert the values known at that time, and
     /// complete them through [`Slab::get_mut`].
@@ -80,7 +80,7 @@ impl<T> Slab<T> {
         self.entry_mut(id)?.value.as_mut()
     }
 
-    /// Takes the value out. From now on the number finds nothing.
+    /// Removes the value. Its number is then invalid.
     pub fn remove(&mut self, id: u64) -> Option<T> {
         let entry = self.entry_mut(id)?;
         let value = entry.value.take()?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Shared receive queues (ibv_create_srq_ex(3), ibv_modify_srq(3), ibv_query_srq(3)).
 #![expect(unsafe_code)]
-// UNSAFETY: a verb that ends an object without its driver breaks what posting relies on; undoing a creation calls that
-// verb.
+// UNSAFETY: declares a verb that destroys an object, on whose queue the posting of its driver relies; undoing a
+// creation calls that verb.
 
 use super::{
     CqHandle, Object, PdHandle, Result, XrcdHandle, explain, handle_common, invoke, invoke_only, new_object,
@@ -33,7 +33,7 @@ pub struct SrqHandle {
 
 handle_common!(SrqHandle, "srq");
 
-/// The objects that an SRQ is made from.
+/// The objects that an SRQ is created from.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqParents<'a> {
     /// Its protection domain.
@@ -123,13 +123,13 @@ fn check_parents(verb: &'static str, parents: &SrqParents<'_>, srq_type: SrqType
 }
 
 impl SrqHandle {
-    /// Number by which XRC senders name it; only of XRC SRQs.
+    /// Number by which XRC senders address it; only of XRC SRQs.
     #[must_use]
     pub fn srq_num(&self) -> Option<u32> {
         self.srq_num
     }
 
-    /// Resizes it or arms its limit event, depending on `mask`.
+    /// Resizes the SRQ or arms its limit event, depending on `mask`.
     ///
     /// # Errors
     /// An empty mask, or the kernel's refusal.
@@ -180,7 +180,7 @@ impl SrqHandle {
         Ok(SrqAttr { max_wr: resp.max_wr, max_sge: resp.max_sge, srq_limit: resp.srq_limit })
     }
 
-    /// Destroys it and returns how many of its events were read.
+    /// Destroys the SRQ and returns how many of its events were read.
     ///
     /// # Safety
     /// For an object with queues only its driver may call this, because the driver stops posts and polls first: see

@@ -464,7 +464,7 @@ fn only_multicast_gids_and_ud_qps_can_be_attached() {
     let error = mcast::attach(&qp, "fe80::1".parse().unwrap(), 0).unwrap_err();
     assert!(matches!(error, Error::Invalid { field: "gid", .. }));
     let error = mcast::attach(&create_qp(&script), group, 0).unwrap_err();
-    assert_eq!(error.to_string(), "attach_mcast: invalid qp: RC QPs have no groups");
+    assert_eq!(error.to_string(), "attach_mcast: invalid qp: RC QPs can't be attached");
     script.done();
 }
 
@@ -505,7 +505,7 @@ fn windows_xrc_domains_and_their_qps_are_created() {
     assert_eq!(open(0x11).unwrap().handle(), 12);
     script.done();
     assert!(matches!(qp::open(&xrcd, 1 << 24, 1, Uhw::none()), Err(Error::Invalid { .. })));
-    // Opened something else: closed again.
+    // An answer for another QP: the QP is destroyed.
     script.expect_write::<ib_uverbs_open_qp>(IB_USER_VERBS_CMD_OPEN_QP, |_, c| {
         let resp = ib_uverbs_create_qp_resp { qp_handle: 12, qpn: 3, ..Default::default() };
         c.answer(UVERBS_ATTR_CORE_OUT, resp.as_bytes());

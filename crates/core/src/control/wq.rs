@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Work queues, and the tables that spread packets over them (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
 #![expect(unsafe_code)]
-// UNSAFETY: a verb that ends an object without its driver breaks what posting relies on; undoing a creation calls that
-// verb.
+// UNSAFETY: declares a verb that destroys an object, on whose queue the posting of its driver relies; undoing a
+// creation calls that verb.
 
 use super::{CqHandle, Object, PdHandle, Result, handle_common, invoke_only, new_object};
 use crate::attr::{WqAttr, WqInitAttr};
@@ -84,7 +84,7 @@ impl WqHandle {
         self.wq_num
     }
 
-    /// Changes its state or flags.
+    /// Changes the state or flags of the work queue.
     ///
     /// # Safety
     /// As [`destroy`](Self::destroy).
@@ -109,7 +109,7 @@ impl WqHandle {
         invoke_only(&**self.kernel(), command, &request, uhw).map_err(|errno| self.error("modify_wq", errno))
     }
 
-    /// Destroys it and returns how many of its events were read.
+    /// Destroys the work queue and returns how many of its events were read.
     ///
     /// # Safety
     /// For an object with queues only its driver may call this, because the driver stops posts and polls first: see
@@ -142,7 +142,7 @@ pub struct RwqIndTableHandle {
 
 handle_common!(RwqIndTableHandle, "rwq_ind_table");
 
-/// Creates a table of work queues, a power of two of them; one may be in it more than once.
+/// Creates a table of work queues. Their number is a power of two; one may be in the table more than once.
 ///
 /// # Errors
 /// The number of work queues is not a power of two, or the kernel refuses.
@@ -185,13 +185,13 @@ pub fn create_rwq_ind_table(
 }
 
 impl RwqIndTableHandle {
-    /// The hardware's number of it.
+    /// The hardware's number of the table.
     #[must_use]
     pub fn ind_tbl_num(&self) -> u32 {
         self.ind_tbl_num
     }
 
-    /// Destroys it.
+    /// Destroys the table.
     ///
     /// # Errors
     /// `EBUSY` while a QP uses it; the handle is returned.

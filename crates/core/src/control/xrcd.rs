@@ -17,12 +17,12 @@ pub struct XrcdHandle {
 
 handle_common!(XrcdHandle, "xrcd");
 
-/// Opens the XRC domain of a file's inode, which processes share by opening the same file; without one, a private
-/// domain. `create` makes the domain if the file has none, `exclusive` fails if it has one (`O_CREAT` and `O_EXCL` of
+/// Opens the XRC domain of a file's inode, which processes share by opening the same file; without a file, a private
+/// domain. `create` creates the domain if the file has none, `exclusive` fails if it has one (`O_CREAT` and `O_EXCL` of
 /// `oflags`).
 ///
 /// # Errors
-/// `EAGAIN` if the file has no domain and none is to be made, or the kernel's refusal. [`Error::Unsupported`] if the
+/// `EAGAIN` if the file has no domain and `create` is false, or the kernel's refusal. [`Error::Unsupported`] if the
 /// device has no XRC.
 pub fn open(
     kernel: &Arc<dyn Kernel>,
@@ -46,7 +46,7 @@ pub fn open(
 }
 
 impl XrcdHandle {
-    /// Closes it; the domain of a file lives until the last one is closed.
+    /// Closes the handle. The domain of a file exists until the last handle of it is closed.
     ///
     /// # Errors
     /// `EBUSY` while a QP or an SRQ uses it; the handle is returned.

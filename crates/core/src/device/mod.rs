@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finding the RDMA devices of this machine (ibv_get_device_list(3)).
 //!
-//! sysfs is the source: `/sys/class/infiniband` has the devices, `/sys/class/infiniband_verbs` their device files. A
-//! device that can't be used is an entry with the reason, not a missing one and not a failure of the list.
+//! The source is sysfs: `/sys/class/infiniband` has the devices, `/sys/class/infiniband_verbs` their device files. A
+//! device that can't be used is listed with the reason; it is not omitted, and does not make the list fail.
 //!
 //! The driver of a device is found by its PCI ids, or, if it has none (rxe), by a query of the kernel. The name is not
 //! used, because it can be changed.
@@ -46,7 +46,7 @@ open_values! {
 }
 
 impl NodeType {
-    /// The transport of such a node. RoCE devices are channel adapters.
+    /// The transport of this node type.
     #[must_use]
     pub const fn transport(self) -> TransportType {
         match self {
@@ -101,7 +101,7 @@ pub enum Unusable {
     NoNode(PathBuf),
     /// The file exists, but belongs to another device.
     WrongNode(PathBuf),
-    /// The file is there, but this process may not open it.
+    /// The file exists, but this process may not open it.
     Inaccessible(PathBuf, Errno),
     /// A file of sysfs has invalid contents; the field is its name.
     Malformed(String),
@@ -114,14 +114,14 @@ impl fmt::Display for Unusable {
             Self::NoNode(path) => write!(f, "no device file {}", path.display()),
             Self::WrongNode(path) => write!(f, "{} is not the device file of this device", path.display()),
             Self::Inaccessible(path, errno) => write!(f, "{}: {errno}", path.display()),
-            Self::Malformed(what) => write!(f, "sysfs makes no sense: {what}"),
+            Self::Malformed(what) => write!(f, "invalid contents in sysfs: {what}"),
         }
     }
 }
 
 impl core::error::Error for Unusable {}
 
-/// One RDMA device. Attributes that sysfs does not have, or not in a form that makes sense, are `None`.
+/// One RDMA device. Attributes that sysfs does not have, or whose contents are invalid, are `None`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The kernel's name for it, such as `mlx5_0`. The user can change it.
@@ -150,7 +150,7 @@ pub struct DeviceInfo {
     pub sysfs: PathBuf,
 }
 
-/// A driver that can be opened: how its devices are known.
+/// The criteria by which the devices of a driver are recognised.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverMatch {
     /// `enum rdma_driver_id`
@@ -162,7 +162,7 @@ pub struct DriverMatch {
 /// The RDMA devices of this machine, sorted by name (numbers within it by value).
 ///
 /// # Errors
-/// Only if sysfs is there and can't be read. No RDMA at all is an empty list.
+/// Only if sysfs exists and can't be read. Without RDMA support the list is empty.
 pub fn devices() -> Result<Vec<DeviceInfo>> {
     Roots::default().devices()
 }
@@ -204,7 +204,7 @@ impl DeviceInfo {
         netlink::index(&self.name)
     }
 
-    /// A file below the device's directory in sysfs, as text: what only some drivers have.
+    /// Reads a file below the device's directory in sysfs, as text, for attributes that only some drivers have.
     #[must_use]
     pub fn sysfs_text(&self, file: impl AsRef<Path>) -> Option<String> {
         parse::text(&read(&self.sysfs.join(file)).ok()?)

@@ -21,7 +21,7 @@ const NAME: u16 = 2;
 const MESSAGE: usize = 16;
 const ATTRIBUTE: usize = 4;
 
-/// What a datagram says of a device.
+/// The contents of a datagram about a device.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Index(u32),
@@ -36,7 +36,7 @@ pub(super) fn index(name: &str) -> Option<u32> {
     let socket =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRDMA);
     let socket = socket.ok()?;
-    // The kernel answers at once; the limit is for a kernel that does not.
+    // The kernel answers at once; the timeout guards against one that does not.
     setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(2)).ok()?;
     let mut request = Vec::from((MESSAGE as u32).to_ne_bytes());
     request.extend([GET.to_ne_bytes(), DUMP.to_ne_bytes()].concat());
@@ -61,7 +61,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads the messages of a datagram. One that is cut short ends it.
+/// Reads the messages of a datagram, up to one that is truncated.
 fn read(mut bytes: &[u8], name: &str) -> Answer {
     while let (Some(length), Some(kind)) = (u32_at(bytes, 0), u16_at(bytes, 4)) {
         if ENDS.contains(&kind) {
@@ -133,7 +133,7 @@ mod tests {
         {
             assert!(!matches!(read(&junk, "rxe0"), Answer::Index(_)));
         }
-        // Whatever the kernel knows, a device of no name is none.
+        // No device has an empty name.
         assert_eq!(index(""), None);
     }
 }

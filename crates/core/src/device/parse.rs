@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Parsers for the contents of sysfs: pure functions over untrusted bytes.
 //!
-//! Not one of them panics, allocates more than a small multiple of its input, or takes a number that does not fit.
-//! Anything else than the expected form is `None`.
+//! None of them panics, allocates more than a small multiple of its input, or accepts a number that does not fit. For
+//! input of any other form than the expected one the result is `None`.
 
 use super::{Modalias, NodeType, PciId};
 
@@ -49,7 +49,7 @@ pub fn number(bytes: &[u8]) -> Option<u32> {
     digits(trimmed_str(bytes)?, 10)
 }
 
-/// Digits only: `from_str_radix` would take a sign, too.
+/// Digits only: `from_str_radix` would accept a sign, too.
 fn digits(text: &str, radix: u32) -> Option<u32> {
     if text.is_empty() || !text.chars().all(|c| c.is_digit(radix)) {
         return None;
@@ -64,7 +64,7 @@ pub fn dev_number(bytes: &[u8]) -> Option<(u32, u32)> {
     Some((digits(major, 10)?, digits(minor, 10)?))
 }
 
-/// `1: CA`, of which the number counts.
+/// A node type such as `1: CA`; only the number is used.
 #[must_use]
 pub fn node_type(bytes: &[u8]) -> Option<NodeType> {
     let text = trimmed_str(bytes)?;
@@ -90,7 +90,7 @@ pub fn pkey(bytes: &[u8]) -> Option<u16> {
     u16::try_from(digits(trimmed_str(bytes)?.strip_prefix("0x")?, 16)?).ok()
 }
 
-/// `pci:v000015B3d00001019sv000015B3sd00000008bc02sc00i00`, or that of another bus.
+/// An alias such as `pci:v000015B3d00001019sv000015B3sd00000008bc02sc00i00`, or that of another bus.
 #[must_use]
 pub fn modalias(bytes: &[u8]) -> Option<Modalias> {
     let alias = trimmed_str(bytes)?;

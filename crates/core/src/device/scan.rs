@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Walking the two classes in sysfs.
+//! Scans the two device classes in sysfs.
 
 use super::{DeviceInfo, Unusable, UverbsNode, parse};
 use crate::errno::Errno;
@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// More than any attribute has; sysfs itself never gives more than a page.
+/// Longer than any attribute; sysfs returns at most a page.
 const MAX_FILE: u64 = 4096;
 
 /// The directories of sysfs and of the device files. Tests use their own.
@@ -35,7 +35,7 @@ impl Roots {
     /// The RDMA devices found there; see [`devices`](super::devices).
     ///
     /// # Errors
-    /// Only if sysfs is there and can't be read.
+    /// Only if sysfs exists and can't be read.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>> {
         let mut nodes = self.nodes()?;
         let class = self.sysfs.join("class/infiniband");
@@ -146,13 +146,13 @@ fn errno(e: &io::Error) -> Errno {
     Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Order of names with numbers in them: `mlx5_2` before `mlx5_10`. Total: equal only if the same.
+/// Order of names with numbers in them: `mlx5_2` before `mlx5_10`. It is a total order: only identical names are equal.
 fn natural(a: &str, b: &str) -> Ordering {
     let (mut left, mut right) = (a.as_bytes(), b.as_bytes());
     while let (Some(&l), Some(&r)) = (left.first(), right.first()) {
         let order = if l.is_ascii_digit() && r.is_ascii_digit() {
             let (x, y) = (take_number(&mut left), take_number(&mut right));
-            // Without leading zeros the longer one is the larger one.
+            // Of numbers without leading zeros, the longer one is the larger one.
             x.len().cmp(&y.len()).then_with(|| x.cmp(y))
         } else {
             (left, right) = (&left[1..], &right[1..]);
@@ -285,10 +285,10 @@ mod tests {
             [
                 ("alone".into(), Some("no uverbs device (is ib_uverbs loaded?)".into())),
                 ("good".into(), None),
-                ("no_abi".into(), Some("sysfs makes no sense: uverbs4/abi_version".into())),
-                ("no_dev".into(), Some("sysfs makes no sense: uverbs2/dev".into())),
+                ("no_abi".into(), Some("invalid contents in sysfs: uverbs4/abi_version".into())),
+                ("no_dev".into(), Some("invalid contents in sysfs: uverbs2/dev".into())),
                 ("no_node".into(), Some(format!("no device file {dev}/uverbs0"))),
-                ("uverbs5".into(), Some("sysfs makes no sense: uverbs5/ibdev".into())),
+                ("uverbs5".into(), Some("invalid contents in sysfs: uverbs5/ibdev".into())),
                 ("wrong_node".into(), Some(format!("{dev}/uverbs1 is not the device file of this device"))),
             ]
         );

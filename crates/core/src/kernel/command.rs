@@ -114,7 +114,7 @@ impl<'a, const N: usize> Command<'a, N> {
         self.push(ib_uverbs_attr { attr_id, len, ..Default::default() }, AttrValue::Output(bytes))
     }
 
-    /// A struct as answer.
+    /// Room for an answer that is a struct.
     pub fn output<T: IntoBytes + FromBytes>(&mut self, attr_id: u16, value: &'a mut T) -> &mut Self {
         self.output_bytes(attr_id, value.as_mut_bytes())
     }
@@ -184,7 +184,7 @@ impl<'a, const N: usize> Command<'a, N> {
         self
     }
 
-    /// A kernel that does not know the attribute just added may ignore it.
+    /// Makes the attribute that was added last optional: a kernel that does not support it ignores it.
     pub fn optional(&mut self) -> &mut Self {
         if let Some(attr) = self.len.checked_sub(1).and_then(|last| self.attrs.get_mut(last)) {
             attr.flags &= !UVERBS_ATTR_F_MANDATORY;
@@ -192,11 +192,11 @@ impl<'a, const N: usize> Command<'a, N> {
         self
     }
 
-    /// Runs it.
+    /// Executes the command.
     ///
     /// # Safety
-    /// Memory that the inputs name by address (a region, a ring, an answer) is the caller's to give away, and stays
-    /// so for as long as the kernel and the device use it.
+    /// The caller may give the kernel and the device access to the memory that the inputs name by address (a region, a
+    /// ring, an answer), and the memory stays valid for them as long as they use it.
     ///
     /// # Errors
     /// The kernel's errno; `EOVERFLOW` if the command could not be built.
@@ -215,8 +215,8 @@ impl<'a, const N: usize> Command<'a, N> {
         self.finish(driver_id)
     }
 
-    /// [`Command::execute`] for this crate's own verbs: the ones that hand memory over are `unsafe` themselves, or
-    /// take it by [`Uhw`].
+    /// [`Command::execute`] for this crate's own verbs: those that pass memory to the kernel are `unsafe` themselves,
+    /// or take it by [`Uhw`].
     pub(crate) fn run(&mut self, kernel: &dyn Kernel) -> Result<(), Errno> {
         let mut raw = self.finish(kernel.driver_id())?;
         kernel.ioctl(&mut raw)
@@ -236,7 +236,7 @@ impl<'a, const N: usize> Command<'a, N> {
         self.find(attr_id).is_some_and(|i| self.attrs[i].flags & UVERBS_ATTR_F_VALID_OUTPUT != 0)
     }
 
-    /// The handle of the new object, or `None` if the kernel left no number that can be one.
+    /// The handle of the new object, or `None` if the kernel stored no valid handle.
     #[must_use]
     pub fn handle(&self, attr_id: u16) -> Option<u32> {
         let i = self.find(attr_id)?;
@@ -246,7 +246,7 @@ impl<'a, const N: usize> Command<'a, N> {
         u32::try_from(self.attrs[i].data).ok().filter(|handle| i32::try_from(*handle).is_ok())
     }
 
-    /// The new file descriptor, once; or `None` if the kernel left none.
+    /// The new file descriptor, at most once; `None` if the kernel stored none.
     #[must_use]
     pub fn take_fd(&mut self, attr_id: u16) -> Option<OwnedFd> {
         let i = self.find(attr_id)?;

@@ -2,9 +2,9 @@
 //! Doorbell registers: a page mapped from the device, or calls into a software device of the same process.
 //!
 //! A NIC's doorbells are memory-mapped; a driver writes them by volatile stores with the barriers that its hardware
-//! needs. A software device gets each write as a call, immediately and in order, so it need not scan memory for
-//! doorbells, and the same seed gives the same run. The kind of a page is decided when it is mapped, so the cost is one
-//! predictable branch for each doorbell and none for a WR.
+//! needs. A software device gets each write as a call, immediately and in order, so it need not poll memory for
+//! doorbells, and two runs with one seed are identical. The kind of a page is determined when it is mapped, so the cost
+//! is one predictable branch for each doorbell and none for a WR.
 
 use super::{Kernel, Mapping, Protection};
 use crate::errno::Errno;
@@ -55,12 +55,12 @@ impl Deref for Registers {
 pub enum DoorbellPage {
     /// Registers of a device, mapped write-combining or uncached. They are only written.
     Mapped(Registers),
-    /// A software device's.
+    /// Registers of a software device.
     Port(Arc<dyn DoorbellPort>),
 }
 
 impl DoorbellPage {
-    /// Maps it as registers: what [`Kernel::doorbells`] does for a real device.
+    /// Maps the page as registers, as [`Kernel::doorbells`] does for a real device.
     ///
     /// # Errors
     /// The kernel's errno; `EINVAL` if it mapped less than requested, or not for writing.
@@ -72,7 +72,7 @@ impl DoorbellPage {
         Registers::new(Arc::new(mapping)).map(Self::Mapped).ok_or(Errno::EINVAL)
     }
 
-    /// The page as memory, which a program may write itself; `None` if a software device has none.
+    /// The page as memory, which a program may write itself; `None` if a software device has no such memory.
     #[must_use]
     pub fn registers(&self) -> Option<Registers> {
         match self {

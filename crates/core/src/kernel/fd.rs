@@ -50,7 +50,7 @@ impl UverbsFd {
     pub fn open(device: &DeviceInfo, candidates: &[u32]) -> Result<Self> {
         let path = match &device.uverbs {
             Ok(node) => &node.path,
-            // The list may be old: what was missing or forbidden then may be there now.
+            // The list may be out of date: a file that was missing or inaccessible may be available now.
             Err(Unusable::NoNode(path) | Unusable::WrongNode(path) | Unusable::Inaccessible(path, _)) => path,
             Err(reason) => {
                 return Err(Error::unsupported("open_device", format!("{}: {reason}", device.name)));
@@ -95,7 +95,7 @@ impl UverbsFd {
         }
         Err(Error::unsupported(
             "open_device",
-            format!("{name}: there is no driver here for the kernel's driver"),
+            format!("{name}: no driver of this library matches the kernel's driver"),
         ))
     }
 
@@ -130,8 +130,8 @@ impl Kernel for UverbsFd {
             command.encode(&mut words)?;
             // SAFETY: `words` is an aligned ioctl header followed by the number of attributes in it. Each address in it
             // is that of a live slice of the attribute's length, which is borrowed exclusively if it is an output. The
-            // caller of the `unsafe` function that made the `RawCommand` promised that the memory named by its inputs
-            // is valid.
+            // memory that the inputs name by address is valid: the contract of the `unsafe` functions that create a
+            // `RawCommand`.
             let ret = unsafe { libc::ioctl(self.fd.as_raw_fd(), RDMA_VERBS_IOCTL as _, words.as_mut_ptr()) };
             if ret >= 0 {
                 break;
@@ -149,7 +149,7 @@ impl Kernel for UverbsFd {
         self.check_process()?;
         loop {
             match nix::unistd::write(&*self.fd, command.encode()) {
-                // The kernel takes a command whole or not at all.
+                // The kernel processes a command completely or not at all.
                 Ok(_) => return Ok(()),
                 Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -209,7 +209,7 @@ impl Kernel for UverbsFd {
     }
 }
 
-/// Takes over what a successful command left in the attributes: flags, handles, file descriptors.
+/// Copies the results of a successful command from the attributes: flags, handles, file descriptors.
 fn read_back(command: &mut RawCommand<'_, '_>, words: &[u64]) {
     let answered = words[HEADER_WORDS..].chunks_exact(2);
     for ((attr, value), answer) in command.attrs.iter_mut().zip(command.values.iter_mut()).zip(answered) {
@@ -237,8 +237,8 @@ fn own(fd: i32) -> Option<OwnedFd> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: the command succeeded, so the kernel installed this descriptor for us (the promise of `fd_new` and
-    // `output_with_fd`), and no other code has it.
+    // SAFETY: the command succeeded, so the kernel installed this descriptor for the caller (the contract of `fd_new`
+    // and `output_with_fd`), and no other code owns it.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -302,7 +302,7 @@ mod tests {
         assert!(number >= 0);
         // SAFETY: no other call of the port is in progress.
         unsafe { port.close() };
-        // Another thread's file may have its number now, so a second close would do harm.
+        // Another thread's file may have its number now, which a second close would close.
         let reused = OwnedFd::from(File::open("/").unwrap());
         // SAFETY: no other call of the port is in progress.
         unsafe { port.close() };

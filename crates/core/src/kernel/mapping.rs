@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory shared with the kernel or the device.
-// UNSAFETY: a mapping is an address that others write to; constructing one takes a promise about that address, and
-// sending one to another thread takes an `unsafe impl`.
+// UNSAFETY: a mapping is memory that the kernel, the device and other threads write. Its constructors have a contract
+// about the address, and its address needs `unsafe impl`s of `Send` and `Sync`.
 #![expect(unsafe_code)]
 
 use super::Kernel;
@@ -48,14 +48,14 @@ impl Mapping {
     /// As [`new`](Self::new), for memory that is only readable.
     ///
     /// # Safety
-    /// As [`new`](Self::new), but for writing.
+    /// As [`new`](Self::new), except that the bytes need not be writable.
     #[must_use]
     pub unsafe fn read_only(ptr: NonNull<u8>, len: usize, owner: impl Send + Sync + 'static) -> Self {
         Self { ptr, len, is_writable: false, _owner: Box::new(owner) }
     }
 
-    /// Whether it may be written: a store to a read-only mapping ends the process by a signal. Callers check it for the
-    /// answer to [`Protection::ReadWrite`], because the implementation of the port is not trusted.
+    /// Whether it may be written: a store to a read-only mapping ends the process by a signal. Callers check this even
+    /// after a request for [`Protection::ReadWrite`], because the implementation of the port is not trusted.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.is_writable
@@ -93,9 +93,9 @@ impl Mapping {
     }
 }
 
-// SAFETY: the address is good from any thread (`new`), and the owner may be dropped on any.
+// SAFETY: the memory is accessible from any thread (the contract of `new`), and the owner is `Send`.
 unsafe impl Send for Mapping {}
-// SAFETY: shared access hands out nothing but the address and the length.
+// SAFETY: `&Mapping` only allows the address and the length to be read, and atomic accesses.
 unsafe impl Sync for Mapping {}
 
 impl fmt::Debug for Mapping {
@@ -109,7 +109,7 @@ impl fmt::Debug for Mapping {
 pub struct DeviceMapping(Mapping);
 
 impl DeviceMapping {
-    /// Maps it. The meaning of `offset` depends on the driver.
+    /// Maps device memory. The meaning of `offset` depends on the driver.
     ///
     /// # Errors
     /// The kernel's errno; `EINVAL` if it mapped less than requested, or not for writing.

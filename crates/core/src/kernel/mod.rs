@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The kernel port: the interface through which the control path uses the owner of the device.
+//! The kernel port: the interface between the control path and the kernel, or the software device that replaces it.
 //!
 //! [`Kernel`] is the port. [`UverbsFd`] implements it by an open `/dev/infiniband/uverbsN`; a software device in the
 //! same process is another implementation. A [`Command`] is built on the stack and passed on as a [`RawCommand`], which
@@ -9,7 +9,8 @@
 //! A command may give the device access to memory (a region's address, a ring in the driver-private input), and a port
 //! can't check that. So only `unsafe` functions create a [`RawCommand`]: [`Command::execute`] and [`Command::raw`].
 //! [`Uhw::new`] and [`WriteCommand::new`], by which a driver adds private input to the safe verbs of `control`, are
-//! `unsafe`, too. A `RawCommand` is therefore the proof of these promises, and [`Kernel::ioctl`] is a safe method.
+//! `unsafe`, too. A `RawCommand` therefore exists only if these contracts were met, and [`Kernel::ioctl`] is a safe
+//! method.
 // UNSAFETY: declares the contract of closing a device that has objects.
 #![expect(unsafe_code)]
 
@@ -88,7 +89,7 @@ pub trait Kernel: Send + Sync + fmt::Debug {
     /// Whether this is the process that opened the device, and not a child that it forked.
     fn is_creator_process(&self) -> bool;
 
-    /// The present value of the device's clock, of a device in this process, which has no page that counts.
+    /// The current value of the device's clock, for a device in this process, which has no clock page to map.
     fn device_clock(&self) -> Option<u64> {
         None
     }
@@ -98,9 +99,9 @@ pub trait Kernel: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Closes the device while objects of it are left (ibv_close_device(3)): they end in the kernel, and the
-    /// handles that this process still has do nothing. After it, as in a process that did not open the device, every call
-    /// fails with `ESTALE`, and destroying a handle has no effect.
+    /// Closes the device while objects of it exist (ibv_close_device(3)): the kernel destroys them. After this call, as
+    /// in a process that did not open the device, every call fails with `ESTALE`, and destroying a handle has no
+    /// effect.
     ///
     /// # Safety
     /// No other call of the port is in progress, the descriptor from [`Kernel::fd`] is no longer used, and nothing is

@@ -13,7 +13,7 @@ use std::sync::Once;
 /// The number of forks between the first process that called this and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static REGISTER: Once = Once::new();
-/// Whether forks are counted no more.
+/// Whether forks are no longer counted.
 static CHILDREN_COUNT_AS_PARENT: AtomicBool = AtomicBool::new(false);
 
 /// Identifies this process among those related by fork(2).
@@ -21,7 +21,7 @@ static CHILDREN_COUNT_AS_PARENT: AtomicBool = AtomicBool::new(false);
 pub struct Process(u32);
 
 impl Process {
-    /// This one. From the first call on, forks are counted.
+    /// This process. Forks are counted from the first call on.
     #[must_use]
     pub fn register() -> Self {
         REGISTER.call_once(|| {
@@ -34,13 +34,14 @@ impl Process {
         Self::current()
     }
 
-    /// From now on a child of fork(2) is taken for its parent: it may call verbs on devices that the parent opened, as in C,
-    /// where a program opens a device and then calls daemon(3). Queues that were made before the fork stay the parent's.
+    /// After this call a child of fork(2) counts as its parent: it may call verbs on devices that the parent opened, as
+    /// C programs do that open a device and then call daemon(3). Queues that were created before the fork still belong
+    /// to the parent.
     pub fn adopt_children() {
         CHILDREN_COUNT_AS_PARENT.store(true, Ordering::Relaxed);
     }
 
-    /// This one.
+    /// This process.
     #[inline(always)]
     #[must_use]
     pub fn current() -> Self {
@@ -48,17 +49,17 @@ impl Process {
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
-    /// Whether it is this one, and not one that forked this one.
+    /// Whether it is the current process, and not one that forked the current one.
     #[inline(always)]
     #[must_use]
     pub fn is_current(self) -> bool {
         self == Self::current()
     }
 
-    /// No process, not even one that forks made.
+    /// The value of no process, not even of one that forks create.
     const NONE: u32 = u32::MAX;
 
-    /// Another one, for tests.
+    /// A value that is not the current process's, for tests.
     #[cfg(test)]
     pub(super) fn other() -> Self {
         Self(Self::NONE - 1)
@@ -97,7 +98,7 @@ extern "C" fn forked() {
 mod tests {
     use super::Process;
 
-    /// Whether `is_right` holds in a child. It calls nothing that a child of a threaded process may not.
+    /// Whether `is_right` holds in a child. It must call only functions that a child of a threaded process may call.
     fn in_child(is_right: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child calls `is_right` and `_exit`.
         match unsafe { libc::fork() } {
@@ -118,14 +119,14 @@ mod tests {
     #[test]
     fn a_child_is_another_process() {
         let here = Process::register();
-        assert!(in_child(|| Process::current() != here), "the child took itself for its parent");
+        assert!(in_child(|| Process::current() != here), "the child is its parent");
         assert_eq!(Process::current(), here);
     }
 
     #[test]
     fn an_adopted_child_counts_as_its_parent() {
         let _ = Process::register();
-        // In a child, because it is for the whole process.
+        // In a child, because the call affects the whole process.
         assert!(in_child(|| {
             let child = Process::current();
             Process::adopt_children();

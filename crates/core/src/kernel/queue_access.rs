@@ -52,7 +52,7 @@ pub struct QueueAccess {
 // SAFETY: `words` is the address of atomics, in memory that `_line` owns.
 #[cfg(not(loom))]
 unsafe impl Send for QueueAccess {}
-// SAFETY: `&QueueAccess` only allows to use the atomics at `words`, in memory that `_line` owns.
+// SAFETY: `&QueueAccess` only allows accesses to the atomics at `words`, in memory that `_line` owns.
 #[cfg(not(loom))]
 unsafe impl Sync for QueueAccess {}
 
@@ -387,7 +387,7 @@ mod loom_tests {
 
     struct Queue(QueueAccess, UnsafeCell<u32>);
 
-    // SAFETY: a test's; loom checks that accesses do not overlap.
+    // SAFETY: only this test accesses the cell, and loom checks that the accesses do not overlap.
     #[expect(unsafe_code, reason = "loom's cell is not Sync")]
     unsafe impl Sync for Queue {}
 

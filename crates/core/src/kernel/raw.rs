@@ -19,13 +19,13 @@ pub(super) enum AttrValue<'a> {
     OutputFd(&'a mut [u8], usize, Option<OwnedFd>),
     /// An existing file descriptor, in the data word.
     Fd(BorrowedFd<'a>),
-    /// The handle of a new object is left in the data word.
+    /// The kernel stores the handle of a new object in the data word.
     NewHandle,
-    /// A new file descriptor is left in the data word.
+    /// The kernel stores a new file descriptor in the data word.
     NewFd(Option<OwnedFd>),
 }
 
-/// One attribute as the caller made it.
+/// One attribute of the caller's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawAttr {
     /// Its id within the method.
@@ -175,7 +175,7 @@ impl RawCommand<'_, '_> {
         bytes
     }
 
-    /// The header; it counts the attributes. More than `u16` allows can't be built.
+    /// The header, with the number of attributes. A command with more attributes than `u16` can count can't be built.
     pub(super) fn header(&self) -> ib_uverbs_ioctl_hdr {
         let length = size_of::<ib_uverbs_ioctl_hdr>() + size_of_val(&*self.attrs);
         ib_uverbs_ioctl_hdr {

@@ -20,7 +20,7 @@ impl<'a> Uhw<'a> {
         Self::default()
     }
 
-    /// Only an answer, which hands nothing to the kernel.
+    /// Only output; this gives the kernel access to no other memory.
     #[must_use]
     pub fn answer(output: &'a mut [u8]) -> Self {
         Self { input: &[], output }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The legacy write() interface, for the two commands that are worth it: rxe's doorbell and its arming of a CQ.
+//! The legacy write() interface, for two commands: rxe's doorbell and its arming of a CQ.
 //!
-//! Everything else goes by ioctl. These two are on a data path, and the write interface is the shorter way through the
-//! kernel. It refuses a process that changed its credentials after opening the device (`ib_safe_file_access()`).
+//! All other commands use ioctl(2). These two are on a data path, and write(2) takes a shorter path through the kernel.
+//! It refuses a process that changed its credentials after opening the device (`ib_safe_file_access()`).
 // UNSAFETY: declares the `unsafe` constructor of a command that may name memory. This module has no unsafe block.
 #![expect(unsafe_code)]
 
@@ -26,8 +26,8 @@ impl<'a> WriteCommand<'a> {
     /// address, filled in when it runs; the rest is the request (the command struct after its `response` field).
     ///
     /// # Safety
-    /// Memory that the request names by address is the caller's to give away, and stays so for as long as the kernel
-    /// and the device use it.
+    /// The caller may give the kernel and the device access to the memory that the request names by address, and the
+    /// memory stays valid for them as long as they use it.
     ///
     /// # Errors
     /// `EOVERFLOW` if request or response don't fit the header's fields, or there is no room for the header.

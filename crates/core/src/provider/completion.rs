@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 
 /// One completion; each field is decoded by its method.
 ///
-/// With a status other than success only `wr_id`, `status`, `qp_num` and `vendor_err` mean something.
+/// With a status other than success only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
 pub trait Completion {
     /// The id of the work request.
     fn wr_id(&self) -> u64;
@@ -15,7 +15,7 @@ pub trait Completion {
     fn status(&self) -> WcStatus;
     /// Opcode of the completed WR.
     fn opcode(&self) -> WcOpcode;
-    /// Vendor's reason of an error.
+    /// Vendor-specific error code.
     fn vendor_err(&self) -> u32;
     /// Bytes: receives, reads, atomics.
     fn byte_len(&self) -> u32;
@@ -35,19 +35,19 @@ pub trait Completion {
     fn sl(&self) -> u8;
     /// Low bits of the destination LID.
     fn dlid_path_bits(&self) -> u8;
-    /// Completion time in device clock ticks, where the device and the CQ offer it.
+    /// Completion time in device clock ticks, if the device and the CQ support it.
     fn completion_ts(&self) -> Option<u64> {
         None
     }
-    /// Completion time in wall clock nanoseconds, where offered.
+    /// Completion time in wall clock nanoseconds, if supported.
     fn completion_wallclock_ns(&self) -> Option<u64> {
         None
     }
-    /// Customer VLAN tag, where offered.
+    /// Customer VLAN tag, if supported.
     fn cvlan(&self) -> Option<u16> {
         None
     }
-    /// Flow tag, where offered.
+    /// Flow tag, if supported.
     fn flow_tag(&self) -> Option<u32> {
         None
     }
@@ -82,8 +82,8 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
 
     /// Passes up to `max` completions to `f`, then returns their slots to the device. Returns their number.
     ///
-    /// If `f` panics, the completion that it was given counts as polled.
-    /// An error that is met after some completions is reported by the next call: none is lost.
+    /// If `f` panics, the completion that was passed to it counts as polled. An error after one or more completions is
+    /// reported by the next call, so no completion is lost.
     fn poll_each(&mut self, max: usize, f: impl FnMut(&Self::Completion<'_>)) -> Result<usize, PollError>;
 
     /// `ibv_poll_cq`: fills `wc` from the front and returns the number of completions.
@@ -114,8 +114,9 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// `ibv_start_poll`: opens a poll at the first completion, or [`PollError::Empty`] (and no poll is open).
     fn start_poll(&mut self) -> Result<(), PollError>;
 
-    /// [`start_poll`](Self::start_poll) for a caller that saves no registers, because this calls no function: whether a poll
-    /// was opened or the queue is empty. `None` if nothing was done and the caller must call `start_poll`.
+    /// [`start_poll`](Self::start_poll) for a caller that saves no registers, because this calls no function. Returns
+    /// whether a poll was opened (if not, the queue is empty), or `None` if nothing was done and the caller must call
+    /// `start_poll`.
     #[inline(always)]
     fn try_start_poll(&mut self) -> Option<bool> {
         None
@@ -124,7 +125,7 @@ pub trait CompletionQueue: Send + core::fmt::Debug {
     /// `ibv_next_poll`: advances to the next completion, or returns [`PollError::Empty`]; the poll stays open.
     fn next_poll(&mut self) -> Result<(), PollError>;
 
-    /// `ibv_end_poll`: returns the slots of all that the poll visited.
+    /// `ibv_end_poll`: returns the slots of all entries that the poll visited.
     fn end_poll(&mut self);
 
     /// The current completion of an open poll.

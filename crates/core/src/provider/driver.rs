@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The trait of a driver: the queue types of its data path, and the control verbs that need its private data.
 //!
-//! A service that is generic over `D: Driver` compiles to direct, inlined code. The control verbs are cold; those that
-//! a driver has nothing to add to (regions, windows, domains) are not here but in [`crate::control`].
+//! A service that is generic over `D: Driver` compiles to direct, inlined code. The control verbs are not on the data
+//! path; those to which no driver adds anything (regions, windows, domains) are in [`crate::control`].
 
 #![expect(unsafe_code)]
-// UNSAFETY: declares the contract of the verbs that make, change and destroy objects with queues, and hands it on in the
-// default bodies of some of them.
+// UNSAFETY: declares the contract of the verbs that create, change and destroy objects with queues, and relies on it in
+// the default bodies of some of them.
 
 use super::completion::CompletionQueue;
 use super::recv::RecvQueue;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// # Safety of the verbs
 /// The parts of an object (the kernel's handle, the shared state, the engine) are separate values, because C's order of
 /// destruction requires that, and the types do not connect them. So the verbs that create, change or destroy an object
-/// with queues are `unsafe`. The caller, a face, promises:
+/// with queues are `unsafe`. The caller, a face, guarantees:
 /// - **One context.** Handles, shared states, engines and thread domains in a call are of this context.
 /// - **Parts together.** A handle is passed with the shared state and the engine that were created with it, and with no
 ///   other; this also applies to the pairs in [`QpCreate`], [`SrqCreate`], [`WqCreate`] and [`DctCreate`].
@@ -67,7 +67,7 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
-    /// As rdma-core names its provider: `rxe`, `mlx5`.
+    /// The name of rdma-core's provider: `rxe`, `mlx5`.
     const NAME: &'static str;
     /// The `driver_id` that the ioctl header must carry (`enum rdma_driver_id`).
     const DRIVER_ID: u32;
@@ -98,17 +98,17 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// Opens a context on the device behind `kernel`.
     fn open(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)>;
 
-    /// Joins the context of a device file that another process, or another part of this one, has opened. Only of drivers whose
-    /// kernel half reports contexts.
+    /// Uses the context of a device file that another process, or another part of this one, has opened. Only for
+    /// drivers whose kernel driver reports contexts.
     fn import(kernel: Arc<dyn Kernel>) -> Result<(Self, ContextInfo)> {
         let _ = kernel;
         Err(Error::unsupported("import_device", format!("{} does not import contexts", Self::NAME)))
     }
 
-    /// The port that it was opened on.
+    /// The kernel port of the context.
     fn kernel(&self) -> &Arc<dyn Kernel>;
 
-    /// Asks for the device's attributes, with those that only the driver's private answer has.
+    /// Queries the device's attributes, including those that only the driver-private answer has.
     fn query_device(&self) -> Result<DeviceAttr> {
         control::query::device(self.kernel(), Uhw::none())
     }
@@ -118,7 +118,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         control::pd::alloc(self.kernel(), Uhw::none())
     }
 
-    /// Creates a completion queue. `user_handle` comes back in its events.
+    /// Creates a completion queue. Its events carry `user_handle`.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -129,14 +129,15 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         user_handle: u64,
     ) -> Result<CqParts<Self>>;
 
-    /// Resizes it while completions may be in flight; none is lost. Returns the new capacity.
+    /// Resizes a CQ. Completions may arrive in the meantime; none is lost. Returns the new capacity.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn resize_cq(&self, handle: &CqHandle, queue: &mut Self::CompletionQueue, cqe: u32)
     -> Result<u32>;
 
-    /// An event of the queue was read (`ibv_get_cq_event`); the doorbell that arms it next may depend on that.
+    /// Notes that an event of the queue was read (`ibv_get_cq_event`); the doorbell that arms it next may depend on
+    /// that.
     fn cq_event(&self, shared: &Self::CqShared) {
         let _ = shared;
     }
@@ -147,7 +148,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
 
-    /// Changes its limit, or its size where the device can.
+    /// Changes the limit of an SRQ, or its size if the device supports that.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -175,14 +176,14 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         unsafe { handle.destroy() }
     }
 
-    /// Creates a queue pair. An operation in `send_ops_flags`, or a QP type, that it can't do is
-    /// [`Error::Unsupported`].
+    /// Creates a queue pair. [`Error::Unsupported`] if the device does not support the QP type or an operation in
+    /// `send_ops_flags`.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>>;
 
-    /// Opens an XRC receive QP that another process made; it has no queues. Only of devices with XRC.
+    /// Opens an XRC receive QP that another process created; it has no queues. Only for devices with XRC.
     fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
         let _ = (xrcd, qp_num, user_handle);
         Err(Error::unsupported("open_qp", format!("{} has no XRC", Self::NAME)))
@@ -212,13 +213,13 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         Err(Error::unsupported("set_ece", format!("{} has no ECE", Self::NAME)))
     }
 
-    /// `ibv_modify_qp_rate_limit`. Only of devices that pace packets.
+    /// `ibv_modify_qp_rate_limit`. Only for devices that pace packets.
     fn modify_qp_rate_limit(&self, handle: &QpHandle, attr: &QpRateLimitAttr) -> Result<()> {
         let _ = (handle, attr);
         Err(Error::unsupported("modify_qp_rate_limit", format!("{} does not pace packets", Self::NAME)))
     }
 
-    /// The present value of the clock that completion timestamps are of. Only of devices that have such.
+    /// Reads the clock of the completion timestamps. Only for devices that have one.
     fn query_raw_clock(&self) -> Result<u64> {
         Err(Error::unsupported("query_rt_values", format!("{} has no clock", Self::NAME)))
     }
@@ -240,13 +241,13 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         Err(Error::unsupported("alloc_null_mr", format!("{} has no null region", Self::NAME)))
     }
 
-    /// Allocates memory in the device, aligned to `1 << log_align`. Only of devices that have such.
+    /// Allocates memory in the device, aligned to `1 << log_align`. Only for devices that have memory.
     fn alloc_dm(&self, length: u64, log_align: u32) -> Result<DmParts> {
         let _ = (length, log_align);
         Err(Error::unsupported("alloc_dm", format!("{} has no device memory", Self::NAME)))
     }
 
-    /// Takes up a protection domain of an imported context by its kernel handle.
+    /// Imports a protection domain of an imported context by its kernel handle.
     ///
     /// # Safety
     /// As [`control::pd::import`].
@@ -255,7 +256,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         Err(Error::unsupported("import_pd", format!("{} does not import domains", Self::NAME)))
     }
 
-    /// Takes up device memory of an imported context by its kernel handle.
+    /// Imports device memory of an imported context by its kernel handle.
     ///
     /// # Safety
     /// As [`control::dm::import`].
@@ -264,7 +265,7 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
         Err(Error::unsupported("import_dm", format!("{} has no device memory", Self::NAME)))
     }
 
-    /// Creates a work queue: receives without a QP. Only of devices that have such.
+    /// Creates a work queue: receives without a QP. Only for devices that have work queues.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -351,7 +352,7 @@ pub struct SrqCreate<'a, D: Driver> {
     pub xrc: Option<(&'a XrcdHandle, &'a CqHandle, &'a Arc<D::CqShared>)>,
     /// Thread domain, if its PD is a parent domain with one.
     pub td: Option<&'a D::Td>,
-    /// Comes back in its events.
+    /// The `user_handle` of its events.
     pub user_handle: u64,
 }
 
@@ -429,7 +430,7 @@ pub struct WqCreate<'a, D: Driver> {
     pub cq: (&'a CqHandle, &'a Arc<D::CqShared>),
     /// Sizes and flags.
     pub attr: &'a WqInitAttr,
-    /// Comes back in its events.
+    /// The `user_handle` of its events.
     pub user_handle: u64,
 }
 
@@ -455,7 +456,7 @@ pub struct RssQpCreate<'a> {
     pub table: &'a RwqIndTableHandle,
     /// The hash function and the fields that it hashes.
     pub hash: RxHashConf<'a>,
-    /// Comes back in its events.
+    /// The `user_handle` of its events.
     pub user_handle: u64,
 }
 
@@ -470,7 +471,7 @@ pub trait DcDriver: Driver {
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_dct(&self, create: &DctCreate<'_, Self>) -> Result<DctParts<Self>>;
 
-    /// Moves it to INIT or RTR; what RTR answers is its number, 24 bits.
+    /// Moves a target to INIT or RTR. RTR returns its number, 24 bits.
     ///
     /// # Safety
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
@@ -496,7 +497,7 @@ pub struct DctCreate<'a, D: Driver> {
     pub dc_key: u64,
     /// As [`QpCreate::data_in_completions`], of the receives of its SRQ.
     pub data_in_completions: bool,
-    /// Comes back in its events.
+    /// The `user_handle` of its events.
     pub user_handle: u64,
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The traits that a driver implements and that the faces use.
 //!
-//! The way of a post: a face (typed in `uverbs`, raw in [`raw`]) turns the user's call into an [`op`] (what to do), an
-//! address and a payload ([`payload`]), and gives them to the driver's [`SendBatch`] or [`WrBuilder`] ([`send`]). The
-//! driver's encoder is generic over all three, so each call site compiles to the stores of just that WQE.
+//! The path of a post: a face (typed in `uverbs`, raw in [`raw`]) converts the user's call into an operation ([`op`]),
+//! an address and a payload ([`payload`]), and passes them to the driver's [`SendBatch`] or [`WrBuilder`] ([`send`]).
+//! The driver's encoder is generic over all three, so each call site compiles to the stores of its WQE.
 //!
 //! Every queue type here is an *engine*: `&mut self`, no lock. [`crate::sync::Locked`] adds a lock.
 

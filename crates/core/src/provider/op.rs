@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The operations of a send queue as types, and where a message goes.
+//! The operations of a send queue as types, and the destinations of messages.
 //!
 //! A driver's encoder is generic over [`Operation`] and [`Address`]. The differences between opcodes are associated
 //! constants, or accessors that return `None` by their type, so the compiler removes the code that does not apply.
 #![expect(unsafe_code)]
-// UNSAFETY: declares what a window bind promises.
+// UNSAFETY: declares the contract of a window bind.
 
 use super::wire::WireRemote;
 use crate::wr::{ImmData, WrOpcode};
@@ -18,7 +18,7 @@ pub struct MwBind {
     pub mw_type: u32,
     /// The new rkey of the window.
     pub rkey: u32,
-    /// Local key of the region that it opens.
+    /// Local key of the region to which the window gives access.
     pub mr_lkey: u32,
     /// First address that it covers.
     pub addr: u64,
@@ -28,7 +28,7 @@ pub struct MwBind {
     pub access: u32,
 }
 
-/// Compare-and-swap's or fetch-and-add's operands, host byte order.
+/// The operands of compare-and-swap or fetch-and-add, in host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicArgs {
     /// Compare value, or the addend.
@@ -37,7 +37,7 @@ pub struct AtomicArgs {
     pub swap: u64,
 }
 
-/// A flush's range and kind.
+/// The range and kind of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushArgs {
     /// Bytes from the remote address; ignored when the level is the whole region.
@@ -48,20 +48,20 @@ pub struct FlushArgs {
     pub level: u8,
 }
 
-/// A segmented send's header.
+/// The header of a segmented send.
 #[derive(Clone, Copy, Debug)]
 pub struct TsoArgs<'a> {
-    /// Put before every segment.
+    /// The device puts it before every segment.
     pub header: &'a [u8],
     /// Payload bytes of a segment.
     pub mss: u16,
 }
 
-/// One operation of a send queue, with the arguments that no setter carries.
+/// One operation of a send queue, with the arguments that have no setter of their own.
 pub trait Operation: Copy {
     /// The driver's form of a remote address.
     type Remote: WireRemote;
-    /// Which it is.
+    /// The opcode.
     const OPCODE: WrOpcode;
     /// Whether it takes data (by sges or inline). Windows and invalidations do not.
     const HAS_DATA: bool = true;
@@ -119,7 +119,7 @@ macro_rules! operations {
             pub _remote: core::marker::PhantomData<R>,
         }
         impl<$($lt,)? R: WireRemote> $name<$($lt,)? R> {
-            /// Makes the operation.
+            /// Creates the operation.
             #[inline(always)]
             #[must_use]
             #[expect(clippy::new_without_default, reason = "an operation without arguments is still made on purpose")]
@@ -250,7 +250,7 @@ pub struct BindMw<R> {
 }
 
 impl<R: WireRemote> BindMw<R> {
-    /// Makes the operation.
+    /// Creates the operation.
     ///
     /// # Safety
     /// From the bind on, peers may access `bind.length` bytes from `bind.addr` with the rights `bind.access`, even if
@@ -326,7 +326,7 @@ impl<A> Address<A> for To<'_, A> {
     }
 }
 
-/// An XRC destination: the connection, and which of the peer's shared receive queues.
+/// An XRC destination: the number of a shared receive queue of the connected peer.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteSrq(pub u32);
 impl<A> Address<A> for RemoteSrq {

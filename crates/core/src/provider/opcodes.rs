@@ -36,7 +36,7 @@ pub const UC_OPCODES: u32 = UD_OPCODES
         WrOpcode::BIND_MW,
     ]);
 
-/// Opcodes that answer with the 8 bytes that were there.
+/// Opcodes that return the previous 8 bytes of the target.
 pub const ATOMIC_OPCODES: u32 = opcodes(&[WrOpcode::ATOMIC_CMP_AND_SWP, WrOpcode::ATOMIC_FETCH_AND_ADD]);
 
 /// The opcodes of RC and XRC QPs by ibv_post_send(3).

@@ -25,8 +25,8 @@ pub trait Payload<S: WireSge>: Copy {
     fn inline_len(&self) -> usize {
         0
     }
-    /// The bytes, when inline, if they are one buffer: what [`for_each_buf`](Self::for_each_buf) would call its function with,
-    /// for a shorter way.
+    /// The bytes, when inline, if they are one buffer: the same bytes as those of [`for_each_buf`](Self::for_each_buf),
+    /// by a shorter path.
     #[inline(always)]
     fn one_buf(&self) -> Option<&[u8]> {
         None

@@ -4,7 +4,7 @@
 //! The C ABI calls these; Rust programs that need lists or a QP whose type is known only at run time may, too. One set of
 //! function pointers exists per {driver, locking}, chosen at creation, so no call branches on either.
 #![expect(unsafe_code)]
-// UNSAFETY: C's contracts (lists, pointers, thread domains) cannot be borrows.
+// UNSAFETY: C's contracts (lists, pointers, thread domains) can't be expressed as borrows.
 
 use super::error::{BadWr, PollError, PostError};
 use super::op;
@@ -104,7 +104,8 @@ impl<S: WireSge> Payload<S> for InlineSges<'_> {
     fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
         for s in self.0.iter().filter(|s| s.length != 0) {
             let start = core::ptr::with_exposed_provenance::<u8>(s.addr as usize);
-            // SAFETY: `new`'s caller promises readable memory; a length of 0 (and so a NULL pointer) is filtered out.
+            // SAFETY: the memory is readable (the contract of `new`); a length of 0 (and so a NULL pointer) is filtered
+            // out.
             f(unsafe { core::slice::from_raw_parts(start, s.length as usize) });
         }
     }
@@ -143,7 +144,8 @@ impl<S: WireSge> Payload<S> for InlineBufs<'_> {
     #[inline(always)]
     fn for_each_buf(&self, mut f: impl FnMut(&[u8])) {
         for b in self.0.iter().filter(|b| b.length != 0) {
-            // SAFETY: `new`'s caller promises readable memory; a length of 0 (and so a NULL pointer) is filtered out.
+            // SAFETY: the memory is readable (the contract of `new`); a length of 0 (and so a NULL pointer) is filtered
+            // out.
             f(unsafe { core::slice::from_raw_parts(b.addr, b.length) });
         }
     }
@@ -153,14 +155,15 @@ impl<S: WireSge> Payload<S> for InlineBufs<'_> {
     }
 }
 
-/// A slice from a C pointer and count; NULL is an empty one when the count is 0, and `None` when it is not.
+/// A slice from a C pointer and count. `None` if the pointer is NULL and the count is not 0, or if the slice would
+/// exceed `isize::MAX` bytes.
 ///
 /// # Safety
 /// `ptr` is NULL or points to `len` valid values that outlive `'a`.
 #[must_use]
 #[inline(always)]
 pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> {
-    // One test for none and too many.
+    // One compare detects both a count of 0 and one that is too large.
     if ptr.is_null() || len.wrapping_sub(1) >= isize::MAX as usize / size_of::<T>().max(1) {
         cold_path();
         return (len == 0).then_some(&[]);
@@ -269,7 +272,7 @@ macro_rules! wr_vtable {
                 ///
                 /// # Safety
                 /// Called inside a session, by one thread at a time, with valid pointers and, where a window is bound,
-                /// with the promise of [`BindMw::new`](op::BindMw::new).
+                /// with the contract of [`BindMw::new`](op::BindMw::new) fulfilled.
                 #[inline(always)]
                 pub unsafe fn $name(&mut self, $($arg: $ty),*) {
                     let wr = Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
@@ -283,7 +286,7 @@ macro_rules! wr_vtable {
                 ///
                 /// # Safety
                 /// Called inside a session, by one thread at a time, with valid pointers and, where memory is named by
-                /// scatter/gather entries, with the promise of [`SendBatch::push`](super::SendBatch::push).
+                /// scatter/gather entries, with the contract of [`SendBatch::push`](super::SendBatch::push) fulfilled.
                 #[inline(always)]
                 pub unsafe fn $setter(&mut self, $($sarg: $sty),*) {
                     // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil the
@@ -368,7 +371,7 @@ wr_vtable! {
         };
     }
     setters {
-        /// `ibv_wr_set_ud_addr`; `ah` was made by this QP's driver.
+        /// `ibv_wr_set_ud_addr`; `ah` was created by this QP's driver.
         wr_set_ud_addr(ah: *const IbvAh, remote_qpn: u32, remote_qkey: u32) |q| {
             // SAFETY: `ah` is NULL or the `RawAh` of this driver (the contract of the setters: valid pointers).
             match unsafe { ah.cast::<RawAh<Q::Ah>>().as_ref() } {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The receive queue that a driver provides. The poster uses a shared receive queue in the same way.
+//! The receive queue that a driver provides: that of a QP, or a shared one.
 #![expect(unsafe_code)]
-// UNSAFETY: declares the contracts of posting memory; the only promise a caller makes is about that memory.
+// UNSAFETY: declares the contracts of posting, which are about the memory that a receive names.
 
 use super::error::{BadWr, PostError};
 use super::wire::WireSge;
@@ -27,7 +27,7 @@ pub trait RecvQueue: Send + core::fmt::Debug {
     #[inline(always)]
     unsafe fn post(&mut self, wr_id: u64, sges: &[Self::Sge]) -> Result<(), PostError> {
         let mut batch = self.batch();
-        // SAFETY: the caller makes the promise that `push` requires.
+        // SAFETY: the entries fulfil the contract of `push`, which is that of this function.
         unsafe { batch.push(wr_id, sges) };
         batch.complete()
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send queue a driver provides: typed batches, C's list, and the `wr_*` builder.
+//! The send queue that a driver provides: typed batches, C's list, and the `wr_*` builder.
 //!
 //! All three use the driver's encoder. They differ in the location of the cursor (in the batch, or in the queue for a
 //! builder session) and in the handling of errors: a batch and a session latch the first error and drop all WRs at
 //! `complete`; a list stops at the bad WR and posts the WRs before it.
 #![expect(unsafe_code)]
-// UNSAFETY: declares the contracts of posting memory; the only promise a caller makes is about that memory.
+// UNSAFETY: declares the contracts of posting, which are about the memory that a WR names.
 
 use super::error::{BadWr, PostError};
 use super::op::{Address, Operation};
@@ -17,7 +17,7 @@ use crate::wr::{SendFlags, SendWr, Sge};
 /// The id and the flags of a WR. In the builder API these are the sticky `wr_id` and `wr_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wr {
-    /// Comes back in the completion.
+    /// The id that the completion reports.
     pub wr_id: u64,
     /// [`SendFlags::INLINE`] has no effect here: the type of the payload determines whether it is inline.
     pub flags: SendFlags,
@@ -39,7 +39,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
     /// Opens a batch. Nothing is visible to the device before [`SendBatch::complete`]; a drop aborts the batch.
     fn batch(&mut self) -> Self::Batch<'_>;
 
-    /// Posts one WR: a batch of one, which a driver may fuse.
+    /// Posts one WR: a batch of one, for which a driver may have shorter code.
     ///
     /// # Safety
     /// As [`SendBatch::push`].
@@ -51,7 +51,7 @@ pub trait SendQueue: Send + core::fmt::Debug {
         P: Payload<Self::Sge>,
     {
         let mut batch = self.batch();
-        // SAFETY: the caller makes the promise that `push` requires.
+        // SAFETY: the data fulfil the contract of `push`, which is that of this function.
         unsafe { batch.push(wr, to, op, data) };
         batch.complete()
     }
@@ -62,11 +62,11 @@ pub trait SendQueue: Send + core::fmt::Debug {
     ///
     /// # Safety
     /// - `list` is NULL or a NULL-terminated list of valid [`SendWr`], whose `sg_list`, `ah`, `mw`, `mr` and `hdr` are
-    ///   valid if the opcode and the counts use them; `ah` was made by this driver.
+    ///   valid if the opcode and the counts use them; `ah` was created by this driver.
     /// - With `SEND_INLINE`, every entry's bytes are readable now.
     /// - Otherwise, every entry's memory stays registered and alive until its WR is known to be complete, and memory
     ///   that the device reads is not written, and memory that it writes is not accessed.
-    /// - A window is bound with the promise of [`BindMw::new`](super::op::BindMw::new).
+    /// - A bind fulfils the contract of [`BindMw::new`](super::op::BindMw::new).
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>>;
 
     /// The errno that the raw face reports. It depends on the driver if the C providers differ (`docs/src/reference/semantics.md`).

@@ -34,7 +34,7 @@ impl StateWord {
         Self((resets & 0x7f_ffff) << 8 | Self::LIVE | (state.0 & 0x7f))
     }
 
-    /// As an atomic holds it.
+    /// The word as an integer.
     #[inline(always)]
     #[must_use]
     pub const fn bits(self) -> u32 {

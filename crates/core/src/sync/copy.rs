@@ -69,7 +69,8 @@ pub unsafe fn store_u32(value: u32, to: *mut u8) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 macro_rules! copy_ends {
     ($size:literal, $mov:literal, $ptr:literal, $class:ident, $form:literal, $from:ident, $to:ident, $len:ident) => {
-        // SAFETY: within the bytes that the caller of `copy` promises: `$len` is at least `$size`.
+        // SAFETY: the accesses are inside the `$len` bytes at both pointers (the contract of `copy`), because `$len` is
+        // at least `$size`.
         unsafe {
             asm!(
                 concat!($mov, " {first", $form, "}, ", $ptr, " ptr [{from}]"),
@@ -87,8 +88,8 @@ macro_rules! copy_ends {
     };
 }
 
-/// The length decides on the accesses, so that a short copy has no loop; a length that is known at compile time leaves one case
-/// of these.
+/// The length determines the accesses, so that a short copy has no loop; if the length is known at compile time, only
+/// one of these cases is compiled.
 ///
 /// # Safety
 /// `len` bytes can be read at `from` and written at `to`; they do not overlap, unless they are the same.

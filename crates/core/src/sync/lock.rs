@@ -4,8 +4,8 @@
 //! created.
 //!
 //! [`Locked`] pairs a queue with its lock. Safe code reaches an exclusive queue only by `&mut`, a shared one also by
-//! [`Locked::lock`]. The C-style face, which has no borrows, uses the `enter`/`leave` pair and relies on the promise of
-//! a thread domain: no two threads use the queue at the same time.
+//! [`Locked::lock`]. The C-style face, which has no borrows, uses the `enter`/`leave` pair and relies on the contract
+//! of a thread domain: no two threads use the queue at the same time.
 #![expect(unsafe_code)]
 // UNSAFETY: the lock returns a `&mut` from a `&`; the proof is local to this module and checked by loom.
 
@@ -44,7 +44,7 @@ mod sealed {
         fn try_acquire(&self) -> bool;
         /// Gives the lock back.
         fn release(&self);
-        /// Whether a thread has the lock (without a lock: always, by the caller's promise).
+        /// Whether a thread has the lock. Without a lock the result is always true.
         fn is_held(&self) -> bool;
     }
     /// Keeps the set of lockings closed.
@@ -60,7 +60,7 @@ pub trait Locking: sealed::Sealed + Send + Sync + fmt::Debug + Default + 'static
     type Raw: RawLock;
 }
 
-/// One thread at a time, proven by `&mut` (or promised, on the C-style face, as with a thread domain).
+/// One thread at a time: `&mut` guarantees it, or, for the C-style face, the caller, as in a thread domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exclusive;
 
@@ -68,7 +68,8 @@ pub struct Exclusive;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shared;
 
-/// Any thread behind a spinlock, or one thread at a time by promise, as each queue is made ([`Locked::dynamic`]).
+/// With a spinlock or without a lock, as selected when the queue is created ([`Locked::dynamic`]). Without a lock the
+/// caller guarantees that one thread at a time uses the queue.
 ///
 /// For C, whose queues have one set of functions for both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,7 +250,7 @@ impl RawLock for DynamicLock {
 
     #[inline(always)]
     fn release(&self) {
-        // Harmless without a lock, and cheaper than asking.
+        // Without a lock this has no effect, and it is cheaper than a test.
         self.lock.release();
     }
 
@@ -269,7 +270,7 @@ pub struct Locked<T, L: Locking> {
 }
 
 // SAFETY: `&Locked` gives access to the value only by `lock` (mutual exclusion, so `T: Send` is enough, as with Mutex),
-// or by the unsafe `enter`, whose caller promises exclusion where `L` has no lock.
+// or by the unsafe functions `enter`, `try_enter` and `entered`, whose contract is exclusion where `L` has no lock.
 unsafe impl<T: Send, L: Locking> Sync for Locked<T, L> {}
 
 impl<T, L: Locking> Locked<T, L> {
@@ -278,7 +279,7 @@ impl<T, L: Locking> Locked<T, L> {
         Self { raw: L::Raw::default(), value: UnsafeCell::new(value) }
     }
 
-    /// The value, without a lock: `&mut` proves that there is no other user.
+    /// The value, without a lock: because of `&mut` there is no other user.
     #[inline(always)]
     #[cfg(not(loom))]
     pub fn get_mut(&mut self) -> &mut T {
@@ -294,13 +295,14 @@ impl<T, L: Locking> Locked<T, L> {
     ///
     /// # Safety
     /// - No reference from an earlier `enter` that was not left may be used any more.
-    /// - If `L` is [`Exclusive`], or [`Dynamic`] and not shared, no other thread may be between `enter` and `leave` (what a thread domain promises),
-    ///   and this thread may not be either.
+    /// - If `L` is [`Exclusive`], or [`Dynamic`] and not shared, no other thread may be between `enter` and `leave`
+    ///   (the contract of a thread domain), and this thread may not be either.
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
     #[inline(always)]
     pub unsafe fn enter(&self) -> Result<&mut T, Reentered> {
         self.raw.acquire()?;
-        // SAFETY: for `Shared` the lock is held, so no other reference exists; for `Exclusive` the caller promises it.
+        // SAFETY: if there is a lock, it is held, so no other reference exists; otherwise no other reference is used
+        // (the contract of this function).
         Ok(unsafe { self.value_mut() })
     }
 
@@ -314,7 +316,8 @@ impl<T, L: Locking> Locked<T, L> {
         if !self.raw.try_acquire() {
             return None;
         }
-        // SAFETY: the lock is held, so no other reference exists; without a lock the caller promises it.
+        // SAFETY: if there is a lock, it is held, so no other reference exists; otherwise no other reference is used
+        // (the contract of this function).
         Some(unsafe { self.value_mut() })
     }
 
@@ -333,7 +336,8 @@ impl<T, L: Locking> Locked<T, L> {
     #[expect(clippy::mut_from_ref, reason = "a lock: exclusion is the contract above")]
     #[inline(always)]
     pub unsafe fn entered(&self) -> &mut T {
-        // SAFETY: the caller holds the lock.
+        // SAFETY: the session was entered, and no other thread and no other reference uses the value (the contract of
+        // this function).
         unsafe { self.value_mut() }
     }
 
@@ -359,7 +363,8 @@ impl<T, L: Locking> Locked<T, L> {
 }
 
 impl<T> Locked<T, Dynamic> {
-    /// Puts `value` behind a spinlock if it is `shared`, else behind the promise of [`enter`](Self::enter).
+    /// Adds a spinlock to `value` if it is `shared`; otherwise the contract of [`enter`](Self::enter) replaces the
+    /// lock.
     pub fn dynamic(value: T, shared: bool) -> Self {
         let raw = DynamicLock { lock: SpinLock::default(), shared };
         Self { raw, value: UnsafeCell::new(value) }
@@ -377,7 +382,7 @@ impl<T> Locked<T, Shared> {
 
 impl<T: fmt::Debug, L: Locking> fmt::Debug for Locked<T, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The value is not shown: reading it would need the lock, and a debug print must never wait.
+        // The value is not printed: reading it needs the lock, and `Debug` must not wait.
         f.debug_struct("Locked").field("locking", &L::default()).finish_non_exhaustive()
     }
 }

@@ -56,7 +56,7 @@ fn a_refusal_names_the_size_above_the_devices_limit() {
     let attr = SrqAttr { max_wr: 6, max_sge: 4, srq_limit: 0 };
     assert_eq!(srq_error(attr), "create_srq: invalid max_sge: 4 is above the device's 3");
 
-    // Another errno is no question of sizes.
+    // Another errno is not explained.
     script.expect(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE, |_| Err(Errno::ENOMEM));
     let error = qp::create(parents, &rc(1000), 6, Uhw::none()).unwrap_err();
     assert_eq!(error.to_string(), "create_qp(RC qp on device script0): Out of memory (ENOMEM)");
@@ -86,7 +86,7 @@ fn a_refused_address_names_port_route_or_gid() {
     };
     link(2);
     let local = AhAttr { port_num: 1, ..AhAttr::default() };
-    assert_eq!(refusal(&local), "create_ah: invalid attr: grh: there is no path without one on Ethernet");
+    assert_eq!(refusal(&local), "create_ah: invalid attr: grh: required on Ethernet");
     link(1);
     assert_eq!(refusal(&local), "create_ah(pd 7 of script0): Invalid argument (EINVAL)");
     refuse();
