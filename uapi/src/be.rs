@@ -26,13 +26,13 @@ macro_rules! big_endian {
                 <$int>::from_be(self.0)
             }
 
-            /// Takes the word as it stands in memory, for a union arm that is not big-endian.
+            /// Takes the word as it stands in memory, for a union member that is not big-endian.
             #[inline]
             pub const fn from_bits(bits: $int) -> Self {
                 Self(bits)
             }
 
-            /// The word as it stands in memory, for a union arm that is not big-endian.
+            /// The word as it stands in memory, for a union member that is not big-endian.
             #[inline]
             pub const fn to_bits(self) -> $int {
                 self.0

@@ -14,10 +14,10 @@ abi_consts! {
     /// QP: error that left no completion.
     #[c = "IBV_EVENT_QP_FATAL"]
     pub const IB_EVENT_QP_FATAL: u32 = 1;
-    /// QP: the responder got an invalid request.
+    /// QP: the responder received an invalid request.
     #[c = "IBV_EVENT_QP_REQ_ERR"]
     pub const IB_EVENT_QP_REQ_ERR: u32 = 2;
-    /// QP: the responder got a request without the right.
+    /// QP: the responder received a request without the required access right.
     #[c = "IBV_EVENT_QP_ACCESS_ERR"]
     pub const IB_EVENT_QP_ACCESS_ERR: u32 = 3;
     /// QP: first packet arrived in the RTR state.
@@ -32,7 +32,7 @@ abi_consts! {
     /// QP: could not move to the alternate path.
     #[c = "IBV_EVENT_PATH_MIG_ERR"]
     pub const IB_EVENT_PATH_MIG_ERR: u32 = 7;
-    /// Device: it failed or goes away.
+    /// Device: it failed or is removed.
     #[c = "IBV_EVENT_DEVICE_FATAL"]
     pub const IB_EVENT_DEVICE_FATAL: u32 = 8;
     /// Port: became active.

@@ -22,9 +22,9 @@ abi_consts! {
     pub const UVERBS_UDATA_DRIVER_DATA_NS: u16 = 1;
     /// Older kernels' name for [`UVERBS_ID_DRIVER_NS`].
     pub const UVERBS_UDATA_DRIVER_DATA_FLAG: u16 = 1 << UVERBS_ID_NS_SHIFT;
-    /// Driver-private request bytes, of any method that takes them.
+    /// Driver-private request bytes, of any method that accepts them.
     pub const UVERBS_ATTR_UHW_IN: u16 = UVERBS_ID_DRIVER_NS;
-    /// Driver-private response bytes, of any method that gives them.
+    /// Driver-private response bytes, of any method that returns them.
     pub const UVERBS_ATTR_UHW_OUT: u16 = UVERBS_ID_DRIVER_NS + 1;
     /// First driver attribute id of a method that also takes the two UHW attributes.
     pub const UVERBS_ID_DRIVER_NS_WITH_UHW: u16 = UVERBS_ID_DRIVER_NS + 2;
@@ -160,7 +160,7 @@ abi_consts! {
     pub const UVERBS_ATTR_CREATE_CQ_COMP_VECTOR: u16 = 4;
     /// In, optional u32 flags: `IB_UVERBS_CQ_FLAGS_*`.
     pub const UVERBS_ATTR_CREATE_CQ_FLAGS: u16 = 5;
-    /// Out, u32: number of entries it has.
+    /// Out, u32: number of entries of the CQ.
     pub const UVERBS_ATTR_CREATE_CQ_RESP_CQE: u16 = 6;
     /// In, optional fd: asynchronous event file for this CQ.
     pub const UVERBS_ATTR_CREATE_CQ_EVENT_FD: u16 = 7;
@@ -170,7 +170,7 @@ abi_consts! {
     pub const UVERBS_ATTR_CREATE_CQ_BUFFER_LENGTH: u16 = 9;
     /// In, optional raw fd: dma-buf that holds the ring.
     pub const UVERBS_ATTR_CREATE_CQ_BUFFER_FD: u16 = 10;
-    /// In, optional u64: where in the dma-buf the ring starts.
+    /// In, optional u64: offset of the ring in the dma-buf.
     pub const UVERBS_ATTR_CREATE_CQ_BUFFER_OFFSET: u16 = 11;
     /// In, optional [`ib_uverbs_buffer_desc`](crate::verbs::ib_uverbs_buffer_desc): the ring.
     pub const UVERBS_ATTR_CREATE_CQ_BUF_UMEM: u16 = 12;
@@ -205,11 +205,11 @@ abi_consts! {
     pub const UVERBS_ATTR_CREATE_QP_TYPE: u16 = 9;
     /// In, optional u32 flags: `IB_UVERBS_QP_CREATE_*`.
     pub const UVERBS_ATTR_CREATE_QP_FLAGS: u16 = 10;
-    /// In, optional u32: QP number that datagrams claim to come from.
+    /// In, optional u32: source QP number of outgoing packets.
     pub const UVERBS_ATTR_CREATE_QP_SOURCE_QPN: u16 = 11;
     /// In, optional fd: asynchronous event file for this QP.
     pub const UVERBS_ATTR_CREATE_QP_EVENT_FD: u16 = 12;
-    /// Out: [`ib_uverbs_qp_cap`](crate::verbs::ib_uverbs_qp_cap), the capacities given.
+    /// Out: [`ib_uverbs_qp_cap`](crate::verbs::ib_uverbs_qp_cap), the capacities of the QP.
     pub const UVERBS_ATTR_CREATE_QP_RESP_CAP: u16 = 13;
     /// Out, u32: QP number.
     pub const UVERBS_ATTR_CREATE_QP_RESP_QP_NUM: u16 = 14;
@@ -243,7 +243,7 @@ abi_consts! {
     pub const UVERBS_ATTR_CREATE_SRQ_MAX_WR: u16 = 5;
     /// In, u32: scatter entries of one receive.
     pub const UVERBS_ATTR_CREATE_SRQ_MAX_SGE: u16 = 6;
-    /// In, u32: fill level below which the limit event fires.
+    /// In, u32: fill level below which the limit event is raised.
     pub const UVERBS_ATTR_CREATE_SRQ_LIMIT: u16 = 7;
     /// In, optional u32: tags, of a tag-matching SRQ.
     pub const UVERBS_ATTR_CREATE_SRQ_MAX_NUM_TAGS: u16 = 8;

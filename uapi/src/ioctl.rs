@@ -13,7 +13,7 @@ abi_consts! {
     pub const RDMA_VERBS_IOCTL: u64 = _IOWR(RDMA_IOCTL_MAGIC, 1, size_of::<ib_uverbs_ioctl_hdr>());
     /// Set by the caller: fail if the kernel does not know this attribute.
     pub const UVERBS_ATTR_F_MANDATORY: u16 = 1 << 0;
-    /// Set by the kernel: it wrote this output. Says nothing on mandatory attributes.
+    /// Set by the kernel: it wrote this output. Not significant for mandatory attributes.
     pub const UVERBS_ATTR_F_VALID_OUTPUT: u16 = 1 << 1;
 }
 
@@ -45,7 +45,7 @@ abi_structs! {
         pub num_attrs: u16,
         /// Must be 0.
         pub reserved1: u64,
-        /// `RDMA_DRIVER_*` of the device; a wrong one is refused.
+        /// `RDMA_DRIVER_*` of the device; the kernel refuses a wrong one.
         pub driver_id: u32,
         /// Must be 0.
         pub reserved2: u32,
@@ -61,7 +61,7 @@ impl ib_uverbs_attr {
         self.attr_data.to_ne_bytes()[0]
     }
 
-    /// Sets the element id and zeroes the byte beside it.
+    /// Sets the element id and zeroes the following byte.
     #[inline]
     pub const fn set_elem_id(&mut self, elem_id: u8) {
         self.attr_data = u16::from_ne_bytes([elem_id, 0]);

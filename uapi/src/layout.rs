@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The macros that declare the ABI, and the description of it that they leave behind for the header test.
+//! The macros that declare the ABI and emit its description for the header test.
 //!
-//! Every struct and constant is declared once, inside `abi_structs!` or `abi_consts!`. The macro emits the
-//! item and an entry of the module's `STRUCTS` or `CONSTS` list, so nothing can be declared and stay
-//! unchecked. `#[c = "..."]` on a struct is its C type where that is not `struct <name>`; on a field its path
-//! where that isn't the field's name; on a constant its C name. `"."` on a field is the whole object (the
-//! storage of a union), `""` on a constant a value that no header exports.
+//! Every struct and constant is declared once, inside `abi_structs!` or `abi_consts!`. The macro emits the item and an
+//! entry of the module's `STRUCTS` or `CONSTS` list, so the test covers every declaration. `#[c = "..."]` on a struct
+//! is its C type if that is not `struct <name>`; on a field, its path if that is not the field's name; on a constant,
+//! its C name. `"."` on a field is the whole object (the storage of a union), `""` on a constant marks a value that no
+//! header exports.
 
 /// Data for the test of one field.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ pub struct Const {
     pub value: u64,
 }
 
-/// One source module, with what it declares.
+/// A source module and its declarations.
 #[derive(Clone, Copy, Debug)]
 pub struct Module {
     /// Its path below `src`.
@@ -128,7 +128,7 @@ macro_rules! abi_consts {
     };
 }
 
-/// The stated C name, or else the one given by rule.
+/// The stated C name, or `$rule` if none is stated.
 macro_rules! c_name {
     ([$c:literal] $rule:expr) => {
         $c
@@ -138,7 +138,7 @@ macro_rules! c_name {
     };
 }
 
-/// Declares how a C union, kept as plain words, is read and written as one of its arms.
+/// Declares how a C union, which is stored as plain words, is read and written as one of its members.
 macro_rules! abi_union {
     ($union:ident { $($(#[doc = $doc:literal])* $get:ident, $set:ident: $arm:ty;)* }) => {
         $(
@@ -146,7 +146,7 @@ macro_rules! abi_union {
             const _: () = assert!(align_of::<$arm>() <= align_of::<$union>());
 
             impl From<$arm> for $union {
-                /// The arm followed by zeros.
+                /// The member, followed by zeros.
                 #[inline]
                 fn from(arm: $arm) -> Self {
                     let mut union = Self::default();
@@ -167,7 +167,7 @@ macro_rules! abi_union {
                         .unwrap_or_default()
                 }
 
-                /// Stores this arm over the first bytes and leaves the rest as it is.
+                /// Stores this member over the first bytes and leaves the rest unchanged.
                 #[inline]
                 pub fn $set(&mut self, arm: $arm) {
                     let fits = zerocopy::IntoBytes::write_to_prefix(

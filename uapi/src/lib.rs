@@ -2,9 +2,9 @@
 //! The Linux RDMA (uverbs) kernel ABI as bytes.
 //!
 //! Structs and constants carry their C names, are plain integers and convert to and from bytes with zerocopy.
-//! Nothing here does I/O, checks a value or decides anything. Values that the kernel may write are integers,
-//! so no answer of it is invalid. Flexible array members are kept as zero-length arrays: they give the struct
-//! its alignment and the tail its offset. A union is words with a typed struct for each arm.
+//! The crate does no I/O, checks no values and makes no decisions. Values that the kernel may write are integers, so
+//! every answer of the kernel is a valid value. Flexible array members are zero-length arrays: they give the struct its
+//! alignment and the tail its offset. A union consists of words, with a typed struct for each member.
 //!
 //! `tests/headers.rs` compares all of it with the C headers, the newest and those installed. Layouts are
 //! those of 64-bit targets.
@@ -32,7 +32,7 @@ pub mod mlx5;
 pub mod rxe;
 pub mod verbs;
 
-/// Every module that declares a part of the ABI. The header test fails if a declaration isn't in here.
+/// Every module that declares a part of the ABI. The header test fails if a declaration is missing here.
 #[doc(hidden)]
 pub const MODULES: &[layout::Module] = &[
     layout::Module { path: "ioctl.rs", structs: ioctl::STRUCTS, consts: ioctl::CONSTS },

@@ -71,7 +71,7 @@ abi_structs! {
     /// A socket address, IPv4 or IPv6 by the network type: a union.
     #[c = "__typeof__(((struct rxe_av *)0)->sgid_addr)"]
     pub struct rxe_av_addr {
-        /// The storage; use the arms.
+        /// The storage; use the members.
         #[c = "."]
         pub words: [u32; 7],
     }
@@ -95,12 +95,12 @@ abi_structs! {
     /// Union of the opcode-specific fields.
     #[c = "__typeof__(((struct rxe_send_wr *)0)->wr)"]
     pub struct rxe_send_wr_wr {
-        /// The storage; use the arms.
+        /// The storage; use the members.
         #[c = "."]
         pub words: [u64; 15],
     }
 
-    /// Arm of [`rxe_send_wr_wr`]: RDMA flush.
+    /// Member of [`rxe_send_wr_wr`]: RDMA flush.
     #[c = "__typeof__(((struct rxe_send_wr *)0)->wr.flush)"]
     pub struct rxe_send_wr_flush {
         /// Address at the peer.
@@ -118,7 +118,7 @@ abi_structs! {
         pub _pad: [u8; 6],
     }
 
-    /// Arm of [`rxe_send_wr_wr`]: RDMA read and write, atomic write.
+    /// Member of [`rxe_send_wr_wr`]: RDMA read and write, atomic write.
     #[c = "__typeof__(((struct rxe_send_wr *)0)->wr.rdma)"]
     pub struct rxe_send_wr_rdma {
         /// Address at the peer.
@@ -129,7 +129,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// Arm of [`rxe_send_wr_wr`]: atomics.
+    /// Member of [`rxe_send_wr_wr`]: atomics.
     #[c = "__typeof__(((struct rxe_send_wr *)0)->wr.atomic)"]
     pub struct rxe_send_wr_atomic {
         /// Address at the peer, 8-byte aligned.
@@ -144,7 +144,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// Arm of [`rxe_send_wr_wr`]: datagrams.
+    /// Member of [`rxe_send_wr_wr`]: datagrams.
     #[c = "__typeof__(((struct rxe_send_wr *)0)->wr.ud)"]
     pub struct rxe_send_wr_ud {
         /// The peer's QP number.
@@ -155,15 +155,15 @@ abi_structs! {
         pub pkey_index: u16,
         /// Must be 0.
         pub reserved: u16,
-        /// Number of the address handle in the kernel; 0 makes it read `av`.
+        /// Number of the address handle in the kernel; if 0, the kernel reads `av`.
         pub ah_num: u32,
         /// Must be 0.
         pub pad: [u32; 4],
-        /// The address, for kernels that give no `ah_num`.
+        /// The address, for kernels that return no `ah_num`.
         pub av: rxe_av,
     }
 
-    /// Arm of [`rxe_send_wr_wr`]: binding a memory window.
+    /// Member of [`rxe_send_wr_wr`]: binding a memory window.
     #[c = "__typeof__(((struct rxe_send_wr *)0)->wr.mw)"]
     pub struct rxe_send_wr_mw {
         /// First address of the window.
@@ -172,7 +172,7 @@ abi_structs! {
         pub length: u64,
         /// Local key of the region; 0 with length 0 unbinds.
         pub mr_lkey: u32,
-        /// The window's present key.
+        /// The window's current key.
         pub mw_rkey: u32,
         /// The window's new key.
         pub rkey: u32,
@@ -217,7 +217,7 @@ abi_structs! {
         pub pad: u32,
     }
 
-    /// The data of a work request. The kernel keeps its progress here as well.
+    /// The data of a work request, and the kernel's progress.
     pub struct rxe_dma_info {
         /// All bytes.
         pub length: u32,
@@ -239,23 +239,23 @@ abi_structs! {
     pub struct rxe_send_wqe {
         /// The work request.
         pub wr: rxe_send_wr,
-        /// The kernel's: the completion status so far, `IB_WC_*`.
+        /// Used by the kernel: the completion status so far, `IB_WC_*`.
         pub status: u32,
-        /// The kernel's: 0 (posted) at posting.
+        /// Used by the kernel: 0 (posted) at posting.
         pub state: u32,
-        /// Address at the peer that comes next; the poster puts the first one here.
+        /// Next address at the peer; the poster stores the first one.
         pub iova: u64,
-        /// The kernel's: what kind of opcode it is.
+        /// Used by the kernel: what kind of opcode it is.
         pub mask: u32,
-        /// The kernel's: first packet sequence number.
+        /// Used by the kernel: first packet sequence number.
         pub first_psn: u32,
-        /// The kernel's: last packet sequence number.
+        /// Used by the kernel: last packet sequence number.
         pub last_psn: u32,
-        /// The kernel's: bytes acknowledged.
+        /// Used by the kernel: bytes acknowledged.
         pub ack_length: u32,
         /// Send sequence number: the poster counts its work requests.
         pub ssn: u32,
-        /// The kernel's: it holds a read/atomic credit; 0 at posting.
+        /// Used by the kernel: whether it holds a read/atomic credit; 0 at posting.
         pub has_rd_atomic: u32,
         /// The data.
         pub dma: rxe_dma_info,
@@ -317,7 +317,7 @@ abi_structs! {
         pub mmap_info_addr: u64,
     }
 
-    /// Head of a shared ring. Both sides can write all of it: trust neither index nor size.
+    /// Header of a shared ring. Both sides can write all of it, so neither indices nor sizes are trusted.
     pub struct rxe_queue_buf {
         /// log2 of the bytes of one element.
         pub log2_elem_size: u32,
@@ -339,7 +339,7 @@ abi_structs! {
 }
 
 impl rxe_gid {
-    /// The GID as bytes in wire order, the union's other arm.
+    /// The GID as bytes in wire order, the union's other member.
     #[inline]
     pub fn raw(&self) -> [u8; 16] {
         zerocopy::transmute!(self.global)
@@ -374,13 +374,13 @@ abi_union!(rxe_send_wr_wr {
 });
 
 impl rxe_send_wr {
-    /// The other arm of `ex`: the key that a send or local invalidation invalidates, host order.
+    /// The other member of `ex`: the key that a send or local invalidation invalidates, host order.
     #[inline]
     pub const fn invalidate_rkey(&self) -> u32 {
         self.imm_data.to_bits()
     }
 
-    /// Stores the other arm of `ex`.
+    /// Stores the other member of `ex`.
     #[inline]
     pub const fn set_invalidate_rkey(&mut self, rkey: u32) {
         self.imm_data = Be32::from_bits(rkey);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Compares every struct, field and constant of the crate with the C headers.
 //!
-//! The crate's macros leave a list of all that they declared. From it comes one C program with a line for
-//! each item; it is compiled against the headers and run, and its answers are compared. A line that does not
-//! compile is an item that these headers lack. Then the other way round: what the headers declare and we
-//! don't.
+//! The crate's macros emit a list of all declarations. The test generates a C program with one line for each item,
+//! compiles it with the headers, runs it, and compares its output. A line that does not compile is an item that these
+//! headers lack. The test also finds declarations of the headers that the crate lacks.
 //!
-//! Two sets of headers: the newest that Debian has (downloaded, see `support`), and those installed.
-//! Everything must be proven by the newest; what the installed ones have must be the same.
+//! There are two sets of headers: the newest that Debian has (downloaded, see `support`), and the installed ones. The
+//! newest headers must contain every item; items that the installed ones have must be equal.
 
 mod support;
 
@@ -23,7 +22,8 @@ use std::process::Command;
 use uverbs_uapi::layout::{Const, Field, Struct};
 use uverbs_uapi::{MODULES, cmd, ioctl, mlx5, rxe};
 
-/// The kernel whose headers hold nothing that we lack; of later ones it is only reported.
+/// Up to this kernel version, the crate must have every declaration of the headers; for later kernels, missing ones are
+/// only reported.
 const COMPLETE_UP_TO: (u64, u64) = (7, 2);
 
 /// Constants that the newest headers no longer have.
@@ -40,7 +40,7 @@ const GREW_OUT_OF: [&str; 2] = [
     "ib_uverbs_query_port_resp_ex.reserved",
 ];
 
-/// Union arms that are methods here and not fields: the place that the method reads.
+/// Union members that are methods here and not fields: the location that the method reads.
 const ARMS: &[Struct] = &[
     arms::<ioctl::ib_uverbs_attr>(
         "struct ib_uverbs_attr",
@@ -84,7 +84,7 @@ const fn arm(c: &'static str, offset: usize, size: usize) -> Field {
     Field { name: c, c, offset, size }
 }
 
-/// The kernel's own headers; for these we are complete.
+/// The kernel's own headers, which the crate covers completely.
 const KERNEL: &[&str] = &[
     "linux/in.h",
     "linux/in6.h",
@@ -99,10 +99,10 @@ const KERNEL: &[&str] = &[
     "rdma/rdma_user_rxe.h",
 ];
 
-/// rdma-core's header has an own copy of one of those above, so it needs a program of its own.
+/// rdma-core's header has its own copy of one of those above, so it needs a separate program.
 const LIBIBVERBS: &[&str] = &["infiniband/verbs.h"];
 
-/// Prints past the capture of the test harness: what was not checked must be seen.
+/// Prints past the capture of the test harness, so that omitted checks are visible.
 macro_rules! report {
     ($($arg:tt)*) => {
         writeln!(std::io::stderr(), "headers: {}", format_args!($($arg)*)).expect("stderr is writable")
@@ -125,7 +125,7 @@ impl Set {
         Self { name: "installed", root: None }
     }
 
-    /// A compiler that sees these headers first.
+    /// A compiler that finds these headers first.
     fn cc(&self) -> Command {
         let program = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let mut cc = Command::new(&program);
@@ -145,7 +145,7 @@ impl Set {
     }
 }
 
-/// One line of the C program, with the answer we expect.
+/// One line of the C program, with the expected answer.
 struct Probe {
     /// `struct`, `struct.field` or constant.
     name: String,
@@ -196,7 +196,7 @@ impl Probe {
     }
 }
 
-/// What precedes the probes. The buffer shows which bytes of an object are padding (needs GCC 11 or later).
+/// The code before the probes. The buffer shows which bytes of an object are padding (needs GCC 11 or later).
 const PROLOGUE: &str = r#"
 #include <stddef.h>
 #include <stdio.h>
@@ -215,7 +215,7 @@ static int padding(size_t offset, size_t size) {
 int main(void) {
 "#;
 
-/// Compiles and runs the probes; the answer to each, `None` where the headers lack the item.
+/// Compiles and runs the probes; returns the answer to each, or `None` if the headers lack the item.
 fn ask(set: &Set, program: &str, headers: &[&str], probes: &[Probe]) -> Vec<Option<String>> {
     let dir = set.dir(program);
     let source = dir.join("probe.c");
@@ -275,7 +275,7 @@ fn failed_lines(stderr: &str, source: &Path) -> BTreeSet<usize> {
         .collect()
 }
 
-/// What comparing one set gave.
+/// The result of comparing one set.
 #[derive(Default)]
 struct Outcome {
     structs: usize,
@@ -319,7 +319,7 @@ fn compare(set: &Set) -> Outcome {
             }
         }
     }
-    // A struct that is lacking says it for its fields.
+    // A missing struct also stands for its fields.
     let lacking: BTreeSet<String> = outcome.lacking.iter().cloned().collect();
     outcome.lacking.retain(|name| !name.split_once('.').is_some_and(|(of, _)| lacking.contains(of)));
 
@@ -393,7 +393,7 @@ fn declared(set: &Set) -> BTreeSet<String> {
     names
 }
 
-/// Names that the headers have and we don't.
+/// Names that the headers have and the crate lacks.
 fn missing_here(set: &Set) -> Vec<String> {
     let ours: BTreeSet<&str> = MODULES
         .iter()
@@ -438,7 +438,7 @@ fn every_declaration_equals_the_installed_headers() {
     }
 }
 
-/// Nothing is declared outside the macros, in a module that isn't listed, or without a C name unless known.
+/// Nothing is declared outside the macros, in a module that is not listed, or without a C name, except for known items.
 #[test]
 fn every_declaration_is_listed() {
     let mut declared: BTreeMap<String, (usize, usize)> = BTreeMap::new();

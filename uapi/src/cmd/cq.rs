@@ -119,7 +119,7 @@ abi_structs! {
         pub response: u64,
         /// Completion queue.
         pub cq_handle: u32,
-        /// Most completions to take.
+        /// Maximum number of completions to take.
         pub ne: u32,
     }
 
@@ -187,15 +187,15 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// Response to [`ib_uverbs_destroy_cq`]: how many events the caller must have acknowledged.
+    /// Response to [`ib_uverbs_destroy_cq`]: the number of events that the caller must have acknowledged.
     pub struct ib_uverbs_destroy_cq_resp {
-        /// Completion events that were put into the channel.
+        /// Completion events that were read from the channel.
         pub comp_events_reported: u32,
-        /// Asynchronous events that were put into the event file.
+        /// Asynchronous events that were read from the event file.
         pub async_events_reported: u32,
     }
 
-    /// When a completion event is due: at the first limit reached.
+    /// When a completion event is raised: at the first limit that is reached.
     pub struct ib_uverbs_cq_moderation {
         /// Completions.
         pub cq_count: u16,
@@ -217,7 +217,7 @@ abi_structs! {
 }
 
 impl ib_uverbs_wc {
-    /// The other arm of `ex`: the key that the peer's send invalidated, host order.
+    /// The other member of `ex`: the key that the peer's send invalidated, host order.
     #[inline]
     pub const fn invalidate_rkey(&self) -> u32 {
         self.imm_data.to_bits()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Commands on the device and what has no queue: context, device, port, PD, XRC domain, completion channel.
+//! Commands on the device and on objects without queues: context, port, PD, XRC domain, completion channel.
 //!
 //! Facts from `<rdma/ib_user_verbs.h>`, SPDX
 //! `((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB)`.
@@ -68,7 +68,7 @@ abi_consts! {
     pub const IB_UVERBS_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
     /// Confidential guest: DMA goes through bounce buffers, so user memory cannot be registered.
     pub const IB_UVERBS_DEVICE_CC_DMA_BOUNCE: u64 = 1 << 41;
-    /// The VLAN tag can be taken off received packets.
+    /// The VLAN tag can be stripped from received packets.
     pub const IB_UVERBS_RAW_PACKET_CAP_CVLAN_STRIPPING: u32 = 1 << 0;
     /// The FCS can be delivered.
     pub const IB_UVERBS_RAW_PACKET_CAP_SCATTER_FCS: u32 = 1 << 1;
@@ -117,7 +117,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// Asks for the device's attributes.
+    /// Queries the device's attributes.
     pub struct ib_uverbs_query_device {
         /// Address of the response buffer on the `write` path; ignored under the ioctl.
         pub response: u64,
@@ -211,7 +211,7 @@ abi_structs! {
         pub reserved: [u8; 4],
     }
 
-    /// Asks for the device's attributes, with those added later.
+    /// Queries the device's attributes, with those added later.
     pub struct ib_uverbs_ex_query_device {
         /// Must be 0.
         pub comp_mask: u32,
@@ -270,7 +270,7 @@ abi_structs! {
 
     /// Moderation of completion events.
     pub struct ib_uverbs_cq_moderation_caps {
-        /// Most completions to wait for.
+        /// Maximum number of completions to wait for.
         pub max_cq_moderation_count: u16,
         /// Longest time to wait, microseconds.
         pub max_cq_moderation_period: u16,
@@ -304,7 +304,7 @@ abi_structs! {
         pub tm_caps: ib_uverbs_tm_caps,
         /// Moderation of completion events.
         pub cq_moderation_caps: ib_uverbs_cq_moderation_caps,
-        /// Most device memory of one allocation, bytes.
+        /// Maximum device memory of one allocation, bytes.
         pub max_dm_size: u64,
         /// On-demand paging of XRC, `IB_UVERBS_ODP_SUPPORT_*`.
         pub xrc_odp_caps: u32,
@@ -312,7 +312,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// Asks for a port's attributes.
+    /// Queries a port's attributes.
     pub struct ib_uverbs_query_port {
         /// Address of the response buffer on the `write` path; ignored under the ioctl.
         pub response: u64,

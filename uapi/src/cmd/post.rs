@@ -40,7 +40,7 @@ abi_consts! {
     pub const IB_UVERBS_WR_FLUSH: u32 = 14;
     /// Atomic write of 8 bytes.
     pub const IB_UVERBS_WR_ATOMIC_WRITE: u32 = 15;
-    /// Flush placement: visible to everyone in the node.
+    /// Flush placement: visible in the whole node.
     pub const IB_FLUSH_GLOBAL: u8 = 1 << 0;
     /// Flush placement: persistent.
     pub const IB_FLUSH_PERSISTENT: u8 = 1 << 1;
@@ -64,12 +64,12 @@ abi_structs! {
     /// Union of the opcode-specific fields.
     #[c = "__typeof__(((struct ib_uverbs_send_wr *)0)->wr)"]
     pub struct ib_uverbs_send_wr_wr {
-        /// The storage; use the arms.
+        /// The storage; use the members.
         #[c = "."]
         pub words: [u64; 4],
     }
 
-    /// Arm of [`ib_uverbs_send_wr_wr`]: RDMA read and write.
+    /// Member of [`ib_uverbs_send_wr_wr`]: RDMA read and write.
     #[c = "__typeof__(((struct ib_uverbs_send_wr *)0)->wr.rdma)"]
     pub struct ib_uverbs_send_wr_rdma {
         /// Address at the peer.
@@ -80,7 +80,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// Arm of [`ib_uverbs_send_wr_wr`]: atomics.
+    /// Member of [`ib_uverbs_send_wr_wr`]: atomics.
     #[c = "__typeof__(((struct ib_uverbs_send_wr *)0)->wr.atomic)"]
     pub struct ib_uverbs_send_wr_atomic {
         /// Address at the peer, 8-byte aligned.
@@ -95,7 +95,7 @@ abi_structs! {
         pub reserved: u32,
     }
 
-    /// Arm of [`ib_uverbs_send_wr_wr`]: datagrams.
+    /// Member of [`ib_uverbs_send_wr_wr`]: datagrams.
     #[c = "__typeof__(((struct ib_uverbs_send_wr *)0)->wr.ud)"]
     pub struct ib_uverbs_send_wr_ud {
         /// Address handle.
@@ -212,14 +212,14 @@ abi_union!(ib_uverbs_send_wr_wr {
 });
 
 impl ib_uverbs_send_wr {
-    /// The other arm of `ex`: the key that `IB_UVERBS_WR_SEND_WITH_INV` and `_LOCAL_INV` invalidate, host
+    /// The other member of `ex`: the key that `IB_UVERBS_WR_SEND_WITH_INV` and `_LOCAL_INV` invalidate, host
     /// order.
     #[inline]
     pub const fn invalidate_rkey(&self) -> u32 {
         self.imm_data.to_bits()
     }
 
-    /// Stores the other arm of `ex`.
+    /// Stores the other member of `ex`.
     #[inline]
     pub const fn set_invalidate_rkey(&mut self, rkey: u32) {
         self.imm_data = Be32::from_bits(rkey);

@@ -15,13 +15,13 @@ abi_consts! {
 }
 
 abi_structs! {
-    /// QP attributes as the connection manager (rdma_ucm) gives them.
+    /// QP attributes as the connection manager (rdma_ucm) returns them.
     pub struct ib_uverbs_qp_attr {
         /// Mask of the attributes that are valid, `IB_QP_*`.
         pub qp_attr_mask: u32,
         /// `IB_QPS_*`.
         pub qp_state: u32,
-        /// The state the QP is assumed or known to be in, `IB_QPS_*`.
+        /// The current state that the caller assumes, `IB_QPS_*`.
         pub cur_qp_state: u32,
         /// `IB_MTU_*`.
         pub path_mtu: u32,
@@ -71,7 +71,7 @@ abi_structs! {
         pub timeout: u8,
         /// Transport retries, 3 bits.
         pub retry_cnt: u8,
-        /// RNR retries, 3 bits; 7 is for ever.
+        /// RNR retries, 3 bits; 7 means infinite.
         pub rnr_retry: u8,
         /// Port of the alternate path.
         pub alt_port_num: u8,
@@ -153,7 +153,7 @@ abi_structs! {
         pub create_flags: u32,
         /// Receive indirection table, if `comp_mask` has the bit for it.
         pub rwq_ind_tbl_handle: u32,
-        /// QP number that datagrams claim to come from.
+        /// Source QP number of outgoing packets.
         pub source_qpn: u32,
     }
 
@@ -235,7 +235,7 @@ abi_structs! {
         pub port_num: u8,
     }
 
-    /// Asks for QP attributes.
+    /// Queries QP attributes.
     pub struct ib_uverbs_query_qp {
         /// Address of the response buffer on the `write` path; ignored under the ioctl.
         pub response: u64,
@@ -279,7 +279,7 @@ abi_structs! {
         pub alt_pkey_index: u16,
         /// `IB_QPS_*`.
         pub qp_state: u8,
-        /// The state the QP is assumed or known to be in, `IB_QPS_*`.
+        /// The current state that the caller assumes, `IB_QPS_*`.
         pub cur_qp_state: u8,
         /// `IB_MTU_*`.
         pub path_mtu: u8,
@@ -299,7 +299,7 @@ abi_structs! {
         pub timeout: u8,
         /// Transport retries, 3 bits.
         pub retry_cnt: u8,
-        /// RNR retries, 3 bits; 7 is for ever.
+        /// RNR retries, 3 bits; 7 means infinite.
         pub rnr_retry: u8,
         /// Port of the alternate path.
         pub alt_port_num: u8,
@@ -339,7 +339,7 @@ abi_structs! {
         pub alt_pkey_index: u16,
         /// `IB_QPS_*`.
         pub qp_state: u8,
-        /// The state the QP is assumed or known to be in, `IB_QPS_*`.
+        /// The current state that the caller assumes, `IB_QPS_*`.
         pub cur_qp_state: u8,
         /// `IB_MTU_*`.
         pub path_mtu: u8,
@@ -359,7 +359,7 @@ abi_structs! {
         pub timeout: u8,
         /// Transport retries, 3 bits.
         pub retry_cnt: u8,
-        /// RNR retries, 3 bits; 7 is for ever.
+        /// RNR retries, 3 bits; 7 means infinite.
         pub rnr_retry: u8,
         /// Port of the alternate path.
         pub alt_port_num: u8,
@@ -401,11 +401,11 @@ abi_structs! {
 
     /// Response to [`ib_uverbs_destroy_qp`].
     pub struct ib_uverbs_destroy_qp_resp {
-        /// Asynchronous events of the object that were put into the event file.
+        /// Asynchronous events of the object that were read from the event file.
         pub events_reported: u32,
     }
 
-    /// Joins a QP to a multicast group.
+    /// Attaches a QP to a multicast group.
     pub struct ib_uverbs_attach_mcast {
         /// Multicast GID.
         pub gid: [u8; 16],
@@ -419,7 +419,7 @@ abi_structs! {
         pub driver_data: [u64; 0],
     }
 
-    /// Takes a QP out of a multicast group.
+    /// Detaches a QP from a multicast group.
     pub struct ib_uverbs_detach_mcast {
         /// Multicast GID.
         pub gid: [u8; 16],

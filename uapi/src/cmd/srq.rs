@@ -19,7 +19,7 @@ abi_structs! {
         pub max_wr: u32,
         /// Scatter/gather entries of one work request.
         pub max_sge: u32,
-        /// Fill level below which the limit event fires; 0 is never.
+        /// Fill level below which the limit event is raised; 0 disables it.
         pub srq_limit: u32,
         /// Driver-private tail.
         pub driver_data: [u64; 0],
@@ -39,7 +39,7 @@ abi_structs! {
         pub max_wr: u32,
         /// Scatter/gather entries of one work request.
         pub max_sge: u32,
-        /// Fill level below which the limit event fires; 0 is never.
+        /// Fill level below which the limit event is raised; 0 disables it.
         pub srq_limit: u32,
         /// Tags, of a tag-matching SRQ.
         pub max_num_tags: u32,
@@ -73,13 +73,13 @@ abi_structs! {
         pub attr_mask: u32,
         /// Work requests that the queue holds.
         pub max_wr: u32,
-        /// Fill level below which the limit event fires; 0 is never.
+        /// Fill level below which the limit event is raised; 0 disables it.
         pub srq_limit: u32,
         /// Driver-private tail.
         pub driver_data: [u64; 0],
     }
 
-    /// Asks for the attributes of a shared receive queue.
+    /// Queries the attributes of a shared receive queue.
     pub struct ib_uverbs_query_srq {
         /// Address of the response buffer on the `write` path; ignored under the ioctl.
         pub response: u64,
@@ -97,7 +97,7 @@ abi_structs! {
         pub max_wr: u32,
         /// Scatter/gather entries of one work request.
         pub max_sge: u32,
-        /// Fill level below which the limit event fires; 0 is never.
+        /// Fill level below which the limit event is raised; 0 disables it.
         pub srq_limit: u32,
         /// Written as 0.
         pub reserved: u32,
@@ -115,7 +115,7 @@ abi_structs! {
 
     /// Response to [`ib_uverbs_destroy_srq`].
     pub struct ib_uverbs_destroy_srq_resp {
-        /// Asynchronous events of the object that were put into the event file.
+        /// Asynchronous events of the object that were read from the event file.
         pub events_reported: u32,
     }
 }

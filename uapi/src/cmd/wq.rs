@@ -7,7 +7,7 @@
 use crate::layout::{abi_consts, abi_structs};
 
 abi_consts! {
-    /// Largest `log_ind_tbl_size` that the kernel takes.
+    /// Largest `log_ind_tbl_size` that the kernel accepts.
     pub const IB_USER_VERBS_MAX_LOG_IND_TBL_SIZE: u32 = 0xd;
 }
 
@@ -64,7 +64,7 @@ abi_structs! {
         pub comp_mask: u32,
         /// Bytes of the response that the kernel filled in.
         pub response_length: u32,
-        /// Asynchronous events of the object that were put into the event file.
+        /// Asynchronous events of the object that were read from the event file.
         pub events_reported: u32,
         /// Written as 0.
         pub reserved: u32,
@@ -78,11 +78,11 @@ abi_structs! {
         pub wq_handle: u32,
         /// New state, `IB_WQS_*`.
         pub wq_state: u32,
-        /// The state it is assumed to be in, `IB_WQS_*`.
+        /// The current state that the caller assumes, `IB_WQS_*`.
         pub curr_wq_state: u32,
         /// New flags, `IB_UVERBS_WQ_FLAGS_*`.
         pub flags: u32,
-        /// Which flags change.
+        /// Mask of the flags to change.
         pub flags_mask: u32,
     }
 

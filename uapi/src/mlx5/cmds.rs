@@ -44,13 +44,13 @@ abi_consts! {
     /// Out, u32: the number.
     pub const MLX5_IB_ATTR_QUERY_PD_RESP_PDN: u16 = UVERBS_ID_DRIVER_NS + 1;
 
-    /// Reports the place and size of device memory.
+    /// Reports the location and size of device memory.
     pub const MLX5_IB_METHOD_DM_QUERY: u16 = UVERBS_ID_DRIVER_NS + 1;
     /// The device memory.
     pub const MLX5_IB_ATTR_QUERY_DM_REQ_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
     /// Out, u64: offset in the first page.
     pub const MLX5_IB_ATTR_QUERY_DM_RESP_START_OFFSET: u16 = UVERBS_ID_DRIVER_NS + 1;
-    /// Out, u16: index of the page, for mapping it.
+    /// Out, u16: index of the page to map.
     pub const MLX5_IB_ATTR_QUERY_DM_RESP_PAGE_INDEX: u16 = UVERBS_ID_DRIVER_NS + 2;
     /// Out, u64: bytes.
     pub const MLX5_IB_ATTR_QUERY_DM_RESP_LENGTH: u16 = UVERBS_ID_DRIVER_NS + 3;

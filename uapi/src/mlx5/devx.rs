@@ -9,7 +9,7 @@ use crate::ids::UVERBS_ID_DRIVER_NS;
 use crate::layout::abi_consts;
 
 abi_consts! {
-    /// The device, for commands that are about no object.
+    /// The device, for commands that refer to no object.
     pub const MLX5_IB_OBJECT_DEVX: u16 = UVERBS_ID_DRIVER_NS;
     /// An object that a command creates.
     pub const MLX5_IB_OBJECT_DEVX_OBJ: u16 = UVERBS_ID_DRIVER_NS + 1;
@@ -40,13 +40,13 @@ abi_consts! {
 
     /// Creates an object.
     pub const MLX5_IB_METHOD_DEVX_OBJ_CREATE: u16 = UVERBS_ID_DRIVER_NS;
-    /// Destroys it.
+    /// Destroys an object.
     pub const MLX5_IB_METHOD_DEVX_OBJ_DESTROY: u16 = UVERBS_ID_DRIVER_NS + 1;
-    /// Modifies it, or an object of verbs.
+    /// Modifies an object of DEVX or of verbs.
     pub const MLX5_IB_METHOD_DEVX_OBJ_MODIFY: u16 = UVERBS_ID_DRIVER_NS + 2;
-    /// Queries it, or an object of verbs.
+    /// Queries an object of DEVX or of verbs.
     pub const MLX5_IB_METHOD_DEVX_OBJ_QUERY: u16 = UVERBS_ID_DRIVER_NS + 3;
-    /// Queries it in the background.
+    /// Queries an object asynchronously.
     pub const MLX5_IB_METHOD_DEVX_OBJ_ASYNC_QUERY: u16 = UVERBS_ID_DRIVER_NS + 4;
     /// New object.
     pub const MLX5_IB_ATTR_DEVX_OBJ_CREATE_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
@@ -74,25 +74,25 @@ abi_consts! {
     pub const MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_CMD_IN: u16 = UVERBS_ID_DRIVER_NS + 1;
     /// The file for its answer.
     pub const MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_FD: u16 = UVERBS_ID_DRIVER_NS + 2;
-    /// In, u64: comes back with the answer.
+    /// In, u64: returned with the answer.
     pub const MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_WR_ID: u16 = UVERBS_ID_DRIVER_NS + 3;
     /// In, constant: bytes of the answer.
     pub const MLX5_IB_ATTR_DEVX_OBJ_QUERY_ASYNC_OUT_LEN: u16 = UVERBS_ID_DRIVER_NS + 4;
 
     /// The file for the events.
     pub const MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
-    /// The object whose events are wanted; without it, those of the device.
+    /// The object whose events are requested; if absent, those of the device.
     pub const MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_OBJ_HANDLE: u16 = UVERBS_ID_DRIVER_NS + 1;
-    /// In: numbers of 16 bits.
+    /// In: event types, 16 bits each.
     pub const MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_TYPE_NUM_LIST: u16 = UVERBS_ID_DRIVER_NS + 2;
     /// In, u32: the descriptor of an eventfd(2) that counts the events instead.
     pub const MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_FD_NUM: u16 = UVERBS_ID_DRIVER_NS + 3;
-    /// In, u64: comes back with each event.
+    /// In, u64: returned with each event.
     pub const MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_COOKIE: u16 = UVERBS_ID_DRIVER_NS + 4;
 
     /// Registers memory.
     pub const MLX5_IB_METHOD_DEVX_UMEM_REG: u16 = UVERBS_ID_DRIVER_NS;
-    /// Deregisters it.
+    /// Deregisters memory.
     pub const MLX5_IB_METHOD_DEVX_UMEM_DEREG: u16 = UVERBS_ID_DRIVER_NS + 1;
     /// New memory.
     pub const MLX5_IB_ATTR_DEVX_UMEM_REG_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
@@ -104,7 +104,7 @@ abi_consts! {
     pub const MLX5_IB_ATTR_DEVX_UMEM_REG_ACCESS: u16 = UVERBS_ID_DRIVER_NS + 3;
     /// Out, u32: its number in commands.
     pub const MLX5_IB_ATTR_DEVX_UMEM_REG_OUT_ID: u16 = UVERBS_ID_DRIVER_NS + 4;
-    /// In, optional u64: the sizes of pages that the commands can have.
+    /// In, optional u64: mask of the page sizes that the commands may use.
     pub const MLX5_IB_ATTR_DEVX_UMEM_REG_PGSZ_BITMAP: u16 = UVERBS_ID_DRIVER_NS + 5;
     /// The memory to deregister.
     pub const MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
@@ -119,10 +119,10 @@ abi_consts! {
     pub const MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_HANDLE: u16 = UVERBS_ID_DRIVER_NS;
     /// In, flags: [`MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA`].
     pub const MLX5_IB_ATTR_DEVX_ASYNC_EVENT_FD_ALLOC_FLAGS: u16 = UVERBS_ID_DRIVER_NS + 1;
-    /// Events have their cookie only.
+    /// Events consist of their cookie only.
     pub const MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_OMIT_DATA: u32 = 1;
 
-    /// Maps a page by which the processor makes an operation on device memory.
+    /// Maps a page by which the CPU executes an operation on device memory.
     pub const MLX5_IB_METHOD_DM_MAP_OP_ADDR: u16 = UVERBS_ID_DRIVER_NS;
     /// The device memory.
     pub const MLX5_IB_ATTR_DM_MAP_OP_ADDR_REQ_HANDLE: u16 = UVERBS_ID_DRIVER_NS;

@@ -2,8 +2,8 @@
 //! Driver-private requests and responses of the mlx5 driver.
 //!
 //! Facts from `<rdma/mlx5-abi.h>` and `<rdma/mlx5_user_ioctl_verbs.h>`, SPDX
-//! `((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB)`. Only what a verbs provider uses; the rest of those headers
-//! (DEVX, packet pacing objects, clock page) is not here.
+//! `((GPL-2.0 WITH Linux-syscall-note) OR Linux-OpenIB)`. Only the parts that a verbs provider uses; the rest of those
+//! headers (packet pacing objects, clock page) is omitted. DEVX is in [`devx`].
 //!
 //! A request follows the command's own struct as UHW bytes, and so does a response. The kernel accepts a request that
 //! is longer than its own struct if the rest is zeros, and truncates a response to the available room.
@@ -23,7 +23,7 @@ abi_consts! {
     pub const MLX5_QP_FLAG_SCATTER_CQE: u32 = 1 << 1;
     /// QP: receive offloads inside tunnels.
     pub const MLX5_QP_FLAG_TUNNEL_OFFLOADS: u32 = 1 << 2;
-    /// QP: `bfreg_index` is what the caller chose.
+    /// QP: the caller has chosen `bfreg_index`.
     pub const MLX5_QP_FLAG_BFREG_INDEX: u32 = 1 << 3;
     /// QP of the driver type: DC target.
     pub const MLX5_QP_FLAG_TYPE_DCT: u32 = 1 << 4;
@@ -33,7 +33,7 @@ abi_consts! {
     pub const MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_UC: u32 = 1 << 6;
     /// QP: receives its own multicasts.
     pub const MLX5_QP_FLAG_TIR_ALLOW_SELF_LB_MC: u32 = 1 << 7;
-    /// QP: scatter to the CQE also where not all send completions are signaled.
+    /// QP: scatter to the CQE even if not all send completions are signaled.
     pub const MLX5_QP_FLAG_ALLOW_SCATTER_CQE: u32 = 1 << 8;
     /// QP: credits count packets.
     pub const MLX5_QP_FLAG_PACKET_BASED_CREDIT_MODE: u32 = 1 << 9;
@@ -58,15 +58,15 @@ abi_consts! {
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_DUMP_FILL_MKEY: u32 = 1 << 1;
     /// The kernel supports ECE (enhanced connection establishment).
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_ECE: u32 = 1 << 2;
-    /// SQD to RTS may carry attributes.
+    /// The transition from SQD to RTS may have attributes.
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_SQD2RTS: u32 = 1 << 3;
-    /// CQEs can carry real time.
+    /// CQEs can have wall-clock timestamps.
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_REAL_TIME_TS: u32 = 1 << 4;
     /// UMRs may change a key's variable byte.
     pub const MLX5_IB_ALLOC_UCONTEXT_RESP_MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
-    /// Query device answers [`mlx5_ib_query_device_resp`].
+    /// The answer to a query of the device is [`mlx5_ib_query_device_resp`].
     pub const MLX5_USER_CMDS_SUPP_UHW_QUERY_DEVICE: u8 = 1;
-    /// Creating an AH answers [`mlx5_ib_create_ah_resp`].
+    /// The answer to the creation of an AH is [`mlx5_ib_create_ah_resp`].
     pub const MLX5_USER_CMDS_SUPP_UHW_CREATE_AH: u8 = 1 << 1;
 
     /// Raw packets: the kernel does not report how much of the headers is inlined.
@@ -84,7 +84,7 @@ abi_consts! {
     pub const MLX5_IB_PP_SUPPORT_BURST: u8 = 1;
     /// Several packets in one WQE are allowed.
     pub const MLX5_IB_ALLOW_MPW: u32 = 1 << 1;
-    /// The enhanced form of it is supported.
+    /// Enhanced multi-packet WQEs are allowed.
     pub const MLX5_IB_SUPPORT_EMPW: u32 = 1 << 2;
     /// 128-byte CQEs can be compressed.
     pub const MLX5_IB_QUERY_DEV_RESP_FLAGS_CQE_128B_COMP: u32 = 1;
@@ -99,7 +99,7 @@ abi_consts! {
     pub const MLX5_IB_CREATE_CQ_FLAGS_CQE_128B_PAD: u16 = 1;
     /// CQ: `uar_page_index` is valid.
     pub const MLX5_IB_CREATE_CQ_FLAGS_UAR_PAGE_INDEX: u16 = 1 << 1;
-    /// CQ: timestamps are real time.
+    /// CQ: timestamps are wall-clock time.
     pub const MLX5_IB_CREATE_CQ_FLAGS_REAL_TIME_TS: u16 = 1 << 2;
 
     /// RSS: Toeplitz hash.
@@ -191,23 +191,23 @@ abi_structs! {
 
     /// Response to creating a context.
     pub struct mlx5_ib_alloc_ucontext_resp {
-        /// Most QPs.
+        /// Maximum number of QPs.
         pub qp_tab_size: u32,
         /// Bytes of a BlueFlame register, both halves.
         pub bf_reg_size: u32,
         /// Doorbell registers given, of old style.
         pub tot_bfregs: u32,
-        /// Bytes of a cache line of the device.
+        /// Doorbell registers of old style that the context has.
         pub cache_line_size: u32,
-        /// Most bytes of a send WQE.
+        /// Maximum number of bytes of a send WQE.
         pub max_sq_desc_sz: u16,
-        /// Most bytes of a receive WQE.
+        /// Maximum number of bytes of a receive WQE.
         pub max_rq_desc_sz: u16,
-        /// Most basic blocks of a send queue.
+        /// Maximum number of basic blocks of a send queue.
         pub max_send_wqebb: u32,
-        /// Most WQEs of a receive queue.
+        /// Maximum number of WQEs of a receive queue.
         pub max_recv_wr: u32,
-        /// Most WQEs of an SRQ.
+        /// Maximum number of WQEs of an SRQ.
         pub max_srq_recv_wr: u32,
         /// Ports.
         pub num_ports: u16,
@@ -231,9 +231,9 @@ abi_structs! {
         pub log_uar_size: u32,
         /// UARs in a page of the machine.
         pub num_uars_per_page: u32,
-        /// Doorbell registers that can be had later, of old style.
+        /// Doorbell registers of old style that can be allocated later.
         pub num_dyn_bfregs: u32,
-        /// Key of memory that swallows writes.
+        /// Key of memory that discards writes.
         pub dump_fill_mkey: u32,
     }
 
@@ -245,7 +245,7 @@ abi_structs! {
 
     /// Segmentation offload.
     pub struct mlx5_ib_tso_caps {
-        /// Most payload bytes.
+        /// Maximum number of payload bytes.
         pub max_tso: u32,
         /// Bit for each QP type.
         pub supported_qpts: u32,
@@ -263,7 +263,7 @@ abi_structs! {
 
     /// Compression of CQEs.
     pub struct mlx5_ib_cqe_comp_caps {
-        /// Most CQEs compressed into one.
+        /// Maximum number of CQEs compressed into one.
         pub max_num: u32,
         /// Formats.
         pub supported_format: u32,
@@ -271,9 +271,9 @@ abi_structs! {
 
     /// Packet pacing.
     pub struct mlx5_packet_pacing_caps {
-        /// Least rate in kbit/s.
+        /// Lowest rate in kbit/s.
         pub qp_rate_limit_min: u32,
-        /// Greatest rate in kbit/s.
+        /// Highest rate in kbit/s.
         pub qp_rate_limit_max: u32,
         /// Bit for each QP type.
         pub supported_qpts: u32,
@@ -293,13 +293,13 @@ abi_structs! {
 
     /// Striding receive queues.
     pub struct mlx5_ib_striding_rq_caps {
-        /// log2 of the least stride.
+        /// log2 of the smallest stride.
         pub min_single_stride_log_num_of_bytes: u32,
-        /// log2 of the greatest stride.
+        /// log2 of the largest stride.
         pub max_single_stride_log_num_of_bytes: u32,
-        /// log2 of the fewest strides.
+        /// log2 of the minimum number of strides.
         pub min_single_wqe_log_num_of_strides: u32,
-        /// log2 of the most strides.
+        /// log2 of the maximum number of strides.
         pub max_single_wqe_log_num_of_strides: u32,
         /// Bit for each QP type.
         pub supported_qpts: u32,
@@ -309,9 +309,9 @@ abi_structs! {
 
     /// Streams of a DC initiator.
     pub struct mlx5_ib_dci_streams_caps {
-        /// log2 of the most streams.
+        /// log2 of the maximum number of streams.
         pub max_log_num_concurent: u8,
-        /// log2 of the most that may fail.
+        /// log2 of the maximum number that may fail.
         pub max_log_num_errored: u8,
     }
 
@@ -319,7 +319,7 @@ abi_structs! {
     pub struct mlx5_ib_uapi_reg {
         /// Value.
         pub value: u32,
-        /// Bits that count.
+        /// Mask of the bits that are compared.
         pub mask: u32,
     }
 
@@ -345,7 +345,7 @@ abi_structs! {
         pub sw_parsing_caps: mlx5_ib_sw_parsing_caps,
         /// Striding receive queues.
         pub striding_rq_caps: mlx5_ib_striding_rq_caps,
-        /// Tunnels whose inner headers are seen.
+        /// Tunnels whose inner headers the device parses.
         pub tunnel_offloads_caps: u32,
         /// Streams of DC initiators.
         pub dci_streams_caps: mlx5_ib_dci_streams_caps,
@@ -467,7 +467,7 @@ abi_structs! {
         pub rx_key_len: u8,
         /// Must be 0.
         pub reserved: [u8; 6],
-        /// The key, 128 bytes in a row.
+        /// The key, 128 bytes.
         pub rx_hash_key: [[u8; 32]; 4],
         /// Must be 0.
         pub comp_mask: u32,
@@ -545,7 +545,7 @@ abi_structs! {
 
     /// Packet pacing bursts.
     pub struct mlx5_ib_burst_info {
-        /// Most bytes.
+        /// Maximum number of bytes.
         pub max_burst_sz: u32,
         /// Bytes of a typical packet.
         pub typical_pkt_sz: u16,

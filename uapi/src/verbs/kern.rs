@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Numbers that cross the ABI although no header of the kernel exports them.
+//! Numbers that cross the ABI although no kernel header exports them.
 //!
 //! Facts from `<infiniband/verbs.h>` (rdma-core), which has the licence text
 //! (`GPL-2.0 OR Linux-OpenIB`) in place of an SPDX line.
 //!
-//! The names are those inside the kernel. If libibverbs has the number, too, the test compares with it; the
-//! documentation of the others says that there is none.
+//! The names are those inside the kernel. If libibverbs has the number, the test compares with it; otherwise the
+//! documentation says that it has none.
 
 use crate::layout::abi_consts;
 
@@ -77,10 +77,10 @@ abi_consts! {
     #[c = "IBV_QP_RATE_LIMIT"]
     pub const IB_QP_RATE_LIMIT: u32 = 1 << 25;
 
-    /// QP state: created, holds nothing.
+    /// QP state: created; no work requests can be posted.
     #[c = "IBV_QPS_RESET"]
     pub const IB_QPS_RESET: u8 = 0;
-    /// QP state: takes receives.
+    /// QP state: receives can be posted.
     #[c = "IBV_QPS_INIT"]
     pub const IB_QPS_INIT: u8 = 1;
     /// QP state: ready to receive.
@@ -151,7 +151,7 @@ abi_consts! {
     #[c = "IBV_LINK_LAYER_ETHERNET"]
     pub const IB_LINK_LAYER_ETHERNET: u8 = 2;
 
-    /// Static rate: what the port does.
+    /// Static rate: that of the port.
     #[c = "IBV_RATE_MAX"]
     pub const IB_RATE_PORT_CURRENT: u8 = 0;
     /// Static rate of 2.5 Gbit/s.
@@ -269,10 +269,10 @@ abi_consts! {
     #[c = "IBV_WQ_ATTR_FLAGS"]
     pub const IB_WQ_FLAGS: u32 = 1 << 2;
 
-    /// WQ state: created, holds nothing.
+    /// WQ state: created; no work requests can be posted.
     #[c = "IBV_WQS_RESET"]
     pub const IB_WQS_RESET: u32 = 0;
-    /// WQ state: works.
+    /// WQ state: operational.
     #[c = "IBV_WQS_RDY"]
     pub const IB_WQS_RDY: u32 = 1;
     /// WQ state: failed; work requests are flushed.
@@ -295,7 +295,7 @@ abi_consts! {
     #[c = "IBV_SEND_IP_CSUM"]
     pub const IB_SEND_IP_CSUM: u32 = 1 << 4;
 
-    /// Completion status: done.
+    /// Completion status: success.
     #[c = "IBV_WC_SUCCESS"]
     pub const IB_WC_SUCCESS: u32 = 0;
     /// Completion status: a local buffer is too short, or the message too long.
@@ -310,7 +310,7 @@ abi_consts! {
     /// Completion status: a local key or range is invalid.
     #[c = "IBV_WC_LOC_PROT_ERR"]
     pub const IB_WC_LOC_PROT_ERR: u32 = 4;
-    /// Completion status: the queue was in error.
+    /// Completion status: the work request was flushed.
     #[c = "IBV_WC_WR_FLUSH_ERR"]
     pub const IB_WC_WR_FLUSH_ERR: u32 = 5;
     /// Completion status: the window could not be bound.
@@ -319,16 +319,16 @@ abi_consts! {
     /// Completion status: unexpected response.
     #[c = "IBV_WC_BAD_RESP_ERR"]
     pub const IB_WC_BAD_RESP_ERR: u32 = 7;
-    /// Completion status: the local region lacks the right.
+    /// Completion status: a local region does not permit the access.
     #[c = "IBV_WC_LOC_ACCESS_ERR"]
     pub const IB_WC_LOC_ACCESS_ERR: u32 = 8;
-    /// Completion status: the peer calls the request invalid.
+    /// Completion status: the peer reports an invalid request.
     #[c = "IBV_WC_REM_INV_REQ_ERR"]
     pub const IB_WC_REM_INV_REQ_ERR: u32 = 9;
     /// Completion status: the peer refuses access.
     #[c = "IBV_WC_REM_ACCESS_ERR"]
     pub const IB_WC_REM_ACCESS_ERR: u32 = 10;
-    /// Completion status: the peer could not do it.
+    /// Completion status: the peer could not execute the request.
     #[c = "IBV_WC_REM_OP_ERR"]
     pub const IB_WC_REM_OP_ERR: u32 = 11;
     /// Completion status: no answer after all retries.
@@ -340,7 +340,7 @@ abi_consts! {
     /// Completion status: reliable datagram domain mismatch (RD).
     #[c = "IBV_WC_LOC_RDD_VIOL_ERR"]
     pub const IB_WC_LOC_RDD_VIOL_ERR: u32 = 14;
-    /// Completion status: the peer calls the RD request invalid.
+    /// Completion status: the peer reports an invalid RD request.
     #[c = "IBV_WC_REM_INV_RD_REQ_ERR"]
     pub const IB_WC_REM_INV_RD_REQ_ERR: u32 = 15;
     /// Completion status: the peer aborted.
@@ -358,7 +358,7 @@ abi_consts! {
     /// Completion status: the response came too late.
     #[c = "IBV_WC_RESP_TIMEOUT_ERR"]
     pub const IB_WC_RESP_TIMEOUT_ERR: u32 = 20;
-    /// Completion status: something else.
+    /// Completion status: another error.
     #[c = "IBV_WC_GENERAL_ERR"]
     pub const IB_WC_GENERAL_ERR: u32 = 21;
 
@@ -378,17 +378,17 @@ abi_consts! {
     /// Completion flag: a key was invalidated. libibverbs has this as `1 << 3`.
     #[c = ""]
     pub const IB_WC_WITH_INVALIDATE: u32 = 1 << 2;
-    /// Completion flag: the checksums are right. libibverbs has this as `1 << 2`.
+    /// Completion flag: the checksums are correct. libibverbs has this as `1 << 2`.
     #[c = ""]
     pub const IB_WC_IP_CSUM_OK: u32 = 1 << 3;
-    /// QP creation flag: `source_qpn` is valid. Goes with `IB_UVERBS_QP_CREATE_*`.
+    /// QP creation flag: `source_qpn` is valid. Combined with `IB_UVERBS_QP_CREATE_*`.
     #[c = "IBV_QP_CREATE_SOURCE_QPN"]
     pub const IB_QP_CREATE_SOURCE_QPN: u32 = 1 << 10;
 
-    /// Steering rule: what the specifications match.
+    /// Steering rule: packets that match the specifications.
     #[c = "IBV_FLOW_ATTR_NORMAL"]
     pub const IB_FLOW_ATTR_NORMAL: u32 = 0x0;
-    /// Steering rule: what no other rule matches.
+    /// Steering rule: packets that no other rule matches.
     #[c = "IBV_FLOW_ATTR_ALL_DEFAULT"]
     pub const IB_FLOW_ATTR_ALL_DEFAULT: u32 = 0x1;
     /// Steering rule: multicast that no other rule matches.
@@ -398,7 +398,7 @@ abi_consts! {
     #[c = "IBV_FLOW_ATTR_SNIFFER"]
     pub const IB_FLOW_ATTR_SNIFFER: u32 = 0x3;
 
-    /// Steering rule flag: later rules see the packet as well.
+    /// Steering rule flag: later rules also get the packet.
     #[c = "IBV_FLOW_ATTR_FLAGS_DONT_TRAP"]
     pub const IB_FLOW_ATTR_FLAGS_DONT_TRAP: u32 = 1 << 1;
     /// Steering rule flag: packets sent.

@@ -27,7 +27,7 @@ abi_consts! {
     pub const IB_UVERBS_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
     /// Peers may read.
     pub const IB_UVERBS_ACCESS_REMOTE_READ: u32 = 1 << 2;
-    /// Peers may do atomics; needs local write.
+    /// Peers may execute atomics; needs local write.
     pub const IB_UVERBS_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
     /// Windows may be bound.
     pub const IB_UVERBS_ACCESS_MW_BIND: u32 = 1 << 4;
@@ -54,7 +54,7 @@ abi_consts! {
     pub const IB_UVERBS_SRQT_TM: u32 = 2;
     /// A receive queue.
     pub const IB_UVERBS_WQT_RQ: u32 = 0;
-    /// Takes the VLAN tag off.
+    /// Strips the VLAN tag.
     pub const IB_UVERBS_WQ_FLAGS_CVLAN_STRIPPING: u32 = 1 << 0;
     /// Delivers the FCS.
     pub const IB_UVERBS_WQ_FLAGS_SCATTER_FCS: u32 = 1 << 1;
@@ -75,14 +75,14 @@ abi_consts! {
     pub const IB_UVERBS_QPT_XRC_INI: u8 = 9;
     /// XRC target.
     pub const IB_UVERBS_QPT_XRC_TGT: u8 = 10;
-    /// A type that the driver-private data name.
+    /// A type that the driver-private data specify.
     pub const IB_UVERBS_QPT_DRIVER: u8 = 255;
 
     /// Own multicast packets are not looped back.
     pub const IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 1;
     /// Delivers the FCS.
     pub const IB_UVERBS_QP_CREATE_SCATTER_FCS: u32 = 1 << 8;
-    /// Takes the VLAN tag off.
+    /// Strips the VLAN tag.
     pub const IB_UVERBS_QP_CREATE_CVLAN_STRIPPING: u32 = 1 << 9;
     /// Pads writes to full cache lines.
     pub const IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING: u32 = 1 << 11;
@@ -173,18 +173,18 @@ abi_consts! {
     /// The extended sequence number starts a new window.
     pub const IB_UVERBS_FLOW_ACTION_ESP_FLAGS_ESN_NEW_WINDOW: u32 = 1 << 3;
 
-    /// Values cached by the driver will do.
+    /// Values that the driver has cached are acceptable.
     pub const IB_UVERBS_READ_COUNTERS_PREFER_CACHED: u32 = 1 << 0;
     /// Fault pages in for reading.
     pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: u32 = 0;
     /// Fault pages in for writing.
     pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE: u32 = 1;
-    /// Tell the device of pages that are present.
+    /// Map the pages that are present, without faulting.
     pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: u32 = 2;
-    /// Return only when done.
+    /// Complete the operation before the call returns.
     pub const IB_UVERBS_ADVISE_MR_FLAG_FLUSH: u32 = 1 << 0;
 
-    /// A driver without a number.
+    /// No driver.
     pub const RDMA_DRIVER_UNKNOWN: u32 = 0;
     /// mlx5_ib.
     pub const RDMA_DRIVER_MLX5: u32 = 1;
@@ -252,7 +252,7 @@ abi_structs! {
         pub port_cap_flags2: u16,
         /// Written as 0.
         pub reserved: [u8; 2],
-        /// Lane speed where 8 bits are too few, else 0. Older kernels have reserved bytes here and write 0.
+        /// Lane speed if it does not fit in 8 bits, otherwise 0. Older kernels have reserved bytes here and write 0.
         pub active_speed_ex: u32,
     }
 
@@ -284,14 +284,14 @@ abi_structs! {
         pub netdev_ifindex: u32,
     }
 
-    /// Memory for a ring, given by the caller. Kernels of 2026.
+    /// Memory for a ring, which the caller provides. Kernels of 2026.
     pub struct ib_uverbs_buffer_desc {
         /// `IB_UVERBS_BUFFER_TYPE_*`.
         #[c = "type"]
         pub r#type: u32,
         /// The dma-buf, if it is one.
         pub fd: i32,
-        /// Flags that the kernel must know; none is defined.
+        /// Flags that the kernel must support; none is defined.
         pub flags: u32,
         /// Flags that the kernel may ignore; none is defined.
         pub optional_flags: u32,
@@ -348,7 +348,7 @@ abi_structs! {
         pub tfc_pad: u32,
         /// `IB_UVERBS_FLOW_ACTION_ESP_FLAGS_*`.
         pub flags: u32,
-        /// Packets after which it stops.
+        /// Number of packets after which the action expires.
         pub hard_limit_pkts: u64,
     }
 }

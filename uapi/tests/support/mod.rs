@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Unpacks Debian's newest header packages below the target directory. Nothing is installed, no system state
-//! is touched, and the mirror is the one that this machine uses already.
+//! Unpacks Debian's newest header packages below the target directory. Nothing is installed, the system's state is not
+//! changed, and the mirror is the one that this machine uses.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,14 +11,15 @@ const SUITE: &str = "forky";
 /// Kernel headers, and rdma-core's.
 const PACKAGES: [&str; 2] = ["linux-libc-dev", "libibverbs-dev"];
 
-/// Where the packages are unpacked; downloads them unless an earlier run did. Remove the directory to have
-/// them fetched again.
+/// The directory to which the packages are unpacked; downloads them unless an earlier run did. To download them again,
+/// remove the directory.
 pub(crate) fn newest_headers() -> Result<PathBuf, String> {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("headers-{SUITE}"));
     if root.is_dir() {
         return Ok(root);
     }
-    // Unpacked aside and renamed, so an interrupted or parallel run never leaves half a tree under the name.
+    // The packages are unpacked to another directory, which is then renamed, so an interrupted or parallel run leaves
+    // no partial tree under the name.
     let work = root.with_extension(format!("partial-{}", process::id()));
     let unpacked = download(&work).and_then(|tree| {
         fs::rename(&tree, &root).or_else(|e| if root.is_dir() { Ok(()) } else { Err(format!("rename: {e}")) })
@@ -27,7 +28,7 @@ pub(crate) fn newest_headers() -> Result<PathBuf, String> {
     unpacked.map(|()| root)
 }
 
-/// Downloads and unpacks into `work`; returns the tree.
+/// Downloads and unpacks into `work`; returns the path of the tree.
 fn download(work: &Path) -> Result<PathBuf, String> {
     let io = |e: std::io::Error| format!("{}: {e}", work.display());
     for dir in ["lists/partial", "cache/archives/partial", "tree"] {
@@ -87,7 +88,7 @@ fn apt(work: &Path, args: &[&str]) -> Result<String, String> {
         .current_dir(work))
 }
 
-/// Runs a command; its standard output, or why it failed.
+/// Runs a command; returns its standard output, or why it failed.
 pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.env("LC_ALL", "C").output().map_err(|e| format!("{program}: {e}"))?;
