@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `wr_*` builders of ibv_wr_post(3): a batch whose state lives in the queue.
+//! The `wr_*` builders of ibv_wr_post(3): a batch whose state is in the queue.
 //!
 //! A builder writes the head of a WQE; its setters then add the data and the destination. A few bits record which
 //! setters the WR still needs. They are checked when the next WR begins and when the session ends.
 #![expect(unsafe_code)]
-// UNSAFETY: `wr_set_sges` is an `unsafe fn` of the core's trait (a promise about memory); nothing unsafe is done here.
+// UNSAFETY: `wr_set_sges` is an `unsafe fn` of the core's trait, with a contract about memory. This module has no
+// unsafe operation.
 
 use crate::doorbell::SendBell;
 use crate::producer::Cursor;
@@ -51,7 +52,7 @@ struct Current {
 }
 
 impl Default for Current {
-    /// No WR: nothing that a setter could belong to.
+    /// No WR: no setter is expected.
     fn default() -> Self {
         Self { opcode: WrOpcode(u32::MAX), flags: 0, takes: 0, needs: 0 }
     }
@@ -112,7 +113,7 @@ impl<B: SendBell> SendQueue<B> {
         Ok(())
     }
 
-    /// Ends the session; gives its cursor.
+    /// Ends the session and returns its cursor.
     #[inline(always)]
     fn close(&mut self) -> Option<Cursor> {
         if !self.session.open {
@@ -163,7 +164,7 @@ impl<B: SendBell> WrBuilder for SendQueue<B> {
     }
 
     fn wr_set_xrc_srqn(&mut self, _remote_srqn: u32) {
-        // rxe has no XRC, so no WR takes this.
+        // rxe has no XRC, so no WR has this setter.
         self.wr_latch(PostError::OrphanSetter);
     }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Commands that core's verbs do not cover: the doorbells by ioctl, and resizing an SRQ.
 #![expect(unsafe_code)]
-// UNSAFETY: a command may name memory, so running one takes a promise that no other memory is named than what is here.
+// UNSAFETY: the input of a command may contain addresses that the kernel uses, so executing it is unsafe. The inputs
+// here contain no address, or that of a local.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use uverbs_core::attr::{QpState, SrqAttr, SrqAttrMask};
@@ -31,7 +32,7 @@ fn invoke<I: IntoBytes + Immutable>(
     unsafe { command.execute(kernel) }
 }
 
-/// The send queue's doorbell, where the write interface is refused.
+/// Rings the send queue's doorbell, where the write interface is refused.
 pub(crate) fn post_send(kernel: &dyn Kernel, qp_handle: u32) -> Result<(), Errno> {
     // uverbs requires the size of a work request even if there is none (`ib_uverbs_post_send()`).
     let wqe_size = size_of::<ib_uverbs_send_wr>() as u32;
@@ -46,8 +47,8 @@ pub(crate) fn req_notify(kernel: &dyn Kernel, cq_handle: u32, solicited_only: bo
     invoke(kernel, IB_USER_VERBS_CMD_REQ_NOTIFY_CQ, &request, &mut [])
 }
 
-/// Moves a QP to ERR, also from ERR (`qp_state_table` in core/verbs.c has that transition). Each time the kernel
-/// schedules the task that flushes what is in the receive queue (`rxe_qp_error()`).
+/// Moves a QP to ERR, also from ERR (`qp_state_table` in core/verbs.c has that transition). Each time, the kernel
+/// schedules the task that flushes the receive queue (`rxe_qp_error()`).
 pub(crate) fn modify_to_err(kernel: &dyn Kernel, qp_handle: u32) -> Result<(), Errno> {
     let request = ib_uverbs_modify_qp {
         qp_handle,

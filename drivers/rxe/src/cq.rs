@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The completion queue: polling and arming. The ring is in `cq_shared`, because control calls use it, too.
 //!
-//! The kernel stores `struct ib_uverbs_wc` (`rxe_cq_post()`). A poll copies it and leaves the queue before it shows it to the
-//! user, whose code may make control calls.
+//! The kernel stores `struct ib_uverbs_wc` (`rxe_cq_post()`). A poll copies a completion and leaves the queue before it
+//! passes the copy to the user, whose code may make control calls.
 #![expect(unsafe_code)]
-// UNSAFETY: enters the queue as its one poller, which `&mut CompletionQueue` proves.
+// UNSAFETY: enters the queue as its only poller, which `&mut CompletionQueue` guarantees.
 
 use crate::cq_shared::{CqShared, CqState, Entered};
 use crate::doorbell::ArmBell;
@@ -19,7 +19,7 @@ use uverbs_core::sync::ControlBarrier;
 use uverbs_core::wc::{WcFlags, WcOpcode, WcStatus};
 use uverbs_uapi::cmd::ib_uverbs_wc;
 
-/// A completion queue, with `B` as the way to arm it.
+/// A completion queue, which `B` arms.
 pub struct CompletionQueue<B> {
     shared: Arc<CqShared>,
     /// The current completion of an open extended poll.
@@ -55,12 +55,12 @@ impl<B: ArmBell> CompletionQueue<B> {
         Ok((Self { shared: Arc::clone(&shared), open: None, capacity, bell }, shared))
     }
 
-    /// The way to arm.
+    /// The object that arms the queue.
     pub fn bell(&self) -> &B {
         &self.bell
     }
 
-    /// The state that it shares with control calls.
+    /// The state that the queue shares with control calls.
     pub(crate) fn shared(&self) -> &CqShared {
         &self.shared
     }
@@ -75,8 +75,8 @@ impl<B: ArmBell> CompletionQueue<B> {
         self.open.is_some()
     }
 
-    /// Gives the ring to `f`, which may exchange it, while control calls wait. `None` in a child of fork, or if the queue is
-    /// lost.
+    /// Calls `f`, which may replace the ring, with the state; control calls wait. `None` in a child of fork, or if the
+    /// queue is lost.
     pub(crate) fn resize<R>(&mut self, f: impl FnOnce(&mut CqState) -> R) -> Option<R> {
         let (result, capacity) = self.shared.stopped(|state| (f(state), state.capacity()))?;
         self.capacity = capacity;
@@ -86,7 +86,7 @@ impl<B: ArmBell> CompletionQueue<B> {
     /// Enters the queue.
     #[inline(always)]
     fn enter(&mut self) -> Result<Entered<'_>, PollError> {
-        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it lives: each borrows the poller.
+        // SAFETY: `&mut self` is the queue's only poller, and no `Entered` of it exists: each borrows the poller.
         unsafe { self.shared.enter() }
     }
 
@@ -97,7 +97,7 @@ impl<B: ArmBell> CompletionQueue<B> {
     }
 }
 
-/// Gives the polled places back, also when a callback panics.
+/// Returns the polled slots to the kernel when dropped, also if a callback panics.
 struct GiveBack<'q, B: ArmBell>(&'q mut CompletionQueue<B>);
 
 impl<B: ArmBell> Drop for GiveBack<'_, B> {
@@ -119,15 +119,15 @@ impl<B: ArmBell> CompletionQueueTrait for CompletionQueue<B> {
     #[inline]
     fn poll_each(&mut self, max: usize, mut f: impl FnMut(&Completion)) -> Result<usize, PollError> {
         self.may_poll()?;
-        // Only the completions that are in the ring when the call begins; so a kernel that writes continually can't
-        // make the call endless.
+        // Only the completions that are in the ring when the call begins, so the call ends even if the kernel writes
+        // continually.
         let n = self.enter()?.state().available(max)?;
         if n == 0 {
             return Ok(0);
         }
         let queue = GiveBack(self);
         for done in 0..n {
-            // A control call may have taken the rest out.
+            // A control call may have removed the rest.
             let Some(wc) = queue.0.enter()?.state().take() else { return Ok(done) };
             f(&Completion { wc });
         }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A completion queue's ring as its poller and the control path share it.
+//! A completion queue's ring, which its poller and the control path share.
 //!
-//! The ring has one user at a time. The poller enters for the memory accesses of one step ([`CqShared::enter`]); the control
-//! path stops it first ([`CqShared::stopped`]), by the handshake that `uverbs_core::kernel::QueueAccess` describes. So a QP
-//! that is reset or destroyed leaves no completion behind: none is reported after the control call returned, and none holds a
-//! place in the ring. (librxe leaves them to the next poll.)
+//! The ring has one user at a time. The poller enters for the memory accesses of one step ([`CqShared::enter`]); the
+//! control path stops it first ([`CqShared::stopped`]), by the handshake that `uverbs_core::kernel::QueueAccess`
+//! describes. So after a control call has reset or destroyed a QP, no poll reports a completion of it, and none takes a
+//! slot in the ring. (With librxe, the next poll reports them.)
 #![expect(unsafe_code)]
-// UNSAFETY: hands out the ring from a shared reference; this module proves that there is one user at a time.
+// UNSAFETY: returns a mutable reference to the ring from a shared reference; this module ensures that there is one user
+// at a time.
 
 use crate::queue::Ring;
 use crate::shared::{Inside, enter};
@@ -31,17 +32,17 @@ const LOST: u32 = 3;
 /// The ring of a completion queue.
 pub struct CqShared {
     access: QueueAccess,
-    /// One control call at a time; a poller that finds the queue closed waits for it here.
+    /// One control call at a time; a poller that finds the queue closed waits for this lock.
     control: Mutex<()>,
     state: UnsafeCell<CqState>,
 }
 
-// SAFETY: `state` is reached through `Entered` by the one poller while the word is open, and by `stopped` with `control`
-// held, the word closed and the poller known to be outside. `CqState` is `Send`. The rest is `Sync` by itself.
+// SAFETY: `state` is accessed through `Entered` by the only poller while the word is open, and by `stopped` while
+// `control` is held, the word is closed and the poller is outside. `CqState` is `Send`. The other fields are `Sync`.
 unsafe impl Sync for CqShared {}
 
 impl CqShared {
-    /// For a ring of completions.
+    /// Creates the shared part of a queue with this ring.
     ///
     /// # Errors
     /// As [`QueueAccess::new`].
@@ -68,7 +69,7 @@ impl CqShared {
         }
     }
 
-    /// Waits for the control call that has the queue.
+    /// Waits for the control call that uses the queue.
     #[cold]
     fn wait(&self, word: u32) -> Result<(), PollError> {
         match word {
@@ -81,12 +82,12 @@ impl CqShared {
         }
     }
 
-    /// Whether this is a child of fork, and the queue its parent's.
+    /// Whether this is a child of fork(2), where the queue belongs to the parent.
     pub(crate) fn is_forked(&self) -> bool {
         self.access.word().load(Ordering::Acquire) == QueueAccess::FORKED
     }
 
-    /// Stops the poller and gives the ring to `f`. `None` in a child of fork, or if the queue is lost.
+    /// Stops the poller and calls `f` with the state. `None` in a child of fork, or if the queue is lost.
     pub(crate) fn stopped<R>(&self, f: impl FnOnce(&mut CqState) -> R) -> Option<R> {
         let word = self.access.word();
         let replace = |from, to| word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
@@ -116,7 +117,7 @@ impl CqShared {
         Some(f(state))
     }
 
-    /// The kernel has reset or destroyed the QP of this number: takes its completions out, and gives their places back.
+    /// Removes the completions of a QP that the kernel has reset or destroyed, and returns their slots.
     ///
     /// The kernel assigns numbers in a cycle (`__rxe_add_to_pool()`), so this number is not yet that of another QP.
     pub(crate) fn remove_completions(&self, qp_num: u32) {
@@ -130,7 +131,7 @@ impl fmt::Debug for CqShared {
     }
 }
 
-/// The right of the poller, which is inside the queue, to use its ring. It leaves when dropped.
+/// The right to use the ring, for a poller inside the queue. Dropping it leaves the queue.
 #[must_use]
 pub(crate) struct Entered<'q> {
     shared: &'q CqShared,
@@ -141,13 +142,13 @@ impl Entered<'_> {
     /// The ring.
     #[inline(always)]
     pub(crate) fn state(&mut self) -> &mut CqState {
-        // SAFETY: the poller, of which there is one (`enter`), is inside and found the word open, so the control path waits
-        // for it to leave. The reference lives as long as `self` is borrowed, so it is the only one.
+        // SAFETY: the only poller (`enter`) is inside and found the word open, so the control path waits until it
+        // leaves. The result borrows `self`, so it is the only reference.
         unsafe { &mut *self.shared.state.get() }
     }
 }
 
-/// A ring of completions, and how far it is polled.
+/// A ring of completions, and the position of the poller.
 #[derive(Debug)]
 pub(crate) struct CqState {
     ring: Ring<ib_uverbs_wc>,
@@ -155,7 +156,7 @@ pub(crate) struct CqState {
     at: u32,
     /// The consumer index that was stored for the kernel: the slots before it are returned.
     given: u32,
-    /// The kernel's index as last seen, always inside the ring.
+    /// The kernel's index at the last load, always inside the ring.
     producer: u32,
     /// The ring that the kernel writes could not be mapped after a resize.
     lost: bool,
@@ -175,7 +176,7 @@ impl CqState {
         self.ring.capacity()
     }
 
-    /// Exchanges the ring, after the kernel moved what was not polled to a new one.
+    /// Replaces the ring by the one to which the kernel moved the completions that were not polled.
     pub(crate) fn replace_ring(&mut self, ring: Ring<ib_uverbs_wc>) -> Result<(), PollError> {
         self.ring = ring;
         let result = self.resync();
@@ -243,7 +244,7 @@ impl CqState {
         Some(wc)
     }
 
-    /// Gives the places of all that was taken back to the kernel.
+    /// Returns the slots of all completions that were taken.
     #[inline(always)]
     pub(crate) fn give_back(&mut self) {
         if self.at != self.given {
@@ -252,8 +253,9 @@ impl CqState {
         }
     }
 
-    /// Takes the completions of a QP out. Those before them move up, in their order, so that the room is at the consumer's
-    /// end. The kernel writes behind its own index, and reads none of them but in a resize, which is a control call.
+    /// Removes the completions of a QP. The completions before them move up, in order, so the room is at the consumer's
+    /// end. The kernel writes only from its own index on; it reads completions only in a resize, which is a control
+    /// call.
     fn remove(&mut self, qp_num: u32) {
         if self.refresh().is_err() {
             return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Control: creating the kernel's objects, mapping their rings, and following a QP's state.
+//! The control path: creates kernel objects, maps their rings, and tracks the state of QPs.
 #![expect(unsafe_code)]
-// UNSAFETY: the driver's verbs have a contract; what they do with the kernel's handles relies on it.
+// UNSAFETY: the verbs of `Driver` have contracts, which the operations on kernel handles rely on.
 
 use crate::cq_shared::{CqShared, CqState};
 use crate::doorbell::{KernelBell, SendBell};
@@ -49,7 +49,7 @@ pub struct Rxe {
 #[derive(Debug)]
 pub struct SrqShared(());
 
-/// A thread domain. rxe's doorbell is a system call, so a thread has nothing to own.
+/// A thread domain. It has no resources, because rxe's doorbell is a system call.
 #[derive(Debug)]
 pub struct ThreadDomain(());
 
@@ -104,8 +104,8 @@ impl Rxe {
         Ok((shared, send, recv, cap))
     }
 
-    /// The operations that builders of such a QP can have. The kernel turns those that ibv_post_send(3) allows on UC, but
-    /// `next_opcode_uc()` does not know, into completions with an error.
+    /// The operations that builders of such a QP can have. The kernel completes with an error those that
+    /// ibv_post_send(3) allows on UC but `next_opcode_uc()` does not implement.
     fn builder_ops(&self, qp_type: QpType) -> SendOpsFlags {
         use SendOpsFlags as F;
         const UD: SendOpsFlags = F::SEND.union(F::SEND_WITH_IMM);
@@ -166,7 +166,7 @@ fn corrupt(verb: &'static str, what: impl core::fmt::Display) -> Error {
 /// The error if there is no memory for the words that posters, pollers and control calls share.
 fn no_memory(verb: &'static str, error: &std::io::Error) -> Error {
     let errno = error.raw_os_error().map_or(Errno::ENOMEM, Errno::from_raw);
-    Error::os(verb, "a page for its state", errno)
+    Error::os(verb, "memory for the queue's state", errno)
 }
 
 fn sge_bytes(num: u32) -> usize {
@@ -277,11 +277,12 @@ impl Driver for Rxe {
             }
             Ok(())
         };
-        // A control call on a QP waits: between the kernel's move and ours, it would take completions out of the old ring.
+        // Control calls on QPs wait during the resize: between the kernel's move and this one, they would remove
+        // completions from the old ring.
         match queue.resize(resize) {
             Some(result) => result?,
             None if queue.shared().is_forked() => {
-                return Err(Error::os(VERB, "cq: it is the parent process's", Errno::ESTALE));
+                return Err(Error::os(VERB, "cq of the parent process", Errno::ESTALE));
             }
             None => return Err(Error::protocol(VERB, "the queue is lost")),
         }
@@ -381,7 +382,7 @@ impl Driver for Rxe {
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<()> {
-        // The kernel compares only the other side's number with its limit (`rxe_qp_chk_attr()`).
+        // The kernel compares only `max_rd_atomic` with its limit (`rxe_qp_chk_attr()`).
         let served = u32::from(attr.max_dest_rd_atomic);
         if mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) && served > self.max_dest_rd_atomic {
             let reason = format!("{served} is above the device's {}", self.max_dest_rd_atomic);
@@ -413,7 +414,7 @@ impl Driver for Rxe {
             if early {
                 shared.set_state(before);
             }
-            // After an error on the wire the QP is in ERR, which the kernel does not report.
+            // The device may have moved the QP to ERR after an error on the wire, of which the library is not informed.
             if let Ok((now, _)) = handle.query(QpAttrMask::STATE)
                 && now.qp_state == QpState::ERR
             {

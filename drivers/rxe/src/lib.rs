@@ -10,11 +10,11 @@
 //! |---------------------------|--------------------------------------------------------------------------|
 //! | `queue`                   | the shared ring; all pointer access                                      |
 //! | `wqe`                     | the encoder                                                              |
-//! | `producer`                | cursor, room and publication, the same for every queue that is posted to |
+//! | `producer`                | cursor, room and publication, for every kind of queue with a poster      |
 //! | `send`, `list`, `builder` | the three faces of the send queue                                        |
 //! | `recv`                    | receive queues, of a QP or shared                                        |
 //! | `cq`                      | completion queues                                                        |
-//! | `shared`                  | the QP's state, as the posters see it                                    |
+//! | `shared`                  | the QP's state for its posters                                           |
 //! | `doorbell`, `calls`       | the system calls of the data path                                        |
 //! | `driver`, `av`            | control                                                                  |
 

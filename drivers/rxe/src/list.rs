@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! C's lists: `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv`.
 //!
-//! Each walks its list to the first WR that can't be posted and publishes those before it with one doorbell.
+//! Each function follows its list to the first WR that can't be posted, and publishes those before it with one
+//! doorbell.
 #![expect(unsafe_code)]
 // UNSAFETY: lists, entries and handles are C pointers; the contracts of the functions require that they are valid.
 
@@ -61,8 +62,8 @@ fn publication<W>(
 ) -> Result<(), BadWr<W>> {
     match result {
         Ok(()) => bad.map_or(Ok(()), Err),
-        // A failed doorbell is reported before a bad WR, because the WRs ahead of the bad one may not run. `wr` is the
-        // bad WR, or null.
+        // A failed doorbell is reported before a bad WR, because the WRs before the bad one may not run. `wr` is the
+        // bad WR, or NULL.
         Err(error @ PostError::Doorbell(_)) => {
             Err(BadWr { error, wr: bad.map_or(core::ptr::null(), |b| b.wr) })
         }
@@ -110,7 +111,7 @@ unsafe fn push_send<B: SendBell>(
             unsafe { push_data(queue, cursor, wr, Connected, op::Read::new(rdma(wr))) }
         }
         WrOpcode::ATOMIC_CMP_AND_SWP => {
-            // SAFETY: an arm of plain integers; the opcode says that it is this one.
+            // SAFETY: a field of plain integers, for which all bytes are valid.
             let atomic = unsafe { wr.wr.atomic };
             let at = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
             let op = op::CmpSwp::new(at, atomic.compare_add, atomic.swap);
@@ -118,7 +119,7 @@ unsafe fn push_send<B: SendBell>(
             unsafe { push_data(queue, cursor, wr, Connected, op) }
         }
         WrOpcode::ATOMIC_FETCH_AND_ADD => {
-            // SAFETY: an arm of plain integers; the opcode says that it is this one.
+            // SAFETY: a field of plain integers, for which all bytes are valid.
             let atomic = unsafe { wr.wr.atomic };
             let at = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
             let op = op::FetchAdd::new(at, atomic.compare_add);
@@ -126,7 +127,7 @@ unsafe fn push_send<B: SendBell>(
             unsafe { push_data(queue, cursor, wr, Connected, op) }
         }
         WrOpcode::LOCAL_INV => {
-            // Its entries are nothing to it; only their number is held against the limit, as for any WR.
+            // An invalidation ignores its entries; only their number is compared with the limit, as for any WR.
             num_sge(wr.num_sge, queue.limits.max_sge)?;
             let op = op::LocalInv::new(wr.imm_data_or_invalidate_rkey);
             queue.push(cursor, fields(wr), &Connected, &op, &NoData)
@@ -135,26 +136,26 @@ unsafe fn push_send<B: SendBell>(
             // SAFETY: `wr` is a valid WR of a list (the contract of this function).
             unsafe { push_bind(queue, cursor, wr) }
         }
-        // Flush and atomic write have no place in `struct ibv_send_wr`; they exist as builders only.
+        // `struct ibv_send_wr` has no fields for flush and atomic write; only builders have them.
         _ => Err(PostError::IllegalOpcode),
     }
 }
 
-/// A WR's id and flags, `INLINE` among them.
+/// A WR's id and flags, including `INLINE`.
 #[inline(always)]
 fn fields(wr: &SendWr) -> Wr {
     Wr { wr_id: wr.wr_id, flags: SendFlags::from_bits_retain(wr.send_flags) }
 }
 
-/// The RDMA arm.
+/// The remote address in the union.
 #[inline(always)]
 fn rdma(wr: &SendWr) -> RemoteAddr {
-    // SAFETY: an arm of plain integers, any of which is valid.
+    // SAFETY: a field of plain integers, for which all bytes are valid.
     let rdma = unsafe { wr.wr.rdma };
     RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey }
 }
 
-/// A number of entries that the queue takes.
+/// Checks the number of entries against the queue's limit.
 #[inline(always)]
 fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
     match usize::try_from(num) {
@@ -163,7 +164,7 @@ fn num_sge(num: i32, max: u32) -> Result<usize, PostError> {
     }
 }
 
-/// A list of entries, if the pointer and the count fit together.
+/// The entries of a list; an error if the pointer is NULL and the number is not 0.
 ///
 /// # Safety
 /// `list` is NULL or points to `num` entries.
@@ -219,7 +220,7 @@ unsafe fn push_data<B: SendBell, A: Address<Ah>, O: Operation<Remote = RemoteAdd
         return queue.push(cursor, fields, &to, &op, &sges);
     }
     if !takes_inline(O::OPCODE) {
-        // An opcode that the QP does not have is the graver mistake.
+        // An illegal opcode takes precedence over an illegal flag.
         return Err(if queue.has(O::OPCODE) { PostError::IllegalFlag } else { PostError::IllegalOpcode });
     }
     // SAFETY: with `INLINE` the memory of every entry is readable (the contract of this function).

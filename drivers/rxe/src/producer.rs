@@ -88,7 +88,7 @@ pub(crate) struct Producer<H, S> {
     ring: Ring<H>,
     /// The ring's producer index, which only this side stores.
     published: u32,
-    /// One before the consumer, as last seen.
+    /// One before the consumer index at its last load.
     limit: u32,
     /// The state word under which posting was allowed last.
     seen: StateWord,
@@ -99,7 +99,7 @@ pub(crate) struct Producer<H, S> {
 }
 
 impl<H, S: QueueKind> Producer<H, S> {
-    /// Takes over a ring at the indices that it has.
+    /// Uses a ring from its current indices on.
     pub(crate) fn new(ring: Ring<H>, shared: Arc<QpShared>) -> Result<Self, PostError> {
         let mut producer = Self {
             ring,
@@ -119,7 +119,8 @@ impl<H, S: QueueKind> Producer<H, S> {
         &self.ring
     }
 
-    /// Exchanges the ring for one that the kernel moved its elements to. Nothing changes if its indices make no sense.
+    /// Replaces the ring by the one to which the kernel moved its elements. If its indices are invalid, nothing
+    /// changes.
     pub(crate) fn replace_ring(&mut self, ring: Ring<H>) -> Result<(), PostError> {
         let old = core::mem::replace(&mut self.ring, ring);
         let result = self.resync();
@@ -130,7 +131,7 @@ impl<H, S: QueueKind> Producer<H, S> {
         result
     }
 
-    /// Refuses everything from now on: the kernel moved to a ring that this side does not have.
+    /// Refuses all later posts: the kernel uses a ring that could not be mapped.
     pub(crate) fn lose(&mut self) {
         self.lost = true;
         self.seen = StateWord::NONE;
@@ -146,7 +147,7 @@ impl<H, S: QueueKind> Producer<H, S> {
         Cursor { at: self.published, limit: self.limit, error: None }
     }
 
-    /// The state changed since the last batch, or this is the first.
+    /// Begins the first batch, or the first one after a change of the state.
     #[cold]
     fn begin_cold(&mut self, word: StateWord) -> Cursor {
         if word.is_forked() {
@@ -158,8 +159,8 @@ impl<H, S: QueueKind> Producer<H, S> {
         if !S::open(word) {
             return Cursor::failed(PostError::BadState);
         }
-        // A reset empties the ring. The kernel leaves both indices where they were (`rxe_queue_reset()` zeroes only the
-        // slots), but what counts is where they are now.
+        // A reset empties the ring. The kernel leaves both indices unchanged (`rxe_queue_reset()` zeroes only the
+        // slots), so they are loaded again.
         if (self.seen == StateWord::NONE || word.resets_differ(self.seen))
             && let Err(e) = self.resync()
         {
@@ -217,7 +218,8 @@ impl<H, S: QueueKind> Producer<H, S> {
         let limit = consumer.wrapping_sub(1) & mask;
         let free = limit.wrapping_sub(at) & mask;
         let written = at.wrapping_sub(self.published) & mask;
-        // The kernel can't have consumed what it has not been shown; it would have us overwrite our own batch.
+        // The kernel can't have consumed WRs that are not published; with such an index the batch would overwrite
+        // itself.
         if u64::from(free) + u64::from(written) > u64::from(mask) {
             return Err(PostError::Corrupt);
         }
@@ -229,16 +231,16 @@ impl<H, S: QueueKind> Producer<H, S> {
     }
 
     /// Makes everything before the cursor visible to the kernel, if the state still allows it and no reset came since
-    /// the batch began. `prepare` is called before that with the next slot, and `tell` after that with the state.
+    /// the batch began. `prepare` is called before that with the next slot, and `notify` after that with the state.
     ///
-    /// All of it is one access to the queue, for whose end a control call waits that closes the queue: what it does to the
-    /// ring after is not undone by a post that began before.
+    /// All of this is one access to the queue: a control call that closes the queue waits for its end, so a post that
+    /// began before can't undo what the control call does to the ring.
     #[inline(always)]
     pub(crate) fn publish(
         &mut self,
         cursor: &Cursor,
         prepare: impl FnOnce(WqeSlot<'_, H>),
-        tell: impl FnOnce(StateWord) -> Result<(), PostError>,
+        notify: impl FnOnce(StateWord) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         let Self { ring, published, shared, seen, .. } = self;
         let access = S::access(shared);
@@ -253,6 +255,6 @@ impl<H, S: QueueKind> Producer<H, S> {
         prepare(ring.slot(cursor.at));
         ring.publish_producer(cursor.at);
         *published = cursor.at;
-        tell(word)
+        notify(word)
     }
 }

@@ -7,7 +7,7 @@
 //! the number of slots by both sides; the ring is empty when the two are equal, so it holds one element less than it
 //! has slots.
 //!
-//! This is the only module that touches shared memory. It never makes a reference to it: slots are written and
+//! This is the only module that accesses shared memory. It never creates a reference to it: slots are written and
 //! entries are read through raw pointers, indices through atomics.
 #![expect(unsafe_code)]
 // UNSAFETY: the ring is memory that the kernel reads and writes; every access is a raw pointer access, bounded by the
@@ -27,7 +27,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub enum RingError {
     /// Shorter than the header, or not aligned.
     Header,
-    /// The elements are smaller than what they must hold, or absurdly large.
+    /// The elements are too small for their contents, or too large.
     ElementSize(u32),
     /// The index mask is not a power of two less one.
     IndexMask(u32),
@@ -149,7 +149,8 @@ impl<H> Ring<H> {
         self.index(PRODUCER).store(index & self.mask, Ordering::Release);
     }
 
-    /// Gives the elements before `index` back. Release: pairs with the kernel's acquire load in
+    /// Returns the elements before `index`. Release: pairs with the kernel's acquire load in `queue_get_consumer()`, so
+    /// it overwrites them only after this side's reads.
     /// `queue_get_consumer()`, so it overwrites them only after this side's reads.
     #[inline(always)]
     pub(crate) fn publish_consumer(&mut self, index: u32) {
@@ -197,7 +198,7 @@ impl<H> fmt::Debug for Ring<H> {
     }
 }
 
-/// A slot that is this side's to write: an `H`, then `tail` bytes.
+/// A slot that the producer may write: an `H`, then `tail` bytes.
 ///
 /// Every method writes inside the slot for any arguments. The slot can't be read, so bytes that the kernel left there
 /// have no effect.
@@ -215,7 +216,7 @@ impl<H> WqeSlot<'_, H> {
         H: IntoBytes + Immutable,
     {
         // SAFETY: a slot has room for an `H` and is aligned to 8, which is at least `H`'s alignment (ring invariant).
-        // It is this side's alone: the `&mut Ring` rules out other writers here, and the kernel reads it only after
+        // Only this side accesses it: `&mut Ring` excludes other writers here, and the kernel reads the slot only after
         // it was published.
         unsafe { self.ptr.cast::<H>().write(head) };
     }
@@ -233,7 +234,7 @@ impl<H> WqeSlot<'_, H> {
         unsafe { to.write(value) };
     }
 
-    /// Writes `bytes` at `offset` of the tail. `false`, and nothing written, if they do not fit.
+    /// Writes `bytes` at `offset` of the tail. If they do not fit, returns `false` and writes nothing.
     #[inline(always)]
     #[must_use]
     pub(crate) fn put_tail(&mut self, offset: usize, bytes: &[u8]) -> bool {
@@ -248,7 +249,7 @@ impl<H> WqeSlot<'_, H> {
         true
     }
 
-    /// Writes the `index`th `T` of the tail. `false`, and nothing written, if it does not fit.
+    /// Writes the `index`th `T` of the tail. If it does not fit, returns `false` and writes nothing.
     #[inline(always)]
     #[must_use]
     pub(crate) fn put_item<T: IntoBytes + Immutable>(&mut self, index: usize, item: T) -> bool {

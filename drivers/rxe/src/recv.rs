@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Receive queues, of a QP or shared: to their poster the two differ only in the state that is checked.
+//! Receive queues, of a QP or shared: for their poster they differ only in the state that is checked.
 #![expect(unsafe_code)]
-// UNSAFETY: implements the core's posting traits, whose `unsafe fn` require a promise about the memory that WRs name.
-// The encoder does not access that memory, so this module has no unsafe operation.
+// UNSAFETY: implements the core's posting traits, whose `unsafe fn` have a contract about the memory that WRs name. The
+// encoder does not access that memory, so this module has no unsafe operation.
 
 use crate::doorbell::FlushBell;
 use crate::producer::{Cursor, Producer, Receives};
@@ -17,7 +17,7 @@ use uverbs_core::provider::{BadWr, PostError, RecvBatch, RecvQueue as RecvQueueT
 use uverbs_core::wr::{RecvWr, Sge};
 use uverbs_uapi::rxe::rxe_recv_wqe;
 
-/// A receive queue, with `B` as the way to flush it in ERR.
+/// A receive queue, which `B` flushes in ERR.
 pub struct RecvQueue<B> {
     ring: Producer<rxe_recv_wqe, Receives>,
     max_sge: u32,
@@ -60,12 +60,12 @@ impl<B: FlushBell> RecvQueue<B> {
         self.max_sge
     }
 
-    /// The way to flush.
+    /// The object that flushes the queue.
     pub fn bell(&self) -> &B {
         &self.bell
     }
 
-    /// Exchanges the ring, after the kernel moved the receives to a new one.
+    /// Replaces the ring by the one to which the kernel moved the receives.
     pub(crate) fn replace_ring(&mut self, ring: Ring<rxe_recv_wqe>) -> Result<(), PostError> {
         if ring.tail() / 16 < self.max_sge as usize {
             return Err(PostError::Corrupt);
@@ -73,7 +73,7 @@ impl<B: FlushBell> RecvQueue<B> {
         self.ring.replace_ring(ring)
     }
 
-    /// The kernel moved to a ring that could not be mapped: what is posted here would never be seen.
+    /// Refuses all later posts: the kernel uses a ring that could not be mapped.
     pub(crate) fn lose_ring(&mut self) {
         self.ring.lose();
     }
@@ -130,7 +130,7 @@ impl<B: FlushBell> RecvQueueTrait for RecvQueue<B> {
 
     #[inline]
     unsafe fn post_recv(&mut self, list: *const RecvWr) -> Result<(), BadWr<RecvWr>> {
-        // SAFETY: the caller makes the promise that `list::post_recv` requires.
+        // SAFETY: `list` fulfils the contract of `RecvQueue::post_recv`, which is also that of `list::post_recv`.
         unsafe { crate::list::post_recv(self, list) }
     }
 }

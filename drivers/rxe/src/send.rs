@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The send queue, and its typed face: batches.
 #![expect(unsafe_code)]
-// UNSAFETY: implements the core's posting traits, whose `unsafe fn` require a promise about the memory that WRs name.
-// The encoder does not access that memory, so this module has no unsafe operation.
+// UNSAFETY: implements the core's posting traits, whose `unsafe fn` have a contract about the memory that WRs name. The
+// encoder does not access that memory, so this module has no unsafe operation.
 
 use crate::builder::Session;
 use crate::doorbell::SendBell;
@@ -42,7 +42,8 @@ pub struct Extensions {
 }
 
 impl Ops {
-    /// By the table of ibv_post_send(3), less what rxe never has (TSO), plus what this kernel's rxe has.
+    /// The table of ibv_post_send(3), without the operations that rxe never has (TSO), and with those that this
+    /// kernel's rxe has.
     pub(crate) fn new(qp_type: QpType, ext: Extensions, send_ops: SendOpsFlags) -> Self {
         let (mut connected, mut datagram) = (0, 0);
         match qp_type {
@@ -129,7 +130,7 @@ impl<B: SendBell> SendQueue<B> {
         (self.ops.connected | self.ops.datagram) & opcode_bit(opcode) != 0
     }
 
-    /// Opens a cursor, unless a builder session has the queue.
+    /// Opens a cursor, unless a builder session is open.
     #[inline(always)]
     pub(crate) fn begin(&mut self) -> Cursor {
         if self.session.is_open() {
@@ -179,7 +180,7 @@ impl<B: SendBell> SendQueue<B> {
     #[cold]
     fn refuse(&self, opcode: WrOpcode) -> PostError {
         if self.has(opcode) {
-            // The QP has it, but the address is missing or out of place.
+            // The QP has the opcode, but the address is missing or not allowed.
             PostError::InvalidArgument
         } else {
             PostError::IllegalOpcode
@@ -195,13 +196,13 @@ impl<B: SendBell> SendQueue<B> {
         }
     }
 
-    /// Publishes what the cursor has passed, if anything, and rings.
+    /// Publishes the WRs before the cursor, if there are any, and rings.
     #[inline(always)]
     pub(crate) fn publish(&mut self, cursor: &Cursor) -> Result<(), PostError> {
         let bell = &self.bell;
-        // The slot behind the last WR is always this side's. Kernels since 6.4 take a send queue that runs dry for
-        // drained (SQD) only if the WQE that would be next is marked as not begun, which after a lap it is not
-        // (`req_check_sq_drain_done()`).
+        // The slot after the last WR always belongs to the producer. Kernels since 6.4 report an empty send queue as
+        // drained (SQD) only if the WQE in the next slot is marked as not begun (`req_check_sq_drain_done()`); after a
+        // lap the slot contains an old WQE, which is not.
         let prepare = |mut slot: WqeSlot<'_, rxe_send_wqe>| wqe::clear_state(&mut slot);
         // From now on the kernel may execute the WRs, even if the system call fails.
         self.ring.publish(cursor, prepare, |_| bell.ring().map_err(PostError::Doorbell))
@@ -225,7 +226,7 @@ impl<B: SendBell> SendQueueTrait for SendQueue<B> {
 
     #[inline]
     unsafe fn post_send(&mut self, list: *const SendWr) -> Result<(), BadWr<SendWr>> {
-        // SAFETY: the caller makes the promise that `list::post_send` requires.
+        // SAFETY: `list` fulfils the contract of `SendQueue::post_send`, which is also that of `list::post_send`.
         unsafe { crate::list::post_send(self, list) }
     }
 }

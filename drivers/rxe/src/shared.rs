@@ -25,7 +25,7 @@ pub struct QpShared {
     qkey: AtomicU32,
     /// One control call at a time.
     modifying: Mutex<()>,
-    /// The CQs that it completes to. They hold no completion of it after it was reset or destroyed.
+    /// The CQs of the QP. They contain no completion of it after it was reset or destroyed.
     cqs: Vec<Arc<CqShared>>,
     qp_num: u32,
 }
@@ -94,7 +94,7 @@ impl QpShared {
         self.recv.wait_idle()
     }
 
-    /// The kernel has reset or destroyed the QP: its CQs hold no completion of it any more.
+    /// Removes the completions of the QP, which the kernel has reset or destroyed, from its CQs.
     pub(crate) fn remove_completions(&self) {
         for cq in &self.cqs {
             cq.remove_completions(self.qp_num);
@@ -107,7 +107,7 @@ impl QpShared {
         self.qkey.load(Ordering::Relaxed)
     }
 
-    /// Notes a new queue key.
+    /// Stores a new queue key.
     pub fn set_qkey(&self, qkey: u32) {
         self.qkey.store(qkey, Ordering::Relaxed);
     }

@@ -258,9 +258,9 @@ pub struct DecodedSend {
     pub length: u32,
     /// `dma.resid`
     pub resid: u32,
-    /// The entries, if the data is not inline.
+    /// The entries, if the data are not inline.
     pub sges: Vec<DecodedSge>,
-    /// The data, if it is.
+    /// The data, if they are inline.
     pub inline: Vec<u8>,
     /// The kernel's own variables (`status`, `state`, `mask`, PSNs, `ack_length`, `ssn`, `has_rd_atomic`, `cur_sge`,
     /// `sge_offset`). Must be 0; otherwise old bytes were left in the slot.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The encoder: one work request, typed, to the bytes of one slot.
+//! The encoder: writes one typed work request to a slot.
 //!
-//! Pure: it touches nothing but the slot it is given. All faces end here. The head of a WQE is always written whole,
-//! because the kernel works on the WQE in place (`state`, `status`, `mask`, `has_rd_atomic`, PSNs and the DMA position
-//! are its own variables, and it reads several of them before it ever writes them: `get_wqe()`, `check_init_depth()`,
-//! `copy_data()`), and what an earlier lap left there must not be taken for this one's.
+//! It accesses only the slot that is passed to it, and all faces use it. The head of a WQE is always written whole,
+//! because the kernel updates the WQE in place: `state`, `status`, `mask`, `has_rd_atomic`, PSNs and the DMA position
+//! are its own variables, and it reads several of them before it writes them (`get_wqe()`, `check_init_depth()`,
+//! `copy_data()`). Without that it would use the values of an earlier lap.
 
 use crate::queue::WqeSlot;
 use core::mem::offset_of;
@@ -39,7 +39,8 @@ pub(crate) struct Limits {
 /// The data of an address handle that the encoder needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ah {
-    /// The kernel's index of it; 0 from kernels that have none (before 5.15), which take `av` from the WQE.
+    /// The kernel's index of the address handle; 0 for kernels without an index (before 5.16), which read `av` from the
+    /// WQE.
     pub num: u32,
     /// The address itself.
     pub av: rxe_av,
@@ -57,7 +58,7 @@ impl Ah {
 /// payload instead.
 const PLAIN_FLAGS: SendFlags = SendFlags::FENCE.union(SendFlags::SIGNALED).union(SendFlags::SOLICITED);
 
-/// The flags of a WR that go into the WQE, without what its data adds.
+/// The flags of a WR that are copied to the WQE, without those that its data add.
 #[inline(always)]
 pub(crate) fn check_flags(flags: SendFlags) -> Result<u32, PostError> {
     if flags.bits() & !(PLAIN_FLAGS.bits() | SendFlags::INLINE.bits()) != 0 {
@@ -79,7 +80,7 @@ pub(crate) fn flags_of<O: Operation, P: Payload<Sge>>(flags: SendFlags) -> Resul
     Ok(flags | SendFlags::INLINE.bits())
 }
 
-/// Data, where it went: how many entries, how many bytes.
+/// The size of the data in a WQE: the number of entries and of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Data {
     pub(crate) num_sge: u32,
@@ -87,14 +88,14 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// The WQE's part that the kernel works through.
+    /// The DMA state, which the kernel updates while it processes the WQE.
     #[inline(always)]
     pub(crate) fn dma(self) -> rxe_dma_info {
         rxe_dma_info { length: self.length, resid: self.length, num_sge: self.num_sge, ..Default::default() }
     }
 }
 
-/// Writes the entries behind the head. Those of length 0 are left out: they are 0 bytes.
+/// Writes the entries behind the head. Entries of length 0 are skipped.
 #[inline(always)]
 fn put_sges<H>(slot: &mut WqeSlot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<Data, PostError> {
     if sges.len() > max_sge as usize {
@@ -118,8 +119,8 @@ fn put_sges<H>(slot: &mut WqeSlot<'_, H>, max_sge: u32, sges: &[Sge]) -> Result<
     Ok(Data { num_sge, length: length as u32 })
 }
 
-/// Copies inline data behind the head. The length is the number of bytes that the payload provides, not the length that
-/// it announces.
+/// Copies inline data behind the head. The length is the number of bytes that the payload provides, not its
+/// `inline_len`.
 #[inline(always)]
 pub(crate) fn put_inline<P: Payload<Sge>>(
     slot: &mut SendSlot<'_>,
@@ -149,7 +150,7 @@ pub(crate) fn put_send_sges(
     sges: &[Sge],
 ) -> Result<Data, PostError> {
     let data = put_sges(slot, limits.max_sge, sges)?;
-    // The first entry that is not empty takes all of the answer, as on other devices.
+    // The first entry that is not empty gets the whole response, as on other devices.
     let room = || sges.iter().map(|sge| sge.length).find(|length| *length != 0);
     if is_atomic(opcode) && room().is_none_or(|length| length < 8) {
         return Err(PostError::InvalidLength);
@@ -160,7 +161,7 @@ pub(crate) fn put_send_sges(
 /// The destination of a datagram: address, QP number, queue key.
 pub(crate) type Destination<'a> = Option<(&'a Ah, u32, u32)>;
 
-/// Encodes a send WR whose flags are checked. On an error the slot's bytes mean nothing.
+/// Encodes a send WR whose flags are checked. After an error the contents of the slot are undefined.
 #[inline(always)]
 pub(crate) fn encode_send<O, P>(
     slot: &mut SendSlot<'_>,
@@ -286,7 +287,7 @@ pub(crate) fn set_destination(slot: &mut SendSlot<'_>, ah: &Ah, remote_qpn: u32,
     slot.put_field::<DESTINATION, rxe_send_wr_wr>(ah.destination(remote_qpn, remote_qkey).into());
 }
 
-/// Encodes a receive. On an error the slot's bytes mean nothing.
+/// Encodes a receive. After an error the contents of the slot are undefined.
 #[inline(always)]
 pub(crate) fn encode_recv(
     slot: &mut RecvSlot<'_>,

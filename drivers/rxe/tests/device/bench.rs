@@ -58,7 +58,7 @@ impl Bench {
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC
             | AccessFlags::MW_BIND;
-        // SAFETY: leaked, and made of atomics.
+        // SAFETY: the memory is leaked, and consists of atomics.
         let mr = unsafe { mr::reg(info.core_support, &pd, range, access, Uhw::none()) }.unwrap();
         let attr = CqInitAttr { cqe, ..Default::default() };
         let cq = own!(driver.create_cq(&attr, None, 0)).unwrap();
@@ -207,13 +207,13 @@ impl Bench {
         got
     }
 
-    /// No completion comes.
+    /// Checks that no completion arrives.
     pub(super) fn quiet(&mut self) {
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(self.cq.queue.poll_cq(&mut [WorkCompletion::default(); 4]), Ok(0));
     }
 
-    /// Completions by `wr_id`, all of which succeeded.
+    /// Waits for `n` completions, all of which must succeed; they are sorted by `wr_id`.
     pub(super) fn wait_ok(&mut self, n: usize) -> Vec<WorkCompletion> {
         let mut got = self.wait(n);
         got.sort_by_key(|wc| wc.wr_id);

@@ -142,7 +142,7 @@ fn windows_of_both_types_are_bound_and_invalidated() {
         t.wait_ok(1);
         assert_eq!(t.get(8192, 10), [n; 10]);
     }
-    // The peer invalidates the type 2 window; the old key is then good for nothing.
+    // The peer invalidates the type 2 window; the old key is then invalid.
     recv!(b, 1, &[t.sge(0, 10)]).unwrap();
     post!(a, 2, op::SendInv::new(second.rkey), Inline(b"gone")).unwrap();
     let wc = t.wait_ok(2);
@@ -186,7 +186,7 @@ fn flush_and_atomic_write_complete_if_the_kernel_has_them() {
     if has_flush {
         let range = MrRange { addr: at.addr, length: 4096, iova: at.addr };
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::FLUSH_GLOBAL;
-        // SAFETY: leaked, and made of atomics.
+        // SAFETY: the memory is leaked, and consists of atomics.
         let mr = unsafe { mr::reg(t.info.core_support, &t.pd, range, access, Uhw::none()) }.unwrap();
         at.rkey = mr.rkey();
         flushed = Some(mr);
@@ -248,8 +248,8 @@ fn unreliable_connections_send_write_and_refuse_invalidation() {
     assert_eq!(t.get(0, 3000), [5; 3000]);
     post!(a, 3, op::Write::new(t.remote(20000)), Inline(b"uc")).unwrap();
     t.wait_ok(1);
-    // Legal by ibv_post_send(3), but beyond rxe's limits: the completion has an error. Later kernels flush the WR that
-    // they failed at before they report why (`rxe_requester()` calls `rxe_qp_error()` at once).
+    // Legal by ibv_post_send(3), but beyond rxe's limits: the completion has an error. Later kernels flush the failed
+    // WR before they report the cause (`rxe_requester()` calls `rxe_qp_error()` at once).
     post!(a, 4, op::SendInv::new(1), NoData).unwrap();
     let status = t.wait(1)[0].status;
     assert!(matches!(status, WcStatus::LOC_QP_OP_ERR | WcStatus::WR_FLUSH_ERR), "{status}");
@@ -368,7 +368,7 @@ fn wrs_posted_in_sqd_run_after_it() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
     t.state(&a, QpState::SQD);
-    // Draining takes a moment; until then the kernel refuses to go back.
+    // Draining takes time; until it is complete, the kernel refuses the transition back.
     let end = Instant::now() + LIMIT;
     while a.handle.query(QpAttrMask::STATE).unwrap().0.sq_draining {
         assert!(Instant::now() < end, "the send queue is not drained");
@@ -439,7 +439,7 @@ fn resizes_keep_all_completions() {
 fn doorbells_use_the_ioctl_if_write_is_refused() {
     let mut t = Bench::new();
     let (mut a, mut b) = t.pair(QpType::Rc);
-    // From here on the process has other credentials than at the open, if equal ones.
+    // After this call the process has other credentials than when it opened the device, although equal ones.
     let status = replace_credentials();
     assert_eq!(status, 0);
     recv!(b, 1, &[t.sge(0, 10)]).unwrap();
