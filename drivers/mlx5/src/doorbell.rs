@@ -142,7 +142,7 @@ pub type SharedHalf = Locked<u32, Shared>;
 /// A send queue's doorbell.
 ///
 /// # Invariants
-/// If `register` is mapped and `sharing` is [`Sharing::Own`], `next` is the address of its next half, and the other half's
+/// If `register` is mapped and `sharing` is `Sharing::Own`, `next` is the address of its next half, and the other half's
 /// address differs in the bit `toggle`. `toggle` is 0 if there is only one.
 pub struct Doorbell {
     next: NonNull<u64>,
