@@ -9,7 +9,7 @@ use uverbs_hca::bytes::{array, be32, be64, put};
 use uverbs_hca::front::{Device, Port};
 use uverbs_hca::memory::{Fault, Memory};
 
-/// Bytes of an entry that have a meaning.
+/// Significant bytes of an entry.
 const ENTRY: usize = 64;
 /// `MLX5_PCI_CMD_XPORT`
 const TYPE: u8 = 7;
@@ -152,7 +152,7 @@ fn write(
 /// The doorbell: executes the commands of these slots.
 pub(crate) fn doorbell(device: &mut Device, function: &mut Function, port: &mut Port<'_>, slots: u32) {
     // An event queue for commands does not yet report the command that creates it.
-    let tells = function.tells_of_commands();
+    let reports = function.reports_commands();
     let mut done = 0;
     for slot in (0..1 << LOG_SLOTS).filter(|slot| slots >> slot & 1 != 0) {
         match execute(device, function, port, slot) {
@@ -161,7 +161,7 @@ pub(crate) fn doorbell(device: &mut Device, function: &mut Function, port: &mut 
             Err(Fault) => log::warn!("{}: the command queue is not in the guest's memory", function.name),
         }
     }
-    if tells && done != 0 {
+    if reports && done != 0 {
         function.post_commands(done);
     }
 }

@@ -44,7 +44,7 @@ impl Function {
     }
 
     /// Whether a queue receives the events of commands.
-    pub(crate) fn tells_of_commands(&self) -> bool {
+    pub(crate) fn reports_commands(&self) -> bool {
         self.eqs.values().any(|eq| eq.takes(kind::CMD))
     }
 

@@ -19,7 +19,7 @@ pub enum Registration {
     Umr,
 }
 
-/// A device as a PCI function. A clone is the same device.
+/// A device as a PCI function. Clones refer to the same device.
 #[derive(Clone, Debug)]
 pub struct PciFunction {
     plugged: Plugged<Function>,
@@ -53,7 +53,9 @@ impl PciFunction {
 
     /// Serves VMs at a socket, one after the other, until `stop` returns true after one has disconnected.
     ///
-    /// # Errors The socket can't be created, or a connection failed.
+    /// # Errors
+    ///
+    /// The socket can't be created, or a connection failed.
     pub fn serve(&self, socket: &Path, stop: impl Fn() -> bool) -> std::io::Result<()> {
         server::serve(self, socket, stop)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest's memory by bus address. The VM maps it for the device.
-// UNSAFETY: maps the files that the VM hands over, and gives them to code that accesses memory by address.
+// UNSAFETY: maps the files that the VM passes, and gives them to code that accesses memory by address.
 #![expect(unsafe_code)]
 
 use core::fmt;
@@ -29,7 +29,7 @@ impl Mapped {
     fn new(file: &File, offset: u64, len: u64) -> Option<Self> {
         let size = NonZeroUsize::new(usize::try_from(len).ok()?)?;
         let offset = i64::try_from(offset).ok()?;
-        // An access beyond the end of the file would be a fault of this process.
+        // An access beyond the end of the file would raise SIGBUS in this process.
         let end = u64::try_from(offset).ok()?.checked_add(len)?;
         if file.metadata().ok()?.len() < end {
             return None;

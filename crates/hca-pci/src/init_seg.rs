@@ -3,13 +3,13 @@
 
 use uverbs_hca::bytes::put;
 
-/// Bytes of the segment that have a meaning.
+/// Significant bytes of the segment.
 pub(crate) const BYTES: u64 = 0x1040;
 
 /// `fw_rev`: minor and major version, and the subminor behind the revision of the command interface.
 const FW_REV: usize = 0x00;
 const CMDIF_REV: usize = 0x04;
-/// `cmdq_addr_h`, `cmdq_addr_l_sz`: where the command queue is.
+/// `cmdq_addr_h`, `cmdq_addr_l_sz`: the address of the command queue.
 pub(crate) const QUEUE_HIGH: u64 = 0x10;
 pub(crate) const QUEUE_LOW: u64 = 0x14;
 /// `cmd_dbell`: a bit for each slot.
@@ -57,6 +57,6 @@ mod tests {
         assert_eq!(be32(&bytes, 0x1fc), 0, "initialized");
         assert_eq!(be64(&bytes, 0x1000), 5_000_000);
         assert_eq!(be32(&bytes, 0x1010), 5);
-        assert_ne!(be32(&read(6_000_000, 0), 0x1010), 5, "it lives");
+        assert_ne!(be32(&read(6_000_000, 0), 0x1010), 5, "the counter increases");
     }
 }

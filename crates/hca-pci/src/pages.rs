@@ -7,7 +7,7 @@ use uverbs_hca::bytes::be64;
 use uverbs_hca::front::Translate;
 use uverbs_hca::memory::{Area, Fault, Memory};
 
-/// Pages of the guest's as one range.
+/// Pages of the guest as one range of memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Pages {
     guest: Arc<Guest>,
@@ -113,7 +113,7 @@ impl Memory for Pages {
     }
 }
 
-/// Makes ranges of the page lists in updates of memory keys.
+/// Converts the page lists in updates of memory keys to ranges of memory.
 #[derive(Debug)]
 pub(crate) struct Lists(pub(crate) Arc<Guest>);
 

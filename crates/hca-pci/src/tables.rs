@@ -10,8 +10,8 @@ use uverbs_hca::front::{Classifier, Headers, Hit, Rss, Target};
 
 /// Bytes of a match (`struct mlx5_ifc_fte_match_param_bits`).
 const MATCH: usize = 512;
-/// The limits of a frame's way: tables in sequence, and tables in total. Without them, tables that form a cycle would
-/// be followed for ever.
+/// The limits of a frame's path: tables in sequence, and tables in total. Without them, tables that form a cycle would
+/// be followed endlessly.
 const MAX_DEPTH: usize = 64;
 const MAX_VISITS: usize = 1024;
 
@@ -42,7 +42,7 @@ pub(crate) struct Group {
     pub(crate) end: u32,
 }
 
-/// An entry: the frames that it takes, and what is done with them.
+/// An entry: the frames that it matches, and its actions.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) group: u32,
@@ -60,7 +60,7 @@ pub(crate) struct Table {
     /// The table for a frame that matches no entry.
     pub(crate) miss: Option<u32>,
     pub(crate) groups: BTreeMap<u32, Group>,
-    /// The entries by index. A frame takes the matching entry with the lowest index.
+    /// The entries by index. A frame uses the matching entry with the lowest index.
     pub(crate) entries: BTreeMap<u32, Entry>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) enum Where {
     },
 }
 
-/// The result of a frame's way through the tables.
+/// The result of a frame's path through the tables.
 #[derive(Debug, Default)]
 struct Walk {
     visits: usize,

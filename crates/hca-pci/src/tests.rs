@@ -360,7 +360,7 @@ fn queues_and_keys_can_be_in_memory_of_a_user() {
     assert_eq!(driver.read::<7>(0x35_0060), *b"in umem");
     let kinds = [driver.read::<64>(0x36_0040)[63] >> 4, driver.read::<64>(0x36_0080)[63] >> 4];
     assert!(kinds.contains(&2) && kinds.contains(&0), "a receive and a send: {kinds:?}");
-    // It can't go before its users; and neither a memory nor a context can go twice.
+    // It can't be destroyed before its users, and neither memory nor a context can be destroyed twice.
     let by_number = |opcode, number: u32| {
         let mut command = input(opcode, 16);
         put(&mut command, 8, &number.to_be_bytes());

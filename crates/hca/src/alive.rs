@@ -23,7 +23,7 @@ impl fmt::Debug for Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        // A child of fork(2) has no such thread, and its copy of the lock may stay locked for ever.
+        // A child of fork(2) has no such thread, and its copy of the lock may stay locked permanently.
         if !self.is_here() {
             return;
         }
@@ -41,7 +41,7 @@ impl Alive {
         Arc::new(Self { shared, trunks: Arc::default(), thread, pid: std::process::id() })
     }
 
-    /// Whether this is the process that made the fabric, and not a child of it.
+    /// Whether this is the process that created the fabric, and not a child of it.
     pub(crate) fn is_here(&self) -> bool {
         std::process::id() == self.pid
     }

@@ -42,7 +42,7 @@ pub struct Config {
     /// The number of doorbell pages for all contexts together.
     pub(crate) max_uars: u32,
     pub(crate) inline_mode: InlineMode,
-    /// What is required of reserved bytes in WQEs.
+    /// The rule for reserved bytes in WQEs.
     pub(crate) reserved: Reserved,
 }
 

@@ -19,14 +19,14 @@ use std::path::Path;
 use std::sync::Arc;
 use uverbs_core::kernel::Kernel;
 
-/// Devices that reach each other. A clone is the same fabric.
+/// A network of devices that can reach each other. Clones refer to the same fabric.
 #[derive(Clone, Debug)]
 pub struct Fabric {
     alive: Arc<Alive>,
 }
 
 impl Fabric {
-    /// A fabric in real time. The seed decides which packets its faults hit.
+    /// A fabric in real time. The seed determines which packets are affected by its faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let shared = Arc::new(Shared::new(seed, false));
@@ -48,9 +48,8 @@ impl Fabric {
     /// Lets other processes [join](Fabric::join) this fabric through a Unix socket, whose file is created. This process
     /// forwards packets between them, so all of them reach each other; it needs no devices itself.
     ///
-    /// # Errors
-    /// The socket can't be made; another process listens there (`AddrInUse`); this fabric joined another one; it is
-    /// deterministic, and several processes can't be.
+    /// The socket can't be created; another process listens there (`AddrInUse`); this fabric joined another one; it is
+    /// deterministic, which a fabric of several processes can't be.
     pub fn listen(&self, path: &Path) -> std::io::Result<()> {
         self.real()?;
         if self.alive.shared.read(|world| world.peers.base != 0) {
@@ -76,7 +75,7 @@ impl Fabric {
         if is_used || self.alive.trunks.is_listening() {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
-                "a fabric is joined before devices are built, and once",
+                "a fabric can be joined only once, and before devices are built",
             ));
         }
         self.alive.trunks.join(&self.alive.shared, path)
@@ -101,25 +100,25 @@ impl Fabric {
     }
 
     /// Loses packets with this probability.
-    #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
+    #[expect(clippy::must_use_candidate, reason = "returns itself, so that calls can be chained")]
     pub fn loss(&self, p: f64) -> &Self {
         self.faults(|f| f.loss = p)
     }
 
     /// Delivers packets twice with this probability.
-    #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
+    #[expect(clippy::must_use_candidate, reason = "returns itself, so that calls can be chained")]
     pub fn duplicate(&self, p: f64) -> &Self {
         self.faults(|f| f.duplicate = p)
     }
 
     /// Delivers packets after later ones with this probability.
-    #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
+    #[expect(clippy::must_use_candidate, reason = "returns itself, so that calls can be chained")]
     pub fn reorder(&self, p: f64) -> &Self {
         self.faults(|f| f.reorder = p)
     }
 
     /// Delays every packet.
-    #[expect(clippy::must_use_candidate, reason = "returns itself for more of the same")]
+    #[expect(clippy::must_use_candidate, reason = "returns itself, so that calls can be chained")]
     pub fn delay(&self, delay: Duration) -> &Self {
         self.faults(|f| f.delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
     }
@@ -142,7 +141,7 @@ impl Fabric {
         self.alive.shared.run_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The clock, in nanoseconds since the fabric was made.
+    /// The clock, in nanoseconds since the fabric was created.
     #[must_use]
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.alive.shared.read(|world| world.now))
@@ -151,7 +150,7 @@ impl Fabric {
 
 /// A device that is to be built.
 #[derive(Clone, Debug)]
-#[must_use = "nothing happens before it is built"]
+#[must_use = "the device does not exist before it is built"]
 pub struct DeviceBuilder {
     fabric: Fabric,
     config: Config,
@@ -287,7 +286,7 @@ fn address(index: usize, ethernet: bool) -> (Address, u64) {
     )
 }
 
-/// A software HCA with the in-process kernel. A clone is the same device.
+/// A software HCA with the in-process kernel. Clones refer to the same device.
 #[derive(Clone)]
 pub struct Hca {
     plugged: Plugged<State>,
@@ -326,7 +325,7 @@ impl Hca {
         &self.name
     }
 
-    /// The fabric it is on.
+    /// The fabric of the device.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
         Fabric { alive: Arc::clone(self.plugged.alive()) }

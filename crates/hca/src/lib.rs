@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A software mlx5 HCA: RDMA with no NIC, no root and no VM.
 //!
-//! A device of this crate executes what an mlx5 driver writes: send, receive and completion queues in memory, doorbell
-//! records, doorbells and BlueFlame. It comes with the kernel's half, a [`Kernel`](uverbs_core::kernel::Kernel) port
-//! that answers the uverbs ioctl ABI in this process, so everything above the system call is the real code.
+//! A device of this crate executes the queues that an mlx5 driver writes: send, receive and completion queues in
+//! memory, doorbell records, doorbells and BlueFlame. The crate includes the kernel's part, a
+//! [`Kernel`](uverbs_core::kernel::Kernel) port that answers the uverbs ioctl ABI in this process, so everything above
+//! the system call is the real code.
 //!
-//! # One line
+//! # In a test
 //! A service's test opens a context on it as it would open one on a NIC:
 //! ```text
 //! let context = Context::<Mlx5>::from_kernel(Hca::new().open())?;
 //! ```
 //! Each [`Hca::open`] is a new context of the same device, as a second `open` of `/dev/infiniband/uverbs0` is.
 //!
-//! # More devices, and a bad network
+//! # Several devices, and an unreliable network
 //! ```
 //! use uverbs_hca::{Fabric, Link};
 //!

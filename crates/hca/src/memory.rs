@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[error("an access outside of the registered memory")]
 pub struct Fault;
 
-/// One registered range. Others (the program, other devices) read and write it at any time.
+/// One registered range. The program and other devices read and write it at any time.
 #[expect(clippy::len_without_is_empty, reason = "a range may be empty, but no code checks that")]
 pub trait Memory: Send + Sync + fmt::Debug {
     /// Bytes in the range.

@@ -9,7 +9,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-/// A device of a fabric with its front. A clone is the same device.
+/// A device of a fabric with its front. Clones refer to the same device.
 pub struct Plugged<F> {
     alive: Arc<Alive>,
     /// Number of the device in the fabric.
@@ -42,12 +42,12 @@ impl<F> Plugged<F> {
         &self.alive
     }
 
-    /// Whether this is the process that made the fabric, and not a child of it.
+    /// Whether this is the process that created the fabric, and not a child of it.
     pub(crate) fn is_here(&self) -> bool {
         self.alive.is_here()
     }
 
-    /// Calls `f` with the device, and then processes what is due. `None` if the device does not exist.
+    /// Calls `f` with the device, and then processes due packets and timers. `None` if the device does not exist.
     pub(crate) fn enter_device<R>(&self, f: impl FnOnce(&mut Device, &mut Port<'_>) -> R) -> Option<R> {
         self.alive.shared.enter(|world| {
             let (device, mut port) = world.device(self.index)?;
@@ -55,7 +55,7 @@ impl<F> Plugged<F> {
         })
     }
 
-    /// Calls `f` with the device. Nothing is processed.
+    /// Calls `f` with the device. No packets or timers are processed.
     fn read<R>(&self, f: impl FnOnce(&Device) -> R) -> R {
         self.alive.shared.read(|world| f(&world.devices[self.index]))
     }
@@ -121,7 +121,8 @@ impl<F> Plugged<F> {
 }
 
 impl<F: Front> Plugged<F> {
-    /// Calls `f` with the device, its front and its port, and then processes what is due. `None` is a device that does
+    /// Calls `f` with the device, its front and its port, and then processes due packets and timers. `None` is a device
+    /// that does not exist or has another front, which no `Plugged` of a [`DeviceBuilder`](crate::DeviceBuilder) is.
     /// not exist or has another front, which no `Plugged` of a [`DeviceBuilder`](crate::DeviceBuilder) is.
     pub fn enter<R>(&self, f: impl FnOnce(&mut Device, &mut F, &mut Port<'_>) -> R) -> Option<R> {
         self.alive.shared.enter(|world| {
@@ -130,7 +131,7 @@ impl<F: Front> Plugged<F> {
         })
     }
 
-    /// Calls `f` with the front's state. Nothing is processed.
+    /// Calls `f` with the front's state. No packets or timers are processed.
     pub fn read_front<R>(&self, f: impl FnOnce(&F) -> R) -> Option<R> {
         self.alive.shared.read(|world| world.front(self.index).map(f))
     }

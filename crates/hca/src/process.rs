@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of this process by address: that which the in-process kernel registers, and mapped memory of a VM.
+//! Memory of this process, accessed by address: memory that the in-process kernel registers, and mapped memory of a VM.
 // UNSAFETY: a software device reads and writes memory by address, as a NIC does.
 #![expect(unsafe_code)]
 
@@ -11,9 +11,9 @@ const WORD: usize = size_of::<u64>();
 
 /// A registered range of this process's memory.
 ///
-/// Every access is a relaxed atomic one of a word or a byte: other threads of the program access the memory at the same
-/// time, as they do with a NIC, and there is never a Rust reference to it. Words and bytes overlap, which is what
-/// hardware does too; each compiles to a plain load or store.
+/// Every access is a relaxed atomic access to a word or a byte: other threads of the program access the memory at the
+/// same time, as with a NIC, and no Rust reference to it exists. Accesses to words and to bytes may overlap, as those
+/// of hardware do; each compiles to a plain load or store.
 ///
 /// # Invariants
 /// `len` bytes at `base` are readable, and writable if the device may write to them, until it is dropped.
@@ -48,7 +48,7 @@ impl ProcessRange {
         Some(Self { base, len })
     }
 
-    /// The offset of `len` bytes, checked to be inside.
+    /// The offset of `len` bytes; checks that they are inside the range.
     fn check(&self, offset: u64, len: usize) -> Result<usize, Fault> {
         let offset = usize::try_from(offset).map_err(|_| Fault)?;
         match offset.checked_add(len) {
@@ -65,27 +65,30 @@ impl ProcessRange {
     /// # Safety
     /// `at < self.len`
     unsafe fn byte(&self, at: usize) -> &AtomicU8 {
-        // SAFETY: inside of the range (the caller), so the sum does not leave the allocation.
+        // SAFETY: inside of the range (the contract of this function), so the sum does not leave the allocation.
         let ptr = unsafe { self.base.add(at) };
-        // SAFETY: mapped (the invariant), aligned as a byte is; accessed atomically or by code outside of Rust's view.
+        // SAFETY: mapped (the invariant), aligned as a byte is; accessed atomically, or by code that is not part of the
+        // Rust program.
         unsafe { ptr.cast::<AtomicU8>().as_ref() }
     }
 
     /// # Safety
     /// `at + 8 <= self.len`, and the address is a multiple of 8.
     unsafe fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: inside of the range (the caller), so the sum does not leave the allocation.
+        // SAFETY: inside of the range (the contract of this function), so the sum does not leave the allocation.
         let ptr = unsafe { self.base.add(at) };
-        // SAFETY: mapped (the invariant), aligned (the caller); accessed atomically or by code outside of Rust's view.
+        // SAFETY: mapped (the invariant), aligned (the contract of this function); accessed atomically, or by code that
+        // is not part of the Rust program.
         unsafe { ptr.cast::<AtomicU64>().as_ref() }
     }
 
     /// # Safety
     /// `at + 4 <= self.len`, and the address is a multiple of 4.
     unsafe fn half(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: inside of the range (the caller), so the sum does not leave the allocation.
+        // SAFETY: inside of the range (the contract of this function), so the sum does not leave the allocation.
         let ptr = unsafe { self.base.add(at) };
-        // SAFETY: mapped (the invariant), aligned (the caller); accessed atomically or by code outside of Rust's view.
+        // SAFETY: mapped (the invariant), aligned (the contract of this function); accessed atomically, or by code that
+        // is not part of the Rust program.
         unsafe { ptr.cast::<AtomicU32>().as_ref() }
     }
 

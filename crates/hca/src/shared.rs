@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lock of a fabric's world, and the thread that processes what becomes due.
+//! The lock of a fabric's world, and the thread that processes due packets and timers.
 
 use crate::world::World;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +47,7 @@ impl Shared {
         world
     }
 
-    /// Calls `f` with the world, and then processes what is due.
+    /// Calls `f` with the world, and then processes due packets and timers.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut World) -> R) -> R {
         let mut world = self.lock();
         let result = f(&mut world);
@@ -56,7 +56,7 @@ impl Shared {
         result
     }
 
-    /// Calls `f` with the world, which it must not change. Nothing is processed.
+    /// Calls `f` with the world, which it must not change. No packets or timers are processed.
     pub(crate) fn read<R>(&self, f: impl FnOnce(&World) -> R) -> R {
         f(&self.lock())
     }
@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    /// The thread: sleeps until something is due.
+    /// The thread: sleeps until a packet or timer is due.
     pub(crate) fn run_timers(&self) {
         let mut world = self.lock();
         while !world.stop {

@@ -83,7 +83,7 @@ impl World {
             }
             Message::Sync(number) => {
                 // The other peers get the changes before the request for an answer.
-                self.peers.tell(&self.net);
+                self.peers.send_changes(&self.net);
                 self.peers.relay(link, number);
             }
             Message::Synced(number) => self.peers.answered(link, number),
@@ -188,7 +188,7 @@ impl Trunks {
         Ok(())
     }
 
-    /// Ends everything.
+    /// Ends all threads and closes all sockets.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         let State { sockets, listeners, threads, .. } = core::mem::take(&mut *self.state());
@@ -277,7 +277,7 @@ impl Trunks {
         Ok(())
     }
 
-    /// The side of the process that joins.
+    /// Connects, as the process that joins.
     fn connect(self: &Arc<Self>, shared: &Shared, path: &Path, base: Option<u16>) -> io::Result<Joined> {
         let stream = UnixStream::connect(path)?;
         let kept = self.keep(&stream)?;
@@ -299,7 +299,7 @@ impl Trunks {
         }
     }
 
-    /// The side of the process that listens; `None` if the peer was refused.
+    /// Accepts a connection, as the process that listens; `None` if the peer was refused.
     fn welcome(self: &Arc<Self>, shared: &Shared, stream: UnixStream) -> io::Result<Option<Joined>> {
         let kept = self.keep(&stream)?;
         stream.set_read_timeout(Some(HANDSHAKE))?;

@@ -54,13 +54,13 @@ impl World {
         }
     }
 
-    /// A device and its surroundings.
+    /// A device, and the clock and network for it.
     pub(crate) fn device(&mut self, index: usize) -> Option<(&mut Device, Port<'_>)> {
         let device = self.devices.get_mut(index)?;
         Some((device, Port { now: self.now, me: index, net: &mut self.net }))
     }
 
-    /// A device, its front, and its surroundings; `None` if its front is not an `F`.
+    /// A device, its front, and the clock and network for them; `None` if its front is not an `F`.
     pub(crate) fn parts<F: Front>(&mut self, index: usize) -> Option<(&mut Device, &mut F, Port<'_>)> {
         let device = self.devices.get_mut(index)?;
         let front: &mut dyn Any = &mut **self.fronts.get_mut(index)?.as_mut()?;
@@ -240,7 +240,7 @@ impl World {
                 front.deliver(device);
             }
         }
-        self.peers.tell(&self.net);
+        self.peers.send_changes(&self.net);
     }
 
     /// The time at which the thread must run next; `None` for never.

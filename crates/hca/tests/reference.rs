@@ -184,7 +184,7 @@ fn every_receive_wqe_decodes_to_its_list() {
                 for fill in ["00", "ff"] {
                     let got = recv_wqe(&bytes(hex, fill)[header..]);
                     let got = got.unwrap_or_else(|e| panic!("{}: {e}", case["name"]));
-                    // On an SRQ, the device takes an entry of 0 bytes for one of 2^31.
+                    // On an SRQ, the device interprets an entry of 0 bytes as one of 2^31.
                     let all = list(wr, "sg_list").iter().filter(|s| header != 0 || number(&s["length"]) != 0);
                     let expected: Vec<_> = all
                         .map(|s| match number(&s["length"]) {

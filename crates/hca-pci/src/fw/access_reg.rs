@@ -71,7 +71,7 @@ pub(super) fn access(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) -
             paos_reg::ADMIN_STATUS.set(data, 1_u32);
             paos_reg::OPER_STATUS.set(data, if up { 1_u32 } else { 2 });
             if is_write && ethernet {
-                super::vport::tell_link(call)?;
+                super::vport::report_link(call)?;
             }
         }
         NODE_DESC if is_write => call.function.description = given,

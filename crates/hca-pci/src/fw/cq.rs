@@ -19,7 +19,8 @@ const RESIZE: u64 = 1;
 /// `MLX5_CQ_ST_*`: fired (never armed or not armed again), overrun.
 const STATUS_OVERFLOW: u32 = 9;
 
-/// The ring of a context and the bytes of an entry. `umem` is the command that may say in which memory of a user it is.
+/// The ring of a context and the bytes of an entry. `umem` is the command, which may name the user memory that contains
+/// the ring.
 fn ring(
     call: &Call<'_, '_>,
     context: &[u8],
@@ -104,7 +105,7 @@ pub(super) fn modify(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Res
         if cq.is_broken() {
             return Err(Status::BAD_STATE);
         }
-        // `MLX5_CMD_STAT_BAD_SIZE_OUTS_CQES_ERR`: what is not consumed would not fit.
+        // `MLX5_CMD_STAT_BAD_SIZE_OUTS_CQES_ERR`: the unconsumed entries would not fit.
         if !cq.resize(ring, entry).map_err(|_| Status::BAD_PARAM)? {
             return Err(Status(0x40));
         }

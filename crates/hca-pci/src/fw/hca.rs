@@ -24,7 +24,7 @@ pub(super) fn zeros(_: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<(), 
     Ok(())
 }
 
-/// The driver is unloaded, or gives up the device: all its objects are destroyed.
+/// The driver is unloaded, or disables the device: all its objects are destroyed.
 #[expect(clippy::unnecessary_wraps, reason = "a handler")]
 pub(super) fn teardown(call: &mut Call<'_, '_>, _: &[u8], _: &mut [u8]) -> Result<(), Status> {
     call.function.reset(call.device, call.port);
@@ -37,7 +37,8 @@ pub(super) fn query_pages(_: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> 
     Ok(())
 }
 
-/// The firmware requests no pages, so the driver must not give any. Requests to return pages succeed without an effect.
+/// The firmware requests no pages, so the driver must not provide any. Requests to return pages succeed without an
+/// effect.
 pub(super) fn manage_pages(_: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let gives = manage_pages_in::OP_MOD.get(input) == 1;
     if gives && manage_pages_in::INPUT_NUM_ENTRIES.get(input) != 0 {

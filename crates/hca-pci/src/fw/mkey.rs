@@ -106,7 +106,7 @@ pub(super) fn query(call: &mut Call<'_, '_>, input: &[u8], output: &mut [u8]) ->
 
 #[expect(clippy::unnecessary_wraps, reason = "a handler")]
 pub(super) fn special_contexts(_: &mut Call<'_, '_>, _: &[u8], output: &mut [u8]) -> Result<(), Status> {
-    // One key is for indirect keys of the kernel, the other for users; both read as zeros and swallow what is written.
+    // One key is for indirect keys of the kernel, the other for users; both read as zeros and discard writes.
     query_special_contexts_out::NULL_MKEY.set(output, NULL_MKEY);
     query_special_contexts_out::DUMP_FILL_MKEY.set(output, NULL_MKEY);
     Ok(())

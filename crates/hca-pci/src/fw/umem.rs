@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What programs with commands of their own need: contexts of users, and memory that commands name by a number.
+//! Objects for programs that send their own commands: user contexts, and memory that commands name by a number.
 //!
-//! The kernel checks which commands a program may send and names the program's context in them (`uid`). This device accepts any
-//! context. Fields that the kernel's header lacks, because the kernel only passes them on, are declared here; their places are
-//! those of the PRM.
+//! The kernel checks which commands a program may send and writes the program's context (`uid`) into them. This device
+//! accepts any context. Fields that the kernel's header lacks, because the kernel does not interpret them, are declared
+//! here; their positions are those of the PRM.
 
 use super::{Call, Status};
 use crate::bits::Field;
@@ -59,7 +59,7 @@ pub(super) fn destroy(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u8]) -> Re
     Ok(())
 }
 
-/// Where in a command or context a queue, a region or a record in such memory is described.
+/// The position in a command or context of the description of a queue, a region or a record in such memory.
 pub(super) struct Place {
     valid: Field,
     id: Field,

@@ -162,7 +162,7 @@ pub(super) fn set_roce_address(call: &mut Call<'_, '_>, input: &[u8], _: &mut [u
 }
 
 /// Raises the event for the current state of the link.
-pub(super) fn tell_link(call: &mut Call<'_, '_>) -> Result<(), Status> {
+pub(super) fn report_link(call: &mut Call<'_, '_>) -> Result<(), Status> {
     let event = if call.address()?.up { event::PORT_ACTIVE } else { event::PORT_ERR };
     call.device.notices.push(Notice::Port { event });
     Ok(())

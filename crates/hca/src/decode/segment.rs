@@ -116,7 +116,7 @@ pub(super) fn av(wqe: &[u8], at: usize) -> Result<Av, Malformed> {
         return Err(Malformed::Short);
     }
     let dest = be32(wqe, at + 8);
-    // The short form of 16 bytes is older hardware's.
+    // Only older hardware has the short form of 16 bytes.
     if dest & EXTENDED == 0 {
         return Err(Malformed::NotZero(at as u16 + 8));
     }
@@ -139,7 +139,7 @@ pub(super) fn av(wqe: &[u8], at: usize) -> Result<Av, Malformed> {
     })
 }
 
-/// An update of a memory key, as windows need it (`struct mlx5_wqe_umr_ctrl_seg`, `struct
+/// An update of a memory key, for windows (`struct mlx5_wqe_umr_ctrl_seg`, `struct
 /// mlx5_wqe_mkey_context_seg`, `struct mlx5_wqe_umr_klm_seg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Umr {
@@ -149,7 +149,7 @@ pub struct Umr {
     pub check_free: bool,
     /// It must belong to this QP (invalidation).
     pub check_qpn: bool,
-    /// Which fields change.
+    /// Mask of the fields that change.
     pub mask: u64,
     /// New state: it is free, that is, not bound.
     pub free: bool,
@@ -167,7 +167,7 @@ pub struct Umr {
     pub klm: Option<(u32, u32, u64)>,
 }
 
-/// An update of a memory key by the kernel's queue for that: fields of the key, and a part of the list of its pages.
+/// An update of a memory key by the kernel's UMR queue: fields of the key, and a part of the list of its pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyUpdate {
     /// The key; only the upper 24 bits name it.
@@ -176,7 +176,7 @@ pub struct KeyUpdate {
     pub must_be_free: bool,
     /// It must not be free.
     pub must_be_used: bool,
-    /// Which fields change.
+    /// Mask of the fields that change.
     pub mask: u64,
     /// The new fields (`struct mlx5_mkey_seg`, 64 bytes).
     pub fields: Vec<u8>,
@@ -198,7 +198,7 @@ impl KeyUpdate {
     pub const MASK_PD: u64 = 1 << 7;
 }
 
-/// The update of the kernel's queue whose control segment's immediate is `mkey`.
+/// Decodes the update of the kernel's queue whose control segment's immediate is `mkey`.
 pub(super) fn key_update(wqe: &[u8], at: usize, mkey: u32) -> Result<KeyUpdate, Malformed> {
     let (key_at, data_at) = (at + UMR_CTRL, at + UMR_CTRL + MKEY);
     let fields = wqe.get(key_at..data_at).ok_or(Malformed::Short)?.to_vec();
@@ -251,7 +251,7 @@ impl Umr {
     pub const MASK_FREE: u64 = hw::MLX5_WQE_UMR_CTRL_MKEY_MASK_FREE;
 }
 
-/// The update whose control segment's immediate is `mkey`.
+/// Decodes the update whose control segment's immediate is `mkey`.
 pub(super) fn umr(wqe: &[u8], at: usize, mkey: u32) -> Result<Umr, Malformed> {
     let (key_at, klm_at) = (at + UMR_CTRL, at + UMR_CTRL + MKEY);
     if wqe.len() < klm_at {
@@ -259,7 +259,7 @@ pub(super) fn umr(wqe: &[u8], at: usize, mkey: u32) -> Result<Umr, Malformed> {
     }
     let flags = wqe[at];
     let known = FLAG_INLINE | FLAG_CHECK_FREE | FLAG_TRANSLATION_OFFSET | FLAG_CHECK_QPN;
-    // The translation must be in the WQE; windows do not need one elsewhere.
+    // The translation must be in the WQE; windows use no other form.
     if flags & !known != 0 || flags & FLAG_INLINE == 0 {
         return Err(Malformed::Umr);
     }

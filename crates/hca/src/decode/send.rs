@@ -153,12 +153,12 @@ pub fn send_wqe(kind: QueueKind, bytes: &[u8]) -> Result<Request, Malformed> {
     decode(kind, bytes, Reserved::Zero)
 }
 
-/// What is required of reserved bytes that hardware ignores.
+/// The rule for reserved bytes that hardware ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
     /// They must be zero: the rule of this project's driver.
     Zero,
-    /// Nothing: other programs, such as UCX, leave bytes of the ring's previous lap there.
+    /// Any value is allowed: other programs, such as UCX, leave bytes of the ring's previous lap there.
     Ignored,
 }
 

@@ -64,7 +64,7 @@ fn old_bytes_are_accepted_only_in_ignored_fields() {
     let mut bytes = wqe(MLX5_OPCODE_RDMA_READ, 8, 0, &body);
     bytes[16 + 12] = 1;
     assert_eq!(send_wqe(QueueKind::Rc, &bytes), Err(Malformed::NotZero(28)));
-    // Bytes that hardware ignores, which UCX leaves as they were, matter to this project's driver only.
+    // Bytes that hardware ignores, and that UCX does not write, are checked only for this project's driver.
     bytes[9] = 1;
     assert_eq!(send_wqe(QueueKind::Rc, &bytes), Err(Malformed::NotZero(9)));
     let request = decode(QueueKind::Rc, &bytes, Reserved::Ignored).unwrap();

@@ -40,11 +40,11 @@ pub struct Device {
     pub special: [Option<u32>; 2],
     /// Doorbells may arrive late: the queues may already be ahead of them.
     pub(crate) late_doorbells: bool,
-    /// What is required of reserved bytes in WQEs.
+    /// The rule for reserved bytes in WQEs.
     pub(crate) reserved: Reserved,
     /// Queues without acknowledgements send only a limited number of packets at a doorbell.
     pub(crate) paced: bool,
-    /// Makes memory of the page lists in updates of keys.
+    /// Converts the page lists in updates of keys to memory.
     pub(crate) translate: Option<Arc<dyn Translate>>,
     /// Notices that the front has not yet delivered.
     pub notices: Vec<Notice>,
@@ -82,7 +82,8 @@ impl Device {
         }
     }
 
-    /// Removes all objects, for a reset. What was recorded about drivers is kept. The front's [`Classifier`] is removed.
+    /// Removes all objects, for a reset. The recorded violations of drivers are kept. The front's [`Classifier`] is
+    /// removed.
     pub fn reset(&mut self, port: &mut Port<'_>) {
         for qpn in self.qps.keys() {
             port.net.leave_all(port.me, *qpn);
@@ -98,12 +99,12 @@ impl Device {
         };
     }
 
-    /// Sets the function that makes memory of the page lists in updates of memory keys.
+    /// Sets the function that converts the page lists in updates of memory keys to memory.
     pub fn translate_with(&mut self, translate: Arc<dyn Translate>) {
         self.translate = Some(translate);
     }
 
-    /// Sets what selects the receivers of frames, instead of steering rules.
+    /// Sets the classifier that selects the receivers of frames, instead of steering rules.
     pub fn classify_with(&mut self, classifier: Arc<dyn Classifier>) {
         self.steering.classifier = Some(classifier);
     }
@@ -116,7 +117,7 @@ impl Device {
             || self.mkeys.uses_pd(pd)
     }
 
-    /// Whether a queue has this CQ.
+    /// Whether a queue uses this CQ.
     #[must_use]
     pub fn uses_cq(&self, cqn: u32) -> bool {
         self.qps

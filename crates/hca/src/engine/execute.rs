@@ -57,7 +57,7 @@ impl Device {
         qp.sessions.insert(from, resp);
     }
 
-    /// The QP went to ERR while its responder was taken out: the receive that the responder had taken is flushed now.
+    /// Flushes the receive of a responder if the QP went to ERR while the responder was taken out.
     fn end_if_failed(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         if !qp.state.receives()
             && let Some((srqn, taken)) = qp.resp.abort()

@@ -33,9 +33,9 @@ pub struct Headers {
     pub l4_at: usize,
     /// Source and destination port of TCP or UDP.
     pub ports: Option<(u16, u16)>,
-    /// The checksum of the IP header is right.
+    /// The checksum of the IP header is correct.
     pub l3_ok: bool,
-    /// The checksum of TCP or UDP is right.
+    /// The checksum of TCP or UDP is correct.
     pub l4_ok: bool,
 }
 

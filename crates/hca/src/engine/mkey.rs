@@ -90,13 +90,13 @@ pub(crate) struct PageList {
     len: u64,
 }
 
-/// Makes memory of a list of pages. A front implements it, because the addresses are those of its driver.
+/// Converts a list of pages to memory. A front implements it, because the addresses belong to its driver.
 pub trait Translate: Send + Sync + core::fmt::Debug {
     /// `len` bytes, `skip` bytes behind the start of pages of 2^`shift` bytes; `None` if the list is invalid.
     fn pages(&self, list: Vec<u64>, shift: u32, skip: u64, len: u64) -> Option<Arc<dyn Memory>>;
 }
 
-/// Entries of a key's list at most: 64 GiB of small pages.
+/// Maximum number of entries of a key's page list: 64 GiB of small pages.
 const MAX_ENTRIES: u64 = 1 << 24;
 /// Bits of `struct mlx5_mkey_seg`'s third byte and its neighbour (`mkc` of the PRM): free, atomic, remote write and read,
 /// local write.

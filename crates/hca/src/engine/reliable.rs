@@ -387,8 +387,8 @@ impl Device {
         qp.timer.arm(cx, qp.qpn, at);
     }
 
-    /// The timer has expired: the receiver may be ready now, or an answer was lost, or the queue continues with what it
-    /// could not send at once.
+    /// The timer has expired: the receiver may be ready now, an answer was lost, or the queue continues with packets
+    /// that it could not send at once.
     pub(crate) fn timeout(&mut self, cx: &mut Port<'_>, qp: &mut Qp) {
         if !qp.is_reliable() {
             self.transmit(cx, qp);

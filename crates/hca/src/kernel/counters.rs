@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// The limit of counters in a set (`MAX_COUNTERS_NUM`).
 const MAX_COUNTERS: u32 = u16::MAX as u32 / 8;
-/// What can be counted (`MLX5_IB_COUNTER_PACKETS`, `MLX5_IB_COUNTER_BYTES`).
+/// The quantities that can be counted (`MLX5_IB_COUNTER_PACKETS`, `MLX5_IB_COUNTER_BYTES`).
 const BYTES: u32 = 1;
 
 impl Call<'_, '_> {
@@ -58,12 +58,12 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Gives a set to a rule that is being created; its number in the device.
+    /// Assigns a set to a rule that is being created. Returns the set's number in the device.
     pub(super) fn bind_counters(&mut self, c: &RawCommand<'_, '_>, set: u32) -> Result<u32, Errno> {
         let descs = descriptions(c)?;
         let entry = self.state.context(self.context)?.objects.get_mut(&set).ok_or(Errno::ENOENT)?;
         let Object::Counters(counters) = &mut entry.object else { return Err(Errno::ENOENT) };
-        // The first rule brings the description, and only that one.
+        // The first rule has the description; later rules must not have one.
         match (descs, entry.users) {
             (Some(descs), 0) => counters.descs = descs,
             (None, 1..) => {}

@@ -78,7 +78,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// The destroy methods that answer nothing.
+    /// The destroy methods that return no data.
     fn destroy_plain(&mut self, c: &RawCommand<'_, '_>, key: (u16, u16)) -> Result<(), Errno> {
         let is: fn(&Object) -> bool = match key {
             (UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY) => |o| matches!(o, Object::Pd { .. }),
@@ -99,7 +99,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// The destroy methods that answer the number of asynchronous events.
+    /// The destroy methods that return the number of asynchronous events.
     fn destroy_counted(
         &mut self,
         c: &mut RawCommand<'_, '_>,

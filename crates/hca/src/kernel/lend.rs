@@ -18,8 +18,8 @@ use uverbs_core::kernel::RawCommand;
 /// The range of `len` bytes at `addr`, both of which come from the inputs of `_command`. It must be dropped when its
 /// object is destroyed.
 pub(super) fn lend(_command: &RawCommand<'_, '_>, addr: u64, len: u64) -> Result<Arc<dyn Memory>, Errno> {
-    // SAFETY: only `unsafe` functions create a `RawCommand` (`Command::raw`); their caller promises that the kernel and
-    // the device may use the memory that the inputs name by address until the object is destroyed. Every caller of this
+    // SAFETY: only `unsafe` functions create a `RawCommand` (`Command::raw`); by their contract the kernel and the
+    // device may use the memory that the inputs name by address until the object is destroyed. Every caller of this
     // function passes a range from such an input and keeps it with its object.
     let range = unsafe { ProcessRange::new(addr, len) };
     range.map(|range| Arc::new(range) as Arc<dyn Memory>).ok_or(Errno::EFAULT)
@@ -100,7 +100,7 @@ pub(super) fn lend_file(fd: i32, offset: u64, len: u64) -> Result<Arc<dyn Memory
     let mapping = FileMapping { base, len: size.get() };
     let addr = base.as_ptr().expose_provenance() as u64 + offset % PAGE;
     // SAFETY: inside of the mapping, which lives as long as the range and is accessed through it only; the program that
-    // passed the file promises that it is not truncated, as with any dma-buf.
+    // passed the file must not truncate it, as with any dma-buf.
     let range = unsafe { ProcessRange::new(addr, len) }.ok_or(Errno::EFAULT)?;
     Ok(Arc::new(OwnedRange { range, _owner: mapping }))
 }

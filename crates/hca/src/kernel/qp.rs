@@ -32,7 +32,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// The register number in the answer if there is no register (`MLX5_IB_INVALID_BFREG`).
 const NO_REGISTER: u32 = u32::MAX;
-/// What the device knows of enhanced connection establishment: its version, and no option.
+/// The ECE options of the device: a version, and no option.
 pub(super) const ECE_OPTIONS: u32 = 0x1000_0000;
 /// Bits of a user index.
 const UIDX: u32 = 0xff_ffff;

@@ -271,7 +271,7 @@ impl Call<'_, '_> {
         }
         let qpn = self.device.number();
         self.device.steering.rss.insert(qpn, Rss { fields, key: key[..len].to_vec(), table });
-        // A QP without a function reserves the number.
+        // A QP without queues reserves the number.
         let stand_in = crate::engine::qp::Qp::new(qpn, QpKind::Raw);
         self.device.qps.insert(qpn, Box::new(stand_in));
         let object = QpObject { is_rss: true, ..QpObject::new(qpn, QpType::RawPacket, QpKind::Raw) };

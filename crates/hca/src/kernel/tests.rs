@@ -2,7 +2,7 @@
 //! Tests of the in-process kernel with the control verbs of `uverbs-core`, which check the answers, and with commands
 //! that the tests build.
 #![expect(unsafe_code)]
-// UNSAFETY: commands hand memory of the tests to the device.
+// UNSAFETY: commands give the device access to memory of the tests.
 
 mod regions;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Doorbell pages as memory, for programs that write doorbells themselves (`mlx5dv_init_obj`).
 //!
-//! A store to ordinary memory has no side effect, so a thread reads the registers of such pages again and again. It takes a value
-//! out of the memory before it passes it on, so every value that is found is a new doorbell. A value that another overwrites
-//! before it is found is lost, which a device may do, too: the doorbell record has the count of both. The thread exists only
-//! while there are such pages, and sleeps between two rounds when nothing was written for a while.
+//! A store to ordinary memory has no side effect, so a thread reads the registers of such pages repeatedly. It clears a
+//! value before it passes it on, so every value that it finds is a new doorbell. A value that is overwritten before the
+//! thread finds it is lost. Hardware may merge doorbells, too: the doorbell record contains the count of both. The
+//! thread exists only while there are such pages, and sleeps between two rounds if nothing was written for a while.
 // UNSAFETY: lends a page as a mapping.
 #![expect(unsafe_code)]
 
@@ -47,7 +47,7 @@ struct Pages {
 static PAGES: Mutex<Pages> = Mutex::new(Pages { pages: Vec::new(), runs: false });
 
 impl Watched {
-    /// Starts to watch a page; its memory. `None` if there is no thread for it.
+    /// Starts to watch a page, and returns its memory. `None` if its thread can't be created.
     pub(super) fn start(plugged: &Plugged<State>, page: u32) -> Option<(Arc<Self>, Registers)> {
         let words = Arc::new(Words([const { AtomicU64::new(0) }; UAR_BYTES / 8]));
         let this = Arc::new(Self { plugged: plugged.clone(), page, words: Arc::clone(&words) });
@@ -63,12 +63,12 @@ impl Watched {
         Some((this, registers))
     }
 
-    /// Passes on what was written since the last time; whether that was anything.
+    /// Passes on the doorbells that were written since the last call. Returns whether there were any.
     fn pass_on(&self) -> bool {
         let mut found = false;
         for offset in REGISTERS {
             let Some(word) = self.words.0.get(offset / 8) else { continue };
-            // Acquire: what the program stored before the doorbell is there, too.
+            // Acquire: the program's stores before the doorbell are visible, too.
             if word.load(Ordering::Relaxed) != 0 {
                 let value = word.swap(0, Ordering::Acquire).to_ne_bytes();
                 let ring = |device: &mut crate::engine::Device, port: &mut crate::engine::Port<'_>| {

@@ -25,7 +25,7 @@ pub(crate) struct Peers {
     pub(crate) base: u16,
     /// The number that was assigned last.
     assigned: u16,
-    /// Whether other processes, or their ports or members of groups, have changed since the last [`tell`](Self::tell).
+    /// Whether other processes, or their ports or members of groups, have changed since the last [`send_changes`](Self::send_changes).
     changed: bool,
     /// The own ports and members that were sent last.
     sent: [Vec<u8>; 2],
@@ -127,7 +127,7 @@ impl Peers {
 
     /// Sends peers the changes of the ports and groups that they reach through this process: its own, and in the
     /// listening process those of the other peers.
-    pub(crate) fn tell(&mut self, net: &Net) {
+    pub(crate) fn send_changes(&mut self, net: &Net) {
         if self.is_empty() {
             return;
         }

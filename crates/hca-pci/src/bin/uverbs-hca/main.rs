@@ -36,7 +36,7 @@ enum Mkeys {
 /// Software mlx5 HCAs as PCI devices of VMs (vfio-user)
 ///
 /// Provides one device for each --socket. All devices are on one fabric, so two devices in one VM, or in two VMs, can
-/// communicate. Without --socket it provides a fabric alone. QEMU (10.1 or newer) uses a device with the option `-device
+/// communicate. Without --socket it provides only a fabric. QEMU (10.1 or newer) uses a device with the option `-device
 /// '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}'` and needs its memory as a shared file: `-object
 /// memory-backend-memfd,id=m,size=1G,share=on -machine memory-backend=m`.
 ///
