@@ -2,9 +2,9 @@
 //! The end-to-end suite on software mlx5 HCAs in this process: the tests of the VM, and tests of features that only mlx5
 //! has. It needs no root, no kernel module and no VM.
 //!
-//! Each test gets a fabric of its own with a virtual clock, so waiting costs no time and a failure is reproducible. After
+//! Each test gets its own fabric with a virtual clock, so waiting costs no time and a failure is reproducible. After
 //! each test, the device's kernel must have no object left, the process no additional open file, and the device must
-//! have seen no mistake of the driver.
+//! have recorded no violation of the driver.
 
 mod bed;
 mod handshake;

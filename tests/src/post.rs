@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Posts of the suite, on each interface and with each locking, as safe functions.
-//! # Safety of the posts The contract of a post is about the memory that the request names. The objects of the suite
-//! fulfil it for all tests. The entries of a request name either a region of the suite, or no region. Every region is a
-//! `MemoryRegion<_, _, Exposed>`: it owns its pages until it is deregistered, and this process reaches them only by
-//! atomics and copies, so a device may read or write them at any time. (The few private regions are not read while a
-//! request is outstanding, and no window is bound to them.) The device refuses an entry that names no region, in tests
-//! of wrong keys. Lists and sessions borrow inline bytes and address handles, and a queue that is not `Shared` is used
-//! by one thread at a time.
+//!
+//! # Safety of the posts
+//!
+//! The contract of a post is about the memory that the request names. The objects of the suite fulfil it for all tests.
+//! The entries of a request name either a region of the suite, or no region. Every region is a `MemoryRegion<_, _,
+//! Exposed>`: it owns its pages until it is deregistered, and this process accesses them only by atomics and copies, so
+//! a device may read or write them at any time. (The few private regions are not read while a request is outstanding,
+//! and no window is bound to them.) The device refuses an entry that names no region, in tests of wrong keys. Lists and
+//! sessions borrow inline bytes and address handles, and a queue that is not `Shared` is used by one thread at a time.
 #![expect(unsafe_code)]
 // UNSAFETY: posts work requests, for the reason above.
 

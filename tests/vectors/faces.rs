@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Posts on each face: C's list, the `wr_*` vtable, typed batches; and polls through C's calls.
 #![expect(unsafe_code)]
-// UNSAFETY: posting takes a promise about the memory that WRs name. No device touches any of it here: inline data and
-// headers of raw packets, which are read at once, are `memory::DATA`, completions scatter to `memory::SCATTER`, both of
-// which stay mapped, and the rest are numbers. One thread uses every queue.
+// UNSAFETY: posting has a contract about the memory that WRs name. No device accesses any of it here: inline data and
+// headers of raw packets, which are read by the call, are `memory::DATA`, completions scatter to `memory::SCATTER`,
+// both of which stay mapped, and the rest are numbers. One thread uses every queue.
 
 use crate::model::{self, Op};
 use crate::request::{self, Request, builder, handle};

@@ -206,12 +206,12 @@ pub(crate) fn qp_type(name: &str) -> Result<QpType> {
     })
 }
 
-/// Of a number of `enum ibv_qp_state`.
+/// Converts a number of `enum ibv_qp_state`.
 pub(crate) fn state_of(number: u8) -> QpState {
     QpState(number.into())
 }
 
-/// Of `struct ib_uverbs_qp_cap`.
+/// Converts `struct ib_uverbs_qp_cap`.
 pub(crate) fn qp_cap(words: [u32; 5]) -> QpCap {
     let [max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data] = words;
     QpCap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }

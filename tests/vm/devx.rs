@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Commands for the firmware (DEVX): a completion queue, a queue pair and a key that verbs know nothing of, in memory of this
-//! process, through the kernel's mlx5 driver. Of mlx5 only.
+//! Commands for the firmware (DEVX): they create a completion queue, a queue pair and a key without verbs, in memory of
+//! this process, through the kernel's mlx5 driver. Only for mlx5.
 // UNSAFETY: the queues are used by their addresses.
 #![expect(unsafe_code)]
 
@@ -35,7 +35,7 @@ mod op {
 
 /// Bytes of a command that creates something, without a list of pages.
 const CREATE: usize = 0x110;
-/// Where things are in the memory.
+/// Offsets in the memory.
 const RQ: usize = 0x1000;
 const SQ: usize = 0x1040;
 const CQ_RECORD: usize = 0x2000;
@@ -89,7 +89,7 @@ fn command(opcode: u16) -> [u8; CREATE] {
     bytes
 }
 
-/// Creates an object; its number.
+/// Creates an object, and returns its number.
 fn create(mlx5: &Mlx5, command: &[u8]) -> Result<(DevxObject, u32)> {
     let mut answer = [0; 16];
     // SAFETY: the command names the memory of the test only, which lives longer than its objects or is leaked with them.
@@ -193,7 +193,7 @@ fn messages(env: &LabEnv) -> Outcome {
     set(&mut new_key, 0x320, 32, umem.id());
     set(&mut new_key, 0x340, 64, DATA as u64);
     let context = &mut new_key[0x10..];
-    // Of pages, for writes and reads on this side, of any queue pair.
+    // A key of pages, for local reads and writes, for any queue pair.
     for (at, len, value) in
         [(0x16, 2, 1), (0x14, 2, 3), (0x20, 24, 0xff_ffff), (0x38, 8, 0x42), (0x68, 24, pdn), (0x1db, 5, 12)]
     {
@@ -204,7 +204,7 @@ fn messages(env: &LabEnv) -> Outcome {
     set(context, 0xc0, 64, 4096_u64);
     let (key, index) = create(&mlx5, &new_key)?;
     let mkey = index << 8 | 0x42;
-    // The same with a CQ is no test: the kernel takes it out of its event queue before the firmware refuses.
+    // A CQ can't be tested in this way: the kernel removes it from its event queue before the firmware refuses.
     let Err((umem, _)) = umem.dereg() else { anyhow::bail!("memory was deregistered that queues use") };
 
     for opcode in op::RST2INIT_QP..=op::RTR2RTS_QP {
@@ -217,7 +217,7 @@ fn messages(env: &LabEnv) -> Outcome {
             set(context, at, len, value);
         }
         set_path(&mlx5, env, &mut context[0x18..])?;
-        // SAFETY: no engine of this process knows the queue pair.
+        // SAFETY: no engine of this process uses the queue pair.
         unsafe { qp.modify(&modify, &mut [0; 16]) }.with_context(|| format!("command {opcode:#x}"))?;
     }
     let mut query_qp = command(op::QUERY_QP);

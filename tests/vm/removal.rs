@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Removal of a device in use: its driver is unloaded, or the PCI device is removed. Only for mlx5, because the removal
-//! of an rxe device waits for its users (see `lifecycle`).
+//! of an rxe device waits for its users (see `deletion`).
 //!
 //! The kernel then destroys all objects and raises an event in every context; calls return `EIO`, doorbells have no
 //! effect, and destroying an object succeeds (`ib_uverbs_free_hw_resources()` in uverbs_main.c).

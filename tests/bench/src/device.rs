@@ -30,7 +30,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Asks now.
+    /// Reads the current values.
     pub fn now() -> Self {
         // SAFETY: the name is a C string.
         let seen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"shim_seen".as_ptr()) }.cast::<Self>();
@@ -81,7 +81,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// That of the CQ that was created last, which has so many entries.
+    /// The ring of the CQ that was created last, which has `count` entries.
     pub fn of_last_cq(count: u32) -> Self {
         assert!(count.is_power_of_two());
         Self { entries: ptr::with_exposed_provenance_mut(Seen::now().cq_ring as usize), count, produced: 0 }
@@ -121,7 +121,7 @@ pub struct FreeList {
 }
 
 impl FreeList {
-    /// That of the SRQ that was created last, whose elements have so many bytes.
+    /// The free list of the SRQ that was created last, whose elements have `stride` bytes.
     pub fn of_last_srq(stride: usize) -> Self {
         Self { elements: ptr::with_exposed_provenance(Seen::now().srq_ring as usize), stride, head: 0 }
     }

@@ -25,7 +25,7 @@ use uverbs_core::sync::Locking;
 /// The completion that the driver passes to a poller.
 pub type Completion<'a> = <<Mlx5 as Driver>::CompletionQueue as Engine>::Completion<'a>;
 
-/// A transport, and how a request of it names its peer.
+/// A transport, and the address of its requests.
 pub trait Peer: Sends + Sized {
     /// The address that a request has.
     type Address<'a>: uverbs::provider::op::Address<<Mlx5 as Driver>::Ah>;
@@ -93,7 +93,7 @@ peer!(Ud, To<'a, <Mlx5 as Driver>::Ah>, post_to, wr_to, |p| &p.ah, REMOTE_QPN, R
 
 /// A request of transport `T`, as a program writes it: the flags, the operation, what it names.
 pub trait Operation<T: Peer> {
-    /// Hands the request to a sink.
+    /// Passes the request to a sink.
     fn put<S: Sink<Mlx5>>(wr: Wr<S, Mlx5, T, T::Address<'_>>, p: &Places, i: u32) -> S::Out;
 }
 
@@ -128,9 +128,9 @@ pub trait Face: Locking {
     ) -> Result<(), PollError>;
 }
 
-/// How a post ended.
+/// The result of a post.
 pub type Posted = Result<(), PostError>;
-/// How a poll ended.
+/// The result of a poll.
 pub type Polled = Result<usize, PollError>;
 
 /// The calls that post receives to one kind of queue: a single one, and a batch.
@@ -155,7 +155,7 @@ macro_rules! receive_calls {
     };
 }
 
-/// One locking's calls: `$single` is how a request is posted at once, `$enter` makes a session `$s` of the queue `$q`.
+/// The calls of one locking: `$single` posts one request, `$enter` opens a session `$s` of the queue `$q`.
 macro_rules! face {
     ($locking:ty, $single:ident, |$builder:ident| $of_qp:expr, |$q:ident| $enter:expr) => {
         impl Face for $locking {

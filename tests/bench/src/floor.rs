@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rows: the floor, which is what no driver can do without: the stores of a request and of its `wr_id`, the doorbell record and
+//! Rows: the floor, the minimum work of any driver: the stores of a request and of its `wr_id`, the doorbell record and
 //! register, and the fences, in memory of the size that the queues of the other rows have.
 
 use crate::burst::Burst;
@@ -34,7 +34,7 @@ impl Floor {
         }
     }
 
-    /// Writes a request of so many words of eight bytes, and its `wr_id`.
+    /// Writes a request of `WORDS` words of eight bytes, and its `wr_id`.
     #[inline(always)]
     fn put<const WORDS: usize>(&mut self) {
         let at = self.at % BLOCKS;
@@ -45,7 +45,7 @@ impl Floor {
         self.at += WORDS.div_ceil(8);
     }
 
-    /// Rings with the first so many words.
+    /// Rings with the first `WORDS` words.
     #[inline(always)]
     fn ring<const WORDS: usize>(&mut self) {
         to_device();
@@ -56,7 +56,8 @@ impl Floor {
     }
 }
 
-/// Adds a row of posts, single and in batches, with so many words to a request and to a single request's doorbell.
+/// Adds a row of posts, single and in batches. A request has `WORDS` words, and the doorbell of a single request
+/// `BURST`.
 fn posts<const WORDS: usize, const BURST: usize>(rows: &mut Rows, name: &str) {
     let floor = &*Box::leak(Box::new(RefCell::new(Floor::new())));
     rows.add("floor", name, 1, CHUNK, || measured(|| singles::<WORDS, BURST>(&mut floor.borrow_mut())));

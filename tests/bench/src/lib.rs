@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The costs of posts and polls on mlx5, measured through the public API of `uverbs`: our side of `cargo xtask bench`.
+//! The costs of posts and polls on mlx5, measured through the public API of `uverbs`: the Rust programs of `cargo xtask
+//! bench`.
 //!
 //! `exclusive|shared count|ns|trace [NAME...]`, under the preload library of `c/shim.c`. The rows are
 //! those of the C program `c/bench.c`, with the same names. NAME is a row's "FACE NAME xBATCH". Each locking has a
@@ -34,7 +35,7 @@ const BATCH: u32 = 32;
 /// Entries of the CQs and of the SRQ.
 const RING_ENTRIES: u32 = 256;
 
-/// A row: what it is called, and how one chunk of it is run.
+/// A row: its name, and the function that runs one chunk of it.
 struct Row {
     name: String,
     ops: u32,
@@ -46,13 +47,13 @@ struct Row {
 pub struct Rows(Vec<Row>);
 
 impl Rows {
-    /// Adds a row whose chunks have `ops` operations, `batch` of them to a call.
+    /// Adds a row whose chunks have `ops` operations, `batch` of them per call.
     pub fn add(&mut self, face: &str, name: &str, batch: u32, ops: u32, chunk: impl FnMut() + 'static) {
         self.0.push(Row { name: format!("{face} {name} x{batch}"), ops, chunk: Box::new(chunk) });
     }
 }
 
-/// A call that can't fail here did: the numbers would mean nothing.
+/// Panics, because a call failed that can't fail here: the numbers would be invalid.
 #[cold]
 #[inline(never)]
 pub fn ok<E: core::fmt::Debug, T>(error: E) -> T {
@@ -72,7 +73,7 @@ fn rows<L: Face>() -> (Rows, &'static World<L>) {
     (rows, world)
 }
 
-/// Keeps to one CPU, and not to the first, where interrupts and other work begin.
+/// Pins the thread to one CPU other than the first one, which handles interrupts and other work.
 #[expect(unsafe_code, reason = "a system call that no dependency wraps")]
 fn pin() {
     // SAFETY: a set of bits is valid when it is zero.

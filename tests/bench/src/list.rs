@@ -43,7 +43,7 @@ pub fn three_entries(p: &Places) -> &'static [[Sge; 3]] {
     entries(p, 64)
 }
 
-/// A chunk of requests, linked into lists of so many. It lives as long as the process.
+/// A chunk of requests, linked into lists of `batch`. It lives as long as the process.
 pub fn sends(p: &Places, what: What, batch: u32) -> &'static [SendWr] {
     let length = match what {
         What::Inline => 32,
@@ -84,7 +84,7 @@ pub fn sends(p: &Places, what: What, batch: u32) -> &'static [SendWr] {
     wrs
 }
 
-/// A chunk of receives, linked into lists of so many. It lives as long as the process.
+/// A chunk of receives, linked into lists of `batch`. It lives as long as the process.
 pub fn recvs(p: &Places, batch: u32) -> &'static [RecvWr] {
     let entries = entries(p, 64);
     let receive = |i: u32| {

@@ -29,7 +29,7 @@ impl<L: Face> Many<L> {
         Self { pairs, cq, wrs: sends(&w.p, What::Write, 1) }
     }
 
-    /// Posts and completes so many requests, one QP after the other.
+    /// Posts and completes `ops` requests, one QP after the other.
     fn fill(&mut self, ops: u32) {
         let count = self.pairs.len();
         for i in 0..ops as usize {
@@ -46,7 +46,7 @@ impl<L: Face> Many<L> {
 /// Adds the rows.
 pub fn rows<L: Face>(rows: &mut Rows, w: &'static World<L>) {
     for count in [64, 4096] {
-        // Made when a row is first run.
+        // Created when a row is first run.
         let many: &'static OnceCell<RefCell<Many<L>>> = Box::leak(Box::default());
         let get = move || many.get_or_init(|| RefCell::new(Many::new(w, count))).borrow_mut();
         let (name, ops) = (format!("poll {count} QPs"), count.max(CHUNK));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The measured stretch: nanoseconds by the time stamp counter, instructions by callgrind, or a trace by lackey.
+//! The measured section: nanoseconds by the time stamp counter, instructions by callgrind, or a trace by lackey.
 //!
 //! A program controls callgrind by client requests: a sequence of instructions that has no effect on a processor and
 //! that valgrind recognises (valgrind.h, `__SPECIAL_INSTRUCTION_PREAMBLE` of amd64).
@@ -23,15 +23,15 @@ enum Mode {
     Count,
     /// Every access to memory, between marks.
     Trace,
-    /// Nothing yet.
+    /// No measurement: the row is warmed up.
     Warm,
 }
 
 /// The [`Mode`].
 static MODE: AtomicU8 = AtomicU8::new(Mode::Time as u8);
-/// Ticks of the measured stretches.
+/// Ticks of the measured sections.
 static ELAPSED: AtomicU64 = AtomicU64::new(0);
-/// A store to it begins and ends a stretch that is traced.
+/// A store to it begins and ends a section that is traced.
 static MARK: AtomicU64 = AtomicU64::new(0);
 
 /// `VG_USERREQ_TOOL_BASE('C', 'T')` and more, as in callgrind.h.
@@ -41,7 +41,7 @@ const DUMP_STATS_AT: u64 = 0x4354_0003;
 /// Chunks that a row runs before it is measured, and chunks that are measured.
 const COUNT_CHUNKS: (u32, u32) = (2, 4);
 const TIME_CHUNKS: (u32, u32) = (50, 100);
-/// Nanoseconds are the median of so many.
+/// The number of repetitions; the median of their times is reported.
 const REPEATS: usize = 9;
 
 /// A client request; nothing happens outside valgrind.
@@ -109,7 +109,8 @@ impl Meter {
         Self { mode: Mode::Count, ticks_per_ns: 1.0 }
     }
 
-    /// One for a tool that traces the program. Says where registers, the stack, the mark and the program are.
+    /// A meter for a tool that traces the program. Prints the addresses of the registers, the stack, the mark and the
+    /// program.
     pub fn tracing() -> Self {
         println!("registers\t{:#x}\t{REGISTERS:#x}", Seen::now().registers);
         println!("mark\t{:#x}", MARK.as_ptr().addr());
@@ -130,8 +131,9 @@ impl Meter {
         }
     }
 
-    /// Measures a row whose chunks have `ops` operations. The line to report: when counting, how many operations callgrind's
-    /// dump of that name has; when tracing, that it was the row's turn; else nanoseconds per operation.
+    /// Measures a row whose chunks have `ops` operations. Returns the line to report. It has the row's name and, when
+    /// counting, the number of operations in callgrind's dump of that name; when tracing, only the name; otherwise
+    /// nanoseconds per operation.
     pub fn row(&self, name: &str, ops: u32, mut chunk: impl FnMut()) -> String {
         let (warm, chunks) = match self.mode {
             Mode::Time => TIME_CHUNKS,

@@ -62,7 +62,7 @@ impl Places {
         self.sges[i as usize]
     }
 
-    /// That of one with three entries.
+    /// The memory of the i-th request with three entries.
     #[inline(always)]
     pub fn sges3(&self, i: u32) -> &[Sge; 3] {
         &self.sges3[i as usize]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rows: polls, by callback, into an array, as C does it, and in a session that decodes the requested fields.
 #![expect(unsafe_code)]
-// UNSAFETY: C's calls promise exclusion.
+// UNSAFETY: C's calls require that only one thread uses the queue.
 
 use crate::device::{Kind, SCATTERED_BYTE};
 use crate::face::Face;
@@ -16,7 +16,7 @@ use uverbs::provider::Completion as _;
 use uverbs::wr::{RecvWr, SendWr};
 use uverbs::{CompletionQueue, PollError, WorkCompletion};
 
-/// Completions of which kind a row polls.
+/// The kind of completions that a row polls.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Sends,

@@ -107,7 +107,7 @@ pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
     };
     rows.add("typed", "post_send write burst", 1, CHUNK, burst(burst_singles));
     rows.add("typed", "post_send write burst", BATCH, CHUNK, burst(burst_batches));
-    // Made when the row is first run.
+    // Created when the row is first run.
     let fifth: &'static OnceCell<RefCell<Pair<Rc, Exclusive>>> = Box::leak(Box::default());
     rows.add("typed", "post_send write 5th", 1, CHUNK, move || {
         let fifth = fifth.get_or_init(|| {

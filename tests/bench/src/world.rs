@@ -44,7 +44,7 @@ impl<L: Face> Cq<L> {
     }
 }
 
-/// A QP, and where it is.
+/// A QP, its identity in completions, and its counters.
 #[derive(Debug)]
 pub struct Pair<T: Peer, L: Face> {
     /// The QP.
@@ -87,7 +87,8 @@ impl<T: Peer, L: Face> Pair<T, L> {
     ) -> Self {
         let datagram = T::QP_TYPE == uverbs::attr::QpType::Ud;
         let cap = QpCap {
-            // Twice as many basic blocks, where a request needs two: the rings of C and ours have one size.
+            // Twice as many basic blocks if a request needs two, so that the rings have the same size as those of the C
+            // program.
             max_send_wr: if wants.builders || datagram { 2 * wants.wrs } else { wants.wrs },
             max_recv_wr: 2 * wants.wrs,
             max_send_sge: wants.entries,
@@ -129,7 +130,7 @@ impl<T: Peer, L: Face> Pair<T, L> {
         self.chunk_by(send_cq, blocks, |queue| queue, |queue| posts(queue));
     }
 
-    /// [`chunk`](Self::chunk) for posts by something that is made from the queue first.
+    /// [`chunk`](Self::chunk) for posts by a value that is created from the queue before the measurement.
     pub fn chunk_by<'q, Q: 'q>(
         &'q mut self,
         send_cq: &RefCell<Cq<L>>,

@@ -19,10 +19,10 @@ use std::time::Instant;
 
 /// The first port of the rows' servers; each run has another one.
 const FIRST_PORT: u16 = 21_000;
-/// How long a client of librdmacm is repeated: its server has no socket that could be waited for.
+/// The time for which a client of librdmacm is repeated, because its server has no socket to wait for.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a run needs.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Guest {
     /// The folder of our `libibverbs.so.1`.
@@ -72,7 +72,7 @@ impl Link {
 }
 
 impl Guest {
-    /// Runs the rows and prints the table; whether there is no regression.
+    /// Runs the rows and prints the table. Returns whether there is no regression.
     ///
     /// # Errors
     /// This is not the lab's guest, or a program can't be started.
@@ -189,7 +189,7 @@ impl Guest {
     }
 }
 
-/// Runs a server and a client of librdmacm. The client is repeated until the server is there.
+/// Runs a server and a client of librdmacm. The client is repeated until the server accepts it.
 fn connected(row: &Row, server: &mut Command, client: impl Fn() -> Command) -> Result<Cell> {
     let mut group = Group::new(LIMIT)?;
     let server = group.start(server)?;

@@ -18,9 +18,9 @@ use std::time::Instant;
 
 /// The first port of the rows' servers; each row has another one.
 const FIRST_PORT: u16 = 21_000;
-/// A row. Two programs that poll and the fabric compete for two processors, with whatever else runs.
+/// The time limit of a row. Two programs that poll and the fabric compete for two CPUs with other processes.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The fabric ends with the run, at the latest then.
+/// The maximum lifetime of the fabric, which normally ends with the run.
 const FABRIC_LIMIT: Duration = Duration::from_secs(3600);
 /// The index of the GID of RoCE version 2 with an IPv4 address.
 const GID: &str = "3";
@@ -28,7 +28,7 @@ const GID: &str = "3";
 /// C programs of this repository.
 const OWN: [&str; 4] = ["loopback", "events", "threads", "fork"];
 
-/// What a run needs.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Native {
     /// The folder of `libibverbs.so.1`, built with the software HCA.
@@ -51,7 +51,7 @@ impl Native {
         vec![("LD_LIBRARY_PATH".into(), library), ("UVERBS_HCA".into(), "2".into())]
     }
 
-    /// Runs the rows and prints the table; whether there is no regression.
+    /// Runs the rows and prints the table. Returns whether there is no regression.
     ///
     /// # Errors
     /// A program is not installed, or the fabric does not start.
@@ -117,7 +117,7 @@ impl Native {
                     if is_valgrind {
                         cmd.args(["-q", "--error-exitcode=9"]).arg(&path);
                     }
-                    // Python and others leave memory at exit; so do these programs, on purpose.
+                    // Python and others leave memory allocated at exit; so do these programs, intentionally.
                     cmd.envs(self.env()).env("ASAN_OPTIONS", "detect_leaks=0");
                     cmd
                 };
@@ -169,7 +169,7 @@ pub fn ends(row: &Row, port: u16, mut server: Command, mut client: Command) -> R
     if !row.has_port() || group.wait_for_port(first, port) {
         second = Some(group.start(&mut client)?);
     }
-    // A server that waits for a client that has failed waits in vain.
+    // If the client has failed, the server would wait for it until the time limit.
     let client = second.map(|second| (second, group.wait(second)));
     if client.as_ref().is_none_or(|(_, end)| *end != End::Exit(0)) {
         group.hurry();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes with a time limit, and what they printed last.
+//! Processes with a time limit, and their last output.
 //!
 //! A thread waits for each process, so that the end of any of them is an event of one channel. Each process leads a process
 //! group, which is killed at the limit: a program may have children.
@@ -18,7 +18,7 @@ use std::time::Instant;
 
 /// Lines of a failed process that are shown.
 const LAST_LINES: usize = 8;
-/// How long the others run after one has failed.
+/// The time for which the others may continue after one has failed.
 const HURRY: Duration = Duration::from_secs(3);
 /// Interval of the checks for a listening socket, for which there is no event.
 const CHECK: Duration = Duration::from_millis(5);
@@ -83,7 +83,7 @@ impl Group {
         self.folder.path().join(process.to_string())
     }
 
-    /// Starts a process, whose output is kept; its number.
+    /// Starts a process, whose output is stored, and returns its number.
     ///
     /// # Errors
     /// It can't be started.
@@ -121,7 +121,7 @@ impl Group {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// Waits until a process ends, which it is killed for at the time limit.
+    /// Waits until a process ends. At the time limit it is killed.
     pub fn wait(&mut self, number: usize) -> End {
         while !self.ended.contains_key(&number) {
             if !self.wait_for_one(self.left()) {
@@ -145,7 +145,7 @@ impl Group {
 
     fn kill(&mut self, number: usize) {
         if let Some(pid) = self.running.remove(&number) {
-            // One that has ended meanwhile is not there.
+            // The call fails if the process has ended meanwhile.
             let _ = killpg(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
         }
     }
@@ -179,14 +179,14 @@ impl Group {
         }
     }
 
-    /// What a process printed.
+    /// The output of a process.
     pub fn output(&self, number: usize) -> String {
         fs::read(self.path(number))
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
     }
 
-    /// The last lines that a process printed.
+    /// The last lines of the output of a process.
     pub fn last_lines(&self, number: usize) -> String {
         let output = self.output(number);
         let lines: Vec<_> = output.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! rdma-core's test suite, version 44, and what is known of it.
+//! rdma-core's test suite, version 44, and its known results.
 //!
 //! The tests are those of the package python3-pyverbs, which are in its folder of documentation, some of them compressed.
 //! `data/run_suite.py` runs each of them in a child.
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Where the package has the tests.
+/// The folder in which the package has the tests.
 pub const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 /// Runs the tests.
 const RUNNER: &str = include_str!("../data/run_suite.py");
@@ -22,7 +22,7 @@ const RUNNER: &str = include_str!("../data/run_suite.py");
 const PYTHON: &str = "/usr/bin/python3";
 /// A line is a test and its results: see the head of the file.
 const TABLE: &str = include_str!("../data/pyverbs-44.txt");
-/// A line is a beginning of names of tests, and the reason why they do not pass with our library in the VM.
+/// Each line has a prefix of names of tests, and the reason why they do not pass with our library in the VM.
 const KNOWN: &str = include_str!("../data/pyverbs-known.txt");
 /// All tests together. Each has a limit of its own.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -94,7 +94,7 @@ fn expected(place: Place) -> BTreeMap<&'static str, &'static str> {
     words.filter_map(|words| Some((*words.first()?, *words.get(column)?))).collect()
 }
 
-/// Why a test does not pass with ours in the VM, if that is known.
+/// The known reason why a test does not pass with ours in the VM.
 fn known(test: &str) -> Option<&'static str> {
     let lines = KNOWN.lines().filter(|line| !line.starts_with('#'));
     let pairs = lines.filter_map(|line| line.split_once(' '));

@@ -14,7 +14,7 @@ pub enum Ends {
     Ours,
     /// The server with rdma-core's, the client with ours.
     CServesOurs,
-    /// The other way round.
+    /// The server with ours, the client with rdma-core's.
     OursServesC,
 }
 
@@ -67,12 +67,12 @@ pub fn twice(name: &str, mut run: impl FnMut() -> Result<Cell>) -> Result<Cell> 
 pub struct Line {
     /// The row.
     pub name: String,
-    /// What ran.
+    /// The results, by the libraries of the ends.
     pub cells: Vec<(Ends, Cell)>,
 }
 
 impl Line {
-    /// What is wrong: a run with our library failed, although the same failed not, or was not measured, with rdma-core's.
+    /// The regressions: runs that failed with our library, and with rdma-core's library passed or were not measured.
     fn regressions(&self) -> impl Iterator<Item = &(Ends, Cell)> {
         let c = self.cells.iter().find(|(ends, _)| *ends == Ends::C);
         let fails_with_c = c.is_some_and(|(_, cell)| !cell.passed());
@@ -120,13 +120,13 @@ impl Report {
         table.to_string()
     }
 
-    /// The rows that pass with rdma-core's library, or ought to, and fail with ours.
+    /// The rows that pass with rdma-core's library, or are expected to, and fail with ours.
     pub fn regressions(&self) -> Vec<&str> {
         let wrong = self.lines.iter().filter(|line| line.regressions().next().is_some());
         wrong.map(|line| line.name.as_str()).collect()
     }
 
-    /// Prints the table and the verdict; whether there is no regression.
+    /// Prints the table and the verdict. Returns whether there is no regression.
     pub fn print(&self) -> bool {
         println!("{}", self.table());
         let regressions = self.regressions();

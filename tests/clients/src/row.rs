@@ -17,11 +17,11 @@ pub enum Family {
     Rping,
     /// librdmacm's programs whose client names the server with `-s`.
     Cm,
-    /// `cmtime`: the same, but the server does not end.
+    /// `cmtime`: as `Cm`, but the server does not end.
     Endless,
-    /// `udaddy`: the same, but its port is fixed, and `-p` is the port space.
+    /// `udaddy`: as `Cm`, but its port is fixed, and `-p` is the port space.
     Udaddy,
-    /// `mckey`: both join the same group.
+    /// `mckey`: as `Cm`, but both join the same group.
     Multicast,
 }
 
@@ -34,7 +34,7 @@ pub enum Place {
     Rxe,
     /// The kernel's mlx5 driver, RoCE.
     Roce,
-    /// The same, InfiniBand.
+    /// The kernel's mlx5 driver, InfiniBand.
     Ib,
 }
 
@@ -82,7 +82,7 @@ pub(crate) const fn short(
     Row { program, args, family, places, short: true }
 }
 
-/// What the arguments of a family are filled with.
+/// The values that are inserted into the arguments of a family.
 #[derive(Clone, Debug)]
 pub struct Names {
     /// The device.
@@ -95,7 +95,7 @@ pub struct Names {
     pub host: String,
     /// The server's address on the RDMA link, for librdmacm.
     pub address: String,
-    /// The own address on the RDMA link.
+    /// The address of this end on the RDMA link.
     pub own: String,
 }
 

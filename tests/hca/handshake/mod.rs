@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Control calls on queues that are in use: reset, destroy and resize during polls and posts.
 //!
-//! The moment is chosen by the test: a callback of the poll, a system call of the resize, the doorbell of the post. `rig` has
-//! the devices with these hooks; then one file for what is in use: `polls`, `resize`, `posts`, and `process` for what concerns
-//! the whole process (fork(2), membarrier(2)).
+//! The test determines the moment of the control call: in a callback of the poll, in a system call of the resize, at
+//! the doorbell of the post. `rig` has the devices with these hooks. The other files are named after the operation in
+//! progress: `polls`, `resize`, `posts`; `process` has the tests that affect the whole process (fork(2),
+//! membarrier(2)).
 
 mod polls;
 mod posts;

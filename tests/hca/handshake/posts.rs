@@ -312,7 +312,7 @@ fn shared_batches_begun_before_a_reset_fail() -> Outcome {
     Ok(())
 }
 
-/// A batch has no destructor today; it may get one.
+/// Forgets a batch. It has no destructor now, but may get one.
 fn forget<T>(batch: T) {
     let _ = ManuallyDrop::new(batch);
 }

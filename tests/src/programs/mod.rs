@@ -94,7 +94,7 @@ pub struct Wr {
     pub wrong: Option<Wrong>,
 }
 
-/// A step, of `end` of `pair`.
+/// A step at `end` of `pair`.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the variants say it")]
 pub enum Step {

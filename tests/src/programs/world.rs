@@ -93,7 +93,7 @@ pub struct Pair<D: Driver, T: Typed<D>, L: Lock> {
     pub generation: u64,
 }
 
-/// A program's world.
+/// The objects and the expected state of a program.
 pub struct World<'l, D: Driver, T: Typed<D>, L: Lock> {
     pub(super) lab: &'l Lab<D>,
     pub(super) config: Config,

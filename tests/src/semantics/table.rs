@@ -143,7 +143,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Every reason and rule that a row names has an entry, and every reason is named.
+    /// Checks that every reason and rule that a row names has an entry, and that a row names every reason.
     fn check_names(&self) -> Result<()> {
         for row in &self.rows {
             let why = row.why.as_ref().is_none_or(|why| self.reasons.contains(why));

@@ -23,7 +23,7 @@ const CAP: QpCap =
 
 /// Checks that the call failed, and that the error has the verb and the fault.
 fn refused<T>(what: &str, result: Result<T, Error>, verb: &str, field: &str) -> Result<String> {
-    let error = result.err().with_context(|| format!("{verb} takes {what}"))?;
+    let error = result.err().with_context(|| format!("{verb} accepts {what}"))?;
     ensure!(error.verb() == verb, "{what}: {error} names {}, not {verb}", error.verb());
     let text = error.to_string();
     ensure!(text.starts_with(verb) && text.contains(field), "{what}: {text:?} does not name {field}");
@@ -33,7 +33,7 @@ fn refused<T>(what: &str, result: Result<T, Error>, verb: &str, field: &str) -> 
 
 /// Checks that the call failed because the device does not support it.
 fn unsupported<T>(what: &str, result: Result<T, Error>, verb: &str) -> Result<()> {
-    let error = result.err().with_context(|| format!("{verb} takes {what}"))?;
+    let error = result.err().with_context(|| format!("{verb} accepts {what}"))?;
     ensure!(error.verb() == verb && error.is_unsupported(), "{what}: {error}");
     Ok(())
 }

@@ -304,8 +304,8 @@ impl core::fmt::Debug for Counting {
     }
 }
 
-#[expect(unsafe_code, reason = "memory that stays where it is")]
-// SAFETY: as that of `Vec<u8>`, of which it gives no part away.
+#[expect(unsafe_code, reason = "the buffer's address is stable")]
+// SAFETY: the range is that of a `Vec<u8>`, which meets the contract, and this type gives no access to it.
 unsafe impl uverbs::StableBuf for Counting {
     fn ptr(&self) -> core::ptr::NonNull<u8> {
         uverbs::StableBuf::ptr(&self.bytes)

@@ -78,7 +78,7 @@ fn frame(src_ip: [u8; 4], dst_ip: [u8; 4], payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The sum over which a right Internet checksum makes 0xffff (RFC 1071).
+/// The one's complement sum, which is 0xffff if the Internet checksum is correct (RFC 1071).
 fn sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
     let mut sum = words.sum::<u32>();
@@ -88,7 +88,7 @@ fn sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Whether both checksums of a frame are right.
+/// Whether both checksums of a frame are correct.
 fn sums_are_right(frame: &[u8]) -> bool {
     let tcp = &frame[34..];
     let pseudo = [&frame[26..34], &[0, 6], &(tcp.len() as u16).to_be_bytes()].concat();

@@ -146,7 +146,7 @@ fn threads_use_the_halves_of_a_qp<D: Driver>(lab: &Lab<D>) -> Outcome {
         ensure!(b.bytes(0..8)? == n.to_le_bytes());
     }
     sender.join().map_err(|_| anyhow::anyhow!("the sender panicked"))??;
-    ensure!(control.state()? == QpState::RTS, "the control face keeps the QP");
+    ensure!(control.state()? == QpState::RTS, "the control half keeps the QP");
     Ok(())
 }
 
