@@ -2,8 +2,8 @@
 //! Packages of any Debian suite, without changes to the packages or the apt state of the host.
 //!
 //! Each suite has its own sources list, package lists and archive directory in the lab, and an empty dpkg status: apt
-//! resolves all dependencies of a package, as if no package were installed. The archive is the one for which the host's apt
-//! is configured; the environment variable `LAB_MIRROR` overrides it.
+//! resolves all dependencies of a package, as if no package were installed. The archive is the one for which the host's
+//! apt is configured; the environment variable `LAB_MIRROR` overrides it.
 
 use crate::{Lab, run};
 use anyhow::{Context, Result, bail};
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_entries_keep_what_verifies_them() {
+    fn one_line_entries_keep_their_key() {
         let text = "# comment\ndeb-src http://a.invalid/debian bookworm main\n\
                     deb [arch=amd64 signed-by=/k.gpg] http://a.invalid/debian bookworm main contrib\n\
                     deb http://b.invalid/x nodistro other\n";

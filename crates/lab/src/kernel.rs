@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Debian's kernels in the form that the VM needs: an uncompressed `vmlinux` and an archive of the modules.
 //!
-//! Of some four thousand modules, the guest gets those named here and their dependencies, uncompressed, with new indexes.
-//! The uncompressed kernel saves the emulated CPU the decompression, about two seconds.
+//! Of some four thousand modules, the guest gets those named here and their dependencies, uncompressed, with new
+//! indexes. The kernel is uncompressed, too: the decompression would take the emulated CPU about two seconds.
 
 use crate::apt::{self, Suite};
 use crate::cpio::Cpio;
@@ -209,7 +209,7 @@ fn filter(tools: &Root, program: &str, args: &[&str], input: &[u8]) -> Result<Ve
     Ok(out.stdout)
 }
 
-/// Picks the wanted modules and their dependencies, uncompresses and indexes them, and packs them.
+/// Selects the modules and their dependencies, uncompresses and indexes them, and packs them.
 fn module_archive(tools: &Root, modules: &Path, version: &str, stage: &Path) -> Result<Vec<u8>> {
     let base = modules.ancestors().nth(3).context("invalid module path")?;
     depmod(tools, base, version)?;

@@ -40,8 +40,8 @@ pub struct Spec {
     pub mem: u32,
     /// The time limit of boot and task together; 120 s by default. A shell has none.
     pub timeout: Duration,
-    /// Files to copy to the guest. Programs must be static, or use no libraries other than libc, libgcc_s, libibverbs and
-    /// librdmacm.
+    /// Files to copy to the guest. Programs must be static, or use no libraries other than libc, libgcc_s, libibverbs
+    /// and librdmacm.
     pub shares: Vec<Share>,
     /// Variables for the task, after those of [`guest`].
     pub env: Vec<(String, String)>,
@@ -72,7 +72,7 @@ impl Spec {
     }
 }
 
-/// How a guest ended.
+/// The result of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The command ended with this status.
@@ -84,8 +84,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The exit status for a process that runs a guest: that of the command, or as timeout(1) has them, 124 for the time
-    /// limit and 125 for a failure of the lab.
+    /// The exit status for a process that runs a guest: that of the command, or as timeout(1) has them, 124 for the
+    /// time limit and 125 for a failure of the lab.
     pub fn code(self) -> u8 {
         match self {
             Self::Exit(code) => code,
