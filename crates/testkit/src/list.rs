@@ -11,10 +11,11 @@ use uverbs_core::wr::{
     WrTso, WrUd, WrUnion,
 };
 
-/// C's structs of a window and a region, with the keys of a bind. They have an address of their own.
+/// C's structs of a window and a region, with the keys of a bind. They are boxed, so that their addresses do not
+/// change.
 type Window = Box<(IbvMw, IbvMr)>;
 
-/// Makes the structs of a bind, and C's arguments that point to them.
+/// Creates the structs of a bind, and C's arguments that point to them.
 pub(crate) fn window(bind: &MwBind) -> (WrBindMw, Window) {
     let null = ptr::null_mut();
     let mw = IbvMw { context: null, pd: null, rkey: bind.mw_rkey, handle: 0, mw_type: bind.mw_type };
@@ -40,7 +41,7 @@ pub struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    /// Makes the list.
+    /// Builds the list.
     #[must_use]
     pub fn new<H: Handle>(reqs: &[Request<'a, H>]) -> Self {
         let mut list = Self::default();

@@ -93,7 +93,7 @@ impl<A> Handle for RawAh<A> {
     }
 }
 
-/// A driver's address handle that no kernel knows.
+/// A driver's address handle that no kernel has created.
 #[must_use]
 pub fn handle<A>(driver: A) -> RawAh<A> {
     RawAh { base: IbvAh { context: ptr::null_mut(), pd: ptr::null_mut(), handle: 0 }, driver }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The `wr_*` builder.
 #![expect(unsafe_code)]
-// UNSAFETY: calls the functions of ibv_wr_post(3), under the promise that `Session::new` requires.
+// UNSAFETY: calls the functions of ibv_wr_post(3), under the contract of `Session::new`.
 
 use crate::list::window;
 use crate::request::{Data, Dest, Handle, Op, Request, has_data};
@@ -73,8 +73,8 @@ impl<'q> Session<'q> {
     /// A builder.
     pub fn op(&mut self, op: Op<'_>) {
         let ex = &mut self.0;
-        // SAFETY: `new` promises what a bind requires. Outside of a session of this thread the call does nothing.
-        // Pointers are to headers that the request borrows and to locals, which outlive the call.
+        // SAFETY: the contract of `new` includes that of a bind. Outside of a session of this thread the call does
+        // nothing. Pointers are to headers that the request borrows and to locals, which outlive the call.
         #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
         unsafe {
             match op {
@@ -101,8 +101,8 @@ impl<'q> Session<'q> {
     /// A data setter: of one entry, of a list, of inline bytes, of a list of inline buffers.
     pub fn data(&mut self, data: Data<'_>) {
         let ex = &mut self.0;
-        // SAFETY: `new` promises registered memory. Outside of a session of this thread the call does nothing. Inline
-        // bytes and arrays are borrowed for the call.
+        // SAFETY: the contract of `new` requires registered memory. Outside of a session of this thread the call does
+        // nothing. Inline bytes and arrays are borrowed for the call.
         #[expect(clippy::multiple_unsafe_ops_per_block, reason = "one call of many is made")]
         unsafe {
             match data {
@@ -121,8 +121,8 @@ impl<'q> Session<'q> {
 
     /// `wr_set_sge_list`, also of one entry.
     pub fn sge_list(&mut self, sges: &[Sge]) {
-        // SAFETY: `new` promises registered memory, and the array is borrowed for the call. Outside of a session of this
-        // thread the call does nothing.
+        // SAFETY: the contract of `new` requires registered memory, and the array is borrowed for the call. Outside of
+        // a session of this thread the call does nothing.
         unsafe { self.0.wr_set_sge_list(sges.len(), sges.as_ptr()) }
     }
 
@@ -130,8 +130,8 @@ impl<'q> Session<'q> {
     pub fn dest<H: Handle>(&mut self, dest: &Dest<'_, H>) {
         match dest {
             Dest::Peer => {}
-            // SAFETY: `new` promises a handle of this driver; it is borrowed for the call. Outside of a session of this
-            // thread the call does nothing.
+            // SAFETY: the contract of `new` requires a handle of this driver; the handle is borrowed for the call.
+            // Outside of a session of this thread the call does nothing.
             Dest::Ud(to) => unsafe { self.0.wr_set_ud_addr(to.ah.raw(), to.qpn, to.qkey) },
             // SAFETY: outside of a session of this thread the call does nothing.
             Dest::Xrc(srqn) => unsafe { self.0.wr_set_xrc_srqn(*srqn) },

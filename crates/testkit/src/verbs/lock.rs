@@ -12,7 +12,7 @@ use uverbs::wr::Sge;
 use uverbs::{Driver, Exclusive, PostError, ProtectionDomain, Shared, SharedReceiveQueue};
 use uverbs_core::sync::Locking;
 
-/// How a batch ends that is not completed.
+/// The end of a batch that is not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// It is aborted.

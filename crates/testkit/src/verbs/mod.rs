@@ -59,11 +59,12 @@ pub unsafe fn post<D: Driver, T: Typed<D>, L: Lock>(
 ) -> Result<(), Refused> {
     match face {
         // SAFETY: one thread uses the queue, unless it has a lock, and the memory that the requests name stays valid
-        // (contract of this function). The list is unchanged since it was made; by its type, its handles are of driver `D`.
+        // (contract of this function). The list is unchanged since it was created; by its type, its handles are of
+        // driver `D`.
         Face::List => unsafe { post_list(sq, &List::new(reqs)) },
         Face::Builder => {
-            // SAFETY: one thread uses the queue, unless it has a lock, and the memory that the requests name stays valid
-            // (contract of this function); the handles are of driver `D`.
+            // SAFETY: one thread uses the queue, unless it has a lock, and the memory that the requests name stays
+            // valid (contract of this function); the handles are of driver `D`.
             let mut session = unsafe { session(sq) }.ok_or(PostError::IllegalOpcode)?;
             session.start();
             session.requests(reqs);
@@ -102,7 +103,7 @@ pub unsafe fn post_list<D: Driver, T: Sends, L: Lock>(
 /// # Safety
 /// As [`post`], and as [`Session::new`] for the handles.
 pub unsafe fn session<D: Driver, T: Sends, L: Lock>(sq: &SendQueue<D, T, L>) -> Option<Session<'_>> {
-    // SAFETY: one thread uses the queue, unless it has a lock; the memory that the requests name stays valid; the handles
-    // are of driver `D` (contract of this function).
+    // SAFETY: one thread uses the queue, unless it has a lock; the memory that the requests name stays valid; the
+    // handles are of driver `D` (contract of this function).
     sq.qp_ex().map(|ex| unsafe { Session::new(ex) })
 }
