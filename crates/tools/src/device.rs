@@ -13,7 +13,7 @@ pub(crate) trait Visitor {
     /// The result.
     type Out;
     /// Called with the two ends of a link, and with the device's attributes in sysfs. A device of the machine is both
-    /// ends of a loopback; a software NIC has a second one as its peer.
+    /// ends of a loopback. For the software HCA, the second end is another software HCA.
     fn visit<D: Driver>(self, ends: [Context<D>; 2], info: Option<DeviceInfo>) -> Self::Out;
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn is_software(name: Option<&str>) -> bool {
     name == Some(SOFTWARE) && !devices().is_ok_and(|all| all.iter().any(|d| d.name == SOFTWARE))
 }
 
-/// Two new software HCAs that reach each other.
+/// Creates two software HCAs that are connected to each other.
 pub(crate) fn software() -> Result<[Context<Mlx5>; 2]> {
     let fabric = Fabric::new(0);
     let open = |name| Context::from_kernel(fabric.device(name).build().open());

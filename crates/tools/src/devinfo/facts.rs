@@ -43,7 +43,7 @@ pub(crate) fn gather(info: DeviceInfo, args: &Args) -> Facts {
 }
 
 /// Queries an open device.
-pub(crate) fn ask<D: Driver>(info: DeviceInfo, context: Context<D>, args: &Args) -> Facts {
+pub(crate) fn query<D: Driver>(info: DeviceInfo, context: Context<D>, args: &Args) -> Facts {
     let opened = Visit { port: args.ib_port, verbose: args.verbose }.visit(context);
     Facts { info, opened }
 }

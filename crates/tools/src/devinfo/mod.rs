@@ -57,7 +57,7 @@ pub(crate) fn main(args: &Args) -> Result<()> {
         bail!("no RDMA devices found");
     }
     let gather = |info| match &software {
-        Some([context, _]) => facts::ask(info, context.clone(), args),
+        Some([context, _]) => facts::query(info, context.clone(), args),
         None => facts::gather(info, args),
     };
     let facts: Vec<_> = devices.into_iter().map(gather).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bandwidth of RDMA writes, with as many outstanding as the queue has room for.
+//! The bandwidth of RDMA writes, with as many outstanding writes as the queue has room for.
 #![expect(unsafe_code)]
 // UNSAFETY: posts entries of regions that live longer than the QP and are not accessed otherwise while it runs.
 
@@ -30,7 +30,7 @@ pub(super) struct Row {
 /// The longest time without a completion.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Both ends. The fields are dropped from the first to the last: QPs before what they use.
+/// Both ends. The fields are dropped from the first to the last: QPs before the objects that they use.
 #[derive(Debug)]
 pub(super) struct Ends<D: Driver> {
     qp: Qp<D, Rc>,
@@ -141,7 +141,7 @@ impl<D: Driver> Ends<D> {
         self.to.read_at(0, &mut arrived)?;
         ensure!(
             arrived.iter().all(|b| *b == bytes.trailing_zeros() as u8 | 0x40),
-            "the data that arrived is wrong"
+            "the received data is wrong"
         );
         let mb = f64::from(bytes) / f64::from(1 << 20);
         let average = mb * f64::from(plan.iters) / seconds;

@@ -61,7 +61,7 @@ impl<D: Driver> Buffer<D> {
             );
         }
         if !wrong.is_empty() {
-            bail!("the data that arrived is wrong in {} pages (were both ends given -c?)", wrong.len());
+            bail!("the received data is wrong in {} pages (do both ends have the option -c?)", wrong.len());
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ pub(crate) struct Completions<D: Driver> {
     /// The array for plain polling.
     wc: Vec<WorkCompletion>,
     /// Yields the CPU after an empty poll, because the other end may be a thread of this process.
-    polite: bool,
+    yields: bool,
     /// The number of events that were read.
     pub(crate) events: u64,
 }
@@ -50,7 +50,7 @@ impl<D: Driver> Completions<D> {
         }
         let cq = context.create_cq_ex(&attr, channel.as_ref())?;
         let wc = vec![WorkCompletion::default(); cqe.clamp(1, 64) as usize];
-        Ok(Self { cq, channel, timestamps: common.ts, wc, polite: options.here.is_some(), events: 0 })
+        Ok(Self { cq, channel, timestamps: common.ts, wc, yields: options.here.is_some(), events: 0 })
     }
 
     /// The queue, for the creation of QPs.
@@ -79,7 +79,7 @@ impl<D: Driver> Completions<D> {
                 if !out.is_empty() {
                     return Ok(());
                 }
-                if self.polite {
+                if self.yields {
                     std::thread::yield_now();
                 } else {
                     spin_loop();

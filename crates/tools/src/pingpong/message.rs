@@ -55,8 +55,8 @@ impl<D: Driver> Message<D> {
         self.inline = (size <= cap.max_inline_data).then(|| vec![0; size as usize]);
     }
 
-    /// Whether the builders are to be used.
-    pub(crate) fn wants_builder(&self) -> bool {
+    /// Whether sends are posted by the builders.
+    pub(crate) fn uses_builder(&self) -> bool {
         self.new_send
     }
 
@@ -92,7 +92,8 @@ impl<D: Driver> Message<D> {
             Some(bytes) => unsafe { qp.wr_set_inline_data(bytes.as_ptr(), bytes.len()) },
             None => {
                 let (lkey, addr, length) = (self.send.lkey(), self.send.addr(), self.send.length());
-                // SAFETY: inside the session; the buffer is registered; it outlives the QP, which is dropped before this
+                // SAFETY: inside the session; the buffer is registered; it outlives the QP, which is dropped before
+                // this
                 // `Message`.
                 unsafe { qp.wr_set_sge(lkey, addr, length) };
             }

@@ -215,7 +215,7 @@ impl Options {
         self.common.host.is_some()
     }
 
-    /// Whether it prints nothing, because the other end in this process does.
+    /// Whether this end prints nothing, because the other end, in this process, prints the result.
     pub(crate) fn is_silent(&self) -> bool {
         self.here.is_some() && !self.is_client()
     }

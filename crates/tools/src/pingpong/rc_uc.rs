@@ -21,7 +21,7 @@ pub(crate) struct OneConnected<D: Driver, T: Connected + Sends + Receives> {
 }
 
 impl<D: Driver, T: Connected + Sends + Receives> OneConnected<D, T> {
-    /// Makes the QP, in INIT.
+    /// Creates the QP, in INIT.
     pub(crate) fn new(
         pd: &ProtectionDomain<D>,
         completions: &Completions<D>,
@@ -65,7 +65,7 @@ impl<D: Driver, T: Connected + Sends + Receives> Queues for OneConnected<D, T> {
 
     fn post_send(&mut self, _: usize) -> Result<()> {
         let sq = self.qp.sq()?;
-        if self.message.wants_builder() {
+        if self.message.uses_builder() {
             self.message.build(sq.qp_ex(), |_| ())
         } else {
             self.message.post(sq.post(SEND_WRID))

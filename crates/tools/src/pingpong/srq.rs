@@ -21,7 +21,7 @@ pub(crate) struct SharedReceives<D: Driver> {
 }
 
 impl<D: Driver> SharedReceives<D> {
-    /// Makes the queues; the QPs are in INIT.
+    /// Creates the queues; the QPs are in INIT.
     pub(crate) fn new(
         pd: &ProtectionDomain<D>,
         completions: &Completions<D>,
@@ -67,7 +67,7 @@ impl<D: Driver> Queues for SharedReceives<D> {
     fn post_send(&mut self, index: usize) -> Result<()> {
         let qp = self.qps.get_mut(index).ok_or_else(|| anyhow!("there is no QP {index}"))?;
         let sq = qp.sq()?;
-        if self.message.wants_builder() {
+        if self.message.uses_builder() {
             self.message.build(sq.qp_ex(), |_| ())
         } else {
             self.message.post(sq.post(SEND_WRID))

@@ -41,7 +41,7 @@ mod tests {
     use super::Timestamps;
 
     #[test]
-    fn distances_are_right_across_the_clocks_wrap() {
+    fn distances_are_correct_when_the_clock_wraps_around() {
         let mut ts = Timestamps::new(0xff);
         assert_eq!(ts.average(), None);
         for ticks in [0xf0, 0xf4, 0x02] {

@@ -40,7 +40,7 @@ pub(crate) fn check_size(size: u32, port: &PortAttr) -> Result<()> {
 }
 
 impl<D: Driver> Datagrams<D> {
-    /// Makes the QP, in INIT.
+    /// Creates the QP, in INIT.
     pub(crate) fn new(
         pd: &ProtectionDomain<D>,
         completions: &Completions<D>,
@@ -86,7 +86,7 @@ impl<D: Driver> Queues for Datagrams<D> {
     fn post_send(&mut self, _: usize) -> Result<()> {
         let (ah, qpn) = self.peer.as_ref().ok_or(PostError::BadState).context("post_send")?;
         let (sq, qkey) = (self.qp.sq()?, self.attr.qkey);
-        if self.message.wants_builder() {
+        if self.message.uses_builder() {
             self.message.build(sq.qp_ex(), |qp| {
                 // SAFETY: inside the session; the handle is this driver's and lives as long as `peer`.
                 unsafe { qp.wr_set_ud_addr(ah.as_raw(), *qpn, qkey) };

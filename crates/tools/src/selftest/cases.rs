@@ -112,14 +112,14 @@ impl Opcode {
     }
 }
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Clone, Debug)]
 pub(super) enum Verdict {
-    /// With the expected result.
+    /// The expected result.
     Ok,
     /// The device or the face does not support it.
     Missing(String),
-    /// With an unexpected result or an error.
+    /// An unexpected result, or an error.
     Failed(String),
 }
 
@@ -284,7 +284,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         Ok(())
     }
 
-    /// Unreliable writes are complete before they arrive.
+    /// Waits until a write has arrived. On an unreliable transport it can be complete before.
     fn arrives(&self, data: &[u8]) -> Result<()> {
         let start = Instant::now();
         while self.ends.b.bytes(TARGET, data.len())? != data {
@@ -372,7 +372,7 @@ impl<D: Driver, T: Kind<D>> Case<D, T> {
         self.ends.run_back(Face::Batch, turn, Op::Write(to), Data::Sges(&sges))?;
         let start = Instant::now();
         while self.ends.a.bytes(TARGET + 8, 100)? != data {
-            ensure!(start.elapsed() < ARRIVAL_LIMIT, "what was written through the window differs");
+            ensure!(start.elapsed() < ARRIVAL_LIMIT, "the data written through the window differ");
             std::thread::yield_now();
         }
         mw.close()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Two QPs of one device that are connected to each other, with what they need.
+//! Two QPs of one device that are connected to each other, with their memory, CQs and SRQs.
 
 use super::post::{self, DC_KEY, Face, Kind, Parts, Target};
 use anyhow::{Context as _, Result, bail, ensure};
@@ -25,14 +25,14 @@ pub(super) const TARGET: usize = 16 << 10;
 /// Offset of the memory of receives.
 pub(super) const ARRIVAL: usize = 8 << 10;
 
-/// The device, and how its port reaches itself.
+/// The device, and the attributes that connect its port to itself.
 #[derive(Debug)]
 pub(super) struct Loop<'c, D: Driver> {
     pub(super) context: &'c Context<D>,
     pub(super) device: DeviceAttr,
     pub(super) link_layer: LinkLayer,
     pub(super) attr: ConnectAttr,
-    /// How long a completion may take.
+    /// The time limit of a completion.
     pub(super) limit: Duration,
 }
 
@@ -251,7 +251,7 @@ impl<D: Driver, T: Kind<D>> End<D, T> {
 }
 
 impl<D: Driver, T: Kind<D>> Ends<D, T> {
-    /// Connected; an error that is [`uverbs::Error::is_unsupported`] if the device has no such QP.
+    /// Creates and connects both ends. The error is [`uverbs::Error::is_unsupported`] if the device has no such QP.
     pub(super) fn new(l: &Loop<'_, D>, face: Face, ops: SendOpsFlags) -> Result<Self> {
         let (mut a, mut b) = (End::new(l, face, ops)?, End::new(l, face, ops)?);
         a.connect(&b, &l.attr)?;

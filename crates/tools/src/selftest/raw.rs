@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Frames of raw packet QPs: to the port's own address, by a rule back to this process, where the device loops them.
+//! Frames of raw packet QPs, sent to the port's own address. If the device loops them back, a flow rule delivers them
+//! to this process.
 #![expect(unsafe_code)]
-// UNSAFETY: posts scatter/gather entries and calls C's faces. All entries name regions that live longer than the QPs and are
-// reached by this process as atomics only; nodes, headers and arrays live until the call returns.
+// UNSAFETY: posts scatter/gather entries and calls C's faces. All entries name regions that live longer than the QPs
+// and are reached by this process as atomics only; nodes, headers and arrays live until the call returns.
 
 use super::cases::{Opcode, Verdict, pattern};
 use super::ends::Loop;
@@ -33,15 +34,16 @@ const ARRIVAL: usize = 8 << 10;
 const MSS: u16 = 300;
 /// Segments of a message.
 const SEGMENTS: usize = 3;
-/// Of Ethernet, IPv4 and TCP.
+/// Length of the Ethernet, IPv4 and TCP headers.
 const HEADER: usize = 14 + 20 + 20;
-/// Of the first segment: version 4, don't fragment, TCP; from and to addresses for documentation (RFC 5737).
+/// The IPv4 header of the first segment: version 4, don't fragment, TCP; from and to addresses for documentation (RFC
+/// 5737).
 const IPV4: [u8; 20] = [0x45, 0, 0x01, 0x54, 0, 1, 0x40, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2];
-/// Ports 9 (discard), sequence number 1, a header of 20 bytes, ACK.
+/// The TCP header: ports 9 (discard), sequence number 1, a header of 20 bytes, ACK.
 const TCP: [u8; 20] = [0, 9, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0];
-/// Id of the send; receives have theirs from 0 on.
+/// `wr_id` of the send; those of the receives begin at 0.
 const SENT: u64 = 99;
-/// How long a frame may take from this port to this port.
+/// The time limit for a frame to come back.
 const LOOP_LIMIT: Duration = Duration::from_secs(1);
 /// `IEEE Std 802 - Local Experimental`: hosts ignore it.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
@@ -242,8 +244,8 @@ impl<D: Driver> Ends<D> {
                     wr.tail =
                         WrTail { tso: WrTso { hdr: header.as_ptr(), hdr_sz: header.len() as u16, mss: MSS } };
                 }
-                // SAFETY: a list of one node, which lives until the call returns, as does its entry; the region of the entry lives
-                // longer than the QP.
+                // SAFETY: a list of one node, which lives until the call returns, as does its entry; the region of the
+                // entry lives longer than the QP.
                 unsafe { qp.sq()?.post_send(&raw const wr) }.map_err(|bad| bad.error)
             }
             (Sender::Exclusive(qp), Face::Builder) => {

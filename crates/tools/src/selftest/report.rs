@@ -91,7 +91,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// How many cases failed.
+    /// The number of failed cases.
     pub(super) fn failures(&self) -> usize {
         self.count(|v| matches!(v, Verdict::Failed(_)))
     }
