@@ -93,7 +93,7 @@ struct World {
 fuzz_target!(|input: Input<'_>| {
     let kernel = FuzzKernel::new(input.answers);
     let context = kept(Context::<Rxe>::from_kernel(kernel.clone()));
-    assert!(context.is_some() || !kernel.was_honest());
+    assert!(context.is_some() || !kernel.was_correct());
     let mut world = World {
         kernel: kernel.clone(),
         context,
@@ -109,7 +109,7 @@ fuzz_target!(|input: Input<'_>| {
         xrcds: Vec::new(),
     };
     if input.furnished {
-        kernel.calmly(|| world.furnish());
+        kernel.without_faults(|| world.furnish());
     }
     for action in input.actions.iter().take(MAX_STEPS) {
         world.run(action);
@@ -186,7 +186,7 @@ impl World {
             Action::Pd => {
                 let Some(context) = &self.context else { return };
                 let pd = kept(context.alloc_pd());
-                assert!(pd.is_some() || !self.kernel.was_honest());
+                assert!(pd.is_some() || !self.kernel.was_correct());
                 self.pds.extend(pd);
             }
             Action::Td(pd) => {
@@ -200,7 +200,7 @@ impl World {
             Action::Channel => {
                 let Some(context) = &self.context else { return };
                 let channel = kept(context.create_comp_channel());
-                assert!(channel.is_some() || !self.kernel.was_honest());
+                assert!(channel.is_some() || !self.kernel.was_correct());
                 self.channels.extend(channel);
             }
             Action::Cq { .. } => self.create_cq(action),

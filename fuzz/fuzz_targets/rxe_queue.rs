@@ -6,7 +6,7 @@
 //! more than it has room for.
 #![no_main]
 #![expect(unsafe_code)]
-// UNSAFETY: makes mappings of heap memory, and posts to a kernel that accesses no memory.
+// UNSAFETY: creates mappings of heap memory, and posts to a kernel that accesses no memory.
 
 use arbitrary::Arbitrary;
 use core::ptr::NonNull;
@@ -62,7 +62,7 @@ enum Room {
 #[derive(Arbitrary, Debug)]
 enum Step {
     Write(Write),
-    /// Posts or polls this many WRs, and what the kernel writes meanwhile.
+    /// Posts or polls this many WRs; the kernel may write in between.
     Use(u8, Option<Write>),
     Session(u8, Option<Write>),
     Reset,

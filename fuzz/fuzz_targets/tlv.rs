@@ -128,7 +128,7 @@ fuzz_target!(|program: Program| {
         assert_eq!(command.is_answered(*id), valid.contains(id));
         let handle = command.handle(*id);
         assert!(handle.is_none() || matches!(attr, Attr::New));
-        // A number that no object has is none.
+        // A number outside of the range of handles is not returned as a handle.
         assert!(handle.is_none_or(|handle| i32::try_from(handle).is_ok()));
     }
 });

@@ -50,7 +50,7 @@ const QUERY_DEVICE_EX: u32 = IB_USER_VERBS_EX_CMD_QUERY_DEVICE | IB_USER_VERBS_C
 const MAX_RING: usize = 1 << 15;
 
 /// The changes of an answer, as bits. They have no effect unless the two top bits are set.
-mod lie {
+mod fault {
     pub(super) const MARK: u8 = 0xc0;
     pub(super) const REFUSE: u8 = 1 << 0;
     pub(super) const BYTES: u8 = 1 << 1;
@@ -76,7 +76,7 @@ struct RingInfo {
     offset: u64,
     log2: u32,
     slots: u32,
-    lie: u8,
+    fault: u8,
     words: Option<Arc<[AtomicU64]>>,
 }
 
@@ -84,9 +84,9 @@ struct RingInfo {
 struct State {
     answers: Vec<u8>,
     at: usize,
-    lied: bool,
+    has_faults: bool,
     /// Gives correct answers, without reading the input.
-    calm: bool,
+    without_faults: bool,
     forked: bool,
     next_handle: u32,
     given: HashMap<Key, Given>,
@@ -102,7 +102,7 @@ pub struct FuzzKernel {
 
 impl State {
     fn byte(&mut self) -> u8 {
-        if self.calm {
+        if self.without_faults {
             return 0;
         }
         let byte = self.answers.get(self.at).copied().unwrap_or(0);
@@ -114,13 +114,13 @@ impl State {
         u32::from_ne_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    fn lie(&mut self) -> u8 {
+    fn fault(&mut self) -> u8 {
         let byte = self.byte();
-        if byte & lie::MARK != lie::MARK {
+        if byte & fault::MARK != fault::MARK {
             return 0;
         }
-        self.lied |= byte & !lie::MARK != 0;
-        byte & !lie::MARK
+        self.has_faults |= byte & !fault::MARK != 0;
+        byte & !fault::MARK
     }
 
     fn errno(&mut self) -> Errno {
@@ -145,7 +145,7 @@ impl State {
     }
 
     /// Announces a ring of elements of `size` bytes that takes `num` of them.
-    fn ring(&mut self, size: u64, num: u32, lie: u8) -> Result<mminfo, Errno> {
+    fn ring(&mut self, size: u64, num: u32, fault: u8) -> Result<mminfo, Errno> {
         let log2 = size.next_power_of_two().trailing_zeros().max(6);
         let slots = num.checked_add(1).and_then(u32::checked_next_power_of_two).ok_or(Errno::ENOMEM)?;
         let len = u64::from(slots) << log2;
@@ -153,13 +153,13 @@ impl State {
             return Err(Errno::ENOMEM);
         }
         let offset = self.rings.len() as u64 * 0x10_0000;
-        self.rings.push(RingInfo { offset, log2, slots, lie, words: None });
+        self.rings.push(RingInfo { offset, log2, slots, fault, words: None });
         Ok(mminfo { offset, size: 384 + len as u32, pad: 0 })
     }
 
     /// A descriptor with the delivered records, as an event file; or another kind of descriptor.
-    fn fd(&mut self, lie: u8) -> Option<OwnedFd> {
-        let fd: OwnedFd = if lie & lie::NOTHING != 0 {
+    fn fd(&mut self, fault: u8) -> Option<OwnedFd> {
+        let fd: OwnedFd = if fault & fault::NOTHING != 0 {
             match self.byte() % 3 {
                 0 => return None,
                 1 => File::open("/dev/null").ok()?.into(),
@@ -175,8 +175,8 @@ impl State {
         Some(fd)
     }
 
-    fn handle(&mut self, lie: u8) -> u64 {
-        if lie & lie::HANDLE != 0 {
+    fn handle(&mut self, fault: u8) -> u64 {
+        if fault & fault::HANDLE != 0 {
             let low = self.u32();
             return u64::from(low) | u64::from(self.byte() / 128) << 32;
         }
@@ -191,8 +191,8 @@ impl State {
     }
 
     /// Records a request to destroy an object. Returns whether the kernel refuses.
-    fn destroy(&mut self, key: Key, lie: u8) -> Result<(), Errno> {
-        let refuse = lie & lie::REFUSE != 0 && LEAKS.load(Ordering::Relaxed) < LEAK_BUDGET;
+    fn destroy(&mut self, key: Key, fault: u8) -> Result<(), Errno> {
+        let refuse = fault & fault::REFUSE != 0 && LEAKS.load(Ordering::Relaxed) < LEAK_BUDGET;
         let given = self.given.get_mut(&key);
         let given = given.unwrap_or_else(|| panic!("destroys object {key:?}, which does not exist"));
         if refuse {
@@ -258,16 +258,16 @@ impl FuzzKernel {
 
     /// Whether all answers were correct.
     #[must_use]
-    pub fn was_honest(&self) -> bool {
+    pub fn was_correct(&self) -> bool {
         let state = self.state();
-        !state.lied && !state.forked
+        !state.has_faults && !state.forked
     }
 
     /// Gives correct answers while `f` runs, without reading the input.
-    pub fn calmly<R>(&self, f: impl FnOnce() -> R) -> R {
-        self.state().calm = true;
+    pub fn without_faults<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.state().without_faults = true;
         let result = f();
-        self.state().calm = false;
+        self.state().without_faults = false;
         result
     }
 
@@ -326,20 +326,20 @@ impl FuzzKernel {
         state: &mut State,
         c: &mut RawCommand<'_, '_>,
         write: Option<u32>,
-        lie: u8,
+        fault: u8,
     ) -> Result<(), Errno> {
         let ids: Vec<u16> = c.attrs().map(|a| a.id).collect();
         // A handle that is not returned is 0, which is a valid handle.
-        let handle = if lie & lie::NOTHING != 0 { 0 } else { state.handle(lie) };
+        let handle = if fault & fault::NOTHING != 0 { 0 } else { state.handle(fault) };
         for id in ids {
             if c.new_handle(id, handle) {
                 state.give(c.object(), handle);
             }
-            if lie & lie::UNANSWERED == 0 {
+            if fault & fault::UNANSWERED == 0 {
                 c.answer(id, &[]);
             }
         }
-        if lie & lie::UNANSWERED != 0 {
+        if fault & fault::UNANSWERED != 0 {
             return Ok(());
         }
         match (c.object(), c.method()) {
@@ -348,14 +348,14 @@ impl FuzzKernel {
                 c.answer(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, &1_u64.to_ne_bytes());
             }
             (UVERBS_OBJECT_ASYNC_EVENT, _) => {
-                if let Some(fd) = state.fd(lie) {
+                if let Some(fd) = state.fd(fault) {
                     c.new_fd(0, fd);
                 }
             }
             (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_CREATE) => {
                 let cqe = input_u32(c, UVERBS_ATTR_CREATE_CQ_CQE);
                 c.answer(UVERBS_ATTR_CREATE_CQ_RESP_CQE, &cqe.to_ne_bytes());
-                let ring = state.ring(128, cqe, lie)?;
+                let ring = state.ring(128, cqe, fault)?;
                 c.answer(UVERBS_ATTR_UHW_OUT, ring.as_bytes());
             }
             (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_CREATE) => {
@@ -363,7 +363,7 @@ impl FuzzKernel {
                 let max_sge = input_u32(c, UVERBS_ATTR_CREATE_SRQ_MAX_SGE);
                 c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, &max_wr.to_ne_bytes());
                 c.answer(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, &max_sge.to_ne_bytes());
-                let ring = state.ring(40 + 16 * u64::from(max_sge), max_wr, lie)?;
+                let ring = state.ring(40 + 16 * u64::from(max_sge), max_wr, fault)?;
                 c.answer(UVERBS_ATTR_UHW_OUT, ring.as_bytes());
             }
             (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_CREATE) => {
@@ -376,14 +376,14 @@ impl FuzzKernel {
                 c.answer(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, &17_u32.to_ne_bytes());
                 let data = (16 * u64::from(send_sge)).max(inline.into());
                 let rings = rxe_create_qp_resp {
-                    rq_mi: state.ring(40 + 16 * u64::from(recv_sge), recv_wr, lie)?,
-                    sq_mi: state.ring(208 + data, send_wr, lie)?,
+                    rq_mi: state.ring(40 + 16 * u64::from(recv_sge), recv_wr, fault)?,
+                    sq_mi: state.ring(208 + data, send_wr, fault)?,
                 };
                 c.answer(UVERBS_ATTR_UHW_OUT, rings.as_bytes());
             }
             (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE) => match write {
                 Some(IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL) => {
-                    if let Some(fd) = state.fd(lie) {
+                    if let Some(fd) = state.fd(fault) {
                         c.new_fd(UVERBS_ATTR_CORE_OUT, fd);
                     }
                 }
@@ -403,10 +403,10 @@ impl FuzzKernel {
                     let request = c.input(UVERBS_ATTR_CORE_IN).expect("the request");
                     let cqe = ib_uverbs_resize_cq::read_from_bytes(request).expect("the request").cqe;
                     c.answer(UVERBS_ATTR_CORE_OUT, &cqe.to_ne_bytes());
-                    let ring = state.ring(128, cqe, lie)?;
+                    let ring = state.ring(128, cqe, fault)?;
                     c.answer(UVERBS_ATTR_UHW_OUT, ring.as_bytes());
                 }
-                Some(IB_USER_VERBS_CMD_MODIFY_SRQ) => Self::modify_srq(state, c, lie)?,
+                Some(IB_USER_VERBS_CMD_MODIFY_SRQ) => Self::modify_srq(state, c, fault)?,
                 Some(number) => {
                     if makes(Some(number)).is_some() {
                         let handle = handle as u32;
@@ -424,15 +424,15 @@ impl FuzzKernel {
         Ok(())
     }
 
-    fn modify_srq(state: &mut State, c: &RawCommand<'_, '_>, lie: u8) -> Result<(), Errno> {
+    fn modify_srq(state: &mut State, c: &RawCommand<'_, '_>, fault: u8) -> Result<(), Errno> {
         const MAX_WR: u32 = 1;
         let request = c.input(UVERBS_ATTR_CORE_IN).expect("the request");
         let request = ib_uverbs_modify_srq::read_from_bytes(request).expect("the request");
         if request.attr_mask & MAX_WR == 0 {
             return Ok(());
         }
-        let mut ring = state.ring(128, request.max_wr, lie)?;
-        if lie & lie::BYTES != 0 {
+        let mut ring = state.ring(128, request.max_wr, fault)?;
+        if fault & fault::BYTES != 0 {
             (ring.offset, ring.size) = (state.u32().into(), state.u32());
         }
         let address = c.input(UVERBS_ATTR_UHW_IN).and_then(|b| u64::read_from_bytes(b).ok());
@@ -458,23 +458,23 @@ impl Script for FuzzKernel {
         if state.forked {
             return Err(Errno::ESTALE);
         }
-        let lie = state.lie();
+        let fault = state.fault();
         let destroys = destroys(command);
         if let Some(key) = destroys {
-            state.destroy(key, lie)?;
-        } else if lie & lie::REFUSE != 0 {
+            state.destroy(key, fault)?;
+        } else if fault & fault::REFUSE != 0 {
             return Err(state.errno());
         }
         let write = command.input(UVERBS_ATTR_WRITE_CMD).and_then(|b| u64::read_from_bytes(b).ok());
         let write = write.map(|number| number as u32);
         let write = write.filter(|_| (command.object(), command.method()) == (UVERBS_OBJECT_DEVICE, 0));
         let given = state.given.clone();
-        if let Err(errno) = Self::answer(state, command, write, lie) {
+        if let Err(errno) = Self::answer(state, command, write, fault) {
             // A refused creation creates no object.
             state.given = given;
             return Err(errno);
         }
-        if lie & lie::BYTES != 0 {
+        if fault & fault::BYTES != 0 {
             let ids: Vec<u16> = command.attrs().map(|a| a.id).collect();
             for id in ids {
                 // Changes the answer from some byte on; the bytes before it stay correct.
@@ -500,7 +500,7 @@ impl Script for FuzzKernel {
     fn write(&self, command: &mut WriteCommand<'_>) -> Result<(), Errno> {
         let mut state = self.state();
         assert!(!command.request().is_empty());
-        if state.lie() & lie::REFUSE != 0 {
+        if state.fault() & fault::REFUSE != 0 {
             return Err(state.errno());
         }
         Ok(())
@@ -509,21 +509,21 @@ impl Script for FuzzKernel {
     fn mmap(&self, offset: u64, len: usize, _: Protection) -> Result<Mapping, Errno> {
         let mut state = self.state();
         let state = &mut *state;
-        let lie = state.lie();
-        if state.forked || lie & lie::REFUSE != 0 {
+        let fault = state.fault();
+        if state.forked || fault & fault::REFUSE != 0 {
             return Err(state.errno());
         }
         let known = state.rings.iter().position(|r| r.offset == offset && r.words.is_none());
         let (log2, slots, announced) = match known {
-            Some(i) => (state.rings[i].log2, state.rings[i].slots, state.rings[i].lie),
-            None if lie == 0 => return Err(Errno::EINVAL),
+            Some(i) => (state.rings[i].log2, state.rings[i].slots, state.rings[i].fault),
+            None if fault == 0 => return Err(Errno::EINVAL),
             None => (7, 4, 0),
         };
         let right = 384 + ((slots as usize) << log2);
         let mut header = [log2, slots - 1, 0, 0];
         let mut mapped = right;
-        if (lie | announced) & lie::RING != 0 {
-            state.lied = true;
+        if (fault | announced) & fault::RING != 0 {
+            state.has_faults = true;
             for field in &mut header {
                 // Most fields stay correct.
                 match state.byte() {
@@ -549,7 +549,7 @@ impl Script for FuzzKernel {
             Some(i) => state.rings[i].words = Some(Arc::clone(&words)),
             None => {
                 let words = Some(Arc::clone(&words));
-                state.rings.push(RingInfo { offset: u64::MAX, log2: 0, slots: 0, lie: 0, words });
+                state.rings.push(RingInfo { offset: u64::MAX, log2: 0, slots: 0, fault: 0, words });
             }
         }
         Ok(mapping(words, mapped))
@@ -558,11 +558,11 @@ impl Script for FuzzKernel {
     fn attribute(&self, path: &str) -> Result<Vec<u8>, Errno> {
         assert!(!path.contains("..") && !path.starts_with('/'));
         let mut state = self.state();
-        let lie = state.lie();
-        if lie & lie::REFUSE != 0 {
+        let fault = state.fault();
+        if fault & fault::REFUSE != 0 {
             return Err(state.errno());
         }
-        if lie & lie::BYTES != 0 {
+        if fault & fault::BYTES != 0 {
             return Ok((0..state.byte()).map(|_| state.byte()).collect());
         }
         Ok(b"0xffff\n".to_vec())

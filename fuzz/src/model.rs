@@ -63,7 +63,7 @@ impl<T: Debug + PartialEq> Model<T> {
         }
     }
 
-    /// Makes doorbells fail, or succeed again.
+    /// Selects whether doorbells fail.
     pub fn fail_doorbells(&mut self, fail: bool) {
         self.bell_fails = fail;
         self.bell.fail(fail.then_some(DOORBELL));

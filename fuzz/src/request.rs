@@ -177,7 +177,7 @@ impl Op {
         }
     }
 
-    /// Whether the operation's own arguments are right.
+    /// Whether the operation's own arguments are valid.
     #[must_use]
     pub fn is_right(&self) -> bool {
         let aligned = matches!(self.op, testkit::Op::AtomicWrite(..)) || self.needs_8_bytes();

@@ -98,10 +98,10 @@ impl World {
             }
             UseQp::Connect => {
                 let (attr, end) = (ConnectAttr::default(), Endpoint::default());
-                let honest = self.kernel.was_honest();
+                let was_correct = self.kernel.was_correct();
                 let fresh = each_qp!(qp, |qp| kept(qp.init(&attr)).is_some());
                 let done = each_qp!(qp, |qp| kept(qp.connect(&end, &end, &attr)).is_some());
-                assert!(fresh && done || !honest || !self.kernel.was_honest());
+                assert!(fresh && done || !was_correct || !self.kernel.was_correct());
             }
             UseQp::Query => {
                 let _ = kept(each_qp!(qp, |qp| qp.query(QpAttrMask::all())));

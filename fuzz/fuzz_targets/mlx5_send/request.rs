@@ -152,7 +152,7 @@ fn operation(u: &mut Unstructured<'_>) -> arbitrary::Result<Op<'static>> {
     })
 }
 
-/// A window's range and rights.
+/// The range and the access rights of a window.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Bind {
     mw_rkey: u32,
