@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The documentation, in the form that tests need.
 //!
-//! Rust programs in the pages of the book are compiled, and most of them run, as doc tests of this crate. [`commands`] gives
-//! the command lines in the pages to the crates that define those commands, whose tests parse them. `tests/book.rs` compares
-//! lists and tables with the code.
+//! Rust programs in the pages of the book are compiled, and most of them run, as doc tests of this crate. [`commands`]
+//! gives the command lines in the pages to the crates that define those commands, whose tests parse them.
+//! `tests/book.rs` compares lists and tables with the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -82,13 +82,13 @@ pub fn reference(name: &str) -> String {
 pub struct Block {
     /// The line of its fence, from 1.
     pub line: usize,
-    /// What is behind the fence: the language, and for Rust attributes of the doc test.
+    /// The text after the fence: the language, and for Rust attributes of the doc test.
     pub language: String,
     /// Its lines.
     pub lines: Vec<String>,
 }
 
-/// What a page consists of.
+/// The parts of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     /// The blocks of code.
@@ -207,8 +207,8 @@ fn is_assignment(word: &str) -> bool {
     name.len() < word.len() && name.bytes().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == b'_')
 }
 
-/// The commands in the documentation that begin with these words. Sentences also name a program alone, or with `...` for
-/// arguments; these are left out.
+/// The commands in the documentation that begin with these words. Sentences also name a program alone, or with `...`
+/// for arguments; these are left out.
 ///
 /// # Panics
 /// If there is none.

@@ -127,7 +127,7 @@ fn named_items_are_in_their_files() {
 
 /// Links of the documents that are not pages of the book, whose links `cargo xtask book` checks.
 #[test]
-fn links_of_other_documents_lead_somewhere() {
+fn links_of_other_documents_are_valid() {
     for path in [
         "README.md",
         "CONTRIBUTING.md",
@@ -186,7 +186,7 @@ fn option<'w>(words: &'w [String], names: &[&str]) -> Option<&'w str> {
 
 /// The packages, targets and features in calls of `cargo build`, `run`, `test` and `install` exist.
 #[test]
-fn cargo_commands_name_what_there_is() {
+fn cargo_commands_name_existing_packages_and_targets() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut metadata = Command::new(cargo);
     metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(repo_root());
@@ -304,7 +304,7 @@ fn names_of_verbs_are_those_of_the_code() {
 
 /// The page on the C library lists every public function of its symbol table.
 #[test]
-fn functions_of_the_c_library_are_those_that_are_listed() {
+fn the_page_on_the_c_library_lists_its_functions() {
     let page = read("docs/src/guides/running-existing-programs.md");
     let listed: BTreeSet<_> = page
         .lines()

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_that_lead_nowhere_are_found() {
+    fn broken_links_are_found() {
         let one = Page::parse(
             r##"<h1 id="top"><a class="header" href="#top">T</a></h1><a href="b/two.html#there">x</a>
                 <a href="b/two.html#gone">x</a><a href="b/three.html">x</a><a href="https://kernel.org">x</a>"##,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The corpora of the fuzz targets: one archive per target, `fuzz/corpus/TARGET.tar.gz`.
 //!
-//! An archive has some dozens of inputs, so the repository has one file instead of them. Its bytes depend only on the names and the contents of the
-//! inputs: they are sorted, and times, owners and modes are fixed. So packing the same inputs again changes nothing.
+//! An archive has some dozens of inputs, so the repository has one file instead of them. Its bytes depend only on the
+//! names and the contents of the inputs: they are sorted, and times, owners and modes are fixed. Packing the same
+//! inputs again gives the same bytes.
 
 use crate::{repo_root, run};
 use anyhow::{Context, Result, ensure};
@@ -46,8 +47,8 @@ pub(crate) fn pack(dir: &Path, archive: &Path) -> Result<()> {
 
 /// Removes all files of `dir` but the first [`LIMIT`] that were written.
 ///
-/// libFuzzer's merge writes the inputs in the order of the coverage that each adds. Of files with one time stamp, those with
-/// the first names stay.
+/// libFuzzer's merge writes the inputs in the order of the coverage that each adds. Of files with one time stamp, those
+/// with the first names stay.
 pub(crate) fn trim(dir: &Path) -> Result<()> {
     let mut files = files(dir)?;
     files.sort_by(|(a, a_written), (b, b_written)| (a_written, a).cmp(&(b_written, b)));
@@ -62,7 +63,7 @@ pub(crate) fn empty(dir: &Path) -> Result<()> {
     if dir.exists() {
         fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
-    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))
 }
 
 /// The files of a folder, and the times at which they were written.
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_depends_on_the_inputs_only_and_gives_them_back() {
+    fn an_archive_depends_on_its_inputs_only_and_unpacks_to_them() {
         let top = scratch("pack");
         let (a, b, back) = (top.join("a"), top.join("b"), top.join("back"));
         empty(&a).unwrap();

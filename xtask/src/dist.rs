@@ -3,7 +3,7 @@
 //! libmlx5 need.
 //!
 //! rustc's own version script for a cdylib leaves no room for symbol versions. So the crate is built as a static
-//! library, and `cc` links that with a version script and a file of assembly, both made from one table:
+//! library, and `cc` links that with a version script and a file of assembly, both generated from one table:
 //! `crates/ibverbs/data/symbols.txt`. Each line has a symbol as readelf(1) shows it (`@@` marks the version that new
 //! programs are linked with) and the function that implements it. A symbol with `@`, or with a function of another
 //! name, becomes a jump in the assembly. The other symbols are exported by Rust.
@@ -18,7 +18,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Build the C libraries libibverbs.so.1, libibverbs.a, libmlx5.so.1 and libmlx5.a, and the files for linking programs with them
+/// Build the C libraries libibverbs.so.1, libibverbs.a, libmlx5.so.1 and libmlx5.a, and the files for linking programs
+/// with them
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Output directory; it is created if it does not exist
@@ -72,7 +73,7 @@ pub(crate) fn release(out: &Path) -> Result<()> {
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let out = repo_root().join(&args.out);
-    fs::create_dir_all(out.join("pkgconfig")).with_context(|| format!("cannot make {}", out.display()))?;
+    fs::create_dir_all(out.join("pkgconfig")).with_context(|| format!("cannot create {}", out.display()))?;
     let archive = archive(args)?;
     let strip = args.profile == "release" && !args.symbols;
     let work = tempdir(&out)?;
@@ -103,7 +104,7 @@ fn make(library: &Library, input: &[PathBuf], work: &Path, out: &Path, strip: bo
     Ok(())
 }
 
-/// Makes the archive of a library that has only jumps. Its target is the archive of libibverbs.
+/// Creates the archive of a library that has only jumps. Its target is the archive of libibverbs.
 fn make_static(library: &Library, work: &Path, out: &Path) -> Result<()> {
     let Library { name, table, .. } = library;
     let text = fs::read_to_string(repo_root().join(table)).with_context(|| format!("cannot read {table}"))?;
@@ -260,7 +261,7 @@ fn symlink(target: &str, link: &Path) -> Result<()> {
     if fs::symlink_metadata(link).is_ok() {
         fs::remove_file(link)?;
     }
-    std::os::unix::fs::symlink(target, link).with_context(|| format!("cannot make {}", link.display()))
+    std::os::unix::fs::symlink(target, link).with_context(|| format!("cannot create {}", link.display()))
 }
 
 /// The pkg-config file. Its paths are relative to its own folder, so the output can be moved.

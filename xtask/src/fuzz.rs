@@ -139,7 +139,7 @@ fn start(name: &str, limits: Limits, seed: u32) -> Result<Child> {
     let work = work_of(name);
     let (found, packed) = (work.join(if seed == 0 { "corpus" } else { "seeded" }), work.join("packed"));
     if seed == 0 {
-        fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
+        fs::create_dir_all(&found).with_context(|| format!("cannot create {}", found.display()))?;
     } else {
         // The inputs that earlier runs found would change the inputs of a seed.
         corpus::empty(&found)?;
@@ -149,8 +149,8 @@ fn start(name: &str, limits: Limits, seed: u32) -> Result<Child> {
     cmd.args([format!("-max_total_time={}", limits.seconds), format!("-runs={}", limits.runs)]);
     cmd.arg(format!("-seed={seed}"));
     // A file, not a pipe, because a pipe is not read while another target is awaited.
-    let log =
-        fs::File::create(log_of(name)).with_context(|| format!("cannot make {}", log_of(name).display()))?;
+    let log = fs::File::create(log_of(name))
+        .with_context(|| format!("cannot create {}", log_of(name).display()))?;
     cmd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     cmd.spawn().with_context(|| format!("cannot start `{}`", run::shown(&cmd)))
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! rdma-core's test suite for a guest: Debian's interpreter, pyverbs and the tests, unpacked in the lab.
 //!
-//! The guest gets the interpreter's standard library, pyverbs, and the libraries that both need and the guest does not have.
+//! The guest gets the interpreter's standard library, pyverbs, and the libraries that both need and the guest does not
+//! have.
 
 use anyhow::{Context, Result};
 use std::fs;
@@ -80,7 +81,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Removes links to nowhere below a folder.
+/// Removes dangling links below a folder.
 fn remove_dangling(folder: &Path) -> Result<()> {
     for path in files(folder)?.into_iter().filter(|path| path.is_symlink()) {
         // An absolute link leads out of the tree.

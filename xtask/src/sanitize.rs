@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `cargo xtask sanitize`: the suite on the software HCA, and unit tests, under AddressSanitizer (with LeakSanitizer) or
-//! ThreadSanitizer.
+//! `cargo xtask sanitize`: the suite on the software HCA, and unit tests, under AddressSanitizer (with LeakSanitizer)
+//! or ThreadSanitizer.
 //!
 //! This uses the pinned stable compiler, which has the sanitizers' runtimes; `RUSTC_BOOTSTRAP` enables their flag. The
 //! standard library is not instrumented. This has little effect on the address sanitizer, because it replaces the
@@ -49,10 +49,10 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let mut cmd = test(args.which, &units);
     cmd.arg("--").args(&args.filter);
     if args.which == Which::Thread {
-        // Tests that run in parallel share the harness and one-time initialisations of std, whose order the sanitizer does
-        // not see. Races between a test's own threads are still reported.
+        // Tests that run in parallel share the harness and one-time initialisations of std, whose order the sanitizer
+        // does not see. Races between a test's own threads are still reported.
         cmd.arg("--test-threads=1");
-        // It maps memory at the addresses of the vectors, which the sanitizer reserves for itself.
+        // The test maps memory at the addresses of the vectors, which the sanitizer reserves for itself.
         cmd.args(["--skip", "reference_vectors"]);
     }
     run::inherit(&mut cmd)?;

@@ -10,7 +10,7 @@ use std::path::Path;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Faces from the top of a row to its bottom, what they are called, and their colours.
+/// The faces from the top of a row to its bottom, with their names and colours.
 const BARS: [(Face, &str, RGBColor); 5] = [
     (Face::C, "libmlx5", RGBColor(150, 150, 150)),
     (Face::Abi, "our libibverbs.so.1", RGBColor(245, 200, 130)),

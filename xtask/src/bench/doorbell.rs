@@ -185,7 +185,7 @@ impl Kind {
     }
 }
 
-/// The code that is mapped, and what was found out about it.
+/// The mapped code, and the results of its analysis.
 struct Code {
     maps: Vec<Map>,
     files: HashMap<PathBuf, Vec<u8>>,

@@ -45,7 +45,7 @@ impl Results {
         self.count(lines, "ours", OURS, |tool, locking| ours.command(tool, locking))
     }
 
-    /// Counts those of the C program with the library of a face.
+    /// Counts the instructions of the C program with the library of a face.
     pub(crate) fn count_c(&mut self, lines: &[Line], c: &C, face: Face) -> Result<()> {
         self.count(lines, face.name(), &[face], |tool, locking| c.command(tool, locking, face))
     }
@@ -95,14 +95,14 @@ impl Results {
         self.counts.get(&line.key(face)?).copied()
     }
 
-    /// Its nanoseconds, round by round.
+    /// The nanoseconds of a measurement, one value per round.
     pub(crate) fn rounds(&self, line: &Line, face: Face) -> Vec<f64> {
         let key = line.key(face);
         let of = |round: &Values| key.as_ref().and_then(|key| round.get(key).copied());
         self.rounds.iter().filter_map(of).collect()
     }
 
-    /// The median of its nanoseconds.
+    /// The median of the nanoseconds of a measurement.
     pub(crate) fn ns(&self, line: &Line, face: Face) -> Option<Median> {
         Median::of(self.rounds(line, face))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs that are measured: a C program, with rdma-core's library and with this project's, and Rust programs. All use
-//! the fake device of the preload library.
+//! The programs that are measured: a C program, with rdma-core's library and with this project's, and Rust programs.
+//! All use the fake device of the preload library.
 
 use super::rows::{Face, Locking};
 use crate::{cargo, dist, repo_root, run, vm};
@@ -36,7 +36,7 @@ pub(crate) struct C {
     pub(crate) version: String,
 }
 
-/// The folder of what is built here.
+/// The folder for the programs that this module builds.
 pub(crate) fn folder() -> Result<PathBuf> {
     let dir = repo_root().join("target/bench");
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -102,8 +102,8 @@ impl Ours {
 }
 
 impl C {
-    /// Downloads rdma-core, once, and builds the program and this project's library. Without the archive, this machine's
-    /// rdma-core is used.
+    /// Downloads rdma-core, once, and builds the program and this project's library. Without the archive, this
+    /// machine's rdma-core is used.
     pub(crate) fn build() -> Result<Self> {
         let (include, libraries) = match fetch() {
             Ok(root) => (root.join("include"), root.join(LIBRARIES)),
