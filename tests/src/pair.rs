@@ -309,14 +309,14 @@ impl<D: Driver, T: Typed<D>, L: Lock> PairEnd<D, T, L> {
     /// Posts a receive into the region.
     pub fn recv(&mut self, face: Face, wr_id: u64, range: Range<usize>) -> Result<()> {
         let sges = [self.sge(range)];
-        post_recv(self.qp.rq()?, face, &[(wr_id, &sges)])?;
+        post_recv(self.qp.rq_mut()?, face, &[(wr_id, &sges)])?;
         Ok(())
     }
 
     /// Posts `n` receives without memory, for messages of 0 bytes.
     pub fn recv_empty(&mut self, n: usize) -> Result<()> {
         let recvs: Vec<(u64, &[Sge])> = (0..n as u64).map(|i| (i, &[][..])).collect();
-        post_recv(self.qp.rq()?, Face::Batch, &recvs)?;
+        post_recv(self.qp.rq_mut()?, Face::Batch, &recvs)?;
         Ok(())
     }
 

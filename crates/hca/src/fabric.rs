@@ -380,6 +380,23 @@ impl Hca {
         self.plugged.set_lid(lid)
     }
 
+    /// Removes the device while its contexts are open, as hot removal does: each context gets the event `DEVICE_FATAL`, the
+    /// objects are destroyed, verbs fail with `EIO`, destroying an object succeeds, and peers get no more answers. For tests
+    /// of a service that must survive the loss of a NIC.
+    ///
+    /// The device does not come back; a new one can be [built](Fabric::device) with the same name.
+    pub fn unplug(&self) {
+        self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, true));
+    }
+
+    /// Ends all contexts of the device, as the kernel does when their processes die: all objects are destroyed without an
+    /// event, and peers get no more answers from these QPs. The device is still there and can be opened again. For tests of
+    /// a service whose peer is killed. What is left of the contexts in this process behaves as after
+    /// [`unplug`](Self::unplug).
+    pub fn kill(&self) {
+        self.plugged.enter(|device, kernel, port| kernel.end_all(device, port, false));
+    }
+
     /// Adds a GID to the port's table and returns its index; on Ethernet as RoCE version 2.
     pub fn add_gid(&self, gid: [u8; 16]) -> usize {
         let index = self.plugged.enter_device(|device, port| {

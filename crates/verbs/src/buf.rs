@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: an anonymous mapping, and the trait by which owned buffers promise to stay put.
 
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use uverbs_core::errno::Errno;
 use uverbs_core::error::{Error, Result};
@@ -26,6 +27,15 @@ pub unsafe trait StableBuf: Send + 'static {
 /// Zeroed, page-aligned memory in its own mapping, for example for rings of messages.
 ///
 /// Page alignment keeps other data off the pages that a device writes, and off those that a fork would have to keep.
+///
+/// Before its registration it is a slice. A region owns it and does not lend it, so after that the bytes are accessed by
+/// the region's methods.
+/// ```
+/// let mut buf = uverbs::PageBuf::new(4096)?;
+/// buf[..5].copy_from_slice(b"hello");
+/// assert!(buf.starts_with(b"hello\0"));
+/// # Ok::<(), uverbs::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct PageBuf {
     map: memmap2::MmapRaw,
@@ -38,6 +48,23 @@ impl PageBuf {
             Error::os("mmap", format!("{len} bytes"), Errno::from_raw(e.raw_os_error().unwrap_or(0)))
         })?;
         Ok(Self { map: map.into() })
+    }
+}
+
+impl Deref for PageBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is readable, initialised with zeros, and this value's own. It is written through `&mut self` only:
+        // a device writes it while a region owns this value, and a region lends no reference to its buffer.
+        unsafe { core::slice::from_raw_parts(self.map.as_ptr(), self.map.len()) }
+    }
+}
+
+impl DerefMut for PageBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; the mapping is writable, and `&mut self` excludes other references.
+        unsafe { core::slice::from_raw_parts_mut(self.map.as_mut_ptr(), self.map.len()) }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::context::{Context, ContextInner, Object};
 use crate::id::CqId;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use uverbs_core::control::{self, CompChannelHandle};
 use uverbs_core::error::Result;
@@ -72,5 +72,11 @@ impl<D: Driver> CompletionChannel<D> {
 impl<D: Driver> AsFd for CompletionChannel<D> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.handle.as_fd()
+    }
+}
+
+impl<D: Driver> AsRawFd for CompletionChannel<D> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

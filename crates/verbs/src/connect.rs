@@ -2,12 +2,57 @@
 //! Connecting two QPs: the exchange of endpoints over any byte stream, and one call from INIT to RTS.
 //!
 //! The exchange is that of rdma-core's pingpong programs (`libibverbs/examples`): one line of hexadecimal text each
-//! way, so either end may be a C program.
+//! way, so either end may be a C program. The active side (client) calls [`Endpoint::exchange`], the passive side (server)
+//! [`Endpoint::answer`]. A stream in a [`WithDeadline`] ends either with an error in time if the peer says nothing.
+//!
+//! ```
+//! use std::net::{TcpListener, TcpStream};
+//! use std::time::Duration;
+//! use uverbs::{ConnectAttr, Context, Rc, WithDeadline, mlx5::Mlx5};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let fabric = uverbs_hca::Fabric::new(0);
+//! # let (a, b) = (fabric.device("hca0").build(), fabric.device("hca1").build());
+//! let attr = ConnectAttr::default();
+//! let limit = Duration::from_secs(60);
+//! let listener = TcpListener::bind("localhost:0")?;
+//! let server = listener.local_addr()?;
+//!
+//! let client = std::thread::spawn(move || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//!     let context = Context::<Mlx5>::from_kernel(a.open())?;
+//!     let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+//!     let qp = pd.qp::<Rc>().cq(&cq).create()?;
+//!     qp.init(&attr)?;
+//!     let here = qp.control.endpoint(1, &attr)?;
+//!     let there = here.exchange(WithDeadline::new(TcpStream::connect(server)?, limit))?;
+//!     qp.connect(&here, &there, &attr)?;
+//!     Ok(())
+//! });
+//!
+//! let context = Context::<Mlx5>::from_kernel(b.open())?;
+//! let (pd, cq) = (context.alloc_pd()?, context.create_cq(16, None)?);
+//! let qp = pd.qp::<Rc>().cq(&cq).create()?;
+//! qp.init(&attr)?;
+//! let here = qp.control.endpoint(2, &attr)?;
+//! let (stream, _) = listener.accept()?;
+//! // The QP receives before the client knows of it.
+//! here.answer(WithDeadline::new(stream, limit), |there| Ok(qp.connect(&here, there, &attr)?))?;
+//! client.join().unwrap().unwrap();
+//! # Ok(())
+//! # }
+//! ```
 
+use crate::context::{Context, ContextInner};
 use core::fmt;
 use core::str::FromStr;
+use core::time::Duration;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{self, Read, Write};
-use uverbs_core::attr::{AccessFlags, AhAttr, Gid, GlobalRoute, Mtu};
+use std::os::fd::AsFd;
+use std::time::Instant;
+use uverbs_core::attr::{AccessFlags, AhAttr, Gid, GlobalRoute, LinkLayer, Mtu};
+use uverbs_core::control::query;
+use uverbs_core::error::Error;
+use uverbs_core::provider::Driver;
 
 /// The address of a QP: the values that its peer needs to connect to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -69,6 +114,9 @@ impl FromStr for Endpoint {
 
 impl Endpoint {
     /// Sends this endpoint.
+    ///
+    /// # Errors
+    /// Those of the stream.
     pub fn send(&self, mut stream: impl Write) -> io::Result<()> {
         let mut text = self.to_string().into_bytes();
         text.resize(ENDPOINT_LEN, 0);
@@ -77,6 +125,9 @@ impl Endpoint {
     }
 
     /// Receives the peer's.
+    ///
+    /// # Errors
+    /// Those of the stream; `InvalidData` if the text is not an endpoint.
     pub fn receive(mut stream: impl Read) -> io::Result<Self> {
         let mut text = [0u8; ENDPOINT_LEN];
         stream.read_exact(&mut text)?;
@@ -86,9 +137,101 @@ impl Endpoint {
     }
 
     /// Sends this endpoint and receives the peer's, as the active side (client) does.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send) and [`receive`](Self::receive).
     pub fn exchange(&self, mut stream: impl Read + Write) -> io::Result<Self> {
         self.send(&mut stream)?;
         Self::receive(&mut stream)
+    }
+
+    /// Receives the peer's endpoint, calls `connect` with it, and then sends this one, as the passive side (server) does. So
+    /// this side's QP is ready when the peer begins to send.
+    ///
+    /// # Errors
+    /// Those of [`receive`](Self::receive) and [`send`](Self::send), and those of `connect`. After these the peer gets no
+    /// endpoint; it reads the end of the stream when the stream is dropped.
+    pub fn answer(
+        &self,
+        mut stream: impl Read + Write,
+        connect: impl FnOnce(&Self) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let peer = Self::receive(&mut stream)?;
+        connect(&peer)?;
+        self.send(&mut stream)?;
+        Ok(peer)
+    }
+}
+
+/// A stream with a time limit for all of its reads and writes together: for [`Endpoint::exchange`], [`Endpoint::answer`] and
+/// [`RemoteRegion::receive`](crate::RemoteRegion::receive). A read or write after it fails with `TimedOut`.
+///
+/// It waits by poll(2) and changes nothing of the stream. The messages of an exchange are short, so a socket that is
+/// writable takes them at once.
+#[derive(Debug)]
+pub struct WithDeadline<S> {
+    stream: S,
+    /// `None` is a time that does not come.
+    end: Option<Instant>,
+}
+
+impl<S: AsFd> WithDeadline<S> {
+    /// `limit` begins now.
+    pub fn new(stream: S, limit: Duration) -> Self {
+        Self { stream, end: Instant::now().checked_add(limit) }
+    }
+
+    /// The stream.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
+    fn wait(&self, flags: PollFlags) -> io::Result<()> {
+        loop {
+            let timeout = match self.end.map(|end| end.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer did not answer in time"));
+                }
+                // Rounded up, so that the last round does not spin.
+                Some(left) => {
+                    PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+                }
+                None => PollTimeout::NONE,
+            };
+            match poll(&mut [PollFd::new(self.stream.as_fd(), flags)], timeout) {
+                Ok(0) | Err(nix::errno::Errno::EINTR) => {}
+                Ok(_) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl<S: AsFd + Read> Read for WithDeadline<S> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.wait(PollFlags::POLLIN)?;
+            match self.stream.read(out) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+impl<S: AsFd + Write> Write for WithDeadline<S> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        loop {
+            self.wait(PollFlags::POLLOUT)?;
+            match self.stream.write(data) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 
@@ -97,7 +240,10 @@ impl Endpoint {
 pub struct ConnectAttr {
     /// Local port, from 1.
     pub port_num: u8,
-    /// Index of the local GID; `None` for InfiniBand without a global route.
+    /// Index of the local GID in the port's table, which decides the addresses of packets, and on RoCE their format.
+    ///
+    /// `None` is the default: on Ethernet (RoCE) that of [`best_gid`](crate::Context::best_gid), on InfiniBand a connection
+    /// without a global route. Both ends should use the same rule or name fitting entries.
     pub sgid_index: Option<u8>,
     /// Index of the partition key.
     pub pkey_index: u16,
@@ -158,6 +304,41 @@ impl Default for ConnectAttr {
 }
 
 impl ConnectAttr {
+    /// These parameters with the index of the GID that is used: where `sgid_index` is `None`, the default of the port. A
+    /// [`QpControl`](crate::qp::QpControl) does this itself; an address handle needs it before [`ah_attr`](Self::ah_attr).
+    ///
+    /// # Errors
+    /// On RoCE, those of [`Context::best_gid`]; else the kernel's error for the query of the port.
+    pub fn on<D: Driver>(&self, context: &Context<D>) -> uverbs_core::error::Result<Self> {
+        self.resolve(context.inner())
+    }
+
+    pub(crate) fn resolve<D: Driver>(&self, context: &ContextInner<D>) -> uverbs_core::error::Result<Self> {
+        let sgid_index = match self.sgid_index {
+            None => crate::gid::default_index(context, self.port_num)?,
+            some => some,
+        };
+        Ok(Self { sgid_index, ..*self })
+    }
+
+    /// Refuses a peer without GID on a port that needs it, for which the kernel has only `EINVAL`.
+    pub(crate) fn check_peer<D: Driver>(
+        &self,
+        context: &ContextInner<D>,
+        remote: &Endpoint,
+    ) -> uverbs_core::error::Result<()> {
+        if remote.gid.is_zero()
+            && query::port(context.kernel(), self.port_num)?.link_layer == LinkLayer::ETHERNET
+        {
+            let reason = format!(
+                "the peer's endpoint has no GID, and port {} is Ethernet (RoCE): the peer must use a GID, too",
+                self.port_num
+            );
+            return Err(Error::invalid("connect", "remote", reason));
+        }
+        Ok(())
+    }
+
     /// The way to `remote`.
     #[must_use]
     pub fn ah_attr(&self, remote: &Endpoint) -> AhAttr {

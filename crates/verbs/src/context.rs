@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! An open device and its queries. The files of the objects that are created from it have the calls that create them.
 
+use crate::event::{EventReader, QpEvents};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use uverbs_core::attr::{DeviceAttr, Gid, GidEntry, PortAttr};
@@ -16,7 +17,7 @@ use uverbs_core::provider::Driver;
 pub(crate) enum Object<D: Driver> {
     /// With the state that the driver updates for its events; dangling until the CQ is created.
     Cq(Weak<D::CqShared>),
-    Qp(u32),
+    Qp(QpEvents),
     Srq,
     Wq(u32),
 }
@@ -25,7 +26,7 @@ impl<D: Driver> Clone for Object<D> {
     fn clone(&self) -> Self {
         match self {
             Self::Cq(shared) => Self::Cq(shared.clone()),
-            Self::Qp(qp_num) => Self::Qp(*qp_num),
+            Self::Qp(events) => Self::Qp(events.clone()),
             Self::Srq => Self::Srq,
             Self::Wq(wq_num) => Self::Wq(*wq_num),
         }
@@ -39,6 +40,7 @@ pub(crate) struct ContextInner<D: Driver> {
     num_comp_vectors: u32,
     core_support: CoreSupport,
     async_fd: AsyncFd,
+    event_reader: EventReader,
     /// Objects by the id that the kernel reports in events. Ids carry a generation, so a stale one names nothing.
     objects: Mutex<Slab<Object<D>>>,
     name: String,
@@ -63,6 +65,10 @@ impl<D: Driver> ContextInner<D> {
 
     pub(crate) fn async_fd(&self) -> &AsyncFd {
         &self.async_fd
+    }
+
+    pub(crate) fn event_reader(&self) -> &EventReader {
+        &self.event_reader
     }
 
     pub(crate) fn remember_object(&self, object: Object<D>) -> u64 {
@@ -140,7 +146,15 @@ impl<D: Driver> Context<D> {
         let ContextInfo { num_comp_vectors, core_support, async_fd } = info;
         let objects = Mutex::new(Slab::new());
         Self {
-            inner: Arc::new(ContextInner { driver, num_comp_vectors, core_support, async_fd, objects, name }),
+            inner: Arc::new(ContextInner {
+                driver,
+                num_comp_vectors,
+                core_support,
+                async_fd,
+                event_reader: EventReader::default(),
+                objects,
+                name,
+            }),
         }
     }
 

@@ -9,6 +9,7 @@
 use crate::connect::ConnectAttr;
 use crate::context::{ContextInner, Object, same_context};
 use crate::cq::{CompletionQueue, CqInner};
+use crate::event::QpEvents;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::qp::{Dci, QpBuilder, QpControl};
 use crate::srq::{SharedReceiveQueue, SrqInner};
@@ -61,7 +62,7 @@ impl<D: DcDriver> ProtectionDomain<D> {
         let context = self.inner().context();
         same_context(context, cq.inner().context(), VERB, "cq")?;
         same_context(context, srq.inner().context(), VERB, "srq")?;
-        let event_id = context.remember_object(Object::Qp(0));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0)));
         let create = || {
             let create = DctCreate {
                 pd: self.inner().handle()?,
@@ -152,7 +153,7 @@ impl<D: DcDriver> DcTarget<D> {
         // SAFETY: the target's own parts.
         let modified = unsafe { self.context.driver().modify_dct(handle, &self.shared, attr, mask) };
         if let Some(dctn) = modified? {
-            self.context.update_object(self.event_id, Object::Qp(dctn));
+            self.context.update_object(self.event_id, Object::Qp(QpEvents::new(dctn)));
             // The kernel moves it to RTR only once.
             let _ = self.dctn.set(dctn);
         }

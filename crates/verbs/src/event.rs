@@ -1,9 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Asynchronous events as values: they name the event and its object by numbers, so they need no acknowledgement before
 //! the object is destroyed.
+//!
+//! The file of a context has one reader at a time: [`Context::get_async_event`], or the end of a QP
+//! ([`QpControl::drain`](crate::qp::QpControl::drain)), which waits for an event of its own and keeps the others for the
+//! next reader.
 
 use crate::context::{Context, ContextInner, Object};
 use crate::id::{CqId, SrqId};
+use core::sync::atomic::{AtomicBool, Ordering};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use uverbs_core::attr::{AsyncEvent, EventScope, EventType};
 use uverbs_core::error::Result;
 use uverbs_core::provider::Driver;
@@ -35,7 +44,7 @@ pub enum EventSource {
 }
 
 impl EventSource {
-    /// `None` if the object is destroyed.
+    /// The source of an event that was read, of which the object takes note. `None` if the object is destroyed.
     pub(crate) fn of<D: Driver>(context: &ContextInner<D>, event: AsyncEvent) -> Option<Self> {
         let id = event.element;
         match event.event_type.scope() {
@@ -43,7 +52,12 @@ impl EventSource {
             EventScope::Cq | EventScope::Qp | EventScope::Srq | EventScope::Wq => {
                 Some(match context.object(id)? {
                     Object::Cq(_) => Self::Cq(CqId(id)),
-                    Object::Qp(qp_num) => Self::Qp(qp_num),
+                    Object::Qp(events) => {
+                        if event.event_type == EventType::QP_LAST_WQE_REACHED {
+                            events.last_wqe.store(true, Ordering::Release);
+                        }
+                        Self::Qp(events.qp_num)
+                    }
                     Object::Srq => Self::Srq(SrqId(id)),
                     Object::Wq(wq_num) => Self::Wq(wq_num),
                 })
@@ -53,18 +67,142 @@ impl EventSource {
     }
 }
 
+/// The number of a QP in events, and the event that its end waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct QpEvents {
+    qp_num: u32,
+    /// Whether `QP_LAST_WQE_REACHED` was read.
+    last_wqe: Arc<AtomicBool>,
+}
+
+impl QpEvents {
+    pub(crate) fn new(qp_num: u32) -> Self {
+        Self { qp_num, last_wqe: Arc::default() }
+    }
+
+    pub(crate) fn has_last_wqe(&self) -> bool {
+        self.last_wqe.load(Ordering::Acquire)
+    }
+
+    /// For a QP that begins again.
+    pub(crate) fn forget_last_wqe(&self) {
+        self.last_wqe.store(false, Ordering::Release);
+    }
+}
+
+/// The right to read the file of asynchronous events, and the events that were read for others.
+#[derive(Debug, Default)]
+pub(crate) struct EventReader {
+    turn: Mutex<()>,
+    kept: Mutex<VecDeque<Event>>,
+}
+
+impl EventReader {
+    fn take_kept(&self) -> Option<Event> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// Waits up to a millisecond for an event, which it keeps for the next [`Context::get_async_event`]. It does not read
+    /// while another thread does, which takes note of the event then.
+    pub(crate) fn step<D: Driver>(context: &ContextInner<D>) -> Result<()> {
+        const STEP: u16 = 1;
+        let reader = context.event_reader();
+        let turn = match reader.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(core::time::Duration::from_millis(STEP.into()));
+                return Ok(());
+            }
+        };
+        let mut files = [PollFd::new(context.async_fd().as_fd(), PollFlags::POLLIN)];
+        if matches!(poll(&mut files, PollTimeout::from(STEP)), Ok(1..)) {
+            let raw = context.async_fd().read()?;
+            if let Some(source) = EventSource::of(context, raw) {
+                let event = Event { event_type: raw.event_type, source };
+                reader.kept.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+            }
+        }
+        drop(turn);
+        Ok(())
+    }
+
+    fn next<D: Driver>(context: &ContextInner<D>) -> Result<Event> {
+        let reader = context.event_reader();
+        loop {
+            let turn = reader.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(event) = reader.take_kept() {
+                return Ok(event);
+            }
+            let raw = context.async_fd().read()?;
+            drop(turn);
+            if let Some(source) = EventSource::of(context, raw) {
+                return Ok(Event { event_type: raw.event_type, source });
+            }
+        }
+    }
+}
+
+/// The asynchronous events of a context, as an object that event loops accept (`AsFd`, `AsRawFd`). Clones share the events:
+/// each event is read once.
+#[derive(Debug)]
+pub struct AsyncEvents<D: Driver> {
+    context: Arc<ContextInner<D>>,
+}
+
+impl<D: Driver> Clone for AsyncEvents<D> {
+    fn clone(&self) -> Self {
+        Self { context: self.context.clone() }
+    }
+}
+
+impl<D: Driver> AsyncEvents<D> {
+    /// As [`Context::get_async_event`].
+    ///
+    /// # Errors
+    /// As [`Context::get_async_event`].
+    pub fn get_event(&self) -> Result<Event> {
+        EventReader::next(&self.context)
+    }
+
+    /// Whether [`get_event`](Self::get_event) returns `EAGAIN` instead of waiting; of all clones, and of the context.
+    ///
+    /// # Errors
+    /// The error of fcntl(2).
+    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
+        self.context.async_fd().set_nonblocking(nonblocking)
+    }
+}
+
+impl<D: Driver> AsFd for AsyncEvents<D> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.context.async_fd().as_fd()
+    }
+}
+
+impl<D: Driver> AsRawFd for AsyncEvents<D> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
 impl<D: Driver> Context<D> {
+    /// The asynchronous events, for an event loop.
+    #[must_use]
+    pub fn async_events(&self) -> AsyncEvents<D> {
+        AsyncEvents { context: self.inner().clone() }
+    }
+
     /// `ibv_get_async_event`: waits for the next asynchronous event.
     ///
     /// Events of objects that are already destroyed are skipped. `EAGAIN` if the descriptor is non-blocking and there
     /// is no event. No event follows [`DEVICE_FATAL`](uverbs_core::attr::EventType::DEVICE_FATAL), so a program should
     /// stop waiting for events then. All verbs return `EIO` from then on, but objects can be closed.
+    ///
+    /// # Errors
+    /// `EAGAIN` as above; `EIO` if the kernel closed the file with the device; [`Error::Protocol`](crate::Error::Protocol)
+    /// for a record that is no event.
     pub fn get_async_event(&self) -> Result<Event> {
-        loop {
-            let raw = self.inner().async_fd().read()?;
-            if let Some(source) = EventSource::of(self.inner(), raw) {
-                return Ok(Event { event_type: raw.event_type, source });
-            }
-        }
+        EventReader::next(self.inner())
     }
 }

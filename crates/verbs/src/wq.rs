@@ -4,6 +4,7 @@
 
 use crate::context::{ContextInner, Object, same_context};
 use crate::cq::{CompletionQueue, CqInner};
+use crate::event::QpEvents;
 use crate::pd::{PdInner, ProtectionDomain};
 use crate::recv::Receiver;
 use core::mem::ManuallyDrop;
@@ -98,7 +99,7 @@ impl<D: Driver> ProtectionDomain<D> {
     pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
         let context = self.inner().context();
         same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
-        let event_id = context.remember_object(Object::Qp(0));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0)));
         let create = || {
             context.driver().create_rss_qp(&RssQpCreate {
                 pd: self.inner().handle()?,
@@ -108,7 +109,7 @@ impl<D: Driver> ProtectionDomain<D> {
             })
         };
         let handle = create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Qp(handle.qp_num()));
+        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num())));
         let inner = RssInner {
             handle: Some(handle),
             event_id,

@@ -454,7 +454,7 @@ impl<'l, D: Driver, T: Typed<D>, L: Lock> World<'l, D, T, L> {
         let recvs: Vec<(u64, &[Sge])> = posted.iter().zip(&sges).map(|(p, s)| (p.id, &s[..])).collect();
         match &mut self.end_objects[end].srq {
             Some(srq) => post_srq_recv(srq, face, &recvs).context("post_srq_recv")?,
-            None => post_recv(self.pairs[pair].qps[end].rq()?, face, &recvs).context("post_recv")?,
+            None => post_recv(self.pairs[pair].qps[end].rq_mut()?, face, &recvs).context("post_recv")?,
         }
         let n = posted.len();
         if self.config.srq {

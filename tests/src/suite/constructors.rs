@@ -520,7 +520,7 @@ fn posts_refuse_invalid_values<D: Driver>(lab: &Lab<D>) -> Outcome {
                 );
             }
         }
-        let recv = crate::post_recv(pair.a.qp.rq()?, Face::Single, &[(1, &too_long)]);
+        let recv = crate::post_recv(pair.a.qp.rq_mut()?, Face::Single, &[(1, &too_long)]);
         ensure!(recv.is_err_and(|e| e.error == Some(uverbs::PostError::TooManySge)));
         pair.a.idle()?;
         pair.message(Face::Batch, 100, 1)

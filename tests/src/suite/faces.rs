@@ -51,7 +51,7 @@ fn builder_fields_stay_set<D: Driver>(lab: &Lab<D>) -> Outcome {
 fn sticky_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     let Pair { mut a, mut b } = Pair::<D, Rc, L>::new(lab)?;
     b.recv_empty(6)?;
-    let sq = a.qp.sq()?;
+    let sq = a.qp.sq_mut()?;
     let send = |wr: &mut Session<'_>| {
         wr.op(Op::Send);
         wr.data(Data::None);
@@ -94,7 +94,7 @@ fn abort_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
     let write: Req<'_, D> = Req::new(1, Op::Write(b.remote(0))).signaled().sges(&sges);
     // The loop builds more WRs than the queue holds, so it would fail if an aborted WR kept its room.
     for turn in 0..room {
-        let sq = a.qp.sq()?;
+        let sq = a.qp.sq_mut()?;
         let mut wr = builder(sq);
         wr.start();
         wr.request(&write);
@@ -137,7 +137,7 @@ fn interleaved_in<D: Driver, L: Lock>(lab: &Lab<D>) -> Outcome {
         next += n as u64;
         let ranges: Vec<_> = (0..n).map(|i| [b.sge(i * 8..i * 8 + 8)]).collect();
         let recvs: Vec<_> = ids.iter().zip(&ranges).map(|(id, sges)| (*id, &sges[..])).collect();
-        post_recv(b.qp.rq()?, [Face::List, Face::Batch, Face::Single][turn % 3], &recvs)?;
+        post_recv(b.qp.rq_mut()?, [Face::List, Face::Batch, Face::Single][turn % 3], &recvs)?;
         let data: Vec<_> = ids.iter().map(|id| id.to_le_bytes()).collect();
         let reqs: Vec<_> =
             ids.iter().zip(&data).map(|(id, data)| Req::new(*id, Op::Send).signaled().inline(data)).collect();
@@ -192,9 +192,9 @@ fn receives_work_on_every_face<D: Driver>(lab: &Lab<D>) -> Outcome {
 
 /// A thread that locks a queue twice gets an error instead of a deadlock.
 fn a_second_lock_is_an_error<D: Driver>(lab: &Lab<D>) -> Outcome {
-    let Pair { mut a, mut b } = Pair::<D, Rc, Shared>::new(lab)?;
+    let Pair { a, mut b } = Pair::<D, Rc, Shared>::new(lab)?;
     b.recv_empty(1)?;
-    let sq = &*a.qp.sq()?;
+    let sq = a.qp.sq()?;
     let guard = sq.lock().map_err(PostError::from)?;
     ensure!(sq.lock().is_err(), "locked twice");
     let one: Req<'_, D> = Req::new(1, Op::Send).signaled();

@@ -33,7 +33,7 @@ impl<D: Driver, T: Typed<D>, L: Lock> Bench<D, T, L> {
         let half = len / 2;
         // Two entries that are not in order in memory; the message must be in the order of the entries.
         let (first, second) = (b.sge(8192..8192 + grh + half), b.sge(64..64 + len - half));
-        crate::post_recv(b.qp.rq()?, face, &[(seed, &[first, second])])?;
+        crate::post_recv(b.qp.rq_mut()?, face, &[(seed, &[first, second])])?;
         let sges = [a.sge(0..half), a.sge(half..len)];
         a.post(face, &[Req::new(seed, op).signaled().sges(&sges)])?;
         let sent = a.ok(1)?[0];

@@ -21,7 +21,7 @@ fn laps<D: Driver, T: Typed<D>, L: Lock>(lab: &Lab<D>, total: u64) -> Outcome {
         let ids: Vec<u64> = (next..next + n as u64).collect();
         let slots: Vec<_> = (0..n).map(|i| [b.sge(i * 128..i * 128 + grh + 16)]).collect();
         let recvs: Vec<_> = ids.iter().zip(&slots).map(|(id, s)| (*id, &s[..])).collect();
-        post_recv(b.qp.rq()?, [Face::List, Face::Batch, Face::Single][turn % 3], &recvs)?;
+        post_recv(b.qp.rq_mut()?, [Face::List, Face::Batch, Face::Single][turn % 3], &recvs)?;
         // Half of the batches inline, half from memory.
         let data: Vec<_> = ids.iter().map(|id| pattern::bytes(*id, 16)).collect();
         a.mr.write_at(0, &data.concat())?;

@@ -78,7 +78,7 @@ fn threads_share_a_qp_and_a_cq<D: Driver>(lab: &Lab<D>) -> Outcome {
     let slots: Vec<[Sge; 1]> = (0..64).map(|i| [b.sge(i * 8..i * 8 + 8)]).collect();
     let mut next = [0_u64; THREADS as usize];
     let post = |b: &mut PairEnd<D, Rc, Shared>, slot: usize| {
-        post_recv(b.qp.rq()?, Face::Single, &[(slot as u64, &slots[slot])])
+        post_recv(b.qp.rq_mut()?, Face::Single, &[(slot as u64, &slots[slot])])
     };
     for slot in 0..64 {
         post(&mut b, slot)?;

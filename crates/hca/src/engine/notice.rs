@@ -56,6 +56,8 @@ pub mod event {
     pub const COMM_EST: u32 = 4;
     /// `IBV_EVENT_SQ_DRAINED`
     pub const SQ_DRAINED: u32 = 5;
+    /// `IBV_EVENT_DEVICE_FATAL`
+    pub const DEVICE_FATAL: u32 = 8;
     /// `IBV_EVENT_PORT_ACTIVE`
     pub const PORT_ACTIVE: u32 = 9;
     /// `IBV_EVENT_PORT_ERR`

@@ -26,12 +26,36 @@ use uverbs_uapi::mlx5::cmds::{
     MLX5_IB_METHOD_UAR_OBJ_DESTROY, MLX5_IB_OBJECT_UAR,
 };
 
+/// Whether the method destroys an object. Those of a context that ended succeed, because all its objects are destroyed.
+fn is_destroy(key: (u16, u16)) -> bool {
+    matches!(
+        key,
+        (UVERBS_OBJECT_PD, UVERBS_METHOD_PD_DESTROY)
+            | (UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY)
+            | (UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY)
+            | (UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY)
+            | (UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_DESTROY)
+            | (UVERBS_OBJECT_MR, UVERBS_METHOD_MR_DESTROY)
+            | (UVERBS_OBJECT_MW, UVERBS_METHOD_MW_DESTROY)
+            | (UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY)
+            | (UVERBS_OBJECT_XRCD, UVERBS_METHOD_XRCD_DESTROY)
+            | (UVERBS_OBJECT_FLOW, UVERBS_METHOD_FLOW_DESTROY)
+            | (UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_DESTROY)
+            | (UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE)
+            | (UVERBS_OBJECT_RWQ_IND_TBL, UVERBS_METHOD_RWQ_IND_TBL_DESTROY)
+            | (MLX5_IB_OBJECT_UAR, MLX5_IB_METHOD_UAR_OBJ_DESTROY)
+    )
+}
+
 impl Call<'_, '_> {
     /// Executes a command.
     pub(super) fn run(&mut self, c: &mut RawCommand<'_, '_>) -> Result<(), Errno> {
         let key = (c.object(), c.method());
         if key == (UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT) {
             return self.get_context(c);
+        }
+        if self.state.has_ended(self.context) {
+            return if is_destroy(key) { Ok(()) } else { Err(Errno::EIO) };
         }
         if !self.state.context(self.context)?.is_open {
             // Without a context, only the probe of a write command is answered; it fails with its own error.

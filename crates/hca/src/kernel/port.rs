@@ -73,7 +73,7 @@ impl Kernel for HcaKernel {
             return Err(Errno::ESTALE);
         }
         let page = self.call(|call| call.map_page(offset, len))?;
-        let port = uar::Page::new(self.plugged.clone(), page);
+        let port = uar::Page::new(self.plugged.clone(), self.context, page);
         Ok(DoorbellPage::Port(Arc::new(port)))
     }
 

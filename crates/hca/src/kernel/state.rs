@@ -36,6 +36,10 @@ pub(crate) struct State {
     pages: BTreeSet<u32>,
     /// The contexts that own an object.
     owners: BTreeMap<(Kind, u32), Vec<(u32, u32)>>,
+    /// The contexts that ended before their device files were closed, with their files of asynchronous events.
+    ended: BTreeMap<u32, Vec<EventFile>>,
+    /// Whether the device was removed.
+    is_removed: bool,
     /// The recorded notices, for tests.
     #[cfg(test)]
     pub(crate) seen: Option<Vec<Notice>>,
@@ -62,6 +66,8 @@ impl State {
             shared_qps: BTreeMap::new(),
             pages: BTreeSet::new(),
             owners: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            is_removed: false,
             #[cfg(test)]
             seen: None,
         }
@@ -75,8 +81,40 @@ impl State {
 
     pub(crate) fn open(&mut self) -> u32 {
         let number = self.number();
-        self.contexts.insert(number, Context::default());
+        if !self.is_removed {
+            self.contexts.insert(number, Context::default());
+        }
         number
+    }
+
+    /// Whether this context ended before its device file was closed.
+    pub(super) fn has_ended(&self, number: u32) -> bool {
+        self.ended.contains_key(&number)
+    }
+
+    /// Ends all contexts, with an event if the device is removed. Their files of asynchronous events remain open, and their
+    /// completion channels do not (`ib_uverbs_free_hw_resources()`).
+    pub(crate) fn end_all(&mut self, device: &mut Device, cx: &mut Port<'_>, is_removed: bool) {
+        self.deliver_notices(&mut device.notices);
+        for number in self.contexts.keys().copied().collect::<Vec<_>>() {
+            let mut files = Vec::new();
+            if let Some(context) = self.contexts.get_mut(&number) {
+                files.extend(context.asyncs.take().map(|(file, _)| file));
+                files.append(&mut context.more_asyncs);
+            }
+            self.close(device, cx, number);
+            if is_removed {
+                files.iter_mut().for_each(|file| file.push(record(0, event::DEVICE_FATAL).as_bytes()));
+            }
+            self.ended.insert(number, files);
+        }
+        self.channels.clear();
+        if is_removed {
+            self.is_removed = true;
+            if let Some(address) = cx.address_mut() {
+                address.up = false;
+            }
+        }
     }
 
     pub(super) fn context(&mut self, number: u32) -> Result<&mut Context, Errno> {
@@ -291,6 +329,7 @@ impl State {
 
     /// Closes the device file: destroys all objects, each before the objects that it uses.
     pub(super) fn close(&mut self, device: &mut Device, cx: &mut Port<'_>, number: u32) {
+        self.ended.remove(&number);
         let order = |object: &Object| match object {
             Object::Flow { .. } => 0,
             Object::Qp(_) => 1,

@@ -29,14 +29,15 @@ const PAGE: u64 = UAR_BYTES as u64;
 #[derive(Debug)]
 pub(super) struct Page {
     plugged: Plugged<State>,
+    context: u32,
     page: u32,
     /// The page as memory, from the first request on.
     memory: OnceLock<Option<(Arc<Watched>, Registers)>>,
 }
 
 impl Page {
-    pub(super) fn new(plugged: Plugged<State>, page: u32) -> Self {
-        Self { plugged, page, memory: OnceLock::new() }
+    pub(super) fn new(plugged: Plugged<State>, context: u32, page: u32) -> Self {
+        Self { plugged, context, page, memory: OnceLock::new() }
     }
 
     fn doorbell(&self, offset: u32, value: [u8; 8], burst: Option<&[u8]>) {
@@ -44,7 +45,12 @@ impl Page {
         if !self.plugged.is_here() {
             return;
         }
-        self.plugged.enter_device(|device, port| device.doorbell(port, self.page, offset, value, burst));
+        self.plugged.enter(|device, kernel, port| {
+            // The kernel replaces the pages of a removed device by ones without effect.
+            if !kernel.has_ended(self.context) {
+                device.doorbell(port, self.page, offset, value, burst);
+            }
+        });
     }
 }
 

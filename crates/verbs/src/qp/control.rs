@@ -3,6 +3,7 @@
 
 use super::inner::QpInner;
 use crate::connect::{ConnectAttr, Endpoint};
+use crate::event::EventReader;
 use std::sync::Arc;
 use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateLimitAttr, QpState, QpType};
 use uverbs_core::error::{Error, Result};
@@ -32,6 +33,21 @@ impl<D: Driver> QpControl<D> {
 
     pub(crate) fn context(&self) -> &Arc<crate::context::ContextInner<D>> {
         self.inner.context()
+    }
+
+    /// Whether its receives are those of a shared queue.
+    pub(super) fn has_srq(&self) -> bool {
+        self.inner.has_srq() || self.qp_type() == QpType::XrcRecv
+    }
+
+    /// Whether the event `LAST_WQE_REACHED` was read.
+    pub(super) fn has_last_wqe(&self) -> bool {
+        self.inner.events().is_some_and(|events| events.has_last_wqe())
+    }
+
+    /// Waits a short time for an event of the context.
+    pub(super) fn event_step(&self) -> Result<()> {
+        EventReader::step(self.inner.context())
     }
 
     pub(super) fn close(self) -> Result<()> {
@@ -90,6 +106,12 @@ impl<D: Driver> QpControl<D> {
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
         // SAFETY: the QP's own parts.
         let modified = unsafe { inner.context().driver().modify_qp(handle, inner.shared(), attr, mask) };
+        if mask.contains(QpAttrMask::STATE)
+            && attr.qp_state == QpState::RESET
+            && let Some(events) = inner.events()
+        {
+            events.forget_last_wqe();
+        }
         modified
     }
 
@@ -137,9 +159,22 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// Moves the QP from INIT to RTR, expecting packets from `remote`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] on RoCE if the port or the peer has no GID; else as [`modify`](Self::modify).
     pub fn ready_to_receive(&self, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
-        let (qp_attr, mask) = self.rtr(remote, attr);
+        let attr = self.addressed(remote, attr)?;
+        let (qp_attr, mask) = self.rtr(remote, &attr);
         self.modify(&qp_attr, mask)
+    }
+
+    /// The parameters with the index of the GID, if the QP's packets have a destination of the QP.
+    fn addressed(&self, remote: &Endpoint, attr: &ConnectAttr) -> Result<ConnectAttr> {
+        if !self.qp_type().is_connected() {
+            return Ok(*attr);
+        }
+        attr.check_peer(self.inner.context(), remote)?;
+        attr.resolve(self.inner.context())
     }
 
     fn rtr(&self, remote: &Endpoint, attr: &ConnectAttr) -> (QpAttr, QpAttrMask) {
@@ -197,6 +232,10 @@ impl<D: Driver> QpControl<D> {
     ///
     /// Values that are invalid for RTS are refused before the first transition, so the QP is still in INIT then and can be
     /// connected with other values.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for such a value, and on RoCE if the port or the peer has no GID, both before the first transition;
+    /// else as [`modify`](Self::modify).
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let (qp_attr, mask) = self.rts(local, attr);
         self.inner.handle()?.check_values(&qp_attr, mask)?;
@@ -205,7 +244,12 @@ impl<D: Driver> QpControl<D> {
     }
 
     /// This side's endpoint for the exchange, with the LID and GID of the port that `attr` names.
+    ///
+    /// # Errors
+    /// On RoCE, those of [`best_gid`](crate::Context::best_gid) where `attr` names no GID; [`Error::Invalid`] for a port
+    /// or a GID that does not exist; else the kernel's error.
     pub fn endpoint(&self, psn: u32, attr: &ConnectAttr) -> Result<Endpoint> {
+        let attr = attr.resolve(self.inner.context())?;
         let kernel = self.inner.context().kernel();
         let port = uverbs_core::control::query::port(kernel, attr.port_num)?;
         let gid = match attr.sgid_index {

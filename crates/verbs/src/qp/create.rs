@@ -9,6 +9,7 @@ use super::send::SendQueue;
 use super::transport::{Sends, Transport, XrcRecv};
 use crate::context::{ContextInner, Object, same_context};
 use crate::cq::{CompletionQueue, CqInner};
+use crate::event::QpEvents;
 use crate::pd::ProtectionDomain;
 use crate::srq::{SharedReceiveQueue, SrqInner};
 use crate::xrcd::{XrcDomain, XrcdInner};
@@ -52,7 +53,7 @@ impl<D: Driver> XrcDomain<D> {
     /// `ibv_open_qp`: shares the XRC receive QP that another process of this domain made.
     pub fn open_qp(&self, qp_num: u32) -> Result<QpControl<D>> {
         let context = self.inner().context();
-        let event_id = context.remember_object(Object::Qp(qp_num));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num)));
         let open = || context.driver().open_qp(self.inner().handle()?, qp_num, event_id);
         let QpParts { handle, shared, cap, .. } = open().inspect_err(|_| context.forget_object(event_id))?;
         let facts = QpFacts { qp_type: QpType::XrcRecv, cap, has_send_ops: false, event_id };
@@ -60,7 +61,7 @@ impl<D: Driver> XrcDomain<D> {
             _pd: None,
             _send_cq: None,
             _recv_cq: None,
-            _srq: None,
+            srq: None,
             _xrcd: Some(self.inner().clone()),
         };
         Ok(QpControl::new(Arc::new(QpInner::new(handle, shared, facts, parents, context.clone()))))
@@ -193,7 +194,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         if let Some(srq) = self.srq {
             same_context(&context, srq.context(), "create_qp", "srq")?;
         }
-        let event_id = context.remember_object(Object::Qp(0));
+        let event_id = context.remember_object(Object::Qp(QpEvents::new(0)));
         let create = || -> Result<QpParts<D>> {
             let cq = |cq: Option<&'a Arc<CqInner<D>>>| cq.map(|c| c.parts()).transpose();
             let create = QpCreate {
@@ -217,7 +218,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         };
         let QpParts { handle, shared, send, recv, cap } =
             create().inspect_err(|_| context.forget_object(event_id))?;
-        context.update_object(event_id, Object::Qp(handle.qp_num()));
+        context.update_object(event_id, Object::Qp(QpEvents::new(handle.qp_num())));
         let facts = QpFacts {
             qp_type: T::QP_TYPE,
             cap,
@@ -228,7 +229,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
             _pd: self.pd.map(|pd| pd.inner().clone()),
             _send_cq: self.send_cq.cloned(),
             _recv_cq: self.recv_cq.cloned(),
-            _srq: self.srq.cloned(),
+            srq: self.srq.cloned(),
             _xrcd: self.xrcd.cloned(),
         };
         Ok((Arc::new(QpInner::new(handle, shared, facts, parents, context.clone())), send, recv))

@@ -4,8 +4,9 @@
 //! The halves may be dropped in any order. A ring that belongs to a kernel object must outlive it, so a dropped half
 //! leaves its engine here; the last owner destroys the kernel object first and frees the engines after.
 
-use crate::context::ContextInner;
+use crate::context::{ContextInner, Object};
 use crate::cq::CqInner;
+use crate::event::QpEvents;
 use crate::pd::PdInner;
 use crate::srq::SrqInner;
 use crate::xrcd::XrcdInner;
@@ -21,7 +22,7 @@ pub(crate) struct QpParents<D: Driver> {
     pub(crate) _pd: Option<Arc<PdInner<D>>>,
     pub(crate) _send_cq: Option<Arc<CqInner<D>>>,
     pub(crate) _recv_cq: Option<Arc<CqInner<D>>>,
-    pub(crate) _srq: Option<Arc<SrqInner<D>>>,
+    pub(crate) srq: Option<Arc<SrqInner<D>>>,
     pub(crate) _xrcd: Option<Arc<XrcdInner<D>>>,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct QpInner<D: Driver> {
     event_id: u64,
     /// Engines whose halves were dropped.
     engines: Mutex<Engines<D>>,
-    _parents: QpParents<D>,
+    parents: QpParents<D>,
     context: Arc<ContextInner<D>>,
 }
 
@@ -74,7 +75,7 @@ impl<D: Driver> QpInner<D> {
             has_send_ops,
             event_id,
             engines: Mutex::new(Engines { send: None, recv: None }),
-            _parents: parents,
+            parents,
             context,
         }
     }
@@ -106,6 +107,18 @@ impl<D: Driver> QpInner<D> {
     /// The kernel object; it is present until `Drop`.
     pub(crate) fn handle(&self) -> Result<&QpHandle, Error> {
         self.handle.as_ref().ok_or_else(|| Error::invalid("qp", "handle", "the QP is destroyed"))
+    }
+
+    pub(crate) fn has_srq(&self) -> bool {
+        self.parents.srq.is_some()
+    }
+
+    /// What was read of its events.
+    pub(crate) fn events(&self) -> Option<QpEvents> {
+        match self.context.object(self.event_id)? {
+            Object::Qp(events) => Some(events),
+            _ => None,
+        }
     }
 
     pub(crate) fn keep_send(&self, engine: D::SendQueue) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Queue pairs, a file for each part.
 //!
-//! [`transport`]: the types of QPs. [`create`]: their creation. [`control`]: states and queries. [`send`] and [`wr`]: posting sends.
+//! [`transport`]: the types of QPs. [`create`]: their creation. [`control`]: states and queries. [`drain`]: the end of
+//! a QP. [`send`] and [`wr`]: posting sends.
 //! [`recv`]: posting receives. `pair`: the QP itself. `inner`: the owner of the kernel object and of the rings.
 
 pub mod control;
 pub mod create;
+pub mod drain;
 pub(crate) mod inner;
 mod pair;
 pub mod recv;
@@ -15,6 +17,7 @@ pub mod wr;
 
 pub use control::QpControl;
 pub use create::QpBuilder;
+pub use drain::DrainCq;
 pub use pair::Qp;
 pub use recv::RecvQueue;
 pub use send::{Batch, SendGuard, SendQueue};

@@ -2,14 +2,17 @@
 //! A queue pair: its two halves and its states.
 
 use super::control::QpControl;
+use super::drain::DrainCq;
 use super::recv::RecvQueue;
 use super::send::SendQueue;
 use super::transport::Transport;
 use crate::connect::{ConnectAttr, Endpoint};
+use core::time::Duration;
 use uverbs_core::attr::{QpAttr, QpAttrMask, QpCap, QpInitAttr};
-use uverbs_core::error::Result;
+use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{BadWr, Driver, PostError};
-use uverbs_core::sync::{Exclusive, Locking};
+use uverbs_core::sync::{Exclusive, Locking, Shared};
+use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::RecvWr;
 
 /// A queue pair of transport `T`.
@@ -39,15 +42,21 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.cap()
     }
 
-    /// The send half; [`PostError::NoQueue`] for an XRC receive QP or when it was moved out.
+    /// The send half, for a function that is generic over the locking. Others use `sq`.
+    ///
+    /// # Errors
+    /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
     #[inline(always)]
-    pub fn sq(&mut self) -> Result<&mut SendQueue<D, T, L>, PostError> {
+    pub fn sq_mut(&mut self) -> Result<&mut SendQueue<D, T, L>, PostError> {
         self.send.as_mut().ok_or(PostError::NoQueue)
     }
 
-    /// The receive half; [`PostError::NoQueue`] if an SRQ takes the receives or when it was moved out.
+    /// The receive half, for a function that is generic over the locking. Others use `rq`.
+    ///
+    /// # Errors
+    /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
     #[inline(always)]
-    pub fn rq(&mut self) -> Result<&mut RecvQueue<D, L>, PostError> {
+    pub fn rq_mut(&mut self) -> Result<&mut RecvQueue<D, L>, PostError> {
         self.recv.as_mut().ok_or(PostError::NoQueue)
     }
 
@@ -84,10 +93,64 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.connect(local, remote, attr)
     }
 
+    /// Ends all of its work requests and destroys it, after `completed` was called with every completion: the way to close
+    /// a QP of a [`SharedReceiveQueue`](crate::SharedReceiveQueue) without losing buffers.
+    ///
+    /// See [`QpControl::drain`], which is the first part, for `cqs`, `timeout` and the reason.
+    ///
+    /// # Errors
+    /// As [`QpControl::drain`], with this QP, on which the call can be repeated; as [`close`](Self::close), without it.
+    pub fn drain<C: DrainCq>(
+        self,
+        cqs: C,
+        timeout: Duration,
+        completed: impl FnMut(&WorkCompletion),
+    ) -> Result<(), (Option<Self>, Error)> {
+        match self.control.drain(cqs, timeout, completed) {
+            Ok(()) => self.close().map_err(|error| (None, error)),
+            Err(error) => Err((Some(self), error)),
+        }
+    }
+
     /// Destroys it and reports a failure, which `Drop` would only log.
+    ///
+    /// Work requests that have not completed end without a completion. Their memory is free then, except that of
+    /// receives of a shared receive queue, which nobody can name: see [`drain`](Self::drain).
+    ///
+    /// # Errors
+    /// `EBUSY` if a half or another [`QpControl`] is in use; else the kernel's error. The memory of its queues is leaked
+    /// then.
     pub fn close(self) -> Result<()> {
         let Self { send, recv, control } = self;
         drop((send, recv));
         control.close()
     }
 }
+
+/// The halves, through `&mut` for a queue without a lock.
+macro_rules! halves {
+    ($locking:ident, $as_ref:ident, $($mutable:tt)?) => {
+        impl<D: Driver, T: Transport> Qp<D, T, $locking> {
+            /// The send half.
+            ///
+            /// # Errors
+            /// [`PostError::NoQueue`] for an XRC receive QP, or when the half was moved out.
+            #[inline(always)]
+            pub fn sq(& $($mutable)? self) -> Result<& $($mutable)? SendQueue<D, T, $locking>, PostError> {
+                self.send.$as_ref().ok_or(PostError::NoQueue)
+            }
+
+            /// The receive half.
+            ///
+            /// # Errors
+            /// [`PostError::NoQueue`] if an SRQ takes the receives, or when the half was moved out.
+            #[inline(always)]
+            pub fn rq(& $($mutable)? self) -> Result<& $($mutable)? RecvQueue<D, $locking>, PostError> {
+                self.recv.$as_ref().ok_or(PostError::NoQueue)
+            }
+        }
+    };
+}
+
+halves!(Exclusive, as_mut, mut);
+halves!(Shared, as_ref,);

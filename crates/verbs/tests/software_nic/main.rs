@@ -1,13 +1,101 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The crate as a user has it, on software NICs: what a call accepts, refuses and gives back.
 
-mod memory;
+#![expect(unsafe_code)]
+// UNSAFETY: posts receives with memory, which the tests keep until the completions.
 
-use uverbs::Context;
+mod connect;
+mod drain;
+mod memory;
+mod removal;
+
+use core::time::Duration;
+use std::time::Instant;
+use uverbs::attr::QpCap;
 use uverbs::mlx5::Mlx5;
-use uverbs_hca::Hca;
+use uverbs::{CompletionQueue, ConnectAttr, Context, ProtectionDomain, Qp, Rc, Shared, WorkCompletion};
+use uverbs_hca::{Fabric, Hca, Link};
+
+/// Long enough for a machine that does other things.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const CAP: QpCap =
+    QpCap { max_send_wr: 16, max_recv_wr: 16, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 64 };
 
 /// A context of a new software NIC.
 fn context() -> Context<Mlx5> {
     Context::from_kernel(Hca::new().open()).unwrap()
+}
+
+/// One end of a connection.
+struct End {
+    hca: Hca,
+    context: Context<Mlx5>,
+    pd: ProtectionDomain<Mlx5>,
+    cq: CompletionQueue<Mlx5, Shared>,
+    qp: Qp<Mlx5, Rc>,
+}
+
+impl End {
+    fn new(hca: Hca) -> Self {
+        let context = Context::from_kernel(hca.open()).unwrap();
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(64, None).unwrap();
+        let qp = pd.qp::<Rc>().cq(&cq).cap(CAP).create().unwrap();
+        qp.init(&ConnectAttr::default()).unwrap();
+        Self { hca, context, pd, cq, qp }
+    }
+
+    fn connect(&self, peer: &Self) {
+        let attr = ConnectAttr::default();
+        let [here, there] = [self, peer].map(|end| end.qp.control.endpoint(7, &attr).unwrap());
+        self.qp.connect(&here, &there, &attr).unwrap();
+    }
+
+    /// Waits for one completion.
+    fn completion(&self) -> WorkCompletion {
+        poll(&self.cq)
+    }
+
+    /// Waits for one completion without an error.
+    fn poll(&self) -> WorkCompletion {
+        let wc = self.completion();
+        wc.status.ok().unwrap();
+        wc
+    }
+}
+
+fn poll(cq: &CompletionQueue<Mlx5, Shared>) -> WorkCompletion {
+    let begin = Instant::now();
+    let mut wc = [WorkCompletion::default()];
+    while cq.poll(&mut wc).unwrap().is_empty() {
+        assert!(begin.elapsed() < LIMIT, "no completion");
+        std::thread::yield_now();
+    }
+    wc[0]
+}
+
+/// A connected client and server.
+struct Pair {
+    client: End,
+    server: End,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self::on(&Fabric::new(0), Link::Ethernet)
+    }
+
+    fn on(fabric: &Fabric, link: Link) -> Self {
+        let end = |name| End::new(fabric.device(name).link(link).build());
+        let (client, server) = (end("hca0"), end("hca1"));
+        client.connect(&server);
+        server.connect(&client);
+        Self { client, server }
+    }
+
+    fn send(&mut self, data: &[u8]) {
+        self.client.qp.sq().unwrap().post(1).signaled().send_inline(data).unwrap();
+        self.client.poll();
+    }
 }
