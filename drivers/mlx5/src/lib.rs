@@ -34,7 +34,7 @@ mod wqe;
 pub use control::{Mlx5, Options, QpControl, SrqControl, ThreadDomain};
 pub use control::{devx, dv};
 pub use cq::{Completion, CompletionQueue, CqShared};
-pub use memory::Pages;
+pub use memory::{Allocator, MemoryUse, Pages, QueueAllocator};
 pub use rq::srq::{Batch as SrqBatch, SharedRecvQueue};
 pub use rq::{Batch as RecvBatch, RecvConfig, RecvQueue};
 pub use sq::{Batch as SendBatch, SendConfig, SendQueue};

@@ -19,7 +19,7 @@ use core::any::Any;
 use core::{mem, ptr};
 use uverbs_core::attr::{CqInitAttr, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use uverbs_core::control::CompChannelHandle;
-use uverbs_core::provider::{DcDriver, DctCreate, DctParts, Driver, QpCreate, QpParts};
+use uverbs_core::provider::{DcDriver, DctCreate, DctParts, QpCreate, QpParts};
 use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::dv::CqOptions;
 
@@ -50,7 +50,9 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_cq(
             return Err(Errno::EOPNOTSUPP);
         }
         let asked = mlx5_attr.comp_mask & cq_mask::CQE_SIZE != 0;
-        let options = CqOptions { cqe_size: asked.then_some(mlx5_attr.cqe_size.into()) };
+        let allocator = request.allocator.clone();
+        let options =
+            CqOptions { cqe_size: asked.then_some(mlx5_attr.cqe_size.into()), allocator: allocator.as_ref() };
         let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
             // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
             unsafe { open.driver.create_cq_with(attr, options, channel, number) }
@@ -158,10 +160,12 @@ unsafe fn without_scatter(
         // SAFETY: the contract of this function.
         return unsafe { qp::create(open, context, attr) };
     }
+    // SAFETY: `attr.pd` is NULL or a live object of this driver (contract of `Verbs`).
+    let allocator = unsafe { pd::allocator(attr.pd) };
     let make = |create: &QpCreate<'_, Mlx5>| {
         let create = QpCreate { data_in_completions: false, ..*create };
         // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-        unsafe { open.driver.create_qp(&create) }
+        unsafe { open.driver.create_qp_in(&create, allocator.as_ref()) }
     };
     // SAFETY: the contract of this function.
     unsafe { qp::create_with(open, context, attr, &init, make) }
@@ -181,8 +185,12 @@ unsafe fn initiator(
         attr.recv_cq = attr.send_cq;
     }
     let init = qp::init_attr(attr)?;
-    // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
-    let make = |create: &QpCreate<'_, Mlx5>| unsafe { open.driver.create_qp(create) };
+    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
+    let allocator = unsafe { pd::allocator(attr.pd) };
+    let make = |create: &QpCreate<'_, Mlx5>| {
+        // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+        unsafe { open.driver.create_qp_in(create, allocator.as_ref()) }
+    };
     // SAFETY: the contract of this function.
     unsafe { qp::create_with(open, context, attr, &init, make) }
 }

@@ -6,7 +6,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use super::locking::locked;
-use super::{channel, destroy_handle};
+use super::{channel, destroy_handle, pd, queue_memory};
 use crate::abi::attr::{ibv_cq_init_attr_ex, ibv_modify_cq_attr};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_comp_channel, ibv_cq, ibv_cq_ex};
@@ -22,6 +22,8 @@ use uverbs_core::attr::{CqFlags, CqInitAttr, CqModeration, WcExFlags};
 use uverbs_core::control::{CompChannelHandle, CqEvents, CqHandle};
 use uverbs_core::provider::{CqParts, Driver};
 use uverbs_core::sync::{Dynamic, Locked};
+use uverbs_mlx5::QueueAllocator;
+use uverbs_mlx5::dv::CqOptions;
 
 /// A queue: C's part, of the extended size, and ours.
 #[repr(C)]
@@ -53,6 +55,8 @@ pub(crate) struct CqRequest {
     cq_context: *mut c_void,
     single_threaded: bool,
     extended: bool,
+    /// A parent domain's allocator of the queue's memory.
+    pub(crate) allocator: Option<Arc<dyn QueueAllocator>>,
 }
 
 /// Our part of a queue.
@@ -86,6 +90,16 @@ pub(crate) unsafe fn create<D: Driver>(
     context: *mut ibv_context,
     request: &CqRequest,
 ) -> Outcome<*mut ibv_cq> {
+    if request.allocator.is_some() {
+        let open = queue_memory::mlx5(open)?;
+        let options = CqOptions { cqe_size: None, allocator: request.allocator.as_ref() };
+        let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
+            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+            unsafe { open.driver.create_cq_with(attr, options, channel, number) }
+        };
+        // SAFETY: the contract of this function.
+        return unsafe { create_with(open, context, request, make) };
+    }
     let make = |attr: &CqInitAttr, channel: Option<&CompChannelHandle>, number: u64| {
         // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
         unsafe { open.driver.create_cq(attr, channel, number) }
@@ -230,7 +244,8 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         let unsigned = |n| u32::try_from(n).map_err(|_| Errno::EINVAL);
         let attr =
             CqInitAttr { cqe: unsigned(cqe)?, comp_vector: unsigned(comp_vector)?, ..CqInitAttr::default() };
-        let request = CqRequest { attr, channel, cq_context, single_threaded: false, extended: false };
+        let request =
+            CqRequest { attr, channel, cq_context, single_threaded: false, extended: false, allocator: None };
         // SAFETY: `context` is not closed during this call, and `channel` is NULL or exists (contract of the man page).
         unsafe { create_any(context, request) }
     })
@@ -269,12 +284,14 @@ pub(crate) unsafe fn extended_request(
     ensure(attr.comp_mask & !(mask::FLAGS | mask::PD) == 0)?;
     let flags = if attr.comp_mask & mask::FLAGS != 0 { attr.flags } else { 0 };
     let flags = CqFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
+    let mut allocator = None;
     if attr.comp_mask & mask::PD != 0 {
-        // The only effect of a parent domain here would be that its thread domain says that one thread at a time uses the CQ,
-        // which the flag says, too.
+        // Its thread domain has no effect: that one thread at a time uses the queue is said by a flag.
         // SAFETY: `attr.parent_domain` is NULL or a live object, which begins with the pointer to its context
         // (contract of the man page).
         unsafe { context::is_of(context, attr.parent_domain) }?;
+        // SAFETY: `attr.parent_domain` is NULL or a live object of this context, as checked above.
+        allocator = unsafe { pd::allocator(attr.parent_domain) };
     }
     let wc_flags = WcExFlags::from_bits_retain(attr.wc_flags);
     if !cq_ex::OFFERED.contains(wc_flags) {
@@ -286,6 +303,7 @@ pub(crate) unsafe fn extended_request(
         cq_context: attr.cq_context,
         single_threaded: flags.contains(CqFlags::SINGLE_THREADED),
         extended: true,
+        allocator,
     })
 }
 

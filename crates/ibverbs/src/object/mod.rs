@@ -16,6 +16,7 @@ pub(crate) mod mr;
 pub(crate) mod mw;
 pub(crate) mod pd;
 pub(crate) mod qp;
+pub(crate) mod queue_memory;
 pub(crate) mod srq;
 pub(crate) mod wq;
 pub(crate) mod xrcd;

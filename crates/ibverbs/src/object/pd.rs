@@ -5,6 +5,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use super::destroy_handle;
+use super::queue_memory::{self, Allocators};
 use crate::abi::attr::{ibv_parent_domain_init_attr, ibv_td_init_attr};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_pd, ibv_td};
@@ -14,7 +15,9 @@ use crate::verbs::AnyTd;
 use core::ffi::c_int;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use uverbs_core::control::PdHandle;
+use uverbs_mlx5::QueueAllocator;
 
 /// A protection domain, or a parent domain.
 #[repr(C)]
@@ -31,7 +34,7 @@ struct PdPrivate {
 
 enum Kind {
     Domain(ManuallyDrop<PdHandle>),
-    Parent { pd: *mut ibv_pd, td: *mut ibv_td },
+    Parent { pd: *mut ibv_pd, td: *mut ibv_td, allocators: Option<Arc<Allocators>> },
 }
 
 /// A thread domain.
@@ -89,6 +92,21 @@ pub(crate) unsafe fn td<'a>(pd: *mut ibv_pd) -> Option<&'a AnyTd> {
     }
 }
 
+/// Its allocator of queue memory, if it is a parent domain with one.
+///
+/// # Safety
+/// NULL, or a live domain of ours.
+pub(crate) unsafe fn allocator(pd: *mut ibv_pd) -> Option<Arc<dyn QueueAllocator>> {
+    if pd.is_null() {
+        return None;
+    }
+    // SAFETY: `pd` is a live object of this driver (contract of this function).
+    match unsafe { &private(pd).kind } {
+        Kind::Parent { allocators: Some(allocators), .. } => Some(Arc::clone(allocators) as _),
+        _ => None,
+    }
+}
+
 fn new(context: *mut ibv_context, handle: u32, kind: Kind) -> *mut ibv_pd {
     let private = PdPrivate { kind, users: AtomicU32::new(0) };
     Box::into_raw(Box::new(Pd { public: ibv_pd { context, handle }, private })).cast()
@@ -122,7 +140,11 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
             // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract
             // of the man page).
             Kind::Domain(handle) => unsafe { destroy_handle(handle, PdHandle::destroy) }?,
-            Kind::Parent { pd, td } => {
+            Kind::Parent { pd, td, allocators } => {
+                // Queues in its memory would be freed by its function later.
+                if allocators.as_ref().is_some_and(|allocators| allocators.is_used()) {
+                    return Err(Errno::EBUSY);
+                }
                 // SAFETY: what a parent domain is made of lives as long.
                 unsafe { private(*pd) }.users.fetch_sub(1, Ordering::Release);
                 if !td.is_null() {
@@ -208,9 +230,12 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT`: allocators of a program's own are not
-/// called. They are asked to allocate what this library allocates itself, as they may decline to (`IBV_ALLOCATOR_USE_DEFAULT`).
-const ALLOCATORS: u32 = 3;
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_*`
+mod parent_mask {
+    pub(super) const ALLOCATORS: u32 = 1 << 0;
+    pub(super) const PD_CONTEXT: u32 = 1 << 1;
+    pub(super) const ALL: u32 = ALLOCATORS | PD_CONTEXT;
+}
 
 /// # Safety
 /// As in ibv_alloc_parent_domain(3).
@@ -220,13 +245,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut ibv_pd {
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
-        unsafe { context::of(context) }?;
+        let here = unsafe { context::of(context) }?;
         // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
-        ensure(!attr.pd.is_null() && attr.comp_mask & !ALLOCATORS == 0)?;
-        if attr.comp_mask & ALLOCATORS != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
+        ensure(!attr.pd.is_null() && attr.comp_mask & !parent_mask::ALL == 0)?;
         // SAFETY: `attr.pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).
         unsafe { context::is_of(context, attr.pd) }?;
@@ -236,11 +258,23 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         // SAFETY: `attr.pd` is a live object of this library: its context was found above.
         let domain = unsafe { private(attr.pd) };
         let Kind::Domain(handle) = &domain.kind else { return Err(Errno::EINVAL) };
+        let allocators = match attr.comp_mask & parent_mask::ALLOCATORS {
+            0 => None,
+            _ => {
+                let has_context = attr.comp_mask & parent_mask::PD_CONTEXT != 0;
+                Some(queue_memory::allocators(here, attr, has_context)?)
+            }
+        };
         domain.users.fetch_add(1, Ordering::Relaxed);
         if !attr.td.is_null() {
             // SAFETY: `attr.td` is a live object of this library: its context was found above.
             unsafe { td_private(attr.td) }.users.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(new(context, handle.handle(), Kind::Parent { pd: attr.pd, td: attr.td }))
+        let kind = Kind::Parent { pd: attr.pd, td: attr.td, allocators: allocators.clone() };
+        let parent = new(context, handle.handle(), kind);
+        if let Some(allocators) = allocators {
+            allocators.set_domain(parent);
+        }
+        Ok(parent)
     })
 }

@@ -6,7 +6,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use super::locking::locked;
-use super::{cq, destroy_handle, pd, srq, wq, xrcd};
+use super::{cq, destroy_handle, pd, queue_memory, srq, wq, xrcd};
 use crate::abi::context::ibv_context;
 use crate::abi::object::ibv_xrcd;
 use crate::abi::qp::{ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex};
@@ -143,6 +143,16 @@ pub(crate) unsafe fn create<D: Driver>(
     if init.qp_type == QpType::Driver {
         // What it is, only a function of the driver's own library can say.
         return Err(Errno::EOPNOTSUPP);
+    }
+    // SAFETY: `attr.pd` is NULL or a live object of this driver (contract of `Verbs`).
+    if let Some(allocator) = unsafe { pd::allocator(attr.pd) } {
+        let open = queue_memory::mlx5(open)?;
+        let make = |create: &QpCreate<'_, _>| {
+            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+            unsafe { open.driver.create_qp_in(create, Some(&allocator)) }
+        };
+        // SAFETY: the contract of this function.
+        return unsafe { create_with(open, context, attr, &init, make) };
     }
     // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
     let make = |create: &QpCreate<'_, D>| unsafe { open.driver.create_qp(create) };

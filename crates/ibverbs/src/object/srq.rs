@@ -4,7 +4,7 @@
 // UNSAFETY: C's pointers to objects.
 
 use super::locking::locked;
-use super::{cq, destroy_handle, pd, xrcd};
+use super::{cq, destroy_handle, pd, queue_memory, xrcd};
 use crate::abi::attr::{ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use crate::abi::context::ibv_context;
 use crate::abi::object::{ibv_pd, ibv_srq};
@@ -88,6 +88,31 @@ pub(crate) unsafe fn create<D: Driver>(
     context: *mut ibv_context,
     attr: &mut ibv_srq_init_attr_ex,
 ) -> Outcome<*mut ibv_srq> {
+    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
+    if let Some(allocator) = unsafe { pd::allocator(attr.pd) } {
+        let open = queue_memory::mlx5(open)?;
+        let make = |create: &SrqCreate<'_, _>| {
+            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+            unsafe { open.driver.create_srq_in(create, Some(&allocator)) }
+        };
+        // SAFETY: the contract of this function.
+        return unsafe { create_with(context, attr, make) };
+    }
+    // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+    let make = |create: &SrqCreate<'_, D>| unsafe { open.driver.create_srq(create) };
+    // SAFETY: the contract of this function.
+    unsafe { create_with(context, attr, make) }
+}
+
+/// [`create`] by a verb of the driver, which may rely on the contract of [`Driver::create_srq`].
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+unsafe fn create_with<D: Driver>(
+    context: *mut ibv_context,
+    attr: &mut ibv_srq_init_attr_ex,
+    make: impl FnOnce(&SrqCreate<'_, D>) -> uverbs_core::Result<SrqParts<D>>,
+) -> Outcome<*mut ibv_srq> {
     // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
     let is_xrc = attr.srq_type == SrqType::Xrc as u32;
@@ -116,10 +141,10 @@ pub(crate) unsafe fn create<D: Driver>(
         td: td.and_then(|td| td.downcast_ref()),
         user_handle: number,
     };
-    // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
+    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
     // `destroy` has the kernel destroy the queue before it frees the other parts. Until then the program keeps the queue,
     // so the parts exist, or they are leaked.
-    let parts = unsafe { open.driver.create_srq(&create) };
+    let parts = make(&create);
     let SrqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
         here.objects().remove(number);
     })?;

@@ -7,7 +7,7 @@
 // UNSAFETY: C's pointers to objects and lists.
 
 use super::locking::locked;
-use super::{cq, destroy_handle, pd};
+use super::{cq, destroy_handle, pd, queue_memory};
 use crate::abi::context::ibv_context;
 use crate::abi::wq::{ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_wq, ibv_wq_attr, ibv_wq_init_attr};
 use crate::context;
@@ -94,6 +94,31 @@ pub(crate) unsafe fn create<D: Driver>(
     context: *mut ibv_context,
     attr: &mut ibv_wq_init_attr,
 ) -> Outcome<*mut ibv_wq> {
+    // SAFETY: `attr.pd` is a live object of this driver (contract of `Verbs`).
+    if let Some(allocator) = unsafe { pd::allocator(attr.pd) } {
+        let open = queue_memory::mlx5(open)?;
+        let make = |create: &WqCreate<'_, _>| {
+            // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+            unsafe { open.driver.create_wq_in(create, Some(&allocator)) }
+        };
+        // SAFETY: the contract of this function.
+        return unsafe { create_with(context, attr, make) };
+    }
+    // SAFETY: `create_with`, which calls this, fulfils the contract of the driver's verb.
+    let make = |create: &WqCreate<'_, D>| unsafe { open.driver.create_wq(create) };
+    // SAFETY: the contract of this function.
+    unsafe { create_with(context, attr, make) }
+}
+
+/// [`create`] by a verb of the driver, which may rely on the contract of [`Driver::create_wq`].
+///
+/// # Safety
+/// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+unsafe fn create_with<D: Driver>(
+    context: *mut ibv_context,
+    attr: &mut ibv_wq_init_attr,
+    make: impl FnOnce(&WqCreate<'_, D>) -> uverbs_core::Result<WqParts<D>>,
+) -> Outcome<*mut ibv_wq> {
     // SAFETY: `context` is not closed during this call (contract of `Verbs`).
     let here = unsafe { context::of(context) }?;
     let create_flags = if attr.comp_mask & INIT_FLAGS != 0 { attr.create_flags } else { 0 };
@@ -114,10 +139,10 @@ pub(crate) unsafe fn create<D: Driver>(
         attr: &init,
         user_handle: number,
     };
-    // SAFETY: the parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
+    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
     // `destroy` has the kernel destroy the queue before it frees the other parts. Until then the program keeps the queue,
     // so the parts exist, or they are leaked.
-    let parts = unsafe { open.driver.create_wq(&create) };
+    let parts = make(&create);
     let WqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
         here.objects().remove(number);
     })?;

@@ -5,7 +5,7 @@ use super::Mlx5;
 use crate::control::calls::{self, CqRequest};
 use crate::control::size;
 use crate::cq::{Clock, CompletionQueue, CqConfig, CqRing, CqeVersion, RingOwner};
-use crate::memory::QueueBuf;
+use crate::memory::{Allocator, MemoryUse, QueueBuf};
 use std::sync::Arc;
 use uverbs_core::attr::{CqFlags, CqInitAttr, WcExFlags};
 use uverbs_core::control::{CompChannelHandle, CqHandle};
@@ -18,8 +18,14 @@ const FIELDS: WcExFlags =
     WcExFlags::STANDARD.union(WcExFlags::TIMESTAMPS).union(WcExFlags::CVLAN).union(WcExFlags::FLOW_TAG);
 
 /// The ring for `entries` entries of `cqe_size` bytes, and its memory.
-fn ring(mlx5: &Mlx5, verb: &'static str, entries: u32, cqe_size: u32) -> Result<(CqRing, Arc<QueueBuf>)> {
-    let buf = QueueBuf::with_pages(entries as usize * cqe_size as usize, mlx5.options.cq_pages)
+fn ring(
+    mlx5: &Mlx5,
+    verb: &'static str,
+    entries: u32,
+    (cqe_size, allocator): (u32, Allocator<'_>),
+) -> Result<(CqRing, Arc<QueueBuf>)> {
+    let bytes = entries as usize * cqe_size as usize;
+    let buf = QueueBuf::allocated(allocator, bytes, mlx5.options.cq_pages, MemoryUse::Cq)
         .map_err(|e| mlx5.no_memory(verb, &e))?;
     let ring = CqRing::new(Arc::clone(&buf), entries, cqe_size)
         .ok_or_else(|| Error::invalid(verb, "cqe", format!("{} is too many", entries - 1)))?;
@@ -27,11 +33,11 @@ fn ring(mlx5: &Mlx5, verb: &'static str, entries: u32, cqe_size: u32) -> Result<
     Ok((ring, buf))
 }
 
-/// Creates a CQ with entries of `cqe_size` bytes, 64 or 128.
+/// Creates a CQ with entries of `cqe_size` bytes, 64 or 128, in memory of the program's allocator, if it has one.
 pub(super) fn create(
     mlx5: &Mlx5,
     attr: &CqInitAttr,
-    cqe_size: u32,
+    (cqe_size, allocator): (u32, Allocator<'_>),
     channel: Option<&CompChannelHandle>,
     user_handle: u64,
 ) -> Result<CqParts<Mlx5>> {
@@ -45,8 +51,8 @@ pub(super) fn create(
         return Err(Error::unsupported(VERB, format!("mlx5 has no CQ flags {missing:?}")));
     }
     let entries = size::completion_queue(VERB, attr.cqe)?;
-    let (ring, buf) = ring(mlx5, VERB, entries, cqe_size)?;
-    let dbrec = mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?;
+    let (ring, buf) = ring(mlx5, VERB, entries, (cqe_size, allocator))?;
+    let dbrec = mlx5.dbrecs.alloc_from(allocator).map_err(|e| mlx5.no_memory(VERB, &e))?;
 
     let mut request = CqRequest { cqe_size, ..CqRequest::default() };
     let wallclock = attr.wc_flags.contains(WcExFlags::COMPLETION_TIMESTAMP_WALLCLOCK);
@@ -107,8 +113,8 @@ pub(super) fn resize(mlx5: &Mlx5, handle: &CqHandle, queue: &mut CompletionQueue
     if entries - 1 == queue.cqe() {
         return Ok(entries - 1);
     }
-    let (ring, buf) = ring(mlx5, VERB, entries, queue.cqe_size())?;
     let cqe_size = queue.cqe_size();
+    let (ring, buf) = ring(mlx5, VERB, entries, (cqe_size, queue.ring().buf().allocator()))?;
     let give = || {
         calls::resize_cq(handle, entries - 1, cqe_size, &buf).map(drop).map_err(|error| {
             // After EPROTO the kernel may have resized the CQ, so it is unknown which ring the device writes.

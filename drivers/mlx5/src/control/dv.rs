@@ -20,13 +20,14 @@ use super::srq::SrqControl;
 use super::uars::OwnPage;
 use crate::control::calls;
 use crate::cq::{Clock, CqShared};
+use crate::memory::Allocator;
 use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 use uverbs_core::attr::CqInitAttr;
 use uverbs_core::control::{CompChannelHandle, PdHandle};
 use uverbs_core::error::{Error, Result};
-use uverbs_core::provider::CqParts;
+use uverbs_core::provider::{CqParts, QpCreate, QpParts, SrqCreate, SrqParts, WqCreate, WqParts};
 use uverbs_mlx5_hw::doorbell::BF_OFFSET;
 use uverbs_uapi::mlx5::{
     MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF, MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC, mlx5_ib_query_device_resp,
@@ -140,10 +141,12 @@ pub struct DeviceInfo {
 }
 
 /// mlx5's options of a CQ, in addition to [`CqInitAttr`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CqOptions {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqOptions<'a> {
     /// Bytes of an entry, 64 or 128; the context's size if `None`.
     pub cqe_size: Option<u32>,
+    /// The program's allocator of its memory, if it has one. It is called by resizes, too.
+    pub allocator: Allocator<'a>,
 }
 
 /// A UAR page for doorbells that a program writes itself. It is freed when this value is dropped, which must be after the
@@ -310,7 +313,7 @@ impl Mlx5 {
     pub unsafe fn create_cq_with(
         &self,
         attr: &CqInitAttr,
-        options: CqOptions,
+        options: CqOptions<'_>,
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
@@ -318,7 +321,52 @@ impl Mlx5 {
         if !matches!(cqe_size, 64 | 128) {
             return Err(Error::invalid("create_cq", "cqe_size", format!("{cqe_size} is neither 64 nor 128")));
         }
-        super::cq::create(self, attr, cqe_size, channel, user_handle)
+        super::cq::create(self, attr, (cqe_size, options.allocator), channel, user_handle)
+    }
+
+    /// Creates a QP as [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp), in memory of the program's allocator.
+    ///
+    /// # Safety
+    /// As [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp).
+    ///
+    /// # Errors
+    /// As for [`Driver::create_qp`](uverbs_core::provider::Driver::create_qp); memory that is not aligned as was asked for.
+    pub unsafe fn create_qp_in(
+        &self,
+        create: &QpCreate<'_, Self>,
+        allocator: Allocator<'_>,
+    ) -> Result<QpParts<Self>> {
+        super::qp::create(self, create, allocator)
+    }
+
+    /// Creates an SRQ in memory of the program's allocator.
+    ///
+    /// # Safety
+    /// As [`Driver::create_srq`](uverbs_core::provider::Driver::create_srq).
+    ///
+    /// # Errors
+    /// As for [`create_qp_in`](Self::create_qp_in).
+    pub unsafe fn create_srq_in(
+        &self,
+        create: &SrqCreate<'_, Self>,
+        allocator: Allocator<'_>,
+    ) -> Result<SrqParts<Self>> {
+        super::srq::create(self, create, allocator)
+    }
+
+    /// Creates a work queue in memory of the program's allocator.
+    ///
+    /// # Safety
+    /// As [`Driver::create_wq`](uverbs_core::provider::Driver::create_wq).
+    ///
+    /// # Errors
+    /// As for [`create_qp_in`](Self::create_qp_in).
+    pub unsafe fn create_wq_in(
+        &self,
+        create: &WqCreate<'_, Self>,
+        allocator: Allocator<'_>,
+    ) -> Result<WqParts<Self>> {
+        super::wq::create(self, create, allocator)
     }
 
     /// Allocates a UAR page. With `blueflame`, its registers accept whole WQEs; otherwise the page is uncached.

@@ -199,7 +199,7 @@ impl Driver for Mlx5 {
         channel: Option<&CompChannelHandle>,
         user_handle: u64,
     ) -> Result<CqParts<Self>> {
-        cq::create(self, attr, self.options.cqe_size, channel, user_handle)
+        cq::create(self, attr, (self.options.cqe_size, None), channel, user_handle)
     }
 
     unsafe fn resize_cq(&self, handle: &CqHandle, queue: &mut CompletionQueue, cqe: u32) -> Result<u32> {
@@ -211,7 +211,7 @@ impl Driver for Mlx5 {
     }
 
     unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>> {
-        srq::create(self, create)
+        srq::create(self, create, None)
     }
 
     unsafe fn modify_srq(
@@ -235,7 +235,7 @@ impl Driver for Mlx5 {
     }
 
     unsafe fn create_qp(&self, create: &QpCreate<'_, Self>) -> Result<QpParts<Self>> {
-        qp::create(self, create)
+        qp::create(self, create, None)
     }
 
     fn open_qp(&self, xrcd: &XrcdHandle, qp_num: u32, user_handle: u64) -> Result<QpParts<Self>> {
@@ -322,7 +322,7 @@ impl Driver for Mlx5 {
     }
 
     unsafe fn create_wq(&self, create: &WqCreate<'_, Self>) -> Result<WqParts<Self>> {
-        wq::create(self, create)
+        wq::create(self, create, None)
     }
 
     unsafe fn modify_wq(&self, handle: &WqHandle, shared: &QpControl, attr: &WqAttr) -> Result<()> {

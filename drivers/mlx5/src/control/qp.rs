@@ -9,7 +9,7 @@ use crate::control::uars::{BfReg, BfRegIndex, Posters};
 use crate::cq::CqShared;
 use crate::doorbell::Doorbell;
 use crate::memory::dbrec::DbRec;
-use crate::memory::{QueueBuf, SqRing, StrideRing};
+use crate::memory::{Allocator, MemoryUse, QueueBuf, SqRing, StrideRing};
 use crate::qp::QpShared;
 use crate::rq::RqShared;
 use crate::sq::SqShared;
@@ -286,10 +286,16 @@ struct Queues {
 }
 
 impl Queues {
-    fn new(mlx5: &Mlx5, qp_type: QpType, sq_size: &SqSize, rq_size: &RqSize) -> Result<Self> {
+    fn new(
+        mlx5: &Mlx5,
+        qp_type: QpType,
+        sq_size: &SqSize,
+        rq_size: &RqSize,
+        allocator: Allocator<'_>,
+    ) -> Result<Self> {
         let buffer = |bytes: usize| match bytes {
             0 => Ok(None),
-            bytes => QueueBuf::with_pages(bytes, mlx5.options.qp_pages)
+            bytes => QueueBuf::allocated(allocator, bytes, mlx5.options.qp_pages, MemoryUse::Qp)
                 .map(Some)
                 .map_err(|e| mlx5.no_memory(CREATE_QP, &e)),
         };
@@ -300,7 +306,7 @@ impl Queues {
         } else {
             (rq_size.bytes() + sq_size.bytes(), 0, rq_size.bytes())
         };
-        let dbrec = mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(CREATE_QP, &e))?;
+        let dbrec = mlx5.dbrecs.alloc_from(allocator).map_err(|e| mlx5.no_memory(CREATE_QP, &e))?;
         let memory = QpMemory { buf: buffer(first)?, sq_buf: buffer(second)?, dbrec: Some(Arc::new(dbrec)) };
         let wrong = || Error::invalid(CREATE_QP, "cap", "queues too large");
         let sq_buf = if apart { &memory.sq_buf } else { &memory.buf };
@@ -321,7 +327,11 @@ impl Queues {
     }
 }
 
-pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts<Mlx5>> {
+pub(super) fn create(
+    mlx5: &Mlx5,
+    create: &QpCreate<'_, Mlx5>,
+    allocator: Allocator<'_>,
+) -> Result<QpParts<Mlx5>> {
     let mut attr = create.attr.clone();
     check(mlx5, &attr)?;
     let access = mlx5.qp_access(CREATE_QP)?;
@@ -329,7 +339,7 @@ pub(super) fn create(mlx5: &Mlx5, create: &QpCreate<'_, Mlx5>) -> Result<QpParts
     if sq_size.wqe_cnt != 0 {
         attr.cap.max_inline_data = sq_size.max_inline;
     }
-    let queues = Queues::new(mlx5, attr.qp_type, &sq_size, &rq_size)?;
+    let queues = Queues::new(mlx5, attr.qp_type, &sq_size, &rq_size, allocator)?;
     let is_target = attr.qp_type == QpType::XrcRecv;
     let index = match mlx5.facts.cqe_version {
         1 if !is_target => Some(mlx5.user_index(CREATE_QP)?),

@@ -6,7 +6,7 @@ use crate::SharedRecvQueue;
 use crate::control::{calls, size};
 use crate::cq::CqShared;
 use crate::memory::dbrec::DbRec;
-use crate::memory::{QueueBuf, StrideRing};
+use crate::memory::{Allocator, MemoryUse, QueueBuf, StrideRing};
 use crate::rq::SrqShared;
 use std::sync::Arc;
 use uverbs_core::attr::{SrqAttr, SrqAttrMask, SrqInitAttr, SrqType};
@@ -44,17 +44,21 @@ impl SrqControl {
     }
 }
 
-pub(super) fn create(mlx5: &Mlx5, create: &SrqCreate<'_, Mlx5>) -> Result<SrqParts<Mlx5>> {
+pub(super) fn create(
+    mlx5: &Mlx5,
+    create: &SrqCreate<'_, Mlx5>,
+    allocator: Allocator<'_>,
+) -> Result<SrqParts<Mlx5>> {
     const VERB: &str = "create_srq";
     let attr = create.attr;
     if attr.srq_type == SrqType::Tm {
         return Err(Error::unsupported(VERB, "tag matching"));
     }
     let size = size::shared_queue(VERB, &mlx5.facts.limits, attr.attr.max_wr, attr.attr.max_sge)?;
-    let buf = QueueBuf::with_pages(size.ring.bytes(), mlx5.options.srq_pages)
+    let buf = QueueBuf::allocated(allocator, size.ring.bytes(), mlx5.options.srq_pages, MemoryUse::Srq)
         .map_err(|e| mlx5.no_memory(VERB, &e))?;
     let access = mlx5.queue_access(VERB)?;
-    let dbrec = Arc::new(mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?);
+    let dbrec = Arc::new(mlx5.dbrecs.alloc_from(allocator).map_err(|e| mlx5.no_memory(VERB, &e))?);
     let ring = StrideRing::new(Arc::clone(&buf), 0, size.ring.wqe_cnt, size.ring.stride())
         .ok_or_else(|| Error::invalid(VERB, "max_wr", "too many"))?;
     // Completions of a basic SRQ name the QP; of an XRC one, the SRQ itself.

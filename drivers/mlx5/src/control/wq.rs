@@ -5,7 +5,7 @@ use super::Mlx5;
 use super::qp::QpControl;
 use crate::control::calls::{self, QpMemory};
 use crate::control::size;
-use crate::memory::{QueueBuf, StrideRing};
+use crate::memory::{Allocator, MemoryUse, QueueBuf, StrideRing};
 use crate::qp::QpShared;
 use crate::rq::RqShared;
 use crate::{RecvConfig, RecvQueue};
@@ -19,7 +19,11 @@ use uverbs_uapi::mlx5::{
 };
 use zerocopy::IntoBytes;
 
-pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts<Mlx5>> {
+pub(super) fn create(
+    mlx5: &Mlx5,
+    create: &WqCreate<'_, Mlx5>,
+    allocator: Allocator<'_>,
+) -> Result<WqParts<Mlx5>> {
     const VERB: &str = "create_wq";
     if mlx5.facts.cqe_version == 0 {
         // The completions of a work queue identify it by its user index, or not at all.
@@ -30,9 +34,9 @@ pub(super) fn create(mlx5: &Mlx5, create: &WqCreate<'_, Mlx5>) -> Result<WqParts
         return Err(Error::invalid(VERB, "max_wr", "0 work requests"));
     }
     let size = size::recv_queue(VERB, &mlx5.facts.limits, attr.max_wr, attr.max_sge)?;
-    let buf =
-        QueueBuf::with_pages(size.bytes(), mlx5.options.wq_pages).map_err(|e| mlx5.no_memory(VERB, &e))?;
-    let dbrec = Arc::new(mlx5.dbrecs.alloc().map_err(|e| mlx5.no_memory(VERB, &e))?);
+    let buf = QueueBuf::allocated(allocator, size.bytes(), mlx5.options.wq_pages, MemoryUse::Wq)
+        .map_err(|e| mlx5.no_memory(VERB, &e))?;
+    let dbrec = Arc::new(mlx5.dbrecs.alloc_from(allocator).map_err(|e| mlx5.no_memory(VERB, &e))?);
     let ring = StrideRing::new(Arc::clone(&buf), 0, size.wqe_cnt, size.stride())
         .ok_or_else(|| Error::invalid(VERB, "max_wr", "too many"))?;
     let (index, access) = (mlx5.user_index(VERB)?, mlx5.qp_access(VERB)?);

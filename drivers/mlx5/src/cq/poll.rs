@@ -149,6 +149,11 @@ impl CompletionQueue {
         &self.shared
     }
 
+    /// The ring, until the next resize.
+    pub(crate) fn ring(&self) -> &CqRing {
+        &self.ring
+    }
+
     /// Resizes the queue to `ring`, which `give` passes to the kernel; completions of both rings are kept.
     ///
     /// # Errors

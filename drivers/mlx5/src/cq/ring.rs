@@ -98,6 +98,11 @@ impl CqRing {
         self.entry(to).0[WORDS - 1].store(tail, Ordering::Relaxed);
     }
 
+    /// The ring's memory.
+    pub(crate) fn buf(&self) -> &Arc<QueueBuf> {
+        self.blocks.ring().buf()
+    }
+
     /// The ring's address for the kernel.
     pub fn addr(&self) -> u64 {
         self.blocks.ring().buf().addr()

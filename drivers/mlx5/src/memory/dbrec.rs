@@ -6,7 +6,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: stores a word's address next to its owner, so that the data path reaches the word by one load.
 
-use crate::memory::{PAGE, QueueBuf, dwords};
+use crate::memory::{Allocator, MemoryUse, PAGE, QueueBuf, dwords};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +14,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_mlx5_hw::doorbell::{CQ_ARM_DB, CQ_SET_CI, MLX5_RCV_DBR, MLX5_SND_DBR};
 
+/// Bytes of a record.
+const BYTES: usize = 8;
 /// Bytes between two records.
 const STRIDE: usize = 64;
 /// Records per page.
@@ -42,6 +44,18 @@ impl DbRecPages {
         let page = Arc::new(Page { buf: QueueBuf::new(PAGE)?, free: Mutex::new(u64::MAX) });
         pages.push(Arc::clone(&page));
         DbRec::take(&page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// As [`alloc`](Self::alloc), from the program's allocator if it has one that gives memory.
+    pub(crate) fn alloc_from(&self, allocator: Allocator<'_>) -> io::Result<DbRec> {
+        match QueueBuf::of_program(allocator, BYTES, BYTES, MemoryUse::DoorbellRecord)? {
+            // The page of no other record.
+            Some(buf) => {
+                let page = Arc::new(Page { buf: Arc::new(buf), free: Mutex::new(0) });
+                Ok(DbRec { page, index: 0 })
+            }
+            None => self.alloc(),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `allocator` | memory that a program allocates itself |
 //! | `index` | index types of the send queue: a basic block, a number of blocks |
 //! | `sq_ring` | a send queue's ring, and the private record of each WQE |
 //! | `queue_ref` | a send queue's shared part, with the addresses of its ring |
@@ -16,6 +17,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: mapped memory becomes references to atomics; every access is inside the geometry that a constructor checked.
 
+mod allocator;
 mod cqe_ring;
 pub mod dbrec;
 mod index;
@@ -23,6 +25,7 @@ mod queue_ref;
 mod sq_ring;
 mod stride_ring;
 
+pub use allocator::{Allocator, MemoryUse, QueueAllocator};
 pub use cqe_ring::BlockRing;
 pub(crate) use cqe_ring::{Block, Walk, Watch};
 pub(crate) use index::{BlockCount, BlockIndex, UnitIndex};
@@ -64,15 +67,73 @@ pub enum Pages {
 /// Page-aligned, zeroed memory of one queue or of several. The device may read and write it from the time when it is passed
 /// to the kernel until the object is destroyed. So its users share it by an `Arc`, and it is leaked if the kernel refuses
 /// to destroy the object.
+///
+/// # Invariants
+/// `len` bytes from `start` on are readable and writable as long as `owner` exists, and no references to them exist that are
+/// not to atomics.
 pub struct QueueBuf {
-    map: MmapRaw,
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
 }
+
+/// What frees the memory.
+enum Owner {
+    Map { _map: MmapRaw },
+    Program(allocator::Owned),
+}
+
+// SAFETY: the address is that of memory which the value owns, or which its allocator, which any thread may call, has given
+// it; the memory is used by atomics only.
+unsafe impl Send for QueueBuf {}
+// SAFETY: as above.
+unsafe impl Sync for QueueBuf {}
 
 impl QueueBuf {
     /// `len` bytes, rounded up to whole pages.
     pub fn new(len: usize) -> io::Result<Arc<Self>> {
         let map = MmapMut::map_anon(len.max(1).next_multiple_of(PAGE))?;
-        Ok(Arc::new(Self { map: MmapRaw::from(map) }))
+        Ok(Arc::new(Self::of_map(map)))
+    }
+
+    fn of_map(map: MmapMut) -> Self {
+        let map = MmapRaw::from(map);
+        // A mapping is never at address 0.
+        let start = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Self { start, len: map.len(), owner: Owner::Map { _map: map } }
+    }
+
+    /// Memory of the program's allocator; if it has none, or leaves it to the driver, as [`with_pages`](Self::with_pages).
+    pub fn allocated(
+        allocator: Allocator<'_>,
+        len: usize,
+        pages: Pages,
+        what: MemoryUse,
+    ) -> io::Result<Arc<Self>> {
+        match Self::of_program(allocator, len, PAGE, what)? {
+            Some(buf) => Ok(Arc::new(buf)),
+            None => Self::with_pages(len, pages),
+        }
+    }
+
+    /// Memory of the program's allocator, if it has one that gives some.
+    fn of_program(
+        allocator: Allocator<'_>,
+        len: usize,
+        alignment: usize,
+        what: MemoryUse,
+    ) -> io::Result<Option<Self>> {
+        let Some(allocator) = allocator else { return Ok(None) };
+        let owned = allocator::Owned::new(allocator, len, alignment, what)?;
+        Ok(owned.map(|owned| Self { start: owned.start(), len, owner: Owner::Program(owned) }))
+    }
+
+    /// The program's allocator, if the memory is from it.
+    pub(crate) fn allocator(&self) -> Allocator<'_> {
+        match &self.owner {
+            Owner::Map { .. } => None,
+            Owner::Program(owned) => Some(owned.allocator()),
+        }
     }
 
     /// As [`new`](Self::new), in pages of this kind.
@@ -81,7 +142,7 @@ impl QueueBuf {
             // munmap(2) takes whole pages only.
             let len = len.max(1).next_multiple_of(1 << HUGE_BITS);
             let map = MmapOptions::new().len(len).huge(Some(HUGE_BITS)).map_anon()?;
-            Ok(Arc::new(Self { map: MmapRaw::from(map) }))
+            Ok(Arc::new(Self::of_map(map)))
         };
         match pages {
             Pages::Usual => Self::new(len),
@@ -93,19 +154,19 @@ impl QueueBuf {
     /// The address, for the kernel.
     #[must_use]
     pub fn addr(&self) -> u64 {
-        self.map.as_mut_ptr().expose_provenance() as u64
+        self.start.as_ptr().expose_provenance() as u64
     }
 
     /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.len
     }
 
     /// Always `false`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.map.len() == 0
+        self.len == 0
     }
 
     /// The address at `offset`, if `len` bytes from there on are inside the memory and `offset` is a multiple of 64.
@@ -113,23 +174,24 @@ impl QueueBuf {
         if !offset.is_multiple_of(64) || offset > self.len() || len > self.len() - offset {
             return None;
         }
-        // SAFETY: `offset` is at most the mapping's length.
-        let start = unsafe { self.map.as_mut_ptr().add(offset) };
-        NonNull::new(start.cast())
+        // SAFETY: `offset` is at most the memory's length.
+        let start = unsafe { self.start.add(offset) };
+        Some(start.cast())
     }
 
     /// The whole memory as words, for a software device and for tests.
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: a mapping starts at a page boundary and has this length; it is readable and writable while it is
-        // borrowed. Other threads access it by atomics only, and the device by DMA.
-        unsafe { core::slice::from_raw_parts(self.map.as_mut_ptr().cast(), self.map.len() / 8) }
+        // SAFETY: the memory of a queue starts at a page boundary, and that of a program's record is aligned to 8; it has
+        // this length, and is readable and writable while it is borrowed (invariant). Other threads access it by atomics
+        // only, and the device by DMA.
+        unsafe { core::slice::from_raw_parts(self.start.cast().as_ptr(), self.len / 8) }
     }
 }
 
 impl fmt::Debug for QueueBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueueBuf").field("addr", &self.map.as_mut_ptr()).field("len", &self.len()).finish()
+        f.debug_struct("QueueBuf").field("addr", &self.start).field("len", &self.len()).finish()
     }
 }
 
@@ -172,9 +234,9 @@ impl<T> Table<T> {
 
 /// The words of a page of doorbell records.
 pub(crate) fn dwords(buf: &QueueBuf) -> &[AtomicU32] {
-    // SAFETY: a mapping starts at a page boundary and has this length; it is readable and writable while it is borrowed.
-    // Only this function returns references to a page of records, and they are to atomics.
-    unsafe { core::slice::from_raw_parts(buf.map.as_mut_ptr().cast(), buf.map.len() / 4) }
+    // SAFETY: the memory is aligned to 8 at least and has this length; it is readable and writable while it is borrowed
+    // (invariant). Only this function returns references to a page of records, and they are to atomics.
+    unsafe { core::slice::from_raw_parts(buf.start.cast().as_ptr(), buf.len / 4) }
 }
 
 #[cfg(test)]
