@@ -131,6 +131,16 @@ impl C {
         })
     }
 
+    /// The bytes of the example of a static program, with this project's library as it is released.
+    pub(crate) fn static_size(&self) -> Result<u64> {
+        let program = folder()?.join("loopback-static");
+        let mut cmd = Command::new("cc");
+        cmd.args(["-O2", "-static", "-s", "-Wl,--gc-sections", "-o"]).arg(&program);
+        cmd.arg(repo_root().join("crates/ibverbs/examples/loopback.c"));
+        run::inherit(cmd.arg(self.dist.join("libibverbs.a")).arg("-lm"))?;
+        Ok(fs::metadata(&program)?.len())
+    }
+
     /// A call of the program with a locking and the library of a face, under a tool if there are words before it.
     pub(crate) fn command(&self, tool: &[String], locking: Locking, face: Face) -> Command {
         // The suite's libc is newer than this machine's, so its own loader starts the program.
