@@ -268,6 +268,29 @@ fn threads_create_poll_wait_and_destroy_at_the_same_time() {
 }
 
 #[test]
+fn queues_are_in_memory_of_the_program() {
+    passes("allocator");
+}
+
+#[test]
+fn threads_make_conflicting_calls() {
+    passes("races");
+}
+
+/// A panic would end the program.
+#[test]
+fn garbage_is_refused_or_posted() {
+    if header_is_there() {
+        let folder = library();
+        let program = compile("garbage", Some(folder));
+        for seed in ["1", "2", "3"] {
+            run_with(&program, Some(folder), &[("GARBAGE_SEED", seed)]);
+            run_with(&program, Some(folder), &[("GARBAGE_SEED", seed), ("MLX5_SCATTER_TO_CQE", "0")]);
+        }
+    }
+}
+
+#[test]
 fn messages_arrive_by_every_list_verb() {
     passes("loopback");
 }
@@ -312,20 +335,23 @@ fn a_child_does_not_disturb_its_parent() {
     passes("fork");
 }
 
-/// The same program without any shared library.
+/// Executables without any shared library: the example, and the program of list verbs. `cargo xtask bench --check` checks
+/// the example's size, because it has the library as it is released.
 #[test]
-fn a_static_program_runs() {
+fn static_programs_run() {
     if !header_is_there() {
         return;
     }
     let archive = library().join("libibverbs.a");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/loopback.c");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("loopback-static");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu17", "-static", "-o"]).arg(&program).arg(source).arg(archive);
-    let compiled = cc.args(["-lpthread", "-lm", "-ldl"]).output().expect("needs a C compiler");
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    run(&program, None);
+    for (source, output) in [("examples/loopback.c", "hello from hca0\n"), ("tests/c/loopback.c", "")] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("loopback-static");
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu17", "-static", "-s", "-Wl,--gc-sections", "-o"]).arg(&program).arg(source);
+        let compiled = cc.arg(&archive).arg("-lm").output().expect("needs a C compiler");
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        assert_eq!(run(&program, None), output);
+    }
 }
 
 #[test]

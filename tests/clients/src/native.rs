@@ -26,7 +26,7 @@ const FABRIC_LIMIT: Duration = Duration::from_secs(3600);
 const GID: &str = "3";
 
 /// C programs of this repository.
-const OWN: [&str; 4] = ["loopback", "events", "threads", "fork"];
+const OWN: [&str; 5] = ["loopback", "events", "threads", "fork", "garbage"];
 
 /// The parameters of a run.
 #[derive(Clone, Debug)]

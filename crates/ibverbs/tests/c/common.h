@@ -74,7 +74,6 @@ static inline struct ibv_qp_init_attr_ex qp_attr(struct end *end, enum ibv_qp_ty
 
 static inline void to_init(struct ibv_qp *qp)
 {
-	int is_ud = qp->qp_type == IBV_QPT_UD;
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = PORT,
@@ -82,8 +81,12 @@ static inline void to_init(struct ibv_qp *qp)
 		.qp_access_flags =
 			IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
 	};
-	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
-	CHECK(ibv_modify_qp(qp, &attr, mask | (is_ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)) == 0);
+	int mask = IBV_QP_STATE | IBV_QP_PORT;
+	if (qp->qp_type == IBV_QPT_UD)
+		mask |= IBV_QP_PKEY_INDEX | IBV_QP_QKEY;
+	else if (qp->qp_type != IBV_QPT_RAW_PACKET)
+		mask |= IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS;
+	CHECK(ibv_modify_qp(qp, &attr, mask) == 0);
 }
 
 static inline struct ibv_ah_attr address_of(const struct end *peer)
@@ -106,11 +109,11 @@ static inline void to_rts(struct ibv_qp *qp, const struct end *peer, uint32_t qp
 		.min_rnr_timer = 12,
 		.ah_attr = address_of(peer),
 	};
-	int is_ud = qp->qp_type == IBV_QPT_UD;
-	int mask = IBV_QP_STATE;
-	if (!is_ud)
-		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-			IBV_QP_MIN_RNR_TIMER;
+	int type = qp->qp_type, mask = IBV_QP_STATE;
+	if (type != IBV_QPT_UD && type != IBV_QPT_RAW_PACKET)
+		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_RECV)
+		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	CHECK(ibv_modify_qp(qp, &attr, mask) == 0);
 	attr.qp_state = IBV_QPS_RTS;
 	attr.sq_psn = 77;
@@ -118,9 +121,13 @@ static inline void to_rts(struct ibv_qp *qp, const struct end *peer, uint32_t qp
 	attr.retry_cnt = 7;
 	attr.rnr_retry = 7;
 	attr.max_rd_atomic = 4;
-	mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-	if (!is_ud)
-		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	mask = IBV_QP_STATE;
+	if (type != IBV_QPT_RAW_PACKET)
+		mask |= IBV_QP_SQ_PSN;
+	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND)
+		mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV)
+		mask |= IBV_QP_TIMEOUT;
 	CHECK(ibv_modify_qp(qp, &attr, mask) == 0);
 }
 
