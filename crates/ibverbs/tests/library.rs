@@ -273,6 +273,11 @@ fn queues_are_in_memory_of_the_program() {
 }
 
 #[test]
+fn a_queue_has_four_million_entries() {
+    passes("large");
+}
+
+#[test]
 fn threads_make_conflicting_calls() {
     passes("races");
 }

@@ -17,6 +17,8 @@ pub(crate) mod mw;
 pub(crate) mod pd;
 pub(crate) mod qp;
 pub(crate) mod queue_memory;
+#[cfg(all(test, feature = "hca"))]
+mod removed;
 pub(crate) mod srq;
 pub(crate) mod wq;
 pub(crate) mod xrcd;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Raw packets: steering rules, work queues, and queue pairs that spread packets over them. */
 #include "common.h"
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { HEADERS = 14 + 20 + 8, FRAME = HEADERS + 32, QUEUES = 4, FLOWS = 16, TAG = 0x1234 };
 
@@ -268,6 +271,65 @@ static void spread(void)
 	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
 }
 
+static void *acknowledge_late(void *event)
+{
+	usleep(100000);
+	ibv_ack_async_event(event);
+	return NULL;
+}
+
+static double now(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+/* A queue whose receive has a key of nothing fails with the next packet. It is not destroyed before its event is acknowledged. */
+static void fail_a_queue(void)
+{
+	struct ibv_wq_init_attr init = { .max_wr = 4, .max_sge = 1, .pd = b.pd, .cq = b.cq };
+	struct ibv_wq *wq = ibv_create_wq(b.context, &init);
+	CHECK(wq);
+	struct ibv_wq_attr ready = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_RDY };
+	CHECK(ibv_modify_wq(wq, &ready) == 0);
+	struct ibv_sge sge = { (uintptr_t)b.buf, 512, b.mr->lkey + 0x100 };
+	struct ibv_recv_wr wr = { .wr_id = 5, .sg_list = &sge, .num_sge = 1 }, *bad;
+	CHECK(ibv_post_wq_recv(wq, &wr, &bad) == 0);
+	struct ibv_rwq_ind_table_init_attr table_attr = { .ind_tbl = &wq };
+	struct ibv_rwq_ind_table *table = ibv_create_rwq_ind_table(b.context, &table_attr);
+	CHECK(table);
+	uint8_t key[40] = { 1 };
+	struct ibv_qp_init_attr_ex attr = {
+		.qp_type = IBV_QPT_RAW_PACKET,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH,
+		.pd = b.pd,
+		.rwq_ind_tbl = table,
+		.rx_hash_conf = { IBV_RX_HASH_FUNC_TOEPLITZ, 40, key, IBV_RX_HASH_SRC_IPV4 },
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(b.context, &attr);
+	CHECK(qp);
+	struct rule rule = rule_for(8);
+	struct ibv_flow *flow = ibv_create_flow(qp, &rule.attr);
+	CHECK(flow);
+	send_frame(7, 8);
+	CHECK(poll_one(b.cq).status == IBV_WC_LOC_PROT_ERR);
+	struct ibv_async_event event;
+	do {
+		CHECK(ibv_get_async_event(b.context, &event) == 0);
+		if (event.event_type != IBV_EVENT_WQ_FATAL)
+			ibv_ack_async_event(&event);
+	} while (event.event_type != IBV_EVENT_WQ_FATAL);
+	CHECK(event.element.wq == wq);
+	CHECK(ibv_destroy_flow(flow) == 0 && ibv_destroy_qp(qp) == 0 && ibv_destroy_rwq_ind_table(table) == 0);
+	pthread_t thread;
+	double before = now();
+	CHECK(pthread_create(&thread, NULL, acknowledge_late, &event) == 0);
+	CHECK(ibv_destroy_wq(wq) == 0);
+	CHECK(now() - before > 0.08);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
 int main(void)
 {
 	open_end(&a, 0);
@@ -277,6 +339,7 @@ int main(void)
 	steer();
 	count();
 	spread();
+	fail_a_queue();
 	CHECK(ibv_destroy_qp(a.qp) == 0 && ibv_destroy_qp(b.qp) == 0);
 	close_end(&a);
 	close_end(&b);
