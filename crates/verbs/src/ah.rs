@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Address handles: where a datagram goes.
+//! Address handles: the destinations of datagrams.
 
 use crate::pd::{PdInner, ProtectionDomain};
 use core::ptr;
@@ -14,7 +14,7 @@ use uverbs_core::wr::{IbvAh, RawAh};
 /// An address handle.
 ///
 /// It may be destroyed while datagrams that name it are posted: their WQEs hold a copy of the address, or the kernel
-/// keeps its own until they are done.
+/// keeps its own copy until they are complete.
 #[derive(Debug)]
 pub struct AddressHandle<D: Driver> {
     handle: Option<AhHandle>,
@@ -23,11 +23,12 @@ pub struct AddressHandle<D: Driver> {
     _pd: Arc<PdInner<D>>,
 }
 
-// SAFETY: the raw pointers in `RawAh` are NULL and never dereferenced; the driver's part is `Send + Sync`.
+// SAFETY: the raw pointers in `RawAh` are NULL and never dereferenced; the driver's part (`raw.driver`) is `Send +
+// Sync`.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Send for AddressHandle<D> {}
-// SAFETY: the raw pointers in `RawAh` are NULL and never dereferenced; the driver's part is `Send + Sync`, and nothing is
-// changed through `&`.
+// SAFETY: the raw pointers in `RawAh` are NULL and never dereferenced; the driver's part is `Send + Sync`, and no
+// method changes them through `&`.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Sync for AddressHandle<D> {}
 
@@ -40,8 +41,8 @@ impl<D: Driver> ProtectionDomain<D> {
         Ok(AddressHandle { handle: Some(handle), raw: Box::new(RawAh { base, driver }), _pd: pd.clone() })
     }
 
-    /// `ibv_create_ah_from_wc`: the way back to the sender of a datagram. `grh` is the first 40 bytes of its receive
-    /// buffer.
+    /// `ibv_create_ah_from_wc`: creates the handle for an answer to the sender of a datagram. `grh` is the first 40
+    /// bytes of its receive buffer.
     pub fn create_ah_from_wc(
         &self,
         wc: &WorkCompletion,

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory that can be registered: it stays where it is, however its owner moves.
+//! Memory that can be registered: its address does not change when its owner is moved.
 #![expect(unsafe_code)]
-// UNSAFETY: an anonymous mapping, and the trait by which owned buffers promise to stay put.
+// UNSAFETY: an anonymous mapping, and a trait whose implementations guarantee that a buffer keeps its address.
 
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 use uverbs_core::errno::Errno;
 use uverbs_core::error::{Error, Result};
 
-/// A buffer that stays at its address, and valid, until it is dropped.
+/// A buffer whose address does not change, and which is valid, until it is dropped.
 ///
 /// # Safety
 /// - `ptr()` and `len()` always give the same range, also after the owner was moved.
-/// - The range is readable and writable until the owner is dropped, and only the owner gives access to it.
+/// - The range is readable and writable until the owner is dropped, and can be accessed through the owner only.
 pub unsafe trait StableBuf: Send + 'static {
-    /// First byte.
+    /// The first byte.
     fn ptr(&self) -> NonNull<u8>;
-    /// Bytes.
+    /// The number of bytes.
     fn len(&self) -> usize;
     /// Whether it has no bytes.
     fn is_empty(&self) -> bool {
@@ -26,10 +26,11 @@ pub unsafe trait StableBuf: Send + 'static {
 
 /// Zeroed, page-aligned memory in its own mapping, for example for rings of messages.
 ///
-/// Page alignment keeps other data off the pages that a device writes, and off those that a fork would have to keep.
+/// With page alignment, the pages that a device writes contain no other data. So if these pages are excluded from a
+/// fork (`MADV_DONTFORK`), a child lacks no other data.
 ///
-/// Before its registration it is a slice. A region owns it and does not lend it, so after that the bytes are accessed by
-/// the region's methods.
+/// Before its registration it is a slice. A region owns it and does not lend it, so after that the bytes are accessed
+/// by the region's methods.
 /// ```
 /// let mut buf = uverbs::PageBuf::new(4096)?;
 /// buf[..5].copy_from_slice(b"hello");
@@ -42,7 +43,7 @@ pub struct PageBuf {
 }
 
 impl PageBuf {
-    /// At least `len` bytes, zeroed.
+    /// Allocates at least `len` bytes, zeroed.
     pub fn new(len: usize) -> Result<Self> {
         let map = memmap2::MmapOptions::new().len(len.max(1)).map_anon().map_err(|e| {
             Error::os("mmap", format!("{len} bytes"), Errno::from_raw(e.raw_os_error().unwrap_or(0)))
@@ -55,8 +56,8 @@ impl Deref for PageBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping is readable, initialised with zeros, and this value's own. It is written through `&mut self` only:
-        // a device writes it while a region owns this value, and a region lends no reference to its buffer.
+        // SAFETY: the mapping is readable, initialised with zeros, and this value's own. It is written through `&mut
+        // self` only: a device writes it while a region owns this value, and a region lends no reference to its buffer.
         unsafe { core::slice::from_raw_parts(self.map.as_ptr(), self.map.len()) }
     }
 }
@@ -78,8 +79,8 @@ unsafe impl StableBuf for PageBuf {
     }
 }
 
-// SAFETY: a Vec's heap block stays while the Vec is neither grown nor dropped, and a registered one is never lent as
-// `&mut Vec`. Only the initialised part counts.
+// SAFETY: the heap block of a Vec keeps its address while the Vec is neither grown nor dropped, and a region does not
+// lend its Vec as `&mut Vec`. The range is the initialised part.
 unsafe impl StableBuf for Vec<u8> {
     fn ptr(&self) -> NonNull<u8> {
         NonNull::new(self.as_ptr().cast_mut()).unwrap_or(NonNull::dangling())
@@ -89,7 +90,7 @@ unsafe impl StableBuf for Vec<u8> {
     }
 }
 
-/// Memory with another owner.
+/// Memory that this value does not own.
 #[derive(Debug)]
 pub struct ForeignBuf {
     ptr: NonNull<u8>,
@@ -98,17 +99,17 @@ pub struct ForeignBuf {
 
 impl ForeignBuf {
     /// # Safety
-    /// `len` bytes at `ptr` are readable and writable as long as the value (and the region made from it) lives, and all
-    /// other accesses to them follow Rust's rules.
+    /// `len` bytes at `ptr` are readable and writable as long as the value (and the region created from it) exists, and
+    /// all other accesses to them follow Rust's rules.
     #[must_use]
     pub const unsafe fn new(ptr: NonNull<u8>, len: usize) -> Self {
         Self { ptr, len }
     }
 }
 
-// SAFETY: the caller of `new` promises access from any thread that has the value.
+// SAFETY: the contract of `new` allows access from any thread that has the value.
 unsafe impl Send for ForeignBuf {}
-// SAFETY: `new`'s caller promises it.
+// SAFETY: the contract of `new` includes that of `StableBuf`: the range is valid as long as this value exists.
 unsafe impl StableBuf for ForeignBuf {
     fn ptr(&self) -> NonNull<u8> {
         self.ptr

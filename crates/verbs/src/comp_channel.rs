@@ -54,7 +54,7 @@ impl<D: Driver> CompletionChannel<D> {
     /// `ibv_get_cq_event`: waits for an event and returns the id of its CQ. Arm the CQ again and then poll it;
     /// otherwise a completion can be missed.
     ///
-    /// An event is a value: it needs no acknowledgement, and a CQ can be destroyed at any time (events of a destroyed
+    /// An event is a number: it needs no acknowledgement, and a CQ can be destroyed at any time (events of a destroyed
     /// CQ are skipped). `EAGAIN` if the descriptor is non-blocking and there is no event.
     pub fn get_event(&self) -> Result<CqId> {
         loop {

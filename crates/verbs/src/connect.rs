@@ -2,8 +2,9 @@
 //! Connecting two QPs: the exchange of endpoints over any byte stream, and one call from INIT to RTS.
 //!
 //! The exchange is that of rdma-core's pingpong programs (`libibverbs/examples`): one line of hexadecimal text each
-//! way, so either end may be a C program. The active side (client) calls [`Endpoint::exchange`], the passive side (server)
-//! [`Endpoint::answer`]. A stream in a [`WithDeadline`] ends either with an error in time if the peer says nothing.
+//! way, so either end may be a C program. The active side (client) calls [`Endpoint::exchange`], the passive side
+//! (server) [`Endpoint::answer`]. A stream in a [`WithDeadline`] ends either with an error in time if the peer says
+//! nothing.
 //!
 //! ```
 //! use std::net::{TcpListener, TcpStream};
@@ -67,7 +68,7 @@ pub struct Endpoint {
     pub gid: Gid,
 }
 
-/// Bytes of an endpoint's text: `lid:qpn:psn:gid` in hexadecimal, and a NUL that C's programs send along.
+/// Bytes of an endpoint's text: `lid:qpn:psn:gid` in hexadecimal, and the NUL, which the C programs also send.
 pub const ENDPOINT_LEN: usize = 52;
 
 impl fmt::Display for Endpoint {
@@ -145,12 +146,12 @@ impl Endpoint {
         Self::receive(&mut stream)
     }
 
-    /// Receives the peer's endpoint, calls `connect` with it, and then sends this one, as the passive side (server) does. So
-    /// this side's QP is ready when the peer begins to send.
+    /// Receives the peer's endpoint, calls `connect` with it, and then sends this one, as the passive side (server)
+    /// does. So this side's QP is ready when the peer begins to send.
     ///
     /// # Errors
-    /// Those of [`receive`](Self::receive) and [`send`](Self::send), and those of `connect`. After these the peer gets no
-    /// endpoint; it reads the end of the stream when the stream is dropped.
+    /// Those of [`receive`](Self::receive) and [`send`](Self::send), and those of `connect`. After these the peer gets
+    /// no endpoint; it reads the end of the stream when the stream is dropped.
     pub fn answer(
         &self,
         mut stream: impl Read + Write,
@@ -163,8 +164,9 @@ impl Endpoint {
     }
 }
 
-/// A stream with a time limit for all of its reads and writes together: for [`Endpoint::exchange`], [`Endpoint::answer`] and
-/// [`RemoteRegion::receive`](crate::RemoteRegion::receive). A read or write after it fails with `TimedOut`.
+/// A stream with a time limit for all of its reads and writes together: for [`Endpoint::exchange`],
+/// [`Endpoint::answer`] and [`RemoteRegion::receive`](crate::RemoteRegion::receive). A read or write after it fails
+/// with `TimedOut`.
 ///
 /// It waits by poll(2) and changes nothing of the stream. The messages of an exchange are short, so a socket that is
 /// writable takes them at once.
@@ -242,8 +244,8 @@ pub struct ConnectAttr {
     pub port_num: u8,
     /// Index of the local GID in the port's table, which decides the addresses of packets, and on RoCE their format.
     ///
-    /// `None` is the default: on Ethernet (RoCE) that of [`best_gid`](crate::Context::best_gid), on InfiniBand a connection
-    /// without a global route. Both ends should use the same rule or name fitting entries.
+    /// `None` is the default: on Ethernet (RoCE) that of [`best_gid`](crate::Context::best_gid), on InfiniBand a
+    /// connection without a global route. Both ends should use the same rule or name fitting entries.
     pub sgid_index: Option<u8>,
     /// Index of the partition key.
     pub pkey_index: u16,
@@ -251,28 +253,28 @@ pub struct ConnectAttr {
     pub path_mtu: Mtu,
     /// Service level.
     pub sl: u8,
-    /// The access of the peer to exposed regions of this QP's domain. None by default: a QP for RDMA needs rights here and
-    /// at each region.
+    /// The access of the peer to exposed regions of this QP's domain. None by default. Remote access to a region needs
+    /// the right in this field and in the region.
     pub access: AccessFlags,
     /// Traffic class (DSCP and ECN on RoCE v2) of packets with a global route.
     pub traffic_class: u8,
     /// Flow label of packets with a global route, 20 bits.
     pub flow_label: u32,
-    /// `enum ibv_rate`: the rate to which packets are spread; 0 is the port's.
+    /// `enum ibv_rate`: the maximum rate of packets; 0 means the port's rate.
     pub static_rate: u8,
     /// Hops that packets may take.
     pub hop_limit: u8,
-    /// `ack_timeout`: 4.096 us times 2 to this power; 0 is infinite. 5 bits.
+    /// `ack_timeout`: the time limit is 4.096 us times 2 to this power; 0 means no limit. 5 bits.
     pub timeout: u8,
     /// Retransmissions before [`WcStatus::RETRY_EXC_ERR`](uverbs_core::wc::WcStatus). 3 bits.
     pub retry_cnt: u8,
-    /// Retries when the peer has no receive posted; 7 is forever. 3 bits.
+    /// Retries when the peer has no receive posted; 7 means no limit. 3 bits.
     pub rnr_retry: u8,
-    /// How long the peer must wait before it retries if no receive is posted here: a code of 5 bits.
+    /// The time that the peer must wait before it retries if no receive is posted here: a code of 5 bits.
     pub min_rnr_timer: u8,
-    /// Reads and atomics that this side has outstanding at once.
+    /// The maximum number of outstanding reads and atomics of this side.
     pub max_rd_atomic: u8,
-    /// Reads and atomics that this side serves at once.
+    /// The maximum number of outstanding reads and atomics of the peer.
     pub max_dest_rd_atomic: u8,
     /// Queue key of a datagram QP.
     pub qkey: u32,
@@ -304,8 +306,9 @@ impl Default for ConnectAttr {
 }
 
 impl ConnectAttr {
-    /// These parameters with the index of the GID that is used: where `sgid_index` is `None`, the default of the port. A
-    /// [`QpControl`](crate::qp::QpControl) does this itself; an address handle needs it before [`ah_attr`](Self::ah_attr).
+    /// These parameters with the index of the GID that is used: where `sgid_index` is `None`, the default of the port.
+    /// A [`QpControl`](crate::qp::QpControl) does this itself; an address handle needs it before
+    /// [`ah_attr`](Self::ah_attr).
     ///
     /// # Errors
     /// On RoCE, those of [`Context::best_gid`]; else the kernel's error for the query of the port.
@@ -339,7 +342,7 @@ impl ConnectAttr {
         Ok(())
     }
 
-    /// The way to `remote`.
+    /// The address attributes of the path to `remote`.
     #[must_use]
     pub fn ah_attr(&self, remote: &Endpoint) -> AhAttr {
         let route = |sgid_index| GlobalRoute {
@@ -380,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_has_every_attribute_of_the_path() {
+    fn the_address_has_every_attribute_of_the_path() {
         let attr = ConnectAttr {
             sgid_index: Some(3),
             sl: 4,

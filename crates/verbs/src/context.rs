@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An open device and its queries. The files of the objects that are created from it have the calls that create them.
+//! An open device and its queries. The calls that create objects are in the files of the objects.
 
 use crate::event::{EventReader, QpEvents};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,7 +41,8 @@ pub(crate) struct ContextInner<D: Driver> {
     core_support: CoreSupport,
     async_fd: AsyncFd,
     event_reader: EventReader,
-    /// Objects by the id that the kernel reports in events. Ids carry a generation, so a stale one names nothing.
+    /// Objects by the id that the kernel reports in events. Ids have a generation number, so the id of a destroyed
+    /// object is not found.
     objects: Mutex<Slab<Object<D>>>,
     name: String,
 }
@@ -90,8 +91,8 @@ impl<D: Driver> ContextInner<D> {
     }
 }
 
-/// Whether something that was made from `other` may be used with what is made from `context`. The kernel's handles are
-/// numbers that each context counts for itself, so a handle of another context would name another object.
+/// Fails if `other` is not `context`: objects of two contexts can't be used together. The kernel numbers the handles of
+/// each context separately, so a handle of another context could name another object.
 pub(crate) fn same_context<D: Driver>(
     context: &Arc<ContextInner<D>>,
     other: &Arc<ContextInner<D>>,
@@ -101,7 +102,7 @@ pub(crate) fn same_context<D: Driver>(
     if Arc::ptr_eq(context, other) {
         return Ok(());
     }
-    let reason = format!("made from another context (of {}, not {})", other.name, context.name);
+    let reason = format!("created from another context (of {}, not {})", other.name, context.name);
     Err(Error::invalid(verb, field, reason))
 }
 
@@ -118,25 +119,25 @@ impl<D: Driver> Clone for Context<D> {
 }
 
 impl<D: Driver> Context<D> {
-    /// Opens a device that must be one of this driver. [`open`](crate::open) selects the driver of a device.
+    /// Opens a device of this driver. [`open`](crate::open) selects the driver of a device.
     pub fn open(device: &DeviceInfo) -> Result<Self> {
         let fd = UverbsFd::open(device, &[D::DRIVER_ID])?;
         Self::from_kernel(Arc::new(fd))
     }
 
-    /// Opens a device behind any kernel port.
+    /// Opens a device through any implementation of [`Kernel`].
     pub fn from_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
         Ok(Self::new(D::open(kernel)?))
     }
 
-    /// `ibv_import_device`: joins the context of a device file that another process has opened and sent, or that this one
-    /// duplicated. Objects are the file's, so they end when the last context with it is dropped. Events of objects go to the
-    /// first context's [`async_fd`](Self::async_fd).
+    /// `ibv_import_device`: uses the context of a device file that another process has opened and sent, or that this
+    /// process has duplicated. Objects belong to the file, so they are destroyed when the last context with this file
+    /// is dropped. Events of objects go to the first context's [`async_fd`](Self::async_fd).
     pub fn import(device: &DeviceInfo, fd: OwnedFd) -> Result<Self> {
         Self::import_kernel(Arc::new(UverbsFd::from_fd(fd, &device.name, &[D::DRIVER_ID])?))
     }
 
-    /// As [`import`](Self::import), of any kernel port that has a context.
+    /// As [`import`](Self::import), through any implementation of [`Kernel`] that has a context.
     pub fn import_kernel(kernel: Arc<dyn Kernel>) -> Result<Self> {
         Ok(Self::new(D::import(kernel)?))
     }
@@ -164,7 +165,7 @@ impl<D: Driver> Context<D> {
         &self.inner.name
     }
 
-    /// Interrupt vectors for completion events: `comp_vector` must be smaller.
+    /// The number of interrupt vectors for completion events; `comp_vector` must be smaller.
     #[must_use]
     pub fn num_comp_vectors(&self) -> u32 {
         self.inner.num_comp_vectors
@@ -175,17 +176,17 @@ impl<D: Driver> Context<D> {
         self.inner.driver().query_device()
     }
 
-    /// `ibv_query_port`; ports count from 1.
+    /// `ibv_query_port`; the first port is 1.
     pub fn query_port(&self, port_num: u8) -> Result<PortAttr> {
         query::port(self.inner.kernel(), port_num)
     }
 
-    /// `ibv_query_port_speed`: the effective speed in units of 100 Mb/s. Only of kernels that have this query.
+    /// `ibv_query_port_speed`: the effective speed in units of 100 Mb/s. Only some kernels have this query.
     pub fn query_port_speed(&self, port_num: u8) -> Result<u64> {
         query::port_speed(self.inner.kernel(), port_num.into())
     }
 
-    /// `ibv_query_rt_values_ex`: the present value of the clock that completion timestamps are of.
+    /// `ibv_query_rt_values_ex`: the present value of the clock of completion timestamps.
     pub fn query_raw_clock(&self) -> Result<u64> {
         self.inner.driver().query_raw_clock()
     }
@@ -225,7 +226,7 @@ impl<D: Driver> Context<D> {
         &self.inner
     }
 
-    /// The kernel port, for what this crate does not offer.
+    /// The interface to the kernel, for commands that this crate does not have.
     #[must_use]
     pub fn kernel(&self) -> &Arc<dyn Kernel> {
         self.inner.kernel()

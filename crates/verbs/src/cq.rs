@@ -76,7 +76,7 @@ pub struct CompletionQueue<D: Driver, L: Locking = Exclusive> {
 }
 
 impl<D: Driver> Context<D> {
-    /// `ibv_create_cq`, for any thread: the locking that C has.
+    /// `ibv_create_cq`: creates a CQ that any thread can use, as in C.
     pub fn create_cq(
         &self,
         cqe: u32,
@@ -103,7 +103,7 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
     ) -> Result<Self> {
         let vectors = context.num_comp_vectors();
         if attr.comp_vector >= vectors.max(1) {
-            let reason = format!("{} where the device has {vectors}", attr.comp_vector);
+            let reason = format!("{}: the device has {vectors}", attr.comp_vector);
             return Err(Error::invalid("create_cq", "comp_vector", reason));
         }
         if let Some(channel) = channel {
@@ -112,8 +112,8 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
         let event_id = context.remember_object(Object::Cq(Weak::new()));
         let channel_handle = channel.map(|c| c.handle());
         #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-        // SAFETY: the channel is of this context (checked above). `CqInner` destroys the handle before it drops the engine
-        // and the shared state, or leaks them, and QPs hold it; the handle's other verbs are not used.
+        // SAFETY: the channel is of this context (checked above). `CqInner` destroys the handle before it drops the
+        // engine and the shared state, or leaks them, and QPs hold it; the handle's other verbs are not used.
         let parts = unsafe { context.driver().create_cq(attr, channel_handle, event_id) };
         let parts = parts.inspect_err(|_| context.forget_object(event_id))?;
         let CqParts { handle, shared, queue, cqe: _ } = parts;
@@ -145,7 +145,7 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
         self.inner.channel.is_some()
     }
 
-    /// `ibv_modify_cq`: how many completions, and how many microseconds, an event may be held back.
+    /// `ibv_modify_cq`: the number of completions, and the time in microseconds, by which an event may be delayed.
     pub fn modify_moderation(&self, moderation: CqModeration) -> Result<()> {
         self.inner.parts()?.0.moderate(moderation)
     }
@@ -154,7 +154,7 @@ impl<D: Driver, L: Locking> CompletionQueue<D, L> {
     ///
     /// # Safety
     /// With [`Exclusive`] locking no other thread uses this queue during the call.
-    #[expect(unsafe_code, reason = "C's contract: exclusion is promised, not proven")]
+    #[expect(unsafe_code, reason = "C's contract: the caller guarantees exclusive use")]
     pub unsafe fn poll_raw(&self, wc: &mut [WorkCompletion]) -> Result<usize, PollError> {
         // SAFETY: if the queue has no lock, no other thread uses it during the call (the contract of this function).
         unsafe { raw::poll_cq(&self.engine, wc) }
@@ -236,7 +236,7 @@ macro_rules! polling {
 
             /// `ibv_req_notify_cq`: requests one event for the next (solicited) completion.
             ///
-            /// Poll again after arming, because a completion that arrived before raises no event.
+            /// Poll again after arming, because a completion that was added before does not cause an event.
             pub fn req_notify($($this)* self, solicited_only: bool) -> Result<(), PollError> {
                 self.with(|engine| engine.req_notify(solicited_only))?
             }
@@ -274,7 +274,7 @@ impl<D: Driver> Poll<'_, D> {
         self.engine.current()
     }
 
-    /// Moves on. [`PollError::Empty`] after the last.
+    /// Advances to the next completion. [`PollError::Empty`] after the last one.
     #[expect(clippy::should_implement_trait, reason = "`ibv_next_poll`; it lends, which an iterator can't")]
     #[inline]
     pub fn next(&mut self) -> Result<(), PollError> {

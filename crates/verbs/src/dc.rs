@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dynamic connections, an extension of some drivers (mlx5): one initiator QP reaches any number of targets, and connects
-//! to each as work requests name it.
+//! Dynamic connections, an extension of some drivers (mlx5): one initiator QP reaches any number of targets; the device
+//! connects it to the target of each work request.
 //!
-//! The initiator is a QP of transport [`Dci`]: [`ProtectionDomain::dci`] begins its creation, and its work requests begin
-//! with `wr_dc`. Its states are those of an RC QP without a peer: [`QpControl::connect_dci`]. The target is a
-//! [`DcTarget`], which receives into an SRQ. Facts: mlx5dv_create_qp(3), mlx5dv_wr_post(3).
+//! The initiator is a QP of transport [`Dci`]: [`ProtectionDomain::dci`] begins its creation, and its work requests
+//! begin with `wr_dc`. Its states are those of an RC QP without a peer: [`QpControl::connect_dci`]. The target is a
+//! [`DcTarget`], which receives into an SRQ. See mlx5dv_create_qp(3) and mlx5dv_wr_post(3).
 
 use crate::connect::ConnectAttr;
 use crate::context::{ContextInner, Object, same_context};
@@ -21,13 +21,13 @@ use uverbs_core::provider::{DcDriver, DctCreate, DctParts, Driver};
 use uverbs_core::sync::{Exclusive, Locking};
 
 impl<D: DcDriver> ProtectionDomain<D> {
-    /// Begins the creation of an initiator. It has no receive queue: leave the receive sizes 0. Both CQs are given, as
-    /// for any QP.
+    /// Begins the creation of an initiator. It has no receive queue, so the receive sizes must be 0. Both CQs are
+    /// required, as for any QP.
     pub fn dci(&self) -> QpBuilder<'_, D, Dci, Exclusive> {
         QpBuilder::in_domain(self)
     }
 
-    /// Creates a target, in state RESET. Initiators that know `dc_key` can reach it.
+    /// Creates a target, in state RESET. Initiators that have `dc_key` can reach it.
     pub fn create_dct<LC: Locking, LS: Locking>(
         &self,
         cq: &CompletionQueue<D, LC>,
@@ -73,8 +73,9 @@ impl<D: DcDriver> ProtectionDomain<D> {
                 user_handle: event_id,
             };
             #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-            // SAFETY: CQ and SRQ are of this context (checked above), their parts are their own. `DcTarget` holds them and the PD,
-            // and destroys the handle before it drops the shared state, or leaks that. Data in completions were promised.
+            // SAFETY: CQ and SRQ are of this context (checked above), their parts are their own. `DcTarget` holds them
+            // and the PD, and destroys the handle before it drops the shared state, or leaks the state. Data in
+            // completions are requested only under the contract of `create_dct_with_data_in_completions`.
             let parts = unsafe { context.driver().create_dct(&create) };
             parts
         };
@@ -95,7 +96,7 @@ impl<D: DcDriver> ProtectionDomain<D> {
 impl<D: DcDriver> QpControl<D> {
     /// An initiator from RESET to RTS.
     pub fn connect_dci(&self, attr: &ConnectAttr) -> Result<()> {
-        // The kernel's table for it (`modify_dci_qp_is_ok()` of mlx5_ib).
+        // The attributes that `modify_dci_qp_is_ok()` of mlx5_ib requires.
         let init = QpAttr {
             qp_state: QpState::INIT,
             pkey_index: attr.pkey_index,
@@ -123,8 +124,8 @@ impl<D: DcDriver> QpControl<D> {
     }
 }
 
-/// The target of dynamic connections: it receives by an SRQ, and every initiator that has its key can write and read
-/// through it.
+/// The target of dynamic connections: it receives into an SRQ, and every initiator that has its key can read and write
+/// the memory of its domain.
 #[derive(Debug)]
 pub struct DcTarget<D: Driver> {
     handle: Option<QpHandle>,

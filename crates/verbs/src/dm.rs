@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Device memory: memory in the device itself, for data that should not cross PCI twice (ibv_alloc_dm(3)).
+//! Device memory: memory in the device, so that an access of the device to it does not cross PCI (ibv_alloc_dm(3)).
 
 use crate::context::{Context, ContextInner, same_context};
 use crate::pd::{PdInner, ProtectionDomain};
@@ -100,7 +100,7 @@ impl<D: Driver> DeviceMemory<D> {
     }
 }
 
-/// The offset in the mapping of an access, which is checked to be inside the memory.
+/// The offset of an access in the mapping. Fails if the access is not inside the memory.
 fn place(parts: &DmParts, verb: &'static str, offset: u64, length: usize) -> Result<usize> {
     let inside = offset.checked_add(length as u64).is_some_and(|end| end <= parts.handle.length());
     let at =
@@ -112,19 +112,19 @@ fn unaligned(verb: &'static str, offset: u64, length: usize) -> Error {
     Error::invalid(verb, "offset", format!("{length} bytes at {offset}: not a multiple of 4"))
 }
 
-/// A region on device memory. Entries and peers name its bytes by their distance from its start.
+/// A region on device memory. Entries and peers address its bytes by their offset from its start.
 #[derive(Debug)]
 pub struct DmRegion<D: Driver> {
     handle: Option<MrHandle>,
     length: u64,
-    // The region is dropped first.
+    // Dropped after the region, which `Drop` deregisters.
     _dm: Arc<DmInner<D>>,
     _pd: Arc<PdInner<D>>,
 }
 
 impl<D: Driver> ProtectionDomain<D> {
-    /// `ibv_reg_dm_mr`: registers `range` of device memory. For entries of it, the same care as with
-    /// [`reg_mr_iova`](Self::reg_mr_iova).
+    /// `ibv_reg_dm_mr`: registers `range` of device memory. The restriction on entries of
+    /// [`reg_mr_iova`](Self::reg_mr_iova) applies.
     pub fn reg_dm_mr(
         &self,
         dm: &DeviceMemory<D>,
@@ -135,8 +135,8 @@ impl<D: Driver> ProtectionDomain<D> {
         let context = self.inner().context();
         same_context(context, &dm.inner.context, VERB, "dm")?;
         let length = range.end.checked_sub(range.start);
-        let length =
-            length.ok_or_else(|| Error::invalid(VERB, "length", format!("{range:?} is backwards")))?;
+        let length = length
+            .ok_or_else(|| Error::invalid(VERB, "length", format!("{range:?} ends before its start")))?;
         let (pd, parts) = (self.inner().handle()?, dm.inner.parts()?);
         let handle =
             control::dm::reg_mr(context.core_support(), pd, &parts.handle, range.start, length, access)?;

@@ -39,7 +39,7 @@ pub enum EventSource {
     Wq(u32),
     /// A port.
     Port(u32),
-    /// The device, or what this crate does not know.
+    /// The device, or an object of a kind that this crate does not have.
     Device,
 }
 

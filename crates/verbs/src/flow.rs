@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steering rules: which received packets a raw packet QP gets, and counters of these packets (ibv_create_flow(3),
-//! ibv_create_counters(3)).
+//! Steering rules, which select the received packets that a raw packet QP gets, and counters of these packets
+//! (ibv_create_flow(3), ibv_create_counters(3)).
 
 use crate::context::{Context, ContextInner, same_context};
 use crate::qp::QpControl;
@@ -32,10 +32,10 @@ impl<D: Driver> Drop for CountersInner<D> {
     }
 }
 
-/// A set of counters of the packets that steering rules match. A rule that has the set keeps it.
+/// A set of counters of the packets that steering rules match. A rule that uses the set holds a reference to it.
 ///
-/// The counters of a set are described first, by [`attach`](Self::attach); then rules are created with it
-/// ([`QpControl::create_flow_counted`]), and the values are read while there is such a rule.
+/// First [`attach`](Self::attach) adds the counters to the set. Then rules are created with the set
+/// ([`QpControl::create_flow_counted`]). The values can be read as long as such a rule exists.
 #[derive(Debug)]
 pub struct Counters<D: Driver> {
     inner: Arc<CountersInner<D>>,
@@ -50,23 +50,24 @@ impl<D: Driver> Context<D> {
 }
 
 impl<D: Driver> Counters<D> {
-    /// `ibv_attach_counters_point_flow` without a flow: adds a counter, before any rule has the set (`EBUSY` afterwards).
+    /// `ibv_attach_counters_point_flow` without a flow: adds a counter. No rule may use the set yet (otherwise
+    /// `EBUSY`).
     pub fn attach(&self, attr: CounterAttachAttr) -> Result<()> {
         self.inner.handle()?.attach(attr)
     }
 
-    /// `ibv_read_counters`: the values, each at the index of its counter. `prefer_cached` allows values that the kernel read
-    /// before.
+    /// `ibv_read_counters`: the values, each at the index of its counter. `prefer_cached` allows values that the kernel
+    /// has cached.
     pub fn read(&self, values: &mut [u64], prefer_cached: bool) -> Result<()> {
         self.inner.handle()?.read(values, prefer_cached)
     }
 }
 
-/// Keeps a rule's QP and counters alive.
+/// An object that must outlive a rule: its QP or its counters.
 trait Target: Send + Sync + core::fmt::Debug {}
 impl<T: Send + Sync + core::fmt::Debug> Target for T {}
 
-/// A steering rule. It ends when it is dropped; its QP and its counters live at least as long.
+/// A steering rule. It is removed when this value is dropped; it holds references to its QP and its counters.
 #[derive(Debug)]
 pub struct Flow {
     handle: Option<FlowHandle>,
@@ -109,13 +110,14 @@ impl Drop for Flow {
 }
 
 impl<D: Driver> QpControl<D> {
-    /// `ibv_create_flow`: gives this QP the packets that `attr` matches. Raw packet QPs, and needs `CAP_NET_RAW`.
+    /// `ibv_create_flow`: delivers the packets that `attr` matches to this QP, which must be a raw packet QP. Needs
+    /// `CAP_NET_RAW`.
     pub fn create_flow(&self, attr: &FlowAttr) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, None, self.clone())
     }
 
-    /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and `counters` count the
-    /// packets.
+    /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and counts the
+    /// packets in `counters`.
     pub fn create_flow_counted(&self, attr: &FlowAttr, counters: &Counters<D>) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, Some(counters), self.clone())
     }
@@ -127,8 +129,8 @@ impl<D: Driver> RssQp<D> {
         Flow::create(self.context(), self.handle()?, attr, None, self.keep())
     }
 
-    /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and `counters` count the
-    /// packets.
+    /// `ibv_create_flow` with `IBV_FLOW_SPEC_ACTION_COUNT`: as [`create_flow`](Self::create_flow), and counts the
+    /// packets in `counters`.
     pub fn create_flow_counted(&self, attr: &FlowAttr, counters: &Counters<D>) -> Result<Flow> {
         Flow::create(self.context(), self.handle()?, attr, Some(counters), self.keep())
     }

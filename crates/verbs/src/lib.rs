@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! RDMA verbs in pure Rust: typed objects over drivers that drive the NIC directly.
+//! RDMA verbs in pure Rust: typed objects, with drivers that access the NIC directly.
 //!
 //! The crate does not use libibverbs or other C code. It creates resources through the kernel's uverbs ioctl ABI, and
 //! its data path writes to the device's work queues.
@@ -8,8 +8,8 @@
 //! those of the verbs (`post_send`, `wr_id`, `lkey`), so the man pages apply.
 //!
 //! # What is `unsafe`
-//! Only posting a work request that names memory by scatter/gather entries, because the device uses that memory after
-//! the call. Inline sends, invalidations, polling and the whole control path are safe.
+//! Posting a work request that names memory by scatter/gather entries is `unsafe`, because the device uses that memory
+//! after the call. Inline sends, invalidations, polling and the whole control path are safe.
 
 pub mod ah;
 pub mod buf;

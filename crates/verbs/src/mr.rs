@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory regions: registered memory, its keys, and safe access to what a peer may be writing.
+//! Memory regions: registered memory, its keys, and safe access to memory that a peer may write at the same time.
 //!
 //! A region owns its buffer. Its type determines which access it gives to the buffer: a [`Private`] region (no remote
 //! write, no remote atomics, no windows) lends `&[u8]`. An [`Exposed`] region does not, because a peer may write at any
 //! time. It copies data in and out ([`uverbs_core::sync::copy`]), and lends words of 8 bytes as atomics, the size of
-//! remote atomics. It lends no atomics of another size, because accesses of two sizes to the same bytes are undefined
-//! behaviour.
+//! remote atomics. It lends no atomics of another size, because concurrent atomic accesses of two sizes to the same
+//! bytes are undefined behaviour.
 //!
 //! The bounds of the buffer are queried once. After that the region accesses the memory by its address only, not
 //! through the owner `B`, which need not be `Sync` and is not printed by `Debug`.
@@ -46,14 +46,14 @@ use uverbs_core::provider::{Driver, WireRemote, WireSge};
 use uverbs_core::sync::copy::{load_bytes, store_bytes};
 use uverbs_core::wr::{IbvMr, Sge};
 
-/// Only this process (and its own device, as posted) writes the region.
+/// Only this process writes the region, and the device for work requests that this process posts.
 #[derive(Clone, Copy, Debug)]
 pub struct Private;
 /// Peers may write the region at any moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Exposed;
 
-/// The flags that let a peer write.
+/// The rights by which a peer can write.
 const EXPOSING: AccessFlags =
     AccessFlags::REMOTE_WRITE.union(AccessFlags::REMOTE_ATOMIC).union(AccessFlags::MW_BIND);
 
@@ -62,8 +62,8 @@ const EXPOSING: AccessFlags =
 /// It converts to [`Error`], so a function that returns `Result<_, Error>` uses `?` on a registration.
 #[non_exhaustive]
 pub struct RegError<B> {
-    /// The buffer. `None` if the kernel's answer was invalid (`EPROTO`): the kernel may have registered the memory, which
-    /// is leaked then.
+    /// The buffer. `None` if the kernel's answer was invalid (`EPROTO`): the kernel may have registered the memory,
+    /// which is leaked then.
     pub buf: Option<B>,
     /// The reason.
     pub error: Error,
@@ -100,7 +100,7 @@ pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
     handle: Option<MrHandle>,
     /// `None` only while it is being taken out.
     buf: Option<B>,
-    /// Bytes of the buffer, which is at `raw.addr`; of a dma-buf none.
+    /// Bytes of the buffer, which is at `raw.addr`; 0 for a dma-buf.
     mapped: usize,
     /// The address that sges and peers use for the first byte.
     iova: u64,
@@ -109,14 +109,16 @@ pub struct MemoryRegion<D: Driver, B: StableBuf, A = Exposed> {
     _access: PhantomData<A>,
 }
 
-// SAFETY: the pointers are the buffer's, which is `Send` and goes along, or NULL.
+// SAFETY: the pointers in `raw` are NULL, except the address of the buffer, which is `Send` and is moved with this
+// value.
 unsafe impl<D: Driver, B: StableBuf, A> Send for MemoryRegion<D, B, A> {}
-// SAFETY: through `&` the memory is reached by its address: a private region lends `&[u8]`, and an exposed one atomics of
-// one size and copies by the machine. The owner `B`, which need not be `Sync`, is not touched through `&`, by `Debug` neither.
+// SAFETY: through `&` the memory is reached by its address: a private region lends `&[u8]`; an exposed one lends
+// atomics of one size, and copies by primitives that are not accesses of the Rust program. The owner `B`, which need
+// not be `Sync`, is not accessed through `&`, not even by `Debug`.
 unsafe impl<D: Driver, B: StableBuf, A> Sync for MemoryRegion<D, B, A> {}
 
 impl<D: Driver, B: StableBuf, A> fmt::Debug for MemoryRegion<D, B, A> {
-    /// Its keys and bounds. Not its bytes: peers may be writing them.
+    /// Prints keys and bounds, but not the bytes, because peers may write them at the same time.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryRegion")
             .field("handle", &self.raw.handle)
@@ -133,8 +135,8 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_reg_mr` of a buffer that peers may access with the rights `access`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a combination of rights that verbs do not have; else the kernel's error, such as `ENOMEM`
-    /// above the limit of locked memory. The [`RegError`] has the buffer.
+    /// [`Error::Invalid`] for a combination of rights that is not allowed; otherwise the kernel's error, such as
+    /// `ENOMEM` above the limit of locked memory. The [`RegError`] has the buffer.
     pub fn reg_mr<B: StableBuf>(
         &self,
         buf: B,
@@ -146,11 +148,12 @@ impl<D: Driver> ProtectionDomain<D> {
 
     /// `ibv_reg_mr_iova`: the region's first byte has the address `iova` for scatter/gather entries and peers.
     ///
-    /// In some cases the driver accesses memory by the CPU, at the address of an entry, which is not the address of the
-    /// memory in such a region: see [`SendBatch::push`](crate::provider::SendBatch::push).
+    /// In some cases the driver itself accesses memory at the address of an entry. In such a region this is not the
+    /// address of the memory: see [`SendBatch::push`](crate::provider::SendBatch::push).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `iova` and the buffer's address differ within a page; else as [`reg_mr`](Self::reg_mr).
+    /// [`Error::Invalid`] if `iova` and the buffer's address have different offsets in their pages; otherwise as
+    /// [`reg_mr`](Self::reg_mr).
     pub fn reg_mr_iova<B: StableBuf>(
         &self,
         buf: B,
@@ -160,10 +163,10 @@ impl<D: Driver> ProtectionDomain<D> {
         MemoryRegion::register(self.inner(), buf, iova, access)
     }
 
-    /// `ibv_reg_mr` of a buffer that no peer can write: it lends `&[u8]`.
+    /// `ibv_reg_mr` of a buffer that no peer can write; the region lends `&[u8]`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for rights that let a peer write; else as [`reg_mr`](Self::reg_mr).
+    /// [`Error::Invalid`] for rights by which a peer can write; otherwise as [`reg_mr`](Self::reg_mr).
     pub fn reg_private<B: StableBuf>(
         &self,
         buf: B,
@@ -176,8 +179,8 @@ impl<D: Driver> ProtectionDomain<D> {
         MemoryRegion::register(self.inner(), buf, iova, access)
     }
 
-    /// `ibv_reg_dmabuf_mr`: memory of another device, which this process need not map. For entries of it, the same care
-    /// as with [`reg_mr_iova`](Self::reg_mr_iova).
+    /// `ibv_reg_dmabuf_mr`: memory of another device, which this process need not map. The restriction on entries of
+    /// [`reg_mr_iova`](Self::reg_mr_iova) applies.
     pub fn reg_dmabuf_mr(
         &self,
         fd: BorrowedFd<'_>,
@@ -216,8 +219,10 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         let range =
             MrRange { addr: buf.ptr().as_ptr().expose_provenance() as u64, length: buf.len() as u64, iova };
         let handle = pd.handle().and_then(|handle| {
-            // SAFETY: `StableBuf` promises that the range stays until `buf` is dropped, which the region does after it
-            // deregistered. What device and peers may write is never lent as a reference: see `Private`, `Exposed`.
+            // SAFETY: `StableBuf` guarantees that the range is valid until `buf` is dropped, and the region drops `buf`
+            // after it has deregistered the memory. Memory that peers may write is never lent as a reference
+            // (`Private`, `Exposed`); memory that the device writes for a posted work request is subject to the
+            // contract of the post.
             unsafe { control::mr::reg(pd.context().core_support(), handle, range, access, Uhw::none()) }
         });
         match handle {
@@ -239,7 +244,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         control::mr::advise(self.pd.handle()?, advice, flags, &[sge])
     }
 
-    /// `ibv_rereg_mr` of the access rights and the domain, where given. The keys may change.
+    /// `ibv_rereg_mr`: changes the access rights and the domain, if they are given. The keys may change.
     ///
     /// On failure the region may be unusable, and must still be closed (ibv_rereg_mr(3)).
     pub fn rereg(&mut self, pd: Option<&ProtectionDomain<D>>, access: Option<AccessFlags>) -> Result<()>
@@ -257,11 +262,11 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         Ok(())
     }
 
-    /// `ibv_rereg_mr` of the memory: the region moves to `buf`, and the old buffer comes back.
+    /// `ibv_rereg_mr`: registers `buf` instead of the present buffer, and returns the present buffer.
     ///
     /// # Errors
-    /// `Unsupported` where the kernel's driver can't change regions; else the kernel's error. The [`RegError`] has `buf`.
-    /// The region may be unusable then, and must still be closed.
+    /// `Unsupported` if the kernel's driver can't change regions; otherwise the kernel's error. The [`RegError`] has
+    /// `buf`. The region may be unusable then, and must still be closed.
     pub fn rereg_buf(&mut self, buf: B) -> Result<B, RegError<B>> {
         let Some(old) = self.buf.take() else {
             let error = Error::invalid("rereg_mr", "mr", "the region is deregistered");
@@ -286,8 +291,9 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
             .handle
             .as_mut()
             .ok_or_else(|| Error::invalid("rereg_mr", "mr", "the region is deregistered"))?;
-        // SAFETY: the callers keep the buffers of both ranges until the kernel has answered, and the region keeps the
-        // buffer that is registered then. The rights of an exposed region may grow, because it never lends references.
+        // SAFETY: the callers keep the buffers of both ranges until the kernel has answered, and after that the region
+        // keeps the buffer that is registered. The rights of an exposed region may be extended, because it never lends
+        // references to its bytes.
         unsafe { handle.rereg(support, change, Uhw::none()) }?;
         self.raw.lkey = handle.lkey();
         self.raw.rkey = handle.rkey();
@@ -306,13 +312,13 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
         self.raw.rkey
     }
 
-    /// Bytes.
+    /// The number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.raw.length
     }
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -364,13 +370,13 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     /// Copies bytes from the region. Data that a peer writes at the same time may be copied in part.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         let from = self.memory_at(offset..offset.saturating_add(out.len()))?;
-        // SAFETY: `StableBuf` promises these bytes as long as `self.buf` lives. A `&mut` to them exists only while a private
-        // region is borrowed mutably.
+        // SAFETY: `StableBuf` guarantees these bytes as long as `self.buf` exists. A `&mut` to them exists only while a
+        // private region is borrowed mutably.
         unsafe { load_bytes(from.as_ptr(), out) };
         Ok(())
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the region.
     pub fn write_at(&self, offset: usize, data: &[u8]) -> Result<()>
     where
         A: WritableShared,
@@ -386,7 +392,7 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     /// region.
     pub fn close(mut self) -> Result<B, (Self, Error)> {
         let Some(handle) = self.handle.take() else {
-            return Err((self, Error::invalid("dereg_mr", "mr", "deregistered already")));
+            return Err((self, Error::invalid("dereg_mr", "mr", "the region is already deregistered")));
         };
         match (handle.destroy(), self.buf.take()) {
             (Ok(()), Some(buf)) => Ok(buf),
@@ -419,15 +425,14 @@ impl<D: Driver, B: StableBuf, A> MemoryRegion<D, B, A> {
     fn memory_at(&self, range: Range<usize>) -> Result<NonNull<u8>> {
         self.check("mr", &range)?;
         if range.end > self.mapped {
-            return Err(Error::unsupported("mr", "memory of a dma-buf is not mapped here"));
+            return Err(Error::unsupported("mr", "the memory of a dma-buf is not mapped in this process"));
         }
         // SAFETY: inside the buffer.
         Ok(unsafe { self.memory().add(range.start) })
     }
 }
 
-/// The buffer, unless the kernel's answer made no sense: then it may have registered the memory, so the buffer is leaked, as
-/// rings are.
+/// The buffer, unless the kernel's answer was invalid: then the memory may be registered, so the buffer is leaked.
 fn unless_unsure<B: StableBuf>(buf: B, error: &Error) -> Option<B> {
     if error.errno() == Errno::EPROTO {
         log::error!("{error}; {} bytes that the device may use are leaked", buf.len());
@@ -459,7 +464,7 @@ impl<D: Driver> MemoryRegion<D, NoBuf, Exposed> {
 }
 
 impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
-    /// The aligned 8-byte word at `offset`, as remote atomics see it.
+    /// The aligned 8-byte word at `offset`, on which remote atomics operate.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64> {
         let at = self.memory_at(offset..offset.saturating_add(8))?.cast::<AtomicU64>();
         if !at.is_aligned() {
@@ -477,7 +482,7 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Exposed> {
 }
 
 impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
-    /// Refuses what would let a peer write.
+    /// Refuses rights by which a peer can write.
     fn check_access(access: AccessFlags) -> Result<()> {
         if access.intersects(EXPOSING) {
             return Err(Error::invalid(
@@ -489,15 +494,15 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
         Ok(())
     }
 
-    /// These bytes. The device may write others at the same time: the slots of a ring of receives that are still posted,
-    /// while the slot of a completed one is read. (That a range is not posted is the promise of each post.)
+    /// These bytes. The device may write others at the same time: the slots of a ring of receives that are still
+    /// posted, while the slot of a completed one is read. (That a range is not posted is the promise of each post.)
     ///
     /// # Errors
     /// [`Error::Invalid`] if the range is not inside the region.
     pub fn slice(&self, range: Range<usize>) -> Result<&[u8]> {
         let (at, length) = (self.memory_at(range.clone())?, range.len());
-        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` promises them as long as `self.buf` lives.
-        // No peer may write them, and this process writes only through `&mut self`.
+        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` promises them as long as
+        // `self.buf` lives. No peer may write them, and this process writes only through `&mut self`.
         Ok(unsafe { core::slice::from_raw_parts(at.as_ptr(), length) })
     }
 
@@ -507,25 +512,25 @@ impl<D: Driver, B: StableBuf> MemoryRegion<D, B, Private> {
     /// As [`slice`](Self::slice).
     pub fn slice_mut(&mut self, range: Range<usize>) -> Result<&mut [u8]> {
         let (at, length) = (self.memory_at(range.clone())?, range.len());
-        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` promises them as long as `self.buf` lives.
-        // No peer may write them, and `&mut self` excludes other accesses by this process.
+        // SAFETY: `length` bytes from `at` on are inside the buffer, and `StableBuf` promises them as long as
+        // `self.buf` lives. No peer may write them, and `&mut self` excludes other accesses by this process.
         Ok(unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), length) })
     }
 
-    /// All bytes, of a region in which no receive or read is posted: the device writes to those during the borrow. A ring
-    /// that is in use lends its slots by [`slice`](Self::slice).
+    /// All bytes, of a region in which no receive or read is posted: the device writes to those during the borrow. A
+    /// ring that is in use lends its slots by [`slice`](Self::slice).
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `StableBuf` promises the bytes as long as `self.buf` lives; no peer may write them, and this process writes only
-        // through `as_mut_slice`'s `&mut self`.
+        // SAFETY: `StableBuf` guarantees the bytes as long as `self.buf` exists; no peer may write them, and this
+        // process writes only through `as_mut_slice`'s `&mut self`.
         unsafe { core::slice::from_raw_parts(self.memory().as_ptr(), self.mapped) }
     }
 
     /// All bytes, to write. As [`as_slice`](Self::as_slice).
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: `StableBuf` guarantees the bytes as long as `self.buf` exists; no peer may write them, and `&mut self`
-        // excludes other accesses by this process.
+        // SAFETY: `StableBuf` guarantees the bytes as long as `self.buf` exists; no peer may write them, and `&mut
+        // self` excludes other accesses by this process.
         unsafe { core::slice::from_raw_parts_mut(self.memory().as_ptr(), self.mapped) }
     }
 }
@@ -535,7 +540,7 @@ impl<D: Driver, B: StableBuf, A> Drop for MemoryRegion<D, B, A> {
         let Some(handle) = self.handle.take() else { return };
         if let Err((handle, error)) = handle.destroy() {
             log::error!("mr with lkey {:#x}: {error}; its memory is leaked", self.raw.lkey);
-            // The device may still reach it.
+            // The device may still access the buffer.
             core::mem::forget((handle, self.buf.take()));
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory windows: parts of a region that are opened to peers, and closed again, by work requests.
+//! Memory windows: work requests grant and revoke access of peers to a part of a region.
 //!
 //! A window can be bound to an [`Exposed`] region only. The device accepts any region of the domain: on hardware
 //! `MW_BIND` is not a property of a key, so a window over a region that lends `&[u8]` would let a peer write to
@@ -45,12 +45,12 @@ pub struct MemoryWindow<D: Driver> {
 // SAFETY: the raw pointers in the C struct are NULL and never dereferenced.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Send for MemoryWindow<D> {}
-// SAFETY: the raw pointers in the C struct are NULL and never dereferenced; nothing is changed through `&`.
+// SAFETY: the raw pointers in the C struct are NULL and never dereferenced; no method changes it through `&`.
 #[expect(unsafe_code, reason = "NULL pointers of a C struct")]
 unsafe impl<D: Driver> Sync for MemoryWindow<D> {}
 
-/// The next key of a window or region: the device's index stays, the 8 bits that its owner chooses count up
-/// (`ibv_inc_rkey`).
+/// The next key of a window or region: the index, which the device has assigned, is unchanged; the low 8 bits, which
+/// the owner selects, are incremented (`ibv_inc_rkey`).
 #[must_use]
 pub const fn inc_rkey(rkey: u32) -> u32 {
     (rkey & 0xffff_ff00) | (rkey.wrapping_add(1) & 0xff)
@@ -73,13 +73,13 @@ impl<D: Driver> ProtectionDomain<D> {
 }
 
 impl<D: Driver> MemoryWindow<D> {
-    /// The key that peers use once a bind completed.
+    /// The key that peers use after a bind has completed.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.raw.rkey
     }
 
-    /// 1 or 2.
+    /// The type: 1 or 2.
     #[must_use]
     pub fn mw_type(&self) -> MwType {
         self.mw_type
@@ -94,7 +94,7 @@ impl<D: Driver> MemoryWindow<D> {
     /// The arguments of a bind to `length` bytes of `mr` from `addr`, to be posted by `bind_mw`.
     ///
     /// The window's new key is the next one (`ibv_inc_rkey`). For a type 1 window this is required, as with
-    /// `ibv_bind_mw`; for type 2 the owner may choose other low 8 bits of [`MwBind::rkey`]. After the bind was posted,
+    /// `ibv_bind_mw`; for type 2 the owner may choose other low 8 bits of [`MwBind::rkey`]. After posting the bind,
     /// call [`bound`](Self::bound).
     #[must_use]
     pub fn bind<B: StableBuf>(
@@ -115,7 +115,7 @@ impl<D: Driver> MemoryWindow<D> {
         }
     }
 
-    /// Notes the key that a posted bind gives the window.
+    /// Stores the key that a posted bind gives to the window.
     pub fn bound(&mut self, bind: &MwBind) {
         self.raw.rkey = bind.rkey;
     }
@@ -144,7 +144,7 @@ mod tests {
     use super::inc_rkey;
 
     #[test]
-    fn only_the_low_byte_of_a_key_counts() {
+    fn inc_rkey_changes_only_the_low_byte() {
         assert_eq!(inc_rkey(0x1234_56fe), 0x1234_56ff);
         assert_eq!(inc_rkey(0x1234_56ff), 0x1234_5600);
         assert_eq!(inc_rkey(u32::MAX), 0xffff_ff00);

@@ -14,14 +14,14 @@ use uverbs_rxe::Rxe;
 pub trait DriverVisitor {
     /// The result.
     type Out;
-    /// Called with the context of the driver that the device has.
+    /// Called with a context of the device's driver.
     fn visit<D: Driver>(self, context: Context<D>) -> Self::Out;
 }
 
 /// Every driver's id, in the order in which they are probed.
 const DRIVER_IDS: &[u32] = &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID];
 
-/// Opens a device and calls `visitor` with it, typed by its driver.
+/// Opens a device with its driver and calls `visitor` with the context.
 pub fn open_with<V: DriverVisitor>(device: &DeviceInfo, visitor: V) -> Result<V::Out> {
     let fd: Arc<dyn Kernel> = Arc::new(UverbsFd::open(device, DRIVER_IDS)?);
     match fd.driver_id() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Protection domains, and thread domains behind a parent domain. The files of the objects that are created from a domain
-//! have the calls that create them.
+//! Protection domains, and thread domains behind a parent domain. The calls that create objects are in the files of the
+//! objects.
 
 use crate::context::{Context, ContextInner, same_context};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use uverbs_core::control::PdHandle;
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::{Driver, WireSge};
 
-/// The domain that its objects hold.
+/// The part of a domain to which its objects hold references.
 #[derive(Debug)]
 pub(crate) struct PdInner<D: Driver> {
     handle: Option<PdHandle>,
@@ -33,8 +33,8 @@ impl<D: Driver> Drop for PdInner<D> {
     }
 }
 
-/// A thread domain: its queues are used by one thread at a time, and get doorbell resources of their own where the
-/// device has such.
+/// A thread domain: its queues are used by one thread at a time, and get doorbell resources of their own if the device
+/// has any.
 #[derive(Debug)]
 pub struct ThreadDomain<D: Driver> {
     inner: Arc<D::Td>,
@@ -57,7 +57,7 @@ impl<D: Driver> Context<D> {
     }
 }
 
-/// A protection domain: only what belongs to the same one works together. Cloning shares it.
+/// A protection domain. Only objects of the same domain can be used together. Clones share it.
 #[derive(Debug)]
 pub struct ProtectionDomain<D: Driver> {
     inner: Arc<PdInner<D>>,
@@ -82,22 +82,23 @@ impl<D: Driver> ProtectionDomain<D> {
     /// `ibv_alloc_parent_domain`: this domain, whose new queues belong to the thread domain.
     ///
     /// # Errors
-    /// A thread domain of another context: its doorbell registers are good for that one's queues only.
+    /// [`Error::Invalid`] for a thread domain of another context, whose doorbell registers are for queues of that
+    /// context only.
     pub fn parent_domain(&self, td: &ThreadDomain<D>) -> Result<Self> {
         same_context(&self.inner.context, &td.context, "alloc_parent_domain", "td")?;
         Ok(Self { inner: self.inner.clone(), td: Some(td.inner.clone()) })
     }
 
     /// `ibv_alloc_null_mr`: an entry of `length` bytes. Data that are received or read into it are dropped, and sends
-    /// from it have zeros. Nothing is allocated: the device has one such memory, for every domain.
+    /// from it send zeros. Nothing is allocated: the device has one null region, for all domains.
     pub fn null_sge(&self, length: u32) -> Result<D::Sge> {
         let lkey = self.inner.context.driver().null_lkey()?;
         D::Sge::new(0, length, lkey)
             .map_err(|_| Error::invalid("null_sge", "length", format!("{length} bytes are too many")))
     }
 
-    /// Deallocates it and reports a failure, which `Drop` would only log. `EBUSY` while anything made from it lives;
-    /// then it comes back.
+    /// Deallocates it and reports a failure, which `Drop` would only log. On failure it is returned with the error:
+    /// `EBUSY` while an object of the domain exists.
     pub fn close(self) -> Result<(), (Self, Error)> {
         let Self { inner, td } = self;
         let mut inner = match Arc::try_unwrap(inner) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Posting receives: the calls that the receive queues of QPs, SRQs and work queues have in common.
 #![expect(unsafe_code)]
-// UNSAFETY: posting a receive promises that the memory stays; C's lists are raw pointers.
+// UNSAFETY: the caller of a post guarantees that the memory stays valid; C's lists are raw pointers.
 
 use uverbs_core::provider::recv::{RecvBatch as _, RecvQueue as Engine};
 use uverbs_core::provider::{BadWr, PostError, raw};
@@ -95,7 +95,7 @@ impl<Q: Engine> RecvGuard<'_, Q> {
     }
 }
 
-/// A batch of receives. Errors latch; [`complete`](Self::complete) reports them.
+/// A batch of receives. [`complete`](Self::complete) reports the first error.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct RecvBatch<'q, Q: Engine + 'q> {
     inner: Q::Batch<'q>,
@@ -115,18 +115,18 @@ impl<'q, Q: Engine> RecvBatch<'q, Q> {
     /// this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn push(&mut self, wr_id: u64, sges: &[Q::Sge]) {
-        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
-        // this function).
+        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
+        // of this function).
         unsafe { self.inner.push(wr_id, sges) }
     }
 
-    /// Makes all of it visible to the device; or, if any receive was wrong, drops all and reports the first error.
+    /// Makes all receives visible to the device. If one of them was invalid, discards all and returns the first error.
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
         self.inner.complete()
     }
 
-    /// Drops it: nothing was posted.
+    /// Discards the batch: nothing is posted.
     #[inline(always)]
     pub fn abort(self) {
         self.inner.abort();

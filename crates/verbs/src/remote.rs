@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory of a peer: a description that travels over the network and is checked when it arrives.
+//! Memory of a peer: a description that is sent over the network and checked on receipt.
 //!
-//! The owner describes a range of a region by [`MemoryRegion::remote_region`](crate::MemoryRegion::remote_region) and sends
-//! it with its [`Endpoint`](crate::Endpoint). The peer narrows it ([`RemoteRegion::slice`]), and converts it to the driver's
-//! format for a post ([`RemoteRegion::remote`]). Both refuse a range outside the region, which the peer's device would
-//! refuse with `REM_ACCESS_ERR` and thereby end the connection.
+//! The owner describes a range of a region by [`MemoryRegion::remote_region`](crate::MemoryRegion::remote_region) and
+//! sends it with its [`Endpoint`](crate::Endpoint). The peer narrows it ([`RemoteRegion::slice`]), and converts it to
+//! the driver's format for a post ([`RemoteRegion::remote`]). Both refuse a range outside the region. (The peer's
+//! device would refuse the access with `REM_ACCESS_ERR`, which ends the connection.)
 //!
 //! ```
 //! use uverbs::{RemoteRegion, provider::WireRemote, provider::wire::RemoteAddr};
@@ -33,8 +33,9 @@ const TAG: [u8; 4] = *b"uvr1";
 
 /// A range of a peer's memory: its address, length and key.
 ///
-/// It is a value without a connection to the region, so it does not keep the region registered. A work request that uses it
-/// after the peer has deregistered the region, or with rights that the region does not grant, completes with `REM_ACCESS_ERR`.
+/// It is a value without a connection to the region, so it does not keep the region registered. A work request that
+/// uses it after the peer has deregistered the region, or with rights that the region does not grant, completes with
+/// `REM_ACCESS_ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteRegion {
     addr: u64,
@@ -55,19 +56,19 @@ impl RemoteRegion {
         Ok(Self { addr, len, rkey })
     }
 
-    /// The address of the first byte, as the peer's device knows it.
+    /// The address of the first byte, for the peer's device.
     #[must_use]
     pub const fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// Bytes.
+    /// The number of bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -79,7 +80,7 @@ impl RemoteRegion {
         self.rkey
     }
 
-    /// A part of it; `range` counts from its first byte.
+    /// A part of it; `range` is relative to its first byte.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the range is not inside.
@@ -91,8 +92,8 @@ impl RemoteRegion {
         Ok(Self { addr: self.addr + range.start, len: range.end - range.start, rkey: self.rkey })
     }
 
-    /// The address of these bytes for a work request, in the driver's format. The work request's entries must not be longer
-    /// than `range`.
+    /// The address of these bytes for a work request, in the driver's format. The work request's entries must not be
+    /// longer than `range`.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the range is not inside.
@@ -112,10 +113,11 @@ impl RemoteRegion {
         bytes
     }
 
-    /// The region that [`encode`](Self::encode) wrote. Whether the peer's device has it is known only to that device.
+    /// The region that [`encode`](Self::encode) wrote. Only the peer's device can check whether the region exists.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if these are not exactly the bytes of one region, or if its range ends after the last address.
+    /// [`Error::Invalid`] if these are not exactly the bytes of one region, or if its range ends after the last
+    /// address.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let wrong = |reason: String| Error::invalid("remote_region", "bytes", reason);
         let bytes: &[u8; REMOTE_REGION_LEN] = bytes
@@ -131,7 +133,8 @@ impl RemoteRegion {
         Self::new(number(0..8), number(8..16), number(16..20) as u32)
     }
 
-    /// Sends it over a byte stream, for example after [`Endpoint::exchange`](crate::Endpoint::exchange) on the same stream.
+    /// Sends it over a byte stream, for example after [`Endpoint::exchange`](crate::Endpoint::exchange) on the same
+    /// stream.
     ///
     /// # Errors
     /// Those of the stream.
@@ -157,7 +160,7 @@ mod tests {
     use uverbs_core::provider::wire::RemoteAddr;
 
     #[test]
-    fn a_remote_region_travels_over_a_stream() {
+    fn a_remote_region_is_sent_over_a_stream() {
         let region = RemoteRegion::new(0x0123_4567_89ab_cdef, 0x1_0000_0001, 0xfedc_ba98).unwrap();
         let mut wire = Vec::new();
         region.send(&mut wire).unwrap();
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_region_are_refused() {
+    fn bytes_that_do_not_encode_a_region_are_refused() {
         let good = RemoteRegion::new(4096, 100, 7).unwrap().encode();
         let mut wraps = good;
         wraps[4..12].fill(0xff);

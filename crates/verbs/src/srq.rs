@@ -119,9 +119,10 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
             let pd_handle = pd.inner().handle()?;
             let create = SrqCreate { pd: pd_handle, attr, xrc, td: pd.td(), user_handle: event_id };
             #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-            // SAFETY: all that it is made from is of this context (the CQ and the XRC domain were checked above, the thread domain
-            // when it was joined with the PD), and in pairs of one object. `SrqInner` holds it, and destroys the handle before it
-            // drops the other parts, or leaks them.
+            // SAFETY: all parents are of this context (the CQ and the XRC domain were checked above, the thread domain
+            // when the parent domain was allocated), and each handle is passed with the shared state of the same
+            // object. `SrqInner` holds the parents, and destroys the handle before it drops the other parts, or leaks
+            // them.
             let parts = unsafe { context.driver().create_srq(&create) };
             parts
         };
@@ -168,13 +169,13 @@ impl<D: Driver, L: Locking> SharedReceiveQueue<D, L> {
         SrqId(self.inner.event_id)
     }
 
-    /// Its sizes as created, which are at least those requested.
+    /// The actual sizes, which are at least the requested ones.
     #[must_use]
     pub fn attr(&self) -> &SrqAttr {
         &self.attr
     }
 
-    /// `ibv_get_srq_num`: by which XRC senders name it.
+    /// `ibv_get_srq_num`: the number by which XRC senders address it.
     pub fn srq_num(&self) -> Result<u32> {
         let number = self.inner.parts()?.0.srq_num();
         number.ok_or_else(|| Error::unsupported("get_srq_num", "only XRC SRQs have a number"))
@@ -220,7 +221,7 @@ fn modify<D: Driver>(
 }
 
 impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
-    /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    /// `ibv_modify_srq`: arms the limit event, or resizes the SRQ if the device can.
     pub fn modify(&mut self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
         modify(&self.inner, self.receiver.engine_mut(), attr, mask)
     }
@@ -244,9 +245,9 @@ impl<D: Driver> SharedReceiveQueue<D, Exclusive> {
 }
 
 impl<D: Driver> SharedReceiveQueue<D, Shared> {
-    /// `ibv_modify_srq`: arms the limit event, or resizes where the device can.
+    /// `ibv_modify_srq`: arms the limit event, or resizes the SRQ if the device can.
     pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask) -> Result<()> {
-        let busy = |_| Error::os("modify_srq", "srq: held by this thread", uverbs_core::Errno::EBUSY);
+        let busy = |_| Error::os("modify_srq", "srq: locked by this thread", uverbs_core::Errno::EBUSY);
         modify(&self.inner, self.receiver.lock().map_err(busy)?.engine_mut(), attr, mask)
     }
 

@@ -75,8 +75,9 @@ impl<D: Driver> ProtectionDomain<D> {
             let create =
                 WqCreate { pd: self.inner().handle()?, cq: cq.inner().parts()?, attr, user_handle: event_id };
             #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-            // SAFETY: the CQ is of this context (checked above), its parts are its own. `WqInner` holds the CQ and the PD, and
-            // destroys the handle before it drops the other parts, or leaks them.
+            // SAFETY: the CQ is of this context (checked above), and its handle is passed with its own shared state.
+            // `WqInner` holds the CQ and the PD, and destroys the handle before it drops the other parts, or leaks
+            // them.
             let parts = unsafe { context.driver().create_wq(&create) };
             parts
         };
@@ -95,7 +96,8 @@ impl<D: Driver> ProtectionDomain<D> {
         Ok(WorkQueue { receiver: ManuallyDrop::new(Receiver::new(queue)), inner: Arc::new(inner), attr })
     }
 
-    /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues that spreads the packets of its rules.
+    /// `ibv_create_qp_ex` with `rx_hash_conf`: a raw packet QP without queues of its own, which distributes the packets
+    /// of its rules over the table.
     pub fn create_rss_qp(&self, table: &RwqIndTable<D>, hash: RxHashConf<'_>) -> Result<RssQp<D>> {
         let context = self.inner().context();
         same_context(context, &table.inner.context, "create_qp", "rwq_ind_tbl")?;
@@ -122,13 +124,13 @@ impl<D: Driver> ProtectionDomain<D> {
 }
 
 impl<D: Driver, L: Locking> WorkQueue<D, L> {
-    /// Its number.
+    /// The number of the WQ.
     #[must_use]
     pub fn wq_num(&self) -> u32 {
         self.inner.handle.as_ref().map_or(0, WqHandle::wq_num)
     }
 
-    /// Its sizes as created, which are at least those requested.
+    /// The actual attributes; its sizes are at least the requested ones.
     #[must_use]
     pub fn attr(&self) -> &WqInitAttr {
         &self.attr
@@ -143,7 +145,7 @@ impl<D: Driver, L: Locking> WorkQueue<D, L> {
         modified
     }
 
-    /// Only the state changes; receives can be posted in RDY.
+    /// Changes only the state; receives can be posted in RDY.
     pub fn modify_state(&self, state: WqState) -> Result<()> {
         self.modify(&WqAttr { wq_state: Some(state), ..WqAttr::default() })
     }
@@ -186,7 +188,7 @@ impl<D: Driver, L: Locking> Drop for WorkQueue<D, L> {
     }
 }
 
-/// A queue that is in a table.
+/// A work queue in a table.
 trait Entry<D: Driver>: Send + Sync + core::fmt::Debug {
     fn handle(&self) -> Result<&WqHandle>;
 }
@@ -220,14 +222,14 @@ impl<D: Driver> Drop for TableInner<D> {
     }
 }
 
-/// A table of work queues; it keeps them.
+/// A table of work queues. It holds references to them.
 #[derive(Debug)]
 pub struct RwqIndTable<D: Driver> {
     inner: Arc<TableInner<D>>,
 }
 
 impl<D: Driver> RwqIndTable<D> {
-    /// `ibv_create_rwq_ind_table` of a power of two of queues; one may be in it more than once.
+    /// `ibv_create_rwq_ind_table`. The number of entries must be a power of two; a queue may have several entries.
     pub fn create<L: Locking>(wqs: &[&WorkQueue<D, L>]) -> Result<Self> {
         const VERB: &str = "create_rwq_ind_table";
         let Some(first) = wqs.first() else {
@@ -270,8 +272,8 @@ impl<D: Driver> Drop for RssInner<D> {
     }
 }
 
-/// A raw packet QP that spreads packets over a table. It has no states: its rules select the packets, and the states of
-/// its queues determine whether they are received.
+/// A raw packet QP that distributes packets over a table. It has no states: its rules select the packets, and the
+/// states of the work queues determine whether packets are received.
 #[derive(Debug)]
 pub struct RssQp<D: Driver> {
     inner: Arc<RssInner<D>>,
@@ -286,7 +288,7 @@ impl<D: Driver> RssQp<D> {
         &self.inner.context
     }
 
-    /// A reference that keeps it alive.
+    /// A reference that prevents its destruction.
     pub(crate) fn keep(&self) -> Arc<impl Send + Sync + core::fmt::Debug + use<D>> {
         self.inner.clone()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! XRC domains: what XRC receive QPs and XRC SRQs of several processes share.
+//! XRC domains, to which the XRC receive QPs and XRC SRQs of several processes can belong.
 
 use crate::context::{Context, ContextInner};
 use std::os::fd::BorrowedFd;
@@ -8,7 +8,7 @@ use uverbs_core::control::{self, XrcdHandle};
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
 
-/// The domain that its SRQs and QPs hold.
+/// The part of a domain to which its SRQs and QPs hold references.
 #[derive(Debug)]
 pub(crate) struct XrcdInner<D: Driver> {
     handle: Option<XrcdHandle>,
@@ -42,7 +42,7 @@ pub struct XrcDomain<D: Driver> {
 }
 
 impl<D: Driver> Context<D> {
-    /// `ibv_open_xrcd`: the domain of a file's inode, or one of its own.
+    /// `ibv_open_xrcd`: the domain of a file's inode; without a file, a new domain that is not shared.
     pub fn open_xrcd(
         &self,
         file: Option<BorrowedFd<'_>>,

@@ -9,7 +9,7 @@ use uverbs_core::attr::{Ece, Gid, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpRateL
 use uverbs_core::error::{Error, Result};
 use uverbs_core::provider::Driver;
 
-/// The states of a QP, and queries. Cloning shares it.
+/// The states of a QP, and queries. Clones refer to the same QP.
 #[derive(Debug)]
 pub struct QpControl<D: Driver> {
     inner: Arc<QpInner<D>>,
@@ -73,7 +73,7 @@ impl<D: Driver> QpControl<D> {
         self.inner.qp_type()
     }
 
-    /// Its sizes as created, which are at least those requested.
+    /// The actual sizes, which are at least the requested ones.
     #[must_use]
     pub fn cap(&self) -> &QpCap {
         self.inner.cap()
@@ -84,22 +84,23 @@ impl<D: Driver> QpControl<D> {
         self.inner.context().driver().query_ece(self.inner.shared())
     }
 
-    /// `ibv_set_ece`: options of the peer, which the next [`modify`](Self::modify) passes on to the device.
+    /// `ibv_set_ece`: sets the options of the peer, which the next [`modify`](Self::modify) passes to the device.
     pub fn set_ece(&self, ece: Ece) -> Result<()> {
         self.inner.context().driver().set_ece(self.inner.shared(), ece)
     }
 
-    /// `ibv_modify_qp_rate_limit`: paces what the QP sends, where the device can.
+    /// `ibv_modify_qp_rate_limit`: limits the send rate of the QP, if the device can.
     pub fn modify_rate_limit(&self, attr: &QpRateLimitAttr) -> Result<()> {
         self.inner.context().driver().modify_qp_rate_limit(self.handle()?, attr)
     }
 
-    /// `ibv_modify_qp`. An `EINVAL` of the kernel is explained by what the transition needs.
+    /// `ibv_modify_qp`. If the kernel returns `EINVAL`, the error names the attributes that the transition needs.
     ///
     /// It may be called while other threads post and poll. A RESET empties the queues. A batch or session that was
-    /// begun before it fails with `BadState` when it completes; if it completes at the same time as the RESET, it may
-    /// also be posted and discarded, and no completion shows which. WRs that were posted before a RESET have no
-    /// completion after it. So a program that needs to know the outcome stops posting before it resets.
+    /// begun before the RESET fails with `BadState` when it is completed. If it is completed during the RESET, it may
+    /// instead be posted and discarded, and no completion reports which of the two happened. WRs that were posted
+    /// before a RESET have no completion after it. A program that needs the outcome of its work requests must stop
+    /// posting before the RESET.
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<()> {
         let inner = &self.inner;
         let handle = inner.handle()?;
@@ -126,12 +127,12 @@ impl<D: Driver> QpControl<D> {
         Ok((attr, init))
     }
 
-    /// The state that the device has it in.
+    /// Queries the state.
     pub fn state(&self) -> Result<QpState> {
         Ok(self.query(QpAttrMask::STATE)?.0.qp_state)
     }
 
-    /// Only the state changes: to RESET or ERR, or what needs no more.
+    /// Changes only the state: to RESET or ERR, or for another transition without required attributes.
     pub fn modify_state(&self, state: QpState) -> Result<()> {
         self.modify(&QpAttr { qp_state: state, ..QpAttr::default() }, QpAttrMask::STATE)
     }
@@ -228,14 +229,15 @@ impl<D: Driver> QpControl<D> {
         (qp_attr, mask)
     }
 
-    /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
+    /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's
+    /// endpoint.
     ///
-    /// Values that are invalid for RTS are refused before the first transition, so the QP is still in INIT then and can be
-    /// connected with other values.
+    /// Values that are invalid for RTS are refused before the first transition, so the QP is still in INIT then and can
+    /// be connected with other values.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for such a value, and on RoCE if the port or the peer has no GID, both before the first transition;
-    /// else as [`modify`](Self::modify).
+    /// [`Error::Invalid`] for such a value, and on RoCE if the port or the peer has no GID, both before the first
+    /// transition; else as [`modify`](Self::modify).
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         let (qp_attr, mask) = self.rts(local, attr);
         self.inner.handle()?.check_values(&qp_attr, mask)?;
@@ -246,8 +248,8 @@ impl<D: Driver> QpControl<D> {
     /// This side's endpoint for the exchange, with the LID and GID of the port that `attr` names.
     ///
     /// # Errors
-    /// On RoCE, those of [`best_gid`](crate::Context::best_gid) where `attr` names no GID; [`Error::Invalid`] for a port
-    /// or a GID that does not exist; else the kernel's error.
+    /// On RoCE, those of [`best_gid`](crate::Context::best_gid) where `attr` names no GID; [`Error::Invalid`] for a
+    /// port or a GID that does not exist; else the kernel's error.
     pub fn endpoint(&self, psn: u32, attr: &ConnectAttr) -> Result<Endpoint> {
         let attr = attr.resolve(self.inner.context())?;
         let kernel = self.inner.context().kernel();
@@ -259,7 +261,7 @@ impl<D: Driver> QpControl<D> {
         Ok(Endpoint { lid: port.lid, qp_num: self.qp_num(), psn: psn & 0xff_ffff, gid })
     }
 
-    /// `ibv_attach_mcast`: receives datagrams to the group. Datagram QPs only.
+    /// `ibv_attach_mcast`: the QP, which must be a datagram QP, receives the datagrams to the group.
     pub fn attach_mcast(&self, gid: Gid, lid: u16) -> Result<()> {
         uverbs_core::control::mcast::attach(self.inner.handle()?, gid, lid)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Making a queue pair (ibv_create_qp_ex(3)).
+//! Creating a queue pair (ibv_create_qp_ex(3)).
 
 use super::control::QpControl;
 use super::inner::{QpFacts, QpInner, QpParents};
@@ -20,7 +20,7 @@ use uverbs_core::error::Result;
 use uverbs_core::provider::{Driver, QpCreate, QpParts};
 use uverbs_core::sync::{Exclusive, Locking, Shared};
 
-/// A queue pair in the making.
+/// The parameters of a queue pair that is to be created.
 #[derive(Debug)]
 #[must_use]
 pub struct QpBuilder<'a, D: Driver, T, L> {
@@ -36,7 +36,7 @@ pub struct QpBuilder<'a, D: Driver, T, L> {
 }
 
 impl<D: Driver> ProtectionDomain<D> {
-    /// Begins the creation of a QP (`ibv_create_qp_ex`), posted to through `&mut`.
+    /// Begins the creation of a QP (`ibv_create_qp_ex`) that is used through `&mut`.
     pub fn qp<T: Transport>(&self) -> QpBuilder<'_, D, T, Exclusive> {
         QpBuilder::in_domain(self)
     }
@@ -50,7 +50,7 @@ impl<D: Driver> XrcDomain<D> {
 }
 
 impl<D: Driver> XrcDomain<D> {
-    /// `ibv_open_qp`: shares the XRC receive QP that another process of this domain made.
+    /// `ibv_open_qp`: opens the XRC receive QP that another process of this domain has created.
     pub fn open_qp(&self, qp_num: u32) -> Result<QpControl<D>> {
         let context = self.inner().context();
         let event_id = context.remember_object(Object::Qp(QpEvents::new(qp_num)));
@@ -93,7 +93,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         }
     }
 
-    /// Any thread may post, behind a lock.
+    /// Any thread may post; the queues have locks.
     pub fn shared(self) -> QpBuilder<'a, D, T, Shared> {
         let Self { context, pd, send_cq, recv_cq, srq, xrcd, attr, data_in_completions, _types } = self;
         QpBuilder { context, pd, send_cq, recv_cq, srq, xrcd, attr, data_in_completions, _types: PhantomData }
@@ -124,13 +124,13 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         self
     }
 
-    /// Sizes of its queues.
+    /// The sizes of its queues.
     pub fn cap(mut self, cap: QpCap) -> Self {
         self.attr.cap = cap;
         self
     }
 
-    /// Every send makes a completion.
+    /// Whether every send generates a completion.
     pub fn sq_sig_all(mut self, all: bool) -> Self {
         self.attr.sq_sig_all = all;
         self
@@ -154,13 +154,14 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
         self
     }
 
-    /// The device may put up to 32 or 64 bytes of a receive, or of the answer to a read or an atomic, into the completion
-    /// instead of the memory. The poll then copies them to the memory, by the CPU. That saves the device a write; a device
-    /// that can't do it ignores this. (mlx5: "scatter to CQE"; `MLX5_SCATTER_TO_CQE=0` forbids it. libmlx5 does it unasked.)
+    /// The device may put up to 32 or 64 bytes of a receive, or of the answer to a read or an atomic, into the
+    /// completion instead of the memory. The poll then copies them to the memory. This saves a write of the device.
+    /// Devices without this feature ignore the request. (mlx5: "scatter to CQE"; `MLX5_SCATTER_TO_CQE=0` disables it.
+    /// libmlx5 enables it by default.)
     ///
     /// # Safety
-    /// The poll writes to the address of an entry as to a pointer. So every entry of a receive, read or atomic of this
-    /// QP, and of every receive of its SRQ (also one that another QP consumes), names a region whose
+    /// The poll uses the address of an entry as a pointer and writes there. So every entry of a receive, read or atomic
+    /// of this QP, and of every receive of its SRQ (also one that another QP consumes), names a region whose
     /// [`addr`](crate::MemoryRegion::addr) is the address of its memory in this process. This excludes regions of
     /// [`reg_mr_iova`](ProtectionDomain::reg_mr_iova) with another address, of a dma-buf, and of device memory.
     /// (Entries of [`null_sge`](ProtectionDomain::null_sge) are allowed, because the poll recognises their key.)
@@ -210,9 +211,11 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
                 user_handle: event_id,
             };
             #[expect(unsafe_code, reason = "the contract of the driver's verbs")]
-            // SAFETY: all that it is made from is of this context (CQs and SRQ were checked above, the thread domain when it was
-            // joined with the PD; the XRC domain is what this builder began from), and in pairs of one object each. `QpInner` holds
-            // it, and destroys the handle before it drops the other parts, or leaks them. Data in completions were promised.
+            // SAFETY: all parents are of this context (CQs and SRQ were checked above, the thread domain when the
+            // parent domain was allocated; this builder was created from the PD or the XRC domain), and each handle is
+            // passed with the shared state of the same object. `QpInner` holds the parents, and destroys the handle
+            // before it drops the other parts, or leaks them. Data in completions are requested only under the contract
+            // of `data_in_completions`.
             let parts = unsafe { context.driver().create_qp(&create) };
             parts
         };
@@ -237,7 +240,7 @@ impl<'a, D: Driver, T: Transport, L: Locking> QpBuilder<'a, D, T, L> {
 }
 
 impl<D: Driver> QpBuilder<'_, D, XrcRecv, Exclusive> {
-    /// Creates it, in state RESET. It has states and nothing to post to.
+    /// Creates it, in state RESET. It has no queues to which one could post.
     pub fn create_recv(self) -> Result<QpControl<D>> {
         Ok(QpControl::new(self.create_inner()?.0))
     }

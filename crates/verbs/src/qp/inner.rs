@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The part of a QP that its halves and its control face share: the kernel object, and what it was made from.
+//! The part of a QP that its halves and [`QpControl`](super::QpControl) share: the kernel object and its parents.
 //!
-//! The halves may be dropped in any order. A ring that belongs to a kernel object must outlive it, so a dropped half
-//! leaves its engine here; the last owner destroys the kernel object first and frees the engines after.
+//! The halves may be dropped in any order. A ring must outlive its kernel object. So a half that is dropped moves its
+//! engine here, and the last owner destroys the kernel object before it frees the engines.
 
 use crate::context::{ContextInner, Object};
 use crate::cq::CqInner;

@@ -36,7 +36,7 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.qp_num()
     }
 
-    /// Its sizes as created, which are at least those requested.
+    /// The actual sizes, which are at least the requested ones.
     #[must_use]
     pub fn cap(&self) -> &QpCap {
         self.control.cap()
@@ -88,13 +88,14 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
         self.control.init(attr)
     }
 
-    /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's endpoint.
+    /// Moves the QP from INIT to RTS, connected to `remote` (which a datagram QP ignores). `local` is this side's
+    /// endpoint.
     pub fn connect(&self, local: &Endpoint, remote: &Endpoint, attr: &ConnectAttr) -> Result<()> {
         self.control.connect(local, remote, attr)
     }
 
-    /// Ends all of its work requests and destroys it, after `completed` was called with every completion: the way to close
-    /// a QP of a [`SharedReceiveQueue`](crate::SharedReceiveQueue) without losing buffers.
+    /// Ends all of its work requests and destroys it, after `completed` was called with every completion: the way to
+    /// close a QP of a [`SharedReceiveQueue`](crate::SharedReceiveQueue) without losing buffers.
     ///
     /// See [`QpControl::drain`], which is the first part, for `cqs`, `timeout` and the reason.
     ///
@@ -118,8 +119,8 @@ impl<D: Driver, T: Transport, L: Locking> Qp<D, T, L> {
     /// receives of a shared receive queue, which nobody can name: see [`drain`](Self::drain).
     ///
     /// # Errors
-    /// `EBUSY` if a half or another [`QpControl`] is in use; else the kernel's error. The memory of its queues is leaked
-    /// then.
+    /// `EBUSY` if a half or another [`QpControl`] is in use; else the kernel's error. The memory of its queues is
+    /// leaked then.
     pub fn close(self) -> Result<()> {
         let Self { send, recv, control } = self;
         drop((send, recv));

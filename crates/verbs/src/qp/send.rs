@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The send half of a QP: batches, single posts, and the way down to the raw face.
+//! The send half of a QP: batches, single posts, and access to the C-style calls.
 
 use super::inner::QpInner;
 use super::transport::{Connected, Datagram, Dci, Sends, XrcSend};
@@ -66,7 +66,7 @@ impl<D: Driver, T: Sends, L: Locking> SendQueue<D, T, L> {
 }
 
 impl<D: Driver, T: Sends> SendQueue<D, T, Exclusive> {
-    /// Opens a batch: nothing is visible to the device before [`Batch::complete`], and dropping it is an abort.
+    /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, D, T> {
         Batch::new(self.engine.get_mut().batch())
@@ -84,7 +84,7 @@ macro_rules! single_posts {
         }
         impl<D: Driver, T: $bound + Sends> SendQueue<D, T, Exclusive> {
             $(#[$meta])*
-            /// Posted at once.
+            /// Posts immediately.
             #[inline(always)]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<Now<'b, D>, D, T, $addr> {
                 Wr::new(Now(self.engine.get_mut()), wr_id, $to)
@@ -92,7 +92,7 @@ macro_rules! single_posts {
         }
         impl<D: Driver, T: $bound + Sends> SendGuard<'_, D, T> {
             $(#[$meta])*
-            /// Posted at once.
+            /// Posts immediately.
             #[inline(always)]
             pub fn $post<'b>(&'b mut self, wr_id: u64, $($arg: $ty),*) -> Wr<Now<'b, D>, D, T, $addr> {
                 Wr::new(Now(&mut *self.guard), wr_id, $to)
@@ -143,14 +143,14 @@ pub struct SendGuard<'q, D: Driver, T> {
 }
 
 impl<D: Driver, T: Sends> SendGuard<'_, D, T> {
-    /// Opens a batch: nothing is visible to the device before [`Batch::complete`], and dropping it is an abort.
+    /// Opens a batch: nothing is visible to the device before [`Batch::complete`]; a drop aborts the batch.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, D, T> {
         Batch::new(self.guard.batch())
     }
 }
 
-/// A batch of work requests. Errors latch; [`complete`](Self::complete) reports them.
+/// A batch of work requests. [`complete`](Self::complete) reports the first error.
 #[must_use = "a batch that is not completed posts nothing"]
 pub struct Batch<'q, D: Driver, T> {
     inner: <D::SendQueue as Engine>::Batch<'q>,
@@ -169,14 +169,14 @@ impl<'q, D: Driver, T: Sends> Batch<'q, D, T> {
         Self { inner, _transport: PhantomData }
     }
 
-    /// Makes all of it visible to the device and rings the doorbell; or, if any work request was wrong, drops all of it
-    /// and reports the first error.
+    /// Makes all work requests visible to the device and rings the doorbell. If one of them was invalid, discards all
+    /// and returns the first error.
     #[inline(always)]
     pub fn complete(self) -> Result<(), PostError> {
         self.inner.complete()
     }
 
-    /// Drops it: nothing was posted.
+    /// Discards the batch: nothing is posted.
     #[inline(always)]
     pub fn abort(self) {
         self.inner.abort();

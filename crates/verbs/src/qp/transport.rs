@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A QP's transport as a type, so that an operation it does not have does not compile.
+//! The transports of QPs as types, so that an operation that the transport lacks does not compile.
 //!
-//! The traits follow the opcode table of ibv_post_send(3). Operations that a transport does not have do not compile:
+//! The traits follow the opcode table of ibv_post_send(3). These programs do not compile:
 //!
 //! An RDMA read on a datagram QP, because a datagram has no peer to read from.
 //! ```compile_fail,E0599
@@ -24,7 +24,7 @@
 //! ```compile_fail,E0599
 //! use uverbs::{Driver, Ud, qp::SendQueue};
 //! fn send<D: Driver>(sq: &mut SendQueue<D, Ud>) {
-//!     let _ = sq.post(1).send_inline(b"to whom?");
+//!     let _ = sq.post(1).send_inline(b"no address");
 //! }
 //! ```
 //! Two open batches on an exclusive queue, or a batch on a shared one without its lock.
@@ -43,7 +43,7 @@
 //!     sq.batch();
 //! }
 //! ```
-//! Memory named by an entry without a promise about it.
+//! A post of an entry outside of an `unsafe` block.
 //! ```compile_fail,E0133
 //! use uverbs::{Driver, Rc, qp::SendQueue};
 //! fn send<D: Driver>(sq: &mut SendQueue<D, Rc>, sge: D::Sge) {
@@ -59,7 +59,7 @@ mod sealed {
 
 /// The transport service of a QP.
 pub trait Transport: sealed::Sealed + Send + Sync + core::fmt::Debug + 'static {
-    /// As the kernel and C name it.
+    /// The type by which the kernel and C name it.
     const QP_TYPE: QpType;
 }
 /// Has a peer: RC, UC, XRC. RDMA writes, sends with invalidate, windows.
@@ -74,7 +74,7 @@ pub trait Datagram: Transport {}
 pub trait Sends: Transport {}
 /// Can carry immediate data: all senders but raw packet QPs.
 pub trait SendsImm: Sends {}
-/// Has a receive queue or an SRQ of its own choice: all but the XRC types.
+/// Has a receive queue or is created with an SRQ: all but the XRC types.
 pub trait Receives: Transport {}
 
 macro_rules! transports {
@@ -99,10 +99,9 @@ transports! {
     Ud = Ud: Datagram Sends SendsImm Receives;
     /// Send side of an extended reliable connection.
     XrcSend = XrcSend: HasPeer Reliable Sends SendsImm;
-    /// Receive side of an extended reliable connection; its receives are those of XRC SRQs.
+    /// Receive side of an extended reliable connection; it receives into XRC SRQs.
     XrcRecv = XrcRecv: ;
-    /// Initiator of dynamic connections: each work request names its target. Only of drivers that have
-    /// [DC](crate::dc).
+    /// Initiator of dynamic connections: each work request names its target. Only drivers with [DC](crate::dc) have it.
     Dci = Driver: HasPeer Reliable Sends SendsImm;
     /// Raw Ethernet frames.
     RawPacket = RawPacket: Sends Receives;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One work request in the making: flags first, then the operation that consumes it.
+//! The builder of a work request: first the flags, then the operation, which consumes it.
 //!
 //! A [`Wr`] ends in a [`Sink`]: an open [`Batch`](super::Batch), or a send queue that posts it immediately. Operations
 //! that name memory by scatter/gather entries are `unsafe`, because the device uses that memory later; operations that
 //! copy the bytes during the call are safe.
 #![expect(unsafe_code)]
-// UNSAFETY: passes the promise about memory on to the driver's encoder.
+// UNSAFETY: passes the caller's guarantee about memory on to the driver's encoder.
 
 use super::transport::{HasPeer, Reliable, Sends, SendsImm};
 use core::marker::PhantomData;
@@ -20,7 +20,7 @@ pub trait Sink<D: Driver>: Sized {
     /// The result of the operation: nothing for a batch (`complete` reports errors), a `Result` for a single post.
     type Out;
 
-    /// Puts it there.
+    /// Adds or posts the work request.
     ///
     /// # Safety
     /// As [`SendBatch::push`].
@@ -31,7 +31,7 @@ pub trait Sink<D: Driver>: Sized {
         P: Payload<D::Sge>;
 }
 
-/// Into an open batch.
+/// Adds to an open batch.
 pub struct Push<'b, 'q, D: Driver>(pub(super) &'b mut <D::SendQueue as SendQueue>::Batch<'q>);
 
 impl<D: Driver> core::fmt::Debug for Push<'_, '_, D> {
@@ -55,7 +55,7 @@ impl<D: Driver> Sink<D> for Push<'_, '_, D> {
     }
 }
 
-/// Posted at once.
+/// Posts immediately.
 #[derive(Debug)]
 pub struct Now<'q, D: Driver>(pub(super) &'q mut D::SendQueue);
 
@@ -75,7 +75,7 @@ impl<D: Driver> Sink<D> for Now<'_, D> {
 }
 
 /// A work request that has its id and destination, but not yet its flags and operation.
-#[must_use = "a work request does nothing before its operation is named"]
+#[must_use = "a work request has no effect without an operation"]
 #[derive(Debug)]
 pub struct Wr<S, D: Driver, T, A> {
     sink: S,
@@ -90,7 +90,7 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, D, T, A> {
         Self { sink, head: Head { wr_id, flags: SendFlags::empty() }, to, _types: PhantomData }
     }
 
-    /// Makes a completion (`IBV_SEND_SIGNALED`).
+    /// Requests a completion (`IBV_SEND_SIGNALED`).
     #[inline(always)]
     pub fn signaled(self) -> Self {
         self.flags(SendFlags::SIGNALED)
@@ -102,7 +102,7 @@ impl<S: Sink<D>, D: Driver, T, A: Address<D::Ah>> Wr<S, D, T, A> {
         self.flags(SendFlags::FENCE)
     }
 
-    /// Asks for a solicited event at the peer (`IBV_SEND_SOLICITED`).
+    /// Requests a solicited event at the peer (`IBV_SEND_SOLICITED`).
     #[inline(always)]
     pub fn solicited(self) -> Self {
         self.flags(SendFlags::SOLICITED)
@@ -134,8 +134,8 @@ macro_rules! with_data {
             ///
             /// # Safety
             /// The memory that `sges` name stays registered and alive, and is not written, until this work request is
-            /// known to be complete. For a frame (of a raw packet QP), the entries have the memory's own address
-            /// ([`SendBatch::push`]), because the driver may read headers there during the call.
+            /// known to be complete. For a frame (of a raw packet QP), the address of each entry is the address of its
+            /// memory in this process ([`SendBatch::push`]), because the driver may read headers there during the call.
             #[inline(always)]
             pub unsafe fn $name(self, sges: &[D::Sge], $($arg: $ty),*) -> S::Out {
                 // SAFETY: the entries' memory stays registered, exists and is not written until the WR completes (the
@@ -192,8 +192,8 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn read(self, sges: &[D::Sge], from: D::Remote) -> S::Out {
-        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
-        // this function).
+        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
+        // of this function).
         unsafe { self.put(op::Read::new(from), sges) }
     }
 
@@ -203,8 +203,8 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// As [`read`](Self::read).
     #[inline(always)]
     pub unsafe fn compare_swap(self, sges: &[D::Sge], at: D::Remote, compare: u64, swap: u64) -> S::Out {
-        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
-        // `read`).
+        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
+        // of `read`).
         unsafe { self.put(op::CmpSwp::new(at, compare, swap), sges) }
     }
 
@@ -214,8 +214,8 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
     /// As [`read`](Self::read).
     #[inline(always)]
     pub unsafe fn fetch_add(self, sges: &[D::Sge], at: D::Remote, add: u64) -> S::Out {
-        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract of
-        // `read`).
+        // SAFETY: the entries' memory stays registered, exists and is not accessed until the WR completes (the contract
+        // of `read`).
         unsafe { self.put(op::FetchAdd::new(at, add), sges) }
     }
 
@@ -226,7 +226,7 @@ impl<S: Sink<D>, D: Driver, T: Reliable, A: Address<D::Ah>> Wr<S, D, T, A> {
         unsafe { self.put(op::Flush::new(at, args), NoData) }
     }
 
-    /// `IBV_WR_ATOMIC_WRITE`: stores 8 bytes at once.
+    /// `IBV_WR_ATOMIC_WRITE`: stores 8 bytes atomically.
     #[inline(always)]
     pub fn atomic_write(self, to: D::Remote, data: [u8; 8]) -> S::Out {
         // SAFETY: no local memory is named.
@@ -242,11 +242,11 @@ impl<S: Sink<D>, D: Driver, T: HasPeer, A: Address<D::Ah>> Wr<S, D, T, A> {
         unsafe { self.put(op::LocalInv::new(rkey), NoData) }
     }
 
-    /// `IBV_WR_BIND_MW`: opens a window into a region for peers that know `bind.rkey`.
+    /// `IBV_WR_BIND_MW`: grants access to a part of a region to peers that have `bind.rkey`.
     ///
     /// # Safety
     /// As [`op::BindMw::new`]. A bind from [`MemoryWindow::bind`](crate::MemoryWindow::bind), in which only the low
-    /// byte of `rkey` may be changed, names an exposed region; the caller promises that the region stays registered
+    /// byte of `rkey` may be changed, names an exposed region; the caller guarantees that the region stays registered
     /// until this work request is known to be complete.
     #[inline(always)]
     pub unsafe fn bind_mw(self, bind: MwBind) -> S::Out {

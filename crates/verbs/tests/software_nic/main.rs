@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The crate as a user has it, on software NICs: what a call accepts, refuses and gives back.
+//! The public interface of the crate, on software NICs: accepted arguments, errors and returned values.
 
 #![expect(unsafe_code)]
 // UNSAFETY: posts receives with memory, which the tests keep until the completions.
