@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Contexts: what `ibv_open_device` gives, and how the verbs find their way from a C pointer to the driver.
+//! Contexts, which `ibv_open_device` returns, and the lookup of the driver by a C pointer.
 
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to contexts.
@@ -27,25 +27,25 @@ pub(crate) struct Context {
     private: Private,
 }
 
-/// Where in a context C's pointer points to.
+/// The offset in a context of the field to which C's pointer points.
 const POINTER: usize = offset_of!(Context, public) + offset_of!(verbs_context, context);
 
-/// Our part of a context. References are made to this part only: C writes the other.
+/// Our part of a context. References exist to this part only, because C programs write the other part.
 pub(crate) struct Private {
     verbs: Box<dyn Verbs>,
-    /// Open until the context is closed; read by the number in C's part.
+    /// Open until the context is closed. It is read through the number in C's part.
     _async_fd: AsyncFd,
-    /// What `cmd_fd` is if the port has no file.
+    /// The file of `cmd_fd` if the port has none.
     #[cfg_attr(
         not(feature = "hca"),
         expect(dead_code, reason = "kept open; only contexts with software HCAs compare it")
     )]
     stand_in: Option<OwnedFd>,
-    /// One for all contexts with the same port, of which the last closes it.
+    /// Shared by all contexts with the same port; the last of them closes the port.
     port: Arc<()>,
-    /// Objects by the number that their events carry.
+    /// Objects by the number in their events.
     objects: Mutex<Slab<Numbered>>,
-    /// Channels whose files end with the context if the program does not destroy them.
+    /// Channels. Those that the program has not destroyed are closed with the context.
     channels: Mutex<Channels>,
     /// Held while the counts of acknowledged events change, and by threads that wait for them.
     acks: Mutex<()>,
@@ -59,7 +59,7 @@ pub(crate) struct Channels(pub(crate) Vec<*mut ibv_comp_channel>);
 // SAFETY: the pointers are dereferenced only in functions that C calls, whose contract allows any thread.
 unsafe impl Send for Channels {}
 
-/// Addresses of the open contexts. A pointer to an object of another library's context is recognised by them.
+/// Addresses of the open contexts. A context that is not in the list belongs to another library.
 static OPEN: RwLock<Vec<usize>> = RwLock::new(Vec::new());
 
 /// Opens a context on a device behind `kernel`.
@@ -81,7 +81,7 @@ pub(crate) fn open_with<D: Driver>(
     finish(opened, device, stand_in, Arc::default())
 }
 
-/// Puts the parts of a new context together.
+/// Creates a context from its parts.
 fn finish<D: Driver>(
     (driver, info): (D, ContextInfo),
     device: *mut ibv_device,
@@ -100,7 +100,7 @@ fn finish<D: Driver>(
     public.context.cmd_fd = cmd_fd;
     public.context.async_fd = async_fd.as_fd().as_raw_fd();
     public.context.num_comp_vectors = i32::try_from(num_comp_vectors).unwrap_or(i32::MAX);
-    // "Extended": there is a `verbs_context` around it.
+    // "Extended": it is part of a `verbs_context`.
     public.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
     let private = Private {
         verbs: Box::new(Open { driver, core_support, num_comp_vectors }),
@@ -117,12 +117,13 @@ fn finish<D: Driver>(
     Ok(context.cast::<u8>().wrapping_add(POINTER).cast())
 }
 
-/// A file for `cmd_fd` if the device has none: programs duplicate and close `cmd_fd`.
+/// Creates a file for `cmd_fd` of a device that has none. Programs duplicate and close `cmd_fd`.
 fn stand_in(name: &str) -> Outcome<OwnedFd> {
     Ok(nix::sys::memfd::memfd_create(name, nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?)
 }
 
-/// Closes a context. What C still has of its objects is leaked, and ended in the kernel.
+/// Closes a context. Objects that the program has not destroyed are leaked here; the kernel destroys them with the
+/// file.
 ///
 /// # Safety
 /// The contract of `ibv_close_device`: the context and its objects are not used at the same time or later.
@@ -131,15 +132,15 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
     let index = open.iter().position(|address| *address == context.addr()).ok_or(Errno::EINVAL)?;
     open.swap_remove(index);
     drop(open);
-    // SAFETY: the address was in the list, so it is that of a context which `open` allocated as a `Box`, plus `POINTER`,
-    // and which is not closed yet.
+    // SAFETY: the address was in the list, so it is that of a context which `open` allocated as a `Box`, plus
+    // `POINTER`, and which is not closed yet.
     let context = unsafe { Box::from_raw(context.cast::<u8>().wrapping_sub(POINTER).cast::<Context>()) };
     for channel in context.private.channels().0.drain(..) {
-        // SAFETY: the program has not destroyed the channel, or it would not be in the list, and does not use it later (the
-        // contract of this function).
+        // SAFETY: the program has not destroyed the channel, or it would not be in the list, and does not use it later
+        // (the contract of this function).
         unsafe { channel::free(channel) };
     }
-    // Objects are the port's, and may be in use by another context with it.
+    // Objects belong to the port, and another context with the same port may use them.
     if Arc::strong_count(&context.private.port) == 1 {
         // SAFETY: no verb of this context is in progress, and none of its objects is used later (the contract of this
         // function); no other context has the port.
@@ -148,10 +149,10 @@ pub(crate) unsafe fn close(context: *mut ibv_context) -> Outcome<()> {
     Ok(())
 }
 
-/// Our part of the context that a C pointer names; `EINVAL` if it names none of ours.
+/// Our part of the context at a C pointer; `EINVAL` if it is not a context of this library.
 ///
 /// # Safety
-/// It stays open for as long as the reference is used.
+/// The context stays open as long as the reference is used.
 pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
     if !OPEN.read().unwrap_or_else(PoisonError::into_inner).contains(&context.addr()) {
         return Err(Errno::EINVAL);
@@ -162,7 +163,7 @@ pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Private> {
     Ok(unsafe { &(*context).private })
 }
 
-/// The context of an object whose public part begins with a pointer to it, as all have except flows.
+/// The context of an object whose public part begins with a pointer to the context. All objects except flows do.
 ///
 /// # Safety
 /// `object` is NULL or begins with such a pointer; as for [`of`].
@@ -173,7 +174,7 @@ pub(crate) unsafe fn of_object<'a, T>(object: *mut T) -> Outcome<&'a Private> {
     unsafe { of(context) }
 }
 
-/// The pointer itself.
+/// The pointer to the context of an object.
 ///
 /// # Safety
 /// As for [`of_object`].
@@ -186,7 +187,7 @@ pub(crate) unsafe fn pointer_of<T>(object: *mut T) -> Outcome<*mut ibv_context> 
     Ok(unsafe { object.cast::<*mut ibv_context>().read() })
 }
 
-/// Whether `object` is of the context `context`, as it must be to be used with what is made on it. NULL is.
+/// `EINVAL` unless `object` is NULL or belongs to `context`. Objects of different contexts can't be used together.
 ///
 /// # Safety
 /// As for [`of_object`].
@@ -244,13 +245,13 @@ pub(crate) mod shared {
         port: Arc<()>,
     }
 
-    /// The port whose stand-in a descriptor is a duplicate of.
+    /// The port of the context whose `cmd_fd`, or a duplicate of it, is `fd`.
     pub(crate) fn by_stand_in(fd: BorrowedFd<'_>) -> Outcome<Option<Shared>> {
         let wanted = nix::sys::stat::fstat(fd)?;
         for address in OPEN.read().unwrap_or_else(PoisonError::into_inner).iter() {
             let context = ptr::with_exposed_provenance_mut::<Context>(address - POINTER);
-            // SAFETY: the address is in the list, which is locked, so it is that of a context which `open` created and exposed,
-            // and which is not freed meanwhile.
+            // SAFETY: the address is in the list, which is locked, so it is that of a context which `open` created and
+            // exposed, and which is not freed meanwhile.
             let private = unsafe { &(*context).private };
             let Some(stand_in) = &private.stand_in else { continue };
             let found = nix::sys::stat::fstat(stand_in)?;

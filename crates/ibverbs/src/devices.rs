@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The devices of this machine as `struct ibv_device` (ibv_get_device_list(3)).
 //!
-//! A device that is found again is the same pointer: librdmacm compares them across lists. So they are never freed; there are
-//! as many as ever were plugged in.
+//! A device that is found again has the same pointer, because librdmacm compares the pointers of different lists. So
+//! devices are never freed; their number is that of all devices that were ever present.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to devices and lists.
 
@@ -26,17 +26,17 @@ use uverbs_rxe::Rxe;
 #[repr(C)]
 struct Device {
     public: ibv_device,
-    /// What C's library has there is compared by its providers; none of them is behind this device.
+    /// rdma-core's providers compare this field; this device has none of them.
     provider: *mut c_void,
     source: Source,
 }
 
-/// Where a device is from.
+/// The origin of a device.
 #[derive(PartialEq)]
 pub(crate) enum Source {
     /// The kernel.
     Kernel(Box<DeviceInfo>),
-    /// The software HCA of this process: which of them.
+    /// A software HCA of this process, by its index.
     #[cfg(feature = "hca")]
     Hca(usize),
 }
@@ -44,7 +44,8 @@ pub(crate) enum Source {
 /// All devices that were ever listed.
 struct Known(Vec<*mut Device>);
 
-// SAFETY: what they point to is not changed after it is made, but by C, which may use any thread.
+// SAFETY: this library does not change a device after its creation; C programs may change its public part, from any
+// thread.
 unsafe impl Send for Known {}
 
 static KNOWN: Mutex<Known> = Mutex::new(Known(Vec::new()));
@@ -55,7 +56,7 @@ const DRIVERS: &[DriverMatch] = &[
     DriverMatch { driver_id: Rxe::DRIVER_ID, pci: |_| false },
 ];
 
-/// Vendors whose devices the kernel's mlx5 driver may have; which of them are its, the probe tells.
+/// Vendors whose devices may belong to the kernel's mlx5 driver. The probe determines whether they do.
 fn is_mlx5(id: PciId) -> bool {
     const MELLANOX: u16 = 0x15b3;
     id.vendor == MELLANOX
@@ -69,7 +70,7 @@ fn open_file(info: &DeviceInfo) -> Outcome<UverbsFd> {
     Ok(info.open(DRIVERS)?)
 }
 
-/// Whether a driver of ours has it. One whose file this process may not open is taken for such.
+/// Whether this library has a driver for the device. If this process may not open the device file, the answer is yes.
 fn is_ours(info: &DeviceInfo) -> bool {
     match &info.uverbs {
         Ok(_) => !matches!(open_file(info), Err(errno) if errno.is_unsupported()),
@@ -100,7 +101,7 @@ fn public(info: &DeviceInfo) -> ibv_device {
     device
 }
 
-/// C's part, with nothing in it.
+/// C's part, all zeros.
 fn empty() -> ibv_device {
     // SAFETY: integers and optional functions: zeros are values of all of them.
     unsafe { mem::zeroed() }
@@ -114,7 +115,7 @@ fn software() -> Outcome<Vec<(ibv_device, Source)>> {
         device.node_type = NodeType::CA.0.into();
         device.transport_type = TransportType::IB.0.into();
         device.name = text(&name);
-        // No such files: what they would tell, the verbs tell.
+        // There are no such files in sysfs; the verbs return the same information.
         device.dev_name = text(&name);
         device.dev_path = text(&format!("/nonexistent/{name}"));
         device.ibdev_path = device.dev_path;
@@ -123,13 +124,13 @@ fn software() -> Outcome<Vec<(ibv_device, Source)>> {
     Ok(crate::hca::names()?.into_iter().enumerate().map(device).collect())
 }
 
-/// None, without the feature.
+/// Without the feature there are none.
 #[cfg(not(feature = "hca"))]
 fn software() -> Outcome<Vec<(ibv_device, Source)>> {
     Ok(Vec::new())
 }
 
-/// What is there now.
+/// The devices that are present now.
 fn scan() -> Outcome<Vec<(ibv_device, Source)>> {
     logger::init();
     let roots = Roots { sysfs: sysfs::root(), ..Roots::default() };
@@ -145,7 +146,7 @@ fn scan() -> Outcome<Vec<(ibv_device, Source)>> {
 }
 
 impl Known {
-    /// The device of this source, which is known already or from now on.
+    /// The device of this source, which is created if it was not listed before.
     fn find(&mut self, public: ibv_device, source: Source) -> *mut ibv_device {
         // SAFETY: a box that is never freed.
         let same = self.0.iter().find(|device| unsafe { &(***device).source } == &source);
@@ -215,7 +216,7 @@ pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> 
     match source(device)? {
         Source::Kernel(info) => {
             let file: Arc<dyn Kernel> = Arc::new(open_file(info)?);
-            // C programs call daemon(3) after this, and verbs in children.
+            // C programs call daemon(3) after opening a device, and then call verbs in the child.
             Process::adopt_children();
             match file.driver_id() {
                 Mlx5::DRIVER_ID => context::open::<Mlx5>(file, device),
@@ -257,8 +258,8 @@ pub(crate) fn open_mlx5(device: *mut ibv_device, devx: bool) -> Outcome<*mut ibv
     context::open_with(kernel, device, |kernel| Mlx5::open_with(kernel, &options))
 }
 
-/// Joins the context of an open device file, which is closed with the new context, or if this fails after the device was
-/// found, as in C.
+/// Creates a context on an open device file. As in C, the file is closed with the new context, or if this function
+/// fails after it has found the device.
 ///
 /// # Safety
 /// As in ibv_import_device(3).
@@ -271,7 +272,7 @@ pub(crate) unsafe fn import(cmd_fd: c_int) -> Outcome<*mut ibv_context> {
     let borrowed = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
     #[cfg(feature = "hca")]
     if let Some(shared) = context::shared::by_stand_in(borrowed)? {
-        // SAFETY: the caller gives the descriptor away (contract of the man page).
+        // SAFETY: the caller transfers the ownership of the descriptor (contract of the man page).
         return context::shared::share::<Mlx5>(shared, unsafe { OwnedFd::from_raw_fd(cmd_fd) });
     }
     let found = nix::sys::stat::fstat(borrowed)?;
@@ -285,7 +286,7 @@ pub(crate) unsafe fn import(cmd_fd: c_int) -> Outcome<*mut ibv_context> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let device = known.find(public(&info), Source::Kernel(Box::new(info.clone())));
     drop(known);
-    // SAFETY: the caller gives the descriptor away (contract of the man page).
+    // SAFETY: the caller transfers the ownership of the descriptor (contract of the man page).
     let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
     let file: Arc<dyn Kernel> =
         Arc::new(UverbsFd::from_fd(fd, &info.name, &[Mlx5::DRIVER_ID, Rxe::DRIVER_ID])?);
@@ -311,7 +312,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
     .cast_const()
 }
 
-/// In network byte order; 0 if it is not known.
+/// The GUID in network byte order; 0 if it is unknown.
 ///
 /// # Safety
 /// As in ibv_get_device_guid(3).
@@ -320,7 +321,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
     let mut guid = 0;
     crate::errno::nothing(|| {
         guid = match source(device)? {
-            // Not what was read when it was listed: it may be set later.
+            // Read now, because the GUID may be set after the device was listed.
             Source::Kernel(info) => {
                 let text = info.sysfs_text("node_guid").ok_or(Errno::ENOENT)?;
                 parse::guid(text.as_bytes()).ok_or(Errno::EIO)?
@@ -336,10 +337,10 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
     guid.to_be()
 }
 
-/// -1 if the kernel does not report it, and for software HCAs.
+/// The index; The index; -1 if the kernel does not report it, and for software HCAs.
 ///
 /// # Safety
-/// No requirement: a pointer that was not in a list is only compared.
+/// No requirement: a pointer that was not in a list is only compared, not dereferenced.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     let mut index = -1;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ways in which a verb reports failure, as its man page says; and the end of every panic.
+//! The ways in which verbs report failures, as their man pages specify, and the handling of panics.
 //!
-//! | how | by | for instance |
+//! | failure | function | example |
 //! |---|---|---|
 //! | the errno is returned | [`number`] | `ibv_modify_qp` |
 //! | NULL, and `errno` | [`pointer`] | `ibv_create_qp` |
 //! | -1, and `errno` | [`minus_one`] | `ibv_get_cq_event` |
 //! | the errno is returned, negative | [`negative`] | `ibv_query_gid_table` |
 //!
-//! A panic is a fault of this library. It must not unwind into C, so it ends here, as `EIO`.
+//! A panic is a fault of this library. It must not unwind into C, so it is caught here and reported as `EIO`.
 
 use core::ffi::c_int;
 use core::panic::AssertUnwindSafe;
@@ -16,7 +16,7 @@ use core::ptr;
 use std::panic::catch_unwind;
 pub(crate) use uverbs_core::Errno;
 
-/// What a verb gives inside of this library.
+/// The result of a verb inside this library.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
 /// Runs the body of a verb.
@@ -44,7 +44,7 @@ pub(crate) fn pointer<T>(verb: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
     })
 }
 
-/// What the verb gives, or -1 and `errno`.
+/// The result of the verb, or -1 and `errno`.
 pub(crate) fn minus_one(verb: impl FnOnce() -> Outcome<c_int>) -> c_int {
     run(verb).unwrap_or_else(|errno| {
         set(errno);
@@ -52,12 +52,12 @@ pub(crate) fn minus_one(verb: impl FnOnce() -> Outcome<c_int>) -> c_int {
     })
 }
 
-/// What the verb gives, or the errno with a minus sign.
+/// The result of the verb, or the negative errno.
 pub(crate) fn negative(verb: impl FnOnce() -> Outcome<isize>) -> isize {
     run(verb).unwrap_or_else(|errno| -(errno.raw() as isize))
 }
 
-/// Runs what reports nothing.
+/// Runs a verb that reports no failure.
 pub(crate) fn nothing(verb: impl FnOnce() -> Outcome<()>) {
     let _ = run(verb);
 }
@@ -72,11 +72,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_convention_reports_in_its_own_way() {
+    fn each_convention_reports_an_error() {
         set(Errno::EPERM);
         assert_eq!(number(|| Err(Errno::EBUSY)), libc::EBUSY);
         assert_eq!(negative(|| Err(Errno::EBUSY)), -(libc::EBUSY as isize));
-        assert_eq!(nix::errno::Errno::last_raw(), libc::EPERM, "untouched by those that return it");
+        assert_eq!(
+            nix::errno::Errno::last_raw(),
+            libc::EPERM,
+            "errno is unchanged by the conventions that return it"
+        );
         assert!(pointer::<u8>(|| Err(Errno::ENOMEM)).is_null());
         assert_eq!(nix::errno::Errno::last_raw(), libc::ENOMEM);
         assert_eq!(minus_one(|| Err(Errno::EAGAIN)), -1);

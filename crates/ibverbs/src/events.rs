@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Asynchronous events, and the numbers by which events name objects (ibv_get_async_event(3)).
 //!
-//! An object is not freed before each of its events that a program has read is acknowledged. When the kernel destroys the
-//! object, it reports how many events were read. The object stays in the table until the last acknowledgement, so a thread
-//! that has read an event still finds its object.
+//! An object is not freed before each of its events that a program has read is acknowledged. When the kernel destroys
+//! the object, it reports how many events were read. The object stays in the table until the last acknowledgement, so a
+//! thread that has read an event still finds its object.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects, and descriptors from C programs.
 
@@ -43,18 +43,19 @@ pub(crate) fn complete(here: &Private, number: u64, object: Numbered) {
     }
 }
 
-/// Whether as many events are acknowledged as were read. In a child of fork(2) the kernel is not called, and the number of
-/// events read is 0.
+/// Whether as many events are acknowledged as were read. In a child of fork(2) the kernel is not called, and the number
+/// of events read is 0.
 pub(crate) fn are_acked(completed: u32, reported: u32) -> bool {
     completed.wrapping_sub(reported).cast_signed() >= 0
 }
 
-/// Reads a record of an event file. As in C, the caller handles `EINTR` and `EAGAIN`.
+/// Reads a record of an event file. As in C, `EINTR` and `EAGAIN` are returned to the program.
 pub(crate) fn read(fd: c_int, record: &mut [u8]) -> Outcome<()> {
     if fd < 0 {
         return Err(Errno::EBADF);
     }
-    // SAFETY: the descriptor is open during the call: it is that of the object, or one that the program has set instead.
+    // SAFETY: the descriptor is open during the call: it is that of the object, or one that the program has set
+    // instead.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     match nix::unistd::read(fd, record) {
         Ok(n) if n == record.len() => Ok(()),
@@ -64,7 +65,7 @@ pub(crate) fn read(fd: c_int, record: &mut [u8]) -> Outcome<()> {
     }
 }
 
-/// The element of an event in C's form; `None` for an object that is gone.
+/// The element of an event in C's form; `None` if the object was destroyed.
 fn element(here: &Private, event: AsyncEvent) -> Option<Element> {
     let number = || here.objects().get(event.element).copied();
     match event.event_type.scope() {
@@ -106,8 +107,8 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         ensure(!event.is_null())?;
         loop {
             let mut record = [0; 16];
-            // SAFETY: `context` is open: `of` found it, and the program does not close it during this call (contract of the
-            // man page).
+            // SAFETY: `context` is open: `of` found it, and the program does not close it during this call (contract of
+            // the man page).
             read(unsafe { (*context).async_fd }, &mut record)?;
             let found = async_event::parse_event(&record).ok_or(Errno::EIO)?;
             // The object was destroyed after the event was written: no object has the number.
@@ -124,7 +125,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     nothing(|| {
-        // SAFETY: `event` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `event` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let event = unsafe { event.as_ref() }.ok_or(Errno::EINVAL)?;
         let scope = EventType(event.event_type).scope();
         if !matches!(scope, EventScope::Cq | EventScope::Qp | EventScope::Srq | EventScope::Wq) {
@@ -132,8 +133,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         }
         // SAFETY: events with this scope have a pointer in the union (see `element`).
         let object = unsafe { event.element.object };
-        // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(object) }?;
         here.acknowledge(|| {
             let completed = match scope {
@@ -161,7 +162,7 @@ mod tests {
     use super::are_acked;
 
     #[test]
-    fn more_acks_than_events_are_enough_and_counts_wrap() {
+    fn an_object_is_acked_if_acks_reach_the_events_and_counts_wrap() {
         assert!(are_acked(0, 0) && are_acked(3, 3) && are_acked(1, 0) && are_acked(2, u32::MAX));
         assert!(!are_acked(0, 1) && !are_acked(u32::MAX, 2));
     }

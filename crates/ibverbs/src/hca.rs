@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Devices of the software HCA in this process, for programs that are run without hardware.
 //!
-//! `UVERBS_HCA=2` makes `hca0` and `hca1`; `UVERBS_HCA_LINK=infiniband` makes them InfiniBand devices instead of RoCE ones.
-//! With `UVERBS_HCA_FABRIC=SOCKET` several processes share a fabric: each joins the process that listens at that Unix socket,
-//! `uverbs-hca --fabric SOCKET`. If there is none, the first program listens itself; the others lose their links when it ends.
+//! `UVERBS_HCA=2` makes `hca0` and `hca1`; `UVERBS_HCA_LINK=infiniband` makes them InfiniBand devices instead of RoCE
+//! ones. With `UVERBS_HCA_FABRIC=SOCKET` several processes share a fabric: each joins the process that listens on that
+//! Unix socket, `uverbs-hca --fabric SOCKET`. If there is none, the first program listens; when it exits, the others
+//! lose their links.
 #![expect(unsafe_code)]
 // UNSAFETY: atexit(3).
 
@@ -14,10 +15,10 @@ use std::sync::{Arc, OnceLock};
 use uverbs_core::kernel::Kernel;
 use uverbs_hca::{Fabric, Hca, Link};
 
-/// The limit of devices.
+/// The maximum number of devices.
 const MAX: usize = 64;
 
-/// The fabric of several processes, and the one that this is: a child of fork(2) has nothing to flush.
+/// The fabric of several processes, and the id of the process that joined it: a child of fork(2) has nothing to flush.
 static FABRIC: OnceLock<(Fabric, u32)> = OnceLock::new();
 
 /// The devices, created on first use.
@@ -43,7 +44,7 @@ fn make() -> Outcome<Vec<Hca>> {
         .collect())
 }
 
-/// Joins the fabric at a socket, or listens there.
+/// Joins the fabric at a socket, or listens on the socket.
 fn meet(fabric: &Fabric, socket: &Path) -> Outcome<()> {
     let errno = |e: std::io::Error| Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO));
     loop {
@@ -52,14 +53,14 @@ fn meet(fabric: &Fabric, socket: &Path) -> Outcome<()> {
             joined => break joined,
         }
         match fabric.listen(socket) {
-            // Another process listens since the attempt to join.
+            // Another process has begun to listen after the attempt to join.
             Err(e) if e.kind() == ErrorKind::AddrInUse => {}
             listens => break listens,
         }
     }
     .map_err(errno)?;
     if FABRIC.set((fabric.clone(), std::process::id())).is_ok() {
-        // SAFETY: the function stays: the library is never unloaded (`-z nodelete`).
+        // SAFETY: the function stays mapped: the library is never unloaded (`-z nodelete`).
         unsafe { libc::atexit(flush) };
     }
     Ok(())
@@ -74,12 +75,12 @@ extern "C" fn flush() {
     }
 }
 
-/// Their names.
+/// The names of the devices.
 pub(crate) fn names() -> Outcome<Vec<String>> {
     Ok(devices()?.iter().map(|hca| hca.name().to_owned()).collect())
 }
 
-/// A new context's port.
+/// The kernel port for a new context.
 pub(crate) fn open(index: usize) -> Outcome<Arc<dyn Kernel>> {
     devices()?.get(index).map(Hca::open).ok_or(Errno::ENODEV)
 }

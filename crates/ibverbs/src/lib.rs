@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The C ABI of libibverbs over the drivers of this project: what becomes `libibverbs.so.1`.
+//! The C ABI of libibverbs over the drivers of this project: the source of `libibverbs.so.1`.
 //!
-//! `cargo xtask dist` makes the library from this crate. Rust programs use the crate `uverbs` instead.
+//! `cargo xtask dist` builds the library from this crate. Rust programs use the crate `uverbs` instead.
 //!
 //! # The path of a call
-//! A C program's pointer is that of the public part at the start of each object (`object`). A control verb finds the
-//! context in which the object was created (`context`), calls the driver through it (`verbs`), and reports failure as its
-//! man page specifies (`errno`). The data path is called through the context's table of functions, which exists once per
-//! driver (`data`), so it needs no lookup.
+//! A C program's pointer to an object points to the public part, with which each object begins (`object`). A control
+//! verb finds the context in which the object was created (`context`), calls the driver through it (`verbs`), and
+//! reports failure as its man page specifies (`errno`). The data path is called through the context's table of
+//! functions, which exists once per driver (`data`), so it needs no lookup.
 //!
 //! # The contract of the functions
-//! Every function here is called by C, and no check can distinguish a pointer to an existing object from one to a destroyed
-//! object. So all of them are `unsafe` by the contract of their man pages: pointers are NULL or valid, an object is
-//! destroyed once and after the objects that were made from it, and memory that a work request names stays valid until its
-//! completion. NULL, and an object of another library's context, are reported as `EINVAL`.
+//! Every function here is called by C, and no check can distinguish a pointer to an existing object from one to a
+//! destroyed object. So all of them are `unsafe` by the contract of their man pages: pointers are NULL or valid, an
+//! object is destroyed once and after the objects that were created from it, and memory that a work request names stays
+//! valid until its completion. NULL, and an object of another library's context, are reported as `EINVAL`.
 
 mod abi;
 mod context;

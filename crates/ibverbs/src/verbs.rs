@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The verbs of one driver behind a table: what the exported functions, which know no type of driver, call.
+//! The verbs of a driver behind a trait, which the exported functions call, because they are not generic over the
+//! driver.
 
 #![expect(unsafe_code)]
-// UNSAFETY: hands on the contracts of C's functions.
+// UNSAFETY: passes on the contracts of C's functions.
 
 use crate::abi::attr::ibv_srq_init_attr_ex;
 use crate::abi::context::ibv_context;
@@ -25,14 +26,14 @@ use uverbs_core::wr::IbvAh;
 /// A thread domain of some driver.
 pub(crate) type AnyTd = Box<dyn Any + Send + Sync>;
 
-/// A driver, opened.
+/// An opened device and its driver.
 pub(crate) struct Open<D: Driver> {
     pub(crate) driver: D,
     pub(crate) core_support: CoreSupport,
     pub(crate) num_comp_vectors: u32,
 }
 
-/// The verbs that need to know the driver.
+/// The verbs that depend on the driver.
 ///
 /// # Safety of the verbs
 /// Pointers are valid and are those of objects that exist and were created in the context of this driver; pointers to

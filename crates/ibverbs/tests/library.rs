@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The shared library as C programs find it: its symbols, and programs that are linked with it.
+//! Tests of the shared library: its symbols, and C programs that are linked with it.
 //!
-//! `cargo xtask dist --hca` builds it. The programs of `c/` are compiled with the header that is installed and run on the
-//! software HCA. Needs a C compiler, readelf(1) and libibverbs-dev; without the header a test says so and passes, except in CI.
+//! `cargo xtask dist --hca` builds it. The programs of `c/` are compiled with the installed header and run on the
+//! software HCA. Needs a C compiler, readelf(1) and libibverbs-dev; without the header a test prints a message and
+//! passes, except in CI.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// A line is a symbol, as readelf shows it, and the function behind it.
+/// The table of symbols. Each line has a symbol, as readelf prints it, and the function that implements it.
 const SYMBOLS: &str = include_str!("../data/symbols.txt");
-/// What readelf shows of Debian 12's library.
+/// The symbols of Debian 12's library, as printed by readelf.
 const SYMBOLS_44: &str = include_str!("../data/symbols-44.txt");
 
 /// The symbols of libmlx5, likewise.
@@ -42,7 +43,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// Whether the header is there.
+/// Whether the header is installed.
 fn header_is_there() -> bool {
     let there = Path::new("/usr/include/infiniband/verbs.h").exists();
     if !there {
@@ -62,7 +63,7 @@ fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
     let kind = if folder.is_some() { "ours" } else { "system" };
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{kind}"));
     let mut cc = Command::new("cc");
-    // Of a function without a prototype the arguments are what is given, in C before 2023.
+    // Before C23, a function declared without a prototype can be called with any arguments.
     cc.args(["-std=gnu17", "-Wall", "-Wextra", "-Wno-unused-function", "-Werror", "-g", "-o"])
         .arg(&program)
         .arg(source);
@@ -74,7 +75,7 @@ fn compile_file(source: &Path, folder: Option<&Path>) -> PathBuf {
     program
 }
 
-/// Runs a program with two software HCAs; what it printed.
+/// Runs a program with two software HCAs. Returns its output.
 fn run(program: &Path, folder: Option<&Path>) -> String {
     run_with(program, folder, &[])
 }
@@ -129,7 +130,8 @@ fn symbols_of(library: &Path, table: &str) -> BTreeSet<String> {
 fn the_symbols_are_those_of_rdma_core_44_and_65() {
     let ours = symbols_of(&library().join("libibverbs.so.1"), SYMBOLS);
     assert!(ours.len() > 500, "only {} symbols", ours.len());
-    // What programs and libraries of Debian 12 ask for; the private symbols are the newest's default, not the old one's.
+    // The symbols that programs and libraries of Debian 12 need. Their private symbols are not the default version
+    // (`@`), because that is the newest library's.
     let old: BTreeSet<String> =
         SYMBOLS_44.lines().map(|s| s.replace("@@IBVERBS_PRIVATE", "@IBVERBS_PRIVATE")).collect();
     let gone: Vec<_> = old.iter().filter(|symbol| !ours.contains(*symbol)).collect();
@@ -144,7 +146,7 @@ fn the_symbols_of_libmlx5_are_those_of_rdma_core_44_and_65() {
     assert!(gone.is_empty(), "of rdma-core 44, missing: {gone:?}");
 }
 
-/// A program that calls each function of libmlx5 that is not done.
+/// A program that calls each function of libmlx5 that is not implemented.
 fn missing_mlx5() -> String {
     let mut source = String::from("#include \"common.h\"\n#define EACH(call) errno = 0; CHECK(call)\n");
     let mut body = String::new();
@@ -167,7 +169,7 @@ fn missing_mlx5() -> String {
 }
 
 #[test]
-fn what_libmlx5_lacks_fails_as_its_man_page_says() {
+fn missing_functions_of_libmlx5_fail_as_their_man_pages_specify() {
     if !header_is_there() {
         return;
     }
@@ -219,7 +221,7 @@ const WITHOUT_CONVENTION: &[&str] = &[
 ];
 
 #[test]
-fn every_function_fails_as_its_man_page_says() {
+fn every_function_fails_as_its_man_page_specifies() {
     let table = include_str!("c/conventions.c");
     let public =
         SYMBOLS.lines().filter(|line| !line.contains("PRIVATE")).filter_map(|line| line.split('@').next());
@@ -246,7 +248,7 @@ fn uncovered<'a>(functions: impl Iterator<Item = &'a str>, table: &str) -> BTree
 }
 
 #[test]
-fn messages_go_where_the_environment_says() {
+fn the_environment_selects_the_destination_of_messages() {
     if !header_is_there() {
         return;
     }

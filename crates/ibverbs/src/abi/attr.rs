@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What objects are created with and changed to, but for QPs.
+//! The attributes with which objects other than QPs are created and modified.
 
 use super::context::ibv_context;
 use super::device::Gid64;

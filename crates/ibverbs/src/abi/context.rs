@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Devices and contexts, with the functions that the header's inline functions call through them.
 //!
-//! A slot of [`verbs_context`] that is `None` tells those inline functions that the verb is missing: they answer
-//! `EOPNOTSUPP`.
+//! A slot of [`verbs_context`] that is `None` means that the verb is missing: the inline functions return `EOPNOTSUPP`.
 #![expect(non_snake_case, reason = "C's names")]
 
 use super::attr::{
@@ -19,7 +18,8 @@ use libc::pthread_mutex_t;
 use uverbs_core::wc::WorkCompletion;
 use uverbs_core::wr::{IbvMr, IbvMw, RecvWr, SendWr, Sge};
 
-/// A function that is never called, or that this library does not have: only its offset matters.
+/// A function that is never called, or that this library does not have. The field is declared for the offsets of the
+/// other fields.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>;
 
 c_struct! {
@@ -83,7 +83,8 @@ c_struct! {
         abi_compat: *mut c_void,
     }
 
-    /// It grows at the front: programs find a field by its distance from the end, and by `sz` whether it is there.
+    /// New fields are added at its start: programs find a field by its distance from the end, and determine from `sz`
+    /// whether it exists.
     struct verbs_context {
         free_buf: Unused,
         alloc_buf: Unused,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What queries answer: the device, its ports, their GIDs (ibv_query_device_ex(3), ibv_query_port(3)).
+//! The results of queries: the device, its ports, their GIDs (ibv_query_device_ex(3), ibv_query_port(3)).
 
 use core::ffi::{c_char, c_int, c_uint};
 use uverbs_core::attr::Gid;
@@ -140,7 +140,7 @@ c_struct! {
         link_layer: u8,
         flags: u8,
         port_cap_flags2: u16,
-        /// From rdma-core 59 on.
+        /// Since rdma-core 59.
         active_speed_ex: u32,
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What librdmacm translates between the kernel's structs and C's: `<rdma/ib_user_verbs.h>`, `<rdma/ib_user_sa.h>` and
-//! `<infiniband/sa.h>`.
+//! The structs that librdmacm converts between the kernel's form and C's: `<rdma/ib_user_verbs.h>`,
+//! `<rdma/ib_user_sa.h>` and `<infiniband/sa.h>`.
 
 use super::device::Gid64;
 use core::ffi::c_int;
@@ -60,7 +60,7 @@ c_struct! {
         reserved: [u8; 5],
     }
 
-    /// Numbers of more than a byte that travel are big endian, here and in the next one.
+    /// Fields of more than a byte that are sent over the network are big endian, in this struct and in the next one.
     struct ib_user_path_rec {
         dgid: [u8; 16],
         sgid: [u8; 16],

@@ -79,7 +79,7 @@ c_struct! {
         dci_streams_caps: mlx5dv_dci_streams_caps,
         max_wr_memcpy_length: usize,
         crypto_caps: mlx5dv_crypto_caps,
-        /// From here on: after rdma-core 44.
+        /// This field and those after it are newer than rdma-core 44.
         max_dc_rd_atom: u64,
         max_dc_init_rd_atom: u64,
         reg_c0: mlx5dv_reg,
@@ -89,7 +89,7 @@ c_struct! {
     struct mlx5dv_context_attr {
         flags: u32,
         comp_mask: u64,
-        /// After rdma-core 44.
+        /// Newer than rdma-core 44.
         fds: *mut c_void,
     }
 
@@ -210,7 +210,7 @@ c_struct! {
         dm: Pair<ibv_dm, mlx5dv_dm>,
         ah: Pair<IbvAh, mlx5dv_ah>,
         pd: Pair<ibv_pd, mlx5dv_pd>,
-        /// After rdma-core 44.
+        /// Newer than rdma-core 44.
         devx: Pair<c_void, c_void>,
     }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The structs of `<infiniband/verbs.h>` (and `<infiniband/mlx5dv.h>`), under their C names, with the fields of rdma-core 65.
+//! The structs of `<infiniband/verbs.h>` (and `<infiniband/mlx5dv.h>`), under their C names, with the fields of
+//! rdma-core 65.
 //!
-//! [`c_struct`] also records where each field stands. The tests compare that with the tables in `data/`, which a C
-//! compiler made from the headers of rdma-core 44 and 65, and with the header that is installed.
+//! [`c_struct`] also records the offset of each field. The tests compare the offsets with the tables in `data/`, which
+//! were generated with a C compiler from the headers of rdma-core 44 and 65, and with the installed header.
 //!
-//! Enumerations are integers here: a C caller may pass any number. What the data path reads is declared in
-//! `uverbs_core::{wr, wc}`, because its lists are posted as they are.
+//! Enumerations are integers here, because a C caller may pass any number. The structs of the data path are declared in
+//! `uverbs_core::{wr, wc}`, because C's lists are posted without conversion.
 
-/// Declares structs as C lays them out, and what the tests compare.
+/// Declares structs with the layout of C, and a table of their fields for the tests.
 macro_rules! c_struct {
     ($(
         $(#[$meta:meta])*
@@ -44,7 +45,7 @@ pub(crate) mod wq;
 #[cfg(test)]
 mod tests;
 
-/// Where the fields of a struct stand.
+/// The offsets of the fields of a struct.
 #[cfg(test)]
 pub(crate) struct Layout {
     pub(crate) name: &'static str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Objects that verbs make, but for QPs: their public part, with which our objects begin.
+//! The public parts of objects other than QPs. The objects of this library begin with them.
 
 use super::context::ibv_context;
 use core::ffi::{c_int, c_uint, c_void};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queue pairs: the objects with the functions of ibv_wr_post(3), and what they are created with and changed to.
+//! Queue pairs: the objects with the functions of ibv_wr_post(3), and the attributes with which they are created and
+//! modified.
 
 use super::attr::ibv_ah_attr;
 use super::context::ibv_context;
@@ -152,7 +153,7 @@ c_struct! {
         wr_complete: Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>,
         wr_abort: Option<unsafe extern "C" fn(*mut ibv_qp_ex)>,
         wr_atomic_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
-        /// From rdma-core 49 on.
+        /// Since rdma-core 49.
         wr_flush: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8)>,
     }
 }

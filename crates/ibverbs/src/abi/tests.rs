@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The structs against the headers: tables of rdma-core 44 and 65, and what the C compiler says of the installed header.
+//! Compares the structs with the headers: with tables of rdma-core 44 and 65, and with the output of a C program for
+//! the installed header.
 
 use super::{Layout, attr, context, device, flow, kern, mlx5dv, object, qp, wq};
 use core::fmt::Write as _;
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// What a C compiler for x86-64 printed: `struct field offset` a line, and `struct sizeof size`.
+/// The output of a C program on x86-64: lines of `struct field offset`, and of `struct sizeof size`.
 const TABLE_44: &str = include_str!("../../data/layout-44.txt");
 const TABLE_65: &str = include_str!("../../data/layout-65.txt");
 
@@ -55,7 +56,8 @@ fn parse(text: &str) -> Table<'_> {
         .collect()
 }
 
-/// An older header's table may lack fields at the end of a struct (at the front of `verbs_context`), and nothing else.
+/// Compares with the table of an older header. It may lack fields at the end of a struct (at the start of
+/// `verbs_context`), and nothing else.
 fn compare_with_older(theirs: &Table<'_>) {
     let ours = ours();
     for ((name, field), offset) in theirs {
@@ -69,15 +71,15 @@ fn compare_with_older(theirs: &Table<'_>) {
             _ => assert_eq!(ours[&(*name, *field)], *offset, "{name}.{field}"),
         }
     }
-    // What the older header lacks stands where its struct has ended, or would before its start.
+    // The offsets of fields that the older header lacks are behind the end of its struct, or before its start.
     for (name, field) in ours.keys().filter(|key| !theirs.contains_key(*key)) {
         let Some(their_size) = theirs.get(&(*name, "sizeof")) else { continue };
         let (size, offset) = (ours[&(*name, "sizeof")], ours[&(*name, *field)]);
         match *name {
             "verbs_context" => {
-                assert!(size - offset > *their_size, "{name}.{field} is new, not at the front")
+                assert!(size - offset > *their_size, "{name}.{field} is new, and not at the start")
             }
-            _ => assert!(offset >= *their_size, "{name}.{field} is new, not at the end"),
+            _ => assert!(offset >= *their_size, "{name}.{field} is new, and not at the end"),
         }
     }
 }
@@ -89,20 +91,20 @@ fn every_struct_has_the_layout_of_rdma_core_65() {
     let wrong: Vec<_> = ours.iter().filter(|(key, value)| theirs.get(*key) != Some(value)).collect();
     assert!(wrong.is_empty(), "differ from rdma-core 65: {wrong:?}");
     assert_eq!(ours.len(), theirs.len());
-    assert!(ours.len() > 400, "only {} facts", ours.len());
+    assert!(ours.len() > 400, "only {} fields", ours.len());
 }
 
 #[test]
 #[cfg_attr(not(target_arch = "x86_64"), ignore = "pthread's types have other sizes")]
 fn rdma_core_44_lacks_only_fields_at_the_ends() {
     let theirs = parse(TABLE_44);
-    assert!(theirs.len() > 380, "only {} facts", theirs.len());
+    assert!(theirs.len() > 380, "only {} fields", theirs.len());
     compare_with_older(&theirs);
 }
 
-/// The compiler's word on the header of this machine, for the fields that rdma-core 44 has.
+/// Compares with the installed header, for the fields that rdma-core 44 has.
 #[test]
-fn the_installed_header_agrees() {
+fn the_layouts_are_those_of_the_installed_header() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
         assert!(std::env::var_os("CI").is_none(), "CI must have libibverbs-dev");
         println!("SKIPPED: needs libibverbs-dev (cargo xtask setup installs it)");
@@ -117,7 +119,7 @@ fn the_installed_header_agrees() {
     compare_with_older(&parse(core::str::from_utf8(&printed).unwrap()));
 }
 
-/// Prints the tables' program: compile its output with the header of a version to make `data/layout-*.txt`.
+/// Prints the program that generates the tables `data/layout-*.txt`. It is compiled with the headers of a version.
 #[test]
 #[ignore = "a generator: cargo test -p uverbs-ibverbs --lib print_the_program -- --ignored --nocapture"]
 fn print_the_program() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work queues, and the tables that spread packets over them (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
+//! Work queues, and the indirection tables that distribute packets over them (ibv_create_wq(3),
+//! ibv_create_rwq_ind_table(3)).
 
 use super::context::ibv_context;
 use super::object::{ibv_cq, ibv_pd};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a device and its ports are, in C's structs.
+//! Attributes of a device and its ports, in C's structs.
 
 use crate::abi::device::{
     OdpTransports, ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_gid_entry, ibv_odp_caps,
@@ -13,7 +13,7 @@ fn int(value: u32) -> c_int {
     c_int::try_from(value).unwrap_or(c_int::MAX)
 }
 
-/// A text in an array of C's, cut if need be and always ended.
+/// A text in a C array, truncated if necessary, and always terminated by a NUL.
 pub(crate) fn text<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
     for (place, byte) in out.iter_mut().take(N - 1).zip(text.bytes()) {
@@ -23,7 +23,7 @@ pub(crate) fn text<const N: usize>(text: &str) -> [c_char; N] {
     out
 }
 
-/// `struct ibv_device_attr`, with the firmware's version as the device's sysfs entry says it, or else from its number.
+/// `struct ibv_device_attr`, with the firmware's version from sysfs or, without that, from its number.
 pub(crate) fn device_attr(attr: &DeviceAttr, fw_ver: Option<&str>) -> ibv_device_attr {
     let number = || format!("{}.{}.{}", attr.fw_ver >> 32, attr.fw_ver >> 16 & 0xffff, attr.fw_ver & 0xffff);
     ibv_device_attr {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_and_ended() {
+    fn a_long_text_is_truncated_and_terminated() {
         assert_eq!(string(&text::<4>("abcdef")), "abc");
         assert_eq!(string(&text::<4>("ab")), "ab");
     }

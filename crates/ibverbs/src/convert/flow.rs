@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Steering rules from C's form: a head, and specifications of different sizes behind it.
+//! Steering rules from C's form: a header, followed by specifications of different sizes.
 #![expect(unsafe_code)]
-// UNSAFETY: C's structs are read by the type that each has in its head.
+// UNSAFETY: C's structs are read by the type in the header of each.
 
 use crate::abi::flow::{
     ibv_counters, ibv_flow_attr, ibv_flow_eth_filter, ibv_flow_gre_filter, ibv_flow_ipv4_ext_filter,
@@ -35,7 +35,7 @@ mod kind {
     pub(super) const ACTION_COUNT: u32 = 0x1003;
 }
 
-/// A specification where C has it, with its size there.
+/// A specification in C's memory, with its size.
 struct Place {
     at: *const u8,
     size: usize,
@@ -48,13 +48,13 @@ impl Place {
     /// `at` is valid for reads of `size` bytes, and `T` consists of integers and pointers.
     unsafe fn read<T: Copy>(&self) -> Outcome<T> {
         ensure(self.size >= size_of::<T>())?;
-        // SAFETY: `size` bytes are readable (contract of this function), which is enough (checked above); all bit patterns
-        // are values of `T`.
+        // SAFETY: `size` bytes are readable (contract of this function), which is enough (checked above); all bit
+        // patterns are values of `T`.
         Ok(unsafe { self.at.cast::<T>().read_unaligned() })
     }
 }
 
-/// Both halves of a condition.
+/// Value and mask of a condition.
 fn both<C, T>(val: C, mask: C, convert: impl Fn(C) -> T) -> FlowMatch<T> {
     FlowMatch { val: convert(val), mask: convert(mask) }
 }
@@ -144,7 +144,7 @@ unsafe fn header(kind: u32, place: &Place) -> Outcome<FlowHeader> {
 /// A rule, and the counters that it names.
 ///
 /// # Safety
-/// `attr` is valid for reads, and followed by `num_of_specs` specifications of the size that each has in its head.
+/// `attr` is valid for reads, and followed by `num_of_specs` specifications, each of the size in its header.
 pub(crate) unsafe fn from_c(attr: *const ibv_flow_attr) -> Outcome<(FlowAttr, Option<*mut ibv_counters>)> {
     // SAFETY: `attr` is valid for reads (contract of this function).
     let head = unsafe { attr.read() };
@@ -156,7 +156,7 @@ pub(crate) unsafe fn from_c(attr: *const ibv_flow_attr) -> Outcome<(FlowAttr, Op
     let mut counters = None;
     let mut at = attr.wrapping_add(1).cast::<u8>();
     for _ in 0..head.num_of_specs {
-        // Each begins with its type and size, as this one.
+        // Every specification begins with its type and size, as this struct does.
         // SAFETY: there is one more specification (contract of this function).
         let spec_head = unsafe { at.cast::<ibv_flow_spec_action_drop>().read_unaligned() };
         let place = Place { at, size: spec_head.size.into() };
@@ -172,7 +172,7 @@ pub(crate) unsafe fn from_c(attr: *const ibv_flow_attr) -> Outcome<(FlowAttr, Op
                 // SAFETY: the struct consists of integers and a pointer; the bytes are readable (contract of this
                 // function).
                 let count = unsafe { place.read::<ibv_flow_spec_counter_action>() }?;
-                // The kernel takes one (`parse_flow_attr()` of mlx5_ib).
+                // The kernel accepts one (`parse_flow_attr()` of mlx5_ib).
                 ensure(counters.replace(count.counters).is_none())?;
             }
             kind::ACTION_HANDLE => return Err(Errno::EOPNOTSUPP),
@@ -199,7 +199,7 @@ pub(crate) unsafe fn from_c(attr: *const ibv_flow_attr) -> Outcome<(FlowAttr, Op
 mod tests {
     use super::*;
 
-    /// A rule as C writes it.
+    /// A rule in C's form.
     fn rule(specs: &[Vec<u8>]) -> Vec<u64> {
         let mut bytes = vec![0; size_of::<ibv_flow_attr>()];
         bytes[12] = specs.len() as u8;
@@ -215,7 +215,7 @@ mod tests {
         unsafe { from_c(words.as_ptr().cast()) }.map(|(attr, _)| attr)
     }
 
-    /// A specification: its head, then bytes, in a struct of `size` bytes.
+    /// A specification: its header, then bytes, in a struct of `size` bytes.
     fn spec(kind: u32, size: usize, at: usize, fields: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; size];
         bytes[..4].copy_from_slice(&kind.to_ne_bytes());
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_specification_is_refused() {
+    fn invalid_specifications_are_refused() {
         let wrong = |spec| parse(&[spec]).unwrap_err();
         assert_eq!(wrong(spec(0x21, 40, 6, &[])), Errno::EINVAL);
         assert_eq!(wrong(spec(kind::ETH, 36, 6, &[])), Errno::EINVAL);

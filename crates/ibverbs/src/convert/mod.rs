@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Attributes between C's structs and those of the core.
+//! Conversions of attributes between C's structs and those of the core.
 
 pub(crate) mod device;
 pub(crate) mod flow;

@@ -25,7 +25,8 @@ pub(crate) fn to_c(attr: &AhAttr) -> ibv_ah_attr {
     }
 }
 
-/// An address from C's form. Fields of the route that are wider than the packet's are cut as the kernel cuts them.
+/// An address from C's form. Fields of the route that are wider than those of the packet are truncated, as by the
+/// kernel.
 pub(crate) fn from_c(attr: &ibv_ah_attr) -> AhAttr {
     let route = || GlobalRoute {
         dgid: attr.grh.dgid.into(),

@@ -32,7 +32,8 @@ pub(crate) fn from_c(attr: &ibv_qp_attr) -> QpAttr {
     QpAttr {
         qp_state: QpState(attr.qp_state),
         cur_qp_state: QpState(attr.cur_qp_state),
-        // A value that does not fit is no MTU; the check of the attributes reports it if the mask has the attribute.
+        // A value that does not fit is not a valid MTU; the check of the attributes reports it if the mask has the
+        // attribute.
         path_mtu: Mtu(u8::try_from(attr.path_mtu).unwrap_or(u8::MAX)),
         path_mig_state: MigState(attr.path_mig_state),
         qkey: attr.qkey,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Extended polling: the functions inside of `struct ibv_cq_ex` (ibv_create_cq_ex(3)).
+//! Extended polling: the functions in `struct ibv_cq_ex` (ibv_create_cq_ex(3)).
 //!
-//! A session holds the queue's lock from `start_poll` to `end_poll`. `status` and `wr_id` are fields, which are set with every
-//! step; all else is read from the completion when its function is called.
+//! A session holds the queue's lock from `start_poll` to `end_poll`. `status` and `wr_id` are fields of the struct,
+//! which are set at every step. The functions read all other values from the completion when they are called.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
@@ -16,21 +16,22 @@ use uverbs_core::sync::{Dynamic, Locked};
 /// The fields that programs can request: all except those of tag matching.
 pub(crate) const OFFERED: WcExFlags = WcExFlags::all().difference(WcExFlags::TM_INFO);
 
-/// The queue of C's struct.
+/// The engine of C's struct.
 ///
 /// # Safety
-/// A live queue of this driver.
+/// `cq` is a live queue of this driver.
 #[inline(always)]
 unsafe fn queue<'a, D: Driver>(cq: *mut ibv_cq_ex) -> &'a Locked<D::CompletionQueue, Dynamic> {
-    // SAFETY: `cq` points to an existing queue of this driver (the contract of this function), whose extended struct begins
-    // with `ibv_cq`.
+    // SAFETY: `cq` points to an existing queue of this driver (the contract of this function), whose extended struct
+    // begins with `ibv_cq`.
     unsafe { &cq::private::<D>(cq.cast()).queue }
 }
 
 /// Writes the current completion of a session to C's fields. Returns 0, or `EIO` if there is none.
 ///
 /// # Safety
-/// A live queue, in a session of this thread or one that it was handed.
+/// `cq` is a live queue of this driver, in a session of this thread, or of one that has handed the session over to this
+/// thread.
 #[inline(always)]
 unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) -> c_int {
     let Some(current) = engine.current() else { return libc::EIO };
@@ -42,15 +43,15 @@ unsafe fn publish<D: Driver>(cq: *mut ibv_cq_ex, engine: &D::CompletionQueue) ->
 }
 
 unsafe extern "C" fn start_poll<D: Driver>(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+    // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
         return libc::EINVAL;
     }
     // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(cq) };
     // The slow paths are tail calls, so this function saves no registers.
-    // SAFETY: `end_poll`, or an error path, leaves the queue. A queue without a lock is used by one thread (the man page's
-    // contract of `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
+    // SAFETY: `end_poll`, or an error path, leaves the queue. A queue without a lock is used by one thread (the man
+    // page's contract of `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`).
     let Some(engine) = (unsafe { queue.try_enter() }) else {
         // SAFETY: the contract of this function.
         return unsafe { start_poll_contended::<D>(cq) };
@@ -77,7 +78,8 @@ unsafe extern "C" fn start_poll<D: Driver>(cq: *mut ibv_cq_ex, attr: *mut ibv_po
 unsafe fn start_poll_contended<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: `cq` is a live queue of this driver (the contract of this function).
     let queue = unsafe { queue::<D>(cq) };
-    // SAFETY: `start_poll_entered` leaves the queue, or the session's end does. A queue without a lock is never contended.
+    // SAFETY: `start_poll_entered` leaves the queue, or the session's end does. A queue without a lock is never
+    // contended.
     if unsafe { queue.enter() }.is_err() {
         return libc::EBUSY;
     }
@@ -85,7 +87,7 @@ unsafe fn start_poll_contended<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
     unsafe { start_poll_entered::<D>(cq) }
 }
 
-/// [`start_poll`] in a queue that was entered. Leaves it if no session begins.
+/// [`start_poll`] on a queue that this thread has entered. Leaves the queue if no session begins.
 ///
 /// # Safety
 /// As [`start_poll`]; this thread has entered the queue, and uses no reference to its engine.
@@ -111,8 +113,8 @@ unsafe fn start_poll_entered<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn next_poll<D: Driver>(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: `cq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { queue::<D>(cq) };
-    // SAFETY: this thread has the session (the man page's contract of `ibv_next_poll`). Without a session the engine refuses
-    // the call.
+    // SAFETY: this thread has the session (the man page's contract of `ibv_next_poll`). Without a session the engine
+    // refuses the call.
     let engine = unsafe { queue.entered() };
     match engine.next_poll() {
         // SAFETY: `cq` points to an existing queue, and this thread has its session.
@@ -173,7 +175,7 @@ pub(crate) fn set_functions<D: Driver>(cq: &mut ibv_cq_ex, flags: WcExFlags) {
     cq.read_opcode = Some(read_opcode::<D>);
     cq.read_vendor_err = Some(read_vendor_err::<D>);
     cq.read_wc_flags = Some(read_wc_flags::<D>);
-    // Fields of `struct ibv_wc`: they cost nothing before they are read.
+    // The functions for fields of `struct ibv_wc` are always set, because they have no cost until they are called.
     cq.read_byte_len = Some(read_byte_len::<D>);
     cq.read_imm_data = Some(read_imm_data::<D>);
     cq.read_qp_num = Some(read_qp_num::<D>);

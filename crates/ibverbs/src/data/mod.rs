@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The data path: functions that exist once per driver, which programs call through the context, a queue pair or a queue.
+//! The data path: functions that exist once per driver, which programs call through the context, a queue pair or a
+//! queue.
 //!
-//! They look nothing up and check no pointer, as C's do not. A panic in one of them would end the process at the border to C;
-//! the engines below have none.
+//! As in rdma-core, they perform no lookup and check no pointer. A panic in one of them would abort the process,
+//! because it can't unwind into C; the engines do not panic.
 #![expect(unsafe_code)]
-// UNSAFETY: the table of functions has its empty places as zeros.
+// UNSAFETY: the table of functions begins as zeros, which mean missing functions.
 
 pub(crate) mod cq_ex;
 pub(crate) mod poll;
@@ -17,7 +18,7 @@ use crate::object::{counters, cq, dm, flow, mr, mw, pd, srq, wq, xrcd};
 use core::mem;
 use uverbs_core::provider::Driver;
 
-/// A context's functions. What is missing stays empty, and C's inline functions answer `EOPNOTSUPP` for it.
+/// A context's functions. Missing functions are NULL; C's inline functions return `EOPNOTSUPP` for them.
 pub(crate) fn functions<D: Driver>() -> verbs_context {
     // SAFETY: integers, pointers, pthread's types and optional functions: zeros are values of all of them.
     let mut table: verbs_context = unsafe { mem::zeroed() };

@@ -12,8 +12,8 @@ use core::ptr;
 use uverbs_core::provider::{Driver, RecvQueue, SendQueue, raw};
 use uverbs_core::wr::{RecvWr, SendWr};
 
-/// Reports the first work request that was not posted. Where none is to blame (a failed doorbell, a queue pair without such a
-/// queue), it is the first of the list.
+/// Reports the first work request that was not posted. If the error is not that of a work request (a failed doorbell, a
+/// queue pair without such a queue), this is the first of the list.
 ///
 /// # Safety
 /// `bad_wr` is NULL or valid for writing.
@@ -39,8 +39,8 @@ pub(crate) unsafe extern "C" fn post_send<D: Driver>(
         // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         return unsafe { report(ptr::null(), list, bad_wr, Errno::EINVAL) };
     };
-    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions (contract of
-    // the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
+    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions
+    // (contract of the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
     match unsafe { raw::post_send(queue, list) } {
         Ok(()) => 0,
         // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
@@ -60,8 +60,8 @@ pub(crate) unsafe extern "C" fn post_recv<D: Driver>(
         // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
         return unsafe { report(ptr::null(), list, bad_wr, Errno::EINVAL) };
     };
-    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions (contract of
-    // the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
+    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions
+    // (contract of the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
     match unsafe { raw::post_recv(queue, list) } {
         Ok(()) => 0,
         // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).
@@ -78,8 +78,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv<D: Driver>(
 ) -> c_int {
     // SAFETY: `srq` is a live object of this library: its context was found above.
     let queue = unsafe { &srq::private::<D>(srq).queue };
-    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions (contract of
-    // the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
+    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions
+    // (contract of the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
     match unsafe { raw::post_recv(queue, list) } {
         Ok(()) => 0,
         // SAFETY: `bad_wr` is NULL or valid for writes (contract of the man page).

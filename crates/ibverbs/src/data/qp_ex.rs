@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The functions inside of `struct ibv_qp_ex` (ibv_wr_post(3)).
+//! The functions in `struct ibv_qp_ex` (ibv_wr_post(3)).
 //!
-//! Each reads the sticky `wr_id` and `wr_flags` from the struct and calls the core's builder for the driver's queue. The
-//! core's table of builders is a constant per type of queue, so these calls are direct ones.
+//! Each reads the sticky `wr_id` and `wr_flags` from the struct and calls the core's builder for the driver's queue.
+//! The core's table of builders is a constant for each type of queue, so the compiler makes these calls direct.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
@@ -21,14 +21,14 @@ fn builders<D: Driver>() -> &'static WrVtable {
     WrVtable::of::<D::SendQueue, Dynamic>()
 }
 
-/// The queue as the builders take it.
+/// The queue, as a pointer for the builders.
 ///
 /// # Safety
-/// A live queue pair of this driver that has a send queue.
+/// `qp` is a live queue pair of this driver that has a send queue.
 #[inline(always)]
 unsafe fn queue<D: Driver>(qp: *mut ibv_qp_ex) -> *const () {
-    // SAFETY: `qp` points to an existing queue pair of this driver (the contract of this function), whose extended struct
-    // begins with `ibv_qp`.
+    // SAFETY: `qp` points to an existing queue pair of this driver (the contract of this function), whose extended
+    // struct begins with `ibv_qp`.
     let send = unsafe { &qp::private::<D>(qp.cast::<ibv_qp>()).send };
     // SAFETY: the queue pair has a send queue (the contract of this function).
     ptr::from_ref(unsafe { send.as_ref().unwrap_unchecked() }).cast()
@@ -37,7 +37,7 @@ unsafe fn queue<D: Driver>(qp: *mut ibv_qp_ex) -> *const () {
 /// The sticky fields.
 ///
 /// # Safety
-/// A live queue pair.
+/// `qp` is a live queue pair.
 #[inline(always)]
 unsafe fn sticky(qp: *mut ibv_qp_ex) -> Wr {
     // SAFETY: `qp` points to an existing queue pair (the contract of this function).
@@ -52,23 +52,23 @@ macro_rules! builders {
     ($($name:ident($($arg:ident: $ty:ty = $value:expr),*);)*) => {
         $(
             unsafe extern "C" fn $name<D: Driver>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
-                // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those have
-                // this function, and this thread has its session; the other arguments are valid (both by the contract of
-                // ibv_wr_post(3)).
+                // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those
+                // have this function, and this thread has its session; the other arguments are valid (both by the
+                // contract of ibv_wr_post(3)).
                 unsafe { (builders::<D>().$name)(queue::<D>(qp), sticky(qp), $($value),*) }
             }
         )*
     };
 }
 
-/// Functions that say more about it.
+/// Functions that set further fields of a work request.
 macro_rules! setters {
     ($($name:ident($($arg:ident: $ty:ty = $value:expr),*);)*) => {
         $(
             unsafe extern "C" fn $name<D: Driver>(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
-                // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those have
-                // this function, and this thread has its session; the other arguments are valid (both by the contract of
-                // ibv_wr_post(3)).
+                // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those
+                // have this function, and this thread has its session; the other arguments are valid (both by the
+                // contract of ibv_wr_post(3)).
                 unsafe { (builders::<D>().$name)(queue::<D>(qp), $($value),*) }
             }
         )*
@@ -103,7 +103,8 @@ setters! {
 }
 
 unsafe extern "C" fn wr_complete<D: Driver>(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those have this function.
+    // SAFETY: `qp` points to an existing queue pair of this driver with a send queue, because only those have this
+    // function.
     let queue = unsafe { queue::<D>(qp) };
     // SAFETY: the vtable is that of this queue, and this thread has its session (the contract of ibv_wr_post(3)).
     match unsafe { (builders::<D>().wr_complete)(queue) } {
@@ -112,8 +113,8 @@ unsafe extern "C" fn wr_complete<D: Driver>(qp: *mut ibv_qp_ex) -> c_int {
     }
 }
 
-/// Puts the functions into a queue pair, which must have a send queue. One that its type or the device has not got makes
-/// `wr_complete` fail.
+/// Sets the functions of a queue pair, which must have a send queue. If a program calls one that the type of the queue
+/// pair or the device lacks, `wr_complete` fails.
 pub(crate) fn set_functions<D: Driver>(qp: &mut ibv_qp_ex) {
     macro_rules! set {
         ($($name:ident)*) => { $(qp.$name = Some($name::<D>);)* };

@@ -23,7 +23,7 @@ use uverbs_core::provider::{DcDriver, DctCreate, DctParts, QpCreate, QpParts};
 use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::dv::CqOptions;
 
-/// `enum mlx5dv_cq_init_attr_mask`. Compressed entries are not read by this library, and padded ones not requested.
+/// `enum mlx5dv_cq_init_attr_mask`. This library does not read compressed entries, and does not request padded ones.
 mod cq_mask {
     pub(super) const CQE_SIZE: u64 = 1 << 2;
 }
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_create_cq(
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let open = unsafe { super::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
         let request = unsafe { cq::extended_request(context, attr) }?;
@@ -71,7 +71,7 @@ mod qp_mask {
 }
 
 /// `enum mlx5dv_qp_create_flags`: data in completions, which every queue pair has unless it is disabled here or by the
-/// environment. The second flag permits it where the device decides, and changes nothing here.
+/// environment. The second flag permits data in completions where it depends on the device; it has no effect here.
 mod create_flag {
     pub(super) const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
     pub(super) const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
@@ -156,7 +156,7 @@ unsafe fn without_scatter(
 ) -> Outcome<*mut ibv_qp> {
     let init = qp::init_attr(attr)?;
     if init.qp_type == QpType::Driver || attr.comp_mask & (mask::IND_TABLE | mask::RX_HASH) != 0 {
-        // These have no data in completions.
+        // These queue pairs never have data in completions.
         // SAFETY: the contract of this function.
         return unsafe { qp::create(open, context, attr) };
     }
@@ -179,7 +179,7 @@ unsafe fn initiator(
     attr: &mut ibv_qp_init_attr_ex,
 ) -> Outcome<*mut ibv_qp> {
     ensure(attr.qp_type == QpType::Driver as u32 && !attr.pd.is_null() && !attr.send_cq.is_null())?;
-    // An initiator receives nothing.
+    // An initiator has no receives.
     (attr.cap.max_recv_wr, attr.cap.max_recv_sge, attr.srq) = (0, 0, ptr::null_mut());
     if attr.recv_cq.is_null() {
         attr.recv_cq = attr.send_cq;

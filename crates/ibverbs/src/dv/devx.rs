@@ -16,13 +16,13 @@ use core::ffi::{c_int, c_void};
 use core::mem::ManuallyDrop;
 use uverbs_mlx5::devx::{self, DevxObject, Umem};
 
-/// `struct mlx5dv_devx_obj`, which programs do not look into.
+/// `struct mlx5dv_devx_obj`, which is opaque for programs.
 pub(crate) struct DevxObj(ManuallyDrop<DevxObject>);
 
 /// The object behind a pointer.
 ///
 /// # Safety
-/// NULL, or an object of this library that exists.
+/// `obj` is NULL, or an object of this library that exists.
 pub(super) unsafe fn object<'a>(obj: *mut DevxObj) -> Outcome<&'a DevxObject> {
     // SAFETY: `obj` is NULL or exists (the contract of this function); no mutable reference to it exists.
     let obj = unsafe { obj.as_ref() }.ok_or(Errno::EINVAL)?;
@@ -33,7 +33,8 @@ pub(super) unsafe fn object<'a>(obj: *mut DevxObj) -> Outcome<&'a DevxObject> {
 type Mailboxes<'a> = (&'a [u8], &'a mut [u8]);
 
 /// # Safety
-/// `input` and `output` are NULL or valid for so many bytes, and used by nobody else during the call.
+/// `input` is NULL or valid for reads of `inlen` bytes, `output` is NULL or valid for writes of `outlen` bytes, and no
+/// other thread accesses them during the call.
 unsafe fn mailboxes<'a>(
     input: *const c_void,
     inlen: usize,
@@ -62,7 +63,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_general_cmd(
         let open = unsafe { super::of(context) }?;
         // SAFETY: the mailboxes are valid (contract of the man page).
         let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
-        // SAFETY: the program answers for the memory that its command names (contract of the man page).
+        // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         Ok(unsafe { open.driver.devx_general_command(input, output) }?)
     })
 }
@@ -82,7 +83,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_create(
         let open = unsafe { super::of(context) }?;
         // SAFETY: the mailboxes are valid (contract of the man page).
         let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
-        // SAFETY: the program answers for the memory that its command names (contract of the man page).
+        // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         let object = unsafe { open.driver.devx_create(input, output) }?;
         Ok(Box::into_raw(Box::new(DevxObj(ManuallyDrop::new(object)))))
     })
@@ -122,7 +123,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_modify(
         let object = unsafe { object(obj) }?;
         // SAFETY: the mailboxes are valid (contract of the man page).
         let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
-        // SAFETY: the program answers for the memory that its command names (contract of the man page).
+        // SAFETY: the program is responsible for the memory that its command names (contract of the man page).
         Ok(unsafe { object.modify(input, output) }?)
     })
 }
@@ -135,8 +136,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_obj_destroy(obj: *mut DevxObj
         ensure(!obj.is_null())?;
         // SAFETY: not NULL, so it exists (contract of the man page).
         let handle = unsafe { &(*obj).0 };
-        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of the
-        // man page).
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+        // the man page).
         unsafe { destroy_handle(handle, DevxObject::destroy) }?;
         // SAFETY: `uverbs_mlx5dv_devx_obj_create` allocated it as a `Box`; the program does not use it after this call.
         drop(unsafe { Box::from_raw(obj) });
@@ -159,8 +160,8 @@ macro_rules! of_verbs {
                 outlen: usize,
             ) -> c_int {
                 number(|| {
-                    // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; that is not
-                    // closed during this call (contract of the man page).
+                    // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; the
+                    // context is not closed during this call (contract of the man page).
                     let open = unsafe { super::of_object(object) }?;
                     // SAFETY: the mailboxes are valid (contract of the man page).
                     let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
@@ -181,14 +182,14 @@ macro_rules! of_verbs {
                 outlen: usize,
             ) -> c_int {
                 number(|| {
-                    // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; that is not
-                    // closed during this call (contract of the man page).
+                    // SAFETY: `object` is NULL or a live object, which begins with the pointer to its context; the
+                    // context is not closed during this call (contract of the man page).
                     let open = unsafe { super::of_object(object) }?;
                     // SAFETY: the mailboxes are valid (contract of the man page).
                     let (input, output) = unsafe { mailboxes(input, inlen, output, outlen) }?;
                     // SAFETY: a live object: its context was found above.
                     let handle = unsafe { (*object).$handle };
-                    // SAFETY: the program answers for what its command changes (contract of the man page).
+                    // SAFETY: the program is responsible for the changes by its command (contract of the man page).
                     Ok(unsafe { open.driver.devx_modify(handle.cast_unsigned_(), input, output) }?)
                 })
             }
@@ -286,7 +287,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_
         let umem = umem.cast::<DevxUmem>();
         // SAFETY: not NULL, so it exists (contract of the man page).
         let handle = unsafe { &(*umem).umem };
-        // SAFETY: if this succeeds, it is freed below, and the program does not use it any more (contract of the man page).
+        // SAFETY: if this succeeds, it is freed below, and the program does not use it any more (contract of the man
+        // page).
         unsafe { destroy_handle(handle, Umem::dereg) }?;
         // SAFETY: `reg_umem` allocated it as a `Box` of this type; the program does not use it after this call.
         drop(unsafe { Box::from_raw(umem) });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Events of the firmware's objects, and queries in the background (mlx5dv_devx_create_event_channel(3),
+//! Events of the firmware's objects, and asynchronous queries (mlx5dv_devx_create_event_channel(3),
 //! mlx5dv_devx_create_cmd_comp(3)).
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and records.
@@ -28,10 +28,10 @@ struct Events {
     channel: EventChannel,
 }
 
-/// Reads a record, which has a header of `header` bytes; how many bytes it has.
+/// Reads a record, which has a header of `header` bytes. Returns the number of bytes.
 ///
 /// # Safety
-/// `record` is NULL or valid for writes of `len` bytes, and used by nobody else during the call.
+/// `record` is NULL or valid for writes of `len` bytes, and no other thread accesses it during the call.
 unsafe fn read(fd: BorrowedFd<'_>, record: *mut c_void, len: usize, header: usize) -> Outcome<usize> {
     // SAFETY: the contract of this function.
     let record = unsafe { devx::mailbox_mut(record, len) }?;
@@ -59,8 +59,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_create_cmd_comp(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_destroy_cmd_comp(cmd_comp: *mut mlx5dv_devx_cmd_comp) {
     if !cmd_comp.is_null() {
-        // SAFETY: `uverbs_mlx5dv_devx_create_cmd_comp` allocated it as a `Box` of this type; the program does not use it after
-        // this call (contract of the man page).
+        // SAFETY: `uverbs_mlx5dv_devx_create_cmd_comp` allocated it as a `Box` of this type; the program does not use
+        // it after this call (contract of the man page).
         drop(unsafe { Box::from_raw(cmd_comp.cast::<CmdComp>()) });
     }
 }
@@ -128,8 +128,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_destroy_event_channel(
     channel: *mut mlx5dv_devx_event_channel,
 ) {
     if !channel.is_null() {
-        // SAFETY: `uverbs_mlx5dv_devx_create_event_channel` allocated it as a `Box` of this type; the program does not use it
-        // after this call (contract of the man page).
+        // SAFETY: `uverbs_mlx5dv_devx_create_event_channel` allocated it as a `Box` of this type; the program does not
+        // use it after this call (contract of the man page).
         drop(unsafe { Box::from_raw(channel.cast::<Events>()) });
     }
 }
@@ -183,8 +183,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_devx_subscribe_devx_event_fd(
         if fd < 0 {
             return Err(Errno::EBADF);
         }
-        // SAFETY: the descriptor is not negative, and the program does not close it during this call (contract of the man
-        // page).
+        // SAFETY: the descriptor is not negative, and the program does not close it during this call (contract of the
+        // man page).
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         Ok(channel.subscribe_fd(fd, object, event_num)?)
     })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The addresses of an object's memory, for programs that post and poll by themselves (mlx5dv_init_obj(3)).
+//! The addresses of an object's memory, for programs that access the queues themselves (mlx5dv_init_obj(3)).
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and structs.
 
@@ -19,7 +19,7 @@ use uverbs_core::wr::IbvAh;
 use uverbs_mlx5::Mlx5;
 use uverbs_mlx5::dv::RawQueue;
 
-/// `enum mlx5dv_obj_type`. DEVX (1 << 7) is not done.
+/// `enum mlx5dv_obj_type`. DEVX (1 << 7) is not implemented.
 mod kind {
     pub(super) const QP: u64 = 1 << 0;
     pub(super) const CQ: u64 = 1 << 1;
@@ -40,12 +40,13 @@ fn ring(queue: &RawQueue) -> Queue {
     Queue { buf: queue.buf, wqe_cnt: queue.wqe_cnt, stride: queue.stride }
 }
 
-/// Writes fields of a struct whose version is not known: those at its end are written only if the program asks for them.
+/// Writes fields of a struct whose version is not known: those at its end are written only if the program requests
+/// them.
 macro_rules! put {
     ($out:ident, $($field:ident: $value:expr),* $(,)?) => {
         $(
-            // SAFETY: `out` is valid for writes of the fields that every version has, and of those that its mask asks for
-            // (contract of the man page); it was checked not to be NULL.
+            // SAFETY: `out` is valid for writes of the fields that every version has, and of those that its mask
+            // requests (contract of the man page); it was checked not to be NULL.
             unsafe { (*$out).$field = $value };
         )*
     };
@@ -69,8 +70,8 @@ fn both<I, O>(pair: Pair<I, O>) -> Outcome<(*mut I, *mut O)> {
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_qp(pair: Pair<ibv_qp, mlx5dv_qp>) -> Outcome<()> {
     let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; that is not closed during this call
-    // (contract of this function).
+    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
+    // this call (contract of this function).
     unsafe { super::of_object(object) }?;
     // SAFETY: a live QP of a context of mlx5, as checked above.
     let raw = unsafe { qp::private::<Mlx5>(object) }.shared()?.raw();
@@ -92,8 +93,8 @@ unsafe fn init_qp(pair: Pair<ibv_qp, mlx5dv_qp>) -> Outcome<()> {
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_cq(pair: Pair<ibv_cq, mlx5dv_cq>) -> Outcome<()> {
     let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; that is not closed during this call
-    // (contract of this function).
+    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
+    // this call (contract of this function).
     let open = unsafe { super::of_object(object) }?;
     // SAFETY: a live CQ of a context of mlx5, as checked above.
     let raw = unsafe { cq::private::<Mlx5>(object) }.shared().raw().ok_or(Errno::EIO)?;
@@ -114,8 +115,8 @@ unsafe fn init_cq(pair: Pair<ibv_cq, mlx5dv_cq>) -> Outcome<()> {
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_srq(pair: Pair<ibv_srq, mlx5dv_srq>) -> Outcome<()> {
     let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; that is not closed during this call
-    // (contract of this function).
+    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
+    // this call (contract of this function).
     unsafe { super::of_object(object) }?;
     // SAFETY: a live SRQ of a context of mlx5, as checked above.
     let raw = unsafe { srq::private::<Mlx5>(object) }.shared().raw();
@@ -132,8 +133,8 @@ unsafe fn init_srq(pair: Pair<ibv_srq, mlx5dv_srq>) -> Outcome<()> {
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_rwq(pair: Pair<ibv_wq, mlx5dv_rwq>) -> Outcome<()> {
     let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; that is not closed during this call
-    // (contract of this function).
+    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
+    // this call (contract of this function).
     unsafe { super::of_object(object) }?;
     // SAFETY: a live WQ of a context of mlx5, as checked above.
     let raw = unsafe { wq::private::<Mlx5>(object) }.shared().raw();
@@ -146,8 +147,8 @@ unsafe fn init_rwq(pair: Pair<ibv_wq, mlx5dv_rwq>) -> Outcome<()> {
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_dm(pair: Pair<ibv_dm, mlx5dv_dm>) -> Outcome<()> {
     let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; that is not closed during this call
-    // (contract of this function).
+    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
+    // this call (contract of this function).
     unsafe { super::of_object(object) }?;
     // SAFETY: live memory of a context of this library, as checked above.
     let (buf, length) = unsafe { dm::memory(object) };
@@ -159,8 +160,8 @@ unsafe fn init_dm(pair: Pair<ibv_dm, mlx5dv_dm>) -> Outcome<()> {
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_ah(pair: Pair<IbvAh, mlx5dv_ah>) -> Outcome<()> {
     let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; that is not closed during this call
-    // (contract of this function).
+    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
+    // this call (contract of this function).
     unsafe { super::of_object(object) }?;
     // SAFETY: a live address handle of a context of mlx5, as checked above.
     let av = unsafe { ah::driver::<Mlx5>(object) }.as_ptr();
@@ -172,8 +173,8 @@ unsafe fn init_ah(pair: Pair<IbvAh, mlx5dv_ah>) -> Outcome<()> {
 /// As in mlx5dv_init_obj(3).
 unsafe fn init_pd(pair: Pair<ibv_pd, mlx5dv_pd>) -> Outcome<()> {
     let (object, out) = both(pair)?;
-    // SAFETY: `object` is a live object, which begins with the pointer to its context; that is not closed during this call
-    // (contract of this function).
+    // SAFETY: `object` is a live object, which begins with the pointer to its context; the context is not closed during
+    // this call (contract of this function).
     let open = unsafe { super::of_object(object) }?;
     // SAFETY: a live domain of a context of this library, as checked above.
     let pdn = open.driver.pd_number(unsafe { pd::handle(object) })?;
@@ -212,8 +213,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj
     number(|| unsafe { init(obj, obj_type) })
 }
 
-/// Where programs of version `MLX5_1.0` read the address of a context's UAR: they expect a pointer to the pointer. One for
-/// each address, which is never freed.
+/// The variables from which programs of version `MLX5_1.0` read the address of a UAR: they expect a pointer to the
+/// pointer. There is one for each address; it is never freed.
 static UARS: Mutex<Vec<&'static usize>> = Mutex::new(Vec::new());
 
 /// `mlx5dv_init_obj` of version `MLX5_1.0`.

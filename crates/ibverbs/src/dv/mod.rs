@@ -2,12 +2,13 @@
 //! The functions of libmlx5 (`<infiniband/mlx5dv.h>`).
 //!
 //! They are in this library because they need its objects. `libmlx5.so.1` has their names, each of which is a jump to a
-//! function `uverbs_mlx5dv_*` here, in the private node `UVERBS_PRIVATE`. The table `data/symbols-mlx5.txt` says which; a
-//! name that is not done jumps to a function that fails as the name's man page describes failure, with `EOPNOTSUPP`.
+//! function `uverbs_mlx5dv_*` here, in the private node `UVERBS_PRIVATE`. The table `data/symbols-mlx5.txt` lists these
+//! jumps. A name that is not implemented jumps to a function that fails with `EOPNOTSUPP`, in the way that its man page
+//! describes.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `query` | the device: whether it is one of mlx5, its capabilities, its clock; opening it |
+//! | `query` | the device: whether it is an mlx5 device, its capabilities, its clock; opening it |
 //! | `init_obj` | the addresses of an object's memory |
 //! | `create` | CQs and QPs with mlx5's options, DC targets and initiators |
 //! | `dm` | device memory |
@@ -32,12 +33,12 @@ use crate::errno::{Errno, Outcome};
 use crate::verbs::Open;
 use uverbs_mlx5::Mlx5;
 
-/// The opened driver of a context, `EOPNOTSUPP` if the device is not one of mlx5.
+/// The driver of a context, `EOPNOTSUPP` if the device is not an mlx5 device.
 fn mlx5(here: &Private) -> Outcome<&Open<Mlx5>> {
     here.verbs().as_any().downcast_ref().ok_or(Errno::EOPNOTSUPP)
 }
 
-/// The opened driver of the context that a C pointer names.
+/// The driver of the context at a C pointer.
 ///
 /// # Safety
 /// As [`context::of`].
@@ -46,12 +47,12 @@ unsafe fn of<'a>(context: *mut ibv_context) -> Outcome<&'a Open<Mlx5>> {
     mlx5(unsafe { context::of(context) }?)
 }
 
-/// The opened driver of an object's context.
+/// The driver of an object's context.
 ///
 /// # Safety
 /// As [`context::of_object`].
 unsafe fn of_object<'a, T>(object: *mut T) -> Outcome<&'a Open<Mlx5>> {
-    // SAFETY: `object` is NULL or begins with the pointer to its context, which is not closed while the reference is used
-    // (contract of this function).
+    // SAFETY: `object` is NULL or begins with the pointer to its context, which is not closed while the reference is
+    // used (contract of this function).
     mlx5(unsafe { context::of_object(object) }?)
 }

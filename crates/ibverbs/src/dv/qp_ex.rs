@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions of `struct mlx5dv_qp_ex` (mlx5dv_wr_post(3)): the target of a DC initiator's work request.
 //!
-//! Functions that are not done are NULL. A program asks for them by `send_ops_flags` of mlx5dv_create_qp(3), which refuses.
+//! Functions that are not implemented are NULL. A program requests them by `send_ops_flags` of mlx5dv_create_qp(3),
+//! which fails then.
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects.
 
@@ -23,7 +24,7 @@ struct Functions {
 
 // SAFETY: the pointer is used only in functions that C calls, whose contract allows any thread.
 unsafe impl Send for Functions {}
-// SAFETY: as for `Send`; the struct is not changed once it exists.
+// SAFETY: as for `Send`; the struct is not changed after its creation.
 unsafe impl Sync for Functions {}
 
 /// # Safety
@@ -31,8 +32,8 @@ unsafe impl Sync for Functions {}
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
     let qp: *mut ibv_qp = qp.cast();
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during this
-    // call (contract of the man page).
+    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
+    // during this call (contract of the man page).
     if unsafe { super::of_object(qp) }.is_err() {
         return ptr::null_mut();
     }
@@ -54,8 +55,8 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_
 /// Calls `set` with the queue of the session in which a setter is called, and the address handle.
 ///
 /// # Safety
-/// `mqp` is from [`uverbs_mlx5dv_qp_ex_from_ibv_qp_ex`], its QP exists, and this thread has its session; `ah` is NULL or a live
-/// address handle of its context.
+/// `mqp` is from [`uverbs_mlx5dv_qp_ex_from_ibv_qp_ex`], its QP exists, and this thread has its session; `ah` is NULL
+/// or a live address handle of its context.
 unsafe fn with(mqp: *mut mlx5dv_qp_ex, ah: *mut IbvAh, set: impl FnOnce(&mut SendQueue, &Ah)) {
     // SAFETY: `mqp` points to the first field of a `Functions` (the contract of this function), which is not changed.
     let qp = unsafe { (*mqp.cast::<Functions>()).qp };

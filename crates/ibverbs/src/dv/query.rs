@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Devices of mlx5: which they are, their capabilities and clock (mlx5dv_query_device(3), mlx5dv_is_supported(3),
+//! mlx5 devices: detection, capabilities and clock (mlx5dv_query_device(3), mlx5dv_is_supported(3),
 //! mlx5dv_open_device(3), mlx5dv_get_clock_info(3)).
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and structs.
@@ -19,8 +19,8 @@ use uverbs_uapi::mlx5::{
     MLX5_IB_QUERY_DEV_RESP_PACKET_BASED_CREDIT_MODE, MLX5_IB_SUPPORT_EMPW,
 };
 
-/// `enum mlx5dv_context_comp_mask`: what a caller asks for, and what it gets. The bits that are not here (signatures, crypto,
-/// LAG, DC limits, ...) are never answered.
+/// `enum mlx5dv_context_comp_mask`: the fields that a caller requests, and those that are returned. Bits that are not
+/// in this list (signatures, crypto, LAG, DC limits, ...) are never returned.
 mod mask {
     pub(super) const CQE_COMPRESION: u64 = 1 << 0;
     pub(super) const SWP: u64 = 1 << 1;
@@ -74,11 +74,11 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_query_device(
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let info = unsafe { super::of(context) }?.driver.device_info()?;
         ensure(!attrs.is_null())?;
-        // A program's struct may be one of an older version, which ends before the fields that its mask does not ask for. So
-        // each field is written by itself, and no reference to the whole struct is made.
+        // A program's struct may be that of an older version, which ends before fields that its mask does not request.
+        // So each field is written separately, and no reference to the whole struct is created.
         macro_rules! put {
             ($field:ident, $value:expr) => {{
-                // SAFETY: `attrs` is valid for writes of the fields that the mask asks for (contract of the man page).
+                // SAFETY: `attrs` is valid for writes of the fields that the mask requests (contract of the man page).
                 unsafe { (*attrs).$field = $value };
             }};
         }
@@ -211,7 +211,7 @@ pub(crate) unsafe extern "C" fn uverbs_mlx5dv_get_clock_info(
     })
 }
 
-/// Objects can't be exported, so what describes one has no bytes.
+/// Objects can't be exported, so all sizes are 0.
 ///
 /// # Safety
 /// As in mlx5dv_get_export_sizes(3); `sizes` has room for `len` bytes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Opening and asking devices (ibv_open_device(3), ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3),
+//! Opening and querying devices (ibv_open_device(3), ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3),
 //! ibv_query_pkey(3)).
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and structs.
@@ -18,10 +18,10 @@ use uverbs_core::attr::DeviceAttr;
 use uverbs_core::control::query;
 use uverbs_core::device::parse;
 
-/// Bytes of `struct ibv_port_attr` that the function in the library writes: those of the struct before it grew.
+/// Bytes of `struct ibv_port_attr` that the exported function writes: the size of the struct in its first version.
 const COMPAT_PORT_ATTR: usize = 48;
 
-/// Copies as much of a struct as its reader has room for.
+/// Copies the part of a struct that fits into `room` bytes.
 ///
 /// # Safety
 /// `room` bytes from `to` on are valid for writing.
@@ -91,11 +91,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     number(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `input` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `input` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         ensure(unsafe { input.as_ref() }.is_none_or(|input| input.comp_mask == 0))?;
         ensure(!attr.is_null() && attr_size >= size_of::<ibv_device_attr>())?;
         let (found, fw_ver) = ask(here)?;
-        // A newer program's struct has more at its end, which is 0 for what we do not know.
+        // The struct of a newer program has more fields at its end, which are 0.
         // SAFETY: `attr` is valid for writes of `attr_size` bytes (the contract of this function).
         unsafe { attr.cast::<u8>().write_bytes(0, attr_size) };
         // SAFETY: `attr` is valid for writes of `attr_size` bytes (the contract of this function).
@@ -133,8 +133,8 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port_num: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: `context` and `attr` are valid (contract of the man page); the struct has at least this size in every version
-    // of the header.
+    // SAFETY: `context` and `attr` are valid (contract of the man page); the struct has at least this size in every
+    // version of the header.
     unsafe { query_port(context, port_num, attr, COMPAT_PORT_ATTR) }
 }
 
@@ -169,7 +169,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
     number(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `values` is NULL or valid, and not used by others during this call (contract of the man page).
+        // SAFETY: `values` is NULL or valid, and no other thread uses it during this call (contract of the man page).
         let values = unsafe { values.as_mut() }.ok_or(Errno::EINVAL)?;
         ensure(values.comp_mask & !RAW_CLOCK == 0)?;
         let wanted = core::mem::take(&mut values.comp_mask);
@@ -199,7 +199,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
         let found = match query::gid_entry(here.kernel(), port_num, index) {
             Ok(entry) => entry.gid.into(),
-            // An empty place of the table is a GID of zeros here.
+            // An empty entry of the table is a GID of zeros here.
             Err(error) if error.errno() == Errno::ENODATA => Gid64::default(),
             Err(error) => return Err(error.errno()),
         };
@@ -258,8 +258,8 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         ensure(!entries.is_null() || found.is_empty())?;
         for (i, entry) in found.iter().enumerate() {
             let place = entries.cast::<u8>().wrapping_add(i * entry_size).cast();
-            // SAFETY: the index of the entry is below `max_entries`, and `entries` is valid for that many of `entry_size`
-            // bytes (the contract of this function).
+            // SAFETY: the index of the entry is below `max_entries`, and `entries` is valid for that many of
+            // `entry_size` bytes (the contract of this function).
             unsafe { write_part(&convert::gid_entry(entry), place, entry_size) };
         }
         Ok(found.len() as isize)
@@ -270,7 +270,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
 const GID_TYPE_IB_ROCE_V1: u32 = 0;
 const GID_TYPE_ROCE_V2: u32 = 1;
 
-/// What `ibv_devinfo` and librdmacm ask for, though no header declares it.
+/// Called by `ibv_devinfo` and librdmacm, although no header declares it.
 ///
 /// # Safety
 /// As in ibv_query_gid(3).

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory and fork(2) (ibv_fork_init(3)).
 //!
-//! Every kernel that is supported gives a child copies of pages that a device uses (`RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK`, from
-//! kernel 5.12 on), so nothing is to be kept from it.
+//! Every supported kernel copies pages that a device uses for a child (`RDMA_NLDEV_SYS_ATTR_COPY_ON_FORK`, since kernel
+//! 5.12), so no page has to be excluded from a fork.
 
 use core::ffi::{c_int, c_void};
 

@@ -26,7 +26,7 @@ fn ah_attr(kern: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// All fields but `rate_limit`, which the kernel's struct has not got.
+/// All fields except `rate_limit`, which the kernel's struct lacks.
 fn qp_attr(kern: &ib_uverbs_qp_attr, rate_limit: u32) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: kern.qp_state,
@@ -114,7 +114,7 @@ fn path_to_kern(path: &ibv_sa_path_rec) -> ib_user_path_rec {
 }
 
 /// # Safety
-/// Both are valid, and apart.
+/// `src` is valid for reads, `dst` for reads and writes, and they do not overlap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     dst: *mut ibv_ah_attr,
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
 }
 
 /// # Safety
-/// Both are valid, and apart.
+/// `src` is valid for reads, `dst` for reads and writes, and they do not overlap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     dst: *mut ibv_qp_attr,
@@ -142,7 +142,7 @@ pub(crate) unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
 }
 
 /// # Safety
-/// Both are valid, and apart.
+/// `src` is valid for reads, `dst` for reads and writes, and they do not overlap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     dst: *mut ibv_sa_path_rec,
@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn ibv_copy_path_rec_from_kern(
 }
 
 /// # Safety
-/// Both are valid, and apart.
+/// `src` is valid for reads, `dst` for reads and writes, and they do not overlap.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     dst: *mut ib_user_path_rec,

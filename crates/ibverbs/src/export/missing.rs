@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Functions of the library that are not done. Each fails as its man page describes failure, and is listed in the
-//! book's chapter on existing programs.
+//! Functions of the library that are not implemented. Each fails in the way that its man page describes, and is listed
+//! in the book's chapter on existing programs.
 
 use crate::errno::{Errno, minus_one, number, pointer};
 use core::ffi::{c_int, c_void};
 
-/// NULL and `EOPNOTSUPP`.
+/// Returns NULL and sets `errno` to `EOPNOTSUPP`.
 macro_rules! no_pointer {
     ($($name:ident($($ty:ty),*);)*) => {
         $(
@@ -18,7 +18,7 @@ macro_rules! no_pointer {
     };
 }
 
-/// `EOPNOTSUPP`, returned.
+/// Returns `EOPNOTSUPP`.
 macro_rules! no_number {
     ($($name:ident($($ty:ty),*);)*) => {
         $(
@@ -31,7 +31,7 @@ macro_rules! no_number {
     };
 }
 
-/// -1 and `EOPNOTSUPP`.
+/// Returns -1 and sets `errno` to `EOPNOTSUPP`.
 macro_rules! no_descriptor {
     ($($name:ident($($ty:ty),*);)*) => {
         $(
@@ -85,13 +85,13 @@ nothing_to_undo! {
     ibv_free_buf;
 }
 
-/// Providers of rdma-core before 2007 registered themselves by it. There is nothing for it to do, here and in rdma-core.
+/// Providers before 2007 registered themselves with it. As in rdma-core, it has no effect.
 #[expect(unsafe_code, reason = "a symbol of the library")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_register_driver(_: *const c_void, _: *const c_void) {}
 
-/// The private symbols that only rdma-core's own providers use, and the functions of libmlx5 that are not done. They exist so
-/// that libraries and programs that name them load; the functions return an error or 0.
+/// The private symbols that only rdma-core's own providers use, and the functions of libmlx5 that are not implemented.
+/// They exist so that libraries and programs that refer to them can be loaded; the functions return an error or 0.
 mod private {
     use super::{Errno, c_int, c_void, minus_one, number, pointer};
 
@@ -110,7 +110,7 @@ mod private {
     #[expect(unsafe_code, reason = "a symbol of the library")]
     #[unsafe(no_mangle)]
     pub(crate) extern "C" fn uverbs_missing_descriptor() -> isize {
-        // For results of `int` and of `ssize_t`, whose -1 it has both.
+        // A result of -1 for functions that return `int` and for those that return `ssize_t`.
         minus_one(|| Err(Errno::EOPNOTSUPP)) as isize
     }
 
@@ -120,7 +120,7 @@ mod private {
         -Errno::EOPNOTSUPP.raw()
     }
 
-    /// For functions without a result, and one that counts: 0.
+    /// Returns 0, for functions without a result and for one that returns a count.
     #[expect(unsafe_code, reason = "a symbol of the library")]
     #[unsafe(no_mangle)]
     pub(crate) extern "C" fn uverbs_missing_nothing() -> c_int {

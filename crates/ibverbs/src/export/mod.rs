@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Exported functions that are no verbs of one kind of object: devices, queries, queue pairs, helpers.
+//! Exported functions for devices, queries and queue pairs, and helper functions.
 
 pub(crate) mod device;
 mod fork;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The verbs of queue pairs, as C calls them (ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3), ibv_attach_mcast(3)).
+//! The verbs of queue pairs, as C calls them (ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3),
+//! ibv_attach_mcast(3)).
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects and structs.
 
@@ -24,10 +25,10 @@ use uverbs_core::control::{QpHandle, mcast};
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let context = unsafe { context::pointer_of(pd) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         // SAFETY: integers and pointers: zeros are values of all of them.
         let mut ex: ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
@@ -35,8 +36,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp
             (attr.qp_context, attr.send_cq, attr.recv_cq, attr.srq);
         (ex.cap, ex.qp_type, ex.sq_sig_all) = (attr.cap, attr.qp_type, attr.sq_sig_all);
         (ex.comp_mask, ex.pd) = (mask::PD, pd);
-        // SAFETY: `context` is not closed during this call, and the objects in `ex` are NULL or exist (contract of the man
-        // page).
+        // SAFETY: `context` is not closed during this call, and the objects in `ex` are NULL or exist (contract of the
+        // man page).
         let qp = unsafe { create(context, &mut ex) }?;
         attr.cap = ex.cap;
         Ok(qp)
@@ -50,12 +51,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     pointer(|| {
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // A program's struct of an older version may end before the fields whose bits are not set.
         let mut copy = *attr;
-        // SAFETY: `context` is not closed during this call, and the objects in `copy` are NULL or exist (contract of the
-        // man page).
+        // SAFETY: `context` is not closed during this call, and the objects in `copy` are NULL or exist (contract of
+        // the man page).
         let qp = unsafe { create(context, &mut copy) }?;
         // SAFETY: the struct is valid for writes (contract of the man page), and the reference `attr` is not used after
         // this.
@@ -105,8 +106,8 @@ pub(crate) unsafe fn check(context: *mut ibv_context, attr: &mut ibv_qp_init_att
     // SAFETY: `attr.srq` is NULL or a live object, which begins with the pointer to its context (contract of the man
     // page).
     unsafe { context::is_of(context, attr.srq) }?;
-    // SAFETY: `attr.rwq_ind_tbl` is NULL or a live object, which begins with the pointer to its context (contract of the
-    // man page).
+    // SAFETY: `attr.rwq_ind_tbl` is NULL or a live object, which begins with the pointer to its context (contract of
+    // the man page).
     unsafe { context::is_of(context, attr.rwq_ind_tbl) }
 }
 
@@ -128,7 +129,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
         ensure(!has(!open_mask::ALL) && has(open_mask::NUM) && has(open_mask::XRCD) && has(open_mask::TYPE))?;
@@ -150,8 +151,8 @@ pub(crate) unsafe extern "C" fn open_qp(
 /// As in ibv_qp_to_qp_ex(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-    // this call (contract of the man page).
+    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
+    // during this call (contract of the man page).
     let Ok(here) = (unsafe { context::of_object(qp) }) else { return ptr::null_mut() };
     // SAFETY: `qp` is a live object of a context of this library, as checked above.
     if unsafe { here.verbs().has_builder(qp) } { qp.cast() } else { ptr::null_mut() }
@@ -166,11 +167,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     attr_mask: c_int,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: `qp` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().modify_qp(qp, &convert::from_c(attr), mask) }?;
@@ -192,8 +193,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         ensure(!attr.is_null() && !init_attr.is_null())?;
         let mask = QpAttrMask::from_bits_retain(attr_mask.cast_unsigned());
@@ -227,8 +228,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         // SAFETY: `qp` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_qp(qp) }
@@ -244,8 +245,8 @@ unsafe fn group(
     verb: fn(&QpHandle, uverbs_core::attr::Gid, u16) -> uverbs_core::Result<()>,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         ensure(!gid.is_null())?;
         // SAFETY: `gid` is not NULL (checked above), so it is valid for reads (contract of the man page).
@@ -276,8 +277,8 @@ pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const Gi
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-        // this call (contract of the man page).
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         ensure(!ece.is_null())?;
         // SAFETY: `qp` is a live object of a context of this library, as checked above.
@@ -293,10 +294,10 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-        // this call (contract of the man page).
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
-        // SAFETY: `ece` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `ece` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let ece = unsafe { ece.as_ref() }.ok_or(Errno::EINVAL)?;
         if ece.vendor_id == 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -315,10 +316,10 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     attr: *mut ibv_qp_rate_limit_attr,
 ) -> c_int {
     number(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-        // this call (contract of the man page).
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask == 0)?;
         let limit = QpRateLimitAttr {
@@ -331,7 +332,7 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     })
 }
 
-/// No device promises that data arrive in order, as far as this library knows: 0.
+/// Returns 0: this library does not know whether a device writes data in order.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: u32, _: u32) -> c_int {
     0

@@ -32,7 +32,7 @@ const RATES: &[(u32, Option<c_int>, c_int)] = &[
     (24, Some(480), 1_275_000),
 ];
 
-/// `IBV_RATE_MAX`, the answer for numbers that are no rate.
+/// `IBV_RATE_MAX`, the result for numbers that are not a rate.
 const MAX: u32 = 0;
 
 #[expect(unsafe_code, reason = "a symbol of the library")]

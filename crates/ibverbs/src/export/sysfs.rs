@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where sysfs is, and its files: functions that librdmacm and others use, though no header declares them.
+//! The path of sysfs, and its files: functions that librdmacm and other libraries use, although no header declares
+//! them.
 #![expect(unsafe_code)]
 // UNSAFETY: C's strings and buffers.
 
@@ -10,8 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// Where sysfs is: `/sys`, or what the environment variable `SYSFS_PATH` says, if this process has no more rights than its
-/// user.
+/// The path of sysfs: `/sys`, or the value of the environment variable `SYSFS_PATH`, which is ignored if this process
+/// has more privileges than its user.
 fn path() -> &'static CString {
     static PATH: OnceLock<CString> = OnceLock::new();
     PATH.get_or_init(|| {
@@ -24,7 +25,7 @@ fn path() -> &'static CString {
     })
 }
 
-/// The same, for this library.
+/// The path of sysfs, for this library.
 pub(crate) fn root() -> PathBuf {
     PathBuf::from(OsStr::from_bytes(path().to_bytes()))
 }
@@ -34,7 +35,8 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     path().as_ptr()
 }
 
-/// Reads the file `dir/file`, without the end of its line, and ends it by a 0 if there is room. The bytes read, or -1.
+/// Reads the file `dir/file` without the final newline, and appends a NUL if there is room. Returns the number of
+/// bytes, or -1.
 ///
 /// # Safety
 /// `dir` and `file` are NULL or strings, and `buf` is NULL or has room for `size` bytes.

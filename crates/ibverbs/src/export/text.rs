@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Names of values (ibv_event_type_str(3)). Programs print them and scripts search for them, so they are those of
-//! rdma-core's library; a test compares the two if it is installed.
+//! rdma-core's library. A test compares them if that library is installed.
 
 use core::ffi::{CStr, c_char};
 

@@ -19,7 +19,7 @@ use uverbs_core::provider::Driver;
 use uverbs_core::wc::{WcFlags, WorkCompletion};
 use uverbs_core::wr::{IbvAh, RawAh};
 
-/// An address handle, as the data path of the driver reads it, and the kernel's object.
+/// An address handle: the part that the driver's data path reads, and the kernel's object.
 #[repr(C)]
 struct Ah<D: Driver> {
     raw: RawAh<D::Ah>,
@@ -29,7 +29,7 @@ struct Ah<D: Driver> {
 /// The driver's data of an address handle.
 ///
 /// # Safety
-/// A live address handle of this driver.
+/// `ah` is a live address handle of this driver.
 pub(crate) unsafe fn driver<'a, D: Driver>(ah: *mut IbvAh) -> &'a D::Ah {
     // SAFETY: `ah` is a live object of this type (contract of this function); this part of it is not changed.
     unsafe { &(*ah.cast::<Ah<D>>()).raw.driver }
@@ -55,8 +55,8 @@ pub(crate) unsafe fn create<D: Driver>(
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<()> {
     let ah = ah.cast::<Ah<D>>();
-    // SAFETY: `ah` is an existing address handle of this driver (contract of `Verbs`); no mutable reference to its private
-    // part exists.
+    // SAFETY: `ah` is an existing address handle of this driver (contract of `Verbs`); no mutable reference to its
+    // private part exists.
     let handle = unsafe { &(*ah).private };
     // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
     // `Verbs`).
@@ -72,10 +72,10 @@ pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, ah: *mut IbvAh) -> Outcome<
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut IbvAh {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = path::from_c(unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?);
         // SAFETY: `pd` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().create_ah(pd, &attr) }
@@ -87,8 +87,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut IbvAh) -> c_int {
     number(|| {
-        // SAFETY: `ah` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `ah` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(ah) }?;
         // SAFETY: `ah` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_ah(ah) }
@@ -105,7 +105,7 @@ unsafe fn attr_from_wc(
 ) -> Outcome<AhAttr> {
     // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
-    // SAFETY: `wc` is NULL or valid, and not changed by others during this call (contract of the man page).
+    // SAFETY: `wc` is NULL or valid, and no other thread changes it during this call (contract of the man page).
     let wc = unsafe { wc.as_ref() }.ok_or(Errno::EINVAL)?;
     let mut bytes = [0; 40];
     if wc.wc_flags.contains(WcFlags::GRH) {
@@ -133,7 +133,8 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
         if attr.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man page).
+        // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man
+        // page).
         let found = unsafe { attr_from_wc(context, port_num, wc, grh) }?;
         // SAFETY: `attr` is valid for writes (contract of the man page).
         unsafe { attr.write(path::to_c(&found)) };
@@ -151,13 +152,14 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
     port_num: u8,
 ) -> *mut IbvAh {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let context = unsafe { context::pointer_of(pd) }?;
-        // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man page).
+        // SAFETY: the context is not closed during this call; `wc` and `grh` are NULL or valid (contract of the man
+        // page).
         let attr = unsafe { attr_from_wc(context, port_num, wc, grh) }?;
         // SAFETY: `pd` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().create_ah(pd, &attr) }

@@ -22,7 +22,7 @@ struct Channel {
 /// The kernel's object.
 ///
 /// # Safety
-/// NULL, or a live channel of ours.
+/// `channel` is NULL, or a live channel of this library.
 pub(crate) unsafe fn handle<'a>(channel: *mut ibv_comp_channel) -> Option<&'a CompChannelHandle> {
     if channel.is_null() {
         return None;
@@ -32,25 +32,27 @@ pub(crate) unsafe fn handle<'a>(channel: *mut ibv_comp_channel) -> Option<&'a Co
     Some(unsafe { &(*channel.cast::<Channel>()).private })
 }
 
-/// Counts a queue whose events go there.
+/// Increments the number of CQs that use a channel.
 ///
 /// # Safety
 /// As for [`handle`].
 pub(crate) unsafe fn add_user(here: &Private, channel: *mut ibv_comp_channel) {
     let _counts = here.acks();
-    // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock held.
+    // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock
+    // held.
     if let Some(channel) = unsafe { channel.as_mut() } {
         channel.refcnt += 1;
     }
 }
 
-/// Counts it no more.
+/// Decrements the number of CQs that use a channel.
 ///
 /// # Safety
 /// As for [`handle`].
 pub(crate) unsafe fn remove_user(here: &Private, channel: *mut ibv_comp_channel) {
     let _counts = here.acks();
-    // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock held.
+    // SAFETY: `channel` is NULL or exists (the contract of this function). The field is changed only with the lock
+    // held.
     if let Some(channel) = unsafe { channel.as_mut() } {
         channel.refcnt -= 1;
     }
@@ -59,7 +61,7 @@ pub(crate) unsafe fn remove_user(here: &Private, channel: *mut ibv_comp_channel)
 /// Frees a channel, and closes its file.
 ///
 /// # Safety
-/// A live channel of ours, which is not used later.
+/// `channel` is a live channel of this library, which is not used later.
 pub(crate) unsafe fn free(channel: *mut ibv_comp_channel) {
     // SAFETY: `ibv_create_comp_channel` allocated it as a `Box` of this type; it is not used later (contract of this
     // function).
@@ -86,8 +88,8 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     number(|| {
-        // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(channel) }?;
         let counts = here.acks();
         // SAFETY: `channel` exists: `of_object` found its context. The field is accessed only with the lock held.
@@ -96,7 +98,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
         }
         drop(counts);
         here.channels().0.retain(|other| *other != channel);
-        // SAFETY: the program does not use it after this call (contract of the man page), and it is no longer in the list.
+        // SAFETY: the program does not use it after this call (contract of the man page), and it is no longer in the
+        // list.
         unsafe { free(channel) };
         Ok(())
     })
@@ -111,21 +114,23 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     minus_one(|| {
-        // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `channel` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(channel) }?;
         ensure(!cq.is_null() && !cq_context.is_null())?;
         loop {
             let mut record = [0; 8];
-            // The channel's own field, because programs put another descriptor there, and because a signal ends the read.
-            // SAFETY: `channel` exists: `of_object` found its context, and the program does not destroy it during this call
-            // (contract of the man page).
+            // The descriptor is read from the public field, because programs may replace it. A signal ends the read
+            // (`EINTR`).
+            // SAFETY: `channel` exists: `of_object` found its context, and the program does not destroy it during this
+            // call (contract of the man page).
             events::read(unsafe { (*channel).fd }, &mut record)?;
             let number = comp_channel::parse_event(&record).ok_or(Errno::EIO)?;
             let found = here.objects().get(number).copied();
             // The queue was destroyed after the event was written: no object has the number.
             let Some(Numbered::Cq(found)) = found else { continue };
-            // SAFETY: in the table, so it is alive; and it is not destroyed before this event is acknowledged.
+            // SAFETY: `found` is in the table of objects, so it exists, and it is not destroyed before this event is
+            // acknowledged.
             unsafe { here.verbs().cq_event(found) };
             // SAFETY: `cq` is valid for writes (contract of the man page).
             unsafe { cq.write(found) };
@@ -143,8 +148,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     nothing(|| {
-        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(cq) }?;
         here.acknowledge(|| {
             // SAFETY: `cq` exists: `of_object` found its context. The field is changed only with the lock held.

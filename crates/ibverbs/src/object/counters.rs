@@ -21,7 +21,7 @@ struct Counters {
     private: ManuallyDrop<CountersHandle>,
 }
 
-/// The limit of values that are read at once: what one attribute of a command has room for.
+/// The maximum number of values in one read: those that fit into one attribute of a command.
 const MAX_VALUES: u32 = u16::MAX as u32 / 8;
 
 /// `IBV_READ_COUNTERS_ATTR_PREFER_CACHED`
@@ -30,7 +30,7 @@ const PREFER_CACHED: u32 = 1;
 /// The kernel's object.
 ///
 /// # Safety
-/// A live set of ours.
+/// `counters` is a live set of this library.
 pub(super) unsafe fn handle<'a>(counters: *mut ibv_counters) -> &'a CountersHandle {
     // SAFETY: `counters` is a live object of this type (contract of this function); no mutable reference to its private
     // part exists.
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn create_counters(
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         if attr.comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -60,14 +60,14 @@ pub(crate) unsafe extern "C" fn create_counters(
 /// As in ibv_create_counters(3).
 pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) -> c_int {
     number(|| {
-        // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(counters) }?;
-        // SAFETY: `counters` is a live object of this type (contract of the man page); no mutable reference to its private
-        // part exists.
+        // SAFETY: `counters` is a live object of this type (contract of the man page); no mutable reference to its
+        // private part exists.
         let handle = unsafe { &(*counters.cast::<Counters>()).private };
-        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of the
-        // man page).
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+        // the man page).
         unsafe { destroy_handle(handle, CountersHandle::destroy) }?;
         // SAFETY: `create_counters` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).
@@ -84,10 +84,10 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     flow: *mut ibv_flow,
 ) -> c_int {
     number(|| {
-        // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(counters) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // As in libmlx5, the counters of a rule that exists are fixed.
         if !flow.is_null() || attr.comp_mask != 0 {
@@ -109,15 +109,16 @@ pub(crate) unsafe extern "C" fn read_counters(
     flags: u32,
 ) -> c_int {
     number(|| {
-        // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `counters` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(counters) }?;
         ensure(!values.is_null() && flags & !PREFER_CACHED == 0 && ncounters <= MAX_VALUES)?;
-        // The program's array may be uninitialised, so it is not the kernel's.
+        // The program's array may be uninitialised, so the kernel writes to another one.
         let mut found = vec![0; ncounters as usize];
         // SAFETY: `counters` is a live object of this library: its context was found above.
         unsafe { handle(counters) }.read(&mut found, flags & PREFER_CACHED != 0)?;
-        // SAFETY: `values` is valid for writes of `ncounters` values (contract of the man page), as many as `found` has.
+        // SAFETY: `values` is valid for writes of `ncounters` values (contract of the man page), as many as `found`
+        // has.
         unsafe { ptr::copy_nonoverlapping(found.as_ptr(), values, found.len()) };
         Ok(())
     })

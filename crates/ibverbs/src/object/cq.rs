@@ -38,7 +38,7 @@ pub(crate) struct CqPrivate<D: Driver> {
     pub(crate) queue: Locked<D::CompletionQueue, Dynamic>,
     shared: Arc<D::CqShared>,
     handle: ManuallyDrop<CqHandle>,
-    /// Its number in events.
+    /// The number of the object in events.
     number: u64,
 }
 
@@ -48,7 +48,7 @@ impl<D: Driver> CqPrivate<D> {
     }
 }
 
-/// What a queue is made from.
+/// The parameters of a new queue.
 pub(crate) struct CqRequest {
     attr: CqInitAttr,
     channel: *mut ibv_comp_channel,
@@ -62,7 +62,7 @@ pub(crate) struct CqRequest {
 /// Our part of a queue.
 ///
 /// # Safety
-/// A live queue of this driver.
+/// `cq` is a live queue of this driver.
 #[inline(always)]
 pub(crate) unsafe fn private<'a, D: Driver>(cq: *mut ibv_cq) -> &'a CqPrivate<D> {
     // SAFETY: `cq` is a live object of this type (contract of this function); no mutable reference to its private part
@@ -70,10 +70,10 @@ pub(crate) unsafe fn private<'a, D: Driver>(cq: *mut ibv_cq) -> &'a CqPrivate<D>
     unsafe { &(*cq.cast::<Cq<D>>()).private }
 }
 
-/// What QPs and SRQs that complete to it are made from.
+/// The parts of a CQ from which QPs and SRQs are created.
 ///
 /// # Safety
-/// NULL, or a live queue of this driver.
+/// `cq` is NULL, or a live queue of this driver.
 pub(crate) unsafe fn parts<'a, D: Driver>(cq: *mut ibv_cq) -> Option<(&'a CqHandle, &'a Arc<D::CqShared>)> {
     if cq.is_null() {
         return None;
@@ -108,7 +108,7 @@ pub(crate) unsafe fn create<D: Driver>(
     unsafe { create_with(open, context, request, make) }
 }
 
-/// [`create`] with a verb of the driver's own. The verb may rely on the contract of [`Driver::create_cq`].
+/// [`create`] with another verb of the driver. The verb may rely on the contract of [`Driver::create_cq`].
 ///
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
@@ -124,8 +124,8 @@ pub(crate) unsafe fn create_with<D: Driver>(
     // SAFETY: `request.channel` is NULL or a live object of this driver (contract of `Verbs`).
     let channel = unsafe { channel::handle(request.channel) };
     let number = here.objects().insert(Numbered::NONE);
-    // The channel is of this context (`check`). `destroy` has the kernel destroy the queue before it frees the other parts,
-    // and they live as long as C has the queue, or are leaked.
+    // The channel is of this context (`check`). `destroy` has the kernel destroy the queue before it frees the other
+    // parts, and they exist as long as the program has the queue, or are leaked.
     let parts = make(&request.attr, channel, number);
     let CqParts { handle, shared, queue, cqe } = parts.inspect_err(|_| {
         here.objects().remove(number);
@@ -190,8 +190,8 @@ pub(crate) unsafe fn event<D: Driver>(open: &Open<D>, cq: *mut ibv_cq) {
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(_: &Open<D>, cq: *mut ibv_cq) -> Outcome<()> {
-    // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-    // this call (contract of `Verbs`).
+    // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; the context is not closed
+    // during this call (contract of `Verbs`).
     let here = unsafe { context::of_object(cq) }?;
     // SAFETY: `cq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(cq) };
@@ -264,16 +264,17 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     pointer(|| {
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: the objects in `attr` are NULL or exist (contract of the man page).
         let request = unsafe { extended_request(context, attr) }?;
-        // SAFETY: `context` is not closed during this call, and the channel is NULL or exists (contract of the man page).
+        // SAFETY: `context` is not closed during this call, and the channel is NULL or exists (contract of the man
+        // page).
         Ok(unsafe { create_any(context, request) }?.cast())
     })
 }
 
-/// The request that C's attributes make.
+/// Converts C's attributes to a request.
 ///
 /// # Safety
 /// As in ibv_create_cq_ex(3).
@@ -312,8 +313,8 @@ pub(crate) unsafe fn extended_request(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     number(|| {
-        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(cq) }?;
         let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
         // SAFETY: `cq` is a live object of a context of this library, as checked above.
@@ -328,10 +329,10 @@ const MODERATE: u32 = 1;
 /// As in ibv_modify_cq(3).
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     number(|| {
-        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(cq) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         if attr.attr_mask & !MODERATE != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -346,8 +347,8 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     number(|| {
-        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `cq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(cq) }?;
         // SAFETY: `cq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_cq(cq) }

@@ -32,21 +32,21 @@ struct DmPrivate {
     start: usize,
 }
 
-/// What is copied out at a time, by way of the stack: the memory that it goes to may be uninitialised.
+/// The size of the pieces that are copied through a buffer on the stack, because the destination may be uninitialised.
 const CHUNK: usize = 1024;
 
 /// # Safety
-/// Live memory of ours.
+/// `dm` is live memory of this library.
 unsafe fn private<'a>(dm: *mut ibv_dm) -> &'a DmPrivate {
     // SAFETY: `dm` is a live object of this type (contract of this function); no mutable reference to its private part
     // exists.
     unsafe { &(*dm.cast::<Dm>()).private }
 }
 
-/// The first byte of the memory as this process has it mapped, and the number of bytes.
+/// The address of the memory in this process, and the number of bytes.
 ///
 /// # Safety
-/// Live memory of ours.
+/// `dm` is live memory of this library.
 pub(crate) unsafe fn memory(dm: *mut ibv_dm) -> (*mut u8, u64) {
     // SAFETY: `dm` is a live object of this type (contract of this function).
     let this = unsafe { private(dm) };
@@ -54,7 +54,7 @@ pub(crate) unsafe fn memory(dm: *mut ibv_dm) -> (*mut u8, u64) {
 }
 
 impl DmPrivate {
-    /// Where in the mapping an access begins that is inside of the memory.
+    /// The offset of an access in the mapping. Fails if the access is not inside the memory.
     fn place(&self, offset: u64, length: usize) -> Outcome<usize> {
         let end = offset.checked_add(length as u64).ok_or(Errno::EINVAL)?;
         ensure(end <= self.handle.length())?;
@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 pub(crate) unsafe fn alloc(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> Outcome<*mut ibv_dm> {
     // SAFETY: `context` is not closed during this call (contract of the man page).
     let here = unsafe { context::of(context) }?;
-    // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+    // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
     let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
     ensure(attr.comp_mask == 0)?;
     let parts = here.verbs().alloc_dm(attr.length as u64, attr.log_align_req)?;
@@ -111,15 +111,15 @@ pub(crate) unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, dm_hand
     })
 }
 
-/// Frees it here; the kernel's object stays.
+/// Frees the struct; the kernel's object remains.
 ///
 /// # Safety
 /// As in ibv_unimport_dm(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     nothing(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(dm) }?;
         // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
         // the man page). Handles do nothing when they are dropped.
@@ -132,8 +132,8 @@ pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
 /// As in ibv_alloc_dm(3).
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     number(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(dm) }?;
         // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
@@ -156,8 +156,8 @@ unsafe extern "C" fn memcpy_to_dm(
     length: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(dm) }?;
         // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
@@ -178,8 +178,8 @@ unsafe extern "C" fn memcpy_from_dm(
     length: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(dm) }?;
         // SAFETY: `dm` is a live object of this library: its context was found above.
         let this = unsafe { private(dm) };
@@ -208,12 +208,12 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
         ensure(!dm.is_null())?;
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let context = unsafe { context::pointer_of(pd) }?;
         // SAFETY: `dm` is NULL or a live object, which begins with the pointer to its context (contract of the man
         // page).

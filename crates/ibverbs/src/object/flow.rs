@@ -24,12 +24,12 @@ struct Flow {
 /// As in ibv_create_flow(3).
 pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
     pointer(|| {
-        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(qp) }?;
         ensure(!attr.is_null())?;
-        // SAFETY: `attr` is not NULL (checked above), so it is valid and followed by its specifications (contract of the
-        // man page).
+        // SAFETY: `attr` is not NULL (checked above), so it is valid and followed by its specifications (contract of
+        // the man page).
         let (attr, set) = unsafe { convert::from_c(attr) }?;
         // SAFETY: `qp` exists: `of_object` found its context.
         let context = unsafe { (*qp).context };
@@ -37,7 +37,8 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
             None => None,
             Some(set) => {
                 ensure(!set.is_null())?;
-                // SAFETY: `set` is a live object, which begins with the pointer to its context (contract of the man page).
+                // SAFETY: `set` is a live object, which begins with the pointer to its context (contract of the man
+                // page).
                 unsafe { context::is_of(context, set) }?;
                 // SAFETY: `set` is a live object of this library: its context was found above.
                 Some(unsafe { counters::handle(set) })
@@ -62,8 +63,8 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
         // SAFETY: `flow` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
         let handle = unsafe { &(*flow.cast::<Flow>()).private };
-        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of the
-        // man page).
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+        // the man page).
         unsafe { destroy_handle(handle, FlowHandle::destroy) }?;
         // SAFETY: `create_flow` allocated it as a `Box` of this type; the program does not use it after this call
         // (contract of the man page).

@@ -7,8 +7,8 @@ use uverbs_core::provider::Driver;
 use uverbs_core::sync::{Dynamic, Locked};
 use uverbs_mlx5::Mlx5;
 
-/// Puts a lock in front of a queue. It has no effect if one thread at a time uses the queue: because the program says so of
-/// this queue (a thread domain, `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`), or of every queue of mlx5 devices.
+/// Wraps a queue in a lock. The lock has no effect if the program guarantees that one thread at a time uses this queue
+/// (a thread domain, `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`) or every queue of mlx5 devices (`MLX5_SINGLE_THREADED`).
 pub(crate) fn locked<D: Driver, Q>(queue: Q, is_shared: bool) -> Locked<Q, Dynamic> {
     Locked::dynamic(queue, is_shared && !(D::DRIVER_ID == Mlx5::DRIVER_ID && is_single_threaded()))
 }

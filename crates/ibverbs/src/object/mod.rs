@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The objects: each begins with the public part that C programs see, and each module has the verbs of one kind.
 //!
-//! References are made to our part of an object only: C reads and writes the public part as it likes.
+//! References are created to our part of an object only, because C programs read and write the public part at any time.
 #![expect(unsafe_code)]
-// UNSAFETY: handles are taken out of objects that C names by pointer.
+// UNSAFETY: handles are copied out of objects that C programs refer to by pointers.
 
 pub(crate) mod ah;
 pub(crate) mod channel;
@@ -29,18 +29,18 @@ use core::ptr;
 use std::sync::OnceLock;
 use uverbs_core::Error;
 
-/// Whether an object of a device that was removed counts as destroyed, which `RDMAV_ALLOW_DISASSOCIATE_DESTROY` asks for:
-/// otherwise a program could not free it.
+/// Whether the destruction of an object of a removed device succeeds, which `RDMAV_ALLOW_DISASSOCIATE_DESTROY`
+/// requests. Otherwise a program can't free such an object.
 fn allows_disassociated() -> bool {
     static ALLOWS: OnceLock<bool> = OnceLock::new();
     *ALLOWS.get_or_init(|| std::env::var_os("RDMAV_ALLOW_DISASSOCIATE_DESTROY").is_some())
 }
 
-/// Gives an object's handle to a verb that destroys it. If the verb fails, the object has its handle as before; at no time is
-/// the object without one, so others may use it until the kernel has agreed.
+/// Passes an object's handle to a verb that destroys it. If the verb fails, the object keeps its handle. The object has
+/// its handle at all times, so other threads may use it until the kernel has destroyed it.
 ///
 /// # Safety
-/// If this succeeds, the handle is not used any more, which [`ManuallyDrop`] helps with.
+/// If this succeeds, the handle is neither used nor dropped any more. ([`ManuallyDrop`] prevents the drop.)
 pub(crate) unsafe fn destroy_handle<H, R: Default>(
     handle: &ManuallyDrop<H>,
     destroy: impl FnOnce(H) -> Result<R, (H, Error)>,
@@ -50,7 +50,7 @@ pub(crate) unsafe fn destroy_handle<H, R: Default>(
     let copy = unsafe { ptr::read(&raw const **handle) };
     destroy(copy).or_else(|(copy, error)| {
         core::mem::forget(copy);
-        // `EIO` of every verb means that the device is gone, and its objects with it.
+        // `EIO` means that the device was removed, and its objects with it.
         if error.errno() == Errno::EIO && allows_disassociated() {
             Ok(R::default())
         } else {

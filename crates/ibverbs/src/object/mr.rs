@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3), ibv_reg_dmabuf_mr(3), ibv_advise_mr(3), ibv_alloc_null_mr(3)).
 #![expect(unsafe_code)]
-// UNSAFETY: C's pointers to objects, and memory that a C program hands to the device.
+// UNSAFETY: C's pointers to objects, and memory that a C program registers with the device.
 
 use super::{destroy_handle, pd};
 use crate::abi::attr::ibv_mr_init_attr;
@@ -22,7 +22,7 @@ use uverbs_core::wr::{IbvMr, Sge};
 #[repr(C)]
 struct Mr {
     public: IbvMr,
-    /// `None` for the null region, which the kernel does not know.
+    /// `None` for the null region, which has no kernel object.
     private: Option<Mutex<ManuallyDrop<MrHandle>>>,
 }
 
@@ -32,7 +32,7 @@ const ERR_INPUT: c_int = -1;
 const ERR_CMD: c_int = -4;
 
 pub(super) fn new(pd: *mut ibv_pd, addr: *mut c_void, length: usize, handle: MrHandle) -> *mut IbvMr {
-    // SAFETY: callers have checked it.
+    // SAFETY: `pd` is a live object of this library: the callers have found its context.
     let context = unsafe { (*pd).context };
     let public = IbvMr {
         context: context.cast(),
@@ -55,15 +55,15 @@ unsafe fn register(
     iova: u64,
     access: u32,
 ) -> Outcome<*mut IbvMr> {
-    // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-    // this call (contract of the man page).
+    // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not closed
+    // during this call (contract of the man page).
     let here = unsafe { context::of_object(pd) }?;
     let range = MrRange { addr: addr.expose_provenance() as u64, length: length as u64, iova };
     let access = AccessFlags::from_bits_retain(access);
     // SAFETY: `pd` is a live object of this library: its context was found above.
     let domain = unsafe { pd::handle(pd) };
-    // SAFETY: the memory stays valid as long as it is registered, and it is not accessed in conflict with the device (the
-    // contract of ibv_reg_mr(3)).
+    // SAFETY: the memory stays valid as long as it is registered, and it is not accessed in conflict with the device
+    // (the contract of ibv_reg_mr(3)).
     let handle = unsafe { mr::reg(here.verbs().core_support(), domain, range, access, Uhw::none()) }?;
     Ok(new(pd, addr, length, handle))
 }
@@ -77,7 +77,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut IbvMr {
-    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man page).
+    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man
+    // page).
     pointer(|| unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) })
 }
 
@@ -91,7 +92,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut IbvMr {
-    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man page).
+    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man
+    // page).
     pointer(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
 }
 
@@ -105,7 +107,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut IbvMr {
-    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man page).
+    // SAFETY: `pd` is NULL or exists, and the memory stays valid as long as it is registered (contract of the man
+    // page).
     pointer(|| unsafe { register(pd, addr, length, iova, access) })
 }
 
@@ -119,8 +122,8 @@ unsafe fn register_dmabuf(
     fd: c_int,
     access: u32,
 ) -> Outcome<*mut IbvMr> {
-    // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-    // this call (contract of the man page).
+    // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not closed
+    // during this call (contract of the man page).
     let here = unsafe { context::of_object(pd) }?;
     if fd < 0 {
         return Err(Errno::EBADF);
@@ -156,7 +159,7 @@ mod mask {
     pub(super) const ADDR: u64 = 1 << 1;
     pub(super) const FD: u64 = 1 << 2;
     pub(super) const FD_OFFSET: u64 = 1 << 3;
-    /// TPH handles and buffers of `ibv_alloc_buf`, of which there are none.
+    /// TPH handles and buffers of `ibv_alloc_buf`, which this library does not have.
     pub(super) const MISSING: u64 = 3 << 4;
 }
 
@@ -165,7 +168,7 @@ mod mask {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
         if has(!(mask::IOVA | mask::ADDR | mask::FD | mask::FD_OFFSET)) {
@@ -174,7 +177,8 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
         let access = attr.access.cast_unsigned();
         if has(mask::FD) {
             ensure(has(mask::IOVA) && has(mask::FD_OFFSET) && !has(mask::ADDR))?;
-            // SAFETY: `pd` is NULL or exists, and the descriptor is not closed during this call (contract of the man page).
+            // SAFETY: `pd` is NULL or exists, and the descriptor is not closed during this call (contract of the man
+            // page).
             return unsafe { register_dmabuf(pd, attr.fd_offset, attr.length, attr.iova, attr.fd, access) };
         }
         ensure(has(mask::ADDR) && !has(mask::FD_OFFSET))?;
@@ -198,8 +202,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 ) -> c_int {
     let mut failure = ERR_INPUT;
     let result = minus_one(|| {
-        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(mr) }?;
         // SAFETY: `mr` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
@@ -210,8 +214,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         ensure(!flags.is_empty() && !(moves && (addr.is_null() || length == 0)))?;
         let changes_pd = has(ReregFlags::CHANGE_PD);
         if changes_pd {
-            // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; that is not closed
-            // during this call (contract of the man page).
+            // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
+            // closed during this call (contract of the man page).
             let context = unsafe { context::pointer_of(mr) }?;
             // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context (contract of the man
             // page).
@@ -251,8 +255,8 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
     number(|| {
-        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(mr) }?;
         // SAFETY: `mr` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
@@ -274,8 +278,8 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
         // SAFETY: the number is that of a region that the program may use (contract of the man page).
         let (handle, info) = unsafe { mr::import(here.kernel(), mr_handle) }?;
@@ -284,15 +288,15 @@ pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -
     })
 }
 
-/// Frees it here; the kernel's object stays.
+/// Frees the struct; the kernel's object remains.
 ///
 /// # Safety
 /// As in ibv_unimport_mr(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut IbvMr) {
     nothing(|| {
-        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `mr` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(mr) }?;
         // SAFETY: `new` allocated it as a `Box` of this type; the program does not use it after this call (contract of
         // the man page). Handles do nothing when they are dropped.
@@ -311,8 +315,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
     num_sge: u32,
 ) -> c_int {
     number(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(pd) }?;
         let advice = [MrAdvice::Prefetch, MrAdvice::PrefetchWrite, MrAdvice::PrefetchNoFault]
             .into_iter()
@@ -331,8 +335,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
 /// As in ibv_alloc_null_mr(3).
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut IbvMr {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let lkey = unsafe { context::of_object(pd) }?.verbs().null_lkey()?;
         let public = IbvMr {
             // SAFETY: `pd` is a live object (contract of the man page).

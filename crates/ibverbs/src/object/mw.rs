@@ -29,8 +29,8 @@ struct Mw {
 /// As in ibv_alloc_mw(3).
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut IbvMw {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(pd) }?;
         let kind = MwType::from_raw(mw_type).ok_or(Errno::EINVAL)?;
         // SAFETY: `pd` is a live object of this library: its context was found above.
@@ -51,8 +51,8 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: u32) -> *mut 
 /// As in ibv_alloc_mw(3).
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
     number(|| {
-        // SAFETY: `mw` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `mw` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(mw) }?;
         // SAFETY: `mw` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
@@ -67,8 +67,8 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
     })
 }
 
-/// The bind of a type 1 window is a work request like that of a type 2 window, with a key that this library chooses: the
-/// next tag.
+/// The bind of a type 1 window is a work request like that of a type 2 window, with a key that this library selects:
+/// the present one with the next tag.
 ///
 /// # Safety
 /// As in ibv_bind_mw(3).
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn bind_mw<D: Driver>(
 ) -> c_int {
     number(|| {
         ensure(!qp.is_null() && !mw.is_null())?;
-        // SAFETY: `bind` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `bind` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let bind = unsafe { bind.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: `mw` is not NULL (checked above), so the window exists (contract of the man page).
         let rkey = unsafe { (*mw).rkey };

@@ -28,7 +28,7 @@ struct Pd {
 
 struct PdPrivate {
     kind: Kind,
-    /// Parent domains that were made of it.
+    /// The number of parent domains that were created from it.
     users: AtomicU32,
 }
 
@@ -46,12 +46,12 @@ struct Td {
 
 struct TdPrivate {
     td: AnyTd,
-    /// Parent domains that were made of it.
+    /// The number of parent domains that were created from it.
     users: AtomicU32,
 }
 
 /// # Safety
-/// A live domain of ours.
+/// `pd` is a live domain of this library.
 unsafe fn private<'a>(pd: *mut ibv_pd) -> &'a PdPrivate {
     // SAFETY: `pd` is a live object of this type (contract of this function); no mutable reference to its private part
     // exists.
@@ -59,7 +59,7 @@ unsafe fn private<'a>(pd: *mut ibv_pd) -> &'a PdPrivate {
 }
 
 /// # Safety
-/// A live thread domain of ours.
+/// `td` is a live thread domain of this library.
 unsafe fn td_private<'a>(td: *mut ibv_td) -> &'a TdPrivate {
     // SAFETY: `td` is a live object of this type (contract of this function); no mutable reference to its private part
     // exists.
@@ -69,12 +69,13 @@ unsafe fn td_private<'a>(td: *mut ibv_td) -> &'a TdPrivate {
 /// The kernel's domain behind one of C's.
 ///
 /// # Safety
-/// A live domain of ours.
+/// `pd` is a live domain of this library.
 pub(crate) unsafe fn handle<'a>(pd: *mut ibv_pd) -> &'a PdHandle {
     // SAFETY: `pd` is a live object of this driver (contract of this function).
     match unsafe { &private(pd).kind } {
         Kind::Domain(handle) => handle,
-        // SAFETY: a parent domain's domain can't be freed before it, and is no parent domain (`alloc_parent_domain`).
+        // SAFETY: the domain of a parent domain can't be freed before the parent domain, and is not a parent domain
+        // itself (`alloc_parent_domain`).
         Kind::Parent { pd, .. } => unsafe { handle(*pd) },
     }
 }
@@ -82,11 +83,11 @@ pub(crate) unsafe fn handle<'a>(pd: *mut ibv_pd) -> &'a PdHandle {
 /// Its thread domain, if it is a parent domain with one.
 ///
 /// # Safety
-/// A live domain of ours.
+/// `pd` is a live domain of this library.
 pub(crate) unsafe fn td<'a>(pd: *mut ibv_pd) -> Option<&'a AnyTd> {
     // SAFETY: `pd` is a live object of this driver (contract of this function).
     match unsafe { &private(pd).kind } {
-        // SAFETY: a parent domain's thread domain can't be freed before it.
+        // SAFETY: the thread domain of a parent domain can't be freed before the parent domain.
         Kind::Parent { td, .. } if !td.is_null() => Some(unsafe { &td_private(*td).td }),
         _ => None,
     }
@@ -128,8 +129,8 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     number(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(pd) }?;
         // SAFETY: `pd` is a live object of this library: its context was found above.
         let this = unsafe { private(pd) };
@@ -145,7 +146,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
                 if allocators.as_ref().is_some_and(|allocators| allocators.is_used()) {
                     return Err(Errno::EBUSY);
                 }
-                // SAFETY: what a parent domain is made of lives as long.
+                // SAFETY: the domain of a parent domain can't be freed before the parent domain.
                 unsafe { private(*pd) }.users.fetch_sub(1, Ordering::Release);
                 if !td.is_null() {
                     // SAFETY: `*td` is a live object of this library: its context was found above.
@@ -173,15 +174,15 @@ pub(crate) unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, pd_hand
     })
 }
 
-/// Frees it here; the kernel's object stays.
+/// Frees the struct; the kernel's object remains.
 ///
 /// # Safety
 /// As in ibv_unimport_pd(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     nothing(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(pd) }?;
         // SAFETY: `pd` is a live object of this library: its context was found above.
         let this = unsafe { private(pd) };
@@ -202,7 +203,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         if attr.comp_mask != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -216,8 +217,8 @@ pub(crate) unsafe extern "C" fn alloc_td(
 /// As in ibv_alloc_td(3).
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     number(|| {
-        // SAFETY: `td` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `td` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(td) }?;
         // SAFETY: `td` is a live object of this library: its context was found above.
         if unsafe { td_private(td) }.users.load(Ordering::Acquire) != 0 {

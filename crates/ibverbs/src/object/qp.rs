@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Queue pairs: creation, states, destruction (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_open_qp(3), ibv_modify_qp(3)).
+//! Queue pairs: creation, states, destruction (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_open_qp(3),
+//! ibv_modify_qp(3)).
 //!
 //! Posting is in [`data`](crate::data).
 #![expect(unsafe_code)]
@@ -51,7 +52,7 @@ pub(crate) struct QpPrivate<D: Driver> {
 }
 
 impl<D: Driver> QpPrivate<D> {
-    /// `EOPNOTSUPP` for one over a table of work queues.
+    /// The shared state; `EOPNOTSUPP` for a queue pair over a table of work queues.
     pub(crate) fn shared(&self) -> Outcome<&Arc<D::QpShared>> {
         self.shared.as_ref().ok_or(Errno::EOPNOTSUPP)
     }
@@ -61,23 +62,23 @@ impl<D: Driver> QpPrivate<D> {
     }
 }
 
-/// A verb that changes the state, of the [`Open`] of the queue pair's driver. Its contract is that of
-/// [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
+/// A verb that changes the state. Its first argument is the [`Open`] of the queue pair's driver. Its contract is that
+/// of [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) type Modify = unsafe fn(&dyn Any, *mut ibv_qp, &QpAttr, QpAttrMask) -> Outcome<()>;
 
-/// What a driver's own library adds to a queue pair.
+/// Additions to a queue pair by the functions of a driver-specific library (libmlx5).
 #[derive(Default)]
 pub(crate) struct Extension {
     /// Instead of the driver's `modify_qp`.
     pub(crate) modify: Option<Modify>,
-    /// Data of that library.
+    /// The data of these functions.
     pub(crate) data: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// Our part of a queue pair.
 ///
 /// # Safety
-/// A live queue pair of this driver.
+/// `qp` is a live queue pair of this driver.
 #[inline(always)]
 pub(crate) unsafe fn private<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpPrivate<D> {
     // SAFETY: `qp` is a live object of this type (contract of this function); no mutable reference to its private part
@@ -91,14 +92,14 @@ pub(crate) mod mask {
     pub(crate) const XRCD: u32 = 1 << 1;
     pub(crate) const CREATE_FLAGS: u32 = 1 << 2;
     pub(crate) const MAX_TSO_HEADER: u32 = 1 << 3;
-    /// Packets are spread over work queues: both or neither.
+    /// Packets are distributed over work queues: both bits or neither.
     pub(crate) const IND_TABLE: u32 = 1 << 4;
     pub(crate) const RX_HASH: u32 = 1 << 5;
     pub(crate) const SEND_OPS_FLAGS: u32 = 1 << 6;
     pub(crate) const ALL: u32 = (1 << 7) - 1;
 }
 
-/// What the attributes ask for, with what C's other types of QP have left out.
+/// Converts the attributes. Fields that the type of the QP does not use are ignored.
 pub(crate) fn init_attr(attr: &ibv_qp_init_attr_ex) -> Outcome<QpInitAttr> {
     let has = |bit| attr.comp_mask & bit != 0;
     let qp_type = QpType::from_raw(attr.qp_type).ok_or(Errno::EINVAL)?;
@@ -126,7 +127,8 @@ pub(crate) fn init_attr(attr: &ibv_qp_init_attr_ex) -> Outcome<QpInitAttr> {
     Ok(init)
 }
 
-/// Creates a queue pair as `attr` says, whose `comp_mask` and pointers were checked, and leaves its sizes there.
+/// Creates a queue pair with the attributes `attr`, whose `comp_mask` and pointers were checked, and writes its sizes
+/// to `attr`.
 ///
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
@@ -141,7 +143,7 @@ pub(crate) unsafe fn create<D: Driver>(
     }
     let init = init_attr(attr)?;
     if init.qp_type == QpType::Driver {
-        // What it is, only a function of the driver's own library can say.
+        // Such a queue pair can be created only by functions of the driver-specific library.
         return Err(Errno::EOPNOTSUPP);
     }
     // SAFETY: `attr.pd` is NULL or a live object of this driver (contract of `Verbs`).
@@ -160,7 +162,7 @@ pub(crate) unsafe fn create<D: Driver>(
     unsafe { create_with(open, context, attr, &init, make) }
 }
 
-/// [`create`] with a verb of the driver's own. The verb may rely on the contract of [`Driver::create_qp`].
+/// [`create`] with another verb of the driver. The verb may rely on the contract of [`Driver::create_qp`].
 ///
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
@@ -172,7 +174,7 @@ pub(crate) unsafe fn create_with<D: Driver>(
     make: impl FnOnce(&QpCreate<'_, D>) -> uverbs_core::Result<QpParts<D>>,
 ) -> Outcome<*mut ibv_qp> {
     let (sends, receives) = (init.qp_type.has_send_queue(), init.qp_type.has_recv_queue());
-    // C ignores what a type does not use.
+    // As in C, fields that a type does not use are ignored.
     if !sends {
         (attr.pd, attr.send_cq) = (ptr::null_mut(), ptr::null_mut());
     } else {
@@ -202,13 +204,13 @@ pub(crate) unsafe fn create_with<D: Driver>(
         attr: init,
         td: td.and_then(|td| td.downcast_ref()),
         exclusive: td.is_some(),
-        // As libmlx5 does, which copies short data to the entries' addresses unless `MLX5_SCATTER_TO_CQE` is 0.
+        // As in libmlx5, which copies short data to the entries' addresses unless `MLX5_SCATTER_TO_CQE` is 0.
         data_in_completions: true,
         user_handle: number,
     };
-    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`). `destroy` has the
-    // kernel destroy the queue pair before it frees the other parts. Until then the program keeps the queue pair, so the parts
-    // exist, or they are leaked.
+    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`). `destroy`
+    // has the kernel destroy the queue pair before it frees the other parts. Until then the queue pair exists, and its
+    // parts with it, or they are leaked.
     let parts = make(&create).inspect_err(|_| {
         here.objects().remove(number);
     })?;
@@ -230,8 +232,8 @@ pub(crate) unsafe fn create_with<D: Driver>(
 /// `MLX5_RX_HASH_FUNC_TOEPLITZ`, `IBV_RX_HASH_FUNC_TOEPLITZ`
 const TOEPLITZ: u8 = 1;
 
-/// Creates a queue pair that spreads packets over a table of work queues. It has no state, and its rules decide what it
-/// receives.
+/// Creates a queue pair that distributes packets over a table of work queues. It has no state; its rules select the
+/// packets that it receives.
 ///
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
@@ -322,7 +324,7 @@ pub(crate) fn private_of<D: Driver>(
     }
 }
 
-/// Puts both parts of a new queue pair together.
+/// Creates a queue pair from its two parts.
 pub(crate) fn finish<D: Driver>(
     context: *mut ibv_context,
     here: &context::Private,
@@ -352,7 +354,7 @@ pub(crate) unsafe fn modify<D: Driver>(
         // SAFETY: the contract of this function is that of the verb.
         return unsafe { modify(open, qp, attr, mask) };
     }
-    // One over a table has no state.
+    // A queue pair over a table has no state.
     let shared = this.shared()?;
     // SAFETY: the queue pair's own parts.
     unsafe { open.driver.modify_qp(&this.handle, shared, attr, mask) }?;
@@ -373,7 +375,7 @@ pub(crate) unsafe fn query<D: Driver>(
     if this.shared.is_none() {
         return Err(Errno::EOPNOTSUPP);
     }
-    // Drivers of kernels refuse or ignore bits that are none.
+    // The kernel's drivers refuse or ignore undefined bits.
     let (mut attr, init) = this.handle.query(mask & QpAttrMask::all())?;
     // The driver stores the sizes of the queues. Not every kernel reports them (mlx5_ib reports 0).
     attr.cap = this.cap;
@@ -419,7 +421,7 @@ pub(crate) unsafe fn has_builder<D: Driver>(_: &Open<D>, qp: *mut ibv_qp) -> boo
 /// The kernel's object.
 ///
 /// # Safety
-/// A live queue pair of this driver.
+/// `qp` is a live queue pair of this driver.
 pub(crate) unsafe fn handle<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpHandle {
     // SAFETY: `qp` is a live object of this driver (contract of this function).
     unsafe { &private::<D>(qp).handle }
@@ -428,8 +430,8 @@ pub(crate) unsafe fn handle<'a, D: Driver>(qp: *mut ibv_qp) -> &'a QpHandle {
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, qp: *mut ibv_qp) -> Outcome<()> {
-    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-    // this call (contract of `Verbs`).
+    // SAFETY: `qp` is NULL or a live object, which begins with the pointer to its context; the context is not closed
+    // during this call (contract of `Verbs`).
     let here = unsafe { context::of_object(qp) }?;
     // SAFETY: `qp` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(qp) };

@@ -46,7 +46,7 @@ impl<D: Driver> SrqPrivate<D> {
 /// Our part of a queue.
 ///
 /// # Safety
-/// A live queue of this driver.
+/// `srq` is a live queue of this driver.
 #[inline(always)]
 pub(crate) unsafe fn private<'a, D: Driver>(srq: *mut ibv_srq) -> &'a SrqPrivate<D> {
     // SAFETY: `srq` is a live object of this type (contract of this function); no mutable reference to its private part
@@ -54,10 +54,10 @@ pub(crate) unsafe fn private<'a, D: Driver>(srq: *mut ibv_srq) -> &'a SrqPrivate
     unsafe { &(*srq.cast::<Srq<D>>()).private }
 }
 
-/// What QPs that receive from it are made from.
+/// The parts of an SRQ from which QPs are created.
 ///
 /// # Safety
-/// NULL, or a live queue of this driver.
+/// `srq` is NULL, or a live queue of this driver.
 pub(crate) unsafe fn parts<'a, D: Driver>(
     srq: *mut ibv_srq,
 ) -> Option<(&'a SrqHandle, &'a Arc<D::SrqShared>)> {
@@ -79,7 +79,8 @@ mod mask {
     pub(super) const ALL: u32 = (1 << 5) - 1;
 }
 
-/// Creates a queue as `attr` says, whose `comp_mask` and pointers were checked, and leaves its sizes there.
+/// Creates a queue with the attributes `attr`, whose `comp_mask` and pointers were checked, and writes its sizes to
+/// `attr`.
 ///
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
@@ -117,7 +118,7 @@ unsafe fn create_with<D: Driver>(
     let here = unsafe { context::of(context) }?;
     let is_xrc = attr.srq_type == SrqType::Xrc as u32;
     let init = SrqInitAttr {
-        // libmlx5 and librxe make a queue of the smallest size of 0.
+        // For a size of 0, libmlx5 and librxe create a queue of the smallest size.
         attr: SrqAttr { max_wr: attr.attr.max_wr.max(1), max_sge: attr.attr.max_sge, srq_limit: 0 },
         srq_type: if is_xrc { SrqType::Xrc } else { SrqType::Basic },
         ..SrqInitAttr::default()
@@ -141,9 +142,9 @@ unsafe fn create_with<D: Driver>(
         td: td.and_then(|td| td.downcast_ref()),
         user_handle: number,
     };
-    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
-    // `destroy` has the kernel destroy the queue before it frees the other parts. Until then the program keeps the queue,
-    // so the parts exist, or they are leaked.
+    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`). `destroy`
+    // has the kernel destroy the queue before it frees the other parts. Until then the queue exists, and its parts with
+    // it, or they are leaked.
     let parts = make(&create);
     let SrqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
         here.objects().remove(number);
@@ -172,8 +173,8 @@ pub(crate) unsafe fn modify<D: Driver>(
 ) -> Outcome<()> {
     // SAFETY: `srq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(srq) };
-    // SAFETY: the queue is left below. A queue without a lock is of a thread domain, whose queues are used by one thread
-    // (the contract of ibv_alloc_td(3)).
+    // SAFETY: the queue is left below. A queue without a lock is of a thread domain, whose queues are used by one
+    // thread (the contract of ibv_alloc_td(3)).
     let queue = unsafe { this.queue.enter() }.map_err(|_| Errno::EBUSY)?;
     // SAFETY: the queue's own handle and engine.
     let modified = unsafe { open.driver.modify_srq(&this.handle, queue, attr, mask) };
@@ -199,8 +200,8 @@ pub(crate) unsafe fn number<D: Driver>(_: &Open<D>, srq: *mut ibv_srq) -> Outcom
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, srq: *mut ibv_srq) -> Outcome<()> {
-    // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed during
-    // this call (contract of `Verbs`).
+    // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; the context is not closed
+    // during this call (contract of `Verbs`).
     let here = unsafe { context::of_object(srq) }?;
     // SAFETY: `srq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(srq) };
@@ -226,16 +227,16 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     pointer(|| {
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(pd) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         // SAFETY: integers and pointers: zeros are values of all of them.
         let mut ex: ibv_srq_init_attr_ex = unsafe { mem::zeroed() };
         (ex.srq_context, ex.attr, ex.pd) = (attr.srq_context, attr.attr, pd);
-        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `pd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let context = unsafe { context::pointer_of(pd) }?;
         // SAFETY: the objects in the request are live and of this context, as checked above.
         let srq = unsafe { here.verbs().create_srq(context, &mut ex) }?;
@@ -253,7 +254,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
         if has(!mask::ALL) || has(mask::TM) {
@@ -290,10 +291,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     errno_number(|| {
-        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(srq) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let attr = SrqAttr { max_wr: attr.max_wr, max_sge: attr.max_sge, srq_limit: attr.srq_limit };
         // SAFETY: `srq` is a live object of a context of this library, as checked above.
@@ -306,8 +307,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     errno_number(|| {
-        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(srq) }?;
         ensure(!attr.is_null())?;
         // SAFETY: `srq` is a live object of a context of this library, as checked above.
@@ -322,8 +323,8 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
 /// As in ibv_get_srq_num(3).
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     errno_number(|| {
-        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(srq) }?;
         ensure(!number.is_null())?;
         // SAFETY: `srq` is a live object of a context of this library, as checked above.
@@ -339,8 +340,8 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     errno_number(|| {
-        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `srq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(srq) }?;
         // SAFETY: `srq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_srq(srq) }

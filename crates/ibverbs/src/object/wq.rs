@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Work queues, and the tables that spread packets over them (ibv_create_wq(3), ibv_post_wq_recv(3),
+//! Work queues, and the indirection tables that distribute packets over them (ibv_create_wq(3), ibv_post_wq_recv(3),
 //! ibv_create_rwq_ind_table(3)).
 //!
 //! A QP over a table is in [`qp`](super::qp).
@@ -67,7 +67,7 @@ mod mask {
 }
 
 /// # Safety
-/// A live queue of this driver.
+/// `wq` is a live queue of this driver.
 #[inline(always)]
 pub(crate) unsafe fn private<'a, D: Driver>(wq: *mut ibv_wq) -> &'a WqPrivate<D> {
     // SAFETY: `wq` is a live object of this type (contract of this function); no mutable reference to its private part
@@ -78,14 +78,15 @@ pub(crate) unsafe fn private<'a, D: Driver>(wq: *mut ibv_wq) -> &'a WqPrivate<D>
 /// The kernel's object of a table.
 ///
 /// # Safety
-/// A live table of ours.
+/// `table` is a live table of this library.
 pub(crate) unsafe fn table_handle<'a>(table: *mut ibv_rwq_ind_table) -> &'a RwqIndTableHandle {
-    // SAFETY: `table` is a live object of this type (contract of this function); no mutable reference to its private part
-    // exists.
+    // SAFETY: `table` is a live object of this type (contract of this function); no mutable reference to its private
+    // part exists.
     unsafe { &(*table.cast::<Table>()).private }
 }
 
-/// Creates a queue as `attr` says, whose `comp_mask` and pointers were checked, and leaves its sizes there.
+/// Creates a queue with the attributes `attr`, whose `comp_mask` and pointers were checked, and writes its sizes to
+/// `attr`.
 ///
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
@@ -139,9 +140,9 @@ unsafe fn create_with<D: Driver>(
         attr: &init,
         user_handle: number,
     };
-    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`).
-    // `destroy` has the kernel destroy the queue before it frees the other parts. Until then the program keeps the queue,
-    // so the parts exist, or they are leaked.
+    // The parts of each pair are of one object, and all objects are of this context (contract of `Verbs`). `destroy`
+    // has the kernel destroy the queue before it frees the other parts. Until then the queue exists, and its parts with
+    // it, or they are leaked.
     let parts = make(&create);
     let WqParts { handle, shared, queue, attr: got } = parts.inspect_err(|_| {
         here.objects().remove(number);
@@ -175,8 +176,8 @@ pub(crate) unsafe fn modify<D: Driver>(open: &Open<D>, wq: *mut ibv_wq, attr: &W
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
 pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, wq: *mut ibv_wq) -> Outcome<()> {
-    // SAFETY: `wq` is a live object, which begins with the pointer to its context; that is not closed during this call
-    // (contract of `Verbs`).
+    // SAFETY: `wq` is a live object, which begins with the pointer to its context; the context is not closed during
+    // this call (contract of `Verbs`).
     let here = unsafe { context::of_object(wq) }?;
     // SAFETY: `wq` is a live object of this driver (contract of `Verbs`).
     let this = unsafe { private::<D>(wq) };
@@ -194,7 +195,7 @@ pub(crate) unsafe fn destroy<D: Driver>(open: &Open<D>, wq: *mut ibv_wq) -> Outc
     Ok(())
 }
 
-/// The table's kernel object over some queues, all of this driver.
+/// Creates the kernel object of a table of queues, all of which are of this driver.
 ///
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
@@ -216,11 +217,11 @@ unsafe extern "C" fn post_recv<D: Driver>(
 ) -> c_int {
     // SAFETY: `wq` is a live queue of this driver: the program got this function from it.
     let queue = unsafe { &private::<D>(wq).queue };
-    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions (contract of
-    // the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
+    // SAFETY: the list is NULL or well formed, and the memory of its entries stays valid until the completions
+    // (contract of the man page). A queue without a lock is of a thread domain, whose queues are used by one thread.
     let Err(bad) = (unsafe { raw::post_recv(queue, list) }) else { return 0 };
     if !bad_wr.is_null() {
-        // A fault of none of them is that of the first.
+        // An error that is not that of a work request is reported for the first one.
         let blamed = if bad.wr.is_null() { list } else { bad.wr.cast_mut() };
         // SAFETY: `bad_wr` is not NULL, so it is valid for writes (contract of the man page).
         unsafe { bad_wr.write(blamed) };
@@ -237,7 +238,7 @@ pub(crate) unsafe extern "C" fn create_wq(
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not used by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread uses it during this call (contract of the man page).
         let attr = unsafe { attr.as_mut() }.ok_or(Errno::EINVAL)?;
         ensure(attr.wq_type == TYPE_RQ && !attr.pd.is_null() && !attr.cq.is_null())?;
         if attr.comp_mask & !INIT_FLAGS != 0 {
@@ -256,10 +257,10 @@ pub(crate) unsafe extern "C" fn create_wq(
 /// As in ibv_modify_wq(3).
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     errno_number(|| {
-        // SAFETY: `wq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `wq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(wq) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.attr_mask & bit != 0;
         ensure(!has(!mask::ALL))?;
@@ -283,8 +284,8 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
 /// As in ibv_create_wq(3).
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     errno_number(|| {
-        // SAFETY: `wq` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `wq` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         let here = unsafe { context::of_object(wq) }?;
         // SAFETY: `wq` is a live object of a context of this library, as checked above.
         unsafe { here.verbs().destroy_wq(wq) }
@@ -300,7 +301,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask == 0 && !attr.ind_tbl.is_null())?;
         // The kernel's limit is below 16.
@@ -309,7 +310,8 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         let wqs = unsafe { slice::from_raw_parts(attr.ind_tbl, 1 << attr.log_ind_tbl_size) };
         for wq in wqs {
             ensure(!wq.is_null())?;
-            // SAFETY: the entry is a live object, which begins with the pointer to its context (contract of the man page).
+            // SAFETY: the entry is a live object, which begins with the pointer to its context (contract of the man
+            // page).
             unsafe { context::is_of(context, *wq) }?;
         }
         // SAFETY: the queues are live and of this context, as checked above.
@@ -328,17 +330,17 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
 /// As in ibv_create_rwq_ind_table(3).
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     errno_number(|| {
-        // SAFETY: `table` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `table` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(table) }?;
         // SAFETY: `table` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
         let handle = unsafe { &(*table.cast::<Table>()).private };
-        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of the
-        // man page).
+        // SAFETY: if this succeeds, the object is freed below, and the program does not use it any more (contract of
+        // the man page).
         unsafe { destroy_handle(handle, RwqIndTableHandle::destroy) }?;
-        // SAFETY: `create_rwq_ind_table` allocated it as a `Box` of this type; the program does not use it after this call
-        // (contract of the man page).
+        // SAFETY: `create_rwq_ind_table` allocated it as a `Box` of this type; the program does not use it after this
+        // call (contract of the man page).
         drop(unsafe { Box::from_raw(table.cast::<Table>()) });
         Ok(())
     })

@@ -27,7 +27,7 @@ const ALL_ATTRS: u32 = 3;
 /// The kernel's object.
 ///
 /// # Safety
-/// A live domain of ours.
+/// `xrcd` is a live domain of this library.
 pub(crate) unsafe fn handle<'a>(xrcd: *mut ibv_xrcd) -> &'a XrcdHandle {
     // SAFETY: `xrcd` is a live object of this type (contract of this function); no mutable reference to its private
     // part exists.
@@ -43,11 +43,11 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     pointer(|| {
         // SAFETY: `context` is not closed during this call (contract of the man page).
         let here = unsafe { context::of(context) }?;
-        // SAFETY: `attr` is NULL or valid, and not changed by others during this call (contract of the man page).
+        // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         ensure(attr.comp_mask == ALL_ATTRS)?;
-        // SAFETY: the descriptor is not negative, and the program does not close it during this call (contract of the man
-        // page).
+        // SAFETY: the descriptor is not negative, and the program does not close it during this call (contract of the
+        // man page).
         let fd = (attr.fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(attr.fd) });
         let has = |flag| attr.oflags & flag != 0;
         let handle = xrcd::open(here.kernel(), fd, has(libc::O_CREAT), has(libc::O_EXCL))?;
@@ -60,8 +60,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 /// As in ibv_open_xrcd(3).
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     number(|| {
-        // SAFETY: `xrcd` is NULL or a live object, which begins with the pointer to its context; that is not closed
-        // during this call (contract of the man page).
+        // SAFETY: `xrcd` is NULL or a live object, which begins with the pointer to its context; the context is not
+        // closed during this call (contract of the man page).
         unsafe { context::of_object(xrcd) }?;
         // SAFETY: `xrcd` is a live object of this type (contract of the man page); no mutable reference to its private
         // part exists.
