@@ -126,7 +126,7 @@ impl<L> RecvBench for Recvs<L> {
     fn posted(&mut self) -> Result<Vec<u64>> {
         let ids: Vec<_> =
             core::iter::from_fn(|| self.kernel.consume()).map(|b| decode_recv(&b).wr_id).collect();
-        // In ERR, what is posted must be flushed; an SRQ never is.
+        // Posts in ERR must cause a flush, except on an SRQ.
         let flushes = self.bell.flushes() - self.flushes;
         self.flushes = self.bell.flushes();
         let want = !self.srq && !ids.is_empty() && self.shared.state() == QpState::ERR;

@@ -49,7 +49,7 @@ const STEPS: [Step; 8] = [
     ("book", book::build),
 ];
 
-/// A workspace of its own.
+/// The manifest of the benchmark, which is a separate workspace.
 const BENCH: &str = "tests/bench/Cargo.toml";
 
 /// Checks with a compiler for aarch64.

@@ -109,9 +109,9 @@ impl ImmData {
 #[derive(Debug)]
 #[repr(C)]
 pub struct IbvAh {
-    /// `struct ibv_context *`; unused by the data path, NULL when made by Rust.
+    /// `struct ibv_context *`; unused by the data path, NULL if created by Rust.
     pub context: *mut c_void,
-    /// `struct ibv_pd *`; unused by the data path, NULL when made by Rust.
+    /// `struct ibv_pd *`; unused by the data path, NULL if created by Rust.
     pub pd: *mut c_void,
     /// Kernel handle, for diagnostics.
     pub handle: u32,
@@ -131,9 +131,9 @@ pub struct RawAh<A> {
 #[derive(Debug)]
 #[repr(C)]
 pub struct IbvMr {
-    /// `struct ibv_context *`, NULL when made by Rust.
+    /// `struct ibv_context *`, NULL if created by Rust.
     pub context: *mut c_void,
-    /// `struct ibv_pd *`, NULL when made by Rust.
+    /// `struct ibv_pd *`, NULL if created by Rust.
     pub pd: *mut c_void,
     /// Start of the region.
     pub addr: *mut c_void,
@@ -151,9 +151,9 @@ pub struct IbvMr {
 #[derive(Debug)]
 #[repr(C)]
 pub struct IbvMw {
-    /// `struct ibv_context *`, NULL when made by Rust.
+    /// `struct ibv_context *`, NULL if created by Rust.
     pub context: *mut c_void,
-    /// `struct ibv_pd *`, NULL when made by Rust.
+    /// `struct ibv_pd *`, NULL if created by Rust.
     pub pd: *mut c_void,
     /// The window's current remote key.
     pub rkey: u32,

@@ -256,7 +256,7 @@ pub(crate) mod shared {
             let Some(stand_in) = &private.stand_in else { continue };
             let found = nix::sys::stat::fstat(stand_in)?;
             if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino) {
-                // SAFETY: as above; the field is not changed after the context is made.
+                // SAFETY: as above; the field is not changed after the context was created.
                 let device = unsafe { (*context).public.context.device };
                 let (kernel, port) = (Arc::clone(private.kernel()), Arc::clone(&private.port));
                 return Ok(Some(Shared { device, kernel, port }));

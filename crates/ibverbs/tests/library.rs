@@ -15,7 +15,7 @@ const SYMBOLS: &str = include_str!("../data/symbols.txt");
 /// The symbols of Debian 12's library, as printed by readelf.
 const SYMBOLS_44: &str = include_str!("../data/symbols-44.txt");
 
-/// The symbols of libmlx5, likewise.
+/// The table of libmlx5's symbols, in the same form.
 const MLX5_SYMBOLS: &str = include_str!("../data/symbols-mlx5.txt");
 const MLX5_SYMBOLS_44: &str = include_str!("../data/symbols-mlx5-44.txt");
 

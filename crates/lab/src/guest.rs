@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The programs inside the VM: the init script, its helpers, and the small part of the initramfs that is made for each
-//! boot.
+//! The programs inside the VM: the init script, its helpers, and the small part of the initramfs that is generated for
+//! each boot.
 //!
 //! The environment of a command:
 //!
@@ -19,8 +19,8 @@
 //! | `LAB_SIDE`, `LAB_PEER` | the number of this guest of a pair, 1 or 2, and the address of the other guest |
 //! | `LAB_BARE` | `1` in the bare guest, otherwise not set |
 //!
-//! The full guest has these helpers in `/usr/bin`: `lab-link up|down A|B`, `lab-netem A|B off|ARGS...`, `lab-counters`, and
-//! with mlx5 `lab-hca` and `lab-mlx5-up`.
+//! The full guest has these helpers in `/usr/bin`: `lab-link up|down A|B`, `lab-netem A|B off|ARGS...`, `lab-counters`,
+//! and with mlx5 `lab-hca` and `lab-mlx5-up`.
 
 use crate::cpio::Cpio;
 use crate::device::{Device, Link, Wire};

@@ -4,12 +4,12 @@
 //!
 //! QEMU, the kernels and the guest's C programs come from Debian packages. They are unpacked in a directory of the
 //! caller's choice and run from there: nothing is installed, no root is needed, KVM is not used, and deleting the
-//! directory removes everything. Each part is cached with the recipe that made it, and is made again if the recipe
+//! directory removes everything. Each part is cached with the recipe that built it, and is built again if the recipe
 //! changes. The host must be an x86-64 Debian (12 or later) with `apt-get`, `dpkg-deb` and `setpriv`. The packages come
 //! from the archive that the host's apt uses, or from the one that the environment variable `LAB_MIRROR` names.
 //!
-//! The devices are rxe over a veth link, or mlx5 devices: software NICs to which the guest's own mlx5 driver is bound. A
-//! program such as `uverbs-hca` implements those, see [`Device::Mlx5`].
+//! The devices are rxe over a veth link, or mlx5 devices: software NICs to which the guest's own mlx5 driver is bound.
+//! A program such as `uverbs-hca` implements those, see [`Device::Mlx5`].
 //!
 //! ```no_run
 //! use uverbs_lab::{Device, Lab, Outcome, Series, Share, Spec, Task};
@@ -25,11 +25,11 @@
 //! ```
 //!
 //! The command's output goes to the output of the calling process, and messages of the lab go to stderr. The program
-//! `uverbs-lab` does the same from the command line; the module `args` (feature `cli`) has its options for programs that
-//! offer them too.
+//! `uverbs-lab` does the same from the command line; the module `args` (feature `cli`) has its options for programs
+//! that offer them too.
 //!
-//! The packages can be used for other purposes than a VM: [`apt`] unpacks packages of any Debian release, and [`root`] runs
-//! the unpacked programs.
+//! The packages can be used for other purposes than a VM: [`apt`] unpacks packages of any Debian release, and [`root`]
+//! runs the unpacked programs.
 
 pub mod apt;
 #[cfg(feature = "cli")]
@@ -105,8 +105,8 @@ impl Lab {
         vm::run(self, spec, None)
     }
 
-    /// Boots two guests whose mlx5 devices are on one fabric, with a network between the guests, and runs the command in
-    /// both. `LAB_SIDE` (1 or 2) and `LAB_PEER`, the address of the other guest, are in its environment.
+    /// Boots two guests whose mlx5 devices are on one fabric, with a network between the guests, and runs the command
+    /// in both. `LAB_SIDE` (1 or 2) and `LAB_PEER`, the address of the other guest, are in its environment.
     ///
     /// # Errors
     /// The devices are not mlx5 devices on InfiniBand, or a guest cannot be started.
@@ -150,8 +150,8 @@ impl Lab {
         Ok(file)
     }
 
-    /// The path of a cached directory. If it does not exist or was made by another recipe, `build` makes it first. The
-    /// caller holds the [lock](Self::lock).
+    /// The path of a cached directory. If it does not exist or was built by another recipe, `build` creates it first.
+    /// The caller holds the [lock](Self::lock).
     ///
     /// `build` fills a temporary directory, which gets its final name only after success: an interrupted run leaves
     /// nothing incomplete behind.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The guest's user space: a few tools, the C programs of rdma-core, and the libraries that they need.
 //!
-//! There are two images: the full one, with a shell, iproute2, kmod and the C programs, and the bare one, whose only user
-//! space is a static busybox. The bare one has `ip` and `rdma` in a directory that the guest's init removes when the links
-//! are up, so that a program there can use nothing but the kernel.
+//! There are two images: the full one, with a shell, iproute2, kmod and the C programs, and the bare one, whose only
+//! user space is a static busybox. The bare one has `ip` and `rdma` in a directory that the guest's init removes when
+//! the links are up, so that a program there can use nothing but the kernel.
 
 use crate::apt::{self, Suite};
 use crate::cpio::Cpio;
@@ -59,7 +59,7 @@ const PROVIDERS: &str = "usr/lib/x86_64-linux-gnu/libibverbs";
 /// Increase this if the layout of an image changes.
 const FORMAT: u32 = 1;
 
-/// The unpacked tools of a suite and the initramfs parts made of them.
+/// The unpacked tools of a suite and the initramfs parts built from them.
 pub(crate) struct Userland {
     /// The unpacked tree. Its programs are used on the host, too.
     pub(crate) root: Root,

@@ -131,7 +131,7 @@ fn post<L: Face, T: Peer>(w: &World<L>, pair: &RefCell<Pair<T, L>>, blocks: u32,
 fn posts<L: Face, T: Peer>(queue: &SendQueue<Mlx5, T, L>, wrs: &[SendWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
-        // SAFETY: lists that live as long as the process; one thread; no device reads what they name.
+        // SAFETY: lists that live as long as the process; one thread; no device reads the memory that they name.
         unsafe { queue.post_send(&raw const wrs[first]) }.unwrap_or_else(ok);
         first += batch;
     }
@@ -153,7 +153,7 @@ pub fn more_rows(rows: &mut Rows, w: &'static World<Exclusive>) {
 fn burst_posts(queue: &SendQueue<Mlx5, Rc, Exclusive>, wrs: &[SendWr], batch: usize, target: &Burst) {
     let mut first = 0;
     while first < wrs.len() {
-        // SAFETY: lists that live as long as the process; one thread; no device reads what they name.
+        // SAFETY: lists that live as long as the process; one thread; no device reads the memory that they name.
         unsafe { queue.post_send(&raw const wrs[first]) }.unwrap_or_else(ok);
         if batch == 1 {
             target.write::<8>(first)

@@ -35,7 +35,8 @@ impl<L: Face> Many<L> {
         for i in 0..ops as usize {
             let pair = &mut self.pairs[i % count];
             let queue = pair.qp.send.as_ref().expect("a send queue");
-            // SAFETY: a request that lives as long as the process; one thread; no device reads what it names.
+            // SAFETY: a request that lives as long as the process; one thread; no device reads the memory that it
+            // names.
             unsafe { queue.post_send(&raw const self.wrs[i % self.wrs.len()]) }.unwrap_or_else(ok);
             self.cq.ring.complete(pair.whose, pair.posted as u16, Kind::Requester);
             pair.posted = pair.posted.wrapping_add(1);

@@ -37,7 +37,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Registers memory and makes an address handle.
+    /// Registers memory and creates an address handle.
     pub fn new(pd: &ProtectionDomain<Mlx5>) -> Self {
         let buf = PageBuf::new(4096).expect("memory");
         let region = pd.reg_mr(buf, AccessFlags::LOCAL_WRITE).map_err(|e| e.error).expect("a region");

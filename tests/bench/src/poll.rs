@@ -44,7 +44,8 @@ impl Posts {
                 let mut pair = w.rc.borrow_mut();
                 let queue = pair.qp.send.as_ref().expect("a send queue");
                 for first in self.sends.chunks_exact(BATCH as usize) {
-                    // SAFETY: a list that lives as long as the process; one thread; no device reads what it names.
+                    // SAFETY: a list that lives as long as the process; one thread; no device reads the memory that it
+                    // names.
                     unsafe { queue.post_send(first.as_ptr()) }.unwrap_or_else(ok);
                 }
                 for _ in 0..CHUNK {

@@ -113,7 +113,7 @@ fn srq_batches<L: Face>(srq: &mut SharedReceiveQueue<Mlx5, L>, p: &Places) {
 fn lists<L: Face>(queue: &RecvQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
-        // SAFETY: lists that live as long as the process; one thread; no device writes what they name.
+        // SAFETY: lists that live as long as the process; one thread; no device writes the memory that they name.
         unsafe { queue.post_recv(&raw const wrs[first]) }.unwrap_or_else(ok);
         first += batch;
     }
@@ -123,8 +123,8 @@ fn lists<L: Face>(queue: &RecvQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
 fn srq_lists<L: Face>(srq: &SharedReceiveQueue<Mlx5, L>, wrs: &[RecvWr], batch: usize) {
     let mut first = 0;
     while first < wrs.len() {
-        // SAFETY: the list lives as long as the process, one thread uses the queue, and no device writes the memory that it
-        // names.
+        // SAFETY: the list lives as long as the process, one thread uses the queue, and no device writes the memory
+        // that it names.
         unsafe { srq.post_srq_recv(&raw const wrs[first]) }.unwrap_or_else(ok);
         first += batch;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a row is: a program with its arguments, the way in which it names its device and its peer, and where it runs.
+//! A row: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
 use Family::{Cm, Endless, Multicast, Perftest, Pingpong, Rping, Single, Udaddy};
 use Place::{Ib, Native, Roce, Rxe};

@@ -22,7 +22,7 @@ handle_common!(AhHandle, "ah");
 /// Creates an address handle.
 ///
 /// # Errors
-/// A field of `attr` that can't be, or the kernel's refusal.
+/// An invalid field of `attr`, or the kernel's error.
 pub fn create(pd: &PdHandle, attr: &AhAttr, uhw: Uhw<'_>) -> Result<AhHandle> {
     const VERB: &str = "create_ah";
     attr.check(VERB, "attr")?;
@@ -60,7 +60,7 @@ impl AhHandle {
     /// Destroys the address handle. The effect on outstanding sends that use it depends on the driver.
     ///
     /// # Errors
-    /// The kernel's refusal; the handle is returned.
+    /// The kernel's error; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_AH, UVERBS_METHOD_AH_DESTROY, UVERBS_ATTR_DESTROY_AH_HANDLE) {
             Ok(()) => Ok(()),

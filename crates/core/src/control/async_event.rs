@@ -28,7 +28,7 @@ pub struct AsyncFd {
 /// Creates an asynchronous event file. A read blocks, unless [`AsyncFd::set_nonblocking`] was called.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub fn alloc(kernel: &Arc<dyn Kernel>) -> Result<AsyncFd> {
     const VERB: &str = "alloc_async_event_fd";
     let mut command = Command::<1>::new(UVERBS_OBJECT_ASYNC_EVENT, UVERBS_METHOD_ASYNC_EVENT_ALLOC);

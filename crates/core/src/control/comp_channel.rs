@@ -28,7 +28,7 @@ pub struct CompChannelHandle {
 /// Creates a completion channel. A read blocks, unless [`CompChannelHandle::set_nonblocking`] was called.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub fn create(kernel: &Arc<dyn Kernel>) -> Result<CompChannelHandle> {
     const VERB: &str = "create_comp_channel";
     let request = ib_uverbs_create_comp_channel::default();

@@ -43,7 +43,7 @@ pub struct ContextInfo {
 /// file, and is allowed once. The context exists until the file is closed.
 ///
 /// # Errors
-/// The kernel's refusal; `EINVAL` if there is a context already.
+/// The kernel's error; `EINVAL` if there is a context already.
 pub fn open(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<ContextInfo> {
     let (mut num_comp_vectors, mut core_support) = (0_u32, 0_u64);
     let mut command = Command::<4>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT);
@@ -62,7 +62,7 @@ pub fn open(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<ContextInfo> {
 /// (ibv_import_device(3)). `private` is the driver-private output, with the number of its attribute.
 ///
 /// # Errors
-/// The kernel's refusal; [`Error::Unsupported`](crate::Error::Unsupported) if its driver does not report contexts.
+/// The kernel's error; [`Error::Unsupported`](crate::Error::Unsupported) if its driver does not report contexts.
 pub fn import(kernel: &Arc<dyn Kernel>, private: (u16, &mut [u8])) -> Result<ContextInfo> {
     let (mut num_comp_vectors, mut core_support) = (0_u32, 0_u64);
     let mut command = Command::<3>::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_CONTEXT);

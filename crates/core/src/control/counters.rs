@@ -54,7 +54,7 @@ impl Bound {
 /// Creates an empty set.
 ///
 /// # Errors
-/// The kernel's refusal; [`Error::Unsupported`] if its driver has no counters.
+/// The kernel's error; [`Error::Unsupported`] if its driver has no counters.
 pub fn create(kernel: &Arc<dyn Kernel>) -> Result<CountersHandle> {
     const VERB: &str = "create_counters";
     let mut command = Command::<1>::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_CREATE);
@@ -103,11 +103,11 @@ impl CountersHandle {
         Ok(flow.with_counters(Bound(Arc::clone(&self.points))))
     }
 
-    /// Reads the values: each counter adds to the value at its index. `prefer_cached` allows values that the kernel read
-    /// before.
+    /// Reads the values: each counter adds to the value at its index. `prefer_cached` allows values that the kernel
+    /// read before.
     ///
     /// # Errors
-    /// The kernel's refusal (`EINVAL` if no rule has the set, or if there is no room for the largest index).
+    /// The kernel's error (`EINVAL` if no rule has the set, or if there is no room for the largest index).
     pub fn read(&self, values: &mut [u64], prefer_cached: bool) -> Result<()> {
         const VERB: &str = "read_counters";
         let flags = if prefer_cached { IB_UVERBS_READ_COUNTERS_PREFER_CACHED } else { 0 };

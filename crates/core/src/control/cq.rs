@@ -49,7 +49,7 @@ pub struct CqEvents {
 /// first [asynchronous event file](super::async_event), which must exist before.
 ///
 /// # Errors
-/// An attribute that can't be, or the kernel's refusal.
+/// An invalid attribute, or the kernel's error.
 pub fn create(
     kernel: &Arc<dyn Kernel>,
     attr: &CqInitAttr,
@@ -115,7 +115,7 @@ impl CqHandle {
     /// Resizes the CQ and returns the new number of entries. The driver moves the entries of the old ring.
     ///
     /// # Errors
-    /// An invalid number, or the kernel's refusal (`EINVAL` if more completions are waiting than would fit).
+    /// An invalid number, or the kernel's error (`EINVAL` if more completions are waiting than would fit).
     pub fn resize(&self, cqe: u32, uhw: Uhw<'_>) -> Result<u32> {
         const VERB: &str = "resize_cq";
         check_cqe(VERB, cqe)?;
@@ -146,7 +146,7 @@ impl CqHandle {
     /// Sets how many completions one event may report, and for how long it may be delayed.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn moderate(&self, moderation: CqModeration) -> Result<()> {
         let request = ib_uverbs_ex_modify_cq {
             cq_handle: self.handle(),
@@ -162,7 +162,7 @@ impl CqHandle {
     /// Asks the kernel for an event at the next completion, for drivers whose device can't be armed directly.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn req_notify(&self, solicited_only: bool) -> Result<()> {
         req_notify_cq(&**self.kernel(), self.handle(), solicited_only)
             .map_err(|errno| self.error("req_notify_cq", errno))

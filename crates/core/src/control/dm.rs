@@ -30,7 +30,7 @@ handle_common!(DmHandle, "dm");
 /// Allocates `length` bytes, aligned to `1 << log_align`. `private` adds the driver's own outputs.
 ///
 /// # Errors
-/// The kernel's refusal; [`Error::Unsupported`] if the device has no such memory.
+/// The kernel's error; [`Error::Unsupported`] if the device has no such memory.
 pub fn alloc<'a>(
     kernel: &Arc<dyn Kernel>,
     length: u64,
@@ -55,7 +55,7 @@ pub fn alloc<'a>(
 /// byte.
 ///
 /// # Errors
-/// A range that exceeds the memory, or the kernel's refusal.
+/// A range that exceeds the memory, or the kernel's error.
 pub fn reg_mr(
     core: CoreSupport,
     pd: &PdHandle,

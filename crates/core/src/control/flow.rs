@@ -40,7 +40,7 @@ handle_common!(FlowHandle, "flow");
 /// inside [`CountersHandle::bind`].
 ///
 /// # Errors
-/// An invalid port, more specifications than the kernel accepts, or its refusal (`EPERM` without `CAP_NET_RAW`).
+/// An invalid port, more specifications than the kernel accepts, or the kernel's error (`EPERM` without `CAP_NET_RAW`).
 pub fn create(
     qp: &QpHandle,
     attr: &FlowAttr,
@@ -109,7 +109,7 @@ impl FlowHandle {
     /// Removes the rule.
     ///
     /// # Errors
-    /// The kernel's refusal; the handle is returned.
+    /// The kernel's error; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(
             UVERBS_OBJECT_FLOW,

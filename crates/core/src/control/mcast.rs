@@ -29,7 +29,7 @@ pub fn attach(qp: &QpHandle, gid: Gid, mlid: u16) -> Result<()> {
 /// Detaches the QP from a group. A QP that is attached to a group can't be destroyed.
 ///
 /// # Errors
-/// `EINVAL` if it is not attached, or the kernel's refusal.
+/// `EINVAL` if it is not attached, or the kernel's error.
 pub fn detach(qp: &QpHandle, gid: Gid, mlid: u16) -> Result<()> {
     const VERB: &str = "detach_mcast";
     check(VERB, gid)?;

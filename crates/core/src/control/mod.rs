@@ -84,7 +84,7 @@ impl Object {
         format!("{kind} {} of {}", self.handle, self.kernel.name())
     }
 
-    /// The kernel's refusal of `verb` on this object.
+    /// The kernel's error of `verb` on this object.
     fn error(&self, verb: &'static str, kind: &str, errno: Errno) -> Error {
         Error::os(verb, self.describe(kind), errno)
     }
@@ -124,7 +124,7 @@ fn check_handle(verb: &'static str, handle: u32) -> Result<()> {
     Ok(())
 }
 
-/// The kernel's refusal of a verb on the device itself.
+/// The kernel's error of a verb on the device itself.
 fn device_error(verb: &'static str, kernel: &dyn Kernel, errno: Errno) -> Error {
     Error::os(verb, format!("device {}", kernel.name()), errno)
 }

@@ -84,7 +84,7 @@ impl MrRange {
 /// `EPROTO`, this applies permanently, because the kernel may have registered the range.
 ///
 /// # Errors
-/// An argument that can't be, or the kernel's refusal (`ENOMEM` above the locked-memory limit).
+/// An invalid argument, or the kernel's error (`ENOMEM` above the locked-memory limit).
 pub unsafe fn reg(
     core: CoreSupport,
     pd: &PdHandle,
@@ -112,7 +112,7 @@ pub unsafe fn reg(
 /// Registers `length` bytes at `offset` of a dma-buf. The region keeps the dma-buf alive.
 ///
 /// # Errors
-/// An argument that can't be, or the kernel's refusal. [`Error::Unsupported`] where the driver has no dma-buf.
+/// An invalid argument, or the kernel's error. [`Error::Unsupported`] where the driver has no dma-buf.
 pub fn reg_dmabuf(
     core: CoreSupport,
     pd: &PdHandle,
@@ -160,7 +160,7 @@ pub fn reg_dmabuf(
 /// Advises the device how parts of on-demand regions will be used. `sges` name them by lkey.
 ///
 /// # Errors
-/// An empty or too long list, or the kernel's refusal. [`Error::Unsupported`] if the driver does not support advice.
+/// An empty or too long list, or the kernel's error. [`Error::Unsupported`] if the driver does not support advice.
 pub fn advise(pd: &PdHandle, advice: MrAdvice, flags: AdviseFlags, sges: &[Sge]) -> Result<()> {
     const VERB: &str = "advise_mr";
     if sges.is_empty() || size_of_val(sges) > usize::from(u16::MAX) {
@@ -247,8 +247,8 @@ impl MrHandle {
     /// old ones.
     ///
     /// # Errors
-    /// Nothing to change, an argument that can't be, or the kernel's refusal. [`Error::Unsupported`] if the driver does
-    /// not support it (rxe before kernel 6.3).
+    /// Nothing to change, an invalid argument, or the kernel's error. [`Error::Unsupported`] if the driver does not
+    /// support it (rxe before kernel 6.3).
     pub unsafe fn rereg(&mut self, core: CoreSupport, change: &Rereg<'_>, uhw: Uhw<'_>) -> Result<()> {
         const VERB: &str = "rereg_mr";
         let mut request = ib_uverbs_rereg_mr { mr_handle: self.handle(), ..Default::default() };
@@ -281,7 +281,7 @@ impl MrHandle {
     /// Length and first address, as reported by the kernel.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn query(&self) -> Result<MrInfo> {
         let (_, info) =
             query(&**self.kernel(), self.handle()).map_err(|errno| self.error("query_mr", errno))?;

@@ -21,7 +21,7 @@ handle_common!(MwHandle, "mw");
 /// Allocates a memory window, bound to nothing.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub fn alloc(pd: &PdHandle, mw_type: MwType, uhw: Uhw<'_>) -> Result<MwHandle> {
     const VERB: &str = "alloc_mw";
     let request = ib_uverbs_alloc_mw { pd_handle: pd.handle(), mw_type: mw_type as u8, ..Default::default() };
@@ -46,7 +46,7 @@ impl MwHandle {
     /// Deallocates the window.
     ///
     /// # Errors
-    /// The kernel's refusal; the handle is returned.
+    /// The kernel's error; the handle is returned.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         match self.object.destroy(UVERBS_OBJECT_MW, UVERBS_METHOD_MW_DESTROY, UVERBS_ATTR_DESTROY_MW_HANDLE) {
             Ok(()) => Ok(()),

@@ -21,7 +21,7 @@ handle_common!(PdHandle, "pd");
 /// Allocates a protection domain.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub fn alloc(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<PdHandle> {
     const VERB: &str = "alloc_pd";
     let resp: ib_uverbs_alloc_pd_resp =

@@ -55,7 +55,7 @@ pub struct QpParents<'a> {
 /// Creates a QP and returns it with its sizes, which are at least those requested. Its events have `user_handle`.
 ///
 /// # Errors
-/// An attribute or a parent that can't be, or the kernel's refusal (`EPERM` for raw packets without `CAP_NET_RAW`).
+/// An invalid attribute or parent, or the kernel's error (`EPERM` for raw packets without `CAP_NET_RAW`).
 pub fn create(
     parents: QpParents<'_>,
     attr: &QpInitAttr,
@@ -120,7 +120,7 @@ pub fn create(
 /// specifies the hash.
 ///
 /// # Errors
-/// The kernel's refusal (`EPERM` without `CAP_NET_RAW`).
+/// The kernel's error (`EPERM` without `CAP_NET_RAW`).
 pub fn create_rss(
     pd: &PdHandle,
     table: &RwqIndTableHandle,
@@ -257,7 +257,7 @@ fn check_flags(verb: &'static str, attr: &QpInitAttr) -> Result<()> {
 /// alive.
 ///
 /// # Errors
-/// A number that can't be, or the kernel's refusal (`EINVAL` if the domain has no such QP).
+/// An invalid number, or the kernel's error (`EINVAL` if the domain has no such QP).
 pub fn open(xrcd: &XrcdHandle, qp_num: u32, user_handle: u64, uhw: Uhw<'_>) -> Result<QpHandle> {
     const VERB: &str = "open_qp";
     if qp_num > 0xff_ffff {

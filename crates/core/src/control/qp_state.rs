@@ -129,7 +129,7 @@ impl QpHandle {
     /// the second part of the result, the kernel fills in sizes, type and `sq_sig_all`.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn query(&self, mask: QpAttrMask) -> Result<(QpAttr, QpInitAttr)> {
         let request =
             ib_uverbs_query_qp { qp_handle: self.handle(), attr_mask: mask.bits(), ..Default::default() };

@@ -36,7 +36,7 @@ const MAX_GIDS: usize = u16::MAX as usize / size_of::<ib_uverbs_gid_entry>();
 /// Queries all attributes of the device that uverbs reports. `uhw` receives the driver's part.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel's error.
 pub fn device(kernel: &Arc<dyn Kernel>, uhw: Uhw<'_>) -> Result<DeviceAttr> {
     const VERB: &str = "query_device";
     let request = ib_uverbs_ex_query_device::default();
@@ -152,7 +152,7 @@ fn extend(attr: &mut DeviceAttr, resp: &ib_uverbs_ex_query_device_resp) {
 /// Queries the attributes of a port.
 ///
 /// # Errors
-/// Port 0, or the kernel's refusal (`EINVAL` for a port that the device does not have).
+/// Port 0, or the kernel's error (`EINVAL` for a port that the device does not have).
 pub fn port(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>) -> Result<PortAttr> {
     const VERB: &str = "query_port";
     let port_num = check_port(VERB, port_num)?;
@@ -193,7 +193,7 @@ pub fn port(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>) -> Result<PortAt
 /// Queries the effective speed of a port, in units of 100 Mb/s.
 ///
 /// # Errors
-/// Port 0, or the kernel's refusal; [`Error::Unsupported`] on kernels without this query.
+/// Port 0, or the kernel's error; [`Error::Unsupported`] on kernels without this query.
 pub fn port_speed(kernel: &Arc<dyn Kernel>, port_num: u32) -> Result<u64> {
     const VERB: &str = "query_port_speed";
     let port_num = check_port(VERB, port_num)?;
@@ -209,7 +209,7 @@ pub fn port_speed(kernel: &Arc<dyn Kernel>, port_num: u32) -> Result<u64> {
 /// Queries the GIDs in use, of all ports: up to 2047, for which one attribute has room.
 ///
 /// # Errors
-/// The kernel's refusal (`EINVAL` if there are more).
+/// The kernel's error (`EINVAL` if there are more).
 pub fn gid_table(kernel: &Arc<dyn Kernel>) -> Result<Vec<GidEntry>> {
     const VERB: &str = "query_gid_table";
     let mut entries = vec![ib_uverbs_gid_entry::default(); MAX_GIDS];
@@ -230,7 +230,7 @@ pub fn gid_table(kernel: &Arc<dyn Kernel>) -> Result<Vec<GidEntry>> {
 /// Queries one entry of a port's GID table.
 ///
 /// # Errors
-/// Port 0, or the kernel's refusal (`ENODATA` for an empty entry, `EINVAL` beyond the table).
+/// Port 0, or the kernel's error (`ENODATA` for an empty entry, `EINVAL` beyond the table).
 pub fn gid_entry(kernel: &Arc<dyn Kernel>, port_num: impl Into<u32>, gid_index: u32) -> Result<GidEntry> {
     const VERB: &str = "query_gid";
     let port_num = check_port(VERB, port_num)?;

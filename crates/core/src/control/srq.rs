@@ -47,7 +47,7 @@ pub struct SrqParents<'a> {
 /// Creates an SRQ and returns it with its sizes, which are at least those requested. Its events have `user_handle`.
 ///
 /// # Errors
-/// An attribute or a parent that can't be, or the kernel's refusal.
+/// An invalid attribute or parent, or the kernel's error.
 pub fn create(
     parents: SrqParents<'_>,
     attr: &SrqInitAttr,
@@ -132,7 +132,7 @@ impl SrqHandle {
     /// Resizes the SRQ or arms its limit event, depending on `mask`.
     ///
     /// # Errors
-    /// An empty mask, or the kernel's refusal.
+    /// An empty mask, or the kernel's error.
     pub fn modify(&self, attr: &SrqAttr, mask: SrqAttrMask, uhw: Uhw<'_>) -> Result<()> {
         const VERB: &str = "modify_srq";
         if mask.is_empty() || !SrqAttrMask::all().contains(mask) {
@@ -171,7 +171,7 @@ impl SrqHandle {
     /// Its sizes, and the limit that is armed (0 if none is).
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn query(&self) -> Result<SrqAttr> {
         let request = ib_uverbs_query_srq { srq_handle: self.handle(), ..Default::default() };
         let resp: ib_uverbs_query_srq_resp =

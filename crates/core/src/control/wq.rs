@@ -40,7 +40,7 @@ handle_common!(WqHandle, "wq");
 /// Creates a work queue and returns it with its sizes. Its events carry `user_handle`.
 ///
 /// # Errors
-/// The kernel's refusal; [`Error::Unsupported`] if the device has none.
+/// The kernel's error; [`Error::Unsupported`] if the device has none.
 pub fn create(
     pd: &PdHandle,
     cq: &CqHandle,
@@ -90,7 +90,7 @@ impl WqHandle {
     /// As [`destroy`](Self::destroy).
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub unsafe fn modify(&self, attr: &WqAttr, uhw: Uhw<'_>) -> Result<()> {
         let mut request = ib_uverbs_ex_modify_wq { wq_handle: self.handle(), ..Default::default() };
         if let Some(state) = attr.wq_state {

@@ -22,7 +22,7 @@ handle_common!(XrcdHandle, "xrcd");
 /// `oflags`).
 ///
 /// # Errors
-/// `EAGAIN` if the file has no domain and `create` is false, or the kernel's refusal. [`Error::Unsupported`] if the
+/// `EAGAIN` if the file has no domain and `create` is false, or the kernel's error. [`Error::Unsupported`] if the
 /// device has no XRC.
 pub fn open(
     kernel: &Arc<dyn Kernel>,

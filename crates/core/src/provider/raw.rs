@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The raw face: C-shaped calls on a shared reference, for any locking, and the `wr_*` vtable.
 //!
-//! The C ABI calls these; Rust programs that need lists or a QP whose type is known only at run time may, too. One set of
-//! function pointers exists per {driver, locking}, chosen at creation, so no call branches on either.
+//! The C ABI calls these; Rust programs that need lists or a QP whose type is known only at run time may, too. One set
+//! of function pointers exists per {driver, locking}, chosen at creation, so no call branches on either.
 #![expect(unsafe_code)]
 // UNSAFETY: C's contracts (lists, pointers, thread domains) can't be expressed as borrows.
 
@@ -168,8 +168,8 @@ pub unsafe fn slice_from_c<'a, T>(ptr: *const T, len: usize) -> Option<&'a [T]> 
         cold_path();
         return (len == 0).then_some(&[]);
     }
-    // SAFETY: `ptr` is not NULL, so it points to `len` valid values (the contract of this function), whose size is at most
-    // `isize::MAX` (checked above).
+    // SAFETY: `ptr` is not NULL, so it points to `len` valid values (the contract of this function), whose size is at
+    // most `isize::MAX` (checked above).
     Some(unsafe { core::slice::from_raw_parts(ptr, len) })
 }
 
@@ -216,7 +216,7 @@ macro_rules! wr_vtable {
     ) => {
         /// The functions of ibv_wr_post(3) for one {driver, locking}.
         ///
-        /// The first argument is the `Locked` queue that [`WrVtable::of`] was made for.
+        /// The first argument points to a `Locked` queue of the type for which [`WrVtable::of`] created the table.
         #[derive(Debug, Clone, Copy)]
         #[expect(missing_docs, reason = "named after the functions of ibv_wr_post(3)")]
         pub struct WrVtable {
@@ -242,11 +242,11 @@ macro_rules! wr_vtable {
                 #[expect(clippy::too_many_arguments, reason = "C's signature")]
                 #[allow(unfulfilled_lint_expectations, clippy::allow_attributes, reason = "only some have that many")]
                 unsafe fn $name(this: *const (), $wr: Wr, $($arg: $ty),*) {
-                    // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+                    // SAFETY: the vtable's contract: `this` is a queue of the type for which it was created.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
-                    // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same
-                    // time (the contract of the builders). Outside a session the queue refuses the call, also a queue
-                    // without a lock.
+                    // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the
+                    // same time (the contract of the builders). Outside a session the queue refuses the call, also a
+                    // queue without a lock.
                     let $q = unsafe { locked.entered() };
                     $body
                 }
@@ -254,11 +254,11 @@ macro_rules! wr_vtable {
 
             $(
                 unsafe fn $setter(this: *const (), $($sarg: $sty),*) {
-                    // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+                    // SAFETY: the vtable's contract: `this` is a queue of the type for which it was created.
                     let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
-                    // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same
-                    // time (the contract of the setters). Outside a session the queue refuses the call, also a queue
-                    // without a lock.
+                    // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the
+                    // same time (the contract of the setters). Outside a session the queue refuses the call, also a
+                    // queue without a lock.
                     let $sq = unsafe { locked.entered() };
                     $sbody
                 }
@@ -276,8 +276,8 @@ macro_rules! wr_vtable {
                 #[inline(always)]
                 pub unsafe fn $name(&mut self, $($arg: $ty),*) {
                     let wr = Wr { wr_id: self.wr_id, flags: SendFlags::from_bits_retain(self.wr_flags) };
-                    // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil the
-                    // contract of this function, which is that of the vtable's entry.
+                    // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil
+                    // the contract of this function, which is that of the vtable's entry.
                     unsafe { (self.vtable.$name)(self.queue, wr, $($arg),*) }
                 }
             )*
@@ -289,8 +289,8 @@ macro_rules! wr_vtable {
                 /// scatter/gather entries, with the contract of [`SendBatch::push`](super::SendBatch::push) fulfilled.
                 #[inline(always)]
                 pub unsafe fn $setter(&mut self, $($sarg: $sty),*) {
-                    // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil the
-                    // contract of this function, which is that of the vtable's entry.
+                    // SAFETY: `self.queue` is the queue of this vtable (`new`); the session and the arguments fulfil
+                    // the contract of this function, which is that of the vtable's entry.
                     unsafe { (self.vtable.$setter)(self.queue, $($sarg),*) }
                 }
             )*
@@ -343,7 +343,8 @@ wr_vtable! {
         };
         /// `ibv_wr_send_tso`
         wr_send_tso(hdr: *const u8, hdr_sz: u16, mss: u16) |q, wr| {
-            // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of the builders: valid pointers).
+            // SAFETY: `hdr` is NULL or points to `hdr_sz` readable bytes (the contract of the builders: valid
+            // pointers).
             match unsafe { slice_from_c(hdr, usize::from(hdr_sz)) } {
                 Some(header) => q.wr_begin(wr, op::Tso::new(op::TsoArgs { header, mss })),
                 None => q.wr_latch(PostError::InvalidArgument),
@@ -364,8 +365,8 @@ wr_vtable! {
             if data.is_null() {
                 return q.wr_latch(PostError::InvalidArgument);
             }
-            // SAFETY: `data` is not NULL, so 8 bytes are readable (the contract of the builders: valid pointers); the read
-            // needs no alignment.
+            // SAFETY: `data` is not NULL, so 8 bytes are readable (the contract of the builders: valid pointers); the
+            // read needs no alignment.
             let data = unsafe { data.cast::<[u8; 8]>().read_unaligned() };
             q.wr_begin(wr, op::AtomicWrite::new(remote::<Q>(remote_addr, rkey), data));
         };
@@ -383,7 +384,8 @@ wr_vtable! {
         wr_set_xrc_srqn(remote_srqn: u32) |q| q.wr_set_xrc_srqn(remote_srqn);
         /// `ibv_wr_set_inline_data`
         wr_set_inline_data(addr: *const u8, length: usize) |q| {
-            // SAFETY: `addr` is NULL or points to `length` readable bytes (the contract of the setters: valid pointers).
+            // SAFETY: `addr` is NULL or points to `length` readable bytes (the contract of the setters: valid
+            // pointers).
             match unsafe { slice_from_c(addr, length) } {
                 Some(data) => q.wr_set_inline(Inline(data)),
                 None => q.wr_latch(PostError::InvalidArgument),
@@ -395,8 +397,8 @@ wr_vtable! {
             // pointers).
             let bufs = unsafe { slice_from_c(buf_list, num_buf) };
             match bufs.filter(|bufs| !bufs.iter().any(|b| b.addr.is_null() && b.length != 0)) {
-                // SAFETY: every buffer of non-zero length is readable (the contract of the setters: valid pointers), and
-                // none of them is NULL.
+                // SAFETY: every buffer of non-zero length is readable (the contract of the setters: valid pointers),
+                // and none of them is NULL.
                 Some(bufs) => q.wr_set_inline(unsafe { InlineBufs::new(bufs) }),
                 None => q.wr_latch(PostError::InvalidArgument),
             }
@@ -408,7 +410,8 @@ wr_vtable! {
         };
         /// `ibv_wr_set_sge_list`
         wr_set_sge_list(num_sge: usize, sg_list: *const Sge) |q| {
-            // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of the setters: valid pointers).
+            // SAFETY: `sg_list` is NULL or points to `num_sge` valid entries (the contract of the setters: valid
+            // pointers).
             match unsafe { slice_from_c(sg_list, num_sge) } {
                 // SAFETY: the entries' memory fulfils the contract of `SendBatch::push` (the contract of the setters).
                 Some(sges) => unsafe { q.wr_set_sges(sges) },
@@ -420,10 +423,10 @@ wr_vtable! {
 
 impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
     unsafe fn wr_start(this: *const ()) {
-        // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+        // SAFETY: the vtable's contract: `this` is a queue of the type for which it was created.
         let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
-        // SAFETY: `wr_complete` or `wr_abort` leaves the queue. No other thread uses a queue without a lock (the contract
-        // of `wr_start`).
+        // SAFETY: `wr_complete` or `wr_abort` leaves the queue. No other thread uses a queue without a lock (the
+        // contract of `wr_start`).
         match unsafe { locked.enter() } {
             Ok(q) => q.wr_start(),
             // SAFETY: this thread has entered already, and uses no reference from then.
@@ -432,13 +435,13 @@ impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
     }
 
     unsafe fn wr_complete(this: *const ()) -> Result<(), PostError> {
-        // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+        // SAFETY: the vtable's contract: `this` is a queue of the type for which it was created.
         let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
         if !locked.is_entered() {
             return Err(PostError::NoSession);
         }
-        // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same time (the
-        // contract of `wr_complete`).
+        // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same time
+        // (the contract of `wr_complete`).
         let result = unsafe { locked.entered() }.wr_complete();
         // SAFETY: entered by `wr_start`; no reference is used any more.
         unsafe { locked.leave() };
@@ -446,13 +449,13 @@ impl<Q: WrBuilder + 'static, L: Locking> Entry<Q, L> {
     }
 
     unsafe fn wr_abort(this: *const ()) {
-        // SAFETY: the vtable's contract: `this` is the queue that it was made for.
+        // SAFETY: the vtable's contract: `this` is a queue of the type for which it was created.
         let locked = unsafe { &*this.cast::<Locked<Q, L>>() };
         if !locked.is_entered() {
             return;
         }
-        // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same time (the
-        // contract of `wr_abort`).
+        // SAFETY: the call is inside the session that `wr_start` entered, and no other thread calls at the same time
+        // (the contract of `wr_abort`).
         unsafe { locked.entered() }.wr_abort();
         // SAFETY: entered by `wr_start`; no reference is used any more.
         unsafe { locked.leave() };
@@ -514,8 +517,8 @@ impl<'q> QpEx<'q> {
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
     #[inline(always)]
     pub unsafe fn wr_complete(&mut self) -> Result<(), PostError> {
-        // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of this
-        // function).
+        // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of
+        // this function).
         unsafe { (self.vtable.wr_complete)(self.queue) }
     }
 
@@ -525,8 +528,8 @@ impl<'q> QpEx<'q> {
     /// Called inside a session, by the thread that called `wr_start`, or by one that it handed the session to.
     #[inline(always)]
     pub unsafe fn wr_abort(&mut self) {
-        // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of this
-        // function).
+        // SAFETY: `self.queue` is the queue of this vtable (`new`), and this thread has the session (the contract of
+        // this function).
         unsafe { (self.vtable.wr_abort)(self.queue) }
     }
 }

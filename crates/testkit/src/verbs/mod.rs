@@ -34,7 +34,7 @@ pub enum Face {
     Builder,
     /// A typed batch.
     Batch,
-    /// Typed, each at once.
+    /// Typed, each posted immediately.
     Single,
 }
 

@@ -2,9 +2,9 @@
 //! DEVX: commands in the format of the PRM that a program sends to the firmware, the objects that they create, memory
 //! that they name, and the events of those objects. The context must be opened with [`Options::devx`](crate::Options).
 //!
-//! A command and its answer are mailboxes: the first 16 bits of a command are its opcode, the first byte of an answer is its
-//! status. The kernel checks which commands a process may send, and adds the process's identity. If the firmware refuses a
-//! command, the errno is `EREMOTEIO` and the answer has the status.
+//! A command and its answer are mailboxes: the first 16 bits of a command are its opcode, the first byte of an answer
+//! is its status. The kernel checks which commands a process may send, and adds the process's identity. If the firmware
+//! refuses a command, the errno is `EREMOTEIO` and the answer has the status.
 //!
 //! Dropping a value does not destroy its object: the program destroys it explicitly or closes the context. The program
 //! determines the order, because the firmware refuses to destroy an object that is in use.
@@ -99,7 +99,8 @@ pub unsafe fn mailbox<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], 
     if start.is_null() || len > isize::MAX as usize {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: not NULL, so valid for reads of `len` bytes (the contract of this function), at most `isize::MAX` (checked).
+    // SAFETY: not NULL, so valid for reads of `len` bytes (the contract of this function), at most `isize::MAX`
+    // (checked).
     Ok(unsafe { core::slice::from_raw_parts(start.cast(), len) })
 }
 
@@ -123,7 +124,7 @@ impl Mlx5 {
     /// Memory that the command names by a number (of a [`Umem`], of a key) may be used as the command says.
     ///
     /// # Errors
-    /// The kernel's refusal; `EREMOTEIO` if the firmware refuses, with the status in the answer.
+    /// The kernel's error; `EREMOTEIO` if the firmware refuses, with the status in the answer.
     pub unsafe fn devx_general_command(&self, command: &[u8], answer: &mut [u8]) -> Result<()> {
         let mut ioctl = Command::<2>::new(MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_OTHER);
         ioctl
@@ -176,13 +177,14 @@ impl Mlx5 {
         unsafe { modify(&self.kernel, handle, command, answer) }
     }
 
-    /// Registers `len` bytes of memory for commands. `access` is a set of `IBV_ACCESS_*`, `page_sizes` a mask of page sizes.
+    /// Registers `len` bytes of memory for commands. `access` is a set of `IBV_ACCESS_*`, `page_sizes` a mask of page
+    /// sizes.
     ///
     /// # Safety
     /// The memory stays valid, and no Rust reference contradicts the device's accesses, until it is deregistered.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub unsafe fn devx_reg_umem(
         &self,
         addr: *mut c_void,
@@ -211,7 +213,7 @@ impl Mlx5 {
     /// The event queue of a completion vector, for commands that create CQs.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn devx_query_eqn(&self, vector: u32) -> Result<u32> {
         let mut eqn = 0_u32;
         let mut command = Command::<2>::new(MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_QUERY_EQN);
@@ -226,7 +228,7 @@ impl Mlx5 {
     /// Creates a channel for asynchronous queries.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn devx_command_channel(&self) -> Result<CommandChannel> {
         const VERB: &str = "devx_create_cmd_comp";
         let method = MLX5_IB_METHOD_DEVX_ASYNC_CMD_FD_ALLOC;
@@ -243,7 +245,7 @@ impl Mlx5 {
     /// Creates a channel for events. `flags` are `MLX5_IB_UAPI_DEVX_CR_EV_CH_FLAGS_*`.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn devx_event_channel(&self, flags: u32) -> Result<EventChannel> {
         const VERB: &str = "devx_create_event_channel";
         let method = MLX5_IB_METHOD_DEVX_ASYNC_EVENT_FD_ALLOC;
@@ -344,7 +346,7 @@ impl DevxObject {
     /// Destroys the object.
     ///
     /// # Errors
-    /// The kernel's refusal, with the object.
+    /// The kernel's error, with the object.
     pub fn destroy(self) -> Result<(), (Self, Error)> {
         let mut command = Command::<1>::new(MLX5_IB_OBJECT_DEVX_OBJ, MLX5_IB_METHOD_DEVX_OBJ_DESTROY);
         command.handle_in(MLX5_IB_ATTR_DEVX_OBJ_DESTROY_HANDLE, self.handle);
@@ -362,7 +364,7 @@ impl Umem {
     /// Deregisters the memory.
     ///
     /// # Errors
-    /// The kernel's refusal, for instance because an object uses the memory, with this value.
+    /// The kernel's error, for instance because an object uses the memory, with this value.
     pub fn dereg(self) -> Result<(), (Self, Error)> {
         let mut command = Command::<1>::new(MLX5_IB_OBJECT_DEVX_UMEM, MLX5_IB_METHOD_DEVX_UMEM_DEREG);
         command.handle_in(MLX5_IB_ATTR_DEVX_UMEM_DEREG_HANDLE, self.handle);
@@ -395,7 +397,7 @@ impl EventChannel {
     /// Each event carries `cookie`.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn subscribe(&self, object: Option<&DevxObject>, events: &[u16], cookie: u64) -> Result<()> {
         let mut command = Command::<4>::new(MLX5_IB_OBJECT_DEVX, MLX5_IB_METHOD_DEVX_SUBSCRIBE_EVENT);
         self.begin(&mut command, object, events);
@@ -407,7 +409,7 @@ impl EventChannel {
     /// Subscribes to one event, which is counted by an eventfd(2) instead of reported on this channel.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn subscribe_fd(&self, fd: BorrowedFd<'_>, object: Option<&DevxObject>, event: u16) -> Result<()> {
         use std::os::fd::AsRawFd as _;
         let events = [event];

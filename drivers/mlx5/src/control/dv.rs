@@ -6,11 +6,11 @@
 //! `unsafe`, and the program is responsible for it:
 //!
 //! - The addresses are valid until the object is destroyed (those of a CQ: or resized).
-//! - A queue is used either by this crate's engine (`SendQueue`, `RecvQueue`, `SharedRecvQueue`, `CompletionQueue`) or by
-//!   the program, never by both: each keeps its own indices. So a program takes the addresses before the first post or poll,
-//!   and a QP that the program posts to completes to a CQ that the program polls.
-//! - The device reads and writes the memory at any time, so accesses are atomic or volatile, in the order of the PRM: WQE,
-//!   doorbell record, register.
+//! - A queue is used either by this crate's engine (`SendQueue`, `RecvQueue`, `SharedRecvQueue`, `CompletionQueue`) or
+//!   by the program, never by both: each keeps its own indices. So a program takes the addresses before the first post
+//!   or poll, and a QP that the program posts to completes to a CQ that the program polls.
+//! - The device reads and writes the memory at any time, so accesses are atomic or volatile, in the order of the PRM:
+//!   WQE, doorbell record, register.
 //! - Threads that use one queue, or one register, exclude each other. A register with [`RawRegister::burst`] 0 may be
 //!   written by several queues, by single stores of 8 bytes only.
 
@@ -149,8 +149,8 @@ pub struct CqOptions<'a> {
     pub allocator: Allocator<'a>,
 }
 
-/// A UAR page for doorbells that a program writes itself. It is freed when this value is dropped, which must be after the
-/// last object that uses it.
+/// A UAR page for doorbells that a program writes itself. It is freed when this value is dropped, which must be after
+/// the last object that uses it.
 #[derive(Debug)]
 pub struct Uar {
     page: OwnPage,
@@ -256,7 +256,7 @@ impl Mlx5 {
     /// The capabilities that programs with direct access need.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn device_info(&self) -> Result<DeviceInfo> {
         Ok(DeviceInfo {
             cqe_version: self.facts.cqe_version,
@@ -277,7 +277,7 @@ impl Mlx5 {
     /// The hardware's number of a protection domain.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel's error.
     pub fn pd_number(&self, pd: &PdHandle) -> Result<u32> {
         calls::query_pd(pd)
     }
@@ -309,7 +309,7 @@ impl Mlx5 {
     /// As [`Driver::create_cq`](uverbs_core::provider::Driver::create_cq).
     ///
     /// # Errors
-    /// Invalid sizes; the kernel's refusal.
+    /// Invalid sizes; the kernel's error.
     pub unsafe fn create_cq_with(
         &self,
         attr: &CqInitAttr,
@@ -372,7 +372,7 @@ impl Mlx5 {
     /// Allocates a UAR page. With `blueflame`, its registers accept whole WQEs; otherwise the page is uncached.
     ///
     /// # Errors
-    /// The kernel's refusal; [`Error::Unsupported`] if the device has no BlueFlame registers, or is a software device
+    /// The kernel's error; [`Error::Unsupported`] if the device has no BlueFlame registers, or is a software device
     /// without memory-mapped registers.
     pub fn alloc_uar(&self, blueflame: bool) -> Result<Uar> {
         let kind = if blueflame { MLX5_IB_UAPI_UAR_ALLOC_TYPE_BF } else { MLX5_IB_UAPI_UAR_ALLOC_TYPE_NC };

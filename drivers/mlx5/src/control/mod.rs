@@ -97,7 +97,7 @@ impl Mlx5 {
     /// Opens a context with `options` instead of those of the environment.
     ///
     /// # Errors
-    /// The kernel's refusal, or its invalid answer.
+    /// The kernel's error, or an invalid answer.
     pub fn open_with(kernel: Arc<dyn Kernel>, options: &Options) -> Result<(Self, ContextInfo)> {
         let opened = context::open(&kernel, options)?;
         Self::with_context(kernel, options, opened)
@@ -229,8 +229,8 @@ impl Driver for Mlx5 {
         handle: SrqHandle,
         shared: &Arc<SrqControl>,
     ) -> Result<u32, (SrqHandle, Error)> {
-        // SAFETY: the handle belongs to `shared`, and its queue is not used any more ([`Driver`], "Safety of the verbs");
-        // its entries in the CQ are removed by `detach`.
+        // SAFETY: the handle belongs to `shared`, and its queue is not used any more ([`Driver`], "Safety of the
+        // verbs"); its entries in the CQ are removed by `detach`.
         unsafe { handle.destroy() }.inspect(|_| shared.detach())
     }
 

@@ -66,7 +66,7 @@ pub(super) fn create(
         let _ = unsafe { handle.destroy() }.map_err(|_| core::mem::forget(control));
         return Err(Error::invalid(VERB, "cap", "invalid sizes"));
     };
-    // The kernel makes it in RESET, where receives may not be posted.
+    // The kernel creates it in state RESET, in which receives may not be posted.
     Ok(WqParts { handle, shared: control, queue, attr })
 }
 

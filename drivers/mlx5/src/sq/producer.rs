@@ -2,17 +2,17 @@
 //! The producing side of a send queue: room, fences and publication, for single posts, batches and builders.
 //!
 //! The [`Cursor`] of a batch runs ahead of what is published; a batch that is dropped has no effect. Room is counted in
-//! WRs, as `max_send_wr` is: creation reserved the blocks of the largest WQE for every WR, so there is room for its blocks
-//! if there is room for the WR. (A WQE that is larger, with an opcode that was not given at creation, counts as several
-//! WRs.)
+//! WRs, as `max_send_wr` is: creation reserved the blocks of the largest WQE for every WR, so there is room for its
+//! blocks if there is room for the WR. (A WQE that is larger, with an opcode that was not given at creation, counts as
+//! several WRs.)
 //!
-//! The limit is stored in the queue's `QueueAccess`. `modify_qp` sets it to 0, and it is 0 in a child of fork(2). A WR is
-//! written if the head is below the limit in the batch's cursor. The device does not read WQEs beyond the published index,
-//! so writing one needs no other check. WQEs are published while the queue is busy, after the head was compared with the
-//! current limit: `modify_qp` then waits for the doorbell before it continues. The limit is raised only while the queue is
-//! busy, so it does not outlive a change of the state. Where the control path can't order its accesses with those of a post
-//! ([`QueueAccess::needs_fence`]), the limit stays 0 and every publication takes the slow path, which has a fence and
-//! checks the state itself.
+//! The limit is stored in the queue's `QueueAccess`. `modify_qp` sets it to 0, and it is 0 in a child of fork(2). A WR
+//! is written if the head is below the limit in the batch's cursor. The device does not read WQEs beyond the published
+//! index, so writing one needs no other check. WQEs are published while the queue is busy, after the head was compared
+//! with the current limit: `modify_qp` then waits for the doorbell before it continues. The limit is raised only while
+//! the queue is busy, so it does not outlive a change of the state. Where the control path can't order its accesses
+//! with those of a post ([`QueueAccess::needs_fence`]), the limit stays 0 and every publication takes the slow path,
+//! which has a fence and checks the state itself.
 //!
 //! In any [`Mode`] but [`Mode::Idle`] the head is [`Cursor::CLOSED`], which is above every limit.
 
@@ -37,8 +37,8 @@ enum Mode {
     Idle,
     /// A builder session is open.
     Session,
-    /// The WQE at `at`, which may not be written yet, must wait for a local operation before it. The operation is part of
-    /// the current batch or session, or of the last one.
+    /// The WQE at `at`, which may not be written yet, must wait for a local operation before it. The operation is part
+    /// of the current batch or session, or of the last one.
     Fenced { at: BlockIndex, in_session: bool },
 }
 
@@ -147,7 +147,8 @@ impl Producer {
         Cursor::new(self.published.at, self.published.head, self.post_limit())
     }
 
-    /// Makes the checks before the first WR of a batch. Returns the limit for the cursor; its head is `session_base`.
+    /// Performs the checks before the first WR of a batch. Returns the limit for the cursor; its head is
+    /// `session_base`.
     #[inline]
     fn revalidate(&mut self, queue: &SendQueueRef) -> Result<u64, PostError> {
         if self.in_session() {
@@ -190,7 +191,8 @@ impl Producer {
         let Some(room) = self.max_post.checked_sub(outstanding) else { return Err(PostError::Corrupt) };
         let limit = head + u64::from(room);
         if !self.access.needs_fence() {
-            // Relaxed: only this poster uses it. A control call that closes the queue waits for this thread, then stores 0.
+            // Relaxed: only this poster uses it. A control call that closes the queue waits for this thread, then
+            // stores 0.
             self.access.limit().store(limit, Ordering::Relaxed);
         }
         Ok(limit)
@@ -215,7 +217,8 @@ impl Producer {
         Ok(())
     }
 
-    /// Makes the checks before the first WR if they were not made yet. Returns the error of the batch if it has failed.
+    /// Performs the checks before the first WR if this has not been done yet. Returns the error of the batch if it has
+    /// failed.
     pub(crate) fn ensure_begun(
         &mut self,
         queue: &SendQueueRef,
@@ -277,8 +280,8 @@ impl Producer {
         }
     }
 
-    /// The WR that is written next, of `blocks` blocks at `at`, is a local operation: the WQE after it must wait for it.
-    /// Returns whether it must itself wait for a local operation directly before it.
+    /// The WR that is written next, of `blocks` blocks at `at`, is a local operation: the WQE after it must wait for
+    /// it. Returns whether it must itself wait for a local operation directly before it.
     #[cold]
     pub(crate) fn fence_local(&mut self, view: SqView<'_>, at: BlockIndex, blocks: u32) -> bool {
         self.session_base = self.count();
@@ -368,10 +371,11 @@ impl Producer {
         is_open
     }
 
-    /// Posts one WQE of one block that is in registers, if no check is needed, and returns whether it did. `block` is the
-    /// WQE without its first word; the WQE has `ds` units, more than one.
+    /// Posts one WQE of one block that is in registers, if no check is needed, and returns whether it did. `block` is
+    /// the WQE without its first word; the WQE has `ds` units, more than one.
     ///
-    /// The block goes from registers to both the ring and the register, so it is never loaded: 75 instructions for a WRITE.
+    /// The block goes from registers to both the ring and the register, so it is never loaded: 75 instructions for a
+    /// WRITE.
     #[inline(always)]
     pub(crate) fn post_block(
         &mut self,
@@ -413,8 +417,8 @@ impl Producer {
         Some(cursor)
     }
 
-    /// [`open_session`](Self::open_session) where a check must come first. If a check fails, the session opens with that
-    /// error, and the call that ends the session returns it.
+    /// [`open_session`](Self::open_session) where a check must come first. If a check fails, the session opens with
+    /// that error, and the call that ends the session returns it.
     #[cold]
     pub(crate) fn open_session_cold(&mut self, queue: &SendQueueRef) -> Result<Cursor, PostError> {
         let found = self.revalidate(queue);
@@ -489,8 +493,8 @@ mod loom_tests {
         Connected, PostError, SendBatch as _, SendQueue as _, WireRemote as _, WireSge as _, Wr,
     };
 
-    /// A post against `modify_qp` to RESET: after the state is set, a post that began before does not change the doorbell
-    /// record. Both sides have fences here, because loom does not model membarrier(2).
+    /// A post against `modify_qp` to RESET: after the state is set, a post that began before does not change the
+    /// doorbell record. Both sides have fences here, because loom does not model membarrier(2).
     fn model(post: fn(&mut crate::SendQueue) -> Result<(), PostError>) {
         loom::model(move || {
             let (mut queue, qp, _, record) =

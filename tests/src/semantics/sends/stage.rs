@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The parts of the work requests of all cases, and the calls that pass one to each face.
 
-// UNSAFETY: posts work requests. They name the memory of a bench, which is alive and accessed by atomics only, or memory
-// that is refused before the device could access it.
+// UNSAFETY: posts work requests. They name the memory of a bench, which is alive and accessed by atomics only, or
+// memory that is refused before the device could access it.
 
 use super::Facts;
 use anyhow::{Context as _, Result};
@@ -93,7 +93,7 @@ pub(super) struct Stage<'a, Q: SendQueue> {
 
 impl<'a, Q: SendQueue> Stage<'a, Q> {
     pub(super) fn new(facts: Facts, qp_type: QpType) -> Result<Self> {
-        // SAFETY: a live handle of this queue's driver, by what a bench promises.
+        // SAFETY: a live handle of this queue's driver, by the contract of a bench.
         let ah = unsafe { facts.ah.cast::<RawAh<Q::Ah>>().as_ref() }.context("an address")?;
         let (addr, lkey) = facts.local;
         let sge = |length| Sge { addr, length, lkey };
@@ -204,14 +204,15 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
     }
 
     pub(super) fn set(&self, ex: &mut QpEx<'_>, sges: &[Sge]) {
-        // SAFETY: the session is open, or the queue refuses the call. The entries name memory of a bench that is accessed by atomics only,
-        // or the session refuses them.
+        // SAFETY: the session is open, or the queue refuses the call. The entries name memory of a bench that is
+        // accessed by atomics only, or the session refuses them.
         unsafe { ex.wr_set_sge_list(sges.len(), sges.as_ptr()) }
     }
 
     pub(super) fn address(&self, ex: &mut QpEx<'_>) {
         let (qpn, qkey) = self.facts.receiver;
-        // SAFETY: the session is open, or the queue refuses the call; the address handle belongs to the lab, which outlives the call.
+        // SAFETY: the session is open, or the queue refuses the call; the address handle belongs to the lab, which
+        // outlives the call.
         unsafe { ex.wr_set_ud_addr(self.facts.ah, qpn, qkey) }
     }
 
@@ -230,8 +231,8 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
         self.begin_main(ex, flags);
         // The setter for one entry, or for a list.
         match sges {
-            // SAFETY: the session is open, or the queue refuses the call. The entry names memory of a bench that is accessed by atomics
-            // only.
+            // SAFETY: the session is open, or the queue refuses the call. The entry names memory of a bench that is
+            // accessed by atomics only.
             [one] => unsafe { ex.wr_set_sge(one.lkey, one.addr, one.length) },
             _ => self.set(ex, sges),
         }
@@ -240,7 +241,8 @@ impl<'a, Q: SendQueue> Stage<'a, Q> {
 
     pub(super) fn build_inline(&self, ex: &mut QpEx<'_>, data: &[u8]) {
         self.begin_main(ex, 0);
-        // SAFETY: the session is open, or the queue refuses the call; `data` is a slice, which is valid during the call.
+        // SAFETY: the session is open, or the queue refuses the call; `data` is a slice, which is valid during the
+        // call.
         unsafe { ex.wr_set_inline_data(data.as_ptr(), data.len()) }
         self.destination(ex);
     }
