@@ -148,6 +148,13 @@ pub trait Driver: Sized + Send + Sync + core::fmt::Debug + 'static {
     /// See [Safety of the verbs](Driver#safety-of-the-verbs).
     unsafe fn create_srq(&self, create: &SrqCreate<'_, Self>) -> Result<SrqParts<Self>>;
 
+    /// The device's number of an SRQ that is not an XRC one, if the driver knows it (`ibv_get_srq_num`). C programs with DC
+    /// targets ask for it; that of an XRC SRQ is in its handle.
+    fn srq_number(&self, shared: &Self::SrqShared) -> Option<u32> {
+        let _ = shared;
+        None
+    }
+
     /// Changes the limit of an SRQ, or its size if the device supports that.
     ///
     /// # Safety

@@ -192,9 +192,10 @@ pub(crate) unsafe fn query<D: Driver>(_: &Open<D>, srq: *mut ibv_srq) -> Outcome
 
 /// # Safety
 /// See [`Verbs`](crate::verbs::Verbs#safety-of-the-verbs).
-pub(crate) unsafe fn number<D: Driver>(_: &Open<D>, srq: *mut ibv_srq) -> Outcome<u32> {
+pub(crate) unsafe fn number<D: Driver>(open: &Open<D>, srq: *mut ibv_srq) -> Outcome<u32> {
     // SAFETY: `srq` is a live object of this driver (contract of `Verbs`).
-    unsafe { private::<D>(srq) }.handle.srq_num().ok_or(Errno::EINVAL)
+    let this = unsafe { private::<D>(srq) };
+    this.handle.srq_num().or_else(|| open.driver.srq_number(&this.shared)).ok_or(Errno::EINVAL)
 }
 
 /// # Safety

@@ -214,6 +214,10 @@ impl Driver for Mlx5 {
         srq::create(self, create, None)
     }
 
+    fn srq_number(&self, shared: &SrqControl) -> Option<u32> {
+        Some(shared.shared().srqn)
+    }
+
     unsafe fn modify_srq(
         &self,
         handle: &SrqHandle,
