@@ -2,11 +2,12 @@
 //! `cargo xtask clients`: programs of other projects on the C library (package uverbs-clients).
 
 use crate::cargo::{self, Program};
-use crate::{dist, pyverbs, repo_root, vm};
+use crate::{dist, peers, pyverbs, repo_root, vm};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uverbs_clients::native::Native;
+use uverbs_clients::rows;
 use uverbs_lab::args::{BootArgs, LinkArg};
 use uverbs_lab::{Outcome, Share, Task};
 
@@ -76,6 +77,8 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     let is_wanted = |name: &str| args.filter.is_empty() || args.filter.iter().any(|part| name.contains(part));
     let has_suite = is_wanted("pyverbs");
     words.extend(has_suite.then_some(["--suite", pyverbs::FOLDER]).into_iter().flatten().map(str::to_owned));
+    let has_peers =
+        rows::all().any(|row| row.is_of_peers() && is_wanted(&row.name()) && (row.short || !args.short));
     let mut first = Outcome::Exit(0);
     for series in args.boot.kernels()? {
         let mut boot = args.boot.clone();
@@ -86,6 +89,9 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
         boot.files.extend(shares.iter().cloned());
         if has_suite {
             boot.files.extend(pyverbs::shares(&lab, boot.peers())?);
+        }
+        if has_peers {
+            boot.files.extend(peers::shares(&lab, boot.peers())?);
         }
         for device in &devices {
             println!("Kernel {}, {}, programs of Debian {}", series.name, device.label(), boot.peers());

@@ -15,6 +15,7 @@ mod demo;
 mod dist;
 mod fuzz;
 mod mutants;
+mod peers;
 mod pyverbs;
 mod rust;
 mod sanitize;

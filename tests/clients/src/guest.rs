@@ -10,6 +10,7 @@ use crate::pyverbs;
 use crate::report::{Cell, Ends, Line, Report, twice};
 use crate::row::{Family, Names, Place, Row};
 use crate::rows;
+use crate::watch;
 use anyhow::{Context, Result, bail};
 use core::time::Duration;
 use std::env;
@@ -92,6 +93,7 @@ impl Guest {
                 ("pyverbs", None) => continue,
                 ("pyverbs", Some(suite)) => self.suite(&link, suite)?,
                 ("ibv_devinfo", _) => self.output(&link, row)?,
+                ("ibv_asyncwatch", _) => self.events(&link, row)?,
                 _ => self.row(&link, row, &mut port)?,
             };
             eprintln!("clients: {} ({:.1} s)", row.name(), start.elapsed().as_secs_f32());
@@ -174,6 +176,22 @@ impl Guest {
         Ok(Line { name: row.name(), cells })
     }
 
+    /// A program that prints events.
+    fn events(&self, link: &Link, row: &Row) -> Result<Line> {
+        let mut cells = Vec::new();
+        for kind in [Ends::C, Ends::Ours] {
+            let words = ["ibv_asyncwatch", "-d", &link.devices[0]].map(str::to_owned);
+            let mut words = link.prefixes[0].iter().cloned().chain(words);
+            let mut cmd = Command::new(words.next().unwrap_or_default());
+            cmd.args(words);
+            if kind == Ends::Ours {
+                self.use_ours(&mut cmd);
+            }
+            cells.push((kind, twice(&row.name(), || watch::run(&mut cmd))?));
+        }
+        Ok(Line { name: row.name(), cells })
+    }
+
     /// rdma-core's test suite.
     fn suite(&self, link: &Link, suite: &Path) -> Result<Line> {
         let prefix = if self.short { "test_q" } else { "" };
@@ -204,7 +222,7 @@ fn connected(row: &Row, server: &mut Command, client: impl Fn() -> Command) -> R
             break (number, end);
         }
     };
-    if client == End::Exit(0) && row.family == Family::Endless {
+    if client == End::Exit(0) && row.is_endless() {
         return Ok(Cell::Pass);
     }
     if client != End::Exit(0) {

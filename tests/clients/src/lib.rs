@@ -15,3 +15,4 @@ pub mod pyverbs;
 pub mod report;
 pub mod row;
 pub mod rows;
+pub mod watch;

@@ -174,6 +174,9 @@ pub fn ends(row: &Row, port: u16, mut server: Command, mut client: Command) -> R
     if client.as_ref().is_none_or(|(_, end)| *end != End::Exit(0)) {
         group.hurry();
     }
+    if row.is_endless() && matches!(client, Some((_, End::Exit(0)))) {
+        return Ok(Cell::Pass);
+    }
     let server = group.wait(first);
     if server == End::Exit(0) && matches!(client, Some((_, End::Exit(0)))) {
         return Ok(Cell::Pass);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A row: a program with its arguments, the way in which it names its device and its peer, and where it runs.
 
-use Family::{Cm, Endless, Multicast, Perftest, Pingpong, Rping, Single, Udaddy};
+use Family::{
+    Cm, Endless, Fabric, Multicast, Perftest, Pingpong, Qperf, Rping, Single, Ucp, Uct, Udaddy, Watch,
+};
 use Place::{Ib, Native, Roce, Rxe};
 
 /// The way in which programs name their device, port and peer.
@@ -23,6 +25,16 @@ pub enum Family {
     Udaddy,
     /// `mckey`: as `Cm`, but both join the same group.
     Multicast,
+    /// `ucx_perftest` on a transport of UCX.
+    Uct,
+    /// `ucx_perftest` on UCX's protocols, run by env(1): variables select the device and the transport.
+    Ucp,
+    /// libfabric's `fi_pingpong`, verbs provider.
+    Fabric,
+    /// `qperf`: its client has all arguments. The server does not end.
+    Qperf,
+    /// `ibv_asyncwatch`: prints events of a port that goes down and up. It does not end.
+    Watch,
 }
 
 /// Where a row runs.
@@ -42,6 +54,8 @@ pub enum Place {
 pub(crate) const EVERYWHERE: &[Place] = &[Native, Rxe, Roce, Ib];
 /// Devices of mlx5.
 pub(crate) const MLX5: &[Place] = &[Native, Roce, Ib];
+/// Devices of mlx5 that a kernel has.
+pub(crate) const MLX5_VM: &[Place] = &[Roce, Ib];
 /// With a kernel.
 pub(crate) const VM: &[Place] = &[Rxe, Roce, Ib];
 /// Where librdmacm can resolve addresses. InfiniBand needs IPoIB and a subnet manager, which the software HCA lacks.
@@ -112,19 +126,34 @@ impl Row {
 
     /// Whether the server listens at a TCP port.
     pub fn has_port(&self) -> bool {
-        matches!(self.family, Pingpong | Perftest) && !self.uses_cm()
+        match self.family {
+            Pingpong | Uct | Ucp | Fabric | Qperf => true,
+            Perftest => !self.uses_cm(),
+            _ => false,
+        }
     }
 
-    /// Whether perftest connects by librdmacm.
+    /// Whether its server runs until it is killed.
+    pub fn is_endless(&self) -> bool {
+        matches!(self.family, Endless | Qperf)
+    }
+
+    /// Whether its program is of a package that the guest's image does not have.
+    pub fn is_of_peers(&self) -> bool {
+        matches!(self.family, Uct | Ucp | Fabric | Qperf)
+    }
+
+    /// Whether perftest or qperf connects by librdmacm.
     fn uses_cm(&self) -> bool {
-        self.args.split(' ').any(|arg| arg == "-R")
+        self.args.split(' ').any(|arg| arg == "-R" || arg == "-cm")
     }
 
     /// All arguments of the server (or of the only process), or of the client.
     pub fn words(&self, is_client: bool, names: &Names) -> Vec<String> {
         let Names { device, gid, port, host, address, own } = names;
+        let mut args = self.args.to_owned();
         let (client, address_of_family) = match self.family {
-            Single => ("", format!("-d {device}")),
+            Single | Watch => ("", format!("-d {device}")),
             Pingpong => (host.as_str(), format!("-d {device} -g {gid} -p {port}")),
             Perftest if self.uses_cm() => (address.as_str(), format!("-d {device} -p {port} -F")),
             Perftest => (host.as_str(), format!("-d {device} -x {gid} -p {port} -F")),
@@ -136,9 +165,29 @@ impl Row {
             Cm | Endless => ("", format!("-p {port}")),
             Multicast if is_client => ("", format!("-m 239.1.1.7 -b {own} -s")),
             Multicast => ("", format!("-m 239.1.1.7 -b {own}")),
+            Uct => (host.as_str(), format!("-d {device}:1 -p {port}")),
+            Ucp => {
+                // The variables come first, then the program with its arguments.
+                args.push_str(&format!(" -p {port}"));
+                (host.as_str(), format!("UCX_NET_DEVICES={device}:1"))
+            }
+            Fabric => {
+                let option = if is_client { "-P" } else { "-B" };
+                let domain = if args.contains("dgram") { "-dgram" } else { "" };
+                let server = if address.is_empty() { host } else { address };
+                (server.as_str(), format!("-p verbs -d {device}{domain} {option} {port}"))
+            }
+            Qperf if is_client => {
+                let server = if self.uses_cm() { address } else { host };
+                ("", format!("{server} -lp {port} -li {device}"))
+            }
+            Qperf => {
+                args.clear();
+                ("", format!("-lp {port}"))
+            }
         };
         let client = if is_client { client } else { "" };
-        let all = format!("{address_of_family} {} {client}", self.args);
+        let all = format!("{address_of_family} {args} {client}");
         all.split_whitespace().map(str::to_owned).collect()
     }
 }
@@ -174,5 +223,17 @@ mod tests {
         assert_eq!(words("ib_send_lat -n 20", true), "-d d -x 3 -p 7 -F -n 20 h");
         assert_eq!(words("ib_send_bw -n 50 -R", true), "-d d -p 7 -F -n 50 -R 1.2.3.4");
         assert_eq!(words("rping -C 5 -v", true), "-c -a 1.2.3.4 -p 7 -C 5 -v");
+        assert_eq!(
+            words("ucx_perftest -x rc_verbs -t am_lat -n 100 -w 10", true),
+            "-d d:1 -p 7 -x rc_verbs -t am_lat -n 100 -w 10 h"
+        );
+        let ucp = "env UCX_TLS=rc_x,self ucx_perftest -t tag_bw -n 100 -s 65536";
+        assert_eq!(words(ucp, true), format!("UCX_NET_DEVICES=d:1 {} -p 7 h", &ucp["env ".len()..]));
+        assert_eq!(
+            words("fi_pingpong -e dgram -I 20 -S 1024", false),
+            "-p verbs -d d-dgram -B 7 -e dgram -I 20 -S 1024"
+        );
+        assert_eq!(words("qperf -t 1 rc_lat", false), "-lp 7");
+        assert_eq!(words("qperf -cm 1 -n 100 rc_lat", true), "1.2.3.4 -lp 7 -li d -cm 1 -n 100 rc_lat");
     }
 }

@@ -3,15 +3,19 @@
 //!
 //! All of them have few iterations: a row shows whether a feature works, and programs that poll compete for the processors.
 
+mod libfabric;
 mod librdmacm;
 mod perftest;
+mod qperf;
 mod rdma_core;
 mod suite;
+mod ucx;
 
 use crate::row::Row;
 
 /// The tables, in the order in which they run.
-const TABLES: &[&[Row]] = &[rdma_core::ROWS, perftest::ROWS, librdmacm::ROWS, suite::ROWS];
+const TABLES: &[&[Row]] =
+    &[rdma_core::ROWS, perftest::ROWS, librdmacm::ROWS, ucx::ROWS, libfabric::ROWS, qperf::ROWS, suite::ROWS];
 
 /// All rows.
 pub fn all() -> impl Iterator<Item = &'static Row> {

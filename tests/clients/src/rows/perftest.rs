@@ -2,7 +2,7 @@
 //! perftest.
 
 use crate::row::Family::Perftest;
-use crate::row::{ADDRESSES, EVERYWHERE, MLX5, Row, row, short};
+use crate::row::{ADDRESSES, EVERYWHERE, MLX5, MLX5_VM, Row, row, short};
 
 /// The rows.
 pub(super) const ROWS: &[Row] = &[
@@ -39,4 +39,11 @@ pub(super) const ROWS: &[Row] = &[
     row(Perftest, "ib_atomic_lat", "-n 20 -c XRC", MLX5),
     short(Perftest, "ib_atomic_bw", "-n 50 -e", EVERYWHERE),
     row(Perftest, "ib_send_bw", "-n 50 -R", ADDRESSES),
+    row(Perftest, "ib_send_lat", "-n 20 -c DC", MLX5),
+    row(Perftest, "ib_send_bw", "-n 50 -c DC", MLX5),
+    row(Perftest, "ib_send_bw", "-n 50 -c DC -e", MLX5_VM),
+    row(Perftest, "ib_write_lat", "-n 20 -c DC", MLX5),
+    row(Perftest, "ib_write_bw", "-n 50 -c DC", MLX5),
+    row(Perftest, "ib_read_bw", "-n 50 -c DC", MLX5),
+    row(Perftest, "ib_atomic_bw", "-n 50 -c DC", MLX5),
 ];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! libibverbs's own programs.
 
-use crate::row::Family::{Pingpong, Single};
-use crate::row::{EVERYWHERE, MLX5, Row, row, short};
+use crate::row::Family::{Pingpong, Single, Watch};
+use crate::row::{EVERYWHERE, MLX5, Row, VM, row, short};
 
 /// The rows.
 pub(super) const ROWS: &[Row] = &[
@@ -19,4 +19,5 @@ pub(super) const ROWS: &[Row] = &[
     short(Pingpong, "ibv_srq_pingpong", "-n 200 -e -c", EVERYWHERE),
     row(Pingpong, "ibv_xsrq_pingpong", "-n 50", MLX5),
     row(Pingpong, "ibv_xsrq_pingpong", "-n 200 -e", MLX5),
+    row(Watch, "ibv_asyncwatch", "", VM),
 ];
