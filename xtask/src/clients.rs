@@ -6,9 +6,10 @@ use crate::{dist, peers, pyverbs, repo_root, vm};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use uverbs_clients::native::Native;
+use uverbs_clients::native::{Native, Tree};
 use uverbs_clients::rows;
 use uverbs_lab::args::{BootArgs, LinkArg};
+use uverbs_lab::root::Root;
 use uverbs_lab::{Outcome, Share, Task};
 
 /// Seconds for all rows of a device, each of which has a time limit of its own.
@@ -16,7 +17,8 @@ const TIMEOUT: u64 = 3600;
 
 /// Run programs of rdma-core, perftest and others with the C library, and print a table
 ///
-/// Natively, on the software HCA in each process, joined by a fabric; with --vm on the devices of a kernel, each program
+/// Natively, on the software HCA in each process, joined by a fabric, with the installed programs or those of the Debian
+/// release of --peers; with --vm on the devices of a kernel, each program
 /// with rdma-core's library, with ours, and with one end of each. The programs are those of the kernel's Debian release:
 /// of rdma-core 44 on kernel 6.1, of rdma-core 65 on kernel 7.2. The exit status is 1 if a program passes with
 /// rdma-core's library and not with ours.
@@ -25,7 +27,8 @@ pub(crate) struct Args {
     /// Run in the VM lab, on the devices of --device
     #[arg(long)]
     vm: bool,
-    /// Run only rows whose name contains this; may be given several times
+    /// Run only rows whose name contains this; may be given several times. In the VM, "pyverbs test_x" selects the tests
+    /// of rdma-core's suite whose names begin with test_x
     #[arg(long, value_name = "F")]
     filter: Vec<String>,
     /// Run a short selection in the VM
@@ -37,7 +40,11 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    if args.vm { in_vm(args, &library()?) } else { native(&args.filter) }
+    match (args.vm, &args.boot.peers) {
+        (true, _) => in_vm(args, &library()?),
+        (false, None) => native(&args.filter),
+        (false, Some(debian)) => of_release(debian, &args.filter),
+    }
 }
 
 /// Runs the short selection in the VM.
@@ -53,11 +60,25 @@ fn library() -> Result<PathBuf> {
     Ok(out)
 }
 
-/// Runs the rows on the software HCA; those whose names contain a part of the filter, if it has any.
+/// Runs the rows on the software HCA with the installed programs; those whose names contain a part of the filter, if it
+/// has any.
 pub(crate) fn native(filter: &[String]) -> Result<ExitCode> {
+    on_hca(filter, None)
+}
+
+/// The same, with the programs of another Debian release, under its own loader and libc.
+pub(crate) fn of_release(debian: &str, filter: &[String]) -> Result<ExitCode> {
+    let dir = pyverbs::root(&vm::lab(false)?, debian)?;
+    let root = Root::at(&dir);
+    let command = |library: &Path, program: &str| root.command_with(library, program);
+    let python = [dir.join("usr"), dir.join("usr/lib/python3/dist-packages")];
+    on_hca(filter, Some(Tree { command: &command, python, suite: dir.join(pyverbs::TESTS) }))
+}
+
+fn on_hca(filter: &[String], tree: Option<Tree<'_>>) -> Result<ExitCode> {
     let (library, hca) = (library()?, cargo::build_hca()?);
     let sources = repo_root().join("crates/ibverbs/tests/c");
-    let passed = Native { library, hca, sources, filter: filter.to_vec() }.run()?;
+    let passed = Native { library, hca, sources, filter: filter.to_vec(), tree }.run()?;
     Ok(ExitCode::from(u8::from(!passed)))
 }
 
@@ -75,7 +96,7 @@ fn in_vm(args: &Args, library: &Path) -> Result<ExitCode> {
     // One word: a part may begin with a hyphen.
     words.extend(args.filter.iter().map(|part| format!("--filter={part}")));
     let is_wanted = |name: &str| args.filter.is_empty() || args.filter.iter().any(|part| name.contains(part));
-    let has_suite = is_wanted("pyverbs");
+    let has_suite = is_wanted("pyverbs") || args.filter.iter().any(|part| part.starts_with("pyverbs "));
     words.extend(has_suite.then_some(["--suite", pyverbs::FOLDER]).into_iter().flatten().map(str::to_owned));
     let has_peers =
         rows::all().any(|row| row.is_of_peers() && is_wanted(&row.name()) && (row.short || !args.short));

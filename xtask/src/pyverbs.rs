@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! rdma-core's test suite for a guest: Debian's interpreter, pyverbs and the tests, unpacked in the lab.
+//! Programs of a Debian release that is not installed, unpacked in the lab: rdma-core's, perftest, and pyverbs with the
+//! interpreter and the tests.
 //!
-//! The guest gets the interpreter's standard library, pyverbs, and the libraries that both need and the guest does not
-//! have.
+//! Natively they run under their own loader. The guest gets the interpreter's standard library, pyverbs, and the libraries
+//! that both need and the guest does not have.
 
 use anyhow::{Context, Result};
 use std::fs;
@@ -12,27 +13,39 @@ use uverbs_lab::apt::{self, Suite};
 use uverbs_lab::root::Root;
 use uverbs_lab::{Lab, Share};
 
-/// The package with the tests; its dependencies are the interpreter and rdma-core's libraries.
-const PACKAGE: &str = "python3-pyverbs";
+/// The packages: one with the tests, whose dependencies are the interpreter and rdma-core's libraries, and the programs.
+const PACKAGES: [&str; 3] = ["python3-pyverbs", "ibverbs-utils", "perftest"];
 /// The suite's folder in the guest.
 pub(crate) const FOLDER: &str = "/root/suite";
 /// Below the unpacked tree: the prepared tests.
-const TESTS: &str = "suite";
+pub(crate) const TESTS: &str = "suite";
 /// Where the guest has libraries.
 const LIB_DIR: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// The files of the suite for a guest whose programs are of this Debian suite.
-pub(crate) fn shares(lab: &Lab, debian: &str) -> Result<Vec<Share>> {
-    let _lock = lab.lock()?;
-    let tree = lab.cached(&format!("pyverbs-{debian}"), &format!("{debian}\n{PACKAGE}\n3\n"), |dir| {
-        apt::unpack(&Suite::open(lab, debian)?.closure(&[PACKAGE])?, dir)?;
+/// The unpacked packages of a Debian release. The caller holds the lab's lock.
+fn tree(lab: &Lab, debian: &str) -> Result<PathBuf> {
+    let recipe = format!("{debian}\n{}\n4\n", PACKAGES.join(" "));
+    lab.cached(&format!("clients-{debian}"), &recipe, |dir| {
+        apt::unpack(&Suite::open(lab, debian)?.closure(&PACKAGES)?, dir)?;
         // Links to files that the package configures, which are not in the tree.
         remove_dangling(&dir.join("usr/lib/python3"))?;
         for python in interpreters(dir)? {
             remove_dangling(&python)?;
         }
         pyverbs::unpack(&dir.join(pyverbs::INSTALLED.trim_start_matches('/')), &dir.join(TESTS))
-    })?;
+    })
+}
+
+/// The unpacked packages of a Debian release, to run natively.
+pub(crate) fn root(lab: &Lab, debian: &str) -> Result<PathBuf> {
+    let _lock = lab.lock()?;
+    tree(lab, debian)
+}
+
+/// The files of the suite for a guest whose programs are of this Debian release.
+pub(crate) fn shares(lab: &Lab, debian: &str) -> Result<Vec<Share>> {
+    let _lock = lab.lock()?;
+    let tree = tree(lab, debian)?;
     let mut shares = vec![
         Share { host: tree.join(TESTS), guest: FOLDER.into() },
         Share { host: tree.join("usr/lib/python3"), guest: "/usr/lib/python3".into() },

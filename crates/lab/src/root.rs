@@ -65,9 +65,21 @@ impl Root {
     /// # Errors
     /// There is no such program, or no loader.
     pub fn command(&self, name: &str) -> Result<Command> {
+        self.command_in(&self.library_path(), name)
+    }
+
+    /// The same, but the libraries in `first` are preferred to those of the directory.
+    ///
+    /// # Errors
+    /// There is no such program, or no loader.
+    pub fn command_with(&self, first: &Path, name: &str) -> Result<Command> {
+        self.command_in(&format!("{}:{}", first.display(), self.library_path()), name)
+    }
+
+    fn command_in(&self, library_path: &str, name: &str) -> Result<Command> {
         let mut cmd = Command::new(self.library(LOADER)?);
         // The name in argv[0] selects the function of programs like depmod.
-        cmd.args(["--inhibit-cache", "--library-path", &self.library_path(), "--argv0", name]);
+        cmd.args(["--inhibit-cache", "--library-path", library_path, "--argv0", name]);
         cmd.arg(self.program(name)?);
         Ok(cmd)
     }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Rows on the software HCA in each process: no VM, no kernel's device, no root.
 //!
-//! The programs are those of this machine's packages. `uverbs-hca --fabric` joins the processes. rdma-core's library has no
+//! The programs are those of this machine's packages, or of another Debian release. `uverbs-hca --fabric` joins the processes. rdma-core's library has no
 //! device here, so the only column is ours, and each row must pass. The C programs of `crates/ibverbs/tests/c` run under
 //! valgrind(1) and AddressSanitizer; without them, `cargo test` runs them.
 
 use crate::process::{End, Group};
-use crate::pyverbs;
+use crate::pyverbs::{self, Version};
 use crate::report::{Cell, Ends, Line, Report, twice};
 use crate::row::{Names, Place, Row};
 use crate::rows;
 use anyhow::{Context, Result, ensure};
 use core::time::Duration;
+use std::env;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -28,9 +31,18 @@ const GID: &str = "3";
 /// C programs of this repository.
 const OWN: [&str; 5] = ["loopback", "events", "threads", "fork", "garbage"];
 
+/// Programs that are not installed.
+pub struct Tree<'a> {
+    /// Starts a program of the tree with the tree's loader; libraries in the given folder are preferred to the tree's.
+    pub command: &'a dyn Fn(&Path, &str) -> Result<Command>,
+    /// The folder of the interpreter's libraries, and that of pyverbs.
+    pub python: [PathBuf; 2],
+    /// The folder of rdma-core's test suite and its runner.
+    pub suite: PathBuf,
+}
+
 /// The parameters of a run.
-#[derive(Clone, Debug)]
-pub struct Native {
+pub struct Native<'a> {
     /// The folder of `libibverbs.so.1`, built with the software HCA.
     pub library: PathBuf,
     /// The program `uverbs-hca`.
@@ -39,16 +51,27 @@ pub struct Native {
     pub sources: PathBuf,
     /// Only rows whose names contain one of these, if there are any.
     pub filter: Vec<String>,
+    /// The programs; `None` for those that are installed.
+    pub tree: Option<Tree<'a>>,
 }
 
-impl Native {
+impl Native<'_> {
     fn is_wanted(&self, name: &str) -> bool {
         self.filter.is_empty() || self.filter.iter().any(|part| name.contains(part.as_str()))
     }
 
-    fn env(&self) -> Vec<(String, String)> {
-        let library = self.library.display().to_string();
-        vec![("LD_LIBRARY_PATH".into(), library), ("UVERBS_HCA".into(), "2".into())]
+    /// Starts a program with our library and two devices.
+    fn command(&self, program: &str) -> Result<Command> {
+        let mut cmd = match &self.tree {
+            None => Command::new(program),
+            Some(tree) => (tree.command)(&self.library, program)?,
+        };
+        cmd.envs(self.env());
+        Ok(cmd)
+    }
+
+    fn env(&self) -> [(&str, String); 2] {
+        [("LD_LIBRARY_PATH", self.library.display().to_string()), ("UVERBS_HCA", "2".into())]
     }
 
     /// Runs the rows and prints the table. Returns whether there is no regression.
@@ -59,16 +82,43 @@ impl Native {
         let folder = tempfile::tempdir().context("cannot make a folder")?;
         let mut report = Report::default();
         self.rows(folder.path(), &mut report)?;
-        self.own(folder.path(), &mut report)?;
+        if self.tree.is_none() {
+            self.own(folder.path(), &mut report)?;
+        }
         if self.is_wanted("pyverbs") {
-            pyverbs::unpack(Path::new(pyverbs::INSTALLED), folder.path())?;
-            let cell = twice("pyverbs", || {
-                let results = pyverbs::run(folder.path(), "", "hca0", GID, &self.env())?;
-                Ok(pyverbs::judge(Place::Native, &results, None))
-            })?;
+            let cell = twice("pyverbs", || self.suite(folder.path()))?;
             report.add(Line { name: "pyverbs".into(), cells: vec![(Ends::Ours, cell)] });
         }
         Ok(report.print())
+    }
+
+    /// rdma-core's test suite.
+    fn suite(&self, folder: &Path) -> Result<Cell> {
+        let (python, suite, version) = match &self.tree {
+            Some(tree) => {
+                let mut python = self.command("python3")?;
+                python.env("PYTHONHOME", &tree.python[0]).env("PYTHONPATH", &tree.python[1]);
+                // It asks rdma(8) for the devices' network devices, of which there are none; without the kernel's modules
+                // the program fails.
+                let programs = folder.join("bin");
+                fs::create_dir_all(&programs).context("cannot make a folder for a program")?;
+                let rdma = programs.join("rdma");
+                fs::write(&rdma, "#!/bin/sh\necho '[]'\n").context("cannot write a program")?;
+                fs::set_permissions(&rdma, Permissions::from_mode(0o755))
+                    .context("cannot write a program")?;
+                let path = env::var("PATH").unwrap_or_default();
+                python.env("PATH", format!("{}:{path}", programs.display()));
+                (python, tree.suite.as_path(), Version::V65)
+            }
+            None => {
+                if !folder.join("tests").exists() {
+                    pyverbs::unpack(Path::new(pyverbs::INSTALLED), folder)?;
+                }
+                (self.command(pyverbs::PYTHON)?, folder, Version::V44)
+            }
+        };
+        let results = pyverbs::run(python, suite, "", "hca0", GID)?;
+        Ok(pyverbs::judge(Place::Native, &results, &version.native()))
     }
 
     /// The programs of rdma-core and perftest.
@@ -88,13 +138,13 @@ impl Native {
                 address: String::new(),
                 own: String::new(),
             };
-            let command = |is_client| {
-                let mut cmd = Command::new(row.program);
-                cmd.args(row.words(is_client, &names)).envs(self.env()).env("UVERBS_HCA_FABRIC", &socket);
-                cmd
+            let command = |is_client| -> Result<Command> {
+                let mut cmd = self.command(row.program)?;
+                cmd.args(row.words(is_client, &names)).env("UVERBS_HCA_FABRIC", &socket);
+                Ok(cmd)
             };
             let start = Instant::now();
-            let cell = twice(&row.name(), || ends(row, port, command(false), command(true)))?;
+            let cell = twice(&row.name(), || ends(row, port, command(false)?, command(true)?))?;
             eprintln!("clients: {} ({:.1} s)", row.name(), start.elapsed().as_secs_f32());
             report.add(Line { name: row.name(), cells: vec![(Ends::Ours, cell)] });
         }

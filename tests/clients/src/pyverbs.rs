@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! rdma-core's test suite, version 44, and its known results.
+//! rdma-core's test suite, versions 44 and 65, and its known results.
 //!
 //! The tests are those of the package python3-pyverbs, which are in its folder of documentation, some of them compressed.
 //! `data/run_suite.py` runs each of them in a child.
@@ -9,7 +9,7 @@ use crate::report::Cell;
 use crate::row::Place;
 use anyhow::{Context, Result, ensure};
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -19,13 +19,11 @@ pub const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 /// Runs the tests.
 const RUNNER: &str = include_str!("../data/run_suite.py");
 /// The interpreter for which the package has its modules; another one may come first in the path.
-const PYTHON: &str = "/usr/bin/python3";
-/// A line is a test and its results: see the head of the file.
-const TABLE: &str = include_str!("../data/pyverbs-44.txt");
+pub const PYTHON: &str = "/usr/bin/python3";
 /// Each line has a prefix of names of tests, and the reason why they do not pass with our library in the VM.
 const KNOWN: &str = include_str!("../data/pyverbs-known.txt");
 /// All tests together. Each has a limit of its own.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(3000);
 
 /// Copies the tests of `installed`, uncompressed, and the runner to a folder.
 ///
@@ -47,25 +45,47 @@ pub fn unpack(installed: &Path, folder: &Path) -> Result<()> {
     fs::write(folder.join("run_suite.py"), RUNNER).context("cannot write the runner")
 }
 
+/// A version of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Of Debian 12.
+    V44,
+    /// Of Debian 14.
+    V65,
+}
+
+impl Version {
+    /// A line is a test and its result with our library natively.
+    fn table(self) -> &'static str {
+        match self {
+            Self::V44 => include_str!("../data/pyverbs-44.txt"),
+            Self::V65 => include_str!("../data/pyverbs-65.txt"),
+        }
+    }
+
+    /// All tests, each with whether it passes natively.
+    fn tests(self) -> impl Iterator<Item = (&'static str, bool)> {
+        let lines = self.table().lines().filter(|line| !line.starts_with('#'));
+        lines.filter_map(|line| line.split_once(' ')).map(|(test, result)| (test, result == "ok"))
+    }
+
+    /// The tests that pass natively.
+    pub fn native(self) -> BTreeSet<&'static str> {
+        self.tests().filter(|(_, passes)| *passes).map(|(test, _)| test).collect()
+    }
+}
+
 /// The results by test.
 pub type Results = BTreeMap<String, (String, String)>;
 
-/// Runs all tests whose names begin with `prefix` on a device.
+/// Runs all tests whose names begin with one of `prefixes`, separated by commas, on a device, with the interpreter that `cmd` starts.
 ///
 /// # Errors
 /// The interpreter can't be started, or the suite does not run to its end.
-pub fn run(
-    folder: &Path,
-    prefix: &str,
-    device: &str,
-    gid: &str,
-    env: &[(String, String)],
-) -> Result<Results> {
+pub fn run(mut cmd: Command, folder: &Path, prefixes: &str, device: &str, gid: &str) -> Result<Results> {
     let mut group = Group::new(LIMIT)?;
-    let mut cmd = Command::new(PYTHON);
-    cmd.arg(folder.join("run_suite.py")).arg(folder.join("tests")).arg(prefix);
+    cmd.arg(folder.join("run_suite.py")).arg(folder.join("tests")).arg(prefixes);
     cmd.args(["--dev", device, "--gid", gid]).env("PYTHONDONTWRITEBYTECODE", "1");
-    cmd.envs(env.iter().map(|(name, value)| (name, value)));
     let python = group.start(&mut cmd)?;
     let end = group.wait(python);
     ensure!(end == End::Exit(0), "the suite: {end}\n{}", group.last_lines(python));
@@ -81,17 +101,10 @@ fn parse(output: &str) -> Results {
     output.lines().filter_map(line).collect()
 }
 
-/// The results of the table for a place, with rdma-core's library or, natively, ours.
-fn expected(place: Place) -> BTreeMap<&'static str, &'static str> {
-    let column = match place {
-        Place::Rxe => 1,
-        Place::Ib => 2,
-        Place::Roce => 3,
-        Place::Native => 4,
-    };
-    let lines = TABLE.lines().filter(|line| !line.starts_with('#'));
-    let words = lines.map(|line| line.split(' ').collect::<Vec<_>>());
-    words.filter_map(|words| Some((*words.first()?, *words.get(column)?))).collect()
+/// The tests that passed.
+pub fn passed(results: &Results) -> BTreeSet<&str> {
+    let passed = results.iter().filter(|(_, (result, _))| result == "ok");
+    passed.map(|(test, _)| test.as_str()).collect()
 }
 
 /// The known reason why a test does not pass with ours in the VM.
@@ -101,39 +114,40 @@ fn known(test: &str) -> Option<&'static str> {
     pairs.into_iter().find(|(prefix, _)| test.starts_with(prefix)).map(|(_, reason)| reason)
 }
 
-/// The cell of a run with our library: it fails if a test does not pass that passes with rdma-core's library at this place,
-/// by `c` or by the table, and no reason is known.
-pub fn judge(place: Place, ours: &Results, c: Option<&Results>) -> Cell {
-    let table = expected(place);
-    let wanted = |test: &str| match c {
-        Some(c) => c.get(test).is_some_and(|(result, _)| result == "ok"),
-        None => table.get(test) == Some(&"ok"),
-    };
-    let mut wrong = Vec::new();
-    let mut gaps = 0;
-    let tests = ours.keys().map(String::as_str).chain(table.keys().copied());
-    let mut tests: Vec<&str> = tests.filter(|test| wanted(test)).collect();
-    tests.sort_unstable();
-    tests.dedup();
-    for test in tests {
-        let (result, reason) = ours.get(test).map_or(("missing", ""), |(r, why)| (r.as_str(), why.as_str()));
-        if result == "ok" {
-            continue;
-        }
-        match known(test).filter(|_| place != Place::Native) {
-            Some(_) => gaps += 1,
-            None => wrong.push(format!("{test}: {result} {reason}")),
-        }
-    }
-    let counts = match gaps {
+/// The tests of `wanted` that did not pass.
+pub fn missed<'a>(results: &Results, wanted: &BTreeSet<&'a str>) -> Vec<&'a str> {
+    let ok = |test: &&&str| results.get(**test).is_none_or(|(result, _)| result != "ok");
+    wanted.iter().filter(ok).copied().collect()
+}
+
+/// The cell of a run with our library: it fails if one of the tests `wanted` does not pass, and no reason is known.
+pub fn judge(place: Place, ours: &Results, wanted: &BTreeSet<&str>) -> Cell {
+    let (gaps, wrong): (Vec<&str>, Vec<&str>) =
+        missed(ours, wanted).into_iter().partition(|test| place != Place::Native && known(test).is_some());
+    let counts = match gaps.len() {
         0 => counts(ours),
-        _ => format!("{}, {gaps} known gaps", counts(ours)),
+        gaps => format!("{}, {gaps} known gaps", counts(ours)),
     };
     if wrong.is_empty() {
-        Cell::Counts(counts)
-    } else {
-        Cell::Fail(format!("{counts}\n{}", wrong.join("\n")))
+        return Cell::Counts(counts);
     }
+    let lines: Vec<String> = wrong.iter().map(|test| format!("{test}: {}", shown(ours, test))).collect();
+    Cell::Fail(format!("{counts}\n{}", lines.join("\n")))
+}
+
+/// A test's result and its reason.
+fn shown(results: &Results, test: &str) -> String {
+    results.get(test).map_or("missing".to_owned(), |(result, reason)| format!("{result} {reason}"))
+}
+
+/// The tests that neither pass nor are skipped with rdma-core's library, and the known gaps of ours, with their reasons.
+pub fn remarks(c: &Results, ours: &Results) -> Vec<String> {
+    let failed = c.iter().filter(|(_, (result, _))| result != "ok" && result != "skipped");
+    let failed =
+        failed.map(|(test, _)| format!("{test}: C: {}; ours: {}", shown(c, test), shown(ours, test)));
+    let gaps = missed(ours, &passed(c)).into_iter();
+    let gaps = gaps.filter_map(|test| Some(format!("{test}: {}; {}", shown(ours, test), known(test)?)));
+    failed.chain(gaps).collect()
 }
 
 /// The numbers of passed, skipped and failed tests.
@@ -148,16 +162,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_table_has_all_results() {
-        for place in [Place::Native, Place::Rxe, Place::Ib, Place::Roce] {
-            let table = expected(place);
-            assert_eq!(table.len(), 273);
-            assert!(table.values().filter(|result| **result == "ok").count() > 80);
+    fn the_tables_have_all_tests() {
+        for (version, tests) in [(Version::V44, 273), (Version::V65, 390)] {
+            assert_eq!(version.tests().map(|(test, _)| test).collect::<BTreeSet<_>>().len(), tests);
+            assert!(version.native().len() > 120);
         }
+    }
+
+    #[test]
+    fn a_known_gap_is_a_test_and_has_a_reason() {
         for line in KNOWN.lines().filter(|line| !line.starts_with('#')) {
             let (prefix, reason) = line.split_once(' ').unwrap();
             assert!(reason.len() > 10, "{line}");
-            assert!(TABLE.lines().any(|test| test.starts_with(prefix)), "no test begins with {prefix}");
+            let mut tests = [Version::V44, Version::V65].into_iter().flat_map(Version::tests);
+            assert!(tests.any(|(test, _)| test.starts_with(prefix)), "no test begins with {prefix}");
         }
     }
 
@@ -166,10 +184,10 @@ mod tests {
         let results = |text| parse(text);
         let c = results("ok 0.1 test_a.A.x\nskipped 0.1 test_a.A.y no reason\n");
         let good = results("ok 0.1 test_a.A.x\nfailed 0.2 test_a.A.y Assertion\n");
-        assert_eq!(judge(Place::Rxe, &good, Some(&c)), Cell::Counts("1 ok, 0 skipped, 1 failed".into()));
+        assert_eq!(judge(Place::Rxe, &good, &passed(&c)), Cell::Counts("1 ok, 0 skipped, 1 failed".into()));
         let bad = results("skipped 0.1 test_a.A.x why not\nok 0.1 test_a.A.y\n");
-        let Cell::Fail(reason) = judge(Place::Rxe, &bad, Some(&c)) else { panic!("it is a regression") };
+        let Cell::Fail(reason) = judge(Place::Rxe, &bad, &passed(&c)) else { panic!("it is a regression") };
         assert!(reason.ends_with("test_a.A.x: skipped why not"), "{reason}");
-        assert!(matches!(judge(Place::Native, &Results::new(), None), Cell::Fail(_)));
+        assert!(matches!(judge(Place::Native, &Results::new(), &Version::V44.native()), Cell::Fail(_)));
     }
 }
