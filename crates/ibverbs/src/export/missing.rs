@@ -44,21 +44,8 @@ macro_rules! no_descriptor {
     };
 }
 
-/// Functions that free an object which can't be created with this library. They do nothing.
-macro_rules! nothing_to_undo {
-    ($($name:ident;)*) => {
-        $(
-            #[expect(unsafe_code, reason = "a symbol of the library")]
-            #[unsafe(no_mangle)]
-            pub(crate) extern "C" fn $name(_: *mut c_void) {}
-        )*
-    };
-}
-
 no_pointer! {
     ibv_alloc_dmah(*mut c_void, *mut c_void);
-    ibv_alloc_buf(*mut c_void, usize, *mut c_void);
-    ibv_reg_buf_mr(*mut c_void, *mut c_void, *mut c_void, usize, c_int);
     ibv_create_comp_cntr(*mut c_void, *mut c_void);
 }
 
@@ -78,11 +65,6 @@ no_number! {
 
 no_descriptor! {
     ibv_dm_export_dmabuf_fd(*mut c_void);
-    ibv_export_buf_dmabuf_fd(*mut c_void);
-}
-
-nothing_to_undo! {
-    ibv_free_buf;
 }
 
 /// Providers before 2007 registered themselves with it. As in rdma-core, it has no effect.

@@ -6,6 +6,7 @@
 // UNSAFETY: handles are copied out of objects that C programs refer to by pointers.
 
 pub(crate) mod ah;
+pub(crate) mod buf;
 pub(crate) mod channel;
 pub(crate) mod counters;
 pub(crate) mod cq;

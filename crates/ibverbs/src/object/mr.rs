@@ -3,6 +3,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: C's pointers to objects, and memory that a C program registers with the device.
 
+use super::buf::Buf;
 use super::{destroy_handle, pd};
 use crate::abi::attr::ibv_mr_init_attr;
 use crate::abi::object::ibv_pd;
@@ -48,7 +49,7 @@ pub(super) fn new(pd: *mut ibv_pd, addr: *mut c_void, length: usize, handle: MrH
 
 /// # Safety
 /// As in ibv_reg_mr(3).
-unsafe fn register(
+pub(super) unsafe fn register(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
@@ -159,8 +160,9 @@ mod mask {
     pub(super) const ADDR: u64 = 1 << 1;
     pub(super) const FD: u64 = 1 << 2;
     pub(super) const FD_OFFSET: u64 = 1 << 3;
-    /// TPH handles and buffers of `ibv_alloc_buf`, which this library does not have.
-    pub(super) const MISSING: u64 = 3 << 4;
+    /// TPH handles, which this library does not have.
+    pub(super) const DMAH: u64 = 1 << 4;
+    pub(super) const BUF: u64 = 1 << 5;
 }
 
 /// # Safety
@@ -171,10 +173,16 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr
         // SAFETY: `attr` is NULL or valid, and no other thread changes it during this call (contract of the man page).
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
         let has = |bit| attr.comp_mask & bit != 0;
-        if has(!(mask::IOVA | mask::ADDR | mask::FD | mask::FD_OFFSET)) {
-            return Err(if has(mask::MISSING) { Errno::EOPNOTSUPP } else { Errno::EINVAL });
+        if has(!(mask::IOVA | mask::ADDR | mask::FD | mask::FD_OFFSET | mask::BUF)) {
+            return Err(if has(mask::DMAH) { Errno::EOPNOTSUPP } else { Errno::EINVAL });
         }
         let access = attr.access.cast_unsigned();
+        if has(mask::BUF) {
+            ensure(has(mask::ADDR) && !has(mask::FD | mask::FD_OFFSET))?;
+            // SAFETY: it is NULL or a handle that was not freed (contract of the man page), and nothing changes it.
+            let buf = unsafe { attr.buf.cast::<Buf>().as_ref() }.ok_or(Errno::EINVAL)?;
+            buf.check(pd, attr.addr, attr.length)?;
+        }
         if has(mask::FD) {
             ensure(has(mask::IOVA) && has(mask::FD_OFFSET) && !has(mask::ADDR))?;
             // SAFETY: `pd` is NULL or exists, and the descriptor is not closed during this call (contract of the man

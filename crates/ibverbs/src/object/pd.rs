@@ -235,7 +235,10 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
 mod parent_mask {
     pub(super) const ALLOCATORS: u32 = 1 << 0;
     pub(super) const PD_CONTEXT: u32 = 1 << 1;
-    pub(super) const ALL: u32 = ALLOCATORS | PD_CONTEXT;
+    /// In a confidential guest, memory may be shared with the host, which devices that bounce their DMA need. It is a
+    /// permission that none of our devices uses.
+    pub(super) const ALLOW_CC_UNPROTECTED: u32 = 1 << 2;
+    pub(super) const ALL: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED;
 }
 
 /// # Safety
