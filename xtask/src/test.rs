@@ -40,6 +40,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     }
     step("cargo test", || cargo::call(&["test", "--workspace"]))?;
     step("clients", || no_regression(clients::native(&[])?))?;
+    step("clients of rdma-core 65", || no_regression(clients::of_release("forky", &[])?))?;
     step("firmware layouts", layouts)?;
     step("loom", loom)?;
     step("bench", bench::check)?;

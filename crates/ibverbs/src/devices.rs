@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use uverbs_core::device::{DeviceInfo, DriverMatch, NodeType, PciId, Roots, TransportType, Unusable, parse};
 use uverbs_core::kernel::{Kernel, Process, UverbsFd};
 use uverbs_core::provider::Driver;
-use uverbs_mlx5::{Mlx5, Options};
+use uverbs_mlx5::{Mlx5, Options, Pages};
 use uverbs_rxe::Rxe;
 
 /// A device: C's part and ours.
@@ -219,13 +219,13 @@ pub(crate) unsafe fn open(device: *mut ibv_device) -> Outcome<*mut ibv_context> 
             // C programs call daemon(3) after opening a device, and then call verbs in the child.
             Process::adopt_children();
             match file.driver_id() {
-                Mlx5::DRIVER_ID => context::open::<Mlx5>(file, device),
+                Mlx5::DRIVER_ID => open_with_options(file, device, false),
                 Rxe::DRIVER_ID => context::open::<Rxe>(file, device),
                 _ => Err(Errno::EOPNOTSUPP),
             }
         }
         #[cfg(feature = "hca")]
-        Source::Hca(index) => context::open::<Mlx5>(crate::hca::open(*index)?, device),
+        Source::Hca(index) => open_with_options(crate::hca::open(*index)?, device, false),
     }
 }
 
@@ -253,8 +253,22 @@ pub(crate) fn open_mlx5(device: *mut ibv_device, devx: bool) -> Outcome<*mut ibv
         #[cfg(feature = "hca")]
         Source::Hca(index) => crate::hca::open(*index)?,
     };
+    open_with_options(kernel, device, devx)
+}
+
+/// Opens a device of mlx5 with the options of the environment. As in libmlx5, variables that name the pages of queues are read
+/// when a queue is created.
+fn open_with_options(
+    kernel: Arc<dyn Kernel>,
+    device: *mut ibv_device,
+    devx: bool,
+) -> Outcome<*mut ibv_context> {
     let mut options = Options::from_env()?;
     options.devx = devx;
+    options.qp_pages = Pages::Variable("MLX_QP_ALLOC_TYPE");
+    options.cq_pages = Pages::Variable("MLX_CQ_ALLOC_TYPE");
+    options.srq_pages = Pages::Variable("MLX_SRQ_ALLOC_TYPE");
+    options.wq_pages = Pages::Variable("MLX_RWQ_ALLOC_TYPE");
     context::open_with(kernel, device, |kernel| Mlx5::open_with(kernel, &options))
 }
 

@@ -96,13 +96,7 @@ impl Options {
                 .map_err(|_| Error::invalid(VERB, name, format!("{text:?} is not a number"))),
         };
         let flag = |name: &str, default: bool| get(name).map_or(default, |text| text != "0");
-        let pages = |name: &str| match get(name).as_deref() {
-            Some("HUGE") => Pages::Huge,
-            Some("PREFER_HUGE" | "ALL") => Pages::PreferHuge,
-            // `CONTIG` needs a kernel extension for physically contiguous memory. As in libmlx5, it selects the usual
-            // pages.
-            _ => Pages::Usual,
-        };
+        let pages = |name: &str| Pages::named(get(name).as_deref());
         let total = number("MLX5_TOTAL_UUARS", default.total_uuars)?;
         if total == 0 || total > MAX_BFREGS {
             return Err(Error::invalid(

@@ -39,6 +39,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
+use std::env;
 use std::io;
 use std::sync::Arc;
 
@@ -62,6 +63,20 @@ pub enum Pages {
     Huge,
     /// Huge pages if some are free.
     PreferHuge,
+    /// Those that this environment variable names when the queue is created, as in the reference provider.
+    Variable(&'static str),
+}
+
+impl Pages {
+    /// The pages that the value of a variable names.
+    pub(crate) fn named(value: Option<&str>) -> Self {
+        match value {
+            Some("HUGE") => Self::Huge,
+            Some("PREFER_HUGE" | "ALL") => Self::PreferHuge,
+            // Contiguous memory of the kernel was an extension; libmlx5 falls back to the usual pages, too.
+            _ => Self::Usual,
+        }
+    }
 }
 
 /// Page-aligned, zeroed memory of one queue or of several. The device may read and write it from the time when it is passed
@@ -148,6 +163,7 @@ impl QueueBuf {
             Pages::Usual => Self::new(len),
             Pages::Huge => huge(),
             Pages::PreferHuge => huge().or_else(|_: io::Error| Self::new(len)),
+            Pages::Variable(name) => Self::with_pages(len, Pages::named(env::var(name).ok().as_deref())),
         }
     }
 
@@ -254,6 +270,7 @@ mod tests {
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOMEM)),
         }
         assert_eq!(QueueBuf::with_pages(1, Pages::Usual).unwrap().len(), PAGE);
+        assert_eq!(QueueBuf::with_pages(1, Pages::Variable("NO_SUCH_VARIABLE")).unwrap().len(), PAGE);
     }
 
     #[test]
